@@ -21,8 +21,8 @@ _Rows: TypeAlias = tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], FloatArra
 def mix(matrix: Any, x: npt.ArrayLike, *, out: FloatArray | None = None) -> FloatArray:
     """Weighted sums of rows, ``matrix @ x``.
 
-    Each element is summed in the order of the row's entries, in the type of `x`, with the rounding
-    of numpy's ``+`` and ``*``. For a dense matrix of many nodes ``matrix @ x`` is faster.
+    Each element is summed in the order of the row's entries, in the type of `x`; each product is
+    rounded together with its sum. So the bits are the same on every processor.
 
     Parameters
     ----------

@@ -1,6 +1,6 @@
 //! Mixing: each node's new vector is a weighted sum of its neighbours' vectors, `Y = A X`.
 //!
-//! Every element of `Y` is summed in the order of the row's entries, with separate rounding of product and sum,
+//! Every element of `Y` is summed in the order of the row's entries, product and sum rounded together,
 //! whatever the number of threads and the width of the vector registers.
 
 use crate::cache::{LINE, prefetch_all};
@@ -9,11 +9,15 @@ use crate::instructions::vectorized;
 use crate::noise::{Bounds, Noise, Onto};
 use crate::parallel::{for_each, for_each_tile, is_serial};
 use crate::sampling::{CHUNK, Chunk, Place};
+use crate::wide::Wide;
 use crate::{Index, KernelError, Real, Sample};
+use dense::{DenseRows, ROWS_AT_ONCE, WIDE};
 use dpmesh_store::past_cache;
+use dpmesh_threads::threads;
 use panels::{Ahead, CACHED_PANEL, PANEL, Placed, mix_panels};
 use rows::{Columns, LONG, Tile, mix_long, mix_past_cache, mix_short};
 
+mod dense;
 mod panels;
 mod rows;
 
@@ -43,7 +47,10 @@ const NEAREST: usize = 48 << 10;
 const DENSE: usize = 16;
 
 /// The fewest products of a task that shares its panels with others.
-const SHARED: usize = 1 << 18;
+const SHARED: usize = 1 << 20;
+
+/// The most products of a task, about a tenth of a second, so that it can be interrupted.
+const LONG_TASK: usize = 1 << 32;
 
 /// A result of more bytes does not stay in an L3 cache of 32 MiB beside `x`, and is written past it.
 const LARGE: usize = 24 << 20;
@@ -137,7 +144,7 @@ impl<'a, T, I: Index> MixingMatrix<'a, T, I> {
 ///
 /// # Errors
 /// If `x` or `out` does not have that many elements.
-pub fn mix_into<T: Real>(
+pub fn mix_into<T: Wide>(
     a: &MixingMatrix<'_, T, impl Index>,
     x: &[T],
     dim: usize,
@@ -147,6 +154,13 @@ pub fn mix_into<T: Real>(
     let serial = is_serial(a.indices.len() * dim / PRODUCTS);
     let is_cached = size_of_val(x) <= CACHED;
     let x = Columns::all(x, dim);
+    if dim >= WIDE
+        && let Some(dense) = DenseRows::of(a)
+    {
+        let mix = |first, x: Columns<'_, T>, rows: &mut [&mut [T]]| dense.mix(first, x, rows);
+        for_each_block(a, x, serial, out, mix);
+        return Ok(());
+    }
     let is_dense =
         a.indices.len() >= DENSE * a.rows() && a.columns * CACHED_PANEL * LINE <= NEAREST;
     let panel_is_cached = if is_dense {
@@ -158,7 +172,15 @@ pub fn mix_into<T: Real>(
     if (is_dense || !is_cached) && (panel_is_cached || is_past_cache) {
         let is_local = !is_dense && a.is_local(CACHED / size_of::<T>() / dim);
         if panel_is_cached && !is_local {
-            mix_blocks(a, x, serial, out);
+            let ahead = if size_of_val(x.x) < FROM_MEMORY {
+                Ahead::Panel
+            } else {
+                Ahead::PanelAndSums
+            };
+            let placed = Placed::new(a, dim);
+            for_each_block(a, x, serial, out, |first, x, rows| {
+                mix_panels(&placed.rows_from(first), x, ahead, rows);
+            });
             return Ok(());
         }
         if is_past_cache && is_local {
@@ -180,25 +202,23 @@ pub fn mix_into<T: Real>(
     Ok(())
 }
 
-/// `out = A X` in blocks of columns, for few nodes: a panel of few columns stays in the cache until all rows are
-/// summed.
-fn mix_blocks<T: Real>(
+/// Does the work on some rows of `out`, the first of which is given, and on blocks of their columns: for few nodes, of
+/// which a panel of few columns stays in the cache until all rows are summed.
+fn for_each_block<T: Real>(
     a: &MixingMatrix<'_, T, impl Index>,
     x: Columns<'_, T>,
     serial: bool,
     out: &mut [T],
+    work: impl Fn(usize, Columns<'_, T>, &mut [&mut [T]]) + Sync,
 ) {
     // If rows are whole cache lines long, all blocks but the first begin at a line.
-    let width = (x.dim / TASKS).next_multiple_of(BLOCK).min(WIDEST);
-    let ahead = if size_of_val(x.x) < FROM_MEMORY {
-        Ahead::Panel
-    } else {
-        Ahead::PanelAndSums
-    };
+    let width = (x.dim / TASKS).next_multiple_of(BLOCK).clamp(BLOCK, WIDEST);
     let products = a.indices.len() * width.min(x.dim);
-    let shares = (products / SHARED).clamp(1, (TASKS / 4).div_ceil(x.dim.div_ceil(width)));
-    let rows = a.rows().div_ceil(shares);
-    let a = Placed::new(a, x.dim);
+    let enough = (4 * threads()).div_ceil(x.dim.div_ceil(width));
+    let shares = (products / SHARED)
+        .min(enough)
+        .max(products / LONG_TASK + 1);
+    let rows = a.rows().div_ceil(shares).next_multiple_of(ROWS_AT_ONCE);
     let mut tiles = column_tiles(out, x.dim, x.unaligned(), width);
     let tasks: Vec<_> = tiles
         .iter_mut()
@@ -212,10 +232,7 @@ fn mix_blocks<T: Real>(
         tasks.into_iter(),
         serial,
         || (),
-        |(), (first, column, rows)| {
-            let x = x.part(column, rows[0].len());
-            mix_panels(&a.rows_from(first), x, ahead, rows);
-        },
+        |(), (first, column, rows)| work(first, x.part(column, rows[0].len()), rows),
     );
 }
 
@@ -252,7 +269,7 @@ fn mix_tiles_past_cache<T: Real>(
 /// # Errors
 /// As [`mix_into`] and [`add_noise_into`](crate::noise::add_noise_into); if a noisy element is NaN or infinite, the
 /// content of `out` is undefined.
-pub fn mix_noisy_into<T: Sample>(
+pub fn mix_noisy_into<T: Sample + Wide>(
     a: &MixingMatrix<'_, T, impl Index>,
     x: &[T],
     dim: usize,

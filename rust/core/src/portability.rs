@@ -45,10 +45,13 @@ fn check_all<T: Smooth + Sample + Wide>() {
         Box::new((x, norms))
     });
     for (rows, dim) in [(ROWS, DIM), (64, 5003), (3001, 53), (3001, 7)] {
-        check(|| Box::new(mixed::<T>(rows, dim, 7))); // whole rows, blocks of columns, short rows
+        check(|| Box::new(mixed::<T>(rows, dim, far))); // whole rows, blocks of columns, short rows
+    }
+    for (rows, dim) in [(17, 33), (22, 700)] {
+        check(|| Box::new(mixed::<T>(rows, dim, |_, rows| (0..rows).collect()))); // dense matrices
     }
     check(|| {
-        let large = mixed::<T>(401, 16_500, 1); // past the cache
+        let large = mixed::<T>(401, 16_500, near); // past the cache
         Box::new(large.iter().map(|v| v.to_f64().to_bits()).fold(0, hash))
     });
     for cipher in [Cipher::Aes, Cipher::ChaCha20] {
@@ -65,14 +68,27 @@ fn hash(hash: u64, bits: u64) -> u64 {
 }
 
 /// Each row mixes half itself, a quarter the next row and a quarter another, far away if `stride` is more than 1.
-fn mixed<T: Real>(rows: usize, dim: usize, stride: usize) -> Vec<T> {
-    let indptr: Vec<usize> = (0..=rows).map(|row| 3 * row).collect();
-    let neighbours = |row| [row, (row + 1) % rows, (stride * row + 3) % rows];
-    let indices: Vec<usize> = (0..rows).flat_map(neighbours).collect();
-    let weights = [0.5, 0.25, 0.25].map(T::from_f64).repeat(rows);
+fn near(row: usize, rows: usize) -> Vec<usize> {
+    [row, row + 1, row + 3].map(|j| j % rows).to_vec()
+}
+
+fn far(row: usize, rows: usize) -> Vec<usize> {
+    [row, row + 1, 7 * row + 3].map(|j| j % rows).to_vec()
+}
+
+fn mixed<T: Wide>(rows: usize, dim: usize, neighbours: fn(usize, usize) -> Vec<usize>) -> Vec<T> {
+    let indices: Vec<usize> = (0..rows).flat_map(|row| neighbours(row, rows)).collect();
+    let degree = indices.len() / rows;
+    let indptr: Vec<usize> = (0..=rows).map(|row| degree * row).collect();
+    let weights: Vec<T> = numbers::<T>()
+        .into_iter()
+        .cycle()
+        .take(indices.len())
+        .collect();
     let matrix = MixingMatrix::new(&indptr, &indices, &weights, rows).unwrap();
     let x: Vec<T> = numbers::<T>()
         .into_iter()
+        .rev()
         .cycle()
         .take(rows * dim)
         .collect();

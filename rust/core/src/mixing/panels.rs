@@ -152,7 +152,7 @@ fn sum_panel<T: Real, const LANES: usize, const VECTORS: usize>(
             let x = &x[entry.start..][..width];
             let weight = entry.weight; // read after the checks, into all lanes at once
             for (sum, &x) in sums.as_flattened_mut().iter_mut().zip(x) {
-                *sum += weight * x; // one loop over all vectors: from a loop over each, the compiler may make gathers
+                *sum = weight.mul_add(x, *sum); // one loop over all vectors: from a loop over each, the compiler may make gathers
             }
         }
         out.copy_from_slice(sums.as_flattened());

@@ -219,7 +219,7 @@ fn sum_vectors<T: Real, const LANES: usize, const WHOLE: usize, const FETCHES: b
 #[inline(always)]
 fn add_product<T: Real>(sums: &mut [T], weight: T, x: &[T]) {
     for (sum, &x) in sums.iter_mut().zip(x) {
-        *sum += weight * x;
+        *sum = weight.mul_add(x, *sum);
     }
 }
 
@@ -291,7 +291,7 @@ fn sum_k_rows<T: Real, const K: usize, const COLUMNS: usize, const FROM_ZERO: bo
     for (c, out) in rest.iter_mut().enumerate() {
         let mut sum = if FROM_ZERO { T::ZERO } else { *out };
         for k in 0..K {
-            sum += weights[k] * rests_of_rows[k][c];
+            sum = weights[k].mul_add(rests_of_rows[k][c], sum);
         }
         *out = sum;
     }

@@ -3,7 +3,7 @@
 use dpmesh_core::mixing::{MixingMatrix, mix_into, mix_noisy_into};
 use dpmesh_core::noise::{Law, Noise, add_noise_in_place};
 use dpmesh_core::stream::{Cipher, Key};
-use dpmesh_core::{Real, Sample};
+use dpmesh_core::{Real, Sample, Wide};
 use proptest::prelude::*;
 
 /// Row by row, entry by entry, as the definition says.
@@ -18,7 +18,7 @@ fn slow<T: Real>(
     for (ends, out) in indptr.windows(2).zip(out.chunks_mut(dim)) {
         for entry in ends[0]..ends[1] {
             for (c, out) in out.iter_mut().enumerate() {
-                *out += weights[entry] * x[indices[entry] * dim + c];
+                *out = weights[entry].mul_add(x[indices[entry] * dim + c], *out);
             }
         }
     }
@@ -46,6 +46,12 @@ fn pattern(degrees: &[usize], columns: usize, seed: u64) -> (Vec<usize>, Vec<usi
     (std::iter::once(0).chain(indptr).collect(), indices)
 }
 
+/// `rows` rows with entries in the same `width` of twice as many columns, in no order and with repetitions.
+fn dense(rows: usize, width: usize, seed: u64) -> (Vec<usize>, Vec<usize>) {
+    let indptr = (0..=rows).map(|i| width * i).collect();
+    (indptr, pattern(&[width], 2 * width, seed).1.repeat(rows))
+}
+
 /// Each node takes from itself, the one before and two after.
 fn ring(nodes: usize) -> (Vec<usize>, Vec<usize>) {
     let neighbours = |i| [i + nodes - 1, i, i + 1, i + 2].map(|j| j % nodes);
@@ -53,11 +59,11 @@ fn ring(nodes: usize) -> (Vec<usize>, Vec<usize>) {
     (indptr, (0..nodes).flat_map(neighbours).collect())
 }
 
-fn equals_slow<T: Real>(degrees: &[usize], columns: usize, dim: usize, seed: u64) {
+fn equals_slow<T: Wide>(degrees: &[usize], columns: usize, dim: usize, seed: u64) {
     matrix_equals_slow::<T>(&pattern(degrees, columns, seed), columns, dim, seed);
 }
 
-fn matrix_equals_slow<T: Real>(
+fn matrix_equals_slow<T: Wide>(
     (indptr, indices): &(Vec<usize>, Vec<usize>),
     columns: usize,
     dim: usize,
@@ -92,6 +98,17 @@ proptest! {
         equals_slow::<f32>(&degrees, columns, dim, seed);
         equals_slow::<f64>(&degrees, columns, dim, seed);
     }
+
+    #[test]
+    fn every_bit_of_dense_matrices_is_that_of_the_definition(
+        rows in 1_usize..30,
+        width in 14_usize..40,
+        dim in prop_oneof![1_usize..200, 500_usize..1500],
+        seed in 0..1_u64 << 60,
+    ) {
+        matrix_equals_slow::<f32>(&dense(rows, width, seed), 2 * width, dim, seed);
+        matrix_equals_slow::<f64>(&dense(rows, width, seed), 2 * width, dim, seed);
+    }
 }
 
 #[test]
@@ -119,6 +136,8 @@ fn tasks_share_rows_of_dense_matrices() {
     equals_slow::<f64>(&[200; 200], 200, 600, 10);
     equals_slow::<f32>(&[17, 0, 40], 30, 2_400, 11);
     equals_slow::<f32>(&[300; 3], 300, 5_000, 12); // fewer
+    matrix_equals_slow::<f32>(&dense(201, 150, 13), 300, 650, 13); // all in the same columns
+    matrix_equals_slow::<f64>(&dense(65, 64, 14), 128, 1_000, 14);
 }
 
 #[test]
@@ -127,7 +146,7 @@ fn large_results_are_written_past_the_cache() {
     matrix_equals_slow::<f64>(&ring(300), 300, 12_289, 6);
 }
 
-fn fused_equals_separate<T: Sample + PartialEq>(nodes: usize, dim: usize, noise: Noise<'_>) {
+fn fused_equals_separate<T: Sample + Wide>(nodes: usize, dim: usize, noise: Noise<'_>) {
     let (indptr, indices) = pattern(&vec![3; nodes + 2], nodes, 1);
     let weights: Vec<T> = numbers(indices.len(), 2);
     let a = MixingMatrix::new(&indptr, &indices, &weights, nodes).unwrap();
