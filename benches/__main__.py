@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from datetime import date
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -62,12 +63,17 @@ def _results(name: str, threads: int) -> Iterator[dict[str, Any]]:
 
 
 def _record(name: str, results: list[dict[str, Any]]) -> None:
-    """Put the results of one benchmark into the reference file, below a line about the machine."""
-    about = {"date": date.today().isoformat(), "machine": description()}
-    new = [json.dumps({"bench": name, **entry}) for entry in (about, *results)]
+    """Put the results of one benchmark on this kind of processor into the reference file.
+
+    Below a line about the machine, and in place of earlier ones.
+    """
+    machine = description()
+    key = {"bench": name, "processor": f"{machine['processor']} {machine['family']}"}
+    about = {"date": date.today().isoformat(), "machine": machine}
+    new = [json.dumps({**key, **entry}) for entry in (about, *results)]
     known = REFERENCE.read_text().splitlines() if REFERENCE.exists() else []
-    others = [line for line in known if json.loads(line)["bench"] != name]
-    lines = sorted(others + new, key=lambda line: json.loads(line)["bench"])
+    others = [line for line in known if not key.items() <= json.loads(line).items()]
+    lines = sorted(others + new, key=lambda line: itemgetter(*key)(json.loads(line)))
     REFERENCE.write_text("\n".join(lines) + "\n")
 
 

@@ -1,4 +1,4 @@
-"""A run of federated logistic regression on MNIST against batched NumPy, and pfl-research.
+"""A run of federated logistic regression on MNIST against batched NumPy, pfl-research and Flower.
 
 1,000 clients of 50 records, 50 a round, 5 epochs of batches of 10, 30 rounds, each model within a
 ball around the global one, noise, the test set after every round. "direct" updates the parameters,
@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from benches.flower_peer import flower
 from benches.measure import THREADS, Case
 from benches.pfl_peer import pfl
 from dpmesh.algorithms import FederatedLearning
@@ -31,6 +32,7 @@ from dpmesh.reproduce.federated import ROUNDS, algorithm_of, mnist_clients, stan
 from dpmesh.run import Broadcast, Channel
 
 NOISE = 0.8
+FLOWER_ROUNDS = 5  # of the simulation, whose rounds take long
 SMOOTHED = algorithm_of("uniform", NOISE, LaplacianSmoothing(1.0))
 FIELDS = ("train", "partition", "loss", "test", "classes", "regularization")
 Way = Callable[[int], float]
@@ -43,7 +45,7 @@ class OneForm(LinearProblem):
     form: str | None = None
 
     def local_training(self, start, walks, *, step_size, radius):
-        return self._linear.train(
+        updates, _ = self._linear.train(
             start,
             walks,
             step_size=step_size,
@@ -51,6 +53,7 @@ class OneForm(LinearProblem):
             regularization=self.regularization,
             form=self.form,
         )
+        return updates
 
 
 def dpmesh_way(problem: Any, algorithm: FederatedLearning = SMOOTHED) -> Way:
@@ -138,12 +141,14 @@ def cases() -> Iterator[Case]:
         return
     problem = clients()
     given = partial(OneForm, **{k: getattr(problem, k) for k in FIELDS})
-    others = pfl("linear", epochs=5, rounds=ROUNDS)
-    for form, goals in (("direct", {"numpy": 5.0, "pfl": 40.0}), ("span", {"numpy": 12.0})):
+    others = {**pfl("linear", epochs=5, rounds=ROUNDS), **flower(FLOWER_ROUNDS)}
+    direct = {"numpy": 5.0, "pfl": 40.0, "flower": 100.0}
+    for form, goals in (("direct", direct), ("span", {"numpy": 12.0})):
         yield Case(
             f"federated, {form}, a round",
             rounds_of(dpmesh_way(given(form=form))),
             peers={"numpy": rounds_of(numpy_way(problem)), **others},
+            part={"flower": FLOWER_ROUNDS / ROUNDS},
             goals=goals,
             values=ROUNDS,
             rounds=3,

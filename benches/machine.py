@@ -8,7 +8,10 @@ from importlib import metadata
 from pathlib import Path
 
 FLAGS = ("avx2", "fma", "aes", "vaes", "avx512f", "avx512dq")
-PACKAGES = ("numpy", "scipy", "jax", "torch", "opendp", "dp-accounting", "gossipy-dfl")
+PACKAGES = (
+    *("numpy", "scipy", "jax", "torch", "opendp", "dp-accounting"),
+    *("gossipy-dfl", "pfl", "flwr", "ray"),
+)
 
 
 def description() -> dict[str, object]:

@@ -1,5 +1,7 @@
 //! A linear model: its gradients, for one stack of nodes, shared among threads.
 
+use std::mem::take;
+
 use super::batches::records_factor;
 use super::scratch::Scratch;
 use super::vectors::{add_all, scale_into};
@@ -86,12 +88,18 @@ impl<'a, F: Features> LinearModel<'a, F> {
                     let batch = batches.of(node);
                     scale_into(params, averaging.regularization, out);
                     let weight = averaging.weight(batch);
-                    let adds_up = is_exact::<F::Value>() || averaging.regularization == 0.0;
-                    if batch.len() <= if adds_up { RECORDS_PER_BLOCK } else { 1 } {
-                        self.add_gradients(params, batch, clipping, weight, out, &mut scratch);
-                    } else {
+                    if batch.len() > RECORDS_PER_BLOCK {
                         let partial = self.partial_gradients(params, batch, clipping, weight);
                         add_all(&partial, out);
+                    } else if batch.len() <= 1
+                        || is_exact::<F::Value>()
+                        || averaging.regularization == 0.0
+                    {
+                        self.add_gradients(params, batch, clipping, weight, out, &mut scratch);
+                    } else {
+                        let scratch = &mut scratch;
+                        let sum = self.sum_of_gradients(params, batch, clipping, weight, scratch);
+                        out.iter_mut().zip(sum).for_each(|(out, &sum)| *out += sum);
                     }
                 }
             );
@@ -114,6 +122,24 @@ impl<'a, F: Features> LinearModel<'a, F> {
             let factors = self.factors(params, records, clipping, weight, scratch);
             self.features.add_scaled(records, factors, 1.0, target);
         }
+    }
+
+    /// What [`add_gradients`](Self::add_gradients) adds, on its own.
+    #[inline(always)]
+    pub(super) fn sum_of_gradients<'s>(
+        &self,
+        params: &[F::Value],
+        records: &[i64],
+        clipping: Option<Clipping>,
+        weight: f64,
+        scratch: &'s mut Scratch<F::Value>,
+    ) -> &'s [F::Value] {
+        let mut sum = take(&mut scratch.sum);
+        sum.clear();
+        sum.resize(self.dim, F::Value::ZERO);
+        self.add_gradients(params, records, clipping, weight, &mut sum, scratch);
+        scratch.sum = sum;
+        &scratch.sum
     }
 
     /// What [`add_gradients`](Self::add_gradients) adds, as a sum of parts; how they are cut depends on the data alone.
@@ -160,7 +186,9 @@ impl<'a, F: Features> LinearModel<'a, F> {
         weight: f64,
         scratch: &'s mut Scratch<F::Value>,
     ) -> &'s [F::Value] {
-        let Scratch { scores, factors } = scratch;
+        let Scratch {
+            scores, factors, ..
+        } = scratch;
         scores.clear();
         scores.resize(records.len() * self.objective.outputs(), 0.0);
         self.features.scores(records, params, scores);

@@ -14,11 +14,12 @@ pub(super) fn on_lines<'a, T: Real>(params: &'a [T], room: &'a mut Vec<T>) -> &'
     room
 }
 
-/// Scores and factors of the records of one batch.
+/// Scores and factors of the records of one batch, and the sum of their gradients.
 #[derive(Debug)]
 pub(super) struct Scratch<T> {
     pub(super) scores: Vec<f64>,
     pub(super) factors: Vec<T>,
+    pub(super) sum: Vec<T>,
 }
 
 impl<T> Scratch<T> {
@@ -26,6 +27,7 @@ impl<T> Scratch<T> {
         Scratch {
             scores: Vec::new(),
             factors: Vec::new(),
+            sum: Vec::new(),
         }
     }
 }

@@ -148,19 +148,19 @@ impl<F: Features> LinearModel<'_, F> {
         let decay = averaging.decay(step_size);
         if let (&[_], 1) = (batch, self.objective.outputs()) {
             self.step_on_singles(params, step_size, batch, averaging, clipping);
-        } else if batch.len()
-            <= if is_exact::<F::Value>() {
-                RECORDS_PER_BLOCK
-            } else {
-                1
-            }
-        {
-            let factors = self.factors(params, batch, clipping, weight, scratch);
-            self.features.add_scaled(batch, factors, decay, params);
-        } else {
+        } else if batch.len() > RECORDS_PER_BLOCK {
             let partial = self.partial_gradients(params, batch, clipping, weight);
             scale_in_place(params, decay);
             add_all(&partial, params);
+        } else if batch.len() <= 1 || is_exact::<F::Value>() {
+            let factors = self.factors(params, batch, clipping, weight, scratch);
+            self.features.add_scaled(batch, factors, decay, params);
+        } else {
+            let sum = self.sum_of_gradients(params, batch, clipping, weight, scratch);
+            let decay = F::Value::from_f64(decay);
+            for (param, &sum) in params.iter_mut().zip(sum) {
+                *param = *param * decay + sum;
+            }
         }
     }
 

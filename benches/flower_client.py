@@ -1,0 +1,49 @@
+"""A client of Flower's simulation, in NumPy: what is measured is then the simulation's own cost.
+
+A module of its own, which the simulation's processes import, so that each loads the records once.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+
+from benches.bench_federated import clients
+from dpmesh.problems import LinearProblem
+
+EPOCHS, BATCH, STEP_SIZE = 5, 10, 0.1
+
+client_app = ClientApp()
+
+
+@cache
+def problem() -> LinearProblem:
+    """Return the clients' records, once in a process."""
+    return clients()
+
+
+@client_app.train()
+def train(message: Message, context: Context) -> Message:
+    """Train on a client's records as `bench_federated` does."""
+    own = problem().partition[int(context.node_config["partition-id"])]
+    x, labels = problem().train.features[own], problem().train.labels[own]
+    y = np.eye(10, dtype=np.float32)[labels]
+    w = message.content["arrays"]["w"].numpy().copy()
+    draw = np.random.default_rng()
+    for _ in range(EPOCHS):
+        for batch in draw.permutation(len(own)).reshape(-1, BATCH):
+            slopes = x[batch] @ w
+            slopes -= slopes.max(-1, keepdims=True)
+            np.exp(slopes, out=slopes)
+            slopes /= slopes.sum(-1, keepdims=True)
+            slopes -= y[batch]
+            w -= np.float32(STEP_SIZE / BATCH) * (x[batch].T @ slopes)
+    content = {"arrays": arrays(w), "metrics": MetricRecord({"num-examples": len(own)})}
+    return Message(RecordDict(content), reply_to=message)
+
+
+def arrays(w: np.ndarray) -> ArrayRecord:
+    return ArrayRecord({"w": Array(w)})
