@@ -12,17 +12,18 @@ and delta be those of mu-Gaussian-DP. At the end of the path noise has the stand
     path * 2 * clipping_norm / (effective_records * mu)
 
 in the score of a record, however many rounds share the path; see `Sizes.effective_records`. The
-path is as long as that noise allows, and at most a length after which training changes little. It
-has 100 steps: fewer and longer ones are unstable, and more send more and learn no better. Under a
-secure sum those of linear classifiers have momentum, which costs nothing, since it follows from
-what was released, and makes a path of steps of the same size longer by 1 / (1 - momentum).
+path is as long as that noise allows, in 100 steps of at most the longest length that is stable.
+That is too short a path for linear classifiers of large tables. Under a secure sum their steps have
+momentum, which costs nothing, since it follows from what was released, and makes a path of steps of
+the same size longer by 1 / (1 - momentum). Gossip, where momentum would break the guarantee, takes
+up to 400 steps.
 ``docs/estimators.md`` has the measurements behind the constants.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import sqrt
+from math import ceil, sqrt
 from typing import Any, Literal, NamedTuple, get_args
 
 from dpmesh._validate import fail, integer, one_of, positive, probability
@@ -54,7 +55,7 @@ class _Constants(NamedTuple):
     noise: float
     """Largest standard deviation of the noise in a score, at the end of the path."""
     longest: float
-    """Longest path without momentum."""
+    """Longest path of 100 steps without momentum."""
     momentum: float
     """Of a linear model's steps under a secure sum."""
     averaged: float
@@ -72,6 +73,9 @@ _CONSTANTS: dict[Task, _Constants] = {
 
 STEPS = 100
 """Steps of the path; the first round of gossip sends a model that no data has touched."""
+
+MOST_STEPS = 400
+"""Of a linear classifier by gossip, if 100 make no path as long as the noise allows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,6 +191,8 @@ def choose(
     rule = _CONSTANTS[one_of("task", task, [*_CONSTANTS])]
     momentum = rule.momentum if method == "secure" and linear else 0.0
     step = rule.longest / STEPS
+    most = MOST_STEPS if (method, task) == ("gossip", "classification") and linear else STEPS
+    steps = most
     if epsilon is not None:
         positive("epsilon", epsilon)
         if not probability("delta", delta, one=False):
@@ -196,8 +202,9 @@ def choose(
             fail("delta", wanted, delta)
         mu = 1 / analytic_gaussian_noise_multiplier(target_epsilon=epsilon, target_delta=delta)
         records = sizes.effective_records(method, colluding)
-        noise = STEPS * 2 * rule.clipping_norm / (records * mu)
-        step = step_size(noise / (1 - momentum), task=task)
+        noise = 2 * rule.clipping_norm / (records * mu)
+        steps = min(max(STEPS, ceil(rule.noise / (noise * step))), most)
+        step = step_size(steps * noise / (1 - momentum), task=task)
     if method == "secure" and epsilon is not None:
         try:
             secure = CrossSiloSGD.for_budget(
@@ -226,7 +233,7 @@ def choose(
             clipping_norm=rule.clipping_norm,
         )
 
-    rounds = STEPS + 1
+    rounds = steps + 1
     needed = None if epsilon is None else Budget(epsilon, delta=delta).calibrate(gossip, rounds)
     links = network(sizes.nodes, key=key)
     return Choice(algorithm=gossip(needed), topology=links, rounds=rounds)

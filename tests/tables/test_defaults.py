@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dpmesh as dm
-from dpmesh.defaults import COMPLETE, STEPS, Sizes, choose, method_for, network
+from dpmesh.defaults import COMPLETE, MOST_STEPS, STEPS, Sizes, choose, method_for, network
 
 SOME = Sizes(nodes=5, smallest=80, together=450, dim=12)
 BUDGET = {"epsilon": 2.0, "delta": 1e-5}
@@ -32,7 +32,7 @@ def test_gossip_keeps_its_budget_and_limits_its_noise(nodes, records, epsilon, t
     assert algorithm.plan(chosen.rounds).cost(1e-5).epsilon <= epsilon * (1 + 1e-9)
     # the noise of all rounds in the score of a record of norm 1, from the releases themselves
     noise = [
-        algorithm.noise_multiplier * algorithm.sensitivity(t).bound for t in range(1, STEPS + 1)
+        algorithm.noise_multiplier * algorithm.sensitivity(t).bound for t in range(1, chosen.rounds)
     ]
     total = sqrt(sum(scale**2 for scale in noise) / nodes)
     assert total <= MOST_NOISE[task] * (1 + 1e-6)
@@ -60,6 +60,27 @@ def test_a_secure_sum_keeps_its_budget_and_limits_its_noise(
     # proved accounting and of rounding to the grid
     one = sums.share * sqrt(nodes) * sums.grid / sizes.together
     assert algorithm.step_size(1) * one * sqrt(STEPS) <= 1.25 * MOST_NOISE[task]
+
+
+def test_gossip_takes_more_steps_where_noise_permits_and_no_longer_ones() -> None:
+    few, many = SOME, replace(SOME, smallest=8_000, together=40_000)
+    chosen = {}
+    for sizes, task, linear, steps in (
+        (few, "classification", True, STEPS),
+        (many, "classification", True, MOST_STEPS),
+        (many, "classification", False, STEPS),
+        (many, "regression", True, STEPS),
+    ):
+        own = choose(sizes, **BUDGET, task=task, linear=linear, algorithm="gossip")
+        assert own.rounds == steps + 1
+        chosen[sizes, task, linear] = own.algorithm.step_size(1)
+    longest = chosen[many, "classification", False]
+    assert chosen[many, "classification", True] == longest > chosen[few, "classification", True]
+    between = choose(
+        replace(SOME, smallest=400, together=2_000), epsilon=4.0, delta=1e-5, algorithm="gossip"
+    )
+    assert STEPS + 1 < between.rounds < MOST_STEPS + 1
+    assert 0.99 * longest < between.algorithm.step_size(1) <= longest
 
 
 def test_sites_share_one_noise_if_enough_of_them_are_honest() -> None:
