@@ -26,7 +26,7 @@ MEGABYTE = 1 << 20
 
 
 def matrix(graph: str, nodes: int) -> sp.csr_array:
-    """Equal weights for a node and its neighbours."""
+    """Return equal weights for a node and its neighbours."""
     if graph == "complete":
         network = nx.complete_graph(nodes)
     elif graph == "ring":
@@ -34,7 +34,10 @@ def matrix(graph: str, nodes: int) -> sp.csr_array:
     else:
         network = nx.random_regular_graph(4, nodes, seed=1)
     links = nx.to_scipy_sparse_array(network, format="csr") + sp.eye_array(nodes, format="csr")
-    return sp.csr_array(links / links[[0]].sum()).astype(np.float32)
+    rows = sp.csr_array(links / links[[0]].sum()).astype(np.float32)
+    for part in ("indptr", "indices"):  # in 32 bits, as of a `MixingMatrix`
+        setattr(rows, part, getattr(rows, part).astype(np.int32))
+    return rows
 
 
 def case(graph: str, nodes: int, dim: int) -> Case:
