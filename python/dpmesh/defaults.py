@@ -16,14 +16,14 @@ path is as long as that noise allows, in 100 steps of at most the longest length
 That is too short a path for linear classifiers of large tables. Under a secure sum their steps have
 momentum, which costs nothing, since it follows from what was released, and makes a path of steps of
 the same size longer by 1 / (1 - momentum). Gossip, where momentum would break the guarantee, takes
-up to 400 steps.
+up to 400 steps if that leaves little noise.
 ``docs/estimators.md`` has the measurements behind the constants.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil, sqrt
+from math import sqrt
 from typing import Any, Literal, NamedTuple, get_args
 
 from dpmesh._validate import fail, integer, one_of, positive, probability
@@ -75,7 +75,10 @@ STEPS = 100
 """Steps of the path; the first round of gossip sends a model that no data has touched."""
 
 MOST_STEPS = 400
-"""Of a linear classifier by gossip, if 100 make no path as long as the noise allows."""
+"""Of a linear classifier by gossip, if the noise of so many steps stays below `LITTLE_NOISE`."""
+
+LITTLE_NOISE = 1.0
+"""Largest standard deviation of the noise in a score after more than 100 steps by gossip."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,7 +206,7 @@ def choose(
         mu = 1 / analytic_gaussian_noise_multiplier(target_epsilon=epsilon, target_delta=delta)
         records = sizes.effective_records(method, colluding)
         noise = 2 * rule.clipping_norm / (records * mu)
-        steps = min(max(STEPS, ceil(rule.noise / (noise * step))), most)
+        steps = min(max(STEPS, int(LITTLE_NOISE / (noise * step))), most)
         step = step_size(steps * noise / (1 - momentum), task=task)
     if method == "secure" and epsilon is not None:
         try:

@@ -11,7 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dpmesh as dm
-from dpmesh.defaults import COMPLETE, MOST_STEPS, STEPS, Sizes, choose, method_for, network
+from dpmesh.defaults import (
+    COMPLETE,
+    LITTLE_NOISE,
+    MOST_STEPS,
+    STEPS,
+    Sizes,
+    choose,
+    method_for,
+    network,
+)
 
 SOME = Sizes(nodes=5, smallest=80, together=450, dim=12)
 BUDGET = {"epsilon": 2.0, "delta": 1e-5}
@@ -77,10 +86,13 @@ def test_gossip_takes_more_steps_where_noise_permits_and_no_longer_ones() -> Non
     longest = chosen[many, "classification", False]
     assert chosen[many, "classification", True] == longest > chosen[few, "classification", True]
     between = choose(
-        replace(SOME, smallest=400, together=2_000), epsilon=4.0, delta=1e-5, algorithm="gossip"
+        replace(SOME, smallest=400, together=2_000), epsilon=8.0, delta=1e-5, algorithm="gossip"
     )
     assert STEPS + 1 < between.rounds < MOST_STEPS + 1
-    assert 0.99 * longest < between.algorithm.step_size(1) <= longest
+    assert between.algorithm.step_size(1) == longest
+    bound = between.algorithm.sensitivity(1).bound
+    noise = between.algorithm.noise_multiplier * bound * sqrt((between.rounds - 1) / 5)
+    assert 0.98 * LITTLE_NOISE < noise <= LITTLE_NOISE * (1 + 1e-6)
 
 
 def test_sites_share_one_noise_if_enough_of_them_are_honest() -> None:
