@@ -149,7 +149,7 @@ def as_text(points: list[Point]) -> str:
         f"Accuracy (%) of the nodes' released models at epsilon {EPSILON:g}, delta {DELTA:g}, by "
         f"number of nodes; every message may be public. Two classes of {FEATURES} features, where "
         f"{100 * (1 - FLIPPED / 2):.0f}% is the best possible. Gradient descent by gossip, "
-        f"100 steps; mean of {points[0].seeds} seed(s) and standard deviation."
+        f"steps by the default rule; mean of {points[0].seeds} seed(s) and standard deviation."
     )
     answer = (
         "Who is right? At fixed data more nodes are worse: each hides its own records by itself, "
