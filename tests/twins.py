@@ -10,12 +10,14 @@ Vector = np.ndarray
 
 
 def subgradient(loss: str, w: Vector, x: Vector, y: float) -> Vector:
-    """Of the loss of a linear model on one example, label -1 or +1 (any number if squared)."""
+    """Of the loss of a linear model on one example; labels -1 and +1, or any in regression."""
     margin = float(w @ x)
     if loss == "hinge":
         return -y * x if y * margin < 1 else np.zeros_like(x)
     if loss == "logistic":
         return -y * x / (1 + np.exp(y * margin))
+    if loss == "absolute":
+        return np.sign(margin - y) * x
     return (margin - y) * x
 
 

@@ -18,8 +18,9 @@ from dpmesh import kernels, topology
 from dpmesh.algorithms import OnlineLearningUnnoisedRegularizer
 from dpmesh.keys import Purpose
 from dpmesh.privacy.accounting import analytic_gaussian_noise_multiplier
+from dpmesh.privacy.audit.coupling import couple
 from dpmesh.privacy.views import NotProved
-from dpmesh.run.carriers import FailingGossip
+from dpmesh.run.carriers import FailingGossip, Gossip
 from dpmesh.run.network import Conditions
 from dpmesh.schedules import InverseSqrt, InverseTime
 
@@ -48,7 +49,7 @@ def make_topology(kind: str, nodes: int, key: dm.Key) -> topology.Topology:
     [("l2", "ball"), ("l2", "box"), ("l1", "box"), ("l1", "none"), ("l1", "mixture")],
 )
 @given(
-    loss=st.sampled_from(["hinge", "logistic", "squared"]),
+    loss=st.sampled_from(["hinge", "logistic", "squared", "absolute"]),
     graph=st.sampled_from(["ring", "matchings", "dropping"]),
     nodes=st.sampled_from([2, 4, 6]),
     dim=st.integers(1, 12),
@@ -246,6 +247,37 @@ def test_replacing_an_example_moves_one_broadcast_within_the_sensitivity(
             assert not moved[1:].any()
         else:
             assert not moved.any()
+
+
+def test_absolute_losses_need_no_clipping_and_have_regret() -> None:
+    """The paper's example of a regression loss: subgradients are no longer than the examples."""
+    nodes, rounds, touched = 4, 50, 7
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=(nodes * rounds, 3))
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    y = np.clip(x @ [0.5, -0.3, 0.2] + draw.laplace(scale=0.1, size=len(x)), -1, 1)
+    parts = np.split(np.arange(len(x)), nodes)
+    problem = dm.LinearProblem(dm.Dataset(x, y), parts, "absolute", feature_norm=1.0)
+    algorithm = dm.OnlineLearning(epsilon=1.0)
+    assert problem.constants().loss_lipschitz == algorithm.clipping_norm
+    run = dm.simulate(algorithm, problem, topology.ring(nodes), rounds=rounds)
+    assert (run.privacy.epsilon, run.ledger) == (1.0, algorithm.plan(rounds, problem))
+    assert np.isfinite(run.history["regret"]).all()
+    exact = dm.simulate(replace(algorithm, epsilon=None), problem, topology.ring(4), rounds=rounds)
+    assert 0 < exact.history.last("regret") < min(0.2, run.history.last("regret"))
+
+    y[touched] = 1e5  # at node 0, and above all predictions: the gradient turns with the record
+    x[touched] = sqrt(1 / 3)  # no other direction is longer in L1 norm
+    pair = []
+    for sign in (1, -1):
+        x[touched] *= sign
+        train = dm.Dataset(x.copy(), y)
+        pair.append(replace(problem, train=train, label_bound=1e5))
+    far = replace(algorithm, radius=1e4)  # beyond the noise
+    coupling = couple(far, *pair, Gossip(topology.ring(nodes)), rounds=rounds)
+    assert not coupling.violated, coupling.faults
+    (moved,) = (m for m in coupling.movements if m.distance > 0)
+    assert moved.distance == pytest.approx(moved.allowed, rel=1e-9)
 
 
 def test_a_ball_expands_the_l1_norm() -> None:

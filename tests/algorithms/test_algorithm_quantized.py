@@ -24,7 +24,7 @@ from dpmesh.schedules import Constant, HorizonPower, PowerLaw, SampleSize
 
 
 @given(
-    loss=st.sampled_from(["hinge", "logistic", "squared"]),
+    loss=st.sampled_from(["hinge", "logistic", "squared", "absolute"]),
     graph=st.sampled_from(["ring", "complete", "dropping"]),
     nodes=st.sampled_from([2, 3, 5]),
     dim=st.integers(1, 9),
@@ -222,7 +222,13 @@ def test_samples_are_without_replacement_and_uniform() -> None:
             lambda: make_algorithm(5, smoothness=1.0).init(
                 replace(make_problem("hinge"), feature_norm=None), dm.Key.seeded(0)
             ),
-            "smoothness: wanted infinity, since the hinge has a kink, got 1.0",
+            "smoothness: wanted infinity, since the hinge loss has a kink, got 1.0",
+        ),
+        (
+            lambda: make_algorithm(5, smoothness=1.0).init(
+                replace(make_problem("absolute"), feature_norm=None), dm.Key.seeded(0)
+            ),
+            "smoothness: wanted infinity, since the absolute loss has a kink, got 1.0",
         ),
         (
             lambda: simulate(regularization=0.1, smoothness=0.1),

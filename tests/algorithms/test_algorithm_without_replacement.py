@@ -251,6 +251,12 @@ def test_the_same_bits_on_any_number_of_threads(threads: int) -> None:
             "problem: wanted one of a smooth loss, as Lemma 4 does, got 'hinge'",
         ),
         (
+            lambda: dm.WithoutReplacement().init(
+                make_problem([9], 2, loss="absolute"), dm.Key.seeded(0)
+            ),
+            "problem: wanted one of a smooth loss, as Lemma 4 does, got 'absolute'",
+        ),
+        (
             lambda: dm.WithoutReplacement(public_data=[1.0]),
             r"public_data: wanted a Dataset, or None, with take, got \[1.0\]",
         ),

@@ -21,9 +21,9 @@ from linear_calls import (
 from scipy import sparse, special
 
 from dpmesh import kernels
-from dpmesh.kernels.linear_model import Loss
+from dpmesh.kernels.linear_model import REGRESSION, Loss
 
-BINARY: list[Loss] = ["logistic", "hinge", "squared"]
+BINARY: list[Loss] = ["logistic", "hinge", "squared", "absolute"]
 TASKS: list[tuple[Loss, bool]] = [*((loss, many) for loss in BINARY for many in (False, True))]
 TASKS.append(("softmax", True))
 
@@ -65,7 +65,7 @@ def cases(draw: st.DrawFn) -> Case:
     features = rng.normal(size=(records, dim)) * (rng.random((records, dim)) < 0.5)
     labels: np.ndarray = rng.integers(classes or 2, size=records)
     if classes is None:
-        labels = rng.normal(size=records) if loss == "squared" else 2 * labels - 1
+        labels = rng.normal(size=records) if loss in REGRESSION else 2 * labels - 1
     indptr = np.concatenate([[0], rng.integers(0, 8, nodes).cumsum()])
     return Case(
         params=rng.normal(size=(nodes, (classes or 1) * dim)).astype(dtype),
@@ -89,6 +89,8 @@ def slow_loss(scores: np.ndarray, label: Any, loss: Loss) -> tuple[float, np.nda
         return np.logaddexp(0, -margins).sum(), -targets * special.expit(-margins)
     if loss == "hinge":
         return np.maximum(0, 1 - margins).sum(), np.where(margins < 1, -targets, 0.0)
+    if loss == "absolute":
+        return np.abs(scores - targets).sum(), np.sign(scores - targets)
     return ((scores - targets) ** 2).sum() / 2, scores - targets
 
 
@@ -233,7 +235,7 @@ def test_gradients_are_the_derivatives_of_losses(case: Case) -> None:
     step = 1e-6
     above = linear_loss(case.params + step * direction, *case.model, **settings)
     below = linear_loss(case.params - step * direction, *case.model, **settings)
-    # Rounding of losses over the step; a kink of the hinge inside the step has probability 1e-5.
+    # Rounding of losses over the step; a kink inside the step has probability 1e-5.
     np.testing.assert_allclose(
         (above - below) / (2 * step), (gradient * direction).sum(1), atol=1e-6
     )

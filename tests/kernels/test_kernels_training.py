@@ -14,7 +14,7 @@ from scipy import sparse
 from dpmesh import kernels
 from dpmesh._ragged import Walks
 
-LOSSES = [("logistic", None), ("hinge", 3), ("squared", None), ("softmax", 4)]
+LOSSES = [("logistic", None), ("hinge", 3), ("squared", None), ("absolute", None), ("softmax", 4)]
 
 
 def make_walks(rng, nodes: int, records: int) -> Walks:

@@ -185,6 +185,7 @@ def test_quantized_gossip_with_shared_coins_is_not_proved() -> None:
     ("facts", "clipping_norm", "words"),
     [
         (views.LossFacts(loss="hinge", feature_norm=1.0), 1.0, "kink"),
+        (views.LossFacts(loss="absolute", feature_norm=1.0), 1.0, "kink"),
         (views.LossFacts(loss="logistic", feature_norm=None), 1.0, "feature_norm"),
         (views.LossFacts(loss="softmax", feature_norm=1.0, classes=4), 1.0, "at least 1.4143"),
         (views.LossFacts(loss="squared", feature_norm=1.0, classes=4), 1.0, "unbounded"),

@@ -72,7 +72,8 @@ def test_every_algorithm_has_a_view_or_says_why_not(entry) -> None:
     ("plan", "reason"),
     [
         (ALGORITHM.plan(5), "the plan was made without its problem"),
-        (ALGORITHM.plan(5, replace(make_problem(), loss="hinge")), "the hinge has a kink"),
+        (ALGORITHM.plan(5, replace(make_problem(), loss="hinge")), "the hinge loss has a kink"),
+        (ALGORITHM.plan(5, replace(make_problem(), loss="absolute")), "absolute loss has a kink"),
         (ALGORITHM.plan(5, replace(make_problem(), feature_norm=None)), "no public bound"),
         (ALGORITHM.plan(5, object()), "the problem is no linear model"),
     ],

@@ -14,7 +14,7 @@ from dpmesh.problems import linear_constants
 
 BOUND, RADIUS, STRENGTH = 1.7, 2.3, 0.6
 TASKS: list[tuple[Loss, int | None]] = [
-    *((loss, k) for loss in ("logistic", "hinge", "squared") for k in (None, 2, 5)),  # type: ignore[misc]
+    *((loss, k) for loss in ("logistic", "hinge", "squared", "absolute") for k in (None, 2, 5)),  # type: ignore[misc]
     ("softmax", 2),
     ("softmax", 5),
 ]
@@ -73,6 +73,7 @@ def test_random_search_does_not_exceed_them(
         ("logistic", None, [-1e3, 0], 1),
         ("hinge", None, [0, 0], 1),
         ("squared", None, [RADIUS, 0], -1),
+        ("absolute", None, [0, 0], -1),
         ("logistic", 3, [-1e3, 0, 1e3, 0, 1e3, 0], 0),
         ("hinge", 3, [0] * 6, 0),
         ("softmax", 3, [-1e3, 0, 1e3, 0, 0, 0], 0),
@@ -101,8 +102,9 @@ def test_there_are_parameters_that_reach_the_smoothness(loss: Loss) -> None:
 
 def test_without_a_ball_some_are_infinite() -> None:
     assert linear_constants("squared", 1).loss_lipschitz == math.inf
-    assert linear_constants("hinge", 1).lipschitz == 1
-    assert linear_constants("hinge", 1).smoothness == math.inf
+    for loss in ("hinge", "absolute"):
+        assert linear_constants(loss, 1).lipschitz == 1
+        assert linear_constants(loss, 1).smoothness == math.inf
     regularized = linear_constants("logistic", 1, regularization=0.1)
     assert (regularized.loss_lipschitz, regularized.lipschitz) == (1, math.inf)
     assert regularized.strong_convexity == 0.1

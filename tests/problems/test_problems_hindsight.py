@@ -11,14 +11,16 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.svm import LinearSVC
 
 from dpmesh.data import Dataset, breast_cancer
-from dpmesh.kernels.linear_model import Loss
+from dpmesh.kernels.linear_model import KINKED, Loss
 from dpmesh.problems import LinearProblem, NotReached, best_fixed_predictor
 
 TASKS: list[tuple[Loss, int | None]] = [
     ("logistic", None),
     ("hinge", None),
     ("squared", None),
+    ("absolute", None),
     ("hinge", 3),
+    ("absolute", 3),
     ("logistic", 3),
     ("softmax", 3),
 ]
@@ -83,9 +85,25 @@ def test_a_general_solver_finds_the_same_value(
         method="SLSQP",
         options={"ftol": 1e-12, "maxiter": 1000},
     )
-    # SLSQP may leave the ball by rounding, and stops early at the kinks of the hinge.
+    # SLSQP may leave the ball by rounding, and stops early at kinks.
     assert best.value - best.gap - 1e-7 <= found.fun
-    assert found.fun <= best.value + (0.1 if loss == "hinge" else 1e-7)
+    assert found.fun <= best.value + (0.1 if loss in KINKED else 1e-7)
+
+
+@pytest.mark.parametrize(("dim", "radius"), [(1, 0.2), (1, 30.0), (3, 30.0)])
+def test_least_absolute_deviations_are_a_linear_program(dim: int, radius: float) -> None:
+    """In one dimension a ball is an interval; in more it is so large that it does not bind."""
+    rng = np.random.default_rng(7)
+    x = rng.normal(size=(40, dim))
+    y = x.sum(axis=1) + rng.laplace(size=40)
+    p = LinearProblem(Dataset(x, y, "x"), (np.arange(40),), "absolute", label_bound=100.0)
+    best = best_fixed_predictor(p, radius=radius, tolerance=1e-6)
+    # The mean of t, at least, with -t <= <w, x> - y <= t.
+    cost, eye = np.append(np.zeros(dim), np.full(40, 1 / 40)), np.eye(40)
+    rows, ends = np.block([[x, -eye], [-x, -eye]]), np.append(y, -y)
+    limits = [(-radius, radius)] * dim + [(0, None)] * 40
+    program = optimize.linprog(cost, rows, ends, bounds=limits)
+    assert best.value - best.gap - 1e-9 <= program.fun <= best.value + 1e-9
 
 
 def standardized() -> Dataset:

@@ -143,6 +143,10 @@ LONG = float(np.linalg.norm(X, axis=1).max()) * 0.999
             {"train": Dataset(X, 2.0 * SIGNS, "x"), "loss": "squared"},
             r"train: wanted labels of at most 1.0 \(label_bound\), got",
         ),
+        (
+            {"train": Dataset(X, 2.0 * SIGNS, "x"), "loss": "absolute"},
+            r"train: wanted labels of at most 1.0 \(label_bound\), got",
+        ),
         ({"regularization": -1}, "regularization: wanted a finite number of at least 0, got -1"),
         ({"train": (X, SIGNS)}, "train: wanted a Dataset, such as .*, got "),
         ({"test": X}, "test: wanted a Dataset, .*, or None, got array"),

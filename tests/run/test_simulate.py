@@ -219,7 +219,8 @@ def test_a_saved_run_is_read_again(tmp_path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("loss", "classes"), [("softmax", 3), ("hinge", 3), ("logistic", None), ("squared", None)]
+    ("loss", "classes"),
+    [("softmax", 3), ("hinge", 3), ("logistic", None), ("squared", None), ("absolute", None)],
 )
 def test_a_released_model_predicts_what_was_tested(loss, classes, tmp_path) -> None:
     draw = np.random.default_rng(0)
@@ -235,7 +236,7 @@ def test_a_released_model_predicts_what_was_tested(loss, classes, tmp_path) -> N
     saved = dm.experiments.Result.load(tmp_path)
     for node, expected in enumerate(problem.accuracy(whole.released)):
         found = whole.model(node).predict(train.features)
-        if loss == "squared":
+        if loss in ("squared", "absolute"):
             scores = train.features @ whole.released[node]
             np.testing.assert_allclose(found, scores)
         else:

@@ -26,9 +26,10 @@ def problem(loss: str = "softmax") -> dm.LinearProblem:
     return dm.LinearProblem(train, parts, loss, test=test, classes=classes)  # type: ignore[arg-type]
 
 
-def test_pooled_and_alone_are_those_of_scikit_learn() -> None:
+@pytest.mark.parametrize("loss", ["squared", "absolute"])
+def test_pooled_and_alone_are_those_of_scikit_learn(loss: str) -> None:
     linear = pytest.importorskip("sklearn.linear_model")
-    own = problem("squared")
+    own = problem(loss)
     found = compute(own)
     assert (found.metric, found.chance, found.alone_private) == ("R²", 0.0, None)
     assert own.test is not None

@@ -47,6 +47,7 @@ from dpmesh.algorithms.base import (
 )
 from dpmesh.algorithms.gradients import check_records, gradient_of
 from dpmesh.algorithms.minibatches import without_replacement
+from dpmesh.kernels.linear_model import KINKED
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy.accounting.papers.quantized import (
     MODES,
@@ -405,8 +406,9 @@ class QuantizedGossip(Algorithm[QuantizedState, GossipProblem]):
             fail("sample_size", f"at most {fewest}, the records of the smallest node", wanted)
         if self.mode == "public_point" or not isinstance(problem, LinearProblem):
             return
-        if problem.loss == "hinge" and self.smoothness < inf:
-            fail("smoothness", "infinity, since the hinge has a kink", self.smoothness)
+        if problem.loss in KINKED and self.smoothness < inf:
+            kink = f"infinity, since the {problem.loss} loss has a kink"
+            fail("smoothness", kink, self.smoothness)
         if problem.feature_norm is not None:
             constants = problem.constants()
             if self.smoothness + problem.regularization < constants.smoothness:

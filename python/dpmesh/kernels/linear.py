@@ -7,10 +7,12 @@ With the score ``z = <w, x>`` of a record and its label ``y`` the losses are
 ``"hinge"``     ``max(0, 1 - y z)``; the subgradient at  labels -1 and +1
                 the kink ``y z = 1`` is 0
 ``"squared"``   ``(z - y)^2 / 2``                        real targets
+``"absolute"``  ``|z - y|``; the subgradient at the      real targets
+                kink ``z = y`` is 0
 ``"softmax"``   ``log(sum_k exp(z_k)) - z_y``            `classes` scores, labels 0..classes-1
 ==============  =======================================  =========================================
 
-Given `classes`, the first three are trained one-vs-all: one model for each class, with target +1
+Given `classes`, all but softmax are trained one-vs-all: one model for each class, with target +1
 for the records of its class and -1 for the others; the models' losses add up. The parameters of a
 node are then the rows of its models, one after the other.
 
@@ -33,6 +35,7 @@ from dpmesh._validate import fail, integer, non_negative, one_of, positive
 from dpmesh.kernels._rows import per_row
 from dpmesh.kernels.linear_model import (
     LOSSES,
+    REGRESSION,
     Batches,
     Features,
     Loss,
@@ -59,7 +62,7 @@ class LinearModel:
     labels
         Shape (records,): as the loss requires them, see above.
     loss
-        ``"logistic"``, ``"hinge"``, ``"squared"`` or ``"softmax"``.
+        ``"logistic"``, ``"hinge"``, ``"squared"``, ``"absolute"`` or ``"softmax"``.
     classes
         Number of classes; None for one model of binary labels or real targets.
 
@@ -330,7 +333,7 @@ class LinearModel:
         -------
         Shape (models,), numbers from 0 to 1.
         """
-        targets = self.labels if self.classes is None and self.loss == "squared" else None
+        targets = self.labels if self.classes is None and self.loss in REGRESSION else None
         if targets is not None and (np.abs(targets) != 1).any():
             fail("labels", "labels of -1 or +1", targets[np.abs(targets) != 1][0])
         return self._native.count_correct(floats("params", params)) / len(self.labels)

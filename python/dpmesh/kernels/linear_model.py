@@ -20,8 +20,12 @@ from dpmesh._arrays import (
 )
 from dpmesh._validate import fail
 
-Loss = Literal["logistic", "hinge", "squared", "softmax"]
-LOSSES: tuple[Loss, ...] = ("logistic", "hinge", "squared", "softmax")
+Loss = Literal["logistic", "hinge", "squared", "absolute", "softmax"]
+LOSSES: tuple[Loss, ...] = ("logistic", "hinge", "squared", "absolute", "softmax")
+REGRESSION: tuple[Loss, ...] = ("squared", "absolute")
+"""Losses of one model with real targets."""
+KINKED: tuple[Loss, ...] = ("hinge", "absolute")
+"""Losses that are convex, but not smooth."""
 
 Features: TypeAlias = FloatArray | sparse.csr_array | sparse.csr_matrix
 """Shape (records, dim): a dense array or a scipy CSR matrix with sorted, unique column indices."""

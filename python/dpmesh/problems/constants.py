@@ -21,7 +21,7 @@ class Constants:
     lipschitz
         Largest norm of a gradient of the objective, regularizer included.
     smoothness
-        Lipschitz constant of the objective's gradient; infinite for the hinge, which has a kink.
+        Lipschitz constant of the objective's gradient; infinite for losses with a kink.
     strong_convexity
         The objective minus this times ``|w|^2 / 2`` is convex. It equals the regularization, since
         the loss of a linear model is flat in directions orthogonal to the records.
@@ -53,6 +53,7 @@ def linear_constants(
     ==================  ===============================  =======================================
     logistic            ``B``, since ``|s| < 1``         ``B^2 / 4``
     hinge               ``B``, since ``|s| <= 1``        infinite
+    absolute            ``B``, since ``|s| <= 1``        infinite
     squared             ``(R B + Y) B``, since           ``B^2``
                         ``|z - y| <= |w| |x| + |y|``
     softmax             ``sqrt(2) B``: ``s = p - e_y``   ``B^2 / 2``: ``diag(p) - p p^T <= I / 2``
@@ -61,14 +62,15 @@ def linear_constants(
     ==================  ===============================  =======================================
 
     The regularization ``lambda`` adds ``lambda R`` to lipschitz, ``lambda`` to smoothness and to
-    strong_convexity. The bounds on ``s`` for hinge and logistic hold at all parameters, so noise
-    calibrated to loss_lipschitz is right outside the ball, too. Source of the softmax bound:
-    Böhning, Multinomial logistic regression algorithm, Ann. Inst. Statist. Math. 44 (1992).
+    strong_convexity. The bounds on ``s`` for logistic, hinge and absolute hold at all
+    parameters, so noise calibrated to loss_lipschitz is right outside the ball, too. Source of the
+    softmax bound: Böhning, Multinomial logistic regression algorithm, Ann. Inst. Statist. Math. 44
+    (1992).
 
     Parameters
     ----------
     loss
-        ``"logistic"``, ``"hinge"``, ``"squared"`` or ``"softmax"``.
+        ``"logistic"``, ``"hinge"``, ``"squared"``, ``"absolute"`` or ``"softmax"``.
     feature_norm
         Largest L2 norm of a record's features: a public number, such as 1 for records of unit norm.
     classes
@@ -99,6 +101,7 @@ def linear_constants(
     loss_lipschitz, curvature = {
         "logistic": (math.sqrt(models) * b, b**2 / 4),
         "hinge": (math.sqrt(models) * b, math.inf),
+        "absolute": (math.sqrt(models) * b, math.inf),
         "squared": ((r * b + targets) * b, b**2),
         "softmax": (math.sqrt(2) * b, b**2 / 2),
     }[loss]

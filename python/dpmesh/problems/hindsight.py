@@ -18,12 +18,13 @@ from threadpoolctl import ThreadpoolController
 
 import dpmesh.kernels as kernels
 from dpmesh._validate import fail, instance, positive
+from dpmesh.kernels.linear_model import KINKED
 from dpmesh.problems.linear import LinearProblem
 
 Vector = npt.NDArray[np.float64]
 
 WIDTHS = tuple(0.1**k for k in range(1, 9))
-"""Widths over which the kink of the hinge is smoothed, one after the other."""
+"""Widths over which the kink of a loss is smoothed, one after the other."""
 
 
 class NotReached(RuntimeError):  # noqa: N818
@@ -87,8 +88,8 @@ def best_fixed_predictor(
     Notes
     -----
     The minimizer ``w_mu`` of ``F(w) + mu |w|^2 / 2`` comes from scipy's L-BFGS-B, the multiplier
-    ``mu`` with ``|w_mu| = R`` from false position. The hinge is replaced by smooth functions below
-    it, whose kink is smoothed over a shrinking width.
+    ``mu`` with ``|w_mu| = R`` from false position. A loss with a kink is replaced by smooth
+    functions below it, whose kink is smoothed over a shrinking width.
 
     The gap is proved, whatever the solver does. With ``f <= F`` the smooth function and ``c`` the
     gradient of its losses at ``w``, convexity gives, for every ``u`` in the ball,
@@ -104,7 +105,7 @@ def best_fixed_predictor(
     search = _Search(_Goal(problem, records, radius), tolerance)
     # L-BFGS hands BLAS tiny matrices, thousands of times: waking its threads would cost more.
     with _blas().limit(limits=1, user_api="blas"):
-        for width in WIDTHS if problem.loss == "hinge" else (0.0,):
+        for width in WIDTHS if problem.loss in KINKED else (0.0,):
             search.advance(width)
             if search.best.gap <= tolerance:
                 return search.best
@@ -150,19 +151,27 @@ class _Goal:
 
     def smooth(self, w: Vector, width: float) -> tuple[float, Vector]:
         """The smooth function ``f <= F``, and its gradient."""
-        if self.problem.loss == "hinge":
-            return self._rounded_hinge(w, width)
+        if self.problem.loss in KINKED:
+            return self._rounded(w, width)
         return self.value(w), self.problem.gradient(w[None], self.all)[0].astype(np.float64)
 
-    def _rounded_hinge(self, w: Vector, width: float) -> tuple[float, Vector]:
-        """``max_{0 <= a <= 1} a (1 - y <w, x>) - width a^2 / 2`` in place of the hinge."""
+    def _rounded(self, w: Vector, width: float) -> tuple[float, Vector]:
+        """``max_a a r - width a^2 / 2`` in place of a loss ``max_a a r`` with a kink.
+
+        It is the hinge for ``r = 1 - y <w, x>`` and a from 0 to 1, and the absolute loss for
+        ``r = <w, x> - y`` and a from -1 to 1.
+        """
         x, labels = self.problem.train.features, self.problem.train.labels[:, None]
         classes = self.problem.classes
         y = labels if classes is None else np.where(labels == np.arange(classes), 1, -1)
-        rest = 1 - y * (x @ w.reshape(y.shape[1], -1).T)
-        a = np.clip(rest / width, 0, 1)
+        scores = x @ w.reshape(y.shape[1], -1).T
+        if self.problem.loss == "hinge":
+            rest, slope, lowest = 1 - y * scores, -y, 0
+        else:
+            rest, slope, lowest = scores - y, np.ones_like(y), -1
+        a = np.clip(rest / width, lowest, 1)
         value = (a * (rest - width / 2 * a)).sum() / len(y) + self.strength / 2 * w @ w
-        gradient = self.strength * w - ((x.T @ (a * y)).T / len(y)).ravel()
+        gradient = self.strength * w + ((x.T @ (a * slope)).T / len(y)).ravel()
         return float(value), gradient
 
     def lower_bound(self, w: Vector, value: float, gradient: Vector) -> float:

@@ -26,7 +26,7 @@ from dpmesh._validate import (
 from dpmesh.data import Dataset
 from dpmesh.data.dataset import A_DATASET
 from dpmesh.kernels.linear import LinearModel
-from dpmesh.kernels.linear_model import LOSSES, Batches, Loss
+from dpmesh.kernels.linear_model import LOSSES, REGRESSION, Batches, Loss
 from dpmesh.kernels.projection import Norm
 from dpmesh.keys import Key
 from dpmesh.models import Model, Outline
@@ -53,8 +53,8 @@ class LinearProblem(PartitionedProblem):
         Which of them each node has: disjoint arrays of indices, none empty, whose order is the
         order in which a node's records arrive.
     loss
-        ``"logistic"`` or ``"hinge"`` (labels -1 and +1), ``"squared"`` (real targets), or
-        ``"softmax"`` (classes).
+        ``"logistic"`` or ``"hinge"`` (labels -1 and +1), ``"squared"`` or ``"absolute"`` (real
+        targets), or ``"softmax"`` (classes).
     test
         Records for `accuracy`, with the features and the kind of labels of `train`. Those with real
         targets have no accuracy, and are for metrics of your own.
@@ -68,7 +68,7 @@ class LinearProblem(PartitionedProblem):
         needs it. Every training record is checked against it; a relative excess of up to 1e-6 is
         attributed to rounding, and a sensitivity that rests on it may be too small by that much.
     label_bound
-        A public bound on the absolute value of a real target (squared loss, one model).
+        A public bound on the absolute value of a real target (squared or absolute loss, one model).
     outline
         What features and labels stand for, for models to publish; by default features and labels
         as they are.
@@ -297,7 +297,7 @@ class LinearProblem(PartitionedProblem):
             fits = (labels >= 0) & (labels < self.classes)
             if labels.dtype != np.int64:
                 fail(argument, wanted, f"labels of {labels.dtype}")
-        elif self.loss == "squared":
+        elif self.loss in REGRESSION:
             bound = self.label_bound
             wanted, fits = f"labels of at most {bound} (label_bound)", np.abs(labels) <= bound
         else:
@@ -310,7 +310,7 @@ class LinearProblem(PartitionedProblem):
         outline = self.outline
         if outline is None:
             labels = [-1, 1] if self.classes is None else range(self.classes)
-            regression = self.loss == "squared" and self.classes is None
+            regression = self.loss in REGRESSION and self.classes is None
             classes = None if regression else np.array(labels)
             outline = Outline(columns=Features(dim=self.train.dim), classes=classes)
         instance("outline", outline, "a dpmesh.models.Outline, or None", Outline)

@@ -18,6 +18,7 @@ import dpmesh.kernels as kernels
 from dpmesh._arrays import FloatArray
 from dpmesh._validate import fail, instance, integer
 from dpmesh.defaults import Sizes, Task, choose
+from dpmesh.kernels.linear_model import REGRESSION
 from dpmesh.keys import Key, Purpose, generator
 from dpmesh.privacy.report import Report
 from dpmesh.privacy.shown import as_given, rounded_up
@@ -152,7 +153,8 @@ def compute(
     ----------
     problem
         A linear problem with test records. Nodes alone and the pool are trained by 300 steps of
-        accelerated gradient descent.
+        accelerated gradient descent; least squares stands in for the absolute loss, since R² is
+        about squared errors and the steps do not converge at a kink.
     epsilon, delta
         The budget of each node that works alone and private, with the settings that
         `dpmesh.defaults.choose` gives for one node; None computes no such baseline. Records need a
@@ -268,6 +270,8 @@ def _chance(problem: LinearProblem) -> float:
 
 def _trained(problem: LinearProblem) -> FloatArray:
     """Return each node's model after accelerated gradient descent on its own records."""
+    if problem.loss == "absolute":
+        problem = replace(problem, loss="squared")
     longest = _longest(problem) or 1.0
     curvature = {"logistic": 0.25, "hinge": 1.0, "squared": 1.0, "softmax": 0.5}[problem.loss]
     step = 1 / (curvature * longest**2 + problem.regularization)
@@ -292,7 +296,7 @@ def _private(
     own = problem.for_nodes([node])
     if key is not None:  # nodes that work apart must not share noise
         key = Key.seeded(int(generator(key, Purpose.INIT, node=node).integers(2**62)))
-    task: Task = "regression" if problem.loss == "squared" else "classification"
+    task: Task = "regression" if problem.loss in REGRESSION else "classification"
     chosen = choose(Sizes.of(own), epsilon=epsilon, delta=delta, task=task)
     algorithm, key = chosen.algorithm, Key.generate() if key is None else key
     carrier = carrier_for(algorithm, own, chosen.topology, None, key)

@@ -189,6 +189,7 @@ impl LinearModel {
             ("logistic", Some(Loss::Logistic)),
             ("hinge", Some(Loss::Hinge)),
             ("squared", Some(Loss::Squared)),
+            ("absolute", Some(Loss::Absolute)),
             ("softmax", None),
         ];
         let loss = one_of("loss", loss, &losses)?;

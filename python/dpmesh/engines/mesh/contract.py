@@ -26,6 +26,7 @@ from dpmesh.engines.mesh.terms import Party, Terms
 from dpmesh.engines.signing import digest
 from dpmesh.experiments.parts import SECTIONS, entries
 from dpmesh.experiments.settings import Settings, read
+from dpmesh.kernels.linear_model import REGRESSION
 from dpmesh.keys import Key
 from dpmesh.models import Model, Outline
 from dpmesh.privacy.plan import Plan, total_cost
@@ -404,7 +405,7 @@ class Contract:
         party = int(self.records.argmin())
         shape = self.records[party], self.features
         signs = self.network is None and not arguments.get("classes")
-        labels = np.full(shape[0], int(signs and arguments.get("loss") != "squared"), np.int64)
+        labels = np.full(shape[0], int(signs and arguments.get("loss") not in REGRESSION), np.int64)
         features: Any = sparse.csr_array(shape, dtype=self.terms.numbers)
         if self.network is not None:
             features = np.zeros(shape, self.terms.numbers)

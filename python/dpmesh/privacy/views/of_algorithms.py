@@ -13,6 +13,7 @@ from typing import TypeAlias
 import numpy as np
 
 from dpmesh._validate import fail, integer
+from dpmesh.kernels.linear_model import KINKED
 from dpmesh.kernels.projection import Norm
 from dpmesh.privacy.compression import Compressor, Quantizer
 from dpmesh.privacy.views.reaction import Distribution, NotProved, Numbers, Reaction
@@ -165,7 +166,7 @@ compressor, grid
     decay, curved = facts.regularization, facts.smoothness
     fresh = np.zeros(rounds)
     fresh[1:] = (alpha * 2 * clipping_norm / _values(rounds, sample_size))[:-1]
-    rougher = facts.loss == "hinge" or smoothness < curved < inf
+    rougher = facts.loss in KINKED or smoothness < curved < inf
     if mode != "paper" and smoothness < inf and rougher:
         return NotProved(reason="the losses are less smooth than `smoothness` states")
     own_message = None

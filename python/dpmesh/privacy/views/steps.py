@@ -12,7 +12,7 @@ from math import inf, sqrt
 from typing import Any
 
 from dpmesh._validate import fail, integer, non_negative, one_of, positive
-from dpmesh.kernels.linear_model import LOSSES, Loss
+from dpmesh.kernels.linear_model import KINKED, LOSSES, Loss
 from dpmesh.kernels.projection import Norm
 from dpmesh.privacy.views.reaction import NotProved
 
@@ -24,7 +24,7 @@ class LossFacts:
     Parameters
     ----------
     loss
-        ``"logistic"``, ``"hinge"``, ``"squared"`` or ``"softmax"``.
+        ``"logistic"``, ``"hinge"``, ``"squared"``, ``"absolute"`` or ``"softmax"``.
     feature_norm
         Largest L2 norm of a record's features; None if unknown.
     classes
@@ -70,12 +70,10 @@ class LossFacts:
     @property
     def smoothness(self) -> float:
         """Smoothness beta of a record's loss without the regularizer; infinite if unknown."""
-        if self.feature_norm is None:
+        if self.feature_norm is None or self.loss in KINKED:
             return inf
         square = self.feature_norm**2
-        return {"logistic": square / 4, "squared": square, "softmax": square / 2, "hinge": inf}[
-            self.loss
-        ]
+        return {"logistic": square / 4, "squared": square, "softmax": square / 2}[self.loss]
 
     def not_proved(self, clipping_norm: float | None, norm: Norm = "l2") -> NotProved | None:
         """Return why clipped gradients of this loss are not those of smooth convex losses, if so.
@@ -90,8 +88,9 @@ class LossFacts:
         norm
             Which norm is clipped.
         """
-        if self.loss == "hinge":
-            return NotProved(reason="the hinge has a kink, where a step expands distances")
+        if self.loss in KINKED:
+            reason = f"the {self.loss} loss has a kink, where a step expands distances"
+            return NotProved(reason=reason)
         if self.feature_norm is None:
             reason = "the norm of records has no public bound; give the problem a feature_norm"
             return NotProved(reason=reason)

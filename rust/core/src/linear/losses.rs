@@ -16,6 +16,8 @@ pub enum Loss {
     Hinge,
     /// `(z - y)^2 / 2` for real targets `y`.
     Squared,
+    /// `|z - y|` for real targets `y`. At the kink `z = y` the subgradient is 0.
+    Absolute,
 }
 
 impl Loss {
@@ -28,6 +30,7 @@ impl Loss {
             }
             Loss::Hinge => negative_part(target * score - 1.0),
             Loss::Squared => 0.5 * (score - target) * (score - target),
+            Loss::Absolute => (score - target).abs(),
         }
     }
 
@@ -44,6 +47,12 @@ impl Loss {
             // `0.0 * score` is NaN if the score is not finite.
             Loss::Hinge => select_unpredictable(target * score < 1.0, -target, 0.0 * score),
             Loss::Squared => score - target,
+            Loss::Absolute => {
+                let residual = score - target;
+                // Comparison fails at the kink, and for NaN, which is passed on.
+                let sign = 1.0_f64.copysign(residual);
+                select_unpredictable(residual.abs() > 0.0, sign, residual)
+            }
         }
     }
 
@@ -51,7 +60,7 @@ impl Loss {
     fn check(self, target: f64) -> Result<(), KernelError> {
         let (fits, wanted) = match self {
             Loss::Logistic | Loss::Hinge => (target.abs() == 1.0, "labels of -1 or +1"),
-            Loss::Squared => (target.is_finite(), "finite targets"),
+            Loss::Squared | Loss::Absolute => (target.is_finite(), "finite targets"),
         };
         if fits {
             Ok(())
@@ -74,7 +83,7 @@ pub enum Objective<'a> {
     Single {
         /// Its loss.
         loss: Loss,
-        /// Labels of -1 and +1, or real targets for [`Loss::Squared`].
+        /// Labels of -1 and +1, or real targets for [`Loss::Squared`] and [`Loss::Absolute`].
         labels: &'a [f64],
     },
     /// One model for each class, with target +1 in the records of its class and -1 in the others; the
@@ -251,7 +260,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const LOSSES: [Loss; 3] = [Loss::Logistic, Loss::Hinge, Loss::Squared];
+    const LOSSES: [Loss; 4] = [Loss::Logistic, Loss::Hinge, Loss::Squared, Loss::Absolute];
 
     #[test]
     fn extreme_margins_stay_exact() {
@@ -289,6 +298,16 @@ mod tests {
         assert_eq!(Loss::Hinge.slope(1.0, 1.0), 0.0);
         assert_eq!(Loss::Hinge.slope(-1.0, -1.0), 0.0);
         assert_eq!(Loss::Hinge.slope(1.0 - f64::EPSILON, 1.0), -1.0);
+    }
+
+    #[test]
+    fn absolute_slopes_are_signs_and_zero_at_the_kink() {
+        for target in [-2.5, 0.0, 1e300] {
+            assert_eq!(Loss::Absolute.slope(target, target), 0.0);
+            assert_eq!(Loss::Absolute.slope(target.next_up(), target), 1.0);
+            assert_eq!(Loss::Absolute.slope(target.next_down(), target), -1.0);
+        }
+        assert_eq!(Loss::Absolute.value(-1.5, 2.0), 3.5);
     }
 
     #[test]
@@ -336,7 +355,7 @@ mod tests {
             let softmax = Objective::Softmax { classes: 3, labels: &class };
             for objective in objectives.chain([softmax]) {
                 let scores = &scores[..objective.outputs()];
-                // Near the kink of the hinge the difference quotient mixes two slopes.
+                // Near the kinks at -1 and +1 the difference quotient mixes two slopes.
                 prop_assume!(scores.iter().all(|z| (z.abs() - 1.0).abs() > 1e-4));
                 let mut slopes = scores.to_vec();
                 objective.slopes_in_place(&[0], &mut slopes);
