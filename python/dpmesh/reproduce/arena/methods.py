@@ -55,10 +55,11 @@ RULE = (
     "longer than 8. Central DP-SGD and secure sums have momentum of 0.9, which follows from what "
     "is released, and makes a path 10 times as long. There are 100 steps (with noise in time 10 "
     "passes over 10 batches); of gradient descent by gossip, on a ring and of Muffliato up to 400, "
-    "and a path as many times as long, while the noise stays below 1; 20 of online learning, whose noise grows with them; and 5 visits of "
-    "each record, 10 batches a visit, of SGD with replacement. Noise follows from the budget by "
-    "proof. Only public numbers enter: records, nodes, epsilon and delta. It is the rule of "
-    "dpmesh.defaults, and no test record was looked at."
+    "and a path as many times as long, while the noise stays below 1; 20 of online learning, whose "
+    "noise grows with them; and 5 visits of each record, 10 batches a visit, of SGD with "
+    "replacement. Noise follows from the budget by proof. Only public numbers enter: records, "
+    "nodes, epsilon and delta. It is the rule of dpmesh.defaults, and no test record was looked "
+    "at."
 )
 
 
