@@ -42,11 +42,14 @@ def test_the_page_of_the_arena_is_made_of_its_cells() -> None:
     [
         ("scale", scale.Point, scale.as_text, "reproduce.md"),
         ("federated-table2", federated.Cell, federated.as_text, "algorithms/federated.md"),
-        (
-            "without-replacement-table1",
-            without_replacement.Cell,
-            partial(without_replacement.table_as_text, source="Table I, Covertype"),
-            "algorithms/without_replacement.md",
+        *(
+            (
+                f"without-replacement-{table}",
+                without_replacement.Cell,
+                partial(without_replacement.table_as_text, source=source),
+                "algorithms/without_replacement.md",
+            )
+            for table, source in (("table1", "Table I, Covertype"), ("table2", "Table II, MNIST"))
         ),
     ],
 )

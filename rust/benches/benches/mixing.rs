@@ -1,11 +1,11 @@
 //! Mixing with two neighbours and with four on one thread: few columns, and rows that fill the caches.
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use dpmesh_core::Real;
+use dpmesh_core::Wide;
 use dpmesh_core::mixing::{MixingMatrix, mix_into};
 
 /// Each of `nodes` nodes takes from itself and from the nodes at the given distances on a ring.
-fn ring<T: Real>(criterion: &mut Criterion, type_name: &str, nodes: usize, distances: &[usize]) {
+fn ring<T: Wide>(criterion: &mut Criterion, type_name: &str, nodes: usize, distances: &[usize]) {
     let degree = 1 + distances.len();
     let indptr: Vec<usize> = (0..=nodes).map(|i| degree * i).collect();
     let neighbours =
