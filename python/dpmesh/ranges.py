@@ -317,9 +317,10 @@ def read_ranges(path: str | os.PathLike[str]) -> dict[str, Any]:
         If it cannot be read.
     """
     try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        content: dict[str, Any] = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except ValueError as error:  # not TOML, or not UTF-8
         raise ValueError(f"{os.fspath(path)} is not a TOML file: {error}") from error
+    return content
 
 
 def as_range(name: str, given: Any) -> Number | Category:
