@@ -54,6 +54,31 @@ def test_nodes_made_anew_for_each_message_and_asked_twice_have_the_simulators_bi
             assert spent == pytest.approx(planned, rel=1e-9)
 
 
+@each
+def test_a_node_runs_each_round_once_and_made_anew_computes_the_same(
+    algorithm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parties = Parties(tmp_path, algorithm, rehearsal=False)
+    contract, router = parties.contract, Router(parties.contract)
+    kind, begun = type(contract.algorithm), []
+    run_round = kind.round
+
+    def counted(self: Any, state: Any, t: int, *rest: Any) -> Any:
+        begun.append(t)
+        return run_round(self, state, t, *rest)
+
+    while not router.done:
+        for party, message in router.requests().items():
+            with monkeypatch.context() as patched:
+                patched.setattr(kind, "round", counted)
+                answer = parties.nodes[party].answer(message)
+            router.take(party, answer)
+            if kind_of(answer) == ROW:
+                at = Row.read(answer, contract).at
+                assert parties.node(party)._computed(at)[1] == answer
+    assert len(begun) == contract.nodes * contract.terms.rounds
+
+
 @pytest.mark.parametrize("algorithm", ["quantized", "muffliato", "without replacement"])
 def test_a_deployed_run_draws_noise_of_its_own(algorithm: str, tmp_path: Path) -> None:
     one, other = (Parties(tmp_path / name, algorithm, rehearsal=False) for name in ("one", "other"))

@@ -15,8 +15,7 @@ import pytest
 from mesh_parties import Parties, Started
 
 import dpmesh as dm
-from dpmesh.engines.mesh import Contract, Folder, Node, Position, Router, Row
-from dpmesh.engines.mesh import node as mesh_node
+from dpmesh.engines.mesh import Contract, Folder, Node, Position, Router, Row, exchange
 from dpmesh.engines.mesh.messages import FRESH, ROW, Ask, kind_of, refused
 from dpmesh.privacy.budget import OverBudget
 
@@ -158,15 +157,14 @@ def test_coins_follow_from_the_rows_that_arrived(
     """A holder's sample, as its noise: the state before a round does not say what came in it."""
     node, drawn = Parties(tmp_path, "with replacement", rehearsal=False).nodes[0], []
 
-    class Spied(mesh_node.Coins):
+    class Spied(exchange.Coins):
         def __init__(self, own: Any, *rest: Any) -> None:
             drawn.append(own.derive(b"spy").for_nodes(np.zeros(1, np.uint32)))
             super().__init__(own, *rest)
 
-    monkeypatch.setattr(mesh_node, "Coins", Spied)
-    end = Position(1)
+    monkeypatch.setattr(exchange, "Coins", Spied)
     for rows in ((), (b"a row",), (b"a row",)):
-        node._run(node._start, 0, {}, end, rows)
+        node._rounds_from(node._start).go_to(Position(1), rows)
     noise = [dm.kernels.add_gaussian(np.zeros((1, 4)), 1.0, key.stream(1, 0)) for key in drawn]
     assert not np.array_equal(noise[0], noise[-1])
     np.testing.assert_array_equal(noise[-1], noise[len(noise) // 2])

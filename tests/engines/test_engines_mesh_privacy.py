@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,6 @@ from mesh_parties import ALGORITHMS, Parties
 
 import dpmesh as dm
 from dpmesh.engines.mesh import Folder, Node, Position
-from dpmesh.engines.mesh.exchange import Suspended
 from dpmesh.engines.mesh.messages import check_length
 from dpmesh.engines.mesh.node import Node as Answering
 
@@ -57,10 +57,11 @@ def test_a_record_moves_a_gossiping_node_by_what_is_charged_for_any_rows(
                 sent = {party: hostile(rng, contract.dim) for party in rng.permutation(4)[:3]}
                 sent[0] = hostile(rng, contract.dim)  # given what it sent itself
                 rows[Position(t, exchange)] = sent
-            states = [
-                node._run(state, t, rows, until, ())[1].state
-                for node, state in zip((one, other), states, strict=True)
-            ]
+            for i, node in enumerate((one, other)):
+                rounds = node._rounds_from(states[i], t)
+                rounds.rows.update(deepcopy(rows))
+                rounds.go_to(until, ())
+                states[i] = rounds.state
             a, b = (contract.algorithm.parameters(state) for state in states)
             moved, release = np.linalg.norm(a - b), contract.releases(0, t + 1)[0]
             bound = contract.charged(release).sensitivity.bound
@@ -83,18 +84,18 @@ def test_a_lying_holder_moves_a_record_by_at_most_what_is_charged(
     ]
     unit = max(contract.algorithm.unit_of(t, one._problem) for t in range(contract.terms.rounds))
     for at in turns * 60:
-        states, sent = [one._start, other._start], {}
+        sent: dict[Position, Any] = {}
         for t in range(at.round + 1):
             for k, holder in enumerate(one._schedule.holders(t)):
-                if holder != 0 and Position(t, k) < at and rng.random() < 0.7:
+                if holder == 0 and Position(t, k) < at:
+                    sent[Position(t, k)] = {0: None}  # given what it sent itself
+                elif Position(t, k) < at and rng.random() < 0.7:
                     sent[Position(t, k)] = {holder: hostile(rng, contract.dim)}
         packets = []
-        for node, state in zip((one, other), states, strict=True):
-            for t in range(at.round):
-                state = node._run(state, t, sent, at, ())[1].state
-            with pytest.raises(Suspended) as suspended:
-                node._run(state, at.round, sent, at, ())
-            packets.append(suspended.value.packet.values)
+        for node in (one, other):
+            rounds = node._rounds_from(node._start)
+            rounds.rows.update(deepcopy(sent))
+            packets.append(rounds.go_to(at, ()).values)
         if packets[0] is None:
             assert packets[1] is None
             continue

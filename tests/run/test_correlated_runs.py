@@ -190,11 +190,12 @@ def test_rows_are_released_in_order_and_each_once() -> None:
 def test_a_process_draws_the_rows_of_its_own_nodes(grid: float | None) -> None:
     joint = online(replace(IN_TIME, grid=grid)).release_of(1).mechanism.joint
     some = np.array([3, 4], dtype=np.uint32)
-    everywhere, here = NoiseRows(KEY, whole=True), NoiseRows(KEY.for_nodes(some), whole=False)
+    everywhere, here = NoiseRows(whole=True), NoiseRows(whole=False)
     values = np.random.default_rng(0).normal(size=(NODES, 4))
     for t in range(1, 4):
         row = CorrelatedRow.of(joint, t - 1)
-        whole, part = everywhere.draw(row, t, values), here.draw(row, t, values[some])
+        whole = everywhere.draw(KEY, row, t, values)
+        part = here.draw(KEY.for_nodes(some), row, t, values[some])
         np.testing.assert_array_equal(whole[some], part)
         for rows in (everywhere, here):
             rows.recall(rows.memory | rows.in_round)

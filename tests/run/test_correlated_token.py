@@ -51,10 +51,13 @@ def noise_of(algorithm: dm.WithoutReplacement, dim: int) -> np.ndarray:
     return np.stack(rows_of(passages, lambda i: passages[i].noisy - passages[i].inside, indices))
 
 
-def of_another_node(self: Any, mechanism: Any, t: int, values: Any, rows: Any, count: int) -> Any:
+def of_another_node(
+    self: Any, key: Any, mechanism: Any, t: int, values: Any, rows: Any, count: int
+) -> Any:
     """A planted mistake: nodes take back the noise of somebody else."""
     if not hasattr(self, "kept") or self.kept[0] != t:
-        self.kept = t, self.draw(mechanism, t, np.broadcast_to(values[:1], (count, len(values[0]))))
+        whole = np.broadcast_to(values[:1], (count, len(values[0])))
+        self.kept = t, self.draw(key, mechanism, t, whole)
     return self.kept[1][(rows + t) % count]
 
 

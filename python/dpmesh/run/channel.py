@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import reprlib
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from types import GeneratorType
 from typing import Any, NamedTuple, TypeAlias
@@ -71,7 +71,7 @@ class Channel:
     Parameters
     ----------
     carrier
-        How messages travel.
+        How messages travel; None if whoever drives `steps` carries them.
     key
         Where noise and a compressor's coins come from; row r draws as row r of this key.
     ledger
@@ -86,7 +86,7 @@ class Channel:
 
     def __init__(
         self,
-        carrier: Carrier,
+        carrier: Carrier | None,
         key: Key,
         ledger: Ledger,
         *,
@@ -108,11 +108,11 @@ class Channel:
         """What arrived last, in this round or an earlier one; None before the first message."""
         self._bits: int | npt.NDArray[np.int64] = 0
         self._count = 0
-        self.noise = NoiseRows(key, whole=nodes is None)
+        self.noise = NoiseRows(whole=nodes is None)
         """The secret rows of correlated noise."""
 
     def run(self, algorithm: AnyAlgorithm, state: Any, t: int, problem: Any, key: Key) -> Step:
-        """Run round t of an algorithm.
+        """Run round t of an algorithm: `steps`, whose packets the carrier delivers.
 
         Raises
         ------
@@ -120,6 +120,24 @@ class Channel:
             If the budget has no room for a release; neither it nor a later one leaves.
         ValueError
             If the round yields anything but messages, or a message does not fit its release.
+        """
+        assert self.carrier is not None
+        steps = self.steps(algorithm, state, t, problem, key)
+        arrived: Released | None = None
+        try:
+            while True:
+                arrived = self.carrier.carry(t, steps.send(arrived))
+        except StopIteration as end:
+            step: Step = end.value
+            return step
+
+    def steps(
+        self, algorithm: AnyAlgorithm, state: Any, t: int, problem: Any, key: Key
+    ) -> Generator[Packet, Released | None, Step]:
+        """Run round t of an algorithm, and stop wherever a packet travels.
+
+        It yields each packet, is sent what arrived, shape (nodes, dim), and returns the finished
+        round. It raises what `run` raises.
         """
         self._whole, self._turns = (0, 0), 0
         if len(self._times):
@@ -138,11 +156,11 @@ class Channel:
             except StopIteration as end:
                 return Step(end.value, Sent(self._bits, self._count))
             if isinstance(request, Message):
-                answer = self._send(t, request)
+                answer = yield from self._send(t, request)
             elif not isinstance(request, Relay):
                 fail("algorithm", "rounds that yield Message or Relay", reprlib.repr(request))
             elif sent_before:
-                answer = self._carry(t, self._unsent or Packet(answer))
+                answer = yield from self._carry(self._unsent or Packet(answer))
             else:
                 fail("algorithm", "a Message before a Relay in each round", "none")
             sent_before = True
@@ -153,7 +171,9 @@ class Channel:
         if self.noise.in_round:
             self.noise.memory = self.noise.memory | self.noise.in_round
 
-    def _send(self, t: int, message: Message) -> Released | None:
+    def _send(
+        self, t: int, message: Message
+    ) -> Generator[Packet, Released | None, Released | None]:
         """Release a message and let it travel; return what arrived."""
         release = message.release
         releases = (release,) if isinstance(release, Release) else release
@@ -167,12 +187,12 @@ class Channel:
                 self._admit(t, message, releases)
             self._unsent = packet
             return packet.values
-        arrived = self._carry(t, packet)
+        arrived = yield from self._carry(packet)
         if message.values is None and arrived is not None:  # the sender is in another process
             self._admit(t, message, releases)
         return arrived
 
-    def _carry(self, t: int, packet: Packet) -> Released | None:
+    def _carry(self, packet: Packet) -> Generator[Packet, Released | None, Released | None]:
         """Count the bits of a packet, and the messages that it makes; return what arrived."""
         values, compressed, _, copies, length = packet
         if values is not None:
@@ -181,7 +201,7 @@ class Channel:
                 bits = copies * int(np.mean(bits)) if length is None else length
             self._bits = self._bits + bits
             self._count += 1 if copies is None else copies
-        arrived = self.carrier.carry(t, packet)
+        arrived = yield packet
         if arrived is not None:  # a step in place would make private what may be published
             self.received = arrived = Released(read_only(arrived))
         self._unsent = None
@@ -200,9 +220,10 @@ class Channel:
         if message.travels:
             self.received = None  # as large as the state: its memory goes before what arrives comes
         again = AGAIN * self._earlier(message, len(values))
-        key = self._key if rows is None else self._key.for_nodes(rows.astype(np.uint32))
         has_unit = isinstance(unit, np.ndarray) or unit != 1.0
         inside = Sensitive(values / unit) if has_unit else values
+        whole = self._step_key(inside)
+        key = whole if rows is None else whole.for_nodes(rows.astype(np.uint32))
         stream = key.stream(Purpose.NOISE + again, t)
         if parts is None:
             (one,) = releases
@@ -211,10 +232,10 @@ class Channel:
                 if again or (rows is None) != (message.sender is None):
                     fail("release", "correlated noise in one message of all nodes a round", one)
                 if rows is None:
-                    drawn = self.noise.draw(mechanism, t, inside)
+                    drawn = self.noise.draw(whole, mechanism, t, inside)
                 else:
                     count = self.ledger.nodes * (message.among or 1)
-                    drawn = self.noise.draw_some(mechanism, t, inside, rows, count)
+                    drawn = self.noise.draw_some(whole, mechanism, t, inside, rows, count)
                 mechanism = mechanism.drawn(drawn)
             elif self._joint is not None:
                 mechanism = self._joint(mechanism)
@@ -237,6 +258,10 @@ class Channel:
         if has_unit:
             out = Released(out * unit)
         return self._packed(message, out, compressed)
+
+    def _step_key(self, values: Sensitive) -> Key:
+        """Return where the noise on these values comes from."""
+        return self._key
 
     def _parts(
         self, message: Message, releases: tuple[Release, ...], count: int

@@ -39,14 +39,12 @@ class NoiseRows:
 
     Parameters
     ----------
-    key
-        The key of the run; row r draws as row r of it.
     whole
         Whether all nodes are here.
     """
 
-    def __init__(self, key: Key, *, whole: bool) -> None:
-        self._key, self._whole = key, whole
+    def __init__(self, *, whole: bool) -> None:
+        self._whole = whole
         self.memory: dict[str, DrawnRows] = {}
         """What the finished rounds drew, by the digest of the joint event."""
         self.in_round: dict[str, DrawnRows] = {}
@@ -60,7 +58,13 @@ class NoiseRows:
         self._left.clear()
 
     def draw_some(
-        self, mechanism: CorrelatedRow, t: int, values: Sensitive, rows: Indices, count: int
+        self,
+        key: Key,
+        mechanism: CorrelatedRow,
+        t: int,
+        values: Sensitive,
+        rows: Indices,
+        count: int,
     ) -> FloatArray:
         """Return the noise of some of the `count` rows of round t, which nodes release in turn.
 
@@ -74,7 +78,7 @@ class NoiseRows:
         name = mechanism.joint.digest
         if name not in self._left:
             whole = np.broadcast_to(values[:1], (count, values.shape[1]))
-            noise = self.draw(mechanism, t, Sensitive(whole))
+            noise = self.draw(key, mechanism, t, Sensitive(whole))
             self._left[name] = mechanism.row, noise, np.ones(count, dtype=np.bool_)
         row, noise, left = self._left[name]
         if row != mechanism.row or not left[rows].all():
@@ -86,8 +90,10 @@ class NoiseRows:
         """Go on from there."""
         self.memory = memory
 
-    def draw(self, mechanism: CorrelatedRow, t: int, values: Sensitive) -> FloatArray:
+    def draw(self, key: Key, mechanism: CorrelatedRow, t: int, values: Sensitive) -> FloatArray:
         """Return the noise of a row for the values of round t; on a grid, the noisy values.
+
+        Row r of the values draws as row r of the key.
 
         Raises
         ------
@@ -117,9 +123,9 @@ class NoiseRows:
         )
         sampler = CorrelatedNoise(release=joint, first_round=t - row)
         if joint.grid is None:
-            noise, after = sampler.draw(self._key, state)
+            noise, after = sampler.draw(key, state)
         else:
             factor = mechanism.rounding_factor(values)
-            noise, after = sampler.send(self._key, state, values, factor=factor)
+            noise, after = sampler.send(key, state, values, factor=factor)
         self.in_round[joint.digest] = DrawnRows(rows=after.row, earlier=after.earlier)
         return noise

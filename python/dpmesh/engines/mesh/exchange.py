@@ -1,90 +1,28 @@
-"""One round of an algorithm at one node, suspended where the node must wait for others."""
+"""The rounds of an algorithm at one node, suspended where the node must wait for others."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, NoReturn
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 from scipy import sparse
 
 import dpmesh.kernels as kernels
 from dpmesh.algorithms.base import Message
-from dpmesh.engines.mesh.messages import Position
+from dpmesh.engines.mesh.messages import BEFORE, Position
 from dpmesh.engines.mesh.schedule import Schedule
+from dpmesh.engines.mesh.state import state_as_bytes
+from dpmesh.engines.signing import digest, pack
 from dpmesh.keys import Key, Purpose, Stream
 from dpmesh.privacy.ledger import Ledger
-from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.releases import Release
 from dpmesh.privacy.types import Released, Sensitive
-from dpmesh.run.carriers import Instant, Packet, Sent
-from dpmesh.run.channel import Channel, Step
+from dpmesh.run.carriers import Packet
+from dpmesh.run.channel import Channel
 
-Rows = Mapping[Position, Mapping[int, Released | None]]
+Rows = dict[Position, dict[int, Released | None]]
 """What each party released, by position."""
-
-
-class Suspended(Exception):  # noqa: N818
-    """The round waits at a message of this node."""
-
-    def __init__(self, packet: Packet) -> None:
-        self.packet = packet
-
-
-class Arrived(Instant):
-    """Carries what arrived so far, and suspends the round at the first position that is open.
-
-    Parameters
-    ----------
-    schedule, node
-        Who sends when, and whose round it is.
-    rows
-        The node's own rows and those that it received.
-    until
-        The position at which the round is suspended.
-    """
-
-    def __init__(self, schedule: Schedule, node: int, rows: Rows, until: Position) -> None:
-        self.schedule, self.node, self._rows, self._until = schedule, node, rows, until
-        self.exchange = 0
-
-    def at(self, round: int) -> Position:
-        """Return the position of the next message of a round."""
-        return Position(round, self.exchange)
-
-    def own(self, round: int) -> Released | None:
-        """Return what this node sent at the next position; None if nothing."""
-        return self._rows.get(self.at(round), {}).get(self.node)
-
-    def carry(self, round: int, packet: Packet) -> Released | None:
-        """Return what this node receives, shape (1, dim), or by token (models, dim)."""
-        at = self.at(round)
-        if at == self._until:
-            raise Suspended(packet)
-        arrived = self._rows.get(at, {})
-        if packet.sender is not None:
-            self.exchange += 1
-            return arrived.get(packet.sender)
-        own = self.own(round)
-        assert own is not None
-        self.exchange += 1
-        neighbours = self.schedule.heard(at, self.node)
-        missing = {party for party in neighbours if arrived.get(party) is None}
-        parties, weights = self.schedule.mixing(round, self.node, missing)
-        rows = np.concatenate([own if p == self.node else _row(arrived, p) for p in parties])
-        order = np.arange(len(parties)), np.array([0, len(parties)])
-        mixing = sparse.csr_array((weights, *order), shape=(1, len(parties)))
-        return Released(kernels.mix(mixing, rows))
-
-    def traffic(self, round: int, sent: Sent) -> NoReturn:
-        """Never asked: the router counts."""
-        raise NotImplementedError
-
-
-def _row(arrived: Mapping[int, Released | None], party: int) -> Released:
-    row = arrived[party]
-    assert row is not None
-    return row
 
 
 class Coins:
@@ -108,53 +46,145 @@ class Coins:
 
 
 class NodeChannel(Channel):
-    """Drives one round of one node; what it has sent before is never released again.
+    """Drives the rounds of one node, one position after another, as far as rows have arrived.
+
+    What the node has sent before is never released again.
 
     Parameters
     ----------
-    carrier
-        What has arrived.
-    noise_key
-        Makes the key of the noise, from the values that it is added to.
-    allowed
-        The releases that are charged for the open position.
+    schedule, node
+        Who sends when, and whose rounds they are.
+    problem
+        Its own.
+    own
+        Its own key.
+    context
+        What its streams depend on beside the inputs of a round; None in a rehearsal, whose streams
+        are the simulator's.
+    state, t
+        The state before round t, the first to be run.
     """
-
-    carrier: Arrived
 
     def __init__(
         self,
-        carrier: Arrived,
-        noise_key: Callable[[Sensitive], Key],
-        key: Key,
-        plan: Plan,
-        allowed: tuple[Release, ...],
+        schedule: Schedule,
+        node: int,
+        problem: Any,
+        own: Key,
+        context: bytes | None,
+        state: Any,
+        t: int = 0,
     ) -> None:
-        nodes = carrier.schedule.contract.nodes
-        ledger = Ledger(plan.with_releases(()), nodes=nodes)
-        super().__init__(carrier, key, ledger, nodes=np.array([carrier.node]))
-        self._noise_key, self._allowed = noise_key, list(allowed)
+        contract = schedule.contract
+        ledger = Ledger(contract.plan.with_releases(()), nodes=contract.nodes)
+        super().__init__(None, own, ledger, nodes=np.array([node]))
+        self.schedule, self.node, self.state = schedule, node, state
+        self.rows: Rows = {}
+        """What arrived in the current round, and what the node itself sent."""
+        self.at = BEFORE
+        """The position that it waits at."""
+        self.published: Any = None
+        """The released model after the last round that it finished."""
+        self._problem, self._own, self._context = problem, own, context
+        self._life, self._arrived = self._rounds(t), tuple[bytes, ...]()
+        self._allowed: list[Release] = []
 
-    def run_from(self, state: Any, t: int, problem: Any, coins: Key) -> Step:
-        """Run round t; raise `Suspended` at the open position."""
-        return self.run(self.carrier.schedule.contract.algorithm, state, t, problem, coins)
+    def go_to(self, at: Position, arrived: tuple[bytes, ...]) -> Packet:
+        """Go on to a position, for which these messages arrived; return what the node sends there.
+
+        The rows in them are in `rows` already.
+
+        Raises
+        ------
+        RuntimeError
+            If the algorithm sends at other positions than it states.
+        """
+        self._arrived, packet = arrived, Packet(None)
+        while self.at < at:
+            packet = next(self._life)
+        if self.at != at:
+            raise RuntimeError(f"round {at.round} ends before its exchange {at.exchange}")
+        return packet
+
+    def _rounds(self, t: int) -> Iterator[Packet]:
+        """Run all rounds from t on; yield what the node sends at each position."""
+        contract = self.schedule.contract
+        while t < contract.terms.rounds:
+            coins, arrived = self._begin(t), None
+            steps = self.steps(contract.algorithm, self.state, t, self._problem, coins)
+            try:
+                while True:
+                    self._allowed = list(contract.releases(self.node, t))
+                    packet = steps.send(arrived)
+                    yield packet
+                    arrived = self._received(packet)
+                    self.at = Position(t, self.at.exchange + 1)
+            except StopIteration as end:
+                self.state = end.value.state
+            self.end_round()
+            self.published = contract.algorithm.published(self.state, self.received)
+            t += 1
+        self.at = self.schedule.end
+        yield Packet(None)
+
+    def _begin(self, t: int) -> Any:
+        """Begin round t: other inputs, other streams. Return its coins."""
+        self.at, self.received = Position(t), None
+        self.rows = {at: rows for at, rows in self.rows.items() if at.round >= t}
+        contract, key = self.schedule.contract, self._own
+        if self._context is not None:
+            inputs = str(t).encode(), digest(state_as_bytes(self.state)), digest(*self._arrived)
+            key = key.derive(digest(b"dpmesh mesh round", self._context, *inputs))
+        self._key = key
+        coins = Coins(key, contract.public_key, contract.algorithm.public_coins)
+        return self.schedule.seat(self.node, coins)
+
+    def _step_key(self, values: Sensitive) -> Key:
+        """Return where the noise comes from: other values, other noise."""
+        key = self._key
+        if self._context is not None:
+            here = (at for at in sorted(self.rows) if at.round == self.at.round)
+            rows = [part for at in here for part in _flat(self.rows[at])]
+            shape = f"{values.dtype}{values.shape}".encode()
+            key = key.derive(digest(pack(*rows), shape, values.tobytes()))
+        seated: Key = self.schedule.seat(self.node, key)
+        return seated
+
+    def _received(self, packet: Packet) -> Released | None:
+        """Return what this node receives, shape (1, dim), or by token (models, dim)."""
+        arrived = self.rows.get(self.at, {})
+        if packet.sender is not None:
+            return arrived.get(packet.sender)
+        neighbours = self.schedule.heard(self.at, self.node)
+        missing = {party for party in neighbours if arrived.get(party) is None}
+        parties, weights = self.schedule.mixing(self.at.round, self.node, missing)
+        order = np.arange(len(parties)), np.array([0, len(parties)])
+        mixing = sparse.csr_array((weights, *order), shape=(1, len(parties)))
+        return Released(kernels.mix(mixing, np.concatenate([arrived[p] for p in parties])))
 
     def _released(
         self, t: int, message: Message, values: Sensitive, releases: tuple[Release, ...]
     ) -> Packet:
-        if self.carrier.at(t) == self.carrier._until:
-            self._key = self._noise_key(values)
+        sent = self.rows.get(self.at, {})
+        if self.node not in sent:
             return super()._released(t, message, values, releases)
         self._earlier(message, len(values))
-        return Packet(self.carrier.own(t), sender=message.sender)
+        return Packet(sent[self.node], sender=message.sender)
 
     def _admit(self, t: int, message: Message, releases: tuple[Release, ...]) -> None:
         """Fail unless the releases are charged."""
-        node = self.carrier.node
-        if message.sender not in (None, node):
+        if message.sender not in (None, self.node):
             return
         for release in releases:
-            if release.nodes is None or node in release.nodes:
+            if release.nodes is None or self.node in release.nodes:
                 if release not in self._allowed:
                     raise RuntimeError(f"round {t} releases what its plan does not")
                 self._allowed.remove(release)
+
+
+def _flat(rows: Mapping[int, Released | None]) -> list[bytes]:
+    """Return rows as fields, in the order of their parties."""
+    fields: list[bytes] = []
+    for party, row in sorted(rows.items()):
+        fields += [str(party).encode(), b"" if row is None else row.tobytes()]
+    return fields

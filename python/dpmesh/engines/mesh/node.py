@@ -13,7 +13,6 @@ that is killed between the two, or after both, answers the same bits when it is 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from contextlib import suppress
 from threading import Lock
 from typing import Any, cast
@@ -24,7 +23,7 @@ from dpmesh._core import __version__
 from dpmesh._validate import fail
 from dpmesh.data import Dataset
 from dpmesh.engines.mesh.contract import Contract
-from dpmesh.engines.mesh.exchange import Arrived, Coins, NodeChannel, Suspended
+from dpmesh.engines.mesh.exchange import NodeChannel
 from dpmesh.engines.mesh.folder import Folder, Stored
 from dpmesh.engines.mesh.messages import (
     BEFORE,
@@ -46,13 +45,10 @@ from dpmesh.engines.mesh.messages import (
 from dpmesh.engines.mesh.schedule import Schedule
 from dpmesh.engines.mesh.state import state_as_bytes, state_from_bytes
 from dpmesh.engines.mesh.witness import Witness
-from dpmesh.engines.signing import digest, pack
-from dpmesh.keys import Key
+from dpmesh.engines.signing import digest
 from dpmesh.models import Model
 from dpmesh.privacy.releases import Release
-from dpmesh.privacy.types import Released, Sensitive
 from dpmesh.run.carriers import Packet
-from dpmesh.run.channel import Step
 from dpmesh.run.identity import digest as digest_of
 
 _log = logging.getLogger("dpmesh")
@@ -91,9 +87,12 @@ class Node:
         self._records = digest_of(self._problem)
         self._own = contract.public_key if rehearsal else folder.key
         self._schedule, self._lock = Schedule(contract), Lock()
-        self._start = contract.algorithm.init(self._problem, self._seat(contract.public_key))
+        seated = self._schedule.seat(self.number, contract.public_key)
+        self._start = contract.algorithm.init(self._problem, seated)
         folder.join(contract, self._records, seeded=rehearsal)
         self._confirmed = rehearsal
+        self._channel: NodeChannel | None = None
+        """Its rounds, as far as it got; None after a start, until the next step."""
         self.witness = Witness(contract, folder, self.number)
         """Who was found to send different rows to different parties."""
 
@@ -194,10 +193,14 @@ class Node:
     def _finished(self, at: Position) -> bytes:
         """Return the row of a step that is charged; whatever fails from here on stops the node."""
         try:
-            state, row, released = self._computed(at)
+            channel, row = self._computed(at)
+            published = channel.published
+            before = self.folder.released(self.contract)
+            released = before if published is None else published.tobytes()
             with self.folder.transaction():
-                self.folder.finish(self.contract, at, state, row, released)
+                self.folder.finish(self.contract, at, state_as_bytes(channel.state), row, released)
             self.folder.mark(self.contract)
+            self._channel = channel
         except Exception:
             _log.exception("node %s stops", self.name)
             with suppress(Exception):
@@ -293,80 +296,47 @@ class Node:
             raise RefusedError("over budget")
         return tuple(map(self.contract.charged, self.contract.releases(self.number, at.round)))
 
-    def _computed(self, at: Position) -> tuple[bytes, bytes, bytes]:
-        """Return the state before the round of a step, its row, signed, and the released model."""
-        contract, steps = self.contract, self.folder.steps(self.contract)
-        base = next((step for step in reversed(steps) if step.state is not None), None)
-        state, t = self._start, 0
-        if base is not None and base.state is not None:
-            state, t = state_from_bytes(base.state, self._start), base.at.round
-        rows: dict[Position, dict[int, Released | None]] = {}
-        for step in (each for each in steps if each.at.round >= t):
-            for message in (*step.rows, *([] if step.row is None else [step.row])):
-                row = Row.read(message, contract, stored=True)
-                rows.setdefault(row.at, {})[row.party] = row.values(contract)
-        arrived = next(step.rows for step in steps if step.at == at)
-        begun = {step.at.round: step.rows for step in reversed(steps)}  # by the first step of each
-        released = self.folder.released(contract)
-        while t < at.round:
-            channel, ended = self._run(state, t, rows, at, begun.get(t, arrived))
-            state = ended.state
-            published = contract.algorithm.published(state, channel.received)
-            released = b"" if published is None else published.tobytes()
-            t += 1
-        packet = Packet(None)
-        before = state_as_bytes(state)
+    def _computed(self, at: Position) -> tuple[NodeChannel, bytes]:
+        """Return the node's rounds, gone on to a step, and the row that it sends, signed."""
+        contract, step = self.contract, self.folder.step(self.contract, at)
+        assert step is not None
+        channel, self._channel = self._channel or self._resumed(at), None
+        self._read(channel, step.rows)
+        packet = channel.go_to(at, step.rows)
+        row = self._packed(packet, at, mixed_rows(contract, step.rows)).signed(self.folder.signing)
         if at != self._schedule.end:
-            try:
-                self._run(state, t, rows, at, begun[t])
-            except Suspended as suspended:
-                packet = suspended.packet
-            else:
-                raise RuntimeError(f"round {t} ends before its exchange {at.exchange}")
-        row = self._packed(packet, at, mixed_rows(contract, arrived))
-        return before, row.signed(self.folder.signing), released
+            self._read(channel, (row,))
+        return channel, row
 
-    def _run(
-        self,
-        state: Any,
-        t: int,
-        rows: Mapping[Any, Any],
-        until: Position,
-        arrived: tuple[bytes, ...],
-    ) -> tuple[NodeChannel, Step]:
-        """Run round t, begun when these rows had arrived, as far as it gets."""
-        contract, public = self.contract, self.contract.public_key
-        own = self._own
+    def _resumed(self, until: Position) -> NodeChannel:
+        """Return the node's rounds from the folder: what it sent before a step is not drawn again.
+
+        The rounds that the folder has a state of are not run again.
+        """
+        steps = self.folder.steps(self.contract)
+        base = next((step for step in reversed(steps) if step.state is not None), None)
+        channel = self._rounds_from(self._start)
+        if base is not None and base.state is not None:
+            channel = self._rounds_from(state_from_bytes(base.state, self._start), base.at.round)
+        for step in (each for each in steps if each.at < until and each.row is not None):
+            self._read(channel, (*step.rows, cast("bytes", step.row)))
+            channel.go_to(step.at, step.rows)
+        return channel
+
+    def _rounds_from(self, state: Any, t: int = 0) -> NodeChannel:
+        """Return the node's rounds from t on."""
+        context = None
         if not self.rehearsal:
-            own = own.derive(self._context(t, state_as_bytes(state), arrived))
+            versions = f"{__version__} {np.__version__}".encode()
+            context = digest(self.contract.hash, self._records.encode(), versions)
+        inputs = self._problem, self._own, context, state, t
+        return NodeChannel(self._schedule, self.number, *inputs)
 
-        def noise_key(values: Sensitive) -> Key:
-            key = own
-            if not self.rehearsal:
-                heard = [part for at in sorted(rows) for part in _flat(rows[at])]
-                shape = f"{values.dtype}{values.shape}".encode()
-                key = own.derive(digest(pack(*heard), shape, values.tobytes()))
-            seated: Key = self._seat(key)
-            return seated
-
-        allowed = contract.releases(self.number, t) if t == until.round else ()
-        carrier = Arrived(self._schedule, self.number, rows, until)
-        channel = NodeChannel(carrier, noise_key, self._seat(own), contract.plan, allowed)
-        coins = Coins(own, public, contract.algorithm.public_coins)
-        seat = cast("Key", self._seat(coins))
-        return channel, channel.run_from(state, t, self._problem, seat)
-
-    def _context(self, t: int, state: bytes, arrived: tuple[bytes, ...]) -> bytes:
-        """Return what a round's streams depend on beside the key: other inputs, other noise."""
-        versions = f"{__version__} {np.__version__}".encode()
-        fields = self.contract.hash, str(t).encode(), digest(state), self._records.encode()
-        return digest(b"dpmesh mesh round", *fields, versions, digest(*arrived))
-
-    def _seat(self, key: Any) -> Any:
-        """Return the key of this node's rows; where a token travels, rows name their nodes."""
-        if not self._schedule.gossips:
-            return key
-        return key.for_nodes(np.array([self.number], np.uint32))
+    def _read(self, channel: NodeChannel, messages: tuple[bytes, ...]) -> None:
+        """Pass on the rows in stored messages."""
+        for message in messages:
+            row = Row.read(message, self.contract, stored=True)
+            channel.rows.setdefault(row.at, {})[row.party] = row.values(self.contract)
 
     def _packed(self, packet: Packet, at: Position, mixed: bytes) -> Row:
         """Return a released packet as a row; fail if it is longer than the contract allows."""
@@ -386,11 +356,3 @@ class Node:
             codes = values.astype(values.dtype.newbyteorder("<")).tobytes()
         shape = values.shape[0], values.shape[1]
         return Row(*public, str(values.dtype), shape, codes, mixed)
-
-
-def _flat(rows: Mapping[int, Released | None]) -> list[bytes]:
-    """Return rows as fields, in the order of their parties."""
-    fields: list[bytes] = []
-    for party, row in sorted(rows.items()):
-        fields += [str(party).encode(), b"" if row is None else row.tobytes()]
-    return fields

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -33,6 +34,10 @@ class Schedule:
     def gossips(self) -> bool:
         """Whether all nodes send at each position; by token one does."""
         return self.topology is not None
+
+    def seat(self, node: int, key: Any) -> Any:
+        """Return the key of a node's rows; where a token travels, rows name their nodes."""
+        return key.for_nodes(np.array([node], np.uint32)) if self.gossips else key
 
     def holders(self, t: int) -> tuple[int, ...]:
         """Return the nodes that hold the token in round t, in their order."""
