@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dpmesh.reproduce import catalog
-from dpmesh.reproduce.catalog import REPRODUCTIONS
+from dpmesh.reproduce.catalog import REPRODUCTIONS, reproduce
 
 WITHOUT_DATA = "federated-figureS15"
 WITH_DATA = "online-table1"
@@ -50,3 +50,13 @@ def test_settings_are_arguments_of_the_functions() -> None:
     pytest.importorskip("jax")
     for shown in REPRODUCTIONS.values():
         assert {*shown.settings, *shown.quick} <= {*signature(shown.function).parameters}
+
+
+@pytest.mark.parametrize("name", ["online-table1", "online-figure1", "quantized-figure4"])
+def test_claims_of_the_readme_run_in_small_on_real_data(
+    name: str, tmp_path: Path, real_data: Path
+) -> None:
+    """Made-up data of few dimensions hid that their noise is too much for float32."""
+    pytest.importorskip("matplotlib")
+    files = reproduce(name, tmp_path, quick=True, progress=lambda line: None)
+    assert [file.suffix for file in files] == [".csv", ".txt", ".png", ".json"]

@@ -167,7 +167,7 @@ REPRODUCTIONS = {
         run="quantized_comparison:figure4",
         shows="accuracy over epsilon, bits and samples",
         data="mnist",
-        quick={"rounds": 20},
+        quick={"rounds": 100},
     ),
     "quantized-figure4-network": Reproduction(
         run="quantized_comparison:figure4",
