@@ -153,3 +153,17 @@ def test_many_nodes_have_few_neighbours() -> None:
     key = dm.Key.seeded(1)
     assert network(COMPLETE).matrix(0).messages == COMPLETE * (COMPLETE - 1)
     assert network(COMPLETE + 1, key=key).matrix(0).messages == (COMPLETE + 1) * 8
+
+
+@pytest.mark.parametrize(("records", "kind"), [(5_000, np.float64), (20, np.float32)])
+def test_gossip_chooses_the_type_that_its_messages_need(records: int, kind: type) -> None:
+    """In float32 those of many records grow too long for the noise, after many rounds."""
+    x = np.random.default_rng(0).normal(size=(3 * records, 4)).astype(np.float32)
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    train = dm.Dataset(x, (x[:, 0] > 0).astype(int))
+    parts = np.arange(len(x)).reshape(3, records)
+    problem = dm.LinearProblem(train, parts, "softmax", classes=2)
+    chosen = choose(Sizes.of(problem), **BUDGET, algorithm="gossip")
+    run = dm.simulate(chosen.algorithm, problem, chosen.topology, rounds=chosen.rounds, metrics=[])
+    assert run.released.dtype == kind
+    assert dm.baselines.alone_private(replace(problem, test=train), **BUDGET).min() > 0.5

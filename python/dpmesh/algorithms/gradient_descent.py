@@ -32,6 +32,7 @@ from dpmesh.algorithms.gradients import check_batches, check_records, descended
 from dpmesh.keys import Key
 from dpmesh.privacy.mechanisms import Gaussian, Mechanism, NoNoise
 from dpmesh.privacy.releases import Release
+from dpmesh.privacy.rounding import ROUNDINGS, SINGLE, most_noise
 from dpmesh.privacy.rows import CorrelatedRow, check_strategy
 from dpmesh.privacy.sensitivity import Sensitivity
 from dpmesh.privacy.types import Floats, Sensitive
@@ -137,6 +138,18 @@ class GradientDescent(Algorithm[GradientDescentState, LinearProblem]):
         batch = (t - 1) % self.batches if t > 0 and self.batches > 1 else None
         row = None if joint is None or t == 0 else CorrelatedRow.of(joint, t - 1)
         return Release(t, row or self.mechanism, self.sensitivity(t), batch=batch)
+
+    def outgrows_single(self, rounds: int, dim: int) -> bool:
+        """Whether float32 might round messages of length `dim` by more than the noise covers.
+
+        By public numbers alone: no model is longer than all steps together and the noise on them.
+        """
+        if self.noise_multiplier is None or rounds < 2:
+            return False
+        steps = [at(self.step_size, t) * self.clipping_norm for t in range(1, rounds)]
+        moved = [self.sensitivity(t).bound for t in range(1, rounds)]
+        noise = sqrt(rounds) * most_noise(dim, self.noise_multiplier * max(moved), "l2")
+        return sum(steps) + noise > SINGLE.longest(ROUNDINGS) * min(moved)
 
     @cached_property
     def _joint(self) -> CorrelatedGaussian | None:

@@ -57,14 +57,14 @@ def single_factor(dim: int, noise_multiplier: float, norm: Norm, roundings: floa
     ValueError
         If the noise is so large beside the sensitivity that it cannot.
     """
-    moved = roundings * 2 * _most_noise(dim, noise_multiplier, norm) * 2.0**-SINGLE.digits
+    moved = roundings * 2 * most_noise(dim, noise_multiplier, norm) * 2.0**-SINGLE.digits
     if moved > 0.5:
         most = f"at most {noise_multiplier / (2 * moved):.4g} in {SINGLE.name}, which rounds"
         fail("noise_multiplier", f"{most} noisier rows too coarsely, or float64", noise_multiplier)
     return SINGLE.factor / (1 - moved)
 
 
-def _most_noise(dim: int, scale: float, norm: Norm) -> float:
+def most_noise(dim: int, scale: float, norm: Norm) -> float:
     """Return a norm that a row of noise exceeds with a probability below ``2**-63``.
 
     ``exp(-TAIL)`` bounds that of a sum of exponential variables (Boucheron, Lugosi and Massart
@@ -93,7 +93,7 @@ def longest_row(
     if scale < precision.least:
         wanted = f"one whose noise has a scale of at least {precision.least:g}, for"
         fail("sensitivity", f"{wanted} {precision.name}", scale)
-    longest = precision.longest(roundings) * distance + _most_noise(values.shape[-1], scale, norm)
+    longest = precision.longest(roundings) * distance + most_noise(values.shape[-1], scale, norm)
     return longest if longest < inf else float_info.max
 
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import reprlib
 import warnings
+from dataclasses import replace
 from types import NoneType
 from typing import TYPE_CHECKING, Any, get_args
 
+import numpy as np
 from scipy import sparse
 
 from dpmesh._validate import fail, instance, one_of, require_methods
 from dpmesh.algorithms.base import AN_ALGORITHM, Algorithm, AnyAlgorithm, Travel, UsesRecordsOnce
+from dpmesh.data import Dataset
 from dpmesh.kernels import row_norms
 from dpmesh.keys import A_KEY, Key
 from dpmesh.privacy.budget import Budget
@@ -82,6 +85,21 @@ def check_records(algorithm: AnyAlgorithm, problem: Testable, rounds: int) -> No
         fail("problem", "enough records at each node for one round", "fewer")
     if most is not None and rounds > most:
         fail("rounds", f"at most {most}, as many as the records last, each used once", rounds)
+
+
+def wide_enough(algorithm: AnyAlgorithm, problem: Any, rounds: int) -> Any:
+    """Return the problem, in float64 if the algorithm's messages may be too long for float32."""
+    outgrows = getattr(algorithm, "outgrows_single", None)
+    if outgrows is None or type(problem) is not LinearProblem:
+        return problem
+    if problem.train.features.dtype == np.float64 or not outgrows(rounds, problem.dim):
+        return problem
+
+    def wide(data: Dataset) -> Dataset:
+        return replace(data, features=data.features.astype(np.float64))
+
+    test = None if problem.test is None else wide(problem.test)
+    return replace(problem, train=wide(problem.train), test=test)
 
 
 def warn_unscaled(problem: object) -> None:

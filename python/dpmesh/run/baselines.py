@@ -23,6 +23,7 @@ from dpmesh.keys import Key, Purpose, generator
 from dpmesh.privacy.report import Report
 from dpmesh.privacy.shown import as_given, rounded_up
 from dpmesh.problems import LinearProblem
+from dpmesh.run.arguments import wide_enough
 from dpmesh.run.carriers import carrier_for
 from dpmesh.run.channel import run_rounds
 
@@ -299,6 +300,7 @@ def _private(
     task: Task = "regression" if problem.loss in REGRESSION else "classification"
     chosen = choose(Sizes.of(own), epsilon=epsilon, delta=delta, task=task)
     algorithm, key = chosen.algorithm, Key.generate() if key is None else key
+    own = wide_enough(algorithm, own, chosen.rounds)
     carrier = carrier_for(algorithm, own, chosen.topology, None, key)
     *_, last = run_rounds(algorithm, own, carrier, rounds=chosen.rounds, key=key)
     return float(scores(own, algorithm.published(last.state, last.received))[0])

@@ -19,7 +19,14 @@ from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.releases import Release
 from dpmesh.privacy.report import not_covered, report
 from dpmesh.privacy.views import Everybody, EverybodyButPartners
-from dpmesh.run.arguments import check_kinds, check_pairs, check_records, check_view, warn_unscaled
+from dpmesh.run.arguments import (
+    check_kinds,
+    check_pairs,
+    check_records,
+    check_view,
+    warn_unscaled,
+    wide_enough,
+)
 from dpmesh.run.carriers import carrier_for
 from dpmesh.run.channel import Channel
 from dpmesh.run.checkpoint import Checkpoint, SavedRun, salt_in
@@ -68,7 +75,8 @@ def simulate(
     algorithm
         One of `dpmesh.algorithms`, or anything of the same shape.
     problem
-        What is learned, with the data of each node.
+        What is learned, with the data of each node. Records in float32 become float64 where
+        messages of `GradientDescent` may be too long for float32.
     topology
         Who talks to whom, round by round; only for algorithms whose messages go to neighbours.
     rounds
@@ -125,6 +133,7 @@ def simulate(
         delta = getattr(algorithm, "delta", 0.0) if budget is None else budget.delta
     delta = probability("delta", delta, one=False)
     check_records(algorithm, problem, rounds)
+    problem = wide_enough(algorithm, problem, rounds)
     warn_unscaled(problem)
     check_pairs(key, network, engine, checkpoint)
     progress, ranks = shows_bar(progress), OneProcess() if engine is None else engine
