@@ -13,7 +13,7 @@ from scipy import sparse
 import dpmesh as dm
 from dpmesh.bounds.online import Mixing
 from dpmesh.reproduce import online, online_delay, online_mechanisms, online_runs, online_table
-from dpmesh.reproduce._statistics import with_spread
+from dpmesh.reproduce._scaffold import with_spread
 from dpmesh.reproduce.online_runs import Copies, Source, changing_graph
 
 AT = (5, 10)

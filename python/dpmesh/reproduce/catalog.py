@@ -349,11 +349,14 @@ def reproduce(
         If there is no such experiment, or it has no repetitions.
     FileNotFoundError
         If its data set is not there.
+    IncompleteError
+        After the files are written, if some cells failed.
     OSError
         Before it begins, if nothing can be written into the folder.
     """
     from dpmesh.plots import COLOURS  # loads what the list of experiments does without
     from dpmesh.reproduce._output import made
+    from dpmesh.reproduce._scaffold import IncompleteError
 
     shown = REPRODUCTIONS[one_of("name", name, tuple(REPRODUCTIONS))]
     known = signature(shown.function).parameters
@@ -368,8 +371,13 @@ def reproduce(
     matplotlib: Any = import_module("matplotlib")  # fail now rather than after hours of runs
     keys = "Key.seeded(0), Key.seeded(1), .. up to the number of seeds"
     by, begin = made(experiment=name, quick=quick, **settings, keys=keys), perf_counter()
-    with matplotlib.rc_context({"axes.prop_cycle": matplotlib.cycler(color=COLOURS)}):
-        files = shown.function(writable_folder(folder), **settings, **shows)
-    by["seconds"] = round(perf_counter() - begin, 1)
-    replace_text(folder / f"{name}.json", json.dumps(by, indent=1) + "\n")
+    try:
+        with matplotlib.rc_context({"axes.prop_cycle": matplotlib.cycler(color=COLOURS)}):
+            files = shown.function(writable_folder(folder), **settings, **shows)
+    except IncompleteError as error:
+        by["failed"] = error.failures
+        raise
+    finally:
+        by["seconds"] = round(perf_counter() - begin, 1)
+        replace_text(folder / f"{name}.json", json.dumps(by, indent=1) + "\n")
     return [*files, folder / f"{name}.json"]

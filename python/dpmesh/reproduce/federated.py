@@ -20,7 +20,7 @@ from dpmesh.privacy.accounting.papers.federated import Sampling
 from dpmesh.privacy.shown import rounded_up
 from dpmesh.problems import LinearProblem
 from dpmesh.reproduce._output import Output, Progress
-from dpmesh.reproduce._statistics import over_seeds, with_spread
+from dpmesh.reproduce._scaffold import over_seeds, with_spread
 from dpmesh.reproduce.federated_protocol import (
     RandomStart,
     best_accuracy,

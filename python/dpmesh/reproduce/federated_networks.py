@@ -34,7 +34,7 @@ from dpmesh.privacy.shown import rounded_up
 from dpmesh.problems import networks
 from dpmesh.problems.jax_model import JaxProblem
 from dpmesh.reproduce._output import Output, Progress
-from dpmesh.reproduce._statistics import over_seeds, with_spread
+from dpmesh.reproduce._scaffold import over_seeds, with_spread
 from dpmesh.reproduce.federated import WEIGHT_DECAY, final_accuracy, standardized
 from dpmesh.schedules import ExponentialDecay
 

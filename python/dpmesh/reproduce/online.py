@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from dpmesh.reproduce._output import Output, Progress
-from dpmesh.reproduce._statistics import CONFIDENCE, with_spread
+from dpmesh.reproduce._scaffold import CONFIDENCE, with_spread
 from dpmesh.reproduce.online_runs import (
     MOST_NODES,
     NODES,

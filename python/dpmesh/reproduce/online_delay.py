@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dpmesh.reproduce._output import Output, Progress
-from dpmesh.reproduce._statistics import interval, with_spread
+from dpmesh.reproduce._scaffold import interval, with_spread
 from dpmesh.reproduce.online_runs import (
     MOST_NODES,
     SOURCES,

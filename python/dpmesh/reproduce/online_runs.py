@@ -19,7 +19,7 @@ from dpmesh.data import Dataset, rcv1
 from dpmesh.keys import Key, Purpose, generator
 from dpmesh.problems import LinearProblem
 from dpmesh.reproduce._output import Progress
-from dpmesh.reproduce._statistics import interval, with_spread
+from dpmesh.reproduce._scaffold import interval, with_spread
 from dpmesh.run import Network, RepeatedRuns, Repeats
 from dpmesh.schedules import InverseTime
 from dpmesh.topology import Topology, complete, cycle, random_regular, shuffled

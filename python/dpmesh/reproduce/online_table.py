@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dpmesh.reproduce._output import Output, Progress
-from dpmesh.reproduce._statistics import CONFIDENCE, interval, with_spread
+from dpmesh.reproduce._scaffold import CONFIDENCE, interval, with_spread
 from dpmesh.reproduce.online_runs import (
     NODES,
     OPEN,

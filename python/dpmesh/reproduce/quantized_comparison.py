@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from math import inf, sqrt
+from itertools import product
+from math import inf, isnan, sqrt
 from pathlib import Path
-from textwrap import fill
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 import dpmesh.kernels as kernels
 from dpmesh.algorithms import OnlineLearning, QuantizedGossip
@@ -22,7 +21,18 @@ from dpmesh.privacy import Budget, Quantizer
 from dpmesh.privacy.accounting.papers.quantized import Mode
 from dpmesh.privacy.shown import rounded_up
 from dpmesh.problems import LinearProblem
-from dpmesh.reproduce._output import Output, Progress
+from dpmesh.reproduce._figure import Line, Panel, drawn, lines_of
+from dpmesh.reproduce._scaffold import (
+    Experiment,
+    Progress,
+    Row,
+    compared,
+    only,
+    paragraph,
+    pick,
+    repeated,
+    with_spread,
+)
 from dpmesh.reproduce.gradient_perturbation import GradientPerturbation
 from dpmesh.reproduce.quantized import CHOSEN, DELTA, NODES, mnist_network, seeded_runs
 from dpmesh.schedules import InverseSqrt, PowerLaw
@@ -32,8 +42,6 @@ if TYPE_CHECKING:
 
     from dpmesh.problems.jax_model import JaxProblem
 
-Floats = npt.NDArray[np.float64]
-
 RECORDS = 12_000
 STEP = 0.05
 """Of the finer quantizer."""
@@ -41,39 +49,13 @@ STEP = 0.05
 SHOWN_EPSILON = 1.0
 """Of the curves over bits and over samples."""
 
-WIDTH = 90
-"""Of the text."""
+RIVAL = "noise on gradients"
+"""The strongest of them."""
 
 TESTED = 2_000
 """Test images of the network, of 10,000."""
 
 Learned = Literal["regression", "network"]
-
-
-@dataclass(frozen=True)
-class Point:
-    """One run of Figure 4, or the mean over seeds.
-
-    Parameters
-    ----------
-    algorithm, epsilon
-        Which; epsilon is infinite without noise.
-    accuracy
-        On the test set, of what may be published, mean over the nodes.
-    bits
-        Bits that a node sends to one neighbour in the whole run.
-    samples
-        Gradients of records that a node computes.
-    paper_epsilon
-        Epsilon of the same run by Theorem 1; NaN for other algorithms, or where it proves nothing.
-    """
-
-    algorithm: str
-    epsilon: float
-    accuracy: float
-    bits: float
-    samples: int
-    paper_epsilon: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,6 +151,12 @@ TASKS: dict[Learned, Task] = {
 }
 
 
+NAMES: dict[Learned, str] = {
+    "regression": "quantized-figure4",
+    "network": "quantized-figure4-network",
+}
+
+
 def figure4(
     folder: Path,
     *,
@@ -177,28 +165,42 @@ def figure4(
     rounds: int = 200,
     progress: Progress = print,
 ) -> list[Path]:
-    """Compare accuracy against epsilon, bits and samples, on a task on MNIST."""
+    """Compare accuracy against epsilon, bits and samples, on a task on MNIST.
+
+    A row is a round in which a run was measured, the last of most; its numbers, so far: accuracy of
+    what may be published on the test set, mean over nodes and seeds; bits that a node sends to one
+    neighbour; gradients of records that it computes. `paper_epsilon` is Theorem 1's of the whole
+    run; NaN for other algorithms, or where it proves nothing.
+    """
     task = TASKS[of]
     problem = task.problem()
-    points, curves = [], {}
-    for name, (make, samples) in contenders(rounds, task).items():
-        for epsilon in task.epsilons:
-            algorithm = make(epsilon)
-            metrics = ["released_accuracy"]
-            runs = seeded_runs(algorithm, problem, rounds, seeds, metrics=metrics, times=20)
-            accuracies = np.mean([run.history["released_accuracy"] for run in runs], axis=0)
-            bits = runs[0].traffic.bits / runs[0].traffic.messages * rounds
-            claim = _claim(algorithm, rounds)
-            points.append(Point(name, epsilon, accuracies[-1], bits, samples * rounds, claim))
-            progress(_in_words(points[-1]))
-            if epsilon == SHOWN_EPSILON:
-                share = runs[0].history.rounds("released_accuracy") / rounds
-                curves[name] = share, accuracies
-    output = Output(folder, f"quantized-figure4{'' if of == 'regression' else f'-{of}'}")
-    output.records(points)
-    output.text(_text(points, rounds, seeds, task))
-    output.figure(_draw(points, curves))
-    return output.files
+    rivals = contenders(rounds, task)
+    experiment = Experiment(folder, NAMES[of], progress)
+
+    def measured(cell: Row) -> list[Row]:
+        make, samples = rivals[cell["algorithm"]]
+        algorithm = make(cell["epsilon"])
+        metrics = ["released_accuracy"]
+        runs = seeded_runs(algorithm, problem, rounds, seeds, metrics=metrics, times=20)
+        bits = runs[0].traffic.bits / runs[0].traffic.messages
+        claim = _claim(algorithm, rounds)
+        at = runs[0].history.rounds("released_accuracy")
+        shown = range(len(at)) if cell["epsilon"] == SHOWN_EPSILON else [len(at) - 1]
+        return [
+            {
+                "round": int(at[k]),
+                **repeated([float(run.history["released_accuracy"][k]) for run in runs]),
+                "bits": bits * int(at[k]),
+                "samples": samples * int(at[k]),
+                "paper_epsilon": claim,
+            }
+            for k in shown
+        ]
+
+    cells = product(rivals, task.epsilons)
+    settings = ({"algorithm": name, "epsilon": epsilon} for name, epsilon in cells)
+    experiment.measure(settings, measured, _in_words)
+    return experiment.write(lambda rows: as_text(rows, of), draw)
 
 
 def _of_norm_1(images: Dataset) -> Dataset:
@@ -277,86 +279,108 @@ def _claim(algorithm: AnyAlgorithm, rounds: int) -> float:
         return float("nan")
 
 
-def _in_words(point: Point) -> str:
-    charged = point.paper_epsilon
-    claim = "" if np.isnan(charged) else f", Theorem 1: {rounded_up(charged, 3)}"
+def _in_words(row: Row) -> str:
+    charged = row["paper_epsilon"]
+    claim = "" if isnan(charged) else f", Theorem 1: {rounded_up(charged, 3)}"
     return (
-        f"{point.algorithm:<19} epsilon {point.epsilon:<5g} accuracy {point.accuracy:.3f}, "
-        f"{point.bits / 8e6:.3g} MB, {point.samples:,} samples{claim}"
+        f"{row['algorithm']:<19} epsilon {row['epsilon']:<5g} accuracy {_accuracy(row)}, "
+        f"{row['bits'] / 8e6:.3g} MB, {row['samples']:,} samples{claim}"
     )
 
 
-def _text(points: list[Point], rounds: int, seeds: int, task: Task) -> str:
-    best = {
-        epsilon: max((p for p in points if p.epsilon == epsilon), key=lambda p: p.accuracy)
-        for epsilon in task.epsilons
-    }
-    shown = {p.algorithm: p for p in points if p.epsilon == SHOWN_EPSILON}
-    quantized, floats = shown["quantized"], shown["not quantized"]
-    saved, lost = floats.bits / quantized.bits, floats.accuracy - quantized.accuracy
-    claimed = quantized.paper_epsilon
+def _accuracy(row: Row) -> str:
+    return with_spread(row["accuracy"], row["interval"], 3)
+
+
+def as_text(rows: list[Row], of: Learned = "regression") -> str:
+    """Return the comparison with what the paper says."""
+    task, rounds = TASKS[of], max(row["round"] for row in rows)
     schedules = task.powers.schedules(rounds)
+    ends = pick(rows, round=rounds)
     lines = [
         f"Figure 4: the quantized algorithm against others, {task.title} on MNIST, 5 nodes.",
         "",
         CHOSEN,
         "",
-        fill(
+        paragraph(
             "The paper compares with seven other papers' algorithms on a network. Here are those "
             f"that share our pieces, {task.proof}: the online paper's algorithm, which is [24] of "
             "the paper, with Gaussian noise; noise on gradients in place of states, unquantized, "
             "as in [29] and [30]; constant samples. Not reproduced, as the paper does not describe "
             "them and we do not have their texts: DP-ADMM [25], quantized DP-SGD [26], "
             "zeroth-order ADMM [27], dual averaging [28], A(DP)^2 SGD [29], Wang and Basar [30]. "
-            "Figure 4c, the budget over the length of a run, is quantized-figure4c.",
-            WIDTH,
+            "Figure 4c, the budget over the length of a run, is quantized-figure4c."
         ),
         "",
-        fill(
-            f"Chosen: {rounds} rounds, {seeds} seed(s), a ring with weights 1/3, {task.chosen}, "
+        paragraph(
+            f"Chosen: {rounds} rounds, a ring with weights 1/3, {task.chosen}, "
             f"{task.powers}, alpha_K = {schedules.step_size(1):.4g}, "
             f"beta_K = {schedules.consensus_step_size(1):.4g}, "
             f"gamma_K = {schedules.sample_size(1)}; quantizer steps {STEP:g} and, for 'coarse', "
-            f"{task.coarse:g}. As "
-            f"much noise as epsilon at delta = {DELTA:g} needs by exact accounting; replacing one "
-            "record. Accuracy is that of what the nodes receive, which may be published.",
-            WIDTH,
+            f"{task.coarse:g}. As much noise as epsilon at delta = {DELTA:g} needs by exact "
+            "accounting; replacing one record. Accuracy is that of what the nodes receive, which "
+            f"may be published: mean of {rows[0]['seeds']} seed(s) and half of its 95% interval."
         ),
         "",
-        *map(_in_words, points),
+        *map(_in_words, ends),
         "",
-        "The paper: its algorithm is the most accurate, and cheapest in privacy. Here the best are",
-        *(
-            f"  epsilon {epsilon:<5g} {p.algorithm} ({p.accuracy:.3f})"
-            for epsilon, p in best.items()
+        "The paper: its algorithm is the most accurate, and cheapest in privacy. Here, beside",
+        f"{RIVAL}, it is",
+        *_verdicts(ends),
+        "",
+        paragraph(
+            "A state remembers every record that it was moved by, so that secret sampling is not "
+            "proved to amplify its privacy; noise on gradients gains from it, and online learning "
+            f"uses each record once. {_price(ends)}"
         ),
-        "A state remembers every record that it was moved by, so that secret sampling is not",
-        "proved to amplify its privacy; noise on gradients gains from it, and online learning uses",
-        f"each record once. Quantization with step {STEP:g} sends",
-        f"{saved:.3g} times fewer bits than floats at epsilon = {SHOWN_EPSILON:g} and takes",
-        f"{lost:.3f} of accuracy. At that epsilon Theorem 1 "
-        + ("proves nothing." if np.isnan(claimed) else f"charges {rounded_up(claimed, 3)}."),
     ]
     return "\n".join(lines)
 
 
-def _draw(points: list[Point], curves: dict[str, tuple[Floats, Floats]]) -> Figure:
-    from matplotlib.figure import Figure
+def _verdicts(ends: list[Row]) -> list[str]:
+    """Return by epsilon whether the quantized algorithm is ahead of the strongest other."""
+    lines = []
+    for row in pick(ends, algorithm="quantized"):
+        for rival in pick(ends, algorithm=RIVAL, epsilon=row["epsilon"]):
+            both = f"{_accuracy(row)} and {_accuracy(rival)}"
+            lines.append(f"  epsilon {row['epsilon']:<5g} {compared(row, rival)} ({both})")
+    return lines
 
-    figure = Figure(figsize=(11, 3.4), layout="constrained")
-    against_epsilon, against_bits, against_samples = figure.subplots(1, 3, sharey=True)
-    for name, (share, accuracies) in curves.items():
-        own = [p for p in points if p.algorithm == name]
-        private = [p for p in own if p.epsilon < inf]
-        (shown,) = (p for p in own if p.epsilon == SHOWN_EPSILON)
-        against_epsilon.semilogx(
-            [p.epsilon for p in private], [p.accuracy for p in private], ".-", label=name
+
+def _price(ends: list[Row]) -> str:
+    """Return what quantization saves and takes, and what Theorem 1 charges."""
+    try:
+        quantized, floats = (
+            only(ends, epsilon=SHOWN_EPSILON, algorithm=name)
+            for name in ("quantized", "not quantized")
         )
-        against_bits.semilogx(share * shown.bits / 8e6, accuracies)
-        against_samples.semilogx(share * shown.samples, accuracies)
-    against_epsilon.set_xlabel("epsilon")
-    against_bits.set_xlabel(f"MB from a node to a neighbour, epsilon = {SHOWN_EPSILON:g}")
-    against_samples.set_xlabel(f"samples of a node, epsilon = {SHOWN_EPSILON:g}")
-    against_epsilon.set_ylabel("test accuracy of what is released")
-    figure.legend(loc="outside right center", frameon=False, fontsize="small")
-    return figure
+    except LookupError:
+        return ""
+    charged = quantized["paper_epsilon"]
+    claim = "proves nothing" if isnan(charged) else f"charges {rounded_up(charged, 3)}"
+    return (
+        f"At epsilon = {SHOWN_EPSILON:g} quantization with step {STEP:g} sends "
+        f"{floats['bits'] / quantized['bits']:.3g} times fewer bits than unquantized messages of "
+        f"this run; beside them its accuracy is {_accuracy(quantized)} to {_accuracy(floats)}: "
+        f"{compared(quantized, floats)}. Theorem 1 {claim} there."
+    )
+
+
+def draw(rows: list[Row]) -> Figure:
+    """Draw accuracy over epsilon, bits and samples; needs the extra ``plots``."""
+    private = [row for row in rows if row["epsilon"] < inf]
+    ends = pick(private, round=max(row["round"] for row in rows))
+    shown = [row | {"MB": row["bits"] / 8e6} for row in pick(private, epsilon=SHOWN_EPSILON)]
+    at = f"epsilon = {SHOWN_EPSILON:g}"
+    panels = [Panel(title="", x="epsilon", y=Y, log="x", lines=_curves(ends, "epsilon"))]
+    for x, name in (("MB", "MB from a node to a neighbour"), ("samples", "samples of a node")):
+        lines = _curves(shown, x)
+        panels.append(Panel(title=at, x=name, y=Y, log="x", lines=lines, kind="bands"))
+    return drawn(panels)
+
+
+Y = "test accuracy of what is released"
+
+
+def _curves(rows: list[Row], x: str) -> list[Line]:
+    return lines_of(rows, by="algorithm", x=x, y="accuracy", spread="interval")

@@ -22,7 +22,7 @@ from dpmesh.defaults import DEGREE, Sizes, choose
 from dpmesh.keys import Key, Purpose, generator
 from dpmesh.problems import LinearProblem
 from dpmesh.reproduce._output import Output, Progress
-from dpmesh.reproduce._statistics import over_seeds, with_spread
+from dpmesh.reproduce._scaffold import over_seeds, with_spread
 from dpmesh.run import simulate
 from dpmesh.topology import Topology
 

@@ -18,7 +18,7 @@ from dpmesh.keys import Key, Purpose, generator
 from dpmesh.privacy import accounting
 from dpmesh.privacy.accounting.papers import without_replacement as claims
 from dpmesh.problems import LinearProblem
-from dpmesh.reproduce._statistics import interval
+from dpmesh.reproduce._scaffold import interval
 from dpmesh.run import Metrics, Run, simulate
 from dpmesh.schedules import Schedule
 

@@ -1,0 +1,246 @@
+"""What all experiments share: cells as rows, measured one after the other, and their files.
+
+A row is a dictionary: the settings of a cell, then what was measured. The same rows stand in the
+CSV file; `read` returns them from there, so that texts, figures and pages are made of numbers in
+files.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from textwrap import fill
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from scipy import stats
+
+from dpmesh._files import replace_text, replacing
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Progress: TypeAlias = Callable[[str], None]
+"""Shows a line of text for each finished step."""
+
+Row: TypeAlias = dict[str, Any]
+"""A cell: settings, and what was measured, by name. None where there is no number."""
+
+CONFIDENCE = 0.95
+WIDTH = 100
+"""Of the texts, in characters."""
+
+
+class IncompleteError(Exception):
+    """Some cells failed; the files hold the others."""
+
+    def __init__(self, files: Sequence[Path], failures: Sequence[str]) -> None:
+        self.files, self.failures = list(files), list(failures)
+        where = f"; the others are in {files[0]}" if files else ""
+        super().__init__(f"{len(failures)} cell(s) failed{where}: {failures[0]}")
+
+
+class Experiment:
+    """The cells of one table or figure, and its files NAME.csv, NAME.txt and NAME.png.
+
+    Parameters
+    ----------
+    folder
+        Created if missing.
+    name
+        Name of the experiment.
+    progress
+        Called with a line for each finished cell.
+    """
+
+    def __init__(self, folder: Path, name: str, progress: Progress = print) -> None:
+        self._base, self.progress = folder / name, progress
+        self.rows: list[Row] = []
+        self.failures: list[str] = []
+
+    def measure(
+        self,
+        cells: Iterable[Row],
+        measured: Callable[[Row], Row | list[Row]],
+        in_words: Callable[[Row], str] | None = None,
+    ) -> None:
+        """Measure cells and keep their rows; report one that fails, and go on with the others.
+
+        Parameters
+        ----------
+        cells
+            Settings of each.
+        measured
+            Returns what is found: numbers by name, or a list of them, such as the points of a
+            curve. They join the settings.
+        in_words
+            Returns a row, the last one of a curve, as a line.
+        """
+        for cell in cells:
+            try:
+                found = measured(cell)
+            except Exception as error:  # the others go on
+                settings = ", ".join(f"{name} {value}" for name, value in cell.items())
+                self.failures.append(f"{settings}: {type(error).__name__}: {error}")
+                self.progress(f"failed: {self.failures[-1]}")
+                continue
+            self.rows += [cell | row for row in (found if isinstance(found, list) else [found])]
+            if in_words is not None:
+                self.progress(in_words(self.rows[-1]))
+
+    def write(
+        self,
+        text: Callable[[list[Row]], str],
+        draw: Callable[[list[Row]], Figure],
+    ) -> list[Path]:
+        """Write the rows, the text and the figure that are made of them.
+
+        Raises
+        ------
+        IncompleteError
+            After all is written, if a cell failed.
+        """
+        if not self.rows:
+            raise IncompleteError([], self.failures)
+        files = [
+            self._base.with_name(f"{self._base.name}.{kind}") for kind in ("csv", "txt", "png")
+        ]
+        replace_text(files[0], as_csv(self.rows))
+        failed = [f"failed: {failure}" for failure in self.failures]
+        replace_text(files[1], "\n".join([text(self.rows).rstrip("\n"), *failed]) + "\n")
+        with replacing(files[2]) as file:
+            draw(self.rows).savefig(file, format="png", dpi=150)
+        if self.failures:
+            raise IncompleteError(files, self.failures)
+        return files
+
+
+def as_csv(rows: Sequence[Row]) -> str:
+    """Return rows under a header of all their names."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(dict.fromkeys(name for row in rows for name in row)))
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def read(path: Path) -> list[Row]:
+    """Return the rows of a file that an experiment wrote: numbers as numbers, nothing as None."""
+    with path.open(newline="") as file:
+        return [{name: _value(cell) for name, cell in row.items()} for row in csv.DictReader(file)]
+
+
+def _value(cell: str) -> Any:
+    if cell in _WORDS:
+        return _WORDS[cell]
+    if cell.lstrip("-").isdigit():
+        return int(cell)
+    try:
+        return float(cell)
+    except ValueError:
+        return cell
+
+
+_WORDS = {"": None, "True": True, "False": False}
+
+
+def pick(rows: Iterable[Row], **wanted: Any) -> list[Row]:
+    """Return the rows that have these values."""
+    return [row for row in rows if all(row[name] == value for name, value in wanted.items())]
+
+
+def only(rows: Iterable[Row], **wanted: Any) -> Row:
+    """Return the one row that has these values.
+
+    Raises
+    ------
+    LookupError
+        If none has, or several.
+    """
+    found = pick(rows, **wanted)
+    if len(found) != 1:
+        raise LookupError(f"{len(found)} rows have {wanted}")
+    return found[0]
+
+
+def kinds(rows: Iterable[Row], name: str) -> list[Any]:
+    """Return the different values of a name, in their order."""
+    return list(dict.fromkeys(row[name] for row in rows))
+
+
+def interval(values: npt.ArrayLike) -> float:
+    """Half the width of Student's interval of the mean; NaN for one value."""
+    values = np.asarray(values, dtype=np.float64)
+    if len(values) < 2:
+        return np.nan
+    factor = stats.t.ppf((1 + CONFIDENCE) / 2, len(values) - 1)
+    return float(factor * values.std(ddof=1) / np.sqrt(len(values)))
+
+
+def repeated(values: Sequence[float], name: str = "accuracy") -> Row:
+    """Return the mean over repetitions, half its 95% interval, and their number."""
+    mean = float(np.mean(values))
+    return {name: mean, "interval": interval(values), "seeds": len(values)}
+
+
+def over_seeds(values: Sequence[float]) -> Row:
+    """Return the mean over repetitions, their standard deviation, and their number."""
+    spread = float(np.std(values, ddof=1)) if len(values) > 1 else np.nan
+    return {"accuracy": float(np.mean(values)), "spread": spread, "seeds": len(values)}
+
+
+def with_spread(mean: float, spread: float, digits: int) -> str:
+    """Return a mean and its spread, if there is one, with `digits` decimals."""
+    text = f"{mean:.{digits}f}"
+    return text if np.isnan(spread) else f"{text} +- {spread:.{digits}f}"
+
+
+def compared(one: Row, other: Row, name: str = "accuracy") -> str:
+    """Return whether one mean is ahead of another: only where their intervals say so.
+
+    ``"ahead"`` or ``"behind"`` if they are further apart than both half widths together, which is
+    stricter than a test of the difference; ``"one run each"`` where there is no interval.
+    """
+    room, gap = one["interval"] + other["interval"], one[name] - other[name]
+    if np.isnan(room):
+        return "not known from one run each"
+    return "no clear difference" if abs(gap) <= room else "ahead" if gap > 0 else "behind"
+
+
+def paragraph(text: str, width: int = WIDTH) -> str:
+    """Return a text in lines of at most `width` characters."""
+    return fill(text, width)
+
+
+def grid(
+    rows: Sequence[Row],
+    *,
+    row: str,
+    column: str,
+    show: Callable[[Row], str],
+    name: Callable[[Any], str] = str,
+    head: Callable[[Any], str] = str,
+    corner: str = "",
+    widths: tuple[int, int] = (24, 14),
+) -> list[str]:
+    """Return a table of text: a line for each value of `row`, a column for each of `column`.
+
+    `show` returns a cell, `name` and `head` the names of lines and columns; ``-`` stands where
+    there is no cell.
+    """
+    first, other = widths
+    columns = kinds(rows, column)
+    lines = [f"{corner:<{first}}" + "".join(f"{head(value):>{other}}" for value in columns)]
+    for value in kinds(rows, row):
+        mine = {cell[column]: show(cell) for cell in rows if cell[row] == value}
+        cells = "".join(f"{mine.get(place, '-'):>{other}}" for place in columns)
+        lines.append(f"{name(value):<{first}}{cells}")
+    return lines
+
+
+def by_name(values: Mapping[str, Any]) -> str:
+    """Return numbers by name in a line."""
+    return ", ".join(f"{name}: {value}" for name, value in values.items())
