@@ -21,7 +21,7 @@ from dpmesh.engines.mesh import Folder, Router
 from dpmesh.engines.mesh.messages import Row, refused
 from dpmesh.privacy.plan import Plan
 
-NAMES = ("online", "quantized", "muffliato", "without replacement", "with replacement")
+NAMES = ("online", "quantized", "several mixings", "without replacement", "with replacement")
 MOST_STEPS = 2_000
 MOST_DELAYED = 20
 """Answers on their way at once; where more and more are, hardly any that arrives is news."""

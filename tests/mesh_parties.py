@@ -33,7 +33,12 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
         "compressor": {"kind": "Levels", "levels": 4},
     },
     "gradient descent": {"kind": "GradientDescent", "records": 10, "noise_multiplier": 5.0},
-    "muffliato": {"kind": "Muffliato", "records": 10, "noise_multiplier": 5.0, "mixings": 2},
+    "several mixings": {
+        "kind": "GradientDescent",
+        "records": 10,
+        "noise_multiplier": 5.0,
+        "mixings": 2,
+    },
     "without replacement": {
         "kind": "WithoutReplacement",
         "batch_size": 2,

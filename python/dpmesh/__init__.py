@@ -45,8 +45,9 @@ if TYPE_CHECKING:
         CrossSiloSGD,
         FederatedLearning,
         GradientDescent,
-        Muffliato,
+        GradientTracking,
         OnlineLearning,
+        PushSum,
         QuantizedGossip,
         SecureGossip,
         WithoutReplacement,
@@ -64,13 +65,14 @@ __all__ = [
     "Dataset",
     "FederatedLearning",
     "GradientDescent",
+    "GradientTracking",
     "Key",
     "LinearProblem",
     "Metrics",
     "Model",
-    "Muffliato",
     "Network",
     "OnlineLearning",
+    "PushSum",
     "QuantizedGossip",
     "Run",
     "SecureGossip",
@@ -104,28 +106,12 @@ __all__ = [
     "topology",
 ]
 
-_HOMES = {
-    "Checkpoint": "dpmesh.run",
-    "CrossSiloSGD": "dpmesh.algorithms",
-    "Dataset": "dpmesh.data",
-    "FederatedLearning": "dpmesh.algorithms",
-    "GradientDescent": "dpmesh.algorithms",
-    "Key": "dpmesh.keys",
-    "LinearProblem": "dpmesh.problems",
-    "Metrics": "dpmesh.run",
-    "Model": "dpmesh.models",
-    "Muffliato": "dpmesh.algorithms",
-    "Network": "dpmesh.run",
-    "OnlineLearning": "dpmesh.algorithms",
-    "QuantizedGossip": "dpmesh.algorithms",
-    "Run": "dpmesh.run",
-    "SecureGossip": "dpmesh.algorithms",
-    "StopRun": "dpmesh.run",
-    "WithReplacement": "dpmesh.algorithms",
-    "WithoutReplacement": "dpmesh.algorithms",
-    "baselines": "dpmesh.run",
-    "simulate": "dpmesh.run",
-}
+_HOMES = {"Dataset": "data", "Key": "keys", "LinearProblem": "problems", "Model": "models"}
+_HOMES |= dict.fromkeys(
+    ["Checkpoint", "Metrics", "Network", "Run", "StopRun", "baselines", "simulate"], "run"
+)
+_NOW = {"Muffliato": "GradientDescent(.., mixings=3)"}
+"""Names that are gone, and what to write in their place."""
 
 _ONE_AT_A_TIME = RLock()
 """Held while names are imported: before CPython 3.15, two threads that import modules of one
@@ -135,12 +121,13 @@ would wait here for a thread that waits for it."""
 
 def __getattr__(name: str) -> object:
     if name not in __all__:
-        raise AttributeError(f"module 'dpmesh' has no attribute {name!r}")
+        now = f"; write dm.{_NOW[name]}" if name in _NOW else ""
+        raise AttributeError(f"module 'dpmesh' has no attribute {name!r}{now}")
     with _ONE_AT_A_TIME:
-        if name in _HOMES:
-            value = getattr(import_module(_HOMES[name]), name)
-        else:
-            value = import_module(f"dpmesh.{name}")
+        if name.islower() and name not in _HOMES:
+            value: object = import_module(f"dpmesh.{name}")
+        else:  # an algorithm has the name of a class
+            value = getattr(import_module(f"dpmesh.{_HOMES.get(name, 'algorithms')}"), name)
     globals()[name] = value
     return value
 

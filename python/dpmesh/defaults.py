@@ -312,7 +312,3 @@ def network(nodes: int, *, key: Key | None = None) -> Topology:
     if integer("nodes", nodes, at_least=1) <= COMPLETE:
         return complete(nodes)
     return random_regular(nodes, DEGREE, key=Key.generate() if key is None else key)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)

@@ -271,7 +271,3 @@ def _check_cycles(power: int, blocks: tuple[int, ...] | None) -> None:
             fail("blocks", "a tuple of lengths, or None", repr(blocks))
         for length in blocks:
             integer("blocks", length, at_least=1)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)

@@ -286,7 +286,3 @@ def _score(problem: dm.LinearProblem, choice: Choice, draw: np.random.Generator)
         progress=False,
     )
     return float(baselines.scores(problem, run.released).mean())
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)

@@ -104,7 +104,3 @@ def fingerprint(key: Key) -> str:
     words = np.empty(4, dtype=np.uint32)
     key.stream(Purpose.CHECKPOINT).words(0, words)
     return f"{key.cipher}-{words.astype('<u4').tobytes().hex()}"
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)

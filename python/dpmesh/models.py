@@ -301,7 +301,3 @@ def _warn_unlisted(columns: Columns, outside: Mapping[str, int], records: int) -
 def _middle(target: Number) -> tuple[float, float]:
     """Return the middle of a range, and half of its length."""
     return (target.low + target.high) / 2, (target.high - target.low) / 2
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)

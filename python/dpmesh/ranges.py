@@ -395,7 +395,3 @@ def is_missing(value: object) -> bool:
 def _plain(value: object) -> object:
     """A category as it is compared: all numbers that are equal are one."""
     return float(value) if isinstance(value, Real) else value
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)

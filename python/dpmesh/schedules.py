@@ -343,7 +343,3 @@ def _usable(schedule: object, t: int, value: float) -> float:
     if not 0 < value < math.inf:
         fail(f"{schedule}", f"a finite value greater than 0 at t = {t}", value)
     return value
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)

@@ -126,7 +126,3 @@ def _of_arrow(column: Any) -> npt.NDArray[Any]:
         column = column.cast(column.type.value_type)
     values: npt.NDArray[Any] = column.to_numpy()
     return values
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)

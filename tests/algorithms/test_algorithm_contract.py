@@ -276,5 +276,7 @@ def test_copies_of_a_record_cost_what_so_many_runs_cost(entry: Any) -> None:
 def test_the_sensitivity_of_a_round_is_that_of_its_release(algorithm: Any) -> None:
     for t in range(3):
         releases = algorithm.release_of(t)
-        for last in releases[-1:] if isinstance(releases, tuple) else (releases,):
+        each = releases if isinstance(releases, tuple) else (releases,)
+        touching = [release for release in each if release.sensitivity.bound > 0]
+        for last in touching[-1:] or each[:1]:
             assert algorithm.sensitivity(t) == last.sensitivity

@@ -9,20 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from one_round import one_round
-from twin_gradient_descent import gradient_descent
+from twin_gradient_descent import gradient_descent, gradients_of, small_problem
 
 import dpmesh as dm
 from dpmesh import kernels, topology
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy.accounting import gdp_epsilon
-
-
-def make_problem(nodes: int, records: int, dim: int, seed: int) -> dm.LinearProblem:
-    rng = np.random.default_rng(seed)
-    x = 2 * rng.normal(size=(nodes * records, dim))
-    train = dm.Dataset(x, np.where(rng.random(len(x)) < 0.5, -1, 1), "synthetic")
-    parts = tuple(np.split(rng.permutation(len(x)), nodes))
-    return dm.LinearProblem(train, parts, "logistic")
 
 
 @settings(max_examples=25, deadline=None)
@@ -36,7 +28,7 @@ def make_problem(nodes: int, records: int, dim: int, seed: int) -> dm.LinearProb
     seed=st.integers(0, 2**32),
 )
 def test_equals_its_twin(nodes, records, dim, rounds, multiplier, clipping_norm, seed) -> None:
-    problem, key = make_problem(nodes, records, dim, seed), Key.seeded(seed)
+    problem, key = small_problem(nodes, records, dim, seed), Key.seeded(seed)
     schedule = dm.schedules.InverseSqrt(0.7)
     algorithm = dm.GradientDescent(
         records=records,
@@ -47,10 +39,6 @@ def test_equals_its_twin(nodes, records, dim, rounds, multiplier, clipping_norm,
     network = topology.complete(nodes) if nodes < 4 else topology.ring(nodes)
     run = dm.simulate(algorithm, problem, network, rounds=rounds, key=key, metrics=[])
 
-    def gradient_of(record: int):
-        features, label = problem.train.features[record], problem.train.labels[record]
-        return lambda w: -label * features / (1 + np.exp(label * (features @ w)))
-
     def noise(t: int) -> np.ndarray:
         if t == 0 or multiplier is None:
             return np.zeros((nodes, dim))
@@ -59,7 +47,7 @@ def test_equals_its_twin(nodes, records, dim, rounds, multiplier, clipping_norm,
 
     x, received = gradient_descent(
         network.matrix(0).weights.toarray(),
-        [[gradient_of(r) for r in part] for part in problem.partition],
+        gradients_of(problem),
         noise,
         rounds=rounds,
         dim=dim,
@@ -72,7 +60,7 @@ def test_equals_its_twin(nodes, records, dim, rounds, multiplier, clipping_norm,
 
 
 def test_a_record_moves_the_next_message_by_the_sensitivity_and_no_further() -> None:
-    problem = make_problem(3, 4, 2, 0)
+    problem = small_problem(3, 4, 2, 0)
     algorithm = dm.GradientDescent(records=4, noise_multiplier=1.0, clipping_norm=0.5)
     flipped = problem.train.labels.copy()
     record = problem.partition[1][2]
@@ -114,9 +102,9 @@ def test_bad_arguments_are_named(arguments, message) -> None:
 def test_nodes_with_too_few_records_are_refused() -> None:
     with pytest.raises(ValueError, match="records is 5, but the smallest node has only 4 records"):
         dm.GradientDescent(records=5, noise_multiplier=1.0).init(
-            make_problem(3, 4, 2, 0), Key.seeded(0)
+            small_problem(3, 4, 2, 0), Key.seeded(0)
         )
-    problem = make_problem(3, 4, 2, 0)
+    problem = small_problem(3, 4, 2, 0)
     first, second, third = problem.partition
     uneven = (np.append(first, second[:1]), second[1:], third)
     with pytest.raises(ValueError, match="records is 4, but the smallest node has only 3 records"):
@@ -130,7 +118,7 @@ def test_a_problem_that_chooses_its_batches_is_refused() -> None:
         def batch(self, round, size):
             return super().batch(0, size)
 
-    problem = make_problem(4, 12, 3, 0)
+    problem = small_problem(4, 12, 3, 0)
     mine = First(problem.train, problem.partition, "logistic")
     algorithm = dm.GradientDescent(records=12, noise_multiplier=1.0, batches=4)
     with pytest.raises(ValueError, match=r"batches in the order of its partition"):

@@ -79,7 +79,7 @@ def test_a_node_runs_each_round_once_and_made_anew_computes_the_same(
     assert len(begun) == contract.nodes * contract.terms.rounds
 
 
-@pytest.mark.parametrize("algorithm", ["quantized", "muffliato", "without replacement"])
+@pytest.mark.parametrize("algorithm", ["quantized", "several mixings", "without replacement"])
 def test_a_deployed_run_draws_noise_of_its_own(algorithm: str, tmp_path: Path) -> None:
     one, other = (Parties(tmp_path / name, algorithm, rehearsal=False) for name in ("one", "other"))
     for parties in (one, other):

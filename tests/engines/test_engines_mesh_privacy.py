@@ -42,7 +42,7 @@ def hostile(rng: np.random.Generator, dim: int) -> Any:
 
 
 @pytest.mark.parametrize(
-    "algorithm", ["online", "quantized", "public point", "gradient descent", "muffliato"]
+    "algorithm", ["online", "quantized", "public point", "gradient descent", "several mixings"]
 )
 def test_a_record_moves_a_gossiping_node_by_what_is_charged_for_any_rows(
     algorithm: str, tmp_path: Path

@@ -33,7 +33,7 @@ def number(name: str, output: str) -> float:
 
 
 def test_every_algorithm_is_priced_and_audited() -> None:
-    """But for Muffliato, which costs as much as gradient descent, and sums, of their networks."""
+    """But for sums over neighbours, whose cost depends on their network."""
     from dpmesh.algorithms.registry import REGISTRY
     from dpmesh.cli.audit import cases
     from dpmesh.cli.privacy import privacy
@@ -43,7 +43,7 @@ def test_every_algorithm_is_priced_and_audited() -> None:
         command.callback.__name__.replace("_", "-") for command in privacy.registered_commands
     }
     names = {entry.name for entry in REGISTRY}
-    assert priced == names - {"muffliato", "secure-gossip"} | {"gaussian", "laplace", "sgd"}
+    assert priced == names - {"secure-gossip"} | {"gaussian", "laplace", "sgd"}
     assert {*cases()} == names - {"cross-silo", "secure-gossip"} | {"gaussian", "laplace"}
     assert len(names) == len(SECTIONS["algorithm"])
 

@@ -259,7 +259,7 @@ def test_correlation_in_time_is_refused_where_it_buys_nothing() -> None:
         with pytest.raises(ValueError, match="buys nothing where every round uses all records"):
             descent(noise)
     with pytest.raises(ValueError, match="noise: wanted noise made for mixings=3, got 2"):
-        dm.algorithms.Muffliato(records=ROUNDS, noise_multiplier=1.0, mixings=3, noise=PARTNERS)
+        dm.GradientDescent(records=ROUNDS, noise_multiplier=1.0, mixings=3, noise=PARTNERS)
 
 
 def groups_in_turn(noise: Any) -> dm.FederatedLearning:

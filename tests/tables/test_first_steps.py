@@ -28,11 +28,6 @@ def test_every_public_name_is_there(name: str) -> None:
     assert name in dir(dm)
 
 
-@pytest.mark.parametrize("module", [dm.estimators, dm.keys, dm.plots, dm.schedules])
-def test_completion_shows_what_is_public(module: Any) -> None:
-    assert dir(module) == sorted(module.__all__)
-
-
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         dm.nonsense  # noqa: B018

@@ -6,8 +6,9 @@ from dpmesh.algorithms.federated import FederatedLearning
 from dpmesh.algorithms.federated_secure import SecureAggregation
 from dpmesh.algorithms.federated_server import AdaptiveClipping, ServerAdam, ServerMomentum
 from dpmesh.algorithms.gradient_descent import GradientDescent
-from dpmesh.algorithms.muffliato import Muffliato
+from dpmesh.algorithms.gradient_tracking import GradientTracking
 from dpmesh.algorithms.online import OnlineLearning, OnlineLearningUnnoisedRegularizer
+from dpmesh.algorithms.push_sum import PushSum
 from dpmesh.algorithms.quantized import QuantizedGossip
 from dpmesh.algorithms.secure_gossip import SecureGossip
 from dpmesh.algorithms.with_replacement import WithReplacement
@@ -19,10 +20,11 @@ __all__ = [
     "CrossSiloSGD",
     "FederatedLearning",
     "GradientDescent",
+    "GradientTracking",
     "Message",
-    "Muffliato",
     "OnlineLearning",
     "OnlineLearningUnnoisedRegularizer",
+    "PushSum",
     "QuantizedGossip",
     "Relay",
     "Round",

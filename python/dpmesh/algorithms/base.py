@@ -8,6 +8,16 @@ The loop that drives a round releases what it yields by the mechanism of its `Re
 of a stream of its own, carries it, records it, and sends back what arrived. An algorithm never
 holds a stream of noise, a network or a ledger: nothing can be sent past the mechanism.
 
+A round may release several times: it yields as many messages, and `release_of` returns a tuple of
+their releases. Four rules hold for them.
+
+- `sensitivity(t)` is that of the last of these releases that depends on the data.
+- The first message of a row in a round draws from the stream of (key, NOISE, round, row), each
+  further one from a stream of its own.
+- What follows from earlier releases and public numbers is released by `NoNoise` with a
+  `Sensitivity` of 0, whose reason says so: it costs nothing.
+- ``travels=False`` releases a value to its own node alone, which may go on with it.
+
 An algorithm is a frozen dataclass of its public parameters. State is a frozen record of arrays with
 the nodes on the first axis; randomness comes in through `key`, and a state never holds any.
 """
@@ -139,6 +149,9 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
 
     public_coins: ClassVar[frozenset[Purpose]] = frozenset({Purpose.INIT})
     """The purposes whose streams all nodes must share; a node's others are its own secret."""
+
+    takes_directed: ClassVar[bool] = False
+    """Whether it learns over a `PushMatrix`, whose columns alone sum to 1."""
 
     counts_copies: ClassVar[bool] = False
     """Whether `release_of` counts the copies of a record that `copies` allows."""

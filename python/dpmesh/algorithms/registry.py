@@ -14,8 +14,9 @@ from dpmesh.algorithms.base import AnyAlgorithm
 from dpmesh.algorithms.cross_silo import CrossSiloSGD
 from dpmesh.algorithms.federated import FederatedLearning
 from dpmesh.algorithms.gradient_descent import GradientDescent
-from dpmesh.algorithms.muffliato import Muffliato
+from dpmesh.algorithms.gradient_tracking import GradientTracking
 from dpmesh.algorithms.online import OnlineLearning
+from dpmesh.algorithms.push_sum import PushSum
 from dpmesh.algorithms.quantized import QuantizedGossip
 from dpmesh.algorithms.secure_gossip import SecureGossip
 from dpmesh.algorithms.with_replacement import WithReplacement
@@ -88,10 +89,10 @@ REGISTRY = (
         worst_case="gradient_descent",
     ),
     Entry(
-        name="muffliato",
-        kind=Muffliato,
-        example=Muffliato(records=RECORDS, noise_multiplier=2.0),
-        audited=Muffliato(records=4, noise_multiplier=1.5),
+        name="gradient-tracking",
+        kind=GradientTracking,
+        example=GradientTracking(records=RECORDS, noise_multiplier=2.0),
+        audited=GradientTracking(records=4, noise_multiplier=1.5),
         worst_case="gradient_descent",
     ),
     Entry(
@@ -100,6 +101,13 @@ REGISTRY = (
         example=OnlineLearning(epsilon=2.0),
         audited=OnlineLearning(epsilon=1.0),
         worst_case="online",
+    ),
+    Entry(
+        name="push-sum",
+        kind=PushSum,
+        example=PushSum(records=RECORDS, noise_multiplier=2.0),
+        audited=PushSum(records=4, noise_multiplier=1.5),
+        worst_case="gradient_descent",
     ),
     Entry(
         name="quantized",

@@ -95,6 +95,7 @@ SECTIONS: dict[str, Mapping[str, Maker]] = {
         "random_regular": topology.random_regular,
         "erdos_renyi": topology.erdos_renyi,
         "meetings": topology.meetings,
+        "random_directed": topology.random_directed,
         "random_matchings": topology.random_matchings,
         "one_peer_exponential": topology.one_peer_exponential,
     },

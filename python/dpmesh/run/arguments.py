@@ -52,10 +52,14 @@ def check_kinds(
         require_methods(
             "topology", topology, f"{wanted}Static(MixingMatrix(weights)) or another", "matrix"
         )
-        from dpmesh.topology import MixingMatrix
+        from dpmesh.topology import MixingMatrix, PushMatrix
 
         wanted = "one whose matrix(round) is a MixingMatrix"
         instance("topology", topology.matrix(0), wanted, MixingMatrix)
+        if isinstance(topology.matrix(0), PushMatrix) and not algorithm.takes_directed:
+            name = type(algorithm).__name__
+            wanted = f"doubly stochastic matrices, on which the proof of {name} rests; PushSum "
+            fail("topology", f"{wanted}learns over directed networks", topology)
     instance("network", network, "a dpmesh.Network or None", Network, NoneType)
     instance("key", key, f"{A_KEY}, or None", Key, NoneType)
     instance("budget", budget, "a dpmesh.privacy.Budget or None", Budget, NoneType)

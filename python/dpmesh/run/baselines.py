@@ -304,7 +304,3 @@ def _private(
     carrier = carrier_for(algorithm, own, chosen.topology, None, key)
     *_, last = run_rounds(algorithm, own, carrier, rounds=chosen.rounds, key=key)
     return float(scores(own, algorithm.published(last.state, last.received))[0])
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)

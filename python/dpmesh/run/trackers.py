@@ -128,7 +128,3 @@ def _numbers(values: Mapping[str, Any], released_only: bool) -> dict[str, float]
         for name, value in values.items()
         if np.ndim(value) == 0 and name not in hidden
     }
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)

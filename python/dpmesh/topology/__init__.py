@@ -5,6 +5,7 @@ random ones take a key and are the same for the same key.
 """
 
 from dpmesh.topology.connectivity import check_jointly_connected, check_weights
+from dpmesh.topology.directed import PushMatrix, directed, random_directed
 from dpmesh.topology.graphs import (
     complete,
     erdos_renyi,
@@ -27,6 +28,7 @@ from dpmesh.topology.weights import Weights
 
 __all__ = [
     "MixingMatrix",
+    "PushMatrix",
     "ScoredSchedule",
     "Static",
     "Topology",
@@ -37,11 +39,13 @@ __all__ = [
     "check_weights",
     "complete",
     "cycle",
+    "directed",
     "edge_dropping",
     "erdos_renyi",
     "from_networkx",
     "meetings",
     "one_peer_exponential",
+    "random_directed",
     "random_matchings",
     "random_regular",
     "ring",

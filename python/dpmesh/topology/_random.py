@@ -18,6 +18,7 @@ class Use(IntEnum):
     EDGE_DROPPING = auto()
     SHUFFLING = auto()
     MEETINGS = auto()
+    DIRECTED = auto()
 
 
 def public_generator(key: Key, use: Use, round: int = 0) -> np.random.Generator:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from functools import partial
 
 from scipy import sparse
 from scipy.sparse.csgraph import connected_components
@@ -14,8 +15,8 @@ from dpmesh.topology.topology import Static, Topology
 def check_jointly_connected(topology: Topology, window: int, rounds: int) -> None:
     """Fail unless the union of the graphs of any `window` consecutive rounds is connected.
 
-    This is part (4) of Assumption 2 of the online paper, with `window` as its N. For doubly
-    stochastic matrices, connected means strongly connected.
+    This is part (4) of Assumption 2 of the online paper, with `window` as its N. Connected means
+    that messages of each node reach all others, which follows for doubly stochastic matrices.
 
     Parameters
     ----------
@@ -36,12 +37,13 @@ def check_jointly_connected(topology: Topology, window: int, rounds: int) -> Non
     window = integer("window", window, at_least=1, below=rounds + 1)
     if isinstance(topology, Static):
         return  # connected, or it would not exist
+    parts_of = partial(connected_components, connection="strong", return_labels=False)
     graphs: deque[sparse.csr_array] = deque(maxlen=window)
     failing = []
     for last in range(rounds):
         graphs.append(topology.matrix(last).weights)
         first = last - window + 1
-        if first >= 0 and connected_components(sum(graphs), False, return_labels=False) > 1:
+        if first >= 0 and parts_of(sum(graphs)) > 1:
             failing.append(f"{first} to {last}")
     if failing:
         some = ", ".join(failing[:5]) + (", .." if len(failing) > 5 else "")

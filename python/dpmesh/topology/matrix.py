@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
-from typing import Any
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,8 @@ from scipy.sparse.csgraph import connected_components
 from dpmesh._arrays import compressed, unmasked, whole
 from dpmesh._validate import fail, integer
 from dpmesh.topology.spectrum import largest_eigenvalue, second_smallest_eigenvalue
+
+MatrixT = TypeVar("MatrixT", bound="MixingMatrix")
 
 SUM_TOLERANCE = 1e-9
 """How far the sum of a row or column of a mixing matrix may be from 1."""
@@ -41,17 +43,19 @@ class MixingMatrix:
         stochastic.
     """
 
+    sums_to_one: ClassVar[tuple[str, ...]] = "row", "column"
+
     weights: sparse.csr_array
 
     def __post_init__(self) -> None:
         weights = _canonical(self.weights)
-        _doubly_stochastic(weights)
+        _check_sums(weights, self.sums_to_one)
         for array in (weights.data, weights.indices, weights.indptr):
             array.flags.writeable = False
         object.__setattr__(self, "weights", weights)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, MixingMatrix) and self._digest == other._digest
+        return type(self) is type(other) and self._digest == other._digest
 
     def __hash__(self) -> int:
         return hash(self._digest)
@@ -64,7 +68,7 @@ class MixingMatrix:
         return found.digest()
 
     def __repr__(self) -> str:
-        return f"MixingMatrix({self.nodes} nodes, {self.messages} messages a round)"
+        return f"{type(self).__name__}({self.nodes} nodes, {self.messages} messages a round)"
 
     @property
     def nodes(self) -> int:
@@ -210,9 +214,9 @@ class MixingMatrix:
         values = np.concatenate([carried, carried, own])
         return MixingMatrix(sparse.coo_array((values, places), shape=self.weights.shape))
 
-    def lazy(self) -> MixingMatrix:
+    def lazy(self: MatrixT) -> MatrixT:
         """Return (I + A) / 2: each node keeps at least half; the graph is never periodic."""
-        return MixingMatrix((sparse.eye_array(self.nodes) + self.weights) / 2)
+        return type(self)((sparse.eye_array(self.nodes) + self.weights) / 2)
 
     @cached_property
     def _upper(self) -> sparse.coo_array:
@@ -252,10 +256,11 @@ def _canonical(value: Any) -> sparse.csr_array:
     return weights
 
 
-def _doubly_stochastic(weights: sparse.csr_array) -> None:
+def _check_sums(weights: sparse.csr_array, of: tuple[str, ...]) -> None:
     nodes = weights.shape[0]
     rows = np.repeat(np.arange(nodes), np.diff(weights.indptr))
-    for name, index in (("row", rows), ("column", weights.indices)):
+    for name in of:
+        index = rows if name == "row" else weights.indices
         sums = np.bincount(index, weights.data, minlength=nodes)
         wrong = np.flatnonzero(np.abs(sums - 1) > SUM_TOLERANCE)
         if len(wrong):

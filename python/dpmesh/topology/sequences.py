@@ -106,8 +106,8 @@ def _kept(base: Topology, keep: float, key: Key, round: int) -> MixingMatrix:
 
 def _shuffled(base: Topology, key: Key, round: int) -> MixingMatrix:
     order = public_generator(key, Use.SHUFFLING, round).permutation(base.nodes)
-    weights = base.matrix(round).weights
-    return MixingMatrix(weights[order][:, order])
+    matrix = base.matrix(round)
+    return type(matrix)(matrix.weights[order][:, order])
 
 
 def _in_turn(matrices: tuple[MixingMatrix, ...], round: int) -> MixingMatrix:

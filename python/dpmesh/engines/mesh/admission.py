@@ -10,7 +10,6 @@ import numpy as np
 from dpmesh.algorithms import (
     CrossSiloSGD,
     GradientDescent,
-    Muffliato,
     OnlineLearning,
     QuantizedGossip,
     WithoutReplacement,
@@ -29,7 +28,6 @@ from dpmesh.topology import Topology
 PROVED = (
     CrossSiloSGD,
     GradientDescent,
-    Muffliato,
     OnlineLearning,
     QuantizedGossip,
     WithReplacement,

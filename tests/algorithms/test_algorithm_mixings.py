@@ -21,7 +21,7 @@ def run(algorithm: dm.GradientDescent) -> dm.Run:
 
 def test_one_mixing_is_gradient_descent() -> None:
     one, plain = (
-        run(dm.Muffliato(records=RECORDS, noise_multiplier=2.0, mixings=1)),
+        run(dm.GradientDescent(records=RECORDS, noise_multiplier=2.0, mixings=1)),
         run(dm.GradientDescent(records=RECORDS, noise_multiplier=2.0)),
     )
     np.testing.assert_array_equal(one.parameters, plain.parameters)
@@ -30,7 +30,7 @@ def test_one_mixing_is_gradient_descent() -> None:
 
 def test_it_is_gradient_descent_on_the_power_of_the_network_and_costs_the_same() -> None:
     """Against a loop over nodes that mixes with W^3 at once."""
-    mixed = run(dm.Muffliato(records=RECORDS, noise_multiplier=2.0, mixings=3))
+    mixed = run(dm.GradientDescent(records=RECORDS, noise_multiplier=2.0, mixings=3))
     weights = np.linalg.matrix_power(RING.matrix(0).weights.toarray(), 3)
     power = dm.topology.Static(dm.topology.MixingMatrix(weights))
     at_once = dm.simulate(
@@ -49,19 +49,24 @@ def test_it_is_gradient_descent_on_the_power_of_the_network_and_costs_the_same()
 def test_every_mixing_is_traffic() -> None:
     plain, mixed = (
         run(dm.GradientDescent(records=RECORDS, noise_multiplier=2.0)),
-        run(dm.Muffliato(records=RECORDS, noise_multiplier=2.0, mixings=4)),
+        run(dm.GradientDescent(records=RECORDS, noise_multiplier=2.0, mixings=4)),
     )
     assert mixed.traffic.messages == 4 * plain.traffic.messages
     assert mixed.traffic.bits == 4 * plain.traffic.bits
 
 
 def test_audits_find_nothing() -> None:
-    algorithm = dm.Muffliato(records=4, noise_multiplier=1.5)
+    algorithm = dm.GradientDescent(records=4, noise_multiplier=1.5, mixings=3)
     layers = worst_cases.gradient_descent(algorithm, canaries=200)
     for result in audit_layers(*layers, runs=300, confidence=0.999, key=dm.Key.seeded(5)):
         assert not result.violated, str(result)
 
 
+def test_its_old_name_says_what_to_write() -> None:
+    with pytest.raises(AttributeError, match=r"write dm.GradientDescent\(.., mixings=3\)"):
+        dm.Muffliato  # noqa: B018
+
+
 def test_no_mixing_is_refused() -> None:
     with pytest.raises(ValueError, match=r"mixings: wanted an integer of at least 1, got 0"):
-        dm.Muffliato(records=RECORDS, noise_multiplier=2.0, mixings=0)
+        dm.GradientDescent(records=RECORDS, noise_multiplier=2.0, mixings=0)

@@ -1,0 +1,198 @@
+"""What gradient descent by gossip, by push-sum and with gradient tracking have in common.
+
+Each takes the mean of clipped gradients of a node's records once in a round, and mixes messages
+that hold noise for it. Parameters, sensitivity and releases are the same.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from functools import cached_property
+from math import sqrt
+from typing import TYPE_CHECKING, ClassVar, Generic
+
+import numpy as np
+import numpy.typing as npt
+
+from dpmesh._ragged import Ragged
+from dpmesh._validate import as_python_numbers, fail, integer, positive
+from dpmesh.algorithms.base import (
+    Algorithm,
+    Message,
+    Relay,
+    StateT,
+    initial_parameters,
+    require_problem,
+)
+from dpmesh.algorithms.gradients import check_batches, check_records
+from dpmesh.keys import Key
+from dpmesh.privacy.mechanisms import Gaussian, Mechanism, NoNoise
+from dpmesh.privacy.releases import Release
+from dpmesh.privacy.rows import CorrelatedRow, check_strategy
+from dpmesh.privacy.sensitivity import Sensitivity
+from dpmesh.privacy.types import Floats, Released, Sensitive
+from dpmesh.problems import LinearProblem
+from dpmesh.schedules import Schedule, keep_schedules
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from dpmesh.privacy.correlated import CorrelatedGaussian, CorrelatedStrategy
+
+
+@dataclass(frozen=True, kw_only=True)
+class Descent(Algorithm[StateT, LinearProblem], Generic[StateT]):
+    """Gradient descent of all nodes, each on all of its records or on batches in turn.
+
+    Parameters
+    ----------
+    records
+        The smallest number of records at any node, which is public.
+    noise_multiplier
+        Standard deviation of the noise over the sensitivity; None runs without noise, for
+        comparison.
+    step_size
+        alpha for t = 1, 2, ...
+    clipping_norm
+        L, the largest norm of a record's gradient.
+    batches
+        Into how many batches a node's first `records` records are split, in their order; a round
+        takes the gradient of the next one, and the first one follows the last. 1 takes all records
+        in every round.
+    copies
+        The most nodes that hold the same record. Each of them adds noise of its own, so the run
+        costs as much as `copies` runs on it.
+    noise
+        `correlated.BetweenPartners` of `dpmesh.privacy`, or with several batches also
+        `correlated.InTime` and `correlated.Both`; None for independent noise.
+    mixings
+        k, how often the messages of a round travel over the network; traffic grows with it. None
+        stands for the number that `noise` was made for, and for 1 without it.
+    """
+
+    travels = "gossip"
+
+    first_use: ClassVar[int] = 1
+    """The first round whose release depends on the data."""
+
+    records: int
+    noise_multiplier: float | None
+    step_size: float | Schedule = 1.0
+    clipping_norm: float = 1.0
+    batches: int = 1
+    copies: int = 1
+    noise: CorrelatedStrategy | None = None
+    mixings: int | None = None
+
+    def __post_init__(self) -> None:
+        as_python_numbers(self)
+        integer("records", self.records, at_least=1)
+        if self.noise_multiplier is not None:
+            positive("noise_multiplier", self.noise_multiplier)
+        keep_schedules(self, "step_size")
+        positive("clipping_norm", self.clipping_norm)
+        integer("batches", self.batches, at_least=1, below=self.records + 1)
+        integer("copies", self.copies, at_least=1)
+        if self.mixings is not None:
+            integer("mixings", self.mixings, at_least=1)
+        if self.noise is not None:
+            if self.exchanges != self.noise.mixings:
+                fail("noise", f"noise made for mixings={self.mixings}", f"{self.noise.mixings}")
+            if self.copies > 1:
+                fail(
+                    "copies", "1 with correlated noise, which is for distinct records", self.copies
+                )
+            check_strategy(self.noise, self)
+            if self.noise.correlates_time and self.batches == 1:
+                wanted = (
+                    "correlated.BetweenPartners(..), or several batches: noise that is correlated "
+                    "in time buys nothing where every round uses all records (Theorem 2)"
+                )
+                fail("noise", wanted, self.noise)
+
+    @cached_property
+    def mechanism(self) -> Mechanism:
+        """Gaussian noise."""
+        return NoNoise() if self.noise_multiplier is None else Gaussian(self.noise_multiplier)
+
+    @abstractmethod
+    def sensitivity(self, t: int) -> Sensitivity:
+        """Return S: how far a record moves the release of round t, given all earlier ones."""
+
+    def noisy(self, t: int) -> Release:
+        """Return the release of round t that depends on the data: a batch of it, if there are."""
+        use = t - self.first_use
+        if use < 0:
+            return Release(t, NoNoise(), self.sensitivity(t))
+        joint, batch = self._joint, use % self.batches if self.batches > 1 else None
+        mechanism = self.mechanism if joint is None else CorrelatedRow.of(joint, use)
+        return Release(t, mechanism, self.sensitivity(t), batch=batch)
+
+    @property
+    def mean_gradient_moves(self) -> float:
+        """How far a record moves the mean gradient of a round, 2 L / records, if it is in it."""
+        return 2 * self.clipping_norm / (self.records // self.batches)
+
+    @cached_property
+    def _joint(self) -> CorrelatedGaussian | None:
+        """The noise of all rounds together; None if it is independent."""
+        if self.noise is None or self.noise_multiplier is None:
+            return None
+        first = self.first_use
+        bounds = [self.sensitivity(t).bound for t in range(first, first + self.noise.rows)]
+        uses = -(-len(bounds) // self.batches)
+        return self.noise.release(
+            self.noise_multiplier / sqrt(uses), bounds, uses=uses, separation=self.batches
+        )
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """Whom partners who share noise trust."""
+        return () if self.noise is None else self.noise.assumptions
+
+    @property
+    def exchanges(self) -> int:
+        """Number of mixings."""
+        return self.mixings or (1 if self.noise is None else self.noise.mixings)
+
+    def mixed(self, message: Message) -> Generator[Message | Relay, Released, Released]:
+        """Send a message, and mix it as often as `mixings` says; return what arrived."""
+        b = yield message
+        for _ in range(1, self.exchanges):
+            b = yield Relay()
+        return b
+
+    def start(self, problem: LinearProblem, key: Key) -> Floats:
+        """Return the models before round 0: 0, but for a problem of one's own.
+
+        Raises
+        ------
+        ValueError
+            If a node has too few records, or the problem lacks what a round calls.
+        """
+        require_problem(self, problem, "records_of", "initial", "gradient", "objective")
+        if problem.records.min() < self.records:
+            raise ValueError(
+                f"records is {self.records}, but the smallest node has only "
+                f"{problem.records.min()} records"
+            )
+        if self.batches > 1:
+            require_problem(self, problem, "batch")
+            check_batches(problem)
+        x = initial_parameters(problem, key, problem.nodes)
+        check_records(problem, x, self.clipping_norm)
+        return x
+
+    def losses(
+        self, state: StateT, t: int, problem: LinearProblem, key: Key
+    ) -> npt.NDArray[np.float64]:
+        """Return each node's loss at its own model, on the records that the round uses."""
+        return problem.objective(Sensitive(self.parameters(state)), self.records_of(t, problem))
+
+    def records_of(self, t: int, problem: LinearProblem) -> Ragged:
+        """Return the records that round t uses."""
+        if self.batches == 1:
+            return problem.everything
+        used = problem.batch(t % self.batches, self.records // self.batches)
+        return np.arange(len(used) + 1) * used.shape[1], used.reshape(-1)

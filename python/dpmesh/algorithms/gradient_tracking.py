@@ -1,0 +1,113 @@
+"""Private gradient tracking: each node follows the gradient of all nodes, not its own.
+
+Where nodes hold different records, gossip with a constant step ends away from the optimum: each
+node pulls towards its own. Gradient tracking (Nedić, Olshevsky and Shi, "Achieving Geometric
+Convergence for Distributed Optimization over Time-Varying Graphs", 2017, Algorithm 1) mixes a
+tracker y beside the model, whose mean over the nodes is the mean of their last gradients:
+
+    h_t     = g(x_t) + n_t,   n_t ~ N(0, (z S)^2)
+    y_t     = c_t + h_t - h_(t-1),   y_0 = h_0
+    x_(t+1) = A (x_t - alpha y_t),   c_(t+1) = A y_t
+
+Noise is added to a gradient when it is taken, and leaves the tracker with it when the next one
+comes. Noise of its own on each message of the tracker would stay in it for ever: the mean of the
+trackers would be a random walk. What travels is then a function of noisy gradients alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from dpmesh.algorithms.base import Message, Round
+from dpmesh.algorithms.descent import Descent
+from dpmesh.algorithms.gradients import gradient_of
+from dpmesh.keys import Key
+from dpmesh.privacy.mechanisms import NoNoise
+from dpmesh.privacy.releases import Release
+from dpmesh.privacy.sensitivity import Sensitivity
+from dpmesh.privacy.types import Floats, Released, Sensitive
+from dpmesh.problems import LinearProblem
+from dpmesh.schedules import at
+
+_OF_RELEASES = Sensitivity(0.0, "l2", "trackers and models follow from noisy gradients alone")
+
+
+@dataclass(frozen=True)
+class TrackingState:
+    """What the nodes have before a round, shapes (nodes, dim): all of it follows from releases.
+
+    Parameters
+    ----------
+    x
+        Models x_t.
+    tracker
+        Mixed trackers c_t.
+    gradient
+        The last noisy gradients h_(t-1).
+    """
+
+    x: Released
+    tracker: Released
+    gradient: Released
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradientTracking(Descent[TrackingState]):
+    """Private gradient tracking over networks of doubly stochastic matrices.
+
+    Parameters
+    ----------
+    records, noise_multiplier, step_size, clipping_norm, batches, copies, noise, mixings
+        As in `GradientDescent`.
+
+    Guarantee
+    ---------
+    All noisy gradients of T rounds are mu-Gaussian-DP with mu = sqrt(k) / `noise_multiplier`, where
+    k = ceil(T / `batches`) rounds use a record, for replacing one record of one node: the point at
+    which a gradient is taken is a function of earlier noisy gradients, and given these a record
+    moves the mean of clipped gradients by at most 2 L / (records // batches). Trackers, messages
+    and models are functions of noisy gradients and of the public network, so that the guarantee
+    covers them as well, against everybody.
+    """
+
+    first_use: ClassVar[int] = 0
+    parameters_are_released = True
+
+    def sensitivity(self, t: int) -> Sensitivity:
+        """Return S: how far a record moves the mean gradient of round t, given earlier ones."""
+        reason = "2 L / records, one clipped gradient replaced"
+        return Sensitivity(self.mean_gradient_moves, "l2", reason)
+
+    def release_of(self, t: int) -> tuple[Release, Release]:
+        """Return the noisy gradients h_t, and the messages, which follow from these alone."""
+        return self.noisy(t), Release(t, NoNoise(), _OF_RELEASES)
+
+    def init(self, problem: LinearProblem, key: Key) -> TrackingState:
+        """Start all nodes at the problem's `initial`, with trackers of 0."""
+        x = self.start(problem, key)
+        return TrackingState(*(Released(each) for each in (x, np.zeros_like(x), np.zeros_like(x))))
+
+    def round(
+        self, state: TrackingState, t: int, problem: LinearProblem, key: Key
+    ) -> Round[TrackingState]:
+        """Take noisy gradients, put them into the trackers, and mix trackers and models."""
+        noisy, of_releases = self.release_of(t)
+        used, L = self.records_of(t, problem), self.clipping_norm
+        g = gradient_of(problem, state.x, used, clipping_norm=L)
+        h = yield Message(Sensitive(g), noisy, travels=False)
+        y = state.tracker + (h - state.gradient)
+        stepped = state.x - np.asarray(at(self.step_size, t + 1), y.dtype) * y
+        both = Sensitive(np.concatenate([stepped, y], axis=1))
+        x, tracker = np.split((yield from self.mixed(Message(both, of_releases))), 2, axis=1)
+        return TrackingState(Released(x), Released(tracker), h)
+
+    def published(self, state: TrackingState, received: Released | None) -> Released | None:
+        """Return the mixed models; None before the first message."""
+        return None if received is None else state.x
+
+    def parameters(self, state: TrackingState) -> Floats:
+        """Return the mixed models."""
+        return state.x

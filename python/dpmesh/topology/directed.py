@@ -1,0 +1,135 @@
+"""Directed networks: a node knows to whom it sends, and splits its message among them.
+
+They serve algorithms that correct for it, such as `PushSum`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
+from functools import cached_property, partial
+
+import networkx as nx
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+from scipy.sparse.csgraph import connected_components
+from scipy.sparse.linalg import eigs
+
+from dpmesh._validate import fail, instance, integer
+from dpmesh.keys import A_KEY, Key
+from dpmesh.topology._random import Use, public_generator
+from dpmesh.topology.matrix import MixingMatrix
+from dpmesh.topology.topology import Static, Varying
+
+FEW = 300
+"""Nodes up to which all eigenvalues of a matrix are computed."""
+
+
+@dataclass(frozen=True, eq=False)
+class PushMatrix(MixingMatrix):
+    """A matrix P whose columns sum to 1: node j sends the share P[i, j] of its message to node i.
+
+    Rows need not sum to 1, so that mixing keeps the sum over the nodes and no node's mean.
+
+    Parameters
+    ----------
+    weights
+        As of a `MixingMatrix`.
+
+    Raises
+    ------
+    ValueError
+        As of a `MixingMatrix`, but for the sums of rows.
+    """
+
+    sums_to_one = ("column",)
+
+    @cached_property
+    def components(self) -> int:
+        """Number of groups of nodes whose messages reach each other, through others if need be."""
+        found = connected_components(self.weights, connection="strong", return_labels=False)
+        return int(found)
+
+    @cached_property
+    def spectral_gap(self) -> float:
+        """1 minus the second largest modulus of an eigenvalue of P, between 0 and 1.
+
+        A round multiplies the distance of push-sum's ratios from the mean by 1 - gap, in the long
+        run. A single node has the gap 1.
+        """
+        if self.nodes == 1:
+            return 1.0
+        if self.nodes <= FEW:
+            values = np.linalg.eigvals(self.weights.toarray())
+        else:
+            values = eigs(self.weights, k=2, tol=1e-4, return_eigenvectors=False)
+        return max(0.0, 1 - float(np.sort(np.abs(values))[-2]))
+
+
+def directed(
+    graph: nx.DiGraph,
+    *,
+    nodelist: Iterable[Hashable] | None = None,
+    description: str = "given directed graph",
+) -> Static:
+    """Return the topology of a directed graph, each node of which splits its message evenly.
+
+    Parameters
+    ----------
+    graph
+        An edge (j, i) says that j sends to i. Self-loops, parallel edges and attributes are
+        ignored: each node keeps as much as it sends to each other one.
+    nodelist
+        The graph's nodes in the order of the topology's; by default as in ``graph.nodes``.
+    description
+        The name in reports.
+
+    Raises
+    ------
+    ValueError
+        If the graph is not directed, or messages of a node never reach all others.
+    """
+    if not isinstance(graph, nx.DiGraph) or not len(graph):
+        fail("graph", "a directed networkx graph of at least 1 node", type(graph).__name__)
+    order = None if nodelist is None else [*nodelist]
+    sends = nx.to_scipy_sparse_array(graph, order, weight=None, format="coo")
+    return Static(_pushed(sends.col, sends.row, len(graph)), description)
+
+
+def random_directed(nodes: int, degree: int, *, key: Key) -> Varying:
+    """Each node sends to `degree` others, drawn anew in each round.
+
+    Raises
+    ------
+    ValueError
+        If `nodes` is below 2, `degree` is not in 1, .., nodes - 1, or `key` is not a key.
+    """
+    nodes = integer("nodes", nodes, at_least=2)
+    degree = integer("degree", degree, at_least=1, below=nodes)
+    instance("key", key, A_KEY, Key)
+    description = f"{nodes} nodes, each of which sends to {degree} others at random"
+    return Varying(nodes, partial(_drawn, nodes, degree, key), description)
+
+
+def _drawn(nodes: int, degree: int, key: Key, round: int) -> PushMatrix:
+    """Draw a subset of `degree` others of each node uniformly (Floyd's algorithm)."""
+    source = public_generator(key, Use.DIRECTED, round)
+    ahead = np.full((nodes, degree), -1)
+    for place, last in enumerate(range(nodes - 1 - degree, nodes - 1)):
+        drawn = source.integers(last + 1, size=nodes)
+        again = (ahead == drawn[:, np.newaxis]).any(axis=1)
+        ahead[:, place] = np.where(again, last, drawn)
+    sender = np.repeat(np.arange(nodes), degree)
+    return _pushed((sender + 1 + ahead.ravel()) % nodes, sender, nodes)
+
+
+def _pushed(
+    receivers: npt.NDArray[np.integer], senders: npt.NDArray[np.integer], nodes: int
+) -> PushMatrix:
+    """Return the matrix in which each node splits its message evenly, itself included."""
+    own = np.arange(nodes)
+    others = receivers != senders
+    ends = np.concatenate([receivers[others], own]), np.concatenate([senders[others], own])
+    shares = 1 / np.bincount(ends[1], minlength=nodes)
+    return PushMatrix(sparse.coo_array((shares[ends[1]], ends), shape=(nodes, nodes)))
