@@ -226,6 +226,11 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
         return "record"
 
     @property
+    def run_length(self) -> int | None:
+        """Rounds of a run, where the parameters fix them; of one node, if nodes take turns."""
+        return getattr(self, "rounds", None)
+
+    @property
     def assumptions(self) -> tuple[str, ...]:
         """What the guarantee rests on and this package cannot check, in words."""
         return ()

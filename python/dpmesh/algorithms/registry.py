@@ -45,6 +45,10 @@ class Entry:
         Its function in `dpmesh.privacy.audit.worst_cases`.
     options
         Arguments of that function.
+    asked
+        The parameters on which the cost depends, which `dpmesh privacy` asks for; empty for all.
+    public
+        Values of others that have no default, or other defaults of those.
     """
 
     name: str
@@ -53,6 +57,8 @@ class Entry:
     audited: AnyAlgorithm | None = None
     worst_case: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
+    asked: tuple[str, ...] = ()
+    public: Mapping[str, Any] = field(default_factory=dict)
 
 
 NODES, RECORDS, DIM, ROUNDS = 4, 12, 3, 5
@@ -64,6 +70,10 @@ REGISTRY = (
         kind=CrossSiloSGD,
         example=CrossSiloSGD(
             dim=DIM, sites=NODES, records=NODES * RECORDS, rounds=ROUNDS, noise_multiplier=2.0
+        ),
+        asked=(
+            *("sites", "records", "dim", "rounds", "colluding", "dropouts"),
+            *("sampling_rate", "neighboring_relation"),
         ),
     ),
     Entry(
@@ -80,6 +90,8 @@ REGISTRY = (
             clients=2, sampling_rate=0.5, clipping_norm=1.0, noise_multiplier=1.0, local_steps=1
         ),
         worst_case="federated",
+        asked=("clients", "sampling_rate", "sampling", "clipping_norm", "arrival_rate", "grid"),
+        public={"local_steps": 1, "clipping_norm": 1.0},
     ),
     Entry(
         name="gradient-descent",
@@ -87,6 +99,7 @@ REGISTRY = (
         example=GradientDescent(records=RECORDS, noise_multiplier=2.0),
         audited=GradientDescent(records=4, noise_multiplier=1.5),
         worst_case="gradient_descent",
+        asked=("records", "step_size", "clipping_norm", "batches", "copies"),
     ),
     Entry(
         name="gradient-tracking",
@@ -94,6 +107,7 @@ REGISTRY = (
         example=GradientTracking(records=RECORDS, noise_multiplier=2.0),
         audited=GradientTracking(records=4, noise_multiplier=1.5),
         worst_case="gradient_descent",
+        asked=("records", "step_size", "clipping_norm", "batches", "copies"),
     ),
     Entry(
         name="online",
@@ -101,6 +115,7 @@ REGISTRY = (
         example=OnlineLearning(epsilon=2.0),
         audited=OnlineLearning(epsilon=1.0),
         worst_case="online",
+        asked=("step_size", "clipping_norm", "batch_size", "norm", "copies"),
     ),
     Entry(
         name="push-sum",
@@ -108,6 +123,7 @@ REGISTRY = (
         example=PushSum(records=RECORDS, noise_multiplier=2.0),
         audited=PushSum(records=4, noise_multiplier=1.5),
         worst_case="gradient_descent",
+        asked=("records", "step_size", "clipping_norm", "batches", "copies"),
     ),
     Entry(
         name="quantized",
@@ -128,6 +144,11 @@ REGISTRY = (
         ),
         worst_case="quantized",
         options={"rounds": 6},
+        asked=(
+            *("step_size", "consensus_step_size", "sample_size", "clipping_norm"),
+            *("mode", "smoothness"),
+        ),
+        public={"compressor": None},
     ),
     Entry(
         name="secure-gossip",
@@ -146,6 +167,8 @@ REGISTRY = (
             nodes=1, records=2, noise_multiplier=1.0, batch_size=1, step_size=0.01
         ),
         worst_case="with_replacement",
+        asked=("records", "models", "batch_size", "visits", "copies"),
+        public={"nodes": 1},
     ),
     Entry(
         name="without-replacement",
@@ -159,5 +182,6 @@ REGISTRY = (
             radius=1.0,
         ),
         worst_case="without_replacement",
+        asked=("models", "batch_size", "copies"),
     ),
 )

@@ -118,6 +118,11 @@ class WithReplacement(Algorithm[WithReplacementState, LinearProblem]):
             positive("clipping_norm", self.clipping_norm)
 
     @property
+    def run_length(self) -> int:
+        """Turns of a node."""
+        return self.turns_of_a_node
+
+    @property
     def turns_of_a_node(self) -> int:
         """Number of rounds until a node has visited its records `visits` times on average."""
         return self.visits * self.records // self.batch_size

@@ -85,7 +85,7 @@ def seat_of(text: str, *, nodes: int, network: str, seed: int) -> Any:
     """Return the view on a network that the options describe."""
     from dpmesh.privacy import views
 
-    graph: dict[str, Any] = {"topology": _network(network, nodes, seed)}
+    graph: dict[str, Any] = {"topology": network_named(network, nodes, seed)}
     if text == "one":
         return views.OneNode(**graph)
     if text == "last":
@@ -101,7 +101,8 @@ def seat_of(text: str, *, nodes: int, network: str, seed: int) -> Any:
     return views.Coalition(nodes=members, **graph)
 
 
-def _network(name: str, nodes: int, seed: int) -> Topology:
+def network_named(name: str, nodes: int, seed: int) -> Topology:
+    """Return a network by its name."""
     key = dm.Key.seeded(seed)
     makers: dict[str, Any] = {
         "meetings": lambda: dm.topology.meetings(nodes, key=key),
