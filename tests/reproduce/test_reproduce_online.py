@@ -12,8 +12,8 @@ from scipy import sparse
 
 import dpmesh as dm
 from dpmesh.bounds.online import Mixing
-from dpmesh.reproduce import online, online_delay, online_mechanisms, online_runs, online_table
-from dpmesh.reproduce._scaffold import with_spread
+from dpmesh.reproduce import online, online_delay, online_runs
+from dpmesh.reproduce._scaffold import Row, with_spread
 from dpmesh.reproduce.online_runs import Copies, Source, changing_graph
 
 AT = (5, 10)
@@ -42,7 +42,7 @@ SMALL = (
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch) -> None:
-    for module in (online, online_delay, online_table, online_mechanisms):
+    for module in (online, online_delay):
         monkeypatch.setattr(module, "SOURCES", SMALL)
 
 
@@ -51,7 +51,7 @@ def read(path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-@pytest.mark.parametrize("run", [online.figure1, online.figure2, online_mechanisms.mechanisms])
+@pytest.mark.parametrize("run", [online.figure1, online.figure2, online.mechanisms])
 def test_what_is_missing_is_told_before_the_first_run(run, tmp_path, monkeypatch) -> None:
     """RCV1 comes second: it was looked for when the runs on synthetic data were over."""
 
@@ -60,7 +60,6 @@ def test_what_is_missing_is_told_before_the_first_run(run, tmp_path, monkeypatch
 
     sources = (SMALL[0], replace(SMALL[1], load=missing))
     monkeypatch.setattr(online, "SOURCES", sources)
-    monkeypatch.setattr(online_mechanisms, "SOURCES", sources)
     reported: list[str] = []
     with pytest.raises(FileNotFoundError, match="rcv1"):
         run(tmp_path, seeds=1, progress=reported.append)
@@ -85,31 +84,30 @@ def test_figure1_has_all_curves(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("seeds", [1, 2])
-def test_a_verdict_on_one_run_speaks_of_no_interval(seeds, tmp_path) -> None:
+def test_a_verdict_on_one_run_finds_nothing(seeds, tmp_path) -> None:
     _, text, _ = online.figure1(tmp_path, seeds=seeds, progress=lambda line: None)
     verdicts = [line for line in text.read_text().splitlines() if ": less regret for" in line]
     assert len(verdicts) == 4
-    differ = [line for line in verdicts if "no difference" not in line]
-    assert all(("interval" in line) == (seeds > 1) for line in differ)
+    rcv1 = [line for line in verdicts if "rcv1" in line]  # one run a seed
+    assert all(("not known from one run each" in line) == (seeds == 1) for line in rcv1)
 
 
 def test_a_verdict_does_not_rest_on_the_fifth_digit() -> None:
     """As at epsilon 0.1, where noise leaves the regret of the zero predictor at any size."""
 
-    def panel(*regrets: float) -> list[tuple[str, list[list[online.Point]]]]:
-        setting = ("RCV1", "laplace", 0.1, 4, 1, 10)
-        return [
-            ("RCV1, epsilon 0.1", [[online.Point(*setting, r, 1e-6, 0, r, 2)] for r in regrets])
+    def verdict(*regrets: float) -> str:
+        setting = {"data": "RCV1", "mechanism": "paper", "epsilon": 0.1, "batch_size": 1}
+        rows: list[Row] = [
+            {**setting, "nodes": nodes, "regret": regret, "interval": 1e-6}
+            for nodes, regret in enumerate(regrets)
         ]
+        (line,) = online.verdicts({"RCV1": ("nodes", rows)})
+        return line
 
-    (alike,) = online._verdicts(panel(0.93442, 0.93441, 0.93440))
-    assert "no difference" in alike
-    (some,) = online._verdicts(panel(0.8, 0.93441, 0.93440))
-    assert some.endswith(
-        "so it is, with intervals apart; 1 of 2 steps change it by less than 0.001"
-    )
-    (opposite,) = online._verdicts(panel(0.9, 0.8))
-    assert "the other way round" in opposite
+    claim = "    RCV1: less regret for fewer nodes - of "
+    assert verdict(0.93442, 0.93441, 0.93440) == f"{claim}2 steps no difference in 2"
+    assert verdict(0.8, 0.9344, 0.93441) == f"{claim}2 steps so it is in 1, no difference in 1"
+    assert verdict(0.9, 0.8) == f"{claim}1 steps the other way round in 1"
 
 
 def test_figure2_has_both_batch_sizes(tmp_path) -> None:
@@ -125,7 +123,7 @@ def test_figure2_has_both_batch_sizes(tmp_path) -> None:
 
 
 def test_table1_stands_beside_the_papers(tmp_path) -> None:
-    table, text, figure = online_table.table1(tmp_path, seeds=2, progress=lambda line: None)
+    table, text, figure = online.table1(tmp_path, seeds=2, progress=lambda line: None)
     cells = read(table)
     assert len(cells) == 12
     assert [float(cell["paper"]) for cell in cells[:3]] == [82.51, 74.64, 65.72]
@@ -136,15 +134,13 @@ def test_table1_stands_beside_the_papers(tmp_path) -> None:
 
 
 def test_mechanisms_are_compared_at_the_same_epsilon(tmp_path) -> None:
-    table, text, figure = online_mechanisms.mechanisms(
-        tmp_path, seeds=2, progress=lambda line: None
-    )
+    table, text, figure = online.mechanisms(tmp_path, seeds=2, progress=lambda line: None)
     assert len(read(table)) == (3 + 4 + 3) * 4 * 2
     # 2 sqrt(2) sqrt(47236), 2 sqrt(2) 9, 7.4613: the noises at epsilon 1
     last = text.read_text().splitlines()[-1]
     assert last.split() == ["rcv1", "614.7", "614.7", "25.46", "7.461"]
     assert figure.stat().st_size > 10_000
-    for algorithm in online_mechanisms.rivals(dm.OnlineLearning(epsilon=0.3), "rcv1").values():
+    for algorithm in online.rivals(dm.OnlineLearning(epsilon=0.3), "rcv1").values():
         assert algorithm.plan(5).cost(1e-5).epsilon == pytest.approx(0.3, rel=1e-9)
 
 

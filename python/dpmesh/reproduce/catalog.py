@@ -146,13 +146,13 @@ REPRODUCTIONS = {
         quick={"checkpoints": 2},
     ),
     "online-mechanisms": Reproduction(
-        run="online_mechanisms:mechanisms",
+        run="online:mechanisms",
         shows="the paper's noise and better ones",
         data="rcv1",
         quick={"checkpoints": 2},
     ),
     "online-table1": Reproduction(
-        run="online_table:table1",
+        run="online:table1",
         shows="accuracy of a private SVM",
         data="rcv1",
         quick={"checkpoints": 2},

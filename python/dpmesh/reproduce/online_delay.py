@@ -7,20 +7,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from dpmesh.reproduce._output import Output, Progress
-from dpmesh.reproduce._scaffold import interval, with_spread
-from dpmesh.reproduce.online_runs import (
-    MOST_NODES,
-    SOURCES,
-    Copies,
-    Source,
-    label_axes,
-    name_of,
+from dpmesh.reproduce._figure import Panel, drawn, lines_of
+from dpmesh.reproduce._scaffold import (
+    Experiment,
+    Progress,
+    Row,
+    grid,
+    interval,
+    kinds,
     paragraph,
-    read,
+    pick,
+    with_spread,
 )
+from dpmesh.reproduce.online_runs import MOST_NODES, SOURCES, Copies, name_of, read
 from dpmesh.run import Network
 from dpmesh.schedules import InverseTime
 
@@ -59,83 +58,76 @@ FAILURES = (
 )
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """Average regret of the paper's algorithm on one failing network.
-
-    Parameters
-    ----------
-    failure, degree
-        What goes wrong, and how much: rounds, or the share of nodes that are offline.
-    epsilon
-        None for no noise.
-    regret, interval
-        Mean over runs and learners, for each example; half the width of its 95% interval.
-    worst_regret
-        Of the worst learner, mean over runs.
-    runs
-        Their number.
-    """
-
-    failure: str
-    degree: float
-    epsilon: float | None
-    regret: float
-    interval: float
-    worst_regret: float
-    runs: int
-
-
 def delay(
     folder: Path, *, seeds: int = 3, checkpoints: int | None = None, progress: Progress = print
 ) -> list[Path]:
-    """Regret against delay and absence: synthetic data, 64 nodes, epsilon 1 and no noise."""
+    """Regret against delay and absence: synthetic data, 64 nodes, epsilon 1 and no noise.
+
+    `degree` is in rounds, or the share of nodes that are offline. Regret is the mean over runs and
+    learners for each example, with half its 95% interval; `worst_regret` is the worst learner's.
+    """
     (source,) = read(SOURCES[:1], checkpoints)
     copies = Copies.of(source, seeds)
-    outcomes = []
-    for failure in FAILURES:
-        for epsilon in EPSILONS:
-            for degree in failure.degrees:
-                network = failure.network(degree)
-                scale = failure.step_factor(degree) / copies.source.strong_convexity
-                algorithm = replace(copies.algorithm(epsilon), step_size=InverseTime(scale=scale))
-                runs = copies.run(algorithm, network=network)
-                regret = runs.regret(copies.best)[:, :, -1]
-                mean, half, worst = regret.mean(), interval(regret.mean(axis=1)), regret.max(axis=1)
-                of = (failure.name, degree, epsilon)
-                outcomes.append(Outcome(*of, float(mean), half, float(worst.mean()), len(regret)))
-                progress(f"{failure.name} {degree:g}, epsilon {name_of(epsilon)}: {mean:.4f}")
-    output = Output(folder, "online-delay")
-    output.records(outcomes)
-    output.text(as_text(outcomes, copies.source))
-    output.figure(draw(outcomes))
-    return output.files
+    by_name = {failure.name: failure for failure in FAILURES}
+
+    def measured(cell: Row) -> Row:
+        failure, degree = by_name[cell["failure"]], cell["degree"]
+        scale = failure.step_factor(degree) / copies.source.strong_convexity
+        step_size = InverseTime(scale=scale)
+        algorithm = replace(copies.algorithm(cell["epsilon"]), step_size=step_size)
+        runs = copies.run(algorithm, network=failure.network(degree))
+        regret = runs.regret(copies.best)[:, :, -1]
+        worst = float(regret.max(axis=1).mean())
+        return {
+            "regret": float(regret.mean()),
+            "interval": interval(regret.mean(axis=1)),
+            "worst_regret": worst,
+            "runs": len(regret),
+        }
+
+    experiment = Experiment(folder, "online-delay", progress)
+    cells = [
+        {"failure": failure.name, "degree": degree, "epsilon": epsilon}
+        for failure in FAILURES
+        for epsilon in EPSILONS
+        for degree in failure.degrees
+    ]
+    experiment.measure(cells, measured, in_words)
+    return experiment.write(as_text, draw)
 
 
-def draw(outcomes: list[Outcome]) -> Figure:
+def in_words(row: Row) -> str:
+    """Return one cell as a line."""
+    return (
+        f"{row['failure']} {row['degree']:g}, epsilon {name_of(row['epsilon'])}: "
+        f"{with_spread(row['regret'], row['interval'], 4)}"
+    )
+
+
+def draw(rows: list[Row]) -> Figure:
     """Draw regret over the degree of each failure; needs the extra ``plots``."""
-    from matplotlib.figure import Figure
+    panels = []
+    for failure in kinds(rows, "failure"):
+        lines = lines_of(
+            pick(rows, failure=failure),
+            by="epsilon",
+            x="degree",
+            y="regret",
+            spread="interval",
+            name=lambda epsilon: f"epsilon {name_of(epsilon)}",
+        )
+        x = "share" if "share" in failure else "rounds"
+        panels.append(Panel(title=failure, x=x, y="average regret", log="y", lines=lines))
+    return drawn(panels, columns=2)
 
-    figure = Figure(figsize=(9, 7), layout="constrained")
-    for ax, failure in zip(figure.subplots(2, 2).ravel(), FAILURES, strict=True):
-        for epsilon in EPSILONS:
-            line = _line(outcomes, failure, epsilon)
-            x, y = [o.degree for o in line], np.array([o.regret for o in line])
-            width = np.array([o.interval for o in line])
-            ax.plot(x, y, marker="o", markersize=3, label=f"epsilon {name_of(epsilon)}")
-            ax.fill_between(x, y - width, y + width, alpha=0.25)
-        label_axes(ax, failure.name, "share" if "share" in failure.name else "rounds")
-        ax.set(xscale="linear", yscale="log")
-    return figure
 
-
-def as_text(outcomes: list[Outcome], source: Source) -> str:
+def as_text(rows: list[Row]) -> str:
     """Return all regrets as one table per failure."""
     text = (
-        f"Average regret for each example after {source.at[-1]} rounds, mean of {outcomes[0].runs} "
-        f"runs +- 95% interval; {MOST_NODES} nodes, synthetic data, batch size 1. The paper leaves "
-        "delay for later. A node mixes the newest message that it has of each neighbour and its "
-        "own of this round; one that is offline, in stretches of "
+        f"Average regret for each example after {SOURCES[0].at[-1]} rounds, mean of "
+        f"{rows[0]['runs']} runs +- 95% interval; {MOST_NODES} nodes, synthetic data, batch size "
+        "1. The paper leaves delay for later. A node mixes the newest message that it has of each "
+        "neighbour and its own of this round; one that is offline, in stretches of "
         f"{OUTAGE_ROUNDS} rounds, learns alone. Late messages are broadcasts of earlier rounds: "
         "privacy is as without delay. Why delay costs regret: neighbours pull a node back to where "
         "they were d rounds ago, so that the mean moves as if steps were shorter by the factor "
@@ -143,15 +135,16 @@ def as_text(outcomes: list[Outcome], source: Source) -> str:
         "regret without privacy goes away."
     )
     lines = [paragraph(text)]
-    for failure in FAILURES:
-        columns = "".join(f"{f'epsilon {name_of(epsilon)}':>22}" for epsilon in EPSILONS)
-        lines += ["", f"{failure.name:<24}{columns}"]
-        both = [_line(outcomes, failure, epsilon) for epsilon in EPSILONS]
-        for row in zip(*both, strict=True):
-            cells = "".join(f"{with_spread(o.regret, o.interval, 4):>22}" for o in row)
-            lines.append(f"{row[0].degree:<24g}{cells}")
+    for failure in kinds(rows, "failure"):
+        table = grid(
+            pick(rows, failure=failure),
+            row="degree",
+            column="epsilon",
+            show=lambda row: with_spread(row["regret"], row["interval"], 4),
+            name=lambda degree: f"{degree:g}",
+            head=lambda epsilon: f"epsilon {name_of(epsilon)}",
+            corner=failure,
+            widths=(24, 22),
+        )
+        lines += ["", *table]
     return "\n".join(lines)
-
-
-def _line(outcomes: list[Outcome], failure: Failure, epsilon: float | None) -> list[Outcome]:
-    return [o for o in outcomes if (o.failure, o.epsilon) == (failure.name, epsilon)]

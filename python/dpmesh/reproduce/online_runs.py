@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from textwrap import fill
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -18,14 +16,10 @@ from dpmesh.algorithms.online import OnlineLearning
 from dpmesh.data import Dataset, rcv1
 from dpmesh.keys import Key, Purpose, generator
 from dpmesh.problems import LinearProblem
-from dpmesh.reproduce._output import Progress
-from dpmesh.reproduce._scaffold import interval, with_spread
+from dpmesh.reproduce._scaffold import Row, interval, with_spread
 from dpmesh.run import Network, RepeatedRuns, Repeats
 from dpmesh.schedules import InverseTime
 from dpmesh.topology import Topology, complete, cycle, random_regular, shuffled
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 Values = npt.NDArray[np.float64]
 
@@ -167,94 +161,60 @@ def changing_graph(nodes: int) -> Topology:
     return cycle([varying.matrix(t) for t in range(GRAPHS)])
 
 
-@dataclass(frozen=True)
-class Point:
-    """Average regret at one checkpoint of one setting.
+def measured(copies: Copies, cell: Row, algorithm: OnlineLearning) -> list[Row]:
+    """Run one setting and return its curve, a row for each checkpoint.
 
-    Parameters
-    ----------
-    data, mechanism, epsilon, nodes, batch_size
-        The setting; `epsilon` None is without noise.
-    examples
-        Used so far by all nodes together.
-    regret, interval
-        Mean over runs and learners, for each example; half the width of its 95% interval.
-    spread
-        Standard deviation between runs.
-    worst_regret
-        Of the worst learner, mean over runs.
-    runs
-        Their number.
+    `examples` are those used so far by all nodes together. `regret` is the mean over runs and
+    learners for each example, with half its 95% interval and the standard deviation between runs;
+    `worst_regret` is that of the worst learner. Where there are test records, `accuracy` is that of
+    the learners' own models at the end, and `released_accuracy` that of the last broadcasts, which
+    may be published; in percent, mean over nodes and runs.
     """
-
-    data: str
-    mechanism: str
-    epsilon: float | None
-    nodes: int
-    batch_size: int
-    examples: int
-    regret: float
-    interval: float
-    spread: float
-    worst_regret: float
-    runs: int
-
-
-def measure(
-    copies: Copies, algorithm: OnlineLearning, nodes: int, progress: Progress
-) -> list[Point]:
-    """Run one setting and return its curve."""
-    curve = points_of(copies, copies.run(algorithm, nodes), algorithm, "paper", nodes)
-    last = curve[-1]
-    regret = with_spread(last.regret, last.interval, 4)
-    progress(
-        f"{last.data:<10} epsilon {name_of(last.epsilon):<4} {nodes:>2} nodes  "
-        f"batch {last.batch_size}  regret {regret}"
-    )
-    return curve
-
-
-def points_of(
-    copies: Copies, runs: RepeatedRuns, algorithm: OnlineLearning, mechanism: str, nodes: int
-) -> list[Point]:
-    """Return the curve of finished runs."""
+    nodes = cell["nodes"]
+    runs = copies.run(algorithm, nodes)
     regret = runs.regret(copies.best)
     means, worst = regret.mean(axis=1), regret.max(axis=1).mean(axis=0)
-    setting = (copies.source.name, mechanism, algorithm.epsilon, nodes, algorithm.batch_size)
+    found = accuracies(copies.repeats[nodes].problem, runs)
     return [
-        Point(
-            *setting,
-            examples=count * MOST_NODES,
-            regret=float(means[:, k].mean()),
-            interval=interval(means[:, k]),
-            spread=float(means[:, k].std(ddof=1)) if len(means) > 1 else np.nan,
-            worst_regret=float(worst[k]),
-            runs=len(means),
-        )
+        {
+            "examples": count * MOST_NODES,
+            "regret": float(means[:, k].mean()),
+            "interval": interval(means[:, k]),
+            "spread": float(means[:, k].std(ddof=1)) if len(means) > 1 else np.nan,
+            "worst_regret": float(worst[k]),
+            "runs": len(means),
+            **found,
+        }
         for k, count in enumerate(copies.source.at)
     ]
 
 
-def accuracies(problem: LinearProblem, models: npt.NDArray[np.floating]) -> Values:
-    """Mean accuracy of the nodes' models in each run."""
-    return np.array([problem.accuracy(np.ascontiguousarray(run)).mean() for run in models])
+def accuracies(problem: LinearProblem, runs: RepeatedRuns) -> Row:
+    """Return accuracies in percent and their intervals over runs, if there are test records."""
+    found: Row = {}
+    for name, models in (("", runs.parameters), ("released_", runs.released)):
+        if problem.test is None:
+            found |= {f"{name}accuracy": None, f"{name}accuracy_interval": None}
+            continue
+        each = [problem.accuracy(np.ascontiguousarray(run)).mean() for run in models]
+        found[f"{name}accuracy"] = 100 * float(np.mean(each))
+        found[f"{name}accuracy_interval"] = interval(100 * np.array(each))
+    return found
 
 
-def paragraph(text: str) -> str:
-    """Return a text in lines of at most 100 characters."""
-    return fill(text, 100)
+def in_words(row: Row) -> str:
+    """Return the end of a curve as a line."""
+    regret = with_spread(row["regret"], row["interval"], 4)
+    return (
+        f"{row['data']:<10} {row['mechanism']:<9} epsilon {name_of(row['epsilon']):<5} "
+        f"{row['nodes']:>2} nodes  batch {row['batch_size']:<3} regret {regret}"
+    )
 
 
-def counted(seeds: int, sources: Iterable[Source]) -> str:
+def counted(rows: Iterable[Row]) -> str:
     """Return the numbers of runs in words."""
-    return " and ".join(f"{seeds * source.runs} runs ({source.name})" for source in sources)
-
-
-def label_axes(ax: Axes, title: str, x: str) -> None:
-    """Label axes of regret over something that grows by factors."""
-    ax.set(title=title, xlabel=x, ylabel="average regret", xscale="log")
-    ax.grid(alpha=0.3)
-    ax.legend(frameon=False)
+    runs = {row["data"]: row["runs"] for row in rows}
+    return " and ".join(f"{count} runs ({name})" for name, count in runs.items())
 
 
 def name_of(epsilon: float | None) -> str:
