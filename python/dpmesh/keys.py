@@ -66,6 +66,7 @@ class Purpose(IntEnum):
     CHECKPOINT = 12
     SHARED = 13
     PAIR = 14
+    ALLOCATION = 15
 
 
 def generator(key: Key, purpose: int, round: int = 0, node: int = 0) -> np.random.Generator:

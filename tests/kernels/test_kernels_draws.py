@@ -138,6 +138,25 @@ def test_all_orders_are_equally_likely() -> None:
         assert stats.chisquare(counts, counts.mean() * wrong).pvalue < FALSE_ALARM
 
 
+def test_integers_are_remainders_without_bias() -> None:
+    counts, nodes = [3, 0, 700, 5000], [9, 2, 5, 4]
+    drawn = kernels.integers(counts, 7, stream(), nodes=nodes)
+    rows = np.split(drawn, np.cumsum(counts)[:-1])
+    for node, count, row in zip(nodes, counts, rows, strict=True):
+        if count:
+            bits = (kernels.uniform((1, count), stream(), nodes=[node])[0] * 2**53).astype(int)
+            np.testing.assert_array_equal(row, bits % 7)
+    assert stats.chisquare(np.bincount(rows[3], minlength=7)).pvalue > FALSE_ALARM
+
+    below, count = 2**52 + 1, 600  # nearly every other number is drawn again
+    bits = (kernels.uniform(count * 40, stream()) * 2**53).astype(int).reshape(40, count)
+    first = (bits < below).argmax(axis=0)
+    assert first.max() > 4
+    expected = bits[first, np.arange(count)]
+    np.testing.assert_array_equal(kernels.integers([count], below, stream()), expected)
+    assert not kernels.integers([50], 1, stream()).any()
+
+
 def test_batches_end_with_their_pass() -> None:
     sizes, batches, batch_size = [7, 0, 1, 4, 6], [5, 0, 2, 1, 3], 3
     expected = [0]
@@ -168,6 +187,9 @@ def test_batches_end_with_their_pass() -> None:
         (lambda: kernels.sample([[3]], 1, stream()), "counts: wanted 1 axes, got shape"),
         (lambda: kernels.sample([3.0], 1, stream()), "counts: wanted an array of int8"),
         (lambda: kernels.sample([3], 0, stream()), "size: wanted an integer of at least 1, got 0"),
+        (lambda: kernels.integers([-1], 3, stream()), "counts: wanted integers of at least 0"),
+        (lambda: kernels.integers([1], 0, stream()), "below: wanted an integer of at least 1"),
+        (lambda: kernels.integers([1, 2], 3, stream(), nodes=[1]), "nodes: wanted 2 nodes, one"),
         (lambda: shuffled([0, 2], [[1]]), "lengths: wanted integers with 1 axes"),
         (lambda: shuffled([0, 2], [1, 1]), "lengths: wanted 1 elements, got 2"),
         (lambda: shuffled([0, 2], [-1]), "lengths: wanted as many values as .* got -1"),

@@ -23,7 +23,15 @@ from dpmesh.kernels.complexity import (
 )
 from dpmesh.kernels.correlated import add_pair_gaussian, correlated_gaussian
 from dpmesh.kernels.discrete import discrete_gaussian, discrete_laplace
-from dpmesh.kernels.draws import batch_ends, bernoulli, rademacher, sample, shuffle, uniform
+from dpmesh.kernels.draws import (
+    batch_ends,
+    bernoulli,
+    integers,
+    rademacher,
+    sample,
+    shuffle,
+    uniform,
+)
 from dpmesh.kernels.linear import LinearModel, linear_scores
 from dpmesh.kernels.masking import mask_and_pack, unpack_sum
 from dpmesh.kernels.mixing import mix, mix_noisy
@@ -80,6 +88,7 @@ __all__ = [
     "effective_dimensions",
     "gaussian",
     "get_threads",
+    "integers",
     "laplace",
     "linear_scores",
     "mask_and_pack",

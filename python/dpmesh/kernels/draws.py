@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh import _core
-from dpmesh._arrays import FloatArray, code_array, filled, float_type, integers, ragged, shaped
+from dpmesh._arrays import FloatArray, code_array, filled, float_type, ragged, shaped
+from dpmesh._arrays import integers as index_array
 from dpmesh._core import Stream
 from dpmesh._ragged import Ragged
 from dpmesh._validate import fail, integer, probability
@@ -131,6 +132,68 @@ def sample(
     return out
 
 
+def integers(
+    counts: npt.ArrayLike,
+    below: int,
+    stream: Stream,
+    *,
+    nodes: npt.ArrayLike | None = None,
+) -> npt.NDArray[np.int64]:
+    """Draw integers from 0 to `below` - 1, each with exactly the same probability.
+
+    Number ``j`` of a row is the remainder of 53 bits, those of place ``j`` of `uniform`. The last
+    values of 53 bits, of which there are too few for every remainder, are drawn again: from place
+    ``j + count``, then ``j + 2 count``, and so on, where `count` is that of the row.
+
+    Parameters
+    ----------
+    counts
+        Shape (rows,), integers: how many numbers each row draws.
+    below
+        From 1 to 2**53.
+    stream, nodes
+        As in `uniform`.
+
+    Returns
+    -------
+    Shape (sum of counts,): the rows' numbers, end to end.
+
+    Raises
+    ------
+    ValueError
+        If an argument does not fit.
+    """
+    lengths = index_array("counts", counts, ndim=1)
+    if (lengths < 0).any():
+        fail("counts", "integers of at least 0", lengths.min())
+    below = integer("below", below, at_least=1, below=2**53 + 1)
+    ids = node_ids(np.arange(len(lengths)) if nodes is None else nodes)
+    assert ids is not None
+    if len(ids) != len(lengths):
+        fail("nodes", f"{len(lengths)} nodes, one for each row", len(ids))
+    starts, limit = np.cumsum(lengths) - lengths, 2**53 - 2**53 % below
+    out = np.empty(int(lengths.sum()), np.int64)
+    widths = np.ceil(np.log2(np.maximum(lengths, 1)))  # rows of similar lengths at a time
+    for width in np.unique(widths[lengths > 0]):
+        rows = np.flatnonzero((widths == width) & (lengths > 0))
+        bits = _bits(int(lengths[rows].max()), stream, ids[rows])
+        used = np.arange(bits.shape[1]) < lengths[rows, np.newaxis]
+        out[(starts[rows, np.newaxis] + np.arange(bits.shape[1]))[used]] = bits[used]
+    late = np.flatnonzero(out >= limit)
+    owner = np.searchsorted(starts + lengths, late, side="right")
+    for place, row in zip(late.tolist(), owner.tolist(), strict=True):  # once in 2**53 / below
+        again = place - int(starts[row])
+        while out[place] >= limit:
+            again += int(lengths[row])
+            out[place] = _bits(again + 1, stream, ids[row : row + 1])[0, again]
+    return out % below
+
+
+def _bits(dim: int, stream: Stream, nodes: npt.NDArray[np.uint32]) -> npt.NDArray[np.int64]:
+    """Return 53 bits of each place of some rows, those of `uniform`."""
+    return (uniform((len(nodes), dim), stream, nodes=nodes) * 2.0**53).astype(np.int64)
+
+
 def shuffle(
     rows: Ragged,
     lengths: npt.ArrayLike,
@@ -163,7 +226,7 @@ def shuffle(
         If an argument does not fit.
     """
     indptr, values = ragged("rows", rows)
-    numbers = integers("lengths", lengths, ndim=1)
+    numbers = index_array("lengths", lengths, ndim=1)
     out = np.empty(max(0, int(numbers.sum())), np.int64)
     _core.shuffle((indptr, values), numbers, stream, node_ids(nodes), out)
     return out
@@ -192,7 +255,8 @@ def batch_ends(
     ValueError
         If an argument does not fit.
     """
-    numbers, counts = integers("sizes", sizes, ndim=1), integers("batches", batches, ndim=1)
+    numbers = index_array("sizes", sizes, ndim=1)
+    counts = index_array("batches", batches, ndim=1)
     ends = np.empty(max(0, int(counts.sum())) + 1, np.int64)
     size = integer("batch_size", batch_size, at_least=1, below=2**63)
     _core.batch_ends(numbers, counts, size, ends)

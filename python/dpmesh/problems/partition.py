@@ -13,6 +13,8 @@ import numpy.typing as npt
 from dpmesh._arrays import integers, unmasked
 from dpmesh._ragged import Indices, Ragged, rows
 from dpmesh._validate import fail, integer
+from dpmesh.keys import Key
+from dpmesh.problems.allocation import allocated_batch
 
 ProblemT = TypeVar("ProblemT", bound="PartitionedProblem")
 
@@ -195,3 +197,31 @@ class PartitionedProblem:
         starts, order = self._records
         places = starts[:-1, np.newaxis] + np.arange(start, start + size)
         return order.take(places, mode="clip")  # no bounds check, which takes as long again
+
+    def allocated(self, round: int, key: Key, *, rounds: int) -> Ragged:
+        """Records of a round of a pass in which each record draws its round secretly.
+
+        Every record of a node draws one of the rounds by itself, all with the same probability.
+        Sizes of batches are random and secret, and a batch may be empty.
+
+        Parameters
+        ----------
+        round
+            From 0, below `rounds`.
+        key
+            Of the nodes' own secret coins, row r for node r here: its streams of the purpose
+            `Purpose.ALLOCATION` must be known to nobody else.
+        rounds
+            Into how many rounds the pass is divided, a public number.
+
+        Returns
+        -------
+        ``(indptr, indices)``: the records of each node.
+
+        Raises
+        ------
+        ValueError
+            If there is no such round.
+        """
+        integer("round", round, below=integer("rounds", rounds, at_least=1))
+        return allocated_batch(self, self.everything, round, key, rounds=rounds)

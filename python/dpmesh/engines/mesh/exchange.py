@@ -28,21 +28,23 @@ Rows = dict[Position, dict[int, Released | None]]
 class Coins:
     """The coins of a node's rounds: those that all share from the public key, its own from its own.
 
-    It stands in for a `Key` in a round.
+    It stands in for a `Key` in a round. What is drawn once for all rounds comes from `lasting`.
     """
 
-    def __init__(self, own: Key, public: Key, shared: frozenset[Purpose]) -> None:
-        self._own, self._public, self._shared = own, public, shared
+    def __init__(self, own: Key, lasting: Key, public: Key, shared: frozenset[Purpose]) -> None:
+        self._own, self._lasting, self._public, self._shared = own, lasting, public, shared
 
     def stream(self, purpose: int, round: int = 0) -> Stream:
         """Return the stream of a purpose."""
         key = self._public if purpose in self._shared else self._own
-        return key.stream(purpose, round)
+        return (self._lasting if purpose == Purpose.ALLOCATION else key).stream(purpose, round)
 
     def for_nodes(self, nodes: Any) -> Coins:
         """Return those of some nodes."""
-        own, public = self._own.for_nodes(nodes), self._public.for_nodes(nodes)
-        return Coins(own, public, self._shared)
+        own, lasting, public = (
+            key.for_nodes(nodes) for key in (self._own, self._lasting, self._public)
+        )
+        return Coins(own, lasting, public, self._shared)
 
 
 class NodeChannel(Channel):
@@ -132,11 +134,13 @@ class NodeChannel(Channel):
         self.at, self.received = Position(t), None
         self.rows = {at: rows for at, rows in self.rows.items() if at.round >= t}
         contract, key = self.schedule.contract, self._own
+        lasting = key
         if self._context is not None:
+            lasting = key.derive(digest(b"dpmesh mesh allocation", contract.hash))
             inputs = str(t).encode(), digest(state_as_bytes(self.state)), digest(*self._arrived)
             key = key.derive(digest(b"dpmesh mesh round", self._context, *inputs))
         self._key = key
-        coins = Coins(key, contract.public_key, contract.algorithm.public_coins)
+        coins = Coins(key, lasting, contract.public_key, contract.algorithm.public_coins)
         return self.schedule.seat(self.node, coins)
 
     def _step_key(self, values: Sensitive) -> Key:
