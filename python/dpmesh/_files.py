@@ -1,7 +1,9 @@
-"""Files of results: written whole or not at all, in folders that are checked beforehand."""
+"""Files: read, perhaps compressed; written whole or not at all, in folders that are checked."""
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -31,6 +33,12 @@ def writable_folder(folder: Path) -> Path:
             error.errno, f"cannot write into this folder: {reason}", str(folder)
         ) from error
     return folder
+
+
+def read_bytes(path: str | os.PathLike[str]) -> bytes:
+    """Return the content of a file, decompressed if its name is that of a compressed file."""
+    unpack = {".gz": gzip.decompress, ".bz2": bz2.decompress}.get(Path(path).suffix.lower(), bytes)
+    return unpack(Path(path).read_bytes())
 
 
 @contextmanager

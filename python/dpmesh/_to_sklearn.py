@@ -12,7 +12,8 @@ from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.pipeline import FeatureUnion, Pipeline
 from sklearn.preprocessing import MinMaxScaler, Normalizer, OneHotEncoder, PolynomialFeatures
 
-from dpmesh.ranges import Category, Columns, Features, Number
+from dpmesh._validate import fail
+from dpmesh.ranges import Category, Columns, Dates, Features, Flag, Number
 
 
 def pipeline(columns: Columns | Features, linear: Any, *, named: bool) -> Pipeline:
@@ -22,6 +23,8 @@ def pipeline(columns: Columns | Features, linear: Any, *, named: bool) -> Pipeli
     """
     if isinstance(columns, Features):
         return Pipeline([("model", linear)])
+    if any(isinstance(kind, Dates) for kind in columns.kinds):
+        fail("model", "a model without dates, which scikit-learn alone does not read", "dates")
     ends = _ends(columns, named=named)
     places = columns.names if hasattr(ends, "columns") else range(len(columns.names))
     each = [
@@ -40,9 +43,7 @@ def pipeline(columns: Columns | Features, linear: Any, *, named: bool) -> Pipeli
 def _ends(columns: Columns, *, named: bool) -> Any:
     """Return two records that hold the ends of the ranges: a table, if the columns have names."""
     ends = {
-        name: np.array(
-            [kind.low, kind.high] if isinstance(kind, Number) else [kind.categories[0]] * 2
-        )
+        name: np.array([kind.categories[0]] * 2 if isinstance(kind, Category) else kind.ends)
         for name, kind in zip(columns.names, columns.kinds, strict=True)
     }
     if named:
@@ -71,10 +72,10 @@ def _categories(kind: Category) -> list[Any]:
     return [*kind.categories] if texts else sorted(kind.categories)
 
 
-def _encoder(kind: Number | Category) -> Any:
+def _encoder(kind: Number | Flag | Dates | Category) -> Any:
     if isinstance(kind, Category):
         return OneHotEncoder(categories=[_categories(kind)], handle_unknown="ignore")
-    scaled = MinMaxScaler((-1, 1), clip=True)
+    scaled = MinMaxScaler((kind.start, 1), clip=True)
     if not kind.missing:
         return scaled
     middle = SimpleImputer(strategy="constant", fill_value=0.0, keep_empty_features=True)

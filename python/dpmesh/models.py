@@ -19,8 +19,7 @@ from dpmesh._extras import needed_by
 from dpmesh._files import replacing
 from dpmesh._networks import MakeNetwork, name_of, named, scores_of
 from dpmesh._validate import fail, instance
-from dpmesh.ranges import Category, Columns, Features, Number
-from dpmesh.tables import as_table
+from dpmesh.ranges import Columns, Features, Number
 
 __all__ = ["Model", "Outline"]
 
@@ -178,14 +177,16 @@ class Model(Outline):
         Warns
         -----
         UserWarning
-            If categories are not listed in the ranges: they count as missing.
+            If values cannot be read or are not listed, or a column that may be missing is absent:
+            they count as missing.
         """
         if isinstance(self.columns, Features):
             features = self.columns.encode(table)
         else:
-            columns = as_table(table).select(self.columns.names).columns
-            features, outside = self.columns.encode(columns)
-            _warn_unlisted(self.columns, outside, len(features))
+            read = self.columns.encode_table(table)
+            features = read.features
+            for notice in read._replace(outside={}).notices():
+                warnings.warn(notice, UserWarning, stacklevel=3)
         if self.network is not None:
             return scores_of(self.network, self.weights[0], features)
         return np.asarray(features @ self.weights.T)
@@ -288,14 +289,6 @@ class Model(Outline):
         else:
             linear = classifier(self.weights, self.classes)
         return pipeline(self.columns, linear, named=bool(self.about.get("named")))
-
-
-def _warn_unlisted(columns: Columns, outside: Mapping[str, int], records: int) -> None:
-    """Warn of categories that no range lists, which are encoded as if they were missing."""
-    for name, kind in zip(columns.names, columns.kinds, strict=True):
-        if isinstance(kind, Category) and name in outside:
-            unlisted = f"{name}: {outside[name]} of {records} values are not among its categories"
-            warnings.warn(f"{unlisted} and count as missing", UserWarning, stacklevel=4)
 
 
 def _middle(target: Number) -> tuple[float, float]:

@@ -1,12 +1,13 @@
 """Public ranges of a table's columns, and the numbers that a model makes of its records.
 
 What a column may hold is public knowledge, stated by the user and never read off the data: the
-smallest and largest number, or the list of categories. A record is then encoded by itself, with
-public numbers alone, which costs no privacy:
+smallest and largest number or date, a flag, or the list of categories. Each cell is then read by
+itself, with public numbers alone, which costs no privacy:
 
-- a number is clipped to its range and mapped linearly onto [-1, 1];
+- a number or a date is clipped to its range and mapped linearly onto [-1, 1];
+- a flag is 0 or 1;
 - a category becomes one 0 or 1 for each category; one that is missing or not listed, only zeros;
-- a missing number becomes the middle of its range, and a 1 in a column of its own;
+- a missing number, date or flag becomes 0, and a 1 in a column of its own;
 - a constant 1 is the intercept;
 - the record is divided by its L2 norm, so that no record weighs more than another.
 """
@@ -24,137 +25,87 @@ from typing import Any, ClassVar, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from dpmesh._validate import fail, nearest, number
+from dpmesh._validate import fail, nearest
+from dpmesh.tables.kinds import Category, Dates, Flag, Kind, Number
+from dpmesh.tables.table import as_table
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
 
-__all__ = ["Category", "Columns", "Encoded", "Features", "Number", "Ranges", "read_ranges"]
+__all__ = [
+    "Category",
+    "Columns",
+    "Dates",
+    "Encoded",
+    "Features",
+    "Flag",
+    "Number",
+    "Ranges",
+    "read_ranges",
+]
 
 Ranges: TypeAlias = Mapping[Any, Any] | Sequence[Any] | str | os.PathLike[str] | None
 """What `Columns.of` takes."""
 
+BLANK = "FILL IN"
+"""What a draft of ranges has where public knowledge is wanted."""
+
 _FORMS = (
-    "[low, high] for numbers, a list of categories, {range = [low, high], missing = true}, "
+    "[low, high] for numbers, a list of categories, {flag = true}, "
+    '{dates = ["2019-01-01", "2024-12-31"]}, {range = [low, high], missing = true}, '
     "or {categories = [..]}"
 )
 
-
-@dataclass(frozen=True, kw_only=True)
-class Number:
-    """A column of numbers.
-
-    Parameters
-    ----------
-    low, high
-        Public bounds; numbers beyond them are clipped.
-    missing
-        Whether numbers may be missing (NaN or None).
-
-    Raises
-    ------
-    ValueError
-        If the bounds are not finite, or `low` is not below `high`.
-    """
-
-    low: float
-    high: float
-    missing: bool = False
-
-    def __post_init__(self) -> None:
-        for name in ("low", "high"):
-            object.__setattr__(self, name, number(name, getattr(self, name)))
-        if self.low >= self.high:
-            fail("range", "a low end below the high end", f"[{self.low:g}, {self.high:g}]")
-
-    @property
-    def width(self) -> int:
-        """Number of features."""
-        return 1 + self.missing
-
-    def encode(self, name: str, values: npt.NDArray[Any]) -> tuple[npt.NDArray[np.float64], int]:
-        """Return the features, shape (records, width), and how many numbers were clipped."""
-        numbers = _numbers(name, values)
-        absent = np.isnan(numbers)
-        if absent.any() and not self.missing:
-            wanted = f"no NaN (missing) values, unless its range has missing = true: {name} = "
-            wanted += f"{{range = [{self.low:g}, {self.high:g}], missing = true}}"
-            fail(name, wanted, f"NaN in record {absent.argmax()}, counted from 0")
-        if np.isinf(numbers).any():
-            fail(name, "finite numbers, no infinity (inf)", "infinity")
-        outside = int(((numbers < self.low) | (numbers > self.high)).sum())
-        inside = np.clip(numbers, self.low, self.high)
-        scaled = (inside - self.low) / (self.high - self.low) * 2 - 1
-        scaled[absent] = 0
-        features = [scaled, absent.astype(np.float64)] if self.missing else [scaled]
-        return np.stack(features, axis=1), outside
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return it as a file of ranges has it."""
-        return {"range": [self.low, self.high], "missing": self.missing}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Category:
-    """A column of categories, which may be missing.
-
-    Parameters
-    ----------
-    categories
-        All of them: texts, numbers or booleans, which are compared as Python does (1 is 1.0).
-
-    Raises
-    ------
-    ValueError
-        If there is none, or one is listed twice.
-    """
-
-    categories: tuple[Any, ...]
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.categories, (list, tuple)) or not self.categories:
-            fail("categories", "a list of at least 1 category", repr(self.categories))
-        object.__setattr__(self, "categories", tuple(self.categories))
-        if len({*map(_plain, self.categories)}) < len(self.categories):
-            fail("categories", "each category once", list(self.categories))
-
-    @property
-    def width(self) -> int:
-        """Number of features."""
-        return len(self.categories)
-
-    def encode(self, name: str, values: npt.NDArray[Any]) -> tuple[npt.NDArray[np.float64], int]:
-        """Return the features, shape (records, width), and how many values are not listed."""
-        places = {_plain(one): place for place, one in enumerate(self.categories)}
-        found = [places.get(_plain(value), -1) for value in values.tolist()]
-        known = np.array(found, dtype=np.int64)
-        features = np.zeros((len(known), self.width))
-        rows = np.flatnonzero(known >= 0)
-        features[rows, known[rows]] = 1
-        absent = sum(is_missing(value) for value in values.tolist())
-        return features, len(known) - len(rows) - absent
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return it as a file of ranges has it."""
-        return {"categories": list(self.categories)}
+_LABELS = "{classes = [%s]} for a classifier, or {target = [%s]} for a regression"
 
 
 class Encoded(NamedTuple):
     """Records as numbers.
+
+    All but the features is computed from the data and covered by no epsilon: for the data's owner
+    alone.
 
     Attributes
     ----------
     features
         Shape (records, dim), in [-1, 1], rows of norm 1.
     outside
-        By column, how many values were outside of its public range. It is computed from the data
-        and covered by no epsilon: for the data's owner alone.
+        By column, how many numbers were outside of their public range, and are clipped.
+    unread
+        By column, how many values could not be read or are not listed, and count as missing.
+    absent
+        Columns that the table does not have; all their values are missing.
     """
 
     features: npt.NDArray[np.float64]
     outside: dict[str, int]
+    unread: dict[str, int]
+    absent: tuple[str, ...] = ()
+
+    def notices(self) -> list[str]:
+        """Return in sentences what the data's owner should know."""
+        of = f"of {len(self.features)} values"
+        return [
+            *(f"{name}: no such column; all values count as missing" for name in self.absent),
+            *(
+                f"{name}: {count} {of} cannot be read or are not listed in its range, and count "
+                "as missing"
+                for name, count in self.unread.items()
+            ),
+            *(
+                notice
+                for name, count in self.outside.items()
+                for notice in clipped(name, count, len(self.features))
+            ),
+        ]
+
+
+def clipped(name: str, count: int, records: int) -> list[str]:
+    """Return the notice about numbers that are clipped, if there are any."""
+    text = f"{name}: {count} of {records} values are outside of its range, and are clipped"
+    return [text] if count else []
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,7 +123,7 @@ class Columns:
     """
 
     names: tuple[str, ...]
-    kinds: tuple[Number | Category, ...]
+    kinds: tuple[Kind, ...]
     intercept: bool = True
 
     @classmethod
@@ -183,9 +134,10 @@ class Columns:
         ----------
         ranges
             A mapping from each name to ``[low, high]``, a list of categories,
-            ``{"range": [low, high], "missing": True}`` or ``{"categories": [..]}``; or the path of
-            a TOML file with such keys; or one such range for all columns; or a list with one for
-            each. None stands for ``(-1, 1)``.
+            ``{"range": [low, high], "missing": True}``, ``{"categories": [..]}``,
+            ``{"flag": True}`` or ``{"dates": [first, last]}``; or the path of a TOML file with such
+            keys; or one such range for all columns; or a list with one for each. None stands for
+            ``(-1, 1)``.
         names
             Those of the table, in its order.
         intercept
@@ -216,7 +168,7 @@ class Columns:
         else:
             wanted = f"a range for all, or one for each of the {len(order)} columns"
             fail("ranges", wanted, f"{len(ranges)}")
-        kinds = tuple(_kind(str(name), each) for name, each in by_name.items())
+        kinds = tuple(as_range(str(name), each) for name, each in by_name.items())
         return cls(names=tuple(map(str, order)), kinds=kinds, intercept=intercept)
 
     @property
@@ -240,15 +192,41 @@ class Columns:
         if len(columns) != len(self.names):
             fail("X", f"{len(self.names)} features (columns)", len(columns))
         parts = [np.ones((len(columns[0]), 1))] if self.intercept else []
-        outside = {}
+        outside, unread = {}, {}
         for name, kind, values in zip(self.names, self.kinds, columns, strict=True):
-            features, beyond = kind.encode(name, np.asarray(values))
-            parts.append(features)
-            if beyond:
-                outside[name] = beyond
+            read = kind.encode(name, np.asarray(values))
+            parts.append(read.features)
+            if read.clipped:
+                outside[name] = read.clipped
+            if read.unread:
+                unread[name] = read.unread
         features = np.concatenate(parts, axis=1)
         norms = np.sqrt(np.square(features).sum(axis=1, keepdims=True))
-        return Encoded(features / np.where(norms > 0, norms, 1), outside)
+        return Encoded(features / np.where(norms > 0, norms, 1), outside, unread)
+
+    def encode_table(self, table: Any) -> Encoded:
+        """Return the encoded records of a table; a column that may be missing may be absent.
+
+        Parameters
+        ----------
+        table
+            What `dpmesh.tables.as_table` takes, with these columns, in any order and among others;
+            or an array of shape (records, columns).
+
+        Raises
+        ------
+        ValueError
+            As `encode`, or if a column is absent that may not be missing.
+        """
+        held = as_table(table)
+        absent = tuple(
+            name
+            for name, kind in zip(self.names, self.kinds, strict=True)
+            if held.names is not None and kind.may_be_missing and name not in held.names
+        )
+        if absent:
+            held = held.with_missing(absent)
+        return self.encode(held.select(self.names).columns)._replace(absent=absent)
 
     def as_dict(self) -> dict[str, Any]:
         """Return them in plain types that JSON can hold."""
@@ -259,7 +237,7 @@ class Columns:
     def from_dict(cls, saved: Mapping[str, Any]) -> Columns:
         """Return the columns that `as_dict` gave."""
         names = tuple(saved["names"])
-        kinds = tuple(map(_kind, names, saved["kinds"]))
+        kinds = tuple(map(as_range, names, saved["kinds"]))
         return cls(names=names, kinds=kinds, intercept=saved["intercept"])
 
 
@@ -274,7 +252,7 @@ class Features:
     """
 
     dim: int
-    kinds: ClassVar[tuple[Number | Category, ...]] = ()
+    kinds: ClassVar[tuple[Kind, ...]] = ()
     intercept: ClassVar[bool] = False
 
     @property
@@ -312,18 +290,27 @@ def read_ranges(path: str | os.PathLike[str]) -> dict[str, Any]:
     Raises
     ------
     ValueError
-        If it is not TOML.
+        If it is not TOML, or a draft with blanks.
     OSError
         If it cannot be read.
     """
     try:
-        content: dict[str, Any] = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        ranges: dict[str, Any] = tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
     except ValueError as error:  # not TOML, or not UTF-8
         raise ValueError(f"{os.fspath(path)} is not a TOML file: {error}") from error
-    return content
+    if blank := [name for name, given in ranges.items() if _has_blank(given)]:
+        wanted = f"public ranges in place of {BLANK!r}; delete the lines of columns not to use"
+        fail(os.fspath(path), wanted, f"blanks for {', '.join(blank)}")
+    return ranges
 
 
-def as_range(name: str, given: Any) -> Number | Category:
+def _has_blank(given: Any) -> bool:
+    if isinstance(given, Mapping):
+        return any(map(_has_blank, given.values()))
+    return any(map(_has_blank, given)) if isinstance(given, list) else given == BLANK
+
+
+def as_range(name: str, given: Any) -> Kind:
     """Return the range of one column, from the form that a file or a mapping has.
 
     Raises
@@ -331,19 +318,12 @@ def as_range(name: str, given: Any) -> Number | Category:
     ValueError
         If it has another form.
     """
-    return _kind(name, given)
-
-
-def _kind(name: str, given: Any) -> Number | Category:
-    if isinstance(given, (Number, Category)):
+    if isinstance(given, (Number, Flag, Dates, Category)):
         return given
-    made: Number | Category | None = None
+    made: Kind | None = None
     try:
-        if isinstance(given, Mapping) and {*given} <= {"range", "missing"} and "range" in given:
-            low, high = given["range"]
-            made = Number(low=low, high=high, missing=bool(given.get("missing", False)))
-        elif isinstance(given, Mapping) and {*given} == {"categories"}:
-            made = Category(categories=given["categories"])
+        if isinstance(given, Mapping):
+            made = _of_mapping(dict(given))
         elif _is_range(given):
             made = Number(low=given[0], high=given[1])
         elif isinstance(given, (list, tuple)):
@@ -353,6 +333,44 @@ def _kind(name: str, given: Any) -> Number | Category:
     if made is None:
         fail(f"ranges of {name}", _FORMS, repr(given))
     return made
+
+
+def as_label(name: str, given: Any) -> Number | Category:
+    """Return the range of a label: classes, or the range of a number.
+
+    Raises
+    ------
+    ValueError
+        If it has another form, or is a bare list of two numbers, which could be either.
+    """
+    if _is_range(given):
+        ends = f"{given[0]:.15g}, {given[1]:.15g}"
+        fail(f"ranges of {name}", _LABELS % (ends, ends), f"[{ends}], which may mean either")
+    kind = as_range(name, given)
+    if not isinstance(kind, (Number, Category)) or (isinstance(kind, Number) and kind.missing):
+        fail(f"ranges of {name}", _LABELS % ('"no", "yes"', "0, 100"), repr(given))
+    return kind
+
+
+def _of_mapping(given: dict[str, Any]) -> Kind | None:
+    """Return the kind that a table of a file describes; None if it has other keys."""
+    missing = given.pop("missing", False)
+    if not isinstance(missing, bool):
+        fail("missing", "true or false", repr(missing))
+    keys = {*given}
+    if keys in ({"range"}, {"target"}):
+        (ends,) = given.values()
+        if not isinstance(ends, (list, tuple)) or len(ends) != 2:
+            fail(keys.pop(), "[low, high]", repr(ends))
+        return Number(low=ends[0], high=ends[1], missing=missing)
+    if keys == {"flag"} and given["flag"] is True:
+        return Flag(missing=missing)
+    if "dates" in keys and keys <= {"dates", "format"}:
+        return Dates(**given, missing=missing)
+    if keys in ({"categories"}, {"classes"}):
+        (listed,) = given.values()
+        return Category(categories=listed)
+    return None
 
 
 def _match(by_name: Mapping[Any, Any], given: Mapping[Any, Any]) -> None:
@@ -373,25 +391,3 @@ def _is_range(given: Any) -> bool:
         and len(given) == 2
         and all(isinstance(end, Real) and not isinstance(end, bool) for end in given)
     )
-
-
-def _numbers(name: str, values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-    if values.dtype.kind == "O":
-        values = np.array([np.nan if is_missing(value) else value for value in values], object)
-    if values.dtype.kind not in "biufO":
-        wanted = "numbers; list the categories in its range if they are categories"
-        fail(name, wanted, f"{values.dtype}")
-    try:
-        return values.astype(np.float64)
-    except (TypeError, ValueError):
-        fail(name, "numbers; list the categories in its range if they are categories", "texts")
-
-
-def is_missing(value: object) -> bool:
-    """Whether a value of a table stands for none."""
-    return value is None or value != value or type(value).__name__ in ("NAType", "NaTType")
-
-
-def _plain(value: object) -> object:
-    """A category as it is compared: all numbers that are equal are one."""
-    return float(value) if isinstance(value, Real) else value

@@ -117,7 +117,9 @@ def test_a_run_of_files_predicts_a_file(folder: Path, loss: str) -> None:
 def test_numbers_libsvm_and_margins(folder: Path) -> None:
     target = "ranges.toml", 'ranges.toml"\ncolumns = ["ward"]\nintercept = false #'
     assert experiment(target).problem().train.dim == 2
+    (folder / "ranges.toml").write_text(RANGES.replace("[0, 100]", "{target = [0, 100]}"))
     regression = experiment(('label = "ill"', 'label = "age"')).problem()
+    (folder / "ranges.toml").write_text(RANGES)
     assert (regression.loss, regression.classes) == ("squared", None)
     assert np.abs(regression.train.labels).max() <= 1
     margins = experiment(("[algorithm]", '[problem]\nloss = "logistic"\n\n[algorithm]')).problem()

@@ -16,8 +16,9 @@ PACKAGE = Path(dpmesh.__file__).parent
 FLOORS = [
     ["_core"],
     ["_extras", "_files", "_html", "_validate"],
-    ["_ragged", "ranges"],
-    ["_arrays", "_networks", "tables", "_to_sklearn"],
+    ["_ragged", "tables"],
+    ["_arrays", "_networks", "ranges"],
+    ["_to_sklearn"],
     ["models"],
     ["keys", "kernels"],
     ["privacy.shown", "privacy.types"],

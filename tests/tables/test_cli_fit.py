@@ -132,7 +132,11 @@ def test_a_network_is_named_by_module_and_function(sites: Path) -> None:
 
 
 def test_a_label_of_numbers_makes_a_regression(sites: Path) -> None:
-    Path("ranges.toml").write_text("age = [0, 100]\nweight = {range = [0, 200], missing = true}\n")
+    weight = "weight = {range = [0, 200], missing = true}\n"
+    Path("ranges.toml").write_text(f"age = [0, 100]\n{weight}")
+    either = call("fit", "all.csv", "--label", "age", *FIT[2:], code=2)
+    assert "wanted {classes = [0, 100]} for a classifier, or {target = [0, 100]}" in either
+    Path("ranges.toml").write_text(f"age = {{target = [0, 100]}}\n{weight}")
     said = call("fit", "all.csv", "--label", "age", "--epsilon", "4", "--ranges", "ranges.toml")
     assert "1 column used to predict age: a number (regression)" in said
     predicted = call("predict", "model.dpmesh", "new.csv").splitlines()[1:]
@@ -166,11 +170,14 @@ def test_what_does_not_fit_is_said_in_one_line(
 
 def test_files_that_do_not_fit_are_named(sites: Path) -> None:
     assert "no file matches sites/*.csv" in call("fit", "sites/*.csv", *FIT, code=2)
-    assert "wanted one that ends in .parquet" in call("fit", "ranges.toml", *FIT, code=2)
+    assert "wanted one that ends in .csv" in call("fit", "ranges.toml", *FIT, code=2)
     small: Any = pandas.read_csv("all.csv").drop(columns="sex")
     small.to_csv("small.csv")
-    said = call("fit", "all.csv", "small.csv", *FIT, code=2)
-    assert "wanted the columns of all.csv, got small.csv without sex" in said
+    said = call("fit", "all.csv", "small.csv", *FIT)
+    assert "small.csv, sex: no such column; all values count as missing" in said
     assert "got 'sex'" in call("fit", "small.csv", *FIT, code=2)
+    small.drop(columns="age").to_csv("small.csv")
+    said = call("fit", "all.csv", "small.csv", *FIT, code=2)
+    assert "small.csv: wanted a column 'age', got the columns , id, weight" in said
     Path("sites/north.parquet").write_bytes(b"PAR1 damaged")
     assert "is not a table of this kind" in call("fit", "sites/north.parquet", *FIT, code=2)

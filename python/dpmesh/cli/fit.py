@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from dpmesh._validate import fail
+from dpmesh.cli._sites import Decimal, Encoding, Separator
 
 if TYPE_CHECKING:
     from dpmesh.sklearn import PrivateClassifier, PrivateRegressor
@@ -52,6 +54,12 @@ def fit(
     page: Annotated[
         Path | None, typer.Option(help="Report page; by default beside the model file.")
     ] = None,
+    separator: Separator = None,
+    decimal: Decimal = None,
+    encoding: Encoding = None,
+    drop_missing_labels: Annotated[
+        bool, typer.Option("--drop-missing-labels", help="Leave out records without a label.")
+    ] = False,
     seed: Annotated[
         int | None,
         typer.Option(min=0, help="Make the fit reproducible. It is then not private."),
@@ -60,32 +68,25 @@ def fit(
     """Fit a private model to the tables of several sites, and report whether sharing paid.
 
     Each file is the table of one site: CSV with a header, Parquet, Arrow or Feather. The file of
-    ranges has a line for each column to use, and one for the label: the lowest and the highest
-    number, or the list of categories. A label with categories makes a classifier, one with numbers
-    a regression.
+    ranges has a line for each column to use, and one for the label: {classes = [..]} makes a
+    classifier, {target = [low, high]} a regression. `dpmesh ranges` drafts it.
     """
     import numpy as np
 
     from dpmesh._files import replace_text, writable_folder
     from dpmesh.cli._fit_page import fit_page
+    from dpmesh.cli._sites import public_ranges, read_sites
     from dpmesh.defaults import HONEST
-    from dpmesh.ranges import read_ranges
     from dpmesh.sklearn import PrivateClassifier, evaluate
+    from dpmesh.tables.reader import TextFormat
 
-    public = read_ranges(ranges)
+    used, target = public_ranges(ranges, label, site)
     page = output.with_suffix(".html") if page is None else page
-    for target in (output, page):
-        writable_folder(target.parent)
-    table, owners = _tables(_existing(files), site)
-    if label not in public:
-        given = f'{label} = ["no", "yes"] for classes, or {label} = [0, 100] for a number'
-        raise ValueError(f"{ranges} has no range of the label. Add a line such as {given}")
-    used = [name for name in public if name not in (label, site)]
-    for name in (label, *used):
-        if name not in table:
-            fail("ranges", f"columns of the tables ({', '.join(table)})", repr(name))
-    unused = [name for name in table if name not in (*used, label, site)]
-    made = _estimator(label, public, used, epsilon=epsilon, delta=delta, seed=seed)
+    for file in (output, page):
+        writable_folder(file.parent)
+    written = TextFormat(separator=separator, decimal=decimal, encoding=encoding)
+    held = read_sites(files, used, label, target, site, written, drop=drop_missing_labels)
+    made = _estimator(used, target, epsilon=epsilon, delta=delta, seed=seed)
     made.set_params(algorithm=algorithm, colluding=colluding)
     if model is not None:
         if not isinstance(made, PrivateClassifier):
@@ -93,84 +94,42 @@ def fit(
         sys.path.insert(0, "")  # modules beside the tables
         made.set_params(network=model)
 
-    records, sites = len(table), len(np.unique(owners))
+    records, sites = len(held.labels), len(np.unique(held.owners))
     kind = "classes" if hasattr(made, "classes") else "a number (regression)"
     at, of = f"{sites} site{'s' * (sites != 1)}", f"column{'s' * (len(used) != 1)}"
     typer.echo(f"{records} records at {at}; {len(used)} {of} used to predict {label}: {kind}")
     if algorithm is None and 1 < sites < colluding + HONEST:
         needed = f"{colluding + HONEST} sites, if {colluding} may collude"
         typer.echo(f"they learn by gossip: a secure sum needs {needed}")
-    if unused:
-        typer.echo(f"not used, since they have no range: {', '.join(unused)}")
-    found = evaluate(made, table[used], table[label], owners, test_size=test_size)
+    if held.unused:
+        typer.echo(f"not used, since they have no range: {', '.join(held.unused)}")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*(are clipped|count as missing)")  # said by file
+        found = evaluate(made, held.table, held.labels, held.owners, test_size=test_size)
     typer.echo(f"\n{found}\n")
-    typer.echo("These scores are for research: the baselines and the held-out records are covered")
-    private = "What is written is private" if seed is None else "The noise is seeded, not private"
-    typer.echo(f"by no epsilon. {private}; these tables were all in one process:\n")
+    covers = "The epsilon covers" if seed is None else "The noise is seeded: no epsilon covers"
+    typer.echo(f"{covers} {output}, made from the training records of all tables in one process.")
+    typer.echo(f"It covers neither {page} nor these lines: scores have no noise. Keep them.\n")
     typer.echo(f"{found.estimator.report_}\n")
     found.estimator.save(output)
-    replace_text(page, fit_page(found, label=label, unused=unused))
+    replace_text(page, fit_page(found, label=label, unused=held.unused))
     network = "" if model is None else f" --model {model}"
     typer.echo(f"wrote {output}; predict with: dpmesh predict {output} new.csv{network}")
     typer.echo(f"wrote {page}")
 
 
-def _existing(files: list[Path]) -> list[Path]:
-    """Return the files, patterns such as ``sites/*.csv`` expanded where the shell did not."""
-    found: list[Path] = []
-    for file in files:
-        if file.exists() or "*" not in file.name:
-            found.append(file)
-            continue
-        matches = sorted(file.parent.glob(file.name))
-        if not matches:
-            raise FileNotFoundError(f"no file matches {file}")
-        found += matches
-    return found
-
-
-def _tables(files: list[Path], site: str | None) -> tuple[Any, Any]:
-    """Return all records in one table, and the site of each."""
-    import numpy as np
-
-    from dpmesh.tables import read_table
-
-    tables = [read_table(file) for file in files]
-    for file, table in zip(files, tables, strict=True):
-        if not len(table):
-            fail("file", "a table of at least 1 record", f"none in {file}")
-        if lacking := [name for name in tables[0] if name not in table]:
-            fail("file", f"the columns of {files[0]}", f"{file} without {', '.join(lacking)}")
-    from pandas import concat
-
-    together = concat(tables, ignore_index=True)
-    if site is None:
-        return together, np.repeat(np.arange(len(files)), [*map(len, tables)])
-    if site not in together:
-        fail("--site", f"a column of the tables ({', '.join(together)})", repr(site))
-    return together, together[site].to_numpy()
-
-
 def _estimator(
-    label: str,
-    public: dict[str, Any],
-    used: list[str],
-    *,
-    epsilon: float,
-    delta: float,
-    seed: int | None,
+    used: dict[str, Any], target: Any, *, epsilon: float, delta: float, seed: int | None
 ) -> PrivateClassifier | PrivateRegressor:
     """Return the estimator of the kind that the label's range implies."""
-    from dpmesh.ranges import Category, as_range
+    from dpmesh.ranges import Category
     from dpmesh.sklearn import PrivateClassifier, PrivateRegressor
 
-    given = {name: public[name] for name in used}
-    target = as_range(label, public[label])
     made: PrivateClassifier | PrivateRegressor
     if isinstance(target, Category):
-        made = PrivateClassifier(epsilon, delta=delta, ranges=given, classes=target.categories)
+        made = PrivateClassifier(epsilon, delta=delta, ranges=used, classes=target.categories)
     else:
         bounds = (target.low, target.high)
-        made = PrivateRegressor(epsilon, delta=delta, ranges=given, target_range=bounds)
+        made = PrivateRegressor(epsilon, delta=delta, ranges=used, target_range=bounds)
     made.random_state = seed
     return made

@@ -33,6 +33,7 @@ def predict(
     from dpmesh._files import replace_text
     from dpmesh.models import Model
     from dpmesh.tables import read_table
+    from dpmesh.tables.cells import of_file
 
     sys.path.insert(0, "")  # modules in this folder
     if released.is_dir():
@@ -42,7 +43,7 @@ def predict(
     else:
         loaded = Model.load(released, network=model)
     records = read_table(table)
-    with warnings.catch_warnings(record=True) as noticed:
+    with warnings.catch_warnings(record=True) as noticed, of_file(table):
         names, columns = ["prediction"], [loaded.predict(records).tolist()]
     for warning in noticed:
         typer.echo(f"Warning: {warning.message}", err=True)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import bz2
-import gzip
 import math
 import os
 import warnings
@@ -15,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh._extras import needed_by
+from dpmesh._files import read_bytes
 from dpmesh._validate import fail, instance, integer
 from dpmesh.data.dataset import Dataset
 
@@ -32,6 +31,7 @@ def read_idx(path: StrPath) -> npt.NDArray[Any]:
     ValueError
         If the file is not IDX, or its length does not fit its header.
     """
+    _check_path(path)
     content = read_bytes(path)
     if len(content) < 4 or content[:2] != b"\0\0" or content[2] not in IDX_TYPES:
         fail("path", "an IDX file", f"{os.fspath(path)}, which starts with {content[:4].hex()}")
@@ -135,13 +135,6 @@ def read_csv(path: StrPath) -> Dataset:
         got = f"{os.fspath(path)}, of shape {table.shape}"
         fail("path", "a table of at least 1 feature and the label", got)
     return Dataset(table[:, :-1], _whole(table[:, -1]), _stem(path))
-
-
-def read_bytes(path: StrPath) -> bytes:
-    """Return the content of a file, decompressed if its name is that of a compressed file."""
-    _check_path(path)
-    unpack = {".gz": gzip.decompress, ".bz2": bz2.decompress}.get(Path(path).suffix, bytes)
-    return unpack(Path(path).read_bytes())
 
 
 def _check_path(path: object) -> None:

@@ -10,9 +10,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from dpmesh._files import read_bytes
 from dpmesh._validate import fail, integer
 from dpmesh.data.dataset import Dataset
-from dpmesh.data.formats import StrPath, read_bytes
+from dpmesh.data.formats import StrPath
 from dpmesh.data.loaders import find_file
 from dpmesh.data.partition import Partition
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from glob import glob
@@ -17,8 +19,11 @@ from dpmesh._validate import fail, probability
 from dpmesh.data import Dataset
 from dpmesh.data.partition import Partition
 from dpmesh.models import Outline
-from dpmesh.ranges import Columns, Features, Number, as_range, read_ranges
+from dpmesh.ranges import Category, Columns, Encoded, Features, as_label, read_ranges
 from dpmesh.tables import Table, as_table, read_table
+from dpmesh.tables.cells import key_of, of_file, usually_missing
+from dpmesh.tables.kinds import read_labels
+from dpmesh.tables.table import sites_of
 
 _LIBSVM = (".libsvm", ".svm", ".svmlight")
 
@@ -147,42 +152,63 @@ def _read(
                 fail(name, "none for LIBSVM's format, which has no names", given)
         return _of_libsvm(paths, named, dim)
     tables = [_table(path) for path in paths]
-    names = tables[0].names or ()
-    together = Table(
-        names,
-        tuple(map(np.concatenate, zip(*(table.select(names).columns for table in tables)))),  # noqa: B905
-    )
+    names = [*dict.fromkeys(name for table in tables for name in table.names or ())]
     if label is None or label not in names:
         got = "none" if label is None else repr(label)
         fail("label", f"the column to predict, one of {', '.join(names)}", got)
-    owners = np.repeat(named, [table.records for table in tables])
-    if site is not None:
-        owners = np.array([*map(str, together.select([site]).columns[0])])
     public: Any = read_ranges(ranges) if isinstance(ranges, str) else ranges
     by_name = isinstance(public, Mapping)
     listed: Sequence[str] = [*map(str, public)] if by_name else names
     used: Sequence[str] = columns or tuple(name for name in listed if name not in (label, site))
+    target = as_label(label, public[label]) if by_name and label in public else None
     if by_name:
-        public = {name: public[name] for name in (*used, label) if name in public}
-    target = as_range(label, public.pop(label)) if by_name and label in public else None
+        public = {name: public[name] for name in used if name in public}
     described = Columns.of(public, used, intercept=intercept)
-    encoded = described.encode(together.select(used).columns)
-    if encoded.outside:
-        worst = max(encoded.outside, key=lambda name: encoded.outside[name])
-        wanted = "the public range of each column, since [-1, 1] is not"
-        if ranges is not None:
-            wanted = "public ranges that hold all values, or nearly all"
-        if encoded.outside[worst] > together.records / 2:
-            got = f"{encoded.outside[worst]} of {together.records} values outside in {worst}"
-            fail("ranges", wanted, got)
-    labels, classes = _labels(label, together.select([label]).columns[0], target)
-    number = target if isinstance(target, Number) else None
-    return (
-        encoded.features,
-        labels,
-        owners,
-        Outline(columns=described, classes=classes, target=number),
-    )
+    if target is None:
+        target = _classes(label, tables)
+    read, labels, owners = [], [], []
+    for path, name, table in zip(paths, named, tables, strict=True):
+        with of_file(path):
+            read.append(described.encode_table(table))
+            labels.append(read_labels(label, target, table.select([label]).columns[0]))
+            owners.append(np.full(table.records, name) if site is None else sites_of(table, site))
+    _notice(paths, read, stated=ranges is not None)
+    features = np.concatenate([one.features for one in read])
+    together, owned = np.concatenate(labels), np.concatenate(owners)
+    if isinstance(target, Category):
+        outline = Outline(columns=described, classes=np.array(target.categories))
+        return features, together, owned, outline
+    scaled = target.encode(label, together).features[:, 0]
+    return features, scaled, owned, Outline(columns=described, target=target)
+
+
+def _notice(paths: Sequence[str], read: Sequence[Encoded], *, stated: bool) -> None:
+    """Warn of what was clipped or could not be read; fail where a range is no column's."""
+    records = sum(len(one.features) for one in read)
+    clipped = Counter[str]()
+    for one in read:
+        clipped.update(one.outside)
+    (worst, count), *_ = [*clipped.most_common(1), ("", 0)]
+    if count > records / 2:
+        wanted = "public ranges that hold all values, or nearly all"
+        if not stated:
+            wanted = "the public range of each column, since [-1, 1] is not"
+        fail("ranges", wanted, f"{count} of {records} values outside in {worst}")
+    for path, one in zip(paths, read, strict=True):
+        for notice in one.notices():
+            warnings.warn(f"{path}, {notice}", UserWarning, stacklevel=2)
+
+
+def _classes(label: str, tables: Sequence[Table]) -> Category:
+    """Return the classes of a label without a range, which then count as public."""
+    columns = [table.select([label]).columns[0].tolist() for table in tables]
+    keys = {key_of(value) for values in columns for value in values if not usually_missing(value)}
+    if len(keys) > _CLASSES:
+        fail("ranges", f"the range of {label}, which has {len(keys)} values", "none")
+    numbers = sorted(key for key in keys if isinstance(key, float))
+    texts = sorted(key for key in keys if isinstance(key, str))
+    whole = (int(number) if number.is_integer() else number for number in numbers)
+    return Category(categories=(*whole, *texts))
 
 
 def _table(path: str) -> Table:
@@ -201,22 +227,6 @@ def _table(path: str) -> Table:
         shapes = {name: len(column) for name, column in named.items()}
         fail("files", "arrays of as many records", f"{shapes} in {path}")
     return Table(tuple(named), tuple(named.values()))
-
-
-def _labels(
-    name: str, values: npt.NDArray[Any], target: Any
-) -> tuple[npt.NDArray[Any], npt.NDArray[Any] | None]:
-    """Return classes as 0, 1, .., and what they are; or a target in [-1, 1]."""
-    if isinstance(target, Number):
-        return target.encode(name, values)[0][:, 0], None
-    texts = values.astype(str) if values.dtype == object else values
-    known = np.unique(texts) if target is None else np.array(target.categories)
-    if len(known) > _CLASSES:
-        fail("ranges", f"the range of {name}, which has {len(known)} values", "none")
-    places = {str(one): place for place, one in enumerate(known)}
-    if strange := {str(value) for value in values.tolist()} - {*places}:
-        fail("ranges", f"all classes of {name} ({', '.join(places)})", min(strange))
-    return np.array([places[str(value)] for value in values.tolist()]), known
 
 
 def _of_libsvm(

@@ -23,9 +23,10 @@ from dpmesh.models import Model, Outline
 from dpmesh.privacy.budget import Budget
 from dpmesh.privacy.plan import Plan
 from dpmesh.problems.named import jax_model
-from dpmesh.ranges import Columns, Number, Ranges, is_missing
+from dpmesh.ranges import Columns, Number, Ranges
 from dpmesh.sklearn.report import FitReport, report_of
 from dpmesh.tables import Table, as_table
+from dpmesh.tables.cells import TableError, is_missing, key_of
 from dpmesh.topology import Topology
 
 SelfT = TypeVar("SelfT", bound="PrivateEstimator")
@@ -196,6 +197,8 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             if not table.records:
                 fail("X", "at least 1 record", "Found array with 0 sample(s)")
             return table
+        if isinstance(X, (list, tuple)):
+            X = np.array(X, dtype=object)  # a cell does not change the type of others
         simple = self.ranges is None if reset else not self._has_categories()
         kind, finite = (np.float64, True) if simple else (None, False)
         return as_table(validate_data(self, X, reset=reset, dtype=kind, ensure_all_finite=finite))
@@ -214,8 +217,10 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         targets = check_array(y, ensure_2d=False, dtype=numeric, input_name="y")
         targets = column_or_1d(targets, warn=True)
         check_consistent_length(X, targets)
-        if targets.dtype == object and any(map(is_missing, targets.tolist())):
-            fail("y", "a label for each record", "missing ones (None or NaN)")
+        if targets.dtype == object:
+            for record, label in enumerate(targets.tolist()):
+                if is_missing(label):
+                    raise TableError(record, "y has no label (None or NaN)")
         return np.asarray(targets)
 
     def _key(self) -> Key:
@@ -298,7 +303,8 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         ranges = self.ranges
         columns = Columns.of(ranges, _keys(ranges, names, named), intercept=intercept)
         encoded = columns.encode(table.columns)
-        warn_outside(encoded.outside, table.records, guessed=ranges is None)
+        taken = "" if ranges is not None else "ranges= is missing, and [-1, 1] was taken. "
+        warn(encoded.notices(), taken, "ranges= to what may occur")
         self.sites_, partition = _sites(groups, table.records)
         classes, network = described.get("classes"), described.get("network")
         train = dm.Dataset(encoded.features, labels)
@@ -342,23 +348,19 @@ def site_of_each(groups: Any, records: int) -> npt.NDArray[Any]:
     owners: npt.NDArray[Any] = column_or_1d(groups)
     if len(owners) != records:
         fail("groups", f"the site of each of the {records} records", f"{len(owners)}")
-    if owners.dtype.kind in "fO" and any(map(is_missing, owners.tolist())):
-        fail("groups", "the site of each record", "missing ones (None or NaN)")
-    mixed = len({*map(type, owners.tolist())}) > 1
-    return owners.astype(str) if mixed else owners
+    if owners.dtype.kind in "fO":
+        for record, owner in enumerate(owners.tolist()):
+            if is_missing(owner):
+                raise TableError(record, "groups has no site (None or NaN)")
+    if owners.dtype.kind != "O":
+        return owners
+    names = {key_of(owner): str(owner) for owner in owners.tolist()[::-1]}  # 1 and "1" are one
+    return np.array([names[key_of(owner)] for owner in owners.tolist()])
 
 
-def warn_outside(outside: dict[str, int], records: int, *, guessed: bool) -> None:
-    """Warn about values that are clipped, which only the data's owner learns."""
-    if not outside:
-        return
-    worst = max(outside, key=lambda name: outside[name])
-    ranges = "target_range" if worst == "y" else "ranges"
-    taken = f"{ranges}= is missing, and [-1, 1] was taken. " if guessed else ""
-    more = f", and some in {len(outside) - 1} more columns" if len(outside) > 1 else ""
-    warnings.warn(
-        f"{taken}Values outside of public ranges are clipped: {outside[worst]} of {records} in "
-        f"{worst}{more}; set {ranges}= to what may occur",
-        UserWarning,
-        stacklevel=4,
-    )
+def warn(notices: list[str], taken: str, change: str) -> None:
+    """Warn about values that are clipped or count as missing: only the data's owner learns it."""
+    if notices:
+        more = f"; and {len(notices) - 3} more columns" if len(notices) > 3 else ""
+        text = f"{taken}{'; '.join(notices[:3])}{more}; set {change}"
+        warnings.warn(text, UserWarning, stacklevel=4)

@@ -14,8 +14,9 @@ from sklearn.utils.validation import check_is_fitted
 from dpmesh._networks import MakeNetwork, named
 from dpmesh._validate import fail
 from dpmesh.defaults import Method, Task
-from dpmesh.ranges import Number, Ranges
-from dpmesh.sklearn.base import Encoded, MakeAlgorithm, PrivateEstimator, warn_outside
+from dpmesh.ranges import Category, Number, Ranges, clipped
+from dpmesh.sklearn.base import Encoded, MakeAlgorithm, PrivateEstimator, warn
+from dpmesh.tables.kinds import read_labels
 from dpmesh.topology import Topology
 
 
@@ -107,17 +108,18 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
     def encoded(self, X: Any, y: Any, groups: Any) -> Encoded:
         """Return the problem that `fit` solves. Nothing is released."""
         labels = self.targets(X, y)
-        check_classification_targets(labels)
-        found = np.unique(labels)
         if isinstance(self.classes, str):
-            fail("classes", f"a list of all classes, such as {found.tolist()[:2]}", self.classes)
-        self.classes_ = found if self.classes is None else np.unique([*self.classes])
+            fail("classes", "a list of all classes, such as ['no', 'yes']", self.classes)
+        if self.classes is None:
+            check_classification_targets(labels)
+        self.classes_ = np.unique(labels if self.classes is None else [*self.classes])
         if len(self.classes_) < 2:
             fail("y", "at least 2 classes", f"1 class: {self.classes_.tolist()[0]!r}")
-        if not np.isin(found, self.classes_).all():
-            fail("y", f"labels among the classes {self.classes_.tolist()}", "others")
-        public = "" if self.classes else "which classes there are"
-        codes = np.searchsorted(self.classes_, labels)
+        if self.classes is None:
+            codes, public = np.searchsorted(self.classes_, labels), "which classes there are"
+        else:
+            listed, public = Category(categories=tuple(self.classes_.tolist())), ""
+            codes = read_labels("y", listed, labels)
         network = None if self.network is None else named(self.network)
         return self.encode(X, groups, codes, public, classes=self.classes_, network=network)
 
@@ -184,7 +186,9 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
             fail("target_range", "(low, high), the public range of y", bounds)
         low, high = bounds
         target = Number(low=low, high=high)
-        scaled, outside = target.encode("y", self.targets(X, y))
-        beyond = {"y": outside} if outside else {}
-        warn_outside(beyond, len(scaled), guessed=self.target_range is None)
+        scaled, outside, _ = target.encode("y", self.targets(X, y))
+        guessed = self.target_range is None
+        taken = "target_range= is missing, and [-1, 1] was taken. " if guessed else ""
+        beyond = clipped("y", outside, len(scaled))
+        warn(beyond, taken, "target_range= to what may occur")
         return self.encode(X, groups, scaled[:, 0], target=target)

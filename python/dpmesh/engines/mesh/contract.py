@@ -35,8 +35,9 @@ from dpmesh.privacy.report import report
 from dpmesh.privacy.rounding import DOUBLE, SINGLE
 from dpmesh.problems import LinearProblem
 from dpmesh.problems.named import jax_model
-from dpmesh.ranges import Category, Columns, Number, as_range
+from dpmesh.ranges import Category, Columns, Number, as_label, clipped
 from dpmesh.tables import as_table
+from dpmesh.tables.kinds import read_labels
 from dpmesh.topology import Topology, edge_dropping
 
 _log = logging.getLogger("dpmesh")
@@ -197,7 +198,7 @@ class Contract:
         label, ranges = self.terms.label, self.settings.table("ranges")
         if label is None or label not in ranges:
             self.settings.fail("contract.label", "wanted the column to predict, with a range")
-        return as_range(label, ranges[label])
+        return as_label(label, ranges[label])
 
     @property
     def network(self) -> str | None:
@@ -223,7 +224,8 @@ class Contract:
     def dataset(self, table: Any) -> Dataset:
         """Return the records of a table, encoded by the contract's public ranges.
 
-        Numbers outside of a range are clipped; the log, which stays with the party, counts them.
+        Numbers outside of a range are clipped, and what cannot be read counts as missing, if the
+        range allows that; the log, which stays with the party, counts both.
 
         Raises
         ------
@@ -233,25 +235,17 @@ class Contract:
         if self.columns is None or self.terms.label is None:
             fail("ranges", "a contract with [ranges] and a label for tables", "none")
         held, label = as_table(table), self.terms.label
-        features, outside = self.columns.encode(held.select(self.columns.names).columns)
+        read = self.columns.encode_table(held)
         (values,) = held.select([label]).columns
-        encoded, beyond = self._label.encode(label, np.asarray(values))
-        labels = encoded[:, 0]
-        if isinstance(self._label, Category):
-            unlisted = encoded.sum(axis=1) != 1
-            if unlisted.any():
-                first = int(unlisted.argmax())
-                known = ", ".join(map(str, self._label.categories))
-                fail(label, f"one of {known}", f"{values[first]} in record {first}, from 0 on")
-            labels = encoded.argmax(axis=1)
-            if self.network is None and self._problem[1].get("classes") is None:
-                labels = 2 * labels - 1
-        elif beyond:
-            outside = outside | {label: beyond}
-        for name, count in outside.items():
-            text = "%s: %d of %d values are outside of the contract's range, and are clipped"
-            _log.warning(text, name, count, len(labels))
-        return Dataset(features.astype(self.terms.numbers), labels, "own records")
+        labels, notices = read_labels(label, self._label, values), read.notices()
+        if isinstance(self._label, Number):
+            scaled, beyond, _ = self._label.encode(label, labels)
+            labels, notices = scaled[:, 0], notices + clipped(label, beyond, len(labels))
+        elif self.network is None and self._problem[1].get("classes") is None:
+            labels = 2 * labels - 1
+        for notice in notices:
+            _log.warning("%s", notice)
+        return Dataset(read.features.astype(self.terms.numbers), labels, "own records")
 
     def model(self, weights: Any, seeded: bool, charged: int = 1) -> Model:
         """Return released weights, shape (1, dim), as a model that predicts from tables.

@@ -10,6 +10,7 @@ from dpmesh._validate import fail
 from dpmesh.data import Dataset
 from dpmesh.engines.mesh.contract import Contract
 from dpmesh.tables import read_table
+from dpmesh.tables.cells import of_file
 
 
 def read_records(contract: Contract, path: str | Path) -> Dataset:
@@ -32,7 +33,8 @@ def read_records(contract: Contract, path: str | Path) -> Dataset:
         If it cannot be read.
     """
     if contract.columns is not None:
-        return contract.dataset(read_table(path))
+        with of_file(path):
+            return contract.dataset(read_table(path))
     if Path(path).suffix != ".npz":
         fail("data", "an npz file, since the contract has no [ranges] of columns", path)
     with np.load(path, allow_pickle=False) as held:

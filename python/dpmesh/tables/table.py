@@ -1,21 +1,15 @@
-"""Tables of records: pandas, pyarrow, arrays, and files of them."""
+"""Tables of records: pandas, pyarrow, dictionaries of columns, arrays."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from dpmesh._extras import needed_by
-from dpmesh._validate import fail, instance, nearest
-
-__all__ = ["Table", "as_table", "read_table", "rows"]
-
-_SUFFIXES = (".parquet", ".csv", ".arrow", ".feather")
+from dpmesh._validate import fail, nearest
+from dpmesh.tables.cells import TableError, key_of, usually_missing
 
 
 class Table(NamedTuple):
@@ -52,9 +46,15 @@ class Table(NamedTuple):
         for name in names:
             if name not in self.names:
                 hint = nearest(name, self.names)
-                fail("table", f"a column {name!r}", f"the columns {', '.join(self.names)}{hint}")
+                got = f"the columns {', '.join(self.names)}{hint}"
+                raise TableError(None, f"wanted a column {name!r}, got {got}")
         at = dict(zip(self.names, self.columns, strict=True))
         return Table(tuple(names), tuple(at[name] for name in names))
+
+    def with_missing(self, names: Sequence[str]) -> Table:
+        """Return it with columns of these names, which hold no value."""
+        none = np.full(self.records, None, dtype=object)
+        return Table((*(self.names or ()), *names), (*self.columns, *[none] * len(names)))
 
     def take(self, records: npt.NDArray[Any]) -> Table:
         """Return the records at these indices, or those that a mask selects."""
@@ -62,7 +62,7 @@ class Table(NamedTuple):
 
 
 def as_table(value: Any) -> Table:
-    """Return the columns of a pandas or pyarrow table, or of an array of two axes.
+    """Return the columns of a pandas or pyarrow table, a dictionary, or an array of two axes.
 
     Raises
     ------
@@ -77,8 +77,13 @@ def as_table(value: Any) -> Table:
     elif hasattr(value, "column_names") and hasattr(value, "to_pylist"):  # pyarrow
         names = tuple(value.column_names)
         columns = [_of_arrow(value.column(i)) for i in range(len(names))]
+    elif isinstance(value, Mapping):
+        names = tuple(map(str, value))
+        columns = [_cells(column) for column in value.values()]
+        if len({len(column) for column in columns}) > 1:
+            fail("table", "columns of equal length", [len(column) for column in columns])
     else:
-        array = value if isinstance(value, np.ndarray) else np.array(value, dtype=object)
+        array = _cells(value)
         if array.ndim != 2:
             got = f"{array.ndim} axes. Reshape your data: X.reshape(-1, 1) makes one column"
             fail("X", "a table or an array of shape (records, columns)", got)
@@ -88,30 +93,22 @@ def as_table(value: Any) -> Table:
     return Table(names, tuple(columns))
 
 
-def read_table(path: str | os.PathLike[str]) -> Any:
-    """Read a file into a pandas table: CSV with a header, Parquet, Arrow or Feather.
+def sites_of(table: Table, name: str) -> npt.NDArray[Any]:
+    """Return the site that a column names for each record, as text: 1, 1.0 and "1" are one.
 
     Raises
     ------
-    ImportError
-        If pandas and pyarrow are not installed (extra ``pandas``).
-    ValueError
-        If the file is none of these.
-    OSError
-        If it cannot be read.
+    TableError
+        If a record has none.
     """
-    instance("path", path, "the path of a file", str, os.PathLike)
-    suffix = Path(path).suffix.lower()
-    if suffix not in _SUFFIXES:
-        fail("file", f"one that ends in {', '.join(_SUFFIXES)}", os.fspath(path))
-    with needed_by("reading a table"):
-        import pandas
-        import pyarrow
-    readers = {".csv": pandas.read_csv, ".parquet": pandas.read_parquet}
-    try:
-        return readers.get(suffix, pandas.read_feather)(path)
-    except (pyarrow.ArrowException, ValueError) as error:
-        raise ValueError(f"{os.fspath(path)} is not a table of this kind: {error}") from error
+    sites = []
+    for record, cell in enumerate(table.select([name]).columns[0].tolist()):
+        if usually_missing(cell):
+            remedy = "fill it in, or take the record out of the table"
+            raise TableError(record, f"{name} (the site) is missing; {remedy}")
+        key = key_of(cell)
+        sites.append(str(int(key)) if isinstance(key, float) and key.is_integer() else str(key))
+    return np.array(sites)
 
 
 def rows(table: Any, chosen: npt.NDArray[np.int64]) -> Any:
@@ -119,6 +116,11 @@ def rows(table: Any, chosen: npt.NDArray[np.int64]) -> Any:
     if hasattr(table, "iloc"):
         return table.iloc[chosen]
     return table.take(chosen) if hasattr(table, "column_names") else np.asarray(table)[chosen]
+
+
+def _cells(values: Any) -> npt.NDArray[Any]:
+    """Return an array; a list keeps each of its cells as it is."""
+    return values if isinstance(values, np.ndarray) else np.array(values, dtype=object)
 
 
 def _of_arrow(column: Any) -> npt.NDArray[Any]:
