@@ -19,8 +19,6 @@ from dpmesh._core import __version__
 if TYPE_CHECKING:
     from dpmesh import (
         algorithms,
-        attacks,
-        bounds,
         controllers,
         data,
         defaults,
@@ -81,9 +79,7 @@ __all__ = [
     "WithoutReplacement",
     "__version__",
     "algorithms",
-    "attacks",
     "baselines",
-    "bounds",
     "controllers",
     "data",
     "defaults",
@@ -110,7 +106,11 @@ _HOMES = {"Dataset": "data", "Key": "keys", "LinearProblem": "problems", "Model"
 _HOMES |= dict.fromkeys(
     ["Checkpoint", "Metrics", "Network", "Run", "StopRun", "baselines", "simulate"], "run"
 )
-_NOW = {"Muffliato": "GradientDescent(.., mixings=3)"}
+_NOW = {
+    "Muffliato": "dm.GradientDescent(.., mixings=3)",
+    "attacks": "from dpmesh.reproduce import attacks",
+    "bounds": "from dpmesh.reproduce import bounds",
+}
 """Names that are gone, and what to write in their place."""
 
 _ONE_AT_A_TIME = RLock()
@@ -121,7 +121,7 @@ would wait here for a thread that waits for it."""
 
 def __getattr__(name: str) -> object:
     if name not in __all__:
-        now = f"; write dm.{_NOW[name]}" if name in _NOW else ""
+        now = f"; write {_NOW[name]}" if name in _NOW else ""
         raise AttributeError(f"module 'dpmesh' has no attribute {name!r}{now}")
     with _ONE_AT_A_TIME:
         if name.islower() and name not in _HOMES:

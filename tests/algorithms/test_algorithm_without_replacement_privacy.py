@@ -14,7 +14,6 @@ from one_round import one_round, watcher_of
 from without_replacement_problems import FIXED, make_problem, neighbours
 
 import dpmesh as dm
-from dpmesh.bounds.without_replacement import theorem_4_steps
 from dpmesh.controllers import (
     AlwaysGlobal,
     AlwaysLocal,
@@ -26,6 +25,7 @@ from dpmesh.controllers import (
 )
 from dpmesh.privacy.audit import alone, couple
 from dpmesh.privacy.audit.transcript import record
+from dpmesh.reproduce.bounds.without_replacement import theorem_4_steps
 from dpmesh.schedules import Constant, InverseTime, Piecewise
 
 

@@ -8,7 +8,7 @@ from math import log, sqrt
 import numpy as np
 import pytest
 
-from dpmesh.bounds.federated import Losses, curvature_left, error, rounds
+from dpmesh.reproduce.bounds.federated import Losses, curvature_left, error, rounds
 
 LOSSES = Losses(
     dim=50,

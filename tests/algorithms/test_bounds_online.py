@@ -12,7 +12,8 @@ from one_round import one_round
 
 import dpmesh as dm
 from dpmesh import kernels, topology
-from dpmesh.bounds.online import (
+from dpmesh.problems import best_fixed_predictor
+from dpmesh.reproduce.bounds.online import (
     Learning,
     Mixing,
     convergence,
@@ -23,7 +24,6 @@ from dpmesh.bounds.online import (
     regret,
     regret_as_printed,
 )
-from dpmesh.problems import best_fixed_predictor
 from dpmesh.run import Gossip
 from dpmesh.schedules import InverseSqrt, InverseTime
 

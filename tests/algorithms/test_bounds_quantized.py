@@ -12,8 +12,8 @@ from point_problem import PointProblem
 
 import dpmesh as dm
 from dpmesh import topology
-from dpmesh.bounds.quantized import Landscape, Powers, advise
 from dpmesh.privacy import Quantizer
+from dpmesh.reproduce.bounds.quantized import Landscape, Powers, advise
 
 P1 = Powers(0.9, 0.7, 0.85, 0.05)
 P2 = Powers(0.8, 0.6, 0.9, 0.0, sample_size_scale=2.0)

@@ -12,7 +12,10 @@ from one_round import one_round
 
 import dpmesh as dm
 from dpmesh import kernels
-from dpmesh.bounds.without_replacement import (
+from dpmesh.controllers import AlwaysGlobal, AlwaysLocal, RandomGlobal
+from dpmesh.keys import Purpose, generator
+from dpmesh.problems import best_fixed_predictor
+from dpmesh.reproduce.bounds.without_replacement import (
     Training,
     generalization_gap,
     squared_distance,
@@ -20,9 +23,6 @@ from dpmesh.bounds.without_replacement import (
     theorem_3_as_printed,
     theorem_4_steps,
 )
-from dpmesh.controllers import AlwaysGlobal, AlwaysLocal, RandomGlobal
-from dpmesh.keys import Purpose, generator
-from dpmesh.problems import best_fixed_predictor
 from dpmesh.run import Broadcast
 from dpmesh.schedules import Constant
 

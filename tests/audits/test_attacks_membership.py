@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import integrate, stats
 
-from dpmesh.attacks import likelihood_ratio_attack, scored, threshold_attack
+from dpmesh.reproduce.attacks import likelihood_ratio_attack, scored, threshold_attack
 
 some_scores = st.lists(st.integers(-4, 4), min_size=1, max_size=12)
 

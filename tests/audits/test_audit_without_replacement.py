@@ -20,7 +20,6 @@ from faulty_without_replacement import (
 )
 
 from dpmesh.algorithms import WithoutReplacement
-from dpmesh.bounds.without_replacement import theorem_4_steps
 from dpmesh.controllers import AlwaysGlobal, Periodic
 from dpmesh.data import Dataset
 from dpmesh.keys import Key
@@ -37,6 +36,7 @@ from dpmesh.privacy.audit import (
 )
 from dpmesh.privacy.audit.layers import audit_crowd
 from dpmesh.problems import LinearProblem
+from dpmesh.reproduce.bounds.without_replacement import theorem_4_steps
 from dpmesh.schedules import Constant, InverseTime
 
 SURE = 1 - 1e-3

@@ -62,8 +62,6 @@ FLOORS = [
         "algorithms.quantized",
         "algorithms.with_replacement",
         "algorithms.without_replacement",
-        "attacks",
-        "bounds",
         "plots",
     ],
     ["algorithms.registry"],

@@ -7,8 +7,8 @@ import pytest
 
 import dpmesh as dm
 from dpmesh import kernels
-from dpmesh.attacks import threshold_attack
 from dpmesh.privacy import Gaussian, Sensitivity, accounting
+from dpmesh.reproduce.attacks import threshold_attack
 
 X, Y = np.ones((4, 3)), np.array([1, -1, 1, -1])
 DATA = dm.Dataset(X, Y)

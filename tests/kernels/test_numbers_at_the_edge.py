@@ -13,9 +13,10 @@ import pytest
 
 import dpmesh as dm
 import dpmesh.kernels as kernels
-from dpmesh import bounds, data, privacy, run, topology
+from dpmesh import data, privacy, run, topology
 from dpmesh.keys import Key
 from dpmesh.privacy.accounting import papers
+from dpmesh.reproduce import bounds
 
 KEY = Key.seeded(1)
 ROW = privacy.Sensitivity(1.0, "l2", "a record")

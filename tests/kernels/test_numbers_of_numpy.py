@@ -10,9 +10,6 @@ import numpy as np
 import pytest
 
 import dpmesh as dm
-from dpmesh.bounds import federated as federated_bounds
-from dpmesh.bounds import online as online_bounds
-from dpmesh.bounds import quantized as quantized_bounds
 from dpmesh.estimators import AdaptiveSmoothing
 from dpmesh.privacy import (
     Budget,
@@ -27,6 +24,9 @@ from dpmesh.privacy import (
 from dpmesh.privacy.accounting.papers import federated, online, quantized, without_replacement
 from dpmesh.privacy.audit import one_run
 from dpmesh.privacy.shown import rounded_up
+from dpmesh.reproduce.bounds import federated as federated_bounds
+from dpmesh.reproduce.bounds import online as online_bounds
+from dpmesh.reproduce.bounds import quantized as quantized_bounds
 from dpmesh.schedules import at
 
 FEW, MANY = np.uint8(10), np.uint8(200)

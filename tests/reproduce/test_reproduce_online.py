@@ -11,9 +11,9 @@ import pytest
 from scipy import sparse
 
 import dpmesh as dm
-from dpmesh.bounds.online import Mixing
 from dpmesh.reproduce import online, online_delay, online_runs
 from dpmesh.reproduce._scaffold import Row, with_spread
+from dpmesh.reproduce.bounds.online import Mixing
 from dpmesh.reproduce.online_runs import Copies, Source, changing_graph
 
 AT = (5, 10)

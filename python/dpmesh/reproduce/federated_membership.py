@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 
 from dpmesh.algorithms.federated import FederatedLearning
-from dpmesh.attacks import likelihood_ratio_attack, threshold_attack
 from dpmesh.data import Dataset, iid, mnist
 from dpmesh.estimators import LaplacianSmoothing
 from dpmesh.keys import Key, Purpose, generator
@@ -17,6 +16,7 @@ from dpmesh.privacy.accounting.papers.federated import Sampling
 from dpmesh.privacy.types import Floats
 from dpmesh.problems import LinearProblem
 from dpmesh.reproduce._output import Output, Progress
+from dpmesh.reproduce.attacks import likelihood_ratio_attack, threshold_attack
 from dpmesh.reproduce.federated import WEIGHT_DECAY, standardized, states
 from dpmesh.schedules import ExponentialDecay
 

@@ -14,13 +14,13 @@ import numpy.typing as npt
 import dpmesh.topology as topology
 from dpmesh.algorithms import QuantizedGossip
 from dpmesh.algorithms.base import AnyAlgorithm
-from dpmesh.bounds.quantized import Powers
 from dpmesh.data import iid, mnist
 from dpmesh.keys import Key, Purpose, generator
 from dpmesh.privacy import Quantizer, accounting
 from dpmesh.privacy.accounting.papers.quantized import Mode, sensitivities, theorem_1
 from dpmesh.privacy.shown import rounded_up
 from dpmesh.reproduce._output import Output, Progress
+from dpmesh.reproduce.bounds.quantized import Powers
 from dpmesh.run import Metrics, Run, simulate
 from dpmesh.run.metrics import Testable
 from dpmesh.schedules import PowerLaw

@@ -14,7 +14,6 @@ import numpy as np
 import dpmesh.kernels as kernels
 from dpmesh.algorithms import OnlineLearning, QuantizedGossip
 from dpmesh.algorithms.base import AnyAlgorithm
-from dpmesh.bounds.quantized import Powers
 from dpmesh.data import Dataset, iid, mnist
 from dpmesh.keys import Key, Purpose, generator
 from dpmesh.privacy import Budget, Quantizer
@@ -33,6 +32,7 @@ from dpmesh.reproduce._scaffold import (
     repeated,
     with_spread,
 )
+from dpmesh.reproduce.bounds.quantized import Powers
 from dpmesh.reproduce.gradient_perturbation import GradientPerturbation
 from dpmesh.reproduce.quantized import CHOSEN, DELTA, NODES, mnist_network, seeded_runs
 from dpmesh.schedules import InverseSqrt, PowerLaw

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dpmesh.bounds.quantized import Powers
 from dpmesh.privacy import accounting
 from dpmesh.privacy.accounting.papers.quantized import sensitivities, theorem_1
 from dpmesh.reproduce._output import Output
+from dpmesh.reproduce.bounds.quantized import Powers
 from dpmesh.reproduce.quantized import CHOSEN, DELTA
 from dpmesh.reproduce.quantized_comparison import RECORDS
 

@@ -10,7 +10,6 @@ import numpy.typing as npt
 
 from dpmesh.algorithms import WithoutReplacement, WithReplacement
 from dpmesh.algorithms.base import AnyAlgorithm
-from dpmesh.bounds.without_replacement import theorem_4_steps
 from dpmesh.controllers import AnyController
 from dpmesh.data import Dataset, covertype, iid, mnist, train_test_split
 from dpmesh.data.preprocessing import scaled, unit_norm, with_constant
@@ -19,6 +18,7 @@ from dpmesh.privacy import accounting
 from dpmesh.privacy.accounting.papers import without_replacement as claims
 from dpmesh.problems import LinearProblem
 from dpmesh.reproduce._scaffold import interval
+from dpmesh.reproduce.bounds.without_replacement import theorem_4_steps
 from dpmesh.run import Metrics, Run, simulate
 from dpmesh.schedules import Schedule
 

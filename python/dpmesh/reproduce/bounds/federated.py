@@ -23,7 +23,7 @@ from dpmesh._validate import (
     positive,
     probability,
 )
-from dpmesh.bounds._floats import held_by_floats
+from dpmesh.reproduce.bounds._floats import held_by_floats
 
 Case = Literal["strongly_convex", "convex", "nonconvex"]
 

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh._validate import as_python_numbers, fail, integer, non_negative, positive, probability
-from dpmesh.bounds._floats import held_by_floats
+from dpmesh.reproduce.bounds._floats import held_by_floats
 from dpmesh.topology import MixingMatrix, Static, Topology, check_jointly_connected, check_weights
 
 

@@ -20,8 +20,8 @@ from math import log, sqrt
 
 import dpmesh.kernels as kernels
 from dpmesh._validate import as_python_numbers, fail, integer, non_negative, positive, probability
-from dpmesh.bounds._floats import held_by_floats
 from dpmesh.problems import LinearProblem
+from dpmesh.reproduce.bounds._floats import held_by_floats
 from dpmesh.schedules import InverseTime
 
 

@@ -41,9 +41,9 @@ from dpmesh._validate import (
     positive,
     probability,
 )
-from dpmesh.bounds._powers import Powers, Schedules, unmet
 from dpmesh.privacy import accounting
 from dpmesh.privacy.accounting.papers.quantized import Mode, sensitivities
+from dpmesh.reproduce.bounds._powers import Powers, Schedules, unmet
 from dpmesh.topology import MixingMatrix
 
 __all__ = ["Advice", "Complexity", "Landscape", "Powers", "Schedules", "advise"]
