@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -12,6 +13,7 @@ import numpy as np
 from dpmesh.controllers import AlwaysGlobal, AlwaysLocal, AnyController
 from dpmesh.keys import Key
 from dpmesh.privacy.shown import rounded_up
+from dpmesh.reproduce._figure import Line, Panel, drawn
 from dpmesh.reproduce._output import Output, Progress
 from dpmesh.reproduce.without_replacement_cells import (
     COLLABORATIVE,
@@ -39,7 +41,6 @@ from dpmesh.reproduce.without_replacement_setting import (
 )
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 NODES = (1, 3, 5, 10, 20)
@@ -219,7 +220,8 @@ def figure_as_text(cells: list[Cell], data: str, setting: Setting) -> str:
         f"{data}, {cells[0].case}: test accuracy (%) of the released model over epsilon, for",
         f"{NODES_OF_FIGURES} nodes that share {records:,} records; mean of {cells[0].seeds} seeds, "
         "and half of the 95 % interval.",
-        "noise paper: its formula for each single release. proved: what keeps the budget.",
+        "noise paper: its formula for each single release. proved: what keeps the budget, but for",
+        f"{LEARNED}, whose controller looks at private losses: no proof covers its decisions.",
         "The paper says: Algorithm 1 above fully collaborative, that above with replacement.",
         "With replacement, proved: secret samples amplify privacy, which the paper does not use.",
         f"The largest class has {100 * largest_class:.1f}% of the test records.",
@@ -264,57 +266,49 @@ def _caveats(cells: list[Cell]) -> Iterator[str]:
 
 def draw_table(cells: list[Cell]) -> Figure:
     """Draw accuracy over the number of nodes; needs the extra ``plots``."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11, 8), layout="constrained")
-    for axes, case in zip(figure.subplots(2, 2, sharey=True), CASES, strict=True):
-        for ax, noise in zip(axes, ("paper", "proved"), strict=True):
-            mine = [c for c in cells if c.case == case and c.noise in (noise, "none")]
-            for number, method in enumerate(dict.fromkeys(cell.method for cell in mine)):
-                row = [
-                    c
-                    for c in mine
-                    if c.method == method and (c.noise == noise or c.method in (NOISELESS, LOCAL))
-                ]
-                _line(ax, [c.nodes for c in row], row, f"C{number}")
-            ax.set_title(f"{case}, noise: {noise}")
-            ax.set_xlabel("nodes")
-            ax.set_xticks(NODES)
-        axes[0].set(ylabel="test accuracy (%); dotted: the paper's", ylim=(0, 100))
-    figure.legend(*axes[-1].get_legend_handles_labels(), loc="outside right upper")
-    return figure
+    panels = []
+    for case, noise in product(CASES, ("paper", "proved")):
+        shown = [
+            c
+            for c in cells
+            if c.case == case
+            and (c.noise == noise or (c.noise == "none" and c.method in (NOISELESS, LOCAL)))
+        ]
+        title, y = f"{case}, noise: {noise}", "test accuracy (%); x: the paper's"
+        lines = _lines(shown, lambda cell: cell.nodes)
+        ticks, limits = sorted({cell.nodes for cell in cells}), (0.0, 100.0)
+        panels.append(Panel(title=title, x="nodes", y=y, lines=lines, ticks=ticks, limits=limits))
+    return drawn(panels, columns=2)
 
 
 def draw_figure(cells: list[Cell], data: str) -> Figure:
     """Draw accuracy over epsilon; needs the extra ``plots``."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11, 4.5), layout="constrained")
-    axes = figure.subplots(1, 2, sharey=True)
-    for ax, noise in zip(axes, ("paper", "proved"), strict=True):
-        mine = [cell for cell in cells if cell.noise == noise]
-        for number, method in enumerate(dict.fromkeys(cell.method for cell in mine)):
-            row = [cell for cell in mine if cell.method == method]
-            _line(ax, [cell.epsilon for cell in row], row, f"C{number}")
-        for number, cell in enumerate(cell for cell in cells if cell.noise == "none"):
-            height, style = cell.of_shown.mean, ("--", ":")[number]
-            ax.axhline(height, color="black", linestyle=style, label=f"{cell.method}, noiseless")
-        ax.set_xscale("log")
-        ax.set_xlabel("epsilon")
-        ax.set_title(f"{data}, {cells[0].case}, noise: {noise}")
-        ax.grid(alpha=0.3)
-    axes[0].set(ylabel="test accuracy of the released model (%)", ylim=(0, 100))
-    figure.legend(*axes[1].get_legend_handles_labels(), loc="outside right upper")
-    return figure
+    noiseless = [cell for cell in cells if cell.noise == "none"]
+    panels = [
+        Panel(
+            title=f"{data}, {cells[0].case}, noise: {noise}",
+            x="epsilon",
+            y="test accuracy of the released model (%)",
+            lines=_lines([c for c in cells if c.noise == noise], lambda cell: cell.epsilon),
+            levels={f"{cell.method}, noiseless": cell.of_shown.mean for cell in noiseless},
+            log="x",
+            limits=(0.0, 100.0),
+        )
+        for noise in ("paper", "proved")
+    ]
+    return drawn(panels)
 
 
-def _line(ax: Axes, x: list[float], row: list[Cell], color: str) -> None:
-    heights = [cell.of_shown.mean for cell in row]
-    intervals = [cell.of_shown.interval for cell in row]
-    ax.errorbar(x, heights, intervals, color=color, capsize=3, label=row[0].method)
-    papers = [np.nan if cell.paper is None else cell.paper for cell in row]
-    ax.plot(x, papers, ":", color=color, marker="o", markersize=3)
-    ax.grid(alpha=0.3)
+def _lines(cells: list[Cell], x: Callable[[Cell], float]) -> list[Line]:
+    """Return a line for each method."""
+    lines = []
+    for method in dict.fromkeys(cell.method for cell in cells):
+        row = [cell for cell in cells if cell.method == method]
+        heights, spreads = zip(*((c.of_shown.mean, c.of_shown.interval) for c in row), strict=True)
+        papers = [cell.paper for cell in row]
+        xs = [x(cell) for cell in row]
+        lines.append(Line(label=method, x=xs, y=heights, spread=spreads, paper=papers))
+    return lines
 
 
 def _difference(cell: Cell) -> str:
