@@ -14,7 +14,7 @@ import dpmesh as dm
 from dpmesh import topology
 from dpmesh.algorithms import Algorithm, Message
 from dpmesh.keys import Purpose, generator
-from dpmesh.privacy import Gaussian, Laplace, NoNoise, Plan, Release, Sensitivity
+from dpmesh.privacy import Gaussian, Laplace, NoNoise, Plan, Release, Sensitivity, correlated
 from dpmesh.privacy.compression import Levels, Quantizer, RandomSparsifier
 from dpmesh.run import Run
 from dpmesh.schedules import HorizonPower, InverseSqrt, PowerLaw, SampleSize
@@ -199,7 +199,22 @@ def token(controller, kind=dm.WithoutReplacement) -> dm.WithoutReplacement:
     )
 
 
+PARTNERS = topology.ring(NODES)
+TOGETHER = {
+    "in time": correlated.InTime(topology=PARTNERS, rounds=ROUNDS),
+    "partners": correlated.BetweenPartners(topology=PARTNERS, rounds=ROUNDS),
+    "both": correlated.Both(topology=PARTNERS, rounds=ROUNDS),
+    "both on a grid": correlated.Both(topology=PARTNERS, rounds=ROUNDS, grid=2.0**-12),
+}
+"""Noise that works together."""
+
 ALGORITHMS = {
+    **{name: dm.OnlineLearning(epsilon=2.0, delta=1e-5, noise=n) for name, n in TOGETHER.items()},
+    "token in time": replace(
+        token(dm.controllers.AlwaysGlobal()),
+        arrival_rate=1.0,
+        noise=correlated.InTime(topology=None, rounds=ROUNDS),
+    ),
     "online": dm.OnlineLearning(epsilon=2.0),
     "quantized": quantized(),
     "narrow": quantized(compressor=Quantizer(0.001, bits=4)),

@@ -12,7 +12,7 @@ import mpi_program
 import numpy as np
 
 import dpmesh as dm
-from dpmesh.algorithms import Message
+from dpmesh.algorithms import Message, federated
 from dpmesh.privacy import NoNoise, Release, Sensitivity
 from dpmesh.run import Run
 
@@ -47,6 +47,18 @@ def silos(kind: type[dm.CrossSiloSGD] = dm.CrossSiloSGD, **changed: Any) -> dm.C
     return kind(**{**public, **changed})
 
 
+def clients(rate: float) -> dm.FederatedLearning:
+    shared = federated.SecureAggregation(dim=5, rounds=ROUNDS)
+    public: dict[str, Any] = {"clients": SITES, "clipping_norm": 1.0, "noise_multiplier": 3.0}
+    public |= {"local_steps": 2, "batch_size": 4, "sampling_rate": rate}
+    return dm.FederatedLearning(secure_aggregation=shared, **public)
+
+
+def neighbours() -> dm.SecureGossip:
+    graph = dm.topology.complete(SITES)
+    return dm.SecureGossip(topology=graph, dim=5, records=RECORDS, noise_multiplier=3.0)
+
+
 ALGORITHMS = {
     "full": silos(),
     "sampled": silos(sampling_rate=0.4, dropouts=1),
@@ -59,9 +71,10 @@ ALGORITHMS = {
     "server": dm.FederatedLearning(
         clients=SITES, sampling_rate=0.5, clipping_norm=1.0, noise_multiplier=1.0, local_steps=1
     ),
-    "neighbours": dm.SecureGossip(
-        topology=dm.topology.complete(SITES), dim=5, records=RECORDS, noise_multiplier=3.0
-    ),
+    "clients": clients(1.0),
+    "sampled clients": clients(0.5),
+    "neighbours": neighbours(),
+    "neighbours float32": neighbours(),
 }
 
 

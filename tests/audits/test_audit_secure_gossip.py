@@ -111,12 +111,9 @@ def test_a_nodes_own_part_that_is_carried_along_is_caught(graph: Any, colluding:
 class OneForAll(NeighborSums):
     """Planted: neighbour j adds the same share to all sums that it is part of."""
 
-    def released(self, sums: Sensitive, stream: Any) -> Released:
-        share = kernels.discrete_gaussian(
-            (len(self.neighbors), self.dim), self.smallest_share, stream
-        )
-        noise = np.stack([share[list(some)].sum(axis=0) for some in self.neighbors])
-        return Released(sums + self.grid * noise)
+    def noise(self, receiver: int, senders: Any, stream: Any) -> Any:
+        shape, nodes = (len(senders), self.dim), senders.astype(np.uint32)
+        return kernels.discrete_gaussian(shape, self.smallest_share, stream, nodes=nodes)
 
 
 class WithOneForAll(dm.SecureGossip):
@@ -134,6 +131,12 @@ def test_one_noise_for_all_receivers_is_caught(graph: Any, colluding: int) -> No
     assert [fault for fault in found.faults if "correlated" in fault]
 
 
+def summed(sums: NeighborSums, values: Sensitive, stream: Any) -> Any:
+    """The totals of all nodes, in steps of the grid."""
+    mechanism = DistributedDiscreteGaussian(sums)
+    return mechanism.part(values, np.arange(len(values)), stream).totals()
+
+
 RUNS = 20_000
 
 
@@ -144,7 +147,7 @@ def seen(sums: NeighborSums, seed: int, moved: bool) -> np.ndarray:
     nodes other than the target, node 0; the target's integer moves by an equal part of Delta.
     """
     n, stream = len(sums.neighbors), Key.seeded(seed).stream(dm.keys.Purpose.NOISE, 0)
-    noisy = sums.released(Sensitive(np.zeros((n, sums.dim))), stream) / sums.grid
+    noisy = summed(sums, Sensitive(np.zeros((n, sums.dim))), stream)
     move = sums.sensitivity / np.sqrt(n - 1)  # in each of the n - 1 sums
     score = np.zeros(sums.dim)
     for v in range(1, n):
@@ -188,7 +191,7 @@ def test_what_one_noise_for_all_receivers_opens() -> None:
     stream = Key.seeded(0).stream(dm.keys.Purpose.NOISE, 0)
     spreads = []
     for sums in (honest, OneForAll(**public)):
-        noise = sums.released(zeros, stream) / sums.grid
+        noise = summed(sums, zeros, stream)
         spreads.append(np.std(noise[0] - noise[1]) / honest.smallest_share)
     assert spreads[0] == pytest.approx(np.sqrt(22), rel=0.05)
     assert spreads[1] == pytest.approx(np.sqrt(2), rel=0.05)

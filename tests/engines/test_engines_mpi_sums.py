@@ -14,7 +14,8 @@ from test_engines_mpi import assert_same, launch, succeed
 import dpmesh as dm
 
 PROGRAM = ("-m", "mpi4py", Path(mpi_sums_program.__file__))
-NAMES = ["full", "sampled", "full float32", "sampled float32"]
+NAMES = ["full", "sampled", "full float32", "sampled float32", "clients", "sampled clients"]
+NAMES += ["neighbours", "neighbours float32"]
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
@@ -63,9 +64,8 @@ def test_a_site_that_fails_stops_all_ranks_and_others_go_on(tmp_path: Path) -> N
     [
         ("full", 5, "ranks: wanted an integer of at least 1 and below 5, got 5"),
         ("three", 2, "ValueError: problem: wanted records of 3 sites, got 2 of 4 nodes"),
-        ("in the clear", 2, "ValueError: release: wanted one secure sum of all sites, on ranks"),
-        ("server", 1, "engine: wanted None, since of the algorithms with a server, only CrossSilo"),
-        ("neighbours", 1, "engine: wanted None, since sums over neighbours on other ranks are not"),
+        ("in the clear", 2, "ValueError: release: wanted a sum of all nodes, since they are on"),
+        ("server", 1, "engine: wanted None, since a trusted server sees all that its clients send"),
     ],
 )
 def test_what_does_not_add_up_on_ranks_is_refused(

@@ -29,13 +29,12 @@ from dpmesh.privacy.secure import (
     SecureSum,
     answer,
     calibrated_sum,
-    decode,
     encode,
     open_sum,
     secure_sum,
     with_noise,
 )
-from dpmesh.privacy.secure.sums import pair_secrets, part_of_sum, wrapped
+from dpmesh.privacy.secure.sums import pair_secrets, wrapped
 from dpmesh.privacy.sensitivity import Sensitivity
 
 BITS = st.sampled_from([8, 21, 31, 32, 33, 63, 64])
@@ -434,11 +433,11 @@ def test_samples_cost_less_under_add_remove_alone() -> None:
 def test_parts_of_some_sites_add_up_to_the_sum_with_masks(parts: list[Any]) -> None:
     public = numbers(dim=30, sites=7)
     sums = np.random.default_rng(2).normal(size=(7, 30))
-    stream, total = Key.seeded(3).stream(1, 5), np.zeros(30, np.int64)
-    for part in map(list, parts):
-        own = stream.for_nodes(np.array(part, np.uint32))
-        total += part_of_sum(public, sums[part], own)
-    assert (decode(public, wrapped(public, total)) == secure_sum(public, sums, stream)[0]).all()
+    stream, total = Key.seeded(3).stream(1, 5), np.zeros((1, 30), np.int64)
+    mechanism = DistributedDiscreteGaussian(public)
+    for part in map(np.array, parts):
+        total += mechanism.part(sums[part], part, stream).totals()
+    assert (mechanism.opened(total) == secure_sum(public, sums, stream)).all()
 
 
 @pytest.mark.parametrize("bits", [20, 40, 64])

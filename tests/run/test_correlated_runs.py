@@ -189,13 +189,13 @@ def test_rows_are_released_in_order_and_each_once() -> None:
 @pytest.mark.parametrize("grid", [None, 2.0**-10])
 def test_a_process_draws_the_rows_of_its_own_nodes(grid: float | None) -> None:
     joint = online(replace(IN_TIME, grid=grid)).release_of(1).mechanism.joint
-    some = np.array([3, 4], dtype=np.uint32)
-    everywhere, here = NoiseRows(whole=True), NoiseRows(whole=False)
+    some = np.array([3, 4])
+    everywhere, here = NoiseRows(None, NODES, KEY), NoiseRows(some, NODES, KEY)
     values = np.random.default_rng(0).normal(size=(NODES, 4))
     for t in range(1, 4):
         row = CorrelatedRow.of(joint, t - 1)
         whole = everywhere.draw(KEY, row, t, values)
-        part = here.draw(KEY.for_nodes(some), row, t, values[some])
+        part = here.draw(KEY, row, t, values[some])
         np.testing.assert_array_equal(whole[some], part)
         for rows in (everywhere, here):
             rows.recall(rows.memory | rows.in_round)

@@ -52,13 +52,13 @@ def noise_of(algorithm: dm.WithoutReplacement, dim: int) -> np.ndarray:
 
 
 def of_another_node(
-    self: Any, key: Any, mechanism: Any, t: int, values: Any, rows: Any, count: int
+    self: Any, key: Any, mechanism: Any, t: int, values: Any, rows: Any, among: int
 ) -> Any:
     """A planted mistake: nodes take back the noise of somebody else."""
     if not hasattr(self, "kept") or self.kept[0] != t:
-        whole = np.broadcast_to(values[:1], (count, len(values[0])))
+        whole = np.broadcast_to(values[:1], (self._total, len(values[0])))
         self.kept = t, self.draw(key, mechanism, t, whole)
-    return self.kept[1][(rows + t) % count]
+    return self.kept[1][(rows + t) % self._total]
 
 
 @pytest.mark.parametrize("fault", [False, True])

@@ -72,6 +72,9 @@ Releases: TypeAlias = "Release | tuple[Release, ...]"
 """What nodes release together: one release, or several that name disjoint nodes."""
 
 
+ROW_EACH: tuple[Travel, ...] = ("gossip", "sums")
+"""The travels by which each node receives a row of its own."""
+
 KNOWN_TO_ALL = {"known_to_all": True}
 """Metadata of a field of a state whose array all nodes know, not one with a row for each node."""
 

@@ -17,7 +17,7 @@ client is added, twice what the paper's noise covers, and would reveal the numbe
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from inspect import signature
 from math import ceil
 from types import NoneType
@@ -39,7 +39,13 @@ from dpmesh._validate import (
     probability,
     require_methods,
 )
-from dpmesh.algorithms.base import Message, Round, initial_parameters, require_problem
+from dpmesh.algorithms.base import (
+    KNOWN_TO_ALL,
+    Message,
+    Round,
+    initial_parameters,
+    require_problem,
+)
 from dpmesh.algorithms.federated_clients import ClientProblem, trained_updates
 from dpmesh.algorithms.federated_releases import FederatedReleases
 from dpmesh.algorithms.federated_secure import SecureAggregation, client_vectors
@@ -84,13 +90,13 @@ class FederatedState:
         Those of the clients, c_j, shape (clients, dim), which stay with them; (0, dim) without.
     """
 
-    w: Released
-    total: Released
-    output: Released
+    w: Released = field(metadata=KNOWN_TO_ALL)
+    total: Released = field(metadata=KNOWN_TO_ALL)
+    output: Released = field(metadata=KNOWN_TO_ALL)
     weight: float
     clipping_norm: float
-    moments: Released
-    control: Released
+    moments: Released = field(metadata=KNOWN_TO_ALL)
+    control: Released = field(metadata=KNOWN_TO_ALL)
     controls: Sensitive
 
 
@@ -252,8 +258,10 @@ class FederatedLearning(FederatedReleases[FederatedState]):
     def init(self, problem: ClientProblem, key: Key) -> FederatedState:
         """Start from the problem's initial model."""
         require_problem(self, problem, "initial", "records_of", "local_training")
-        if problem.nodes != self.clients:
-            fail("problem", f"one with {self.clients} clients", problem.nodes)
+        here = problem.nodes
+        whole = len(getattr(problem, "all_records", range(here)))  # of which some may be elsewhere
+        if self.clients != (here if self.secure_sum is None else whole):
+            fail("problem", f"one with {self.clients} clients", here)
         terms = signature(problem.local_training).parameters
         for term, name in (("proximal", "proximal"), ("correction", "control_variates")):
             if getattr(self, name) and term not in terms:
@@ -356,13 +364,13 @@ class FederatedLearning(FederatedReleases[FederatedState]):
         self, state: FederatedState, t: int, problem: ClientProblem, key: Key
     ) -> npt.NDArray[np.float64] | None:
         """Return the losses of the cohort's clients at w^t, each on its first batch."""
-        cohort = self.returning(self.sample(t, key), t, key)
+        cohort = self.returning(self.sample(t, key, problem.nodes), t, key)
         if not len(cohort):
-            return None
+            return None if self.secure_sum is None else np.zeros(0)
         steps, batches = self._walks(cohort, t, problem, key)
         first = steps[:-1][np.diff(steps) > 0]
         if not len(first):
-            return None
+            return None if self.secure_sum is None else np.zeros(0)
         start = np.repeat(state.w, len(first), axis=0)
         return problem.objective(start, rows(batches, first))
 

@@ -74,16 +74,21 @@ class FederatedReleases(Algorithm[StateT, ClientProblem]):
         rate = 1 / self.groups if self.cohorts is None else self.cohorts.rate
         return rate * self.clients
 
-    def sample(self, t: int, key: Key) -> Indices:
-        """Return the cohort S_t, ascending: secret, unless groups take turns."""
+    def sample(self, t: int, key: Key, here: int | None = None) -> Indices:
+        """Return the cohort S_t, ascending: secret, unless groups take turns.
+
+        Under a secure sum each client has a coin of its own, and some of them may be `here`: their
+        rows are returned. Otherwise all clients are.
+        """
         if self.cohorts is None:
             return np.arange(t % self.groups, self.clients, self.groups)
-        coins = key.stream(Purpose.SAMPLE, t)
+        coins, rate = key.stream(Purpose.SAMPLE, t), self.cohorts.rate
+        if self.secure_sum is not None:
+            rows = self.clients if here is None else here
+            return np.flatnonzero(kernels.bernoulli((rows, 1), rate, coins))
         match self.cohorts:
-            case PoissonSampling(rate):
-                own = self.secure_sum is not None  # each client has a coin of its own
-                shape = (self.clients, 1) if own else self.clients
-                return np.flatnonzero(kernels.bernoulli(shape, rate, coins))
+            case PoissonSampling():
+                return np.flatnonzero(kernels.bernoulli(self.clients, rate, coins))
             case FixedSizeSampling() as fixed:
                 return kernels.sample([fixed.population], fixed.size, coins).ravel()
 

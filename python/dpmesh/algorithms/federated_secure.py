@@ -111,12 +111,12 @@ class SecureAggregation:
 
 
 def client_vectors(algorithm: Any, w: Released, t: int, problem: Any, key: Key) -> Sensitive:
-    """Return what each client of a `FederatedLearning` adds up, shape (clients, dim), float64.
+    """Return what each client that is here adds up, shape (clients, dim), float64.
 
     It is the clipped update of a client that takes part, and 0 of another. It stays inside.
     """
-    vectors = np.zeros((algorithm.clients, w.shape[1]))
-    cohort = algorithm.sample(t, key)
+    vectors = np.zeros((problem.nodes, w.shape[1]))
+    cohort = algorithm.sample(t, key, problem.nodes)
     for first in range(0, len(cohort), algorithm.clients_at_once):
         some = cohort[first : first + algorithm.clients_at_once]
         updates = algorithm.client_updates(w, some, t, problem, key)

@@ -156,12 +156,12 @@ class SecureGossip(Algorithm[SecureGossipState, Any]):
         ValueError
             If the problem has another number of nodes or parameters, or more than `records`.
         """
-        if problem.nodes != self.topology.nodes:
-            fail("topology", f"{problem.nodes} nodes, as the problem has", self.topology.nodes)
+        if (nodes := len(problem.all_records)) != self.topology.nodes:
+            fail("topology", f"{nodes} nodes, as the problem has", self.topology.nodes)
         p = initial_parameters(problem, key, problem.nodes)
         if p.shape[1] != self.dim:
             fail("problem", f"a model of length {self.dim} (dim)", p.shape[1])
-        if (held := len(self._everything(problem)[1])) > self.records:
+        if (held := int(problem.all_records.sum())) > self.records:
             fail("problem", f"at most {self.records} records of all nodes (records)", held)
         return SecureGossipState(Released(p))
 
@@ -170,14 +170,14 @@ class SecureGossip(Algorithm[SecureGossipState, Any]):
     ) -> Round[SecureGossipState]:
         """Take gradients at points made of sums, release the next sums, make the next points."""
         p, weight = state.p.astype(np.float64), self.topology.mixing_matrix.edge_weights[0]
-        steps = at(self.step_size, t + 1) / self._degrees
+        steps = at(self.step_size, t + 1) / self._degrees[problem.members]
         kept = (weight - steps * problem.regularization) * p
         everything = self._everything(problem)
         gradients = clipped_gradient_sums(problem, state.p, everything, self.clipping_norm)
-        sent = Sensitive(kept - steps * (problem.nodes / self.records) * gradients)
+        sent = Sensitive(kept - steps * (self.topology.nodes / self.records) * gradients)
         release, links = self.release_of(t), int(self._degrees.sum())
         sums = yield Message(sent, release, copies=links, bits=BITS * self.dim * links)
-        own = self.topology.mixing_matrix.weights.diagonal()[:, np.newaxis]
+        own = self.topology.mixing_matrix.weights.diagonal()[problem.members, np.newaxis]
         return SecureGossipState(Released((sums + own * p).astype(state.p.dtype)))
 
     def published(self, state: SecureGossipState, received: Released) -> Released:

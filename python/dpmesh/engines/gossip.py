@@ -46,8 +46,7 @@ class MpiGossip(Instant):
     def carry(self, round: int, packet: Packet) -> Released:
         """Return what this rank's nodes receive, shape (own nodes, dim)."""
         self._ranks.agree()
-        messages = packet.values
-        assert messages is not None
+        messages = packet.rows
         across = self._boundary_of(self._matrix(round))
         rows = np.empty((across.weights.shape[1], messages.shape[1]), dtype=messages.dtype)
         rows[: len(messages)] = messages

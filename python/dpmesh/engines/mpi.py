@@ -69,8 +69,8 @@ class MpiEngine(Ranks):
     Parameters
     ----------
     topology
-        The whole network, the same on every rank; if messages travel with a token or are added up
-        (`CrossSiloSGD`), the number of nodes.
+        The whole network, the same on every rank; if messages travel with a token or are added up,
+        the number of nodes.
     communicator
         By default all ranks.
 
@@ -102,21 +102,12 @@ class MpiEngine(Ranks):
         if reason := why_not(whole.algorithm):
             fail("engine", f"None, since {reason}", type(whole.algorithm).__name__)
         part, coins = whole.problem.for_nodes(self.nodes), self._coins(whole.key)
+        here = replace(whole, problem=part, key=coins, pair_key=coins, nodes=self.nodes)
         if whole.algorithm.travels == "token":
-            token = MpiToken(self)
-            return replace(whole, problem=part, carrier=token, key=coins, nodes=self.nodes)
-        own = self.nodes.astype(np.uint32)
-        here = replace(
-            whole,
-            problem=part,
-            key=coins.for_nodes(own),
-            noise_key=whole.noise_key.for_nodes(own),
-            nodes=self.nodes,
-        )
-        if topology is None:
-            sums = MpiSums(self)
-            return replace(here, carrier=sums, joint=sums.joint)
-        return replace(here, carrier=MpiGossip(self, topology))
+            return replace(here, carrier=MpiToken(self))
+        carrier = MpiSums(self) if topology is None else MpiGossip(self, topology)
+        own = coins.for_nodes(self.nodes.astype(np.uint32))
+        return replace(here, carrier=carrier, key=own)
 
     def sent(self) -> list[Sent]:
         """Return what each rank has sent in its rounds of the last run; all ranks must call it."""

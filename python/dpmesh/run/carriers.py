@@ -15,6 +15,7 @@ from dpmesh._validate import fail
 from dpmesh.algorithms.base import AnyAlgorithm
 from dpmesh.keys import Key
 from dpmesh.privacy.compression import Compressed
+from dpmesh.privacy.secure import Masked
 from dpmesh.privacy.types import Floats, Released
 from dpmesh.run.network import Conditions, Flags, Network
 from dpmesh.run.traffic import Traffic
@@ -39,12 +40,13 @@ class Sent(NamedTuple):
 
 
 class Packet(NamedTuple):
-    """A message after its release: nothing in it is private.
+    """A message after its release: nothing in it is private but parts of a sum.
 
     Attributes
     ----------
     values
-        Shape (rows, dim); None if the sender released nothing, or is in another process.
+        Shape (rows, dim); None if the sender released nothing, or is in another process, or if
+        messages travel as a sum.
     compressed
         How it is packed, if it is.
     sender
@@ -53,6 +55,8 @@ class Packet(NamedTuple):
         How many messages it makes by server or token; None with gossip, one over every link.
     bits
         Length of all copies together, if it is not that of the values in their type.
+    masked
+        Parts of a sum, of which only totals over all nodes may arrive.
     """
 
     values: Released | None
@@ -60,6 +64,23 @@ class Packet(NamedTuple):
     sender: int | None = None
     copies: int | None = None
     bits: int | None = None
+    masked: Masked | None = None
+
+    @property
+    def in_one_process(self) -> Any:
+        """What everybody receives in one process: the values, or the totals of all parts."""
+        if self.masked is None:
+            return self.values
+        if (here := len(self.masked.nodes)) != (all_nodes := self.masked.numbers.nodes):
+            fail("release", f"a sum over the {here} nodes of the problem", f"of {all_nodes}")
+        return self.masked.totals()
+
+    @property
+    def rows(self) -> Released:
+        """The values, a row for each node here, which gossip mixes: no part of a sum."""
+        if self.values is None:
+            fail("release", "messages of single nodes where they travel by gossip", "a sum")
+        return self.values
 
 
 class Carrier(Protocol):
@@ -68,8 +89,11 @@ class Carrier(Protocol):
     It is the only part of a round that differs between the machines that it runs on.
     """
 
-    def carry(self, round: int, packet: Packet) -> Released | None:
-        """Return what each node receives, shape (nodes, dim); None if there was nothing."""
+    def carry(self, round: int, packet: Packet) -> Any:
+        """Return what each node receives, shape (nodes, dim); None if there was nothing.
+
+        Of `masked` parts it returns the totals of all nodes', integers.
+        """
         ...
 
     def traffic(self, round: int, sent: Sent) -> Traffic:
@@ -110,11 +134,10 @@ class Gossip(Instant):
 
     def carry(self, round: int, packet: Packet) -> Released:
         """Return A_round x messages, shape (nodes, dim)."""
-        assert packet.values is not None
-        weights = self._matrix(round).weights
+        rows, weights = packet.rows, self._matrix(round).weights
         if self._mixing.matrix is not weights:
             self._mixing = kernels.mixing.Mixing(weights)
-        return Released(self._mixing.mix(packet.values))
+        return Released(self._mixing.mix(rows))
 
     def traffic(self, round: int, sent: Sent) -> Traffic:
         """Return what crossed links in this round."""
@@ -126,9 +149,9 @@ class Gossip(Instant):
 class Broadcast(Instant):
     """Everybody receives what was released, such as by a server or the holder of a token."""
 
-    def carry(self, round: int, packet: Packet) -> Released | None:
-        """Return the messages as they are."""
-        return packet.values
+    def carry(self, round: int, packet: Packet) -> Any:
+        """Return the messages as they are, and of a sum the total."""
+        return packet.in_one_process
 
     def traffic(self, round: int, sent: Sent) -> Traffic:
         """Return what was sent."""
@@ -202,8 +225,7 @@ class FailingGossip:
 
     def carry(self, round: int, packet: Packet) -> Released:
         """Return what arrives in this round, weighted, shape (nodes, dim)."""
-        links, messages = self.links(round), packet.values
-        assert messages is not None
+        links, messages = self.links(round), packet.rows
         if self._conditions.network.max_delay == 0:
             return Released(kernels.mix(links.matrix.weights, messages))
         nth = self._exchanges if round == self._round else 0
@@ -281,9 +303,9 @@ class TimedServer:
         """Go on from there."""
         self.seconds = memory
 
-    def carry(self, round: int, packet: Packet) -> Released | None:
-        """Return the messages as they are."""
-        return packet.values
+    def carry(self, round: int, packet: Packet) -> Any:
+        """Return the messages as they are, and of a sum the total."""
+        return packet.in_one_process
 
     def traffic(self, round: int, sent: Sent) -> Traffic:
         """Return what was sent in this round, again included, and let time pass."""
@@ -323,9 +345,9 @@ class TimedToken:
         """Go on from there."""
         self._clock, self._token = memory
 
-    def carry(self, round: int, packet: Packet) -> Released | None:
-        """Return the messages as they are."""
-        return packet.values
+    def carry(self, round: int, packet: Packet) -> Any:
+        """Return the messages as they are, and of a sum the total."""
+        return packet.in_one_process
 
     def traffic(self, round: int, sent: Sent) -> Traffic:
         """Return what was sent in this round, again included, and let time pass."""

@@ -20,9 +20,9 @@ from dpmesh.algorithms.base import AnyAlgorithm, Message, Relay
 from dpmesh.keys import Key, Purpose, Stream
 from dpmesh.privacy.compression import Compressed, Compressor
 from dpmesh.privacy.ledger import Ledger
-from dpmesh.privacy.mechanisms import Mechanism
 from dpmesh.privacy.releases import Release
 from dpmesh.privacy.rows import CorrelatedRow
+from dpmesh.privacy.secure import DistributedDiscreteGaussian, is_summed
 from dpmesh.privacy.types import Released, Sensitive
 from dpmesh.run.carriers import Carrier, Packet, Sent
 from dpmesh.run.noise import NoiseRows
@@ -73,13 +73,14 @@ class Channel:
     carrier
         How messages travel; None if whoever drives `steps` carries them.
     key
-        Where noise and a compressor's coins come from; row r draws as row r of this key.
+        Where noise and a compressor's coins come from: each node's row draws as its number.
     ledger
         Records releases before their noise is drawn, and may refuse them.
     nodes
         The numbers of the nodes whose rows are here; None for all.
-    joint
-        As in `Share`.
+    pair_key
+        Where the secrets of partners come from, the same wherever a partner is; by default `key` if
+        all nodes are here.
     watcher
         Of an audit; None outside of one.
     """
@@ -91,11 +92,11 @@ class Channel:
         ledger: Ledger,
         *,
         nodes: Indices | None = None,
-        joint: Callable[[Mechanism], Mechanism] | None = None,
+        pair_key: Key | None = None,
         watcher: Watcher | None = None,
     ) -> None:
         self.carrier, self.ledger = carrier, ledger
-        self._key, self._nodes, self._joint, self._watcher = key, nodes, joint, watcher
+        self._key, self._nodes, self._watcher = key, nodes, watcher
         self._times = np.zeros(0, np.int64)
         """How many messages of the current round each row was in, but for the first `_whole`."""
         self._whole = 0, 0
@@ -108,7 +109,7 @@ class Channel:
         """What arrived last, in this round or an earlier one; None before the first message."""
         self._bits: int | npt.NDArray[np.int64] = 0
         self._count = 0
-        self.noise = NoiseRows(whole=nodes is None)
+        self.noise = NoiseRows(nodes, ledger.nodes, key if nodes is None else pair_key)
         """The secret rows of correlated noise."""
 
     def run(self, algorithm: AnyAlgorithm, state: Any, t: int, problem: Any, key: Key) -> Step:
@@ -178,6 +179,8 @@ class Channel:
         release = message.release
         releases = (release,) if isinstance(release, Release) else release
         self._turns += message.sender is not None
+        if any(map(is_summed, releases)):
+            return (yield from self._summed(t, message, releases))
         if message.values is None:
             packet = Packet(None, sender=message.sender)
         else:
@@ -187,16 +190,44 @@ class Channel:
                 self._admit(t, message, releases)
             self._unsent = packet
             return packet.values
-        arrived = yield from self._carry(packet)
+        arrived: Released | None = yield from self._carry(packet)
         if message.values is None and arrived is not None:  # the sender is in another process
             self._admit(t, message, releases)
+            mechanism = releases[-1].mechanism
+            if type(mechanism) is CorrelatedRow:  # whose rows are drawn in order, at all nodes
+                like, nobody = Sensitive(arrived), np.zeros(0, np.int64)
+                among, key = message.among or 1, self._step_key(like)
+                self.noise.draw_some(key, mechanism, t, like, nobody, among)
         return arrived
 
-    def _carry(self, packet: Packet) -> Generator[Packet, Released | None, Released | None]:
+    def _summed(
+        self, t: int, message: Message, releases: tuple[Release, ...]
+    ) -> Generator[Packet, Any, Released]:
+        """Release the sum of all nodes' rows: their integers travel, and totals are opened."""
+        release, values = releases[0], message.values
+        changed = message.sender, message.rows, message.compressor, message.unit, message.travels
+        if len(releases) > 1 or values is None or changed != (None, None, None, 1.0, True):
+            fail("release", "a sum by itself, in one message of all nodes as it is", release)
+        mechanism = release.mechanism
+        assert isinstance(mechanism, DistributedDiscreteGaussian)
+        self._admit(t, message, releases)
+        again = AGAIN * self._earlier(message, len(values))
+        stream = self._step_key(values).stream(Purpose.NOISE + again, t)
+        nodes = np.arange(len(values)) if self._nodes is None else self._nodes
+        masked = mechanism.part(values, nodes, stream)
+        packet = Packet(None, copies=message.copies, bits=message.bits, masked=masked)
+        out = mechanism.opened((yield from self._carry(packet)))
+        if self._watcher is not None:
+            out, _ = self._watched(releases, None, values, out, out, None, rows=None)
+        self.received = out = Released(read_only(out))
+        return out
+
+    def _carry(self, packet: Packet) -> Generator[Packet, Any, Any]:
         """Count the bits of a packet, and the messages that it makes; return what arrived."""
-        values, compressed, _, copies, length = packet
-        if values is not None:
-            bits = compressed.bits if compressed else 8 * values.itemsize * values.shape[1]
+        values, compressed, _, copies, length, masked = packet
+        sent = values if masked is None else masked.steps
+        if sent is not None:
+            bits = compressed.bits if compressed else 8 * sent.itemsize * sent.shape[1]
             if copies is not None:
                 bits = copies * int(np.mean(bits)) if length is None else length
             self._bits = self._bits + bits
@@ -223,7 +254,8 @@ class Channel:
         has_unit = isinstance(unit, np.ndarray) or unit != 1.0
         inside = Sensitive(values / unit) if has_unit else values
         whole = self._step_key(inside)
-        key = whole if rows is None else whole.for_nodes(rows.astype(np.uint32))
+        numbers = self._nodes if rows is None and message.sender is None else rows
+        key = whole if numbers is None else whole.for_nodes(numbers.astype(np.uint32))
         stream = key.stream(Purpose.NOISE + again, t)
         if parts is None:
             (one,) = releases
@@ -234,11 +266,9 @@ class Channel:
                 if rows is None:
                     drawn = self.noise.draw(whole, mechanism, t, inside)
                 else:
-                    count = self.ledger.nodes * (message.among or 1)
-                    drawn = self.noise.draw_some(whole, mechanism, t, inside, rows, count)
+                    among = message.among or 1
+                    drawn = self.noise.draw_some(whole, mechanism, t, inside, rows, among)
                 mechanism = mechanism.drawn(drawn)
-            elif self._joint is not None:
-                mechanism = self._joint(mechanism)
             out = mechanism.release(inside, one.sensitivity, stream)
         else:
             out = Released(np.empty_like(inside))

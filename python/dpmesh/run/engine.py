@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from dpmesh._ragged import Indices
 from dpmesh.algorithms.base import AnyAlgorithm
 from dpmesh.keys import Key
-from dpmesh.privacy.mechanisms import Mechanism
 from dpmesh.run.carriers import Carrier
 
 if TYPE_CHECKING:
@@ -49,14 +48,14 @@ class Share:
     key
         The algorithm's own coins.
     noise_key
-        Where the noise comes from: that of `key`, unless processes have keys of their own.
+        Where the noise comes from, by the numbers of the nodes: that of all processes, unless they
+        have keys of their own.
+    pair_key
+        Where the secrets of partners come from, the same for all processes.
     total
         Number of nodes of all processes.
     nodes
         The numbers of the nodes that are here; None for all.
-    joint
-        Makes of a mechanism, which releases one sum of all nodes' rows, the one that adds up rows
-        of all processes; None if no release is of that kind.
     """
 
     algorithm: AnyAlgorithm
@@ -64,9 +63,9 @@ class Share:
     carrier: Carrier
     key: Key
     noise_key: Key
+    pair_key: Key
     total: int
     nodes: Indices | None = None
-    joint: Callable[[Mechanism], Mechanism] | None = None
 
 
 class Engine(Protocol):

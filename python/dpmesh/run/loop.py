@@ -165,6 +165,7 @@ def simulate(
         carrier=carrier,
         key=key,
         noise_key=key,
+        pair_key=key,
         total=problem.nodes,
     )
     own = ranks.share(whole, topology)
@@ -179,7 +180,9 @@ def simulate(
         ranks.agree()
         run = Rounds(
             own=own,
-            channel=Channel(own.carrier, own.noise_key, ledger, nodes=own.nodes, joint=own.joint),
+            channel=Channel(
+                own.carrier, own.noise_key, ledger, nodes=own.nodes, pair_key=own.pair_key
+            ),
             engine=ranks,
             meters=meters if own.nodes is None else [OnRoot(ranks, own, meters)],
             every=every,

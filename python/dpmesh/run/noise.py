@@ -39,12 +39,17 @@ class NoiseRows:
 
     Parameters
     ----------
-    whole
-        Whether all nodes are here.
+    nodes
+        The numbers of the nodes that are here, ascending; None for all.
+    total
+        Number of nodes of the run.
+    pair_key
+        Where the secrets of partners come from, the same wherever a partner is; None if they have
+        no such key.
     """
 
-    def __init__(self, *, whole: bool) -> None:
-        self._whole = whole
+    def __init__(self, nodes: Indices | None, total: int, pair_key: Key | None) -> None:
+        self._nodes, self._total, self._pair_key = nodes, total, pair_key
         self.memory: dict[str, DrawnRows] = {}
         """What the finished rounds drew, by the digest of the joint event."""
         self.in_round: dict[str, DrawnRows] = {}
@@ -57,35 +62,6 @@ class NoiseRows:
         self.in_round.clear()
         self._left.clear()
 
-    def draw_some(
-        self,
-        key: Key,
-        mechanism: CorrelatedRow,
-        t: int,
-        values: Sensitive,
-        rows: Indices,
-        count: int,
-    ) -> FloatArray:
-        """Return the noise of some of the `count` rows of round t, which nodes release in turn.
-
-        Raises
-        ------
-        ValueError
-            As `draw`, or if a row was released in this round, or some nodes are elsewhere.
-        """
-        if not self._whole:
-            fail("engine", "one process, in which nodes take turns", "several")
-        name = mechanism.joint.digest
-        if name not in self._left:
-            whole = np.broadcast_to(values[:1], (count, values.shape[1]))
-            noise = self.draw(key, mechanism, t, Sensitive(whole))
-            self._left[name] = mechanism.row, noise, np.ones(count, dtype=np.bool_)
-        row, noise, left = self._left[name]
-        if row != mechanism.row or not left[rows].all():
-            fail("release", f"row {row} of the correlated noise once for each node", rows)
-        left[rows] = False
-        return noise[rows]
-
     def recall(self, memory: dict[str, DrawnRows]) -> None:
         """Go on from there."""
         self.memory = memory
@@ -93,39 +69,89 @@ class NoiseRows:
     def draw(self, key: Key, mechanism: CorrelatedRow, t: int, values: Sensitive) -> FloatArray:
         """Return the noise of a row for the values of round t; on a grid, the noisy values.
 
-        Row r of the values draws as row r of the key.
+        Each node draws as its number.
 
         Raises
         ------
         ValueError
             If the row was drawn already, or an earlier one was not; or if partners share secrets
-            and some nodes are in another process.
+            and have no key that is the same for both.
         """
+        here = np.arange(len(values)) if self._nodes is None else self._nodes
+        done = self._drawn(mechanism).rows
+        if mechanism.row != done or t < done:
+            wanted = f"row {done} of the correlated noise: each is released once"
+            fail("release", wanted, mechanism.row)
+        return self._next(key, mechanism, t, values, here)
+
+    def draw_some(
+        self,
+        key: Key,
+        mechanism: CorrelatedRow,
+        t: int,
+        values: Sensitive,
+        rows: Indices,
+        among: int,
+    ) -> FloatArray:
+        """Return the noise of some rows of round t, which nodes of `among` rows release in turn.
+
+        Rows of rounds in which nothing arrived here are drawn as well: all noise is drawn in order.
+
+        Raises
+        ------
+        ValueError
+            As `draw`, or if a row was released in this round.
+        """
+        nodes = np.arange(self._total) if self._nodes is None else self._nodes
+        here = (nodes[:, np.newaxis] * among + np.arange(among)).reshape(-1)
+        name = mechanism.joint.digest
+        if name not in self._left:
+            if (done := self._drawn(mechanism).rows) > mechanism.row:
+                wanted = f"row {done} of the correlated noise: each is released once"
+                fail("release", wanted, mechanism.row)
+            whole = Sensitive(np.broadcast_to(values[:1], (len(here), values.shape[1])))
+            for row in range(self._drawn(mechanism).rows, mechanism.row + 1):
+                at = CorrelatedRow.of(mechanism.joint, row)
+                noise = self._next(key, at, t - mechanism.row + row, whole, here)
+            self._left[name] = mechanism.row, noise, np.ones(len(here), dtype=np.bool_)
+        row, noise, left = self._left[name]
+        places = np.searchsorted(here, rows)
+        if row != mechanism.row or not left[places].all():
+            fail("release", f"row {row} of the correlated noise once for each node", rows)
+        left[places] = False
+        return noise[places]
+
+    def _drawn(self, mechanism: CorrelatedRow) -> DrawnRows:
+        """Return what was drawn so far of a joint event."""
+        name = mechanism.joint.digest
+        nothing = DrawnRows(rows=0, earlier=())
+        return self.in_round.get(name) or self.memory.get(name) or nothing
+
+    def _next(
+        self, key: Key, mechanism: CorrelatedRow, t: int, values: Sensitive, here: Indices
+    ) -> FloatArray:
+        """Draw the next row of a joint event for these numbers of rows."""
         from dpmesh.privacy.correlated.sampler import CorrelatedNoise, NoiseState
 
-        joint, row = mechanism.joint, mechanism.row
+        joint, row, drawn = mechanism.joint, mechanism.row, self._drawn(mechanism)
         secrets = joint.secrets_of(row)
-        if secrets is not None and not self._whole:
-            fail("engine", "one process, in which partners' secrets are simulated", "several")
-        if secrets is not None and len(values) != secrets.nodes:
-            fail("noise", f"secrets of the run's {len(values)} nodes", f"of {secrets.nodes}")
-        drawn = self.in_round.get(joint.digest) or self.memory.get(joint.digest)
-        done = 0 if drawn is None else drawn.rows
-        if row != done or t < row:
-            fail("release", f"row {done} of the correlated noise: each is released once", row)
-        nodes, dim = values.shape
+        if secrets is not None and self._pair_key is None:
+            fail("noise", "partners that have a key for their secrets", "none for other parties")
+        nodes = len(here) if self._nodes is None else self._total
+        if secrets is not None and nodes != secrets.nodes:
+            fail("noise", f"secrets of the run's {nodes} nodes", f"of {secrets.nodes}")
         state = NoiseState(
             row=row,
-            nodes=np.arange(nodes, dtype=np.uint32),
-            dim=dim,
+            nodes=here.astype(np.uint32),
+            dim=values.shape[1],
             dtype=values.dtype,
-            earlier=() if drawn is None else drawn.earlier,
+            earlier=drawn.earlier,
         )
         sampler = CorrelatedNoise(release=joint, first_round=t - row)
         if joint.grid is None:
-            noise, after = sampler.draw(key, state)
+            noise, after = sampler.draw(key, state, self._pair_key)
         else:
             factor = mechanism.rounding_factor(values)
-            noise, after = sampler.send(key, state, values, factor=factor)
+            noise, after = sampler.send(key, state, values, factor=factor, pair_key=self._pair_key)
         self.in_round[joint.digest] = DrawnRows(rows=after.row, earlier=after.earlier)
         return noise

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from dpmesh.algorithms.base import ROW_EACH
 from dpmesh.run.engine import Engine, Share
 from dpmesh.run.history import Value
 from dpmesh.run.metrics import After, Before, Metric
@@ -26,7 +27,7 @@ def gathered(progress: Progress, engine: Engine, own: Share) -> Progress:
 
     state, noise = _with_rows(progress.state, whole), _with_rows(progress.noise, whole)
     received = progress.received
-    if received is not None and own.algorithm.travels == "gossip":
+    if received is not None and own.algorithm.travels in ROW_EACH:
         received = engine.rows(received)
     sent = engine.everyone(progress.traffic)
     if not engine.is_root:
@@ -50,7 +51,7 @@ def scattered(progress: Progress | None, engine: Engine, own: Share) -> Progress
         return array.reshape(total, -1, *array.shape[1:])[nodes].reshape(-1, *array.shape[1:])
 
     received = shared.received
-    if received is not None and own.algorithm.travels == "gossip":
+    if received is not None and own.algorithm.travels in ROW_EACH:
         received = received[nodes]
     state, noise = _with_rows(shared.state, part), _with_rows(shared.noise, part)
     if engine.is_root:
@@ -69,7 +70,7 @@ def scattered(progress: Progress | None, engine: Engine, own: Share) -> Progress
 def _with_rows(value: Any, change: Callable[[Any], Any]) -> Any:
     """Return a state whose arrays of rows, a few for each node, are changed."""
     if isinstance(value, np.ndarray):
-        return change(value) if value.ndim else value
+        return change(value) if value.size and value.ndim else value
     if is_dataclass(value) and not isinstance(value, type):
         changed = {
             each.name: _with_rows(getattr(value, each.name), change)
@@ -121,13 +122,13 @@ class OnRoot:
     def values(self, after: After) -> dict[str, Value]:
         """Return their values for all nodes; nothing elsewhere."""
         travels = self.own.algorithm.travels
-        gossip, parameters = travels == "gossip", after.parameters
+        rows, parameters = travels in ROW_EACH, after.parameters
         known_to_all = travels == "server" or (
             sum(self.engine.everyone(len(parameters))) != self.own.total
         )
         if not known_to_all:
             parameters = self.engine.rows(parameters)
-        received = self.engine.rows(after.received) if gossip else after.received
+        received = self.engine.rows(after.received) if rows else after.received
         bits = after.bits if isinstance(after.bits, int) else self.engine.rows(after.bits)
         values: dict[str, Value] = {}
         if self.engine.is_root:

@@ -79,7 +79,8 @@ class NodeChannel(Channel):
     ) -> None:
         contract = schedule.contract
         ledger = Ledger(contract.plan.with_releases(()), nodes=contract.nodes)
-        super().__init__(None, own, ledger, nodes=np.array([node]))
+        pair_key = own if context is None else None  # which only a rehearsal's parties share
+        super().__init__(None, own, ledger, nodes=np.array([node]), pair_key=pair_key)
         self.schedule, self.node, self.state = schedule, node, state
         self.rows: Rows = {}
         """What arrived in the current round, and what the node itself sent."""
@@ -151,8 +152,7 @@ class NodeChannel(Channel):
             rows = [part for at in here for part in _flat(self.rows[at])]
             shape = f"{values.dtype}{values.shape}".encode()
             key = key.derive(digest(pack(*rows), shape, values.tobytes()))
-        seated: Key = self.schedule.seat(self.node, key)
-        return seated
+        return key
 
     def _received(self, packet: Packet) -> Released | None:
         """Return what this node receives, shape (1, dim), or by token (models, dim)."""

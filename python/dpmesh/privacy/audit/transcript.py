@@ -79,7 +79,7 @@ class _Listening:
     def __init__(self, carrier: Carrier, heard: list[Released]) -> None:
         self._carrier, self._heard = carrier, heard
 
-    def carry(self, round: int, packet: Packet) -> Released | None:
+    def carry(self, round: int, packet: Packet) -> Any:
         if packet.values is not None:
             self._heard.append(Released(packet.values.copy()))
         return self._carrier.carry(round, packet)

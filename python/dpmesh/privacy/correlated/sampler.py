@@ -114,7 +114,9 @@ class CorrelatedNoise:
             dtype=float_type(dtype),
         )
 
-    def draw(self, key: Key, state: NoiseState) -> tuple[FloatArray, NoiseState]:
+    def draw(
+        self, key: Key, state: NoiseState, pair_key: Key | None = None
+    ) -> tuple[FloatArray, NoiseState]:
         """Return the noise of the next row, and the state after it; `state` stays as it is.
 
         Parameters
@@ -123,6 +125,8 @@ class CorrelatedNoise:
             The key of the run, for all nodes.
         state
             From `start`, `draw` or `replay`.
+        pair_key
+            That of the secrets of pairs, the same for both ends; by default `key`.
 
         Returns
         -------
@@ -150,14 +154,20 @@ class CorrelatedNoise:
         )
         if secrets is not None and len(secrets.pairs):
             numbers, ends = held_pairs(secrets, state.nodes)
-            stream = key.stream(Purpose.PAIR, at)
+            stream = (pair_key or key).stream(Purpose.PAIR, at)
             kernels.add_pair_gaussian(noise, numbers, ends, fresh * secrets.shared, stream)
         noise = read_only(noise)
         kept = (noise, *earlier)[: len(factors) - 1]
         return noise, replace(state, row=t + 1, earlier=kept)
 
     def send(
-        self, key: Key, state: NoiseState, values: FloatArray, *, factor: float = 1.0
+        self,
+        key: Key,
+        state: NoiseState,
+        values: FloatArray,
+        *,
+        factor: float = 1.0,
+        pair_key: Key | None = None,
     ) -> tuple[FloatArray, NoiseState]:
         """Return the messages of the next row on the grid, and the state after it.
 
@@ -169,6 +179,8 @@ class CorrelatedNoise:
             What is released, shape (rows, dim), secret.
         factor
             By how much more noise is drawn, to hide what rounded the values before.
+        pair_key
+            As in `draw`.
 
         Returns
         -------
@@ -190,7 +202,7 @@ class CorrelatedNoise:
         steps = noise_steps(
             release.noise_multiplier * factor * release.widened(state.dim) / grid,
             secrets,
-            (key.stream(self.purpose, at), key.stream(Purpose.PAIR, at)),
+            (key.stream(self.purpose, at), (pair_key or key).stream(Purpose.PAIR, at)),
             state.nodes,
             state.dim,
             None if secrets is None else held_pairs(secrets, state.nodes),

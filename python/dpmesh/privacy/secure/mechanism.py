@@ -1,20 +1,69 @@
-"""The distributed discrete Gaussian mechanism: all rows together make one release, their sums."""
+"""The distributed discrete Gaussian mechanism: all rows together make one release, their sums.
+
+It is made of two halves, between which the sum travels: each node has a `Masked` part, integers
+with its share of the noise, and whoever gets the totals of all parts opens them.
+"""
 
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from dpmesh._ragged import Indices
 from dpmesh.keys import Stream
 from dpmesh.privacy.mechanisms import Mechanism
 from dpmesh.privacy.secure.neighbors import NeighborSums
 from dpmesh.privacy.secure.sizes import SecureSum
-from dpmesh.privacy.secure.sums import clear_sum, release_sum
+from dpmesh.privacy.secure.sums import Integers, decode, encode, wrapped
 from dpmesh.privacy.sensitivity import Sensitivity
-from dpmesh.privacy.types import Floats, Sensitive
+from dpmesh.privacy.types import Floats, Released, Sensitive
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
+
+
+@dataclass(frozen=True, eq=False)
+class Masked:
+    """What some nodes add to sums: it leaves them under masks, or as a part of a total.
+
+    Parameters
+    ----------
+    numbers
+        The public numbers of the sums.
+    steps
+        The nodes' rounded rows in steps of the grid, shape (rows, dim).
+    nodes
+        The number of the node of each row.
+    stream
+        The noise's randomness, of this release alone, for all nodes.
+    """
+
+    numbers: SecureSum | NeighborSums
+    steps: Integers = field(repr=False)
+    nodes: Indices
+    stream: Stream
+
+    def part(self, receiver: int = 0) -> Integers:
+        """Return what the nodes here add to the sum of a receiver, a row for each that does.
+
+        Shape (rows, dim): integers with the shares of noise of these nodes alone.
+        """
+        adds = np.isin(self.nodes, self.numbers.receivers[receiver])
+        if not adds.any():
+            return self.steps[:0]
+        noise = self.numbers.noise(receiver, self.nodes[adds], self.stream)
+        return np.add(self.steps if adds.all() else self.steps[adds], noise, out=noise)
+
+    def totals(self) -> Integers:
+        """Return what the nodes here add to all sums together, modulo ``2**64``.
+
+        Shape (receivers, dim). The totals of all nodes are what they release; those of some are for
+        whoever may see the rows of these nodes.
+        """
+        receivers = range(len(self.numbers.receivers))
+        return np.stack([self.part(receiver).sum(axis=0) for receiver in receivers])
 
 
 @dataclass(frozen=True)
@@ -63,13 +112,43 @@ class DistributedDiscreteGaussian(Mechanism):
     def _distance(self, sensitivity: Sensitivity, dim: int) -> float:
         return self.numbers.sensitivity * self.numbers.grid
 
+    def part(self, values: Sensitive, nodes: Indices, stream: Stream) -> Masked:
+        """Return what some nodes add to the sums, before the sums travel.
+
+        Parameters
+        ----------
+        values
+            Shape (rows, dim), float64.
+        nodes
+            The number of the node of each row, among all nodes.
+        stream
+            The noise's randomness, of this release alone, for all nodes.
+
+        Raises
+        ------
+        ValueError
+            If the values are not finite, not float64, or not a row for each of these nodes.
+        """
+        return Masked(self.numbers, encode(self.numbers, values, len(nodes)), nodes, stream)
+
+    def opened(self, totals: Integers) -> Released:
+        """Return the released sums, shape (receivers, dim), from the totals of all parts."""
+        return Released(decode(self.numbers, wrapped(self.numbers, totals)))
+
     def prepared(self, values: Sensitive) -> Sensitive:
-        """Return what the noise is added to: sums of rounded rows, shape (1 or nodes, dim)."""
-        if isinstance(self.numbers, NeighborSums):
-            return self.numbers.clear(values)
-        return Sensitive(clear_sum(self.numbers, values))
+        """Return what the noise is added to: sums of rounded rows, shape (receivers, dim)."""
+        receivers, nodes = self.numbers.receivers, self.numbers.nodes
+        steps = encode(self.numbers, values, nodes)
+        sums = np.stack([steps[[*some]].sum(axis=0) for some in receivers])
+        return Sensitive(decode(self.numbers, sums))
 
     def _noisy(self, values: Floats, sensitivity: Sensitivity, stream: Stream) -> Floats:
-        if isinstance(self.numbers, NeighborSums):
-            return self.numbers.released(Sensitive(values), stream)
-        return release_sum(self.numbers, Sensitive(values), stream)
+        sizes = self.numbers
+        nothing = np.broadcast_to(np.int64(0), (sizes.nodes, sizes.dim))
+        noise = Masked(sizes, nothing, np.arange(sizes.nodes), stream).totals()
+        return self.opened(np.rint(values / sizes.grid).astype(np.int64) + noise)
+
+
+def is_summed(release: object) -> bool:
+    """Whether a release is a sum of all nodes' rows, so that messages travel as sums."""
+    return isinstance(getattr(release, "mechanism", None), DistributedDiscreteGaussian)

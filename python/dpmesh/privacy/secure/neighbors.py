@@ -7,13 +7,15 @@ from functools import cached_property
 from math import floor, log2, sqrt
 
 import numpy as np
+import numpy.typing as npt
 
 import dpmesh.kernels as kernels
+from dpmesh._ragged import Indices
 from dpmesh._validate import as_python_numbers, fail, integer, positive
 from dpmesh.keys import Stream
 from dpmesh.privacy.accounting.shares import SMALLEST_SHARE
 from dpmesh.privacy.grid import MOST_STEPS
-from dpmesh.privacy.types import NeighboringRelation, Released, Sensitive
+from dpmesh.privacy.types import Floats, NeighboringRelation
 
 BITS = 64
 """Of a masked number, whose sums never wrap around."""
@@ -102,6 +104,21 @@ class NeighborSums:
         return hash((self.neighbors, self.dim, self.noise_multiplier, self.moves, self.colluding))
 
     @property
+    def nodes(self) -> int:
+        """Number of nodes."""
+        return len(self.neighbors)
+
+    @property
+    def receivers(self) -> tuple[tuple[int, ...], ...]:
+        """Who adds to the sum of each node: its neighbours."""
+        return self.neighbors
+
+    @property
+    def modulus_bits(self) -> int:
+        """Bits of a masked number."""
+        return BITS
+
+    @property
     def neighboring_relation(self) -> NeighboringRelation:
         """One record is replaced."""
         return "replace_one"
@@ -148,29 +165,24 @@ class NeighborSums:
             "masks hide what each node sends; a simulation leaves them out, since they cancel",
         )
 
-    def clear(self, values: Sensitive) -> Sensitive:
-        """Return each node's sum of its neighbours' rounded vectors, without noise: private."""
-        if values.dtype != np.float64 or values.shape != (len(self.neighbors), self.dim):
-            wanted = f"float64 of shape {(len(self.neighbors), self.dim)}"
-            fail("values", wanted, f"{values.dtype} of shape {values.shape}")
-        steps = np.clip(np.rint(values / self.grid), -LONGEST, LONGEST)
-        return Sensitive(self.grid * np.stack([steps[[*j]].sum(axis=0) for j in self.neighbors]))
+    def steps_of(self, values: Floats) -> npt.NDArray[np.int64]:
+        """Return values in steps of the grid, rounded to the nearest integer, and cut off."""
+        near = np.clip(np.rint(values / self.grid), -LONGEST, LONGEST)
+        steps: npt.NDArray[np.int64] = near.astype(np.int64)
+        return steps
 
-    def released(self, sums: Sensitive, stream: Stream) -> Released:
-        """Return each node's sum plus its neighbours' shares of noise.
+    def noise(self, receiver: int, senders: Indices, stream: Stream) -> npt.NDArray[np.int64]:
+        """Return what some neighbours of a node add to its sum as noise, a row for each of them.
 
         Parameters
         ----------
-        sums
-            What `clear` returned.
+        receiver
+            The node that learns the sum.
+        senders
+            Neighbours of it.
         stream
             Of this release alone: neighbour j of node v draws from node ``v * nodes + j``.
         """
-        steps = np.rint(sums / self.grid).astype(np.int64)
-        for node, some in enumerate(self.neighbors):
-            shape, links = (len(some), self.dim), node * len(steps) + np.array(some)
-            noise = kernels.discrete_gaussian(
-                shape, self.share(len(some)), stream, nodes=links.astype(np.uint32)
-            )
-            steps[node] += noise.sum(axis=0)
-        return Released(steps * self.grid)
+        links = (receiver * self.nodes + senders).astype(np.uint32)
+        share = self.share(len(self.neighbors[receiver]))
+        return kernels.discrete_gaussian((len(links), self.dim), share, stream, nodes=links)

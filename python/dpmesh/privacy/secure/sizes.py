@@ -11,14 +11,20 @@ from functools import cached_property
 from math import ceil, exp, log, log2, sqrt
 from typing import Any, get_args
 
+import numpy as np
+import numpy.typing as npt
+
+import dpmesh.kernels as kernels
+from dpmesh._ragged import Indices
 from dpmesh._validate import as_python_numbers, fail, integer, one_of, positive, probability
+from dpmesh.keys import Stream
 from dpmesh.privacy.accounting.shares import (
     SMALLEST_SHARE,
     sum_of_shares_epsilon,
     sum_of_shares_noise_multiplier,
 )
 from dpmesh.privacy.grid import MOST_STEPS
-from dpmesh.privacy.types import NeighboringRelation
+from dpmesh.privacy.types import Floats, NeighboringRelation
 
 WRAP_PROBABILITY = 2.0**-20
 """Largest probability that any number of any sum of a run leaves the modulus."""
@@ -242,6 +248,30 @@ class SecureSum:
             sampling_rate=self.sampling_rate,
             count=self.attempts,
         )
+
+    @property
+    def nodes(self) -> int:
+        """The sites: the nodes that add up."""
+        return self.sites
+
+    @cached_property
+    def receivers(self) -> tuple[tuple[int, ...], ...]:
+        """Who adds to each sum: there is one, of all sites."""
+        return (tuple(range(self.sites)),)
+
+    def steps_of(self, sums: Floats) -> npt.NDArray[np.int64]:
+        """Return sums in steps of the grid, rounded to the nearest integer."""
+        near = np.rint(sums * (self.steps / self.clipping_norm))
+        steps: npt.NDArray[np.int64] = near.astype(np.int64)
+        return steps
+
+    def noise(self, receiver: int, sites: Indices, stream: Stream) -> npt.NDArray[np.int64]:
+        """Return the shares of noise of some sites, shape (sites, dim): site i draws from node i.
+
+        The stream is of this release alone; `receiver` is 0, the only one.
+        """
+        nodes = np.asarray(sites, np.uint32)
+        return kernels.discrete_gaussian((len(nodes), self.dim), self.share, stream, nodes=nodes)
 
     def check_cohort(self, cohort: int) -> None:
         """Fail unless so many sites take part that their honest shares are enough noise.

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import dpmesh.kernels as kernels
 from dpmesh._validate import fail
 from dpmesh.keys import Stream
+from dpmesh.privacy.secure.neighbors import NeighborSums
 from dpmesh.privacy.secure.sizes import SecureSum
 from dpmesh.privacy.types import Floats, Released, Sensitive
 
@@ -19,7 +20,7 @@ _FIRST_PAIR = 1 << 31
 """Nodes of a stream from here on are pairs of sites: in process their secrets come from it."""
 
 
-def encode(sizes: SecureSum, sums: Floats) -> Integers:
+def encode(sizes: SecureSum | NeighborSums, sums: Floats, rows: int | None = None) -> Integers:
     """Return each site's sum in steps of the grid, rounded to the nearest integer.
 
     Parameters
@@ -28,6 +29,8 @@ def encode(sizes: SecureSum, sums: Floats) -> Integers:
         The public numbers.
     sums
         Shape (sites, dim), float64: sums of vectors of norm at most `clipping_norm`.
+    rows
+        How many sites there must be; None for any number.
 
     Raises
     ------
@@ -39,13 +42,14 @@ def encode(sizes: SecureSum, sums: Floats) -> Integers:
         fail("sums", wanted, sums.dtype)
     if sums.ndim != 2 or sums.shape[1] != sizes.dim:
         fail("sums", f"shape (sites, {sizes.dim})", f"shape {sums.shape}")
+    if rows is not None and len(sums) != rows:
+        fail("sums", f"a row for each of {rows} sites", f"{len(sums)} rows")
     if not kernels.all_finite(sums):
         fail("sums", "finite numbers", "NaN or infinity")
-    steps: Integers = np.rint(sums * (sizes.steps / sizes.clipping_norm)).astype(np.int64)
-    return steps
+    return sizes.steps_of(sums)
 
 
-def decode(sizes: SecureSum, total: Integers) -> Floats:
+def decode(sizes: SecureSum | NeighborSums, total: Integers) -> Floats:
     """Return a sum in steps of the grid as a vector, float64."""
     return total * sizes.grid
 
@@ -70,7 +74,7 @@ def with_noise(
     nodes
         The site of each row; 0, 1, .. by default.
     """
-    share = kernels.discrete_gaussian(steps.shape, sizes.share, stream, nodes=nodes)
+    share = sizes.noise(0, np.arange(len(steps)) if nodes is None else np.asarray(nodes), stream)
     return np.add(steps, share, out=share)
 
 
@@ -118,50 +122,7 @@ def open_sum(sizes: SecureSum, answers: Mapping[int, bytes]) -> Released:
     return Released(decode(sizes, total)[np.newaxis])
 
 
-def clear_sum(sizes: SecureSum, sums: Sensitive) -> Sensitive:
-    """Return the sum of the sites' rounded vectors without noise, shape (1, dim): private."""
-    if len(sums) != sizes.sites:
-        fail("sums", f"a row for each of {sizes.sites} sites", f"{len(sums)} rows")
-    return Sensitive(decode(sizes, encode(sizes, sums).sum(axis=0))[np.newaxis])
-
-
-def release_sum(sizes: SecureSum, inside: Sensitive, stream: Stream) -> Released:
-    """Return a sum of rounded vectors plus all sites' shares of noise, modulo ``2**bits``.
-
-    Parameters
-    ----------
-    sizes
-        The public numbers.
-    inside
-        What `clear_sum` returned.
-    stream
-        The noise's randomness, of this release alone: site i draws from node i.
-    """
-    steps = np.rint(inside / sizes.grid).astype(np.int64)
-    shares = kernels.discrete_gaussian((sizes.sites, sizes.dim), sizes.share, stream)
-    return Released(decode(sizes, wrapped(sizes, steps + shares.sum(axis=0))))
-
-
-def part_of_sum(sizes: SecureSum, sums: Sensitive, stream: Stream) -> Integers:
-    """Return the noisy sum of some sites' rounded vectors, shape (dim,), modulo ``2**64``.
-
-    Parts of all sites add up, as integers, to what `release_sum` decodes. A part by itself has
-    only its own sites' shares of noise: it is for those who may see these sites' vectors.
-
-    Parameters
-    ----------
-    sizes
-        The public numbers.
-    sums
-        Shape (some sites, dim), float64.
-    stream
-        The noise's randomness, of this release alone: row r draws from node r.
-    """
-    total: Integers = with_noise(sizes, encode(sizes, sums), stream).sum(axis=0)
-    return total
-
-
-def wrapped(sizes: SecureSum, total: Integers) -> Integers:
+def wrapped(sizes: SecureSum | NeighborSums, total: Integers) -> Integers:
     """Return integers modulo ``2**bits``, from ``-2**(bits - 1)`` on."""
     unused = 64 - sizes.modulus_bits
     return total << unused >> unused
@@ -170,7 +131,7 @@ def wrapped(sizes: SecureSum, total: Integers) -> Integers:
 def secure_sum(sizes: SecureSum, sums: Sensitive, stream: Stream) -> Released:
     """Return the noisy sum of all sites' vectors under real masks, with all sites in this process.
 
-    It has the bits of `DistributedDiscreteGaussian`, which leaves the masks out.
+    It has the bits of `DistributedDiscreteGaussian`, whose parts are added up without masks.
 
     Parameters
     ----------
@@ -187,9 +148,7 @@ def secure_sum(sizes: SecureSum, sums: Sensitive, stream: Stream) -> Released:
     ValueError
         If there is another number of rows than sites, or they are not finite, or not float64.
     """
-    if len(sums) != sizes.sites:
-        fail("sums", f"a row for each of {sizes.sites} sites", f"{len(sums)} rows")
-    noisy = with_noise(sizes, encode(sizes, sums), stream)
+    noisy = with_noise(sizes, encode(sizes, sums, sizes.sites), stream)
     secrets = pair_secrets(stream, sizes.sites)
     return open_sum(
         sizes, {site: answer(sizes, site, noisy[site], secrets[site]) for site in range(len(noisy))}
