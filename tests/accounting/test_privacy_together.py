@@ -215,9 +215,8 @@ def test_a_small_loss_beside_a_large_one_leaves_the_grid_as_coarse(z: float) -> 
         for law, multiplier in [(GAUSSIAN, sigma), (LAPLACE, z)]
         for one in [np.ones(1)]
     ]
-    grid = _compose._grid(both, delta)
-    losses = Unsampled(GAUSSIAN).losses(1.0, sigma, grid)
-    assert all(loss.masses.size < 2**20 for loss in losses)
+    grid, largest = _compose._grid(both, delta, 1.0)
+    assert grid.points(float(largest[0][0])).size < 2**20
     gaussian = rounds(2, Gaussian(sigma))
     alone = plan(*gaussian).cost(delta).epsilon
     assert alone <= plan(*rounds(2, Laplace(z)), *gaussian).cost(delta).epsilon <= alone + 2 / z

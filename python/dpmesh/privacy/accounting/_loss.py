@@ -7,7 +7,8 @@ of its rounding, and what is cut off is moved to a larger loss, so that no error
 
 from __future__ import annotations
 
-from math import expm1
+from collections.abc import Sequence
+from math import ceil, expm1
 from typing import NamedTuple
 
 import numpy as np
@@ -21,13 +22,16 @@ UNIT = 2.0**-53
 class Grid(NamedTuple):
     """Where losses are placed: multiples of `interval`.
 
-    Tails beyond `deviations` standard deviations, or of mass below `negligible`, count as infinite
-    loss.
+    Tails of mass below `negligible` count as infinite loss.
     """
 
     interval: float
-    deviations: float
     negligible: float
+
+    def points(self, end: float) -> Floats:
+        """Return the losses 0, h, 2h, ... until beyond `end`."""
+        points: Floats = self.interval * np.arange(ceil(end / self.interval) + 2.0)
+        return points
 
 
 class Loss(NamedTuple):
@@ -58,19 +62,23 @@ class Positive(NamedTuple):
     added: float
 
 
-def positive_masses(profile: Profile, grid: Grid) -> Positive:
+def losses_of(profiles: Sequence[Profile], grid: Grid) -> tuple[Loss, ...]:
+    """Return the loss in each direction from its profile at the losses 0, h, 2h, ..."""
+    ways = [_positive_masses(profile, grid) for profile in profiles]
+    return tuple(_joined(own, other, grid) for own, other in zip(ways, ways[::-1], strict=True))
+
+
+def _positive_masses(profile: Profile, grid: Grid) -> Positive:
     """Return the masses whose profile, at 0, h, 2h, ..., is the one given."""
     values, errors = profile
     if values.size < 2:
         return Positive(np.zeros(0), float(np.sum(values + errors)), 0.0)
-    falls, growth = -np.diff(values), expm1(grid.interval)
-    inner = (falls[:-1] * (1 + growth) - falls[1:]) / growth
-    last = falls[-1] / -expm1(-grid.interval)
-    masses = np.maximum(np.append(inner, last), 0)
+    falls, step = -np.diff(values), -expm1(-grid.interval)
+    masses = np.maximum((falls - np.append(falls[1:], 0) * (1 - step)) / step, 0)
     around = errors[:-1] + 2 * errors[1:]
     around[:-1] += errors[2:]
-    rounding = around * ((1 + growth) / growth) + 8 * UNIT * (masses + falls / growth)
-    rounding[:-1] += 8 * UNIT * falls[1:] / growth
+    rounding = around / step + 8 * UNIT * (masses + falls / step)
+    rounding[:-1] += 8 * UNIT * falls[1:] / step
     infinite = float(values[-1] + errors[-1])
     beyond = np.cumsum((masses + rounding)[::-1])[::-1]
     size = int(np.count_nonzero(beyond > grid.negligible))
@@ -79,7 +87,7 @@ def positive_masses(profile: Profile, grid: Grid) -> Positive:
     return Positive(masses[:size] + rounding, infinite + cut, float(np.sum(rounding)))
 
 
-def joined(own: Positive, other: Positive, grid: Grid) -> Loss:
+def _joined(own: Positive, other: Positive, grid: Grid) -> Loss:
     """Join the masses at positive losses with the other direction's mirror image.
 
     The mirror image has exp(-loss) times the mass, so no mass is a difference of numbers near 1.

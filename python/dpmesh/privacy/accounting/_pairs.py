@@ -10,25 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from math import ceil, exp, inf, log, log1p
+from math import exp, inf, log, log1p
 from typing import NamedTuple, Protocol
 
 import numpy as np
 import scipy  # its submodules are imported on first use
 
 from dpmesh.privacy.accounting._arguments import Floats
-from dpmesh.privacy.accounting._loss import (
-    UNIT,
-    Grid,
-    Loss,
-    Profile,
-    joined,
-    positive_masses,
-)
+from dpmesh.privacy.accounting._loss import UNIT, Profile
 
-Directions = tuple[Loss, ...]
-"""The loss in each direction between neighbours; one where both are the same."""
-
+Directions = tuple[Profile, ...]
+"""A profile in each direction between neighbours; one where both are the same."""
 
 Numbers = Floats | float
 
@@ -44,7 +36,7 @@ class Law(NamedTuple):
 
     profile: ProfileOf
     """Its profile, at losses of at least 0: see `ProfileOf`."""
-    largest: Callable[[Floats, float], Floats]
+    largest: Callable[[Floats, Numbers], Floats]
     """The largest loss, within so many deviations if it is unbounded."""
     losses: Callable[[Floats], tuple[Floats, Floats, Floats]]
     """A few losses, with their chances under P and under Q, to guess what it costs."""
@@ -66,12 +58,17 @@ class Pair(Protocol):
         """The noise."""
         ...
 
-    def losses(self, rate: float, multiplier: float, grid: Grid) -> Directions:
-        """Return the loss of a round in each direction."""
+    def profiles(
+        self, rate: float, multiplier: float, losses: Floats, negligible: float
+    ) -> Directions:
+        """Return the profile of a round at losses of at least 0, in each direction.
+
+        Up to a mass of `negligible` may count as infinite loss.
+        """
         ...
 
-    def largest(self, rate: Floats, multiplier: Floats, deviations: float) -> Floats:
-        """Return the largest loss of each round."""
+    def largest(self, rate: Floats, multiplier: Floats, deviations: Numbers) -> Floats:
+        """Return the largest loss of each round, within so many deviations of its noise."""
         ...
 
     def spread(self, rate: Floats, multiplier: Floats) -> Floats:
@@ -203,11 +200,12 @@ class Unsampled:
     def coordinate(self) -> Callable[[Floats], Floats] | None:
         return self.law.coordinate
 
-    def losses(self, rate: float, multiplier: float, grid: Grid) -> Directions:
-        both = positive_masses(_removed(self.law, 1.0, multiplier, grid), grid)
-        return (joined(both, both, grid),)
+    def profiles(
+        self, rate: float, multiplier: float, losses: Floats, negligible: float
+    ) -> Directions:
+        return (self.law.profile(losses, multiplier, 0.0, losses),)
 
-    def largest(self, rate: Floats, multiplier: Floats, deviations: float) -> Floats:
+    def largest(self, rate: Floats, multiplier: Floats, deviations: Numbers) -> Floats:
         return self.law.largest(multiplier, deviations)
 
     def spread(self, rate: Floats, multiplier: Floats) -> Floats:
@@ -224,12 +222,13 @@ class Poisson:
     def coordinate(self) -> Callable[[Floats], Floats] | None:
         return self.law.coordinate
 
-    def losses(self, rate: float, multiplier: float, grid: Grid) -> Directions:
-        removed = positive_masses(_removed(self.law, rate, multiplier, grid), grid)
-        added = positive_masses(_added(self.law, rate, multiplier, grid), grid)
-        return joined(removed, added, grid), joined(added, removed, grid)
+    def profiles(
+        self, rate: float, multiplier: float, losses: Floats, negligible: float
+    ) -> Directions:
+        settings = (self.law, rate, multiplier, losses)
+        return _removed(*settings), _added(*settings)
 
-    def largest(self, rate: Floats, multiplier: Floats, deviations: float) -> Floats:
+    def largest(self, rate: Floats, multiplier: Floats, deviations: Numbers) -> Floats:
         return sampled_loss(rate, self.law.largest(multiplier, deviations))
 
     def spread(self, rate: Floats, multiplier: Floats) -> Floats:
@@ -244,9 +243,10 @@ class FixedSize(Poisson):
     Dong and Wang 2022).
     """
 
-    def losses(self, rate: float, multiplier: float, grid: Grid) -> Directions:
-        both = positive_masses(_removed(self.law, rate, multiplier, grid), grid)
-        return (joined(both, both, grid),)
+    def profiles(
+        self, rate: float, multiplier: float, losses: Floats, negligible: float
+    ) -> Directions:
+        return (_removed(self.law, rate, multiplier, losses),)
 
 
 def spread_of(law: Law, rate: Floats, multiplier: Floats) -> Floats:
@@ -259,15 +259,8 @@ def spread_of(law: Law, rate: Floats, multiplier: Floats) -> Floats:
     return spread
 
 
-def grid_of(largest: float, grid: Grid) -> Floats:
-    losses: Floats = grid.interval * np.arange(ceil(largest / grid.interval) + 2.0)
-    return losses
-
-
-def _removed(law: Law, rate: float, multiplier: float, grid: Grid) -> Profile:
-    """``H_e((1-q) Q + q P || Q)`` at the losses e = 0, h, 2h, ..., P and Q those of the law."""
-    largest = float(sampled_loss(rate, law.largest(np.array(multiplier), grid.deviations)))
-    losses = grid_of(largest, grid)
+def _removed(law: Law, rate: float, multiplier: float, losses: Floats) -> Profile:
+    """``H_e((1-q) Q + q P || Q)`` at losses e of at least 0, P and Q those of the law."""
     # where exp(e) = (1-q) + q exp(ratio)
     with np.errstate(over="ignore"):
         grown = np.expm1(np.minimum(losses, 30)) / rate
@@ -276,11 +269,8 @@ def _removed(law: Law, rate: float, multiplier: float, grid: Grid) -> Profile:
     return law.profile(ratio, multiplier, log(rate), np.abs(ratio))
 
 
-def _added(law: Law, rate: float, multiplier: float, grid: Grid) -> Profile:
-    """``H_e(Q || (1-q) Q + q P)`` at the losses e = 0, h, 2h, ..., for P and Q mirror images."""
-    largest = float(sampled_loss(rate, law.largest(np.array(multiplier), grid.deviations)))
-    bound = min(-log1p(-rate) if rate < 1 else inf, largest)
-    losses = grid_of(bound, grid)
+def _added(law: Law, rate: float, multiplier: float, losses: Floats) -> Profile:
+    """``H_e(Q || (1-q) Q + q P)`` at losses e of at least 0, for P and Q mirror images."""
     if rate == 1:
         return law.profile(losses, multiplier, 0.0, losses)
     # exp(-e) = (1-q) + q exp(-ratio); where it is less than that the profile is 0
@@ -288,10 +278,10 @@ def _added(law: Law, rate: float, multiplier: float, grid: Grid) -> Profile:
         fallen = np.expm1(-losses) / rate
     inside = fallen > -1
     values, errors = np.zeros(losses.size), np.where(inside, 0, 4 * UNIT * rate)
-    fallen, losses = fallen[inside], losses[inside]
+    fallen, below = fallen[inside], losses[inside]
     ratio = -np.log1p(fallen)
     slack = ratio + np.abs(fallen) / (1 + fallen)
     values[inside], errors[inside] = law.profile(
-        ratio, multiplier, losses + log(rate) - ratio, slack
+        ratio, multiplier, below + log(rate) - ratio, slack
     )
-    return Profile(values, errors)
+    return Profile(values, _up_to(-log1p(-rate), losses, errors))

@@ -15,19 +15,13 @@ import numpy as np
 import scipy  # its submodules are imported on first use
 
 from dpmesh.privacy.accounting._arguments import Floats
-from dpmesh.privacy.accounting._loss import (
-    UNIT,
-    Grid,
-    Profile,
-    joined,
-    positive_masses,
-)
+from dpmesh.privacy.accounting._loss import UNIT, Profile
 from dpmesh.privacy.accounting._pairs import (
     GAUSSIAN,
     Directions,
     Law,
+    Numbers,
     Unsampled,
-    grid_of,
     sampled_loss,
 )
 
@@ -41,11 +35,10 @@ class PublishedSample(Unsampled):
     the sensitivity to replacing a unit.
     """
 
-    def losses(self, rate: float, multiplier: float, grid: Grid) -> Directions:
-        largest = float(self.law.largest(np.array(multiplier), grid.deviations))
-        losses = grid_of(largest, grid)
-        both = positive_masses(self.law.profile(losses, multiplier, log(rate), losses), grid)
-        return (joined(both, both, grid),)
+    def profiles(
+        self, rate: float, multiplier: float, losses: Floats, negligible: float
+    ) -> Directions:
+        return (self.law.profile(losses, multiplier, log(rate), losses),)
 
     def spread(self, rate: Floats, multiplier: Floats) -> Floats:
         return np.sqrt(rate) * super().spread(rate, multiplier)
@@ -68,16 +61,17 @@ class ReplacedGaussian:
     def coordinate(self) -> Callable[[Floats], Floats] | None:
         return None
 
-    def losses(self, rate: float, multiplier: float, grid: Grid) -> Directions:
-        largest = float(self.largest(np.array(rate), np.array(multiplier), grid.deviations))
-        losses = grid_of(largest, grid)
-        both = positive_masses(_replaced(losses, rate, multiplier), grid)
-        return (joined(both, both, grid),)
+    def profiles(
+        self, rate: float, multiplier: float, losses: Floats, negligible: float
+    ) -> Directions:
+        return (_replaced(losses, rate, multiplier),)
 
-    def largest(self, rate: Floats, multiplier: Floats, deviations: float) -> Floats:
+    def largest(self, rate: Floats, multiplier: Floats, deviations: Numbers) -> Floats:
         end = 0.5 + deviations * multiplier  # of the noise
         above = sampled_loss(rate, (end - 0.25) / (2 * multiplier**2) + 0 * rate)
-        largest: Floats = above - np.log1p(rate * np.expm1(-(end + 0.25) / (2 * multiplier**2)))
+        below = -(end + 0.25) / (2 * multiplier**2)
+        with np.errstate(divide="ignore"):  # of a rate of 1
+            largest: Floats = above - np.logaddexp(np.log1p(-rate), np.log(rate) + below)
         return largest
 
     def spread(self, rate: Floats, multiplier: Floats) -> Floats:
@@ -126,22 +120,20 @@ class PublishedSizeGaussian:
     def coordinate(self) -> Callable[[Floats], Floats] | None:
         return None
 
-    def losses(self, rate: float, multiplier: float, grid: Grid) -> Directions:
-        size, chance, outside = self._sizes(rate, grid.negligible)
-        share = size / (self.population - size)  # of the ratio of chances, beside 1
-        factor = (1 - rate) * share
-        largest = float(self.largest(np.array(rate), np.array(multiplier), grid.deviations))
-        losses = grid_of(largest, grid)
+    def profiles(
+        self, rate: float, multiplier: float, losses: Floats, negligible: float
+    ) -> Directions:
+        size, chance, outside = self._sizes(rate, negligible)
+        factor = (1 - rate) * size / (self.population - size)  # of the ratio of chances
         ways = []
         for sign in (1, -1):
-            values, errors = np.zeros((2, losses.size))
+            values, errors = np.full(losses.size, outside), np.zeros(losses.size)
             for b, p in zip(factor.tolist(), chance.tolist(), strict=True):
                 of_size = _with_size(losses, rate, b, multiplier / 2, sign)
                 values += p * of_size.values
                 errors += p * of_size.errors
-            found = positive_masses(Profile(values, errors), grid)
-            ways.append(found._replace(infinite=found.infinite + outside))
-        return joined(ways[0], ways[1], grid), joined(ways[1], ways[0], grid)
+            ways.append(Profile(values, errors))
+        return tuple(ways)
 
     def _sizes(self, rate: float, negligible: float) -> tuple[Floats, Floats, float]:
         """Return sizes below the population, their chances without the unit, and the rest."""
@@ -158,7 +150,7 @@ class PublishedSizeGaussian:
             max(outside, more + float(with_unit.sf(size[-1]))),
         )
 
-    def largest(self, rate: Floats, multiplier: Floats, deviations: float) -> Floats:
+    def largest(self, rate: Floats, multiplier: Floats, deviations: Numbers) -> Floats:
         expected = self.population * rate
         most = np.minimum(
             expected + deviations * (np.sqrt(expected) + deviations), self.population - 1.0

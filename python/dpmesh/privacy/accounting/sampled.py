@@ -66,8 +66,9 @@ def poisson_gaussian_epsilon(
         How often each round happens: a number, or one for each round.
     accountant
         ``"pld"``: privacy loss distributions, an upper bound within about 1e-6 of the truth for a
-        few distinct rounds and within 2% for a thousand; infinite where noise is so small, or
-        rounds are so many (about 1e8), that their grid proves nothing. ``"rdp"``: the Rényi curve,
+        few distinct rounds, within 1% at rates and deltas so small that few losses decide, and
+        within 2% for a thousand distinct rounds; one round is exact. Beyond about 1e8 rounds, or
+        below noise 1e-6, its grid proves little or nothing. ``"rdp"``: the Rényi curve,
         some percent above and more at small sampling rates; under ``"replace_one"`` without
         amplification. ``"best"``: the smaller of both.
 
