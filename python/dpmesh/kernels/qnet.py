@@ -208,18 +208,9 @@ def q_learn(
     ValueError
         If an argument does not fit; nothing has changed then. NaN and infinity are passed on.
     """
-    instance("trained", trained, "a QTrained", QTrained)
-    instance("replay", replay, "a QReplay", QReplay)
-    networks, capacity = _check("replay.actions", replay.actions, np.uint8, (None, None))
-    inputs = _check("replay.states", replay.states, np.float32, (networks, capacity, 2, None))[3]
-    _check("replay.rewards", replay.rewards, np.float32, (networks, capacity))
-    _check("replay.discounts", replay.discounts, np.float32, (networks, capacity))
+    networks, capacity, inputs = _check_replay(replay)
+    _check_trained(trained, targets, networks)
     hidden = _hidden(trained.parameters, inputs)
-    shape = _check("trained.parameters", trained.parameters, np.float32, (networks, None, LANES))
-    _check("trained.first_moments", trained.first_moments, np.float32, shape)
-    _check("trained.second_moments", trained.second_moments, np.float32, shape)
-    _check("trained.steps", trained.steps, np.uint32, (networks,))
-    _check("targets", targets, np.float32, shape)
     if learns is None:
         learns = np.ones(networks, dtype=np.bool_)
     _check("learns", learns, np.bool_, (networks,))
@@ -256,6 +247,26 @@ def _hidden(parameters: Float32s, inputs: int) -> int:
         wanted = f"1 more than a positive multiple of {inputs + 3} rows, for {inputs} inputs"
         fail("parameters", wanted, f"shape {parameters.shape}")
     return (rows - 1) // (inputs + 3) * LANES
+
+
+def _check_replay(replay: QReplay) -> tuple[int, int, int]:
+    """Return how many networks there are, how much each remembers, and how long a state is."""
+    instance("replay", replay, "a QReplay", QReplay)
+    networks, capacity = _check("replay.actions", replay.actions, np.uint8, (None, None))
+    inputs = _check("replay.states", replay.states, np.float32, (networks, capacity, 2, None))[3]
+    _check("replay.rewards", replay.rewards, np.float32, (networks, capacity))
+    _check("replay.discounts", replay.discounts, np.float32, (networks, capacity))
+    return networks, capacity, inputs
+
+
+def _check_trained(trained: QTrained, targets: Float32s, networks: int) -> None:
+    """Fail unless parameters, moments and targets are of so many networks."""
+    instance("trained", trained, "a QTrained", QTrained)
+    shape = _check("trained.parameters", trained.parameters, np.float32, (networks, None, LANES))
+    _check("trained.first_moments", trained.first_moments, np.float32, shape)
+    _check("trained.second_moments", trained.second_moments, np.float32, shape)
+    _check("trained.steps", trained.steps, np.uint32, (networks,))
+    _check("targets", targets, np.float32, shape)
 
 
 def _check(

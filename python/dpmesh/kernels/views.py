@@ -128,27 +128,20 @@ def view_system(
             matrices.append(_rows(mixing.matrix, nodes))
     stacked = sparse.vstack(matrices or [sparse.csr_array((nodes, nodes))], format="csr")
     table = [(m.mixed, m.sent, stored[id(m.matrix)]) for m in mixings]
-    seen = np.zeros((0,), dtype=bool)
-    if published is not None:
-        given = np.asarray(published, dtype=bool)
-        if given.shape != (rounds, nodes):
-            fail("published", f"truth values of shape {(rounds, nodes)}", f"shape {given.shape}")
-        seen = np.ascontiguousarray(given).reshape(-1)
+    seen = np.asarray(np.zeros(0) if published is None else published, dtype=bool)
+    if published is not None and seen.shape != (rounds, nodes):
+        fail("published", f"truth values of shape {(rounds, nodes)}", f"shape {seen.shape}")
     kept = np.broadcast_to(np.asarray(own, dtype=np.float64), (rounds,))
     return ViewSystem(
         nodes,
-        (
-            stacked.indptr.astype(np.int64),
-            stacked.indices.astype(np.int64),
-            stacked.data.astype(np.float64),
-        ),
+        (*(each.astype(np.int64) for each in (stacked.indptr, stacked.indices)), stacked.data),
         np.array(table, dtype=np.int64).reshape(-1),
         np.array([number("gain", mixing.gain) for mixing in mixings], dtype=np.float64),
         np.ascontiguousarray(kept),
         _by_node("noise", noise, nodes).reshape(-1),
         moved.reshape(-1),
         number("rounding", rounding),
-        seen,
+        np.ascontiguousarray(seen).reshape(-1),
         np.array(received, dtype=np.int64).reshape(-1),
         bool(mean_of_last),
     )

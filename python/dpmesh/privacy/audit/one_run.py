@@ -232,18 +232,10 @@ def audit_one_run(
     coins = generator(next(keys), Purpose.AUDIT).integers(2, size=canaries).astype(bool)
     run = record(algorithm, problem_of(coins), carrier, rounds=rounds, key=next(keys))
     if scores is None:
-        all_true, all_false = (problem_of(np.full(canaries, coin)) for coin in (True, False))
-        replayed = ReplayedLikelihood(
-            algorithm=algorithm,
-            problem=all_true,
-            neighbor=all_false,
-            carrier=carrier,
-            rounds=rounds,
-            key=next(keys),
-        )
-        score = sum(replayed.ratios(run), start=np.zeros(canaries))
-    else:
-        score = scores(run)
+        problem, neighbor = (problem_of(np.full(canaries, coin)) for coin in (True, False))
+        pair: Any = {"problem": problem, "neighbor": neighbor, "carrier": carrier}
+        replayed = ReplayedLikelihood(algorithm=algorithm, rounds=rounds, key=next(keys), **pair)
+    score = scores(run) if scores else sum(replayed.ratios(run), start=np.zeros(canaries))
     if score.shape != (canaries,):
         fail("scores", f"one number for each of {canaries} canaries", f"shape {score.shape}")
     ranked = coins[np.argsort(score)]

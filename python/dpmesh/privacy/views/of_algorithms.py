@@ -163,36 +163,14 @@ compressor, grid
         )
         return NotProved(reason=reason)
     alpha, beta = _values(rounds, step_size), _values(rounds, consensus_step_size)
-    decay, curved = facts.regularization, facts.smoothness
+    kept = _kept_by_quantized(
+        facts, alpha, beta, mode=mode, clipping_norm=clipping_norm, smoothness=smoothness
+    )
+    if isinstance(kept, NotProved):
+        return kept
+    own, own_message = kept
     fresh = np.zeros(rounds)
     fresh[1:] = (alpha * 2 * clipping_norm / _values(rounds, sample_size))[:-1]
-    rougher = facts.loss in KINKED or smoothness < curved < inf
-    if mode != "paper" and smoothness < inf and rougher:
-        return NotProved(reason="the losses are less smooth than `smoothness` states")
-    own_message = None
-    if mode == "paper":
-        refused = facts.not_proved(None)
-        if refused is not None:
-            return refused
-        if (alpha * (curved + decay) > 2 * (1 - beta)).any():
-            reason = "step_size (smoothness + regularization) exceeds 2 (1 - consensus_step_size)"
-            return NotProved(reason=reason)
-        own = 1 - beta
-    elif mode == "safe":
-        if smoothness == inf:
-            return NotProved(reason="mode 'safe' needs a finite smoothness")
-        low, high = decay - smoothness, decay + smoothness
-        own = np.maximum(abs(1 - beta - alpha * low), abs(1 - beta - alpha * high))
-    else:
-        refused = facts.not_proved(clipping_norm)
-        if refused is None:
-            low, high = decay, decay + curved
-        elif smoothness < inf:
-            low, high = decay - smoothness, decay + smoothness
-        else:
-            return refused
-        own = abs(1 - beta)
-        own_message = np.stack([alpha * low, alpha * high], axis=1)
     rounding = 0.0
     if grid is not None:
         if dim is None:
@@ -209,6 +187,38 @@ compressor, grid
         distribution="gaussian" if grid is None else "discrete_gaussian",
         rounding=rounding,
     )
+
+
+def _kept_by_quantized(
+    facts: LossFacts,
+    alpha: Numbers,
+    beta: Numbers,
+    *,
+    mode: str,
+    clipping_norm: float,
+    smoothness: float,
+) -> tuple[Numbers, Numbers | None] | NotProved:
+    """Return how much of the difference of its own state and message a node keeps in a round."""
+    decay, curved = facts.regularization, facts.smoothness
+    rougher = facts.loss in KINKED or smoothness < curved < inf
+    if mode != "paper" and smoothness < inf and rougher:
+        return NotProved(reason="the losses are less smooth than `smoothness` states")
+    if mode == "paper":
+        if (alpha * (curved + decay) > 2 * (1 - beta)).any():
+            reason = "step_size (smoothness + regularization) exceeds 2 (1 - consensus_step_size)"
+            return facts.not_proved(None) or NotProved(reason=reason)
+        return facts.not_proved(None) or (1 - beta, None)
+    low, high = decay - smoothness, decay + smoothness
+    if mode == "safe":
+        if smoothness == inf:
+            return NotProved(reason="mode 'safe' needs a finite smoothness")
+        return np.maximum(abs(1 - beta - alpha * low), abs(1 - beta - alpha * high)), None
+    refused = facts.not_proved(clipping_norm)
+    if refused is None:
+        low, high = decay, decay + curved
+    elif smoothness == inf:
+        return refused
+    return abs(1 - beta), np.stack([alpha * low, alpha * high], axis=1)
 
 
 def with_replacement(
