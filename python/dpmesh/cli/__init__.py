@@ -17,6 +17,7 @@ from dpmesh.cli.mesh import contract, node, router
 from dpmesh.cli.plan import plan
 from dpmesh.cli.predict import predict
 from dpmesh.cli.privacy import privacy
+from dpmesh.cli.ranges import ranges
 from dpmesh.cli.report import report
 from dpmesh.cli.reproduce import reproduce
 from dpmesh.cli.run import run
@@ -46,7 +47,10 @@ def main(
     """Differentially private learning among many nodes."""
 
 
-_COMMANDS = (arena, audit, demo, doctor, fit, node, plan, predict, report, reproduce, router, run)
+_COMMANDS = (
+    *(arena, audit, demo, doctor, fit, node, plan, predict, ranges, report, reproduce, router),
+    run,
+)
 for command in _COMMANDS:
     app.command()(telling(command))
 app.add_typer(contract, name="contract")

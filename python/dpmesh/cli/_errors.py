@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from functools import wraps
 from inspect import cleandoc
@@ -20,7 +21,8 @@ def telling(command: Callable[P, None]) -> Callable[P, None]:
     @wraps(command)
     def reported(*args: P.args, **kwargs: P.kwargs) -> None:
         try:
-            with needed_by("this"):
+            with needed_by("this"), warnings.catch_warnings():
+                warnings.showwarning = _show
                 command(*args, **kwargs)
         except BrokenPipeError:
             raise  # the reader has gone, as with `| head`; typer then exits silently
@@ -34,6 +36,11 @@ def telling(command: Callable[P, None]) -> Callable[P, None]:
     paragraphs = cleandoc(command.__doc__ or "").split("\n\n")
     reported.__doc__ = "\n\n".join(" ".join(each.split()) for each in paragraphs)  # of any width
     return reported
+
+
+def _show(message: Warning | str, *_: object, **__: object) -> None:
+    """Show a warning without the line of source code that gave it."""
+    typer.echo(f"Warning: {message}", err=True)
 
 
 def _end(message: str, cause: Exception) -> NoReturn:

@@ -26,6 +26,16 @@ Encoding: TypeAlias = Annotated[
 ]
 
 
+def text_format(
+    separator: str | None, decimal: Literal[".", ","] | None, encoding: str | None
+) -> TextFormat:
+    """Return how text files are written; a backslash and a t stand for a tab."""
+    from dpmesh.tables.reader import TextFormat
+
+    tab = "\t" if separator == "\\t" else separator
+    return TextFormat(separator=tab, decimal=decimal, encoding=encoding)
+
+
 class Sites(NamedTuple):
     """Records of all sites, in the order of the files."""
 
@@ -103,12 +113,12 @@ def read_sites(
         If a file cannot be read.
     """
     import numpy as np
-    from pandas import concat
+    from pandas import DataFrame, concat
 
     from dpmesh.ranges import Category, Columns
     from dpmesh.tables import as_table, read_table
     from dpmesh.tables.cells import of_file
-    from dpmesh.tables.kinds import read_labels
+    from dpmesh.tables.kinds import labelled
     from dpmesh.tables.table import sites_of
 
     columns, found = Columns.of(used, used), existing(files)
@@ -118,17 +128,19 @@ def read_sites(
     for file, table in zip(found, tables, strict=True):
         if not len(table):
             fail("file", "a table of at least 1 record", f"none in {file}")
-        held = as_table(table)
         with of_file(file):
-            own = read_labels(label, target, held.select([label]).columns[0], drop=drop)
-            absent = own == -1 if isinstance(target, Category) else np.isnan(own)
-            table, own, held = table[~absent], own[~absent], held.take(~absent)
-            for notice in columns.encode_table(held).notices():
-                typer.echo(f"{file}, {notice}", err=True)
+            own, held = labelled(label, target, as_table(table), drop=drop)
+            read = columns.encode_table(held)
             owners.append(np.full(len(own), str(file)) if site is None else sites_of(held, site))
-        if absent.any():
-            typer.echo(f"{file}, {absent.sum()} records without {label} are left out", err=True)
-        kept.append(table.reindex(columns=[*used]))
+        for notice in read.notices():
+            typer.echo(f"{file}, {notice}", err=True)
+        if left := len(table) - len(own):
+            what = f"{left} record{'s are' if left > 1 else ' is'} left out: no {label}"
+            typer.echo(f"{file}, {what}", err=True)
+        absent = dict.fromkeys(read.absent)
+        kept.append(
+            DataFrame({**dict(zip(held.names or (), held.columns, strict=True)), **absent})[[*used]]
+        )
         labels.append(np.array(target.categories)[own] if isinstance(target, Category) else own)
     unused = dict.fromkeys(name for table in tables for name in table)
     return Sites(

@@ -75,16 +75,15 @@ def fit(
 
     from dpmesh._files import replace_text, writable_folder
     from dpmesh.cli._fit_page import fit_page
-    from dpmesh.cli._sites import public_ranges, read_sites
+    from dpmesh.cli._sites import public_ranges, read_sites, text_format
     from dpmesh.defaults import HONEST
     from dpmesh.sklearn import PrivateClassifier, evaluate
-    from dpmesh.tables.reader import TextFormat
 
     used, target = public_ranges(ranges, label, site)
     page = output.with_suffix(".html") if page is None else page
     for file in (output, page):
         writable_folder(file.parent)
-    written = TextFormat(separator=separator, decimal=decimal, encoding=encoding)
+    written = text_format(separator, decimal, encoding)
     held = read_sites(files, used, label, target, site, written, drop=drop_missing_labels)
     made = _estimator(used, target, epsilon=epsilon, delta=delta, seed=seed)
     made.set_params(algorithm=algorithm, colluding=colluding)

@@ -10,6 +10,7 @@ import typer
 
 from dpmesh._validate import fail
 from dpmesh.cli._errors import telling
+from dpmesh.cli._sites import Decimal, Encoding, Separator, text_format
 
 if TYPE_CHECKING:
     from dpmesh.engines.mesh import Contract, Router
@@ -120,6 +121,9 @@ def node(
     patience: Annotated[
         float, typer.Option(help="Seconds without a router after which the node ends.")
     ] = 3600.0,
+    separator: Separator = None,
+    decimal: Decimal = None,
+    encoding: Encoding = None,
     module: Module = None,
 ) -> None:
     """Take part in a contract, with your own records, until its run is over."""
@@ -133,7 +137,7 @@ def node(
 
     _log_here()
     read = read_contract(file, module)
-    records = read_records(read, data)
+    records = read_records(read, data, text_format(separator, decimal, encoding))
     own = Folder.open(folder, marks=Path.home() / ".local" / "state" / "dpmesh")
     if restored:
         own.restored()

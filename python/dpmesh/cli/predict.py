@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from dpmesh.cli._sites import Decimal, Encoding, Separator, text_format
+
 
 def predict(
     released: Annotated[
@@ -25,6 +27,9 @@ def predict(
     probabilities: Annotated[
         bool, typer.Option("--probabilities", help="Add the probability of each class.")
     ] = False,
+    separator: Separator = None,
+    decimal: Decimal = None,
+    encoding: Encoding = None,
 ) -> None:
     """Predict a table with a model of dpmesh fit or a folder of dpmesh run, as CSV lines."""
     import csv
@@ -42,7 +47,7 @@ def predict(
         loaded = Result.load(released).model(network=model)
     else:
         loaded = Model.load(released, network=model)
-    records = read_table(table)
+    records = read_table(table, text_format(separator, decimal, encoding))
     with warnings.catch_warnings(record=True) as noticed, of_file(table):
         names, columns = ["prediction"], [loaded.predict(records).tolist()]
     for warning in noticed:

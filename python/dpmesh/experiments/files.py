@@ -8,21 +8,22 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from glob import glob
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
 import dpmesh.data as data
-from dpmesh._validate import fail, probability
+from dpmesh._validate import fail, nearest, probability
 from dpmesh.data import Dataset
 from dpmesh.data.partition import Partition
 from dpmesh.models import Outline
 from dpmesh.ranges import Category, Columns, Encoded, Features, as_label, read_ranges
 from dpmesh.tables import Table, as_table, read_table
 from dpmesh.tables.cells import key_of, of_file, usually_missing
-from dpmesh.tables.kinds import read_labels
+from dpmesh.tables.kinds import labelled
+from dpmesh.tables.reader import TextFormat
 from dpmesh.tables.table import sites_of
 
 _LIBSVM = (".libsvm", ".svm", ".svmlight")
@@ -50,6 +51,10 @@ def load_files(
     dim: int | None = None,
     test_fraction: float = 0.2,
     test_sites: tuple[str, ...] | None = None,
+    separator: str | None = None,
+    decimal: Literal[".", ","] | None = None,
+    encoding: str | None = None,
+    drop_missing_labels: bool = False,
     *,
     generator: np.random.Generator,
 ) -> OwnRecords:
@@ -78,6 +83,14 @@ def load_files(
         Share of each site's records that is set aside for testing, in (0, 1).
     test_sites
         Sites of which all records are for testing, instead of a share of every site.
+    separator
+        What stands between two values of a text file; by default as its header shows.
+    decimal
+        What stands before decimals; by default a comma if a semicolon separates values.
+    encoding
+        Encoding of text files, such as "latin-1"; by default as the header shows.
+    drop_missing_labels
+        Whether records without a label are left out; else they are an error.
     generator
         Source of the order, from which the share is cut.
 
@@ -95,8 +108,18 @@ def load_files(
     probability("test_fraction", test_fraction, zero=False, one=False)
     ends = found if not isinstance(ranges, str) else [*found, ranges]
     dated = tuple((path, Path(path).stat().st_mtime_ns) for path in ends)
+    written = TextFormat(separator=separator, decimal=decimal, encoding=encoding)
     features, labels, owners, outline = _read(
-        dated, len(found), label, site, columns, ranges, intercept, dim
+        dated,
+        len(found),
+        label,
+        site,
+        columns,
+        ranges,
+        intercept,
+        dim,
+        written,
+        drop_missing_labels,
     )
     names, codes = np.unique(owners, return_inverse=True)
     tested = np.zeros(len(codes), dtype=bool)
@@ -137,6 +160,8 @@ def _read(
     ranges: Any,
     intercept: bool,
     dim: int | None,
+    written: TextFormat,
+    drop: bool,
 ) -> tuple[Any, npt.NDArray[Any], npt.NDArray[np.str_], Outline]:
     """Return features, labels, the name of each record's site, and what they stand for."""
     paths = [path for path, _ in files[:count]]  # then that of the ranges
@@ -151,7 +176,7 @@ def _read(
             if given is not None:
                 fail(name, "none for LIBSVM's format, which has no names", given)
         return _of_libsvm(paths, named, dim)
-    tables = [_table(path) for path in paths]
+    tables = [_table(path, written) for path in paths]
     names = [*dict.fromkeys(name for table in tables for name in table.names or ())]
     if label is None or label not in names:
         got = "none" if label is None else repr(label)
@@ -160,6 +185,10 @@ def _read(
     by_name = isinstance(public, Mapping)
     listed: Sequence[str] = [*map(str, public)] if by_name else names
     used: Sequence[str] = columns or tuple(name for name in listed if name not in (label, site))
+    for name in used:
+        if name not in names:
+            wanted = f"columns of the tables ({', '.join(names)})"
+            fail("columns", wanted, f"{name!r}{nearest(name, names)}")
     target = as_label(label, public[label]) if by_name and label in public else None
     if by_name:
         public = {name: public[name] for name in used if name in public}
@@ -169,9 +198,10 @@ def _read(
     read, labels, owners = [], [], []
     for path, name, table in zip(paths, named, tables, strict=True):
         with of_file(path):
-            read.append(described.encode_table(table))
-            labels.append(read_labels(label, target, table.select([label]).columns[0]))
-            owners.append(np.full(table.records, name) if site is None else sites_of(table, site))
+            own, kept = labelled(label, target, table, drop=drop)
+            labels.append(own)
+            read.append(described.encode_table(kept))
+            owners.append(np.full(kept.records, name) if site is None else sites_of(kept, site))
     _notice(paths, read, stated=ranges is not None)
     features = np.concatenate([one.features for one in read])
     together, owned = np.concatenate(labels), np.concatenate(owners)
@@ -211,9 +241,9 @@ def _classes(label: str, tables: Sequence[Table]) -> Category:
     return Category(categories=(*whole, *texts))
 
 
-def _table(path: str) -> Table:
+def _table(path: str, written: TextFormat) -> Table:
     if Path(path).suffix.lower() != ".npz":
-        return as_table(read_table(path))
+        return as_table(read_table(path, written))
     named: dict[str, npt.NDArray[Any]] = {}
     with np.load(path) as arrays:
         for name, array in arrays.items():

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from sklearn.base import clone
 from sklearn.model_selection import KFold, StratifiedKFold
 
-from dpmesh._validate import instance, integer, positive
+from dpmesh._validate import fail, instance, integer, positive
 from dpmesh.defaults import Sizes
 from dpmesh.privacy.accounting import calibrate_noise
 from dpmesh.privacy.plan import Plan, total_cost
@@ -120,8 +120,10 @@ def _folds(
     """Return the records that are fitted and held out in each fold: a part of every site."""
     if owners is None:
         return [*KFold(cv, shuffle=True, random_state=seed).split(targets)]
-    smallest = int(np.unique(owners, return_counts=True)[1].min())
-    integer("cv", cv, at_least=2, below=smallest + 1)
+    names, counts = np.unique(owners, return_counts=True)
+    if cv > counts.min():
+        few = f"{names[counts.argmin()]} with {counts.min()}"
+        fail("groups", f"at least {cv} records at each site, as many as folds (cv)", few)
     split = StratifiedKFold(cv, shuffle=True, random_state=seed)
     return [*split.split(np.zeros((len(targets), 1)), owners)]
 

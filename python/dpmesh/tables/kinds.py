@@ -22,6 +22,7 @@ from dpmesh.tables.cells import (
     shown,
     usually_missing,
 )
+from dpmesh.tables.table import Table
 
 
 class Read(NamedTuple):
@@ -370,6 +371,15 @@ def read_labels(
                 wrong = f"not one of {', '.join(map(repr, kind.categories))}{kind.hint(value)}"
             raise TableError(int(record), f"{name} is {shown(value)}, {wrong}")
         if not drop:
-            remedy = "fill it in, or leave such records out (dpmesh fit --drop-missing-labels)"
+            remedy = "fill it in, or leave such records out (--drop-missing-labels)"
             raise TableError(int(record), f"{name} is missing; {remedy}")
     return found
+
+
+def labelled(
+    name: str, kind: Number | Category, table: Table, *, drop: bool
+) -> tuple[npt.NDArray[Any], Table]:
+    """Return labels as `read_labels` does, and their records; `drop` leaves out those without."""
+    labels = read_labels(name, kind, table.select([name]).columns[0], drop=drop)
+    there = labels >= 0 if isinstance(kind, Category) else ~np.isnan(labels)
+    return labels[there], table.take(there)

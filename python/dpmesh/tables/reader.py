@@ -110,19 +110,28 @@ def _parsed(content: bytes, written: TextFormat) -> Any:
     # An end of our own shows whether the last record ends where the file does.
     end = separator.join("." * len(names))
     whole = f"-\n{records}{'' if records[-1:] in ('', chr(10), chr(13)) else chr(10)}{end}\n"
-    raw = whole.encode()
+    raw, wrong = whole.encode(), list[Any]()
+
+    def refuse(row: Any) -> str:
+        wrong.append(row)
+        return "skip"
+
     table = read_csv(
         pa.BufferReader(raw),
         read_options=ReadOptions(
             use_threads=False, block_size=len(raw) + 1, column_names=names, skip_rows=1
         ),
         parse_options=ParseOptions(
-            delimiter=separator, newlines_in_values=True, invalid_row_handler=_refuse
+            delimiter=separator, newlines_in_values=True, invalid_row_handler=refuse
         ),
         convert_options=ConvertOptions(
             column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=False
         ),
     )
+    if wrong:
+        row = wrong[0]
+        wanted = f"{row.expected_columns} values, as in the header"
+        fail(f"record {row.number - 1}", wanted, f"{row.actual_columns}: {row.text[:60]!r}")
     last = table.num_rows - 1
     if any(column[last].as_py() != "." for column in table.columns):
         fail("file", "a closing quotation mark for each opening one", "one that is not closed")
@@ -131,12 +140,6 @@ def _parsed(content: bytes, written: TextFormat) -> Any:
         return table
     points = [compute.replace_substring_regex(c, _DECIMAL_COMMA, r"\1.\2") for c in table.columns]
     return pa.table(points, names)
-
-
-def _refuse(row: Any) -> str:
-    found = f"{row.actual_columns}: {row.text[:60]!r}"
-    wanted = f"{row.expected_columns} values, as in the header"
-    return fail(f"record {row.number - 1}", wanted, found)
 
 
 def _header(content: bytes) -> bytes:

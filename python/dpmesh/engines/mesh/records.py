@@ -11,9 +11,12 @@ from dpmesh.data import Dataset
 from dpmesh.engines.mesh.contract import Contract
 from dpmesh.tables import read_table
 from dpmesh.tables.cells import of_file
+from dpmesh.tables.reader import TextFormat
 
 
-def read_records(contract: Contract, path: str | Path) -> Dataset:
+def read_records(
+    contract: Contract, path: str | Path, written: TextFormat | None = None
+) -> Dataset:
     """Return the records of a file as the contract describes them.
 
     Parameters
@@ -24,6 +27,8 @@ def read_records(contract: Contract, path: str | Path) -> Dataset:
         A table (CSV with a header, Parquet, Arrow, Feather) with the columns of the contract's
         ranges; or a numpy archive (npz) with ``features``, shape (records, features), and
         ``labels``, if the contract has none.
+    written
+        How a text file is written; by default as its header shows.
 
     Raises
     ------
@@ -34,7 +39,7 @@ def read_records(contract: Contract, path: str | Path) -> Dataset:
     """
     if contract.columns is not None:
         with of_file(path):
-            return contract.dataset(read_table(path))
+            return contract.dataset(read_table(path, written))
     if Path(path).suffix != ".npz":
         fail("data", "an npz file, since the contract has no [ranges] of columns", path)
     with np.load(path, allow_pickle=False) as held:

@@ -1,0 +1,150 @@
+"""Tables as people have them go from files to a model."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("pandas")
+pytest.importorskip("sklearn")
+testing = pytest.importorskip("typer.testing")
+
+import pandas as pd
+
+from dpmesh.ranges import BLANK
+from dpmesh.tables import read_table
+from dpmesh.tables.reader import TextFormat
+
+RANGES = """
+"größe" = [0, 100]
+ort = ["Zürich", "Köln"]
+plz = ["02134", "10001"]
+tag = {dates = ["2019-01-01", "2024-12-31"], missing = true}
+raucht = {flag = true, missing = true}
+krank = {classes = [0, 1]}
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("r.toml").write_text(RANGES, encoding="utf-8")
+
+
+def people(site: int, records: int = 40) -> Any:
+    draw = np.random.default_rng(site)
+    size = draw.uniform(0, 100, records).round(2)
+    return pd.DataFrame(
+        {
+            "größe": size,
+            "ort": draw.choice(["Zürich", "Köln"], records),
+            "plz": draw.choice(["02134", "10001"], records),
+            "tag": draw.choice(["2020-05-01", "2021-05-01 10:30", "NA"], records),
+            "raucht": draw.choice(["TRUE", "false", "1", "?"], records),
+            "krank": (size > 50).astype(int),
+        }
+    )
+
+
+def text(table: Any, separator: str = ",", decimal: str = ".") -> str:
+    written: str = table.to_csv(index=False, sep=separator, decimal=decimal)
+    return written
+
+
+def call(*arguments: str, code: int = 0) -> str:
+    from dpmesh.cli import app
+
+    result = testing.CliRunner().invoke(app, [*arguments])
+    assert result.exit_code == code, result.output
+    return " ".join(result.output.split())
+
+
+FIT = ("--label", "krank", "--epsilon", "8", "--ranges", "r.toml", "--seed", "0")
+
+
+def test_files_in_many_forms_are_one_table() -> None:
+    table = people(0)
+    forms = {
+        "a.csv": text(table).encode(),
+        "b.csv": text(table, ";", ",").encode("latin-1"),
+        "c.tsv": text(table, "\t").encode("utf-16"),
+        "d.txt": text(table, "|").encode("utf-8-sig"),
+        "e.csv.gz": gzip.compress(text(table, ";").encode()),
+        "f.csv": text(table).replace("\n", "\r\n").encode("utf-16-le"),
+    }
+    for name, content in forms.items():
+        Path(name).write_bytes(content)
+        read = read_table(name)
+        assert [*read] == [*table], name
+        assert read.astype(str).values.tolist() == table.astype(str).values.tolist(), name
+    Path("g.csv").write_bytes("ort,b\nKöln,1\n".encode("latin-1"))  # the header does not show it
+    assert read_table("g.csv")["ort"].tolist() == ["K�ln"]
+    assert read_table("g.csv", TextFormat(encoding="latin-1"))["ort"].tolist() == ["Köln"]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("a,b\n1,2\n3\n", "record 2: wanted 2 values, as in the header, got 1: '3'"),
+        ("a,b\n1,2,3\n", "record 1: wanted 2 values, as in the header, got 3: '1,2,3'"),
+        ('a,b\n1,"2\n3,4\n', "wanted a closing quotation mark for each opening one"),
+        ("a,a\n1,2\n", "header: wanted a name for each column, each once, got a,a"),
+        ("", "header: wanted a name for each column"),
+    ],
+)
+def test_lines_that_do_not_fit_are_named(content: str, said: str) -> None:
+    Path("t.csv").write_text(content)
+    with pytest.raises(ValueError, match=r"t\.csv is not a table of this kind") as caught:
+        read_table("t.csv")
+    assert said in str(caught.value)
+
+
+def test_a_model_of_messy_files_predicts_parquet_and_csv_alike() -> None:
+    Path("a.csv").write_bytes(text(people(0), ";", ",").encode("latin-1"))
+    Path("b.tsv").write_bytes(text(people(1), "\t").encode("utf-16"))
+    people(2).assign(krank=lambda t: t["krank"].astype(float)).to_parquet("c.parquet")
+    Path("d.csv.gz").write_bytes(gzip.compress(text(people(3).drop(columns="ort")).encode()))
+    said = call("fit", "a.csv", "b.tsv", "c.parquet", "d.csv.gz", *FIT)
+    assert "d.csv.gz, ort: no such column; all values count as missing" in said
+    assert "160 records at 4 sites" in said
+    assert "Zürich" not in said
+    new = people(9)
+    new.assign(plz=new["plz"].astype(int)).to_parquet("new.parquet")  # zeros are lost
+    Path("new.csv").write_text(text(new), encoding="utf-8")
+    one, two = (call("predict", "model.dpmesh", f"new.{kind}") for kind in ("parquet", "csv"))
+    assert one == two
+    assert {*one.split()[1:]} == {"0", "1"}
+
+
+def test_missing_labels_are_named_and_left_out_on_request() -> None:
+    table = people(0)
+    table["krank"] = table["krank"].astype(object)
+    table.loc[3, "krank"] = "NA"
+    Path("a.csv").write_text(text(table), encoding="utf-8")
+    said = call("fit", "a.csv", *FIT, code=2)
+    assert "a.csv, record 4: krank is missing; fill it in, or leave such records out" in said
+    said = call("fit", "a.csv", *FIT, "--drop-missing-labels")
+    assert "a.csv, 1 record is left out: no krank" in said
+    assert "39 records at 1 site" in said
+    assert "a.csv twice" in call("fit", "a.csv", "./a.csv", *FIT, code=2)
+    assert "which --site names" in call("fit", "a.csv", *FIT, "--site", "ort", code=2)
+
+
+def test_a_draft_has_kinds_and_neither_bounds_nor_categories() -> None:
+    Path("a.csv").write_text(text(people(0)), encoding="utf-8")
+    people(1).to_parquet("b.parquet")
+    from dpmesh.cli import app
+
+    draft = testing.CliRunner().invoke(app, ["ranges", "a.csv", "b.parquet"]).output
+    assert f'"größe" = {{range = ["{BLANK}", "{BLANK}"]}}  # guessed: number' in draft
+    assert f'tag = {{dates = ["{BLANK}", "{BLANK}"]}}  # guessed: date' in draft
+    assert f'raucht = {{flag = "{BLANK}"}}  # guessed: flag; write true' in draft
+    assert f'ort = {{categories = ["{BLANK}"]}}  # guessed: category' in draft
+    assert "Köln" not in draft
+    Path("r.toml").write_text(draft, encoding="utf-8")
+    said = call("fit", "a.csv", *FIT, code=2)
+    assert "got blanks for größe, ort, plz, tag, raucht, krank" in said
