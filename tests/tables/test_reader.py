@@ -11,9 +11,10 @@ import pytest
 
 pytest.importorskip("pandas")
 pytest.importorskip("sklearn")
-testing = pytest.importorskip("typer.testing")
+pytest.importorskip("typer")
 
 import pandas as pd
+from typer import testing
 
 from dpmesh.ranges import BLANK
 from dpmesh.tables import read_table

@@ -220,7 +220,7 @@ def test_cross_validation_shares_one_epsilon(tumours: Any, algorithm: Any, cv: i
     )
     joint = accounting.gdp_epsilon(delta=1e-5, mu=one * np.sqrt(cv - 1))
     assert found.epsilon == pytest.approx(joint, rel=1e-4 if algorithm == "gossip" else 0.1)
-    with pytest.raises(ValueError, match="at least 1000 records at each site, .* got . with"):
+    with pytest.raises(ValueError, match=r"at least 1000 records at each site, .* got . with"):
         cross_validate(PrivateClassifier(ranges=ranges), table, diagnosis, clinic, cv=1000)
 
 
