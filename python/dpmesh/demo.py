@@ -21,6 +21,7 @@ from dpmesh.keys import Key, Purpose, generator
 from dpmesh.privacy.report import Report
 from dpmesh.problems import LinearProblem
 from dpmesh.ranges import Columns
+from dpmesh.run.verdict import Verdict
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -38,67 +39,58 @@ _OURS, _GOSSIP, _ALONE, _PRIVATE, _POOLED = "#0072B2", "#009E73", "#D55E00", "#E
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Panel:
-    """A federation at several epsilons, beside its baselines.
+    """A federation at several epsilons, beside its baselines; five splits, each with its own keys.
 
     Parameters
     ----------
     title
         Whose data these are.
-    scores
-        Accuracy of the model released under a secure sum by epsilon and key, shape (epsilons,
-        keys).
-    gossip
-        Mean accuracy of the models that gossip releases, of the same shape.
-    beside
-        The baselines of each epsilon.
+    secure, gossip
+        Of each epsilon, the scores of the models that a secure sum and gossip release, beside
+        chance, sites alone (private ones on the first split) and pooled records.
     privacy
         The privacy report of the last secure sum of each epsilon.
     """
 
     title: str
-    scores: npt.NDArray[np.float64]
-    gossip: npt.NDArray[np.float64]
-    beside: tuple[baselines.Baselines, ...]
+    secure: tuple[Verdict, ...]
+    gossip: tuple[Verdict, ...]
     privacy: tuple[Report, ...]
 
     @property
     def verdict(self) -> str:
-        """Whether a secure sum beats most sites that work alone, and from which epsilon on."""
-        means = self.scores.mean(axis=1)
-        pairs = [*zip(self.beside, means, strict=True)]
-        pays = [2 * one.beaten(mean) > len(one.alone) for one, mean in pairs]
+        """Whether a secure sum clearly beats sites that work alone, and from which epsilon on."""
+        pays = [own.claim == "better" for own in self.secure]
         if not any(pays):
             return "Sharing does not pay"
-        little = all(mean < one.alone.mean() + LITTLE for one, mean in pairs)
+        little = all(own.gain.mean < LITTLE for own in self.secure)
         how = "Sharing pays little" if little else "Sharing pays"
         return how if all(pays) else f"{how}, from epsilon {EPSILONS[pays.index(True)]:g} on"
 
     @property
     def sentence(self) -> str:
         """Whether sharing paid at epsilon 2, in a sentence."""
-        return self.beside[1].sentence(float(self.scores[1].mean()))
+        return self.secure[1].sentence
 
     def rows(self) -> Iterator[tuple[str, list[str]]]:
         """Return the lines of a table: a name, and a text for each epsilon."""
-        one, columns = self.beside[0], len(EPSILONS)
-        yield "chance", [f"{one.chance:.1%}"] * columns
-        yield "one site alone, without privacy", [f"{one.alone.mean():.1%}"] * columns
-        private = [own.alone_private for own in self.beside]
+        beside = [own.baselines for own in self.secure]
+        yield "chance", [f"{own.chance:.1%}" for own in beside]
+        yield "one site alone, without privacy", [f"{own.alone.mean():.1%}" for own in beside]
+        private = [own.alone_private for own in beside]
         yield (
             "one site alone, private",
             [f"{own.mean():.1%}" for own in private if own is not None],
         )
-        for name, scores in (("gossip", self.gossip), ("secure sum", self.scores)):
+        for name, found in (("gossip", self.gossip), ("secure sum", self.secure)):
             yield (
                 f"the federation, private, {name}",
-                [f"{own.mean():.1%} +- {100 * own.std():.1f}" for own in scores],
+                [f"{own.score:.1%} +- {100 * scores(own).std():.1f}" for own in found],
             )
-        yield "all records pooled, without privacy", [f"{one.pooled:.1%}"] * columns
-        pairs = zip(self.beside, self.scores.mean(axis=1), strict=True)
-        yield (
-            "sites alone that a secure sum beats",
-            [f"{own.beaten(mean)} of {len(own.alone)}" for own, mean in pairs],
-        )
+        yield "all records pooled, without privacy", [f"{own.pooled:.1%}" for own in beside]
+        shown = {"no clear difference": "not clear"}
+        claims = [shown.get(str(own.claim), str(own.claim)) for own in self.secure]
+        yield "a secure sum beside a site alone", claims
 
     def as_dict(self) -> dict[str, Any]:
         """Return it in plain types that JSON can hold."""
@@ -106,11 +98,17 @@ class Panel:
             "title": self.title,
             "verdict": self.verdict,
             "epsilons": EPSILONS,
-            "scores": self.scores.tolist(),
-            "gossip": self.gossip.tolist(),
-            "baselines": [own.as_dict() for own in self.beside],
+            "claims": [own.claim for own in self.secure],
+            "scores": [scores(own).tolist() for own in self.secure],
+            "gossip": [scores(own).tolist() for own in self.gossip],
+            "baselines": [own.baselines.as_dict() for own in self.secure],
             "privacy": [own.as_dict() for own in self.privacy],
         }
+
+
+def scores(verdict: Verdict) -> npt.NDArray[np.float64]:
+    """Return the federation's accuracy on each split."""
+    return np.array([own["accuracy"] for own in verdict.measured])
 
 
 def problems(key: Key) -> dict[str, LinearProblem]:
@@ -139,31 +137,34 @@ def problems(key: Key) -> dict[str, LinearProblem]:
 
 
 def run_demo(key: Key, on_panel: Callable[[Panel], None]) -> list[Panel]:
-    """Learn at each epsilon with five keys; call `on_panel` with every finished panel.
+    """Learn at each epsilon on five splits; call `on_panel` with every finished panel.
 
     Each run has noise of its own: from new keys, or from seeds that follow from a seeded `key`.
     """
     seeds = generator(key, Purpose.INIT) if key.is_seeded else None
+    splits = [problems(_own_key(seeds) or Key.generate()) for _ in range(KEYS)]
     panels = []
-    for title, problem in problems(key).items():
-        plain = baselines.compute(problem)
-        scores: dict[Method, list[list[float]]] = {method: [] for method in _METHODS}
-        beside, privacy = [], []
+    for title in splits[0]:
+        every = [split[title] for split in splits]
+        plain = [baselines.compute(problem) for problem in every]
+        found: dict[Method, list[Verdict]] = {method: [] for method in _METHODS}
+        privacy = []
         for epsilon in EPSILONS:
             for method in _METHODS:
-                runs = _runs(problem, epsilon, method, seeds)
-                scores[method].append(
-                    [float(problem.accuracy(run.released).mean()) for run in runs]
-                )
+                runs = [_run(problem, epsilon, method, seeds) for problem in every]
+                measured = [
+                    baselines.measured(problem, run.released)
+                    for problem, run in zip(every, runs, strict=True)
+                ]
+                found[method].append(Verdict(measured=measured, beside=plain, epsilon=epsilon))
                 if method == "secure":
                     privacy.append(runs[-1].privacy)
-            alone = baselines.alone_private(problem, epsilon, DELTA, key=_own_key(seeds))
-            beside.append(replace(plain, alone_private=alone, epsilon=epsilon, delta=DELTA))
+            own = baselines.compute(every[0], epsilon=epsilon, delta=DELTA, key=_own_key(seeds))
+            found["secure"][-1] = replace(found["secure"][-1], beside=[own, *plain[1:]])
         panel = Panel(
             title=title,
-            scores=np.array(scores["secure"]),
-            gossip=np.array(scores["gossip"]),
-            beside=tuple(beside),
+            secure=tuple(found["secure"]),
+            gossip=tuple(found["gossip"]),
             privacy=tuple(privacy),
         )
         panels.append(panel)
@@ -171,24 +172,20 @@ def run_demo(key: Key, on_panel: Callable[[Panel], None]) -> list[Panel]:
     return panels
 
 
-def _runs(
+def _run(
     problem: LinearProblem, epsilon: float, method: Method, seeds: np.random.Generator | None
-) -> list[dm.Run]:
-    """Return a run for each of the five keys."""
+) -> dm.Run:
     choice = choose(Sizes.of(problem), epsilon=epsilon, delta=DELTA, algorithm=method)
-    return [
-        dm.simulate(
-            choice.algorithm,
-            problem,
-            choice.topology,
-            rounds=choice.rounds,
-            key=_own_key(seeds),
-            delta=DELTA,
-            metrics=[],
-            progress=False,
-        )
-        for _ in range(KEYS)
-    ]
+    return dm.simulate(
+        choice.algorithm,
+        problem,
+        choice.topology,
+        rounds=choice.rounds,
+        key=_own_key(seeds),
+        delta=DELTA,
+        metrics=[],
+        progress=False,
+    )
 
 
 def save(panels: list[Panel], folder: Path) -> tuple[Path, Path]:
@@ -228,19 +225,21 @@ def _draw(panel: Panel, ax: Axes) -> None:
     """Draw accuracy against epsilon beside the baselines, each named at its right end."""
     from matplotlib.patheffects import withStroke
 
-    places, plain = np.arange(len(EPSILONS)), panel.beside[0]
-    private = [own.alone_private.mean() for own in panel.beside if own.alone_private is not None]
+    places, every = np.arange(len(EPSILONS)), [own.baselines for own in panel.secure]
+    private = [own.alone_private.mean() for own in every if own.alone_private is not None]
+    plain, secure = every[0], np.array([scores(own) for own in panel.secure])
+    gossip = np.array([scores(own) for own in panel.gossip])
     last, lowest = len(EPSILONS) - 0.75, 0.4 if plain.chance > 0.4 else 0.0
     ax.axhspan(plain.alone.min(), plain.alone.max(), color=_ALONE, alpha=0.13, linewidth=0)
     levels = ((plain.pooled, _POOLED, "--"), (plain.chance, _POOLED, ":"))
     for level, colour, style in (*levels, (float(plain.alone.mean()), _ALONE, "-")):
         ax.axhline(level, color=colour, linestyle=style, linewidth=1.4)
     ax.plot(places, private, "s--", color=_PRIVATE, markersize=5)
-    for scores, colour, width, above in (
-        (panel.gossip, _GOSSIP, 1.8, False),
-        (panel.scores, _OURS, 2.8, True),
+    for found, colour, width, above in (
+        (gossip, _GOSSIP, 1.8, False),
+        (secure, _OURS, 2.8, True),
     ):
-        low, means, high = scores.min(axis=1), scores.mean(axis=1), scores.max(axis=1)
+        low, means, high = found.min(axis=1), found.mean(axis=1), found.max(axis=1)
         ax.fill_between(places, low, high, color=colour, alpha=0.2, linewidth=0)
         ax.plot(places, means, "o-", color=colour, linewidth=width)
         for place, value in zip(places, means, strict=True):
@@ -257,8 +256,8 @@ def _draw(panel: Panel, ax: Axes) -> None:
             )
     ends = {
         "all records pooled,\nnot private": (plain.pooled, _POOLED),
-        "secure sum,\nprivate": (panel.scores[-1].mean(), _OURS),
-        "gossip,\nprivate": (panel.gossip[-1].mean(), _GOSSIP),
+        "secure sum,\nprivate": (secure[-1].mean(), _OURS),
+        "gossip,\nprivate": (gossip[-1].mean(), _GOSSIP),
         "one site alone,\nnot private": (float(plain.alone.mean()), _ALONE),
         "one site alone,\nprivate": (private[-1], _PRIVATE),
         "chance": (plain.chance, _POOLED),

@@ -9,7 +9,7 @@ costs, and no promise: how hard one's own task is, nobody knows before.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 
 import numpy as np
@@ -23,11 +23,16 @@ from dpmesh.defaults import Choice, Method, Sizes, choose
 from dpmesh.keys import Key, Purpose, generator
 from dpmesh.privacy.shown import as_given
 from dpmesh.ranges import Columns
+from dpmesh.run.measures import Measures
+from dpmesh.run.verdict import LEAST, Claim, Verdict
 
 __all__ = ["Forecast", "Level", "forecast", "public_data"]
 
-KEYS = 3
+KEYS = LEAST
 """Runs of each setting, each with its own noise and records."""
+
+TESTED = 0.25
+"""Share of the public data that is for testing."""
 
 FACTORS = (0.25, 1.0, 4.0)
 """Numbers of records that are compared, as multiples of the one that is asked for."""
@@ -43,7 +48,7 @@ Labelled = tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]
 
 @dataclass(frozen=True, kw_only=True)
 class Level:
-    """Accuracy on one data set, of sites with so many records each; means of three runs.
+    """Accuracy on one data set, of sites with so many records each; means of five runs.
 
     Parameters
     ----------
@@ -55,8 +60,8 @@ class Level:
         As in `dm.baselines.Baselines`; `alone` is the mean over the sites.
     federation, spread
         Mean and standard deviation of the federation.
-    beaten
-        Share of the sites that do worse alone, without privacy.
+    claim
+        What `dpmesh.run.verdict.Verdict` says of it beside a site alone, without privacy.
     """
 
     data: str
@@ -66,7 +71,7 @@ class Level:
     federation: float
     spread: float
     pooled: float
-    beaten: float
+    claim: Claim | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,9 +110,10 @@ class Forecast:
         found = [level.federation for level in self.asked]
         low, high = f"{min(found):.0%}", f"{max(found):.0%}"
         expected = low if low == high else f"{low} to {high}"
-        pays = sum(level.beaten > 0.5 for level in self.asked)
-        of = f"{pays} of {len(found)} public data sets"
-        return f"Expect about {expected}. Sharing beats working alone without privacy on {of}."
+        claims = [level.claim for level in self.asked]
+        on = [f"{claims.count(claim)} of {len(claims)}: {claim}" for claim in dict.fromkeys(claims)]
+        beside = "Beside a site alone without privacy, on the public data sets"
+        return f"Expect about {expected}. {beside}, {'; '.join(on)}."
 
     def __str__(self) -> str:
         name = type(self.choice.algorithm).__name__
@@ -118,13 +124,13 @@ class Forecast:
             f"{as_given(self.delta)}, by {how} ({name})",
             "",
             f"{'public data':<24}{'records':>8}{'chance':>8}{'alone':>8}{'federation':>16}"
-            f"{'pooled':>8}",
+            f"{'pooled':>8}  beside a site alone",
         ]
         for level in self.levels:
             mean = f"{level.federation:.1%} ± {100 * level.spread:.1f}"
             lines.append(
                 f"{level.data:<24}{level.records:>8}{level.chance:>8.1%}{level.alone:>8.1%}"
-                f"{mean:>16}{level.pooled:>8.1%}"
+                f"{mean:>16}{level.pooled:>8.1%}  {level.claim}"
             )
         return "\n".join([*lines, "", self.sentence])
 
@@ -243,7 +249,7 @@ def _problem(
     ends[:, 1] += 1e-6
     x = Columns.of(ends.tolist(), range(features)).encode(list(x.T)).features
     order = draw.permutation(len(y))
-    tested, left = np.split(order, [len(y) // 4])
+    tested, left = np.split(order, [int(TESTED * len(y))])
     count = sites * records
     drawn = np.concatenate([draw.permutation(left) for _ in range(-(-count // len(left)))])[:count]
     train, test = dm.Dataset(x[drawn], y[drawn]), dm.Dataset(x[tested], y[tested])
@@ -258,23 +264,26 @@ def _level(
     chosen: Callable[[dm.LinearProblem], Choice],
     draw: np.random.Generator,
 ) -> Level:
-    plain = [baselines.compute(problem) for problem in problems]
     choice = chosen(problems[0])
-    scores = [_score(problem, choice, draw) for problem in problems]
-    beaten = [one.beaten(score) for one, score in zip(plain, scores, strict=True)]
+    found = Verdict(
+        measured=[_measured(problem, choice, draw) for problem in problems],
+        beside=[replace(baselines.compute(own), held_out=TESTED) for own in problems],
+        epsilon=None,
+        unit="run",
+    )
     return Level(
         data=name,
         records=records,
-        chance=float(np.mean([one.chance for one in plain])),
-        alone=float(np.mean([one.alone.mean() for one in plain])),
-        federation=float(np.mean(scores)),
-        spread=float(np.std(scores, ddof=1)),
-        pooled=float(np.mean([one.pooled for one in plain])),
-        beaten=float(np.mean(beaten)) / problems[0].nodes,
+        chance=found.baselines.chance,
+        alone=float(found.baselines.alone.mean()),
+        federation=found.score,
+        spread=float(np.std([one["accuracy"] for one in found.measured], ddof=1)),
+        pooled=found.baselines.pooled,
+        claim=found.claim,
     )
 
 
-def _score(problem: dm.LinearProblem, choice: Choice, draw: np.random.Generator) -> float:
+def _measured(problem: dm.LinearProblem, choice: Choice, draw: np.random.Generator) -> Measures:
     run = dm.simulate(
         choice.algorithm,
         problem,
@@ -285,4 +294,4 @@ def _score(problem: dm.LinearProblem, choice: Choice, draw: np.random.Generator)
         metrics=[],
         progress=False,
     )
-    return float(baselines.scores(problem, run.released).mean())
+    return baselines.measured(problem, run.released)

@@ -33,7 +33,7 @@ def test_a_forecast_grows_with_epsilon_and_is_that_of_the_rule() -> None:
         assert strong.federation > weak.federation
         assert strong.federation > strong.chance
     assert "by a secure sum (CrossSiloSGD)" in str(high)
-    assert "public data sets." in high.sentence
+    assert "on the public data sets, " in high.sentence
 
 
 def test_what_does_not_fit_is_refused() -> None:

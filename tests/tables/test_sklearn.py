@@ -236,7 +236,7 @@ def test_an_evaluation_holds_out_a_part_of_each_site() -> None:
     # two digits of ten are at most a third of the test records, and the federation sees all
     assert found.baselines.alone.max() < 0.35 < found.score < found.baselines.pooled
     assert found.sentence in str(found)
-    assert "all 10 sites" in found.sentence
+    assert "better than 10 of 10" in found.sentence
     assert "The epsilon holds against the server" in str(found)
 
 

@@ -42,7 +42,7 @@ def demo(
     )
     typer.echo("Gossip: sites send each other noisy models, and everybody may read them.")
     typer.echo(
-        f"Accuracy on held-out digits of all sites; mean and standard deviation of {KEYS} runs.\n"
+        f"Accuracy on held-out digits of all sites; mean and standard deviation of {KEYS} splits.\n"
     )
     key = dm.Key.generate() if seed is None else dm.Key.seeded(seed)
     panels = run_demo(key, show)

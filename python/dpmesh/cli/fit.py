@@ -50,6 +50,12 @@ def fit(
     test_size: Annotated[
         float, typer.Option(help="Share of each site's records that are held out for the scores.")
     ] = 0.25,
+    splits: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Number of splits into training and test records. A verdict takes 5."
+        ),
+    ] = None,
     output: Annotated[Path, typer.Option(help="Model file to write.")] = Path("model.dpmesh"),
     page: Annotated[
         Path | None, typer.Option(help="Report page; by default beside the model file.")
@@ -104,7 +110,9 @@ def fit(
         typer.echo(f"not used, since they have no range: {', '.join(held.unused)}")
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*(are clipped|count as missing)")  # said by file
-        found = evaluate(made, held.table, held.labels, held.owners, test_size=test_size)
+        found = evaluate(
+            made, held.table, held.labels, held.owners, test_size=test_size, splits=splits
+        )
     typer.echo(f"\n{found}\n")
     covers = "The epsilon covers" if seed is None else "The noise is seeded: no epsilon covers"
     typer.echo(f"{covers} {output}, made from the training records of all tables in one process.")

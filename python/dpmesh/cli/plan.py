@@ -40,6 +40,6 @@ def plan(
     )
     typer.echo(found)
     typer.echo(
-        "\nMeans of 3 runs on public data that were drawn to this shape (alone and pooled: without "
+        "\nMeans of 5 runs on public data that were drawn to this shape (alone and pooled: without "
         "privacy).\nHow hard your own task is, they cannot know."
     )

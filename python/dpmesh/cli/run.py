@@ -120,11 +120,11 @@ def _report_failed(failed: list[tuple[Cell, Exception]]) -> None:
 def _finished(folder: Path) -> None:
     """Print the table of results, whether sharing paid, and the path of the page."""
     from dpmesh.experiments.results import finished
-    from dpmesh.experiments.summary import compared, grouped, sentence
+    from dpmesh.experiments.summary import compared, grouped, sentences
 
     groups = grouped(finished(folder)[0])
     typer.echo(f"\n{compared(groups)}\n")
-    said = {name: text for name, runs in groups.items() if (text := sentence(runs))}
+    said = sentences(groups)
     for name, text in said.items():
         typer.echo(text if len(groups) == 1 else f"{name}: {text}")
     if said:

@@ -33,6 +33,7 @@ from dpmesh.privacy.types import Released
 from dpmesh.run import History, Metrics, Network, Run, Traffic, simulate
 from dpmesh.run.baselines import Baselines
 from dpmesh.run.engine import Engine
+from dpmesh.run.measures import Measures
 from dpmesh.run.run import in_words, released_model
 from dpmesh.topology import Topology
 
@@ -236,7 +237,7 @@ class Result(InNotebooks):
 
     def __repr__(self) -> str:
         changes = [f"{key:<11} {value}" for key, value in self.changes.items()]
-        beside = self.score, self.baselines
+        beside = self.measured, self.baselines
         said = in_words(self.settings, self.history, self.traffic, self.privacy, *beside)
         return "\n".join([*changes, said])
 
@@ -267,10 +268,10 @@ class Result(InNotebooks):
         return Report.from_dict(self.run["privacy"])
 
     @property
-    def score(self) -> float | None:
-        """Accuracy, or R², of the released models; None without `baselines`."""
-        score: float | None = self.run.get("score")
-        return score
+    def measured(self) -> Measures | None:
+        """What the released models reach: see `Run.measured`."""
+        found: Measures | None = self.run.get("measured")
+        return found
 
     @property
     def baselines(self) -> Baselines | None:

@@ -26,7 +26,7 @@ from dpmesh.experiments.summary import (
     dearest,
     grouped,
     measured,
-    sentence,
+    sentences,
     without_budget,
 )
 
@@ -97,7 +97,7 @@ def page(title: str, results: Sequence[Result], settings: Any) -> str:
     first = results[0].run
     versions = {"dpmesh": first["dpmesh"], "page by dpmesh": __version__, "numpy": np.__version__}
     versions |= {"Python": platform.python_version(), "system": platform.platform()}
-    said = {name: text for name, runs in groups.items() if (text := sentence(runs))}
+    said = sentences(groups)
     body = [
         f"<h1>{escape(title)}</h1>",
         f'<p class="note">{len(results)} runs of {len(groups)} settings. Curves are means over '
@@ -109,7 +109,8 @@ def page(title: str, results: Sequence[Result], settings: Any) -> str:
         figures(_against_epsilon(results), large=True),
         f'<div class="wide">{table(*compared(groups))}</div>',
         '<p class="note">Scores of released models on test records; alone and pooled are trained '
-        "without privacy. No epsilon covers these figures: they are for research.</p>",
+        "without privacy. A verdict takes 5 runs; its interval is of 95%. No epsilon covers these "
+        "figures: they are for research.</p>",
         "<ul>",
         *(f"<li><b>{escape(name)}</b>: {escape(text)}</li>" for name, text in said.items()),
         "</ul>",

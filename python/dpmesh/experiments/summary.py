@@ -15,8 +15,8 @@ from dpmesh.algorithms.base import NOISES
 from dpmesh.experiments.experiment import Result
 from dpmesh.privacy.report import Report
 from dpmesh.privacy.shown import rounded_up
-from dpmesh.run.baselines import Baselines
 from dpmesh.run.run import cost_in_words
+from dpmesh.run.verdict import Verdict
 
 Groups = Mapping[str, Sequence[Result]]
 """Runs that differ in their seed alone, by what they set."""
@@ -85,20 +85,20 @@ def _short(value: Any) -> str:
 
 
 def compared(groups: Groups) -> Table:
-    """Return epsilon, score beside the baselines, and traffic of each setting."""
-    beside = {name: mean_of(runs) for name, runs in groups.items()}
-    known = [one for one in beside.values() if one is not None]
-    shown = known[0].metric if known else "accuracy"
-    heads = ["", "runs", "epsilon", "delta", shown]
+    """Return epsilon, scores beside the baselines, and traffic of each setting."""
+    found = {name: verdict(runs) for name, runs in groups.items()}
+    known = [one for one in found.values() if one is not None]
+    metric, *others = known[0].beside[0].measures if known else ("accuracy",)
+    heads = ["", "runs", "epsilon", "delta", metric]
     if known:
-        heads += ["chance", "alone", "alone, private", "pooled", "beats alone"]
+        heads += [*others, "chance", "alone", "alone, private", "pooled", "than alone"]
     rows = []
     for name, runs in groups.items():
         cost = dearest(runs)
         epsilon = rounded_up(cost.epsilon, 4) if cost.is_private else "none"
-        row = [name, str(len(runs)), epsilon, rounded_up(cost.delta), spread(scores(runs))]
+        row = [name, str(len(runs)), epsilon, rounded_up(cost.delta), spread(_scores(runs))]
         if known:
-            row += _cells(beside[name], scores(runs))
+            row += _cells(found[name], others)
         rows.append([*row, spread([run.traffic.megabytes for run in runs])])
     return Table([*heads, "MB sent"], rows)
 
@@ -127,49 +127,45 @@ def _unpriced(changes: Mapping[str, Any]) -> dict[str, Any]:
     return {key: _unpriced(v) if isinstance(v, dict) else v for key, v in left.items()}
 
 
-def sentence(runs: Sequence[Result]) -> str | None:
-    """Return whether sharing paid, on average over the runs of a setting; None if unknown."""
-    beside = mean_of(runs)
-    if beside is None:
+def verdict(runs: Sequence[Result]) -> Verdict | None:
+    """Return whether sharing paid, over the runs of a setting; None if unknown."""
+    pairs = [(run.measured, run.baselines) for run in runs]
+    known = [(own, beside) for own, beside in pairs if own is not None and beside is not None]
+    if len(known) < len(runs) or len({(len(one.alone), one.metric) for _, one in known}) > 1:
         return None
-    return beside.sentence(float(np.mean(scores(runs))), cost_in_words(dearest(runs)))
+    measured, beside = zip(*known, strict=True)
+    epsilon = cost_in_words(dearest(runs))
+    return Verdict(measured=measured, beside=beside, epsilon=epsilon, unit="run")
 
 
-def mean_of(runs: Sequence[Result]) -> Baselines | None:
-    """Return the mean of the baselines of runs; None unless all have them."""
-    found = [run.baselines for run in runs if run.score is not None]
-    own = [one for one in found if one is not None]
-    if len(own) < len(runs) or len({len(one.alone) for one in own}) > 1:
-        return None
-    private = [one.alone_private for one in own if one.alone_private is not None]
-    return Baselines(
-        metric=own[0].metric,
-        chance=float(np.mean([one.chance for one in own])),
-        alone=np.mean([one.alone for one in own], axis=0),
-        alone_private=np.concatenate(private) if private else None,
-        pooled=float(np.mean([one.pooled for one in own])),
-    )
+def sentences(groups: Groups) -> dict[str, str]:
+    """Return what can be said of each setting whose baselines are known."""
+    found = {name: verdict(runs) for name, runs in groups.items()}
+    return {name: one.sentence for name, one in found.items() if one is not None}
 
 
-def scores(runs: Sequence[Result]) -> list[float]:
+def _scores(runs: Sequence[Result]) -> list[float]:
     """Return the score of each run's released models; NaN where it was not measured."""
     return [_score(run) for run in runs]
 
 
 def _score(run: Result) -> float:
-    if run.score is not None:
-        return run.score
+    if run.measured is not None:
+        return next(iter(run.measured.values()))
     name = "released_accuracy"
     return run.history.last(name) if name in run.history.metrics else float("nan")
 
 
-def _cells(beside: Baselines | None, reached: Sequence[float]) -> list[str]:
-    if beside is None:
-        return ["-"] * 5
+def _cells(found: Verdict | None, others: Sequence[str]) -> list[str]:
+    """Return further measures, the baselines, and the claim; dashes if they are not known."""
+    if found is None:
+        return ["-"] * (len(others) + 5)
+    own, beside = [f"{found.mean(name):.3g}" for name in others], found.baselines
     private = "-" if beside.alone_private is None else f"{beside.alone_private.mean():.3g}"
-    beaten = f"{beside.beaten(float(np.mean(reached)))} of {len(beside.alone)}"
-    plain = [f"{level:.3g}" for level in (beside.chance, beside.alone.mean(), beside.pooled)]
-    return [*plain[:2], private, plain[2], beaten]
+    chance, alone, pooled = (
+        f"{x:.3g}" for x in (beside.chance, beside.alone.mean(), beside.pooled)
+    )
+    return [*own, chance, alone, private, pooled, found.claim or "-"]
 
 
 def dearest(runs: Sequence[Result]) -> Report:

@@ -6,32 +6,35 @@ the data without noise (but for `Baselines.alone_private`), and no epsilon cover
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
 
-import dpmesh.kernels as kernels
 from dpmesh._arrays import FloatArray
 from dpmesh._validate import fail, instance, integer
 from dpmesh.defaults import Sizes, Task, choose
 from dpmesh.kernels.linear_model import REGRESSION
 from dpmesh.keys import Key, Purpose, generator
 from dpmesh.privacy.report import Report
-from dpmesh.privacy.shown import as_given, rounded_up
+from dpmesh.privacy.shown import rounded_up
 from dpmesh.problems import LinearProblem
 from dpmesh.run.arguments import wide_enough
 from dpmesh.run.carriers import carrier_for
 from dpmesh.run.channel import run_rounds
+from dpmesh.run.measures import Measures, classification, of_linear
 
-__all__ = ["Baselines", "alone_private", "beside", "compute", "scores"]
+__all__ = ["Baselines", "alone_private", "beside", "compute", "measured", "scores"]
 
 Scores = npt.NDArray[np.float64]
 
 _STEPS = 300
+
+_PENALTIES = np.logspace(-4, 3, 15)
+"""Of a ridge, in units of the squared norm of a record."""
 
 LARGEST = 5_000_000
 """Up to so many stored features times outputs, baselines of a run are computed by default."""
@@ -45,14 +48,14 @@ _known: WeakKeyDictionary[LinearProblem, Baselines] = WeakKeyDictionary()
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Baselines:
-    """Scores on the common test records: accuracy, or R² of a regression.
+    """Scores on the common test records, in one measure; `others` has those in further ones.
 
     Parameters
     ----------
     metric
-        ``"accuracy"`` or ``"R²"``.
+        ``"accuracy"`` or ``"R²"``, or of `others`: ``"balanced accuracy"``, ``"AUC"``.
     chance
-        Of the most frequent class of the test records, or of their mean.
+        Of the most frequent class of the training records, or of the mean of the test records.
     alone
         Of a model that each node trains on its own records, without privacy, shape (nodes,).
     alone_private
@@ -61,6 +64,10 @@ class Baselines:
         Of one model trained on all records, without privacy.
     epsilon, delta
         What `alone_private` costs.
+    tested, held_out
+        Number of test records, and their share of all records; of results of earlier versions 0.
+    others
+        The same in further measures, by their names.
     """
 
     metric: str
@@ -70,74 +77,42 @@ class Baselines:
     pooled: float
     epsilon: float | None = None
     delta: float | None = None
+    tested: int = 0
+    held_out: float = 0.0
+    others: Mapping[str, Baselines] = field(default_factory=dict)
 
-    def beaten(self, federation: float) -> int:
-        """Return how many nodes do worse alone, without privacy, than the federation."""
-        return int((federation > self.alone).sum())
+    @property
+    def measures(self) -> dict[str, Baselines]:
+        """These baselines and `others`, by their measures."""
+        return {self.metric: self, **self.others}
 
-    def sentence(self, federation: float, epsilon: float | None = None) -> str:
-        """State whether sharing paid.
+    def beside(self, private: Sequence[Measures], epsilon: float | None, delta: float) -> Baselines:
+        """Return them with nodes that work alone and private, at a budget."""
 
-        Parameters
-        ----------
-        federation
-            The score of the federation's released model, on the same test records.
-        epsilon
-            What it cost; by default that of `alone_private`.
-        """
-        epsilon = self.epsilon if epsilon is None else epsilon
-        nodes = len(self.alone)
-        beaten = self.beaten(federation)
-        who = f"{beaten} of {nodes}"
-        if beaten in (0, nodes):
-            who = f"all {nodes}" if beaten else f"none of {nodes}"
-        at = "Without privacy" if epsilon is None else f"At epsilon {as_given(epsilon)}"
-        tied = int(np.sum(self.alone == federation))
-        ties = f" and ties with {tied}" if tied else ""
-        mean = f"{self._shown(federation)} against {self._shown(self.alone.mean())} on average"
-        mean = mean if self.metric == "accuracy" else f"{self.metric} {mean}"
-        verdict = "" if 2 * beaten > nodes else ": sharing does not pay here"
-        return f"{at} the federation beats {who} sites working alone{ties} ({mean}){verdict}."
+        def with_private(one: Baselines) -> Baselines:
+            scores = np.array([found[one.metric] for found in private])
+            return replace(one, alone_private=scores, epsilon=epsilon, delta=delta)
 
-    def rows(self, federation: float, epsilon: float | None = None) -> list[tuple[str, float, str]]:
-        """Return name, mean score and printed score of the federation and all baselines."""
-        epsilon = self.epsilon if epsilon is None else epsilon
-        private = "without privacy" if epsilon is None else f"epsilon {as_given(epsilon)}"
-        rows = [
-            ("chance", self.chance, self._shown(self.chance)),
-            ("one site alone, without privacy", self.alone.mean(), self._range(self.alone)),
-        ]
-        if self.alone_private is not None and self.epsilon is not None:
-            name, own = f"one site alone, epsilon {as_given(self.epsilon)}", self.alone_private
-            rows.append((name, own.mean(), self._range(own)))
-        rows.append((f"the federation, {private}", federation, self._shown(federation)))
-        rows.append(("all records pooled, without privacy", self.pooled, self._shown(self.pooled)))
-        return rows
-
-    def table(self, federation: float, epsilon: float | None = None) -> str:
-        """Return the federation's score beside all baselines, one line each."""
-        rows = self.rows(federation, epsilon)
-        width = max(len(name) for name, _, _ in rows)
-        return "\n".join(f"{name:<{width}}  {shown}" for name, _, shown in rows)
+        others = {name: with_private(one) for name, one in self.others.items()}
+        return replace(with_private(self), others=others)
 
     def as_dict(self) -> dict[str, Any]:
         """Return them in plain types that JSON can hold."""
         alone_private = None if self.alone_private is None else self.alone_private.tolist()
-        return {**vars(self), "alone": self.alone.tolist(), "alone_private": alone_private}
+        others = {name: one.as_dict() for name, one in self.others.items()}
+        plain = {"alone": self.alone.tolist(), "alone_private": alone_private, "others": others}
+        return {**vars(self), **plain}
 
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any]) -> Baselines:
         """Return the baselines that `as_dict` gave."""
         private = saved["alone_private"]
-        alone_private = None if private is None else np.array(private)
-        return cls(**{**saved, "alone": np.array(saved["alone"]), "alone_private": alone_private})
-
-    def _range(self, values: Scores) -> str:
-        low, high = self._shown(values.min()), self._shown(values.max())
-        return f"{self._shown(values.mean())} (worst {low}, best {high})"
-
-    def _shown(self, score: float) -> str:
-        return f"{score:.1%}" if self.metric == "accuracy" else f"{score:.3f}"
+        plain = {
+            "alone": np.array(saved["alone"]),
+            "alone_private": None if private is None else np.array(private),
+            "others": {n: cls.from_dict(one) for n, one in saved.get("others", {}).items()},
+        }
+        return cls(**{**saved, **plain})
 
 
 def compute(
@@ -153,9 +128,10 @@ def compute(
     Parameters
     ----------
     problem
-        A linear problem with test records. Nodes alone and the pool are trained by 300 steps of
-        accelerated gradient descent; least squares stands in for the absolute loss, since R² is
-        about squared errors and the steps do not converge at a kink.
+        A linear problem with test records. Classifiers of nodes alone and of the pool are trained
+        by 300 steps of accelerated gradient descent; a regression is a ridge, also for the absolute
+        loss, whose penalty is chosen by leaving out one record at a time. A column that is constant
+        at a node, but not at all of them, has no weight there: the node cannot learn its meaning.
     epsilon, delta
         The budget of each node that works alone and private, with the settings that
         `dpmesh.defaults.choose` gives for one node; None computes no such baseline. Records need a
@@ -175,8 +151,8 @@ def compute(
         _known[problem] = _without_privacy(problem)
     if epsilon is None:
         return _known[problem]
-    own = alone_private(problem, epsilon, delta, key=key, most=most)
-    return replace(_known[problem], alone_private=own, epsilon=epsilon, delta=delta)
+    private = _alone_private(problem, epsilon, delta, key, most)
+    return _known[problem].beside(private, epsilon, delta)
 
 
 def beside(problem: object, privacy: Report) -> Baselines | None:
@@ -199,21 +175,24 @@ def beside(problem: object, privacy: Report) -> Baselines | None:
 
 
 def _without_privacy(problem: LinearProblem) -> Baselines:
-    together = LinearProblem(
-        problem.train,
-        (problem.everything[1],),
-        problem.loss,
-        test=problem.test,
-        classes=problem.classes,
-        regularization=problem.regularization,
-        label_bound=problem.label_bound,
-    )
-    return Baselines(
-        metric="accuracy" if problem.classifies else "R²",
-        chance=_chance(problem),
-        alone=scores(problem, _trained(problem)),
-        pooled=float(scores(problem, _trained(together))[0]),
-    )
+    chance, tested = _chance(problem), len(problem.test.labels) if problem.test else 0
+    together = replace(problem, partition=(problem.everything[1],))
+    alone = [of_linear(problem, w) for w in _trained(problem)]
+    (pooled,) = (of_linear(problem, w) for w in _trained(together))
+    held_out = tested / (tested + int(problem.records.sum()))
+
+    def of(metric: str) -> Baselines:
+        return Baselines(
+            metric=metric,
+            chance=chance[metric],
+            alone=np.array([one[metric] for one in alone]),
+            pooled=pooled[metric],
+            tested=tested,
+            held_out=held_out,
+        )
+
+    metric, *others = pooled
+    return replace(of(metric), others={name: of(name) for name in others})
 
 
 def alone_private(
@@ -233,54 +212,124 @@ def alone_private(
     ValueError
         As `compute`.
     """
+    found = _alone_private(problem, epsilon, delta, key, most)
+    return np.array([next(iter(one.values())) for one in found])
+
+
+def _alone_private(
+    problem: LinearProblem, epsilon: float, delta: float, key: Key | None, most: int
+) -> list[Measures]:
     if key is not None and not key.is_seeded:
         fail("key", "a seeded key, or None: a key serves one run", key)
     count = min(problem.nodes, integer("most", most, at_least=1))
     chosen = np.linspace(0, problem.nodes - 1, count).round().astype(int)
-    return np.array([_private(problem, int(i), epsilon, delta, key) for i in chosen])
+    return [_private(problem, int(i), epsilon, delta, key) for i in chosen]
 
 
 def scores(problem: LinearProblem, params: FloatArray) -> Scores:
     """Return the accuracy, or R², of each row of parameters on the problem's test records.
-
-    R² is 1 less the mean squared error over the variance of the test targets.
 
     Raises
     ------
     ValueError
         If the problem has no test records.
     """
-    if problem.test is None:
-        fail("test", "records to compare models on", None)
+    _require_test(problem)
     if problem.classifies:
         return problem.accuracy(params)
-    targets = problem.test.labels
-    errors = kernels.linear_scores(params, problem.test.features) - targets[:, np.newaxis]
-    spread = float(np.square(targets - targets.mean()).mean())
-    return np.asarray(1 - np.square(errors).mean(axis=0) / (spread or 1.0))
+    return np.array([of_linear(problem, row)["R²"] for row in params])
 
 
-def _chance(problem: LinearProblem) -> float:
-    """Return the accuracy of the most frequent class, or the R² of the mean."""
-    if not problem.classifies:
-        return 0.0
+def measured(problem: LinearProblem, params: FloatArray) -> Measures:
+    """Return what rows of parameters reach on the test records: the means, by measure.
+
+    A classification has accuracy, balanced accuracy and, for two classes, the area under the ROC
+    curve; a regression has R².
+
+    Raises
+    ------
+    ValueError
+        If the problem has no test records.
+    """
+    _require_test(problem)
+    found = [of_linear(problem, row) for row in params]
+    return {name: float(np.mean([one[name] for one in found])) for name in found[0]}
+
+
+def _require_test(problem: LinearProblem) -> None:
+    if problem.test is None:
+        fail("test", "records to compare models on", None)
+
+
+def _chance(problem: LinearProblem) -> Measures:
+    """Return what a constant reaches: the most frequent class of the training records, or R² 0."""
+    _require_test(problem)
     assert problem.test is not None
-    counts = np.unique(problem.test.labels, return_counts=True)[1]
-    return float(counts.max() / counts.sum())
+    if not problem.classifies:
+        return {"R²": 0.0}
+    kinds = np.array([-1, 1]) if problem.classes is None else np.arange(problem.classes)
+    trained = problem.train.labels[problem.everything[1]]
+    always = int(np.argmax([(trained == kind).sum() for kind in kinds]))
+    constant = np.zeros((len(problem.test.labels), len(kinds)))
+    constant[:, always] = 1
+    return classification(constant, np.searchsorted(kinds, problem.test.labels))
 
 
 def _trained(problem: LinearProblem) -> FloatArray:
-    """Return each node's model after accelerated gradient descent on its own records."""
-    if problem.loss == "absolute":
-        problem = replace(problem, loss="squared")
+    """Return each node's model: a ridge, or after accelerated gradient descent on its records."""
+    used = _used(problem)
+    if problem.loss in REGRESSION:
+        parts = zip(problem.partition, used, strict=True)
+        return np.stack([_ridge(problem, part, columns) for part, columns in parts])
     longest = _longest(problem) or 1.0
-    curvature = {"logistic": 0.25, "hinge": 1.0, "squared": 1.0, "softmax": 0.5}[problem.loss]
+    curvature = {"logistic": 0.25, "hinge": 1.0, "softmax": 0.5}[problem.loss]
     step = 1 / (curvature * longest**2 + problem.regularization)
     w = ahead = problem.zeros()
+    kept = np.tile(used, problem.classes or 1).astype(w.dtype)
     for t in range(_STEPS):
-        after = problem.step(ahead, step, problem.everything)
+        after = problem.step(ahead, step, problem.everything) * kept
         ahead = after + (t / (t + 3)) * (after - w)
         w = after
+    return w
+
+
+def _used(problem: LinearProblem) -> npt.NDArray[np.bool_]:
+    """Return which columns vary at each node, or nowhere, shape (nodes, features).
+
+    Records that are divided by their norm are compared with their intercept. A sparse column that
+    is 0 at a node has no weight anyway.
+    """
+    x, outline = problem.train.features, problem.outline
+    if not isinstance(x, np.ndarray):
+        return np.ones((problem.nodes, problem.train.dim), dtype=bool)
+    if outline is not None and outline.columns.intercept:
+        x = x / x[:, :1]
+
+    def varies(part: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.bool_]:
+        own = x[part]
+        return np.asarray(np.ptp(own, axis=0) > 1e-6 * np.abs(own).max(axis=0))
+
+    nowhere = ~varies(problem.everything[1])
+    return np.stack([varies(part) | nowhere for part in problem.partition])
+
+
+def _ridge(
+    problem: LinearProblem, part: npt.NDArray[np.integer[Any]], columns: npt.NDArray[np.bool_]
+) -> FloatArray:
+    """Return a ridge on some records and columns; its penalty leaves out one record at a time."""
+    x: Any = problem.train.features[part]
+    x = np.asarray(x.toarray() if hasattr(x, "toarray") else x, np.float64)[:, columns]
+    y = problem.train.labels[part]
+    left, sizes, right = np.linalg.svd(x, full_matrices=False)
+    best, found = np.inf, np.zeros(x.shape[1])
+    for penalty in _PENALTIES:
+        shrunk = np.square(sizes) / (np.square(sizes) + penalty)
+        fitted = left @ (shrunk * (left.T @ y))
+        leverage = np.minimum(np.square(left) @ shrunk, 1 - 1e-9)
+        if (error := float(np.square((y - fitted) / (1 - leverage)).sum())) < best:
+            best, found = error, right.T @ (sizes / (np.square(sizes) + penalty) * (left.T @ y))
+    w = np.zeros(problem.dim, problem.train.features.dtype)
+    w[columns] = found
     return w
 
 
@@ -293,7 +342,7 @@ def _longest(problem: LinearProblem) -> float:
 
 def _private(
     problem: LinearProblem, node: int, epsilon: float, delta: float, key: Key | None
-) -> float:
+) -> Measures:
     own = problem.for_nodes([node])
     if key is not None:  # nodes that work apart must not share noise
         key = Key.seeded(int(generator(key, Purpose.INIT, node=node).integers(2**62)))
@@ -303,4 +352,4 @@ def _private(
     own = wide_enough(algorithm, own, chosen.rounds)
     carrier = carrier_for(algorithm, own, chosen.topology, None, key)
     *_, last = run_rounds(algorithm, own, carrier, rounds=chosen.rounds, key=key)
-    return float(scores(own, algorithm.published(last.state, last.received))[0])
+    return measured(own, algorithm.published(last.state, last.received))

@@ -23,9 +23,11 @@ from dpmesh.privacy.report import Report
 from dpmesh.privacy.shown import rounded_up
 from dpmesh.privacy.types import Floats, Released
 from dpmesh.ranges import Columns
-from dpmesh.run.baselines import Baselines, beside, scores
+from dpmesh.run.baselines import Baselines, beside, measured
 from dpmesh.run.history import History
+from dpmesh.run.measures import Measures
 from dpmesh.run.traffic import Traffic
+from dpmesh.run.verdict import Verdict
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -38,7 +40,7 @@ def in_words(
     history: History,
     traffic: Traffic,
     privacy: Report,
-    score: float | None,
+    reached: Measures | None,
     baselines: Baselines | None,
 ) -> str:
     """Describe a run: settings, last measurements, traffic, cost, and what it compares with."""
@@ -53,9 +55,10 @@ def in_words(
         lines.append(f"research    {', '.join(research)} (covered by no epsilon)")
     lines.append(f"traffic     {traffic.megabytes:.4g} MB, {traffic.messages} messages")
     lines.append(str(privacy))
-    if baselines is not None and score is not None:
+    if baselines is not None and reached is not None:
         epsilon = cost_in_words(privacy)
-        lines += ["", baselines.table(score, epsilon), "", baselines.sentence(score, epsilon)]
+        found = Verdict(measured=[reached], beside=[baselines], epsilon=epsilon, unit="run")
+        lines += ["", found.table, "", found.sentence]
         lines.append("These figures are for research: no epsilon covers the baselines.")
     return "\n".join(lines)
 
@@ -124,11 +127,16 @@ class Run(InNotebooks):
     outline: Outline | None = field(default=None, compare=False)
 
     def __repr__(self) -> str:
-        compared = self.score, self.baselines
+        compared = self.measured, self.baselines
         return in_words(self.settings, self.history, self.traffic, self.privacy, *compared)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "problem": None, "baselines": self.baselines, "score": self.score}
+        return {
+            **vars(self),
+            "problem": None,
+            "baselines": self.baselines,
+            "measured": self.measured,
+        }
 
     @cached_property
     def baselines(self) -> Baselines | None:
@@ -141,15 +149,21 @@ class Run(InNotebooks):
         return beside(self.problem, self.privacy)
 
     @cached_property
-    def score(self) -> float | None:
-        """Mean accuracy, or R², of the released models on the test records, as `baselines` have it.
+    def measured(self) -> Measures | None:
+        """What the released models reach on the test records on average, as `baselines` have it.
 
-        None where there are no `baselines`.
+        Accuracy, balanced accuracy and, for two classes, AUC; or R². None where there are no
+        `baselines`.
         """
         if self.baselines is None:
             return None
-        found = float(scores(self.problem, self.released).mean())
-        return found if isfinite(found) else None
+        found = measured(self.problem, self.released)
+        return found if isfinite(found[self.baselines.metric]) else None
+
+    @property
+    def score(self) -> float | None:
+        """Accuracy, or R², of `measured`."""
+        return None if self.measured is None else next(iter(self.measured.values()))
 
     def model(self, node: int | None = None) -> Any:
         """Return a released model that predicts, and can be saved and exported.
@@ -198,14 +212,14 @@ class Run(InNotebooks):
             "traffic": self.traffic._asdict(),
             "history": self.history.as_dicts(),
             "outline": None if self.outline is None else self.outline.as_dict(),
-            "score": self.score,
+            "measured": self.measured,
             "baselines": None if self.baselines is None else self.baselines.as_dict(),
         }
 
     def save(self, folder: str | Path) -> None:
         """Write ``run.json`` and the released models ``released.npy`` into a folder.
 
-        The un-noised parameters are not written. But the history's measurements, `score` and
+        The un-noised parameters are not written. But the history's measurements, `measured` and
         `baselines` are, which no epsilon covers: publish ``released.npy`` and the
         report alone, or what `model` returns. `dpmesh.experiments.Result.load` reads the folder.
 

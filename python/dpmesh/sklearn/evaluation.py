@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,16 +14,23 @@ from sklearn.utils import check_random_state
 import dpmesh as dm
 import dpmesh.run.baselines as baselines
 from dpmesh._html import InNotebooks
-from dpmesh._validate import fail, instance, probability
+from dpmesh._networks import scores_of
+from dpmesh._validate import fail, instance, integer, probability
 from dpmesh.keys import Key
+from dpmesh.models import Outline
+from dpmesh.run.measures import Measures, classification
+from dpmesh.run.verdict import LEAST, Verdict
 from dpmesh.sklearn.base import site_of_each
 from dpmesh.sklearn.estimators import PrivateClassifier, PrivateRegressor
 from dpmesh.tables import as_table, rows
 
+SPLITS = LEAST
+"""Of a linear model whose table has at most `baselines.LARGEST` numbers, over all classes."""
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Evaluation(InNotebooks):
-    """Whether sharing paid: the score of a federation beside what its sites reach alone.
+    """Whether sharing paid: the scores of a federation beside what its sites reach alone.
 
     The scores are for research: they are computed from held-out records without noise, the
     baselines are trained without it, and no epsilon covers them. The estimator may be published.
@@ -30,21 +38,29 @@ class Evaluation(InNotebooks):
     Parameters
     ----------
     estimator
-        Fitted to the training records.
-    score
-        Accuracy, or R², of its released model on the held-out records of all sites together.
-    baselines
-        Scores of chance, of sites alone, and of all records pooled, on the same records.
+        Fitted to the training records of the first split.
+    verdict
+        Scores of its released model and of those of further splits, beside chance, sites alone, and
+        all records pooled, on the same held-out records.
     """
 
     estimator: PrivateClassifier | PrivateRegressor
-    score: float
-    baselines: baselines.Baselines
+    verdict: Verdict
+
+    @property
+    def score(self) -> float:
+        """Accuracy, or R², of released models on held-out records, on average over the splits."""
+        return self.verdict.score
+
+    @property
+    def baselines(self) -> baselines.Baselines:
+        """The means of the baselines over the splits."""
+        return self.verdict.baselines
 
     @property
     def sentence(self) -> str:
         """Whether sharing paid, in a sentence."""
-        return self.baselines.sentence(self.score, self.estimator.epsilon)
+        return self.verdict.sentence
 
     @property
     def note(self) -> str:
@@ -54,13 +70,12 @@ class Evaluation(InNotebooks):
         parameters = self.estimator.model_.weights.size
         return f"The baselines are linear models; the federation's has {parameters} parameters."
 
-    def __str__(self) -> str:
-        table = self.baselines.table(self.score, self.estimator.epsilon)
+    def __repr__(self) -> str:
         report = self.estimator.report_
         against = (
             f"\nThe epsilon holds against {report.against}." if report.privacy.is_private else ""
         )
-        return f"{table}\n\n{self.sentence}{against}\n{self.note}".rstrip()
+        return f"{self.verdict.table}\n\n{self.sentence}{against}\n{self.note}".rstrip()
 
 
 def evaluate(
@@ -70,17 +85,24 @@ def evaluate(
     groups: Any = None,
     *,
     test_size: float = 0.25,
+    splits: int | None = None,
 ) -> Evaluation:
-    """Fit to a part of every site's records; test on the rest, beside the baselines.
+    """Fit to a part of every site's records and test on the rest, again and again.
+
+    Each split draws its own held-out records. The model of the first one may be published; what
+    those of the others learned is in the scores alone.
 
     Parameters
     ----------
     estimator
-        A `PrivateClassifier` or `PrivateRegressor`; a clone of it is fitted, at its epsilon.
+        A `PrivateClassifier` or `PrivateRegressor`; clones of it are fitted, each at its epsilon.
     X, y, groups
         As for its `fit`.
     test_size
         Share of each site's records that are held out, in (0, 1), rounded.
+    splits
+        How often; fewer than 5 give no verdict. By default 5, and 1 for a network or a large table,
+        where a fit takes long.
 
     Raises
     ------
@@ -90,38 +112,61 @@ def evaluate(
     wanted = "a PrivateClassifier or PrivateRegressor"
     instance("estimator", estimator, wanted, PrivateClassifier, PrivateRegressor)
     probability("test_size", test_size, zero=False, one=False)
+    if splits is not None:
+        integer("splits", splits, at_least=1)
     table, targets = as_table(X), np.asarray(y)
     owners = site_of_each(groups, len(targets))
     draw = check_random_state(estimator.random_state)
-    out = held_out(owners, test_size, draw)
-    if not out.any():
-        fail("test_size", "a share that holds out at least 1 record", test_size)
-    kept = ~out
-    fitted = clone(estimator).fit(rows(X, np.flatnonzero(kept)), targets[kept], owners[kept])
-    problem = _problem(fitted, table.take(kept), targets[kept], owners[kept])
-    tested = _problem(fitted, table.take(out), targets[out], owners[out])
-    together = dm.LinearProblem(
-        problem.train,
-        problem.partition,
-        problem.loss,
-        test=tested.train,
-        classes=problem.classes,
-    )
-    model = fitted.model_
-    if model.network is None:
-        score = float(baselines.scores(together, model.weights.reshape(1, -1))[0])
-    else:
-        score = float(fitted.score(rows(X, np.flatnonzero(out)), targets[out]))
-    return Evaluation(
-        estimator=fitted,
-        score=score,
-        baselines=baselines.compute(
-            together,
+    found: list[tuple[Any, Measures, baselines.Baselines]] = []
+    while not found or len(found) < (splits or 1):
+        out = _held_out_of_all(estimator, targets, owners, test_size, draw)
+        if not out.any():
+            fail("test_size", "a share that holds out at least 1 record", test_size)
+        kept = np.flatnonzero(~out)
+        own = clone(estimator)
+        if found and estimator.random_state is not None:  # noise of its own
+            own.set_params(random_state=int(draw.randint(2**31)))
+        with warnings.catch_warnings():
+            if found:
+                warnings.simplefilter("ignore")  # the first fit warned
+            own.fit(rows(X, kept), targets[kept], None if groups is None else owners[kept])
+        problem = _problem(own, table, targets, owners, out)
+        key = None if estimator.random_state is None else Key.seeded(int(draw.randint(2**31)))
+        beside = baselines.compute(
+            problem,
             epsilon=estimator.epsilon,
             delta=estimator.delta,
-            key=None if estimator.random_state is None else Key.seeded(int(draw.randint(2**31))),
+            key=key,
+            most=baselines.SHOWN,
+        )
+        found.append((own, _measured(own, problem), beside))
+        if splits is None:
+            splits = _affordable(own, problem)
+    return Evaluation(
+        estimator=found[0][0],
+        verdict=Verdict(
+            measured=[own for _, own, _ in found],
+            beside=[own for *_, own in found],
+            epsilon=estimator.epsilon,
         ),
     )
+
+
+def _affordable(fitted: PrivateClassifier | PrivateRegressor, problem: dm.LinearProblem) -> int:
+    """Return how many splits take a few seconds, by public sizes."""
+    numbers = problem.train.features.size * (problem.classes or 1)
+    return SPLITS if fitted.model_.network is None and numbers <= baselines.LARGEST else 1
+
+
+def _held_out_of_all(
+    estimator: Any, targets: npt.NDArray[Any], owners: npt.NDArray[Any], share: float, draw: Any
+) -> npt.NDArray[np.bool_]:
+    """Return which records are held out, but for one of a class that only they would have."""
+    out = held_out(owners, share, draw)
+    if isinstance(estimator, PrivateClassifier) and estimator.classes is None:
+        for label in {*targets[out].tolist()} - {*targets[~out].tolist()}:
+            out[np.flatnonzero(targets == label)[0]] = False
+    return out
 
 
 def held_out(owners: npt.NDArray[Any], share: float, draw: Any) -> npt.NDArray[np.bool_]:
@@ -135,20 +180,40 @@ def held_out(owners: npt.NDArray[Any], share: float, draw: Any) -> npt.NDArray[n
 
 
 def _problem(
-    fitted: PrivateClassifier | PrivateRegressor, table: Any, y: Any, owners: Any
+    fitted: PrivateClassifier | PrivateRegressor,
+    table: Any,
+    y: npt.NDArray[Any],
+    owners: npt.NDArray[Any],
+    out: npt.NDArray[np.bool_],
 ) -> dm.LinearProblem:
-    """Return the records as the fitted model encodes them."""
+    """Return the records as the fitted model encodes them, those that are held out for testing."""
     model = fitted.model_
     features = model.columns.encode(table.select(model.columns.names).columns).features
+    outline = Outline(columns=model.columns, classes=model.classes, target=model.target)
     if model.classes is not None:
         if not np.isin(y, model.classes).all():
-            fail("y", "only classes that occur in the training records; give classes=", "others")
-        labels = np.searchsorted(model.classes, y)
+            fail("y", "only classes that are listed in classes=", "others")
+        labels: npt.NDArray[Any] = np.searchsorted(model.classes, y)
     else:
         assert model.target is not None
         labels = model.target.encode("y", y)[0][:, 0]
-    parts = tuple(np.flatnonzero(owners == site) for site in np.unique(owners))
-    train = dm.Dataset(features, labels)
-    if model.classes is None:
-        return dm.LinearProblem(train, parts, "squared")
-    return dm.LinearProblem(train, parts, "softmax", classes=len(model.classes))
+    everything, kept = dm.Dataset(features, labels), np.flatnonzero(~out)
+    sites = owners[kept]
+    return dm.LinearProblem(
+        everything.take(kept),
+        tuple(np.flatnonzero(sites == site) for site in np.unique(sites)),
+        "squared" if model.classes is None else "softmax",
+        classes=None if model.classes is None else len(model.classes),
+        test=everything.take(out),
+        outline=outline,
+    )
+
+
+def _measured(fitted: PrivateClassifier | PrivateRegressor, problem: dm.LinearProblem) -> Measures:
+    """Return what the released model reaches on the held-out records."""
+    model = fitted.model_
+    if model.network is None:
+        return baselines.measured(problem, model.weights.reshape(1, -1))
+    assert problem.test is not None
+    scores = scores_of(model.network, model.weights[0], problem.test.features)
+    return classification(scores, problem.test.labels)

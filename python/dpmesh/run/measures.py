@@ -1,0 +1,82 @@
+"""What a model reaches on test records: accuracy, balanced accuracy and AUC, or R²."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dpmesh.kernels.linear import linear_scores
+
+__all__ = ["Measures", "classification", "of_linear", "regression", "shown", "shown_difference"]
+
+Measures = dict[str, float]
+"""By name; the first one is what verdicts are about."""
+
+
+def classification(scores: npt.NDArray[Any], labels: npt.NDArray[Any]) -> Measures:
+    """Return accuracy, balanced accuracy and, for two classes, the area under the ROC curve.
+
+    Parameters
+    ----------
+    scores
+        Shape (records, classes).
+    labels
+        Shape (records,), integers from 0 on. Balanced accuracy is the mean, over the classes among
+        them, of the share that is recognised; without one of two classes there is no AUC (NaN).
+    """
+    right = scores.argmax(axis=1) == labels
+    recognised = [right[labels == label].mean() for label in np.unique(labels)]
+    found = {"accuracy": float(right.mean()), "balanced accuracy": float(np.mean(recognised))}
+    if scores.shape[1] == 2:
+        found["AUC"] = _area(scores[:, 1] - scores[:, 0], labels == 1)
+    return found
+
+
+def _area(scores: npt.NDArray[Any], positive: npt.NDArray[np.bool_]) -> float:
+    """Return the chance that a positive record scores above a negative one; ties count half."""
+    count = int(positive.sum())
+    pairs = count * (len(positive) - count)
+    if not pairs:
+        return float("nan")
+    _, place, ties = np.unique(scores, return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(ties) - (ties - 1) / 2)[place]
+    return (float(ranks[positive].sum()) - count * (count + 1) / 2) / pairs
+
+
+def regression(predicted: npt.NDArray[Any], targets: npt.NDArray[Any]) -> Measures:
+    """Return R²: 1 less the mean squared error over the variance of the targets."""
+    spread = float(np.square(targets - targets.mean()).mean())
+    return {"R²": 1 - float(np.square(predicted - targets).mean()) / (spread or 1.0)}
+
+
+def of_linear(problem: Any, params: npt.NDArray[Any]) -> Measures:
+    """Return what one linear model reaches on the test records of a `LinearProblem`.
+
+    A regression's predictions are clipped to the public range of its target, if it has one.
+    """
+    rows = params.reshape(problem.classes or 1, -1)
+    found, labels = linear_scores(rows, problem.test.features), problem.test.labels
+    if problem.classifies:
+        if problem.classes is None:
+            found, labels = np.concatenate([-found, found], axis=1), (labels > 0).astype(int)
+        return classification(found, labels)
+    predicted = found[:, 0]
+    if problem.outline.target is not None:
+        predicted = np.clip(predicted, -1, 1)
+    return regression(predicted, labels)
+
+
+def shown(metric: str, value: float) -> str:
+    """Return a measure as tables show it: accuracies in percent, others as they are."""
+    if not np.isfinite(value):
+        return "-"
+    return f"{value:.1%}" if "accuracy" in metric else f"{value:.3f}"
+
+
+def shown_difference(metric: str, low: float, high: float) -> str:
+    """Return an interval of differences: of accuracies in points of percent."""
+    if "accuracy" in metric:
+        return f"{100 * low:.1f} to {100 * high:.1f} points"
+    return f"{low:.3f} to {high:.3f}"
