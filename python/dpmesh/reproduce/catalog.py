@@ -130,6 +130,11 @@ REPRODUCTIONS = {
         data="shakespeare",
         quick={"rounds": 1},
     ),
+    "online-counterexample": Reproduction(
+        run="online_counterexample:counterexample",
+        shows="regret above the bound (45)",
+        quick={"rounds": 10_000},
+    ),
     "online-delay": Reproduction(
         run="online_delay:delay", shows="regret over delay and absence", quick={"checkpoints": 2}
     ),
