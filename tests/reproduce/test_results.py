@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import csv
 import json
+import runpy
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dpmesh.reproduce import federated, scale, without_replacement
+from dpmesh.reproduce import (
+    federated,
+    online,
+    online_counterexample,
+    online_delay,
+    quantized_comparison,
+    scale,
+    without_replacement,
+)
+from dpmesh.reproduce._scaffold import read
 
 DOCS = Path(__file__).parents[2] / "docs"
 RESULTS = DOCS / "results"
@@ -60,6 +70,27 @@ def test_a_text_is_made_of_its_numbers_and_shown(
         rows = [kind(**{k: _value(v) for k, v in row.items()}) for row in csv.DictReader(file)]
     assert (RESULTS / f"{name}.txt").read_text() == as_text(rows) + "\n"
     assert f'--8<-- "docs/results/{name}.txt"' in (DOCS / page).read_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "as_text", "page"),
+    [
+        ("online-counterexample", online_counterexample.as_text, "errata.md"),
+        ("online-delay", online_delay.as_text, "algorithms/online.md"),
+        ("online-table1", online.text_of_table1, "algorithms/online.md"),
+        ("quantized-figure4", quantized_comparison.as_text, "algorithms/quantized.md"),
+    ],
+)
+def test_a_text_is_made_of_its_rows_and_shown(name: str, as_text: Any, page: str) -> None:
+    assert (RESULTS / f"{name}.txt").read_text() == as_text(read(RESULTS / f"{name}.csv")) + "\n"
+    assert f'--8<-- "docs/results/{name}.txt"' in (DOCS / page).read_text()
+
+
+def test_pages_quote_the_committed_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+    program = runpy.run_path(str(DOCS.parent / ".ci" / "quoted.py"))
+    assert program["main"](check=True) == 0, capsys.readouterr().out
+    page = "reaches 12.3 here"
+    assert program["written"](page, "reaches {n} here", {"n": "45.6"}) == "reaches 45.6 here"
 
 
 def _value(text: str) -> Any:
