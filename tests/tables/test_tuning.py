@@ -75,3 +75,5 @@ def test_what_cannot_be_tuned_is_refused() -> None:
         tune(model, [], X, y, SITE)
     with pytest.raises(ValueError, match="candidates: wanted parameters other than the budget"):
         tune(model, [{"epsilon": 4.0}], X, y, SITE)
+    with pytest.raises(ValueError, match="candidates: wanted no parameter that states whom"):
+        tune(model, [{}, {"colluding": 0}], X, y, SITE)

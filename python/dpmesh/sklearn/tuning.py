@@ -105,6 +105,9 @@ def tune(
         fail("candidates", "a list of parameters, such as [{'algorithm': 'gossip'}]", candidates)
     if strange := [name for one in candidates for name in one if name in ("epsilon", "delta")]:
         fail("candidates", "parameters other than the budget", strange[0])
+    if any("colluding" in one for one in candidates):
+        wanted = "no parameter that states whom one trusts: set it on the estimator"
+        fail("candidates", wanted, "colluding")
     targets = np.asarray(y)
     owners = site_of_each(groups, len(targets))
     draw = check_random_state(estimator.random_state)
