@@ -16,6 +16,7 @@ EXTRAS = {
     "mpi": ("mpi4py",),
     "flower": ("flwr",),
     "secure": ("cryptography",),
+    "deploy": ("aiohttp",),
     "tracking": ("alembic", "mlflow-skinny", "sqlalchemy", "tensorboardX", "wandb"),
 }
 """Each extra, and the distributions that it installs."""

@@ -10,35 +10,21 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, nullcontext, suppress
-from datetime import datetime, timedelta, timezone
-from email.message import Message
-from http.client import HTTPConnection
-from io import BytesIO
-from ipaddress import ip_address
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from socket import create_connection
-from types import SimpleNamespace
-from typing import Any
-from urllib.error import HTTPError
 
 import numpy as np
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from mesh_parties import Parties
+from network_parties import HERE, certificate
 
 import dpmesh as dm
-from dpmesh.engines.mesh import Folder, Node, Position, Router, http, read_contract
-from dpmesh.engines.mesh.http import RouterServer, run_node
-from dpmesh.engines.mesh.messages import Signature, refusal, refused
+from dpmesh.engines.mesh import Folder, Node, Router, read_contract
+from dpmesh.engines.mesh.http import RouterServer, node_tls, run_node, server_tls
 from dpmesh.engines.mesh.traffic import bytes_of_round
-from dpmesh.engines.signing import SigningKey
 from dpmesh.tables import read_table
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "three_hospitals"
-HERE = "127.0.0.1"
 
 
 def command(*arguments: object) -> str:
@@ -51,38 +37,13 @@ def command(*arguments: object) -> str:
     return str(result.output)
 
 
-def certificate(folder: Path) -> tuple[Path, Path]:
-    """Write a certificate of this machine, signed by itself, and its key."""
-    key, now = Ed25519PrivateKey.generate(), datetime.now(timezone.utc)
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
-    here = x509.SubjectAlternativeName([x509.IPAddress(ip_address(HERE))])
-    signed = (
-        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=1))
-        .add_extension(here, critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .sign(key, None)
-    )
-    (folder / "cert.pem").write_bytes(signed.public_bytes(serialization.Encoding.PEM))
-    private = key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
-    )
-    (folder / "key.pem").write_bytes(private)
-    return folder / "cert.pem", folder / "key.pem"
-
-
 @contextmanager
 def serving(parties: Parties, folder: Path) -> Iterator[tuple[RouterServer, ssl.SSLContext]]:
     signed, key = certificate(folder)
-    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    tls.load_cert_chain(signed, key)
-    server = RouterServer(Router(parties.contract), HERE, 0, tls)
+    server = RouterServer(Router(parties.contract), HERE, 0, server_tls(signed, key))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
-    yield server, ssl.create_default_context(cafile=str(signed))
+    yield server, node_tls(signed)
     thread.join(600)
     assert not thread.is_alive(), server.router.waits_for
 
@@ -104,119 +65,6 @@ def test_nodes_that_dial_out_over_tls_have_the_simulators_bits(
     np.testing.assert_array_equal(parties.models(), parties.simulated().parameters)
     if algorithm == "online":
         assert server.router.bytes == pytest.approx(4 * bytes_of_round(parties.contract), rel=0.6)
-
-
-def test_a_connection_that_says_nothing_keeps_nobody_waiting(tmp_path: Path) -> None:
-    parties = Parties(tmp_path, nodes=2, rounds=2)
-    with serving(parties, tmp_path) as (server, trusted):
-        url = f"https://{HERE}:{server.port}"
-        with create_connection((HERE, server.port)):
-            threads = [
-                threading.Thread(target=run_node, args=(node, url, trusted), daemon=True)
-                for node in parties.nodes
-            ]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join(600)
-            assert [node.at for node in parties.nodes] == 2 * [Position(2)]
-
-
-def test_who_does_not_sign_learns_nothing_and_speaks_for_nobody(tmp_path: Path) -> None:
-    """Not a stranger, not another party, and not who repeats a post that he saw."""
-    parties = Parties(tmp_path)
-    contract, stopped = parties.contract, refusal(parties.contract, "stopped")
-    server = RouterServer(Router(contract), HERE, 0)
-    threading.Thread(target=server._server.serve_forever, daemon=True).start()
-
-    def post(number: bytes, key: SigningKey | None, answer: bytes) -> tuple[int, bytes, str]:
-        fields = b"dpmesh post 1", contract.hash, b"0", number, answer
-        signed = "00" if key is None else key.sign(*fields).hex()
-        with closing(HTTPConnection(HERE, server.port, timeout=30)) as connection:
-            connection.request("POST", "/0", answer, {"Dpmesh-Signature": signed})
-            response = connection.getresponse()
-            return response.status, response.read(), str(response.headers["Dpmesh-Number"])
-
-    own, other = (folder.signing for folder in parties.folders[:2])
-    number = bytes.fromhex(post(b"", None, stopped)[2])
-    for key in (None, other):
-        assert post(number, key, stopped)[:2] == (401, b"")
-    assert server.router.gone == {}
-    assert post(number, own, b"")[:2] == (200, server.router.request(0))
-    assert post(number, own, b"")[:2] == (401, b"")
-    for path, length in (("/9", "0"), ("/0", "9" * 12), ("/0", "x")):
-        with closing(HTTPConnection(HERE, server.port, timeout=30)) as connection:
-            connection.request("POST", path, headers={"Content-Length": length})
-            with connection.getresponse() as response:
-                assert response.status == 400
-    server._server.shutdown()
-    server._server.server_close()
-
-
-@pytest.mark.parametrize("done", [True, False])
-def test_a_node_pauses_between_refusals_and_in_the_end_gives_up(
-    done: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """At its end soon, and before it after the patience that it was given, with an error."""
-    parties, posts, pauses = Parties(tmp_path, nodes=2, rounds=2), [], []
-    if done:
-        parties.run()
-
-    def refuses(post: Any, **_: object) -> None:
-        posts.append(post)
-        assert len(posts) < 100
-        code = 401 if len(posts) == 1 else 502
-        raise HTTPError(post.full_url, code, "refused", Message(), None)
-
-    monkeypatch.setattr(http, "urlopen", refuses)
-    hang = 60.0  # of the first post: it is no part of the patience
-    clock = SimpleNamespace(sleep=pauses.append, monotonic=lambda: sum(pauses) + hang * bool(posts))
-    monkeypatch.setattr(http, "time", clock)
-    ends = nullcontext() if done else pytest.raises(TimeoutError, match="p0, which ends before ro")
-    with ends:
-        run_node(parties.nodes[0], "http://nowhere", patience=9.0)
-    assert sum(pauses) == (http.FAREWELL if done else 9.0)
-    assert len(posts) == 2 + len(pauses)  # one that is not signed is signed at once
-
-
-def test_a_router_answers_a_post_long_before_its_node_takes_it_for_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Else a pause below the quorum looks like a router that is gone, and ends the nodes."""
-    parties, pauses = Parties(tmp_path, nodes=2, rounds=2), list[float]()
-    server = RouterServer(Router(parties.contract), HERE, 0)
-    clock = SimpleNamespace(sleep=pauses.append, monotonic=lambda: sum(pauses))
-    monkeypatch.setattr(http, "time", clock)
-    signed = parties.nodes[0].answer(server.router.requests()[0])
-    assert server._exchange(0, signed) == (204, b"")  # it waits for the other's signature
-    assert sum(pauses) < http.TIMEOUT / 10
-    server._server.server_close()
-
-
-def test_a_node_that_cannot_answer_pauses_before_it_is_asked_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Such as one whose disk is full: it would be asked as fast as the network is."""
-    parties, pauses, said = Parties(tmp_path, nodes=2, rounds=2), list[float](), []
-    question = Router(parties.contract).requests()[0]
-
-    class Response(BytesIO):
-        headers = Message()
-
-    def asks(post: Any, **_: object) -> Response:
-        said.append(refused(post.data))
-        if len(said) == 4:
-            raise HTTPError(post.full_url, http.OVER, "over", Message(), None)
-        return Response(question)
-
-    def full(*_: object) -> None:
-        raise OSError("the disk is full")
-
-    monkeypatch.setattr(http, "urlopen", asks)
-    monkeypatch.setattr(http, "time", SimpleNamespace(sleep=pauses.append, monotonic=lambda: 0.0))
-    monkeypatch.setattr(Signature, "of", full)
-    run_node(parties.nodes[0], "http://nowhere")
-    assert (said, pauses) == ([None, *3 * ["failed"]], 3 * [http.RETRY])
 
 
 def test_a_mistake_beside_restored_charges_nothing(

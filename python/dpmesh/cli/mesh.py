@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 contract = typer.Typer(no_args_is_help=True, help="Contracts between the parties of a mesh.")
 
 File = Annotated[Path, typer.Argument(help="The contract, a TOML file.")]
+Insecure = Annotated[
+    bool,
+    typer.Option("--insecure", help="Allow plain HTTP off the loopback address: others can read."),
+]
 Module = Annotated[
     str | None, typer.Option(help="Your Python module, whose algorithm the contract names.")
 ]
@@ -111,7 +115,11 @@ def node(
         Path | None,
         typer.Option(exists=True, help="Certificate to trust for it, if the system does not."),
     ] = None,
+    insecure: Insecure = False,
     output: Annotated[Path | None, typer.Option(help="File for the released model.")] = None,
+    partial: Annotated[
+        bool, typer.Option("--partial", help="Write it also if the run ends early for you.")
+    ] = False,
     restored: Annotated[
         bool,
         typer.Option(
@@ -126,11 +134,13 @@ def node(
     encoding: Encoding = None,
     module: Module = None,
 ) -> None:
-    """Take part in a contract, with your own records, until its run is over."""
-    import ssl
+    """Take part in a contract, with your own records, until its run is over.
 
+    Exits with code 3 if the run ended without you, or your node has stopped, and then writes no
+    model unless you give --partial.
+    """
     from dpmesh.engines.mesh import Folder, Node, read_contract
-    from dpmesh.engines.mesh.http import run_node
+    from dpmesh.engines.mesh.http import LeftOutError, node_tls, run_node
     from dpmesh.engines.mesh.records import read_records
     from dpmesh.engines.secure.parties import SumNode
     from dpmesh.privacy.shown import rounded_up
@@ -142,10 +152,12 @@ def node(
     if restored:
         own.restored()
     party: Any = (SumNode if read.is_secure_sum else Node)(read, own, records)
-    tls = None if certificate is None else ssl.create_default_context(cafile=str(certificate))
+    tls, early = node_tls(certificate), None
     typer.echo(f"{party.name} takes part; interrupt it whenever you like, and start it again")
     try:
-        run_node(party, router, tls, _NodeProgress(), patience=patience)
+        run_node(party, router, tls, _NodeProgress(), patience=patience, insecure=insecure)
+    except LeftOutError as error:
+        early = error
     except KeyboardInterrupt:
         without = " without --restored, which would charge again" if restored else ""
         typer.echo(f"interrupted; the same command goes on{without}")
@@ -156,7 +168,11 @@ def node(
         epsilon = 0 if spent is None else rounded_up(spent.epsilon)
         of = f"of the {reserved} reserved for this contract, at delta = {own.budget.delta:g}"
         typer.echo(f"charged so far: epsilon = {epsilon} {of}")
-    _write(party, read, output)
+    if early is None or (partial and party.released is not None):
+        _write(party, read, output)
+    if early is not None:
+        typer.echo(f"Error: {early}", err=True)
+        raise typer.Exit(3)
 
 
 def router(
@@ -167,6 +183,7 @@ def router(
         Path | None, typer.Option(exists=True, help="TLS certificate, PEM.")
     ] = None,
     key: Annotated[Path | None, typer.Option(exists=True, help="Its private key, PEM.")] = None,
+    insecure: Insecure = False,
     checkpoint: Annotated[
         Path | None,
         typer.Option(help="For secure sums: file from which a server that was killed goes on."),
@@ -174,10 +191,8 @@ def router(
     module: Module = None,
 ) -> None:
     """Carry released rows, or add up secure sums, between nodes of a contract until it is over."""
-    import ssl
-
     from dpmesh.engines.mesh import Router, read_contract
-    from dpmesh.engines.mesh.http import RouterServer
+    from dpmesh.engines.mesh.http import RouterServer, server_tls
     from dpmesh.engines.secure.parties import SumRouter
 
     _log_here()
@@ -187,12 +202,11 @@ def router(
             "a file, for secure sums" if read.is_secure_sum else "none: a router stores nothing"
         )
         fail("checkpoint", wanted, checkpoint)
-    tls = None
-    if certificate is not None:
-        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        tls.load_cert_chain(certificate, key)
+    if key is not None and certificate is None:
+        fail("certificate", "that of the key", "none")
+    tls = None if certificate is None else server_tls(certificate, key)
     carries = SumRouter(read, checkpoint) if read.is_secure_sum else Router(read)
-    server = RouterServer(carries, host, port, tls)
+    server = RouterServer(carries, host, port, tls, insecure=insecure)
     typer.echo(f"listening at {'http' if tls is None else 'https'}://{host}:{server.port}")
     try:
         server.run(_Progress())

@@ -1,26 +1,32 @@
-"""The mesh over HTTP: nodes dial out to the router, and need no open port of their own.
+"""Parties and a router over HTTP/1.1: nodes dial out, and need no open port of their own.
 
-A node posts its last answer, and the response is the router's next question. Each post is signed
-with the party's key, over a number that the router gave last and takes once: nobody else reads the
-questions, answers in a party's name, or repeats what it said. Rows are signed by themselves; what
-posts are trusted with is liveness alone. TLS hides them from whoever listens in.
+A node posts its last answer, and the response is the router's next question. The header of a post
+carries a signature over the contract, a number that grows with each post, and the length and the
+SHA-256 of the body; it is checked before the body is read. Nobody else reads the questions, answers
+in a party's name, or repeats what it said. Rows are signed by themselves; what posts are trusted
+with is liveness alone. TLS hides them from whoever listens in.
+
+Client and server are those of aiohttp. Neither trusts the other side: sizes, headers, connections
+and durations are bounded, a node dials its router's address alone, and follows nobody elsewhere.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import ssl
-import threading
-import time
-from collections.abc import Callable
+from asyncio import sleep
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from http.client import HTTPException
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from secrets import token_bytes
+from hashlib import sha256
+from ipaddress import ip_address
+from pathlib import Path
+from secrets import randbits
+from socket import AF_INET, AF_INET6, SHUT_RDWR, create_server, socket
+from time import monotonic
 from typing import Any, Protocol
-from urllib.error import HTTPError
-from urllib.request import Request, urlopen
 
+from dpmesh._extras import needed_by
 from dpmesh._validate import fail
 from dpmesh.engines.mesh.contract import Contract
 from dpmesh.engines.mesh.folder import Folder
@@ -28,7 +34,13 @@ from dpmesh.engines.mesh.messages import Position, refused
 from dpmesh.engines.mesh.traffic import bytes_of_row
 from dpmesh.engines.signing import is_signed
 
+with needed_by("a router or a node over HTTP"):
+    import aiohttp
+    from aiohttp import hdrs, web
+    from yarl import URL
+
 _log = logging.getLogger("dpmesh")
+_SILENT = logging.Logger("strangers", logging.CRITICAL + 1)
 
 HOLD = 2.0
 """Seconds for which the router holds a post that it has no question for."""
@@ -39,12 +51,28 @@ FAREWELL = 5.0
 RETRY = 1.0
 """Seconds before a node tries again what failed: to reach a router, or to answer it."""
 TIMEOUT = 60.0
-"""Seconds of silence after which a connection is given up, many times `HOLD`."""
+"""Seconds for a whole request and its response, both ways, many times `HOLD`."""
+RATE = 2**17
+"""Bytes a second that a long message may take beyond that."""
 PATIENCE = 3600.0
 """Seconds for which a node tries to reach a router, unless its caller sets another."""
-SIGNATURE, NUMBER = "Dpmesh-Signature", "Dpmesh-Number"
-"""Headers of a post and of its response."""
+STRANGERS, STRANGER = 64, 10.0
+"""Most connections that have shown no key, and the seconds for which each is kept."""
+CONNECTIONS = 2
+"""Most connections of a party; an older one is closed."""
+_LIMITS: dict[str, Any] = {"max_headers": 32, "max_line_size": 2048, "max_field_size": 2048}
+"""Most headers of a request or a response, and the longest of them in bytes."""
+WINDOW = 2**32
+"""By how much the number of a post may exceed the last one."""
+NUMBER, BODY, SIGNATURE = "Dpmesh-Number", "Dpmesh-Body", "Dpmesh-Signature"
+"""Headers of a post; a response to one that is not signed has the number to count on from."""
 NOT_SIGNED, OVER = 401, 410
+_ENDS = ("stopped", "restored", "over budget")
+"""A node's own refusals after which it answers nothing any more."""
+
+
+class LeftOutError(RuntimeError):
+    """A party's part of a run ended before its last step; the text says where and why."""
 
 
 class Asks(Protocol):
@@ -107,6 +135,34 @@ class Answers(Protocol):
         ...
 
 
+def server_tls(certificate: str | Path, key: str | Path | None = None) -> ssl.SSLContext:
+    """Return a router's TLS, version 1.2 or later, from PEM files of a certificate and its key."""
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(certificate, key)
+    return _http1(tls)
+
+
+def node_tls(authority: str | Path | None = None) -> ssl.SSLContext:
+    """Return a node's TLS, version 1.2 or later: names are checked, by the system's authorities.
+
+    With `authority`, a PEM file, it trusts no other.
+    """
+    return _http1(ssl.create_default_context(cafile=authority))
+
+
+def _http1(tls: ssl.SSLContext) -> ssl.SSLContext:
+    tls.minimum_version = ssl.TLSVersion.TLSv1_2
+    tls.set_alpn_protocols(["http/1.1"])
+    return tls
+
+
+def _is_local(host: str) -> bool:
+    """Whether a host is this machine by its loopback address."""
+    with suppress(ValueError):
+        return ip_address(host).is_loopback
+    return host == "localhost"
+
+
 class RouterServer:
     """Serves a router until its run is over.
 
@@ -117,102 +173,149 @@ class RouterServer:
     host, port
         Where to listen; port 0 takes a free one, see `port`.
     tls
-        The server's certificate; None for plain HTTP, as on one machine.
+        As `server_tls` returns it; None for plain HTTP, as on one machine.
+    insecure
+        Whether plain HTTP is allowed off the loopback address.
+
+    Raises
+    ------
+    ValueError
+        If it is not allowed.
     """
 
     def __init__(
-        self, router: Asks, host: str, port: int, tls: ssl.SSLContext | None = None
+        self,
+        router: Asks,
+        host: str,
+        port: int,
+        tls: ssl.SSLContext | None = None,
+        *,
+        insecure: bool = False,
     ) -> None:
-        self.router, self._lock, self._told = router, threading.Lock(), set[int]()
-        self._parties = {str(number): number for number in range(router.contract.nodes)}
-        self._numbers = [token_bytes(16) for _ in self._parties]
-        self._longest = 4 * bytes_of_row(router.contract, len(self._parties)) + 2**16
-        self._server = ThreadingHTTPServer((host, port), self._handler())
-        if tls is not None:
-            self._server.socket = tls.wrap_socket(
-                self._server.socket, server_side=True, do_handshake_on_connect=False
-            )  # shakes hands in the thread of each connection
-        self.port: int = self._server.server_address[1]
+        if tls is None and not insecure and not _is_local(host):
+            fail("certificate", f"one to listen at {host} (or --insecure)", "none")
+        self.router, self._tls, self._told = router, tls, set[int]()
+        nodes = router.contract.nodes
+        self._parties = {f"/{number}": number for number in range(nodes)}
+        self._numbers = [
+            2**127 + randbits(127) for _ in self._parties
+        ]  # old posts fit no new router
+        self._longest = 4 * bytes_of_row(router.contract, nodes) + 2**16
+        self._kept, self._whose = dict[Any, tuple[socket, float]](), dict[Any, int]()
+        """Connections by address, oldest first: until when each is kept, and whose it is."""
+        self._socket = create_server((host, port), family=AF_INET6 if ":" in host else AF_INET)
+        self._socket.setblocking(False)
+        self.port: int = self._socket.getsockname()[1]
 
     def run(self, progress: Callable[[Any], object] = id) -> None:
         """Serve until the run is over for everybody who is not missing; then close."""
-        thread = threading.Thread(target=self._server.serve_forever, daemon=True)
-        thread.start()
-        over = None
-        try:
-            while over is None or time.monotonic() < over:
-                with self._lock:
-                    if self.router.waits_since() > self.router.contract.terms.deadline:
-                        self.router.close()
-                    progress(self.router)
-                    if over is None and self.router.done:
-                        over = time.monotonic() + FAREWELL
-                    if over and len(self._told) == self.router.contract.nodes:
-                        break
-                time.sleep(PAUSE)
-        finally:
-            self._server.shutdown()
-            self._server.server_close()
+        asyncio.run(self._run(progress))
 
-    def _is_signed(self, party: int, signature: str, answer: bytes) -> bool:
+    def close(self) -> None:
+        """Listen no more."""
+        self._socket.close()
+
+    async def _run(self, progress: Callable[[Any], object]) -> None:
+        quiet: dict[str, Any] = {"access_log": None, "logger": _SILENT, "lingering_time": 0.0}
+        http = web.Server(self._respond, auto_decompress=False, **quiet, **_LIMITS)
+        accepting, over = asyncio.create_task(self._accept(http)), None
+        try:
+            while over is None or monotonic() < over:
+                if self.router.waits_since() > self.router.contract.terms.deadline:
+                    self.router.close()
+                progress(self.router)
+                if over is None and self.router.done:
+                    over = monotonic() + FAREWELL
+                if over and len(self._told) == self.router.contract.nodes:
+                    break
+                now = monotonic()
+                self._drop([peer for peer, (_, until) in self._kept.items() if now > until])
+                await sleep(PAUSE)
+        finally:
+            accepting.cancel()
+            self.close()
+            await http.shutdown(HOLD)
+
+    async def _accept(self, http: Any) -> None:
+        """Take connections; one that is too many without a key closes the oldest of these."""
+        loop, limit = asyncio.get_running_loop(), None if self._tls is None else STRANGER
+        shaking = set[asyncio.Task[Any]]()
+        while True:
+            with suppress(OSError):  # such as no file left
+                found, peer = await loop.sock_accept(self._socket)
+                self._drop([old for old in self._kept if old not in self._whose][: 1 - STRANGERS])
+                self._kept[peer] = found, monotonic() + STRANGER
+                self._whose.pop(peer, None)
+                hands = loop.connect_accepted_socket(
+                    http, found, ssl=self._tls, ssl_handshake_timeout=limit
+                )
+                shaking.add(task := asyncio.ensure_future(_ended(hands)))
+                task.add_done_callback(shaking.discard)
+            await sleep(0)
+
+    def _drop(self, peers: list[Any]) -> None:
+        """Close connections."""
+        for peer in peers:
+            with suppress(OSError):  # it is closed already
+                self._kept.pop(peer)[0].shutdown(SHUT_RDWR)
+            self._whose.pop(peer, None)
+
+    def _keep(self, peer: Any, party: int) -> None:
+        """Keep a connection for a request that a party has signed."""
+        self._kept[peer] = self._kept[peer][0], monotonic() + _seconds(self._longest)
+        self._whose[peer] = party
+        self._drop([old for old, of in self._whose.items() if of == party][:-CONNECTIONS])
+
+    async def _respond(self, request: Any) -> web.Response:
+        """Return the response to a post."""
+        party, length = self._parties.get(request.path), request.content_length
+        sound = request.method == "POST" and request.version == aiohttp.HttpVersion11
+        sound = sound and length is not None and hdrs.CONTENT_ENCODING not in request.headers
+        status, message, headers = 400, b"", {"Server": "dpmesh"}
+        if party is not None and sound and length <= self._longest:
+            status = NOT_SIGNED
+            if self._is_signed(party, length, request.headers):
+                self._keep(request.transport.get_extra_info("peername"), party)
+                body = await request.content.read()  # the parser takes no more than `length`
+                status = 400
+                if sha256(body).hexdigest() == request.headers[BODY]:
+                    status, message = await self._exchange(party, body)
+            else:
+                headers[NUMBER] = str(self._numbers[party])
+        response = web.Response(status=status, body=message, headers=headers)
+        if status == 400:
+            response.force_close()
+        return response
+
+    def _is_signed(self, party: int, length: int, headers: Any) -> bool:
         """Whether a party posts this, and for the first time."""
-        contract = self.router.contract
-        with self._lock, suppress(ValueError):
-            fields = _fields(contract, party, self._numbers[party], answer)
-            key = contract.parties[party].public_key
-            if is_signed(key, bytes.fromhex(signature), *fields):
-                self._numbers[party] = token_bytes(16)
+        contract, last = self.router.contract, self._numbers[party]
+        with suppress(ValueError, KeyError):
+            number, signature = int(headers[NUMBER]), bytes.fromhex(headers[SIGNATURE])
+            fields = _fields(contract, party, number, length, headers[BODY])
+            key, fits = contract.parties[party].public_key, last < number <= last + WINDOW
+            if fits and is_signed(key, signature, *fields):
+                self._numbers[party] = number
                 return True
         return False
 
-    def _exchange(self, party: int, answer: bytes) -> tuple[int, bytes]:
+    async def _exchange(self, party: int, answer: bytes) -> tuple[int, bytes]:
         """Take an answer; return a status and the next question, waiting for one a little."""
-        end = time.monotonic() + HOLD
-        with self._lock:
+        end, router = monotonic() + HOLD, self.router
+        try:
             if answer:
-                self.router.take(party, answer)
-        while time.monotonic() < end:
-            with self._lock:
-                message = self.router.request(party)
-                if message is not None:
+                router.take(party, answer)
+            while monotonic() < end:
+                if (message := router.request(party)) is not None:
                     return 200, message
-                if self.router.done or party in self.router.gone:
+                if router.done or party in router.gone:
                     self._told.add(party)
                     return OVER, b""
-            time.sleep(PAUSE)
+                await sleep(PAUSE)
+        except Exception:
+            _log.exception("the router fails at what %s sent", router.contract.parties[party].name)
+            return 500, b""
         return 204, b""
-
-    def _handler(self) -> type[BaseHTTPRequestHandler]:
-        server = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-            timeout = TIMEOUT
-
-            def handle(self) -> None:
-                with suppress(OSError):  # who is silent, leaves, or speaks no TLS
-                    super().handle()
-
-            def do_POST(self) -> None:
-                party = server._parties.get(self.path.strip("/"))
-                length = self.headers.get("Content-Length", "")
-                fits = length.isdecimal() and len(length) < 16 and int(length) <= server._longest
-                if party is None or not fits:
-                    self.send_error(400)
-                    return
-                answer, status, message = self.rfile.read(int(length)), NOT_SIGNED, b""
-                if server._is_signed(party, self.headers.get(SIGNATURE, ""), answer):
-                    status, message = server._exchange(party, answer)
-                self.send_response(status)
-                self.send_header(NUMBER, server._numbers[party].hex())
-                self.send_header("Content-Length", str(len(message)))
-                self.end_headers()
-                self.wfile.write(message)
-
-            def log_message(self, format: str, *args: Any) -> None:
-                """Stay silent: the router reports."""
-
-        return Handler
 
 
 def run_node(
@@ -222,82 +325,184 @@ def run_node(
     progress: Callable[[Any], object] = id,
     *,
     patience: float = PATIENCE,
+    insecure: bool = False,
 ) -> None:
     """Answer a router until its run is over; keep trying while it cannot be reached.
 
-    A node that has answered its last question tries for `FAREWELL` seconds.
+    A node that has answered its last question tries for `FAREWELL` seconds. No word of the router
+    ends another.
 
     Parameters
     ----------
     node
         The node.
     url
-        Where the router is, such as ``https://router.example:8443``.
+        Where the router is, such as ``https://router.example:8443``. Nothing else is dialled.
     tls
-        The certificates to trust; by default those of the system.
+        As `node_tls` returns it; by default the system's authorities are trusted.
     progress
         Called after each answer.
     patience
         Seconds for which any other node tries to reach a router, from its first failure on.
+    insecure
+        Whether plain HTTP is allowed off the loopback address.
 
     Raises
     ------
-    TimeoutError
-        If it ends so: the run may be over without it. Nothing is lost.
+    LeftOutError
+        If the node has stopped, or if its patience is over: the run may be over without it.
+        Nothing is lost.
     ValueError
-        If the url is not one of HTTP.
+        If the url is not allowed, or the router's certificate is wrong.
     """
-    if not url.startswith(("http://", "https://")):
-        fail("router", "a url that begins with http:// or https://", url)
-    answer, number, problem, unsigned, since = b"", b"", "", 0, 0.0
-    while True:
-        fields = _fields(node.contract, node.number, number, answer)
-        signed = {SIGNATURE: node.folder.signing.sign(*fields).hex()}
-        post = Request(f"{url.rstrip('/')}/{node.number}", answer, signed, method="POST")
-        found = ""
+    try:
+        at = URL(url)
+    except ValueError:
+        at = URL()
+    if at.scheme not in ("http", "https") or not at.host or at.user or at.query_string:
+        fail("router", "a url such as https://router.example:8443", repr(url))
+    if at.scheme == "http" and not insecure and not _is_local(at.host):
+        fail("router", "https:// off the loopback address (or --insecure)", url)
+    asyncio.run(_Dialogue(node, at, tls or node_tls(), patience).run(progress))
+
+
+class _Dialogue:
+    """A node's side of the posts to one router."""
+
+    def __init__(self, node: Answers, url: URL, tls: ssl.SSLContext, patience: float) -> None:
+        self.node, self.url, self._tls, self._patience = node, url, tls, patience
+        contract = node.contract
+        self._longest = 2 * contract.nodes * bytes_of_row(contract, contract.nodes) + 2**16
+        self._number: int | None = None
+        """That of the last post; None before the router has said from where to count."""
+        self._problem, self._since = "", 0.0
+
+    async def run(self, progress: Callable[[Any], object]) -> None:
+        """Post answers until the run is over."""
+        async with aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(ssl=self._tls, limit=1),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            timeout=aiohttp.ClientTimeout(total=_seconds(self._longest)),
+            auto_decompress=False,
+            trust_env=False,
+            **_LIMITS,
+        ) as session:
+            answer = asked = b""
+            while True:
+                begun = monotonic()
+                status, message = await self._posted(session, answer)
+                if self._is_over(status, refused(answer)):
+                    return
+                if status in (200, 204):
+                    self._problem, repeated, asked = "", message == asked, message
+                    answer = b""
+                    if message:
+                        answer = self.node.answer(message)
+                        progress(self.node)
+                    if message and not repeated and not refused(answer):
+                        continue
+                pause = RETRY if message else RETRY - (monotonic() - begun)
+                await sleep(max(0.0, pause))
+
+    async def _posted(self, session: Any, answer: bytes) -> tuple[int, bytes]:
+        """Post an answer; return the status and the body of the response, 0 if there is none."""
         try:
-            with urlopen(post, timeout=TIMEOUT, context=tls) as response:
-                message, number = response.read(), _number_in(response)
-        except HTTPError as error:
-            if error.code == OVER:
-                return
-            number, unsigned = _number_in(error), unsigned + (error.code == NOT_SIGNED)
-            if error.code == NOT_SIGNED and unsigned == 1:
-                continue  # the router was started, or its last response got lost
-            found = f"the router at {url} refuses: {error.reason}; has it the same contract?"
-        except (OSError, HTTPException) as error:
-            found = f"the router at {url} cannot be reached: {getattr(error, 'reason', error)}"
-        if found:
-            limit = FAREWELL if node.is_done else patience
-            since = since if problem else time.monotonic()
-            if found != problem:
-                _log.warning("%s; trying for %g seconds", found, limit)
-            problem, waited = found, time.monotonic() - since
-            if waited >= limit and not node.is_done:
-                where = "before round 0" if node.at is None else f"after round {node.at.round}"
-                over = f"the run may be over without {node.name}, which ends {where}"
-                raise TimeoutError(
-                    f"{found}; for {limit:g} seconds now: {over}; if not, restart it"
-                )
-            if waited >= limit:
-                return
-            time.sleep(RETRY)
-            continue
-        answer, problem, unsigned = b"", "", 0
-        if message:
-            answer = node.answer(message)
-            progress(node)
-            if refused(answer):  # the router asks again at once
-                time.sleep(RETRY)
+            if self._number is None:
+                self._number = 0
+                await self._post(session, b"")  # the response says from where to count
+            return await self._post(session, answer)
+        except aiohttp.ClientConnectorCertificateError as error:
+            wanted = f"one for {self.url.host} that this node trusts (--certificate)"
+            fail(
+                "certificate", wanted, getattr(error.certificate_error, "verify_message", "another")
+            )
+        except asyncio.TimeoutError:
+            self._fails("does not answer in time")
+        except aiohttp.ClientConnectorError as error:
+            self._fails(f"cannot be reached: {error.os_error.strerror or 'no TLS'}")
+        except (aiohttp.ServerDisconnectedError, OSError):
+            self._fails("cannot be reached: it closes the connection")
+        except (aiohttp.ClientError, ValueError):
+            self._fails("answers what no router does")
+        return 0, b""
+
+    async def _post(self, session: Any, answer: bytes) -> tuple[int, bytes]:
+        node, body = self.node, sha256(answer).hexdigest()
+        assert self._number is not None
+        self._number += 1
+        fields = _fields(node.contract, node.number, self._number, len(answer), body)
+        signature = node.folder.signing.sign(*fields).hex()
+        headers = {NUMBER: str(self._number), BODY: body, SIGNATURE: signature}
+        headers[hdrs.ACCEPT_ENCODING] = "identity"
+        url = self.url / str(node.number)
+        async with session.post(url, data=answer, headers=headers, allow_redirects=False) as got:
+            sound = got.version == aiohttp.HttpVersion11
+            sound = sound and hdrs.CONTENT_ENCODING not in got.headers
+            sound = sound and (got.content_length or 0) <= self._longest
+            message = bytearray()
+            while sound and (part := await got.content.readany()):
+                message += part
+                sound = len(message) <= self._longest
+            if not sound:
+                raise ValueError
+            if got.status == NOT_SIGNED:
+                self._number = int(got.headers.get(NUMBER, "0")[:40])
+            return got.status, bytes(message)
+
+    def _fails(self, found: str) -> None:
+        """Note what went wrong, and since when."""
+        found, before = f"the router at {self.url} {found}", self._problem
+        self._since = self._since if before else monotonic()
+        if found != before:
+            _log.warning("%s; trying for %g seconds", found, self._limit)
+        self._problem, self._number = found, None
+
+    @property
+    def _limit(self) -> float:
+        return FAREWELL if self.node.is_done else self._patience
+
+    def _is_over(self, status: int, reason: str | None) -> bool:
+        """Whether the node's part is over, after a response; raise if it ends early.
+
+        No word of the router ends it before its last step: patience or a refusal of its own does.
+        """
+        node = self.node
+        if status in (200, 204, OVER) and reason in _ENDS:
+            raise LeftOutError(f"{self._where()}: {reason}; the log says why")
+        if status == OVER and node.is_done:
+            return True
+        if status == OVER:
+            self._fails(f"says that the run is over without {node.name}")
+        elif status not in (0, 200, 204):
+            self._fails(f"refuses with status {status}; has it the same contract?")
+        if status in (200, 204) or (waited := monotonic() - self._since) < self._limit:
+            return False
+        if node.is_done:
+            return True
+        tried = f"{self._problem}; for {waited:.0f} seconds now"
+        raise LeftOutError(f"{tried}: the run may be over without {self._where()}; else restart it")
+
+    def _where(self) -> str:
+        """Return the party's name, and where in the run it ends."""
+        at, rounds = self.node.at, self.node.contract.terms.rounds
+        where = "before round 0" if at is None else f"after round {at.round} of {rounds}"
+        return f"{self.node.name}, which ends {where}"
 
 
-def _fields(contract: Contract, party: int, number: bytes, answer: bytes) -> tuple[bytes, ...]:
-    """Return what a party signs when it posts an answer."""
-    return b"dpmesh post 1", contract.hash, str(party).encode(), number, answer
+async def _ended(hands: Awaitable[Any]) -> None:
+    """Shake hands with whoever connects; who leaves, or speaks no TLS, does no harm."""
+    with suppress(OSError):
+        await hands
 
 
-def _number_in(response: Any) -> bytes:
-    """Return the number that a router gave; none if it gave none."""
-    with suppress(ValueError):
-        return bytes.fromhex(response.headers.get(NUMBER, ""))
-    return b""
+def _seconds(longest: int) -> float:
+    """Return the seconds for a whole request whose messages are at most so long."""
+    return TIMEOUT + longest / RATE
+
+
+def _fields(
+    contract: Contract, party: int, number: int, length: int, body: str
+) -> tuple[bytes, ...]:
+    """Return what a party signs when it posts a body of this length and SHA-256."""
+    counted = (str(each).encode() for each in (party, number, length))
+    return b"dpmesh post 2", contract.hash, *counted, body.encode()

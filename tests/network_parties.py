@@ -1,0 +1,148 @@
+"""Liars and slow peers for tests of the network: each is a thread with a socket of its own."""
+
+from __future__ import annotations
+
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from datetime import datetime, timedelta, timezone
+from hashlib import sha256
+from http.client import HTTPConnection
+from ipaddress import ip_address
+from pathlib import Path
+from socket import create_server, socket
+from typing import Any
+
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from dpmesh.engines.mesh import Contract, Router
+from dpmesh.engines.mesh.http import RouterServer
+from dpmesh.engines.signing import SigningKey
+
+HERE = "127.0.0.1"
+Answer = bytes | Callable[[socket], None]
+"""What a liar sends, or what it does with a connection."""
+
+
+def certificate(folder: Path, host: str = HERE) -> tuple[Path, Path]:
+    """Write a certificate of this machine, signed by itself, and its key."""
+    key, now = Ed25519PrivateKey.generate(), datetime.now(timezone.utc)
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
+    here = x509.SubjectAlternativeName([x509.IPAddress(ip_address(host))])
+    signed = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(here, critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .sign(key, None)
+    )
+    (folder / "cert.pem").write_bytes(signed.public_bytes(serialization.Encoding.PEM))
+    private = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    (folder / "key.pem").write_bytes(private)
+    return folder / "cert.pem", folder / "key.pem"
+
+
+class Liar:
+    """A server that gives the n-th post the n-th of its answers, and all later ones the last."""
+
+    def __init__(self, *answers: Answer, tls: ssl.SSLContext | None = None) -> None:
+        self.answers, self.posts = answers, list[bytes]()
+        self._socket = create_server((HERE, 0))
+        self.address = f"{HERE}:{self._socket.getsockname()[1]}"
+        self._tls = tls
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        with suppress(OSError):  # it is closed
+            while True:
+                found, _ = self._socket.accept()
+                with suppress(OSError), found:
+                    self._talk(
+                        self._tls.wrap_socket(found, server_side=True) if self._tls else found
+                    )
+
+    def _talk(self, peer: socket) -> None:
+        with peer, peer.makefile("rb") as lines:
+            while head := b"".join(iter(lines.readline, b"\r\n")):
+                length = next(
+                    line for line in head.lower().splitlines() if b"content-length" in line
+                )
+                self.posts.append(head + b"\r\n" + lines.read(int(length.split(b":")[1])))
+                answer = self.answers[min(len(self.posts), len(self.answers)) - 1]
+                answer(peer) if callable(answer) else peer.sendall(answer)
+
+    def __enter__(self) -> Liar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.shutdown(2)
+        self._socket.close()
+
+
+def response(status: int, body: bytes = b"", *headers: str) -> bytes:
+    """Return a response as bytes."""
+    lines = [f"HTTP/1.1 {status} Words", *headers, f"Content-Length: {len(body)}", "", ""]
+    return "\r\n".join(lines).encode() + body
+
+
+@contextmanager
+def running(router: Router, tls: ssl.SSLContext | None = None) -> Iterator[RouterServer]:
+    """Serve a router that is not done until the block ends."""
+
+    class Over(Exception):  # noqa: N818
+        pass
+
+    def watch(_: object) -> None:
+        if over.is_set():
+            raise Over
+
+    def serve() -> None:
+        with suppress(Over):
+            server.run(watch)
+
+    server, over = RouterServer(router, HERE, 0, tls), threading.Event()
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    yield server
+    over.set()
+    thread.join()
+
+
+class Poster:
+    """Posts for one party as a node does, or not quite."""
+
+    def __init__(self, port: int, contract: Contract, party: int, key: SigningKey) -> None:
+        self.port, self.contract, self.party, self.key = port, contract, party, key
+
+    def headers(self, number: int, length: int, body: bytes) -> dict[str, str]:
+        """Return the headers of a post."""
+        hashed = sha256(body).hexdigest()
+        said = (str(each).encode() for each in (self.party, number, length))
+        signature = self.key.sign(b"dpmesh post 2", self.contract.hash, *said, hashed.encode())
+        numbers = {"Dpmesh-Number": str(number), "Content-Length": str(length)}
+        return numbers | {"Dpmesh-Body": hashed, "Dpmesh-Signature": signature.hex()}
+
+    def head(self, number: int, length: int = 0) -> bytes:
+        """Return the head of a post as bytes."""
+        lines = [f"{name}: {value}" for name, value in self.headers(number, length, b"").items()]
+        return "\r\n".join(
+            [f"POST /{self.party} HTTP/1.1", "Host: router", *lines, "", ""]
+        ).encode()
+
+    def post(self, number: int, answer: bytes, **changed: Any) -> tuple[int, bytes, int]:
+        """Return the status, the body and the number of the response."""
+        headers = self.headers(number, len(answer), changed.pop("signed", answer))
+        headers |= changed.pop("headers", {})
+        with closing(HTTPConnection(HERE, self.port)) as connection:
+            path, method = changed.pop("path", f"/{self.party}"), changed.pop("method", "POST")
+            connection.request(method, path, answer, headers)
+            got = connection.getresponse()
+            return got.status, got.read(), int(got.headers.get("Dpmesh-Number", 0))
