@@ -12,7 +12,7 @@ from dpmesh.privacy.mechanisms import Gaussian, Laplace, Mechanism, NoNoise
 from dpmesh.privacy.plan import Plan, total_cost
 from dpmesh.privacy.releases import Release
 from dpmesh.privacy.report import Report, Spread, report
-from dpmesh.privacy.sampling import FixedSizeSampling, PoissonSampling
+from dpmesh.privacy.sampling import FixedSizeSampling, PoissonSampling, RandomAllocation
 from dpmesh.privacy.sensitivity import Sensitivity
 from dpmesh.privacy.shown import rounded_up
 from dpmesh.privacy.types import Released, Sensitive
@@ -35,6 +35,7 @@ __all__ = [
     "Plan",
     "PoissonSampling",
     "Quantizer",
+    "RandomAllocation",
     "RandomSparsifier",
     "Release",
     "Released",

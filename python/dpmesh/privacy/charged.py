@@ -1,17 +1,20 @@
-"""What a plan is charged for: the rows of correlated noise that it releases as one joint event."""
+"""What a plan is charged for: releases of correlated noise, or of one allocation, are one event."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from math import hypot
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dpmesh._validate import fail
-from dpmesh.privacy.mechanisms import Gaussian
+from dpmesh.privacy.mechanisms import Gaussian, mechanism_named
 from dpmesh.privacy.releases import Release
 from dpmesh.privacy.rows import CorrelatedRow
+from dpmesh.privacy.sampling import RandomAllocation
 
 if TYPE_CHECKING:
     from dpmesh.privacy.correlated import CorrelatedGaussian
@@ -34,7 +37,10 @@ def joints_from(stored: Iterable[Mapping[str, Any]]) -> list[CorrelatedGaussian]
 
 
 def charged(releases: Sequence[Release], colluding: int | None = None) -> list[Release]:
-    """Return releases in which rows of correlated noise are one Gaussian release for each record.
+    """Return releases in which those of one event are one release.
+
+    So are rows of correlated noise, by a Gaussian release for each record, and the releases of one
+    random allocation, see `_of_allocation`.
 
     A joint event is charged for the rows that are released: mu of a record is that of the rows of
     its batch in the leading block of C. Rows that depend on all data are used by every record.
@@ -53,14 +59,21 @@ def charged(releases: Sequence[Release], colluding: int | None = None) -> list[R
         If a release is more sensitive than its noise was planned for.
     """
     rows: defaultdict[CorrelatedGaussian, list[Release]] = defaultdict(list)
+    allocated: defaultdict[tuple[RandomAllocation, int | None], list[Release]]
+    allocated = defaultdict(list)
     result = []
     for release in releases:
         if isinstance(release.mechanism, CorrelatedRow):
             rows[release.mechanism.joint].append(release)
+        elif isinstance(release.sampling, RandomAllocation):
+            allocated[release.sampling, release.batch].append(release)
         else:
             result.append(release)
     for joint, of_joint in rows.items():
         result += _of_one(joint, of_joint, colluding)
+    for (allocation, _), of_group in allocated.items():
+        for nodes, touching in _by_nodes(of_group).items():
+            result += _of_allocation(allocation, touching, nodes)
     return sorted(result, key=lambda release: release.round)
 
 
@@ -94,3 +107,53 @@ def _of_one(
 def _row(release: Release) -> int:
     assert isinstance(release.mechanism, CorrelatedRow)
     return release.mechanism.row
+
+
+def _by_nodes(releases: Sequence[Release]) -> dict[tuple[int, ...] | None, list[Release]]:
+    """Return the releases of nodes that make the same ones of an allocation."""
+    if all(release.nodes is None for release in releases):
+        return {None: list(releases)}
+    of_nodes: defaultdict[int, list[int]] = defaultdict(list)
+    for index, release in enumerate(releases):
+        if release.nodes is None:
+            fail("nodes", "those of each release of an allocation, or None in all", release)
+        for node in release.nodes:
+            of_nodes[node].append(index)
+    alike: defaultdict[tuple[int, ...], list[int]] = defaultdict(list)
+    for node, indices in of_nodes.items():
+        alike[tuple(indices)].append(node)
+    return {tuple(nodes): [releases[i] for i in indices] for indices, nodes in alike.items()}
+
+
+def _of_allocation(
+    allocation: RandomAllocation, releases: Sequence[Release], nodes: tuple[int, ...] | None
+) -> list[Release]:
+    """Return one release for those of an allocation: the whole group is charged at its least noise.
+
+    Releases of one round are one of as much noise as all together. With more rounds than the
+    allocation has, some batch was released again: then each release that a batch can have is
+    charged as if the allocation was known to all.
+    """
+    rounds: defaultdict[int, list[Release]] = defaultdict(list)
+    for release in releases:
+        rounds[release.round].append(release)
+    once = [_together(of_round) for of_round in rounds.values()]
+    least = min(once, key=lambda release: release.noise_multiplier)
+    smallest = min(releases, key=lambda release: release.sensitivity.bound).sensitivity
+    whole = replace(least, round=releases[0].round, sensitivity=smallest, nodes=nodes)
+    again = len(rounds) - allocation.rounds
+    return [whole] if again <= 0 else [replace(whole, sampling=None)] * (1 + again)
+
+
+def _together(releases: Sequence[Release]) -> Release:
+    """Return one release for those of a round, which see the same batch."""
+    first = releases[0]
+    names = {release.name for release in releases}
+    if len(releases) == 1 or "none" in names:
+        return min(releases, key=lambda release: release.noise_multiplier)
+    if len(names) > 1 or first.name not in ("gaussian", "laplace"):
+        wanted = "one kind of noise, Gaussian or Laplace, in a round of an allocation"
+        fail("release", wanted, " and ".join(sorted(names)))
+    inverse = [1 / release.noise_multiplier for release in releases]
+    together = hypot(*inverse) if first.name == "gaussian" else sum(inverse)
+    return replace(first, mechanism=mechanism_named(first.name, 1 / together))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from math import frexp, inf
 from typing import NamedTuple
 
@@ -32,13 +33,14 @@ from dpmesh.privacy.accounting._pairs import (
     integer_laplace,
 )
 from dpmesh.privacy.accounting._poisson_pairs import PublishedSample
+from dpmesh.privacy.accounting.allocation import Allocation, allocated_epsilon
 from dpmesh.privacy.accounting.discrete import FINE, SLACK, gaussian_multiplier
 from dpmesh.privacy.accounting.shares import SMALLEST_SHARE, sum_of_shares_epsilon
 from dpmesh.privacy.grid import MOST_STEPS as MOST_GRID_STEPS
 from dpmesh.privacy.own_noise import is_own, own_cost
 from dpmesh.privacy.parts import Numbers, Parts
 from dpmesh.privacy.releases import Release
-from dpmesh.privacy.sampling import FixedSizeSampling, PoissonSampling, Sampling
+from dpmesh.privacy.sampling import FixedSizeSampling, PoissonSampling, RandomAllocation, Sampling
 from dpmesh.privacy.secure import DistributedDiscreteGaussian, NeighborSums, SecureSum
 from dpmesh.privacy.shown import rounded_up
 from dpmesh.privacy.types import NeighboringRelation
@@ -58,6 +60,7 @@ SAMPLED = {
     None: "all data",
     PoissonSampling: "Poisson samples",
     FixedSizeSampling: "samples of fixed size",
+    RandomAllocation: "random allocation",
 }
 
 LAWS = {
@@ -109,6 +112,9 @@ def _pair(kind: _Kind, relation: NeighboringRelation) -> Pair:
     law, _ = LAWS[kind.mechanism]
     if kind.mechanism == "discrete_laplace":
         law = integer_laplace(kind.steps)
+    if isinstance(kind.sampling, RandomAllocation):
+        shares = tuple((share, 1.0, count) for share, count in kind.sampling.alike)
+        return Allocation(shares, relation, "laplace" if law.has_atom else "gaussian")
     if isinstance(kind.sampling, FixedSizeSampling):
         return FixedSize(law)
     if isinstance(kind.sampling, PoissonSampling):
@@ -181,6 +187,9 @@ def costs(
     """
     if any(isinstance(release.sampling, FixedSizeSampling) for release in releases):
         only_replace_one(relation)  # to add a unit swaps it for another in a sample
+    failures = parts.totals(np.array([_failure(release) for release in releases]))
+    unsure = (failures > 0) & (failures >= delta)
+    delta = max(0.0, delta - float(np.max(failures, initial=0.0)))
     multiplier = np.array([release.noise_multiplier for release in releases], dtype=np.float64)
     laplace = np.array([release.name.endswith("laplace") for release in releases], dtype=bool)
     own = np.array([is_own(release) for release in releases], dtype=bool)
@@ -207,7 +216,13 @@ def costs(
         if same not in found:
             found[same] = own_cost(touching, delta, relation)
         epsilons[part], proofs[part] = found[same]
+    epsilons = np.where(unsure, inf, epsilons)
     return Costs(epsilons, unprotected, pure, amplified, accountant, proofs)
+
+
+def _failure(release: Release) -> float:
+    """Return what a release adds to delta: see `RandomAllocation`."""
+    return release.sampling.failure if isinstance(release.sampling, RandomAllocation) else 0.0
 
 
 def _pure(kind: _Kind, relation: NeighboringRelation) -> float:
@@ -273,8 +288,9 @@ def _together(
     plain = np.array([kind.mechanism in GAUSSIANS and kind.sampling is None for kind in kinds])
     unknown = np.array([kind.mechanism not in LAWS for kind in kinds])
     pure = np.array([kind.mechanism.endswith("laplace") for kind in kinds])
+    allocated = np.array([isinstance(kind.sampling, RandomAllocation) for kind in kinds])
     exact = (counts[:, ~plain].sum(axis=1) == 0) | (
-        (counts[:, ~pure].sum(axis=1) == 0) & (counts[:, pure].sum(axis=1) <= 1)
+        (counts[:, ~pure | allocated].sum(axis=1) == 0) & (counts[:, pure].sum(axis=1) <= 1)
     )
     composes = ~exact & (counts[:, unknown].sum(axis=1) == 0)
     if not composes.any():
@@ -317,7 +333,7 @@ def _kinds(
         kind = _on_grid(
             release, _Kind(release.name, release.noise_multiplier, release.sampling, sums)
         )
-        which[index] = numbers.setdefault(kind, len(numbers))
+        which[index] = numbers.setdefault(_allocated(kind, release, relation), len(numbers))
     return list(numbers), which
 
 
@@ -336,6 +352,21 @@ def _on_grid(release: Release, kind: _Kind) -> _Kind:
     if (scale := kind.noise_multiplier * steps) < FINE:
         return kind._replace(mechanism=COARSE)
     return kind._replace(noise_multiplier=gaussian_multiplier(kind.noise_multiplier, scale))
+
+
+def _allocated(kind: _Kind, release: Release, relation: NeighboringRelation) -> _Kind:
+    """Return the kind of an allocated release; that of a release of all data where none is proved.
+
+    A unit's own part is half the sensitivity where one is replaced; rounded to a grid, it moves the
+    values by no more steps than the sensitivity does.
+    """
+    if not isinstance(kind.sampling, RandomAllocation):
+        return kind
+    if kind.mechanism not in LAWS or kind.secure_sum is not None:
+        return kind._replace(sampling=None)
+    one = replace(kind.sampling, cycle=0, failure=0.0)
+    halved = release.mechanism.grid is not None and relation == "replace_one"
+    return kind._replace(sampling=one, noise_multiplier=kind.noise_multiplier / (1 + halved))
 
 
 def _share(kind: _Kind) -> float:
@@ -433,6 +464,10 @@ def _composed(
     what = " and ".join(text for text in samples if text != SAMPLED[None]) or SAMPLED[None]
     if names != ["Gaussian"]:
         what = f"{' and '.join(sorted(names, reverse=True))} noise on {what}"
+    pair, _, multiplier, number = rounds[0]
+    if isinstance(pair, Allocation) and len(rounds) == 1 and number.tolist() == [1.0]:
+        epsilon = allocated_epsilon(pair, delta, float(multiplier[0]))
+        return Cost(epsilon, f"dominating pair of {what}")
     return Cost(composed_epsilon(delta, *rounds), f"privacy loss distribution of {what}")
 
 

@@ -22,6 +22,7 @@ from dpmesh.privacy.cost import Cost, Costs, costs
 from dpmesh.privacy.parts import Numbers, Parts, nodes_named, parts_of
 from dpmesh.privacy.releases import Release
 from dpmesh.privacy.rows import INDEPENDENT_ONLY, CorrelatedRow
+from dpmesh.privacy.sampling import RandomAllocation
 from dpmesh.privacy.shown import NEIGHBOURS
 from dpmesh.privacy.types import NeighboringRelation, Unit
 from dpmesh.privacy.views.reaction import NotProved, Reaction
@@ -247,6 +248,8 @@ class Plan(InNotebooks):
             reaction = NotProved(reason="views of a record at several nodes are not computed")
         elif joints(self.releases):
             reaction = NotProved(reason=INDEPENDENT_ONLY)
+        elif self.allocations:
+            reaction = NotProved(reason="views of random allocation are not proved")
         rounds = 1 + max((release.round for release in self.releases), default=-1)
         if isinstance(reaction, Reaction) and reaction.rounds != rounds:
             reaction = NotProved(reason="the plan has other rounds than its reaction")
@@ -301,6 +304,14 @@ class Plan(InNotebooks):
     def touching(self) -> list[Release]:
         """The releases that depend on the data."""
         return [release for release in self.releases if release.sensitivity.bound > 0]
+
+    @property
+    def allocations(self) -> list[RandomAllocation]:
+        """The random allocations of the releases, each once."""
+        found = {
+            r.sampling: None for r in self.touching if isinstance(r.sampling, RandomAllocation)
+        }
+        return list(found)
 
     def _worst(self, delta: float, colluding: int | None = None) -> Cost:
         """Return the cost of the part that costs most, against so many colluding nodes or all."""
@@ -369,10 +380,11 @@ def _together(plans: Sequence[Plan]) -> Plan:
     """Return the plan of all of these on the same data, one for each copy of a record."""
     parts = [plan.compositions_of_copies() for plan in plans]
     _check_number(prod(map(len, parts)))
-    together = [
-        replace(release, batch=combination, nodes=None)
-        for combination, touched in enumerate(product(*parts))
-        for releases in touched
-        for release in releases
-    ]
+    together = []
+    for combination, touched in enumerate(product(*parts)):
+        for number, release in enumerate(chain(*touched)):
+            if isinstance(release.sampling, RandomAllocation):  # drawn anew by each run and node
+                own = replace(release.sampling, cycle=number)
+                release = replace(release, sampling=own)
+            together.append(replace(release, batch=combination, nodes=None))
     return replace(plans[0], copies=1).with_releases(together)

@@ -13,7 +13,7 @@ import numpy as np
 from dpmesh._validate import BEYOND, fail, integer
 from dpmesh.privacy.mechanisms import Mechanism, NoNoise, mechanism_named
 from dpmesh.privacy.rows import CorrelatedRow
-from dpmesh.privacy.sampling import FixedSizeSampling, PoissonSampling, Sampling, sampling_of
+from dpmesh.privacy.sampling import Sampling, sampling_of
 from dpmesh.privacy.secure import DistributedDiscreteGaussian, NeighborSums, SecureSum
 from dpmesh.privacy.sensitivity import A_SENSITIVITY, Sensitivity
 
@@ -68,8 +68,9 @@ class Release:
             fail("sensitivity", A_SENSITIVITY, reprlib.repr(self.sensitivity))
         if self.sensitivity.bound == 0 and self.mechanism.distribution != "none":
             object.__setattr__(self, "mechanism", NoNoise())
-        if type(self.sampling) not in (PoissonSampling, FixedSizeSampling, NoneType):
-            fail("sampling", "PoissonSampling or FixedSizeSampling", repr(self.sampling))
+        if not isinstance(self.sampling, Sampling | NoneType):
+            wanted = "PoissonSampling, FixedSizeSampling or RandomAllocation"
+            fail("sampling", wanted, repr(self.sampling))
         if self.nodes is None:
             return
         nodes = np.asarray(self.nodes)

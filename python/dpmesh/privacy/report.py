@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import inf
 from typing import Any, NamedTuple
@@ -13,6 +13,7 @@ from dpmesh._html import InNotebooks
 from dpmesh._validate import instance, probability
 from dpmesh.privacy.charged import joints
 from dpmesh.privacy.plan import Plan
+from dpmesh.privacy.sampling import RandomAllocation
 from dpmesh.privacy.shown import NEIGHBOURS, rounded_up
 from dpmesh.privacy.types import NeighboringRelation, Unit
 from dpmesh.privacy.views import (
@@ -177,6 +178,15 @@ def not_covered(measured: Iterable[str], *, parameters_are_released: bool) -> tu
     return tuple(name for name in measured if name not in covered)
 
 
+def _secret(allocations: Sequence[RandomAllocation], unit: Unit) -> str:
+    counts = sorted({allocation.rounds for allocation in allocations})
+    rounds = " to ".join(dict.fromkeys((str(counts[0]), str(counts[-1]))))
+    return (
+        f"each {unit} is used in one secret round of {rounds}: neither that nor how many take part "
+        "in a round is published, and nobody infers it from the time of an answer"
+    )
+
+
 def _by_distance(plan: Plan, delta: float, view: View | None) -> tuple[float, ...]:
     if not isinstance(view, OneNode) or not isinstance(view.topology, Static):
         return ()
@@ -245,6 +255,8 @@ def report(
             f"delta may exceed 1 / {units}: to publish one {plan.unit} as it is would satisfy it",
         )
     seen, proof = None, None
+    if plan.allocations:
+        assumptions += (_secret(plan.allocations, plan.unit),)
     secrets = [joint.secrets_of(0) for joint in joints(plan.releases)]
     claimed = [each.coalition for each in secrets if each is not None]
     if view is None and claimed:  # the claim for which partners share secrets

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from dpmesh._validate import as_python_numbers, integer, probability
+from dpmesh._validate import as_python_numbers, fail, integer, probability
+from dpmesh.privacy.accounting.allocation import share_array
 from dpmesh.privacy.types import NeighboringRelation
 
 if TYPE_CHECKING:
@@ -64,9 +66,78 @@ class FixedSizeSampling:
         return dp_accounting.SampledWithoutReplacementDpEvent(self.population, self.size, release)
 
 
-Sampling = PoissonSampling | FixedSizeSampling
+@dataclass(frozen=True, kw_only=True)
+class RandomAllocation:
+    """Each unit takes part in one release of a group, which it draws secretly beforehand.
+
+    All releases of the group have an equal sampling, and are one event: the whole group is charged
+    from its first release on, also if a run ends early. Groups of other cycles are other events.
+
+    The sensitivity of a release must be twice a bound of one unit's own part under
+    ``"replace_one"``, and that bound under ``"add_remove"``. Units draw independently, so that the
+    number in a release is random; it stays secret, as does who took part, and a release of no unit
+    has noise, too.
+
+    Parameters
+    ----------
+    rounds
+        Number of releases, each as likely as the others. Give this or `shares`.
+    shares
+        Probability of each release, in (0, 1]; what is missing to 1 is never released.
+    cycle
+        Number of the pass over the data, from 0; units draw anew in each.
+    failure
+        Probability, at most, that releases are more sensitive than declared: it is added to delta.
+
+    Raises
+    ------
+    ValueError
+        If a number is out of its range, or both or neither of `rounds` and `shares` are given.
+    """
+
+    amplifies_under: ClassVar[None] = None
+
+    rounds: int = 0
+    shares: tuple[float, ...] = ()
+    cycle: int = 0
+    failure: float = 0.0
+
+    def __post_init__(self) -> None:
+        as_python_numbers(self)
+        if self.shares:
+            each = share_array(self.shares)
+            if self.rounds not in (0, each.size):
+                fail("rounds", "either rounds or shares", "both")
+            object.__setattr__(self, "shares", tuple(each.tolist()))
+            object.__setattr__(self, "rounds", each.size)
+        integer("rounds", self.rounds, at_least=1)
+        integer("cycle", self.cycle)
+        probability("failure", self.failure, one=False)
+
+    @property
+    def rate(self) -> float:
+        """Largest probability of a release."""
+        return max(self.shares, default=1 / self.rounds)
+
+    @property
+    def alike(self) -> tuple[tuple[float, int], ...]:
+        """The distinct shares, and how many releases have each."""
+        if not self.shares:
+            return ((1 / self.rounds, self.rounds),)
+        return tuple(sorted(Counter(self.shares).items()))
+
+    def event(self, release: DpEvent) -> DpEvent:
+        """Return the release itself: dp-accounting has no event for less."""
+        return release
+
+
+Sampling = PoissonSampling | FixedSizeSampling | RandomAllocation
 
 
 def sampling_of(stored: Mapping[str, Any]) -> Sampling:
     """Return the sampling whose fields these are."""
-    return PoissonSampling(**stored) if "rate" in stored else FixedSizeSampling(**stored)
+    if "rate" in stored:
+        return PoissonSampling(**stored)
+    if "shares" in stored:
+        return RandomAllocation(**{**stored, "shares": tuple(stored["shares"])})
+    return FixedSizeSampling(**stored)

@@ -7,6 +7,11 @@ relation only, ``neighboring_relation`` is an argument and the other is refused.
 """
 
 from dpmesh.privacy.accounting import papers
+from dpmesh.privacy.accounting.allocation import (
+    random_allocation_delta,
+    random_allocation_epsilon,
+    random_allocation_noise_multiplier,
+)
 from dpmesh.privacy.accounting.calibration import (
     affordable_rounds,
     calibrate_noise,
@@ -54,6 +59,9 @@ __all__ = [
     "poisson_gaussian_epsilon",
     "poisson_gaussian_noise_multiplier",
     "published_size_gaussian_epsilon",
+    "random_allocation_delta",
+    "random_allocation_epsilon",
+    "random_allocation_noise_multiplier",
     "rdp_delta",
     "rdp_epsilon",
     "rdp_fixed_size_gaussian",

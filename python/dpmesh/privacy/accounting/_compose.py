@@ -194,10 +194,10 @@ def _tilted_epsilon(
     if size > 2 * _MOST_POINTS:
         return inf, inf
     tilted = [
-        _tilt_and_fold(loss, theta, float(moments.nodes[node, at]), size)
+        tilt_and_fold(loss, theta, float(moments.nodes[node, at]), size)
         for node, loss in enumerate(losses)
     ]
-    masses, rounding = _convolved(tilted, mixtures.tilted(moments.nodes[:, at]), size)
+    masses, rounding = convolved(tilted, mixtures.tilted(moments.nodes[:, at]), size)
     lowest = top - size + 1
     masses = np.roll(np.maximum(masses, 0), -(lowest % size))
     settings = (lowest, theta, float(moments.total[at]), delta - cut, interval)
@@ -235,7 +235,7 @@ def _window(
     return top, scipy.fft.next_fast_len(int(reach), real=True), cut
 
 
-def _tilt_and_fold(loss: Loss, theta: float, log_moment: float, size: int) -> tuple[Floats, float]:
+def tilt_and_fold(loss: Loss, theta: float, log_moment: float, size: int) -> tuple[Floats, float]:
     """Return ``mass exp(theta x) / moment`` at indices modulo `size`, and its rounding."""
     indices = np.arange(loss.first, loss.last + 1)
     exponents = theta * indices - log_moment
@@ -251,7 +251,7 @@ def _tilt_and_fold(loss: Loss, theta: float, log_moment: float, size: int) -> tu
     return folded, rounding
 
 
-def _convolved(
+def convolved(
     tilted: Sequence[tuple[Floats, float]], mixtures: Mixtures, size: int
 ) -> tuple[Floats, float]:
     """Return the masses of the composition modulo `size`, and a bound of each one's rounding.
