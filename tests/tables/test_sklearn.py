@@ -13,9 +13,10 @@ import dpmesh as dm
 
 pytest.importorskip("sklearn", minversion="1.6")
 
+from sklearn import config_context
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_digits
-from sklearn.model_selection import cross_val_score
+from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import parametrize_with_checks
@@ -27,6 +28,8 @@ from dpmesh.sklearn import (
     cross_validate,
     evaluate,
 )
+
+pytestmark = pytest.mark.filterwarnings("ignore:all records are one site")
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -310,3 +313,16 @@ def test_what_is_missing_or_only_named_is_refused() -> None:
         model.fit(X, np.array(["a", None, "a", "b"], object))
     with pytest.raises(ValueError, match=r"target_range: wanted .low, high., .* got 5"):
         PrivateRegressor(target_range=5).fit(X, np.zeros(4))  # type: ignore[arg-type]
+
+
+def test_groups_reach_a_fit_by_routing_and_nothing_becomes_one_site_in_silence() -> None:
+    X, y = load_digits(return_X_y=True)
+    X, y, site = X[:300], y[:300], np.arange(300) % 3
+    model = PrivateClassifier(8.0, ranges=(0, 16), classes=range(10), random_state=0)
+    with config_context(enable_metadata_routing=True):
+        asked = clone(model).set_fit_request(groups=True)
+        search = GridSearchCV(asked, {"epsilon": [8.0]}, cv=2).fit(X, y, groups=site)
+    assert search.best_estimator_.report_.sites == 3
+    with pytest.warns(UserWarning, match=r"all records are one site; give groups="):
+        alone = model.fit(X, y)
+    assert "all records are one site" in str(alone.report_)

@@ -14,6 +14,8 @@ DRAW = np.random.default_rng(0)
 X = DRAW.uniform(-1, 1, size=(400, 3))
 SITE = np.arange(400) % 4
 
+pytestmark = pytest.mark.filterwarnings("ignore:all records are one site")
+
 
 def test_all_fits_and_the_choice_cost_the_epsilon_of_the_estimator() -> None:
     y = np.where(X[:, 0] > 0, "a", "b")

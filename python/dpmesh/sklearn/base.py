@@ -35,6 +35,12 @@ MakeAlgorithm = Callable[[float], Any]
 """Makes an algorithm of dpmesh for a noise, such as ``lambda z: GradientDescent(..)``."""
 
 
+ONE_SITE = (
+    "all records are one site; give groups=, the site of each record (where scikit-learn calls "
+    "fit: set_fit_request(groups=True) with metadata routing)"
+)
+
+
 class Encoded(NamedTuple):
     """What an estimator learns from."""
 
@@ -242,7 +248,9 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         y
             The class or the target of each record, shape (records,).
         groups
-            The site of each record, shape (records,). None: all records are at one site.
+            The site of each record, shape (records,). None: all records are at one site, of which
+            a warning reminds. Where scikit-learn calls `fit`, ask it for them by
+            ``set_fit_request(groups=True)``, with its metadata routing enabled.
 
         Raises
         ------
@@ -305,6 +313,8 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         encoded = columns.encode(table.columns)
         taken = "" if ranges is not None else "ranges= is missing, and [-1, 1] was taken. "
         warn(encoded.notices(), taken, "ranges= to what may occur")
+        if groups is None:
+            warnings.warn(ONE_SITE, UserWarning, stacklevel=4)
         self.sites_, partition = _sites(groups, table.records)
         classes, network = described.get("classes"), described.get("network")
         train = dm.Dataset(encoded.features, labels)

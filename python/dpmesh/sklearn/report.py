@@ -60,6 +60,7 @@ class FitReport(InNotebooks):
         return "\n".join(
             [
                 f"{self.estimator} of {sites} with {records}",
+                *(["sites       all records are one site"] if self.sites == 1 else []),
                 f"against     {self.against}",
                 f"algorithm   {self.algorithm}",
                 *([] if self.topology == "None" else [f"topology    {self.topology}"]),

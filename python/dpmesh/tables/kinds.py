@@ -371,7 +371,7 @@ def read_labels(
                 wrong = f"not one of {', '.join(map(repr, kind.categories))}{kind.hint(value)}"
             raise TableError(int(record), f"{name} is {shown(value)}, {wrong}")
         if not drop:
-            remedy = "fill it in, or leave such records out (--drop-missing-labels)"
+            remedy = "fill it in, or leave such records out (dpmesh fit: --drop-missing-labels)"
             raise TableError(int(record), f"{name} is missing; {remedy}")
     return found
 
