@@ -24,11 +24,12 @@ def without_replacement(
     K: int,
     d: int,
     T: int,
-    b: int,
+    b: Callable[[int], float],  # node m -> what it divides the sum over a mini-batch by
     L: float,
     R: float,
     lam: float,
     binary: bool,  # whether classes are -1 and +1 already
+    forgets: bool = False,  # whether the pass ends with w_local = w_global
 ) -> tuple[Vector, Vector]:
     """Return the local models (M, K, d) and the global ones (K, d) after T steps."""
     w_local = [[np.zeros(d) for _ in range(K)] for _ in range(M)]
@@ -36,11 +37,11 @@ def without_replacement(
     since_release: list[list[list[float]]] = [[[] for _ in range(K)] for _ in range(M)]
     used = [0] * M
 
-    def gradient(w: Vector, records: Records, k: int) -> Vector:
+    def gradient(w: Vector, records: Records, k: int, m: int) -> Vector:
         g = lam * w
         for x, y in records:
             label = y if binary else 1 if y == k else -1
-            g = g + subgradient(loss, w, x, label) / b
+            g = g + subgradient(loss, w, x, label) / b(m)
         return g
 
     for t in range(T):
@@ -51,12 +52,12 @@ def without_replacement(
             for k in range(K):
                 since_release[m][k].append(step)
                 if is_global(t, m, k):
-                    Delta = max(2 * e * L / b for e in since_release[m][k])
-                    w = (w_global[k] + w_local[m][k]) / 2 - step * gradient(w_global[k], D, k)
+                    Delta = max(2 * e * L / b(m) for e in since_release[m][k])
+                    w = (w_global[k] + w_local[m][k]) / 2 - step * gradient(w_global[k], D, k, m)
                     w = w + z * Delta * noise(t, m, k)
                     w_global[k] = w_local[m][k] = shorten(w, R)
                     since_release[m][k] = []
                 else:
                     w = w_local[m][k]
-                    w_local[m][k] = shorten(w - 2 * step * gradient(w, D, k), R)
-    return np.array(w_local), np.array(w_global)
+                    w_local[m][k] = shorten(w - 2 * step * gradient(w, D, k, m), R)
+    return np.array([w_global] * M if forgets else w_local), np.array(w_global)

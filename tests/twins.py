@@ -53,6 +53,7 @@ def online_learning(
     projection: str,
     radius: float,
     lam: float,
+    h: Callable[[int], float],  # learner i -> what it divides the sum over its examples by
     regularize_unnoised: bool = False,  # step 6 of Algorithm 2 as printed
 ) -> list[list[Vector]]:
     """Algorithms 1 and 2 of the online paper; returns w_t^i for t = 0, .., T."""
@@ -62,8 +63,7 @@ def online_learning(
         for j in range(m):
             sigma = np.zeros(n)
             if t > 0:
-                h = len(examples(j, t - 1))
-                sigma = multiplier * norm_factor * 2 * alpha(t) * L / h * noise(j, t)
+                sigma = multiplier * norm_factor * 2 * alpha(t) * L / h(j) * noise(j, t)
             broadcast.append(w[t][j] + sigma)
         following = []
         for i in range(m):
@@ -74,7 +74,7 @@ def online_learning(
                 b = shorten(b, radius)
             g = np.zeros(n)
             for x, y in examples(i, t):
-                g = g + shorten(subgradient(loss, b, x, y), L, norm) / len(examples(i, t))
+                g = g + shorten(subgradient(loss, b, x, y), L, norm) / h(i)
             g = g + lam * (w[t][i] if regularize_unnoised else b)
             following.append(project(b - alpha(t + 1) * g, projection, radius))
         w.append(following)

@@ -133,6 +133,7 @@ def test_equals_its_twin(
         projection=projection,
         radius=radius,
         lam=regularization,
+        h=lambda _: batch_size,
         regularize_unnoised=as_printed,
     )
     np.testing.assert_allclose(run.parameters, w[rounds], rtol=1e-10, atol=1e-10)

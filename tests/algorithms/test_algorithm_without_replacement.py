@@ -103,7 +103,7 @@ def test_equals_its_twin(
         K=models,
         d=d,
         T=T,
-        b=b,
+        b=lambda _: b,
         L=1.0,
         R=radius or inf,
         lam=regularization,

@@ -47,6 +47,7 @@ import dpmesh.kernels as kernels
 from dpmesh._arrays import floats
 from dpmesh._ragged import Indices
 from dpmesh._validate import fail, require_methods
+from dpmesh.kernels.linear_model import Batches
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy.budget import Budget
 from dpmesh.privacy.compression import Compressor
@@ -345,8 +346,8 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
         """
         return None
 
-    def examples(self, t: int, problem: ProblemT) -> npt.NDArray[np.int64] | None:
-        """Return the records that round t uses, shape (nodes, batch), each in no other round.
+    def examples(self, t: int, problem: ProblemT, key: Key) -> Batches | None:
+        """Return the records that round t uses, of each node, each in no other round.
 
         Regret needs them; None if records are used in another way.
         """

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 import dpmesh.kernels as kernels
 from dpmesh._arrays import read_only
-from dpmesh._ragged import Indices
+from dpmesh._ragged import Indices, Ragged
 from dpmesh._validate import fail
+from dpmesh.algorithms.record_gradients import clipped_gradient_sums
 from dpmesh.kernels.linear_model import Batches
 from dpmesh.kernels.projection import Norm
 from dpmesh.privacy.types import Floats
@@ -174,6 +176,52 @@ def step_of(
     return w
 
 
+def gradient_sums(
+    problem: Any, point: Floats, batches: Ragged, *, clipping_norm: float | None, norm: Norm = "l2"
+) -> Floats:
+    """Return the sum of the gradients of each node's batch, without weight decay, each clipped.
+
+    Those of this package's problems are their own, `clipped_gradient_sums` makes those of others.
+
+    Raises
+    ------
+    ValueError
+        If a problem of a user's own is to be clipped in L1 norm, or not at all.
+    """
+    if type(problem) is LinearProblem or isinstance(problem, DenseProblem):
+        return problem.gradient_sum(point, batches, clipping_norm=clipping_norm, norm=norm)
+    if clipping_norm is None or norm != "l2":
+        wanted = "one of this package: gradients of others are clipped here, in L2 norm"
+        fail("problem", wanted, type(problem).__name__)
+    return clipped_gradient_sums(problem, point, batches, clipping_norm)
+
+
+def step_by_sums(
+    problem: Any,
+    point: Floats,
+    step_size: float,
+    batches: Ragged,
+    divisors: npt.NDArray[np.float64],
+    *,
+    clipping_norm: float,
+    norm: Norm,
+    radius: float | None,
+) -> Floats:
+    """Return the points after one step each along `gradient_sums` over public divisors.
+
+    A batch of random size is divided by its expected size: its own would be a private number.
+    """
+    first = float(divisors[0])
+    if type(problem) is LinearProblem and (divisors == first).all():
+        settings: Any = {"clipping_norm": clipping_norm, "norm": norm, "radius": radius}
+        return problem.step(point, step_size, batches, divide_by=first, **settings)
+    g = gradient_sums(problem, point, batches, clipping_norm=clipping_norm, norm=norm)
+    moved = (1 - step_size * problem.regularization) * point.astype(np.float64)
+    moved -= step_size / divisors[:, np.newaxis] * g
+    w: Floats = moved.astype(point.dtype)
+    return w if radius is None else kernels.clip_rows(w, radius, out=w)
+
+
 def check_batches(problem: Any) -> None:
     """Fail if a problem chooses by itself which records arrive in a round.
 
@@ -182,6 +230,8 @@ def check_batches(problem: Any) -> None:
     ValueError
         If it does: a record could arrive in several rounds.
     """
-    if type(problem).batch is not PartitionedProblem.batch:
-        got = f"{type(problem).__name__}.batch"
-        fail("problem", "batches in the order of its partition, each record once", got)
+    for name in ("batch", "allocated"):
+        own = getattr(type(problem), name, None)
+        if own is not None and own is not getattr(PartitionedProblem, name):
+            got = f"{type(problem).__name__}.{name}"
+            fail("problem", "batches in the order of its partition, each record once", got)

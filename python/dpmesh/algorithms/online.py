@@ -11,7 +11,8 @@ rounds do:
     broadcast   w_(t+1)^i + sigma_(t+1)^i                      line 7
 
 Algorithm 2, for data that are all available beforehand, takes the mean subgradient of a fresh
-mini-batch of h examples in each round, which divides the noise by h.
+mini-batch of h examples in each round, which divides the noise by h. If each example draws its
+round secretly, less noise hides it (``docs/privacy/random_allocation.md``).
 """
 
 from __future__ import annotations
@@ -26,6 +27,16 @@ import numpy.typing as npt
 
 import dpmesh.kernels as kernels
 from dpmesh._validate import as_python_numbers, fail, integer, one_of, positive, probability
+from dpmesh.algorithms.allocation import (
+    ALLOCATED,
+    ALLOCATED_VIEWS,
+    SECRET,
+    Once,
+    allocated_noise,
+    check_sampling,
+    check_sizes,
+    expected_sizes,
+)
 from dpmesh.algorithms.base import (
     Algorithm,
     Message,
@@ -34,7 +45,8 @@ from dpmesh.algorithms.base import (
     initial_parameters,
     require_problem,
 )
-from dpmesh.algorithms.gradients import check_batches, check_records, step_of
+from dpmesh.algorithms.gradients import check_batches, check_records, step_by_sums, step_of
+from dpmesh.kernels.linear_model import Batches
 from dpmesh.kernels.projection import NORMS, Norm
 from dpmesh.keys import Key
 from dpmesh.privacy.accounting import analytic_gaussian_noise_multiplier
@@ -42,6 +54,7 @@ from dpmesh.privacy.accounting.papers.online import unnoised_regularizer_factors
 from dpmesh.privacy.mechanisms import Gaussian, Laplace, Mechanism, NoNoise
 from dpmesh.privacy.releases import Release
 from dpmesh.privacy.rows import CorrelatedRow, check_strategy
+from dpmesh.privacy.sampling import RandomAllocation
 from dpmesh.privacy.sensitivity import Sensitivity
 from dpmesh.privacy.types import Floats, Released, Sensitive
 from dpmesh.privacy.views import LossFacts, NotProved, Reaction, of_algorithms
@@ -103,6 +116,14 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
         computed from broadcasts; subgradients are then taken inside the ball. ``"box"`` projects
         w_(t+1) onto the box around the ball, every coordinate by itself. ``"none"`` does not
         project.
+    sampling
+        ``"arrival"``: batches of `batch_size` in the order in which examples arrive.
+        ``"allocation"``, for examples that are all there beforehand: each draws one of
+        ``records // batch_size`` rounds secretly, before the run. Batches then have random sizes
+        around `batch_size`, and are divided by the expected one; noise at the same epsilon is up to
+        the square root of the number of rounds smaller. It needs a positive `delta`.
+    records
+        The smallest number of examples of a learner, which is public; for ``"allocation"`` only.
     copies
         The most nodes that hold the same example. Each of them adds noise of its own, which is
         larger so that the examples of all of them together keep `epsilon`.
@@ -124,7 +145,9 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
     broadcasts only, the learner's own included, the regularizer's gradient at b_t cancels, and the
     projection does not expand distances in `norm`. Projecting w_(t+1) onto the ball expands L1
     distances, by up to (1 + sqrt(dim)) / 2, and is refused with ``norm="l1"``. Each example is used
-    once. The un-noised parameters, and predictions or metrics made from them, are not covered;
+    once. With ``"allocation"`` the round that uses it is secret, and the guarantee is that of
+    random allocation (Theorem 1 of ``docs/privacy/random_allocation.md``) for all broadcasts as one
+    event. The un-noised parameters, and predictions or metrics made from them, are not covered;
     publish broadcasts, or what `average` makes of them. With `noise` the guarantee is that of its
     joint event (``docs/privacy/correlated_noise.md``, Theorems 1 and 3, also on a grid): secrets
     between partners hold against everybody except link partners.
@@ -140,6 +163,8 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
     batch_size: int = 1
     norm: Norm = "l2"
     projection: Projection = "ball"
+    sampling: Once = "arrival"
+    records: int | None = None
     copies: int = 1
     noise: CorrelatedStrategy | None = None
     average: bool = False
@@ -156,9 +181,12 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
         integer("copies", self.copies, at_least=1)
         one_of("norm", self.norm, NORMS)
         one_of("projection", self.projection, ("ball", "mixture", "box", "none"))
+        check_sampling(self.sampling, self.records, self.batch_size, self.delta)
         if self.norm == "l1" and self.projection == "ball":
             fail("projection", "another one with norm='l1': the ball expands L1", "'ball'")
         if self.noise is not None:
+            if self.sampling == "allocation":
+                fail("noise", f"None with {ALLOCATED}", self.noise)
             if self.copies > 1:
                 fail(
                     "copies", "1 with correlated noise, which is for distinct records", self.copies
@@ -173,6 +201,8 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
         """Laplace noise of scale mu = S(t) / epsilon (11), or Gaussian noise."""
         if self.epsilon is None:
             return NoNoise()
+        if self.allocation is not None:
+            return allocated_noise(self.allocation, self.epsilon, self.delta, copies=self.copies)
         if self.delta > 0:
             multiplier = analytic_gaussian_noise_multiplier(
                 target_epsilon=self.epsilon, target_delta=self.delta
@@ -180,13 +210,35 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
             return Gaussian(multiplier * sqrt(self.copies))
         return Laplace(self.copies / self.epsilon)
 
+    @cached_property
+    def allocation(self) -> RandomAllocation | None:
+        """How examples draw their rounds; None for batches in the order of arrival."""
+        return RandomAllocation(rounds=self._rounds) if self.records else None
+
+    @property
+    def _rounds(self) -> int:
+        """In how many rounds an allocation uses the examples, for all learners alike."""
+        return (self.records or 0) // self.batch_size
+
     def sensitivity(self, t: int) -> Sensitivity:
         """Return S(t) in `norm`; the mechanism's sqrt(dim) turns L2 into Lemma 1's L1 bound."""
         if t == 0:
             return Sensitivity(0.0, self.norm, "w_0 does not depend on the data")
-        bound = 2 * at(self.step_size, t) * self.clipping_norm / self.batch_size
+        size = self.records / self._rounds if self.records else self.batch_size
+        bound = 2 * at(self.step_size, t) * self.clipping_norm / size
         reason = "2 alpha_t L / h, one clipped subgradient replaced (Lemma 1)"
         return Sensitivity(bound, self.norm, reason)
+
+    def unit_of(self, t: int, problem: LinearProblem) -> float:
+        """Return S(t) of the largest learner over that of the smallest one."""
+        return float(self.records / problem.all_records.max()) if self.records else 1.0
+
+    def _units(self, problem: LinearProblem, w: Floats) -> float | Floats:
+        """Return each learner's S(t) over that of the smallest one."""
+        counts = problem.records
+        if not self.records or (counts == self.records).all():
+            return 1.0
+        return (self.records / counts[:, np.newaxis]).astype(w.dtype)
 
     def noise_std(self, t: int, dim: int) -> float:
         """Return the standard deviation of each coordinate of sigma_t."""
@@ -224,7 +276,15 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
             choice.append(replace(self, delta=delta))
         if l1_norm is not None:
             allowed: Projection = "mixture" if self.projection == "ball" else self.projection
-            clipped = replace(self, delta=0.0, norm="l1", clipping_norm=l1_norm, projection=allowed)
+            clipped = replace(
+                self,
+                delta=0.0,
+                norm="l1",
+                clipping_norm=l1_norm,
+                projection=allowed,
+                sampling="arrival",  # which alone Laplace noise gains from
+                records=None,
+            )
             choice.append(clipped)
         return min(choice, key=lambda algorithm: algorithm.noise_std(1, dim))
 
@@ -232,6 +292,8 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
         """Return the broadcasts w_t + sigma_t, which depend on the examples of round t - 1."""
         if t == 0:
             return Release(t, NoNoise(), self.sensitivity(t))
+        if self.allocation is not None:
+            return Release(t, self.mechanism, self.sensitivity(t), sampling=self.allocation)
         joint = self._joint
         mechanism = self.mechanism if joint is None else CorrelatedRow.of(joint, t - 1)
         return Release(t, mechanism, self.sensitivity(t), batch=t - 1)
@@ -246,11 +308,15 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """Whom partners who share noise trust."""
+        """Whom partners who share noise trust; what an allocation keeps secret."""
+        if self.allocation is not None:
+            return (SECRET,)
         return () if self.noise is None else self.noise.assumptions
 
     def reaction(self, rounds: int, problem: LinearProblem | LossFacts) -> Reaction | NotProved:
         """Return how w_(t+1) reacts to an example and to messages; projections contract."""
+        if self.allocation is not None:
+            return NotProved(reason=ALLOCATED_VIEWS)
         if self.average:
             return NotProved(reason="the mean that is published depends on messages of all rounds")
         noisy = self.epsilon is not None
@@ -267,13 +333,19 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
         )
 
     def most_rounds(self, problem: LinearProblem) -> int:
-        """Return how many rounds the examples last, for the learner with the fewest."""
+        """Return how many rounds the examples last, for the learner with the fewest.
+
+        An allocation has one more, in which what the last batch moved is sent.
+        """
         require_problem(self, problem, "rounds", "batch", "step")
+        if self.allocation is not None:
+            return self._rounds + 1
         return problem.rounds(self.batch_size)
 
     def init(self, problem: LinearProblem, key: Key) -> OnlineState:
         """Start all learners at the problem's `initial`: 0, but for a problem of one's own."""
         check_batches(problem)
+        check_sizes(self.records, problem)
         w = initial_parameters(problem, key, problem.nodes)
         check_records(problem, w, self.clipping_norm, norm=self.norm, by="step")
         return OnlineState(Sensitive(w), Released(np.zeros_like(w)) if self.average else None)
@@ -282,10 +354,10 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
         self, state: OnlineState, t: int, problem: LinearProblem, key: Key
     ) -> Round[OnlineState]:
         """Broadcast (line 7), mix (4), step on fresh examples (5), and project (6)."""
-        b = yield Message(state.w, self.release_of(t))
+        b = yield Message(state.w, self.release_of(t), unit=self._units(problem, state.w))
         for _ in range(1, 1 if self.noise is None else self.noise.mixings):
             b = yield Relay()
-        alpha, examples = at(self.step_size, t + 1), self.examples(t, problem)
+        alpha, examples = at(self.step_size, t + 1), self.examples(t, problem, key)
         if self.projection == "mixture":
             b = Released(kernels.clip_rows(b, self.radius))
         radius = self.radius if self.projection == "ball" else None
@@ -297,15 +369,21 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
             mean = Released(state.mean + (b - state.mean) / (t + 1))
         return OnlineState(Sensitive(w), mean)
 
-    def examples(self, t: int, problem: LinearProblem) -> npt.NDArray[np.int64]:
-        """Return the examples that arrive in round t, shape (nodes, h)."""
-        return problem.batch(t, self.batch_size)
+    def examples(self, t: int, problem: LinearProblem, key: Key) -> Batches:
+        """Return the examples of round t, shape (nodes, h), or those that drew it: secret."""
+        if self.allocation is None:
+            return problem.batch(t, self.batch_size)
+        if t == self._rounds:
+            return np.zeros(problem.nodes + 1, np.int64), np.zeros(0, np.int64)
+        return problem.allocated(t, key, rounds=self._rounds)
 
     def losses(
         self, state: OnlineState, t: int, problem: LinearProblem, key: Key
     ) -> npt.NDArray[np.float64]:
-        """Return each learner's loss on its examples of round t, at w_t."""
-        return problem.objective(state.w, self.examples(t, problem))
+        """Return each learner's loss on its examples of round t, at w_t, if it has any."""
+        examples = self.examples(t, problem, key)
+        losses = problem.objective(state.w, examples)
+        return losses[np.diff(examples[0]) > 0] if isinstance(examples, tuple) else losses
 
     def _stepped(
         self,
@@ -313,11 +391,16 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
         b: Released,
         alpha: float,
         problem: LinearProblem,
-        examples: npt.NDArray[np.int64],
+        examples: Batches,
         radius: float | None,
     ) -> Floats:
         """Pro[b_t - alpha_(t+1) g_t], the regularizer's gradient being that at b_t."""
         L, norm = self.clipping_norm, self.norm
+        if isinstance(examples, tuple):
+            sizes = expected_sizes(problem, self._rounds)
+            return step_by_sums(
+                problem, b, alpha, examples, sizes, clipping_norm=L, norm=norm, radius=radius
+            )
         return step_of(problem, b, alpha, examples, clipping_norm=L, norm=norm, radius=radius)
 
     def parameters(self, state: OnlineState) -> Floats:
@@ -353,6 +436,9 @@ class OnlineLearningUnnoisedRegularizer(OnlineLearning):
         super().__post_init__()
         positive("phi", self.phi)
         integer("rounds", self.rounds, at_least=1)
+        if self.sampling == "allocation":
+            wanted = "'arrival': un-noised vectors carry an example into all later broadcasts"
+            fail("sampling", wanted, self.sampling)
         if self.delta > 0:
             fail("delta", "0, since only Laplace noise is accounted for", self.delta)
 
@@ -393,7 +479,7 @@ class OnlineLearningUnnoisedRegularizer(OnlineLearning):
         b: Released,
         alpha: float,
         problem: LinearProblem,
-        examples: npt.NDArray[np.int64],
+        examples: Batches,
         radius: float | None,
     ) -> Floats:
         """Step 6 as printed: the regularizer's gradient is phi w_t instead of phi b_t."""

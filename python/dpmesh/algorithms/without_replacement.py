@@ -42,6 +42,7 @@ from dpmesh._validate import (
     probability,
     require_methods,
 )
+from dpmesh.algorithms.allocation import Once, check_sampling, expected_sizes
 from dpmesh.algorithms.base import (
     KNOWN_TO_ALL,
     Message,
@@ -49,16 +50,18 @@ from dpmesh.algorithms.base import (
     initial_parameters,
     require_problem,
 )
-from dpmesh.algorithms.gradients import gradient_of
+from dpmesh.algorithms.gradients import gradient_of, gradient_sums
 from dpmesh.algorithms.observations import losses_on, unobserved, with_answers, with_private
 from dpmesh.algorithms.without_replacement_releases import (
     Calibration,
+    Decisions,
     WithoutReplacementReleases,
 )
 from dpmesh.controllers import Actions, AnyController, RandomGlobal
 from dpmesh.controllers.fixed import AlwaysGlobal, FixedController
 from dpmesh.data import Dataset
 from dpmesh.keys import Key, Purpose
+from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.releases import Release
 from dpmesh.privacy.types import Floats, Released, Sensitive
 from dpmesh.privacy.views import LossFacts, NotProved, of_algorithms
@@ -136,6 +139,22 @@ class WithoutReplacement(WithoutReplacementReleases[WithoutReplacementState]):
         L, to which a model's gradient of a record is clipped (that of K models together to sqrt(K)
         L): it trains any model, but only with `AlwaysGlobal`, since steps of local models are
         non-expansive (Lemma 4) for convex, smooth losses alone. None for linear models.
+    sampling
+        ``"arrival"``: mini-batches of `batch_size` in the order of a node's records.
+        ``"allocation"``: each record draws one of ``records // batch_size`` mini-batches secretly,
+        before the run. They have random sizes, and are divided by the expected one; noise at the
+        same epsilon is smaller, the more releases a node makes. Which steps are global must be
+        known before the run: `AlwaysGlobal`, `Periodic` or `RandomGlobal`.
+    records
+        The smallest number of records of a node, which is public; for ``"allocation"`` only.
+    decisions
+        ``"together"``: all models of a node make the same decision, as ``"allocation"`` needs;
+        ``"apart"``: each model its own.
+    nodes
+        Number of nodes, for ``"allocation"`` with `RandomGlobal`: the node with the most unequal
+        shares determines the noise.
+    decisions_seed
+        Makes the public coins of `RandomGlobal` with ``"allocation"``.
     noise
         `correlated.InTime` of `dpmesh.privacy`, made for ``topology=None``, with `AlwaysGlobal` and
         an `arrival_rate` of 1: each node takes back part of the noise of its own earlier updates.
@@ -151,11 +170,14 @@ class WithoutReplacement(WithoutReplacementReleases[WithoutReplacementState]):
     So it moves K `copies` releases, which together are one Gaussian release of sensitivity sqrt(K
     copies) Delta. The ledger records them as such, in units of Delta: once per round, each round
     charged with all that a record can move, and the rounds composed in parallel. The number of
-    releases costs nothing. With `noise` a record is in one update of its node, which a C of unit
-    columns hides as well (Theorem 1 of ``docs/privacy/correlated_noise.md``); noise of other nodes
-    is independent. A controller with a `NoisyLoss` decides by noisy answers: a record is in
-    one of them, too, and the noise of both together keeps the budget (``docs/algorithms``). Local
-    models, and metrics made from them, are not covered.
+    releases costs nothing. With ``"allocation"`` all releases of a node are one event of random
+    allocation (``docs/privacy/random_allocation.md``), whose delta also pays for batches so large
+    that local steps expand, and a pass ends with w^L = w^G. With `noise` a record is in one update
+    of its node, which a C of unit columns hides as well (Theorem 1 of
+    ``docs/privacy/correlated_noise.md``); noise of other nodes is independent. A controller with a
+    `NoisyLoss` decides by noisy answers: a record is in one of them, too, and the noise of both
+    together keeps the budget (``docs/algorithms``). Local models, and metrics made from them, are
+    not covered.
     """
 
     travels = "token"
@@ -174,6 +196,11 @@ class WithoutReplacement(WithoutReplacementReleases[WithoutReplacementState]):
     arrival_rate: float = 1.0
     public_data: Dataset | None = field(default=None, repr=False)
     clipping_norm: float | None = None
+    sampling: Once = "arrival"
+    records: int | None = None
+    decisions: Decisions = "apart"
+    nodes: int | None = None
+    decisions_seed: int = 0
     noise: CorrelatedStrategy | None = None
 
     def __post_init__(self) -> None:
@@ -198,8 +225,17 @@ class WithoutReplacement(WithoutReplacementReleases[WithoutReplacementState]):
             if not isinstance(self.controller, AlwaysGlobal):
                 wanted = "AlwaysGlobal() with a clipping_norm (local steps need convex losses)"
                 fail("controller", wanted, self.controller)
+        check_sampling(self.sampling, self.records, self.batch_size, self.delta)
+        one_of("decisions", self.decisions, ("apart", "together"))
+        if self.decisions == "together" and not isinstance(self.controller, FixedController):
+            fail("decisions", "'apart' for a controller that learns", repr(self.decisions))
+        if self.nodes is not None:
+            integer("nodes", self.nodes, at_least=1)
+        integer("decisions_seed", self.decisions_seed)
         if self.noise is not None:
             self._check_noise(self.noise)
+        if self.sampling == "allocation":
+            self._check_allocation()
 
     @property
     def rewinds(self) -> bool:
@@ -215,6 +251,8 @@ class WithoutReplacement(WithoutReplacementReleases[WithoutReplacementState]):
         require_problem(self, problem, "class_objectives", "gradient")
         if self.arrival_rate < 1:
             return None
+        if self.allocated is not None:
+            return self.allocated.steps
         return int(problem.all_records.max()) // self.batch_size
 
     def init(self, problem: LinearProblem, key: Key) -> WithoutReplacementState:
@@ -227,6 +265,8 @@ class WithoutReplacement(WithoutReplacementReleases[WithoutReplacementState]):
             fail("public_data", f"None for a {type(problem).__name__}", "records")
         if self.epsilon is not None and self.clipping_norm is None:
             self._constants(problem)
+        if self.allocated is not None:
+            self._check_allocated(problem, self.allocated)
         start = initial_parameters(problem, key, problem.nodes)
         local = self._projected(start.reshape(problem.nodes, self.models, -1))
         return WithoutReplacementState(
@@ -244,22 +284,22 @@ class WithoutReplacement(WithoutReplacementReleases[WithoutReplacementState]):
         turns, acting, batches = self._acting(state, t, problem, key)
         answers, releases = None, self.release_of(t)
         released = (releases,) if isinstance(releases, Release) else releases
-        if len(released) > 1 and len(turns):
+        if self.controller.noisy_loss is not None and released and len(turns):
             answers = yield self._question(state, released[0], problem, acting, batches)
         actions, state = self._decided(state, t, problem, acting, batches, key, answers)
         state = self._updated(state, t, problem, acting[:, np.newaxis] & ~actions, batches)
         eta = at(self.step_size, t + 1)
         w_l, w_g = state.local.copy(), state.released.copy()
         forgets = np.zeros_like(actions)
-        delta = self._lemma4(problem, np.maximum(state.largest_step, eta)).astype(w_g.dtype)
-        clip = None if self.clipping_norm is None else self.clipping_norm * sqrt(self.models)
+        delta = self._delta(problem, np.maximum(state.largest_step, eta)).astype(w_g.dtype)
         for m in turns.tolist() if released else ():
-            message = Message(None, released[-1], sender=m, among=self.models)
+            release = self.allocated_release(t, m) if self.allocated else released[-1]
+            message = Message(None, release, sender=m, among=self.models)
             if problem.holds(m) and actions[row := problem.row_of(m)].any():
                 k = np.flatnonzero(actions[row])
-                batch = batches[1][np.newaxis, batches[0][row] : batches[0][row + 1]]
-                point = Released(w_g.reshape(1, -1))
-                g = gradient_of(problem, point, batch, clipping_norm=clip).reshape(w_g.shape)
+                first, last = batches[0][row : row + 2]
+                own = np.array([0, last - first]), batches[1][first:last]
+                g = self._gradient(problem, w_g.reshape(1, -1), own, np.array([row]))[0]
                 exact = (w_g[k].astype(np.float64) + w_l[row, k]) / 2 - eta * g[k]  # (5)
                 update = Sensitive(exact.astype(w_g.dtype))
                 others = len(problem.all_records) - 1
@@ -280,6 +320,8 @@ class WithoutReplacement(WithoutReplacementReleases[WithoutReplacementState]):
                 w_l[row, sent], forgets[row, sent] = w_g[sent], True  # (6)
         used = state.used.copy()
         used[turns] += 1
+        if self.allocated is not None and t + 1 == self.allocated.steps:
+            w_l[:] = w_g  # what the last release did not take along must reach no later one
         return replace(
             state,
             local=Sensitive(w_l),
@@ -320,11 +362,14 @@ class WithoutReplacement(WithoutReplacementReleases[WithoutReplacementState]):
         if not len(turns):
             return None
         losses = problem.class_objectives(_flat(state.local), batches)
-        return np.asarray(losses[acting].sum(axis=1), dtype=np.float64)
+        used = acting & (np.diff(batches[0]) > 0)
+        return np.asarray(losses[used].sum(axis=1), dtype=np.float64)
 
     def senders(self, t: int, turns: Indices, records: Indices, key: Key) -> Indices:
         """Return the nodes that act in step t, in their order, both drawn by public coins."""
-        has_records = turns < records // self.batch_size
+        allocated = self.allocated
+        batches = records // self.batch_size if allocated is None else allocated.steps
+        has_records = turns < batches
         shape = len(has_records), 2
         arrives, place = kernels.uniform(shape, key.stream(Purpose.SAMPLE, t)).T
         acts: npt.NDArray[np.bool_] = has_records & (arrives < self.arrival_rate)
@@ -339,6 +384,9 @@ class WithoutReplacement(WithoutReplacementReleases[WithoutReplacementState]):
         acts = np.zeros(len(state.used), dtype=np.bool_)
         acts[turns] = True
         acting = acts[problem.members]
+        if self.allocated is not None:
+            secret = key.for_nodes(problem.members.astype(np.uint32))
+            return turns, acting, problem.allocated(t, secret, rounds=self.allocated.steps)
         return turns, acting, self.batches(problem, state.used[problem.members], acting)
 
     def batches(
@@ -371,6 +419,12 @@ class WithoutReplacement(WithoutReplacementReleases[WithoutReplacementState]):
             seen = with_private(seen, w, problem, batches, last)
         elif answers is not None:
             seen = with_answers(seen, answers)
+        if self.decisions == "together":
+            assert isinstance(self.controller, FixedController)
+            coins = key if self.allocated is None else Key.seeded(self.decisions_seed)
+            shape, own = (len(acting), 1), coins.for_nodes(problem.members.astype(np.uint32))
+            alike = self.controller.choose(shape, t, own) & acting[:, np.newaxis]
+            return np.repeat(alike, self.models, axis=1), state
         own = self._controllers_key(problem, key)
         learned = self.controller.learn(state.controller, seen, t, own)
         decided, learned = self.controller.decide(learned, seen, t, own)
@@ -390,7 +444,7 @@ class WithoutReplacement(WithoutReplacementReleases[WithoutReplacementState]):
         if not chosen.any():
             return state
         w, eta = state.local, at(self.step_size, t + 1)
-        g = problem.gradient(_flat(w), batches).reshape(w.shape)
+        g = self._gradient(problem, _flat(w), batches, np.arange(len(w))).astype(w.dtype)
         moved = self._projected(kernels.weighted_sum((1.0, w), (-2 * eta, g)))
         np.copyto(moved, w, where=~chosen[:, :, np.newaxis])
         return replace(
@@ -398,6 +452,35 @@ class WithoutReplacement(WithoutReplacementReleases[WithoutReplacementState]):
             local=Sensitive(moved),
             largest_step=np.where(chosen, np.maximum(state.largest_step, eta), state.largest_step),
         )
+
+    def _gradient(
+        self, problem: LinearProblem, point: Floats, batches: Ragged, nodes: Indices
+    ) -> Floats:
+        """Return grad f_D of some nodes at a point of each, shape (nodes, K, d).
+
+        The sum over an allocated batch is divided by its expected size, a public number.
+        """
+        clip = None if self.clipping_norm is None else self.clipping_norm * sqrt(self.models)
+        shape = len(point), self.models, -1
+        if self.allocated is None:
+            return gradient_of(problem, point, batches, clipping_norm=clip).reshape(shape)
+        sizes = expected_sizes(problem, self.allocated.steps)[nodes, np.newaxis]
+        sums = gradient_sums(problem, point, batches, clipping_norm=clip)
+        g: Floats = (sums / sizes + problem.regularization * point).reshape(shape)
+        return g
+
+    def _delta(self, problem: LinearProblem, largest_step: Floats) -> Floats:
+        """Return Lemma 4's Delta of each node's models, by the size of its mini-batches."""
+        delta = self._lemma4(problem, largest_step)
+        if self.allocated is None or self.epsilon is None:
+            return delta
+        sizes = expected_sizes(problem, self.allocated.steps)
+        return delta * (self.batch_size / sizes[:, np.newaxis])
+
+    def plan(self, rounds: int, problem: Any = None) -> Plan:
+        """Return all releases of a run; copies of an allocated record draw their own rounds."""
+        plan = super().plan(rounds, problem)
+        return plan if self.allocated is None else replace(plan, copies=self.copies)
 
     def published(self, state: WithoutReplacementState, received: Any) -> Released:
         """Return the global models, shape (1, K d)."""

@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from dpmesh._validate import fail
+from dpmesh._validate import fail, integer
+from dpmesh.algorithms.allocation import SECRET, Once, check_sizes
 from dpmesh.algorithms.base import Algorithm, StateT
+from dpmesh.algorithms.gradients import check_batches
+from dpmesh.algorithms.without_replacement_allocation import FAILURE, AllocatedPass
 from dpmesh.controllers import AnyController
 from dpmesh.controllers.base import PRIVATE_DECISIONS
-from dpmesh.controllers.fixed import AlwaysGlobal, FixedController
+from dpmesh.controllers.fixed import AlwaysGlobal, FixedController, RandomGlobal
 from dpmesh.privacy.accounting import analytic_gaussian_noise_multiplier
 from dpmesh.privacy.accounting.papers import without_replacement as claims
 from dpmesh.privacy.mechanisms import Gaussian, Mechanism, NoNoise
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
     from dpmesh.privacy.correlated import CorrelatedGaussian, CorrelatedStrategy
 
 Calibration = Literal["analytic", "classical", "paper"]
+Decisions = Literal["apart", "together"]
 
 ROUNDED_STEPS = (
     "the rounding of local steps does not move neighbouring datasets apart (take float64 records "
@@ -57,6 +61,11 @@ class WithoutReplacementReleases(Algorithm[StateT, LinearProblem]):
     arrival_rate: float
     clipping_norm: float | None
     noise: CorrelatedStrategy | None
+    sampling: Once
+    records: int | None
+    nodes: int | None
+    decisions: Decisions
+    decisions_seed: int
 
     @property
     def releases_decide(self) -> bool:
@@ -68,6 +77,8 @@ class WithoutReplacementReleases(Algorithm[StateT, LinearProblem]):
         """Gaussian noise on all that a record can move, relative to how far it can."""
         if self.epsilon is None:
             return NoNoise()
+        if self.allocated is not None:
+            return self.allocated.noise(self.epsilon, self.delta, self.copies)
         if self.calibration == "analytic":
             asked = self.controller.noisy_loss
             return Gaussian(self._total_multiplier / sqrt(1 - asked.budget_share if asked else 1))
@@ -99,6 +110,9 @@ class WithoutReplacementReleases(Algorithm[StateT, LinearProblem]):
 
     def sensitivity(self, t: int) -> Sensitivity:
         """How far a record moves all releases that it affects, together."""
+        if self.allocated is not None:
+            reason = f"{self.models} models in units of max 2 eta L / b, b the expected size"
+            return Sensitivity(sqrt(self.models), "l2", reason)
         return Sensitivity(
             sqrt(self.models * self.copies),
             "l2",
@@ -114,6 +128,8 @@ class WithoutReplacementReleases(Algorithm[StateT, LinearProblem]):
             assumed.insert(0, PRIVATE_DECISIONS)
         if self.epsilon is not None and not isinstance(self.controller, AlwaysGlobal):
             assumed.append(ROUNDED_STEPS)
+        if self.allocated is not None:
+            assumed.append(SECRET)
         return tuple(assumed)
 
     def release_of(self, t: int) -> Release | tuple[Release, ...]:
@@ -124,12 +140,43 @@ class WithoutReplacementReleases(Algorithm[StateT, LinearProblem]):
         Steps in which, by chance, nobody updates the global model are in the plan and not in the
         ledger. They do not change the cost, as long as there is at least one release.
         """
+        if self.allocated is not None:
+            return self._allocated_releases(t, self.allocated)
         if not self.controller.may_be_global(t):
             return ()
         joint = self._joint
         mechanism = self.mechanism if joint is None else CorrelatedRow.of(joint, t)
         update = Release(t, mechanism, self.sensitivity(t), batch=t)
         return update if self._query is None else (Release(t, *self._query, batch=t), update)
+
+    @cached_property
+    def allocated(self) -> AllocatedPass | None:
+        """The pass of ``"allocation"``; None for mini-batches in the order of the records."""
+        if self.records is None:
+            return None
+        assert isinstance(self.controller, FixedController)
+        return AllocatedPass(
+            steps=self.records // self.batch_size,
+            controller=self.controller,
+            seed=self.decisions_seed,
+            nodes=self.nodes or 1,
+            failure=self.delta * FAILURE / self.copies,
+        )
+
+    def allocated_release(self, t: int, node: int) -> Release:
+        """Return what one node releases in step t of an allocation, if that is global."""
+        assert self.allocated is not None
+        of_nodes = self.allocated.allocations
+        one = len(of_nodes) == 1
+        sampling, nodes = of_nodes[0 if one else node], None if one else (node,)
+        return Release(t, self.mechanism, self.sensitivity(t), sampling=sampling, nodes=nodes)
+
+    def _allocated_releases(self, t: int, allocated: AllocatedPass) -> tuple[Release, ...]:
+        """Return the global updates of step t of an allocation, one for each node that makes it."""
+        if integer("round", t) >= allocated.steps:
+            fail("rounds", f"at most {allocated.steps}, in which all records are used", t + 1)
+        nodes = np.flatnonzero(allocated.is_global[t]).tolist()
+        return tuple(self.allocated_release(t, node) for node in nodes)
 
     @cached_property
     def _joint(self) -> CorrelatedGaussian | None:
@@ -141,7 +188,10 @@ class WithoutReplacementReleases(Algorithm[StateT, LinearProblem]):
 
     def unit_of(self, t: int, problem: LinearProblem) -> float:
         """Return Delta of a node that stepped in round t alone; 1 without noise."""
-        return float(self._lemma4(problem, np.array([at(self.step_size, t + 1)]))[0])
+        unit = float(self._lemma4(problem, np.array([at(self.step_size, t + 1)]))[0])
+        if self.allocated is None or self.epsilon is None:
+            return unit
+        return unit * self.batch_size * self.allocated.steps / float(problem.all_records.max())
 
     def _constants(self, problem: LinearProblem) -> Constants:
         """Return what Lemma 4 rests on."""
@@ -167,6 +217,37 @@ class WithoutReplacementReleases(Algorithm[StateT, LinearProblem]):
         settings: Any = {"lipschitz": L, "batch_size": self.batch_size, "smoothness": mu}
         bounds = np.array([claims.sensitivity(step, **settings) for step in steps.tolist()])
         return np.asarray(bounds[places].reshape(largest_step.shape), dtype=np.float64)
+
+    def _check_allocation(self) -> None:
+        """Fail unless it is known before the run which releases an allocation is divided among."""
+        known = isinstance(self.controller, FixedController) and self.calibration == "analytic"
+        if not known or self.arrival_rate < 1 or self.noise is not None:
+            wanted = (
+                "'arrival', unless controller=AlwaysGlobal(), Periodic(..) or RandomGlobal(..), "
+                "arrival_rate=1, calibration='analytic' and noise=None: the releases must be known "
+                "before the run, and correlated noise of secret rounds is not proved"
+            )
+            fail("sampling", wanted, self.sampling)
+        if self.models > 1 and self.decisions == "apart":
+            wanted = "'together' with sampling='allocation': a record's models share its round"
+            fail("decisions", wanted, self.decisions)
+        if isinstance(self.controller, RandomGlobal) and self.nodes is None:
+            fail("nodes", "the number of nodes, whose coins the plan draws", None)
+
+    def _check_allocated(self, problem: LinearProblem, allocated: AllocatedPass) -> None:
+        """Fail unless a problem has the stated nodes and records, and local steps hardly expand."""
+        check_batches(problem)
+        check_sizes(self.records, problem)
+        if self.nodes not in (None, len(problem.all_records)):
+            fail("nodes", f"{len(problem.all_records)}, as the problem has", self.nodes)
+        if allocated.is_global.all() or self.epsilon is None:
+            return
+        sizes = [at(self.step_size, t + 1) for t in range(allocated.steps)]
+        worst = allocated.expansions(problem.all_records, sizes, self._constants(problem)).max()
+        if worst > allocated.failure:
+            most = f"with a probability of at most {allocated.failure:.2g}"
+            wanted = f"shorter steps or larger batches, so that local steps expand {most}"
+            fail("step_size", wanted, f"{worst:.2g}")
 
     def _check_noise(self, noise: CorrelatedStrategy) -> None:
         """Fail unless a node releases in each round, from which noise in time is planned."""

@@ -365,6 +365,24 @@ def total_cost(plans: Iterable[Plan], delta: float = 0.0) -> Cost:
     return _together(runs).cost(delta)
 
 
+def made_again(*plans: Plan) -> tuple[Plan, ...]:
+    """Return what runs cost that repeat each other with the same secret draws.
+
+    A round that a record drew is then as good as known: it is in that of each run.
+    """
+    if len(plans) == 1:
+        return plans
+    return tuple(
+        plan.with_releases(
+            replace(release, sampling=None, batch=release.round)
+            if isinstance(release.sampling, RandomAllocation)
+            else release
+            for release in plan.releases
+        )
+        for plan in plans
+    )
+
+
 def _steps(release: Release) -> float | None:
     """Return what else a release on a grid costs by: its sensitivity there."""
     return None if release.mechanism.grid is None else release.sensitivity.bound

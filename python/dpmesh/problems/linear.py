@@ -145,10 +145,17 @@ class LinearProblem(PartitionedProblem):
         )
 
     def gradient_sum(
-        self, params: npt.ArrayLike, batches: Batches, *, clipping_norm: float
+        self,
+        params: npt.ArrayLike,
+        batches: Batches,
+        *,
+        clipping_norm: float | None,
+        norm: Norm = "l2",
     ) -> FloatArray:
         """Sum of the clipped gradients of the records' losses; 0 for a node without records."""
-        return self._linear.gradient(params, batches, clipping_norm=clipping_norm, divide_by=1.0)
+        return self._linear.gradient(
+            params, batches, clipping_norm=clipping_norm, norm=norm, divide_by=1.0
+        )
 
     def step(
         self,
@@ -158,6 +165,7 @@ class LinearProblem(PartitionedProblem):
         *,
         clipping_norm: float | None = None,
         norm: Norm = "l2",
+        divide_by: float | None = None,
         radius: float | None = None,
         out: FloatArray | None = None,
     ) -> FloatArray:
@@ -169,6 +177,7 @@ class LinearProblem(PartitionedProblem):
             regularization=self.regularization,
             clipping_norm=clipping_norm,
             norm=norm,
+            divide_by=divide_by,
             radius=radius,
             out=out,
         )

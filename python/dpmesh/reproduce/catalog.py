@@ -135,6 +135,11 @@ REPRODUCTIONS = {
         shows="regret above the bound (45)",
         quick={"rounds": 10_000},
     ),
+    "online-allocated": Reproduction(
+        run="allocated:online",
+        shows="what secret rounds of documents buy at a proved epsilon of 1",
+        data="rcv1",
+    ),
     "online-delay": Reproduction(
         run="online_delay:delay", shows="regret over delay and absence", quick={"checkpoints": 2}
     ),
@@ -194,6 +199,12 @@ REPRODUCTIONS = {
         run="scale:scale",
         shows="the same records at 1 to 100,000 nodes, from a ring to an expander",
         quick={"most": 1000},
+    ),
+    "without-replacement-allocated": Reproduction(
+        run="allocated:without_replacement",
+        shows="what secret mini-batches of images buy at a proved epsilon of 1",
+        data="mnist",
+        quick={"records": 2000},
     ),
     "without-replacement-figure1": Reproduction(
         run="without_replacement:figure",

@@ -14,6 +14,7 @@ from dpmesh._arrays import read_only
 from dpmesh._validate import fail, integer, one_of
 from dpmesh.algorithms.base import Algorithm, AnyAlgorithm
 from dpmesh.data import Dataset
+from dpmesh.kernels.linear_model import Batches
 from dpmesh.privacy.report import COVERED
 from dpmesh.privacy.types import Floats, Released
 from dpmesh.problems import LinearProblem, NotReached, best_fixed_predictor
@@ -111,7 +112,7 @@ class Before(NamedTuple):
     parameters
         The nodes' models, shape (nodes, dim).
     examples
-        The records that the round uses, shape (nodes, batch).
+        The records that the round uses, shape (nodes, batch); (count,) if batches differ in size.
     losses
         The losses of the nodes that learn in this round, only where it is measured.
     """
@@ -126,7 +127,7 @@ class Before(NamedTuple):
         algorithm, problem = own.algorithm, own.problem
         return cls(
             algorithm.parameters(state) if "parameters" in watched else None,
-            algorithm.examples(t, problem) if "examples" in watched else None,
+            _records(algorithm.examples(t, problem, own.key)) if "examples" in watched else None,
             algorithm.losses(state, t, problem, own.key) if "losses" in watched else None,
         )
 
@@ -310,6 +311,10 @@ class Regret:
         assert parameters is not None
         assert before.examples is not None
         examples = before.examples.ravel()
+        if before.examples.ndim == 1:
+            examples = np.sort(examples)  # in the same order on all engines
+        if not len(examples):
+            return
         everybody = np.broadcast_to(examples, (len(parameters), len(examples)))
         losses_of_learner = len(examples) * self.problem.objective(parameters, everybody)
         self._total = losses_of_learner if self._total is None else self._total + losses_of_learner
@@ -326,12 +331,13 @@ class Regret:
 
     def values(self, after: After) -> dict[str, float]:
         """Return the average regret per example so far."""
+        if self._total is None:
+            return {"regret": nan, "worst_regret": nan}
         examples = np.concatenate(self._examples)
         try:
             best = best_fixed_predictor(self.problem, examples, radius=self.radius).value
         except NotReached:
             best = nan
-        assert self._total is not None
         regrets = self._total / len(examples) - best
         return {"regret": float(regrets.mean()), "worst_regret": float(regrets.max())}
 
@@ -396,6 +402,11 @@ def build_metrics(chosen: Chosen, algorithm: AnyAlgorithm, problem: Testable) ->
             fail("metrics", f"what can be measured here ({', '.join(makers)})", repr(one))
         meters.append(makers[one]())
     return meters
+
+
+def _records(batches: Batches | None) -> npt.NDArray[np.int64] | None:
+    """Return the records of batches: a row for each node, or those of all if sizes differ."""
+    return batches[1] if isinstance(batches, tuple) else batches
 
 
 def metric_name(metric: str | UserMetric) -> str:

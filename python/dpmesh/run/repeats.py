@@ -190,9 +190,10 @@ class Repeats:
         state = algorithm.init(self.problem, key)
         total, losses, used, t = np.zeros((self.nodes, self.runs)), [], 0, 0
         while used < at[-1]:
-            examples = algorithm.examples(t, self.problem)
-            if examples is None:
-                fail("algorithm", "one that uses each example once", algorithm)
+            examples = algorithm.examples(t, self.problem, key)
+            if not isinstance(examples, np.ndarray):
+                wanted = "one that uses each example once, in batches of one size: checkpoints are"
+                fail("algorithm", f"{wanted} numbers of examples", algorithm)
             batch = examples.shape[1]
             total += batch * self._losses_on_all(algorithm.parameters(state), examples)
             state = channel.run(algorithm, state, t, self.problem, key).state

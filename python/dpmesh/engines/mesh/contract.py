@@ -29,7 +29,7 @@ from dpmesh.experiments.settings import Settings, read
 from dpmesh.kernels.linear_model import REGRESSION
 from dpmesh.keys import Key
 from dpmesh.models import Model, Outline
-from dpmesh.privacy.plan import Plan, total_cost
+from dpmesh.privacy.plan import Plan, made_again, total_cost
 from dpmesh.privacy.releases import Release
 from dpmesh.privacy.report import report
 from dpmesh.privacy.rounding import DOUBLE, SINGLE
@@ -271,7 +271,7 @@ class Contract:
         delta = max(party.delta for party in self.parties)
         privacy = report(self.plan, delta, seeded=seeded, nodes=self.nodes)
         if charged > 1:
-            epsilon = total_cost(charged * [self.plan], delta).epsilon
+            epsilon = total_cost(made_again(*charged * [self.plan]), delta).epsilon
             privacy = replace(privacy, epsilon=epsilon, releases=charged * privacy.releases)
         about = {"privacy": privacy.as_dict()}
         return self._outline.model(weights, about)

@@ -23,7 +23,7 @@ from dpmesh.engines.signing import SigningKey, pack, unpack
 from dpmesh.keys import Key
 from dpmesh.privacy.budget import Budget, OverBudget
 from dpmesh.privacy.cost import Cost
-from dpmesh.privacy.plan import Plan, total_cost
+from dpmesh.privacy.plan import Plan, made_again, total_cost
 from dpmesh.privacy.releases import Release
 from dpmesh.privacy.shown import ROUNDING, rounded_up
 
@@ -239,7 +239,9 @@ class Folder:
         """Return the epsilon of all contracts joined so far, and of one more plan beside."""
         found = self._read("select plan, incarnation from contracts")
         plans = [
-            Plan.from_dict(json.loads(plan)) for plan, again in found for _ in range(1 + again)
+            each
+            for plan, again in found
+            for each in made_again(*(1 + again) * [Plan.from_dict(json.loads(plan))])
         ]
         plans += [] if more is None else [more]
         if not plans:
@@ -254,12 +256,12 @@ class Folder:
         """
         ledger, again = self.ledger(contract), self.incarnation(contract.hash)
         plans = [*again * [contract.plan], *([ledger] if ledger.releases else [])]
-        return total_cost(plans, self.budget.delta) if plans else None
+        return total_cost(made_again(*plans), self.budget.delta) if plans else None
 
     def reserved(self, contract: Agreement) -> Cost:
         """Return what a contract that was joined may cost in all, at the budget's delta."""
         charged = 1 + self.incarnation(contract.hash)
-        return total_cost(charged * [contract.plan], self.budget.delta)
+        return total_cost(made_again(*charged * [contract.plan]), self.budget.delta)
 
     def incarnation(self, contract: bytes) -> int:
         """How often this folder was restored since it joined a contract."""

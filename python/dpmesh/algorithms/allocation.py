@@ -1,0 +1,103 @@
+"""Random allocation: each record is used once, in a round that its node draws secretly.
+
+What the algorithms share that use it: their public numbers, their noise, and what stays secret. The
+theorem and its proof are in ``docs/privacy/random_allocation.md``.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from dpmesh._validate import fail, integer, one_of
+from dpmesh.privacy.accounting import random_allocation_delta, random_allocation_noise_multiplier
+from dpmesh.privacy.mechanisms import Gaussian
+from dpmesh.privacy.sampling import RandomAllocation
+
+Once: TypeAlias = Literal["arrival", "allocation"]
+"""Which batch uses a record: by the order in which records arrive, or drawn secretly."""
+
+SECRET = (
+    "all records are there before the first round; which round uses a record, and how many records "
+    "a round uses, stays secret, also from somebody who measures how long a node takes"
+)
+"""What a report assumes of an allocation."""
+
+
+ALLOCATED = (
+    "sampling='allocation': correlated noise of records whose rounds are secret is not proved"
+)
+ALLOCATED_VIEWS = "which rounds use a record is secret: views of less than everybody are not proved"
+
+
+def check_sampling(sampling: str, records: int | None, batch_size: int, delta: float) -> None:
+    """Fail unless public numbers allow for an allocation, if that is asked for.
+
+    Raises
+    ------
+    ValueError
+        If `records` is missing or superfluous, there are too few, or the noise is Laplace noise.
+    """
+    one_of("sampling", sampling, ("arrival", "allocation"))
+    if sampling == "arrival":
+        if records is not None:
+            fail("records", "None unless sampling='allocation'", records)
+        return
+    if records is None:
+        wanted = "the smallest number of records of a node, which is public, for sampling="
+        fail("records", f"{wanted}'allocation'", None)
+    integer("records", records, at_least=batch_size)
+    if delta == 0:
+        wanted = "a positive number with sampling='allocation', which saves nothing at delta = 0"
+        fail("delta", wanted, delta)
+
+
+def check_sizes(records: int | None, problem: Any) -> None:
+    """Fail if a node has fewer records than is stated in public."""
+    if records is not None and problem.fewest_records < records:
+        fail("records", f"at most {problem.fewest_records}, those of the smallest node", records)
+
+
+@lru_cache
+def allocated_noise(
+    allocation: RandomAllocation, epsilon: float, delta: float, *, copies: int = 1
+) -> Gaussian:
+    """Return the least Gaussian noise on all releases of an allocation, of every copy of a record.
+
+    What an allocation may fail by counts as part of `delta`.
+    """
+    return Gaussian(
+        random_allocation_noise_multiplier(
+            target_epsilon=epsilon,
+            target_delta=delta - copies * allocation.failure,
+            neighboring_relation="replace_one",
+            cycles=copies,
+            **_steps(allocation),
+        )
+    )
+
+
+def keeps(allocation: RandomAllocation, noise: Gaussian, epsilon: float, delta: float) -> bool:
+    """Whether this noise keeps a budget for a record of one copy."""
+    spent = random_allocation_delta(
+        epsilon=epsilon,
+        noise_multiplier=noise.noise_multiplier,
+        neighboring_relation="replace_one",
+        **_steps(allocation),
+    )
+    return spent <= delta - allocation.failure
+
+
+def _steps(allocation: RandomAllocation) -> dict[str, Any]:
+    """Return the steps of an allocation, as accountants take them."""
+    if allocation.shares:
+        return {"shares": allocation.shares}
+    return {"rounds": allocation.rounds}
+
+
+def expected_sizes(problem: Any, rounds: int) -> npt.NDArray[np.float64]:
+    """Return the public divisor of each node's batches, shape (nodes,): their expected size."""
+    return np.asarray(problem.records / rounds, dtype=np.float64)

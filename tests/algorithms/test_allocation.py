@@ -1,0 +1,234 @@
+"""Records used once in a secret round: the draw, both algorithms that use it, and refusals."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from one_round import one_round, watcher_of
+from twin_without_replacement import without_replacement
+from twins import online_learning
+from without_replacement_problems import make_problem
+
+import dpmesh as dm
+from dpmesh import kernels, topology
+from dpmesh.algorithms import OnlineLearningUnnoisedRegularizer
+from dpmesh.controllers import AlwaysGlobal, AlwaysLocal, DeepQ, Periodic, RandomGlobal
+from dpmesh.keys import Key, Purpose
+from dpmesh.privacy.audit import alone
+from dpmesh.privacy.audit.coupling import couple
+from dpmesh.run.carriers import Gossip
+
+NOISY = DeepQ(sees="noisy", anneal_rounds=4)
+
+
+def times_of(node: int, count: int, rounds: int, key: Key) -> list[int]:
+    """The rounds of a node's records, one by one, from the stream's 53-bit numbers."""
+    coins = kernels.uniform((1, count), key.stream(Purpose.ALLOCATION), nodes=[node])[0]
+    return [int(coin * 2**53) % rounds for coin in coins.tolist()]
+
+
+def online(**parameters: Any) -> dm.OnlineLearning:
+    return dm.OnlineLearning(**{"delta": 1e-5, "sampling": "allocation", **parameters})
+
+
+def sgd(**parameters: Any) -> dm.WithoutReplacement:
+    given = {"sampling": "allocation", "decisions": "together", "controller": AlwaysGlobal()}
+    return dm.WithoutReplacement(**{**given, **parameters})
+
+
+@given(
+    loss=st.sampled_from(["hinge", "logistic", "squared"]),
+    rounds=st.sampled_from([1, 3, 5]),
+    h=st.integers(1, 3),
+    norm=st.sampled_from(["l2", "l1"]),
+    projection=st.sampled_from(["ball", "mixture", "box", "none"]),
+    regularization=st.sampled_from([0.0, 0.3]),
+    alike=st.booleans(),
+    seed=st.integers(0, 2**32),
+)
+def test_online_learning_equals_its_twin(
+    loss, rounds, h, norm, projection, regularization, alike, seed
+) -> None:
+    sizes = [rounds * h + (0 if alike else extra) for extra in (0, 3, 1)]
+    problem = make_problem(
+        sizes, 3, None, loss=loss, seed=seed, regularization=regularization, label_bound=2.0
+    )
+    if norm == "l1" and projection == "ball":
+        projection = "none"
+    algorithm = online(
+        epsilon=3.0,
+        batch_size=h,
+        records=rounds * h,
+        norm=norm,
+        projection=projection,
+        clipping_norm=0.6,
+    )
+    key, links = Key.seeded(seed), topology.ring(3)
+    run = dm.simulate(algorithm, problem, links, rounds=rounds + 1, key=key, metrics=["loss"])
+    times = [times_of(i, size, rounds, key) for i, size in enumerate(sizes)]
+    x, y = problem.train.features, problem.train.labels
+
+    def examples(i: int, t: int) -> list[Any]:
+        own = zip(problem.partition[i], times[i], strict=True)
+        return [(x[r], y[r]) for r, time in own if time == t]
+
+    w = online_learning(
+        loss=loss,
+        examples=examples,
+        A=lambda t: links.matrix(t).weights.toarray(),
+        alpha=algorithm.step_size,
+        noise=lambda j, t: kernels.gaussian((3, 3), 1.0, key.stream(Purpose.NOISE, t))[j],
+        norm_factor=1.0,
+        multiplier=algorithm.mechanism.noise_multiplier,
+        m=3,
+        n=3,
+        T=rounds + 1,
+        L=0.6,
+        norm=int(norm[1]),
+        projection=projection,
+        radius=1.0,
+        lam=regularization,
+        h=lambda i: sizes[i] / rounds,
+    )
+    np.testing.assert_allclose(run.parameters, w[-1], rtol=1e-10, atol=1e-10)
+    assert run.ledger == algorithm.plan(rounds + 1)
+
+
+@given(
+    K=st.sampled_from([None, 3]),
+    steps=st.sampled_from([2, 5]),
+    b=st.integers(6, 9),
+    controller=st.sampled_from([AlwaysGlobal(), Periodic(3), RandomGlobal(0.5), AlwaysLocal()]),
+    radius=st.sampled_from([None, 0.3]),
+    regularization=st.sampled_from([0.0, 0.2]),
+    seed=st.integers(0, 2**32),
+)
+def test_sgd_without_replacement_equals_its_twin(
+    K, steps, b, controller, radius, regularization, seed
+) -> None:
+    sizes, models = [steps * b, steps * b + 3, steps * b + 1], K or 1
+    problem = make_problem(sizes, 3, K, seed=seed, regularization=regularization)
+    algorithm = sgd(
+        epsilon=2.0,
+        models=models,
+        batch_size=b,
+        records=steps * b,
+        step_size=0.1,
+        controller=controller,
+        radius=radius,
+        nodes=3,
+        decisions_seed=seed % 2,
+    )
+    key = Key.seeded(seed)
+    run = dm.simulate(algorithm, problem, rounds=steps, key=key, metrics=["loss"])
+    times = [times_of(m, size, steps, key) for m, size in enumerate(sizes)]
+    x, y = problem.train.features, problem.train.labels
+
+    def minibatch(m: int, i: int) -> list[Any]:
+        own = zip(problem.partition[m], times[m], strict=True)
+        return [(x[r], y[r]) for r, time in own if time == i]
+
+    def order(t: int) -> list[int]:
+        return list(np.argsort(kernels.uniform((3, 2), key.stream(Purpose.SAMPLE, t))[:, 1]))
+
+    public, shape = Key.seeded(seed % 2), (3 * models, 3)
+    local, released = without_replacement(
+        loss="logistic",
+        minibatch=minibatch,
+        order=order,
+        is_global=lambda t, m, _: controller.choose((3, 1), t, public)[m, 0],
+        noise=lambda t, m, k: kernels.gaussian(shape, 1.0, key.stream(Purpose.NOISE, t))[
+            m * models + k
+        ],
+        eta=lambda _: 0.1,
+        z=models**0.5 * algorithm.mechanism.noise_multiplier,
+        M=3,
+        K=models,
+        d=3,
+        T=steps,
+        b=lambda m: sizes[m] / steps,
+        L=1.0,
+        R=radius or np.inf,
+        lam=regularization,
+        binary=K is None,
+        forgets=True,
+    )
+    np.testing.assert_allclose(run.parameters, local.reshape(3, -1), rtol=1e-10, atol=1e-10)
+    np.testing.assert_allclose(run.released[0], released.ravel(), rtol=1e-10, atol=1e-10)
+    assert run.privacy.epsilon <= 2.0 * (1 + 1e-9)
+
+
+def test_an_empty_batch_releases_noise_and_the_record_moves_one_release() -> None:
+    """Nothing that is sent depends on the size of a batch, and only one release on a record."""
+    sizes, key = [4, 4], Key.seeded(3)
+    problem = make_problem(sizes, 3, None)
+    times = times_of(0, 4, 4, key)
+    empty = next(t for t in range(4) if t not in times)
+    for algorithm in (
+        online(epsilon=1.0, batch_size=1, records=4),
+        sgd(batch_size=1, records=4, step_size=0.1),
+    ):
+        rounds = 5 if algorithm.travels == "gossip" else 4
+        carrier = Gossip(topology.ring(2)) if algorithm.travels == "gossip" else alone
+        x = problem.train.features.copy()
+        x[problem.partition[0][2]] *= -1
+        other = replace(problem, train=replace(problem.train, features=x))
+        found = couple(algorithm, problem, other, carrier, rounds=rounds, key=key)
+        assert not found.violated, found.faults
+        late = int(algorithm.travels == "gossip")
+        assert len({m.release.round for m in found.movements if m.distance > 0}) <= 1
+        seen: list[Any] = []
+        state = algorithm.init(problem, key)
+        for t in range(rounds):
+            done = one_round(algorithm, state, t, problem, key, carrier, watcher_of(seen))
+            state = done.state
+        quiet = [each for each in seen if each.release.round == empty + late]
+        assert quiet
+        assert all((each.noisy != each.inside).all() for each in quiet)
+
+
+def test_a_pass_ends_without_a_tail() -> None:
+    """What the last release did not take along is forgotten."""
+    problem, key = make_problem([30, 30], 3, None), Key.seeded(4)
+    algorithm = sgd(batch_size=5, records=30, step_size=0.1, controller=Periodic(4))
+    run = dm.simulate(algorithm, problem, rounds=6, key=key, metrics=[])
+    np.testing.assert_array_equal(run.parameters, np.repeat(run.released, 2, axis=0))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: online(epsilon=1.0), "records: wanted the smallest number .* public"),
+        (lambda: online(records=9, delta=0.0), "delta: wanted a positive number .* saves nothing"),
+        (lambda: online(records=3, batch_size=4), "records: wanted an integer of at least 4"),
+        (lambda: dm.OnlineLearning(records=3), "records: wanted None unless sampling='allocation'"),
+        (lambda: OnlineLearningUnnoisedRegularizer(sampling="allocation", records=3, delta=0.1),
+         "sampling: wanted 'arrival': un-noised vectors carry an example"),
+        (lambda: sgd(records=500, models=2, decisions="apart"), "decisions: wanted 'together'"),
+        (lambda: sgd(records=500, controller=RandomGlobal(0.5)), "nodes: wanted the number of"),
+        (lambda: sgd(records=500, arrival_rate=0.5), "sampling: wanted 'arrival', unless"),
+        (lambda: sgd(records=500, controller=NOISY, decisions="apart"),
+         "sampling: wanted 'arrival', unless controller"),
+        (lambda: sgd(records=500, calibration="paper"), "sampling: wanted 'arrival', unless"),
+        (lambda: sgd(controller=NOISY, sampling="arrival"), "decisions: wanted 'apart'"),
+        (lambda: sgd(records=500).plan(11), "rounds: wanted at most 10, in which all records"),
+        (
+            lambda: online(records=9).init(make_problem([9, 8], 2), Key.seeded(1)),
+            "records: wanted at most 8, those of the smallest node, got 9",
+        ),
+        (
+            lambda: sgd(records=8, batch_size=2, controller=Periodic(2), step_size=1.9).init(
+                make_problem([8, 8], 2), Key.seeded(1)
+            ),
+            "step_size: wanted shorter steps or larger batches, so that local steps expand",
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_not_proved_is_refused(call: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()
