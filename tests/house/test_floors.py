@@ -37,6 +37,7 @@ FLOORS = [
     ["privacy.foreseen"],
     ["privacy.report", "privacy.budget"],
     ["privacy.ledger"],
+    ["algorithms.allocation", "algorithms.record_gradients"],
     [
         "algorithms.base",
         "algorithms.federated_clients",
@@ -46,10 +47,10 @@ FLOORS = [
         "algorithms.gradients",
         "algorithms.minibatches",
     ],
+    ["algorithms.without_replacement_allocation"],
     [
         "algorithms.federated_releases",
         "algorithms.descent",
-        "algorithms.record_gradients",
         "algorithms.without_replacement_releases",
     ],
     [
