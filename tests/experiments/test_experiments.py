@@ -16,7 +16,7 @@ from dpmesh.experiments.parts import SECTIONS, VALUES, entries
 from dpmesh.experiments.schema import all_keys, json_schema
 from dpmesh.experiments.settings import Settings
 from dpmesh.experiments.sweep import cells, rounds_left
-from dpmesh.privacy import Quantizer
+from dpmesh.privacy import Quantizer, correlated
 from dpmesh.run import LogNormal, Uniform, simulate
 
 pytest.importorskip("sklearn")
@@ -355,6 +355,28 @@ def test_results_of_other_values_of_the_same_name_are_not_taken_for_these(tmp_pa
     with pytest.raises(ValueError, match=r"folder: wanted .* of these settings, got .*PowerLaw"):
         run_sweep(other, tmp_path / "results", processes=1)
     assert run_sweep(one, tmp_path / "results", processes=1) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "noise"),
+    [
+        ('OnlineLearning"\nepsilon = 2.0\ndelta = 1e-5', correlated.InTime),
+        ('GradientDescent"\nepsilon = 2.0\nclipping_norm = 1.0', correlated.BetweenPartners),
+        ('OnlineLearning"\nepsilon = 2.0\ndelta = 1e-5', correlated.Both),
+    ],
+)
+def test_noise_that_works_together_is_a_key_of_a_file(
+    kind: str, noise: type[correlated.CorrelatedStrategy], tmp_path: Path
+) -> None:
+    """Its topology and rounds are those of the file, which may also be swept over."""
+    text = TEXT[: TEXT.index("[algorithm]")].replace("keep = 0.7\n", "")
+    table = f'[algorithm]\nkind = "{kind}\nnoise = {{kind = "{noise.__name__}"}}'
+    settings = read(write(tmp_path, text + table))
+    experiment = Experiment.of(settings)
+    assert experiment.algorithm.noise == noise(topology=experiment.topology, rounds=6)
+    swept = settings.replaced({"algorithm.noise": {"kind": "InTime", "bands": 7}})
+    with pytest.raises(ValueError, match=r"algorithm\.noise\.bands: wanted .* got 7"):
+        Experiment.of(swept)
 
 
 def test_every_key_is_described_in_the_schema() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -41,6 +42,10 @@ def algorithm_of(
         if "topology" not in settings.content:
             settings.fail("topology", f"wanted a table [topology] for {maker.__name__}, got none")
         of_network["topology"] = topology()
+    if isinstance(table.get("noise"), dict):
+        gossips = getattr(maker, "travels", None) == "gossip" and "topology" in settings.content
+        mixed = topology() if gossips else None
+        settings = replace(settings, filled={"topology": mixed, "rounds": rounds})
     lacking = [name for name in ("records", "dim") if _lacks(known, name, table)]
     if lacking:
         sizes = problem()

@@ -23,7 +23,7 @@ from dpmesh.algorithms.federated_secure import SecureAggregation
 from dpmesh.algorithms.registry import REGISTRY
 from dpmesh.privacy.budget import Budget
 from dpmesh.privacy.compression import Compressor, Levels, Quantizer, RandomSparsifier
-from dpmesh.privacy.correlated import CorrelatedStrategy
+from dpmesh.privacy.correlated import BetweenPartners, Both, CorrelatedStrategy, InTime
 from dpmesh.privacy.views import (
     AnyCoalition,
     Coalition,
@@ -65,6 +65,7 @@ PROTOCOLS: dict[Any, tuple[type, ...]] = {
         controllers.DeepQ,
     ),
     Compressor: (Quantizer, Levels, RandomSparsifier),
+    CorrelatedStrategy: (InTime, BetweenPartners, Both),
 }
 """Interfaces, and the classes with which a file can implement them."""
 
@@ -178,6 +179,7 @@ def entries(make: Maker) -> dict[str, Entry]:
         if name in GIVEN or schema_of(hints.get(name)) is None:
             continue
         filled = name in NUMBERS and hints[name] != MEMBERS
+        filled |= name == "rounds" and make in PROTOCOLS[CorrelatedStrategy]
         required = parameter.default is parameter.empty and not filled
         default = None if parameter.default is parameter.empty else parameter.default
         text = texts.get(name, "")

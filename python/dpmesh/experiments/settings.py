@@ -51,12 +51,15 @@ class Settings:
         By key, such as ``"algorithm.epsilon"``.
     module
         A module of the user's: its classes and functions are parts, too, that a `kind` can name.
+    filled
+        Parameters of tables within tables that other tables determine, such as the topology.
     """
 
     content: dict[str, Any]
     source: str = "settings"
     lines: Mapping[str, int] = field(default_factory=dict)
     module: str | None = None
+    filled: Mapping[str, Any] = field(default_factory=dict)
 
     def error(self, key: str, problem: str) -> ValueError:
         """Return the error of a key, or of the table that it is missing from."""
@@ -189,7 +192,7 @@ class Settings:
         options = options_of(hint)
         kinds = {cls.__name__: cls for option in options for cls in kinds_of(option)}
         if isinstance(value, dict) and kinds:
-            return self.make(key, value, kinds)
+            return self.make(key, value, kinds, **self.filled)
         for option in options:
             converted = self._as(key, value, option)
             if converted is not _MISFIT:

@@ -149,6 +149,9 @@ class Contract:
         table, kinds = self.settings.table("algorithm"), SECTIONS["algorithm"]
         if table.get("kind") == CrossSiloSGD.__name__:
             table = table | self._sums_of(table)
+        if isinstance(table.get("noise"), dict):
+            wanted = "wanted none: parties have noise of each node and round by itself"
+            self.settings.fail("algorithm.noise", wanted)
         made = self.settings.make("algorithm", table, kinds, nodes=self.nodes)
         instance("algorithm", made, "an algorithm", Algorithm)
         algorithm: AnyAlgorithm = made

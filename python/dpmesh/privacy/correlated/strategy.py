@@ -342,7 +342,17 @@ class BetweenPartners(CorrelatedStrategy):
 
 @dataclass(frozen=True, kw_only=True)
 class Both(InTime, BetweenPartners):
-    """In time and between partners: the parameters and the guarantee of `BetweenPartners`."""
+    """In time and between partners: the guarantee of `BetweenPartners`.
+
+    Parameters
+    ----------
+    topology, rounds, mixings, grid
+        As in `CorrelatedStrategy`.
+    bands, method
+        As in `InTime`.
+    coalition, partners
+        As in `BetweenPartners`.
+    """
 
 
 def _epochs(uses: int, separation: int) -> Participation:
