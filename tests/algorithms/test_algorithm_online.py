@@ -326,17 +326,8 @@ def test_the_regularizer_as_printed_leaks_what_the_plan_says() -> None:
     assert loss(algorithm) == pytest.approx(epsilon * algorithm.leakage, rel=1e-6)
 
 
-def test_the_quietest_mechanism_is_chosen_by_public_numbers() -> None:
+def test_the_noise_is_that_of_public_numbers() -> None:
     paper = dm.OnlineLearning(epsilon=1.0)
-    assert paper.with_least_noise(5, delta=1e-5) is paper
-    assert paper.with_least_noise(8, delta=1e-5) == replace(paper, delta=1e-5)
-    assert paper.with_least_noise(47_236) is paper
-    l1 = replace(paper, norm="l1", clipping_norm=9.0, projection="mixture")
-    assert paper.with_least_noise(47_236, l1_norm=9.0) == l1
-    assert paper.with_least_noise(47_236, l1_norm=9.0, delta=1e-5) == replace(paper, delta=1e-5)
-    assert paper.with_least_noise(47_236, l1_norm=2.0, delta=1e-5).norm == "l1"
-    box = replace(paper, projection="box")
-    assert box.with_least_noise(47_236, l1_norm=9.0) == replace(l1, projection="box")
     # the spec's numbers, of noise without the step: 2 sqrt(2 n) L / epsilon, and 7.4613 L
     assert paper.noise_std(4, 100) == pytest.approx(2 * sqrt(200) / 4)
     assert replace(paper, delta=1e-5).noise_std(4, 100) == pytest.approx(7.4613 / 4, rel=1e-5)
@@ -382,9 +373,6 @@ def test_runs_without_a_seed_differ_and_are_private() -> None:
         (lambda: dm.OnlineLearning().plan(0), "rounds: wanted an integer of at least 1, got 0"),
         (lambda: dm.OnlineLearning(norm="l0"), "norm: wanted one of 'l1', 'l2', got 'l0'"),
         (lambda: dm.OnlineLearning(projection=None), "projection: wanted one of 'ball', 'mixture'"),
-        (lambda: dm.OnlineLearning().with_least_noise(0), "dim: wanted an integer of at least 1"),
-        (lambda: dm.OnlineLearning().with_least_noise(3, delta=1.0), "delta: wanted a number in"),
-        (lambda: dm.OnlineLearning().with_least_noise(3, l1_norm=-1), "clipping_norm: wanted"),
         (
             lambda: OnlineLearningUnnoisedRegularizer(epsilon=-1.0),
             "epsilon: wanted .* greater than 0",

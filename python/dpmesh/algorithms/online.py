@@ -93,7 +93,7 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
         Budget of every example; None runs without noise, for comparison.
     delta
         0 gives the paper's Laplace noise, a positive delta Gaussian noise by the analytic Gaussian
-        mechanism: see `with_least_noise`.
+        mechanism, without Laplace noise's factor sqrt(dim).
     step_size
         alpha_t for t = 1, 2, ..: the paper has ``InverseSqrt(0.5)``, 1 / (2 sqrt t), for convex
         losses and ``InverseTime(1 / lambda)``, 1 / (lambda t), for strongly convex ones.
@@ -244,49 +244,6 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
         """Return the standard deviation of each coordinate of sigma_t."""
         scale = self.mechanism.noise_scale(self.sensitivity(t), dim)
         return scale * sqrt(2) if self.mechanism.distribution == "laplace" else scale
-
-    def with_least_noise(
-        self, dim: int, *, delta: float = 0.0, l1_norm: float | None = None
-    ) -> OnlineLearning:
-        """Return this algorithm with the mechanism of least noise, at the same epsilon.
-
-        The choice rests on public numbers. The candidates are this algorithm; Gaussian noise; and
-        Laplace noise for clipped L1 norms, with ``"mixture"`` in place of the projection
-        ``"ball"``.
-
-        Parameters
-        ----------
-        dim
-            Length of the parameters.
-        delta
-            The delta at which Gaussian noise is considered; 0 leaves it out.
-        l1_norm
-            L1 norm to which subgradients are clipped: a public number that examples should seldom
-            exceed, since only the noise is compared, not the bias of clipping. None leaves this
-            mechanism out.
-
-        Raises
-        ------
-        ValueError
-            If an argument is out of its range.
-        """
-        integer("dim", dim, at_least=1)
-        choice: list[OnlineLearning] = [self]
-        if probability("delta", delta, one=False) > 0:
-            choice.append(replace(self, delta=delta))
-        if l1_norm is not None:
-            allowed: Projection = "mixture" if self.projection == "ball" else self.projection
-            clipped = replace(
-                self,
-                delta=0.0,
-                norm="l1",
-                clipping_norm=l1_norm,
-                projection=allowed,
-                sampling="arrival",  # which alone Laplace noise gains from
-                records=None,
-            )
-            choice.append(clipped)
-        return min(choice, key=lambda algorithm: algorithm.noise_std(1, dim))
 
     def release_of(self, t: int) -> Release:
         """Return the broadcasts w_t + sigma_t, which depend on the examples of round t - 1."""
