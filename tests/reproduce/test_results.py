@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from dpmesh.reproduce import (
+    allocated,
     federated,
     online,
     online_counterexample,
@@ -76,7 +77,13 @@ def test_a_text_is_made_of_its_numbers_and_shown(
     ("name", "as_text", "page"),
     [
         ("online-counterexample", online_counterexample.as_text, "errata.md"),
+        ("online-allocated", allocated.as_text, "algorithms/online.md"),
         ("online-delay", online_delay.as_text, "algorithms/online.md"),
+        (
+            "without-replacement-allocated",
+            allocated.as_text,
+            "algorithms/without_replacement.md",
+        ),
         ("online-table1", online.text_of_table1, "algorithms/online.md"),
         ("quantized-figure4", quantized_comparison.as_text, "algorithms/quantized.md"),
     ],
