@@ -340,5 +340,5 @@ class Half(PoissonSampling):
 
 def test_a_sampling_of_ones_own_is_refused() -> None:
     """What was proved of Poisson samples holds for them alone, not for what derives from them."""
-    with pytest.raises(ValueError, match=r"^sampling: wanted PoissonSampling or FixedSizeSampling"):
+    with pytest.raises(ValueError, match=r"^sampling: wanted PoissonSampling, FixedSizeSampling"):
         Release(0, Gaussian(1.0), ONE, sampling=Half(0.5))

@@ -125,7 +125,7 @@ class Remembers(dm.GradientDescent):
 
     def round(self, state, t, problem, key):
         b = yield Message(state.x, self.release_of(t))
-        g = problem.gradient(b, self._records_of(t, problem), clipping_norm=self.clipping_norm)
+        g = problem.gradient(b, self.records_of(t, problem), clipping_norm=self.clipping_norm)
         return GradientDescentState(state.x - self.step_size(t + 1) * g)
 
 

@@ -123,7 +123,7 @@ def test_purposes_are_distinct_and_0_stays_free() -> None:
 
 def test_purposes_keep_their_numbers() -> None:
     """Two with one number would be one; another number would draw other values."""
-    assert [*Purpose] == [*range(1, 15)]
+    assert [*Purpose] == [*range(1, 16)]
 
 
 def test_generators_repeat_and_differ() -> None:

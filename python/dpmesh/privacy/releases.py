@@ -6,7 +6,7 @@ import reprlib
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, asdict, dataclass
 from types import NoneType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
@@ -68,7 +68,7 @@ class Release:
             fail("sensitivity", A_SENSITIVITY, reprlib.repr(self.sensitivity))
         if self.sensitivity.bound == 0 and self.mechanism.distribution != "none":
             object.__setattr__(self, "mechanism", NoNoise())
-        if not isinstance(self.sampling, Sampling | NoneType):
+        if type(self.sampling) not in (*get_args(Sampling), NoneType):  # no class of one's own
             wanted = "PoissonSampling, FixedSizeSampling or RandomAllocation"
             fail("sampling", wanted, repr(self.sampling))
         if self.nodes is None:

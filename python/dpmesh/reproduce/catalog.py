@@ -386,10 +386,11 @@ def reproduce(
     shows = {"progress": progress} if "progress" in known else {}
     matplotlib: Any = import_module("matplotlib")  # fail now rather than after hours of runs
     keys = "Key.seeded(0), Key.seeded(1), .. up to the number of seeds"
+    writable_folder(folder)
     by, begin = made(experiment=name, quick=quick, **settings, keys=keys), perf_counter()
     try:
         with matplotlib.rc_context({"axes.prop_cycle": matplotlib.cycler(color=COLOURS)}):
-            files = shown.function(writable_folder(folder), **settings, **shows)
+            files = shown.function(folder, **settings, **shows)
     except IncompleteError as error:
         by["failed"] = error.failures
         raise
