@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import typer
 
 from dpmesh.cli._sites import Decimal, Encoding, Separator, existing, text_format
@@ -30,6 +29,8 @@ def ranges(
     It lists no category and no bound: these are public knowledge, which no table holds. `dpmesh
     fit` refuses a file with blanks.
     """
+    import numpy as np
+
     from dpmesh.tables import as_table, read_table
 
     written = text_format(separator, decimal, encoding)
@@ -48,6 +49,8 @@ def ranges(
 
 def _proposal(values: Any) -> str:
     """Return the kind of which most values are, with blanks for what is public."""
+    import numpy as np
+
     from dpmesh.ranges import BLANK
     from dpmesh.tables.cells import day_of, each, numbers_of, usually_missing
 
