@@ -9,8 +9,8 @@ from __future__ import annotations
 import matplotlib.pyplot as plt
 
 from dpmesh import kernels, plots
+from dpmesh.audit import audit_mechanism
 from dpmesh.privacy import Gaussian, Sensitivity
-from dpmesh.privacy.audit import audit_mechanism
 
 SENSITIVITY = Sensitivity(1.0, "l2", "values between 0 and 1")
 MULTIPLIERS = (1.0, 2.0, 4.0)

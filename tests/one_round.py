@@ -10,9 +10,9 @@ import numpy as np
 
 from dpmesh.algorithms import Algorithm
 from dpmesh.algorithms.base import Releases
+from dpmesh.audit import alone
 from dpmesh.keys import Key
 from dpmesh.privacy import Budget, Gaussian, Ledger, Plan, Release, Sensitivity
-from dpmesh.privacy.audit import alone
 from dpmesh.run import Channel
 from dpmesh.run.carriers import Carrier, Sent
 from dpmesh.run.channel import Passage, Step, Watcher

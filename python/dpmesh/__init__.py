@@ -19,6 +19,7 @@ from dpmesh._core import __version__
 if TYPE_CHECKING:
     from dpmesh import (
         algorithms,
+        audit,
         controllers,
         data,
         defaults,
@@ -79,6 +80,7 @@ __all__ = [
     "WithoutReplacement",
     "__version__",
     "algorithms",
+    "audit",
     "baselines",
     "controllers",
     "data",

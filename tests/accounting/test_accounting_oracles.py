@@ -14,10 +14,11 @@ from dp_accounting.rdp import rdp_privacy_accountant as internals
 from oracle_checks import CHECKS, ORACLES, Oracle, Values, check, delta_of
 from scipy import special
 
-from dpmesh.privacy import accounting, audit
+from dpmesh import audit
+from dpmesh.audit.one_run import epsilon_lower_bound, p_value
+from dpmesh.audit.statistics import Tally, lower_bound, rate_limits
+from dpmesh.privacy import accounting
 from dpmesh.privacy.accounting.papers import online, without_replacement
-from dpmesh.privacy.audit.one_run import epsilon_lower_bound, p_value
-from dpmesh.privacy.audit.statistics import Tally, lower_bound, rate_limits
 from dpmesh.reproduce.bounds.online import Learning, laplace_noise, regret
 
 

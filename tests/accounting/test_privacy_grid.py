@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from scipy import stats
 
+from dpmesh.audit import audit_mechanism
 from dpmesh.keys import Key, Purpose, Stream
 from dpmesh.privacy import (
     FixedSizeSampling,
@@ -36,7 +37,6 @@ from dpmesh.privacy import (
 )
 from dpmesh.privacy.accounting._pairs import integer_laplace
 from dpmesh.privacy.accounting.discrete import SLACK, SMOOTHING
-from dpmesh.privacy.audit import audit_mechanism
 from dpmesh.privacy.grid import add_on_grid, round_to_grid
 
 FALSE_ALARM = 1e-6

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dpmesh as dm
-from dpmesh.privacy.audit import AuditResult, EpsilonClaim
+from dpmesh.audit import AuditResult, EpsilonClaim
 from dpmesh.privacy.report import Spread
 from dpmesh.privacy.shown import ROUNDING, as_given, rounded_down, rounded_up
 

@@ -14,8 +14,8 @@ from twin_federated import epoch_orders, gradient, shorten
 
 from dpmesh import kernels
 from dpmesh.algorithms import FederatedLearning, SecureAggregation
+from dpmesh.audit import alone, couple
 from dpmesh.keys import Key, Purpose
-from dpmesh.privacy.audit import alone, couple
 from dpmesh.privacy.types import Released
 
 ALGORITHM = FederatedLearning(

@@ -21,9 +21,9 @@ from dpmesh.algorithms import (
     ServerAdam,
     ServerMomentum,
 )
+from dpmesh.audit import alone, couple
 from dpmesh.estimators import Identity, LaplacianSmoothing
 from dpmesh.keys import Key, Purpose
-from dpmesh.privacy.audit import alone, couple
 from dpmesh.schedules import Constant, ExponentialDecay, PowerLaw
 
 ADAPTIVE = AdaptiveClipping(quantile=0.3, step_size=0.5, noise_std=4.0)

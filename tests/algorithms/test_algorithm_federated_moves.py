@@ -8,8 +8,8 @@ from federated_problem import Clients
 from one_round import one_round
 
 from dpmesh.algorithms import FederatedLearning
+from dpmesh.audit import alone, couple
 from dpmesh.keys import Key
-from dpmesh.privacy.audit import alone, couple
 
 
 class Pushing(Clients):

@@ -17,9 +17,9 @@ from twin_federated import client_update, epoch_orders
 import dpmesh as dm
 from dpmesh import kernels
 from dpmesh.algorithms import AdaptiveClipping, FederatedLearning, SecureAggregation, federated
+from dpmesh.audit import alone, couple, worst_cases
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy import Budget, correlated
-from dpmesh.privacy.audit import alone, couple, worst_cases
 from dpmesh.privacy.secure import secure_sum
 
 DELTA, ROUNDS = 1e-5, 5

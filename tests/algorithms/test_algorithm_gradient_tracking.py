@@ -11,9 +11,9 @@ from twin_gradient_descent import clipped_mean, gradients_of, small_problem
 
 import dpmesh as dm
 from dpmesh import kernels, topology
+from dpmesh.audit import audit_layers, worst_cases
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy.accounting import gdp_epsilon
-from dpmesh.privacy.audit import audit_layers, worst_cases
 
 
 def gradient_tracking(A, gradients, noise, *, rounds, dim, alpha, L):

@@ -8,7 +8,7 @@ from problems import contract_problem as make_problem
 
 import dpmesh as dm
 from dpmesh.algorithms.registry import NODES, RECORDS, ROUNDS
-from dpmesh.privacy.audit import audit_layers, worst_cases
+from dpmesh.audit import audit_layers, worst_cases
 
 RING = dm.topology.ring(NODES)
 

@@ -16,8 +16,8 @@ import dpmesh as dm
 from dpmesh import topology
 from dpmesh._ragged import Walks
 from dpmesh.algorithms.registry import NODES, RECORDS, REGISTRY, ROUNDS
+from dpmesh.audit import couple
 from dpmesh.keys import Key
-from dpmesh.privacy.audit import couple
 from dpmesh.privacy.views import OneNode
 from dpmesh.problems.dense import DenseProblem, as_ragged, microbatches
 from dpmesh.run import StopRun

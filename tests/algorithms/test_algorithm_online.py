@@ -16,9 +16,9 @@ from twins import online_learning
 import dpmesh as dm
 from dpmesh import kernels, topology
 from dpmesh.algorithms import OnlineLearningUnnoisedRegularizer
+from dpmesh.audit.coupling import couple
 from dpmesh.keys import Purpose
 from dpmesh.privacy.accounting import analytic_gaussian_noise_multiplier
-from dpmesh.privacy.audit.coupling import couple
 from dpmesh.privacy.views import NotProved
 from dpmesh.run.carriers import FailingGossip, Gossip
 from dpmesh.run.network import Conditions

@@ -14,8 +14,8 @@ from twin_gradient_descent import clipped_mean, gradients_of, small_problem
 import dpmesh as dm
 from dpmesh import kernels, topology
 from dpmesh.algorithms.registry import NODES, RECORDS, ROUNDS
+from dpmesh.audit import audit_layers, worst_cases
 from dpmesh.keys import Key, Purpose
-from dpmesh.privacy.audit import audit_layers, worst_cases
 
 
 def push_sum(matrix, gradients, noise, *, rounds, dim, alpha, L):

@@ -17,10 +17,10 @@ from quantized_problems import make_algorithm, make_problem
 
 import dpmesh as dm
 from dpmesh import topology
+from dpmesh.audit import alone, couple
 from dpmesh.privacy import Quantizer, accounting
 from dpmesh.privacy.accounting.papers import NotProved
 from dpmesh.privacy.accounting.papers import quantized as claims
-from dpmesh.privacy.audit import alone, couple
 from dpmesh.run.carriers import Gossip
 from dpmesh.schedules import Constant, HorizonPower, PowerLaw, SampleSize
 

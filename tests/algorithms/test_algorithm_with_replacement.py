@@ -17,10 +17,10 @@ from without_replacement_problems import make_problem, neighbours
 import dpmesh as dm
 from dpmesh import kernels
 from dpmesh.algorithms import WithReplacement
+from dpmesh.audit import alone, couple
+from dpmesh.audit.transcript import record
 from dpmesh.keys import Purpose
 from dpmesh.privacy import FixedSizeSampling, report
-from dpmesh.privacy.audit import alone, couple
-from dpmesh.privacy.audit.transcript import record
 from dpmesh.schedules import InverseSqrt
 
 

@@ -14,6 +14,8 @@ from one_round import one_round, watcher_of
 from without_replacement_problems import FIXED, make_problem, neighbours
 
 import dpmesh as dm
+from dpmesh.audit import alone, couple
+from dpmesh.audit.transcript import record
 from dpmesh.controllers import (
     AlwaysGlobal,
     AlwaysLocal,
@@ -23,8 +25,6 @@ from dpmesh.controllers import (
     Periodic,
     RandomGlobal,
 )
-from dpmesh.privacy.audit import alone, couple
-from dpmesh.privacy.audit.transcript import record
 from dpmesh.reproduce.bounds.without_replacement import theorem_4_steps
 from dpmesh.schedules import Constant, InverseTime, Piecewise
 

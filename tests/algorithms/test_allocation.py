@@ -17,10 +17,10 @@ from without_replacement_problems import make_problem
 import dpmesh as dm
 from dpmesh import kernels, topology
 from dpmesh.algorithms import OnlineLearningUnnoisedRegularizer
+from dpmesh.audit import alone
+from dpmesh.audit.coupling import couple
 from dpmesh.controllers import AlwaysGlobal, AlwaysLocal, DeepQ, Periodic, RandomGlobal
 from dpmesh.keys import Key, Purpose
-from dpmesh.privacy.audit import alone
-from dpmesh.privacy.audit.coupling import couple
 from dpmesh.run.carriers import Gossip
 
 NOISY = DeepQ(sees="noisy", anneal_rounds=4)

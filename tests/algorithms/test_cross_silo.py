@@ -16,11 +16,11 @@ from secure_runs import by_class, linear, train
 import dpmesh as dm
 from dpmesh.algorithms.cross_silo import CrossSiloSGD, suggested_rounds
 from dpmesh.algorithms.record_gradients import clipped_gradient_sums
+from dpmesh.audit import couple
 from dpmesh.data import Dataset, digits, unit_norm
 from dpmesh.estimators import LaplacianSmoothing
 from dpmesh.kernels import row_norms
 from dpmesh.keys import Key
-from dpmesh.privacy.audit import couple
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.secure import DistributedDiscreteGaussian, SecureSum, encode
 from dpmesh.privacy.sensitivity import Sensitivity

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 import dpmesh as dm
+from dpmesh.audit.claims import EpsilonClaim
+from dpmesh.audit.statistics import best_threshold, count, lower_bound
+from dpmesh.audit.transcript import alone, record
 from dpmesh.keys import Key
 from dpmesh.privacy import Gaussian, accounting
-from dpmesh.privacy.audit.claims import EpsilonClaim
-from dpmesh.privacy.audit.statistics import best_threshold, count, lower_bound
-from dpmesh.privacy.audit.transcript import alone, record
 
 NODES, RECORDS, DELTA, EPSILON = 60_000, 8, 1e-2, 1.0
 CONFIDENCE = 0.999

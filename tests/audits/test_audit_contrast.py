@@ -13,9 +13,7 @@ from faulty_mechanisms import CommonToCoordinates, CommonToNodes, CommonToRounds
 from scipy import stats
 
 from dpmesh.algorithms import GradientDescent
-from dpmesh.keys import Key
-from dpmesh.privacy import Gaussian, Sensitivity
-from dpmesh.privacy.audit import (
+from dpmesh.audit import (
     GaussianClaim,
     audit_algorithm,
     audit_mechanism,
@@ -23,9 +21,11 @@ from dpmesh.privacy.audit import (
     power,
     worst_cases,
 )
-from dpmesh.privacy.audit.contrast import contrast, seen_in
-from dpmesh.privacy.audit.result import Seen, tell_apart
-from dpmesh.privacy.audit.transcript import Transcript
+from dpmesh.audit.contrast import contrast, seen_in
+from dpmesh.audit.result import Seen, tell_apart
+from dpmesh.audit.transcript import Transcript
+from dpmesh.keys import Key
+from dpmesh.privacy import Gaussian, Sensitivity
 
 SURE = 1 - 1e-3
 ONE = Sensitivity(1.0, "l2", "a test")

@@ -16,9 +16,7 @@ import dpmesh as dm
 from dpmesh import kernels
 from dpmesh.algorithms import Message
 from dpmesh.algorithms.gradient_descent import GradientDescentState
-from dpmesh.keys import Purpose
-from dpmesh.privacy import correlated
-from dpmesh.privacy.audit import (
+from dpmesh.audit import (
     GaussianClaim,
     audit_algorithm,
     couple,
@@ -26,8 +24,10 @@ from dpmesh.privacy.audit import (
     power,
     worst_cases,
 )
-from dpmesh.privacy.audit.claims import claim_of
-from dpmesh.privacy.audit.transcript import alone, record
+from dpmesh.audit.claims import claim_of
+from dpmesh.audit.transcript import alone, record
+from dpmesh.keys import Purpose
+from dpmesh.privacy import correlated
 
 ROUNDS, RUNS, KEY, SURE = 4, 200, dm.Key.seeded(5), 1 - 1e-3
 PAIR = dm.topology.complete(2)

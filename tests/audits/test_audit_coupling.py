@@ -14,10 +14,10 @@ from faulty_mechanisms import Antithetic, ForgetsTheNode, ForgetsTheRound, Silen
 
 from dpmesh import topology
 from dpmesh.algorithms import Algorithm, Message, Relay
+from dpmesh.audit import alone, couple
+from dpmesh.audit.mechanism import OneRelease
 from dpmesh.keys import Key
 from dpmesh.privacy import Gaussian, Laplace, Release, Sensitivity
-from dpmesh.privacy.audit import alone, couple
-from dpmesh.privacy.audit.mechanism import OneRelease
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,7 @@ from faulty_federated import (
 from scipy import stats
 
 from dpmesh.algorithms import AdaptiveClipping, FederatedLearning
-from dpmesh.keys import Key
-from dpmesh.privacy.audit import (
+from dpmesh.audit import (
     AuditResult,
     EpsilonClaim,
     GaussianClaim,
@@ -32,7 +31,8 @@ from dpmesh.privacy.audit import (
     power,
     worst_cases,
 )
-from dpmesh.privacy.audit.sample_size import Curve, gaussian_curve
+from dpmesh.audit.sample_size import Curve, gaussian_curve
+from dpmesh.keys import Key
 
 SURE = 1 - 1e-3
 DELTA = 0.03  # of what samples hide: the larger, the fewer runs

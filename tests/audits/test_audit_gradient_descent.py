@@ -13,8 +13,7 @@ from faulty_mechanisms import HalvedGaussian
 
 from dpmesh.algorithms import GradientDescent, Message
 from dpmesh.algorithms.gradient_descent import GradientDescentState
-from dpmesh.keys import Key
-from dpmesh.privacy.audit import (
+from dpmesh.audit import (
     GaussianClaim,
     audit_layers,
     couple,
@@ -22,6 +21,7 @@ from dpmesh.privacy.audit import (
     power,
     worst_cases,
 )
+from dpmesh.keys import Key
 
 SURE = 1 - 1e-3
 

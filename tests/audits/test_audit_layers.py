@@ -11,9 +11,7 @@ from faulty_mechanisms import HalvedLaplace, SilentLaplace
 from faulty_online import MissingFactor2
 
 from dpmesh.algorithms import OnlineLearning
-from dpmesh.keys import Key
-from dpmesh.privacy import Gaussian, Laplace, Mechanism, Sensitivity
-from dpmesh.privacy.audit import (
+from dpmesh.audit import (
     alone,
     audit_algorithm,
     audit_layers,
@@ -23,6 +21,8 @@ from dpmesh.privacy.audit import (
     couple,
     worst_cases,
 )
+from dpmesh.keys import Key
+from dpmesh.privacy import Gaussian, Laplace, Mechanism, Sensitivity
 
 CASE = worst_cases.online(OnlineLearning(epsilon=1.0), canaries=50)
 

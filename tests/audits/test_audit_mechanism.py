@@ -11,10 +11,10 @@ import pytest
 from faulty_mechanisms import HalvedGaussian, HalvedLaplace, SilentLaplace
 from scipy.stats import laplace, norm
 
+from dpmesh.audit import EpsilonClaim, GaussianClaim, audit_mechanism, claim_of
+from dpmesh.audit.scores import log_likelihood_ratio
 from dpmesh.keys import Key
 from dpmesh.privacy import Gaussian, Laplace, NoNoise, Plan, Release, Sensitivity
-from dpmesh.privacy.audit import EpsilonClaim, GaussianClaim, audit_mechanism, claim_of
-from dpmesh.privacy.audit.scores import log_likelihood_ratio
 
 SURE = 1 - 1e-4
 ONE = Sensitivity(1.0, "l2", "a test")

@@ -30,8 +30,7 @@ from rounded_problem import CLIPPED, FromOne, chosen_problems
 
 from dpmesh.algorithms import OnlineLearning
 from dpmesh.algorithms.online import OnlineLearningUnnoisedRegularizer
-from dpmesh.keys import Key
-from dpmesh.privacy.audit import (
+from dpmesh.audit import (
     EpsilonClaim,
     alone,
     audit_algorithm,
@@ -43,6 +42,7 @@ from dpmesh.privacy.audit import (
     power,
     worst_cases,
 )
+from dpmesh.keys import Key
 from dpmesh.schedules import InverseTime
 
 SURE = 1 - 1e-3

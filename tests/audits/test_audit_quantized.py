@@ -21,8 +21,7 @@ from faulty_quantized import (
 )
 
 from dpmesh.algorithms import QuantizedGossip
-from dpmesh.keys import Key
-from dpmesh.privacy.audit import (
+from dpmesh.audit import (
     GaussianClaim,
     HillProblem,
     alone,
@@ -33,6 +32,7 @@ from dpmesh.privacy.audit import (
     power,
     worst_cases,
 )
+from dpmesh.keys import Key
 from dpmesh.privacy.compression import Quantizer
 from dpmesh.schedules import Constant, SampleSize
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from view_systems import metropolis
 
+from dpmesh.audit import audit_view
+from dpmesh.audit.seat import LinearRun, Seen, audit_from_seat
 from dpmesh.kernels.views import Mixing, solve_pair, view_system
 from dpmesh.keys import Key
-from dpmesh.privacy.audit import audit_view
-from dpmesh.privacy.audit.seat import LinearRun, Seen, audit_from_seat
 from dpmesh.privacy.views import Coalition, LastOnly, Node, PublishedMean
 from dpmesh.topology import ring
 

@@ -11,11 +11,11 @@ import pytest
 import dpmesh as dm
 from dpmesh import kernels, topology
 from dpmesh.algorithms.secure_gossip import SecureGossipState
+from dpmesh.audit import alone, couple
+from dpmesh.audit.claims import GaussianClaim
+from dpmesh.audit.statistics import best_threshold, count, lower_bound
 from dpmesh.keys import Key
 from dpmesh.privacy import Release
-from dpmesh.privacy.audit import alone, couple
-from dpmesh.privacy.audit.claims import GaussianClaim
-from dpmesh.privacy.audit.statistics import best_threshold, count, lower_bound
 from dpmesh.privacy.secure import DistributedDiscreteGaussian, NeighborSums
 from dpmesh.privacy.types import Released, Sensitive
 

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import optimize, special, stats
 
-from dpmesh.privacy.audit import one_run, sample_size, statistics
-from dpmesh.privacy.audit.claims import Claim, EpsilonClaim, GaussianClaim
-from dpmesh.privacy.audit.statistics import Tally
+from dpmesh.audit import one_run, sample_size, statistics
+from dpmesh.audit.claims import Claim, EpsilonClaim, GaussianClaim
+from dpmesh.audit.statistics import Tally
 
 LEVELS = st.floats(0.05, 4)
 RUNS = st.integers(1, 400)

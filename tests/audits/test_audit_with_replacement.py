@@ -13,16 +13,16 @@ from faulty_mechanisms import HalvedGaussian, SilentGaussian
 from scipy import stats
 
 from dpmesh.algorithms import WithReplacement
-from dpmesh.keys import Key
-from dpmesh.privacy.audit import (
+from dpmesh.audit import (
     EpsilonClaim,
     audit_algorithm,
     couple,
     power,
     worst_cases,
 )
-from dpmesh.privacy.audit.layers import audit_crowd
-from dpmesh.privacy.audit.sample_size import Curve
+from dpmesh.audit.layers import audit_crowd
+from dpmesh.audit.sample_size import Curve
+from dpmesh.keys import Key
 
 SURE = 1 - 1e-3
 DELTA = 0.03  # of what samples hide: the larger, the fewer runs

@@ -20,11 +20,7 @@ from faulty_without_replacement import (
 )
 
 from dpmesh.algorithms import WithoutReplacement
-from dpmesh.controllers import AlwaysGlobal, Periodic
-from dpmesh.data import Dataset
-from dpmesh.keys import Key
-from dpmesh.privacy.accounting import gdp_epsilon
-from dpmesh.privacy.audit import (
+from dpmesh.audit import (
     GaussianClaim,
     alone,
     audit_algorithm,
@@ -34,7 +30,11 @@ from dpmesh.privacy.audit import (
     power,
     worst_cases,
 )
-from dpmesh.privacy.audit.layers import audit_crowd
+from dpmesh.audit.layers import audit_crowd
+from dpmesh.controllers import AlwaysGlobal, Periodic
+from dpmesh.data import Dataset
+from dpmesh.keys import Key
+from dpmesh.privacy.accounting import gdp_epsilon
 from dpmesh.problems import LinearProblem
 from dpmesh.reproduce.bounds.without_replacement import theorem_4_steps
 from dpmesh.schedules import Constant, InverseTime

@@ -71,7 +71,7 @@ FLOORS = [
     ["run"],
     ["experiments.parts"],
     ["experiments.settings"],
-    ["privacy.audit", "engines"],
+    ["audit", "engines"],
     ["sklearn", "demo", "forecast"],
     ["experiments"],
     ["reproduce"],

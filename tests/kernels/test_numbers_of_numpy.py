@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import dpmesh as dm
+from dpmesh.audit import one_run
 from dpmesh.estimators import AdaptiveSmoothing
 from dpmesh.privacy import (
     Budget,
@@ -22,7 +23,6 @@ from dpmesh.privacy import (
     accounting,
 )
 from dpmesh.privacy.accounting.papers import federated, online, quantized, without_replacement
-from dpmesh.privacy.audit import one_run
 from dpmesh.privacy.shown import rounded_up
 from dpmesh.reproduce.bounds import federated as federated_bounds
 from dpmesh.reproduce.bounds import online as online_bounds

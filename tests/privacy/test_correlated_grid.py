@@ -12,11 +12,11 @@ import pytest
 
 import dpmesh as dm
 from dpmesh import kernels
+from dpmesh.audit import couple, worst_cases
+from dpmesh.audit.transcript import alone, record
 from dpmesh.keys import Purpose
 from dpmesh.privacy import correlated, views
 from dpmesh.privacy.accounting import gdp_delta
-from dpmesh.privacy.audit import couple, worst_cases
-from dpmesh.privacy.audit.transcript import alone, record
 from dpmesh.privacy.correlated import sampler
 from dpmesh.privacy.correlated.lattice import widening
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dpmesh as dm
-from dpmesh.privacy.audit import AuditResult, Coupling, EpsilonClaim
+from dpmesh.audit import AuditResult, Coupling, EpsilonClaim
 
 
 def test_a_guarantee_is_quoted_in_one_line() -> None:

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from view_systems import bound_of, recursion
 
+from dpmesh.audit.seat import LinearRun
 from dpmesh.kernels.views import Mixing, all_pairs, solve_pair, view_system, worst_pair
-from dpmesh.privacy.audit.seat import LinearRun
 
 
 def _network(rng: np.random.Generator, nodes: int, rounds: int) -> list[np.ndarray]:

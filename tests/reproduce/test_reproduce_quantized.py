@@ -13,9 +13,9 @@ import pytest
 
 import dpmesh as dm
 from dpmesh import topology
+from dpmesh.audit import couple
 from dpmesh.data import iid
 from dpmesh.privacy.accounting import gdp_delta
-from dpmesh.privacy.audit import couple
 from dpmesh.problems import LinearProblem
 from dpmesh.reproduce import (
     quantized,

@@ -12,9 +12,9 @@ from one_round import Stage
 
 import dpmesh as dm
 from dpmesh.algorithms import Message, QuantizedGossip
+from dpmesh.audit.transcript import alone, record
 from dpmesh.privacy import Budget, OverBudget, Release, Sensitivity, correlated, total_cost, views
 from dpmesh.privacy.accounting import gdp_epsilon
-from dpmesh.privacy.audit.transcript import alone, record
 from dpmesh.privacy.rows import CorrelatedRow
 from dpmesh.run import Gossip
 from dpmesh.run.noise import NoiseRows

@@ -11,12 +11,12 @@ from one_round import Stage
 
 import dpmesh as dm
 from dpmesh.algorithms import Message
+from dpmesh.audit import couple
+from dpmesh.audit.correlated import rows_of
+from dpmesh.audit.transcript import alone, record
 from dpmesh.controllers import AlwaysGlobal, RandomGlobal
 from dpmesh.privacy import correlated
 from dpmesh.privacy.accounting import gdp_epsilon
-from dpmesh.privacy.audit import couple
-from dpmesh.privacy.audit.correlated import rows_of
-from dpmesh.privacy.audit.transcript import alone, record
 from dpmesh.run.noise import NoiseRows
 
 NODES, ROUNDS, BATCH, DELTA, KEY = 3, 4, 2, 1e-5, dm.Key.seeded(4)

@@ -14,10 +14,10 @@ from one_round import ONE, Stage
 
 import dpmesh as dm
 from dpmesh.algorithms import Message, Relay
+from dpmesh.audit import alone
 from dpmesh.keys import Purpose
 from dpmesh.privacy import Budget, Gaussian, Laplace, OverBudget, Plan, PoissonSampling, Release
 from dpmesh.privacy.accounting import gdp_epsilon
-from dpmesh.privacy.audit import alone
 from dpmesh.run import Gossip
 from dpmesh.run.carriers import Sent
 

@@ -42,7 +42,7 @@ class Entry:
     audited
         One whose worst case an audit finds with few runs; None if it has none yet.
     worst_case
-        Its function in `dpmesh.privacy.audit.worst_cases`.
+        Its function in `dpmesh.audit.worst_cases`.
     options
         Arguments of that function.
     asked

@@ -14,12 +14,12 @@ from dpmesh.cli.views import Network, Nodes, Observer, seat_of
 
 if TYPE_CHECKING:
     from dpmesh.algorithms.registry import Entry
-    from dpmesh.privacy.audit import Crowd, Pair
+    from dpmesh.audit import Crowd, Pair
 
 
 def _worst_case(entry: Entry, canaries: int) -> tuple[Pair, Crowd]:
     """Return the data on which an algorithm of the registry leaks most."""
-    make = getattr(dm.privacy.audit.worst_cases, entry.worst_case)
+    make = getattr(dm.audit.worst_cases, entry.worst_case)
     made: tuple[Pair, Crowd] = make(entry.audited, canaries=canaries, **entry.options)
     return made
 
@@ -27,13 +27,13 @@ def _worst_case(entry: Entry, canaries: int) -> tuple[Pair, Crowd]:
 def _laplace(canaries: int) -> tuple[Pair, Crowd]:
     sensitivity = dm.privacy.Sensitivity(1.0, "l1", "numbers between 0 and 1")
     mechanism = dm.privacy.Laplace(1.0)
-    return dm.privacy.audit.worst_cases.mechanism(mechanism, sensitivity, canaries=canaries)
+    return dm.audit.worst_cases.mechanism(mechanism, sensitivity, canaries=canaries)
 
 
 def _gaussian(canaries: int) -> tuple[Pair, Crowd]:
     sensitivity = dm.privacy.Sensitivity(1.0, "l2", "numbers between 0 and 1")
     mechanism = dm.privacy.Gaussian(1.0)
-    return dm.privacy.audit.worst_cases.mechanism(mechanism, sensitivity, canaries=canaries)
+    return dm.audit.worst_cases.mechanism(mechanism, sensitivity, canaries=canaries)
 
 
 @cache
@@ -78,7 +78,7 @@ def audit(
         seat = seat_of(view, nodes=nodes, network=network, seed=seed or 0)
         for forgetful in (False, True):
             others = "wipe out what they receive" if forgetful else "pass on what they receive"
-            seen = dm.privacy.audit.audit_view(
+            seen = dm.audit.audit_view(
                 seat,
                 rounds=rounds,
                 target=target,
@@ -94,9 +94,7 @@ def audit(
     for case in cases() if name is None else [one_of("name", name, cases())]:
         pair, crowd = cases()[case](canaries)
         typer.echo(f"{case}: {pair.algorithm}\n")
-        for result in dm.privacy.audit.audit_layers(
-            pair, crowd, runs=runs, confidence=confidence, key=key
-        ):
+        for result in dm.audit.audit_layers(pair, crowd, runs=runs, confidence=confidence, key=key):
             typer.echo(f"{result}\n")
             faults += [case] if result.violated else []
     _conclude(faults)

@@ -18,7 +18,7 @@ from dpmesh.privacy.shown import rounded_up
 from dpmesh.privacy.types import Released, Sensitive
 
 if TYPE_CHECKING:
-    from dpmesh.privacy import audit, correlated
+    from dpmesh.privacy import correlated
 
 __all__ = [
     "Budget",
@@ -44,7 +44,6 @@ __all__ = [
     "Sensitivity",
     "Spread",
     "accounting",
-    "audit",
     "correlated",
     "report",
     "rounded_up",
@@ -53,9 +52,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    if name in ("audit", "correlated"):  # a higher floor; optimisers that few runs need
+    if name == "correlated":  # optimisers that few runs need
         return import_module(f"dpmesh.privacy.{name}")
-    raise AttributeError(f"module 'dpmesh.privacy' has no attribute {name!r}")
+    now = "; write dpmesh.audit" if name == "audit" else ""
+    raise AttributeError(f"module 'dpmesh.privacy' has no attribute {name!r}{now}")
 
 
 def __dir__() -> list[str]:

@@ -13,9 +13,9 @@ import numpy as np
 
 import dpmesh.run.baselines as baselines
 from dpmesh.algorithms.registry import REGISTRY
+from dpmesh.audit import audit_algorithm, worst_cases
 from dpmesh.keys import Key
 from dpmesh.privacy import Budget, accounting
-from dpmesh.privacy.audit import audit_algorithm, worst_cases
 from dpmesh.reproduce.arena.given import EVERYBODY, CannotRun, Row, Setting
 from dpmesh.reproduce.arena.methods import ROWS
 from dpmesh.reproduce.arena.tasks import TASKS, Task

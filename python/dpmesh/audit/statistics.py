@@ -13,7 +13,7 @@ import numpy.typing as npt
 from scipy import special
 
 from dpmesh._validate import fail, probability
-from dpmesh.privacy.audit.claims import Claim, Rates
+from dpmesh.audit.claims import Claim, Rates
 
 
 class Tally(NamedTuple):

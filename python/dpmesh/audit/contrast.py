@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from dpmesh.privacy.audit.transcript import Transcript
+from dpmesh.audit.transcript import Transcript
 from dpmesh.privacy.types import Floats
 
 _MOST = 100

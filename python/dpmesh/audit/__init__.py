@@ -5,20 +5,20 @@
 single one. Failing an audit proves a fault, passing proves nothing.
 """
 
-from dpmesh.privacy.audit import worst_cases
-from dpmesh.privacy.audit.algorithm import audit_algorithm
-from dpmesh.privacy.audit.canaries import HillProblem, PullingClients, canary_records
-from dpmesh.privacy.audit.claims import Claim, EpsilonClaim, GaussianClaim, claim_of
-from dpmesh.privacy.audit.coupling import Coupling, Movement, couple
-from dpmesh.privacy.audit.layers import Crowd, Pair, audit_layers
-from dpmesh.privacy.audit.mechanism import OneRelease, audit_mechanism
-from dpmesh.privacy.audit.one_run import audit_one_run
-from dpmesh.privacy.audit.result import AuditResult
-from dpmesh.privacy.audit.sample_size import gaussian_curve, laplace_curve, power, runs_needed
-from dpmesh.privacy.audit.scores import ReplayedLikelihood, projection
-from dpmesh.privacy.audit.seat import LinearRun, audit_from_seat
-from dpmesh.privacy.audit.seat_runs import audit_view
-from dpmesh.privacy.audit.transcript import Transcript, alone, silence
+from dpmesh.audit import worst_cases
+from dpmesh.audit.algorithm import audit_algorithm
+from dpmesh.audit.canaries import HillProblem, PullingClients, canary_records
+from dpmesh.audit.claims import Claim, EpsilonClaim, GaussianClaim, claim_of
+from dpmesh.audit.coupling import Coupling, Movement, couple
+from dpmesh.audit.layers import Crowd, Pair, audit_layers
+from dpmesh.audit.mechanism import OneRelease, audit_mechanism
+from dpmesh.audit.one_run import audit_one_run
+from dpmesh.audit.result import AuditResult
+from dpmesh.audit.sample_size import gaussian_curve, laplace_curve, power, runs_needed
+from dpmesh.audit.scores import ReplayedLikelihood, projection
+from dpmesh.audit.seat import LinearRun, audit_from_seat
+from dpmesh.audit.seat_runs import audit_view
+from dpmesh.audit.transcript import Transcript, alone, silence
 
 __all__ = [
     "AuditResult",

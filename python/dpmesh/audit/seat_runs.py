@@ -8,13 +8,13 @@ import numpy as np
 
 from dpmesh._validate import fail, instance, integer
 from dpmesh.algorithms.gradient_descent import GradientDescent
+from dpmesh.audit.claims import GaussianClaim
+from dpmesh.audit.result import AuditResult
+from dpmesh.audit.seat import Floats, LinearRun, Seen, from_scores
+from dpmesh.audit.transcript import fresh_keys, record
 from dpmesh.data import Dataset
 from dpmesh.kernels.views import all_pairs, worst_pair
 from dpmesh.keys import Key
-from dpmesh.privacy.audit.claims import GaussianClaim
-from dpmesh.privacy.audit.result import AuditResult
-from dpmesh.privacy.audit.seat import Floats, LinearRun, Seen, from_scores
-from dpmesh.privacy.audit.transcript import fresh_keys, record
 from dpmesh.privacy.views.observers import Coalition, Node, OneNode, observers_of
 from dpmesh.privacy.views.reaction import Reaction
 from dpmesh.privacy.views.system import systems_of

@@ -17,11 +17,11 @@ from scipy import optimize, special, stats
 
 from dpmesh._validate import fail, instance, integer, non_negative, probability
 from dpmesh.algorithms.base import AN_ALGORITHM, Algorithm, AnyAlgorithm
+from dpmesh.audit.claims import GaussianClaim, claim_of
+from dpmesh.audit.result import AuditResult
+from dpmesh.audit.scores import ReplayedLikelihood
+from dpmesh.audit.transcript import Transcript, fresh_keys, record
 from dpmesh.keys import Key, Purpose, generator
-from dpmesh.privacy.audit.claims import GaussianClaim, claim_of
-from dpmesh.privacy.audit.result import AuditResult
-from dpmesh.privacy.audit.scores import ReplayedLikelihood
-from dpmesh.privacy.audit.transcript import Transcript, fresh_keys, record
 from dpmesh.run.carriers import Carrier
 
 Coins = npt.NDArray[np.bool_]

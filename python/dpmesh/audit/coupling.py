@@ -19,9 +19,9 @@ from scipy import stats
 from dpmesh._html import InNotebooks
 from dpmesh._validate import instance, integer
 from dpmesh.algorithms.base import AN_ALGORITHM, Algorithm, AnyAlgorithm
+from dpmesh.audit.correlated import by_joint, noise_between, rows_of, standardized
+from dpmesh.audit.transcript import Transcript, fresh_keys, record
 from dpmesh.keys import Key
-from dpmesh.privacy.audit.correlated import by_joint, noise_between, rows_of, standardized
-from dpmesh.privacy.audit.transcript import Transcript, fresh_keys, record
 from dpmesh.privacy.foreseen import unplanned
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.releases import Release

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from dpmesh.algorithms.base import AnyAlgorithm
+from dpmesh.audit.algorithm import Score, audit_algorithm
+from dpmesh.audit.coupling import Coupling, couple
+from dpmesh.audit.one_run import Coins, Scores, audit_one_run
+from dpmesh.audit.result import AuditResult
+from dpmesh.audit.transcript import alone, fresh_keys
 from dpmesh.keys import Key
-from dpmesh.privacy.audit.algorithm import Score, audit_algorithm
-from dpmesh.privacy.audit.coupling import Coupling, couple
-from dpmesh.privacy.audit.one_run import Coins, Scores, audit_one_run
-from dpmesh.privacy.audit.result import AuditResult
-from dpmesh.privacy.audit.transcript import alone, fresh_keys
 from dpmesh.run.carriers import Carrier
 
 

@@ -8,8 +8,8 @@ import numpy as np
 from scipy import stats
 
 from dpmesh._validate import fail, instance, integer, positive, probability, require_methods
-from dpmesh.privacy.audit.claims import Claim, Rates
-from dpmesh.privacy.audit.statistics import rate_limits
+from dpmesh.audit.claims import Claim, Rates
+from dpmesh.audit.statistics import rate_limits
 
 _SCORES = np.linspace(-1.0, 7.0, 161)
 

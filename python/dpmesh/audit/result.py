@@ -11,9 +11,9 @@ import numpy.typing as npt
 
 from dpmesh._html import InNotebooks
 from dpmesh._validate import integer
-from dpmesh.privacy.audit.claims import Claim
-from dpmesh.privacy.audit.contrast import contrast, unseen_scores
-from dpmesh.privacy.audit.statistics import best_threshold, count, lower_bound
+from dpmesh.audit.claims import Claim
+from dpmesh.audit.contrast import contrast, unseen_scores
+from dpmesh.audit.statistics import best_threshold, count, lower_bound
 from dpmesh.privacy.shown import rounded_down
 
 

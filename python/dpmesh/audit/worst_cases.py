@@ -18,15 +18,15 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh._validate import fail
+from dpmesh.audit.canaries import HillProblem, PullingClients, canary_records, diagonal
+from dpmesh.audit.layers import Crowd, Pair
+from dpmesh.audit.mechanism import OneRelease, worst_pair
+from dpmesh.audit.one_run import Coins
+from dpmesh.audit.scores import ReplayedLikelihood, projection
+from dpmesh.audit.transcript import Transcript, alone, silence
 from dpmesh.controllers import AlwaysGlobal, Periodic
 from dpmesh.data import Dataset
 from dpmesh.keys import Key
-from dpmesh.privacy.audit.canaries import HillProblem, PullingClients, canary_records, diagonal
-from dpmesh.privacy.audit.layers import Crowd, Pair
-from dpmesh.privacy.audit.mechanism import OneRelease, worst_pair
-from dpmesh.privacy.audit.one_run import Coins
-from dpmesh.privacy.audit.scores import ReplayedLikelihood, projection
-from dpmesh.privacy.audit.transcript import Transcript, alone, silence
 from dpmesh.privacy.mechanisms import Mechanism
 from dpmesh.privacy.sensitivity import Sensitivity
 from dpmesh.privacy.types import Floats

@@ -11,10 +11,10 @@ import numpy.typing as npt
 
 from dpmesh._arrays import floats
 from dpmesh.algorithms.base import AnyAlgorithm
+from dpmesh.audit.correlated import Numbers, by_joint, noise_between, rows_of, standardized
+from dpmesh.audit.transcript import Transcript, record
 from dpmesh.kernels.projection import Norm
 from dpmesh.keys import Key
-from dpmesh.privacy.audit.correlated import Numbers, by_joint, noise_between, rows_of, standardized
-from dpmesh.privacy.audit.transcript import Transcript, record
 from dpmesh.privacy.types import Floats
 from dpmesh.run.carriers import Carrier
 from dpmesh.run.channel import Passage

@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh._validate import fail, integer
-from dpmesh.privacy.audit.claims import GaussianClaim
-from dpmesh.privacy.audit.result import AuditResult
-from dpmesh.privacy.audit.statistics import best_threshold, count, lower_bound
+from dpmesh.audit.claims import GaussianClaim
+from dpmesh.audit.result import AuditResult
+from dpmesh.audit.statistics import best_threshold, count, lower_bound
 
 Floats = npt.NDArray[np.float64]
 Seen = npt.NDArray[np.bool_]

@@ -10,12 +10,12 @@ import numpy as np
 
 from dpmesh._validate import instance, integer
 from dpmesh.algorithms.base import AN_ALGORITHM, Algorithm, AnyAlgorithm
+from dpmesh.audit.claims import Claim, claim_of
+from dpmesh.audit.contrast import numbers_for, seen_in
+from dpmesh.audit.result import AuditResult, Seen, tell_apart
+from dpmesh.audit.scores import ReplayedLikelihood
+from dpmesh.audit.transcript import Transcript, fresh_keys, record
 from dpmesh.keys import Key
-from dpmesh.privacy.audit.claims import Claim, claim_of
-from dpmesh.privacy.audit.contrast import numbers_for, seen_in
-from dpmesh.privacy.audit.result import AuditResult, Seen, tell_apart
-from dpmesh.privacy.audit.scores import ReplayedLikelihood
-from dpmesh.privacy.audit.transcript import Transcript, fresh_keys, record
 from dpmesh.run.carriers import Carrier
 
 Score = Callable[[Transcript], SupportsFloat]

@@ -10,13 +10,13 @@ import numpy.typing as npt
 from dpmesh._arrays import floats
 from dpmesh._validate import fail, instance, integer, require_methods
 from dpmesh.algorithms.base import Algorithm, Message, Round
+from dpmesh.audit.canaries import diagonal
+from dpmesh.audit.claims import claim_of
+from dpmesh.audit.contrast import numbers_for
+from dpmesh.audit.result import AuditResult, Seen, tell_apart
+from dpmesh.audit.scores import log_likelihood_ratio
+from dpmesh.audit.transcript import fresh_keys
 from dpmesh.keys import Key, Purpose
-from dpmesh.privacy.audit.canaries import diagonal
-from dpmesh.privacy.audit.claims import claim_of
-from dpmesh.privacy.audit.contrast import numbers_for
-from dpmesh.privacy.audit.result import AuditResult, Seen, tell_apart
-from dpmesh.privacy.audit.scores import log_likelihood_ratio
-from dpmesh.privacy.audit.transcript import fresh_keys
 from dpmesh.privacy.mechanisms import Mechanism
 from dpmesh.privacy.releases import Release
 from dpmesh.privacy.sensitivity import Sensitivity
