@@ -62,6 +62,7 @@ FLOORS = [
         "algorithms.gradient_tracking",
         "algorithms.push_sum",
         "algorithms.quantized",
+        "algorithms.record_sums",
         "algorithms.with_replacement",
         "algorithms.without_replacement",
         "plots",

@@ -10,6 +10,7 @@ from dpmesh.algorithms.gradient_tracking import GradientTracking
 from dpmesh.algorithms.online import OnlineLearning, OnlineLearningUnnoisedRegularizer
 from dpmesh.algorithms.push_sum import PushSum
 from dpmesh.algorithms.quantized import QuantizedGossip
+from dpmesh.algorithms.record_sums import RecordSums
 from dpmesh.algorithms.secure_gossip import SecureGossip
 from dpmesh.algorithms.with_replacement import WithReplacement
 from dpmesh.algorithms.without_replacement import WithoutReplacement
@@ -26,6 +27,7 @@ __all__ = [
     "OnlineLearningUnnoisedRegularizer",
     "PushSum",
     "QuantizedGossip",
+    "RecordSums",
     "Relay",
     "Round",
     "SecureAggregation",

@@ -43,7 +43,8 @@ def check_kinds(
     instance("algorithm", algorithm, AN_ALGORITHM, Algorithm)
     assert isinstance(algorithm, Algorithm)
     one_of("algorithm.travels", getattr(algorithm, "travels", None), get_args(Travel))
-    require_methods("problem", problem, "what is to be learned", "accuracy")
+    if getattr(problem, "test", problem) is not None:
+        require_methods("problem", problem, "what is to be learned", "accuracy")
     for name in ("nodes", "test"):
         if not hasattr(problem, name):
             fail("problem", f"what is to be learned, with {name}", reprlib.repr(problem))

@@ -75,8 +75,8 @@ class Contract:
         replaced = numbers.neighboring_relation == "replace_one"
         if numbers.sampling_rate < 1 and not replaced:
             sampling = PoissonSampling(numbers.sampling_rate)
-        bound = (1 + replaced) * numbers.clipping_norm
-        moved = Sensitivity(bound, "l2", "2 C, replaced" if replaced else "C, added or removed")
+        said = f"{numbers.diameter:g} C, replaced" if replaced else "C, added or removed"
+        moved = Sensitivity(numbers.moved, "l2", said)
         mechanism = DistributedDiscreteGaussian(numbers)
         return Plan(
             releases=tuple(

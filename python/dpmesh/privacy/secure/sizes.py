@@ -73,6 +73,9 @@ class SecureSum:
         ``2**7 sqrt(dim)`` for which the share is at least 4.
     bits
         Bits of the modulus, k; by default the fewest that the rule needs.
+    diameter
+        Largest L2 distance between the vectors of two records, in clipping norms: 2, unless they
+        lie closer together, as vectors of numbers that are not negative do (sqrt(2)).
 
     Raises
     ------
@@ -95,6 +98,7 @@ class SecureSum:
     records_per_site: int | None = None
     grid_steps: int | None = None
     bits: int | None = None
+    diameter: float = 2.0
 
     def __post_init__(self) -> None:
         as_python_numbers(self)
@@ -108,6 +112,8 @@ class SecureSum:
         one_of("neighboring_relation", self.neighboring_relation, get_args(NeighboringRelation))
         if self.records_per_site is not None:
             integer("records_per_site", self.records_per_site, at_least=1, below=self.records + 1)
+        if positive("diameter", self.diameter) > 2:
+            fail("diameter", "at most 2, that of a ball of radius clipping_norm", self.diameter)
         if self.honest < 2:
             left = f"{self.sites} - {self.colluding} - {self.dropouts} = {self.honest}"
             wanted = "at least 2 honest sites left, sites - colluding - dropouts"
@@ -176,6 +182,12 @@ class SecureSum:
     def grid(self) -> float:
         """Width of a step of the grid, gamma = C / S, in the units of the vectors."""
         return self.clipping_norm / self.steps
+
+    @property
+    def moved(self) -> float:
+        """How far one record moves the sum in L2 before it is rounded, in units of the vectors."""
+        replaced = self.neighboring_relation == "replace_one"
+        return (self.diameter if replaced else 1.0) * self.clipping_norm
 
     @property
     def sensitivity(self) -> float:
@@ -300,7 +312,7 @@ class SecureSum:
         return (2.0 * most * (most + 2) + 2 * self.dim) * 2.0**-53 * steps
 
     def _sensitivity_at(self, steps: int) -> float:
-        records = 2 if self.neighboring_relation == "replace_one" else 1
+        records = self.moved / self.clipping_norm
         return records * steps + sqrt(self.dim) + self._rounding_at(steps)
 
     def _share_at(self, steps: int) -> float:

@@ -1,0 +1,228 @@
+"""Sums of records' vectors over all sites: what statistics are made of, and means before learning.
+
+In a round every site sums the vectors of its own records, and the sum over all sites is released:
+
+    s_i     = sum_(r at i) v_r                        |v_r| <= C, |v_r - v_r'| <= D C for any two
+    s       = gamma sum_i (rint(s_i / gamma) + e_i)           e_i ~ N_Z(0, share^2)
+
+Under a secure sum the server learns s alone, with one noise for all sites. Where too few sites are
+honest for that, each releases its own s_i, with noise that is enough by itself.
+
+A record's vector is a function of this record and of public numbers, so that a neighbouring dataset
+moves one s_i by at most D C.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from math import floor, log2, sqrt
+from typing import Any, Protocol
+
+import numpy as np
+
+import dpmesh.kernels as kernels
+from dpmesh._validate import as_python_numbers, fail, integer, positive
+from dpmesh.algorithms.base import KNOWN_TO_ALL, Algorithm, Message, Round, distinct
+from dpmesh.keys import Key
+from dpmesh.privacy.budget import Budget
+from dpmesh.privacy.mechanisms import Gaussian
+from dpmesh.privacy.releases import Release
+from dpmesh.privacy.secure import DistributedDiscreteGaussian, SecureSum, calibrated_sum
+from dpmesh.privacy.sensitivity import Sensitivity
+from dpmesh.privacy.types import Floats, Released, Sensitive
+
+_GRID_STEPS = 2.0**7
+"""Fewest steps of a site's own grid in the `sensitivity`, over sqrt(dim)."""
+
+
+class HasVectors(Protocol):
+    """The records of some nodes, as vectors."""
+
+    @property
+    def nodes(self) -> int:
+        """Number of nodes."""
+        ...
+
+    def vectors(self, node: int) -> Iterator[Sensitive]:
+        """Return the vectors of a node's records in blocks of shape (records, dim), float64.
+
+        Each vector is a function of its record and of public numbers.
+        """
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordSumsState:
+    """The mean of the sums that were released so far, shape (1, dim); zeros before the first."""
+
+    total: Released = field(metadata=KNOWN_TO_ALL)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordSums(Algorithm[RecordSumsState, HasVectors]):
+    """The noisy sum of the vectors of all records, over sites that do not show each other theirs.
+
+    Parameters
+    ----------
+    dim
+        Length of the vectors, d.
+    sites
+        Number of sites.
+    records
+        Number of records of all sites together: a public constant.
+    noise_multiplier
+        Scale of the noise that the adversary does not know over how far one record moves the sum;
+        see `for_budget`.
+    longest
+        Largest L2 norm of a record's vector, C; longer ones are clipped.
+    diameter
+        Largest L2 distance between the vectors of two records over `longest`, D: at most 2. Less
+        than 2 is for the problem to keep, by what its vectors are.
+    colluding
+        Sites that may collude with the server of a secure sum.
+    secure
+        Whether sites add up under a secure sum; if not, each releases a noisy sum of its own.
+    rounds
+        How often the sum is released: estimates are means over all rounds.
+
+    Guarantee
+    ---------
+    What is released has the epsilon and delta of `plan` for one record of one site, replaced:
+    against the server together with `colluding` sites under a secure sum, else against everybody.
+    """
+
+    travels = "server"
+    parameters_are_released = True
+
+    dim: int
+    sites: int
+    records: int
+    noise_multiplier: float
+    longest: float = 1.0
+    diameter: float = 2.0
+    colluding: int = 1
+    secure: bool = True
+    rounds: int = 1
+
+    def __post_init__(self) -> None:
+        as_python_numbers(self)
+        for name in ("dim", "sites", "records", "rounds"):
+            integer(name, getattr(self, name), at_least=1)
+        positive("longest", self.longest)
+        if positive("diameter", self.diameter) > 2:
+            fail("diameter", "at most 2, that of a ball", self.diameter)
+        _ = self.mechanism  # checks the other numbers
+
+    @classmethod
+    def for_budget(
+        cls, *, epsilon: float, delta: float = 0.0, rounds: int = 1, **public: Any
+    ) -> RecordSums:
+        """Return the algorithm with the least noise for which a run is (epsilon, delta)-private.
+
+        Parameters
+        ----------
+        epsilon, delta
+            The budget of all rounds.
+        rounds
+            Their number.
+        public
+            The other parameters.
+
+        Raises
+        ------
+        ValueError
+            If a number is out of its range, or no noise keeps the budget.
+        """
+        trial = cls(noise_multiplier=1.0, rounds=rounds, **public)
+        if trial.secure:
+            sums = calibrated_sum(epsilon=epsilon, delta=delta, **trial._public_numbers())
+            return replace(trial, noise_multiplier=sums.noise_multiplier)
+        needed = Budget(epsilon, delta=delta).calibrate(
+            lambda noise: replace(trial, noise_multiplier=noise), rounds
+        )
+        return replace(trial, noise_multiplier=needed)
+
+    def _public_numbers(self) -> dict[str, Any]:
+        """Return the fields of the secure sum but for its noise."""
+        names = ("dim", "sites", "records", "rounds", "colluding", "diameter")
+        own = {name: getattr(self, name) for name in names}
+        return {**own, "clipping_norm": self.longest}
+
+    @cached_property
+    def secure_sum(self) -> SecureSum | None:
+        """The public numbers of the secure sums; None if there are none."""
+        if not self.secure:
+            return None
+        return SecureSum(noise_multiplier=self.noise_multiplier, **self._public_numbers())
+
+    @cached_property
+    def mechanism(self) -> DistributedDiscreteGaussian | Gaussian:
+        """A share of discrete Gaussian noise from each site, or enough from each of them."""
+        if self.secure_sum is not None:
+            return DistributedDiscreteGaussian(self.secure_sum)
+        finest = self.diameter * self.longest / (_GRID_STEPS * sqrt(self.dim))
+        return Gaussian(self.noise_multiplier, grid=2.0 ** floor(log2(finest)))
+
+    @property
+    def noise_scale(self) -> float:
+        """Standard deviation of the noise in each number of the sum over all sites."""
+        if self.secure_sum is not None:
+            return self.secure_sum.noise_scale / sqrt(self.rounds)
+        own = self.mechanism.noise_scale(self.sensitivity(0), self.dim)
+        return own * sqrt(self.sites / self.rounds)
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What the guarantee rests on beside the proof."""
+        about = () if self.secure_sum is None else self.secure_sum.assumptions_about("sites")
+        return (*about, *distinct(1))
+
+    def sensitivity(self, t: int) -> Sensitivity:
+        """How far one record moves the sum before it is rounded to the grid."""
+        moved = self.diameter * self.longest
+        return Sensitivity(moved, "l2", f"{self.diameter:g} C, one record's vector replaced")
+
+    def release_of(self, t: int) -> Release:
+        """Return the sum over all sites as one joint release, or the sum of each site."""
+        return Release(t, self.mechanism, self.sensitivity(t))
+
+    def init(self, problem: HasVectors, key: Key) -> RecordSumsState:
+        """Start from zeros.
+
+        Raises
+        ------
+        ValueError
+            If the problem has another number of nodes than sites.
+        """
+        whole = len(getattr(problem, "all_records", range(problem.nodes)))
+        if self.sites not in (problem.nodes, whole):
+            fail("problem", f"records of {self.sites} sites", f"{problem.nodes} nodes")
+        return RecordSumsState(total=Released(np.zeros((1, self.dim))))
+
+    def round(
+        self, state: RecordSumsState, t: int, problem: HasVectors, key: Key
+    ) -> Round[RecordSumsState]:
+        """Sum the vectors at each site, and release the sum over all sites."""
+        sums = np.stack([self._sum(problem, node) for node in range(problem.nodes)])
+        length = 64 * self.dim if self.secure_sum is None else 8 * self.secure_sum.message_bytes
+        arrived = yield Message(
+            Sensitive(sums), self.release_of(t), copies=self.sites, bits=self.sites * length
+        )
+        total = arrived.sum(axis=0, keepdims=True)
+        return RecordSumsState(total=Released(state.total + (total - state.total) / (t + 1)))
+
+    def _sum(self, problem: HasVectors, node: int) -> Floats:
+        total = np.zeros(self.dim)
+        for block in problem.vectors(node):
+            total += kernels.clip_rows(block, self.longest).sum(axis=0)
+        return total
+
+    def published(self, state: RecordSumsState, received: Any) -> Released:
+        """Return the estimate of the sum, shape (1, dim)."""
+        return state.total
+
+    def parameters(self, state: RecordSumsState) -> Floats:
+        """Return the estimate of the sum, shape (1, dim)."""
+        return state.total

@@ -1,0 +1,85 @@
+"""Sums of records' vectors: the noise, the shift by one record, and faults that audits find."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dpmesh as dm
+from dpmesh.algorithms import RecordSums
+from dpmesh.audit import alone, couple
+from dpmesh.privacy.secure import SecureSum
+
+
+@dataclass
+class Vectors:
+    """The vectors of the records of some nodes."""
+
+    parts: list[np.ndarray]
+    test: None = None
+
+    @property
+    def nodes(self) -> int:
+        return len(self.parts)
+
+    def vectors(self, node: int) -> Iterator[np.ndarray]:
+        yield from np.array_split(self.parts[node], 2)
+
+
+def one_hot(sites: int, first: int) -> Vectors:
+    """Records in one of 64 classes; the first record of site 0 is in class `first`."""
+    parts = [np.eye(64)[np.arange(sites * 9 + site) % 64] for site in range(sites)]
+    parts[0][0] = np.eye(64)[first]
+    return Vectors(parts)
+
+
+def sums(sites: int, **others: Any) -> RecordSums:
+    public = {"dim": 64, "sites": sites, "records": 200, "diameter": np.sqrt(2), **others}
+    return RecordSums.for_budget(epsilon=1.0, delta=1e-5, secure=sites > 2, **public)
+
+
+@pytest.mark.parametrize("sites", [1, 2, 4])
+def test_a_record_moves_the_sum_by_the_sensitivity_and_no_further(sites: int) -> None:
+    algorithm = sums(sites)
+    problems = one_hot(sites, 0), one_hot(sites, 5)
+    found = couple(algorithm, *problems, alone, rounds=1)
+    assert not found.violated, found
+    (moved,) = found.movements
+    assert moved.distance == pytest.approx(np.sqrt(2), rel=1e-6)
+    assert moved.distance > 0.97 * moved.allowed
+    planted = couple(replace(algorithm, diameter=1.0), *problems, alone, rounds=1)
+    assert "moved by 1.41421" in planted.faults[0]
+
+
+@pytest.mark.parametrize("sites", [1, 2, 4])
+def test_the_total_has_the_noise_that_is_stated(sites: int) -> None:
+    dim, key = 4096, dm.Key.seeded(0)
+    algorithm = sums(sites, dim=dim, rounds=2)
+    problem = Vectors([np.zeros((3, dim)) for _ in range(sites)])
+    run = dm.simulate(algorithm, problem, rounds=2, key=key, delta=1e-5, metrics=[])
+    # A deviation of 5 standard errors of a standard deviation: below 1e-6.
+    assert run.released.std() == pytest.approx(algorithm.noise_scale, rel=5 / np.sqrt(2 * dim))
+    assert run.privacy.epsilon == pytest.approx(1.0, abs=1e-5)
+    assert run.privacy.epsilon <= 1.0
+
+
+def test_vectors_that_are_too_long_are_clipped() -> None:
+    algorithm = sums(4)
+    problem = Vectors([np.full((2, 64), 1e6) for _ in range(4)])
+    run = dm.simulate(algorithm, problem, rounds=1, delta=1e-5, metrics=[])
+    assert np.abs(run.released - 1.0).max() < 8 * algorithm.noise_scale
+
+
+def test_a_smaller_diameter_needs_less_noise_and_a_larger_one_than_a_ball_is_refused() -> None:
+    numbers = SecureSum(dim=64, sites=4, records=200, noise_multiplier=2.0)
+    closer = replace(numbers, diameter=1.0)
+    assert closer.sensitivity < 0.52 * numbers.sensitivity
+    for refused in (SecureSum, RecordSums):
+        with pytest.raises(ValueError, match="diameter: wanted at most 2"):
+            refused(dim=64, sites=4, records=200, noise_multiplier=2.0, diameter=2.1)
+    with pytest.raises(ValueError, match="problem: wanted records of 4 sites, got 2 nodes"):
+        dm.simulate(sums(4), one_hot(2, 0), rounds=1, delta=1e-5, metrics=[])
