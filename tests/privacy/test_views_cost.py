@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import inf, sqrt
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -12,21 +12,17 @@ from view_systems import ORACLES
 import dpmesh as dm
 from dpmesh.privacy import views
 from dpmesh.privacy.cost import Cost
-from dpmesh.privacy.views import of_algorithms
 from dpmesh.topology import MixingMatrix, Static, cycle, ring
 
 LOGISTIC = views.LossFacts(loss="logistic", feature_norm=1.0)
 RING = ring(8)
 
 
-def _descent(rounds: int = 10, facts: views.LossFacts = LOGISTIC, **other: Any) -> Any:
-    numbers: dict[str, Any] = {
-        "records": 50,
-        "noise_multiplier": 2.0,
-        "step_size": 1.0,
-        "clipping_norm": 1.0,
-    }
-    return of_algorithms.gradient_descent(rounds, facts, **(numbers | other))
+def _descent(
+    rounds: int = 10, facts: views.LossFacts = LOGISTIC, clipping_norm: float = 1.0
+) -> Any:
+    algorithm = dm.GradientDescent(records=50, noise_multiplier=2.0, clipping_norm=clipping_norm)
+    return algorithm.reaction(rounds, facts)
 
 
 def _oracle(name: str) -> dict[str, Any]:
@@ -125,14 +121,12 @@ def test_coalitions_are_enumerated_or_bounded_from_pairs(monkeypatch: pytest.Mon
 
 def test_online_learning_pays_for_the_worst_round() -> None:
     inputs = _oracle("online.ring6.record_of_round0")["inputs"]
-    reaction = of_algorithms.online(
-        inputs["rounds"],
-        LOGISTIC,
-        noise_multiplier=1.5,
+    learning = dm.OnlineLearning(
+        epsilon=dm.privacy.accounting.gdp_epsilon(delta=1e-5, mu=1 / 1.5),
+        delta=1e-5,
         step_size=dm.schedules.InverseSqrt(1.0),
-        clipping_norm=1.0,
-        batch_size=1,
     )
+    reaction = learning.reaction(inputs["rounds"], LOGISTIC)
     topology = ring(6, weights="metropolis")
     far = views.costs_by_distance(1e-5, reaction, views.OneNode(topology=topology), gap=1e-6)
     one_record = _oracle("online.ring6.record_of_round0")["output"]
@@ -142,26 +136,6 @@ def test_online_learning_pays_for_the_worst_round() -> None:
     assert everybody.mu == pytest.approx(one_record["mu_everybody"], rel=1e-6)
 
 
-def test_a_token_that_goes_to_the_next_holder_alone() -> None:
-    holders = (0, 1, 2, 3, 4, 5)
-    reaction = of_algorithms.with_replacement(
-        6,
-        LOGISTIC,
-        holders=holders,
-        nodes=6,
-        noise_multiplier=1.0,
-        step_size=1.0,
-        batch_size=1,
-        loss_lipschitz=1.0,
-    )
-    route = views.HandOver(nodes=6, holders=holders)
-    last = views.view_cost(1e-5, reaction, views.Node(node=5, topology=route), gap=1e-6)
-    assert (last.mu, last.target) == (pytest.approx(1.0), 4)  # whoever hands it to node 5
-    (system,) = views.system.systems_of(reaction, views.Node(node=5, topology=route))
-    upper, _, _ = system.solve([[5]], np.array([0, 1]), 1e-8, 0.0, 10_000)
-    assert upper[0] == pytest.approx(1 / sqrt(4), rel=1e-6)  # spread over 4 hand-overs
-
-
 def test_quantized_gossip_with_shared_coins_is_not_proved() -> None:
     numbers: dict[str, Any] = {
         "mode": "paper",
@@ -169,12 +143,12 @@ def test_quantized_gossip_with_shared_coins_is_not_proved() -> None:
         "consensus_step_size": 0.5,
         "sample_size": 10,
         "noise_std": 0.05,
-        "clipping_norm": 1.0,
+        "smoothness": 0.25,
     }
-    coarse = of_algorithms.quantized(8, LOGISTIC, **numbers, compressor=dm.privacy.Quantizer(0.01))
+    coarse = dm.QuantizedGossip(**numbers).reaction(8, LOGISTIC)
     assert isinstance(coarse, views.NotProved)
-    exact = of_algorithms.quantized(8, LOGISTIC, **numbers)
-    delta = dm.QuantizedGossip(**numbers, compressor=None, smoothness=0.25).sensitivities(8)
+    algorithm = dm.QuantizedGossip(**numbers, compressor=None)
+    exact, delta = algorithm.reaction(8, LOGISTIC), algorithm.sensitivities(8)
     everybody = views.view_cost(1e-5, exact, views.Everybody())
     assert everybody.mu == pytest.approx(np.linalg.norm(delta / 0.05), rel=1e-6)
     far = views.costs_by_distance(1e-5, exact, views.OneNode(topology=RING))

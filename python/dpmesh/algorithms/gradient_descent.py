@@ -26,7 +26,7 @@ from dpmesh.privacy.releases import Release
 from dpmesh.privacy.rounding import ROUNDINGS, SINGLE, most_noise
 from dpmesh.privacy.sensitivity import Sensitivity
 from dpmesh.privacy.types import Floats, Sensitive
-from dpmesh.privacy.views import LossFacts, NotProved, Reaction, of_algorithms
+from dpmesh.privacy.views import LossFacts, NotProved, Reaction, reaction_of_steps
 from dpmesh.problems import LinearProblem
 from dpmesh.schedules import at
 
@@ -106,11 +106,10 @@ class GradientDescent(Descent[GradientDescentState]):
             return NotProved(reason="sums that nodes relay within a round are not accounted for")
         if self.batches > 1:
             return NotProved(reason="rounds that use some of the records are not accounted for")
-        return of_algorithms.gradient_descent(
-            rounds,
+        return reaction_of_steps(
             LossFacts.of(problem),
-            records=self.records,
-            noise_multiplier=self.noise_multiplier,
+            [self.sensitivity(t) for t in range(rounds)],
+            self.mechanism,
             step_size=self.step_size,
             clipping_norm=self.clipping_norm,
         )

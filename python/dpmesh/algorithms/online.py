@@ -57,7 +57,7 @@ from dpmesh.privacy.rows import CorrelatedRow, check_strategy
 from dpmesh.privacy.sampling import RandomAllocation
 from dpmesh.privacy.sensitivity import Sensitivity
 from dpmesh.privacy.types import Floats, Released, Sensitive
-from dpmesh.privacy.views import LossFacts, NotProved, Reaction, of_algorithms
+from dpmesh.privacy.views import LossFacts, NotProved, Reaction, reaction_of_steps
 from dpmesh.problems import LinearProblem
 from dpmesh.schedules import InverseSqrt, Schedule, at, keep_schedules
 
@@ -271,22 +271,21 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
         return () if self.noise is None else self.noise.assumptions
 
     def reaction(self, rounds: int, problem: LinearProblem | LossFacts) -> Reaction | NotProved:
-        """Return how w_(t+1) reacts to an example and to messages; projections contract."""
+        """Return how w_(t+1) reacts to an example and to messages.
+
+        Every projection is nonexpansive in L2 norm, and each example is used in one round.
+        """
         if self.allocation is not None:
             return NotProved(reason=ALLOCATED_VIEWS)
         if self.average:
             return NotProved(reason="the mean that is published depends on messages of all rounds")
-        noisy = self.epsilon is not None
-        return of_algorithms.online(
-            rounds,
+        return reaction_of_steps(
             LossFacts.of(problem),
-            noise_multiplier=self.mechanism.noise_multiplier if noisy else None,
+            [self.sensitivity(t) for t in range(rounds)],
+            self.mechanism,
             step_size=self.step_size,
             clipping_norm=self.clipping_norm,
-            batch_size=self.batch_size,
-            norm=self.norm,
-            distribution="gaussian" if self.delta > 0 else "laplace",
-            dim=problem.dim,
+            one_round=True,
         )
 
     def most_rounds(self, problem: LinearProblem) -> int:

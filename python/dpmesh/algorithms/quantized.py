@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import inf
+from math import inf, sqrt
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -64,7 +64,8 @@ from dpmesh.privacy.releases import Release
 from dpmesh.privacy.rows import CorrelatedRow, check_strategy
 from dpmesh.privacy.sensitivity import Sensitivity
 from dpmesh.privacy.types import Floats, Sensitive
-from dpmesh.privacy.views import LossFacts, NotProved, Reaction, of_algorithms
+from dpmesh.privacy.views import LossFacts, NotProved, Reaction
+from dpmesh.privacy.views.reaction import NO_NOISE, Numbers
 from dpmesh.problems import LinearProblem
 from dpmesh.problems.dense import DenseProblem
 from dpmesh.schedules import SampleSize, Schedule, at, keep_sample_size, keep_schedules
@@ -253,21 +254,77 @@ class QuantizedGossip(Algorithm[QuantizedState, GossipProblem]):
         return self.noise.release_of_size(stds, self.sensitivities(self.noise.rounds)[1:])
 
     def reaction(self, rounds: int, problem: LinearProblem | LossFacts) -> Reaction | NotProved:
-        """Return how x_(k+1) reacts to a record and to messages."""
-        return of_algorithms.quantized(
-            rounds,
-            LossFacts.of(problem),
-            mode=self.mode,
-            step_size=self.step_size,
-            consensus_step_size=self.consensus_step_size,
-            sample_size=self.sample_size,
-            noise_std=self.noise_std,
-            clipping_norm=self.clipping_norm,
-            smoothness=self.smoothness,
-            compressor=self.compressor,
-            grid=self.grid,
-            dim=problem.dim,
+        """Return how x_(k+1) = (1 - beta) x + beta sum_j a_ij z^j - alpha g reacts to a record.
+
+        The fresh movement is alpha 2 L / gamma, not Delta_k: the un-noised own state carries
+        earlier movements on.
+
+        Raises
+        ------
+        ValueError
+            If there is a grid, and the number of parameters is unknown.
+        """
+        facts, quantizer = LossFacts.of(problem), self.compressor
+        if self.noise_std is None:
+            return NO_NOISE
+        if not (
+            quantizer is None or (isinstance(quantizer, Quantizer) and quantizer.step == self.grid)
+        ):
+            reason = (
+                "rounding may part two unseen messages by a whole step; use compressor=None, or a "
+                "Quantizer of the grid's own step"
+            )
+            return NotProved(reason=reason)
+        alpha, beta, gamma = (
+            np.array([at(schedule, t + 1) for t in range(rounds)], dtype=np.float64)
+            for schedule in (self.step_size, self.consensus_step_size, self.sample_size)
         )
+        kept = self._keeps(facts, alpha, beta)
+        if isinstance(kept, NotProved):
+            return kept
+        if self.grid is not None and facts.dim is None:
+            fail("dim", "the number of parameters, which rounding to a grid adds up over", None)
+        fresh, noise = np.zeros(rounds), np.zeros(rounds)
+        fresh[1:] = (alpha * 2 * self.clipping_norm / gamma)[:-1]
+        noise[1:] = [at(self.noise_std, t + 1) for t in range(1, rounds)]
+        return Reaction(
+            sensitivity=fresh,
+            noise=noise,
+            lipschitz=beta,
+            own_state=kept[0],
+            own_message=kept[1],
+            distribution="gaussian" if self.grid is None else "discrete_gaussian",
+            rounding=(self.grid or 0.0) * sqrt(facts.dim or 0),
+        )
+
+    def _keeps(
+        self, facts: LossFacts, alpha: Numbers, beta: Numbers
+    ) -> tuple[Numbers, Numbers | None] | NotProved:
+        """Return how much of the difference of its own state and message a node keeps in a round.
+
+        A record's gradient is that of a convex loss of the smoothness that `facts` state, or at
+        least Lipschitz with `smoothness`.
+        """
+        decay, curved, known = facts.regularization, facts.smoothness, self.smoothness
+        rougher = facts.loss in KINKED or known < curved < inf
+        if self.mode != "paper" and known < inf and rougher:
+            return NotProved(reason="the losses are less smooth than `smoothness` states")
+        if self.mode == "paper":
+            if (alpha * (curved + decay) > 2 * (1 - beta)).any():
+                reason = "step_size (smoothness + regularization) exceeds 2 (1 - "
+                return facts.not_proved(None) or NotProved(reason=f"{reason}consensus_step_size)")
+            return facts.not_proved(None) or (1 - beta, None)
+        low, high = decay - known, decay + known
+        if self.mode == "safe":
+            if known == inf:
+                return NotProved(reason="mode 'safe' needs a finite smoothness")
+            return np.maximum(abs(1 - beta - alpha * low), abs(1 - beta - alpha * high)), None
+        refused = facts.not_proved(self.clipping_norm)
+        if refused is None:
+            low, high = decay, decay + curved
+        elif known == inf:
+            return refused
+        return abs(1 - beta), np.stack([alpha * low, alpha * high], axis=1)
 
     def next_sensitivity(self, sensitivity: float, k: int) -> float:
         """Return Delta_(k+1) from Delta_k (Lemma 2).

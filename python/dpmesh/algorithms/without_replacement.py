@@ -64,7 +64,7 @@ from dpmesh.keys import Key, Purpose
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.releases import Release
 from dpmesh.privacy.types import Floats, Released, Sensitive
-from dpmesh.privacy.views import LossFacts, NotProved, of_algorithms
+from dpmesh.privacy.views import LossFacts, NotProved
 from dpmesh.problems import LinearProblem
 from dpmesh.problems.dense import DenseProblem
 from dpmesh.schedules import Schedule, at, keep_schedules
@@ -244,7 +244,7 @@ class WithoutReplacement(WithoutReplacementReleases[WithoutReplacementState]):
 
     def reaction(self, rounds: int, problem: LinearProblem | LossFacts) -> NotProved:
         """Return why there is no cheaper view: all nodes know each global model."""
-        return of_algorithms.without_replacement()
+        return NotProved(reason="every node receives the global model after each update")
 
     def most_rounds(self, problem: LinearProblem) -> int | None:
         """Return how many steps the largest node's mini-batches last, if all nodes always act."""

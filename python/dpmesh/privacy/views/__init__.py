@@ -3,7 +3,6 @@
 See docs/privacy/views.md for the theorem, its proof and what it assumes.
 """
 
-from dpmesh.privacy.views import of_algorithms
 from dpmesh.privacy.views.cost import (
     ViewCost,
     costs_by_distance,
@@ -26,15 +25,13 @@ from dpmesh.privacy.views.observers import (
 )
 from dpmesh.privacy.views.pairs import epsilons_by_pair
 from dpmesh.privacy.views.reaction import NotProved, Reaction
-from dpmesh.privacy.views.steps import LossFacts, step_lipschitz
-from dpmesh.privacy.views.system import HandOver
+from dpmesh.privacy.views.steps import LossFacts, reaction_of_steps, step_lipschitz
 
 __all__ = [
     "AnyCoalition",
     "Coalition",
     "Everybody",
     "EverybodyButPartners",
-    "HandOver",
     "LastOnly",
     "Links",
     "LossFacts",
@@ -49,8 +46,8 @@ __all__ = [
     "costs_by_distance",
     "epsilon_of",
     "epsilons_by_pair",
-    "of_algorithms",
     "partners_cost",
+    "reaction_of_steps",
     "step_lipschitz",
     "view_cost",
 ]

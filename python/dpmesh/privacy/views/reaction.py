@@ -26,8 +26,8 @@ class Reaction:
     Parameters
     ----------
     sensitivity
-        How far a record moves its node's x_t, given x_(t-1) and all messages: shape (rounds,), or
-        (rounds, nodes) if it depends on the node. L2 norm, as all distances here.
+        How far a record moves its node's x_t, given x_(t-1) and all messages: shape (rounds,).
+        L2 norm, as all distances here.
     noise
         Scale of the noise of the messages: standard deviation, or Laplace's b. Shape (rounds,).
     lipschitz
@@ -64,8 +64,8 @@ class Reaction:
 
     def __post_init__(self) -> None:
         sensitivity = _at_least_0("sensitivity", self.sensitivity)
-        if sensitivity.ndim not in (1, 2) or len(sensitivity) == 0:
-            fail("sensitivity", "shape (rounds,) or (rounds, nodes)", f"{sensitivity.shape}")
+        if sensitivity.ndim != 1 or len(sensitivity) == 0:
+            fail("sensitivity", "shape (rounds,)", f"{sensitivity.shape}")
         object.__setattr__(self, "sensitivity", sensitivity)
         for name in ("noise", "lipschitz"):
             array = _at_least_0(name, getattr(self, name))
@@ -92,7 +92,7 @@ class Reaction:
     @property
     def is_noisy(self) -> bool:
         """Whether messages have noise from the first round on in which a record moves a state."""
-        moved = np.flatnonzero(self.sensitivity.reshape(self.rounds, -1).any(axis=1))
+        moved = np.flatnonzero(self.sensitivity)
         return len(moved) == 0 or bool((self.noise[moved[0] :] > 0).all())
 
 
@@ -107,6 +107,9 @@ class NotProved:
     """
 
     reason: str
+
+
+NO_NOISE = NotProved(reason="messages carry no noise")
 
 
 def _at_least_0(name: str, value: npt.ArrayLike) -> Numbers:

@@ -7,14 +7,20 @@ has eigenvalues ``1 - alpha (lambda + h)`` with h in [0, beta].
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf, sqrt
-from typing import Any
+from typing import Any, cast
+
+import numpy as np
 
 from dpmesh._validate import fail, integer, non_negative, one_of, positive
 from dpmesh.kernels.linear_model import KINKED, LOSSES, Loss
 from dpmesh.kernels.projection import Norm
-from dpmesh.privacy.views.reaction import NotProved
+from dpmesh.privacy.mechanisms import Mechanism
+from dpmesh.privacy.sensitivity import Sensitivity
+from dpmesh.privacy.views.reaction import NO_NOISE, Distribution, NotProved, Reaction
+from dpmesh.schedules import Schedule, at
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,6 +135,54 @@ def step_lipschitz(step_size: float, smoothness: float, regularization: float = 
     """
     alpha = non_negative("step_size", step_size)
     return max(abs(1 - alpha * regularization), abs(1 - alpha * (regularization + smoothness)))
+
+
+def reaction_of_steps(
+    facts: LossFacts,
+    sensitivities: Sequence[Sensitivity],
+    mechanism: Mechanism,
+    *,
+    step_size: float | Schedule,
+    clipping_norm: float,
+    one_round: bool = False,
+) -> Reaction | NotProved:
+    """Return the reaction of messages that are mixed and then step: ``x' = b - alpha g(b)``.
+
+    Parameters
+    ----------
+    facts
+        The loss.
+    sensitivities
+        Of the messages of each round.
+    mechanism
+        Their noise.
+    step_size, clipping_norm
+        The algorithm's; the norm that is clipped is that of the sensitivities.
+    one_round
+        Whether each record is used in one round only.
+
+    Raises
+    ------
+    ValueError
+        If Laplace noise for a clipped L2 norm comes without the number of parameters.
+    """
+    norm = sensitivities[0].norm
+    refused = facts.not_proved(clipping_norm, norm)
+    if refused is not None:
+        return refused
+    if mechanism.distribution == "none":
+        return NO_NOISE
+    if mechanism.distribution == "laplace" and norm == "l2" and facts.dim is None:
+        fail("dim", "the number of parameters, which Laplace noise is scaled by", None)
+    steps = [at(step_size, t + 1) for t in range(len(sensitivities))]
+    smoothness, decay = facts.smoothness, facts.regularization
+    return Reaction(
+        sensitivity=np.array([each.bound for each in sensitivities]),
+        noise=np.array([mechanism.noise_scale(each, facts.dim or 1) for each in sensitivities]),
+        lipschitz=np.array([step_lipschitz(step, smoothness, decay) for step in steps]),
+        distribution=cast("Distribution", mechanism.distribution),
+        one_round=one_round,
+    )
 
 
 def _up(value: float) -> str:

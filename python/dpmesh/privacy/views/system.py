@@ -3,59 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from scipy import sparse
 
 from dpmesh._core import ViewSystem
-from dpmesh._validate import fail, integer
 from dpmesh.kernels.views import Mixing, Received, view_system
 from dpmesh.privacy.views.observers import OnNetwork, mean_is_published, published_by
 from dpmesh.privacy.views.reaction import Numbers, Reaction
-
-
-@dataclass(frozen=True, kw_only=True)
-class HandOver:
-    """A token's way: in each round the holder sends its model to the next holder alone.
-
-    Parameters
-    ----------
-    nodes
-        Number of nodes.
-    holders
-        Who holds the token in rounds 0, 1, ...
-
-    Raises
-    ------
-    ValueError
-        If a holder is not a node.
-    """
-
-    nodes: int
-    holders: tuple[int, ...]
-
-    def __post_init__(self) -> None:
-        integer("nodes", self.nodes, at_least=1)
-        for holder in self.holders:
-            integer("holders", holder, below=self.nodes)
-
-    def matrix(self, round: int) -> OneWay:
-        """Return who receives what in a round: the next holder this one's message."""
-        if integer("round", round) >= len(self.holders):
-            fail("round", f"a round below {len(self.holders)}", round)
-        weights = sparse.lil_array((self.nodes, self.nodes))
-        if round + 1 < len(self.holders):
-            weights[self.holders[round + 1], self.holders[round]] = 1.0
-        return OneWay(weights=sparse.csr_array(weights))
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class OneWay:
-    """Weights that need not be those of an average."""
-
-    weights: sparse.csr_array
 
 
 def mixings_of(reaction: Reaction, topology: Any) -> list[Mixing]:
@@ -82,8 +38,6 @@ def systems_of(
 ) -> Iterator[ViewSystem]:
     """Return the problem of each record: one, or one for each round in which a record is used."""
     nodes = view.topology.nodes
-    if reaction.sensitivity.ndim == 2 and reaction.sensitivity.shape[1] != nodes:
-        fail("topology", f"{reaction.sensitivity.shape[1]} nodes, as the algorithm has", nodes)
     mixings = mixings_of(reaction, view.topology)
     arrived = getattr(view.topology, "received", None)
     if arrived is not None:
