@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from contextlib import suppress
 from copy import deepcopy
 from pathlib import Path
@@ -388,6 +389,7 @@ def content(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         ("algorithm", {"kind": "FederatedLearning", "sampling_rate": 0.5}, "clipping_norm"),
         ("algorithm", {"kind": "OnlineLearning", "epsilon": "none"}, "wanted noise"),
         ("algorithm", {"kind": "WithoutReplacement", "calibration": "paper"}, "that is proved"),
+        ("algorithm", {"kind": "PushSum", "records": 9, "noise_multiplier": 5.0}, "any_rows"),
         ("contract", {"quorum": 5}, "at most 4"),
         ("contract", {"quorum": 1}, "at least 2"),
         ("contract", {"rounds": 11}, "at most 10, as many as the records last"),
@@ -418,11 +420,15 @@ def test_an_algorithm_of_ones_own_is_hashed_with_its_source(
     file = tmp_path / "my_algorithm.py"
     file.write_text("import dpmesh as dm\n\nclass Mine(dm.OnlineLearning):\n    pass\n")
     monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ValueError, match=r"for any rows that others send \(any_rows\), got Mine"):
+        Contract.of(content, "my_algorithm")  # what its base proves may hold no more
+    file.write_text(file.read_text().replace("pass", "any_rows = 'it changes nothing'"))
+    del sys.modules["my_algorithm"]
     hashed = Contract.of(content, "my_algorithm").hash
     file.write_text(file.read_text() + "# another\n")
     assert Contract.of(content, "my_algorithm").hash != hashed
     content["algorithm"]["kind"] = "OnlineLearningUnnoisedRegularizer"
-    with pytest.raises(ValueError, match="wanted one of CrossSiloSGD, GradientDescent"):
+    with pytest.raises(ValueError, match="for any rows that others send"):
         Contract.of(content, "dpmesh.algorithms.online")
 
 

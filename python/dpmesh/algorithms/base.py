@@ -151,6 +151,12 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
     parameters_are_released: ClassVar[bool] = False
     """Whether `parameters` follow from releases alone, so that the guarantee covers them."""
 
+    any_rows: ClassVar[str] = ""
+    """Why its sensitivity holds whatever rows others send, so that parties need not trust them.
+
+    Empty if that is not proved. A subclass states it anew: see `holds_for_any_rows`.
+    """
+
     public_coins: ClassVar[frozenset[Purpose]] = frozenset({Purpose.INIT})
     """The purposes whose streams all nodes must share; a node's others are its own secret."""
 
@@ -352,6 +358,14 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
         Regret needs them; None if records are used in another way.
         """
         return None
+
+
+def holds_for_any_rows(algorithm: AnyAlgorithm) -> str:
+    """Return why an algorithm's sensitivity holds for any rows that it receives; else nothing.
+
+    The class itself must say so: a subclass may have changed what its base proves.
+    """
+    return str(vars(type(algorithm)).get("any_rows", ""))
 
 
 def distinct(copies: int | None) -> tuple[str, ...]:

@@ -130,6 +130,7 @@ class CrossSiloSGD(Algorithm[CrossSiloState, Any]):
 
     travels = "server"
     parameters_are_released = True
+    any_rows = "each record's gradient is clipped at whatever model the totals make"
 
     dim: int
     sites: int

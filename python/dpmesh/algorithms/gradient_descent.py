@@ -77,6 +77,8 @@ class GradientDescent(Descent[GradientDescentState]):
     ``docs/privacy/correlated_noise.md``). The nodes' own models are not covered.
     """
 
+    any_rows = "a node steps from what it received, by a mean of clipped gradients"
+
     def sensitivity(self, t: int) -> Sensitivity:
         """Return S: how far a record moves the message of round t, given all earlier ones."""
         if t == 0:

@@ -154,6 +154,7 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
     """
 
     travels = "gossip"
+    any_rows = "a node steps from what it received, by a clipped gradient of each record"
 
     epsilon: float | None = 1.0
     delta: float = 0.0

@@ -178,6 +178,7 @@ class QuantizedGossip(Algorithm[QuantizedState, GossipProblem]):
     """
 
     travels = "gossip"
+    any_rows = "received rows enter the states of neighbouring datasets alike"
 
     step_size: float | Schedule
     consensus_step_size: float | Schedule

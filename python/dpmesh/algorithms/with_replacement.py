@@ -92,6 +92,7 @@ class WithReplacement(Algorithm[WithReplacementState, LinearProblem]):
     """
 
     travels = "token"
+    any_rows = "gradients are bounded at any model, as `init` checks"
     parameters_are_released = True
     public_coins = frozenset({Purpose.INIT, Purpose.SAMPLE})
 

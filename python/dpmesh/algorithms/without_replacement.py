@@ -181,6 +181,7 @@ class WithoutReplacement(WithoutReplacementReleases[WithoutReplacementState]):
     """
 
     travels = "token"
+    any_rows = "a holder projects the model that it received before it uses it"
     counts_copies = True
     public_coins = frozenset({Purpose.INIT, Purpose.SAMPLE, Purpose.CONTROLLER})
 

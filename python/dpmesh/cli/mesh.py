@@ -73,7 +73,7 @@ def check(file: File, module: Module = None) -> None:
         cost = rounded_up(read.cost(party.delta))
         allowed = f"of {party.epsilon:g} allowed, at delta = {party.delta:g}"
         typer.echo(f"{party.name:<12} epsilon = {cost} {allowed}; {party.records} records")
-    for assumption in read.plan.assumptions:
+    for assumption in read.assumptions:
         typer.echo(f"assumption   {assumption}")
     typer.echo(f"traffic      about {moved(read):,} bytes a round through the router")
 

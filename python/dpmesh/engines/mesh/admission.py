@@ -7,15 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from dpmesh.algorithms import (
-    CrossSiloSGD,
-    GradientDescent,
-    OnlineLearning,
-    QuantizedGossip,
-    WithoutReplacement,
-    WithReplacement,
-)
-from dpmesh.algorithms.base import AnyAlgorithm
+from dpmesh.algorithms import CrossSiloSGD, WithoutReplacement
+from dpmesh.algorithms.base import AnyAlgorithm, holds_for_any_rows
 from dpmesh.controllers.fixed import FixedController
 from dpmesh.engines.mesh.terms import Party, Terms
 from dpmesh.experiments.settings import Settings
@@ -24,16 +17,6 @@ from dpmesh.privacy.shown import ROUNDING, rounded_up
 from dpmesh.problems.dense import DenseProblem
 from dpmesh.run.arguments import check_records as last_long_enough
 from dpmesh.topology import Topology
-
-PROVED = (
-    CrossSiloSGD,
-    GradientDescent,
-    OnlineLearning,
-    QuantizedGossip,
-    WithReplacement,
-    WithoutReplacement,
-)
-"""The algorithms of this package whose sensitivity holds for any rows that a node accepts."""
 
 
 def check_parties(settings: Settings, terms: Terms, parties: Sequence[Party]) -> None:
@@ -51,9 +34,9 @@ def check_algorithm(
 ) -> None:
     """Refuse an algorithm whose guarantee needs more than the parties can check."""
     kind = type(algorithm)
-    if kind.__module__.startswith("dpmesh.") and kind not in PROVED:
-        names = ", ".join(each.__name__ for each in PROVED)
-        settings.fail("algorithm", f"wanted one of {names}, got {kind.__name__}")
+    if not holds_for_any_rows(algorithm):
+        wanted = "wanted one whose class proves its sensitivity for any rows that others send"
+        settings.fail("algorithm", f"{wanted} (any_rows), got {kind.__name__}")
     if isinstance(algorithm, CrossSiloSGD):
         check_sums(settings, algorithm)
         return

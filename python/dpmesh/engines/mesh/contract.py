@@ -18,7 +18,7 @@ from scipy import sparse
 from dpmesh._core import __version__
 from dpmesh._networks import named
 from dpmesh._validate import fail, instance
-from dpmesh.algorithms.base import Algorithm, AnyAlgorithm
+from dpmesh.algorithms.base import Algorithm, AnyAlgorithm, holds_for_any_rows
 from dpmesh.algorithms.cross_silo import CrossSiloSGD
 from dpmesh.data import Dataset
 from dpmesh.engines.mesh import admission
@@ -327,6 +327,15 @@ class Contract:
         """What is charged for a whole run, the rounding of rows included."""
         made = self.algorithm.plan(self.terms.rounds)
         return made.with_releases(self.charged(release) for release in made.releases)
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What the guarantee rests on beside the proof."""
+        kind, why = type(self.algorithm), holds_for_any_rows(self.algorithm)
+        if kind.__module__.startswith("dpmesh."):
+            return self.plan.assumptions
+        own = f"{kind.__name__} is no algorithm of dpmesh; it says that its sensitivity holds"
+        return (f"{own} for any rows since {why}", *self.plan.assumptions)
 
     def charged(self, release: Release) -> Release:
         """Return what is charged for a release: rounding may move neighbours a little further.
