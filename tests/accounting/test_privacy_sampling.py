@@ -93,7 +93,7 @@ def test_mixtures_cost_at_least_what_is_proved() -> None:
 
 def test_of_two_ways_of_sampling_neither_amplifies_on_a_coarse_grid() -> None:
     on_grid, ways = (
-        Gaussian(2.0, grid=1.0),
+        Gaussian(1.4, grid=1.0),
         (PoissonSampling(0.1), FixedSizeSampling(size=1, population=10)),
     )
     both = [Release(t, on_grid, ONE, sampling=sampling) for t, sampling in enumerate(ways)]

@@ -231,7 +231,7 @@ def test_another_header_with_an_old_attempt_is_refused(parties: Parties, what: s
         parties.sites[0].answer(header, w)
 
 
-@pytest.mark.parametrize("what", ["model", "round", "cohort"])
+@pytest.mark.parametrize("what", ["model", "last number", "round", "cohort"])
 def test_sites_that_are_shown_different_things_open_nothing(parties: Parties, what: str) -> None:
     public = parties.contract.numbers
     header = parties.header()
@@ -239,6 +239,9 @@ def test_sites_that_are_shown_different_things_open_nothing(parties: Parties, wh
     other, w = header, parties.w
     if what == "model":
         w = parties.w + 1e-9
+    if what == "last number":
+        w = parties.w.copy()
+        w[0, -1] = 1e-300
     if what == "round":
         other = replace(header, step=1)
     if what == "cohort":

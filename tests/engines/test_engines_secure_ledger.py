@@ -13,7 +13,15 @@ import pytest
 from secure_parties import DELTA, RUN, Parties, is_open
 
 from dpmesh.engines.mesh import Node
-from dpmesh.engines.secure import Folder, RefusedError, Server, Site, in_process, train
+from dpmesh.engines.secure import (
+    Folder,
+    RefusedError,
+    Server,
+    Site,
+    in_process,
+    record_sums,
+    train,
+)
 from dpmesh.engines.secure.run_secrets import RunSecrets
 from dpmesh.kernels import unpack_sum
 from dpmesh.privacy.budget import OverBudget
@@ -57,6 +65,22 @@ def test_planted_fresh_noise_for_a_repeated_header_is_open(
     difference = (one - other) << unused >> unused
     assert np.abs(difference).max() < 10 * public.share  # no mask is left: flagged
     restored.folder.close()
+
+
+def test_a_changed_record_gets_other_noise_for_the_same_header(parties: Parties) -> None:
+    """Else a site that was restored, and its data corrected, would show by how much."""
+    header, path = parties.header(), parties.backup(1)
+    sent = parties.sites[1].answer(header, parties.w)
+    parties.close(1)
+    honest = record_sums(parties.contract, parties.algorithm, parties.problem.for_nodes([1]))
+    moved = parties.contract.numbers.grid  # by one step, in one number
+    sums = lambda *question: honest(*question) + moved * np.eye(1, len(parties.w[0]))  # noqa: E731
+    again = parties.site(1, path, sums=sums).answer(header, parties.w)
+    public = parties.contract.numbers
+    first, second = (unpack_sum([word], public.dim, public.modulus_bits) for word in (sent, again))
+    unused = 64 - public.modulus_bits
+    apart = (first - second) << unused >> unused
+    assert np.sqrt((apart.astype(float) ** 2).mean()) > public.share
 
 
 def test_a_restored_site_takes_over_what_the_others_know(parties: Parties) -> None:

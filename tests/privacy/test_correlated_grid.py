@@ -17,6 +17,7 @@ from dpmesh.audit.transcript import alone, record
 from dpmesh.keys import Purpose
 from dpmesh.privacy import correlated, views
 from dpmesh.privacy.accounting import gdp_delta
+from dpmesh.privacy.accounting.discrete import FINE, SMOOTHING
 from dpmesh.privacy.correlated import sampler
 from dpmesh.privacy.correlated.lattice import widening
 
@@ -134,7 +135,8 @@ def test_a_server_and_quantized_messages_are_on_the_grid() -> None:
     )
     assert read(server, sent_by(server, 0), 0) == []
     real = replace(server, noise=replace(server.noise, grid=None))
-    assert server.plan(ROUNDS).cost(DELTA) == real.plan(ROUNDS).cost(DELTA)
+    cost, of_real = server.plan(ROUNDS).cost(DELTA), real.plan(ROUNDS).cost(DELTA)
+    assert of_real.epsilon < cost.epsilon < of_real.epsilon * 1.0001  # for what samplers err
     quantized = dm.QuantizedGossip(
         step_size=0.1,
         consensus_step_size=0.5,
@@ -237,3 +239,18 @@ def test_what_is_not_proved_or_too_fine_is_refused() -> None:
         replace(TIME, grid=0.3)
     with pytest.raises(ValueError, match="grid: wanted at least a 2"):
         sent_by(online(replace(TIME, grid=2.0**-40)))
+
+
+@pytest.mark.parametrize("grid", [2.0**-8, 2.0**-3, 1.0])
+@pytest.mark.parametrize(("own", "shared"), [(0.3, 4.0), (4.0, 0.3), (1.0, 1.0)])
+def test_each_kind_of_noise_is_smoothed_by_its_own_scale(own, shared, grid: float) -> None:
+    """The smaller of own and shared noise needs more: what is charged is left of both."""
+    event = online(BOTH).release_of(1).mechanism.joint
+    secrets = replace(event.secrets, own=own, shared=shared)
+    joint = replace(event, secrets=secrets, grid=grid)
+    rounding = widening(joint.factorization, secrets, grid, 30)
+    for size in (own, shared):
+        steps = joint.noise_multiplier * size / grid
+        drawn = steps * joint.widened(30)
+        assert drawn >= FINE * (1 - 1e-12)
+        assert drawn**2 - SMOOTHING**2 >= (steps * rounding) ** 2 * (1 - 1e-9)

@@ -89,6 +89,7 @@ def proved_epsilon(
         return sum_of_shares_epsilon(
             delta=delta,
             noise_multiplier=z,
+            scale=z * shift,
             share=share,
             sites=n,
             dim=1,

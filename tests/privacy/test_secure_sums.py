@@ -416,6 +416,7 @@ def test_samples_cost_less_under_add_remove_alone() -> None:
         return sum_of_shares_epsilon(
             delta=1e-5,
             noise_multiplier=2.0,
+            scale=25.0,
             share=8.0,
             sites=10,
             dim=100,

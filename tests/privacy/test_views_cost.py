@@ -136,6 +136,18 @@ def test_online_learning_pays_for_the_worst_round() -> None:
     assert everybody.mu == pytest.approx(one_record["mu_everybody"], rel=1e-6)
 
 
+@pytest.mark.parametrize("norm", ["l1", "l2"])
+def test_a_view_assumes_the_laplace_noise_that_is_drawn(norm: Any) -> None:
+    """It grows with the number of parameters for a clipped L2 norm, not for L1."""
+    algorithm = dm.OnlineLearning(epsilon=0.5, norm=norm, projection="mixture")
+    dim, rounds = 100, 5
+    found = algorithm.reaction(rounds, views.LossFacts(loss="logistic", feature_norm=1.0, dim=dim))
+    for t in range(1, rounds):
+        release = algorithm.release_of(t)
+        drawn = release.mechanism.noise_scale(release.sensitivity, dim)
+        assert found.noise[t] == pytest.approx(drawn, rel=1e-12)
+
+
 def test_quantized_gossip_with_shared_coins_is_not_proved() -> None:
     numbers: dict[str, Any] = {
         "mode": "paper",

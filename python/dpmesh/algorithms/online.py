@@ -50,6 +50,7 @@ from dpmesh.kernels.linear_model import Batches
 from dpmesh.kernels.projection import NORMS, Norm
 from dpmesh.keys import Key
 from dpmesh.privacy.accounting import analytic_gaussian_noise_multiplier
+from dpmesh.privacy.accounting.discrete import delta_on_grid
 from dpmesh.privacy.accounting.papers.online import unnoised_regularizer_factors
 from dpmesh.privacy.mechanisms import Gaussian, Laplace, Mechanism, NoNoise
 from dpmesh.privacy.releases import Release
@@ -205,8 +206,10 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
         if self.allocation is not None:
             return allocated_noise(self.allocation, self.epsilon, self.delta, copies=self.copies)
         if self.delta > 0:
+            on_grid = self.noise is not None and self.noise.grid is not None
             multiplier = analytic_gaussian_noise_multiplier(
-                target_epsilon=self.epsilon, target_delta=self.delta
+                target_epsilon=self.epsilon,
+                target_delta=delta_on_grid(self.delta) if on_grid else self.delta,
             )
             return Gaussian(multiplier * sqrt(self.copies))
         return Laplace(self.copies / self.epsilon)

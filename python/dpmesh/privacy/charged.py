@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from math import hypot
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,19 @@ from dpmesh.privacy.rows import CorrelatedRow
 from dpmesh.privacy.sampling import RandomAllocation
 
 if TYPE_CHECKING:
-    from dpmesh.privacy.correlated import CorrelatedGaussian
+    from dpmesh.privacy.correlated import CorrelatedGaussian, Secrets
+
+
+@dataclass(frozen=True)
+class _Joint(Gaussian):
+    """What a joint event costs, and how many rows of noise on a grid it rests on."""
+
+    _: KW_ONLY
+    drawn: int = 0
+
+    @property
+    def integer_rows(self) -> int:
+        return self.drawn
 
 
 def joints(releases: Iterable[Release]) -> list[CorrelatedGaussian]:
@@ -97,11 +109,19 @@ def _of_one(
     patterns = [sorted({*used, *everywhere}) for used in uses.values()]
     released = joint.prefix(1 + max(max(pattern) for pattern in patterns))
     mus = released.mus(patterns, colluding)
+    drawn = (
+        0 if joint.grid is None else sum(map(_drawn, map(joint.secrets_of, range(joint.rounds))))
+    )
     return [
-        Release(first.round, Gaussian(1 / mu), first.sensitivity, batch=batch)
+        Release(first.round, _Joint(1 / mu, drawn=drawn), first.sensitivity, batch=batch)
         for (batch, used), mu in zip(uses.items(), mus, strict=True)
         for first in [used[min(used)]]
     ]
+
+
+def _drawn(secrets: Secrets | None) -> int:
+    """Return the rows of noise that the messages of a round which a record moves are made of."""
+    return 1 if secrets is None else secrets.nodes + len(secrets.pairs)
 
 
 def _row(release: Release) -> int:

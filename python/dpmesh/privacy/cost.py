@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from math import frexp, inf
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -34,8 +34,15 @@ from dpmesh.privacy.accounting._pairs import (
 )
 from dpmesh.privacy.accounting._poisson_pairs import PublishedSample
 from dpmesh.privacy.accounting.allocation import Allocation, allocated_epsilon
-from dpmesh.privacy.accounting.discrete import FINE, SLACK, gaussian_multiplier
-from dpmesh.privacy.accounting.shares import SMALLEST_SHARE, sum_of_shares_epsilon
+from dpmesh.privacy.accounting.discrete import (
+    FINE,
+    SHARES_OF_DELTA,
+    gaussian_multiplier,
+    largest_epsilon,
+    rounding_slack,
+)
+from dpmesh.privacy.accounting.shares import sum_of_shares_epsilon
+from dpmesh.privacy.grid import MOST_NUMBERS
 from dpmesh.privacy.grid import MOST_STEPS as MOST_GRID_STEPS
 from dpmesh.privacy.own_noise import is_own, own_cost
 from dpmesh.privacy.parts import Numbers, Parts
@@ -50,6 +57,9 @@ MOST_COMPOSITIONS = 32
 
 MOST_STEPS = 64
 """Beyond them noise on integers costs what noise on the real numbers costs, to 0.01%."""
+
+MOMENTS_BELOW = 6.0
+"""Steps of Gaussian noise below which its moments may prove more than its smoothing."""
 
 _MOST_KINDS = 1024  # in all compositions of parts that cannot cost most
 
@@ -72,6 +82,7 @@ LAWS = {
 GAUSSIANS = ("gaussian", "discrete_gaussian")
 COARSE = "coarse_gaussian"
 PURE = "pure differential privacy of Laplace noise"
+SAMPLERS_ERR = "none: what samplers of noise on a grid err exceeds delta at such an epsilon"
 NEEDS_DELTA = "none: Gaussian noise needs a delta above 0, such as 1e-5"
 
 
@@ -97,10 +108,17 @@ class _Kind(NamedTuple):
     secure_sum: SecureSum | NeighborSums | None
     steps: int = 1
     """By which neighbours move a row on a grid, at least, if the noise is Laplace."""
+    moments: float = 0.0
+    """The noise multiplier of the moments of Gaussian noise on a coarse grid; else 0."""
 
     @property
     def rate(self) -> float:
         return 1.0 if self.sampling is None else self.sampling.rate
+
+    def by_moments(self) -> _Kind:
+        """Return the kind by its moments alone, if it is on a coarse grid."""
+        coarse = self._replace(mechanism=COARSE, noise_multiplier=self.moments, moments=0.0)
+        return coarse if self.moments else self
 
 
 def _amplified(kind: _Kind, relation: NeighboringRelation) -> bool:
@@ -148,6 +166,18 @@ class Costs(NamedTuple):
     gaussian_accountant: Callable[[int], str]
     together: Names
 
+    def where(self, chosen: Chosen, others: Costs | None) -> Costs:
+        """Return these costs of the chosen parts, and the others of the rest, if there are any."""
+        if others is None or chosen.all():
+            return self
+        names = self.gaussian_accountant, others.gaussian_accountant
+        epsilons, unprotected, pure, amplified, together = (
+            np.where(chosen, getattr(self, name), getattr(others, name))
+            for name in ("epsilons", "unprotected", "pure", "amplified", "together")
+        )
+        accountant = lambda part: names[0 if chosen[part] else 1](part)  # noqa: E731
+        return Costs(epsilons, unprotected, pure, amplified, accountant, together)
+
     def cost(self, part: int) -> Cost:
         """Return the cost of one part."""
         epsilon = float(self.epsilons[part])
@@ -169,6 +199,10 @@ def costs(
 ) -> Costs:
     """Return the smallest epsilon at `delta` that we can prove for each part of the data.
 
+    Each number of noise on a grid that a release draws costs `SAMPLER_ERROR`: a release is charged
+    for `MOST_NUMBERS`, since its plan does not know how many it has. Where that leaves no proof,
+    Laplace noise by addition remains, which is pure up to that error.
+
     Parameters
     ----------
     releases
@@ -185,6 +219,34 @@ def costs(
     ValueError
         If a release was sampled in a way that is not proved to amplify under this relation.
     """
+    rows = np.array([release.mechanism.integer_rows for release in releases], dtype=np.float64)
+    numbers = MOST_NUMBERS * parts.totals(rows)
+
+    def exact(left: float) -> Costs:
+        return _costs_of_exact_noise(releases, parts, left, relation)
+
+    on_grid = numbers > 0
+    if delta == 0 or not on_grid.any():
+        return exact(delta)
+    found = None if on_grid.all() else exact(delta)
+    for share in SHARES_OF_DELTA:
+        at = exact(delta * (1 - share))
+        rounded = at.epsilons != at.pure
+        epsilons = at.epsilons + np.where(rounded, 2 * numbers * rounding_slack(), 0.0)
+        found = at._replace(epsilons=epsilons).where(on_grid, found)
+        unproved = rounded & (epsilons > largest_epsilon(delta, share, numbers))
+        on_grid = on_grid & unproved & np.isfinite(epsilons)
+        if not on_grid.any():
+            return found
+    pure = exact(0.0)
+    proofs = np.where(np.isinf(pure.epsilons), SAMPLERS_ERR, pure.together)
+    return pure._replace(together=proofs).where(on_grid, found)
+
+
+def _costs_of_exact_noise(
+    releases: Sequence[Release], parts: Parts, delta: float, relation: NeighboringRelation
+) -> Costs:
+    """Return what releases cost if all noise has its exact distribution, as `costs`."""
     if any(isinstance(release.sampling, FixedSizeSampling) for release in releases):
         only_replace_one(relation)  # to add a unit swaps it for another in a sample
     failures = parts.totals(np.array([_failure(release) for release in releases]))
@@ -202,13 +264,16 @@ def costs(
     pure = parts.totals(np.where(laplace, alone, 0.0))
     amplified = parts.totals((laplace & sampled).astype(np.float64))
     unprotected = parts.totals((~noisy & ~own).astype(np.float64))
-    gaussian, accountant = _gaussian(releases, noisy & ~laplace, parts, delta, relation)
+    of_gaussian = np.where(laplace, -1, which)
+    gaussian, accountant = _gaussian(kinds, of_gaussian, parts, delta, relation)
+    if any(kind.moments for kind in kinds):
+        coarse = [kind.by_moments() for kind in kinds]
+        of_moments = _gaussian(coarse, of_gaussian, parts, delta, relation)
+        gaussian, accountant = _cheaper((gaussian, accountant), of_moments)
     apart = pure + gaussian
     together, proofs = _together(kinds, which, parts, apart, delta, relation)
     proofs[together >= apart] = ""
-    rounded = np.array([kind.mechanism == "discrete_gaussian" for kind in kinds] + [False])[which]
-    slack = SLACK * (parts.totals(rounded.astype(np.float64)) > 0)
-    epsilons = np.where(unprotected > 0, inf, np.minimum(apart, together) + slack)
+    epsilons = np.where(unprotected > 0, inf, np.minimum(apart, together))
     found: dict[frozenset[tuple[object, int]], tuple[float, str]] = {}
     for part in np.flatnonzero((parts.totals(own.astype(np.float64)) > 0) & (unprotected == 0)):
         touching = [releases[index] for index in parts.releases(int(part))]
@@ -235,22 +300,35 @@ def _pure(kind: _Kind, relation: NeighboringRelation) -> float:
     return float(largest)
 
 
+_Proved: TypeAlias = tuple[Numbers, Callable[[int], str]]
+"""The epsilon of each part, and what names its proof."""
+
+
+def _cheaper(one: _Proved, other: _Proved) -> _Proved:
+    """Return the smaller epsilon of each part."""
+
+    def name(part: int) -> str:
+        return (other if other[0][part] < one[0][part] else one)[1](part)
+
+    return np.minimum(one[0], other[0]), name
+
+
 def _gaussian(
-    releases: Sequence[Release],
-    chosen: Chosen,
+    kinds: Sequence[_Kind],
+    which: Indices,
     parts: Parts,
     delta: float,
     relation: NeighboringRelation,
-) -> tuple[Numbers, Callable[[int], str]]:
+) -> _Proved:
     """Return each part's epsilon for its Gaussian releases, and what names its proof.
 
     Exact for noise on all data; by Rényi curves for noise on a grid, or on samples.
     """
     if delta == 0:
-        touched = parts.totals(chosen.astype(np.float64)) > 0
+        touched = parts.totals((which >= 0).astype(np.float64)) > 0
         return np.where(touched, inf, 0.0), lambda part: NEEDS_DELTA if touched[part] else ""
-    kinds, which = _kinds(releases, chosen, relation)
-    if all(kind.sampling is None and kind.mechanism in GAUSSIANS for kind in kinds):
+    used = [kinds[index] for index in np.unique(which[which >= 0])]
+    if all(kind.sampling is None and kind.mechanism in GAUSSIANS for kind in used):
         squares = np.array([float(kind.noise_multiplier) ** -2 for kind in kinds] + [0.0])
         mu = np.sqrt(parts.totals(squares[which]))
         values, part = np.unique(mu, return_inverse=True)
@@ -349,9 +427,11 @@ def _on_grid(release: Release, kind: _Kind) -> _Kind:
     steps = release.sensitivity.bound / grid + 1
     if kind.mechanism == "discrete_laplace":
         return kind._replace(steps=min(2 ** (frexp(steps)[1] - 1), MOST_STEPS))
-    if (scale := kind.noise_multiplier * steps) < FINE:
+    z = kind.noise_multiplier
+    if (scale := z * steps) < FINE:
         return kind._replace(mechanism=COARSE)
-    return kind._replace(noise_multiplier=gaussian_multiplier(kind.noise_multiplier, scale))
+    moments = z if scale < MOMENTS_BELOW else 0.0
+    return kind._replace(noise_multiplier=gaussian_multiplier(z, scale), moments=moments)
 
 
 def _allocated(kind: _Kind, release: Release, relation: NeighboringRelation) -> _Kind:
@@ -369,11 +449,14 @@ def _allocated(kind: _Kind, release: Release, relation: NeighboringRelation) -> 
     return kind._replace(sampling=one, noise_multiplier=kind.noise_multiplier / (1 + halved))
 
 
-def _share(kind: _Kind) -> float:
-    """Return the scale of a share in steps: of other noise one whose steps are as fine."""
+def _scales(kind: _Kind) -> tuple[float, float]:
+    """Return the scales of a sum's unknown noise and of a share of it, in steps.
+
+    Other noise is one share: of no known scale on a coarse grid, else of the finest.
+    """
     if kind.secure_sum is not None:
-        return kind.secure_sum.smallest_share
-    return SMALLEST_SHARE if kind.mechanism == COARSE else float(MOST_GRID_STEPS)
+        return kind.noise_multiplier * kind.secure_sum.sensitivity, kind.secure_sum.smallest_share
+    return 1.0 if kind.mechanism == COARSE else float(MOST_GRID_STEPS), float(MOST_GRID_STEPS)
 
 
 def _exact_text(mu: float, of_integers: bool) -> str:
@@ -396,10 +479,11 @@ def _by_curve(
     if any(kind.secure_sum is not None for kind in used):
         if sampled is PoissonSampling:
             only_add_remove(relation)
-        shares = [_share(kind) for kind in used]
+        scales, shares = zip(*map(_scales, used), strict=True)
         epsilon = sum_of_shares_epsilon(
             delta=delta,
             noise_multiplier=multiplier,
+            scale=scales,
             share=shares,
             sites=[1 if s is None else s.sites for s in sums],
             dim=[1 if s is None else s.numbers for s in sums],
@@ -407,7 +491,7 @@ def _by_curve(
             sampling_rate=rate,
             count=count.astype(int),
         )
-        how = "Gaussian accounting" if min(shares) >= FINE else "Rényi curve"
+        how = "Gaussian accounting" if min(scales) >= FINE else "Rényi curve"
         return Cost(epsilon, f"{how} of sums of discrete Gaussian shares on {SAMPLED[sampled]}")
     if any(kind.mechanism == COARSE for kind in used):
         epsilon = accounting.discrete_gaussian_epsilon(  # fine noise among it is charged too much

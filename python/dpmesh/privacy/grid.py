@@ -13,6 +13,9 @@ from dpmesh.privacy.types import Floats
 MOST_STEPS = 2**25
 """Largest scale of noise on the integers."""
 
+MOST_NUMBERS = 2**20
+"""The longest row of noise on a grid: plans, which do not know how long rows are, charge it."""
+
 _FARTHEST = 2.0**52
 
 
@@ -22,6 +25,12 @@ def power_of_two(argument: str, value: float) -> float:
     if mantissa != 0.5 or not -99 <= exponent <= 101:
         fail(argument, "a power of 2 between 2**-100 and 2**100, such as 2**-20", repr(value))
     return value
+
+
+def check_length(dim: int) -> None:
+    """Fail if a row has more numbers on a grid than a plan is charged for."""
+    if dim > MOST_NUMBERS:
+        fail("grid", f"None for rows of more than {MOST_NUMBERS} numbers", f"rows of {dim}")
 
 
 def round_to_grid(values: Floats, grid: float) -> Floats:

@@ -27,7 +27,7 @@ from dpmesh._validate import (
 )
 from dpmesh.kernels.projection import Norm
 from dpmesh.keys import Stream
-from dpmesh.privacy.grid import MOST_STEPS, add_on_grid, power_of_two, round_to_grid
+from dpmesh.privacy.grid import MOST_STEPS, add_on_grid, check_length, power_of_two, round_to_grid
 from dpmesh.privacy.rounding import (
     DOUBLE,
     PRECISION,
@@ -109,6 +109,11 @@ class Mechanism(ABC):
     def spacing(self) -> float:
         """Distance of neighbouring values that it can release; 0 for real-valued noise."""
         return self.grid or 0.0
+
+    @property
+    def integer_rows(self) -> int:
+        """How many rows of noise on a grid a release draws that a record's row rests on."""
+        return 0 if self.grid is None else 1
 
     @property
     @abstractmethod
@@ -268,6 +273,7 @@ class Mechanism(ABC):
 
     def _on_grid(self, values: Floats, scale: float, grid: float, stream: Stream) -> Floats:
         """Return multiples of `grid` plus a random whole number of them."""
+        check_length(values.shape[-1])
         if scale / grid > MOST_STEPS:
             fail("grid", f"at least a 2**-25th of the noise, {scale / MOST_STEPS:g}", grid)
         draw = _INTEGER_NOISE[self.distribution]

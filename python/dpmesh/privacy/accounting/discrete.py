@@ -4,12 +4,12 @@ Integers that neighbours move by at most Delta in L2, plus discrete Gaussian noi
 have the Rényi divergences ``order Delta**2 / (2 sigma**2)`` at most, as if the noise were Gaussian
 (Canonne, Kamath and Steinke 2020, Theorem 14). Of noise over `FINE` steps more is proved: up to a
 factor that is 1 in all digits, it is Gaussian noise of scale ``sqrt(sigma**2 - SMOOTHING**2)``,
-rounded at random to integers (`gaussian_multiplier`).
+rounded at random to integers (`gaussian_multiplier`, `rounding_slack`).
 """
 
 from __future__ import annotations
 
-from math import sqrt
+from math import exp, log1p, pi, sqrt
 from typing import get_args
 
 import numpy as np
@@ -25,27 +25,24 @@ from dpmesh.privacy.accounting.renyi import (
 )
 from dpmesh.privacy.types import NeighboringRelation
 
-SMOOTHING = 1.75
+SMOOTHING = 1.2
 """Scale, in steps, of the discrete Gaussian noise that rounds Gaussian noise to integers."""
-FINE = 6.0
+FINE = 3.0
 """Least scale of noise, in steps, that is charged as Gaussian noise."""
-SLACK = 1e-12
-"""What the rounding adds to epsilon, for up to 10**13 released numbers."""
+SAMPLER_ERROR = 2.0**-73
+"""Total variation between a number that the kernels draw and the exact distribution."""
+
+SHARES_OF_DELTA = (2.0**-10, 2.0**-4, 0.5)
+"""That the samplers may get: the first one that is enough."""
 
 _INTEGER_ORDERS = tuple(order for order in DEFAULT_ORDERS if order == round(order))
 _ORDERS_OF_BOTH = tuple(order for order in _INTEGER_ORDERS if order <= 1024)
 
 
 def gaussian_multiplier(noise_multiplier: float, scale: float) -> float:
-    """Return the multiplier of Gaussian noise that costs no less than discrete noise, plus `SLACK`.
+    """Return the multiplier of Gaussian noise that costs no less than discrete noise.
 
-    Let x be Gaussian around an integer, of scale ``sqrt(scale**2 - r**2)`` with r = `SMOOTHING`,
-    and y discrete Gaussian of scale r around x. For each x the sum of ``exp(-(k - x)**2 / (2
-    r**2))`` over all integers k is ``r sqrt(2 pi)`` up to a factor within ``1 - e`` and ``1 + e``,
-    by Poisson's summation formula, e being ``2 t / (1 - t)`` with ``t = exp(-2 pi**2 r**2)``, below
-    1.2e-26. So y has the probabilities of discrete Gaussian noise of that `scale` up to a factor
-    within ``(1 + e) / (1 - e)``. As y follows from x, what is proved of x holds for d such numbers,
-    with 4 d e more epsilon.
+    Up to `rounding_slack`; proof in docs/privacy/accounting.md.
 
     Parameters
     ----------
@@ -55,6 +52,46 @@ def gaussian_multiplier(noise_multiplier: float, scale: float) -> float:
         Of the discrete noise in steps, at least `FINE`.
     """
     return noise_multiplier * sqrt(1 - (SMOOTHING / scale) ** 2)
+
+
+def rounding_slack(scale: float = FINE) -> float:
+    """Return kappa, by which log probabilities of a number differ if Gaussian noise is rounded.
+
+    Let x be Gaussian around an integer v, of scale ``s = sqrt(scale**2 - r**2)`` with r =
+    `SMOOTHING`, and y discrete Gaussian of scale r around x. The sum of ``exp(-(k - x)**2 / (2
+    r**2))`` over all integers k is ``r sqrt(2 pi) (1 + g(x))`` with ``g(x) = 2 sum_m t**(m**2)
+    cos(2 pi m x)`` and ``t = exp(-2 pi**2 r**2)``, by Poisson's summation formula. So y has the
+    probabilities of discrete Gaussian noise of that `scale` times the mean of ``1 / (1 + g)`` under
+    a Gaussian of scale ``s r / scale``. In ``1 - g + g**2 / (1 + g)`` the mean of g is at most ``a
+    = 2 u / (1 - u)`` with ``u = t exp(-2 pi**2 (s r / scale)**2)``, and the last term is between 0
+    and ``b = G**2 / (1 - G)`` with ``G = 2 t / (1 - t)``. As both sum to 1, their ratio is within
+    ``(1 + a + b) / (1 - a)``, whose logarithm is kappa: 7.9e-23 at scale 3, 1.7e-24 at most from 20
+    on. It falls as the scale grows. What is proved of x, ``(epsilon, delta)``, holds for n such
+    numbers as ``(epsilon + 2 n kappa, exp(n kappa) delta)``.
+    """
+    t = exp(-2 * pi**2 * SMOOTHING**2)
+    u = t * exp(-2 * pi**2 * SMOOTHING**2 * (1 - (SMOOTHING / scale) ** 2))
+    a, largest = 2 * u / (1 - u), 2 * t / (1 - t)
+    b = largest**2 / (1 - largest)
+    return log1p((2 * a + b) / (1 - a))
+
+
+def delta_on_grid(delta: float) -> float:
+    """Return what is left of delta for noise on a grid, whose samplers get the rest."""
+    return delta * (1 - SHARES_OF_DELTA[0])
+
+
+def largest_epsilon(delta: float, share: float, numbers: Floats) -> Floats:
+    """Return the largest epsilon at which so many numbers on a grid cost this share of delta.
+
+    Samplers add ``(1 + exp(epsilon)) numbers * SAMPLER_ERROR`` to delta; rounding multiplies what
+    is left by at most ``1 + 2 numbers * rounding_slack()``. Minus infinity if there is none.
+    """
+    left = delta * (share - 2 * numbers * rounding_slack())
+    with np.errstate(divide="ignore", invalid="ignore"):
+        most = np.log(left / (numbers * SAMPLER_ERROR) - 1)
+    found: Floats = np.where(np.isnan(most), -np.inf, most)
+    return found
 
 
 def discrete_gaussian_epsilon(

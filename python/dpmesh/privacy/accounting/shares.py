@@ -4,7 +4,7 @@ A sum of discrete Gaussian samples is not a discrete Gaussian sample. The logari
 their probabilities is at most `closure_gap` everywhere, 3e-68 for 100 shares of scale 4, so that a
 guarantee of the exact discrete Gaussian noise carries over with a little more epsilon and delta
 (Kairouz, Liu and Steinke 2021). The exact noise costs what Gaussian noise of a slightly smaller
-scale costs, from shares of `discrete.FINE` steps on; smaller ones have Rényi divergences.
+scale costs, from `discrete.FINE` steps on; smaller noise has Rényi divergences.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from dpmesh.privacy.accounting._arguments import open_probability
 from dpmesh.privacy.accounting.calibration import calibrate_noise
 from dpmesh.privacy.accounting.discrete import (
     FINE,
-    SLACK,
+    SAMPLER_ERROR,
     discrete_gaussian_epsilon,
     gaussian_multiplier,
+    rounding_slack,
 )
 from dpmesh.privacy.accounting.gaussian import (
     analytic_gaussian_noise_multiplier,
@@ -37,9 +38,6 @@ SMALLEST_SHARE = 4.0
 
 _LARGEST_EPSILON = 700.0
 """Beyond it the error of the samplers alone exceeds any delta."""
-
-_SAMPLER_ERROR = 2.0**-73
-"""Total variation between a sample of `kernels.discrete_gaussian` and the exact distribution."""
 
 
 def closure_gap(sites: int, share: float) -> float:
@@ -64,6 +62,7 @@ def sum_of_shares_epsilon(
     *,
     delta: float,
     noise_multiplier: npt.ArrayLike,
+    scale: npt.ArrayLike,
     share: npt.ArrayLike,
     sites: npt.ArrayLike,
     dim: npt.ArrayLike,
@@ -87,8 +86,10 @@ def sum_of_shares_epsilon(
     delta
         In (0, 1).
     noise_multiplier
-        Scale of the noise that the adversary does not know, ``share * sqrt(shares it does not
-        know)``, over the L2 sensitivity of the rounded sum.
+        `scale` over the L2 sensitivity of the rounded sum.
+    scale
+        Of the noise that the adversary does not know, ``share * sqrt(shares it does not know)``, in
+        steps of the grid: a sum is smoothed by its own noise, not by that of one share.
     share
         Scale of one site's share in steps of the grid, at least `SMALLEST_SHARE`.
     sites
@@ -113,8 +114,8 @@ def sum_of_shares_epsilon(
         If an argument is out of its range, or the share is too small.
     """
     delta = open_probability("delta", delta)
-    runs = np.broadcast_arrays(noise_multiplier, share, sites, dim, sampling_rate, count)
-    z, shares, n, d, rate, times = (np.atleast_1d(numbers) for numbers in runs)
+    runs = np.broadcast_arrays(noise_multiplier, scale, share, sites, dim, sampling_rate, count)
+    z, scales, shares, n, d, rate, times = (np.atleast_1d(numbers) for numbers in runs)
     if not (shares >= SMALLEST_SHARE).all():
         fail("share", f"at least {SMALLEST_SHARE:g} steps of the grid", shares.min())
     for name, numbers in (("sites", n), ("dim", d), ("count", times)):
@@ -122,24 +123,28 @@ def sum_of_shares_epsilon(
             integer(name, number, at_least=1)
     each = zip(times, d, n, shares, strict=True)
     gap = float(sum(t * m * closure_gap(k, s) for t, m, k, s in each))
-    samplers = float((times * d.astype(float) * n).sum()) * _SAMPLER_ERROR
+    samplers = float((times * d.astype(float) * n).sum()) * SAMPLER_ERROR
     if neighboring_relation == "replace_one":
         rate = np.ones(rate.shape)
-    if (shares >= FINE).all():  # the unknown noise has the scale of a share at least
-        z = np.array([gaussian_multiplier(*each) for each in zip(z, shares, strict=True)])
+    fine = bool((scales >= FINE).all())
+    kappa = 0.0
+    if fine:
+        z = np.array([gaussian_multiplier(*each) for each in zip(z, scales, strict=True)])
+        numbers = times * d.astype(float)
+        kappa = sum(m * rounding_slack(s) for m, s in zip(numbers, scales, strict=True))
 
     def exact(delta: float) -> float:
         """Return what is proved of exact discrete Gaussian noise."""
         sampled: Any = {"sampling_rate": rate.astype(float), "count": times}
         sampled |= {"noise_multiplier": z.astype(float), "delta": delta}
-        if (shares < FINE).any():
+        if not fine:
             return discrete_gaussian_epsilon(neighboring_relation=neighboring_relation, **sampled)
         if (rate == 1).all():
-            return gdp_epsilon(delta=delta, mu=gdp_mu(z, count=times)) + SLACK
-        return poisson_gaussian_epsilon(neighboring_relation="add_remove", **sampled) + SLACK
+            return gdp_epsilon(delta=delta, mu=gdp_mu(z, count=times)) + 2 * kappa
+        return poisson_gaussian_epsilon(neighboring_relation="add_remove", **sampled) + 2 * kappa
 
     def proved(epsilon_of_samplers: float) -> float:
-        left: float = (delta - (1 + exp(epsilon_of_samplers)) * samplers) * exp(-gap)
+        left: float = (delta - (1 + exp(epsilon_of_samplers)) * samplers) * exp(-gap - kappa)
         if left <= 0:
             return inf
         return exact(left) + 2 * gap
@@ -157,7 +162,8 @@ def sum_of_shares_noise_multiplier(
     *,
     target_epsilon: float,
     target_delta: float,
-    share_per_multiplier: float,
+    scale_per_multiplier: float,
+    unknown: int,
     sites: int,
     dim: int,
     neighboring_relation: NeighboringRelation,
@@ -170,8 +176,10 @@ def sum_of_shares_noise_multiplier(
     ----------
     target_epsilon, target_delta
         The budget; finite and positive, in (0, 1).
-    share_per_multiplier
-        The share at noise multiplier 1: the sensitivity over ``sqrt(shares not known)``.
+    scale_per_multiplier
+        Scale of the unknown noise at noise multiplier 1, in steps: the sensitivity of the sum.
+    unknown
+        How many shares the adversary does not know.
     sites, dim, neighboring_relation, sampling_rate, count
         As for `sum_of_shares_epsilon`.
 
@@ -180,7 +188,8 @@ def sum_of_shares_noise_multiplier(
     ValueError
         If an argument is out of its range, or no noise keeps the budget.
     """
-    least = SMALLEST_SHARE / positive("share_per_multiplier", share_per_multiplier)
+    of_one = 1 / sqrt(integer("unknown", unknown, at_least=1))
+    least = SMALLEST_SHARE / (positive("scale_per_multiplier", scale_per_multiplier) * of_one)
     exact = analytic_gaussian_noise_multiplier(
         target_epsilon=target_epsilon, target_delta=target_delta
     )
@@ -188,10 +197,12 @@ def sum_of_shares_noise_multiplier(
 
     def epsilon_of(noise_multiplier: float) -> float:
         multiplier = max(noise_multiplier, least)
+        scale = multiplier * scale_per_multiplier
         return sum_of_shares_epsilon(
             delta=target_delta,
             noise_multiplier=multiplier,
-            share=max(multiplier * share_per_multiplier, SMALLEST_SHARE),
+            scale=scale,
+            share=max(scale * of_one, SMALLEST_SHARE),
             sites=sites,
             dim=dim,
             neighboring_relation=neighboring_relation,

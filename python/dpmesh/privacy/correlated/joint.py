@@ -14,7 +14,7 @@ import numpy.typing as npt
 from scipy.linalg.lapack import dtbtrs
 
 from dpmesh._validate import fail, instance, positive
-from dpmesh.privacy.accounting.discrete import SMOOTHING
+from dpmesh.privacy.accounting.discrete import FINE, SMOOTHING
 from dpmesh.privacy.correlated.changing import ChangingSecrets
 from dpmesh.privacy.correlated.factorization import Factorization
 from dpmesh.privacy.correlated.lattice import widening
@@ -178,7 +178,8 @@ class CorrelatedGaussian:
         assert not isinstance(secrets, Sequence)
         rounding = widening(self.factorization, secrets, self.grid, dim)
         sizes = (1.0,) if secrets is None else (secrets.own, secrets.shared or secrets.own)
-        return hypot(rounding, SMOOTHING * self.grid / (self.noise_multiplier * min(sizes)))
+        step = self.grid / (self.noise_multiplier * min(sizes))  # over the least noise
+        return max(hypot(rounding, SMOOTHING * step), FINE * step)
 
     def prefix(self, rounds: int) -> CorrelatedGaussian:
         """Return what a run that stopped after this many rows released: never more than the whole.

@@ -17,7 +17,7 @@ from dpmesh._validate import fail
 from dpmesh.keys import Stream
 from dpmesh.privacy.correlated.factorization import Factorization
 from dpmesh.privacy.correlated.secrets import Secrets
-from dpmesh.privacy.grid import MOST_STEPS
+from dpmesh.privacy.grid import MOST_STEPS, check_length
 
 Steps = npt.NDArray[np.int64]
 
@@ -74,6 +74,7 @@ def noise_steps(
     ValueError
         If the grid is too fine for the noise.
     """
+    check_length(dim)
     own, shared = (1.0, 0.0) if secrets is None else (secrets.own, secrets.shared)
     if (largest := scale * max(own, shared)) > MOST_STEPS:
         wanted = f"at least a 2**-25th of the noise, {largest / MOST_STEPS:.3g} times as much"

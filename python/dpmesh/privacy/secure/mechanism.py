@@ -103,6 +103,11 @@ class DistributedDiscreteGaussian(Mechanism):
         return "distributed_discrete_gaussian"
 
     @property
+    def integer_rows(self) -> int:
+        """None: a sum is charged for the numbers that its sites draw."""
+        return 0
+
+    @property
     def event(self) -> DpEvent:
         """Zero-concentrated differential privacy of the discrete Gaussian that the shares form."""
         import dp_accounting

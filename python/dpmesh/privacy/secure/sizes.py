@@ -253,6 +253,7 @@ class SecureSum:
         return sum_of_shares_epsilon(
             delta=delta,
             noise_multiplier=self.noise_multiplier,
+            scale=self.noise_multiplier * self.sensitivity,
             share=self.share,
             sites=self.sites,
             dim=self.dim,
@@ -371,7 +372,8 @@ def calibrated_sum(*, epsilon: float, delta: float, **public: Any) -> SecureSum:
     multiplier = sum_of_shares_noise_multiplier(
         target_epsilon=epsilon,
         target_delta=delta,
-        share_per_multiplier=trial.sensitivity / sqrt(trial.honest),
+        scale_per_multiplier=trial.sensitivity,
+        unknown=trial.honest,
         sites=trial.sites,
         dim=trial.dim,
         neighboring_relation=trial.neighboring_relation,
