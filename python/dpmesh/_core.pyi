@@ -182,7 +182,12 @@ _Batches: TypeAlias = _Ragged | npt.NDArray[np.int64]
 @final
 class LinearModel:
     def __new__(
-        cls, features: _Features, labels: npt.NDArray[Any], loss: str, classes: int | None
+        cls,
+        features: _Features,
+        labels: npt.NDArray[Any],
+        loss: str,
+        classes: int | None,
+        weights: npt.NDArray[np.float64] | None = None,
     ) -> LinearModel: ...
     def gradient(
         self,

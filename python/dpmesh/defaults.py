@@ -161,6 +161,7 @@ def choose(
     linear: bool = True,
     algorithm: Method | None = None,
     colluding: int = 1,
+    rounds: int | None = None,
     key: Key | None = None,
 ) -> Choice:
     """Return what serves a budget best, by the rule of this module.
@@ -182,6 +183,8 @@ def choose(
     colluding
         Sites that may collude with the server of a secure sum. At least 1 protects a site from any
         other one.
+    rounds
+        None: by the rule. Others share the path that noise allows, in steps that are no longer.
     key
         Draws the network of more than 64 nodes; by default a new one.
 
@@ -195,7 +198,8 @@ def choose(
     momentum = rule.momentum if method == "secure" and linear else 0.0
     step = rule.longest / STEPS
     most = MOST_STEPS if (method, task) == ("gossip", "classification") and linear else STEPS
-    steps = most
+    steps = most if rounds is None else integer("rounds", rounds, at_least=2)
+    steps -= method == "gossip" and rounds is not None
     if epsilon is not None:
         positive("epsilon", epsilon)
         if not probability("delta", delta, one=False):
@@ -206,7 +210,8 @@ def choose(
         mu = 1 / analytic_gaussian_noise_multiplier(target_epsilon=epsilon, target_delta=delta)
         records = sizes.effective_records(method, colluding)
         noise = 2 * rule.clipping_norm / (records * mu)
-        steps = min(max(STEPS, int(LITTLE_NOISE / (noise * step))), most)
+        if rounds is None:
+            steps = min(max(STEPS, int(LITTLE_NOISE / (noise * step))), most)
         step = step_size(steps * noise / (1 - momentum), task=task)
     if method == "secure" and epsilon is not None:
         try:
@@ -216,7 +221,7 @@ def choose(
                 dim=sizes.dim,
                 sites=sizes.nodes,
                 records=sizes.together,
-                rounds=STEPS,
+                rounds=steps,
                 step_size=step,
                 clipping_norm=rule.clipping_norm,
                 colluding=colluding,
@@ -226,7 +231,7 @@ def choose(
         except ValueError as error:
             hint = "take a larger epsilon, or algorithm='gossip'"
             raise ValueError(f"no secure sum keeps this budget: {hint} ({error})") from error
-        return Choice(algorithm=secure, topology=None, rounds=STEPS)
+        return Choice(algorithm=secure, topology=None, rounds=steps)
 
     def gossip(noise_multiplier: float | None) -> GradientDescent:
         return GradientDescent(
@@ -236,10 +241,10 @@ def choose(
             clipping_norm=rule.clipping_norm,
         )
 
-    rounds = steps + 1
-    needed = None if epsilon is None else Budget(epsilon, delta=delta).calibrate(gossip, rounds)
+    budget = None if epsilon is None else Budget(epsilon, delta=delta)
+    needed = None if budget is None else budget.calibrate(gossip, steps + 1)
     links = network(sizes.nodes, key=key)
-    return Choice(algorithm=gossip(needed), topology=links, rounds=rounds)
+    return Choice(algorithm=gossip(needed), topology=links, rounds=steps + 1)
 
 
 def step_size(noise: float, *, rounds: int = STEPS, task: Task = "classification") -> float:

@@ -19,7 +19,7 @@ from dpmesh._extras import needed_by
 from dpmesh._files import replacing
 from dpmesh._networks import MakeNetwork, name_of, named, scores_of
 from dpmesh._validate import fail, instance
-from dpmesh.ranges import Columns, Features, Number
+from dpmesh.ranges import Category, Columns, Features, Number
 
 __all__ = ["Model", "Outline"]
 
@@ -43,6 +43,10 @@ class Outline:
     network
         Makes the network of a classifier, see `dpmesh.sklearn.PrivateClassifier`; None for a linear
         model.
+    shares
+        The share of all records that each class has, from public knowledge and never from labels.
+        The loss of a record then has the weight ``min(shares) / share`` of its class, so that all
+        classes weigh the same. It is at most 1: what one record contributes stays bounded as it is.
 
     Raises
     ------
@@ -54,6 +58,7 @@ class Outline:
     classes: npt.NDArray[Any] | None = None
     target: Number | None = None
     network: MakeNetwork | None = None
+    shares: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
         if self.classes is not None and self.target is not None:
@@ -63,6 +68,17 @@ class Outline:
     def outputs(self) -> int:
         """Number of scores of a record."""
         return 1 if self.classes is None else len(self.classes)
+
+    @property
+    def listed(self) -> Category:
+        """The classes of a classifier, as labels of any type are compared with them."""
+        assert self.classes is not None
+        return Category(categories=tuple(self.classes.tolist()), shares=self.shares)
+
+    @property
+    def weights_of_classes(self) -> npt.NDArray[np.float64] | None:
+        """The weight of a record of each class, in (0, 1]; None if all weigh 1."""
+        return None if self.shares is None else min(self.shares) / np.asarray(self.shares)
 
     def model(self, params: npt.ArrayLike, about: Mapping[str, Any] | None = None) -> Model:
         """Return the model with these parameters, shape (dim,), as a row of ``run.released``.
@@ -84,7 +100,8 @@ class Outline:
         return self._with(rows.reshape(self.outputs, -1), about)
 
     def _with(self, weights: npt.NDArray[np.float64], about: Mapping[str, Any] | None) -> Model:
-        own = {name: getattr(self, name) for name in ("columns", "classes", "target", "network")}
+        names = "columns", "classes", "target", "network", "shares"
+        own = {name: getattr(self, name) for name in names}
         return Model(**own, weights=weights, about={} if about is None else about)
 
     def as_dict(self) -> dict[str, Any]:
@@ -94,6 +111,7 @@ class Outline:
             "classes": None if self.classes is None else self.classes.tolist(),
             "target": None if self.target is None else self.target.as_dict(),
             "network": None if self.network is None else name_of(self.network),
+            "shares": self.shares,
         }
 
     @classmethod
@@ -116,6 +134,7 @@ class Outline:
             classes=None if saved["classes"] is None else np.array(saved["classes"]),
             target=target and Number(low=target["range"][0], high=target["range"][1]),
             network=None if of is None or network is None else named(network),
+            shares=saved.get("shares") and tuple(saved["shares"]),
         )
 
 
@@ -128,7 +147,7 @@ class Model(Outline):
 
     Parameters
     ----------
-    columns, classes, target, network
+    columns, classes, target, network, shares
         As of `Outline`.
     weights
         Shape (outputs, ``columns.dim``): one row for each class, or one for a regression. Of a

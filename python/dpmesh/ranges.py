@@ -367,9 +367,10 @@ def _of_mapping(given: dict[str, Any]) -> Kind | None:
         return Flag(missing=missing)
     if "dates" in keys and keys <= {"dates", "format"}:
         return Dates(**given, missing=missing)
-    if keys in ({"categories"}, {"classes"}):
+    if keys in ({"categories"}, {"classes"}, {"classes", "shares"}):
+        shares = given.pop("shares", None)
         (listed,) = given.values()
-        return Category(categories=listed)
+        return Category(categories=listed, shares=shares)
     return None
 
 

@@ -71,9 +71,6 @@ def write(folder: Path, text: str = TEXT) -> Path:
         ("rounds = 6", "", r"line 1: run\.rounds: wanted a value: Number of rounds"),
         ("delta = 1e-5", "delta = 1.0", r"line 4: run\.delta: wanted a number in \[0, 1\)"),
         ('"digits"', '"numbers"', r"line 8: data\.source: wanted one of 'digits', .*'numbers'"),
-        ('"digits"', '"csv"', r"line 7: data\.file: wanted the file of the source 'csv', got none"),
-        ('"digits"', '"digits"\nfile = "x"', r"line 9: data\.file: wanted none for the source"),
-        ('"digits"', '"digits"\ndim = 5', r"line 9: data\.dim: wanted none for the source"),
         ("[5, 6, 7, 8, 9]", '["a"]', r"line 9: data\.positive\[0\]: wanted an integer, got 'a'"),
         ("[5, 6, 7, 8, 9]", "[10]", r"line 9: data\.positive: wanted labels of digits, got \[10\]"),
         ("nodes = 4", 'nodes = "4"', r"line 13: partition\.nodes: wanted an integer, got '4'"),
@@ -177,25 +174,6 @@ def test_a_file_is_utf_8_whatever_the_system_writes(tmp_path) -> None:
         ValueError, match=r"experiment\.toml: wanted TOML, which is UTF-8, got 'utf-"
     ):
         read(path)
-
-
-def test_a_file_of_ones_own_is_learned_from(tmp_path) -> None:
-    numbers = np.random.default_rng(0).normal(size=(40, 3))
-    table = np.column_stack([numbers, np.repeat([5, 1], 20)])
-    np.savetxt(tmp_path / "mine.csv", table, delimiter=",")
-    source = f'source = "csv"\nfile = "{tmp_path / "mine.csv"}"'
-    settings = read(write(tmp_path, TEXT.replace('source = "digits"', source)))
-    problem = Experiment.of(settings).problem()
-    assert (problem.train.name, problem.train.dim, problem.train.records) == ("mine", 3, 32)
-    assert set(problem.train.labels.tolist()) == {-1, 1}
-
-
-def test_the_features_of_a_file_are_as_many_as_is_said(tmp_path) -> None:
-    """The largest index, which a single record may decide, would show in the models' length."""
-    (tmp_path / "mine").write_text("5 1:1\n1 2:1\n" * 20)
-    source = f'source = "libsvm"\nfile = "{tmp_path / "mine"}"\ndim = 5'
-    settings = read(write(tmp_path, TEXT.replace('source = "digits"', source)))
-    assert Experiment.of(settings).problem().train.dim == 5
 
 
 @pytest.mark.parametrize(

@@ -127,9 +127,12 @@ def test_numbers_libsvm_and_margins(folder: Path) -> None:
     for site in range(3):
         lines = [f"{i % 2} {1 + i % 3}:1.5 4:2" for i in range(10)]
         Path(f"s{site}.svm").write_text("\n".join(lines) + "\n")
-    plain = ('label = "ill"\nranges = "ranges.toml"', "dim = 6")
+    plain = ('label = "ill"\nranges = "ranges.toml"', "dim = 6\nclasses = [0, 1, 2]")
     sparse = experiment(("site*.csv", "s*.svm"), plain).problem()
-    assert (sparse.nodes, sparse.train.dim, sparse.classes) == (3, 6, 2)
+    assert (sparse.nodes, sparse.train.dim, sparse.classes) == (3, 6, 3)
+    Path("s0.svm").write_text("0 1:1\n0.5 1:1\n")
+    with pytest.raises(ValueError, match=r"s0\.svm, record 2: label is 0\.5, not one of 0, 1, 2"):
+        experiment(("site*.csv", "s*.svm"), plain)
 
 
 @pytest.mark.parametrize(
@@ -140,7 +143,8 @@ def test_numbers_libsvm_and_margins(folder: Path) -> None:
         ('label = "ill"', "", r"data\.label: wanted the column to predict, one of age, ward"),
         ('label = "ill"', 'label = "il"', r"line 9: data\.label: wanted .*, got 'il'"),
         ("ranges.toml", 'ranges.toml"\ntest_sites = ["s"] #', r"test_sites: wanted some of site0"),
-        ('ranges = "ranges.toml"', 'columns = ["age"]', r"data\.ranges: wanted the public range"),
+        ('ranges = "ranges.toml"', 'columns = ["age"]', r"data\.ranges: wanted a TOML file of"),
+        ('ranges = "ranges.toml"', "ranges = [0, 1]", r"data\.classes: .* or target = \[0, 100\]"),
         ("delta = 1e-5", "", r"run\.delta: wanted a positive number"),
         ("epsilon = 4", "epsilon = 4\nnoise_multiplier = 1.0", r"algorithm\.epsilon: .* got both"),
     ],

@@ -64,16 +64,6 @@ def test_real_targets_stay_real(tmp_path: Path) -> None:
     np.testing.assert_array_equal(read.labels, [0.5, 2.0])
 
 
-@pytest.mark.parametrize("header", [b"", b"x, y,z,label\n", b'"wind speed","",z,label\r\n'])
-@pytest.mark.parametrize("suffix", ["", ".gz"])
-def test_csv_files(tmp_path: Path, suffix: str, header: bytes) -> None:
-    table = header + b"1,2.5,-3,7\n4,5,6,1\n"
-    read = data.read_csv(write(tmp_path / f"forest.data{suffix}", table))
-    assert read.name == "forest"
-    np.testing.assert_array_equal(read.features, [[1, 2.5, -3], [4, 5, 6]])
-    np.testing.assert_array_equal(read.labels, [7, 1])
-
-
 @pytest.mark.parametrize(
     ("reader", "content", "message"),
     [
@@ -88,14 +78,6 @@ def test_csv_files(tmp_path: Path, suffix: str, header: bytes) -> None:
         (lambda p: data.read_libsvm(p, dim=2), b"1 3:1\n", "wanted a LIBSVM file of 2 features"),
         (lambda p: data.read_libsvm(p, dim=0), b"1 3:1\n", "dim: wanted an integer of at least 1"),
         (data.read_libsvm, b"1 1:nan\n", "features: wanted finite numbers"),
-        (data.read_csv, b"1,2\n1,2,3\n", "path: wanted a table of comma-separated numbers, got"),
-        (data.read_csv, b"1,two\n", "path: wanted a table of comma-separated numbers, got .*two"),
-        (data.read_csv, b"1\n2\n", r"path: wanted a table of at least 1 feature .*\(2, 1\)"),
-        (data.read_csv, b"", r"path: wanted a table of at least 1 feature .*\(0, 1\)"),
-        (data.read_csv, b"one,2\n3,4\n", "path: wanted a table of comma-sep.*, got .*'one'"),
-        (data.read_csv, b"a,b\nc,d\n1,2\n", "path: wanted a table of comma-sep.*, got .*'c'"),
-        (data.read_csv, b"a,b\n", r"path: wanted a table of at least 1 feature"),
-        (data.read_csv, b"1,inf\n", "labels: wanted finite numbers, got inf"),
     ],
 )
 def test_a_damaged_file_is_named(
@@ -214,7 +196,7 @@ def test_real_covertype(real_data: Path) -> None:
     np.testing.assert_array_equal(np.bincount(sample.labels), counts)
 
 
-@pytest.mark.parametrize("read", [data.read_csv, data.read_idx, data.read_libsvm, data.read_mat])
+@pytest.mark.parametrize("read", [data.read_idx, data.read_libsvm, data.read_mat])
 def test_a_number_is_no_file(read) -> None:
     """Opened as a descriptor it would be read, and closed under whoever else has it open."""
     with pytest.raises(ValueError, match="path: wanted the path of a file"):

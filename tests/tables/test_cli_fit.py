@@ -85,7 +85,7 @@ def test_files_of_sites_become_a_model_and_a_page(sites: Path) -> None:
     page = Path("model.html").read_text()
     assert "95% interval of the difference" in page
     assert "<th>balanced accuracy</th><th>AUC</th>" in page
-    assert "0 to 200, may be missing" in page
+    assert "range = [0, 200], may be missing" in page
     predicted = call("predict", "model.dpmesh", "new.csv", "--probabilities")
     first, *lines = predicted.splitlines()
     assert first == "prediction,probability of ill,probability of well"
@@ -154,7 +154,7 @@ def test_a_label_of_numbers_makes_a_regression(sites: Path) -> None:
         ({"--label": "outcome"}, "ranges.toml has no range of the label. Add a line such as"),
         ({"--epsilon": "0"}, "epsilon: wanted a finite number greater than 0, got 0"),
         ({"--ranges": "nothing.toml"}, "nothing.toml"),
-        ({"--site": "hospital"}, "--site: wanted a column of the tables"),
+        ({"--site": "hospital"}, "site: wanted a column of the tables"),
         ({"--delta": "0"}, "Gaussian noise has no finite epsilon at delta 0"),
         ({"--test-size": "1"}, "test_size: wanted a number in (0, 1)"),
         ({"--output": "all.csv/model"}, "cannot write into this folder"),

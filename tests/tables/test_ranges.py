@@ -56,20 +56,6 @@ def test_records_are_encoded_as_by_hand(records: list[tuple[Any, ...]]) -> None:
     assert encoded.outside.get("age", 0) == beyond
 
 
-@given(RECORDS, st.integers(0, 7))
-def test_a_record_moves_no_other(records: list[tuple[Any, ...]], changed: int) -> None:
-    columns = Columns.of(RANGES, RANGES)
-    changed %= len(records)
-    other = [*records]
-    other[changed] = (50.0, "south", None, 2)
-    one, two = (
-        columns.encode([np.array(c, dtype=object) for c in zip(*rows, strict=True)]).features
-        for rows in (records, other)
-    )
-    same = np.arange(len(records)) != changed
-    np.testing.assert_array_equal(one[same], two[same])
-
-
 def test_forms_of_ranges(tmp_path: Path) -> None:
     file = tmp_path / "ranges.toml"
     file.write_text('a = [0, 2]\nb = ["x", "y"]\n')

@@ -75,7 +75,17 @@ def test_what_cannot_be_tuned_is_refused() -> None:
     model = dm.sklearn.PrivateClassifier()
     with pytest.raises(ValueError, match="candidates: wanted a list"):
         tune(model, [], X, y, SITE)
-    with pytest.raises(ValueError, match="candidates: wanted parameters other than the budget"):
-        tune(model, [{"epsilon": 4.0}], X, y, SITE)
-    with pytest.raises(ValueError, match="candidates: wanted no parameter that states whom"):
-        tune(model, [{}, {"colluding": 0}], X, y, SITE)
+    for wrong in ({"delta": 1e-3}, {"colluding": 0}):
+        with pytest.raises(ValueError, match="candidates: wanted no delta, and no parameter that"):
+            tune(model, [{}, wrong], X, y, SITE)
+
+
+def test_rounds_and_epsilon_can_be_chosen_within_a_budget() -> None:
+    y = np.where(X[:, 0] > 0, "a", "b")
+    candidates = [{"rounds": 20, "epsilon": 1.0}, {"rounds": 60, "epsilon": 2.0}]
+    model = dm.sklearn.PrivateClassifier(random_state=1)
+    found = tune(model, candidates, X, y, SITE, epsilon=4.0)
+    assert 3.9 < found.epsilon <= 4.0 + 1e-9
+    assert found.estimator.report_.rounds == found.params["rounds"]
+    share = 2.0 / found.params["epsilon"]
+    assert found.epsilon_of_a_fit == pytest.approx(share * found.estimator.epsilon, rel=1e-2)

@@ -7,8 +7,6 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from dpmesh.experiments.html import document, table
-from dpmesh.privacy.shown import as_given
-from dpmesh.ranges import Number
 
 if TYPE_CHECKING:
     from dpmesh.sklearn import Evaluation
@@ -17,7 +15,10 @@ if TYPE_CHECKING:
 def fit_page(found: Evaluation, *, label: str, unused: Sequence[str]) -> str:
     """Return one self-contained HTML page about a fit, for light and dark screens."""
     columns = found.estimator.model_.columns
-    ranges = [[name, _range(k)] for name, k in zip(columns.names, columns.kinds, strict=True)]
+    ranges = [
+        [name, f"{kind.form}{', may be missing' * kind.may_be_missing}"]
+        for name, kind in zip(columns.names, columns.kinds, strict=True)
+    ]
     body = [
         f"<h1>A private model of {escape(label)}</h1>",
         f"<p><b>{escape(found.sentence)}</b></p>",
@@ -33,10 +34,3 @@ def fit_page(found: Evaluation, *, label: str, unused: Sequence[str]) -> str:
         f"<p>Not used: {escape(', '.join(unused))}.</p>" if unused else "",
     ]
     return document(label, body)
-
-
-def _range(kind: object) -> str:
-    if isinstance(kind, Number):
-        shown = f"{as_given(kind.low)} to {as_given(kind.high)}"
-        return f"{shown}, may be missing" if kind.missing else shown
-    return ", ".join(map(str, getattr(kind, "categories", ())))

@@ -25,6 +25,10 @@ Encoding: TypeAlias = Annotated[
     str | None, typer.Option(help="Of text files, such as latin-1; by default as the header.")
 ]
 
+DropMissingLabels: TypeAlias = Annotated[
+    bool, typer.Option("--drop-missing-labels", help="Leave out records without a label or a site.")
+]
+
 
 def text_format(
     separator: str | None, decimal: Literal[".", ","] | None, encoding: str | None
@@ -68,31 +72,6 @@ def public_ranges(
     return public, target
 
 
-def existing(files: Sequence[Path]) -> list[Path]:
-    """Return the files, patterns such as ``sites/*.csv`` expanded where the shell did not.
-
-    Raises
-    ------
-    FileNotFoundError
-        If a pattern matches none.
-    ValueError
-        If two are the same file.
-    """
-    found: list[Path] = []
-    for file in files:
-        if file.exists() or "*" not in file.name:
-            found.append(file)
-            continue
-        matches = sorted(file.parent.glob(file.name))
-        if not matches:
-            raise FileNotFoundError(f"no file matches {file}")
-        found += matches
-    real = [file.resolve() for file in found]
-    if twice := [file for file, own in zip(found, real, strict=True) if real.count(own) > 1]:
-        fail("files", "each file once: a record may be at one site alone", f"{twice[0]} twice")
-    return found
-
-
 def read_sites(
     files: Sequence[Path],
     used: Mapping[str, Any],
@@ -116,47 +95,24 @@ def read_sites(
     from pandas import DataFrame, concat
 
     from dpmesh.ranges import Category, Columns
-    from dpmesh.tables import as_table, read_table
-    from dpmesh.tables.cells import of_file
-    from dpmesh.tables.kinds import labelled
-    from dpmesh.tables.table import sites_of
+    from dpmesh.tables import sites
 
-    columns, found = Columns.of(used, used), existing(files)
-    tables = [read_table(file, written) for file in found]
-    _check_names(tables, [*used, label], site)
-    kept, labels, owners = [], [], []
-    for file, table in zip(found, tables, strict=True):
-        if not len(table):
-            fail("file", "a table of at least 1 record", f"none in {file}")
-        with of_file(file):
-            own, held = labelled(label, target, as_table(table), drop=drop)
-            read = columns.encode_table(held)
-            owners.append(np.full(len(own), str(file)) if site is None else sites_of(held, site))
-        for notice in read.notices():
-            typer.echo(f"{file}, {notice}", err=True)
-        if left := len(table) - len(own):
-            what = f"{left} record{'s are' if left > 1 else ' is'} left out: no {label}"
-            typer.echo(f"{file}, {what}", err=True)
-        absent = dict.fromkeys(read.absent)
-        kept.append(
-            DataFrame({**dict(zip(held.names or (), held.columns, strict=True)), **absent})[[*used]]
-        )
-        labels.append(np.array(target.categories)[own] if isinstance(target, Category) else own)
-    unused = dict.fromkeys(name for table in tables for name in table)
+    columns, paths = Columns.of(used, used), sites.existing(files)
+    tables = [sites.open_table(path, written) for path in paths]
+    read = sites.read_sites(paths, tables, columns, label, target, site=site, drop=drop)
+    kept = []
+    for one in read:
+        for notice in one.notices:
+            typer.echo(notice, err=True)
+        whole = one.table.with_missing(one.encoded.absent).select([*used])
+        kept.append(DataFrame(dict(zip(used, whole.columns, strict=True))))
+    labels = np.concatenate([one.labels for one in read])
+    if isinstance(target, Category):
+        labels = np.array(target.categories)[labels]
+    unused = dict.fromkeys(name for table in tables for name in table.names or ())
     return Sites(
         concat(kept, ignore_index=True),
-        np.concatenate(labels),
-        np.concatenate(owners),
+        labels,
+        np.concatenate([one.sites for one in read]),
         [name for name in unused if name not in (*used, label, site)],
     )
-
-
-def _check_names(tables: Sequence[Any], wanted: Sequence[str], site: str | None) -> None:
-    """Fail unless each column is in one of the tables."""
-    names = [*dict.fromkeys(name for table in tables for name in table)]
-    for name in wanted:
-        if name not in names:
-            columns = f"columns of the tables ({', '.join(names)})"
-            fail("ranges", columns, f"{name!r}{nearest(name, names)}")
-    if site is not None and site not in names:
-        fail("--site", f"a column of the tables ({', '.join(names)})", repr(site))

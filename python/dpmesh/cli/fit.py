@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from dpmesh._validate import fail
-from dpmesh.cli._sites import Decimal, Encoding, Separator
+from dpmesh.cli._sites import Decimal, DropMissingLabels, Encoding, Separator
 
 if TYPE_CHECKING:
     from dpmesh.sklearn import PrivateClassifier, PrivateRegressor
@@ -63,9 +63,7 @@ def fit(
     separator: Separator = None,
     decimal: Decimal = None,
     encoding: Encoding = None,
-    drop_missing_labels: Annotated[
-        bool, typer.Option("--drop-missing-labels", help="Leave out records without a label.")
-    ] = False,
+    drop_missing_labels: DropMissingLabels = False,
     seed: Annotated[
         int | None,
         typer.Option(min=0, help="Make the fit reproducible. It is then not private."),
@@ -134,7 +132,11 @@ def _estimator(
 
     made: PrivateClassifier | PrivateRegressor
     if isinstance(target, Category):
-        made = PrivateClassifier(epsilon, delta=delta, ranges=used, classes=target.categories)
+        classes, shares = target.categories, target.shares
+        given = None if shares is None else dict(zip(classes, shares, strict=True))
+        made = PrivateClassifier(
+            epsilon, delta=delta, ranges=used, classes=classes, class_shares=given
+        )
     else:
         bounds = (target.low, target.high)
         made = PrivateRegressor(epsilon, delta=delta, ranges=used, target_range=bounds)

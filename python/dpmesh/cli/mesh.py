@@ -10,7 +10,7 @@ import typer
 
 from dpmesh._validate import fail
 from dpmesh.cli._errors import telling
-from dpmesh.cli._sites import Decimal, Encoding, Separator, text_format
+from dpmesh.cli._sites import Decimal, DropMissingLabels, Encoding, Separator, text_format
 
 if TYPE_CHECKING:
     from dpmesh.engines.mesh import Contract, Router
@@ -132,6 +132,7 @@ def node(
     separator: Separator = None,
     decimal: Decimal = None,
     encoding: Encoding = None,
+    drop_missing_labels: DropMissingLabels = False,
     module: Module = None,
 ) -> None:
     """Take part in a contract, with your own records, until its run is over.
@@ -147,7 +148,8 @@ def node(
 
     _log_here()
     read = read_contract(file, module)
-    records = read_records(read, data, text_format(separator, decimal, encoding))
+    written = text_format(separator, decimal, encoding)
+    records = read_records(read, data, written, drop=drop_missing_labels)
     own = Folder.open(folder, marks=Path.home() / ".local" / "state" / "dpmesh")
     if restored:
         own.restored()

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dpmesh.cli._sites import Decimal, Encoding, Separator, existing, text_format
+from dpmesh.cli._sites import Decimal, Encoding, Separator, text_format
 
 _HEAD = """\
 # Draft, for the owner of the tables alone: the kinds are guessed from the data.
@@ -31,12 +31,12 @@ def ranges(
     """
     import numpy as np
 
-    from dpmesh.tables import as_table, read_table
+    from dpmesh.tables.sites import existing, open_table
 
     written = text_format(separator, decimal, encoding)
     columns: dict[str, list[Any]] = {}
     for file in existing(files):
-        table = as_table(read_table(file, written))
+        table = open_table(file, written)
         for name, values in zip(table.names or (), table.columns, strict=True):
             columns.setdefault(name, []).append(values)
     typer.echo(_HEAD)
@@ -59,7 +59,7 @@ def _proposal(values: Any) -> str:
     values = values[there]
     numbers, days = numbers_of(values), each(day_of, values, np.float64)
     most = max(len(values), 1) / 2
-    if ((numbers == 0) | (numbers == 1)).sum() > most:
+    if ((numbers == 0) | (numbers == 1)).sum() > 1.9 * most:  # 1 and 2, say, are codes
         return f"{{flag = {blank}}}  # guessed: flag; write true"
     if np.isfinite(numbers).sum() > most:
         return f"{{range = [{blank}, {blank}]}}  # guessed: number"

@@ -1,7 +1,7 @@
 """Records to learn from: datasets, loaders of standard formats, partitions among nodes."""
 
 from dpmesh.data.dataset import Dataset
-from dpmesh.data.formats import read_csv, read_idx, read_libsvm, read_mat
+from dpmesh.data.formats import read_idx, read_libsvm, read_mat
 from dpmesh.data.loaders import breast_cancer, covertype, digits, from_sklearn, mnist, rcv1, svhn
 from dpmesh.data.partition import (
     Partition,
@@ -30,7 +30,6 @@ __all__ = [
     "next_characters",
     "random_projection",
     "rcv1",
-    "read_csv",
     "read_idx",
     "read_libsvm",
     "read_mat",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import warnings
 from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -108,49 +107,9 @@ def read_libsvm(path: StrPath, *, dim: int | None = None) -> Dataset:
     return Dataset(_narrow(features), _whole(labels), _stem(path))
 
 
-def read_csv(path: StrPath) -> Dataset:
-    """Read a table of comma-separated numbers, the label in the last column.
-
-    This is the format of UCI's Covertype (``covtype.data``). A first line without any number is
-    skipped as a header.
-
-    Returns
-    -------
-    Records with dense float64 features. Labels become integers if all are whole numbers.
-
-    Raises
-    ------
-    ValueError
-        If a line's number of columns differs from the first's, or something is not a number.
-    """
-    _check_path(path)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about a file without numbers, which fails below
-            first = np.loadtxt(path, str, delimiter=",", max_rows=1, ndmin=1)
-            table = np.loadtxt(path, delimiter=",", ndmin=2, skiprows=int(_is_header(first)))
-    except ValueError as error:
-        fail("path", "a table of comma-separated numbers", f"{os.fspath(path)}: {error}")
-    if table.shape[1] < 2:
-        got = f"{os.fspath(path)}, of shape {table.shape}"
-        fail("path", "a table of at least 1 feature and the label", got)
-    return Dataset(table[:, :-1], _whole(table[:, -1]), _stem(path))
-
-
 def _check_path(path: object) -> None:
     """Fail unless it names a file: a number would be one that the process has open."""
     instance("path", path, "the path of a file, as a text or pathlib.Path", str, os.PathLike)
-
-
-def _is_header(fields: npt.NDArray[np.str_]) -> bool:
-    def is_number(field: str) -> bool:
-        try:
-            float(field)
-        except ValueError:
-            return False
-        return True
-
-    return len(fields) > 0 and not any(map(is_number, fields.tolist()))
 
 
 def _stem(path: StrPath) -> str:

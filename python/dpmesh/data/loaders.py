@@ -19,7 +19,7 @@ from dpmesh._arrays import new
 from dpmesh._extras import needed_by
 from dpmesh._validate import fail, one_of
 from dpmesh.data.dataset import Dataset
-from dpmesh.data.formats import StrPath, read_csv, read_idx, read_libsvm, read_mat
+from dpmesh.data.formats import StrPath, read_idx, read_libsvm, read_mat
 from dpmesh.data.preprocessing import scaled
 
 FOLDER_VARIABLE = "DPMESH_DATA"
@@ -180,8 +180,8 @@ def covertype(classes: Literal[2, 7] = 2, *, folder: StrPath | None = None) -> D
     """
     if one_of("classes", classes, (2, 7)) == 7:
         names = ["covtype.data.gz", "covtype.data", "covtype_sample50k.data.gz"]
-        table = read_csv(find_file("covtype", folder, names))
-        return table.relabelled(lambda published: published - 1)
+        table = np.loadtxt(path := find_file("covtype", folder, names), delimiter=",", ndmin=2)
+        return Dataset(table[:, :-1], table[:, -1].astype(np.int64) - 1, path.name.split(".")[0])
     path = find_file("covtype", folder, ["covtype.libsvm.binary.bz2"])
     records = read_libsvm(path, dim=54)
     dense = records.features.toarray()  # type: ignore[union-attr]  # a LIBSVM file is sparse

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from glob import glob
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -15,21 +14,17 @@ import numpy.typing as npt
 from scipy import sparse
 
 import dpmesh.data as data
-from dpmesh._validate import fail, nearest, probability
+from dpmesh._validate import fail, probability
 from dpmesh.data import Dataset
 from dpmesh.data.partition import Partition
 from dpmesh.models import Outline
-from dpmesh.ranges import Category, Columns, Encoded, Features, as_label, read_ranges
-from dpmesh.tables import Table, as_table, read_table
-from dpmesh.tables.cells import key_of, of_file, usually_missing
-from dpmesh.tables.kinds import labelled
+from dpmesh.ranges import Category, Columns, Features, Number, as_label, read_ranges
+from dpmesh.tables.cells import of_file
+from dpmesh.tables.kinds import read_labels
 from dpmesh.tables.reader import TextFormat
-from dpmesh.tables.table import sites_of
+from dpmesh.tables.sites import existing, names_of, open_table, read_sites
 
 _LIBSVM = (".libsvm", ".svm", ".svmlight")
-
-_CLASSES = 100
-"""A label with more values needs a range: it is a number, or a mistake."""
 
 
 class OwnRecords(NamedTuple):
@@ -47,6 +42,8 @@ def load_files(
     site: str | None = None,
     columns: tuple[str, ...] | None = None,
     ranges: str | tuple[float, ...] | None = None,
+    classes: tuple[int, ...] | tuple[float, ...] | tuple[str, ...] | None = None,
+    target: tuple[float, ...] | None = None,
     intercept: bool = True,
     dim: int | None = None,
     test_fraction: float = 0.2,
@@ -74,7 +71,11 @@ def load_files(
         array X of an npz file with several columns has X0, X1, and so on.
     ranges
         TOML file with the public ranges of the columns and the label, as for dpmesh fit, or one
-        range for all columns, such as [0, 16]; by default [-1, 1].
+        range for all columns, such as [0, 16].
+    classes
+        All classes of the label, if no file of ranges states them.
+    target
+        The range [low, high] of the label of a regression, if no file of ranges states it.
     intercept
         Whether each record gets a constant 1.
     dim
@@ -101,14 +102,13 @@ def load_files(
     OSError
         If a file cannot be read, or there is none.
     """
-    patterns = (files,) if isinstance(files, str) else files
-    if not patterns:
-        fail("files", "at least 1 file", "none")
-    found = _existing(patterns)
+    found = existing((files,) if isinstance(files, str) else files)
     probability("test_fraction", test_fraction, zero=False, one=False)
     ends = found if not isinstance(ranges, str) else [*found, ranges]
     dated = tuple((path, Path(path).stat().st_mtime_ns) for path in ends)
     written = TextFormat(separator=separator, decimal=decimal, encoding=encoding)
+    forms = {"classes": classes, "target": target}
+    stated = tuple((form, given) for form, given in forms.items() if given is not None)
     features, labels, owners, outline = _read(
         dated,
         len(found),
@@ -116,6 +116,7 @@ def load_files(
         site,
         columns,
         ranges,
+        stated,
         intercept,
         dim,
         written,
@@ -140,16 +141,6 @@ def load_files(
     return OwnRecords(train, everything.take(np.flatnonzero(tested)), parts, outline)
 
 
-def _existing(patterns: Sequence[str]) -> list[str]:
-    found: list[str] = []
-    for pattern in patterns:
-        matches = sorted(glob(pattern, recursive=True))  # noqa: PTH207 (a pattern may be absolute)
-        if not matches:
-            raise FileNotFoundError(f"no file matches {pattern}")
-        found += matches
-    return found
-
-
 @lru_cache(maxsize=2)  # the cells of a sweep share it
 def _read(
     files: tuple[tuple[str, int], ...],
@@ -158,6 +149,7 @@ def _read(
     site: str | None,
     columns: tuple[str, ...] | None,
     ranges: Any,
+    stated: tuple[tuple[str, Any], ...],
     intercept: bool,
     dim: int | None,
     written: TextFormat,
@@ -168,16 +160,17 @@ def _read(
     kinds = {Path(path).suffix.lower() in _LIBSVM for path in paths}
     if len(kinds) > 1:
         fail("files", "LIBSVM's format for all or none", ", ".join(paths))
-    named = [Path(path).stem for path in paths]
-    if len({*named}) < len(named):
-        named = paths
     if kinds == {True}:
         for name, given in {"site": site, "columns": columns, "ranges": ranges}.items():
             if given is not None:
                 fail(name, "none for LIBSVM's format, which has no names", given)
-        return _of_libsvm(paths, named, dim)
-    tables = [_table(path, written) for path in paths]
+        return _of_libsvm(paths, dim, _target("label", {}, stated))
+    tables = [open_table(path, written) for path in paths]
     names = [*dict.fromkeys(name for table in tables for name in table.names or ())]
+    if ranges is None:
+        fail(
+            "ranges", "a TOML file of public ranges, or one for all columns such as [-1, 1]", "none"
+        )
     if label is None or label not in names:
         got = "none" if label is None else repr(label)
         fail("label", f"the column to predict, one of {', '.join(names)}", got)
@@ -185,90 +178,53 @@ def _read(
     by_name = isinstance(public, Mapping)
     listed: Sequence[str] = [*map(str, public)] if by_name else names
     used: Sequence[str] = columns or tuple(name for name in listed if name not in (label, site))
-    for name in used:
-        if name not in names:
-            wanted = f"columns of the tables ({', '.join(names)})"
-            fail("columns", wanted, f"{name!r}{nearest(name, names)}")
-    target = as_label(label, public[label]) if by_name and label in public else None
+    target = _target(label, public if by_name else {}, stated)
     if by_name:
         public = {name: public[name] for name in used if name in public}
     described = Columns.of(public, used, intercept=intercept)
-    if target is None:
-        target = _classes(label, tables)
-    read, labels, owners = [], [], []
-    for path, name, table in zip(paths, named, tables, strict=True):
-        with of_file(path):
-            own, kept = labelled(label, target, table, drop=drop)
-            labels.append(own)
-            read.append(described.encode_table(kept))
-            owners.append(np.full(kept.records, name) if site is None else sites_of(kept, site))
-    _notice(paths, read, stated=ranges is not None)
-    features = np.concatenate([one.features for one in read])
-    together, owned = np.concatenate(labels), np.concatenate(owners)
+    held = read_sites(paths, tables, described, label, target, site=site, drop=drop)
+    for notice in chain.from_iterable(one.notices for one in held):
+        warnings.warn(notice, UserWarning, stacklevel=2)
+    features = np.concatenate([one.encoded.features for one in held])
+    together = np.concatenate([one.labels for one in held])
+    learned, outline = _described(label, described, target, together)
+    return features, learned, np.concatenate([one.sites for one in held]), outline
+
+
+def _described(
+    label: str, columns: Columns | Features, target: Number | Category, labels: npt.NDArray[Any]
+) -> tuple[npt.NDArray[Any], Outline]:
+    """Return labels as models learn them, and what all numbers stand for."""
     if isinstance(target, Category):
-        outline = Outline(columns=described, classes=np.array(target.categories))
-        return features, together, owned, outline
-    scaled = target.encode(label, together).features[:, 0]
-    return features, scaled, owned, Outline(columns=described, target=target)
+        classes = np.array(target.categories)
+        return labels, Outline(columns=columns, classes=classes, shares=target.shares)
+    scaled = target.encode(label, labels).features[:, 0]
+    return scaled, Outline(columns=columns, target=target)
 
 
-def _notice(paths: Sequence[str], read: Sequence[Encoded], *, stated: bool) -> None:
-    """Warn of what was clipped or could not be read; fail where a range is no column's."""
-    records = sum(len(one.features) for one in read)
-    clipped = Counter[str]()
-    for one in read:
-        clipped.update(one.outside)
-    (worst, count), *_ = [*clipped.most_common(1), ("", 0)]
-    if count > records / 2:
-        wanted = "public ranges that hold all values, or nearly all"
-        if not stated:
-            wanted = "the public range of each column, since [-1, 1] is not"
-        fail("ranges", wanted, f"{count} of {records} values outside in {worst}")
-    for path, one in zip(paths, read, strict=True):
-        for notice in one.notices():
-            warnings.warn(f"{path}, {notice}", UserWarning, stacklevel=2)
-
-
-def _classes(label: str, tables: Sequence[Table]) -> Category:
-    """Return the classes of a label without a range, which then count as public."""
-    columns = [table.select([label]).columns[0].tolist() for table in tables]
-    keys = {key_of(value) for values in columns for value in values if not usually_missing(value)}
-    if len(keys) > _CLASSES:
-        fail("ranges", f"the range of {label}, which has {len(keys)} values", "none")
-    numbers = sorted(key for key in keys if isinstance(key, float))
-    texts = sorted(key for key in keys if isinstance(key, str))
-    whole = (int(number) if number.is_integer() else number for number in numbers)
-    return Category(categories=(*whole, *texts))
-
-
-def _table(path: str, written: TextFormat) -> Table:
-    if Path(path).suffix.lower() != ".npz":
-        return as_table(read_table(path, written))
-    named: dict[str, npt.NDArray[Any]] = {}
-    with np.load(path) as arrays:
-        for name, array in arrays.items():
-            if array.ndim == 1:
-                named[name] = array
-            elif array.ndim == 2:
-                named |= {f"{name}{i}": column for i, column in enumerate(array.T)}
-            else:
-                fail("files", "arrays of 1 or 2 axes", f"{name} of shape {array.shape} in {path}")
-    if len({len(column) for column in named.values()}) != 1:
-        shapes = {name: len(column) for name, column in named.items()}
-        fail("files", "arrays of as many records", f"{shapes} in {path}")
-    return Table(tuple(named), tuple(named.values()))
+def _target(
+    label: str, public: Mapping[str, Any], stated: tuple[tuple[str, Any], ...]
+) -> Number | Category:
+    """Return what a label may be, which is public and never read off the labels."""
+    given = {**dict(stated), **({"ranges": None} if label in public else {})}
+    if len(given) != 1:
+        wanted = f"classes = [0, 1] or target = [0, 100] in [data], or a range of {label} in ranges"
+        fail("classes", wanted, " and ".join(given) or "none of them")
+    return as_label(label, public[label] if label in public else dict(stated))
 
 
 def _of_libsvm(
-    paths: Sequence[str], named: Sequence[str], dim: int | None
+    paths: Sequence[str], dim: int | None, target: Number | Category
 ) -> tuple[Any, npt.NDArray[Any], npt.NDArray[np.str_], Outline]:
     sets = [data.unit_norm(data.read_libsvm(path, dim=dim)) for path in paths]
     if len({one.dim for one in sets}) > 1:
         fail("dim", "the number of features, which differs from file to file", dim)
-    labels = np.concatenate([one.labels for one in sets])
-    known = None
-    if labels.dtype.kind == "i":
-        known, labels = np.unique(labels, return_inverse=True)
-    owners = np.repeat(named, [one.records for one in sets])
-    outline = Outline(columns=Features(dim=sets[0].dim), classes=known)
-    return sparse.vstack([one.features for one in sets], "csr"), labels, owners, outline
+    labels = []
+    for path, one in zip(paths, sets, strict=True):
+        with of_file(path):
+            labels.append(read_labels("label", target, one.labels))
+    owners = np.repeat(names_of(paths), [one.records for one in sets])
+    features = sparse.vstack([one.features for one in sets], "csr")
+    columns, together = Features(dim=sets[0].dim), np.concatenate(labels)
+    learned, outline = _described("label", columns, target, together)
+    return features, learned, owners, outline

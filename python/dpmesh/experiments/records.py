@@ -58,11 +58,9 @@ class Records:
         if isinstance(found, OwnRecords):
             train, test, parts, outline = found
             classes = None if outline.classes is None else len(outline.classes)
-            if (kind := table.get("kind", "linear")) == "jax":
-                made["outline"] = outline
-            elif kind == "linear":
+            made["outline"] = outline
+            if table.get("kind", "linear") == "linear":
                 table.setdefault("feature_norm", 1.0)  # as all that are encoded
-                made["outline"] = outline
                 table.setdefault("loss", "squared" if classes is None else "softmax")
                 if table["loss"] in _MARGINS and classes == 2 and "classes" not in table:
                     train, test = (one.relabelled(lambda y: 2 * y - 1) for one in (train, test))

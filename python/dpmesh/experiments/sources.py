@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -15,12 +14,8 @@ from dpmesh.experiments.parts import Maker
 
 
 def load(
-    source: Literal[
-        "digits", "breast_cancer", "mnist", "svhn", "rcv1", "covertype", "csv", "libsvm"
-    ],
+    source: Literal["digits", "breast_cancer", "mnist", "svhn", "rcv1", "covertype"],
     folder: str | None = None,
-    file: str | None = None,
-    dim: int | None = None,
     records: int | None = None,
     positive: tuple[int, ...] | None = None,
     test_fraction: float = 0.2,
@@ -35,14 +30,9 @@ def load(
     ----------
     source
         Which data set: digits or breast_cancer, which ship with scikit-learn, mnist, svhn, rcv1 or
-        covertype, or a file of your own, csv or libsvm.
+        covertype.
     folder
         Where its files are; by default the subfolder of that name in the folder DPMESH_DATA.
-    file
-        Your own file: a table of numbers, the label last ("csv"), or LIBSVM's format.
-    dim
-        Number of features in LIBSVM's format, from public knowledge; by default the largest index
-        in the file, which a single record may decide and every released model shows.
     records
         Use only that many records, the first ones; by default all.
     positive
@@ -57,7 +47,9 @@ def load(
     generator
         Source of the order, from which the fractions are cut.
     """
-    dataset = _read(source, folder, file, dim)
+    loader: Maker = getattr(data, source)
+    shipped = source in ("digits", "breast_cancer")
+    dataset: Dataset = loader() if shipped else loader(folder=folder)
     if positive is not None and not np.isin(dataset.labels, positive).any():
         fail("positive", f"labels of {dataset.name}", list(positive))
     if records is not None:
@@ -74,23 +66,6 @@ def load(
     if public_fraction > 0:
         train, public = data.train_test_split(train, public_fraction, generator)
     return train, test, public
-
-
-def _read(source: str, folder: str | None, file: str | None, dim: int | None) -> Dataset:
-    own: dict[str, Maker] = {"csv": data.read_csv, "libsvm": partial(data.read_libsvm, dim=dim)}
-    if dim is not None and source != "libsvm":
-        fail("dim", f"none for the source {source!r}, whose files have it", dim)
-    if source in own:
-        if file is None:
-            fail("file", f"the file of the source {source!r}", "none")
-        read: Dataset = own[source](file)
-        return read
-    if file is not None:
-        fail("file", f"none for the source {source!r}, whose files are in a folder", file)
-    loader: Maker = getattr(data, source)
-    shipped = source in ("digits", "breast_cancer")
-    dataset: Dataset = loader() if shipped else loader(folder=folder)
-    return dataset
 
 
 def source_of(table: object) -> Maker:

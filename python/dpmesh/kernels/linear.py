@@ -65,6 +65,9 @@ class LinearModel:
         ``"logistic"``, ``"hinge"``, ``"squared"``, ``"absolute"`` or ``"softmax"``.
     classes
         Number of classes; None for one model of binary labels or real targets.
+    weights
+        Factor of each record's loss, shape (records,), in [0, 1], so that bounds on gradients hold
+        as without; clipping comes after it. None stands for 1.
 
     Raises
     ------
@@ -75,7 +78,13 @@ class LinearModel:
     """
 
     def __init__(
-        self, features: Features, labels: npt.ArrayLike, loss: Loss, *, classes: int | None = None
+        self,
+        features: Features,
+        labels: npt.ArrayLike,
+        loss: Loss,
+        *,
+        classes: int | None = None,
+        weights: npt.ArrayLike | None = None,
     ) -> None:
         parts, records = feature_parts(features)
         one_of("loss", loss, LOSSES)
@@ -83,10 +92,12 @@ class LinearModel:
             classes = integer("classes", classes, at_least=2)
         self.features, self.loss, self.classes = features, loss, classes
         self.labels = label_array(labels, records, classes)
-        self._native = _core.LinearModel(parts, self.labels, loss, classes)
+        self.weights = None if weights is None else _weights(weights, records)
+        given = () if self.weights is None else (self.weights,)
+        self._native = _core.LinearModel(parts, self.labels, loss, classes, *given)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _made, (self.features, self.labels, self.loss, self.classes)
+        return _made, (self.features, self.labels, self.loss, self.classes, self.weights)
 
     def gradient(
         self,
@@ -339,8 +350,17 @@ class LinearModel:
         return self._native.count_correct(floats("params", params)) / len(self.labels)
 
 
-def _made(features: Features, labels: Any, loss: Loss, classes: int | None) -> LinearModel:
-    return LinearModel(features, labels, loss, classes=classes)
+def _made(
+    features: Features, labels: Any, loss: Loss, classes: int | None, weights: Any
+) -> LinearModel:
+    return LinearModel(features, labels, loss, classes=classes, weights=weights)
+
+
+def _weights(given: npt.ArrayLike, records: int) -> npt.NDArray[np.float64]:
+    weights = np.ascontiguousarray(floats("weights", given, ndim=1), np.float64)
+    if weights.shape != (records,) or not ((weights >= 0) & (weights <= 1)).all():
+        fail("weights", f"{records} numbers from 0 to 1, one for each record", weights)
+    return weights
 
 
 def linear_scores(params: npt.ArrayLike, features: Features) -> FloatArray:

@@ -71,7 +71,7 @@ class LinearProblem(PartitionedProblem):
         A public bound on the absolute value of a real target (squared or absolute loss, one model).
     outline
         What features and labels stand for, for models to publish; by default features and labels
-        as they are.
+        as they are. Shares of classes that it states weight the losses of the training records.
 
     Raises
     ------
@@ -106,9 +106,9 @@ class LinearProblem(PartitionedProblem):
         positive("label_bound", self.label_bound)
         object.__setattr__(self, "_records", flat_partition(self.partition, self.train.records))
         self._check_labels("train", self.train)
+        self._set_outline()
         object.__setattr__(self, "_linear", self._model_of(self.train))
         self._check_feature_norm()
-        self._set_outline()
         if self.test is not None:
             self._check_test(self.test)
 
@@ -297,7 +297,12 @@ class LinearProblem(PartitionedProblem):
         )
 
     def _model_of(self, data: Dataset) -> LinearModel:
-        return LinearModel(data.features, data.labels, self.loss, classes=self.classes)
+        weights = None if self.outline is None else self.outline.weights_of_classes
+        if weights is not None:  # labels are classes, or -1 and +1
+            weights = weights[np.maximum(data.labels, 0)]
+        return LinearModel(
+            data.features, data.labels, self.loss, classes=self.classes, weights=weights
+        )
 
     def _check_labels(self, argument: str, dataset: Dataset) -> None:
         labels = dataset.labels

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from dpmesh._extras import needed_by
@@ -49,6 +50,7 @@ def jax_model(
 
     network, shape = named(model), (train.dim,) if record_shape is None else record_shape
     start, scores = functions(network, shape)
+    weights = None if outline is None else outline.weights_of_classes
     if outline is not None:
         x = jax.numpy.zeros(shape)
         given = jax.eval_shape(scores, jax.eval_shape(start, jax.random.key(0)), x).shape
@@ -58,7 +60,8 @@ def jax_model(
         outline = None if record_shape is not None else replace(outline, network=network)
 
     def loss(params: Any, features: Any, label: Any) -> Any:
-        return -jax.nn.log_softmax(scores(params, features))[label]
+        own = -jax.nn.log_softmax(scores(params, features))[label]
+        return own if weights is None else jax.numpy.asarray(weights, own.dtype)[label] * own
 
     return JaxProblem(
         train,
@@ -81,6 +84,7 @@ def torch_model(
     test: Any = None,
     record_shape: tuple[int, ...] | None = None,
     regularization: float = 0.0,
+    outline: Outline | None = None,
 ) -> Any:
     """Return the `TorchProblem` of a classifier in PyTorch, learned by cross-entropy.
 
@@ -94,19 +98,27 @@ def torch_model(
         Shape of a record for the module, such as [1, 28, 28]; by default a vector.
     regularization
         Weight decay.
+    outline
+        What its records stand for, whose shares of classes weight their losses.
 
     Raises
     ------
     ValueError
         If there is no such function.
     """
+    from torch import as_tensor, float32
+    from torch.nn.functional import cross_entropy
+
     from dpmesh.problems import TorchProblem
 
+    weights = None if outline is None else outline.weights_of_classes
+    own = None if weights is None else as_tensor(weights, dtype=float32)
     return TorchProblem(
         train,
         partition,
         named(model),
         test=test,
+        loss=partial(cross_entropy, weight=own),
         record_shape=record_shape,
         regularization=regularization,
     )

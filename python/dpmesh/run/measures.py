@@ -15,7 +15,9 @@ Measures = dict[str, float]
 """By name; the first one is what verdicts are about."""
 
 
-def classification(scores: npt.NDArray[Any], labels: npt.NDArray[Any]) -> Measures:
+def classification(
+    scores: npt.NDArray[Any], labels: npt.NDArray[Any], *, balanced: bool = False
+) -> Measures:
     """Return accuracy, balanced accuracy and, for two classes, the area under the ROC curve.
 
     Parameters
@@ -25,10 +27,13 @@ def classification(scores: npt.NDArray[Any], labels: npt.NDArray[Any]) -> Measur
     labels
         Shape (records,), integers from 0 on. Balanced accuracy is the mean, over the classes among
         them, of the share that is recognised; without one of two classes there is no AUC (NaN).
+    balanced
+        Whether balanced accuracy comes first.
     """
     right = scores.argmax(axis=1) == labels
     recognised = [right[labels == label].mean() for label in np.unique(labels)]
     found = {"accuracy": float(right.mean()), "balanced accuracy": float(np.mean(recognised))}
+    found = dict(reversed(found.items())) if balanced else found
     if scores.shape[1] == 2:
         found["AUC"] = _area(scores[:, 1] - scores[:, 0], labels == 1)
     return found
@@ -61,7 +66,7 @@ def of_linear(problem: Any, params: npt.NDArray[Any]) -> Measures:
     if problem.classifies:
         if problem.classes is None:
             found, labels = np.concatenate([-found, found], axis=1), (labels > 0).astype(int)
-        return classification(found, labels)
+        return classification(found, labels, balanced=problem.outline.shares is not None)
     predicted = found[:, 0]
     if problem.outline.target is not None:
         predicted = np.clip(predicted, -1, 1)

@@ -7,6 +7,7 @@ import reprlib
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from traceback import walk_stack
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
@@ -18,6 +19,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 import dpmesh as dm
 from dpmesh._validate import fail, positive
 from dpmesh.defaults import Choice, Method, Sizes, Task, choose, network
+from dpmesh.kernels.linear_model import Loss
 from dpmesh.keys import Key
 from dpmesh.models import Model, Outline
 from dpmesh.privacy.budget import Budget
@@ -26,7 +28,8 @@ from dpmesh.problems.named import jax_model
 from dpmesh.ranges import Columns, Number, Ranges
 from dpmesh.sklearn.report import FitReport, report_of
 from dpmesh.tables import Table, as_table
-from dpmesh.tables.cells import TableError, is_missing, key_of
+from dpmesh.tables.cells import TableError, is_missing
+from dpmesh.tables.sites import sites_of
 from dpmesh.topology import Topology
 
 SelfT = TypeVar("SelfT", bound="PrivateEstimator")
@@ -38,6 +41,11 @@ MakeAlgorithm = Callable[[float], Any]
 ONE_SITE = (
     "all records are one site; give groups=, the site of each record (where scikit-learn calls "
     "fit: set_fit_request(groups=True) with metadata routing)"
+)
+
+
+OTHER_FITS = (
+    "scikit-learn's search and cross-validation fit more than once, and each fit costs its epsilon"
 )
 
 
@@ -160,6 +168,8 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             made.feature_names_in_ = np.array(model.columns.names, dtype=object)
         if model.classes is not None:
             made.classes_ = model.classes
+            if model.shares is not None:
+                made.class_shares = dict(zip(model.classes, model.shares, strict=True))
         return made
 
     def predict(self, X: Any) -> npt.NDArray[Any]:
@@ -179,8 +189,6 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         return tags
 
     def _by_rule(self, sizes: Sizes, epsilon: float | None, algorithm: Method | None) -> Choice:
-        if self.rounds is not None:
-            fail("rounds", "None (the rule decides), unless algorithm is a function", self.rounds)
         if self.topology is not None and algorithm == "secure":
             fail("topology", "None with 'secure', which sends sums to a server", self.topology)
         chosen = choose(
@@ -191,6 +199,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             linear=getattr(self, "network", None) is None,
             algorithm=algorithm if self.topology is None else "gossip",
             colluding=self.colluding,
+            rounds=self.rounds,
             key=self._key(),
         )
         return chosen if self.topology is None else replace(chosen, topology=self.topology)
@@ -281,6 +290,10 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             "delta": float(self.delta),
         }
         self.model_ = Outline(columns=given.columns, **given.described).model(weights, about)
+        if self.epsilon is not None and _is_searched():
+            self.charge(self.epsilon, f"of this fit alone: {OTHER_FITS}")
+            hint = "dm.sklearn.tune and dm.sklearn.cross_validate keep to one epsilon"
+            warnings.warn(f"{OTHER_FITS}; {hint}", UserWarning, stacklevel=2)
         return self
 
     def charge(self, epsilon: float, why: str) -> None:
@@ -316,16 +329,27 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         if groups is None:
             warnings.warn(ONE_SITE, UserWarning, stacklevel=4)
         self.sites_, partition = _sites(groups, table.records)
-        classes, network = described.get("classes"), described.get("network")
-        train = dm.Dataset(encoded.features, labels)
-        if network is not None:
-            outline = Outline(columns=columns, **described)
-            problem = jax_model(train, partition, model=network, outline=outline)
-        elif classes is None:
-            problem = dm.LinearProblem(train, partition, "squared")
+        outline, train = Outline(columns=columns, **described), dm.Dataset(encoded.features, labels)
+        if outline.network is not None:
+            problem = jax_model(train, partition, model=described["network"], outline=outline)
         else:
-            problem = dm.LinearProblem(train, partition, "softmax", classes=len(classes))
+            problem = linear_problem(outline, train, partition)
         return Encoded(problem, columns, named, also_public, described)
+
+
+def _is_searched() -> bool:
+    """Whether scikit-learn's model selection calls `fit`, which it does more than once."""
+    frames = (frame.f_globals.get("__name__", "") for frame, _ in walk_stack(None))
+    return any(name.startswith("sklearn.model_selection.") for name in frames)
+
+
+def linear_problem(
+    outline: Outline, train: dm.Dataset, partition: Any, test: dm.Dataset | None = None
+) -> dm.LinearProblem:
+    """Return the linear problem of the estimators: softmax, or least squares."""
+    classes = None if outline.classes is None else len(outline.classes)
+    loss: Loss = "squared" if classes is None else "softmax"
+    return dm.LinearProblem(train, partition, loss, classes=classes, test=test, outline=outline)
 
 
 def _keys(ranges: Any, names: tuple[str, ...], named: bool) -> list[Any]:
@@ -358,14 +382,7 @@ def site_of_each(groups: Any, records: int) -> npt.NDArray[Any]:
     owners: npt.NDArray[Any] = column_or_1d(groups)
     if len(owners) != records:
         fail("groups", f"the site of each of the {records} records", f"{len(owners)}")
-    if owners.dtype.kind in "fO":
-        for record, owner in enumerate(owners.tolist()):
-            if is_missing(owner):
-                raise TableError(record, "groups has no site (None or NaN)")
-    if owners.dtype.kind != "O":
-        return owners
-    names = {key_of(owner): str(owner) for owner in owners.tolist()[::-1]}  # 1 and "1" are one
-    return np.array([names[key_of(owner)] for owner in owners.tolist()])
+    return owners if owners.dtype.kind in "iub" else sites_of("groups", owners)
 
 
 def warn(notices: list[str], taken: str, change: str) -> None:

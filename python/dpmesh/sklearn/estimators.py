@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 from sklearn.base import ClassifierMixin, RegressorMixin
+from sklearn.metrics import accuracy_score
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
@@ -16,6 +17,7 @@ from dpmesh._validate import fail
 from dpmesh.defaults import Method, Task
 from dpmesh.ranges import Category, Number, Ranges, clipped
 from dpmesh.sklearn.base import Encoded, MakeAlgorithm, PrivateEstimator, warn
+from dpmesh.tables.cells import key_of
 from dpmesh.tables.kinds import read_labels
 from dpmesh.topology import Topology
 
@@ -32,8 +34,12 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         Public ranges of the columns, see `dpmesh.ranges.Columns.of`. They must not be computed from
         the data. None stands for [-1, 1] in each column.
     classes
-        All classes there may be, from public knowledge. None takes those of `y`, which then count
-        as public.
+        All classes there may be, from public knowledge. None takes those of `class_shares`, or else
+        those of `y`, which then count as public.
+    class_shares
+        The share of all records that each class has, such as ``{"no": 0.97, "yes": 0.03}``, from
+        public knowledge. Records then weigh so much less the more frequent their class is, and
+        verdicts are about balanced accuracy. None weighs all records alike.
     fit_intercept
         Whether the model has an intercept.
     network
@@ -50,7 +56,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
     colluding
         With ``"secure"``: sites that may collude with the server, or with each other.
     rounds
-        Rounds of an `algorithm` that is a function; else None: the rule chooses them.
+        None: the rule chooses them. An `algorithm` that is a function needs a number.
     topology
         The network of an algorithm that gossips; by default a complete or random regular graph.
         With `algorithm` None it stands for ``"gossip"``.
@@ -82,6 +88,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         *,
         delta: float = 1e-5,
         classes: Sequence[Any] | None = None,
+        class_shares: Mapping[Any, float] | None = None,
         ranges: Ranges = None,
         fit_intercept: bool = True,
         network: str | MakeNetwork | None = None,
@@ -103,25 +110,46 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
             random_state=random_state,
         )
         self.classes = classes
+        self.class_shares = class_shares
         self.network = network
 
     def encoded(self, X: Any, y: Any, groups: Any) -> Encoded:
         """Return the problem that `fit` solves. Nothing is released."""
-        labels = self.targets(X, y)
-        if isinstance(self.classes, str):
-            fail("classes", "a list of all classes, such as ['no', 'yes']", self.classes)
-        if self.classes is None:
+        labels, public = self.targets(X, y), ""
+        given: Any = self.class_shares if self.classes is None else self.classes
+        if isinstance(given, str):
+            fail("classes", "a list of all classes, such as ['no', 'yes']", given)
+        if given is None:
             check_classification_targets(labels)
-        self.classes_ = np.unique(labels if self.classes is None else [*self.classes])
+            public = "which classes there are"
+            seen = labels.tolist() if labels.dtype == object else np.unique(labels).tolist()
+            given = {key_of(label): label for label in reversed(seen)}.values()  # 1 and "1" are one
+        self.classes_ = np.unique([*given])
         if len(self.classes_) < 2:
             fail("y", "at least 2 classes", f"1 class: {self.classes_.tolist()[0]!r}")
-        if self.classes is None:
-            codes, public = np.searchsorted(self.classes_, labels), "which classes there are"
-        else:
-            listed, public = Category(categories=tuple(self.classes_.tolist())), ""
-            codes = read_labels("y", listed, labels)
+        listed = Category(categories=tuple(self.classes_.tolist()), shares=self._shares())
+        codes = read_labels("y", listed, labels)
+        described = {"classes": self.classes_, "shares": listed.shares}
         network = None if self.network is None else named(self.network)
-        return self.encode(X, groups, codes, public, classes=self.classes_, network=network)
+        return self.encode(X, groups, codes, public, network=network, **described)
+
+    def _shares(self) -> tuple[float, ...] | None:
+        """Return the public shares in the order of the classes."""
+        shares = self.class_shares
+        if shares is None:
+            return None
+        if not isinstance(shares, Mapping):
+            fail("class_shares", "a share of each class, such as {'no': 0.97, 'yes': 0.03}", shares)
+        given = {key_of(name): share for name, share in shares.items()}
+        wanted = [*map(key_of, self.classes_.tolist())]
+        if {*given} != {*wanted}:
+            fail("class_shares", f"a share of each of {self.classes_.tolist()}", [*shares])
+        return tuple(given[key] for key in wanted)
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Return the accuracy; labels are compared as in `fit`, whatever their type."""
+        found = [self.model_.listed.codes(np.asarray(own)) for own in (y, self.predict(X))]
+        return float(accuracy_score(*found, sample_weight=sample_weight))
 
     def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:
         """Return the probability of each class, shape (records, classes)."""

@@ -17,12 +17,12 @@ from dpmesh._html import InNotebooks
 from dpmesh._networks import scores_of
 from dpmesh._validate import fail, instance, integer, probability
 from dpmesh.keys import Key
-from dpmesh.models import Outline
 from dpmesh.run.measures import Measures, classification
 from dpmesh.run.verdict import LEAST, Verdict
-from dpmesh.sklearn.base import site_of_each
+from dpmesh.sklearn.base import linear_problem, site_of_each
 from dpmesh.sklearn.estimators import PrivateClassifier, PrivateRegressor
 from dpmesh.tables import as_table, rows
+from dpmesh.tables.kinds import read_labels
 
 SPLITS = LEAST
 """Of a linear model whose table has at most `baselines.LARGEST` numbers, over all classes."""
@@ -189,24 +189,14 @@ def _problem(
     """Return the records as the fitted model encodes them, those that are held out for testing."""
     model = fitted.model_
     features = model.columns.encode(table.select(model.columns.names).columns).features
-    outline = Outline(columns=model.columns, classes=model.classes, target=model.target)
-    if model.classes is not None:
-        if not np.isin(y, model.classes).all():
-            fail("y", "only classes that are listed in classes=", "others")
-        labels: npt.NDArray[Any] = np.searchsorted(model.classes, y)
+    if model.target is not None:
+        labels = model.target.encode("y", y).features[:, 0]
     else:
-        assert model.target is not None
-        labels = model.target.encode("y", y)[0][:, 0]
+        labels = read_labels("y", model.listed, y)
     everything, kept = dm.Dataset(features, labels), np.flatnonzero(~out)
     sites = owners[kept]
-    return dm.LinearProblem(
-        everything.take(kept),
-        tuple(np.flatnonzero(sites == site) for site in np.unique(sites)),
-        "squared" if model.classes is None else "softmax",
-        classes=None if model.classes is None else len(model.classes),
-        test=everything.take(out),
-        outline=outline,
-    )
+    parts = tuple(np.flatnonzero(sites == site) for site in np.unique(sites))
+    return linear_problem(model, everything.take(kept), parts, everything.take(out))
 
 
 def _measured(fitted: PrivateClassifier | PrivateRegressor, problem: dm.LinearProblem) -> Measures:
@@ -216,4 +206,4 @@ def _measured(fitted: PrivateClassifier | PrivateRegressor, problem: dm.LinearPr
         return baselines.measured(problem, model.weights.reshape(1, -1))
     assert problem.test is not None
     scores = scores_of(model.network, model.weights[0], problem.test.features)
-    return classification(scores, problem.test.labels)
+    return classification(scores, problem.test.labels, balanced=model.shares is not None)

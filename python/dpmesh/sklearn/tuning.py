@@ -6,6 +6,7 @@ import secrets
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from math import sqrt
 from typing import Any
 
@@ -55,7 +56,8 @@ class Tuned:
         chosen = ", ".join(f"{name}={value!r}" for name, value in self.params.items()) or "defaults"
         return (
             f"chosen: {chosen}; all fits and the choice cost epsilon = {rounded_up(self.epsilon)} "
-            f"({rounded_up(self.epsilon_of_a_fit)} each fit) at delta = {rounded_up(self.delta)}"
+            f"(a fit at most {rounded_up(self.epsilon_of_a_fit)}) at delta = "
+            f"{rounded_up(self.delta)}"
         )
 
 
@@ -67,8 +69,9 @@ def tune(
     groups: Any = None,
     *,
     test_size: float = 0.25,
+    epsilon: float | None = None,
 ) -> Tuned:
-    """Fit each candidate and choose one on held-out records, within the estimator's epsilon.
+    """Fit each candidate and choose one on held-out records, within one epsilon.
 
     The fits share `epsilon` of the training records. The choice is made by the exponential
     mechanism, with the number of correct predictions on the held-out records (for a regression,
@@ -81,12 +84,15 @@ def tune(
         A `PrivateClassifier` or `PrivateRegressor` with a finite epsilon; it is not fitted.
         Classes that are rare must be stated (``classes=``).
     candidates
-        What each sets, such as ``[{"algorithm": "secure"}, {"algorithm": "gossip"}]``. More
-        candidates leave less epsilon to each fit.
+        What each sets, such as ``[{"rounds": 50}, {"rounds": 200}]`` or ``[{"algorithm":
+        "secure"}, {"algorithm": "gossip"}]``. More candidates leave less epsilon to each fit; one
+        that sets ``epsilon`` takes so much in proportion to the others.
     X, y, groups
         As for its `fit`.
     test_size
         Share of each site's records that are held out, in (0, 1), rounded.
+    epsilon
+        What all may cost together; by default the estimator's.
 
     Raises
     ------
@@ -99,15 +105,14 @@ def tune(
     """
     wanted = "a PrivateClassifier or PrivateRegressor"
     instance("estimator", estimator, wanted, PrivateClassifier, PrivateRegressor)
-    total, delta = positive("epsilon", estimator.epsilon or 0.0), estimator.delta
+    total = positive("epsilon", (estimator.epsilon if epsilon is None else epsilon) or 0.0)
+    delta = estimator.delta
     probability("test_size", test_size, zero=False, one=False)
     if not candidates or not all(isinstance(one, Mapping) for one in candidates):
         fail("candidates", "a list of parameters, such as [{'algorithm': 'gossip'}]", candidates)
-    if strange := [name for one in candidates for name in one if name in ("epsilon", "delta")]:
-        fail("candidates", "parameters other than the budget", strange[0])
-    if any("colluding" in one for one in candidates):
-        wanted = "no parameter that states whom one trusts: set it on the estimator"
-        fail("candidates", wanted, "colluding")
+    for name in {*chain(*candidates)} & {"delta", "colluding"}:
+        wanted = "no delta, and no parameter that states whom one trusts: set them on the estimator"
+        fail("candidates", wanted, name)
     targets = np.asarray(y)
     owners = site_of_each(groups, len(targets))
     draw = check_random_state(estimator.random_state)
@@ -118,18 +123,21 @@ def tune(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the fits warn
         sizes = [Sizes.of(clone(one).encoded(*train).problem) for one in made]
+    shares = [positive("epsilon", one.epsilon or 0.0) for one in made]
 
     def joint(scale: float) -> float:
-        chosen = [one.choice(own, total / scale) for one, own in zip(made, sizes, strict=True)]
+        each = zip(made, sizes, shares, strict=True)
+        chosen = [one.choice(own, share / scale) for one, own, share in each]
         return total_cost([c.algorithm.plan(c.rounds) for c in chosen], delta).epsilon
 
-    each = total
+    scale = shares[0] / total
     if len(made) > 1:
-        each /= calibrate_noise(joint, target_epsilon=total, guess=sqrt(len(made)))
+        guess = sqrt(len(made)) * max(shares) / total
+        scale = calibrate_noise(joint, target_epsilon=total, guess=guess)
     fitted = []
-    for one in made:
+    for one, share in zip(made, shares, strict=True):
         seed = None if estimator.random_state is None else int(draw.randint(2**31 - 1))
-        fitted.append(one.set_params(epsilon=each, random_state=seed).fit(*train))
+        fitted.append(one.set_params(epsilon=share / scale, random_state=seed).fit(*train))
     away = rows(X, np.flatnonzero(tested))
     utility = np.array([_utility(one, away, targets[tested]) for one in fitted])
     best = _exponential(utility, total, None if estimator.random_state is None else draw)
@@ -149,7 +157,8 @@ def _utility(fitted: PrivateClassifier | PrivateRegressor, X: Any, y: npt.NDArra
     """Return a score that the replacement of one record moves by at most 1."""
     predicted = fitted.predict(X)
     if isinstance(fitted, PrivateClassifier):
-        return float((predicted == y).sum())
+        codes = fitted.model_.listed.codes
+        return float((codes(predicted) == codes(y)).sum())
     low, high = fitted.target_range or (-1.0, 1.0)
     scale = 2 / (high - low)
     errors = np.square(scale * (np.clip(predicted, low, high) - np.clip(y, low, high)))

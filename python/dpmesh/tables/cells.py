@@ -140,8 +140,17 @@ def day_of(cell: object, form: str | None = None) -> float:
 
 def each(read: Callable[[Any], Any], values: npt.NDArray[Any], kind: Any) -> npt.NDArray[Any]:
     """Return what `read` makes of each cell by itself, shape (records,), as this type."""
+    known: dict[str, Any] = {}  # a text is read once
+
+    def once(cell: Any) -> Any:
+        if type(cell) is not str:
+            return read(cell)
+        if (found := known.get(cell)) is None:
+            found = known[cell] = read(cell)
+        return found
+
     cells = values if values.dtype.kind in "mM" else values.tolist()
-    return np.fromiter(map(read, cells), kind, len(values))
+    return np.fromiter(map(once, cells), kind, len(values))
 
 
 def numbers_of(values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:

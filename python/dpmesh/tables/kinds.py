@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from dpmesh._validate import fail, nearest, number
+from dpmesh._validate import fail, nearest, number, positive
 from dpmesh.tables.cells import (
     TableError,
     day_of,
@@ -23,6 +23,8 @@ from dpmesh.tables.cells import (
     usually_missing,
 )
 from dpmesh.tables.table import Table
+
+REMEDY = "fill it in, or leave such records out (dpmesh fit: --drop-missing-labels)"
 
 
 class Read(NamedTuple):
@@ -163,7 +165,7 @@ class Flag(_Measured):
         Whether it may be missing, or hold something else.
     """
 
-    noun: ClassVar[str] = "neither true nor false, 1 nor 0"
+    noun: ClassVar[str] = "neither true nor false, 1 nor 0 (list other words as categories)"
     start: ClassVar[float] = 0.0
     ends: ClassVar[tuple[float, float]] = (0.0, 1.0)
     form: ClassVar[str] = "flag = true"
@@ -248,16 +250,21 @@ class Category:
     categories
         All of them: texts, numbers or booleans. 1, 1.0, "1" and true are one; "01" is another, but
         a 1 is it where "01" alone is listed. What is listed is never taken for a missing value.
+    shares
+        Of a label: which share of all records each class has, from public knowledge, as for
+        `dpmesh.models.Outline`.
 
     Raises
     ------
     ValueError
-        If there is none, one is something else, or one is listed twice.
+        If there is none, one is something else, or one is listed twice; if the shares are not
+        positive, one for each class, or do not add up to 1.
     """
 
     categories: tuple[Any, ...]
+    shares: tuple[float, ...] | None = None
     may_be_missing: ClassVar[bool] = True
-    _places: dict[float | str, int] = field(init=False, repr=False, compare=False)
+    _places: dict[float | str | None, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         given = self.categories
@@ -269,9 +276,9 @@ class Category:
                 dated = isinstance(one, datetime.date)
                 write = "; for dates write {dates = [first, last]}" if dated else ""
                 fail("categories", f"texts, numbers or booleans{write}", repr(one))
-        places: dict[float | str, int] = {}
+        places: dict[float | str | None, int] = {}
         for place, one in enumerate(given):
-            if (first := places.setdefault(key_of(one), place)) != place:  # type: ignore[arg-type]
+            if (first := places.setdefault(key_of(one), place)) != place:
                 same = f"{given[first]!r} and {one!r}, which are one"
                 fail("categories", "each category once", same)
         others = [(key, place) for place, one in enumerate(given) for key in _other_keys(one)]
@@ -281,24 +288,22 @@ class Category:
                 places.setdefault(key, place)
         object.__setattr__(self, "categories", given)
         object.__setattr__(self, "_places", places)
+        if self.shares is not None:
+            object.__setattr__(self, "shares", _checked_shares(self.shares, len(given)))
 
     @property
     def width(self) -> int:
         """Number of features."""
         return len(self.categories)
 
+    @property
+    def form(self) -> str:
+        """The range as a file of ranges has it."""
+        return f"categories = {[*self.categories]}"
+
     def codes(self, values: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
         """Return the place of each cell among the categories, shape (records,); else -1."""
-        places, texts = self._places, dict[str, int]()
-
-        def code(cell: Any) -> int:
-            if type(cell) is not str:
-                return places.get(key_of(cell), -1)  # type: ignore[arg-type]
-            if cell not in texts:
-                texts[cell] = places.get(key_of(cell), -1)  # type: ignore[arg-type]
-            return texts[cell]
-
-        return each(code, values, np.int64)
+        return each(lambda cell: self._places.get(key_of(cell), -1), values, np.int64)
 
     def encode(self, name: str, values: npt.NDArray[Any]) -> Read:
         """Return the features of a column, shape (records, width)."""
@@ -322,6 +327,16 @@ class Category:
 
 
 Kind: TypeAlias = Number | Flag | Dates | Category
+
+
+def _checked_shares(given: Any, classes: int) -> tuple[float, ...]:
+    wanted = f"{classes} positive numbers that add up to 1, the public share of each class"
+    if not isinstance(given, (list, tuple)) or len(given) != classes:
+        fail("shares", wanted, repr(given))
+    shares = tuple(positive("shares", one) for one in given)
+    if abs(sum(shares) - 1) > 0.01:
+        fail("shares", wanted, f"{list(shares)}, which add up to {sum(shares):.3g}")
+    return shares
 
 
 def _other_keys(category: Any) -> list[float]:
@@ -371,8 +386,7 @@ def read_labels(
                 wrong = f"not one of {', '.join(map(repr, kind.categories))}{kind.hint(value)}"
             raise TableError(int(record), f"{name} is {shown(value)}, {wrong}")
         if not drop:
-            remedy = "fill it in, or leave such records out (dpmesh fit: --drop-missing-labels)"
-            raise TableError(int(record), f"{name} is missing; {remedy}")
+            raise TableError(int(record), f"{name} is missing; {REMEDY}")
     return found
 
 

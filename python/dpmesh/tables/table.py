@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh._validate import fail, nearest
-from dpmesh.tables.cells import TableError, key_of, usually_missing
+from dpmesh.tables.cells import TableError
 
 
 class Table(NamedTuple):
@@ -91,24 +91,6 @@ def as_table(value: Any) -> Table:
     if len({*names}) < len(names):
         fail("table", "columns of different names", ", ".join(names))
     return Table(names, tuple(columns))
-
-
-def sites_of(table: Table, name: str) -> npt.NDArray[Any]:
-    """Return the site that a column names for each record, as text: 1, 1.0 and "1" are one.
-
-    Raises
-    ------
-    TableError
-        If a record has none.
-    """
-    sites = []
-    for record, cell in enumerate(table.select([name]).columns[0].tolist()):
-        if usually_missing(cell):
-            remedy = "fill it in, or take the record out of the table"
-            raise TableError(record, f"{name} (the site) is missing; {remedy}")
-        key = key_of(cell)
-        sites.append(str(int(key)) if isinstance(key, float) and key.is_integer() else str(key))
-    return np.array(sites)
 
 
 def rows(table: Any, chosen: npt.NDArray[np.int64]) -> Any:

@@ -151,6 +151,8 @@ pub(crate) struct LinearModel {
     /// That of each model; `None` is softmax over all classes.
     loss: Option<Loss>,
     classes: Option<usize>,
+    /// That of each record's loss.
+    weights: Option<Py<PyUntypedArray>>,
 }
 
 /// Runs the body by `run_native`, with `$m` bound to the model `$self` of parameters of type `$T`.
@@ -158,8 +160,15 @@ macro_rules! with_model {
     ($self:ident, $py:ident, $T:ident, $m:ident => $body:expr) => {{
         let labels = $self.labels($py)?;
         let objective = $self.objective(&labels)?;
+        let weights = $self.weights.as_ref();
+        let weights = weights.map(|w| read::<f64>("weights", w.bind($py))).transpose()?;
+        let weights = weights.as_ref().map(|w| w.as_slice()).transpose()?;
         with_features!($py, &$self.features, $T, x => {
-            let $m = linear::LinearModel::new(x, objective)?;
+            let m = linear::LinearModel::new(x, objective)?;
+            let $m = match weights {
+                Some(weights) => m.weighted(weights)?,
+                None => m,
+            };
             $body
         })
     }};
@@ -179,11 +188,13 @@ macro_rules! at_params {
 #[pymethods]
 impl LinearModel {
     #[new]
+    #[pyo3(signature = (features, labels, loss, classes, weights = None))]
     fn new(
         features: Features,
         labels: Py<PyUntypedArray>,
         loss: &Bound<'_, PyAny>,
         classes: Option<usize>,
+        weights: Option<Py<PyUntypedArray>>,
     ) -> PyResult<LinearModel> {
         let losses = [
             ("logistic", Some(Loss::Logistic)),
@@ -202,6 +213,7 @@ impl LinearModel {
             labels,
             loss,
             classes,
+            weights,
         })
     }
 

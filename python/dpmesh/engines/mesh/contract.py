@@ -37,7 +37,7 @@ from dpmesh.problems import LinearProblem
 from dpmesh.problems.named import jax_model
 from dpmesh.ranges import Category, Columns, Number, as_label, clipped
 from dpmesh.tables import as_table
-from dpmesh.tables.kinds import read_labels
+from dpmesh.tables.kinds import labelled
 from dpmesh.topology import Topology, edge_dropping
 
 _log = logging.getLogger("dpmesh")
@@ -224,11 +224,12 @@ class Contract:
         """Number of a party's models that share no parameters: a row of each travels by token."""
         return 1 if self.topology is not None else self.made_up.models
 
-    def dataset(self, table: Any) -> Dataset:
+    def dataset(self, table: Any, *, drop: bool = False) -> Dataset:
         """Return the records of a table, encoded by the contract's public ranges.
 
         Numbers outside of a range are clipped, and what cannot be read counts as missing, if the
-        range allows that; the log, which stays with the party, counts both.
+        range allows that; the log, which stays with the party, counts both. With `drop` records
+        without a label are left out; the contract counts the others.
 
         Raises
         ------
@@ -237,10 +238,10 @@ class Contract:
         """
         if self.columns is None or self.terms.label is None:
             fail("ranges", "a contract with [ranges] and a label for tables", "none")
-        held, label = as_table(table), self.terms.label
+        label = self.terms.label
+        labels, held = labelled(label, self._label, as_table(table), drop=drop)
         read = self.columns.encode_table(held)
-        (values,) = held.select([label]).columns
-        labels, notices = read_labels(label, self._label, values), read.notices()
+        notices = read.notices()
         if isinstance(self._label, Number):
             scaled, beyond, _ = self._label.encode(label, labels)
             labels, notices = scaled[:, 0], notices + clipped(label, beyond, len(labels))
@@ -287,8 +288,8 @@ class Contract:
         if isinstance(self._label, Number):
             return Outline(columns=self.columns, target=self._label)
         network = None if self.network is None else named(self.network)
-        classes = np.array(self._label.categories)
-        return Outline(columns=self.columns, classes=classes, network=network)
+        classes, shares = np.array(self._label.categories), self._label.shares
+        return Outline(columns=self.columns, classes=classes, network=network, shares=shares)
 
     def problem(self, records: Dataset, party: int) -> Any:
         """Return what a party learns from its own records, which are checked.
@@ -312,7 +313,7 @@ class Contract:
     def problem_of(self, records: Dataset, partition: Any) -> Any:
         """Return the contract's problem on these records, as `LinearProblem` takes them."""
         maker, arguments = self._problem
-        if self.network is not None:
+        if self._outline is not None:
             arguments = {**arguments, "outline": self._outline}
         return maker(records, tuple(partition), **arguments)
 

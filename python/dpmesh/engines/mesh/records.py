@@ -15,7 +15,7 @@ from dpmesh.tables.reader import TextFormat
 
 
 def read_records(
-    contract: Contract, path: str | Path, written: TextFormat | None = None
+    contract: Contract, path: str | Path, written: TextFormat | None = None, *, drop: bool = False
 ) -> Dataset:
     """Return the records of a file as the contract describes them.
 
@@ -29,6 +29,8 @@ def read_records(
         ``labels``, if the contract has none.
     written
         How a text file is written; by default as its header shows.
+    drop
+        Whether records without a label are left out; else they are an error.
 
     Raises
     ------
@@ -39,7 +41,7 @@ def read_records(
     """
     if contract.columns is not None:
         with of_file(path):
-            return contract.dataset(read_table(path, written))
+            return contract.dataset(read_table(path, written), drop=drop)
     if Path(path).suffix != ".npz":
         fail("data", "an npz file, since the contract has no [ranges] of columns", path)
     with np.load(path, allow_pickle=False) as held:

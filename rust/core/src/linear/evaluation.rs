@@ -69,7 +69,8 @@ impl<F: Features> LinearModel<'_, F> {
             vectorized!(for records in batch.chunks(RECORDS_AT_ONCE) {
                 self.for_each_scored(params, records, memory, |_, record, scores| {
                     let losses = self.objective.values(record, scores);
-                    out.iter_mut().zip(losses).for_each(|(sum, v)| *sum += v);
+                    let weight = self.weight(record);
+                    out.iter_mut().zip(losses).for_each(|(sum, v)| *sum += weight * v);
                 });
             });
             let models = params.chunks(self.features.columns());
@@ -111,7 +112,7 @@ impl<F: Features> LinearModel<'_, F> {
                 memory,
                 #[inline(always)]
                 |i, record, scores| {
-                    losses[i] = self.objective.value(record, scores);
+                    losses[i] = self.weight(record) * self.objective.value(record, scores);
                 }
             ));
         };
@@ -165,7 +166,7 @@ impl<F: Features> LinearModel<'_, F> {
             &mut memory,
             #[inline(always)]
             |_, record, scores| {
-                sum += self.objective.value(record, scores);
+                sum += self.weight(record) * self.objective.value(record, scores);
             }
         ));
         sum

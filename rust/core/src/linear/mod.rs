@@ -9,7 +9,8 @@
 //! f_i(W) = (1/m) sum_{r in B} loss(W x_r, y_r)  +  (regularization / 2) |W|^2
 //! ```
 //!
-//! where `m` is the length of the batch unless a public constant is given.
+//! where `m` is the length of the batch unless a public constant is given. The loss of a record may have a weight in
+//! [0, 1].
 //!
 //! Clipping applies to the gradient of each record's loss with respect to all of `W`: with several outputs it bounds
 //! their joint norm, that of all that one record contributes. With the slopes `s = dloss/dz` that gradient is the outer

@@ -31,6 +31,7 @@ pub(super) fn is_exact<T>() -> bool {
 pub struct LinearModel<'a, F> {
     pub(super) features: F,
     pub(super) objective: Objective<'a>,
+    weights: Option<&'a [f64]>,
     pub(super) dim: usize,
 }
 
@@ -53,8 +54,20 @@ impl<'a, F: Features> LinearModel<'a, F> {
         Ok(LinearModel {
             features,
             objective,
+            weights: None,
             dim,
         })
+    }
+
+    /// The model whose records' losses are multiplied by these weights, one for each record. Bounds on gradients hold for
+    /// weights from 0 to 1.
+    ///
+    /// # Errors
+    /// If there is not one for each record.
+    pub fn weighted(mut self, weights: &'a [f64]) -> Result<Self, KernelError> {
+        same_len("weights", weights.len(), self.features.records())?;
+        self.weights = Some(weights);
+        Ok(self)
     }
 
     /// Length of the parameters of one node: outputs times features.
@@ -198,6 +211,25 @@ impl<'a, F: Features> LinearModel<'a, F> {
         factors
     }
 
+    /// Overwrites the scores of some records with the derivatives of their weighted losses.
+    #[inline(always)]
+    pub(super) fn slopes(&self, records: &[i64], scores: &mut [f64]) {
+        self.objective.slopes_in_place(records, scores);
+        if let Some(weights) = self.weights {
+            let each = scores.chunks_exact_mut(self.objective.outputs());
+            for (slopes, &record) in each.zip(records) {
+                let weight = weights[record as usize];
+                slopes.iter_mut().for_each(|slope| *slope *= weight);
+            }
+        }
+    }
+
+    /// The weight of a record's loss.
+    #[inline(always)]
+    pub(super) fn weight(&self, record: usize) -> f64 {
+        self.weights.map_or(1.0, |weights| weights[record])
+    }
+
     /// Overwrites the scores of some records with the derivatives of their losses, clipped, times `weight`.
     #[inline(always)]
     pub(super) fn slopes_in_place(
@@ -207,7 +239,7 @@ impl<'a, F: Features> LinearModel<'a, F> {
         clipping: Option<Clipping>,
         weight: f64,
     ) {
-        self.objective.slopes_in_place(records, scores);
+        self.slopes(records, scores);
         let each = scores.chunks_exact_mut(self.objective.outputs());
         for (slopes, &record) in each.zip(records) {
             let factor = self.factor(record, slopes, clipping, weight);

@@ -180,7 +180,7 @@ impl<F: Features> LinearModel<'_, F> {
         for (slope, (&record, params)) in slopes.iter_mut().zip(records.iter().zip(rows)) {
             *slope = self.features.score(record as usize, params);
         }
-        self.objective.slopes_in_place(records, slopes);
+        self.slopes(records, slopes);
         let mut powers = [0.0; SIDE_BY_SIDE];
         if let Some(clip) = clipping {
             for (powers, &record) in powers.iter_mut().zip(records) {

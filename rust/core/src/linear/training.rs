@@ -220,7 +220,7 @@ impl<F: Features> LinearModel<'_, F> {
                     *score = (1.0 + b) * start_scores[i as usize] + z[i as usize].to_f64();
                 }
             }
-            vectorized!(self.objective.slopes_in_place(batch, &mut scores));
+            vectorized!(self.slopes(batch, &mut scores));
             factors.clear();
             factors.extend(scores.iter().map(|s| F::Value::from_f64(weight * s)));
             b = decay * b - eta * averaging.regularization;
