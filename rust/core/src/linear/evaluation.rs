@@ -70,7 +70,9 @@ impl<F: Features> LinearModel<'_, F> {
                 self.for_each_scored(params, records, memory, |_, record, scores| {
                     let losses = self.objective.values(record, scores);
                     let weight = self.weight(record);
-                    out.iter_mut().zip(losses).for_each(|(sum, v)| *sum += weight * v);
+                    out.iter_mut()
+                        .zip(losses)
+                        .for_each(|(sum, v)| *sum += weight * v);
                 });
             });
             let models = params.chunks(self.features.columns());
