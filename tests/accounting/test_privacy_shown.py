@@ -73,6 +73,7 @@ def test_an_audit_rounds_what_it_measured_down() -> None:
             lower_bound=0.9999999,
             confidence=0.9999999,
             method="runs",
+            most=2.0,
         )
     )
     assert "claim     epsilon = 1.00001 at" in text

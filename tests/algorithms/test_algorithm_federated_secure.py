@@ -17,7 +17,7 @@ from twin_federated import client_update, epoch_orders
 import dpmesh as dm
 from dpmesh import kernels
 from dpmesh.algorithms import AdaptiveClipping, FederatedLearning, SecureAggregation, federated
-from dpmesh.audit import alone, couple, worst_cases
+from dpmesh.audit import alone, couple
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy import Budget, correlated
 from dpmesh.privacy.secure import secure_sum
@@ -168,7 +168,7 @@ def test_the_estimator_gets_the_noise_of_all_shares() -> None:
 
 
 def coupled(algorithm: FederatedLearning, *, rounds: int) -> Any:
-    pair, _ = worst_cases.federated(algorithm, rounds=rounds)
+    pair, _ = algorithm.worst_case(rounds=rounds)
     return couple(algorithm, pair.problem, pair.neighbor, alone, rounds=rounds, key=Key.seeded(1))
 
 

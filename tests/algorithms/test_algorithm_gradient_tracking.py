@@ -11,7 +11,7 @@ from twin_gradient_descent import clipped_mean, gradients_of, small_problem
 
 import dpmesh as dm
 from dpmesh import kernels, topology
-from dpmesh.audit import audit_layers, worst_cases
+from dpmesh.audit import audit_layers
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy.accounting import gdp_epsilon
 
@@ -126,6 +126,6 @@ def test_audits_find_nothing_and_catch_half_the_noise() -> None:
             return super().mean_gradient_moves / 2
 
     for kind, caught in ((dm.GradientTracking, False), (Half, True)):
-        layers = worst_cases.gradient_descent(kind(records=4, noise_multiplier=1.5), canaries=200)
+        layers = kind(records=4, noise_multiplier=1.5).worst_case(canaries=200)
         results = audit_layers(*layers, runs=300, confidence=0.999, key=Key.seeded(5))
         assert any(result.violated for result in results) == caught

@@ -8,7 +8,7 @@ from problems import contract_problem as make_problem
 
 import dpmesh as dm
 from dpmesh.algorithms.registry import NODES, RECORDS, ROUNDS
-from dpmesh.audit import audit_layers, worst_cases
+from dpmesh.audit import audit_layers
 
 RING = dm.topology.ring(NODES)
 
@@ -57,7 +57,7 @@ def test_every_mixing_is_traffic() -> None:
 
 def test_audits_find_nothing() -> None:
     algorithm = dm.GradientDescent(records=4, noise_multiplier=1.5, mixings=3)
-    layers = worst_cases.gradient_descent(algorithm, canaries=200)
+    layers = algorithm.worst_case(canaries=200)
     for result in audit_layers(*layers, runs=300, confidence=0.999, key=dm.Key.seeded(5)):
         assert not result.violated, str(result)
 

@@ -15,11 +15,12 @@ from scipy import stats
 from dpmesh.algorithms import GradientDescent
 from dpmesh.audit import (
     GaussianClaim,
+    OneRelease,
+    alone,
     audit_algorithm,
     audit_mechanism,
     gaussian_curve,
     power,
-    worst_cases,
 )
 from dpmesh.audit.contrast import contrast, seen_in
 from dpmesh.audit.result import Seen, tell_apart
@@ -33,7 +34,7 @@ ALL = [(Gaussian, False), (CommonToNodes, True), (CommonToCoordinates, True)]
 
 
 def many_runs(pair, runs: int = 700):
-    datasets = pair.algorithm, pair.problem, pair.neighbor, pair.carrier
+    datasets = pair.algorithm, pair.problem, pair.neighbor, alone
     settings = {"rounds": pair.rounds, "delta": 1e-5, "runs": runs, "score": pair.score}
     return audit_algorithm(*datasets, confidence=SURE, key=Key.seeded(1), **settings)
 
@@ -42,7 +43,7 @@ def many_runs(pair, runs: int = 700):
 def test_noise_that_is_partly_common_is_found(kind, violated: bool) -> None:
     """With 5% of the variance, a contrast has 4 times the claimed mu, or nearly."""
     assert power(GaussianClaim(2**0.5), gaussian_curve(2.5), 700, SURE) > SURE
-    pair, _ = worst_cases.mechanism(kind(1.0), ONE, dim=3, canaries=2)
+    pair, _ = OneRelease(mechanism=kind(1.0), sensitivity=ONE).worst_case(dim=3, canaries=2)
     result = many_runs(pair)
     assert result.violated == violated, str(result)
     assert ("by a contrast" in str(result)) == violated
@@ -56,7 +57,7 @@ def test_algorithms_are_looked_at_in_the_same_way(kind, violated: bool) -> None:
         def mechanism(self):
             return kind(self.noise_multiplier)
 
-    pair, _ = worst_cases.gradient_descent(Descent(records=4, noise_multiplier=1.5), canaries=2)
+    pair, _ = Descent(records=4, noise_multiplier=1.5).worst_case(canaries=2)
     assert many_runs(pair).violated == violated
 
 
@@ -81,8 +82,8 @@ def test_numbers_that_tell_nothing_have_no_weight() -> None:
     """Constants, copies, and what no run has; a copy halves the weight of what it repeats."""
     one, other = np.random.default_rng(1).normal(size=(2, 1_000, 1))
     seen = [np.hstack([x, np.full_like(x, 7.0), x, 0 * x]) for x in (one + 1, other)]
-    (alone,) = contrast(one + 1, other).weights
-    np.testing.assert_allclose(contrast(*seen).weights, [alone / 2, 0, alone / 2, 0], rtol=1e-6)
+    (w,) = contrast(one + 1, other).weights
+    np.testing.assert_allclose(contrast(*seen).weights, [w / 2, 0, w / 2, 0], rtol=1e-6)
     assert not contrast(one, one).weights.any()
 
 

@@ -22,7 +22,6 @@ from dpmesh.audit import (
     couple,
     gaussian_curve,
     power,
-    worst_cases,
 )
 from dpmesh.audit.claims import claim_of
 from dpmesh.audit.transcript import alone, record
@@ -87,7 +86,7 @@ def test_one_run_shows_what_its_noise_is_made_of(fault: Any, monkeypatch) -> Non
         name = "correlated_gaussian" if fault in DRAWS else "add_pair_gaussian"
         monkeypatch.setattr(kernels, name, fault)
     algorithm = descent(BOTH, batches=3)
-    (pair, _) = worst_cases.gradient_descent(algorithm, rounds=ROUNDS, dim=60)
+    (pair, _) = algorithm.worst_case(rounds=ROUNDS, dim=60)
     run = record(algorithm, pair.problem, alone, rounds=ROUNDS, key=KEY)
     noise = np.stack([passage.noisy - passage.inside for passage in run.passages[1:]])
     plan = correlated.CorrelatedNoise(release=algorithm.release_of(1).mechanism.joint)
@@ -133,8 +132,8 @@ class Remembers(dm.GradientDescent):
 @pytest.mark.parametrize("noise", [PARTNERS, BOTH, MATCHED])
 def test_coupled_runs_move_as_far_as_planned(kind: Any, noise: Any) -> None:
     algorithm = descent(noise, kind, batches=1 if noise is PARTNERS else 3)
-    pair, _ = worst_cases.gradient_descent(algorithm, rounds=ROUNDS)
-    coupling = couple(algorithm, pair.problem, pair.neighbor, pair.carrier, rounds=ROUNDS)
+    pair, _ = algorithm.worst_case(rounds=ROUNDS)
+    coupling = couple(algorithm, pair.problem, pair.neighbor, alone, rounds=ROUNDS)
     assert coupling.violated == (kind is not dm.GradientDescent), str(coupling)
 
 
@@ -146,8 +145,8 @@ def test_many_runs_tell_half_the_noise_from_the_whole(halved: bool, monkeypatch)
     if halved:
         monkeypatch.setattr(kernels, "correlated_gaussian", half_the_noise)
         monkeypatch.setattr(kernels, "add_pair_gaussian", half_the_secrets)
-    pair, _ = worst_cases.gradient_descent(algorithm, rounds=ROUNDS)
-    datasets = pair.problem, pair.neighbor, pair.carrier
+    pair, _ = algorithm.worst_case(rounds=ROUNDS)
+    datasets = pair.problem, pair.neighbor, alone
     result = audit_algorithm(
         algorithm, *datasets, rounds=3, runs=RUNS, confidence=SURE, key=dm.Key.seeded(1)
     )

@@ -5,7 +5,7 @@ Confidence and power are those of test_audit_online.py.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -23,16 +23,15 @@ from dpmesh.audit import (
     AuditResult,
     EpsilonClaim,
     GaussianClaim,
-    PullingClients,
     alone,
     audit_algorithm,
     audit_one_run,
     couple,
     power,
-    worst_cases,
 )
 from dpmesh.audit.sample_size import Curve, gaussian_curve
 from dpmesh.keys import Key
+from dpmesh.problems.canaries import PullingClients
 
 SURE = 1 - 1e-3
 DELTA = 0.03  # of what samples hide: the larger, the fewer runs
@@ -53,13 +52,13 @@ def federated(
 
 
 def coupled(algorithm):
-    pair, _ = worst_cases.federated(algorithm, rounds=20)
+    pair, _ = algorithm.worst_case(rounds=20)
     datasets = pair.problem, pair.neighbor
     return couple(algorithm, *datasets, alone, rounds=20, key=Key.seeded(1))
 
 
 def many_runs(algorithm, *, runs: int, score=None) -> AuditResult:
-    pair, _ = worst_cases.federated(algorithm)
+    pair, _ = algorithm.worst_case()
     return audit_algorithm(
         algorithm,
         pair.problem,
@@ -90,7 +89,7 @@ def test_a_bit_of_adaptive_clipping_is_covered(sampling: str, z: float) -> None:
     """Also beside the same client without records, which must not send the other bit."""
     clipping = AdaptiveClipping(noise_std=2 * z)
     algorithm = replace(federated(sampling=sampling, z=z), adaptive_clipping=clipping)
-    pair, _ = worst_cases.federated(algorithm, rounds=20)
+    pair, _ = algorithm.worst_case(rounds=20)
     emptied = replace(pair.problem, present=np.arange(algorithm.clients) > 0)
     coupling = couple(algorithm, pair.problem, emptied, alone, rounds=20, key=Key.seeded(1))
     assert not coupling.violated, str(coupling)
@@ -156,7 +155,7 @@ def test_many_runs_give_sampling_its_due(sampling: str) -> None:
 def test_one_run_with_orthogonal_clients_sees_gross_faults() -> None:
     """A halved noise would stay unseen: one run with many dimensions is a smoke test."""
     for kind, violated in ((FederatedLearning, False), (NoNoiseDrawn, True)):
-        _, crowd = worst_cases.federated(federated(kind, rate=0.95, z=3.0), canaries=500)
+        _, crowd = federated(kind, rate=0.95, z=3.0).worst_case(canaries=500)
         result = audit_one_run(
             crowd.algorithm,
             crowd.problem_of,
@@ -177,17 +176,7 @@ def test_clients_without_a_shape_are_refused() -> None:
         PullingClients(pulls=np.ones((2, 1)), present=np.ones(3, dtype=bool))
 
 
-def test_the_plan_says_whether_the_canary_is_absent() -> None:
-    """Variants of users need no `sampling`."""
-
-    @dataclass(frozen=True)
-    class Variant:
-        clients: int
-        drawn: str
-
-        def plan(self, rounds):
-            return federated(clients=self.clients, sampling=self.drawn).plan(rounds)
-
+def test_the_canary_is_absent_where_clients_are_added_or_removed() -> None:
     for sampling, missing in (("poisson", 1), ("uniform", 0)):
-        pair, _ = worst_cases.federated(Variant(3, sampling))
+        pair, _ = federated(clients=3, sampling=sampling).worst_case()
         assert pair.problem.present.sum() - pair.neighbor.present.sum() == missing

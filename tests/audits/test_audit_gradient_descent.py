@@ -15,11 +15,11 @@ from dpmesh.algorithms import GradientDescent, Message
 from dpmesh.algorithms.gradient_descent import GradientDescentState
 from dpmesh.audit import (
     GaussianClaim,
+    alone,
     audit_layers,
     couple,
     gaussian_curve,
     power,
-    worst_cases,
 )
 from dpmesh.keys import Key
 
@@ -57,8 +57,8 @@ class ByCoordinate(GradientDescent):
 @pytest.mark.parametrize("dim", [1, 7])
 def test_every_message_moves_as_far_as_it_may(dim: int) -> None:
     algorithm = GradientDescent(records=4, noise_multiplier=2.0)
-    pair, _ = worst_cases.gradient_descent(algorithm, rounds=5, dim=dim)
-    coupling = couple(algorithm, pair.problem, pair.neighbor, pair.carrier, rounds=5)
+    pair, _ = algorithm.worst_case(rounds=5, dim=dim)
+    coupling = couple(algorithm, pair.problem, pair.neighbor, alone, rounds=5)
     assert not coupling.violated, str(coupling)
     for movement in coupling.movements[1:]:
         assert movement.distance == pytest.approx(movement.allowed, rel=1e-6)
@@ -77,7 +77,7 @@ def test_layers_tell_right_from_wrong(kind, violated: tuple[bool, ...]) -> None:
     """At mu = 1, or 2 in truth; 20,000 canaries show that in one run with 99% confidence."""
     assert power(GaussianClaim(1.0), gaussian_curve(2.0), 400, SURE) > SURE
     algorithm = kind(records=4, noise_multiplier=2**0.5)
-    case = worst_cases.gradient_descent(algorithm, canaries=20_000)
+    case = algorithm.worst_case(canaries=20_000)
     results = list(audit_layers(*case, runs=400, confidence=0.99, key=Key.seeded(1)))
     assert tuple(result.violated for result in results) == violated
     assert all(result.claim.level == pytest.approx(1.0) for result in results[1:])

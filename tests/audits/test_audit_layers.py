@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from math import sqrt
+from pathlib import Path
 
 import numpy as np
 import pytest
 from faulty_mechanisms import HalvedLaplace, SilentLaplace
 from faulty_online import MissingFactor2
 
-from dpmesh.algorithms import OnlineLearning
+from dpmesh.algorithms import CrossSiloSGD, OnlineLearning
 from dpmesh.audit import (
+    OneRelease,
     alone,
     audit_algorithm,
     audit_layers,
     audit_mechanism,
     audit_one_run,
-    canary_records,
     couple,
-    worst_cases,
 )
 from dpmesh.keys import Key
+from dpmesh.models import Outline
 from dpmesh.privacy import Gaussian, Laplace, Mechanism, Sensitivity
+from dpmesh.problems.canaries import canary_records
+from dpmesh.ranges import Columns, Number
 
-CASE = worst_cases.online(OnlineLearning(epsilon=1.0), canaries=50)
+HOSPITALS = Path(__file__).parents[2] / "examples" / "three_hospitals"
+CASE = OnlineLearning(epsilon=1.0).worst_case(canaries=50)
 
 
 def test_all_layers_in_words() -> None:
@@ -51,11 +56,11 @@ def test_coupling_takes_the_pairs_that_are_meant_for_it() -> None:
         assert [len(coupling.movements) for coupling in results[:-2]] == releases
 
 
-def test_the_command_line_says_what_leaks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_line_says_what_leaks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     testing = pytest.importorskip("typer.testing")
     pytest.importorskip("matplotlib")
     from dpmesh.cli import app
-    from dpmesh.cli.audit import cases
+    from dpmesh.cli.audit import every_case
 
     def audit(*arguments: str) -> tuple[int, str]:
         quick = ["--runs", "50", "--canaries", "50", "--seed", "1"]
@@ -64,16 +69,28 @@ def test_the_command_line_says_what_leaks(monkeypatch: pytest.MonkeyPatch) -> No
 
     code, output = audit()
     assert code == 0, output
-    assert {"gaussian", "laplace"} < set(cases())
-    assert all(f"{name}: " in output for name in cases())
+    assert {"gaussian", "laplace"} < set(every_case())
+    assert all(f"{name}: " in output for name in every_case())
     again = 2  # of without-replacement two pairs are coupled; the last line sums up
-    assert output.count("no violation found") == 3 * len(cases()) + again
-    monkeypatch.setitem(
-        cases(), "online", lambda canaries: worst_cases.online(MissingFactor2(), canaries=canaries)
-    )
+    assert output.count("no violation found") == 3 * len(every_case()) + again
+    monkeypatch.setattr(sys.modules["dpmesh.cli.audit"], "_example", lambda _: MissingFactor2())
     code, output = audit("online")
     assert (code, "leaks more than it claims: online" in output) == (1, True)
+    monkeypatch.undo()
     assert audit("federated")[0] == 0
+    secure = CrossSiloSGD(dim=3, sites=3, records=60, rounds=4, noise_multiplier=2.0)
+    columns = Columns.of({"age": (0, 100)}, ["age"])
+    outline = Outline(columns=columns, target=Number(low=0, high=1))
+    about = {"fit": {"algorithm": repr(secure), "rounds": 4}}
+    outline.model(np.zeros(columns.dim), about=about).save(tmp_path / "a.model")
+    for claim, words in (
+        (("gradient-descent", "--epsilon", "2", "--rounds", "4", "--records", "9"), "epsilon = 2 "),
+        (("cross-silo", "--noise", "8", "--rounds", "3"), "rounds=3, noise_multiplier=8.0"),
+        ((str(HOSPITALS / "contract.toml"), "--rounds", "3"), "records=180, noise_multiplier=20"),
+        ((str(tmp_path / "a.model"), "--rounds", "3"), repr(secure)),
+    ):
+        code, output = audit(*claim)
+        assert (code, words in output, "weak: it shows less" in output) == (0, True, True), output
     code, output = audit("nonsense")
     assert (code, "name: wanted one of" in output) == (2, True)
     code, output = audit("online", "--confidence", "1")
@@ -83,7 +100,9 @@ def test_the_command_line_says_what_leaks(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize("mechanism", [Gaussian(1.0), Gaussian(1.0, grid=2.0**-20), Laplace(1.0)])
 def test_a_bare_mechanism_claims_something(mechanism: Mechanism) -> None:
     norm = "l1" if isinstance(mechanism, Laplace) else "l2"
-    case = worst_cases.mechanism(mechanism, Sensitivity(1.0, norm, "a test"), canaries=50)
+    case = OneRelease(mechanism=mechanism, sensitivity=Sensitivity(1.0, norm, "a test")).worst_case(
+        canaries=50
+    )
     results = list(audit_layers(*case, runs=50, confidence=1 - 1e-3, key=Key.seeded(1)))
     assert len(results) == 3
     for result in results:
@@ -92,7 +111,7 @@ def test_a_bare_mechanism_claims_something(mechanism: Mechanism) -> None:
 
 
 def test_each_layer_flags_a_missing_factor() -> None:
-    case = worst_cases.online(MissingFactor2(epsilon=1.0), canaries=2_000)
+    case = MissingFactor2(epsilon=1.0).worst_case(canaries=2_000)
     for result in audit_layers(*case, runs=700, confidence=1 - 1e-3, key=Key.seeded(11)):
         assert result.violated, str(result)
 
@@ -107,7 +126,7 @@ def test_each_layer_flags_a_missing_factor() -> None:
 )
 def test_a_bare_mechanism_goes_through_all_layers(kind, violated: list[bool]) -> None:
     sensitivity = Sensitivity(1.0, "l1", "a test")
-    case = worst_cases.mechanism(kind(1.0), sensitivity, canaries=2_000)
+    case = OneRelease(mechanism=kind(1.0), sensitivity=sensitivity).worst_case(canaries=2_000)
     results = audit_layers(*case, runs=700, confidence=1 - 1e-3, key=Key.seeded(12))
     assert [result.violated for result in results] == violated
 

@@ -36,13 +36,12 @@ from dpmesh.audit import (
     audit_algorithm,
     audit_layers,
     audit_one_run,
-    canary_records,
     couple,
     laplace_curve,
     power,
-    worst_cases,
 )
 from dpmesh.keys import Key
+from dpmesh.problems.canaries import canary_records
 from dpmesh.schedules import InverseTime
 
 SURE = 1 - 1e-3
@@ -55,7 +54,7 @@ def online(kind=OnlineLearning, epsilon=1.0):
 
 
 def many_runs(kind, *, rounds: int, runs: int, score=None):
-    pair, _ = worst_cases.online(online(kind), rounds=rounds)
+    pair, _ = online(kind).worst_case(rounds=rounds)
     return audit_algorithm(
         pair.algorithm,
         pair.problem,
@@ -128,7 +127,7 @@ def test_coupling_measures_how_float32_rounds(kind) -> None:
 )
 @pytest.mark.parametrize("dim", [1, 10])
 def test_coupling_flags_faults_of_online_learning(kind, message: str | None, dim: int) -> None:
-    pair, _ = worst_cases.online(online(kind), rounds=8, dim=dim)
+    pair, _ = online(kind).worst_case(rounds=8, dim=dim)
     datasets = pair.problem, pair.neighbor
     coupling = couple(pair.algorithm, *datasets, alone, rounds=8, key=Key.seeded(4))
     assert coupling.violated == (message is not None)
@@ -137,7 +136,7 @@ def test_coupling_flags_faults_of_online_learning(kind, message: str | None, dim
 
 def test_coupled_runs_have_several_dimensions() -> None:
     """In one, clipping by coordinate is clipping by norm."""
-    pair, crowd = worst_cases.online(online(ByCoordinate))
+    pair, crowd = online(ByCoordinate).worst_case()
     faults = next(audit_layers(pair, crowd)).faults
     assert faults[0].startswith("round 1: moved by 6, allowed is 3.4641 ")  # 1 / sqrt(3) of it
 
@@ -203,7 +202,7 @@ def test_what_is_declared_public_is_seen(score) -> None:
 )
 def test_one_run_tells_right_from_wrong(kind, violated: bool) -> None:
     """At 2 epsilon 352 of 400 guesses are right, give or take 7; 320 refute epsilon = 1."""
-    _, crowd = worst_cases.online(online(kind), rounds=8, canaries=2_000)
+    _, crowd = online(kind).worst_case(rounds=8, canaries=2_000)
     for scores in (None, lambda run: run.released[1][:, 0]):
         result = audit_one_run(
             crowd.algorithm,

@@ -23,17 +23,17 @@ from faulty_quantized import (
 from dpmesh.algorithms import QuantizedGossip
 from dpmesh.audit import (
     GaussianClaim,
-    HillProblem,
     alone,
     audit_algorithm,
     audit_one_run,
     couple,
     gaussian_curve,
     power,
-    worst_cases,
+    silence,
 )
 from dpmesh.keys import Key
 from dpmesh.privacy.compression import Quantizer
+from dpmesh.problems.canaries import HillProblem
 from dpmesh.schedules import Constant, SampleSize
 
 SURE = 1 - 1e-3
@@ -58,9 +58,9 @@ def quantized(
 
 
 def coupled(algorithm, carrier=None):
-    pair, _ = worst_cases.quantized(algorithm, rounds=ROUNDS)
+    pair, _ = algorithm.worst_case(rounds=ROUNDS)
     datasets = pair.problem, pair.neighbor
-    return couple(algorithm, *datasets, carrier or pair.carrier, rounds=ROUNDS, key=Key.seeded(1))
+    return couple(algorithm, *datasets, carrier or silence, rounds=ROUNDS, key=Key.seeded(1))
 
 
 @pytest.mark.parametrize(
@@ -107,12 +107,12 @@ def test_coupling_flags_faults_of_quantized_gossip(fault, message: str) -> None:
 )
 def test_many_runs_tell_right_from_wrong(kind, truth: float, violated: bool) -> None:
     assert power(GaussianClaim(1.0), gaussian_curve(1.8), 500, SURE) > SURE
-    pair, _ = worst_cases.quantized(quantized(kind), rounds=ROUNDS)
+    pair, _ = quantized(kind).worst_case(rounds=ROUNDS)
     result = audit_algorithm(
         pair.algorithm,
         pair.problem,
         pair.neighbor,
-        pair.carrier,
+        silence,
         rounds=ROUNDS,
         runs=500,
         delta=pair.delta,
@@ -135,11 +135,11 @@ def test_one_run_tells_right_from_wrong(kind, violated: bool) -> None:
     Of 300 simulated audits with 99% confidence the lowest bound was 1.11, the deviation 0.04.
     """
     algorithm = quantized(kind, records=1)
-    _, crowd = worst_cases.quantized(algorithm, rounds=ROUNDS, canaries=20_000)
+    _, crowd = algorithm.worst_case(rounds=ROUNDS, canaries=20_000)
     result = audit_one_run(
         crowd.algorithm,
         crowd.problem_of,
-        crowd.carrier,
+        silence,
         canaries=crowd.canaries,
         rounds=ROUNDS,
         delta=crowd.delta,

@@ -15,10 +15,10 @@ from scipy import stats
 from dpmesh.algorithms import WithReplacement
 from dpmesh.audit import (
     EpsilonClaim,
+    alone,
     audit_algorithm,
     couple,
     power,
-    worst_cases,
 )
 from dpmesh.audit.layers import audit_crowd
 from dpmesh.audit.sample_size import Curve
@@ -73,9 +73,9 @@ def node(kind=WithReplacement, noise_multiplier: float = 1.0) -> WithReplacement
     ],
 )
 def test_a_record_moves_as_far_as_it_may_when_it_is_drawn(kind, fault: str | None) -> None:
-    pair, _ = worst_cases.with_replacement(node(kind))
+    pair, _ = node(kind).worst_case()
     (every_turn,) = pair.coupled
-    datasets = pair.problem, pair.neighbor, pair.carrier
+    datasets = pair.problem, pair.neighbor, alone
     coupling = couple(pair.algorithm, *datasets, rounds=every_turn.rounds, key=Key.seeded(1))
     assert coupling.violated == (fault is not None), str(coupling)
     assert fault is None or fault in str(coupling)
@@ -95,8 +95,8 @@ def test_many_runs_give_sampling_its_due(kind, violated: bool) -> None:
     halved = Curve((3 * stats.norm.sf(at) + stats.norm.sf(at - 2)) / 4, stats.norm.sf(at))
     same = Curve(stats.norm.sf(at - 1), stats.norm.sf(at))
     assert min(power(claim, curve, RUNS, SURE) for curve in (halved, same)) > SURE
-    pair, _ = worst_cases.with_replacement(node(kind))
-    datasets = pair.problem, pair.neighbor, pair.carrier
+    pair, _ = node(kind).worst_case()
+    datasets = pair.problem, pair.neighbor, alone
     settings = {"rounds": 1, "delta": DELTA, "score": pair.score, "key": Key.seeded(2)}
     result = audit_algorithm(pair.algorithm, *datasets, runs=RUNS, confidence=SURE, **settings)
     assert result.violated == violated, str(result)
@@ -105,7 +105,7 @@ def test_many_runs_give_sampling_its_due(kind, violated: bool) -> None:
 @pytest.mark.parametrize(("kind", "violated"), [(WithReplacement, False), (NoNoiseDrawn, True)])
 def test_one_run_sees_gross_faults(kind, violated: bool) -> None:
     """As of federated learning, one run with many dimensions is a smoke test."""
-    _, crowd = worst_cases.with_replacement(node(kind, 3.0), canaries=500)
+    _, crowd = node(kind, 3.0).worst_case(canaries=500)
     result = audit_crowd(crowd, confidence=SURE, key=Key.seeded(3))
     assert result.violated == violated, str(result)
 
@@ -113,4 +113,4 @@ def test_one_run_sees_gross_faults(kind, violated: bool) -> None:
 @pytest.mark.parametrize("wrong", [{"nodes": 2}, {"models": 3}])
 def test_a_worst_case_is_one_model_of_one_node(wrong: dict) -> None:
     with pytest.raises(ValueError, match="algorithm: wanted one of one node and one model, got"):
-        worst_cases.with_replacement(replace(node(), **wrong))
+        replace(node(), **wrong).worst_case()

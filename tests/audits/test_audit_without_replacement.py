@@ -28,7 +28,6 @@ from dpmesh.audit import (
     couple,
     gaussian_curve,
     power,
-    worst_cases,
 )
 from dpmesh.audit.layers import audit_crowd
 from dpmesh.controllers import AlwaysGlobal, Periodic
@@ -54,7 +53,7 @@ def nodes(kind=WithoutReplacement, *, mu=1.0, controller=None, **others) -> With
 
 
 def coupled(algorithm, *, rounds: int = 6):
-    pair, _ = worst_cases.without_replacement(algorithm, rounds=rounds)
+    pair, _ = algorithm.worst_case(rounds=rounds)
     return couple(algorithm, pair.problem, pair.neighbor, alone, rounds=rounds, key=Key.seeded(1))
 
 
@@ -115,7 +114,7 @@ def test_coupling_flags_faults_of_without_replacement(fault, controller, message
 )
 def test_coupling_flags_a_missing_projection(batch_size, kind, step_size, violated: bool) -> None:
     """The model ends near 1.84 times the labels, where it would be kept at a hundredth of them."""
-    case = worst_cases.without_replacement(nodes(kind, batch_size=batch_size, step_size=step_size))
+    case = nodes(kind, batch_size=batch_size, step_size=step_size).worst_case()
     first, beyond = islice(audit_layers(*case, key=Key.seeded(1)), 2)
     assert not first.violated
     assert beyond.violated == violated, str(beyond)
@@ -155,7 +154,7 @@ def test_many_runs_tell_right_from_wrong(kind, controller, violated: bool) -> No
     assert power(GaussianClaim(1.0), gaussian_curve(1.98), 400, SURE) > SURE
     algorithm = nodes(kind, controller=controller)
     rounds = controller.period if isinstance(controller, Periodic) else 1
-    pair, _ = worst_cases.without_replacement(algorithm, rounds=rounds)
+    pair, _ = algorithm.worst_case(rounds=rounds)
     result = many_runs(algorithm, pair.problem, pair.neighbor, rounds=rounds, runs=400)
     assert result.claim.level == pytest.approx(1.0)
     assert result.violated == violated, str(result)
@@ -186,11 +185,11 @@ def many_runs(algorithm, problem, neighbor, *, rounds: int, runs: int):
 
 @pytest.mark.parametrize(("kind", "violated"), [(WithoutReplacement, False), (NoNoiseDrawn, True)])
 def test_one_run_sees_gross_faults(kind, violated: bool) -> None:
-    _, crowd = worst_cases.without_replacement(nodes(kind, mu=0.5))
+    _, crowd = nodes(kind, mu=0.5).worst_case()
     result = audit_crowd(crowd, confidence=SURE, key=Key.seeded(3))
     assert result.violated == violated, str(result)
 
 
 def test_a_worst_case_needs_a_radius() -> None:
     with pytest.raises(ValueError, match="algorithm: wanted one with a radius, got None"):
-        worst_cases.without_replacement(nodes(radius=None))
+        nodes(radius=None).worst_case()

@@ -37,7 +37,8 @@ FLOORS = [
     ["privacy.foreseen"],
     ["privacy.report", "privacy.budget"],
     ["privacy.ledger"],
-    ["algorithms.allocation", "algorithms.record_gradients"],
+    ["algorithms.allocation", "algorithms.record_gradients", "algorithms.worst_case"],
+    ["algorithms.federated_worst", "algorithms.without_replacement_worst"],
     [
         "algorithms.base",
         "algorithms.federated_clients",

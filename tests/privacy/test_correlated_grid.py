@@ -12,7 +12,7 @@ import pytest
 
 import dpmesh as dm
 from dpmesh import kernels
-from dpmesh.audit import couple, worst_cases
+from dpmesh.audit import couple
 from dpmesh.audit.transcript import alone, record
 from dpmesh.keys import Purpose
 from dpmesh.privacy import correlated, views
@@ -153,8 +153,8 @@ def test_coupled_runs_move_no_further_than_planned(batches: int) -> None:
     pair = dm.topology.complete(2)
     noise = replace(noise, topology=pair, rounds=4, mixings=1, coalition=0)
     algorithm = dm.GradientDescent(records=6, noise_multiplier=2.0, batches=batches, noise=noise)
-    case, _ = worst_cases.gradient_descent(algorithm, rounds=4)
-    coupling = couple(algorithm, case.problem, case.neighbor, case.carrier, rounds=4)
+    case, _ = algorithm.worst_case(rounds=4)
+    coupling = couple(algorithm, case.problem, case.neighbor, alone, rounds=4)
     assert not coupling.violated, str(coupling)
 
 

@@ -26,7 +26,12 @@ def test_a_notebook_shows_plans_and_costs_as_they_are_printed() -> None:
 
 
 def test_audits_are_quoted_in_one_line() -> None:
-    found = {"claim": EpsilonClaim(1.0, delta=1e-5), "confidence": 0.95, "method": "2 x 10 runs"}
+    found = {
+        "claim": EpsilonClaim(1.0, delta=1e-5),
+        "confidence": 0.95,
+        "method": "2 x 10 runs",
+        "most": 3.0,
+    }
     measured = "An audit (2 x 10 runs) found at least epsilon = {} at delta = 1e-05, with "
     measured += "confidence 0.95: "
     for epsilon, verdict in (

@@ -46,7 +46,8 @@ import numpy.typing as npt
 import dpmesh.kernels as kernels
 from dpmesh._arrays import floats
 from dpmesh._ragged import Indices
-from dpmesh._validate import fail, require_methods
+from dpmesh._validate import fail, integer, require_methods
+from dpmesh.algorithms.worst_case import CROWD_DELTA, Coins, Crowd, Pair
 from dpmesh.kernels.linear_model import Batches
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy.budget import Budget
@@ -57,6 +58,7 @@ from dpmesh.privacy.types import Floats, NeighboringRelation, Released, Sensitiv
 from dpmesh.privacy.views.reaction import NotProved, Reaction
 from dpmesh.privacy.views.steps import LossFacts
 from dpmesh.problems import LinearProblem
+from dpmesh.problems.canaries import canary_records
 
 StateT = TypeVar("StateT")
 ProblemT = TypeVar("ProblemT", contravariant=True)
@@ -270,6 +272,44 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
         The cost against a view rests on it, see `dpmesh.privacy.views`.
         """
         return NotProved(reason=f"{type(self).__name__} has no proof against less than everybody")
+
+    def worst_case(
+        self,
+        rounds: int | None = None,
+        *,
+        dim: int = 3,
+        delta: float | None = None,
+        canaries: int = 1_000,
+    ) -> tuple[Pair, Crowd]:
+        """Return data on which it leaks as much as its plan allows, for `dpmesh.audit`.
+
+        By default the first record of each node is a canary against all its others, on a linear
+        model; a second node, whose noise must differ, has none. Override it where other data leak
+        more.
+
+        Parameters
+        ----------
+        rounds
+            Rounds of each run; by default as few as the canary needs.
+        dim
+            Length of the model.
+        delta
+            Of the pair's claim; by default 1e-5.
+        canaries
+            Nodes of the crowd, each with a canary of its own.
+        """
+        rounds = 3 if rounds is None else integer("rounds", rounds, at_least=1)
+        records = getattr(self, "records", None) or rounds * getattr(self, "batch_size", 1)
+
+        def problem_of(coins: Coins) -> LinearProblem:
+            return canary_records(coins, records=records, dim=dim)
+
+        one, other = (problem_of(np.array([coin, False])) for coin in (True, False))
+        own: dict[str, Any] = {"algorithm": self, "rounds": rounds}
+        return (
+            Pair(problem=one, neighbor=other, delta=1e-5 if delta is None else delta, **own),
+            Crowd(problem_of=problem_of, canaries=canaries, delta=CROWD_DELTA, **own),
+        )
 
     def plan(self, rounds: int, problem: Any = None) -> Plan:
         """Return all releases of a run of `rounds` rounds, from public numbers alone.

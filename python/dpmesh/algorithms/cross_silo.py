@@ -41,7 +41,9 @@ from dpmesh.algorithms.base import (
     Round,
     initial_parameters,
 )
+from dpmesh.algorithms.federated_worst import opposed_records
 from dpmesh.algorithms.record_gradients import clipped_gradient_sums
+from dpmesh.algorithms.worst_case import Crowd, Pair
 from dpmesh.estimators import Estimator, Identity, ReleasedSum
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy.accounting.gaussian import analytic_gaussian_noise_multiplier
@@ -218,6 +220,25 @@ class CrossSiloSGD(Algorithm[CrossSiloState, Any]):
         if self.sampling_rate < 1 and self.neighboring_relation == "add_remove":
             sampling = PoissonSampling(self.sampling_rate)
         return Release(t, self.mechanism, self.sensitivity(t), sampling=sampling)
+
+    def worst_case(
+        self,
+        rounds: int | None = None,
+        *,
+        dim: int = 3,
+        delta: float | None = None,
+        canaries: int = 1_000,
+    ) -> tuple[Pair, Crowd]:
+        """Return sites whose first record is a canary in each sum, and many canaries of a site."""
+        return opposed_records(
+            self,
+            nodes=self.sites,
+            along=-1.0,
+            rounds=rounds or self.rounds,
+            dim=dim,
+            delta=delta,
+            canaries=canaries,
+        )
 
     def plan(self, rounds: int, problem: Any = None) -> Plan:
         """Return the sums of `rounds` rounds, and one more for each site that may be lost.

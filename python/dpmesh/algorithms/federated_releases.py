@@ -18,6 +18,8 @@ from dpmesh.algorithms.base import Algorithm, StateT
 from dpmesh.algorithms.federated_clients import ClientProblem
 from dpmesh.algorithms.federated_secure import SecureAggregation
 from dpmesh.algorithms.federated_server import AdaptiveClipping
+from dpmesh.algorithms.federated_worst import opposed_clients
+from dpmesh.algorithms.worst_case import Crowd, Pair
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy.mechanisms import Gaussian, Mechanism, NoNoise
 from dpmesh.privacy.plan import Plan
@@ -48,6 +50,17 @@ class FederatedReleases(Algorithm[StateT, ClientProblem]):
     adaptive_clipping: AdaptiveClipping | None
     noise: CorrelatedStrategy | None
     secure_aggregation: SecureAggregation | None
+
+    def worst_case(
+        self,
+        rounds: int | None = None,
+        *,
+        dim: int = 3,
+        delta: float | None = None,
+        canaries: int = 1_000,
+    ) -> tuple[Pair, Crowd]:
+        """Return clients that pull against one canary, and as many canaries as clients."""
+        return opposed_clients(self, rounds=rounds, dim=dim, delta=delta, canaries=canaries)
 
     @cached_property
     def groups(self) -> int:

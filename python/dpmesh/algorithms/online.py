@@ -46,6 +46,7 @@ from dpmesh.algorithms.base import (
     require_problem,
 )
 from dpmesh.algorithms.gradients import check_batches, check_records, step_by_sums, step_of
+from dpmesh.algorithms.worst_case import Crowd, Pair
 from dpmesh.kernels.linear_model import Batches
 from dpmesh.kernels.projection import NORMS, Norm
 from dpmesh.keys import Key
@@ -291,6 +292,25 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
             clipping_norm=self.clipping_norm,
             one_round=True,
         )
+
+    def worst_case(
+        self,
+        rounds: int | None = None,
+        *,
+        dim: int = 1,
+        delta: float | None = None,
+        canaries: int = 1_000,
+    ) -> tuple[Pair, Crowd]:
+        """Return learners whose first example is a canary, against all their others.
+
+        `radius` should be so large that projections do nothing. One dimension needs the fewest
+        runs; coupled runs have 3 or more.
+        """
+        delta = self.delta if delta is None else delta
+        pair, crowd = super().worst_case(rounds, dim=dim, delta=delta, canaries=canaries)
+        wide, _ = super().worst_case(rounds, dim=max(dim, 3), delta=delta, canaries=2)
+        crowd = crowd if self.delta > 0 else replace(crowd, delta=0.0)
+        return replace(pair, coupled=(wide,)), crowd
 
     def most_rounds(self, problem: LinearProblem) -> int:
         """Return how many rounds the examples last, for the learner with the fewest.

@@ -21,7 +21,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf, sqrt
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -47,6 +47,7 @@ from dpmesh.algorithms.base import (
 )
 from dpmesh.algorithms.gradients import check_records, gradient_of
 from dpmesh.algorithms.minibatches import without_replacement
+from dpmesh.algorithms.worst_case import CROWD_DELTA, Coins, Crowd, Pair
 from dpmesh.kernels.linear_model import KINKED
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy.accounting.papers.quantized import (
@@ -67,6 +68,7 @@ from dpmesh.privacy.types import Floats, Sensitive
 from dpmesh.privacy.views import LossFacts, NotProved, Reaction
 from dpmesh.privacy.views.reaction import NO_NOISE, Numbers
 from dpmesh.problems import LinearProblem
+from dpmesh.problems.canaries import HillProblem
 from dpmesh.problems.dense import DenseProblem
 from dpmesh.schedules import SampleSize, Schedule, at, keep_sample_size, keep_schedules
 
@@ -327,6 +329,39 @@ class QuantizedGossip(Algorithm[QuantizedState, GossipProblem]):
             return refused
         return abs(1 - beta), np.stack([alpha * low, alpha * high], axis=1)
 
+    def worst_case(
+        self,
+        rounds: int | None = None,
+        *,
+        delta: float | None = None,
+        canaries: int = 1_000,
+        **_: Any,
+    ) -> tuple[Pair, Crowd]:
+        """Return nodes on a hilltop whose canary pushes their state down either side of it.
+
+        A node has as many records as it samples, so that it always samples the canary. The more
+        rounds, the further states drift apart; the model has one parameter.
+        """
+        curvature = min(self.smoothness, 1e6) if self.mode == "safe" else 0.0
+        pull = (1e6 if self.mode != "paper" else 1.0) * self.clipping_norm
+
+        def problem_of(coins: Coins) -> HillProblem:
+            records = at(self.sample_size, 1)
+            return HillProblem(coins=coins, records=records, pull=pull, curvature=curvature)
+
+        one, other = (problem_of(np.array([coin, False])) for coin in (True, False))
+        own: dict[str, Any] = {"algorithm": self, "rounds": rounds or 6, "silent": True}
+        return (
+            Pair(
+                problem=one,
+                neighbor=other,
+                delta=1e-5 if delta is None else delta,
+                score=_drift,
+                **own,
+            ),
+            Crowd(problem_of=problem_of, canaries=canaries, delta=CROWD_DELTA, **own),
+        )
+
     def next_sensitivity(self, sensitivity: float, k: int) -> float:
         """Return Delta_(k+1) from Delta_k (Lemma 2).
 
@@ -475,3 +510,12 @@ class QuantizedGossip(Algorithm[QuantizedState, GossipProblem]):
             if self.mode == "paper" and self.clipping_norm < constants.loss_lipschitz:
                 wanted_norm = f"at least the problem's {constants.loss_lipschitz:g} in mode 'paper'"
                 fail("clipping_norm", wanted_norm, self.clipping_norm)
+
+
+def _drift(run: Any) -> float:
+    """Return the sum of a canary's releases, each weighted as if it moved by its sensitivity."""
+    total = 0.0
+    for release, scale, _, _, values, *_ in run.passages:
+        if scale > 0:
+            total += float(values[0].sum()) * release.sensitivity.bound / scale**2
+    return total

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from dpmesh._validate import one_of
 from dpmesh.algorithms.base import AnyAlgorithm
 from dpmesh.algorithms.cross_silo import CrossSiloSGD
 from dpmesh.algorithms.federated import FederatedLearning
@@ -39,12 +40,8 @@ class Entry:
         Its class.
     example
         A small one, for `NODES` nodes of `RECORDS` records, `DIM` parameters and `ROUNDS` rounds.
-    audited
-        One whose worst case an audit finds with few runs; None if it has none yet.
-    worst_case
-        Its function in `dpmesh.audit.worst_cases`.
-    options
-        Arguments of that function.
+    small
+        One whose claim an audit can test with few runs; by default the example.
     asked
         The parameters on which the cost depends, which `dpmesh privacy` asks for; empty for all.
     public
@@ -54,11 +51,14 @@ class Entry:
     name: str
     kind: type[AnyAlgorithm]
     example: AnyAlgorithm
-    audited: AnyAlgorithm | None = None
-    worst_case: str = ""
-    options: Mapping[str, Any] = field(default_factory=dict)
+    small: AnyAlgorithm | None = None
     asked: tuple[str, ...] = ()
     public: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def audited(self) -> AnyAlgorithm:
+        """What `dpmesh audit` runs by default."""
+        return self.example if self.small is None else self.small
 
 
 NODES, RECORDS, DIM, ROUNDS = 4, 12, 3, 5
@@ -86,10 +86,9 @@ REGISTRY = (
             noise_multiplier=1.0,
             local_epochs=1,
         ),
-        audited=FederatedLearning(
+        small=FederatedLearning(
             clients=2, sampling_rate=0.5, clipping_norm=1.0, noise_multiplier=1.0, local_steps=1
         ),
-        worst_case="federated",
         asked=("clients", "sampling_rate", "sampling", "clipping_norm", "arrival_rate", "grid"),
         public={"local_steps": 1, "clipping_norm": 1.0},
     ),
@@ -97,32 +96,28 @@ REGISTRY = (
         name="gradient-descent",
         kind=GradientDescent,
         example=GradientDescent(records=RECORDS, noise_multiplier=2.0),
-        audited=GradientDescent(records=4, noise_multiplier=1.5),
-        worst_case="gradient_descent",
+        small=GradientDescent(records=4, noise_multiplier=1.5),
         asked=("records", "step_size", "clipping_norm", "batches", "copies"),
     ),
     Entry(
         name="gradient-tracking",
         kind=GradientTracking,
         example=GradientTracking(records=RECORDS, noise_multiplier=2.0),
-        audited=GradientTracking(records=4, noise_multiplier=1.5),
-        worst_case="gradient_descent",
+        small=GradientTracking(records=4, noise_multiplier=1.5),
         asked=("records", "step_size", "clipping_norm", "batches", "copies"),
     ),
     Entry(
         name="online",
         kind=OnlineLearning,
         example=OnlineLearning(epsilon=2.0),
-        audited=OnlineLearning(epsilon=1.0),
-        worst_case="online",
+        small=OnlineLearning(epsilon=1.0),
         asked=("step_size", "clipping_norm", "batch_size", "norm", "copies"),
     ),
     Entry(
         name="push-sum",
         kind=PushSum,
         example=PushSum(records=RECORDS, noise_multiplier=2.0),
-        audited=PushSum(records=4, noise_multiplier=1.5),
-        worst_case="gradient_descent",
+        small=PushSum(records=4, noise_multiplier=1.5),
         asked=("records", "step_size", "clipping_norm", "batches", "copies"),
     ),
     Entry(
@@ -134,7 +129,7 @@ REGISTRY = (
             sample_size=SampleSize(scale=1.0, exponent=0.5, rounds=ROUNDS),
             noise_std=PowerLaw(scale=0.1, exponent=0.1),
         ),
-        audited=QuantizedGossip(
+        small=QuantizedGossip(
             step_size=0.5,
             consensus_step_size=0.2,
             sample_size=10,
@@ -142,8 +137,6 @@ REGISTRY = (
             compressor=Quantizer(0.001, bits=16),
             smoothness=1.0,
         ),
-        worst_case="quantized",
-        options={"rounds": 6},
         asked=(
             *("step_size", "consensus_step_size", "sample_size", "clipping_norm"),
             *("mode", "smoothness"),
@@ -163,10 +156,9 @@ REGISTRY = (
         example=WithReplacement(
             nodes=NODES, records=RECORDS, noise_multiplier=2.0, batch_size=2, visits=2
         ),
-        audited=WithReplacement(
+        small=WithReplacement(
             nodes=1, records=2, noise_multiplier=1.0, batch_size=1, step_size=0.01
         ),
-        worst_case="with_replacement",
         asked=("records", "models", "batch_size", "visits", "copies"),
         public={"nodes": 1},
     ),
@@ -174,14 +166,25 @@ REGISTRY = (
         name="without-replacement",
         kind=WithoutReplacement,
         example=WithoutReplacement(delta=1e-5, batch_size=2, controller=Periodic(2)),
-        audited=WithoutReplacement(
+        small=WithoutReplacement(
             epsilon=4.0,
             batch_size=2,
             step_size=0.001,
             controller=Periodic(2),
             radius=1.0,
         ),
-        worst_case="without_replacement",
         asked=("models", "batch_size", "copies"),
     ),
 )
+
+
+def entry_of(name: str) -> Entry:
+    """Return the entry of an algorithm by its name on the command line.
+
+    Raises
+    ------
+    ValueError
+        If there is none.
+    """
+    one_of("name", name, [entry.name for entry in REGISTRY])
+    return next(entry for entry in REGISTRY if entry.name == name)

@@ -26,7 +26,9 @@ import numpy.typing as npt
 from dpmesh._ragged import Ragged
 from dpmesh._validate import as_python_numbers, fail, instance, integer, positive
 from dpmesh.algorithms.base import Algorithm, Message, Round, distinct, initial_parameters
+from dpmesh.algorithms.federated_worst import opposed_records
 from dpmesh.algorithms.record_gradients import clipped_gradient_sums
+from dpmesh.algorithms.worst_case import Crowd, Pair
 from dpmesh.keys import Key
 from dpmesh.privacy.releases import Release
 from dpmesh.privacy.secure import DistributedDiscreteGaussian, NeighborSums
@@ -147,6 +149,25 @@ class SecureGossip(Algorithm[SecureGossipState, Any]):
     def assumptions(self) -> tuple[str, ...]:
         """What the guarantee rests on beside the proof."""
         return (*self.sums(0).assumptions, *distinct(1))
+
+    def worst_case(
+        self,
+        rounds: int | None = None,
+        *,
+        dim: int = 3,
+        delta: float | None = None,
+        canaries: int = 1_000,
+    ) -> tuple[Pair, Crowd]:
+        """Return nodes whose first record is a canary in its neighbours' sums, and many of them."""
+        return opposed_records(
+            self,
+            nodes=self.topology.nodes,
+            along=1.0,
+            rounds=rounds or 1,
+            dim=dim,
+            delta=delta,
+            canaries=canaries,
+        )
 
     def init(self, problem: Any, key: Key) -> SecureGossipState:
         """Start all nodes at the problem's initial model, which is public.

@@ -33,6 +33,8 @@ from dpmesh.algorithms.base import (
     require_problem,
 )
 from dpmesh.algorithms.gradients import descended
+from dpmesh.algorithms.worst_case import CROWD_DELTA, Coins, Crowd, Pair, projection
+from dpmesh.data import Dataset
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy.mechanisms import Gaussian, Mechanism, NoNoise
 from dpmesh.privacy.plan import Plan
@@ -42,6 +44,7 @@ from dpmesh.privacy.sensitivity import Sensitivity
 from dpmesh.privacy.types import Floats, Released, Sensitive
 from dpmesh.privacy.views import LossFacts, NotProved
 from dpmesh.problems import LinearProblem
+from dpmesh.problems.canaries import diagonal
 from dpmesh.problems.dense import DenseProblem
 from dpmesh.schedules import InverseSqrt, Schedule, at, keep_schedules
 
@@ -172,6 +175,52 @@ class WithReplacement(Algorithm[WithReplacementState, LinearProblem]):
     def reaction(self, rounds: int, problem: LinearProblem | LossFacts) -> NotProved:
         """Return why there is no cheaper view: all nodes know each global model."""
         return NotProved(reason="every node receives each global model")
+
+    def worst_case(
+        self,
+        rounds: int | None = None,
+        *,
+        dim: int = 3,
+        delta: float | None = None,
+        canaries: int = 1_000,
+    ) -> tuple[Pair, Crowd]:
+        """Return one node whose other records oppose its canary, and one of orthogonal canaries.
+
+        For one node and one model. By default coupled runs take all turns of the node, the others
+        a single one, which may draw a canary, and the claim has a large delta, which needs fewer
+        runs. Mini-batches of the crowd keep the sampling rate.
+        """
+        if (self.nodes, self.models) != (1, 1):
+            fail("algorithm", "one of one node and one model", self)
+
+        def problem_of(coins: Coins, features: npt.NDArray[np.float64]) -> LinearProblem:
+            train = Dataset(features, np.where(coins, 1, -1), "canaries")
+            return LinearProblem(train, (np.arange(len(coins)),), "hinge", feature_norm=1.0)
+
+        def one_canary(coin: bool) -> LinearProblem:
+            coins = np.zeros(self.records, dtype=bool)
+            coins[0] = coin
+            return problem_of(coins, np.tile(diagonal(dim), (len(coins), 1)))
+
+        drawn = max(1, canaries * self.batch_size // self.records)
+        pair = Pair(
+            algorithm=self,
+            problem=one_canary(True),
+            neighbor=one_canary(False),
+            rounds=rounds or 1,
+            delta=0.03 if delta is None else delta,
+            score=projection(diagonal(dim)),
+        )
+        crowd = Crowd(
+            algorithm=replace(self, records=canaries, batch_size=drawn),
+            problem_of=lambda coins: problem_of(coins, np.eye(canaries)),
+            canaries=canaries,
+            rounds=1,
+            delta=CROWD_DELTA,
+            scores=projection(np.eye(canaries)),
+        )
+        every_turn = replace(pair, rounds=rounds or self.turns_of_a_node)
+        return replace(pair, coupled=(every_turn,)), crowd
 
     def plan(self, rounds: int, problem: Any = None) -> Plan:
         """Return the releases of `rounds` rounds, from public numbers alone."""

@@ -16,6 +16,8 @@ from dpmesh.algorithms.allocation import SECRET, Once, check_sizes
 from dpmesh.algorithms.base import Algorithm, StateT
 from dpmesh.algorithms.gradients import check_batches
 from dpmesh.algorithms.without_replacement_allocation import FAILURE, AllocatedPass
+from dpmesh.algorithms.without_replacement_worst import opposed
+from dpmesh.algorithms.worst_case import Crowd, Pair
 from dpmesh.controllers import AnyController
 from dpmesh.controllers.base import PRIVATE_DECISIONS
 from dpmesh.controllers.fixed import AlwaysGlobal, FixedController, RandomGlobal
@@ -66,6 +68,25 @@ class WithoutReplacementReleases(Algorithm[StateT, LinearProblem]):
     nodes: int | None
     decisions: Decisions
     decisions_seed: int
+
+    def worst_case(
+        self,
+        rounds: int | None = None,
+        *,
+        delta: float | None = None,
+        canaries: int = 1_000,
+        **_: Any,
+    ) -> tuple[Pair, Crowd]:
+        """Return one node whose records oppose canaries: a single one, or one per release."""
+        if self.radius is None:
+            fail("algorithm", "one with a radius", None)
+        return opposed(
+            self,
+            radius=self.radius,
+            rounds=rounds or 2,
+            delta=1e-5 if delta is None else delta,
+            canaries=canaries,
+        )
 
     @property
     def releases_decide(self) -> bool:

@@ -5,17 +5,17 @@
 single one. Failing an audit proves a fault, passing proves nothing.
 """
 
-from dpmesh.audit import worst_cases
+from dpmesh.algorithms.worst_case import Crowd, Pair, projection
 from dpmesh.audit.algorithm import audit_algorithm
-from dpmesh.audit.canaries import HillProblem, PullingClients, canary_records
 from dpmesh.audit.claims import Claim, EpsilonClaim, GaussianClaim, claim_of
 from dpmesh.audit.coupling import Coupling, Movement, couple
-from dpmesh.audit.layers import Crowd, Pair, audit_layers
+from dpmesh.audit.layers import audit_layers, audit_pair
 from dpmesh.audit.mechanism import OneRelease, audit_mechanism
 from dpmesh.audit.one_run import audit_one_run
+from dpmesh.audit.own import claiming
 from dpmesh.audit.result import AuditResult
 from dpmesh.audit.sample_size import gaussian_curve, laplace_curve, power, runs_needed
-from dpmesh.audit.scores import ReplayedLikelihood, projection
+from dpmesh.audit.scores import ReplayedLikelihood
 from dpmesh.audit.seat import LinearRun, audit_from_seat
 from dpmesh.audit.seat_runs import audit_view
 from dpmesh.audit.transcript import Transcript, alone, silence
@@ -27,12 +27,10 @@ __all__ = [
     "Crowd",
     "EpsilonClaim",
     "GaussianClaim",
-    "HillProblem",
     "LinearRun",
     "Movement",
     "OneRelease",
     "Pair",
-    "PullingClients",
     "ReplayedLikelihood",
     "Transcript",
     "alone",
@@ -41,9 +39,10 @@ __all__ = [
     "audit_layers",
     "audit_mechanism",
     "audit_one_run",
+    "audit_pair",
     "audit_view",
-    "canary_records",
     "claim_of",
+    "claiming",
     "couple",
     "gaussian_curve",
     "laplace_curve",
@@ -51,5 +50,4 @@ __all__ = [
     "projection",
     "runs_needed",
     "silence",
-    "worst_cases",
 ]

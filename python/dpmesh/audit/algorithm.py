@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import islice
-from typing import Any, SupportsFloat
+from typing import Any
 
 import numpy as np
 
 from dpmesh._validate import instance, integer
 from dpmesh.algorithms.base import AN_ALGORITHM, Algorithm, AnyAlgorithm
+from dpmesh.algorithms.worst_case import Score
 from dpmesh.audit.claims import Claim, claim_of
 from dpmesh.audit.contrast import numbers_for, seen_in
 from dpmesh.audit.result import AuditResult, Seen, tell_apart
 from dpmesh.audit.scores import ReplayedLikelihood
-from dpmesh.audit.transcript import Transcript, fresh_keys, record
+from dpmesh.audit.transcript import fresh_keys, record
 from dpmesh.keys import Key
 from dpmesh.run.carriers import Carrier
-
-Score = Callable[[Transcript], SupportsFloat]
 
 
 def audit_algorithm(

@@ -19,9 +19,10 @@ import numpy.typing as npt
 from scipy import special
 
 from dpmesh._validate import as_python_numbers, instance, non_negative, probability
-from dpmesh.privacy.accounting import gdp_epsilon
+from dpmesh.privacy.accounting import analytic_gaussian_noise_multiplier, gdp_epsilon
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.releases import Release
+from dpmesh.privacy.secure import DistributedDiscreteGaussian
 from dpmesh.privacy.shown import rounded_up
 
 Rates = npt.NDArray[np.float64]
@@ -134,7 +135,9 @@ class GaussianClaim:
 def claim_of(plan: Plan, delta: float = 0.0) -> Claim:
     """Return what a plan claims: mu-GDP if its noise is Gaussian without sampling, else an epsilon.
 
-    The claim is that of an auditor, who sees all messages and no secret that partners share.
+    The claim is that of an auditor, who sees all messages and no secret that partners share. Sums
+    of shares of Gaussian noise are accounted for as Gaussian: their mu is that of the plan's
+    epsilon at `delta`.
 
     Parameters
     ----------
@@ -153,9 +156,20 @@ def claim_of(plan: Plan, delta: float = 0.0) -> Claim:
     if all(_is_gaussian(release) for releases in compositions for release in releases):
         mus = [hypot(*(1 / r.noise_multiplier for r in releases)) for releases in compositions]
         return GaussianClaim(max(mus), delta=delta)
-    return EpsilonClaim(plan.cost(delta).epsilon, delta=delta)
+    epsilon = plan.cost(delta).epsilon
+    if delta > 0 and all(_is_sum(each) for each in plan.touching):
+        multiplier = analytic_gaussian_noise_multiplier(target_epsilon=epsilon, target_delta=delta)
+        return GaussianClaim(1 / multiplier, delta=delta)
+    return EpsilonClaim(epsilon, delta=delta)
 
 
 def _is_gaussian(release: Release) -> bool:
-    everybody = release.sampling is None or release.sampling.rate == 1
-    return release.name == "gaussian" and everybody
+    return release.name == "gaussian" and _of_everybody(release)
+
+
+def _is_sum(release: Release) -> bool:
+    return isinstance(release.mechanism, DistributedDiscreteGaussian) and _of_everybody(release)
+
+
+def _of_everybody(release: Release) -> bool:
+    return release.sampling is None or release.sampling.rate == 1

@@ -2,52 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator
 
-from dpmesh.algorithms.base import AnyAlgorithm
-from dpmesh.audit.algorithm import Score, audit_algorithm
+from dpmesh.algorithms.worst_case import Crowd, Pair
+from dpmesh.audit.algorithm import audit_algorithm
 from dpmesh.audit.coupling import Coupling, couple
-from dpmesh.audit.one_run import Coins, Scores, audit_one_run
+from dpmesh.audit.one_run import audit_one_run
 from dpmesh.audit.result import AuditResult
-from dpmesh.audit.transcript import alone, fresh_keys
+from dpmesh.audit.transcript import alone, fresh_keys, silence
 from dpmesh.keys import Key
 from dpmesh.run.carriers import Carrier
-
-
-@dataclass(frozen=True, kw_only=True)
-class Pair:
-    """An algorithm, and two neighbouring problems that should be hard to distinguish.
-
-    See `couple` and `audit_algorithm` for the fields. `coupled` are the pairs for the coupled runs,
-    by default this one.
-    """
-
-    algorithm: AnyAlgorithm
-    problem: Any
-    neighbor: Any
-    rounds: int
-    carrier: Carrier = alone
-    delta: float = 0.0
-    score: Score | None = None
-    coupled: tuple[Pair, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Crowd:
-    """An algorithm, and problems with many canaries, each in one of two forms.
-
-    See `audit_one_run` for the fields.
-    """
-
-    algorithm: AnyAlgorithm
-    problem_of: Callable[[Coins], Any]
-    canaries: int
-    rounds: int
-    carrier: Carrier = alone
-    delta: float = 0.0
-    scores: Scores | None = None
 
 
 def audit_layers(
@@ -80,21 +44,28 @@ def audit_layers(
     """
     keys = fresh_keys(key)
     for each in pair.coupled or (pair,):
-        datasets = each.algorithm, each.problem, each.neighbor, each.carrier
+        datasets = each.algorithm, each.problem, each.neighbor, _carrier(each)
         yield couple(*datasets, rounds=each.rounds, key=next(keys))
-    yield audit_algorithm(
+    yield audit_pair(pair, runs=runs, confidence=confidence, key=next(keys))
+    yield audit_crowd(crowd, confidence=confidence, key=next(keys))
+
+
+def audit_pair(
+    pair: Pair, *, runs: int, confidence: float = 0.95, key: Key | None = None
+) -> AuditResult:
+    """Distinguish many runs, by `audit_algorithm`: the second layer alone."""
+    return audit_algorithm(
         pair.algorithm,
         pair.problem,
         pair.neighbor,
-        pair.carrier,
+        _carrier(pair),
         rounds=pair.rounds,
         runs=runs,
         delta=pair.delta,
         confidence=confidence,
         score=pair.score,
-        key=next(keys),
+        key=key,
     )
-    yield audit_crowd(crowd, confidence=confidence, key=next(keys))
 
 
 def audit_crowd(crowd: Crowd, *, confidence: float = 0.95, key: Key | None = None) -> AuditResult:
@@ -102,11 +73,16 @@ def audit_crowd(crowd: Crowd, *, confidence: float = 0.95, key: Key | None = Non
     return audit_one_run(
         crowd.algorithm,
         crowd.problem_of,
-        crowd.carrier,
+        _carrier(crowd),
         canaries=crowd.canaries,
         rounds=crowd.rounds,
         delta=crowd.delta,
         confidence=confidence,
         scores=crowd.scores,
+        per_release=crowd.per_release,
         key=key,
     )
+
+
+def _carrier(data: Pair | Crowd) -> Carrier:
+    return silence if data.silent else alone

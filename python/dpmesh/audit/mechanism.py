@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -10,7 +11,7 @@ import numpy.typing as npt
 from dpmesh._arrays import floats
 from dpmesh._validate import fail, instance, integer, require_methods
 from dpmesh.algorithms.base import Algorithm, Message, Round
-from dpmesh.audit.canaries import diagonal
+from dpmesh.algorithms.worst_case import CROWD_DELTA, Coins, Crowd, Pair
 from dpmesh.audit.claims import claim_of
 from dpmesh.audit.contrast import numbers_for
 from dpmesh.audit.result import AuditResult, Seen, tell_apart
@@ -21,6 +22,7 @@ from dpmesh.privacy.mechanisms import Mechanism
 from dpmesh.privacy.releases import Release
 from dpmesh.privacy.sensitivity import Sensitivity
 from dpmesh.privacy.types import Floats, Sensitive
+from dpmesh.problems.canaries import diagonal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +52,38 @@ class OneRelease(Algorithm[None, Floats]):
     def parameters(self, state: None) -> Floats:
         """Return no parameters."""
         return np.empty((0, 0))
+
+    def worst_case(
+        self,
+        rounds: int | None = None,
+        *,
+        dim: int = 1,
+        delta: float | None = None,
+        canaries: int = 1_000,
+    ) -> tuple[Pair, Crowd]:
+        """Return two rows as far apart as the mechanism should cover, and a crowd of such rows.
+
+        The pair has a second node, that does not differ.
+        """
+        one, other = worst_pair(self.sensitivity, dim)
+        problem, neighbor = (np.array([row, np.zeros(dim)]) for row in (one, other))
+
+        def problem_of(coins: Coins) -> Floats:
+            return np.where(coins[:, np.newaxis], one, other)
+
+        own: dict[str, Any] = {
+            "algorithm": self,
+            "rounds": rounds or 2,
+            "delta": 1e-5 if delta is None else delta,
+        }
+        return (
+            Pair(problem=problem, neighbor=neighbor, **own),
+            Crowd(
+                problem_of=problem_of,
+                canaries=canaries,
+                **(own | {"rounds": 1, "delta": CROWD_DELTA}),
+            ),
+        )
 
 
 def audit_mechanism(

@@ -12,20 +12,17 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from scipy import optimize, special, stats
 
 from dpmesh._validate import fail, instance, integer, non_negative, probability
 from dpmesh.algorithms.base import AN_ALGORITHM, Algorithm, AnyAlgorithm
+from dpmesh.algorithms.worst_case import Coins, Scores
 from dpmesh.audit.claims import GaussianClaim, claim_of
 from dpmesh.audit.result import AuditResult
 from dpmesh.audit.scores import ReplayedLikelihood
-from dpmesh.audit.transcript import Transcript, fresh_keys, record
+from dpmesh.audit.transcript import fresh_keys, record
 from dpmesh.keys import Key, Purpose, generator
 from dpmesh.run.carriers import Carrier
-
-Coins = npt.NDArray[np.bool_]
-Scores = Callable[[Transcript], npt.NDArray[np.float64]]
 
 
 def p_value(
@@ -183,6 +180,7 @@ def audit_one_run(
     delta: float = 0.0,
     confidence: float = 0.95,
     scores: Scores | None = None,
+    per_release: bool = False,
     key: Key | None = None,
 ) -> AuditResult:
     """Return a lower confidence bound on epsilon, or on mu, from one run with many canaries.
@@ -214,6 +212,8 @@ def audit_one_run(
         Returns for each canary a number that is larger if its coin is True, from what the run
         `sent`, `released` and `received`; such as a `projection`. By default the likelihood ratio
         of its node's releases, for one canary on each node.
+    per_release
+        Whether there is one canary for each release of a single node, in place of one on each node.
     key
         Of all randomness; by default a new one from the operating system.
 
@@ -235,18 +235,31 @@ def audit_one_run(
         problem, neighbor = (problem_of(np.full(canaries, coin)) for coin in (True, False))
         pair: Any = {"problem": problem, "neighbor": neighbor, "carrier": carrier}
         replayed = ReplayedLikelihood(algorithm=algorithm, rounds=rounds, key=next(keys), **pair)
-    score = scores(run) if scores else sum(replayed.ratios(run), start=np.zeros(canaries))
+    if scores is not None:
+        score = scores(run)
+    elif per_release:
+        score = np.concatenate(list(replayed.ratios(run)))
+    else:
+        score = sum(replayed.ratios(run), start=np.zeros(canaries))
     if score.shape != (canaries,):
         fail("scores", f"one number for each of {canaries} canaries", f"shape {score.shape}")
     ranked = coins[np.argsort(score)]
     correct = int(ranked[-half:].sum() + (~ranked[:half]).sum())
     seen: dict[str, Any] = {"canaries": canaries, "guesses": 2 * half, "correct": correct}
-    if isinstance(claim, GaussianClaim):
-        bound = mu_lower_bound(**seen, confidence=confidence)
-    else:
-        bound = epsilon_lower_bound(**seen, delta=delta, confidence=confidence)
+
+    def bound(**seen: int) -> float:
+        if isinstance(claim, GaussianClaim):
+            return mu_lower_bound(**seen, confidence=confidence)
+        return epsilon_lower_bound(**seen, delta=delta, confidence=confidence)
+
     method = (
         f"1 run of {type(algorithm).__name__}, rounds: {rounds}, canaries: {canaries}; "
         f"{correct} of {2 * half} guesses were right"
     )
-    return AuditResult(claim=claim, lower_bound=bound, confidence=confidence, method=method)
+    return AuditResult(
+        claim=claim,
+        lower_bound=bound(**seen),
+        confidence=confidence,
+        method=method,
+        most=bound(**(seen | {"correct": 2 * half})),
+    )

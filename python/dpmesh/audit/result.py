@@ -13,7 +13,7 @@ from dpmesh._html import InNotebooks
 from dpmesh._validate import integer
 from dpmesh.audit.claims import Claim
 from dpmesh.audit.contrast import contrast, unseen_scores
-from dpmesh.audit.statistics import best_threshold, count, lower_bound
+from dpmesh.audit.statistics import Tally, best_threshold, count, lower_bound
 from dpmesh.privacy.shown import rounded_down
 
 
@@ -38,12 +38,15 @@ class AuditResult(InNotebooks):
         Probability with which the bound holds.
     method
         How the bound was found.
+    most
+        The largest lower bound that this audit could have found, if nothing hid the difference.
     """
 
     claim: Claim
     lower_bound: float
     confidence: float
     method: str
+    most: float
 
     @property
     def violated(self) -> bool:
@@ -60,15 +63,24 @@ class AuditResult(InNotebooks):
             f"{rounded_down(self.confidence)}: {verdict} {self.claim.at(self.claim.level)}."
         )
 
+    @property
+    def weak(self) -> bool:
+        """Whether it shows so little that a guarantee twice as bad might have passed."""
+        return self.lower_bound < self.claim.level / 2
+
     def __str__(self) -> str:
-        held = "no violation found (an audit cannot prove the claim)"
-        verdict = "violated" if self.violated else held
+        verdict = "violated"
+        if not self.violated:
+            verdict = "no violation found (an audit cannot prove the claim)"
+            if self.weak:
+                verdict += "; weak: it shows less than half of what is claimed"
         return "\n".join(
             (
                 f"audit     {self.method}",
                 f"claim     {self.claim.at(self.claim.level)}",
                 f"measured  at least {self.claim.at(self.lower_bound, rounded_down)}, "
                 f"with confidence {rounded_down(self.confidence)}",
+                f"limit     at most {self.claim.at(self.most, rounded_down)} could be shown",
                 f"verdict   {verdict}",
             )
         )
@@ -122,6 +134,7 @@ def tell_apart(
         claim=claim,
         lower_bound=lower_bound(claim, count(threshold, ones, zeros), confidence),
         confidence=confidence,
+        most=lower_bound(claim, Tally(runs, runs, 0, runs), confidence),
         method=f"2 x {runs} runs of {what}; distinguished by {reported} from as many pilot runs",
     )
 

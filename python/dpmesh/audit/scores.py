@@ -1,4 +1,4 @@
-"""Scores that distinguish two datasets: the likelihood ratio of a transcript, and projections."""
+"""The score that distinguishes two datasets best: the likelihood ratio of a transcript."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dpmesh._arrays import floats
 from dpmesh.algorithms.base import AnyAlgorithm
 from dpmesh.audit.correlated import Numbers, by_joint, noise_between, rows_of, standardized
 from dpmesh.audit.transcript import Transcript, record
@@ -115,23 +114,3 @@ class ReplayedLikelihood:
 def _apart(world: Sequence[Passage], run: Transcript) -> Callable[[int], Numbers]:
     """The noise of each release of a run, if its values are those of a replay."""
     return lambda i: noise_between(world[i], run.passages[i].values)
-
-
-def projection(directions: npt.ArrayLike) -> Callable[[Transcript], npt.NDArray[np.float64]]:
-    """Return a score: the sum of all released rows, projected onto a canary's direction.
-
-    Unlike the likelihood ratio it needs no replay, and it sees a canary however it was sampled.
-
-    Parameters
-    ----------
-    directions
-        Shape (dim,) for one score, as for `audit_algorithm`, or (canaries, dim) for one per canary,
-        as for `audit_one_run`.
-    """
-    along = floats("directions", directions)
-
-    def score(run: Transcript) -> npt.NDArray[np.float64]:
-        total = sum(values.reshape(-1, values.shape[-1]).sum(axis=0) for values in run.released)
-        return np.asarray(along @ total)
-
-    return score

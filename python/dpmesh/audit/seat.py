@@ -178,4 +178,9 @@ def from_scores(
     threshold = best_threshold(claim, positives[:pilot], negatives[:pilot], confidence)
     tally = count(threshold, positives[pilot:], negatives[pilot:])
     bound = lower_bound(claim, tally, confidence)
-    return AuditResult(claim=claim, lower_bound=bound, confidence=confidence, method=method)
+    most = lower_bound(
+        claim, tally._replace(true_positives=tally.positives, false_positives=0), confidence
+    )
+    return AuditResult(
+        claim=claim, lower_bound=bound, confidence=confidence, method=method, most=most
+    )

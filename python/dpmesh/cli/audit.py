@@ -1,57 +1,44 @@
-"""``dpmesh audit``: lower bounds on what the algorithms leak, next to what they claim."""
+"""``dpmesh audit``: lower bounds on what algorithms leak, next to what they claim."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache, partial
+from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 import dpmesh as dm
-from dpmesh._validate import fail, one_of, probability
+from dpmesh._validate import fail, integer, probability
 from dpmesh.cli.views import Network, Nodes, Observer, seat_of
 
 if TYPE_CHECKING:
-    from dpmesh.algorithms.registry import Entry
-    from dpmesh.audit import Crowd, Pair
+    from dpmesh.algorithms.base import AnyAlgorithm
+    from dpmesh.audit import AuditResult, Coupling
+    from dpmesh.privacy.views import Coalition, Node, OneNode
 
-
-def _worst_case(entry: Entry, canaries: int) -> tuple[Pair, Crowd]:
-    """Return the data on which an algorithm of the registry leaks most."""
-    make = getattr(dm.audit.worst_cases, entry.worst_case)
-    made: tuple[Pair, Crowd] = make(entry.audited, canaries=canaries, **entry.options)
-    return made
-
-
-def _laplace(canaries: int) -> tuple[Pair, Crowd]:
-    sensitivity = dm.privacy.Sensitivity(1.0, "l1", "numbers between 0 and 1")
-    mechanism = dm.privacy.Laplace(1.0)
-    return dm.audit.worst_cases.mechanism(mechanism, sensitivity, canaries=canaries)
-
-
-def _gaussian(canaries: int) -> tuple[Pair, Crowd]:
-    sensitivity = dm.privacy.Sensitivity(1.0, "l2", "numbers between 0 and 1")
-    mechanism = dm.privacy.Gaussian(1.0)
-    return dm.audit.worst_cases.mechanism(mechanism, sensitivity, canaries=canaries)
-
-
-@cache
-def cases() -> dict[str, Callable[[int], tuple[Pair, Crowd]]]:
-    """Return what makes the data of each case, given a number of canaries."""
-    from dpmesh.algorithms.registry import REGISTRY
-
-    found: dict[str, Callable[[int], tuple[Pair, Crowd]]] = {
-        entry.name: partial(_worst_case, entry) for entry in REGISTRY if entry.audited is not None
-    }
-    return found | {"gaussian": _gaussian, "laplace": _laplace}
+MECHANISMS = ("gaussian", "laplace")
+ROUNDS_IN_ALL = 100_000
+"""Rounds of all runs together, by default: about a minute."""
 
 
 def audit(
     name: Annotated[
-        str | None, typer.Argument(help="An algorithm, gaussian or laplace; all by default.")
+        str | None,
+        typer.Argument(
+            help="An algorithm, gaussian or laplace; an experiment file, a contract or a model "
+            "file; all algorithms by default."
+        ),
     ] = None,
-    runs: Annotated[int, typer.Option(min=1, help="Runs on each of two datasets.")] = 1_000,
+    noise: Annotated[float | None, typer.Option(help="Audit a run of this noise.")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="Audit a run of this claim.")] = None,
+    delta: Annotated[float, typer.Option(help="Delta of the claim of --epsilon.")] = 1e-5,
+    rounds: Annotated[int | None, typer.Option(help="Total number of rounds of a run.")] = None,
+    records: Annotated[int | None, typer.Option(help="Number of records, as in privacy.")] = None,
+    runs: Annotated[
+        int | None,
+        typer.Option(min=1, help="Runs on each of two datasets; by default 1000, or fewer long."),
+    ] = None,
     canaries: Annotated[int, typer.Option(min=2, help="Canaries of the single run.")] = 1_000,
     confidence: Annotated[float, typer.Option(help="Confidence of each lower bound.")] = 0.999,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of a reproducible audit.")] = None,
@@ -61,43 +48,123 @@ def audit(
     ] = None,
     nodes: Nodes = 16,
     network: Network = "meetings",
-    rounds: Annotated[int, typer.Option(help="Number of rounds of each run, for --view.")] = 16,
 ) -> None:
-    """Audit an algorithm, a bare mechanism (gaussian, laplace), or all, where they leak most.
+    """Audit a claim where it leaks most, and fail if more leaks than is claimed.
 
-    Fail if one exceeds its claim.
-    Three layers: two runs with the same releases, many short runs, one run with many canaries.
-    With --view, gossip is audited from the seat of that observer, who sees its own messages alone.
+    With --noise or --epsilon, --rounds and --records the claim is your own; a file states one.
+    Three layers: two runs with the same releases, many runs, one run with many canaries. Each says
+    how much it could have shown at most. With --view, gossip is audited from the seat of that
+    observer, who sees its own messages alone.
     """
-    key = None if seed is None else dm.Key.seeded(seed)
-    faults = []
     probability("confidence", confidence, zero=False, one=False)
+    key = None if seed is None else dm.Key.seeded(seed)
     if view is not None:
-        if name not in (None, "gradient-descent"):
-            fail("view", "gradient-descent, whose view is audited", name)
         seat = seat_of(view, nodes=nodes, network=network, seed=seed or 0)
-        for forgetful in (False, True):
-            others = "wipe out what they receive" if forgetful else "pass on what they receive"
-            seen = dm.audit.audit_view(
-                seat,
-                rounds=rounds,
-                target=target,
-                forgetful=forgetful,
-                runs=runs,
-                confidence=confidence,
-                key=key,
-            )
-            typer.echo(f"gradient descent on {seat.topology}; other nodes {others}\n\n{seen}\n")
-            faults += ["the view"] if seen.violated else []
-        _conclude(faults)
+        _conclude(_audit_seat(name, seat, rounds or 16, target, runs or 1_000, confidence, key))
         return
-    for case in cases() if name is None else [one_of("name", name, cases())]:
-        pair, crowd = cases()[case](canaries)
-        typer.echo(f"{case}: {pair.algorithm}\n")
-        for result in dm.audit.audit_layers(pair, crowd, runs=runs, confidence=confidence, key=key):
+    given = (noise, epsilon, records) != (None,) * 3
+    if name is None and (given or rounds is not None):
+        fail("name", "an algorithm, whose claim these options describe", None)
+    faults = []
+    for case in every_case() if name is None else [name]:
+        of_file = _claimed_in(Path(case)) if Path(case).suffix else None
+        algorithm = _example(case) if of_file is None else of_file[0]
+        length = rounds if of_file is None else (rounds or of_file[1])
+        if given:
+            at = length or algorithm.worst_case(canaries=2)[0].rounds
+            algorithm = dm.audit.claiming(
+                algorithm, rounds=at, delta=delta, epsilon=epsilon, noise=noise, records=records
+            )
+        found = _audited(algorithm, length, runs, canaries, confidence, key)
+        typer.echo(f"{case}: {algorithm}\n")
+        for result in found:
             typer.echo(f"{result}\n")
             faults += [case] if result.violated else []
     _conclude(faults)
+
+
+def every_case() -> list[str]:
+    """Return the names of all algorithms and mechanisms."""
+    from dpmesh.algorithms.registry import REGISTRY
+
+    return [*(entry.name for entry in REGISTRY), *MECHANISMS]
+
+
+def _example(name: str) -> AnyAlgorithm:
+    """Return an algorithm, or a bare mechanism, whose claim few runs test."""
+    from dpmesh.algorithms.registry import entry_of
+
+    if name not in MECHANISMS:
+        return entry_of(name).audited
+    mechanism = dm.privacy.Gaussian(1.0) if name == "gaussian" else dm.privacy.Laplace(1.0)
+    sensitivity = dm.privacy.Sensitivity(1.0, mechanism.norm, "numbers between 0 and 1")
+    return dm.audit.OneRelease(mechanism=mechanism, sensitivity=sensitivity)
+
+
+def _claimed_in(path: Path) -> tuple[AnyAlgorithm, int]:
+    """Return the algorithm of a file, and the rounds of its run."""
+    from dpmesh.engines.mesh.contract import Contract
+    from dpmesh.experiments import read
+    from dpmesh.experiments.experiment import Experiment
+    from dpmesh.experiments.parts import algorithm_in
+
+    if path.suffix != ".toml":
+        fit = dm.Model.load(path).about.get("fit")
+        if fit is None:
+            fail("name", "a model that dpmesh fit wrote, which states its algorithm", str(path))
+        return algorithm_in(fit["algorithm"]), fit["rounds"]
+    settings = read(path)
+    if "contract" in settings.content:
+        contract = Contract(settings)
+        return contract.algorithm, contract.terms.rounds
+    experiment = Experiment.of(settings)
+    return experiment.algorithm, experiment.run.rounds
+
+
+def _audited(
+    algorithm: AnyAlgorithm,
+    rounds: int | None,
+    runs: int | None,
+    canaries: int,
+    confidence: float,
+    key: dm.Key | None,
+) -> Iterator[AuditResult | Coupling]:
+    """Yield what each layer finds, of as many runs as were asked for."""
+    pair, crowd = algorithm.worst_case(rounds, canaries=canaries)
+    if runs is None:
+        runs = min(1_000, max(50, ROUNDS_IN_ALL // (4 * pair.rounds)))
+    yield from dm.audit.audit_layers(
+        pair, crowd, runs=integer("runs", runs, at_least=1), confidence=confidence, key=key
+    )
+
+
+def _audit_seat(
+    name: str | None,
+    seat: OneNode | Node | Coalition,
+    rounds: int,
+    target: int | None,
+    runs: int,
+    confidence: float,
+    key: dm.Key | None,
+) -> list[str]:
+    """Audit gradient descent from the seat of an observer; return what leaks more than claimed."""
+    if name not in (None, "gradient-descent"):
+        fail("view", "gradient-descent, whose view is audited", name)
+    faults = []
+    for forgetful in (False, True):
+        others = "wipe out what they receive" if forgetful else "pass on what they receive"
+        seen = dm.audit.audit_view(
+            seat,
+            rounds=rounds,
+            target=target,
+            forgetful=forgetful,
+            runs=runs,
+            confidence=confidence,
+            key=key,
+        )
+        typer.echo(f"gradient descent on {seat.topology}; other nodes {others}\n\n{seen}\n")
+        faults += ["the view"] if seen.violated else []
+    return faults
 
 
 def _conclude(faults: list[str]) -> None:

@@ -6,12 +6,14 @@ a file, the package and the JSON schema cannot disagree.
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
 from functools import cache
+from math import inf
 from typing import Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 import dpmesh.controllers as controllers
@@ -19,6 +21,7 @@ import dpmesh.data as data
 import dpmesh.estimators as estimators
 import dpmesh.schedules as schedules
 import dpmesh.topology as topology
+from dpmesh.algorithms.base import AnyAlgorithm
 from dpmesh.algorithms.federated_secure import SecureAggregation
 from dpmesh.algorithms.registry import REGISTRY
 from dpmesh.privacy.budget import Budget
@@ -232,3 +235,26 @@ def _described(docstring: str) -> dict[str, str]:
         text = " ".join(block[2].replace("`", "").split())
         texts |= dict.fromkeys(block[1].split(", "), text)
     return texts
+
+
+def algorithm_in(text: str) -> AnyAlgorithm:
+    """Return the algorithm that a report describes by its parameters, as ``repr`` gave them.
+
+    Raises
+    ------
+    ValueError
+        If it is none of this package, or has parts that a text does not state.
+    """
+    known: dict[str, Maker] = {**SECTIONS["algorithm"], **VALUES}
+
+    def part(node: ast.expr) -> Any:
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            values = {word.arg: part(word.value) for word in node.keywords if word.arg}
+            return known[node.func.id](*map(part, node.args), **values)
+        return inf if isinstance(node, ast.Name) and node.id == "inf" else ast.literal_eval(node)
+
+    try:
+        algorithm: AnyAlgorithm = part(ast.parse(text, mode="eval").body)
+    except (SyntaxError, KeyError, ValueError, TypeError) as error:
+        raise ValueError(f"algorithm: cannot be made again from {text!r} ({error})") from error
+    return algorithm

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 import dpmesh.run.baselines as baselines
-from dpmesh.algorithms.registry import REGISTRY
-from dpmesh.audit import audit_algorithm, worst_cases
+from dpmesh.algorithms.registry import entry_of
+from dpmesh.audit import audit_pair, claiming
 from dpmesh.keys import Key
-from dpmesh.privacy import Budget, accounting
+from dpmesh.privacy import accounting
 from dpmesh.reproduce.arena.given import EVERYBODY, CannotRun, Row, Setting
 from dpmesh.reproduce.arena.methods import ROWS
 from dpmesh.reproduce.arena.tasks import TASKS, Task
@@ -208,28 +208,9 @@ def audited(name: str, epsilon: float) -> float:
     Few rounds on the data on which it leaks most, 500 runs on either of two neighbouring data sets;
     it is exceeded by the truth with a confidence of 0.95.
     """
-    (entry,) = (entry for entry in REGISTRY if entry.name == name)
-    make = getattr(worst_cases, entry.worst_case)
-    pair, _ = make(entry.audited, canaries=2, **entry.options)
-
-    def with_noise(z: float) -> Any:
-        field = "noise_std" if hasattr(entry.audited, "noise_std") else "noise_multiplier"
-        return replace(entry.audited, **{field: z})  # type: ignore[type-var]
-
-    if hasattr(entry.audited, "epsilon"):
-        algorithm = replace(entry.audited, epsilon=epsilon, delta=DELTA)  # type: ignore[type-var]
-    else:
-        algorithm = with_noise(Budget(epsilon, delta=DELTA).calibrate(with_noise, pair.rounds))
-    pair, _ = make(algorithm, canaries=2, **entry.options)
-    result = audit_algorithm(
-        pair.algorithm,
-        pair.problem,
-        pair.neighbor,
-        pair.carrier,
-        rounds=pair.rounds,
-        runs=AUDITED_RUNS,
-        delta=DELTA,
-        score=pair.score,
-        key=Key.seeded(0),
-    )
+    like = entry_of(name).audited
+    rounds = like.worst_case(canaries=2)[0].rounds
+    algorithm = claiming(like, rounds=rounds, delta=DELTA, epsilon=epsilon)
+    pair, _ = algorithm.worst_case(delta=DELTA, canaries=2)
+    result = audit_pair(pair, runs=AUDITED_RUNS, key=Key.seeded(0))
     return accounting.gdp_epsilon(delta=DELTA, mu=result.lower_bound)

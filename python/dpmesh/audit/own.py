@@ -1,0 +1,70 @@
+"""The algorithm of one's own claim: like another one, with other noise, rounds and records."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any
+
+from dpmesh._validate import fail
+from dpmesh.algorithms.base import NOISES, AnyAlgorithm
+from dpmesh.privacy.accounting import gdp_epsilon
+from dpmesh.privacy.budget import Budget
+
+
+def claiming(
+    algorithm: AnyAlgorithm,
+    *,
+    rounds: int,
+    delta: float,
+    epsilon: float | None = None,
+    noise: float | None = None,
+    records: int | None = None,
+) -> AnyAlgorithm:
+    """Return an algorithm like this one, with noise of one's own.
+
+    Parameters
+    ----------
+    algorithm
+        Any other parameters are those of this one.
+    rounds
+        Of the run that is claimed about.
+    delta
+        Of the claim.
+    epsilon, noise
+        The claim, for which noise is found, or the noise: relative to the sensitivity, but for
+        algorithms that state a standard deviation. Those of the algorithm if both are None.
+    records
+        The number of records, as the algorithm counts them; None leaves it as it is.
+
+    Raises
+    ------
+    ValueError
+        If `epsilon` and `noise` are both given, a number is out of range, or the algorithm has no
+        such parameter.
+    """
+    made: Any = algorithm
+    known = {each.name for each in fields(made)}
+    if "rounds" in known:
+        made = replace(made, rounds=rounds)
+    if records is not None:
+        if "records" not in known:
+            fail("records", f"none for {type(algorithm).__name__}", records)
+        made = replace(made, records=records)
+    if epsilon is None and noise is None:
+        return _of(made)
+    if epsilon is not None and noise is not None:
+        fail("options", "either an epsilon or noise", "both")
+    if "epsilon" in known:
+        if noise is not None:
+            epsilon = gdp_epsilon(delta=delta, mu=1 / noise) if delta > 0 else 1 / noise
+        return _of(made, epsilon=epsilon, delta=delta)
+    field = next(name for name in NOISES if name in known)
+    if epsilon is not None:
+        budget = Budget(epsilon, delta=delta)
+        noise = budget.calibrate(lambda z: replace(made, **{field: z}), rounds)
+    return _of(made, **{field: noise})
+
+
+def _of(made: Any, **changed: Any) -> AnyAlgorithm:
+    algorithm: AnyAlgorithm = replace(made, **changed)
+    return algorithm
