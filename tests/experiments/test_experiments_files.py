@@ -190,10 +190,12 @@ algorithm = [
     for name, (result,) in groups.items():
         least, most = (3, 4) if "none" not in name else (float("inf"),) * 2
         assert least <= result.privacy.epsilon <= most * (1 + 1e-9), name
-        assert "1 run gives no verdict" in sentences({"": [result]})[""]
+        assert "1 run gives no verdict" in sentences({"": [result]})[0]
     table = compared(groups)
     assert "CrossSiloSGD" in [row[0] for row in table.rows]
     assert [row[-2] for row in table.rows] == ["-"] * 7
+    (leader,) = sentences(groups)
+    assert "Whether that is clear takes 5 runs each" in leader
 
 
 def test_models_are_named_by_module_and_function(folder: Path, monkeypatch: Any) -> None:

@@ -34,14 +34,18 @@ def history(*values: float, every: int = 1) -> History:
     return measured
 
 
-def test_bands_show_mean_least_and_most() -> None:
-    groups = {"a": [history(0.1, 0.5), history(0.3, 0.9)], "b": [history(0.2, 0.2)]}
+def test_bands_show_the_mean_and_its_interval() -> None:
+    groups = {
+        "a": [history(0.1, 0.5), history(0.2, 0.6), history(0.3, 1.0)],
+        "b": [history(0.2, 0.2)],
+    }
     ax = plots.bands(groups, "accuracy")
     np.testing.assert_allclose(ax.lines[0].get_ydata(), [0.2, 0.7])
     np.testing.assert_allclose(ax.lines[1].get_ydata(), [0.2, 0.2])
-    (band,) = ax.collections
-    corners = band.get_paths()[0].vertices
-    assert {(1.0, 0.1), (2.0, 0.9)} <= {tuple(np.round(corner, 6)) for corner in corners}
+    corners = ax.collections[0].get_paths()[0].vertices
+    half = 4.302653 * 0.1 / np.sqrt(3)  # Student's quantile with two degrees of freedom
+    assert min(corners[:, 1]) == pytest.approx(0.2 - half, abs=1e-6)
+    assert np.isfinite(ax.collections[0].get_paths()[0].vertices).all()
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["a", "b"]
     assert ax.lines[0].get_color() != ax.lines[1].get_color()
     assert ax.lines[0].get_linestyle() != ax.lines[1].get_linestyle()
@@ -72,15 +76,6 @@ def test_bands_can_lie_over_virtual_time() -> None:
     assert ax.get_xlabel() == "virtual time in seconds"
 
 
-def test_a_tradeoff_puts_runs_without_privacy_at_the_end() -> None:
-    ax = plots.tradeoff([1.0, 8.0, np.inf], [0.5, 0.7, 0.9], [1.0, 2.0, 4.0])
-    np.testing.assert_allclose(ax.collections[0].get_offsets(), [[1, 0.5], [8, 0.7], [80, 0.9]])
-    assert (np.diff(ax.collections[0].get_sizes()) > 0).all()
-    assert [label.get_text() for label in ax.get_xticklabels()] == ["1", "8", "none"]
-    only = plots.tradeoff([np.inf], [0.5], [0.0])
-    assert [label.get_text() for label in only.get_xticklabels()] == ["none"]
-
-
 def spent(epsilon: float, accuracy: float) -> Any:
     report = Report(
         epsilon=epsilon,
@@ -94,13 +89,16 @@ def spent(epsilon: float, accuracy: float) -> Any:
     return SimpleNamespace(privacy=report, history=history(0.1, accuracy))
 
 
-def test_runs_stand_over_their_epsilon_with_mean_least_and_most() -> None:
-    gossip = [spent(4.0, 0.6), spent(1.0, 0.2), spent(1.0 - 1e-7, 0.4), spent(np.inf, 0.9)]
+def test_runs_stand_over_their_epsilon_with_mean_and_interval() -> None:
+    near = [spent(1.0 - i * 1e-7, accuracy) for i, accuracy in enumerate((0.2, 0.3, 0.4))]
+    gossip = [spent(4.0, 0.6), *near, spent(np.inf, 0.9)]
     ax = plots.against_epsilon({"gossip": gossip, "server": [spent(2.0, 0.5)]})
     means = [line.get_xydata() for line in ax.lines if line.get_marker() == "o"]
     np.testing.assert_allclose(means[0], [[1, 0.3], [4, 0.6], [40, 0.9]])
     np.testing.assert_allclose(means[1], [[2, 0.5]])
-    np.testing.assert_allclose(ax.collections[0].get_segments()[0], [[1, 0.2], [1, 0.4]])
+    half = 4.302653 * 0.1 / np.sqrt(3)  # Student's quantile with two degrees of freedom
+    ends = [[1, 0.3 - half], [1, 0.3 + half]]
+    np.testing.assert_allclose(ax.collections[0].get_segments()[0], ends, rtol=1e-6)
     assert [label.get_text() for label in ax.get_xticklabels()] == ["1", "2", "4", "none"]
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["gossip", "server"]
     assert ax.get_ylabel() == "test accuracy, nodes' models"
@@ -186,7 +184,6 @@ def test_figures_draw_where_they_are_told() -> None:
     ax = plt.figure().subplots()
     assert plots.curves({"a": history(1.0)}, "accuracy", ax=ax) is ax
     assert ax.get_legend() is None
-    assert plots.tradeoff([1.0], [1.0], [1.0], ax=ax) is ax
     assert plots.network([], 1, ax=ax) is ax
 
 
@@ -210,9 +207,6 @@ def test_figures_draw_where_they_are_told() -> None:
         (lambda: plots.against_epsilon({"a": [1.0]}), "'a': wanted runs, with .*, got float"),
         (lambda: plots.against_epsilon({"a": [spent(0.0, 1.0)]}), "groups: wanted positive"),
         (lambda: plots.against_epsilon({"a": [spent(1.0, 1.0)]}, "loss"), "metric: wanted one of"),
-        (lambda: plots.tradeoff([1.0], [], [1.0]), "epsilons: wanted as many epsilons, values"),
-        (lambda: plots.tradeoff([], [], []), "epsilons: wanted as many epsilons, values"),
-        (lambda: plots.tradeoff([-1.0], [1], [1]), "epsilons: wanted positive epsilons, got -1.0"),
         (lambda: plots.network([[0, 3]], 3), "edges: wanted pairs of nodes below 3, got 0 to 3"),
         (lambda: plots.network([], 0), "nodes: wanted an integer of at least 1, got 0"),
     ],

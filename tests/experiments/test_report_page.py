@@ -9,6 +9,8 @@ import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
+from xml.etree import ElementTree
 
 import pytest
 from problems import stream_problem as make_problem
@@ -16,6 +18,8 @@ from test_experiments import TEXT, write
 
 import dpmesh as dm
 from dpmesh.experiments import page, read, run_sweep
+from dpmesh.experiments.figures import drawings
+from dpmesh.experiments.results import finished
 from dpmesh.experiments.sweep import cells
 
 
@@ -37,9 +41,13 @@ def test_the_page_holds_everything_itself(tmp_path) -> None:
     text, links = path.read_text(), Links()
     links.feed(text)
     assert path == tmp_path / "results" / "report.html"
-    # against epsilon; rounds; seconds and megabytes; trade-offs; graph
-    assert len(links.found) == 1 + 3 + 2 + 3 + 1
-    assert all(link.startswith("data:image/svg+xml;base64,") for link in links.found)
+    pictures, papers = links.found[::2], links.found[1::2]
+    # against epsilon; rounds; seconds and megabytes; graph
+    assert len(pictures) == len(papers) == 1 + 2 + 2 + 1
+    assert all(link.startswith("data:image/svg+xml,") for link in pictures)
+    assert all(link.startswith("data:application/pdf;base64,") for link in papers)
+    for picture in pictures:
+        ElementTree.fromstring(unquote(picture.partition(",")[2]))
     for wanted in (
         "4 runs of 2 settings",
         "epsilon = 1.0",
@@ -48,7 +56,6 @@ def test_the_page_holds_everything_itself(tmp_path) -> None:
         "spectral gap",
         "What privacy buys",
         "than alone",
-        "2 runs give no verdict: that takes 5.",
         "No epsilon covers these figures",
         "ariaSort",
         "ring (4 nodes), each link up with probability 0.7",
@@ -59,7 +66,7 @@ def test_the_page_holds_everything_itself(tmp_path) -> None:
     assert text.index("<td>epsilon = 1.0") < text.index("<td>epsilon = none")
     run = tmp_path / "results" / cells(read(write(tmp_path)))[0].name
     page.write_page([run], tmp_path / "one")
-    assert "1 runs of 1 settings" in (tmp_path / "one").read_text()
+    assert "1 run of 1 setting." in (tmp_path / "one").read_text()
     with pytest.raises(ValueError, match="folder: wanted one with finished runs"):
         page.write_page([run, tmp_path / "nowhere"])
 
@@ -74,9 +81,11 @@ def test_runs_of_a_program_have_a_page(tmp_path) -> None:
     text = page.write_page([tmp_path]).read_text()
     assert "2 runs of 2 settings" in text
     for epsilon in (1, 4):
-        assert f"<h3>run = at {epsilon}.0</h3><pre>privacy     epsilon = {epsilon}, " in text
+        assert (
+            f"<summary>run = at {epsilon}.0</summary><pre>privacy     epsilon = {epsilon}, " in text
+        )
         assert f"OnlineLearning(epsilon={epsilon}.0" in text
-    assert "1 runs of 1 settings" in page.write_page([tmp_path / "at 1.0"]).read_text()
+    assert "1 run of 1 setting." in page.write_page([tmp_path / "at 1.0"]).read_text()
 
 
 def test_runs_that_differ_by_chance_are_shown_with_the_privacy_of_the_dearest(tmp_path) -> None:
@@ -129,3 +138,31 @@ def test_the_page_of_several_folders_compares_them(tmp_path, monkeypatch) -> Non
     assert text.index("<td>folder = small") < text.index("<td>folder = large")
     assert "&quot;radius&quot;: 10" in text
     assert "&quot;radius&quot;: 20" in text
+
+
+def test_methods_stand_in_a_panel_for_each_network_and_failures_on_top(tmp_path) -> None:
+    """Nine methods in three networks were one picture with a legend of 21 entries over it."""
+    pytest.importorskip("matplotlib").use("Agg")
+    swept = """
+seeds = [1, 2, 3]
+topology = [{kind = "ring"}, {kind = "complete"}]
+data.source = ["digits", "mnist"]
+algorithm = [
+    {kind = "OnlineLearning", epsilon = 4},
+    {kind = "GradientDescent", records = 300, noise_multiplier = 8},
+    {kind = "FederatedLearning", epsilon = 4, sampling_rate = 1.0, clipping_norm = 1.0, LOCAL},
+]
+"""
+    nowhere = f"[data]\nfolder = '{tmp_path}/nowhere'\n"
+    text = TEXT.partition("[sweep]")[0].replace("[data]\n", nowhere)
+    settings = read(write(tmp_path, f"{text}[sweep]{swept.replace('LOCAL', 'local_steps = 1')}"))
+    assert len(run_sweep(settings, tmp_path / "results", processes=1)) == 3 * (2 * 2 + 1)
+    results, _ = finished(tmp_path / "results")
+    assert len(results) == 3 * (2 * 2 + 1)  # a server needs no network, and runs once
+    first, *_ = drawings(results)
+    assert [ax.get_title() for ax in first[0].axes] == ["no network", "complete", "ring"]
+    text = page.write_page([tmp_path / "results"]).read_text()
+    assert "15 runs failed. The same command repeats them." in text
+    assert text.index("15 runs failed") < text.index("What privacy buys")
+    assert text.count("nowhere") == 1 + 1  # one line for all of them, and the settings
+    assert len(text) < 500_000

@@ -125,8 +125,8 @@ def _finished(folder: Path) -> None:
     groups = grouped(finished(folder)[0])
     typer.echo(f"\n{compared(groups)}\n")
     said = sentences(groups)
-    for name, text in said.items():
-        typer.echo(text if len(groups) == 1 else f"{name}: {text}")
+    for text in said:
+        typer.echo(text)
     if said:
         typer.echo("These scores are for research: no epsilon covers test records and baselines.\n")
     typer.echo(f"results in {folder}; a page of them: {_page(folder)}")

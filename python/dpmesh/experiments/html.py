@@ -4,53 +4,23 @@ from __future__ import annotations
 
 import base64
 import io
+import re
 from collections.abc import Iterable, Sequence
 from html import escape
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_STYLE = """
-:root { color-scheme: light dark; --ink: #1d2733; --soft: #5b6875; --paper: #fff; --code: #f3f5f7;
-        --line: #dde3e8; --link: #0072b2; }
-@media (prefers-color-scheme: dark) {
-  :root { --ink: #e6eaee; --soft: #9aa7b4; --paper: #14191f; --code: #1d242c; --line: #2c353f;
-          --link: #56b4e9; }
-  .figures img { filter: invert(.92) hue-rotate(180deg); } }
-body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper);
-       max-width: 1080px; margin: 2rem auto; padding: 0 1.2rem; }
-h1 { font-size: 1.6rem; } h2 { font-size: 1.2rem; margin-top: 2.2rem; }
-.figures { display: flex; flex-wrap: wrap; gap: 1rem; }
-.figures img { width: 500px; max-width: 100%; cursor: zoom-in; }
-.figures img.large { width: 100%; cursor: zoom-out; }
-.wide { overflow-x: auto; } table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
-th, td { padding: .3rem .5rem; text-align: right; border-bottom: 1px solid var(--line);
-         font-size: .85rem; } td { white-space: nowrap; }
-th { cursor: pointer; } th[aria-sort] { color: var(--link); }
-th:first-child, td:first-child { text-align: left; }
-pre { background: var(--code); padding: .8rem; overflow-x: auto; font-size: .85rem; }
-.note { color: var(--soft); } .warning { border-left: 4px solid #D55E00; padding-left: .8rem; }
-"""
+_STYLE, _SCRIPT = (
+    Path(__file__).with_name(name).read_text("utf-8") for name in ("page.css", "page.js")
+)
 
-_SCRIPT = """
-for (const img of document.querySelectorAll('.figures img'))
-  img.onclick = () => img.classList.toggle('large');
-for (const head of document.querySelectorAll('th')) head.onclick = () => {
-  const table = head.closest('table'), place = head.cellIndex;
-  const down = head.ariaSort === 'ascending';
-  const value = row => row.cells[place].textContent;
-  const order = (a, b) => {
-    const [x, y] = [parseFloat(value(a)), parseFloat(value(b))];
-    return isNaN(x) || isNaN(y) ? value(a).localeCompare(value(b)) : x - y;
-  };
-  const rows = [...table.rows].slice(1).sort(order);
-  if (down) rows.reverse();
-  for (const other of table.rows[0].cells) other.removeAttribute('aria-sort');
-  head.ariaSort = down ? 'descending' : 'ascending';
-  rows.forEach(row => row.parentNode.append(row));
-};
-"""
+
+_UNQUOTED = " <>/=:;,.()'!*?@$+-_"
+"""What may stand in a quoted attribute that holds an address."""
 
 
 def document(title: str, body: Iterable[str]) -> str:
@@ -65,19 +35,42 @@ def document(title: str, body: Iterable[str]) -> str:
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """Return a table with a line of heads."""
-    head = "".join(f"<th>{escape(text)}</th>" for text in heads)
+    """Return a table with a line of heads, which sort it; it scrolls where it is too wide."""
+    head = "".join(
+        f'<th scope="col"><button>{escape(text)}</button></th>' if text else "<td></td>"
+        for text in heads
+    )
     lines = ("".join(f"<td>{escape(str(cell))}</td>" for cell in row) for row in rows)
-    return f"<table><tr>{head}</tr>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
+    body = "".join(f"<tr>{line}</tr>" for line in lines)
+    return f'<div class="wide" tabindex="0"><table><tr>{head}</tr>{body}</table></div>'
 
 
-def figures(drawn: Iterable[tuple[Figure, str]], *, large: bool = False) -> str:
-    """Return figures, each with a text for those who cannot see it, embedded in the page."""
-    pictures, kind = [], ' class="large"' if large else ""
-    for figure, text in drawn:
-        file = io.BytesIO()
-        figure.savefig(file, format="svg", transparent=True)  # on the page's paper
-        data = base64.b64encode(file.getvalue()).decode()
-        source = f"data:image/svg+xml;base64,{data}"
-        pictures.append(f'<img{kind} src="{source}" alt="{escape(text, quote=True)}">')
-    return f'<div class="figures">{"".join(pictures)}</div>'
+def figures(drawn: Iterable[tuple[Figure, str]]) -> str:
+    """Return figures, each with a text for those who cannot see it, embedded in the page.
+
+    They may be saved as SVG and PDF.
+    """
+    return "".join(_figure(*one, number) for number, one in enumerate(drawn, 1))
+
+
+def _figure(figure: Figure, text: str, number: int) -> str:
+    picture = _drawn(figure, "svg", transparent=True).decode()  # on the page's paper
+    lean = re.sub(r"(\.\d\d)\d+|\n\s+", r"\1 ", picture)  # hundredths of a point are enough
+    paper = base64.b64encode(_drawn(figure, "pdf")).decode()
+    inches = figure.get_figwidth()
+    return (
+        f'<figure><img style="width: {inches * 100:.0f}px" '
+        f'src="data:image/svg+xml,{quote(lean, safe=_UNQUOTED)}" '
+        f'alt="{escape(text, quote=True)}"><figcaption>{escape(text)} <span class="export">'
+        f'<a download="figure{number}.pdf" href="data:application/pdf;base64,{paper}">PDF</a>'
+        "</span></figcaption></figure>"
+    )
+
+
+def _drawn(figure: Figure, kind: str, **how: Any) -> bytes:
+    from matplotlib import rc_context
+
+    file = io.BytesIO()
+    with rc_context({"svg.fonttype": "none", "font.sans-serif": ["DejaVu Sans"]}):
+        figure.savefig(file, format=kind, **how)
+    return file.getvalue()

@@ -30,6 +30,17 @@ def finished(folder: Path) -> tuple[list[Result], Any]:
     return sorted(named, key=_order), {name: run.settings for name, run in saved.items()}
 
 
+FAILED = "failed.txt"
+"""In the folder of a run that failed: why."""
+
+
+def failures(folder: Path) -> dict[str, str]:
+    """Return why runs of a sweep failed, by the names of their folders."""
+    return {
+        note.parent.name: note.read_text("utf-8") for note in sorted(folder.glob(f"*/{FAILED}"))
+    }
+
+
 def _some(results: list[Result], folder: Path) -> list[Result]:
     if not results:
         fail("folder", "one with finished runs of dpmesh run, or of Run.save", folder)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from math import isfinite
 from typing import Any, NamedTuple
 
@@ -15,8 +14,9 @@ from dpmesh.algorithms.base import NOISES
 from dpmesh.experiments.experiment import Result
 from dpmesh.privacy.report import Report
 from dpmesh.privacy.shown import rounded_up
+from dpmesh.run.measures import shown_difference
 from dpmesh.run.run import cost_in_words
-from dpmesh.run.verdict import Verdict
+from dpmesh.run.verdict import LEAST, Verdict, clearly, difference
 
 Groups = Mapping[str, Sequence[Result]]
 """Runs that differ in their seed alone, by what they set."""
@@ -32,6 +32,27 @@ class Table(NamedTuple):
     rows: list[list[str]]
 
     def __str__(self) -> str:
+        """Return lines of text; columns whose cells are all alike are one line below."""
+        return "\n".join(filter(None, (self.varying._lines(), self.constant)))
+
+    @property
+    def varying(self) -> Table:
+        """The columns that differ between rows, of at least 3; the first one always."""
+        kept = [i for i in range(len(self.heads)) if i == 0 or not self._same(i)]
+        return Table([self.heads[i] for i in kept], [[row[i] for i in kept] for row in self.rows])
+
+    @property
+    def constant(self) -> str:
+        """What is the same in all rows, in words."""
+        same = [
+            f"{name} {self.rows[0][i]}" for i, name in enumerate(self.heads) if i and self._same(i)
+        ]
+        return f"In all rows: {', '.join(same)}." if same else ""
+
+    def _same(self, column: int) -> bool:
+        return len(self.rows) > 2 and len({row[column] for row in self.rows}) == 1
+
+    def _lines(self) -> str:
         lines = [self.heads, *self.rows]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         return "\n".join(
@@ -57,18 +78,20 @@ def grouped(results: Sequence[Result]) -> dict[str, list[Result]]:
 
 
 def _differing(changes: Sequence[Mapping[str, Any]]) -> set[tuple[str, str]]:
-    """Return kinds of tables and their keys of which there are several values."""
+    """Return kinds of tables and their keys of which there are several values, or one and none."""
+    tables = [value for one in changes for value in one.values() if isinstance(value, dict)]
+    keys = {(str(table.get("kind")), key) for table in tables for key in table}
     values: dict[tuple[str, str], set[str]] = defaultdict(set)
-    for one in changes:
-        for table in (value for value in one.values() if isinstance(value, dict)):
-            for key, value in table.items():
-                values[str(table.get("kind")), key].add(json.dumps(value))
+    for kind, key in keys:
+        for table in tables:
+            if str(table.get("kind")) == kind:
+                values[kind, key].add(json.dumps(table[key]) if key in table else "")
     return {place for place, found in values.items() if len(found) > 1}
 
 
 def _label(changes: Mapping[str, Any], differing: set[tuple[str, str]]) -> str:
     parts = []
-    for key, value in changes.items():
+    for key, value in sorted(changes.items(), key=lambda one: not one[0].startswith("algorithm")):
         if key == "run.seed":
             continue
         if isinstance(value, dict) and "kind" in value:
@@ -96,7 +119,7 @@ def compared(groups: Groups) -> Table:
     for name, runs in groups.items():
         cost = dearest(runs)
         epsilon = rounded_up(cost.epsilon, 4) if cost.is_private else "none"
-        row = [name, str(len(runs)), epsilon, rounded_up(cost.delta), spread(_scores(runs))]
+        row = [name, str(len(runs)), epsilon, rounded_up(cost.delta), spread(scores(runs))]
         if known:
             row += _cells(found[name], others)
         rows.append([*row, spread([run.traffic.megabytes for run in runs])])
@@ -114,17 +137,66 @@ def measured(groups: Groups, metrics: Sequence[str]) -> Table:
     return Table(["at the end", *(name.replace("_", " ") for name in names)], rows)
 
 
-def without_budget(results: Sequence[Result]) -> dict[str, list[Result]]:
-    """Return the results by what they set, except the seed and what decides epsilon."""
-    plain = [replace(result, changes=_unpriced(result.changes)) for result in results]
-    groups = grouped(plain)
-    by_id = dict(zip(map(id, plain), results, strict=True))
-    return {name: [by_id[id(run)] for run in runs] for name, runs in groups.items()}
+class Setting(NamedTuple):
+    """What runs of one kind have in common: method, network ("" for none), epsilon as shown."""
+
+    method: str
+    network: str
+    epsilon: str
+
+
+def placed(results: Sequence[Result]) -> dict[Setting, list[Result]]:
+    """Return the results by method, network and epsilon, the largest of their seeds."""
+    differing = _differing([_unpriced(result.changes) for result in results])
+    found: dict[Setting, list[Result]] = defaultdict(list)
+    for runs in grouped(results).values():
+        changes = _unpriced(runs[0].changes)
+        network = {key: value for key, value in changes.items() if _of_network(key)}
+        method = {key: value for key, value in changes.items() if not _of_network(key)}
+        where = _label(network, differing) if network else ""
+        found[Setting(_label(method, differing), where, _epsilon(runs))] += runs
+    return dict(found)
+
+
+def _epsilon(runs: Sequence[Result]) -> str:
+    cost = dearest(runs)
+    return rounded_up(cost.epsilon, 3) if cost.is_private else "none"
+
+
+def _of_network(key: str) -> bool:
+    return key.partition(".")[0] == "topology"
 
 
 def _unpriced(changes: Mapping[str, Any]) -> dict[str, Any]:
     left = {key: v for key, v in changes.items() if key.rpartition(".")[2] not in _BUDGET}
     return {key: _unpriced(v) if isinstance(v, dict) else v for key, v in left.items()}
+
+
+def _leader(groups: Groups, at: str) -> str:
+    best = max(groups, key=lambda name: float(np.mean(scores(groups[name]))))
+    runs = groups[best]
+    reached = f"{at} {best} scores highest: {spread(scores(runs))} ({len(runs)} runs)."
+    if len(runs) < LEAST or any(_seeds(other) != _seeds(runs) for other in groups.values()):
+        return f"{reached} Whether that is clear takes {LEAST} runs each, of the same seeds."
+    own, held_out = np.array(scores(runs)), max(_held_out(run) for run in runs)
+    found = {
+        name: difference(own - scores(other), held_out=held_out)
+        for name, other in groups.items()
+        if name != best
+    }
+    below = clearly([one.p for one in found.values()])
+    close = [name for name, clear in zip(found, below, strict=True) if not clear]
+    said = f"{reached} It is clearly above {sum(below)} of {len(found)} others (paired, 5% in all)."
+    more = f" and {len(close) - 3} more" if len(close) > 3 else ""
+    return f"{said} No clear difference from {'; '.join(close[:3])}{more}." if close else said
+
+
+def _seeds(runs: Sequence[Result]) -> list[Any]:
+    return [run.changes.get("run.seed") for run in runs]
+
+
+def _held_out(run: Result) -> float:
+    return 0.0 if run.baselines is None else run.baselines.held_out
 
 
 def verdict(runs: Sequence[Result]) -> Verdict | None:
@@ -138,13 +210,23 @@ def verdict(runs: Sequence[Result]) -> Verdict | None:
     return Verdict(measured=measured, beside=beside, epsilon=epsilon, unit="run")
 
 
-def sentences(groups: Groups) -> dict[str, str]:
-    """Return what can be said of each setting whose baselines are known."""
-    found = {name: verdict(runs) for name, runs in groups.items()}
-    return {name: one.sentence for name, one in found.items() if one is not None}
+def sentences(groups: Groups) -> list[str]:
+    """Return what can be said of one setting beside its baselines, or of several at one epsilon.
+
+    Of several: which scores highest, and which are not clearly below it. Runs are paired by their
+    seeds; how many settings are clearly below is Holm's procedure at 5%.
+    """
+    if len(groups) == 1:
+        found = [verdict(runs) for runs in groups.values()]
+        return [one.sentence for one in found if one is not None]
+    at: dict[str, dict[str, Sequence[Result]]] = defaultdict(dict)
+    for name, runs in groups.items():
+        if all(map(isfinite, scores(runs))):
+            at[_epsilon(runs)][name] = runs
+    return [_leader(those, f"At epsilon {eps}") for eps, those in at.items() if len(those) > 1]
 
 
-def _scores(runs: Sequence[Result]) -> list[float]:
+def scores(runs: Sequence[Result]) -> list[float]:
     """Return the score of each run's released models; NaN where it was not measured."""
     return [_score(run) for run in runs]
 
@@ -165,7 +247,10 @@ def _cells(found: Verdict | None, others: Sequence[str]) -> list[str]:
     chance, alone, pooled = (
         f"{x:.3g}" for x in (beside.chance, beside.alone.mean(), beside.pooled)
     )
-    return [*own, chance, alone, private, pooled, found.claim or "-"]
+    claim: str = found.claim or "-"
+    if found.claim is not None:
+        claim += f" ({shown_difference(found.metric, found.gain.low, found.gain.high)})"
+    return [*own, chance, alone, private, pooled, claim]
 
 
 def dearest(runs: Sequence[Result]) -> Report:

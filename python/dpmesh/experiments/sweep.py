@@ -25,6 +25,7 @@ from dpmesh._files import replace_text, writable_folder
 from dpmesh._validate import fail, instance, integer
 from dpmesh.experiments.experiment import CHECKPOINT, Experiment, Result, is_finished, run_into
 from dpmesh.experiments.parts import SECTIONS
+from dpmesh.experiments.results import FAILED
 from dpmesh.experiments.settings import Settings
 from dpmesh.run.interrupt import Interrupt
 
@@ -59,11 +60,23 @@ def cells(settings: Settings) -> list[Cell]:
             settings.fail(f"sweep.{key}", f"wanted a list of values, got {values!r}")
     if "seeds" in grid:
         grid["run.seed"] = grid.pop("seeds")
-    found = [Cell(dict(zip(grid, v, strict=True))) for v in itertools.product(*grid.values())]
+    products = (dict(zip(grid, v, strict=True)) for v in itertools.product(*grid.values()))
+    found = [Cell(_used(settings, changes)) for changes in products]
+    if any(key.startswith("topology") for key in grid):  # those without a network run once
+        found = list({json.dumps(cell.changes): cell for cell in found}.values())
     name, times = Counter(cell.name for cell in found).most_common(1)[0]
     if times > 1:
         settings.fail("sweep", f"wanted runs that all differ, got {name} {times} times")
     return found
+
+
+def _used(settings: Settings, changes: dict[str, Any]) -> dict[str, Any]:
+    """Return the changes without those of a network that the algorithm does not use."""
+    table = settings.replaced(changes).table("algorithm")
+    maker = settings.maker("algorithm", table, SECTIONS["algorithm"])
+    if getattr(maker, "travels", "gossip") == "gossip":
+        return changes
+    return {key: v for key, v in changes.items() if key.partition(".")[0] != "topology"}
 
 
 def run_sweep(
@@ -98,24 +111,34 @@ def run_sweep(
     """
     instance("settings", settings, "what dpmesh.experiments.read returns", Settings)
     folder = Path(folder)
-    wanted = cells(settings)
-    for cell in wanted:
+    missing = _missing(settings, folder)
+    for cell in missing or cells(settings)[:1]:
         Experiment.of(settings.replaced(cell.changes))
-    missing = [cell for cell in wanted if not is_finished(folder / cell.name)]
     claim(folder, settings)
+    for cell in missing:
+        (folder / cell.name / FAILED).unlink(missing_ok=True)
     progress = progress or (lambda _: None)
     count = min(len(missing), os.cpu_count() or 1)
     if processes is not None:
         count = min(count, integer("processes", processes, at_least=1))
     if count <= 1:
-        return [failed for cell in missing if (failed := _here(settings, cell, folder, progress))]
-    return _side_by_side(settings, missing, folder, count, progress)
+        failed = [one for cell in missing if (one := _here(settings, cell, folder, progress))]
+    else:
+        failed = _side_by_side(settings, missing, folder, count, progress)
+    for cell, error in failed:
+        writable_folder(folder / cell.name)
+        replace_text(folder / cell.name / FAILED, str(error))
+    return failed
 
 
 def rounds_left(settings: Settings, folder: Path) -> int:
     """Return how many rounds the unfinished cells have together."""
-    missing = [cell for cell in cells(settings) if not is_finished(folder / cell.name)]
-    return sum(Experiment.of(settings.replaced(cell.changes)).run.rounds for cell in missing)
+    changed = (settings.replaced(cell.changes) for cell in _missing(settings, folder))
+    return sum(one.convert("run.rounds", one.table("run").get("rounds"), int) for one in changed)
+
+
+def _missing(settings: Settings, folder: Path) -> list[Cell]:
+    return [cell for cell in cells(settings) if not is_finished(folder / cell.name)]
 
 
 def _here(
@@ -220,7 +243,7 @@ def claim(folder: Path, settings: Settings) -> None:
             settings.fail(key, f"wanted no date or time, got {value}")
     note, text = folder / "settings.json", json.dumps(base, indent=1)
     writable_folder(folder)
-    if note.exists() and any(folder.glob("*/*")):
+    if note.exists() and any(file.name != FAILED for file in folder.glob("*/*")):
         then, now = (dict(_flat(json.loads(saved))) for saved in (note.read_text(), text))
         for key in {**now, **then}:
             if then.get(key) != now.get(key):

@@ -7,7 +7,6 @@ from dpmesh.plots.measurements import (
     against_epsilon,
     bands,
     curves,
-    tradeoff,
 )
 from dpmesh.plots.networks import network, views
 from dpmesh.plots.style import COLOURS
@@ -21,7 +20,6 @@ __all__ = [
     "bands",
     "curves",
     "network",
-    "tradeoff",
     "views",
 ]
 

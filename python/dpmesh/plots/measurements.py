@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh._validate import fail, instance, require_methods
-from dpmesh.plots.style import COLOURS, axes, finished, look
+from dpmesh.plots.style import axes, finished, interval, look
 from dpmesh.privacy.shown import rounded_up
 
 if TYPE_CHECKING:
@@ -83,7 +83,9 @@ def bands(
     x: str = "round",
     ax: Axes | None = None,
 ) -> Axes:
-    """Draw one metric over the rounds: mean of each group's runs, and a band from least to largest.
+    """Draw one metric over the rounds: the mean of each group's runs, and its 95% interval.
+
+    The interval is Student's, of 3 runs and more.
 
     Parameters
     ----------
@@ -117,10 +119,10 @@ def bands(
             fail("groups", "runs measured in the same rounds", f"different ones in {label!r}")
         values = np.array([history[metric] for history in histories])
         places = rounds if x == "round" else np.mean([h[x] for h in histories], axis=0)
-        ax.plot(places, values.mean(axis=0), label=label, **look(i))
-        if len(values) > 1:
-            low, high = values.min(axis=0), values.max(axis=0)
-            ax.fill_between(places, low, high, color=look(i)["color"], alpha=0.18, linewidth=0)
+        mean, half = values.mean(axis=0), np.array([interval(column) for column in values.T])
+        ax.plot(places, mean, label=label, **look(i))
+        colour = look(i)["color"]
+        ax.fill_between(places, mean - half, mean + half, color=colour, alpha=0.18, linewidth=0)
     return finished(ax, x, metric, curves=len(groups))
 
 
@@ -129,11 +131,11 @@ def against_epsilon(
 ) -> Axes:
     """Draw what privacy buys: a metric at the end of runs against the epsilon of their reports.
 
-    Runs with the same epsilon, to three digits, are drawn as their mean, with a bar from the least
-    to the largest, those of several labels side by side. For accuracies, chance, nodes alone (mean,
-    and a band from worst to best) and pooled records, all without privacy, are lines, means over
-    all runs that have `baselines`: no epsilon covers them. Where reports differ in relation, unit
-    or delta, the legend shows which is whose.
+    Runs with the same epsilon, to three digits, are drawn as their mean, with its 95% interval
+    (Student's, of 3 runs and more), those of several labels side by side. For accuracies, chance,
+    nodes alone (mean, and a band from worst to best) and pooled records, all without privacy, are
+    lines, means over all runs that have `baselines`: no epsilon covers them. Where reports differ
+    in relation, unit or delta, the legend shows which is whose.
 
     Parameters
     ----------
@@ -176,65 +178,18 @@ def against_epsilon(
     for i, (label, found) in enumerate(ends):
         values = list(found.values())
         means = [float(np.mean(some)) for some in values]
-        below = [mean - min(some) for mean, some in zip(means, values, strict=True)]
-        above = [max(some) - mean for mean, some in zip(means, values, strict=True)]
         reported = [", ".join(compress(promise, differing)) for promise in promises[label]]
         name = f"{label} ({'; '.join(reported)})" if any(differing) else label
         at = [places[epsilon] for epsilon in found]
         aside = SIDE_BY_SIDE * (i - (len(ends) - 1) / 2) / 72
         shifted = ax.transData + ScaledTranslation(aside, 0, ax.figure.dpi_scale_trans)
         bars = look(i) | {"marker": "o", "capsize": 3, "label": name, "transform": shifted}
-        ax.errorbar(at, means, [below, above], **bars)
+        ax.errorbar(at, means, [interval(some) for some in values], **bars)
     if metric in ("accuracy", "released_accuracy"):
         every_run = [run for runs in groups.values() for run in runs]
         beside = [getattr(run, "baselines", None) for run in every_run]
         _draw_levels(ax, [each for each in beside if each and each.metric == "accuracy"])
     return finished(ax, "epsilon", metric, curves=len(ends))
-
-
-def tradeoff(
-    epsilons: npt.ArrayLike,
-    values: npt.ArrayLike,
-    megabytes: npt.ArrayLike,
-    *,
-    metric: str = "accuracy",
-    ax: Axes | None = None,
-) -> Axes:
-    """Draw what privacy and traffic buy: a metric against epsilon, with traffic as the dots' area.
-
-    Parameters
-    ----------
-    epsilons
-        Shape (runs,), positive; infinite ones are drawn at the right end, marked "none".
-    values
-        Shape (runs,): the metric at the end of each run.
-    megabytes
-        Shape (runs,): what each run sent.
-    metric
-        Name of the metric.
-    ax
-        Where to draw; by default a new figure.
-
-    Returns
-    -------
-    The axes.
-
-    Raises
-    ------
-    ValueError
-        If the arrays differ in length, or there is none.
-    """
-    ax = axes(ax)
-    eps, value, size = (np.asarray(x, np.float64) for x in (epsilons, values, megabytes))
-    if not len(eps) == len(value) == len(size) or not len(eps):
-        got = f"lengths {len(eps)}, {len(value)}, {len(size)}"
-        fail("epsilons", "as many epsilons, values and megabytes, at least 1", got)
-    area = 30 + 220 * size / max(size.max(), 1e-300)
-    at = _over_epsilon(ax, "epsilons", eps)
-    ax.scatter(at, value, s=area, color=COLOURS[0], alpha=0.55, edgecolor="white")
-    text = f"dots: {size.min():.3g} to {size.max():.3g} MB" if np.ptp(size) else f"{size[0]:.3g} MB"
-    ax.set_title(text, fontsize="small", loc="right")
-    return finished(ax, "epsilon", metric, curves=1)
 
 
 def _draw_levels(ax: Axes, known: Sequence[Baselines]) -> None:

@@ -1,79 +1,14 @@
-"""Figures of panels and lines: a method has one colour in all panels, which one legend explains."""
+"""Lines of figures from the rows of an experiment."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Iterable
+from typing import Any
 
-import numpy as np
-
-from dpmesh.plots import COLOURS
+from dpmesh.plots.panels import Line, Panel, drawn
 from dpmesh.reproduce._scaffold import Row, kinds
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-DASHES = ("-", "--", "-.", ":")
-PANEL = (4.2, 3.4)
-"""Width and height of a panel, in inches; the legend stands beside them."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Line:
-    """One method in one panel.
-
-    Parameters
-    ----------
-    label
-        Its name, by which it has a colour.
-    x, y
-        Numbers of one length; words in `x` are categories, which no line joins.
-    spread
-        Half the height of the bar or band around each.
-    paper
-        The paper's numbers, drawn dotted.
-    """
-
-    label: str
-    x: Sequence[Any]
-    y: Sequence[float]
-    spread: Sequence[float] | None = None
-    paper: Sequence[float | None] | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Panel:
-    """One pair of axes.
-
-    Parameters
-    ----------
-    title, x, y
-        In words: of the panel, and of its axes.
-    lines
-        What is drawn; a panel without any is left out.
-    levels
-        Heights of horizontal lines, by name.
-    log
-        Which axes are logarithmic.
-    ticks
-        Of x, if not the default's.
-    limits
-        Of y, if not those of the lines.
-    kind
-        Lines with marks and bars, lines alone with bands, or dots.
-    """
-
-    title: str
-    lines: Sequence[Line]
-    x: str = ""
-    y: str = ""
-    levels: Mapping[str, float] = field(default_factory=dict)
-    log: Literal["", "x", "y", "xy"] = ""
-    ticks: Sequence[Any] | None = None
-    limits: tuple[float, float] | None = None
-    kind: Literal["marks", "bands", "dots"] = "marks"
+__all__ = ["Line", "Panel", "drawn", "lines_of"]
 
 
 def lines_of(
@@ -95,77 +30,3 @@ def lines_of(
         xs, ys = ([row[column] for row in mine] for column in (x, y))
         lines.append(Line(label=name(value), x=xs, y=ys, spread=columns[0], paper=columns[1]))
     return lines
-
-
-def drawn(panels: Sequence[Panel], *, columns: int = 0) -> Figure:
-    """Draw panels, so many beside each other, with one legend; needs the extra ``plots``."""
-    from matplotlib.figure import Figure
-
-    panels = [panel for panel in panels if panel.lines]
-    columns = min(columns or len(panels), len(panels))
-    height = -(-len(panels) // columns)
-    size = PANEL[0] * columns + 2.2, PANEL[1] * height
-    figure = Figure(figsize=size, layout="constrained")
-    looks = _looks(panels)
-    known: dict[str, Any] = {}
-    for place, panel in enumerate(panels):
-        ax = figure.add_subplot(height, columns, place + 1)
-        for line in panel.lines:
-            known.setdefault(line.label, _draw(ax, line, panel.kind, looks[line.label]))
-        for number, (name, level) in enumerate(panel.levels.items()):
-            dashes = DASHES[1:][number % 3]
-            known.setdefault(name, ax.axhline(level, color="gray", linestyle=dashes))
-        _label(ax, panel)
-    if len(known) > 1:
-        names = [name.replace("$", r"\$") for name in known]
-        figure.legend(list(known.values()), names, loc="outside right upper", frameon=False)
-    return figure
-
-
-def _looks(panels: Sequence[Panel]) -> dict[str, dict[str, Any]]:
-    """Return colour and dashes of each label, in the order of the fullest panel."""
-    fullest = sorted(panels, key=lambda panel: -len(panel.lines))
-    labels = dict.fromkeys(line.label for panel in fullest for line in panel.lines)
-    count = len(COLOURS)
-    return {
-        label: {"color": COLOURS[i % count], "linestyle": DASHES[i // count % len(DASHES)]}
-        for i, label in enumerate(labels)
-    }
-
-
-def _draw(ax: Axes, line: Line, kind: str, look: dict[str, Any]) -> Any:
-    """Draw one line; return what a legend shows of it."""
-    colour, named = look["color"], look | {"label": line.label}
-    if line.paper is not None and any(number is not None for number in line.paper):
-        numbers = [np.nan if number is None else number for number in line.paper]
-        joined = "" if _are_words(line.x) else ":"
-        ax.plot(line.x, numbers, joined, color=colour, marker="x", markersize=4)
-    if kind == "bands":
-        if line.spread is not None:
-            low, high = (np.array(line.y) + sign * np.array(line.spread) for sign in (-1, 1))
-            ax.fill_between(line.x, low, high, color=colour, alpha=0.2)
-        return ax.plot(line.x, line.y, **named)[0]
-    if kind == "dots" or _are_words(line.x):
-        named["linestyle"] = ""
-    named |= {"marker": "o", "markersize": 1 if kind == "dots" else 4, "capsize": 3}
-    return ax.errorbar(line.x, line.y, line.spread, **named)
-
-
-def _are_words(x: Sequence[Any]) -> bool:
-    return any(isinstance(place, str) for place in x)
-
-
-def _label(ax: Axes, panel: Panel) -> None:
-    ax.set(title=panel.title, xlabel=panel.x, ylabel=panel.y)
-    if "x" in panel.log:
-        ax.set_xscale("log")
-    if "y" in panel.log:
-        ax.set_yscale("log")
-    if panel.ticks is not None:
-        ax.set_xticks(panel.ticks, [f"{tick:,g}" for tick in panel.ticks])
-        ax.set_xticks([], minor=True)  # their labels would overlap
-    if panel.limits is not None:
-        ax.set_ylim(*panel.limits)
-    if any(_are_words(line.x) for line in panel.lines):
-        ax.tick_params(axis="x", rotation=90)
-    ax.grid(alpha=0.3)
