@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 from benches.bench_federated import NOISE, clients, dpmesh_way
 from benches.measure import Case, skipped
@@ -36,7 +37,9 @@ def cases() -> Iterator[Case]:
         record_shape=(28, 28, 1),
         nodes_at_once=1,
     )
-    algorithm = replace(algorithm_of("uniform", NOISE, Identity()), local_epochs=EPOCHS)
+    algorithm = algorithm_of("uniform", NOISE, Identity())
+    updates: Any = algorithm.contribution
+    algorithm = replace(algorithm, contribution=replace(updates, epochs=EPOCHS))
     run = dpmesh_way(problem, algorithm)
     yield Case(
         "federated, 118,474 parameters, a round",

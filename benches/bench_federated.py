@@ -79,13 +79,14 @@ def numpy_way(problem: LinearProblem) -> Way:
     x = np.stack([problem.train.features[part] for part in problem.partition])
     y = np.eye(10, dtype=np.float32)[np.stack([problem.train.labels[p] for p in problem.partition])]
     algorithm = SMOOTHED
-    radius, decay = algorithm.clipping_norm, problem.regularization
+    updates: Any = algorithm.contribution
+    radius, decay = updates.clipping_norm, problem.regularization
     models = [np.zeros((784, 10), np.float32)]
 
     def run(t: int) -> float:
         if t == 0:
             del models[1:]
-        start, step_size = models[-1], algorithm.local_step_size(t + 1)
+        start, step_size = models[-1], updates.step_size(t + 1)
         cohort = draw.choice(1000, 50, replace=False)
         features, targets = x[cohort], y[cohort]
         w = np.repeat(start[np.newaxis], 50, axis=0)

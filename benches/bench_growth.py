@@ -14,19 +14,15 @@ import numpy as np
 
 import dpmesh as dm
 from benches.measure import Case
-from dpmesh.algorithms import FederatedLearning, QuantizedGossip
+from dpmesh.algorithms import ClientUpdates, FederatedLearning, QuantizedGossip
 from dpmesh.schedules import Constant, SampleSize
 
 
 def algorithms(nodes: int) -> dict[str, Any]:
     """One of each kind, all nodes in every round, on a record each."""
     federated = FederatedLearning(
-        clients=nodes,
-        sampling_rate=1.0,
-        clipping_norm=1.0,
+        ClientUpdates(clients=nodes, sampling_rate=1.0, clipping_norm=1.0, batch_size=1, steps=1),
         noise_multiplier=1.0,
-        batch_size=1,
-        local_steps=1,
     )
     gossip = QuantizedGossip(
         step_size=Constant(0.1),

@@ -42,15 +42,17 @@ def halves(seed: int) -> tuple[Dataset, Dataset]:
 def ours(train: Dataset, test: Dataset, epsilon: float, seed: int) -> tuple[float, float]:
     """Each record is a client that takes one step."""
     algorithm = dm.FederatedLearning.for_budget(
+        dm.ClientUpdates(
+            clients=train.records,
+            sampling_rate=RATE,
+            sampling="poisson",
+            clipping_norm=STEP_SIZE * CLIPPING_NORM,
+            steps=1,
+            step_size=STEP_SIZE,
+        ),
         epsilon=epsilon,
         delta=DELTA,
         rounds=ROUNDS,
-        clients=train.records,
-        sampling_rate=RATE,
-        sampling="poisson",
-        clipping_norm=STEP_SIZE * CLIPPING_NORM,
-        local_steps=1,
-        local_step_size=STEP_SIZE,
     )
     records = np.arange(train.records)[:, np.newaxis]
     problem = dm.LinearProblem(train, tuple(records), "softmax", test=test, classes=CLASSES)

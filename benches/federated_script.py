@@ -8,13 +8,15 @@ train, test = dm.data.mnist("train"), dm.data.mnist("test")
 parts = dm.data.iid(train, 1200, np.random.default_rng(0))[:1000]  # of 50 records each
 problem = dm.LinearProblem(train, parts, "softmax", test=test, classes=10)
 algorithm = dm.FederatedLearning(
-    clients=1000,
-    sampling_rate=0.05,
-    clipping_norm=0.3,
+    dm.ClientUpdates(
+        clients=1000,
+        sampling_rate=0.05,
+        clipping_norm=0.3,
+        sampling="uniform",
+        batch_size=10,
+        epochs=5,
+    ),
     noise_multiplier=0.8,
-    sampling="uniform",
-    batch_size=10,
-    local_epochs=5,
 )
 run = dm.simulate(algorithm, problem, rounds=30, delta=1e-5, progress=False)
 print(run.privacy)

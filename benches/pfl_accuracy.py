@@ -70,19 +70,21 @@ class Trial(NamedTuple):
 def algorithm_of(practice: str, z: float | None) -> dm.FederatedLearning:
     """Return ours at a noise multiplier."""
     return dm.FederatedLearning(
-        clients=CLIENTS,
-        sampling_rate=COHORT / CLIENTS,
-        clipping_norm=CLIPPING_NORM,
+        dm.ClientUpdates(
+            clients=CLIENTS,
+            sampling_rate=COHORT / CLIENTS,
+            clipping_norm=CLIPPING_NORM,
+            batch_size=BATCH,
+            epochs=1,
+            step_size=STEP_SIZE,
+            adaptive_clipping=AdaptiveClipping(quantile=QUANTILE, noise_std=BITS_STD)
+            if practice == "adaptive clipping"
+            else None,
+            proximal=MU if practice == "FedProx" else 0.0,
+        ),
         noise_multiplier=z,
-        batch_size=BATCH,
-        local_epochs=1,
-        local_step_size=STEP_SIZE,
-        adaptive_clipping=AdaptiveClipping(quantile=QUANTILE, noise_std=BITS_STD)
-        if practice == "adaptive clipping"
-        else None,
         optimizer=ServerAdam() if practice == "Adam" else None,
-        global_step_size=ADAM if practice == "Adam" else 1.0,
-        proximal=MU if practice == "FedProx" else 0.0,
+        step_size=ADAM if practice == "Adam" else 1.0,
     )
 
 

@@ -62,13 +62,13 @@ def accuracy(
     problem: JaxProblem, noise: float | None, steps: int, seed: int, settings: dict[str, Any]
 ) -> float:
     """Run once; return the percentage of the test digits that the last model knows."""
+    own = dict(settings)
+    optimizer, step_size = own.pop("optimizer", None), own.pop("server_step_size")
+    updates = dm.ClientUpdates(
+        clients=CLIENTS, sampling_rate=RATE, batch_size=10, steps=steps, **own
+    )
     algorithm = dm.FederatedLearning(
-        clients=CLIENTS,
-        sampling_rate=RATE,
-        noise_multiplier=noise,
-        batch_size=10,
-        local_steps=steps,
-        **settings,
+        updates, noise_multiplier=noise, optimizer=optimizer, step_size=step_size
     )
     run = dm.simulate(
         algorithm, problem, rounds=ROUNDS, key=Key.seeded(seed), metrics=[], progress=False
@@ -80,8 +80,8 @@ def noise_at(epsilon: float) -> float | None:
     """Return the least noise multiplier at an epsilon."""
     if epsilon == inf:
         return None
-    public = {"clients": CLIENTS, "sampling_rate": RATE, "clipping_norm": 1.0, "local_steps": 1}
-    made = dm.FederatedLearning.for_budget(epsilon=epsilon, delta=DELTA, rounds=ROUNDS, **public)
+    updates = dm.ClientUpdates(clients=CLIENTS, sampling_rate=RATE, steps=1)
+    made = dm.FederatedLearning.for_budget(updates, epsilon=epsilon, delta=DELTA, rounds=ROUNDS)
     return made.noise_multiplier
 
 
@@ -91,7 +91,7 @@ def rows(seeds: int, steps: int) -> Iterator[str]:
     for name, practice in PRACTICES.items():
         unit, cells = ADAM if "optimizer" in practice else 1.0, []
         grid = [
-            {"local_step_size": step, "clipping_norm": norm, "global_step_size": unit * factor}
+            {"step_size": step, "clipping_norm": norm, "server_step_size": unit * factor}
             for step, norm, factor in product(STEP_SIZES, CLIPPING_NORMS, GLOBAL_STEPS)
         ]
         for epsilon in EPSILONS:

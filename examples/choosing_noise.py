@@ -15,11 +15,8 @@ ROUNDS = (10, 30, 100, 300, 1000)
 
 def learning(noise_multiplier: float) -> dm.FederatedLearning:
     return dm.FederatedLearning(
-        clients=1000,
-        sampling_rate=0.05,
-        clipping_norm=0.3,
+        dm.ClientUpdates(clients=1000, sampling_rate=0.05, clipping_norm=0.3, epochs=5),
         noise_multiplier=noise_multiplier,
-        local_epochs=5,
     )
 
 

@@ -36,13 +36,10 @@ parts = dm.data.iid(train, 100, draw)
 problem = dm.problems.JaxProblem(train, parts, start=start, loss=loss, scores=scores, test=test)
 
 plain = dm.FederatedLearning(
-    clients=100,
-    sampling_rate=0.1,
-    clipping_norm=1.0,
+    dm.ClientUpdates(
+        clients=100, sampling_rate=0.1, clipping_norm=1.0, epochs=3, batch_size=4, step_size=1.0
+    ),
     noise_multiplier=1.0,
-    local_epochs=3,
-    batch_size=4,
-    local_step_size=1.0,
 )
 budget = dm.privacy.Budget(epsilon=8.0, delta=DELTA)
 noise = budget.calibrate(lambda z: replace(plain, noise_multiplier=z), rounds=ROUNDS)
@@ -54,7 +51,7 @@ histories = {}
 for name, algorithm in {
     "not private": replace(plain, noise_multiplier=None),
     "no smoothing": plain,
-    "smoothing 0.5": replace(plain, estimator=smoothing),
+    "smoothing 0.5": replace(plain, denoiser=smoothing),
 }.items():
     run = dm.simulate(algorithm, problem, rounds=ROUNDS, delta=DELTA, metrics=dm.Metrics(every=3))
     histories[name] = run.history

@@ -2,35 +2,34 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 from faulty_mechanisms import HalvedGaussian, SilentGaussian
 
-from dpmesh.algorithms import FederatedLearning
+from dpmesh.algorithms import ClientUpdates, FederatedLearning
 
 
 class MissingFactor2(FederatedLearning):
     """Takes the bound on one update for that on the difference of two."""
 
     def sensitivity(self, t):
-        return replace(super().sensitivity(t), bound=self.clipping_norm)
+        return replace(super().sensitivity(t), bound=self.contribution.clipping_norm)
 
 
-class ByCoordinate(FederatedLearning):
+class ByCoordinate(ClientUpdates):
     """Clips each coordinate of an update, in place of its norm."""
 
-    def client_updates(self, w, cohort, t, problem, key, **options):
-        loose = replace(self, clipping_norm=1e9)
-        updates = FederatedLearning.client_updates(loose, w, cohort, t, problem, key)
+    def updates(self, w, cohort, t, problem, key, **options):
+        updates = super().updates(w, cohort, t, problem, key, clipping_norm=1e9)
         return updates.clip(-self.clipping_norm, self.clipping_norm)
 
 
-class CorrectionAfterClipping(FederatedLearning):
+class CorrectionAfterClipping(ClientUpdates):
     """Corrects a client's clipped update, in place of its gradients."""
 
-    def client_updates(self, w, cohort, t, problem, key, *, clipping_norm, correction):
-        updates = super().client_updates(w, cohort, t, problem, key, clipping_norm=clipping_norm)
-        return updates - self.local_distance(t) * correction
+    def updates(self, w, cohort, t, problem, key, *, clipping_norm, correction):
+        updates = super().updates(w, cohort, t, problem, key, clipping_norm=clipping_norm)
+        return updates - self.distance(t) * correction
 
 
 class ControlWithoutNoise(FederatedLearning):
@@ -62,6 +61,13 @@ class RealisedBatch(FederatedLearning):
 
     def round(self, state, t, problem, key):
         after = yield from super().round(state, t, problem, key)
-        _, took_part = problem.records_of(self.sample(t, key))
+        _, took_part = problem.records_of(self.cohort(t, key, problem.nodes))
         update = (after.w - state.w) * (self.expected_size / max(1, len(took_part)))
-        return replace(after, w=state.w + update)
+        return replace(after, w=state.w + update, output=state.w + update)
+
+
+def with_fault(fault, algorithm):
+    """Return the algorithm with a planted fault, in itself or in its contribution."""
+    sound = algorithm.contribution if issubclass(fault, ClientUpdates) else algorithm
+    planted = fault(**{each.name: getattr(sound, each.name) for each in fields(sound)})
+    return replace(algorithm, contribution=planted) if sound is not algorithm else planted

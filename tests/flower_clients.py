@@ -15,15 +15,17 @@ CLIENTS, DIM, L, STEP = 6, 4, 0.3, 0.5
 
 
 ALGORITHM = dm.FederatedLearning(
-    clients=CLIENTS,
-    sampling_rate=1.0,
-    clipping_norm=L,
+    dm.ClientUpdates(
+        clients=CLIENTS,
+        sampling_rate=1.0,
+        clipping_norm=L,
+        sampling="uniform",
+        batch_size=50,
+        steps=1,
+        step_size=STEP,
+    ),
     noise_multiplier=0.7,
-    sampling="uniform",
-    batch_size=50,
-    local_steps=1,
-    local_step_size=STEP,
-    estimator=dm.estimators.LaplacianSmoothing(1.0),
+    denoiser=dm.estimators.LaplacianSmoothing(1.0),
 )
 
 

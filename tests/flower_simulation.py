@@ -24,15 +24,17 @@ CLIENTS, ROUNDS, STEP, KEY = 5, 3, 0.5, dm.Key.seeded(3)
 LATE, BROKEN, PATIENCE = 3, 4, 6.0
 
 ALGORITHM = dm.FederatedLearning(
-    clients=CLIENTS,
-    sampling_rate=1.0,
-    clipping_norm=0.3,
+    dm.ClientUpdates(
+        clients=CLIENTS,
+        sampling_rate=1.0,
+        clipping_norm=0.3,
+        sampling="uniform",
+        batch_size=50,
+        steps=1,
+        step_size=STEP,
+    ),
     noise_multiplier=0.7,
-    sampling="uniform",
-    batch_size=50,
-    local_steps=1,
-    local_step_size=STEP,
-    estimator=dm.estimators.LaplacianSmoothing(1.0),
+    denoiser=dm.estimators.LaplacianSmoothing(1.0),
 )
 
 

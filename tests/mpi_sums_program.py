@@ -12,7 +12,7 @@ import mpi_program
 import numpy as np
 
 import dpmesh as dm
-from dpmesh.algorithms import Message, federated
+from dpmesh.algorithms import Message, SecureAggregation
 from dpmesh.privacy import NoNoise, Release, Sensitivity
 from dpmesh.run import Run
 
@@ -48,10 +48,9 @@ def silos(kind: type[dm.CrossSiloSGD] = dm.CrossSiloSGD, **changed: Any) -> dm.C
 
 
 def clients(rate: float) -> dm.FederatedLearning:
-    shared = federated.SecureAggregation(dim=5, rounds=ROUNDS)
-    public: dict[str, Any] = {"clients": SITES, "clipping_norm": 1.0, "noise_multiplier": 3.0}
-    public |= {"local_steps": 2, "batch_size": 4, "sampling_rate": rate}
-    return dm.FederatedLearning(secure_aggregation=shared, **public)
+    updates = dm.ClientUpdates(clients=SITES, sampling_rate=rate, batch_size=4, steps=2)
+    shared = SecureAggregation(dim=5, rounds=ROUNDS)
+    return dm.FederatedLearning(updates, noise_multiplier=3.0, combination=shared)
 
 
 def neighbours() -> dm.SecureGossip:
@@ -69,7 +68,8 @@ ALGORITHMS = {
     "in the clear": silos(InTheClear),
     "three": silos(sites=3),
     "server": dm.FederatedLearning(
-        clients=SITES, sampling_rate=0.5, clipping_norm=1.0, noise_multiplier=1.0, local_steps=1
+        dm.ClientUpdates(clients=SITES, sampling_rate=0.5, clipping_norm=1.0, steps=1),
+        noise_multiplier=1.0,
     ),
     "clients": clients(1.0),
     "sampled clients": clients(0.5),

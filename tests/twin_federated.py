@@ -94,7 +94,7 @@ def federated_learning(
                 w[t], orders(j, t), example, b=b, K=K, eta=eta_l(t + 1), L=L, lam=lam
             )
             total = total + update
-            if orders(j, t):
+            if any(orders(j, t)):
                 inside += (np.sqrt(sum(update**2)) < L * (1 - 1e-6)) - 0.5
         if adapt is None and z is not None:
             total = total + z * L * (2 if replace_one else 1) * noise(t)

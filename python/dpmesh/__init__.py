@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         topology,
     )
     from dpmesh.algorithms import (
+        ClientUpdates,
         CrossSiloSGD,
         FederatedLearning,
         GradientDescent,
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
         OnlineLearning,
         PushSum,
         QuantizedGossip,
+        RecordGradients,
         SecureGossip,
         WithoutReplacement,
         WithReplacement,
@@ -60,6 +62,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Checkpoint",
+    "ClientUpdates",
     "CrossSiloSGD",
     "Dataset",
     "FederatedLearning",
@@ -73,6 +76,7 @@ __all__ = [
     "OnlineLearning",
     "PushSum",
     "QuantizedGossip",
+    "RecordGradients",
     "Run",
     "SecureGossip",
     "StopRun",
@@ -121,10 +125,14 @@ package at once may deadlock. Our own modules must not use these names: one that
 would wait here for a thread that waits for it."""
 
 
+def now(name: object) -> str:
+    """Return what to write in place of a name that is gone, as the end of a sentence."""
+    return f"; write {_NOW[name]}" if isinstance(name, str) and name in _NOW else ""
+
+
 def __getattr__(name: str) -> object:
     if name not in __all__:
-        now = f"; write {_NOW[name]}" if name in _NOW else ""
-        raise AttributeError(f"module 'dpmesh' has no attribute {name!r}{now}")
+        raise AttributeError(f"module 'dpmesh' has no attribute {name!r}{now(name)}")
     with _ONE_AT_A_TIME:
         if name.islower() and name not in _HOMES:
             value: object = import_module(f"dpmesh.{name}")

@@ -13,7 +13,7 @@ from problems import contract_problem as make_problem
 
 import dpmesh as dm
 from dpmesh import topology
-from dpmesh.algorithms import Travel, WithReplacement
+from dpmesh.algorithms import SecureAggregation, Travel, WithReplacement
 from dpmesh.algorithms.registry import DIM, NODES, RECORDS, REGISTRY, ROUNDS
 from dpmesh.keys import Key
 from dpmesh.privacy import Plan, correlated, total_cost
@@ -44,12 +44,10 @@ OTHERS = {
         noise=correlated.InTime(topology=RING, rounds=ROUNDS),
     ),
     "federated, in groups, noise in time": dm.FederatedLearning(
-        clients=NODES,
-        sampling_rate=0.5,
-        clipping_norm=1.0,
+        dm.ClientUpdates(
+            clients=NODES, sampling_rate=0.5, clipping_norm=1.0, epochs=1, sampling="cyclic"
+        ),
         noise_multiplier=1.0,
-        local_epochs=1,
-        sampling="cyclic",
         noise=correlated.InTime(topology=None, rounds=ROUNDS),
     ),
     "quantized, noise between partners": dataclasses.replace(
@@ -57,36 +55,29 @@ OTHERS = {
         noise=correlated.BetweenPartners(topology=RING, rounds=ROUNDS),
     ),
     "federated, on a grid": dm.FederatedLearning(
-        clients=NODES,
-        sampling_rate=0.5,
-        clipping_norm=1.0,
+        dm.ClientUpdates(clients=NODES, sampling_rate=0.5, clipping_norm=1.0, epochs=1),
         noise_multiplier=1.0,
-        local_epochs=1,
-        grid=2.0**-16,
+        combination=dm.algorithms.TrustedServer(grid=2.0**-16),
     ),
     "federated, uniform": dm.FederatedLearning(
-        clients=NODES,
-        sampling_rate=0.5,
-        clipping_norm=1.0,
+        dm.ClientUpdates(
+            clients=NODES, sampling_rate=0.5, clipping_norm=1.0, sampling="uniform", steps=2
+        ),
         noise_multiplier=1.0,
-        sampling="uniform",
-        local_steps=2,
     ),
     "federated, clients drop out": dm.FederatedLearning(
-        clients=NODES,
-        sampling_rate=0.5,
-        clipping_norm=1.0,
+        dm.ClientUpdates(clients=NODES, sampling_rate=0.5, clipping_norm=1.0, epochs=1),
         noise_multiplier=1.0,
-        local_epochs=1,
-        arrival_rate=0.7,
+        combination=dm.algorithms.TrustedServer(arrival_rate=0.7),
+    ),
+    "federated, records at a trusted server": dm.FederatedLearning(
+        dm.RecordGradients(clients=NODES, records=NODES * RECORDS, sampling_rate=0.5),
+        noise_multiplier=1.0,
     ),
     "federated, under a secure sum": dm.FederatedLearning(
-        clients=NODES,
-        sampling_rate=0.5,
-        clipping_norm=1.0,
+        dm.ClientUpdates(clients=NODES, sampling_rate=0.5, clipping_norm=1.0, epochs=1),
         noise_multiplier=1.0,
-        local_epochs=1,
-        secure_aggregation=dm.algorithms.SecureAggregation(dim=DIM, rounds=ROUNDS),
+        combination=SecureAggregation(dim=DIM, rounds=ROUNDS),
     ),
 }
 ALGORITHMS = {entry.name: entry.example for entry in REGISTRY} | OTHERS
@@ -220,9 +211,9 @@ def test_bits_do_not_depend_on_the_number_of_threads(algorithm: Any) -> None:
     problem, before, results = make_problem(dim=20_000), dm.kernels.get_threads(), []
     if isinstance(algorithm, dm.CrossSiloSGD | dm.SecureGossip):
         algorithm = dataclasses.replace(algorithm, dim=problem.dim)
-    if secure := getattr(algorithm, "secure_aggregation", None):
+    if isinstance(secure := getattr(algorithm, "combination", None), SecureAggregation):
         longer = dataclasses.replace(secure, dim=problem.dim)
-        algorithm = dataclasses.replace(algorithm, secure_aggregation=longer)
+        algorithm = dataclasses.replace(algorithm, combination=longer)
     try:
         for threads in (1, 2, 7):
             dm.kernels.set_threads(threads)

@@ -2,32 +2,35 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from faulty_federated import ControlWithoutNoise, CorrectionAfterClipping
+from faulty_federated import ControlWithoutNoise, CorrectionAfterClipping, with_fault
+from federated_parts import changed
 from federated_problem import Clients, make_clients
 from one_round import one_round
 from scipy.stats import norm
 from twin_federated import epoch_orders, gradient, shorten
 
 from dpmesh import kernels
-from dpmesh.algorithms import FederatedLearning, SecureAggregation
+from dpmesh.algorithms import ClientUpdates, FederatedLearning, SecureAggregation
 from dpmesh.audit import alone, couple
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy.types import Released
 
 ALGORITHM = FederatedLearning(
-    clients=6,
-    sampling_rate=0.5,
-    clipping_norm=0.4,
+    ClientUpdates(
+        clients=6,
+        sampling_rate=0.5,
+        clipping_norm=0.4,
+        batch_size=2,
+        steps=3,
+        step_size=0.7,
+        clients_at_once=2,
+        control_variates=True,
+    ),
     noise_multiplier=0.3,
-    batch_size=2,
-    local_steps=3,
-    local_step_size=0.7,
-    clients_at_once=2,
-    control_variates=True,
 )
 SIZES = [3, 7, 2, 0, 5, 4]
 
@@ -65,12 +68,12 @@ def run(algorithm, problem, rounds, key):
 def test_equals_its_twin(sampling, arrival_rate) -> None:
     """Option II of Karimireddy et al., Algorithm 1, whose lines stand beside the code."""
     problem, key, dim, T = corrected(), Key.seeded(7), 3, 5
-    algorithm = replace(ALGORITHM, sampling=sampling, arrival_rate=arrival_rate)
+    algorithm = changed(ALGORITHM, sampling=sampling, arrival_rate=arrival_rate)
     N, K, L, eta, S = 6, 3, 0.4, 0.7, 3 * arrival_rate
     x, c, own = np.zeros(dim), np.zeros(dim), np.zeros((N, dim))
     for t in range(T):
         total = np.zeros(dim)
-        for j in algorithm.returning(algorithm.sample(t, key), t, key):
+        for j in algorithm.cohort(t, key, 6):
             records = list(range(problem.indptr[j], problem.indptr[j + 1]))
             coins = kernels.uniform(
                 (1, max(1, K * len(records))), key.stream(Purpose.BATCHES, t), nodes=[j]
@@ -95,7 +98,7 @@ def test_equals_its_twin(sampling, arrival_rate) -> None:
 
 def test_without_noise_the_servers_control_is_the_mean_of_the_clients() -> None:
     """Though no client sends its own: what the paper sums follows from the updates."""
-    quiet = replace(ALGORITHM, sampling_rate=1.0, noise_multiplier=None)
+    quiet = changed(ALGORITHM, sampling_rate=1.0, noise_multiplier=None)
     state = run(quiet, corrected(), 4, Key.seeded(1))
     assert np.abs(state.controls).max() > 0.01
     np.testing.assert_allclose(state.control[0], state.controls.mean(axis=0), atol=1e-12)
@@ -121,15 +124,14 @@ def test_one_client_moves_a_release_by_the_clipping_norm_and_no_further() -> Non
 
 @pytest.mark.parametrize("fault", [CorrectionAfterClipping, ControlWithoutNoise])
 def test_an_audit_finds_what_is_not_clipped_or_has_no_noise(fault) -> None:
-    fields = {name: getattr(ALGORITHM, name) for name in ALGORITHM.__dataclass_fields__}
-    assert neighbours(fault(**fields)).violated
+    assert neighbours(with_fault(fault, ALGORITHM)).violated
 
 
 @pytest.mark.parametrize("moves", [(-1.0, 1.0), (1.0, -1.0), (0.0, 1.0), (1.0, 1.0)])
 def test_moves_that_depend_on_earlier_coins_cost_no_more_than_the_plan(moves) -> None:
     """Two rounds, exactly: the client's second move knows whether it took part in the first."""
     q, z, epsilon = 0.3, 1.0, 0.5
-    algorithm = replace(ALGORITHM, sampling_rate=q, clipping_norm=1.0, noise_multiplier=z)
+    algorithm = changed(ALGORITHM, sampling_rate=q, clipping_norm=1.0, noise_multiplier=z)
     x = np.linspace(-8, 9, 1201)
     without, full = norm.pdf(x, 0, z), norm.pdf(x, 1, z)
     idle, active = ((1 - q) * without + q * norm.pdf(x, move, z) for move in moves)
@@ -148,17 +150,17 @@ def test_moves_that_depend_on_earlier_coins_cost_no_more_than_the_plan(moves) ->
 def test_what_is_not_proved_or_not_possible_is_refused() -> None:
     for changes, message in (
         ({"sampling": "uniform"}, "sampling: wanted 'poisson' or 'cyclic'"),
-        ({"local_steps": None, "local_epochs": 1}, "local_steps: wanted a number with control_var"),
+        ({"steps": None, "epochs": 1}, "steps: wanted a number with control_var"),
         (
-            {"secure_aggregation": SecureAggregation(dim=3, rounds=5)},
+            {"combination": SecureAggregation(dim=3, rounds=5)},
             "control_variates: wanted False under a secure sum",
         ),
     ):
         with pytest.raises(ValueError, match=message):
-            replace(ALGORITHM, **changes)
+            changed(ALGORITHM, **changes)
     with pytest.raises(ValueError, match="control_variates: wanted none: local_training of a Cl"):
         ALGORITHM.init(make_clients(SIZES, 3), Key.seeded(0))
     start = ALGORITHM.start_from(Released(np.zeros((1, 3))))
-    still = replace(ALGORITHM, local_step_size=lambda t: 0.0)
-    with pytest.raises(ValueError, match="local_step_size: wanted "):
+    still = changed(ALGORITHM, local_step_size=lambda t: 0.0)
+    with pytest.raises(ValueError, match="step_size: wanted "):
         one_round(still, start, 0, corrected(), Key.seeded(0))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import inf, log
 
 import numpy as np
 import pytest
+from federated_parts import changed
 from federated_problem import make_clients
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -17,16 +17,20 @@ import dpmesh as dm
 from dpmesh import kernels
 from dpmesh.algorithms import (
     AdaptiveClipping,
+    Average,
+    ClientUpdates,
     FederatedLearning,
     ServerAdam,
     ServerMomentum,
+    TrustedServer,
 )
 from dpmesh.audit import alone, couple
 from dpmesh.estimators import Identity, LaplacianSmoothing
 from dpmesh.keys import Key, Purpose
-from dpmesh.schedules import Constant, ExponentialDecay, PowerLaw
+from dpmesh.schedules import ExponentialDecay, PowerLaw
 
 ADAPTIVE = AdaptiveClipping(quantile=0.3, step_size=0.5, noise_std=4.0)
+RISING = PowerLaw(scale=1.0, exponent=1.0)
 SERVERS = {
     None: None,
     ServerMomentum(decay=0.8): ("momentum", 0.8),
@@ -52,7 +56,7 @@ def run(algorithm, problem, rounds, key):
     epochs=st.one_of(st.none(), st.integers(1, 3)),
     steps=st.integers(1, 9),
     smoothing=st.sampled_from([0.0, 1.0, 7.5]),
-    output_weights=st.sampled_from([None, Constant(1.0), PowerLaw(scale=1.0, exponent=1.0)]),
+    average=st.sampled_from([None, Average(), Average(weights=RISING)]),
     weight_decay=st.sampled_from([0.0, 0.2]),
     clients_at_once=st.sampled_from([1, 3, 1024]),
     arrival_rate=st.sampled_from([1.0, 0.6]),
@@ -71,7 +75,7 @@ def test_equals_its_twin(
     epochs,
     steps,
     smoothing,
-    output_weights,
+    average,
     weight_decay,
     clients_at_once,
     arrival_rate,
@@ -83,22 +87,24 @@ def test_equals_its_twin(
     N, key = len(sizes), Key.seeded(seed)
     problem = make_clients(sizes, dim, weight_decay=weight_decay, seed=seed)
     algorithm = FederatedLearning(
-        clients=N,
-        sampling_rate=sampling_rate,
-        clipping_norm=0.4,
+        ClientUpdates(
+            clients=N,
+            sampling_rate=sampling_rate,
+            clipping_norm=0.4,
+            sampling=sampling,
+            batch_size=batch_size,
+            epochs=epochs,
+            steps=None if epochs else steps,
+            step_size=ExponentialDecay(scale=0.8, rate=0.9),
+            clients_at_once=clients_at_once,
+            adaptive_clipping=ADAPTIVE if adaptive else None,
+        ),
         noise_multiplier=noise_multiplier,
-        sampling=sampling,
-        batch_size=batch_size,
-        local_epochs=epochs,
-        local_steps=None if epochs else steps,
-        local_step_size=ExponentialDecay(scale=0.8, rate=0.9),
-        global_step_size=0.7,
-        estimator=LaplacianSmoothing(smoothing),
-        output_weights=output_weights,
-        clients_at_once=clients_at_once,
-        arrival_rate=arrival_rate,
-        adaptive_clipping=ADAPTIVE if adaptive else None,
+        step_size=0.7,
+        denoiser=LaplacianSmoothing(smoothing),
+        average=average,
         optimizer=optimizer,
+        combination=TrustedServer(arrival_rate=arrival_rate),
     )
     state = run(algorithm, problem, rounds, key)
 
@@ -140,7 +146,7 @@ def test_equals_its_twin(
         eta_g=0.7,
         sigma=smoothing,
         lam=weight_decay,
-        a=output_weights,
+        a=None if average is None else average.weights,
         adapt=(0.3, 0.5, 4.0) if adaptive else None,
         server=SERVERS[optimizer],
     )
@@ -149,16 +155,12 @@ def test_equals_its_twin(
 
 def test_losses_are_those_of_who_learned() -> None:
     everybody = FederatedLearning(
-        clients=4,
-        sampling_rate=1.0,
-        clipping_norm=0.3,
+        ClientUpdates(clients=4, sampling_rate=1.0, clipping_norm=0.3, epochs=1, clients_at_once=3),
         noise_multiplier=None,
-        local_epochs=1,
-        clients_at_once=3,
     )
     problem = make_clients([3, 0, 2, 4], 4)
-    nobody = replace(everybody, sampling_rate=1e-12)
-    fallen = replace(everybody, arrival_rate=1e-12)
+    nobody = changed(everybody, sampling_rate=1e-12)
+    fallen = changed(everybody, arrival_rate=1e-12)
     state, key = everybody.init(problem, Key.seeded(1)), Key.seeded(1)
     losses = everybody.losses(state, 0, problem, key)
     assert losses == pytest.approx([log(2)] * 3)  # of a logistic model that is 0
@@ -170,12 +172,10 @@ def test_losses_are_those_of_who_learned() -> None:
 @pytest.mark.parametrize("noise_multiplier", [None, 0.7, 2.0])
 def test_ledger_equals_plan(sampling, noise_multiplier) -> None:
     algorithm = FederatedLearning(
-        clients=20,
-        sampling_rate=0.2,
-        clipping_norm=0.3,
+        ClientUpdates(
+            clients=20, sampling_rate=0.2, clipping_norm=0.3, sampling=sampling, epochs=1
+        ),
         noise_multiplier=noise_multiplier,
-        sampling=sampling,
-        local_epochs=1,
     )
     problem = make_clients([3] * 20, 4)
     plan = algorithm.plan(5)
@@ -188,14 +188,15 @@ def test_ledger_equals_plan(sampling, noise_multiplier) -> None:
     if noise_multiplier is None:
         assert cost.epsilon == inf
     else:
-        everybody = replace(algorithm, sampling_rate=1.0).plan(5).cost(1e-5)
+        everybody = changed(algorithm, sampling_rate=1.0).plan(5).cost(1e-5)
         assert 0 < cost.epsilon < everybody.epsilon
         assert plan.cost(0.0).epsilon == inf
 
 
 def test_an_empty_round_still_releases_noise() -> None:
     algorithm = FederatedLearning(
-        clients=3, sampling_rate=1e-9, clipping_norm=1.0, noise_multiplier=1.0, local_epochs=1
+        ClientUpdates(clients=3, sampling_rate=1e-9, clipping_norm=1.0, epochs=1),
+        noise_multiplier=1.0,
     )
     problem, key = make_clients([2, 2, 2], 5), Key.seeded(0)
     state, _, _, releases = one_round(algorithm, algorithm.init(problem, key), 0, problem, key)
@@ -213,13 +214,11 @@ def test_an_estimator_gets_the_noise_of_the_average_and_its_sum(sampling, scale)
         return average
 
     algorithm = FederatedLearning(
-        clients=20,
-        sampling_rate=0.25,
-        clipping_norm=0.5,
+        ClientUpdates(
+            clients=20, sampling_rate=0.25, clipping_norm=0.5, sampling=sampling, epochs=1
+        ),
         noise_multiplier=3.0,
-        sampling=sampling,
-        local_epochs=1,
-        estimator=estimator,
+        denoiser=estimator,
     )
     run(algorithm, make_clients([3] * 20, 4), 3, Key.seeded(0))
     averages, scales, sums = zip(*reported, strict=True)
@@ -238,15 +237,13 @@ def test_noise_on_a_grid_is_in_the_sums_the_plan_and_what_estimators_get(samplin
 
     grid, dim = 2.0**-6, 4
     usual = FederatedLearning(
-        clients=20,
-        sampling_rate=0.25,
-        clipping_norm=0.5,
+        ClientUpdates(
+            clients=20, sampling_rate=0.25, clipping_norm=0.5, sampling=sampling, epochs=1
+        ),
         noise_multiplier=3.0,
-        sampling=sampling,
-        local_epochs=1,
-        estimator=estimator,
+        denoiser=estimator,
     )
-    gridded, problem, key = replace(usual, grid=grid), make_clients([3] * 20, dim), Key.seeded(0)
+    gridded, problem, key = changed(usual, grid=grid), make_clients([3] * 20, dim), Key.seeded(0)
     passages = []
     one_round(
         gridded,
@@ -269,12 +266,8 @@ def test_noise_on_a_grid_is_in_the_sums_the_plan_and_what_estimators_get(samplin
 def test_the_same_bits_on_any_number_of_threads(threads: int) -> None:
     problem = make_clients([5] * 40, 300)
     algorithm = FederatedLearning(
-        clients=40,
-        sampling_rate=0.5,
-        clipping_norm=0.3,
+        ClientUpdates(clients=40, sampling_rate=0.5, clipping_norm=0.3, epochs=2, batch_size=2),
         noise_multiplier=1.0,
-        local_epochs=2,
-        batch_size=2,
     )
     before = kernels.get_threads()
     results = []
@@ -285,13 +278,7 @@ def test_the_same_bits_on_any_number_of_threads(threads: int) -> None:
     np.testing.assert_array_equal(*results)
 
 
-GOOD = {
-    "clients": 10,
-    "sampling_rate": 0.5,
-    "clipping_norm": 1.0,
-    "noise_multiplier": 1.0,
-    "local_epochs": 1,
-}
+GOOD = FederatedLearning(ClientUpdates(clients=10, epochs=1), noise_multiplier=1.0)
 
 
 @pytest.mark.parametrize(
@@ -305,47 +292,64 @@ GOOD = {
         ({"noise_multiplier": 0}, "noise_multiplier: wanted a finite number greater than 0"),
         ({"sampling": "all"}, "sampling: wanted one of 'poisson', 'uniform', 'cyclic', got"),
         ({"batch_size": 0}, "batch_size: wanted an integer of at least 1"),
-        ({"local_steps": 2}, "local_epochs: wanted either this or local_steps"),
-        ({"local_epochs": None}, "local_epochs: wanted either this or local_steps"),
-        ({"local_epochs": 1.5}, "local_epochs: wanted an integer"),
-        ({"local_epochs": 0}, "local_epochs: wanted an integer of at least 1"),
-        ({"global_step_size": -1.0}, "global_step_size: wanted a finite number greater than 0"),
-        ({"estimator": 3}, "estimator: wanted an estimator, such as .*, got 3"),
-        ({"estimator": Identity}, "estimator: wanted an estimator, such as .*, got <class"),
+        ({"steps": 2}, "epochs: wanted either this or steps"),
+        ({"epochs": None}, "epochs: wanted either this or steps"),
+        ({"epochs": 1.5}, "epochs: wanted an integer"),
+        ({"epochs": 0}, "epochs: wanted an integer of at least 1"),
+        ({"step_size": -1.0}, "step_size: wanted a finite number greater than 0"),
+        ({"denoiser": 3}, "denoiser: wanted one of dpmesh.estimators, such as .*, got 3"),
+        ({"denoiser": Identity}, "denoiser: wanted one of .*, got <class"),
         ({"clipping_norm": np.ones(999)}, r"clipping_norm: .*, got array\(.{,40}$"),
         ({"batch_size": np.ones(999)}, r"batch_size: .*, got array\(.{,40}$"),
         ({"clients_at_once": 0}, "clients_at_once: wanted an integer of at least 1"),
         ({"arrival_rate": 0.0}, r"arrival_rate: wanted a number in \(0, 1\], got 0"),
         ({"grid": 0.3}, "grid: wanted a power of 2"),
-        (
-            {"output_weights": lambda t: t - 1},
-            "output_weights: wanted a first weight greater than 0",
-        ),
+        ({"contribution": 3}, "contribution: wanted ClientUpdates.* or RecordGradients.*, got 3"),
+        ({"combination": None}, "combination: wanted TrustedServer.* or SecureAggregation"),
+        ({"average": 1.0}, r"average: wanted Average\(\) or None"),
     ],
 )
 def test_bad_parameters_are_named(bad, message) -> None:
     with pytest.raises(ValueError, match=message):
-        FederatedLearning(**(GOOD | bad))
+        changed(GOOD, **bad)
+    with pytest.raises(ValueError, match="weights: wanted a first weight greater than 0"):
+        Average(weights=lambda t: t - 1)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ({"clients": 10}, r"clients: wanted ClientUpdates\(clients=.., .*, got 10"),
+        ({"local_epochs": 1}, r"local_epochs: wanted ClientUpdates\(.*epochs=.. or steps"),
+        ({"global_step_size": 0.1}, "global_step_size: wanted step_size=.., got 0.1"),
+        ({"estimator": Identity()}, "estimator: wanted denoiser=.."),
+        ({"grid": 0.5}, r"grid: wanted combination=TrustedServer\(grid=..\)"),
+    ],
+)
+def test_old_parameters_show_the_new_call(old, new) -> None:
+    with pytest.raises(ValueError, match=new):
+        FederatedLearning(**old, noise_multiplier=1.0)  # type: ignore[call-arg]
 
 
 def test_a_problem_of_other_clients_is_refused() -> None:
     with pytest.raises(ValueError, match="problem: wanted one with 10 clients, got 3"):
-        FederatedLearning(**GOOD).init(make_clients([1, 1, 1], 2), Key.seeded(0))
+        GOOD.init(make_clients([1, 1, 1], 2), Key.seeded(0))
     with pytest.raises(ValueError, match="rounds: wanted an integer of at least 1, got 0"):
-        FederatedLearning(**GOOD).plan(0)
+        GOOD.plan(0)
 
 
 def test_a_quantile_is_found_and_costs_no_epsilon() -> None:
     """From a first norm that is far too small; a round's share of bits has a deviation of 0.07."""
     problem = make_clients([3] * 200, 4)
     fixed = FederatedLearning(
-        clients=200, sampling_rate=0.5, clipping_norm=1e-3, noise_multiplier=1.0, local_steps=1
+        ClientUpdates(clients=200, sampling_rate=0.5, clipping_norm=1e-3, steps=1),
+        noise_multiplier=1.0,
     )
-    adaptive = replace(fixed, adaptive_clipping=AdaptiveClipping(quantile=0.7))
+    adaptive = changed(fixed, adaptive_clipping=AdaptiveClipping(quantile=0.7))
     assert adaptive.plan(40).cost(1e-5).epsilon == fixed.plan(40).cost(1e-5).epsilon
     state = run(adaptive, problem, 40, Key.seeded(3))
-    unclipped = replace(fixed, clipping_norm=1e3, noise_multiplier=None)
-    updates = unclipped.client_updates(state.w, np.arange(200), 0, problem, Key.seeded(4))
+    unclipped = changed(fixed, clipping_norm=1e3, noise_multiplier=None)
+    updates = unclipped.contribution.updates(state.w, np.arange(200), 0, problem, Key.seeded(4))
     share = (kernels.row_norms(updates) < state.clipping_norm).mean()
     assert abs(share - 0.7) < 0.2
     assert dm.simulate(adaptive, problem, rounds=3, metrics=[], delta=1e-5).ledger == adaptive.plan(
@@ -355,19 +359,21 @@ def test_a_quantile_is_found_and_costs_no_epsilon() -> None:
 
 def test_another_client_moves_updates_and_bits_as_declared() -> None:
     algorithm = FederatedLearning(
-        clients=3,
-        sampling_rate=1.0,
-        sampling="uniform",
-        clipping_norm=0.1,
+        ClientUpdates(
+            clients=3,
+            sampling_rate=1.0,
+            sampling="uniform",
+            clipping_norm=0.1,
+            steps=3,
+            adaptive_clipping=AdaptiveClipping(noise_std=1.2),
+        ),
         noise_multiplier=1.0,
-        local_steps=3,
-        adaptive_clipping=AdaptiveClipping(noise_std=1.2),
     )
     few, many = make_clients([3, 3, 0], 4), make_clients([3, 3, 0], 4)
     many.features[3:] *= 1e3
     found = couple(algorithm, few, many, alone, rounds=3, key=Key.seeded(0))
     assert not found.violated, found
     with pytest.raises(ValueError, match=r"noise_std: wanted more than 1, what the bits would"):
-        replace(algorithm, adaptive_clipping=AdaptiveClipping(noise_std=1.0))
+        changed(algorithm, adaptive_clipping=AdaptiveClipping(noise_std=1.0))
     with pytest.raises(ValueError, match="proximal: wanted none: local_training of a Clients"):
-        replace(algorithm, proximal=0.1).init(few, Key.seeded(0))
+        changed(algorithm, proximal=0.1).init(few, Key.seeded(0))

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import tracemalloc
-from dataclasses import replace
 
 import numpy as np
 import pytest
+from federated_parts import changed
 from federated_problem import Clients, make_clients
 from one_round import one_round
 
 from dpmesh.algorithms import (
+    ClientUpdates,
     FederatedLearning,
+    TrustedServer,
 )
 from dpmesh.keys import Key
 from dpmesh.privacy import FixedSizeSampling, PoissonSampling
@@ -29,17 +31,15 @@ def test_cohorts_are_drawn_with_the_stated_probability(sampling) -> None:
     """Each client's count over T rounds is binomial; 6 standard errors: false alarm 1e-7 in all."""
     clients, rate, T = 40, 0.25, 4000
     algorithm = FederatedLearning(
-        clients=clients,
-        sampling_rate=rate,
-        clipping_norm=1.0,
+        ClientUpdates(
+            clients=clients, sampling_rate=rate, clipping_norm=1.0, sampling=sampling, epochs=1
+        ),
         noise_multiplier=1.0,
-        sampling=sampling,
-        local_epochs=1,
     )
     key = Key.seeded(11)
     counts, sizes = np.zeros(clients), []
     for t in range(T):
-        cohort = algorithm.sample(t, key)
+        cohort = algorithm.contribution.cohort(t, key, None)
         assert (np.diff(cohort) > 0).all()
         counts[cohort] += 1
         sizes.append(len(cohort))
@@ -57,19 +57,17 @@ def test_clients_drop_out_at_their_rate_and_independently(sampling) -> None:
     """Binomial counts over T rounds; 6 standard errors: false alarm 1e-6 in all."""
     clients, rate, T = 40, 0.7, 4000
     algorithm = FederatedLearning(
-        clients=clients,
-        sampling_rate=0.5,
-        clipping_norm=1.0,
+        ClientUpdates(
+            clients=clients, sampling_rate=0.5, clipping_norm=1.0, sampling=sampling, epochs=1
+        ),
         noise_multiplier=1.0,
-        sampling=sampling,
-        local_epochs=1,
-        arrival_rate=rate,
+        combination=TrustedServer(arrival_rate=rate),
     )
     key = Key.seeded(12)
     asked, arrived, pairs = np.zeros(clients), np.zeros(clients), 0
     for t in range(T):
-        cohort = algorithm.sample(t, key)
-        some = algorithm.returning(cohort, t, key)
+        cohort = algorithm.contribution.cohort(t, key, None)
+        some = algorithm.cohort(t, key, clients)
         assert set(some) <= set(cohort)
         assert (np.diff(some) > 0).all()
         asked[cohort] += 1
@@ -85,18 +83,16 @@ def test_clients_drop_out_at_their_rate_and_independently(sampling) -> None:
 @pytest.mark.parametrize("sampling", ["poisson", "uniform"])
 def test_who_drops_out_changes_the_divisor_and_no_cost(sampling) -> None:
     usual = FederatedLearning(
-        clients=20,
-        sampling_rate=0.5,
-        clipping_norm=0.3,
+        ClientUpdates(
+            clients=20, sampling_rate=0.5, clipping_norm=0.3, sampling=sampling, epochs=1
+        ),
         noise_multiplier=1.0,
-        sampling=sampling,
-        local_epochs=1,
     )
-    failing = replace(usual, arrival_rate=0.25)
+    failing = changed(usual, arrival_rate=0.25)
     assert failing.plan(4) == usual.plan(4)
     assert failing.expected_size == usual.expected_size / 4
     problem, key = make_clients([3] * 20, 4), Key.seeded(3)
-    nobody = replace(usual, arrival_rate=1e-12)
+    nobody = changed(usual, arrival_rate=1e-12)
     for algorithm, updates in ((failing, 3), (nobody, 1)):
         done = one_round(algorithm, algorithm.init(problem, key), 0, problem, key)
         assert done.sent.times == 10 + updates  # ten models go out; 2.5 return on average
@@ -122,12 +118,14 @@ def test_a_million_clients_cost_what_a_cohort_costs(sampling) -> None:
     for problem.nodes in (10_000, 1_000_000):
         rate = 1000 / problem.nodes
         algorithm = FederatedLearning(
-            clients=problem.nodes,
-            sampling_rate=rate,
-            clipping_norm=0.5,
+            ClientUpdates(
+                clients=problem.nodes,
+                sampling_rate=rate,
+                clipping_norm=0.5,
+                sampling=sampling,
+                steps=2,
+            ),
             noise_multiplier=1.0,
-            sampling=sampling,
-            local_steps=2,
         )
         tracemalloc.start()
         state = run(algorithm, problem, 3, Key.seeded(0))
@@ -139,14 +137,15 @@ def test_a_million_clients_cost_what_a_cohort_costs(sampling) -> None:
 
 def test_sampling_is_in_the_events() -> None:
     poisson = FederatedLearning(
-        clients=100, sampling_rate=0.1, clipping_norm=1.0, noise_multiplier=1.0, local_epochs=1
+        ClientUpdates(clients=100, sampling_rate=0.1, clipping_norm=1.0, epochs=1),
+        noise_multiplier=1.0,
     )
     assert poisson.plan(1).releases[0].sampling == PoissonSampling(0.1)
     trusted, secret = poisson.plan(1).assumptions
     assert trusted.startswith("the server is trusted")
     assert secret.endswith("stays secret")
     assert poisson.expected_size == pytest.approx(10)
-    uniform = replace(poisson, sampling="uniform", sampling_rate=0.099)
+    uniform = changed(poisson, sampling="uniform", sampling_rate=0.099)
     assert uniform.plan(1).releases[0].sampling == FixedSizeSampling(size=10, population=100)
     assert uniform.expected_size == 10
     assert uniform.sensitivity(0).bound == 2 * poisson.sensitivity(0).bound == 2.0

@@ -7,7 +7,7 @@ import pytest
 from federated_problem import Clients
 from one_round import one_round
 
-from dpmesh.algorithms import FederatedLearning
+from dpmesh.algorithms import ClientUpdates, FederatedLearning
 from dpmesh.audit import alone, couple
 from dpmesh.keys import Key
 
@@ -38,12 +38,8 @@ def pushing(clients: int, *, target: float | None) -> Pushing:
 def test_one_client_moves_the_sum_by_its_sensitivity_and_no_further(sampling) -> None:
     """All others move to the other side, where division by the realised size would show."""
     algorithm = FederatedLearning(
-        clients=12,
-        sampling_rate=0.5,
-        clipping_norm=0.3,
+        ClientUpdates(clients=12, sampling_rate=0.5, clipping_norm=0.3, sampling=sampling, steps=3),
         noise_multiplier=1.0,
-        sampling=sampling,
-        local_steps=3,
     )
     neighbor = pushing(12, target=None if sampling == "poisson" else -1.0)
     shown = couple(algorithm, pushing(12, target=1.0), neighbor, alone, rounds=8, key=Key.seeded(3))
@@ -66,14 +62,15 @@ def test_moves_of_a_problem_of_ones_own_are_any_array_of_numbers(changed) -> Non
 
     algorithm, key = (
         FederatedLearning(
-            clients=6, sampling_rate=1.0, clipping_norm=0.3, noise_multiplier=1.0, local_steps=1
+            ClientUpdates(clients=6, sampling_rate=1.0, clipping_norm=0.3, steps=1),
+            noise_multiplier=1.0,
         ),
         Key.seeded(0),
     )
     ours = pushing(6, target=1.0)
     start, cohort = algorithm.init(ours, key).w, np.arange(6)
     one, other = (
-        algorithm.client_updates(start, cohort, 0, problem, key)
+        algorithm.contribution.updates(start, cohort, 0, problem, key)
         for problem in (ours, Changed(**vars(ours)))
     )
     np.testing.assert_array_equal(one, other)
@@ -89,7 +86,7 @@ def test_moves_of_a_problem_of_ones_own_are_any_array_of_numbers(changed) -> Non
         (lambda moves: moves.astype(complex), "local_training: wanted an array of float32 or floa"),
         (
             lambda moves: moves * np.inf,
-            "problem: wanted training that stays finite at a local_step",
+            "problem: wanted training that stays finite at a step",
         ),
     ],
 )
@@ -101,12 +98,10 @@ def test_a_problem_of_ones_own_moves_each_client_once(changed, message) -> None:
     problem, key = pushing(12, target=-1.0), Key.seeded(0)
     problem = Changed(problem.features, problem.labels, problem.indptr)
     algorithm = FederatedLearning(
-        clients=12,
-        sampling_rate=0.5,
-        clipping_norm=1.0,
+        ClientUpdates(
+            clients=12, sampling_rate=0.5, clipping_norm=1.0, sampling="uniform", steps=3
+        ),
         noise_multiplier=1.0,
-        sampling="uniform",
-        local_steps=3,
     )
     with pytest.raises(ValueError, match=message):
         one_round(algorithm, algorithm.init(problem, key), 0, problem, key)
@@ -115,7 +110,8 @@ def test_a_problem_of_ones_own_moves_each_client_once(changed, message) -> None:
 def test_a_round_is_divided_by_the_expected_size() -> None:
     """Without noise and with all clients alike, the model moves by realised / expected size."""
     algorithm = FederatedLearning(
-        clients=50, sampling_rate=0.3, clipping_norm=1.0, noise_multiplier=None, local_steps=1
+        ClientUpdates(clients=50, sampling_rate=0.3, clipping_norm=1.0, steps=1),
+        noise_multiplier=None,
     )
     problem = pushing(50, target=-1.0)
     key = Key.seeded(4)
@@ -124,6 +120,6 @@ def test_a_round_is_divided_by_the_expected_size() -> None:
     for t in range(10):
         before = state.w
         state = one_round(algorithm, state, t, problem, key).state
-        sizes.append(len(algorithm.sample(t, key)))
+        sizes.append(len(algorithm.contribution.cohort(t, key, None)))
         assert (state.w - before)[0, 0] == pytest.approx(-sizes[-1] / 15)
     assert len(set(sizes)) > 1

@@ -214,16 +214,14 @@ def test_a_number_is_kept_as_the_schedule_that_it_stands_for() -> None:
     assert descent.step_size == s.Constant(2.0)
     assert s.at(descent.step_size, 7) == s.at(2.0, 7) == 2.0
     learning = algorithms.FederatedLearning(
-        clients=10,
-        sampling_rate=0.1,
-        clipping_norm=1.0,
+        algorithms.ClientUpdates(
+            clients=10, sampling_rate=0.1, clipping_norm=1.0, steps=1, step_size=0.3
+        ),
         noise_multiplier=1.0,
-        local_steps=1,
-        local_step_size=0.3,
-        output_weights=1,
+        average=algorithms.Average(weights=1),
     )
-    assert learning.local_step_size == s.Constant(0.3)
-    assert learning.output_weights == s.Constant(1.0)
+    assert learning.contribution.step_size == s.Constant(0.3)
+    assert learning.average == algorithms.Average(weights=s.Constant(1.0))
 
 
 @pytest.mark.parametrize("wrong", [0, -0.1, math.nan, math.inf, True, "Constant", None])
@@ -240,14 +238,12 @@ def test_algorithms_ask_for_schedules(wrong: object) -> None:
     for make in (algorithms.OnlineLearning, algorithms.WithoutReplacement):
         with pytest.raises(ValueError, match=f"^step_size: {wanted}"):
             make(step_size=wrong)
-    with pytest.raises(ValueError, match=f"^local_step_size: {wanted}"):
+    with pytest.raises(ValueError, match=f"^step_size: {wanted}"):
         algorithms.FederatedLearning(
-            clients=10,
-            sampling_rate=0.1,
-            clipping_norm=1.0,
+            algorithms.ClientUpdates(
+                clients=10, sampling_rate=0.1, clipping_norm=1.0, steps=1, step_size=wrong
+            ),
             noise_multiplier=1.0,
-            local_steps=1,
-            local_step_size=wrong,
         )
 
 

@@ -15,10 +15,12 @@ from faulty_federated import (
     MissingFactor2,
     NoNoiseDrawn,
     RealisedBatch,
+    with_fault,
 )
+from federated_parts import changed
 from scipy import stats
 
-from dpmesh.algorithms import AdaptiveClipping, FederatedLearning
+from dpmesh.algorithms import AdaptiveClipping, ClientUpdates, FederatedLearning, TrustedServer
 from dpmesh.audit import (
     AuditResult,
     EpsilonClaim,
@@ -40,14 +42,13 @@ DELTA = 0.03  # of what samples hide: the larger, the fewer runs
 def federated(
     kind=FederatedLearning, *, clients=12, sampling="poisson", rate=0.5, z=1.0, arrival_rate=1.0
 ):
-    return kind(
-        clients=clients,
-        sampling_rate=rate,
-        clipping_norm=1.0,
-        noise_multiplier=z,
-        sampling=sampling,
-        local_steps=1,
-        arrival_rate=arrival_rate,
+    return with_fault(
+        kind,
+        FederatedLearning(
+            ClientUpdates(clients=clients, sampling_rate=rate, sampling=sampling, steps=1),
+            noise_multiplier=z,
+            combination=TrustedServer(arrival_rate=arrival_rate),
+        ),
     )
 
 
@@ -88,9 +89,9 @@ def test_federated_learning_couples(sampling: str, arrival_rate: float) -> None:
 def test_a_bit_of_adaptive_clipping_is_covered(sampling: str, z: float) -> None:
     """Also beside the same client without records, which must not send the other bit."""
     clipping = AdaptiveClipping(noise_std=2 * z)
-    algorithm = replace(federated(sampling=sampling, z=z), adaptive_clipping=clipping)
+    algorithm = changed(federated(sampling=sampling, z=z), adaptive_clipping=clipping)
     pair, _ = algorithm.worst_case(rounds=20)
-    emptied = replace(pair.problem, present=np.arange(algorithm.clients) > 0)
+    emptied = replace(pair.problem, present=np.arange(12) > 0)
     coupling = couple(algorithm, pair.problem, emptied, alone, rounds=20, key=Key.seeded(1))
     assert not coupling.violated, str(coupling)
     moved = max(m.distance / m.allowed for m in coupling.movements)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from federated_parts import changed
 
 import dpmesh as dm
 
@@ -29,11 +30,11 @@ from dpmesh.engines.flower.parties import asks_for_name  # noqa: E402
 pytestmark = pytest.mark.usefixtures("inside_an_app")
 
 
-@pytest.mark.parametrize("output_weights", [None, 1.0])
-def test_the_same_models_as_in_our_simulator(output_weights) -> None:
+@pytest.mark.parametrize("average", [None, dm.algorithms.Average()])
+def test_the_same_models_as_in_our_simulator(average) -> None:
     """Every client is in every cohort: which node is which client does not matter."""
     problem, key = make_problem(), dm.Key.seeded(3)
-    algorithm = replace(ALGORITHM, output_weights=output_weights)
+    algorithm = changed(ALGORITHM, average=average)
     simulated = dm.simulate(algorithm, problem, rounds=5, key=key, delta=1e-5)
     strategy = DPFedLS(algorithm, delta=1e-5, key=key)
     result = run(strategy, Clients(problem, private_update(L)))
@@ -55,7 +56,7 @@ def test_the_log_says_at_the_beginning_what_all_rounds_cost(caplog) -> None:
 
 def test_who_does_not_answer_is_missing_from_the_sum_alone() -> None:
     problem = make_problem()
-    quiet = replace(ALGORITHM, noise_multiplier=None, estimator=dm.estimators.Identity())
+    quiet = changed(ALGORITHM, noise_multiplier=None, denoiser=dm.estimators.Identity())
     clients = Clients(problem, private_update(L))
     clients.silent = {2}
     clients.spoilt = {4: np.full(DIM, np.nan)}
@@ -73,7 +74,7 @@ def test_who_does_not_answer_is_missing_from_the_sum_alone() -> None:
 def test_the_server_clips_whatever_a_client_sends() -> None:
     clients = Clients(make_problem(), lambda message, context, call: call(message, context))
     clients.spoilt = {node: np.full(DIM, 1e9) for node in range(CLIENTS)}
-    quiet = replace(ALGORITHM, noise_multiplier=None, estimator=dm.estimators.Identity())
+    quiet = changed(ALGORITHM, noise_multiplier=None, denoiser=dm.estimators.Identity())
     w = flat(run(DPFedLS(quiet, delta=0.0), clients, 1).arrays)
     assert np.linalg.norm(w) == pytest.approx(L)
 
@@ -128,7 +129,7 @@ def test_what_is_no_model_counts_as_missing(sent) -> None:
             content = flwr.RecordDict({"model": flwr.ArrayRecord(arrays)})
             return flwr.Message(content, reply_to=message)
 
-    quiet = replace(ALGORITHM, noise_multiplier=None, estimator=dm.estimators.Identity())
+    quiet = changed(ALGORITHM, noise_multiplier=None, denoiser=dm.estimators.Identity())
     start = model(np.zeros(DIM, np.float32))
     missing = Clients(make_problem(), private_update(L))
     missing.silent = {3}
@@ -139,12 +140,12 @@ def test_what_is_no_model_counts_as_missing(sent) -> None:
 
 
 def test_cohorts_are_drawn_by_the_algorithm() -> None:
-    poisson = replace(ALGORITHM, sampling="poisson", sampling_rate=0.4)
+    poisson = changed(ALGORITHM, sampling="poisson", sampling_rate=0.4)
     key, clients = dm.Key.seeded(3), Clients(make_problem(), private_update(L))
     strategy = DPFedLS(poisson, delta=1e-5, key=key)
     run(strategy, clients, 8)
     trained = [sorted(asked) for asked in clients.asked[::2]]  # every other call evaluates
-    assert trained == [poisson.sample(t, key).tolist() for t in range(8)]
+    assert trained == [poisson.contribution.cohort(t, key, None).tolist() for t in range(8)]
     assert strategy.report.epsilon == poisson.plan(8).cost(1e-5).epsilon
 
 
@@ -172,7 +173,7 @@ def test_arguments_of_another_kind_are_named() -> None:
         DPFedLS(dm.OnlineLearning())
     secure = dm.algorithms.SecureAggregation(dim=DIM, rounds=3)
     with pytest.raises(ValueError, match=r"which dpmesh\.engines\.secure runs"):
-        DPFedLS(replace(ALGORITHM, secure_aggregation=secure))
+        DPFedLS(changed(ALGORITHM, combination=secure))
     with pytest.raises(ValueError, match=r"budget: wanted a .*Budget or None, got \(1.0, 1e-05\)"):
         DPFedLS(ALGORITHM, budget=(1.0, 1e-5))
     with pytest.raises(ValueError, match=r"key: wanted a Key, .*, or None, got 3"):
@@ -205,7 +206,7 @@ def test_local_noise_is_added_by_each_client() -> None:
 
     clients = Clients(make_problem(), private_update(L, z))
     clients.train = still
-    plain = replace(ALGORITHM, estimator=dm.estimators.Identity())
+    plain = changed(ALGORITHM, denoiser=dm.estimators.Identity())
     strategy = DPFedLS(plain, delta=1e-5, trust="local")
     moves = flat(strategy.start(clients, model(np.zeros(dim)), 1).arrays)[0] * CLIENTS
     variance = np.var(moves) / (CLIENTS * (z * 2 * L) ** 2)
@@ -219,7 +220,7 @@ def test_local_noise_is_added_by_each_client() -> None:
 @pytest.mark.parametrize("grid", [None, 2.0**-12])
 def test_clients_with_the_budget_of_the_run_answer_as_often_as_it_asks(grid) -> None:
     """What the server plans for a client is what the client writes down."""
-    algorithm = replace(ALGORITHM, grid=grid)
+    algorithm = changed(ALGORITHM, grid=grid)
     strategy = DPFedLS(algorithm, delta=1e-5, trust="local")
     budget = dm.privacy.Budget(strategy.plan(3).cost(1e-5).epsilon, delta=1e-5)
     private = private_update(L, 0.7, grid=grid, budget=budget, simulation=True)
@@ -251,7 +252,7 @@ def test_an_estimator_is_told_the_noise_of_all_clients_together() -> None:
         return average
 
     grid, z = 2.0**-4, 0.7
-    algorithm = replace(ALGORITHM, estimator=estimator, grid=grid)
+    algorithm = changed(ALGORITHM, denoiser=estimator, grid=grid)
     clients = Clients(make_problem(), private_update(L, z, grid=grid))
     run(DPFedLS(algorithm, delta=1e-5, trust="local"), clients, 1)
     each = z * (2 * L + grid * np.sqrt(DIM))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 
 import numpy as np
 import pytest
+from federated_parts import changed
 
 import dpmesh as dm
 
@@ -34,8 +34,8 @@ from dpmesh.engines.flower import (  # noqa: E402
 pytestmark = pytest.mark.usefixtures("inside_an_app")
 
 KEY = dm.Key.seeded(3)
-QUIET = replace(ALGORITHM, noise_multiplier=None, estimator=dm.estimators.Identity())
-POISSON = replace(ALGORITHM, sampling="poisson")
+QUIET = changed(ALGORITHM, noise_multiplier=None, denoiser=dm.estimators.Identity())
+POISSON = changed(ALGORITHM, sampling="poisson")
 
 
 @pytest.fixture(autouse=True)
@@ -80,9 +80,9 @@ def test_a_supernode_that_restarts_is_the_same_party() -> None:
             grid.gone = {102}
 
     grid = Changing(restarts)
-    sampled = replace(ALGORITHM, sampling_rate=0.7)
+    sampled = changed(ALGORITHM, sampling_rate=0.7)
     run(DPFedLS(sampled, key=KEY), grid, 8)
-    cohorts = [sampled.sample(t, KEY).tolist() for t in range(8)]
+    cohorts = [sampled.contribution.cohort(t, KEY, None).tolist() for t in range(8)]
     assert [sorted(asked) for asked in grid.asked[::2]] == cohorts
 
 
@@ -97,9 +97,11 @@ def test_a_supernode_too_many_is_not_asked(caplog) -> None:
 def test_parties_can_be_named_beforehand() -> None:
     names = [f"client {i}" for i in (3, 4, 5, 0, 1, 2)]
     grid = clients(nodes=CLIENTS + 1)
-    alone = replace(ALGORITHM, sampling_rate=1e-9)  # a cohort of one
+    alone = changed(ALGORITHM, sampling_rate=1e-9)  # a cohort of one
     run(DPFedLS(alone, key=KEY, parties=names), grid, 3)
-    expected = [[(number + 3) % 6 for number in alone.sample(t, KEY)] for t in range(3)]
+    expected = [
+        [(number + 3) % 6 for number in alone.contribution.cohort(t, KEY, None)] for t in range(3)
+    ]
     assert grid.asked[::2] == expected
 
 
@@ -160,7 +162,7 @@ def test_a_client_whose_training_diverges_sends_a_clipped_move(training) -> None
 @pytest.mark.parametrize("grid_step", [None, 2.0**-8])
 def test_a_row_too_long_for_its_noise_is_dropped_under_local_trust(grid_step) -> None:
     """An honest row is longer with probability 1e-9, of 120 rows 1e-7."""
-    z, local = 0.7, replace(QUIET, noise_multiplier=0.7, grid=grid_step)
+    z, local = 0.7, changed(QUIET, noise_multiplier=0.7, grid=grid_step)
     longest = L + z * (2 * L + (grid_step or 0) * np.sqrt(DIM)) * (np.sqrt(DIM) + 6.5)
     counts = []
     for length in (0.99 * longest, 1.01 * longest + (grid_step or 0) * np.sqrt(DIM), 1e12):
@@ -222,7 +224,7 @@ class KilledError(Exception):
 
 
 def test_a_killed_server_goes_on_after_its_last_round_to_the_same_bits(tmp_path) -> None:
-    weighted = replace(ALGORITHM, output_weights=1.0)
+    weighted = changed(ALGORITHM, average=dm.algorithms.Average())
     whole = run(DPFedLS(weighted, key=KEY, delta=1e-5), clients(), 4)
     tested, budget = [], dm.privacy.Budget(weighted.plan(4).cost(1e-5).epsilon, delta=1e-5)
 
@@ -250,7 +252,7 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path) -> None:
     path = tmp_path / "run.ckpt"
     run(DPFedLS(ALGORITHM, key=KEY, checkpoint=path), clients(), 1)
     for other, said in [
-        (DPFedLS(replace(ALGORITHM, noise_multiplier=0.6), key=KEY, checkpoint=path), "algorithm"),
+        (DPFedLS(changed(ALGORITHM, noise_multiplier=0.6), key=KEY, checkpoint=path), "algorithm"),
         (DPFedLS(ALGORITHM, key=dm.Key.seeded(4), checkpoint=path), "key"),
         (DPFedLS(ALGORITHM, key=KEY, trust="local", checkpoint=path), "trust"),
     ]:
@@ -273,7 +275,7 @@ def test_a_model_is_stored_before_it_is_sent(tmp_path) -> None:
 def test_a_restored_checkpoint_gives_another_sum_other_noise(tmp_path) -> None:
     """Under a key from the operating system: the difference of two sums keeps their noise."""
     key, path, moves = dm.Key.generate(), tmp_path / "run.ckpt", []
-    plain = replace(ALGORITHM, estimator=dm.estimators.Identity())
+    plain = changed(ALGORITHM, denoiser=dm.estimators.Identity())
     DPFedLS(plain, key=key, checkpoint=path)._resume(model(np.zeros(4000)))
     restored = path.read_bytes()
     for sent in (0.0, 0.0, 1e-9):

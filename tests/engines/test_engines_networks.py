@@ -52,14 +52,16 @@ def test_flower_has_the_simulators_models() -> None:
 
     problem, key = jax_network(*network_records()), Key.seeded(3)
     algorithm = dm.FederatedLearning(
-        clients=problem.nodes,
-        sampling_rate=1.0,
-        clipping_norm=L,
+        dm.ClientUpdates(
+            clients=problem.nodes,
+            sampling_rate=1.0,
+            clipping_norm=L,
+            sampling="uniform",
+            batch_size=50,
+            steps=1,
+            step_size=STEP,
+        ),
         noise_multiplier=0.7,
-        sampling="uniform",
-        batch_size=50,
-        local_steps=1,
-        local_step_size=STEP,
     )
 
     class Networks(Clients):

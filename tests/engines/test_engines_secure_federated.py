@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from federated_parts import changed
 
 import dpmesh as dm
-from dpmesh.algorithms import SecureAggregation
+from dpmesh.algorithms import SecureAggregation, TrustedServer
 from dpmesh.engines.secure import (
     Contract,
     Folder,
@@ -28,15 +29,13 @@ from dpmesh.privacy.secure import encode
 
 CLIENTS, DIM, L, DELTA = 4, 6, 0.5, 1e-5
 ALGORITHM = dm.FederatedLearning(
-    clients=CLIENTS,
-    sampling_rate=1.0,
-    clipping_norm=L,
+    dm.ClientUpdates(
+        clients=CLIENTS, sampling_rate=1.0, clipping_norm=L, sampling="uniform", steps=1
+    ),
     noise_multiplier=3.0,
-    sampling="uniform",
-    local_steps=1,
-    secure_aggregation=SecureAggregation(dim=DIM, rounds=3),
+    combination=SecureAggregation(dim=DIM, rounds=3),
 )
-POISSON = replace(ALGORITHM, sampling="poisson", sampling_rate=0.5)
+POISSON = changed(ALGORITHM, sampling="poisson", sampling_rate=0.5)
 GOALS = np.random.default_rng(2).normal(size=(CLIENTS, 1, DIM))
 
 
@@ -72,7 +71,7 @@ def server_of(folder: Path, algorithm: dm.FederatedLearning) -> tuple[Server, An
 
 def test_it_learns_what_federated_learning_does(tmp_path: Path) -> None:
     """Noise of 1e-3 of a clipped update: the models of plain federated averaging."""
-    quiet = replace(ALGORITHM, noise_multiplier=1e-3)
+    quiet = changed(ALGORITHM, noise_multiplier=1e-3)
     server, sites = server_of(tmp_path, quiet)
     found = train_federated(server, quiet, np.zeros((1, DIM)))
     w = np.zeros((1, DIM))
@@ -109,7 +108,7 @@ def test_a_seeded_run_has_the_simulators_bits(
     x = rng.normal(size=(40, DIM)).astype(kind)
     train = dm.Dataset(x, np.where(rng.random(40) < 0.5, -1, 1))
     problem = dm.LinearProblem(train, np.array_split(np.arange(40), CLIENTS), "logistic")
-    algorithm = replace(algorithm, local_steps=4, batch_size=3)
+    algorithm = changed(algorithm, steps=4, batch_size=3)
     terms, folders = contract_of(tmp_path, algorithm)
     sites = [
         Site(terms, own, client_sums(terms, algorithm, mine), rehearsal=key)
@@ -123,7 +122,7 @@ def test_a_seeded_run_has_the_simulators_bits(
     with pytest.raises(ValueError, match="the records of one client"):
         client_sums(terms, algorithm, problem)
     with pytest.raises(ValueError, match="that of the contract"):
-        client_sums(terms, replace(algorithm, clipping_norm=1.0), problem.for_nodes([0]))
+        client_sums(terms, changed(algorithm, clipping_norm=1.0), problem.for_nodes([0]))
     for own in folders:
         own.close()
 
@@ -162,9 +161,9 @@ def test_each_client_takes_part_by_a_coin_of_its_own() -> None:
 
 def test_an_algorithm_of_another_contract_is_refused(tmp_path: Path) -> None:
     server, sites = server_of(tmp_path, ALGORITHM)
-    for changed in ({"noise_multiplier": 2.0}, {"secure_aggregation": None}):
+    for other in ({"noise_multiplier": 2.0}, {"combination": TrustedServer()}):
         with pytest.raises(ValueError, match="whose secure_sum is that of the contract"):
-            train_federated(server, replace(ALGORITHM, **changed), np.zeros((1, DIM)))
+            train_federated(server, changed(ALGORITHM, **other), np.zeros((1, DIM)))
     for site in sites:
         site.folder.close()
 

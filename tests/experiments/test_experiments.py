@@ -378,12 +378,14 @@ def test_every_key_is_described_in_the_schema() -> None:
 @pytest.mark.parametrize(
     "algorithm",
     [
-        'kind = "FederatedLearning"\nsampling_rate = 0.5\nclipping_norm = 1.0\n'
-        'noise_multiplier = "none"\nlocal_epochs = 1\nlocal_step_size = 0.1\n'
-        'estimator = {kind = "LaplacianSmoothing", smoothing = 1.0}',
-        'kind = "FederatedLearning"\nsampling_rate = 0.5\nclipping_norm = 1.0\n'
-        "epsilon = 4\nlocal_epochs = 1\n"
-        'secure_aggregation = {kind = "SecureAggregation", dim = 64, rounds = 6}',
+        'kind = "FederatedLearning"\nnoise_multiplier = "none"\n'
+        'contribution = {kind = "ClientUpdates", sampling_rate = 0.5, epochs = 1}\n'
+        'denoiser = {kind = "LaplacianSmoothing", smoothing = 1.0}\n'
+        'optimizer = {kind = "ServerAdam"}\naverage = {kind = "Average", since = 2}',
+        'kind = "FederatedLearning"\nepsilon = 4\n'
+        'contribution = {kind = "ClientUpdates", sampling_rate = 0.5, epochs = 1}\n'
+        'combination = {kind = "SecureAggregation"}',
+        'kind = "FederatedLearning"\nepsilon = 4\ncontribution = {kind = "RecordGradients"}',
         'kind = "WithoutReplacement"\nepsilon = 1.0\ncontroller = {kind = "Periodic", period = 2}\n'
         "batch_size = 5",
     ],

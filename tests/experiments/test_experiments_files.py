@@ -174,14 +174,14 @@ algorithm = [
     {kind = "CrossSiloSGD", epsilon = 4},
     {kind = "GradientDescent", epsilon = 4},
     {kind = "QuantizedGossip", epsilon = 4, STEPS, sample_size = 4},
-    {kind = "FederatedLearning", epsilon = 4, sampling_rate = 1.0, clipping_norm = 1.0, LOCAL},
+    {kind = "FederatedLearning", epsilon = 4, contribution = LOCAL},
     {kind = "WithReplacement", epsilon = 4, batch_size = 4},
     {kind = "OnlineLearning", epsilon = 4},
     {kind = "GradientDescent", epsilon = "none"},
 ]
 """
     swept = swept.replace("STEPS", "step_size = 0.5, consensus_step_size = 0.5")
-    swept = swept.replace("LOCAL", "local_steps = 1")
+    swept = swept.replace("LOCAL", '{kind = "ClientUpdates", steps = 1}')
     Path("experiment.toml").write_text(TEXT.partition("[algorithm]")[0] + "[algorithm]\n" + swept)
 
     assert run_sweep(read("experiment.toml"), folder / "results", processes=1) == []
@@ -217,7 +217,7 @@ three = 3
     monkeypatch.syspath_prepend(folder)
     descent = (
         'kind = "CrossSiloSGD"',
-        'kind = "FederatedLearning"\nsampling_rate = 1.0\nclipping_norm = 1.0\nlocal_steps = 1',
+        'kind = "FederatedLearning"\ncontribution = {kind = "ClientUpdates", steps = 1}',
     )
 
     def named(model: str, kind: str = "jax") -> Any:

@@ -23,14 +23,16 @@ RUN = b"run number one.."
 MESHES = b"questions of several meshes"
 """Flower starts a process for each message, so one message asks for all contracts."""
 ALGORITHM = dm.FederatedLearning(
-    clients=CLIENTS,
-    sampling_rate=1.0,
-    clipping_norm=0.3,
+    dm.ClientUpdates(
+        clients=CLIENTS,
+        sampling_rate=1.0,
+        clipping_norm=0.3,
+        sampling="uniform",
+        batch_size=50,
+        steps=1,
+        step_size=STEP,
+    ),
     noise_multiplier=0.7,
-    sampling="uniform",
-    batch_size=50,
-    local_steps=1,
-    local_step_size=STEP,
 )
 
 client_app = ClientApp(mods=[private_update(ALGORITHM.clipping_norm)])

@@ -10,7 +10,7 @@ import numpy as np
 
 import dpmesh as dm
 from dpmesh import topology
-from dpmesh.algorithms import OnlineLearningUnnoisedRegularizer
+from dpmesh.algorithms import Average, OnlineLearningUnnoisedRegularizer, TrustedServer
 from dpmesh.controllers import AlwaysGlobal, DeepQ, Periodic, RandomGlobal
 from dpmesh.estimators import LaplacianSmoothing
 from dpmesh.privacy import Quantizer
@@ -83,16 +83,11 @@ def quantized(**changes: Any) -> dm.QuantizedGossip:
 
 
 def federated(**changes: Any) -> dm.FederatedLearning:
-    chosen = {
-        "clients": NODES,
-        "sampling_rate": 0.5,
-        "clipping_norm": 1.0,
-        "noise_multiplier": 1.0,
-        "batch_size": 5,
-        **({} if "local_steps" in changes else {"local_epochs": 1}),
-        **changes,
-    }
-    return dm.FederatedLearning(**chosen)
+    updates = {"clients": NODES, "sampling_rate": 0.5, "batch_size": 5}
+    updates |= {} if "steps" in changes else {"epochs": 1}
+    of_updates = {"sampling", "steps", "clients_at_once"} & changes.keys()
+    updates |= {name: changes.pop(name) for name in of_updates}
+    return dm.FederatedLearning(dm.ClientUpdates(**updates), noise_multiplier=1.0, **changes)
 
 
 def once(**changes: Any) -> dm.WithoutReplacement:
@@ -168,16 +163,19 @@ CASES: dict[str, Case] = {
     "quantized, chacha20": (quantized, {"cipher": "chacha20"}),
     "quantized, long": (quantized, {"dim": LONG}),
     "federated": (federated, {}),
-    "federated, uniform": (lambda: federated(sampling="uniform", local_steps=2), {}),
-    "federated, grid": (lambda: federated(grid=2.0**-16), {}),
-    "federated, clients drop out": (lambda: federated(arrival_rate=0.7), {}),
-    "federated, smoothed": (lambda: federated(estimator=LaplacianSmoothing(1.0)), {}),
+    "federated, uniform": (lambda: federated(sampling="uniform", steps=2), {}),
+    "federated, grid": (lambda: federated(combination=TrustedServer(grid=2.0**-16)), {}),
+    "federated, clients drop out": (
+        lambda: federated(combination=TrustedServer(arrival_rate=0.7)),
+        {},
+    ),
+    "federated, smoothed": (lambda: federated(denoiser=LaplacianSmoothing(1.0)), {}),
     "federated, one client at a time": (lambda: federated(clients_at_once=1), {}),
-    "federated, averaged": (lambda: federated(output_weights=1.0), {}),
+    "federated, averaged": (lambda: federated(average=Average()), {}),
     "federated, losing network": (federated, {"failing": LOSING}),
     "federated, float32": (federated, {"dtype": "float32"}),
     "federated, chacha20": (federated, {"cipher": "chacha20"}),
-    "federated, long": (lambda: federated(estimator=LaplacianSmoothing(1.0)), {"dim": LONG}),
+    "federated, long": (lambda: federated(denoiser=LaplacianSmoothing(1.0)), {"dim": LONG}),
     "with replacement": (repeatedly, {}),
     "with replacement, classes": (lambda: repeatedly(3), {"classes": 3}),
     "with replacement, losing network": (repeatedly, {"failing": LOSING}),

@@ -42,7 +42,7 @@ FLOORS = [
     [
         "algorithms.base",
         "algorithms.federated_clients",
-        "algorithms.federated_secure",
+        "algorithms.federated_contribution",
         "algorithms.federated_server",
         "algorithms.observations",
         "algorithms.gradients",
@@ -50,7 +50,9 @@ FLOORS = [
     ],
     ["algorithms.without_replacement_allocation"],
     [
-        "algorithms.federated_releases",
+        "algorithms.federated_combination",
+        "algorithms.federated_gradients",
+        "algorithms.federated_updates",
         "algorithms.descent",
         "algorithms.without_replacement_releases",
     ],

@@ -125,12 +125,10 @@ def test_one_run_shows_a_planted_mistake(fault: Any, monkeypatch: pytest.MonkeyP
 
 def test_a_server_and_quantized_messages_are_on_the_grid() -> None:
     server = dm.FederatedLearning(
-        clients=NODES,
-        sampling_rate=0.5,
-        sampling="cyclic",
-        clipping_norm=1.0,
+        dm.ClientUpdates(
+            clients=NODES, sampling_rate=0.5, sampling="cyclic", clipping_norm=1.0, steps=1
+        ),
         noise_multiplier=2.0,
-        local_steps=1,
         noise=correlated.InTime(topology=None, rounds=ROUNDS, grid=GRID),
     )
     assert read(server, sent_by(server, 0), 0) == []

@@ -41,12 +41,10 @@ class Repeated:
 
 def federated(sampling: str) -> dm.FederatedLearning:
     return dm.FederatedLearning(
-        clients=500,
-        sampling_rate=0.05,
-        clipping_norm=0.3,
+        dm.ClientUpdates(
+            clients=500, sampling_rate=0.05, clipping_norm=0.3, sampling=sampling, steps=1
+        ),
         noise_multiplier=1.0,
-        sampling=sampling,
-        local_steps=1,
     )
 
 

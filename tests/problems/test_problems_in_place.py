@@ -14,13 +14,14 @@ from quantized_problems import make_problem
 
 import dpmesh as dm
 from dpmesh import kernels
-from dpmesh.algorithms import FederatedLearning, GradientDescent, QuantizedGossip
+from dpmesh.algorithms import ClientUpdates, FederatedLearning, GradientDescent, QuantizedGossip
 from dpmesh.controllers import AlwaysGlobal
 from dpmesh.run import Repeats
 
 KEY = dm.Key.seeded(1)
 FEDERATED = FederatedLearning(
-    clients=4, sampling_rate=1.0, clipping_norm=0.1, noise_multiplier=1.0, local_epochs=2
+    ClientUpdates(clients=4, sampling_rate=1.0, clipping_norm=0.1, epochs=2),
+    noise_multiplier=1.0,
 )
 
 

@@ -13,7 +13,7 @@ from twins import shorten
 
 from dpmesh import kernels
 from dpmesh._ragged import Walks
-from dpmesh.algorithms import FederatedLearning, QuantizedGossip
+from dpmesh.algorithms import ClientUpdates, FederatedLearning, QuantizedGossip
 from dpmesh.data import Dataset, digits, iid, train_test_split
 from dpmesh.estimators import LaplacianSmoothing
 from dpmesh.keys import Key, Purpose
@@ -185,13 +185,9 @@ def test_local_training_equals_the_kernels() -> None:
 def test_federated_learning_runs_on_either() -> None:
     linear, problem = make_pair()
     algorithm = FederatedLearning(
-        clients=7,
-        sampling_rate=0.5,
-        clipping_norm=0.3,
+        ClientUpdates(clients=7, sampling_rate=0.5, clipping_norm=0.3, epochs=2, batch_size=2),
         noise_multiplier=1.0,
-        local_epochs=2,
-        batch_size=2,
-        estimator=LaplacianSmoothing(1.0, blocks=problem.blocks),
+        denoiser=LaplacianSmoothing(1.0, blocks=problem.blocks),
     )
     models = []
     for learned in (linear, problem):
@@ -225,13 +221,11 @@ def test_a_convolutional_network_learns_digits() -> None:
         train, iid(train, 20, rng), *model, test=test, record_shape=(8, 8, 1), nodes_at_once=10
     )
     algorithm = FederatedLearning(
-        clients=20,
-        sampling_rate=0.5,
-        clipping_norm=5.0,
+        ClientUpdates(
+            clients=20, sampling_rate=0.5, clipping_norm=5.0, sampling="uniform", epochs=2
+        ),
         noise_multiplier=None,
-        sampling="uniform",
-        local_epochs=2,
-        estimator=LaplacianSmoothing(0.0),
+        denoiser=LaplacianSmoothing(0.0),
     )
     state = algorithm.init(problem, Key.seeded(0))
     before = problem.accuracy(state.w)[0]
@@ -375,7 +369,8 @@ def test_training_that_diverges_is_named() -> None:
     _, problem = make_pair()
     steep = replace(problem, loss=lambda params, x, y: 1e38 * jax.numpy.sum(params["w"] * x) * 1e9)
     algorithm = FederatedLearning(
-        clients=7, sampling_rate=1.0, clipping_norm=1.0, local_epochs=1, noise_multiplier=1.0
+        ClientUpdates(clients=7, sampling_rate=1.0, clipping_norm=1.0, epochs=1),
+        noise_multiplier=1.0,
     )
     with pytest.raises(ValueError, match=r"problem: wanted training .* at a local_step_size of 0"):
         simulate(algorithm, steep, rounds=1)

@@ -9,7 +9,7 @@ import pytest
 from one_round import one_round
 
 from dpmesh._ragged import Walks
-from dpmesh.algorithms import FederatedLearning
+from dpmesh.algorithms import ClientUpdates, FederatedLearning
 from dpmesh.data import Dataset, digits, iid, train_test_split
 from dpmesh.estimators import LaplacianSmoothing
 from dpmesh.keys import Key
@@ -80,13 +80,11 @@ def test_a_convolutional_module_learns_digits() -> None:
     problem = TorchProblem(train, parts, make_module, test=test, record_shape=(1, 8, 8))
     assert problem.blocks == (72, 8, 1280, 10)
     algorithm = FederatedLearning(
-        clients=40,
-        sampling_rate=0.5,
-        clipping_norm=2.0,
+        ClientUpdates(
+            clients=40, sampling_rate=0.5, clipping_norm=2.0, epochs=2, step_size=Constant(0.5)
+        ),
         noise_multiplier=0.1,
-        local_epochs=2,
-        local_step_size=Constant(0.5),
-        estimator=LaplacianSmoothing(0.5, blocks=problem.blocks),
+        denoiser=LaplacianSmoothing(0.5, blocks=problem.blocks),
     )
     key = Key.seeded(0)
     state = algorithm.init(problem, key)

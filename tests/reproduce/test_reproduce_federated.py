@@ -103,12 +103,8 @@ def test_the_papers_protocol_takes_the_best_round_by_validation() -> None:
     np.testing.assert_allclose(smoothed[0, 64::65], 1.0)
     assert smoothed[0, 10] < 0.5
     algorithm = dm.FederatedLearning(
-        clients=50,
-        sampling_rate=0.5,
-        clipping_norm=1.0,
+        dm.ClientUpdates(clients=50, sampling_rate=0.5, clipping_norm=1.0, epochs=1, step_size=0.1),
         noise_multiplier=None,
-        local_epochs=1,
-        local_step_size=0.1,
     )
     best = federated_protocol.best_accuracy(algorithm, tested, validated, 4, key)
     found = []

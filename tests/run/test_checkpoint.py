@@ -68,12 +68,9 @@ def online(path: Path | None = None, stop: int | None = None, **options: Any) ->
 
 def federated(path: Path | None = None, stop: int | None = None) -> dm.Run:
     algorithm = dm.FederatedLearning(
-        clients=4,
-        sampling_rate=0.5,
-        clipping_norm=1.0,
+        dm.ClientUpdates(clients=4, sampling_rate=0.5, clipping_norm=1.0, epochs=1),
         noise_multiplier=1.0,
-        local_epochs=1,
-        output_weights=Constant(1.0),
+        average=dm.algorithms.Average(weights=Constant(1.0)),
     )
     return online(path, stop, algorithm=algorithm, network=None)
 

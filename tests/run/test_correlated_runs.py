@@ -264,12 +264,10 @@ def test_correlation_in_time_is_refused_where_it_buys_nothing() -> None:
 
 def groups_in_turn(noise: Any) -> dm.FederatedLearning:
     return dm.FederatedLearning(
-        clients=NODES,
-        sampling_rate=0.5,
-        clipping_norm=1.0,
+        dm.ClientUpdates(
+            clients=NODES, sampling_rate=0.5, clipping_norm=1.0, sampling="cyclic", steps=1
+        ),
         noise_multiplier=2.0,
-        sampling="cyclic",
-        local_steps=1,
         noise=noise,
     )
 

@@ -251,7 +251,8 @@ def test_a_token_travels_while_all_compute() -> None:
 
 def test_a_server_sends_again_until_it_arrives() -> None:
     algorithm = dm.FederatedLearning(
-        clients=4, sampling_rate=0.5, clipping_norm=1.0, noise_multiplier=1.0, local_epochs=1
+        dm.ClientUpdates(clients=4, sampling_rate=0.5, clipping_norm=1.0, epochs=1),
+        noise_multiplier=1.0,
     )
     options: dict[str, Any] = {"algorithm": algorithm, "topology": None, "rounds": 20}
     failing = run(Network(loss=0.5, latency=LogNormal(median=0.1, sigma=1.0)), **options)
@@ -290,7 +291,8 @@ def test_a_fixed_delay_mixes_what_neighbours_sent_so_many_rounds_ago() -> None:
 @pytest.mark.parametrize("travels", ["server", "token"])
 def test_time_goes_on_where_it_stopped(travels: str, tmp_path) -> None:
     algorithm: Any = dm.FederatedLearning(
-        clients=4, sampling_rate=0.5, clipping_norm=1.0, noise_multiplier=1.0, local_epochs=1
+        dm.ClientUpdates(clients=4, sampling_rate=0.5, clipping_norm=1.0, epochs=1),
+        noise_multiplier=1.0,
     )
     if travels == "token":
         algorithm = WithoutReplacement(epsilon=None, batch_size=1)

@@ -54,7 +54,8 @@ def test_only_what_is_covered_can_be_measured() -> None:
     assert found.history.metrics == ("released_accuracy", "megabytes")
     assert found.history.last("released_accuracy") == problem.accuracy(found.released).mean()
     server = dm.FederatedLearning(
-        clients=4, sampling_rate=0.5, clipping_norm=1.0, noise_multiplier=1.0, local_epochs=1
+        dm.ClientUpdates(clients=4, sampling_rate=0.5, clipping_norm=1.0, epochs=1),
+        noise_multiplier=1.0,
     )
     learned = dm.simulate(server, problem, rounds=2, metrics=["accuracy"])
     assert learned.privacy.not_covered == ()
@@ -360,7 +361,8 @@ def test_accuracy_needs_test_records_of_classes() -> None:
 def test_a_server_needs_no_network() -> None:
     problem = make_problem()
     algorithm = dm.FederatedLearning(
-        clients=4, sampling_rate=0.5, clipping_norm=1.0, noise_multiplier=1.0, local_epochs=1
+        dm.ClientUpdates(clients=4, sampling_rate=0.5, clipping_norm=1.0, epochs=1),
+        noise_multiplier=1.0,
     )
     result = dm.simulate(algorithm, problem, rounds=5, key=dm.Key.seeded(0), delta=1e-5)
     assert result.history.metrics == ("loss", "accuracy", "released_accuracy", "megabytes")

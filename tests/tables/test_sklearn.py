@@ -250,7 +250,8 @@ def test_other_algorithms_are_calibrated_to_the_epsilon() -> None:
 
     def federated(noise: float) -> dm.FederatedLearning:
         return dm.FederatedLearning(
-            clients=6, sampling_rate=1.0, clipping_norm=1.0, noise_multiplier=noise, local_steps=2
+            dm.ClientUpdates(clients=6, sampling_rate=1.0, clipping_norm=1.0, steps=2),
+            noise_multiplier=noise,
         )
 
     model = PrivateClassifier(3.0, ranges=(0, 16), algorithm=federated, rounds=3)
@@ -261,7 +262,7 @@ def test_other_algorithms_are_calibrated_to_the_epsilon() -> None:
 
     def masked(noise: float) -> dm.FederatedLearning:
         sums = dm.algorithms.SecureAggregation(dim=130, rounds=3, colluding=2)
-        return replace(federated(noise), secure_aggregation=sums)
+        return replace(federated(noise), combination=sums)
 
     secret = PrivateClassifier(3.0, ranges=(0, 16), algorithm=masked, rounds=3)
     secret.fit(X, y, groups=np.arange(300) % 6)

@@ -3,8 +3,10 @@
 from dpmesh.algorithms.base import Algorithm, Message, Relay, Round, Travel
 from dpmesh.algorithms.cross_silo import CrossSiloSGD
 from dpmesh.algorithms.federated import FederatedLearning
-from dpmesh.algorithms.federated_secure import SecureAggregation
-from dpmesh.algorithms.federated_server import AdaptiveClipping, ServerAdam, ServerMomentum
+from dpmesh.algorithms.federated_combination import SecureAggregation, TrustedServer
+from dpmesh.algorithms.federated_gradients import RecordGradients
+from dpmesh.algorithms.federated_server import AdaptiveClipping, Average, ServerAdam, ServerMomentum
+from dpmesh.algorithms.federated_updates import ClientUpdates
 from dpmesh.algorithms.gradient_descent import GradientDescent
 from dpmesh.algorithms.gradient_tracking import GradientTracking
 from dpmesh.algorithms.online import OnlineLearning, OnlineLearningUnnoisedRegularizer
@@ -18,6 +20,8 @@ from dpmesh.algorithms.without_replacement import WithoutReplacement
 __all__ = [
     "AdaptiveClipping",
     "Algorithm",
+    "Average",
+    "ClientUpdates",
     "CrossSiloSGD",
     "FederatedLearning",
     "GradientDescent",
@@ -27,6 +31,7 @@ __all__ = [
     "OnlineLearningUnnoisedRegularizer",
     "PushSum",
     "QuantizedGossip",
+    "RecordGradients",
     "RecordSums",
     "Relay",
     "Round",
@@ -35,6 +40,7 @@ __all__ = [
     "ServerAdam",
     "ServerMomentum",
     "Travel",
+    "TrustedServer",
     "WithReplacement",
     "WithoutReplacement",
 ]

@@ -27,7 +27,7 @@ from __future__ import annotations
 import inspect
 import reprlib
 from abc import ABC, abstractmethod
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from typing import (
     Any,
     ClassVar,
@@ -168,8 +168,13 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
     counts_copies: ClassVar[bool] = False
     """Whether `release_of` counts the copies of a record that `copies` allows."""
 
+    instead: ClassVar[Mapping[str, str]] = {}
+    """Parameters of earlier versions, and what to write instead."""
+
     def __new__(cls: type[AlgorithmT], *bare: Any, **given: Any) -> AlgorithmT:
         """Refuse a budget where noise is wanted, and name the parameters where another is given."""
+        for name in cls.instead.keys() & given.keys():
+            fail(name, cls.instead[name], given[name])
         known = getattr(cls, "__dataclass_fields__", {})
         noise = next((name for name in NOISES if name in known), None)
         for name in ("epsilon", "delta"):
@@ -187,16 +192,23 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
 
     @classmethod
     def for_budget(
-        cls: type[AlgorithmT], *, epsilon: float, delta: float = 0.0, rounds: int, **public: Any
+        cls: type[AlgorithmT],
+        *parts: Any,
+        epsilon: float,
+        delta: float = 0.0,
+        rounds: int | None = None,
+        **public: Any,
     ) -> AlgorithmT:
         """Return the algorithm with the least noise at which a run is (epsilon, delta)-private.
 
         Parameters
         ----------
+        parts
+            The algorithm's parameters that go without a name.
         epsilon, delta
             The budget of the run.
         rounds
-            Its length.
+            Its length, where no other parameter fixes it.
         public
             The algorithm's other parameters. One that takes an epsilon of its own gets this one.
 
@@ -208,14 +220,18 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
         """
         known = getattr(cls, "__dataclass_fields__", {})
         if "epsilon" in known:
-            return cls(epsilon=epsilon, delta=delta, **public)
+            return cls(*parts, epsilon=epsilon, delta=delta, **public)
         noise = next((name for name in NOISES if name in known), None)
         if noise is None:
             fail(cls.__name__, f"an algorithm with one of {', '.join(NOISES)}", "none")
-        scale = Budget(epsilon, delta=delta).calibrate(
-            lambda z: cls(**{noise: z}, **public), rounds
-        )
-        return cls(**{noise: scale}, **public)
+
+        def make(scale: float) -> AlgorithmT:
+            return cls(*parts, **{noise: scale}, **public)
+
+        rounds = make(1.0).run_length if rounds is None else rounds
+        if rounds is None:
+            fail("rounds", "the length of the run", None)
+        return make(Budget(epsilon, delta=delta).calibrate(make, rounds))
 
     @property
     def rewinds(self) -> bool:

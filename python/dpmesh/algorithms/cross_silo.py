@@ -16,8 +16,8 @@ all of them, so that it protects a site, not a record (`FederatedLearning` offer
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
-from functools import cached_property
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property, partial
 from typing import Any, get_args
 
 import numpy as np
@@ -162,7 +162,9 @@ class CrossSiloSGD(Algorithm[CrossSiloState, Any]):
         _ = self.secure_sum  # checks the other numbers
 
     @classmethod
-    def for_budget(cls, *, epsilon: float, delta: float = 0.0, **public: Any) -> CrossSiloSGD:
+    def for_budget(  # type: ignore[override]
+        cls, *, epsilon: float, delta: float = 0.0, **public: Any
+    ) -> CrossSiloSGD:
         """Return the algorithm with the least noise for which a run is (epsilon, delta)-private.
 
         Parameters
@@ -231,7 +233,8 @@ class CrossSiloSGD(Algorithm[CrossSiloState, Any]):
     ) -> tuple[Pair, Crowd]:
         """Return sites whose first record is a canary in each sum, and many canaries of a site."""
         return opposed_records(
-            self,
+            partial(replace, self),
+            records=self.records,
             nodes=self.sites,
             along=-1.0,
             rounds=rounds or self.rounds,

@@ -1,4 +1,4 @@
-"""What a server does beside averaging: it adapts the clipping norm, and steps with moments."""
+"""What a server makes of a noisy average: momentum, Adam, averages of models, clipping norms."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import ClassVar, Protocol
 
 import numpy as np
 
-from dpmesh._validate import as_python_numbers, fail, positive, probability
+from dpmesh._validate import as_python_numbers, fail, integer, positive, probability
 from dpmesh.privacy.types import Floats, Released
+from dpmesh.schedules import Schedule, at, keep_schedules
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,9 +89,15 @@ class ServerOptimizer(Protocol):
         ...
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class ServerMomentum:
-    """``m_t = decay m_(t-1) + Delta_t``, the direction of step t."""
+    """``m_t = decay m_(t-1) + Delta_t``, the direction of step t.
+
+    Parameters
+    ----------
+    decay
+        Share of the last direction that stays, in [0, 1).
+    """
 
     decay: float = 0.9
     count: ClassVar[int] = 1
@@ -134,3 +141,34 @@ class ServerAdam:
         decays = np.array([[self.decay], [self.square_decay]], moments.dtype)
         moments = decays * moments + (1 - decays) * new
         return moments[:1] / (np.sqrt(moments[1:]) + moments.dtype.type(self.adaptivity)), moments
+
+
+@dataclass(frozen=True, kw_only=True)
+class Average:
+    """The output: an average of the models in place of the last one.
+
+    Parameters
+    ----------
+    since
+        The first model w^t that counts; w^0 is the start. The output before it is the last model.
+    weights
+        The weights a_t of w^(t-1), t = 1, 2, ..
+    """
+
+    since: int = 0
+    weights: float | Schedule = 1.0
+
+    def __post_init__(self) -> None:
+        as_python_numbers(self)
+        integer("since", self.since)
+        keep_schedules(self, "weights")
+        if at(self.weights, self.since + 1) == 0:
+            fail("weights", "a first weight greater than 0", 0)
+
+    def next(self, output: Released, weight: float, w: Released, t: int) -> tuple[Floats, float]:
+        """Return the average up to w^t, and the sum of the weights in it."""
+        if t < self.since:
+            return w, 0.0
+        a = at(self.weights, t + 1)
+        weight += a
+        return output + w.dtype.type(a / weight) * (w - output), weight

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -28,11 +29,11 @@ def opposed_clients(
     Parameters
     ----------
     algorithm
-        Its `clients` are those of the pair.
+        A `FederatedLearning`, whose contribution has the clients of the pair.
     rounds, dim, delta, canaries
         See `Algorithm.worst_case`.
     """
-    absent = algorithm.neighboring_relation == "add_remove"
+    of, absent = algorithm.contribution, algorithm.neighboring_relation == "add_remove"
 
     def clients(coins: Coins, directions: npt.NDArray[np.float64]) -> PullingClients:
         if absent:
@@ -41,7 +42,7 @@ def opposed_clients(
         return PullingClients(pulls=signs * directions, present=np.ones_like(coins))
 
     def one_canary(coin: bool) -> PullingClients:
-        coins = np.arange(algorithm.clients) > 0
+        coins = np.arange(of.clients) > 0
         directions = np.where(coins, -1.0, 1.0)[:, np.newaxis] * diagonal(dim)
         coins[0] = coin
         return clients(coins, directions)
@@ -55,7 +56,7 @@ def opposed_clients(
         score=projection(diagonal(dim)),
     )
     crowd = Crowd(
-        algorithm=replace(algorithm, clients=canaries),
+        algorithm=replace(algorithm, contribution=replace(of, clients=canaries)),
         problem_of=lambda coins: clients(coins, np.eye(canaries)),
         canaries=canaries,
         rounds=rounds or 1,
@@ -66,8 +67,9 @@ def opposed_clients(
 
 
 def opposed_records(
-    algorithm: Any,
+    sized: Callable[..., Any],
     *,
+    records: int,
     nodes: int,
     along: float,
     rounds: int,
@@ -84,8 +86,10 @@ def opposed_records(
 
     Parameters
     ----------
-    algorithm
-        One with `records` and `dim`; the latter becomes that of the data.
+    sized
+        Returns the algorithm for models of length `dim` and so many `records`, both by name.
+    records
+        Number of records that it is made for.
     nodes
         Number of nodes.
     along
@@ -93,6 +97,7 @@ def opposed_records(
     rounds, dim, delta, canaries
         See `Algorithm.worst_case`.
     """
+    algorithm = sized(dim=dim, records=records)
     absent = algorithm.neighboring_relation == "add_remove"
 
     def one_canary(coin: bool) -> LinearProblem:
@@ -113,7 +118,7 @@ def opposed_records(
         )
 
     pair = Pair(
-        algorithm=replace(algorithm, dim=dim),
+        algorithm=algorithm,
         problem=one_canary(True),
         neighbor=one_canary(False),
         rounds=rounds,
@@ -121,9 +126,7 @@ def opposed_records(
         score=projection(along * diagonal(dim)),
     )
     crowd = Crowd(
-        algorithm=replace(
-            algorithm, dim=canaries, records=max(algorithm.records, canaries + nodes)
-        ),
+        algorithm=sized(dim=canaries, records=max(records, canaries + nodes)),
         problem_of=many_canaries,
         canaries=canaries,
         rounds=rounds,

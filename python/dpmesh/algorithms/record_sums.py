@@ -117,7 +117,12 @@ class RecordSums(Algorithm[RecordSumsState, HasVectors]):
 
     @classmethod
     def for_budget(
-        cls, *, epsilon: float, delta: float = 0.0, rounds: int = 1, **public: Any
+        cls,
+        *parts: Any,
+        epsilon: float,
+        delta: float = 0.0,
+        rounds: int | None = None,
+        **public: Any,
     ) -> RecordSums:
         """Return the algorithm with the least noise for which a run is (epsilon, delta)-private.
 
@@ -126,7 +131,7 @@ class RecordSums(Algorithm[RecordSumsState, HasVectors]):
         epsilon, delta
             The budget of all rounds.
         rounds
-            Their number.
+            Their number, by default 1.
         public
             The other parameters.
 
@@ -135,12 +140,12 @@ class RecordSums(Algorithm[RecordSumsState, HasVectors]):
         ValueError
             If a number is out of its range, or no noise keeps the budget.
         """
-        trial = cls(noise_multiplier=1.0, rounds=rounds, **public)
+        trial = cls(*parts, noise_multiplier=1.0, rounds=rounds or 1, **public)
         if trial.secure:
             sums = calibrated_sum(epsilon=epsilon, delta=delta, **trial._public_numbers())
             return replace(trial, noise_multiplier=sums.noise_multiplier)
         needed = Budget(epsilon, delta=delta).calibrate(
-            lambda noise: replace(trial, noise_multiplier=noise), rounds
+            lambda noise: replace(trial, noise_multiplier=noise), trial.rounds
         )
         return replace(trial, noise_multiplier=needed)
 

@@ -6,6 +6,7 @@ algorithm is its file, its tests, its page and its entry here.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +15,8 @@ from dpmesh._validate import one_of
 from dpmesh.algorithms.base import AnyAlgorithm
 from dpmesh.algorithms.cross_silo import CrossSiloSGD
 from dpmesh.algorithms.federated import FederatedLearning
+from dpmesh.algorithms.federated_combination import TrustedServer
+from dpmesh.algorithms.federated_updates import ClientUpdates
 from dpmesh.algorithms.gradient_descent import GradientDescent
 from dpmesh.algorithms.gradient_tracking import GradientTracking
 from dpmesh.algorithms.online import OnlineLearning
@@ -46,6 +49,9 @@ class Entry:
         The parameters on which the cost depends, which `dpmesh privacy` asks for; empty for all.
     public
         Values of others that have no default, or other defaults of those.
+    parts
+        The parameters that are records of their own, and the kinds of these; `asked` and `public`
+        name their parameters, too.
     """
 
     name: str
@@ -54,6 +60,15 @@ class Entry:
     small: AnyAlgorithm | None = None
     asked: tuple[str, ...] = ()
     public: Mapping[str, Any] = field(default_factory=dict)
+    parts: Mapping[str, type] = field(default_factory=dict)
+
+    def made(self, public: Mapping[str, Any]) -> dict[str, Any]:
+        """Return public parameters by name, with those of parts in their parts."""
+        made = dict(public)
+        for name, part in self.parts.items():
+            own = inspect.signature(part).parameters.keys() & made.keys()
+            made[name] = part(**{each: made.pop(each) for each in own})
+        return made
 
     @property
     def audited(self) -> AnyAlgorithm:
@@ -80,17 +95,15 @@ REGISTRY = (
         name="federated",
         kind=FederatedLearning,
         example=FederatedLearning(
-            clients=NODES,
-            sampling_rate=0.5,
-            clipping_norm=1.0,
+            ClientUpdates(clients=NODES, sampling_rate=0.5, clipping_norm=1.0, epochs=1),
             noise_multiplier=1.0,
-            local_epochs=1,
         ),
         small=FederatedLearning(
-            clients=2, sampling_rate=0.5, clipping_norm=1.0, noise_multiplier=1.0, local_steps=1
+            ClientUpdates(clients=2, sampling_rate=0.5, steps=1), noise_multiplier=1.0
         ),
         asked=("clients", "sampling_rate", "sampling", "clipping_norm", "arrival_rate", "grid"),
-        public={"local_steps": 1, "clipping_norm": 1.0},
+        public={"steps": 1},
+        parts={"contribution": ClientUpdates, "combination": TrustedServer},
     ),
     Entry(
         name="gradient-descent",

@@ -15,8 +15,8 @@ later gradients of its node.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from math import sqrt
 from typing import Any
 
@@ -160,7 +160,8 @@ class SecureGossip(Algorithm[SecureGossipState, Any]):
     ) -> tuple[Pair, Crowd]:
         """Return nodes whose first record is a canary in its neighbours' sums, and many of them."""
         return opposed_records(
-            self,
+            partial(replace, self),
+            records=self.records,
             nodes=self.topology.nodes,
             along=1.0,
             rounds=rounds or 1,

@@ -21,6 +21,7 @@ from dpmesh.algorithms.registry import REGISTRY, Entry
 from dpmesh.cli._errors import telling
 from dpmesh.cli.answers import MOST_ROUNDS, Answer, answered
 from dpmesh.cli.views import Network, Nodes, Seed, Seen, network_named, with_view
+from dpmesh.experiments.parts import Entry as Field
 from dpmesh.experiments.parts import entries, options_of
 
 MOST_ROUNDS_OF_A_VIEW = 1000
@@ -40,7 +41,7 @@ GIVEN = {
 
 def _command(entry: Entry) -> Callable[..., Answer]:
     """Return the command that prices an algorithm."""
-    kind, fields = entry.kind, entries(entry.kind)
+    kind, fields = entry.kind, _fields(entry)
     own_epsilon = "epsilon" in fields
     default_delta = fields["delta"].default if own_epsilon else 1e-5
     signature = inspect.signature(kind)
@@ -53,7 +54,8 @@ def _command(entry: Entry) -> Callable[..., Answer]:
         rounds = given["rounds"] if "rounds" in fields else given.pop("rounds", None)
         dim = given.pop("dim") if own_epsilon else 1
         public = {name: value for name, value in given.items() if value is not None}
-        question = Question(entry, {**entry.public, **public}, delta, rounds, seen)
+        made = entry.made({**entry.public, **public})
+        question = Question(entry, made, delta, rounds, seen)
         return question.own(**asked, dim=dim) if own_epsilon else question.noise(**asked)
 
     options = {**GIVEN, **_options(entry)}
@@ -75,15 +77,22 @@ def _command(entry: Entry) -> Callable[..., Answer]:
     return command
 
 
+def _fields(entry: Entry) -> dict[str, Field]:
+    """Return the parameters of an algorithm and of its parts, by name."""
+    kinds = (*entry.parts.values(), entry.kind)
+    return {name: field for kind in kinds for name, field in entries(kind).items()}
+
+
 def _options(entry: Entry) -> dict[str, Parameter]:
     """Return an option for each public parameter on which the cost depends."""
-    parameters, found = inspect.signature(entry.kind).parameters, {}
-    for name, field in entries(entry.kind).items():
+    found = {}
+    for name, field in _fields(entry).items():
         kind = _plain(field.hint)
         asked = name in entry.asked if entry.asked else name not in entry.public
         if name in (*NOISES, "epsilon", "delta") or kind is None or not asked:
             continue
-        default = entry.public.get(name, parameters[name].default)
+        default = Parameter.empty if field.required else field.default
+        default = entry.public.get(name, default)
         if not isinstance(default, (int, float, str, NoneType)) and default is not Parameter.empty:
             default = None  # a schedule, which the algorithm has by itself
         wanted = kind | None if default is None else kind

@@ -26,8 +26,8 @@ def algorithm_of(
 ) -> AnyAlgorithm:
     """Return the algorithm that the table [algorithm] describes.
 
-    Public numbers that it leaves out (`records`, `sites`, `dim`, `rounds`) are those of the
-    problem. An ``epsilon`` stands for the noise of any algorithm.
+    Public numbers that it, or a part of it, leaves out (`clients`, `records`, `dim`, `rounds`) are
+    those of the problem and the run. An ``epsilon`` stands for the noise of any algorithm.
 
     Raises
     ------
@@ -42,10 +42,14 @@ def algorithm_of(
         if "topology" not in settings.content:
             settings.fail("topology", f"wanted a table [topology] for {maker.__name__}, got none")
         of_network["topology"] = topology()
-    if isinstance(table.get("noise"), dict):
-        gossips = getattr(maker, "travels", None) == "gossip" and "topology" in settings.content
-        mixed = topology() if gossips else None
-        settings = replace(settings, filled={"topology": mixed, "rounds": rounds})
+    gossips = getattr(maker, "travels", None) == "gossip" and "topology" in settings.content
+    parts: dict[str, Any] = {"rounds": rounds, "clients": nodes, "topology": None}
+    if isinstance(table.get("noise"), dict) and gossips:
+        parts["topology"] = topology()
+    if {"contribution", "combination"} & table.keys():
+        sizes = problem()
+        parts |= {"records": int(sizes.records.sum()), "dim": sizes.dim}
+    settings = replace(settings, filled=parts)
     lacking = [name for name in ("records", "dim") if _lacks(known, name, table)]
     if lacking:
         sizes = problem()

@@ -22,7 +22,17 @@ import dpmesh.estimators as estimators
 import dpmesh.schedules as schedules
 import dpmesh.topology as topology
 from dpmesh.algorithms.base import AnyAlgorithm
-from dpmesh.algorithms.federated_secure import SecureAggregation
+from dpmesh.algorithms.federated_combination import SecureAggregation, TrustedServer
+from dpmesh.algorithms.federated_contribution import Contribution
+from dpmesh.algorithms.federated_gradients import RecordGradients
+from dpmesh.algorithms.federated_server import (
+    AdaptiveClipping,
+    Average,
+    ServerAdam,
+    ServerMomentum,
+    ServerOptimizer,
+)
+from dpmesh.algorithms.federated_updates import ClientUpdates
 from dpmesh.algorithms.registry import REGISTRY
 from dpmesh.privacy.budget import Budget
 from dpmesh.privacy.compression import Compressor, Levels, Quantizer, RandomSparsifier
@@ -69,6 +79,8 @@ PROTOCOLS: dict[Any, tuple[type, ...]] = {
     ),
     Compressor: (Quantizer, Levels, RandomSparsifier),
     CorrelatedStrategy: (InTime, BetweenPartners, Both),
+    Contribution: (ClientUpdates, RecordGradients),
+    ServerOptimizer: (ServerMomentum, ServerAdam),
 }
 """Interfaces, and the classes with which a file can implement them."""
 
@@ -78,7 +90,10 @@ VALUES: dict[str, type] = {
         *(cls for classes in PROTOCOLS.values() for cls in classes),
         schedules.SampleSize,
         controllers.NoisyLoss,
+        TrustedServer,
         SecureAggregation,
+        AdaptiveClipping,
+        Average,
         PublishedMessages,
         PublishedMean,
         Exponential,
@@ -122,6 +137,14 @@ GIVEN = frozenset(
 
 NUMBERS = ("nodes", "clients")
 """Parameters that are the number of nodes, if they are left out."""
+
+FILLED: dict[Maker, tuple[str, ...]] = {
+    **dict.fromkeys(PROTOCOLS[CorrelatedStrategy], ("topology", "rounds")),
+    ClientUpdates: ("clients",),
+    RecordGradients: ("clients", "records", "records_per_client"),
+    SecureAggregation: ("dim", "rounds"),
+}
+"""Parameters of parts of an algorithm that the data and the run determine, if they are left out."""
 
 MEMBERS = tuple[int, ...]
 """Of a parameter that names nodes instead."""
@@ -182,7 +205,7 @@ def entries(make: Maker) -> dict[str, Entry]:
         if name in GIVEN or schema_of(hints.get(name)) is None:
             continue
         filled = name in NUMBERS and hints[name] != MEMBERS
-        filled |= name == "rounds" and make in PROTOCOLS[CorrelatedStrategy]
+        filled |= name in FILLED.get(make, ())
         required = parameter.default is parameter.empty and not filled
         default = None if parameter.default is parameter.empty else parameter.default
         text = texts.get(name, "")

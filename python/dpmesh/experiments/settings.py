@@ -11,8 +11,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, NoReturn, get_args, get_origin
 
+import dpmesh
 from dpmesh._validate import fail, nearest
 from dpmesh.experiments.parts import (
+    FILLED,
     GIVEN,
     NUMBERS,
     SECTIONS,
@@ -136,7 +138,11 @@ class Settings:
         if maker is None:
             got = "none" if kind is None else repr(kind)
             own = "" if self.module is None else f", or one of {self.module}"
-            self.fail(f"{path}.kind", f"wanted one of {', '.join(kinds)}{own}, got {got}")
+            wanted = f"wanted one of {', '.join(kinds)}{own}"
+            self.fail(f"{path}.kind", f"{wanted}, got {got}{dpmesh.now(kind)}")
+        instead: Mapping[str, str] = getattr(maker, "instead", {})
+        for name in table.keys() & instead.keys():
+            self.fail(f"{path}.{name}", f"wanted {instead[name]}")
         return maker
 
     def _own(self, path: str, kind: object) -> Maker | None:
@@ -192,7 +198,9 @@ class Settings:
         options = options_of(hint)
         kinds = {cls.__name__: cls for option in options for cls in kinds_of(option)}
         if isinstance(value, dict) and kinds:
-            return self.make(key, value, kinds, **self.filled)
+            names = FILLED.get(self.maker(key, value, kinds), ())
+            given = {name: self.filled[name] for name in names if name in self.filled}
+            return self.make(key, value, kinds, **given)
         for option in options:
             converted = self._as(key, value, option)
             if converted is not _MISFIT:

@@ -73,11 +73,8 @@ class Budget:
     >>> budget = dm.privacy.Budget(epsilon=2.0, delta=1e-5)
     >>> def learning(noise: float) -> dm.FederatedLearning:
     ...     return dm.FederatedLearning(
-    ...         clients=1000,
-    ...         sampling_rate=0.05,
-    ...         clipping_norm=0.3,
+    ...         dm.ClientUpdates(clients=1000, sampling_rate=0.05, clipping_norm=0.3, steps=5),
     ...         noise_multiplier=noise,
-    ...         local_steps=5,
     ...     )
     >>> noise = budget.calibrate(learning, rounds=200)
     >>> round(noise, 4)

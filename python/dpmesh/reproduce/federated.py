@@ -11,6 +11,7 @@ import numpy as np
 
 from dpmesh.algorithms.federated import FederatedLearning, FederatedState
 from dpmesh.algorithms.federated_clients import ClientProblem
+from dpmesh.algorithms.federated_updates import ClientUpdates
 from dpmesh.data import Dataset, iid, mnist
 from dpmesh.estimators import AdaptiveSmoothing, Estimator, LaplacianSmoothing
 from dpmesh.keys import Key, Purpose, generator
@@ -238,15 +239,17 @@ def tight_multiplier(sampling: Sampling, epsilon: float, delta: float, rounds: i
 def algorithm_of(sampling: Sampling, z: float | None, estimator: Estimator) -> FederatedLearning:
     """Return the algorithm with the parameters of section 6.1."""
     return FederatedLearning(
-        clients=CLIENTS[sampling],
-        sampling_rate=SAMPLING_RATE,
-        clipping_norm=CLIPPING_NORM,
+        ClientUpdates(
+            clients=CLIENTS[sampling],
+            sampling_rate=SAMPLING_RATE,
+            clipping_norm=CLIPPING_NORM,
+            sampling=sampling,
+            batch_size=10,
+            epochs=5,
+            step_size=ExponentialDecay(scale=0.1, rate=0.99),
+        ),
         noise_multiplier=z,
-        sampling=sampling,
-        batch_size=10,
-        local_epochs=5,
-        local_step_size=ExponentialDecay(scale=0.1, rate=0.99),
-        estimator=estimator,
+        denoiser=estimator,
     )
 
 

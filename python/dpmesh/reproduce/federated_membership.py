@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from dpmesh.algorithms.federated import FederatedLearning
+from dpmesh.algorithms.federated_updates import ClientUpdates
 from dpmesh.data import Dataset, iid, mnist
 from dpmesh.estimators import LaplacianSmoothing
 from dpmesh.keys import Key, Purpose, generator
@@ -73,15 +74,17 @@ def algorithm_of(
 ) -> FederatedLearning:
     """Return the algorithm of section 6.4 with the step sizes of section 6.1."""
     return FederatedLearning(
-        clients=CLIENTS,
-        sampling_rate=0.2,
-        clipping_norm=0.3,
+        ClientUpdates(
+            clients=CLIENTS,
+            sampling_rate=0.2,
+            clipping_norm=0.3,
+            sampling=sampling,
+            batch_size=RECORDS_OF_CLIENT,
+            epochs=10,
+            step_size=ExponentialDecay(scale=0.1, rate=0.99),
+        ),
         noise_multiplier=noise_multiplier,
-        sampling=sampling,
-        batch_size=RECORDS_OF_CLIENT,
-        local_epochs=10,
-        local_step_size=ExponentialDecay(scale=0.1, rate=0.99),
-        estimator=LaplacianSmoothing(smoothing),
+        denoiser=LaplacianSmoothing(smoothing),
     )
 
 

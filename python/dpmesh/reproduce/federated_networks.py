@@ -19,6 +19,7 @@ import jax
 import numpy as np
 
 from dpmesh.algorithms.federated import FederatedLearning
+from dpmesh.algorithms.federated_updates import ClientUpdates
 from dpmesh.data import Dataset, iid, mnist, shakespeare, svhn
 from dpmesh.estimators import (
     Estimator,
@@ -72,15 +73,17 @@ class Training:
     ) -> FederatedLearning:
         """Return the algorithm of one cell."""
         return FederatedLearning(
-            clients=clients,
-            sampling_rate=self.sampling_rate,
-            clipping_norm=self.clipping_norm,
+            ClientUpdates(
+                clients=clients,
+                sampling_rate=self.sampling_rate,
+                clipping_norm=self.clipping_norm,
+                sampling=sampling,
+                batch_size=self.batch_size,
+                epochs=self.local_epochs,
+                step_size=ExponentialDecay(scale=self.step_size, rate=0.99),
+            ),
             noise_multiplier=noise_multiplier,
-            sampling=sampling,
-            batch_size=self.batch_size,
-            local_epochs=self.local_epochs,
-            local_step_size=ExponentialDecay(scale=self.step_size, rate=0.99),
-            estimator=estimator,
+            denoiser=estimator,
         )
 
 

@@ -17,6 +17,8 @@ import numpy as np
 from dpmesh._extras import needed_by
 from dpmesh._validate import fail, instance, integer, non_negative, one_of, probability
 from dpmesh.algorithms.federated import FederatedLearning, FederatedState
+from dpmesh.algorithms.federated_combination import TrustedServer
+from dpmesh.algorithms.federated_updates import ClientUpdates
 from dpmesh.engines.clipping import clipped
 from dpmesh.engines.flower.answers import moves_in
 from dpmesh.engines.flower.arrays import flat, unflat
@@ -66,8 +68,8 @@ class DPFedLS(Strategy):
     Parameters
     ----------
     algorithm
-        ``clients`` is the number of parties, each with a SuperNode; how they train
-        (``local_epochs``, ``batch_size``, step sizes) is up to their own app and is not used.
+        Of `ClientUpdates`. Their ``clients`` are the parties, each with a SuperNode; how they train
+        (``epochs``, ``batch_size``, ``step_size``) is up to their own app and is not used.
     budget
         Budget of the whole run: what would cost more is refused. None for no limit.
     delta
@@ -120,25 +122,27 @@ class DPFedLS(Strategy):
         instance("algorithm", algorithm, "a FederatedLearning", FederatedLearning)
         if algorithm.noise is not None:
             fail("algorithm", "independent noise: no strategy keeps its rows yet", algorithm.noise)
-        if algorithm.secure_aggregation is not None:
-            wanted = "one without secure_aggregation, which dpmesh.engines.secure runs"
+        if not isinstance(algorithm.combination, TrustedServer):
+            wanted = "one of a TrustedServer; dpmesh.engines.secure runs secure sums"
             fail("algorithm", wanted, algorithm)
         instance("budget", budget, "a dpmesh.privacy.Budget or None", Budget, NoneType)
         instance("key", key, f"{A_KEY}, or None", Key, NoneType)
-        if algorithm.adaptive_clipping is not None or algorithm.proximal:
-            fail("algorithm", "no adaptive_clipping and no proximal term under Flower", algorithm)
-        if algorithm.control_variates:
-            fail("algorithm", "no control_variates under Flower", algorithm)
-        self.algorithm = algorithm
+        of = algorithm.contribution
+        if not isinstance(of, ClientUpdates):
+            fail("algorithm", "one of ClientUpdates under Flower", algorithm)
+        if of.adaptive_clipping is not None or of.proximal or of.control_variates:
+            wanted = "no adaptive_clipping, proximal term and control_variates under Flower"
+            fail("algorithm", wanted, algorithm)
+        self.algorithm, self._updates, self._grid = algorithm, of, algorithm.combination.grid
         self.budget = budget
         if delta is None:
             delta = 0.0 if budget is None else budget.delta
         self.delta = probability("delta", delta, one=False)
         self.trust = one_of("trust", trust, ("central", "local"))
-        self.parties = Parties(algorithm.clients, parties)
+        self.parties = Parties(of.clients, parties)
         if quorum is None:
-            quorum = ceil(algorithm.arrival_rate * algorithm.clients / 2)
-        self.quorum = integer("quorum", quorum, below=algorithm.clients + 1)
+            quorum = ceil(algorithm.combination.arrival_rate * of.clients / 2)
+        self.quorum = integer("quorum", quorum, below=of.clients + 1)
         self.patience = non_negative("patience", patience)
         self._own = "fresh" if key is None else fingerprint(key)
         self._path = checkpoint
@@ -223,7 +227,7 @@ class DPFedLS(Strategy):
         if not self._is_central:  # the clients spend it, whatever becomes of their answers
             self._ledger.append(self._planned_by_client(server_round - 1))
             self._save()
-        cohort = self.algorithm.sample(server_round - 1, self.key)
+        cohort = self._updates.cohort(server_round - 1, self.key, None)
         config[ROUND] = server_round
         start = unflat(self._state.w, self._arrays)  # `arrays` are the output, which may be a mean
         content = RecordDict({ARRAYS: start, CONFIG: config})
@@ -290,16 +294,17 @@ class DPFedLS(Strategy):
 
     @property
     def _server(self) -> FederatedLearning:
-        """The algorithm with the noise of the whole sum, as estimators need it."""
+        """The algorithm with the noise of the whole sum, as denoisers need it."""
         if self._is_central or self.algorithm.noise_multiplier is None:
             return self.algorithm
         std = self._std_of_client * sqrt(self.algorithm.expected_size)
         together = std / self.algorithm.sensitivity(0).bound
-        return replace(self.algorithm, noise_multiplier=together, grid=None)
+        plain = TrustedServer(arrival_rate=self.algorithm.combination.arrival_rate)
+        return replace(self.algorithm, noise_multiplier=together, combination=plain)
 
     @property
     def _by_client(self) -> Sensitivity:
-        return client_sensitivity(self.algorithm.clipping_norm)
+        return client_sensitivity(self._updates.clipping_norm)
 
     @property
     def _std_of_client(self) -> float:
@@ -352,12 +357,12 @@ class DPFedLS(Strategy):
 
     def _connected(self, grid: Grid) -> dict[int, int]:
         """Return the node of each client that is connected; wait for all, later for the quorum."""
-        wanted = self.quorum if self._waited else self.algorithm.clients
+        wanted = self.quorum if self._waited else self._updates.clients
         nodes = self.parties.wait(grid, wanted, self.patience)
         self._waited = True
         if len(nodes) < self.quorum:
             raise TooFewAnswersError(
-                f"{len(nodes)} of {self.algorithm.clients} clients are connected, and the quorum "
+                f"{len(nodes)} of {self._updates.clients} clients are connected, and the quorum "
                 f"is {self.quorum}; not connected: {self.parties.absent(nodes)}"
             )
         return nodes
@@ -367,7 +372,7 @@ class DPFedLS(Strategy):
         asked = {metadata.message_id: client for metadata, client in self._asked}
         moves = moves_in(replies, asked, w)
         if self._is_central or self.algorithm.noise_multiplier is None:
-            return clipped(moves, self.algorithm.clipping_norm)  # whatever the clients did
+            return clipped(moves, self._updates.clipping_norm)  # whatever the clients did
         with np.errstate(over="ignore"):
             lengths = np.linalg.norm(moves.astype(np.float64), axis=1)
         honest: Floats = moves[lengths <= self._longest]
@@ -377,21 +382,21 @@ class DPFedLS(Strategy):
     def _longest(self) -> float:
         """Length of a client's noisy update that an honest one exceeds with probability 1e-9."""
         assert self._state is not None
-        dim, grid = self._state.w.shape[1], self.algorithm.grid or 0.0
-        rounded = self.algorithm.clipping_norm + grid * sqrt(dim)
+        dim, grid = self._state.w.shape[1], self._grid or 0.0
+        rounded = self._updates.clipping_norm + grid * sqrt(dim)
         return rounded + self._std_of_client * (sqrt(dim) + TAIL)
 
     def _count(self, answers: int, server_round: int) -> None:
         """Report how many answered, where that is no secret, and stop below the quorum."""
-        secret = self._is_central and self.algorithm.sampling == "poisson"
+        secret = self._is_central and self._updates.sampling == "poisson"
         said = f"{answers} of {self._cohort} clients answered in round {server_round}"
-        few = answers < ceil(self._cohort * self.quorum / self.algorithm.clients)
+        few = answers < ceil(self._cohort * self.quorum / self._updates.clients)
         if not secret:
             log.info("\t%s", said)
         if few and secret:
             log.warning("\t%s; keep this line to yourself: the cohort is secret", said)
         elif few:
-            least = f"{self.quorum} of {self.algorithm.clients}"
+            least = f"{self.quorum} of {self._updates.clients}"
             raise TooFewAnswersError(f"{said}, less than the quorum of {least}")
 
     def _noise(self, total: Floats, w: Floats, t: int) -> Stream:

@@ -16,6 +16,7 @@ import numpy as np
 import dpmesh.kernels as kernels
 from dpmesh._validate import fail
 from dpmesh.algorithms.federated import FederatedLearning
+from dpmesh.algorithms.federated_updates import ClientUpdates
 from dpmesh.engines.clipping import clipped
 from dpmesh.engines.secure.contract import Contract
 from dpmesh.engines.secure.server import Server
@@ -68,11 +69,13 @@ def client_sums(contract: Contract, algorithm: FederatedLearning, problem: Any) 
         problem has several nodes.
     """
     _check(contract, algorithm)
+    updates = algorithm.contribution
+    assert isinstance(updates, ClientUpdates)  # of the contract's unit
     if problem.nodes != 1:
         fail("problem", "the records of one client, such as problem.for_nodes([0])", problem.nodes)
 
     def update(w: Floats, t: int, coins: Key) -> Floats:
-        moved = algorithm.client_updates(Released(w), np.arange(1), t, problem, coins)
+        moved = updates.updates(Released(w), np.arange(1), t, problem, coins)
         return moved.astype(np.float64)
 
     return _where_it_takes_part(contract.numbers, update)
@@ -114,7 +117,7 @@ def train_federated(
     server
         Of a contract with the algorithm's `secure_sum`.
     algorithm
-        What the server does with a noisy sum: global step size, estimator, averages of models.
+        What the server does with a noisy sum: denoiser, optimizer, step, average.
     start
         The first model, shape (1, dim), which must not depend on private data.
     checkpoint

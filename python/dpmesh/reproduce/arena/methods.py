@@ -11,6 +11,7 @@ import numpy as np
 
 import dpmesh.topology as topology
 from dpmesh.algorithms import (
+    ClientUpdates,
     FederatedLearning,
     GradientDescent,
     OnlineLearning,
@@ -135,16 +136,18 @@ def _federated(given: Setting, smoothing: float) -> Trial:
 
     def with_noise(z: float, step: float = 1.0) -> FederatedLearning:
         return FederatedLearning(
-            clients=problem.nodes,
-            sampling_rate=COHORT,
-            clipping_norm=CLIPPING_NORM,
+            ClientUpdates(
+                clients=problem.nodes,
+                sampling_rate=COHORT,
+                clipping_norm=CLIPPING_NORM,
+                sampling="uniform",
+                batch_size=int(problem.records.max()),
+                steps=1,
+                step_size=1.0,
+            ),
             noise_multiplier=z,
-            sampling="uniform",
-            batch_size=int(problem.records.max()),
-            local_steps=1,
-            local_step_size=1.0,
-            global_step_size=step,
-            estimator=LaplacianSmoothing(smoothing) if smoothing else Identity(),
+            step_size=step,
+            denoiser=LaplacianSmoothing(smoothing) if smoothing else Identity(),
         )
 
     z = given.budget.calibrate(with_noise, rounds)

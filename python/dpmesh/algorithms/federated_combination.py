@@ -1,0 +1,196 @@
+"""How contributions come together: at a trusted server, or in a secure sum."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+from typing import Any, TypeAlias
+
+import numpy as np
+
+import dpmesh.kernels as kernels
+from dpmesh._ragged import Indices
+from dpmesh._validate import as_python_numbers, fail, integer, probability
+from dpmesh.algorithms.base import Message
+from dpmesh.algorithms.federated_contribution import Contribution, Vectors
+from dpmesh.keys import Key, Purpose
+from dpmesh.privacy.grid import power_of_two
+from dpmesh.privacy.mechanisms import Gaussian, Mechanism, NoNoise
+from dpmesh.privacy.secure import DistributedDiscreteGaussian, SecureSum
+from dpmesh.privacy.types import Sensitive
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrustedServer:
+    """A server that sees what each client sends, adds it up, and adds the noise.
+
+    Parameters
+    ----------
+    grid
+        If given, a power of 2: the sum is rounded to multiples of it, and the noise is discrete
+        Gaussian on these, larger by the factor ``1 + grid sqrt(dim) / sensitivity``, which covers
+        the rounding. None for real-valued noise.
+    arrival_rate
+        Probability in (0, 1] that a client of a cohort returns what it contributes, by coins that
+        look at no data; the others drop out, and are missing from the sum.
+
+    Guarantee
+    ---------
+    Clients that drop out change nothing, even if it is known who did: a missing vector is 0. The
+    plan counts all as if they had returned.
+    """
+
+    grid: float | None = None
+    arrival_rate: float = 1.0
+
+    def __post_init__(self) -> None:
+        as_python_numbers(self)
+        if self.grid is not None:
+            power_of_two("grid", self.grid)
+        probability("arrival_rate", self.arrival_rate, zero=False)
+
+    @property
+    def rounds(self) -> None:
+        """A server serves runs of any length."""
+
+    def numbers(self, of: Contribution, noise_multiplier: float | None) -> None:
+        """There is no secure sum."""
+
+    def mechanism(self, noise_multiplier: float | None, numbers: SecureSum | None) -> Mechanism:
+        """Return Gaussian noise on the sum."""
+        return NoNoise() if noise_multiplier is None else Gaussian(noise_multiplier, grid=self.grid)
+
+    def assumptions(self, of: Contribution, numbers: SecureSum | None) -> tuple[str, ...]:
+        """Return what the server must keep to itself."""
+        return of.assumptions(trusted=True)
+
+    def attempts(self, rounds: int) -> int:
+        """Return one for each round."""
+        return rounds
+
+    def cohort(self, of: Contribution, t: int, key: Key, here: int) -> Indices:
+        """Return who of a cohort returns what it contributes; the others drop out."""
+        cohort = of.cohort(t, key, None)
+        if self.arrival_rate == 1:
+            return cohort
+        coins = key.stream(Purpose.SAMPLE, t)  # the cohort has those of node 0
+        arrives = kernels.bernoulli((1, of.clients), self.arrival_rate, coins, nodes=[1])
+        some: Indices = cohort[arrives[0, cohort]]
+        return some
+
+    def message(self, sent: Vectors, algorithm: Any, state: Any, t: int, here: int) -> Message:
+        """Return the sum of all vectors, shape (1, dim) or with a bit."""
+        of, dim = algorithm.contribution, state.w.shape[1]
+        added = np.zeros(dim + of.bits)
+        for _, vectors in sent:
+            added += kernels.column_sums(vectors)
+        total = Sensitive(added[np.newaxis].astype(of.precision(state.w)))
+        out, back = of.models * of.expected_clients, self.arrival_rate * of.expected_clients
+        unit = state.clipping_norm if of.bits else 1.0
+        return Message(total, algorithm.release_of(t), copies=ceil(out) + ceil(back), unit=unit)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SecureAggregation:
+    """A secure sum: vectors under masks, each with a share of discrete Gaussian noise.
+
+    Parameters
+    ----------
+    dim
+        Length of the model.
+    rounds
+        Rounds of a run: the modulus depends on it.
+    colluding
+        Clients that may collude with the server. With 0 a client could subtract its own share.
+    dropouts
+        Clients that may be lost for good during a run; each costs one more release.
+
+    Guarantee
+    ---------
+    That of `SecureSum`: against the server together with `colluding` clients, and against each of
+    these alone. A `ClientUpdates` has a client in the place of a record; it decides by its own
+    secret coin whether it takes part, and if not sends its share of noise alone.
+    """
+
+    dim: int
+    rounds: int
+    colluding: int = 1
+    dropouts: int = 0
+
+    def __post_init__(self) -> None:
+        as_python_numbers(self)
+        integer("rounds", self.rounds, at_least=1)
+
+    @property
+    def arrival_rate(self) -> float:
+        """1: a sum opens only if all of its cohort answer."""
+        return 1.0
+
+    def numbers(self, of: Contribution, noise_multiplier: float | None) -> SecureSum:
+        """Return the public numbers of the sums.
+
+        Raises
+        ------
+        ValueError
+            If a number is out of its range, there is no noise, or who takes part or what they keep
+            cannot be hidden from the server.
+        """
+        of.check_secure()
+        if noise_multiplier is None:
+            fail("noise_multiplier", "a positive number under a secure sum", None)
+        return SecureSum(noise_multiplier=noise_multiplier, **self.public(of))
+
+    def public(self, of: Contribution) -> dict[str, Any]:
+        """Return all public numbers of the sums but the noise."""
+        rate = of.sampling_rate if of.unit == "record" or of.scheme is None else of.scheme.rate
+        return {
+            **of.size,
+            "dim": self.dim,
+            "sites": of.clients,
+            "clipping_norm": of.clipping_norm,
+            "sampling_rate": rate,
+            "neighboring_relation": of.neighboring_relation,
+            "rounds": self.rounds,
+            "colluding": self.colluding,
+            "dropouts": self.dropouts,
+        }
+
+    def mechanism(self, noise_multiplier: float | None, numbers: SecureSum | None) -> Mechanism:
+        """Return a share of discrete Gaussian noise from each client."""
+        assert numbers is not None
+        return DistributedDiscreteGaussian(numbers)
+
+    def assumptions(self, of: Contribution, numbers: SecureSum | None) -> tuple[str, ...]:
+        """Return who must not collude."""
+        assert numbers is not None
+        *against, cryptography = numbers.assumptions_about(of.parties)
+        return (*against, *of.assumptions(trusted=False), cryptography)
+
+    def attempts(self, rounds: int) -> int:
+        """Return one for each round, and one more for each client that may be lost.
+
+        Raises
+        ------
+        ValueError
+            If they are more rounds than the sums are made for.
+        """
+        if integer("rounds", rounds, at_least=1) > self.rounds:
+            fail("rounds", f"at most {self.rounds}, for which the secure sums were made", rounds)
+        return rounds + self.dropouts
+
+    def cohort(self, of: Contribution, t: int, key: Key, here: int) -> Indices:
+        """Return who takes part by coins of their own."""
+        return of.cohort(t, key, here)
+
+    def message(self, sent: Vectors, algorithm: Any, state: Any, t: int, here: int) -> Message:
+        """Return the vector of each client that is here, 0 of one that does not take part."""
+        of, rows = algorithm.contribution, np.zeros((here, self.dim))
+        for some, vectors in sent:
+            rows[some] = of.bounded(vectors)
+        copies = 2 * of.clients  # down, and up
+        bits = 8 * of.clients * (state.w.nbytes + algorithm.secure_sum.message_bytes)
+        return Message(Sensitive(rows), algorithm.release_of(t), copies=copies, bits=bits)
+
+
+Combination: TypeAlias = TrustedServer | SecureAggregation
+"""Who adds up what clients contribute, and who adds the noise."""

@@ -1,0 +1,176 @@
+"""Sums of clipped gradients of records: what DP-SGD across sites contributes.
+
+    v_j = sum_(r in B_j) Clip(g_r(w^t), C)      B_j: each record of client j with probability q
+
+One gradient is taken each round. An update of several local steps moves with one record by as much
+as with all of them, so that it protects a client, not a record: `ClientUpdates`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+import dpmesh.kernels as kernels
+from dpmesh._ragged import Indices, Ragged
+from dpmesh._validate import fail, integer, one_of
+from dpmesh.algorithms.federated_contribution import Contribution
+from dpmesh.algorithms.federated_worst import opposed_records
+from dpmesh.algorithms.record_gradients import clipped_gradient_sums
+from dpmesh.algorithms.worst_case import Crowd, Pair
+from dpmesh.keys import Key, Purpose
+from dpmesh.privacy.sampling import PoissonSampling
+from dpmesh.privacy.sensitivity import Sensitivity
+from dpmesh.privacy.types import Floats, NeighboringRelation, Released, Sensitive
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordGradients(Contribution):
+    """Each client's sum of its records' clipped gradients: each record is protected.
+
+    Parameters
+    ----------
+    clients
+        Number of clients, the sites that hold the records.
+    records
+        Number of records of all clients together, N: a public constant.
+    sampling_rate
+        Probability in (0, 1] with which each record takes part in a round, q, by its client's
+        secret coins.
+    clipping_norm
+        Largest L2 norm of a record's gradient, C.
+    neighboring_relation
+        ``"replace_one"``, or ``"add_remove"``, under which sampling amplifies privacy.
+    records_per_client
+        Largest number of records of one client, which is public; by default `records`.
+
+    Guarantee
+    ---------
+    A record moves the sum by 2 C if it is replaced, and by C if it is added or removed, whatever it
+    holds: `clipped_gradient_sums`. The divisor is the public number q N; how many records took part
+    is never sent, nor are times and losses.
+    """
+
+    unit = "record"
+    parties = "sites"
+
+    records: int
+    neighboring_relation: NeighboringRelation = "replace_one"
+    records_per_client: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        integer("records", self.records, at_least=1, below=2**32)
+        one_of("neighboring_relation", self.neighboring_relation, get_args(NeighboringRelation))
+        if self.records_per_client is not None:
+            integer("records_per_client", self.records_per_client, at_least=1)
+
+    @property
+    def scheme(self) -> PoissonSampling | None:
+        """Coins of records, which amplify the privacy of adding or removing one."""
+        if self.sampling_rate == 1 or self.neighboring_relation == "replace_one":
+            return None
+        return PoissonSampling(self.sampling_rate)
+
+    @property
+    def expected_size(self) -> float:
+        """The public number q N."""
+        return self.sampling_rate * self.records
+
+    @property
+    def expected_clients(self) -> float:
+        """All clients take part, each with some of its records."""
+        return self.clients
+
+    @property
+    def size(self) -> dict[str, Any]:
+        """Records of all clients, and the most of one."""
+        return {"records": self.records, "records_per_site": self.records_per_client}
+
+    def sensitivity(self, bit_weight: float) -> Sensitivity:
+        """Return how far one record moves the sum."""
+        if self.neighboring_relation == "replace_one":
+            return Sensitivity(2 * self.clipping_norm, "l2", "2 C, one clipped gradient replaced")
+        return Sensitivity(self.clipping_norm, "l2", "C, one clipped gradient added or removed")
+
+    def assumptions(self, *, trusted: bool) -> tuple[str, ...]:
+        """What a trusted server must keep to itself, and that each record is in one place."""
+        once = "no record is held by more than one site, nor twice by one"
+        sees = "the server is trusted: it sees the sites' sums of gradients before it adds noise"
+        return (sees, once) if trusted else (once,)
+
+    def check_secure(self) -> None:
+        """A secure sum hides which records take part."""
+
+    def check(self, problem: Any) -> None:
+        """Fail unless each client here has records, and not more than the public bound."""
+        counts = np.diff(self._all_records(problem)[0])
+        names = getattr(problem, "members", np.arange(len(counts)))
+        if counts.min() < 1:
+            none_at = names[counts.argmin()]
+            fail("problem", "at least 1 record at each client", f"none at client {none_at}")
+        most = self.records if self.records_per_client is None else self.records_per_client
+        if counts.max() > most:
+            wanted = f"at most {most} records at each client (records_per_client)"
+            fail("problem", wanted, f"{counts.max()} at client {names[counts.argmax()]}")
+
+    def worst_case(self, algorithm: Any, **asked: Any) -> tuple[Pair, Crowd]:
+        """Return clients whose first record is a canary in each sum, and many canaries of one."""
+
+        def sized(*, dim: int, records: int) -> Any:
+            made = replace(algorithm, contribution=replace(self, records=records))
+            if algorithm.secure_sum is None:
+                return made
+            return replace(made, combination=replace(algorithm.combination, dim=dim))
+
+        asked["rounds"] = asked["rounds"] or algorithm.run_length or 1
+        one: dict[str, Any] = {"records": self.records, "nodes": self.clients, "along": -1.0}
+        return opposed_records(sized, **one, **asked)
+
+    def cohort(self, t: int, key: Key, here: int | None) -> Indices:
+        """Return all clients."""
+        return np.arange(self.clients if here is None else here)
+
+    def vectors(
+        self, state: Any, cohort: Indices, t: int, problem: Any, key: Key, bit_weight: float
+    ) -> Iterator[tuple[Indices, Sensitive]]:
+        """Yield each client's sum of clipped gradients, shape (clients, dim), float64."""
+        batches = self.sample(self._all_records(problem), t, key)
+        sums = clipped_gradient_sums(problem, state.w, batches, self.clipping_norm)
+        yield cohort, Sensitive(sums[cohort])
+
+    def sample(self, everything: Ragged, t: int, key: Key) -> Ragged:
+        """Return the records that take part: each by a coin of its own client."""
+        if self.sampling_rate == 1:
+            return everything
+        indptr, records = everything
+        counts = np.diff(indptr)
+        shape = (len(counts), int(counts.max()))
+        coins = kernels.bernoulli(shape, self.sampling_rate, key.stream(Purpose.SAMPLE, t))
+        held = np.arange(shape[1]) < counts[:, np.newaxis]
+        ends = np.concatenate(([0], np.cumsum((coins & held).sum(axis=1))))
+        return ends, records[coins[held]]
+
+    def losses(
+        self, w: Released, cohort: Indices, t: int, problem: Any, key: Key
+    ) -> npt.NDArray[np.float64]:
+        """Return each client's loss on all of its records; only a simulation can."""
+        models = np.repeat(w, problem.nodes, axis=0)
+        losses: npt.NDArray[np.float64] = problem.objective(models, self._all_records(problem))
+        return losses
+
+    def moved(self, w: Released, direction: Floats, step_size: float, decay: float) -> Floats:
+        """Return w - eta (m + decay w)."""
+        return w - step_size * (direction + decay * w)
+
+    def decay(self, problem: Any) -> float:
+        """Return the problem's weight decay, which is no part of the clipped gradients."""
+        return float(problem.regularization)
+
+    def _all_records(self, problem: Any) -> Ragged:
+        records: Ragged = problem.records_of(np.arange(problem.nodes))
+        return records

@@ -1,0 +1,353 @@
+"""Clipped updates of clients: what DP-Fed, FedAvg, FedProx and SCAFFOLD contribute.
+
+A client trains on its own records, within a ball around the global model, and returns its update:
+
+    w_j^(i+1) = w^t + Clip(w_j^i - eta_l g_j(w_j^i) - w^t, L)      ClientUpdate, i = 0 .. K-1
+    Delta_j   = w_j^K - w^t
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from inspect import signature
+from math import hypot
+from types import NoneType
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+import dpmesh.kernels as kernels
+from dpmesh._arrays import floats, read_only
+from dpmesh._ragged import Indices, Walks, rows
+from dpmesh._validate import (
+    fail,
+    instance,
+    integer,
+    non_negative,
+    one_of,
+    positive,
+)
+from dpmesh.algorithms.base import require_problem
+from dpmesh.algorithms.federated_clients import ClientProblem
+from dpmesh.algorithms.federated_contribution import Contribution
+from dpmesh.algorithms.federated_server import AdaptiveClipping
+from dpmesh.algorithms.federated_worst import opposed_clients
+from dpmesh.algorithms.minibatches import local_walks
+from dpmesh.algorithms.worst_case import Crowd, Pair
+from dpmesh.keys import Key, Purpose
+from dpmesh.privacy.sampling import FixedSizeSampling, PoissonSampling
+from dpmesh.privacy.sensitivity import Sensitivity
+from dpmesh.privacy.types import Floats, NeighboringRelation, Released, Sensitive
+from dpmesh.schedules import Schedule, at, keep_schedules
+
+TOUCHING = 1e-6
+"""An update ends inside its ball if it is shorter than the radius by this share."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientUpdates(Contribution):
+    """Clipped updates of clients' models after local training: each client is protected as a whole.
+
+    Parameters
+    ----------
+    clients
+        Number of clients, N, which is public.
+    sampling_rate
+        The paper's tau in (0, 1]: the expected share of clients in a cohort.
+    clipping_norm
+        The paper's L: a client's model stays within this distance of the global one.
+    sampling
+        ``"poisson"``: each client takes part independently. ``"uniform"``: round(tau N) clients,
+        drawn without replacement. ``"cyclic"``: round(1 / tau) fixed groups take turns, in public:
+        client i is in group i modulo their number.
+    batch_size
+        Records of a client's mini-batch.
+    epochs, steps
+        Exactly one of them: passes of a client over its records (the paper's E), or mini-batches
+        (K).
+    step_size
+        The paper's eta_l, by round, t = 1, 2, ..; ``ExponentialDecay(0.1, 0.99)`` in section 6.
+    adaptive_clipping
+        If given, `clipping_norm` is that of the first round, and then follows a quantile of the
+        updates' norms.
+    proximal
+        Factor mu of ``mu / 2 |w - w^t|^2`` in each client's objective, as in FedProx (Li et al.,
+        2020); not for a `LinearProblem`.
+    control_variates
+        Whether a client corrects each of its gradients by c - c_j, as in SCAFFOLD (Karimireddy et
+        al., 2020, option II). It takes `steps`; ``"uniform"`` is not proved, and a `LinearProblem`
+        has no such term.
+    clients_at_once
+        How many clients of a cohort train together. This bounds the memory, and changes nothing but
+        the rounding of sums.
+
+    Guarantee
+    ---------
+    Each update has a norm of at most L whatever the client's data, and it does not depend on other
+    clients: adding or removing a client (``"poisson"``, ``"cyclic"``) moves the sum by L at most,
+    replacing one (``"uniform"``) by 2 L.
+    """
+
+    unit = "user"
+    parties = "clients"
+
+    sampling: Literal["poisson", "uniform", "cyclic"] = "poisson"
+    batch_size: int = 10
+    epochs: int | None = None
+    steps: int | None = None
+    step_size: float | Schedule = 0.1
+    adaptive_clipping: AdaptiveClipping | None = None
+    proximal: float = 0.0
+    control_variates: bool = False
+    clients_at_once: int = 1024
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        one_of("sampling", self.sampling, ("poisson", "uniform", "cyclic"))
+        if (self.epochs is None) == (self.steps is None):
+            got = f"epochs={self.epochs}, steps={self.steps}"
+            fail("epochs", "either this or steps", got)
+        for name in ("batch_size", "epochs", "steps", "clients_at_once"):
+            if getattr(self, name) is not None:
+                integer(name, getattr(self, name), at_least=1)
+        keep_schedules(self, "step_size")
+        wanted = "AdaptiveClipping() or None"
+        instance("adaptive_clipping", self.adaptive_clipping, wanted, AdaptiveClipping, NoneType)
+        non_negative("proximal", self.proximal)
+        if self.control_variates and self.steps is None:
+            fail("steps", "a number with control_variates, the same for all", None)
+        if self.control_variates and self.sampling == "uniform":
+            wanted = "'poisson' or 'cyclic': cohorts of a fixed size are not proved for clients"
+            fail("sampling", f"{wanted} with control_variates", self.sampling)
+
+    # Who takes part: coins and public numbers, no data
+
+    @property
+    def neighboring_relation(self) -> NeighboringRelation:
+        """The relation under which the sampling of cohorts amplifies."""
+        return "replace_one" if self.sampling == "uniform" else "add_remove"
+
+    @property
+    def groups(self) -> int | None:
+        """How many groups take turns with ``"cyclic"``; None with others."""
+        return max(1, round(1 / self.sampling_rate)) if self.sampling == "cyclic" else None
+
+    @cached_property
+    def scheme(self) -> PoissonSampling | FixedSizeSampling | None:
+        """How the clients of a round are drawn; None if groups take turns."""
+        if self.groups is not None:
+            return None
+        if self.sampling == "poisson":
+            return PoissonSampling(self.sampling_rate)
+        size = max(1, round(self.sampling_rate * self.clients))
+        return FixedSizeSampling(size=size, population=self.clients)
+
+    @property
+    def expected_clients(self) -> float:
+        """Clients of a cohort on average."""
+        rate = 1 / (self.groups or 1) if self.scheme is None else self.scheme.rate
+        return rate * self.clients
+
+    @property
+    def expected_size(self) -> float:
+        """The number of clients, since each is a unit."""
+        return self.expected_clients
+
+    @property
+    def size(self) -> dict[str, Any]:
+        """A client is one record of a secure sum, and a site of its own."""
+        return {"records": self.clients, "records_per_site": 1}
+
+    def cohort(self, t: int, key: Key, here: int | None) -> Indices:
+        """Return the cohort S_t: secret, unless groups take turns."""
+        if self.scheme is None:
+            return np.arange(t % (self.groups or 1), self.clients, self.groups)
+        coins, rate = key.stream(Purpose.SAMPLE, t), self.scheme.rate
+        if here is not None:
+            return np.flatnonzero(kernels.bernoulli((here, 1), rate, coins))
+        match self.scheme:
+            case PoissonSampling():
+                return np.flatnonzero(kernels.bernoulli(self.clients, rate, coins))
+            case FixedSizeSampling() as fixed:
+                return kernels.sample([fixed.population], fixed.size, coins).ravel()
+
+    # How far a client moves the sum
+
+    def sensitivity(self, bit_weight: float) -> Sensitivity:
+        """Return how far a client moves the sum over a cohort; in units of C_t if that adapts."""
+        bound, what = self.clipping_norm, "clipped update"
+        if self.adaptive_clipping is not None:
+            bound, what = hypot(1, bit_weight / 2), "clipped update and its bit, in units of C_t,"
+        if self.sampling != "uniform":
+            return Sensitivity(bound, "l2", f"one {what} added or removed")
+        return Sensitivity(2 * bound, "l2", f"one {what} replaced")
+
+    def bit_weight(self, noise_multiplier: float, expected_size: float) -> float:
+        """Return how far a bit of adaptive clipping moves the released vector, in units of C_t."""
+        if self.adaptive_clipping is None:
+            return 0.0
+        alone = noise_multiplier / (1 if self.sampling == "uniform" else 2)
+        return self.adaptive_clipping.weight(alone, expected_size)
+
+    def assumptions(self, *, trusted: bool) -> tuple[str, ...]:
+        """What a trusted server must keep to itself."""
+        sees = "the server is trusted: it sees the clients' updates before it adds noise"
+        secret = "who took part in a round, and how many, stays secret"
+        return ((sees,) if self.groups else (sees, secret)) if trusted else ()
+
+    def check_secure(self) -> None:
+        """Fail if the server would know the cohort, or clients keep more than records."""
+        if self.scheme is None or (self.sampling == "uniform" and self.scheme.rate < 1):
+            wanted = (
+                '"poisson", or "uniform" with a sampling_rate of 1, under a secure sum: '
+                "the server must not know the cohort"
+            )
+            fail("sampling", wanted, self.sampling)
+        if self.control_variates:
+            fail("control_variates", "False under a secure sum, whose clients keep no state", True)
+        if (adaptive := self.adaptive_clipping) is not None:
+            wanted = "None under a secure sum, whose clipping norm stays"
+            fail("adaptive_clipping", wanted, adaptive)
+
+    def worst_case(self, algorithm: Any, **asked: Any) -> tuple[Pair, Crowd]:
+        """Return clients that pull against one canary, and as many canaries as clients."""
+        return opposed_clients(algorithm, **asked)
+
+    # What a client does
+
+    def check(self, problem: Any) -> None:
+        """Fail unless a problem has local training, with the terms that are asked for."""
+        require_problem(self, problem, "records_of", "local_training")
+        terms = signature(problem.local_training).parameters
+        for term, name in (("proximal", "proximal"), ("correction", "control_variates")):
+            if getattr(self, name) and term not in terms:
+                kind = type(problem).__name__
+                fail(name, f"none: local_training of a {kind} takes no {term}", getattr(self, name))
+
+    def updates(
+        self,
+        w: Released,
+        cohort: Indices,
+        t: int,
+        problem: ClientProblem,
+        key: Key,
+        *,
+        clipping_norm: float | None = None,
+        correction: Floats | None = None,
+    ) -> Sensitive:
+        """ClientUpdate of all these clients at once, shape (clients, dim).
+
+        A correction, shape (clients, dim), is added to each client's gradients.
+
+        Raises
+        ------
+        ValueError
+            If training gives anything but finite updates, one for each client.
+        """
+        radius = self.clipping_norm if clipping_norm is None else clipping_norm
+        step_size, walks = at(self.step_size, t + 1), self._walks(cohort, t, problem, key)
+        more: dict[str, Any] = {"proximal": self.proximal} if self.proximal else {}
+        if correction is not None:
+            more["correction"] = correction
+        start = read_only(w.copy())  # training in place would be a release without noise
+        trained: Any = problem.local_training(
+            start, walks, step_size=step_size, radius=radius, **more
+        )
+        updates = np.require(floats("local_training", trained), requirements="W")
+        # The guarantee must not rely on the problem for one row per client, nor for the ball.
+        if updates.shape != (shape := (len(cohort), w.shape[1])):
+            fail("local_training", f"updates of shape {shape}", updates.shape)
+        try:
+            kernels.clip_rows(updates, radius, out=updates)
+        except ValueError as error:
+            if kernels.all_finite(updates):
+                raise
+            wanted = f"training that stays finite at a step_size of {step_size:g}"
+            raise ValueError(f"problem: wanted {wanted}, got NaN or infinity") from error
+        return Sensitive(updates)
+
+    def _walks(self, clients: Indices, t: int, problem: ClientProblem, key: Key) -> Walks:
+        """Return the batches of each client's local steps in round t."""
+        return local_walks(
+            problem.records_of(clients),
+            clients,
+            key.stream(Purpose.BATCHES, t),
+            batch_size=self.batch_size,
+            local_epochs=self.epochs,
+            local_steps=self.steps,
+        )
+
+    def vectors(
+        self, state: Any, cohort: Indices, t: int, problem: Any, key: Key, bit_weight: float
+    ) -> Iterator[tuple[Indices, Sensitive]]:
+        """Yield the updates of a cohort, some clients at a time, with their bits if they adapt."""
+        radius = state.clipping_norm
+        for first in range(0, len(cohort), self.clients_at_once):
+            some = cohort[first : first + self.clients_at_once]
+            correction = state.control - state.controls[some] if self.control_variates else None
+            updates = self.updates(
+                state.w, some, t, problem, key, clipping_norm=radius, correction=correction
+            )
+            if self.control_variates:
+                state.controls[some] -= state.control + updates / self.distance(t)
+            if self.adaptive_clipping is not None:
+                inside = kernels.row_norms(updates) < (1 - TOUCHING) * radius
+                held = np.diff(problem.records_of(some)[0]) > 0  # who has none sends no bit
+                bits = bit_weight * radius * held * (inside - 0.5)
+                updates = Sensitive(np.column_stack([updates, bits]))
+            yield some, updates
+
+    def losses(
+        self, w: Released, cohort: Indices, t: int, problem: ClientProblem, key: Key
+    ) -> npt.NDArray[np.float64]:
+        """Return the losses of the cohort's clients at w^t, each on its first batch."""
+        steps, batches = self._walks(cohort, t, problem, key)
+        first = steps[:-1][np.diff(steps) > 0]
+        if not len(first):
+            return np.zeros(0)
+        return problem.objective(np.repeat(w, len(first), axis=0), rows(batches, first))
+
+    def bounded(self, vectors: Sensitive) -> Sensitive:
+        """Return updates clipped once more, in float64."""
+        return Sensitive(kernels.clip_rows(vectors.astype(np.float64), self.clipping_norm))
+
+    # What the server makes of the average
+
+    def precision(self, w: Released) -> npt.DTypeLike:
+        """Return the type of the model."""
+        return w.dtype
+
+    def moved(self, w: Released, direction: Floats, step_size: float, decay: float) -> Floats:
+        """Return w^t + eta_g Delta."""
+        moved: Floats = w + w.dtype.type(step_size) * direction
+        return moved
+
+    @property
+    def bits(self) -> int:
+        """A bit of adaptive clipping."""
+        return int(self.adaptive_clipping is not None)
+
+    @property
+    def models(self) -> int:
+        """The global model, and c with it."""
+        return 1 + self.control_variates
+
+    def next_norm(self, clipping_norm: float, share: float) -> float:
+        """Return C_(t+1)."""
+        if self.adaptive_clipping is None:
+            return clipping_norm
+        return self.adaptive_clipping.next_norm(clipping_norm, 0.5 + share)
+
+    def distance(self, t: int) -> float:
+        """Return K eta_l: an update over it is minus a mean of corrected gradients."""
+        assert self.steps is not None
+        return self.steps * positive("step_size", at(self.step_size, t + 1))
+
+    def next_control(self, control: Released, delta: Released, t: int, size: float) -> Floats:
+        """Return c of SCAFFOLD: the clients' own changes, in sum, follow from their updates."""
+        if not self.control_variates:
+            return control
+        return control - size / self.clients * (control + delta / self.distance(t))

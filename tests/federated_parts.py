@@ -1,0 +1,25 @@
+"""Federated algorithms by the names of their parts' fields, wherever these are."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any
+
+from dpmesh.algorithms import FederatedLearning
+
+OTHER_NAMES = {"local_step_size": "step_size"}
+"""Of a contribution's fields that the algorithm has, too."""
+
+
+def changed(algorithm: FederatedLearning, **flat: Any) -> FederatedLearning:
+    """Return the algorithm with other values of its own fields, or of those of its parts."""
+    own = {each.name for each in fields(algorithm)}
+    made = {name: flat.pop(name) for name in flat.keys() & own}
+    for part in ("combination", "contribution"):
+        known = {each.name for each in fields(getattr(algorithm, part))}
+        mine = {name for name in flat if OTHER_NAMES.get(name, name) in known}
+        values = {OTHER_NAMES.get(name, name): flat.pop(name) for name in mine}
+        if values:
+            made[part] = replace(made.get(part, getattr(algorithm, part)), **values)
+    assert not flat, flat
+    return replace(algorithm, **made)
