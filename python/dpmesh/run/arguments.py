@@ -122,7 +122,7 @@ def warn_unscaled(problem: object) -> None:
             "public ranges (dm.ranges.Columns, dm.data.scaled) or records to norm 1 "
             "(dm.data.unit_norm)",
             UserWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
 
 

@@ -1,44 +1,32 @@
-"""The round loop."""
+"""Simulations: prepared, driven round by round, and reported."""
 
 from __future__ import annotations
 
 import logging
-import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from os import PathLike
 from typing import TYPE_CHECKING, Any, TypeVar
 from zlib import crc32
 
-from dpmesh._validate import fail, instance, integer, probability
+from dpmesh._validate import integer
 from dpmesh.algorithms.base import Algorithm
-from dpmesh.keys import Key, fingerprint
+from dpmesh.keys import Key
 from dpmesh.privacy.budget import Budget, OverBudget
-from dpmesh.privacy.ledger import Ledger
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.releases import Release
-from dpmesh.privacy.report import not_covered, report
-from dpmesh.privacy.views import Everybody, EverybodyButPartners
-from dpmesh.run.arguments import (
-    check_kinds,
-    check_pairs,
-    check_records,
-    check_view,
-    warn_unscaled,
-    wide_enough,
-)
-from dpmesh.run.carriers import carrier_for
-from dpmesh.run.channel import Channel
-from dpmesh.run.checkpoint import Checkpoint, SavedRun, salt_in
+from dpmesh.privacy.report import Report, not_covered, report
+from dpmesh.run.arguments import check_kinds
+from dpmesh.run.checkpoint import Checkpoint, SavedRun
 from dpmesh.run.counted import ended_early, with_gaps
-from dpmesh.run.engine import Engine, OneProcess, Share, Sign
-from dpmesh.run.identity import digest, identity, without_addresses
+from dpmesh.run.engine import Engine, Sign
+from dpmesh.run.identity import without_addresses
 from dpmesh.run.interrupt import Interrupt
-from dpmesh.run.metrics import Chosen, Metrics, Testable, build_metrics
+from dpmesh.run.metrics import Chosen, Metrics, Testable
 from dpmesh.run.network import Network
+from dpmesh.run.prepare import Prepared, prepare
 from dpmesh.run.progress_bar import shows_bar, with_bar
-from dpmesh.run.ranks import OnRoot, gathered, scattered
-from dpmesh.run.realized import RealizedNetwork
+from dpmesh.run.ranks import gathered
 from dpmesh.run.rounds import Progress, Rounds
 from dpmesh.run.run import Run
 
@@ -124,117 +112,81 @@ def simulate(
         If a progress bar is asked for and its extra is not installed.
     """
     rounds = integer("rounds", rounds, at_least=1)
-    measured = metrics if isinstance(metrics, Metrics) else Metrics(metrics)
-    every = measured.every or max(1, rounds // 25)
-    if checkpoint is not None and not isinstance(checkpoint, Checkpoint):
-        checkpoint = Checkpoint(checkpoint)
     check_kinds(algorithm, problem, topology, network, key, budget, engine)
-    if delta is None:
-        delta = getattr(algorithm, "delta", 0.0) if budget is None else budget.delta
-    delta = probability("delta", delta, one=False)
-    check_records(algorithm, problem, rounds)
-    problem = wide_enough(algorithm, problem, rounds)
-    warn_unscaled(problem)
-    check_pairs(key, network, engine, checkpoint)
-    progress, ranks = shows_bar(progress), OneProcess() if engine is None else engine
-    key = Key.generate() if key is None else key
-    seeded, keys = any(ranks.everyone(key.is_seeded)), ranks.everyone(fingerprint(key))
-    salt = ranks.everyone(_salt(checkpoint) if ranks.is_root else "")[0]
-    if not key.is_seeded:
-        key = key.derive(bytes.fromhex(salt))
-    if budget is None:
-        plan = algorithm.plan(rounds)
-    else:
-        check_view(budget, topology)
-        budget = _of_this_run(budget, network, key)
-        plan = budget.require(algorithm, rounds, problem)
-    instance("algorithm", plan, "one whose plan(rounds) is a Plan", Plan)
-    meters = build_metrics(measured.metrics, algorithm, problem)
-    this: dict[str, Any] = {}
-    if checkpoint is not None or ranks.processes > 1:
-        this = {"rounds": rounds, "nodes": problem.nodes, "every": every}
-        this |= identity(algorithm, problem, topology, network, rounds)
-        this["metrics"] = measured.names
-        this["plan"] = crc32(repr(plan.releases).encode())
-        _check_same(ranks, this)
-
-    carrier = carrier_for(algorithm, problem, topology, network, key)
-    whole = Share(
-        algorithm=algorithm,
-        problem=problem,
-        carrier=carrier,
+    shown = shows_bar(progress)
+    prepared = prepare(
+        algorithm,
+        problem,
+        topology,
+        rounds=rounds,
         key=key,
-        noise_key=key,
-        pair_key=key,
-        total=problem.nodes,
+        delta=delta,
+        budget=budget,
+        metrics=metrics if isinstance(metrics, Metrics) else Metrics(metrics),
+        network=network,
+        engine=engine,
+        checkpoint=checkpoint,
     )
-    own = ranks.share(whole, topology)
-    ledger = Ledger(plan, budget, nodes=problem.nodes)
-    saved: SavedRun | None = None
-    if checkpoint is not None:
-        if len(set(keys)) > 1:  # on another rank a node would draw new noise for the same value
-            this["nodes of each rank"] = digest(ranks.everyone(own.nodes))
-        saved = SavedRun(checkpoint, this, keys, salt)
-    with ranks.guard(lambda: None):
-        start = Progress(state=algorithm.init(own.problem, own.key))
-        ranks.agree()
-        run = Rounds(
-            own=own,
-            channel=Channel(
-                own.carrier, own.noise_key, ledger, nodes=own.nodes, pair_key=own.pair_key
-            ),
-            engine=ranks,
-            meters=meters if own.nodes is None else [OnRoot(ranks, own, meters)],
-            every=every,
-            last=rounds,
-            callback=measured.callback if ranks.is_root else None,
-            at=start,
-        )
-        if saved is not None:
-            run.recall(_resumed(saved, plan, run))
-        ranks.agree()
+    return finished(prepared, drive(prepared, progress=shown))
 
+
+def drive(prepared: Prepared, *, progress: bool) -> str | None:
+    """Run all rounds that are left; return what ended the run early, if anything."""
+    ranks, run = prepared.ranks, prepared.run
     if ranks.is_root:
-        begun = (run.at.rounds, rounds, problem.nodes, algorithm)
+        begun = (run.at.rounds, run.last, prepared.problem.nodes, run.own.algorithm)
         _log.info("a run begins with %d of %d rounds done, on %d nodes: %s", *begun)
-    why = _Loop(ranks, run, saved).run_all(progress and ranks.is_root)
+    return _Loop(ranks, run, prepared.saved).run_all(progress and ranks.is_root)
 
-    view = None if budget is None else budget.view
-    end = gathered(run.remembered(), ranks, own)
-    length = f"{end.rounds} of {rounds}"
+
+def finished(prepared: Prepared, why: str | None) -> Run:
+    """Return the run, with what it released and what that cost."""
+    plan, own, algorithm = prepared.plan, prepared.run.own, prepared.algorithm
+    end = gathered(prepared.run.remembered(), prepared.ranks, own)
+    length = f"{end.rounds} of {prepared.run.last}"
     counted, released = with_gaps(
-        plan, ledger.plan, end.rounds, delta, releases_decide=algorithm.releases_decide
+        plan,
+        prepared.run.channel.ledger.plan,
+        end.rounds,
+        prepared.delta,
+        releases_decide=algorithm.releases_decide,
     )
     if why == CALLBACK:
         counted, released = ended_early(plan, released, end.rounds, length)
-    if ranks.is_root:
-        _log.info("a run ends with %d of %d rounds done", end.rounds, rounds)
+    if prepared.ranks.is_root:
+        _log.info("a run ends with %d of %d rounds done", end.rounds, prepared.run.last)
     return Run(
         settings={
             "algorithm": without_addresses(algorithm),
-            "topology": without_addresses(topology),
-            "network": str(network),
-            "rounds": rounds if why is None else f"{length}: there {why}",
+            "topology": without_addresses(prepared.topology),
+            "network": str(prepared.network),
+            "rounds": prepared.run.last if why is None else f"{length}: there {why}",
         },
         history=end.history,
         ledger=released,
-        privacy=report(
-            counted,
-            delta,
-            seeded=seeded,
-            nodes=problem.nodes,
-            units=_units(problem, plan),
-            view=view,
-            not_covered=not_covered(
-                (*end.history.metrics, "run.parameters"),
-                parameters_are_released=algorithm.parameters_are_released,
-            ),
-        ),
+        privacy=_report(prepared, counted, end),
         traffic=end.traffic,
         parameters=algorithm.parameters(end.state),
         released=algorithm.published(end.state, end.received),
-        problem=problem if engine is None else None,
-        outline=getattr(problem, "outline", None),
+        problem=prepared.problem if prepared.alone else None,
+        outline=getattr(prepared.problem, "outline", None),
+    )
+
+
+def _report(prepared: Prepared, counted: Plan, end: Progress) -> Report:
+    """Return what the releases of a run cost, and what they do not cover."""
+    uncovered = not_covered(
+        (*end.history.metrics, "run.parameters"),
+        parameters_are_released=prepared.algorithm.parameters_are_released,
+    )
+    return report(
+        counted,
+        prepared.delta,
+        seeded=prepared.seeded,
+        nodes=prepared.problem.nodes,
+        units=_units(prepared.problem, prepared.plan),
+        view=None if prepared.budget is None else prepared.budget.view,
+        not_covered=uncovered,
     )
 
 
@@ -318,39 +270,6 @@ class _Loop:
     def _last_checkpoint(self) -> str | None:
         """Report where the last checkpoint is, if there is one."""
         return None if self.saved is None else f"the last checkpoint is {self.saved.path}"
-
-
-def _salt(checkpoint: Checkpoint | None) -> str:
-    """Return what a run mixes into its key: new bits, or those of the run that it resumes."""
-    kept = None if checkpoint is None else salt_in(checkpoint.path)
-    return secrets.token_hex(32) if kept is None else kept
-
-
-def _of_this_run(budget: Budget, network: Network | None, key: Key) -> Budget:
-    """Return a budget whose view, if there is one, has the failures of this run's network."""
-    view = budget.view
-    if network is None or view is None or isinstance(view, Everybody | EverybodyButPartners):
-        return budget
-    return replace(
-        budget, view=replace(view, topology=RealizedNetwork(view.topology, network, key))
-    )
-
-
-def _check_same(ranks: Engine, mine: dict[str, Any]) -> None:
-    """Fail unless all processes run the same."""
-    of_all = ranks.everyone(mine)
-    for name, first in of_all[0].items():
-        if any(each[name] != first for each in of_all):
-            fail(name, "the same on all ranks", ", ".join(str(each[name]) for each in of_all))
-
-
-def _resumed(saved: SavedRun, plan: Plan, run: Rounds) -> Progress:
-    """Return this process's part of the progress in the file, which is created if missing."""
-    ranks = run.engine
-    start = gathered(run.remembered(), ranks, run.own)
-    whole = saved.resume(start, plan) if ranks.is_root else None
-    ranks.agree()
-    return scattered(whole, ranks, run.own)
 
 
 def _digest(releases: Sequence[Release]) -> int:
