@@ -1,11 +1,13 @@
 """Differentially private learning among many nodes.
 
->>> import dpmesh as dm
->>> problem = dm.LinearProblem(train, parts, "logistic", test=test)      # doctest: +SKIP
->>> run = dm.simulate(                                                   # doctest: +SKIP
-...     dm.OnlineLearning(epsilon=1.0), problem, dm.topology.ring(16), rounds=100
-... )
->>> print(run.privacy)                                                   # doctest: +SKIP
+```python
+import dpmesh as dm
+problem = dm.LinearProblem(train, parts, "logistic", test=test)
+run = dm.simulate(
+    dm.OnlineLearning(epsilon=1.0), problem, dm.topology.ring(16), rounds=100
+)
+print(run.privacy)
+```
 
 Names are imported when they are first used, so that ``import dpmesh`` is instant.
 """

@@ -47,11 +47,14 @@ def main(
     """Differentially private learning among many nodes."""
 
 
-_COMMANDS = (
-    *(arena, audit, demo, doctor, fit, node, plan, predict, ranges, report, reproduce, router),
-    run,
-)
-for command in _COMMANDS:
-    app.command()(telling(command))
-app.add_typer(contract, name="contract")
-app.add_typer(privacy, name="privacy")
+_PANELS = {
+    "Start": (demo, doctor, ranges, fit, predict, plan),
+    "Research": (run, report, reproduce, arena),
+    "Deploy": (node, router),
+    "Privacy": (audit,),
+}
+for panel, commands in _PANELS.items():
+    for command in commands:
+        app.command(rich_help_panel=panel)(telling(command))
+app.add_typer(contract, name="contract", rich_help_panel="Deploy")
+app.add_typer(privacy, name="privacy", rich_help_panel="Privacy")

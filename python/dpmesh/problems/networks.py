@@ -1,7 +1,9 @@
 """The papers' networks as pure JAX functions, for `JaxProblem`; they need the extra ``jax``.
 
->>> model = convolutional((28, 28, 1))                                       # doctest: +SKIP
->>> JaxProblem(train, parts, *model, test=test, record_shape=(28, 28, 1))    # doctest: +SKIP
+```python
+model = convolutional((28, 28, 1))
+JaxProblem(train, parts, *model, test=test, record_shape=(28, 28, 1))
+```
 """
 
 from __future__ import annotations

@@ -35,8 +35,10 @@ class RealizedNetwork:
 
     Examples
     --------
-    >>> realized = RealizedNetwork(topology, network, key)             # doctest: +SKIP
-    >>> plan.cost(1e-5, view=OneNode(topology=realized))               # doctest: +SKIP
+    ```python
+    realized = RealizedNetwork(topology, network, key)
+    plan.cost(1e-5, view=OneNode(topology=realized))
+    ```
     """
 
     def __init__(self, topology: Topology, network: Network, key: Key) -> None:

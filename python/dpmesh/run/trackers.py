@@ -2,9 +2,11 @@
 
 Each is a context that gives a callback for `simulate`:
 
->>> with dm.run.trackers.tensorboard("logs") as callback:        # doctest: +SKIP
-...     run = dm.simulate(algorithm, problem, topology, rounds=100,
-...                       metrics=dm.Metrics(callback=callback))
+```python
+with dm.run.trackers.tensorboard("logs") as callback:
+    run = dm.simulate(algorithm, problem, topology, rounds=100,
+                      metrics=dm.Metrics(callback=callback))
+```
 
 Losses, and accuracies of models before noise, are covered by no epsilon. ``released_only`` leaves
 them out.

@@ -1,8 +1,10 @@
 """Private learning among sites as estimators of scikit-learn; needs the extra ``data``.
 
->>> model = dm.sklearn.PrivateClassifier(epsilon=2.0, ranges=ranges)       # doctest: +SKIP
->>> model.fit(X, y, groups=site).predict(X)                               # doctest: +SKIP
->>> print(model.report_)                                                  # doctest: +SKIP
+```python
+model = dm.sklearn.PrivateClassifier(epsilon=2.0, ranges=ranges)
+model.fit(X, y, groups=site).predict(X)
+print(model.report_)
+```
 """
 
 from dpmesh._extras import needed_by
