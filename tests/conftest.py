@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
-
-if TYPE_CHECKING:
-    from secure_parties import Parties
 
 # "ci" draws the same examples on every run; set HYPOTHESIS_PROFILE=search to look for new ones.
 settings.register_profile("ci", derandomize=True, deadline=None, database=None, max_examples=50)
@@ -49,14 +44,3 @@ def inside_an_app(monkeypatch: pytest.MonkeyPatch) -> None:
         return
     for name in ("_task_id", "_run_id", "_node_id"):
         monkeypatch.setattr(TaskIdentity, name, 1)
-
-
-@pytest.fixture
-def parties(tmp_path: Path) -> Iterator[Parties]:
-    """Four sites of secure sums, whose ledgers are closed at the end."""
-    from secure_parties import Parties
-
-    made = Parties(tmp_path)
-    yield made
-    for site in made.sites:
-        site.folder.close()

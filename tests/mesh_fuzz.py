@@ -17,11 +17,15 @@ import numpy as np
 from mesh_parties import Parties
 
 from dpmesh.engines import private_file
-from dpmesh.engines.mesh import Folder, Router
-from dpmesh.engines.mesh.messages import Row, refused
+from dpmesh.engines.mesh import Folder, router_of
+from dpmesh.engines.mesh.messages import ROW, Row, kind_of
+from dpmesh.engines.mesh.sums import PART, Part
 from dpmesh.privacy.plan import Plan
 
-NAMES = ("online", "quantized", "several mixings", "without replacement", "with replacement")
+NAMES = (
+    *("online", "quantized", "several mixings", "without replacement", "with replacement"),
+    "sums",
+)
 MOST_STEPS = 2_000
 MOST_DELAYED = 20
 """Answers on their way at once; where more and more are, hardly any that arrives is news."""
@@ -40,7 +44,7 @@ class Schedule:
         name = NAMES[number % len(NAMES)]
         size: dict[str, Any] = {"nodes": 3, "rounds": 3, "dim": 2, "quorum": 2 + number // 4 % 2}
         self.parties = Parties(folder, name, rehearsal=bool(number % 3), **size)
-        self.router = Router(self.parties.contract)
+        self.router = router_of(self.parties.contract)
         self.rows: dict[tuple[Any, int], bytes] = {}
         self.past: list[tuple[int, bytes]] = []
         self.on_the_way: list[tuple[int, bytes]] = []
@@ -84,10 +88,11 @@ class Schedule:
         except Killed:
             self.parties.nodes[party] = self.parties.node(party)
             return
-        if refused(answer) is None and answer[8:18] == b"dpmesh row":
-            row = Row.read(answer, self.parties.contract)
-            before = self.rows.setdefault((row.at, row.party), answer)
-            assert before == answer, f"{row.party} released twice at {row.at}"
+        contract, kind = self.parties.contract, kind_of(answer)
+        if kind in (ROW, PART):
+            row = Row.read(answer, contract) if kind == ROW else Part.read(answer, contract).header
+            before = self.rows.setdefault((row.at, party), answer)
+            assert before == answer, f"{party} released twice at {row.at}"
         assert not folder.has_stopped(self.parties.contract)
         self.on_the_way += [(party, answer)] * (2 if self.chance(0.1) else 1)
 

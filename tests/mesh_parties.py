@@ -8,7 +8,16 @@ from typing import Any
 import numpy as np
 
 import dpmesh as dm
-from dpmesh.engines.mesh import Contract, Folder, Node, Position, Router, Row
+from dpmesh.engines.mesh import (
+    Contract,
+    Folder,
+    Node,
+    Position,
+    Router,
+    Row,
+    node_of,
+    router_of,
+)
 from dpmesh.engines.mesh.messages import Ask, refused
 
 PUBLIC = "05" * 32
@@ -53,7 +62,21 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
         "batch_size": 2,
         "visits": 2,
     },
+    "sums": {"kind": "CrossSiloSGD", "noise_multiplier": 9.0, "step_size": 2.0},
+    "clients": {
+        "kind": "FederatedLearning",
+        "contribution": {
+            "kind": "ClientUpdates",
+            "clipping_norm": 0.5,
+            "sampling_rate": 0.5,
+            "steps": 2,
+            "batch_size": 4,
+        },
+        "combination": {"kind": "SecureAggregation"},
+        "noise_multiplier": 3.0,
+    },
 }
+SUMS = ("sums", "clients")
 
 
 def network() -> Any:
@@ -103,13 +126,16 @@ class Parties:
         given: dict[str, Any] = {"epsilon": budget, "delta": 1e-5, "marks": marks}
         self.folders = [Folder.create(path / name, **given) for name in self.names]
         settings, table = ALGORITHMS[algorithm] | (changes or {}), {"kind": "ring"}
+        quorum = terms.pop("quorum", nodes if algorithm in SUMS else 2)
+        if algorithm == "sums":
+            settings = {"colluding": int(quorum == nodes), "dropouts": nodes - quorum} | settings
         self.content: dict[str, Any] = {
             "contract": {
                 "rounds": rounds,
                 "public_key": PUBLIC,
                 "largest_row": 1e3,
                 "deadline": 10.0,
-                "quorum": 2,
+                "quorum": quorum,
                 "features": dim,
                 **terms,
             },
@@ -126,7 +152,7 @@ class Parties:
                 for name, folder in zip(self.names, self.folders, strict=True)
             ],
         }
-        if not settings["kind"].startswith("With"):
+        if not settings["kind"].startswith("With") and algorithm not in SUMS:
             self.content["topology"] = table | {"keep": 0.8}
         self.contract = Contract.of(self.content)
         self.whole = self.contract.problem_of(everything, parts)
@@ -134,9 +160,8 @@ class Parties:
 
     def node(self, number: int) -> Node:
         """Return the node of a party, made anew from its folder."""
-        return Node(
-            self.contract, self.folders[number], self.records[number], rehearsal=self.rehearsal
-        )
+        own = self.folders[number], self.records[number]
+        return node_of(self.contract, *own, rehearsal=self.rehearsal)
 
     def models(self) -> Any:
         """Return all parties' own models."""
@@ -157,7 +182,7 @@ class Parties:
 
     def run(self, router: Router | None = None, lost: Any = lambda party, message: False) -> Router:
         """Run to the end in this process; `lost` says which messages do not arrive."""
-        router = Router(self.contract) if router is None else router
+        router = router_of(self.contract) if router is None else router
         while not router.done:
             moved = False
             for party, message in router.requests().items():

@@ -21,11 +21,9 @@ from typing import Any
 import mesh_parties
 import numpy as np
 import pytest
-import secure_parties
 
 import dpmesh as dm
 from dpmesh.engines.mesh import Folder, Router
-from dpmesh.engines.secure import Server, in_process, train
 
 pytest.importorskip("flwr.app", reason="needs the extra 'flower'")
 
@@ -212,16 +210,11 @@ def test_a_deployment_has_the_results_of_one_process_through_a_kill(
 ) -> None:
     """Federated learning, secure sums, and meshes of which one SuperNode dies and comes back."""
     monkeypatch.syspath_prepend(APPS / "flower_app")
-    from app import ALGORITHM, CLIENTS, KEY, ROUNDS, RUN, make_problem
+    from app import ALGORITHM, CLIENTS, KEY, ROUNDS, make_problem
 
     folder = deployment.folder
     made = meshes(folder, deadline=600.0)
-    sites = secure_parties.Parties(folder, rounds=1)
-    for own, site in enumerate(sites.sites):
-        site.join(RUN)  # its secrets of the run, from which all its noise follows
-        site.folder.close()
-        shutil.copytree(folder / f"site{own}", folder / f"copy{own}")
-    publish(folder, made, secure=(sites.contract, sites.algorithm, sites.problem))
+    publish(folder, made, federated=True)
     deployment.start_all("round0")
     moment = np.random.default_rng().uniform(0, 30)
     time.sleep(moment)
@@ -231,9 +224,6 @@ def test_a_deployment_has_the_results_of_one_process_through_a_kill(
 
     simulated = dm.simulate(ALGORITHM, make_problem(), rounds=ROUNDS, key=KEY, delta=1e-5)
     np.testing.assert_allclose(found["federated"], simulated.parameters, rtol=1e-12, atol=1e-14)
-    copies = [sites.site(own, folder / f"copy{own}") for own in range(4)]
-    server = Server(sites.contract, in_process(copies), run=RUN)
-    np.testing.assert_array_equal(found["secure"], train(server, sites.algorithm, sites.w))
     for node in range(CLIENTS):
         deployment.kill(f"node{node}")
     assert found["missing"].tolist() == 4 * [""], moment

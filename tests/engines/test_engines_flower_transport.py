@@ -9,7 +9,6 @@ from uuid import uuid4
 import mesh_parties
 import numpy as np
 import pytest
-import secure_parties
 
 import dpmesh as dm
 
@@ -18,10 +17,7 @@ flwr = pytest.importorskip("flwr.app", reason="needs the extra 'flower'")
 from flwr.clientapp import ClientApp  # noqa: E402
 
 from dpmesh.engines.flower import Courier, answers, parties, route  # noqa: E402
-from dpmesh.engines.mesh import Router  # noqa: E402
-from dpmesh.engines.secure import Server, in_process, serve, train  # noqa: E402
-from dpmesh.engines.secure.wire import LEAVE  # noqa: E402
-from dpmesh.engines.signing import unpack  # noqa: E402
+from dpmesh.engines.mesh import Router, router_of  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("inside_an_app")
 
@@ -73,30 +69,7 @@ class Grid:
                 yield flwr.Message(flwr.Error(2, f"{type(error)}: {error}"), reply_to=message)
 
 
-def test_sites_train_over_flower_to_the_bits_of_one_process(tmp_path: Path) -> None:
-    """Sites that restart meanwhile are asked again, at no cost."""
-    made = secure_parties.Parties(tmp_path)
-    names = [f"site {i}" for i in range(4)]
-
-    def answer(question, context):
-        return serve(made.sites[names.index(context.node_config["dpmesh-party"])], question)
-
-    courier = Courier(Grid(names, answer, {7: "site 1", 12: "site 3"}), names, patience=20.0)
-
-    def compared(questions):
-        said = courier(questions)
-        if unpack(questions[0])[0] != LEAVE:
-            assert in_process(made.sites)(questions) == said  # the same question, the same bytes
-        return said
-
-    server = Server(made.contract, compared)
-    model = train(server, made.algorithm, made.w)
-    assert np.isfinite(model).all()
-    for site in made.sites:
-        assert (site.state.spent, site.state.secrets) == (made.algorithm.rounds, None)
-
-
-@pytest.mark.parametrize("algorithm", ["online", "without replacement"])
+@pytest.mark.parametrize("algorithm", ["online", "without replacement", "sums"])
 def test_a_mesh_over_flower_has_the_bits_of_the_simulator(algorithm, tmp_path: Path) -> None:
     """Two nodes restart meanwhile."""
     made = mesh_parties.Parties(tmp_path, algorithm)
@@ -105,7 +78,7 @@ def test_a_mesh_over_flower_has_the_bits_of_the_simulator(algorithm, tmp_path: P
         number = made.names.index(context.node_config["dpmesh-party"])
         return made.node(number).answer(question)
 
-    route(Grid(made.names, answer, {9: "p1", 14: "p2"}), Router(made.contract))
+    route(Grid(made.names, answer, {9: "p1", 14: "p2"}), router_of(made.contract))
     simulated = made.simulated().parameters
     np.testing.assert_array_equal(made.models()[: len(simulated)], simulated)
 

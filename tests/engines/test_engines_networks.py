@@ -11,35 +11,25 @@ from typing import Any
 
 import numpy as np
 import pytest
+from mesh_parties import NETWORK, Parties
 from problems import jax_network, network_records
 
 import dpmesh as dm
 from dpmesh._ragged import Walks
-from dpmesh.engines.secure import Contract, Folder, Server, Site, in_process, record_sums, train
 from dpmesh.keys import Key
 
 DELTA = 1e-5
 
 
-def test_secure_sums_have_the_simulators_bits(tmp_path: Path) -> None:
-    problem, key = jax_network(*network_records(), regularization=0.1), Key.seeded(4)
-    sites = problem.nodes
-    algorithm = dm.CrossSiloSGD(
-        dim=problem.dim, sites=sites, records=problem.train.records, rounds=3, noise_multiplier=9.0
-    )
-    folders = [Folder.create(tmp_path / str(i), epsilon=8.0, delta=DELTA) for i in range(sites)]
-    keys = tuple(folder.signing.public for folder in folders)
-    contract = Contract(numbers=algorithm.secure_sum, model="a network", site_keys=keys)
-    sums = [record_sums(contract, algorithm, problem.for_nodes([i])) for i in range(sites)]
-    answering = [
-        Site(contract, folder, own, rehearsal=key)
-        for folder, own in zip(folders, sums, strict=True)
-    ]
-    server = Server(contract, in_process(answering))
-    found = train(server, algorithm, problem.initial(key), regularization=0.1)
-    simulated = dm.simulate(algorithm, problem, rounds=3, key=key, delta=DELTA, metrics=[])
-    assert found.dtype == np.float32
-    np.testing.assert_array_equal(found, simulated.released)
+@pytest.mark.parametrize("algorithm", ["sums", "clients"])
+def test_sums_between_parties_have_the_simulators_bits(algorithm: str, tmp_path: Path) -> None:
+    pytest.importorskip("jax")
+    parties = Parties(tmp_path, algorithm, problem=NETWORK)
+    parties.run()
+    simulated = parties.simulated().released
+    assert simulated.dtype == np.float32
+    for node in parties.nodes:
+        np.testing.assert_array_equal(node.released, simulated)
 
 
 @pytest.mark.usefixtures("inside_an_app")

@@ -1,4 +1,4 @@
-"""A Flower app of federated learning, secure sums and a mesh, for the test of a deployment."""
+"""A Flower app of federated learning and several contracts, for the test of a deployment."""
 
 from __future__ import annotations
 
@@ -19,9 +19,6 @@ from dpmesh.engines.signing import pack, unpack
 
 CLIENTS, ROUNDS, STEP, KEY = 4, 1, 0.5, dm.Key.seeded(3)
 NAMES = [f"p{client}" for client in range(CLIENTS)]
-RUN = b"run number one.."
-MESHES = b"questions of several meshes"
-"""Flower starts a process for each message, so one message asks for all contracts."""
 ALGORITHM = dm.FederatedLearning(
     dm.ClientUpdates(
         clients=CLIENTS,
@@ -64,41 +61,28 @@ def train(message: Message, context: Context) -> Message:
 
 @answers(client_app)
 def answer(question: bytes, context: Context) -> bytes:
-    """Answer for the party's site, or for its nodes of the meshes, all in one process."""
+    """Answer for the party's nodes of all contracts, as Flower starts a process each time."""
     folder, made = public()
     own = NAMES.index(context.node_config["dpmesh-party"])
-    kind, *questions = unpack(question)
-    if kind == MESHES:
-        from dpmesh.engines import mesh
+    from dpmesh.engines import mesh
 
-        said = []
-        for (name, content), asked in zip(made["mesh"].items(), questions, strict=True):
-            with closing(mesh.Folder.open(folder / name / NAMES[own])) as opened:
-                contract, records = mesh.Contract.of(content), made["records"][own]
-                node = mesh.Node(contract, opened, records, rehearsal=True)
-                said.append(node.answer(asked) if asked else b"")
-        return pack(*said)
-    from dpmesh.engines import secure
-
-    contract, algorithm, problem = made["secure"]
-    with closing(secure.Folder.open(folder / f"site{own}")) as opened:
-        sums = secure.record_sums(contract, algorithm, problem.for_nodes([own]))
-        return secure.serve(secure.Site(contract, opened, sums), question)
+    said = []
+    for (name, content), asked in zip(made["mesh"].items(), unpack(question), strict=True):
+        with closing(mesh.Folder.open(folder / name / NAMES[own])) as opened:
+            contract, records = mesh.Contract.of(content), made["records"][own]
+            node = mesh.node_of(contract, opened, records, rehearsal=True)
+            said.append(node.answer(asked) if asked else b"")
+    return pack(*said)
 
 
 @server_app.main()
 def main(grid: Grid, context: Context) -> None:
     folder, made = public()
     found = {}
-    if "secure" in made:
-        from dpmesh.engines import secure
-
+    if "federated" in made:
         strategy = DPFedLS(ALGORITHM, delta=1e-5, key=KEY, parties=NAMES)
         federated = strategy.start(grid, ArrayRecord({"w": Array(np.zeros(4))}), num_rounds=ROUNDS)
-        contract, algorithm, _ = made["secure"]
-        server = secure.Server(contract, Courier(grid, NAMES), run=RUN)
-        sums = secure.train(server, algorithm, np.zeros((1, algorithm.dim)))
-        found = {"federated": flat(federated.arrays), "secure": sums}
+        found = {"federated": flat(federated.arrays)}
     found["missing"] = route_meshes(grid, folder, made["mesh"])
     new = folder / "new.npz"
     np.savez(new, **found)
@@ -112,13 +96,13 @@ def route_meshes(grid: Grid, folder: Path, contents: dict) -> list[str]:
     """
     from dpmesh.engines import mesh
 
-    routers = [mesh.Router(mesh.Contract.of(content)) for content in contents.values()]
+    routers = [mesh.router_of(mesh.Contract.of(content)) for content in contents.values()]
     courier, questions = Courier(grid, NAMES), dict[int, bytes]()
     while not all(router.done for router in routers):
         asked = [router.requests() for router in routers]
         for party in {*range(CLIENTS)} - questions.keys():
             if any(party in each for each in asked):
-                questions[party] = pack(MESHES, *(each.get(party, b"") for each in asked))
+                questions[party] = pack(*(each.get(party, b"") for each in asked))
         for party, said in courier.look(questions).items():
             del questions[party]
             for router, answer in zip(routers, unpack(said), strict=True):

@@ -159,6 +159,9 @@ class FederatedLearning(Algorithm[FederatedState, Any]):
 
     travels = "server"
     parameters_are_released = True
+    any_rows = (
+        "each update, or each record's gradient, is clipped at whatever model the totals make"
+    )
 
     instead: ClassVar[Mapping[str, str]] = {
         **dict.fromkeys(

@@ -13,9 +13,7 @@ from dpmesh.cli._errors import telling
 from dpmesh.cli._sites import Decimal, DropMissingLabels, Encoding, Separator, text_format
 
 if TYPE_CHECKING:
-    from dpmesh.engines.mesh import Contract, Router
-    from dpmesh.engines.mesh.http import Answers
-    from dpmesh.engines.secure.parties import SumRouter
+    from dpmesh.engines.mesh import Contract, Node, Router
 
 contract = typer.Typer(no_args_is_help=True, help="Contracts between the parties of a mesh.")
 
@@ -51,23 +49,24 @@ def check(file: File, module: Module = None) -> None:
     """Print what joining a contract costs each party, against whom, and what a round sends."""
     from dpmesh.engines.mesh import read_contract
     from dpmesh.engines.mesh.traffic import bytes_of_round
-    from dpmesh.engines.secure import parties
     from dpmesh.privacy.shown import rounded_up
 
     read = read_contract(file, module)
     terms, algorithm = read.terms, type(read.algorithm).__name__
     typer.echo(f"contract     {read.hash.hex()}")
     over = f" over {read.topology}" if read.topology is not None else ", a token that travels"
-    moved, against = bytes_of_round, "everybody: the router and all parties see every released row"
-    if read.is_secure_sum:
-        sums = parties.contract_of(read).numbers
+    against = "everybody: the router and all parties see every released row"
+    if (sums := read.sums) is not None:
         over = f", sums of {read.nodes} parties under masks, {sums.modulus_bits} bits a number"
-        moved, against = parties.bytes_of_round, "the server, which sees noisy sums alone, and"
+        against = "the router, which sees noisy sums alone, and"
         against = f"{against} {sums.colluding} of the parties together"
         if sums.colluding == 0:
-            against = "the server alone: another party can subtract its own noise"
+            against = "the router alone: another party can subtract its own noise"
     typer.echo(f"algorithm    {algorithm}{over}; {terms.rounds} rounds of {read.dim} parameters")
-    typer.echo("unit         one record of a party, replaced by another")
+    unit = "one record of a party, replaced by another"
+    if read.algorithm.unit == "user":
+        unit = "a party with all of its records, which sends noise alone if it is left out"
+    typer.echo(f"unit         {unit}")
     typer.echo(f"against      {against}")
     for party in read.parties:
         cost = rounded_up(read.cost(party.delta))
@@ -75,7 +74,7 @@ def check(file: File, module: Module = None) -> None:
         typer.echo(f"{party.name:<12} epsilon = {cost} {allowed}; {party.records} records")
     for assumption in read.assumptions:
         typer.echo(f"assumption   {assumption}")
-    typer.echo(f"traffic      about {moved(read):,} bytes a round through the router")
+    typer.echo(f"traffic      about {bytes_of_round(read):,} bytes a round through the router")
 
 
 @contract.command()
@@ -140,10 +139,9 @@ def node(
     Exits with code 3 if the run ended without you, or your node has stopped, and then writes no
     model unless you give --partial.
     """
-    from dpmesh.engines.mesh import Folder, Node, read_contract
+    from dpmesh.engines.mesh import Folder, node_of, read_contract
     from dpmesh.engines.mesh.http import LeftOutError, node_tls, run_node
     from dpmesh.engines.mesh.records import read_records
-    from dpmesh.engines.secure.parties import SumNode
     from dpmesh.privacy.shown import rounded_up
 
     _log_here()
@@ -153,7 +151,7 @@ def node(
     own = Folder.open(folder, marks=Path.home() / ".local" / "state" / "dpmesh")
     if restored:
         own.restored()
-    party: Any = (SumNode if read.is_secure_sum else Node)(read, own, records)
+    party = node_of(read, own, records)
     tls, early = node_tls(certificate), None
     typer.echo(f"{party.name} takes part; interrupt it whenever you like, and start it again")
     try:
@@ -165,11 +163,12 @@ def node(
         typer.echo(f"interrupted; the same command goes on{without}")
         raise typer.Exit(130) from None
     finally:
-        joined = party.agreement if read.is_secure_sum else read
-        spent, reserved = own.spent(joined), rounded_up(own.reserved(joined).epsilon)
+        spent, reserved = own.spent(read), rounded_up(own.reserved(read).epsilon)
         epsilon = 0 if spent is None else rounded_up(spent.epsilon)
         of = f"of the {reserved} reserved for this contract, at delta = {own.budget.delta:g}"
         typer.echo(f"charged so far: epsilon = {epsilon} {of}")
+    if early is None and not party.is_sealed:
+        early = LeftOutError(f"{party.name}: not sealed, as too few others signed the same model")
     if early is None or (partial and party.released is not None):
         _write(party, read, output)
     if early is not None:
@@ -186,37 +185,24 @@ def router(
     ] = None,
     key: Annotated[Path | None, typer.Option(exists=True, help="Its private key, PEM.")] = None,
     insecure: Insecure = False,
-    checkpoint: Annotated[
-        Path | None,
-        typer.Option(help="For secure sums: file from which a server that was killed goes on."),
-    ] = None,
     module: Module = None,
 ) -> None:
     """Carry released rows, or add up secure sums, between nodes of a contract until it is over."""
-    from dpmesh.engines.mesh import Router, read_contract
+    from dpmesh.engines.mesh import read_contract, router_of
     from dpmesh.engines.mesh.http import RouterServer, server_tls
-    from dpmesh.engines.secure.parties import SumRouter
 
     _log_here()
     read = read_contract(file, module)
-    if read.is_secure_sum == (checkpoint is None):
-        wanted = (
-            "a file, for secure sums" if read.is_secure_sum else "none: a router stores nothing"
-        )
-        fail("checkpoint", wanted, checkpoint)
     if key is not None and certificate is None:
         fail("certificate", "that of the key", "none")
     tls = None if certificate is None else server_tls(certificate, key)
-    carries = SumRouter(read, checkpoint) if read.is_secure_sum else Router(read)
-    server = RouterServer(carries, host, port, tls, insecure=insecure)
+    server = RouterServer(router_of(read), host, port, tls, insecure=insecure)
     typer.echo(f"listening at {'http' if tls is None else 'https'}://{host}:{server.port}")
     try:
         server.run(_Progress())
     except KeyboardInterrupt:
         typer.echo("interrupted; the same command goes on, and nodes answer the same bits")
         raise typer.Exit(130) from None
-    if isinstance(carries, SumRouter) and carries.failed is not None:
-        raise carries.failed
     missing = ", ".join(server.router.missing)
     typer.echo(f"the run is over{f'; missing at the end: {missing}' if missing else ''}")
 
@@ -227,7 +213,7 @@ class _Progress:
     def __init__(self) -> None:
         self._said: Any = None
 
-    def __call__(self, router: Router | SumRouter) -> None:
+    def __call__(self, router: Router) -> None:
         at, total = router.at, router.contract.terms.rounds
         if at is None:
             now = f"waiting for the signatures of {', '.join(router.waits_for)}"
@@ -248,14 +234,14 @@ class _NodeProgress:
     def __init__(self) -> None:
         self._said = -1
 
-    def __call__(self, node: Answers) -> None:
+    def __call__(self, node: Node) -> None:
         at, total = node.at, node.contract.terms.rounds
         if at is not None and at.round != self._said and at.round % max(1, total // 10) == 0:
             typer.echo(f"round {at.round} of {total}")
             self._said = at.round
 
 
-def _write(party: Any, read: Contract, output: Path | None) -> None:
+def _write(party: Node, read: Contract, output: Path | None) -> None:
     """Write the released model, if it is wanted."""
     if output is None:
         return
@@ -270,7 +256,7 @@ def _write(party: Any, read: Contract, output: Path | None) -> None:
 
         with replacing(output) as file:
             np.savez(file, weights=party.released)
-    made = "sums" if read.is_secure_sum else "rows"
+    made = "rows" if read.sums is None else "sums"
     typer.echo(f"wrote {output}: made of released {made} alone")
 
 

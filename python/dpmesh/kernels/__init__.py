@@ -61,6 +61,7 @@ from dpmesh.kernels.smoothing import (
     smoothing_spectrum,
 )
 from dpmesh.kernels.sums import column_sums, weighted_sum
+from dpmesh.kernels.tags import tag
 from dpmesh.kernels.threads import get_threads, set_threads
 
 __all__ = [
@@ -114,6 +115,7 @@ __all__ = [
     "shuffle",
     "smooth",
     "smoothing_spectrum",
+    "tag",
     "uniform",
     "unpack",
     "unpack_sum",

@@ -12,8 +12,7 @@ from the sum, one that answers twice is in it once, and nothing else changes: th
 public expected size. Parties are known by name, so that a SuperNode may be killed, restart or
 leave; the server keeps what it did in a file, and goes on after its last round.
 
-`answers`, `Courier` and `route` carry the bytes of `dpmesh.engines.secure` and of
-`dpmesh.engines.mesh` between SuperNodes.
+`answers` and `route` carry the bytes of `dpmesh.engines.mesh` between SuperNodes.
 """
 
 from dpmesh.engines.flower.arrays import flat, unflat

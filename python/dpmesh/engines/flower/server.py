@@ -123,7 +123,7 @@ class DPFedLS(Strategy):
         if algorithm.noise is not None:
             fail("algorithm", "independent noise: no strategy keeps its rows yet", algorithm.noise)
         if not isinstance(algorithm.combination, TrustedServer):
-            wanted = "one of a TrustedServer; dpmesh.engines.secure runs secure sums"
+            wanted = "one of a TrustedServer; a contract between parties runs secure sums"
             fail("algorithm", wanted, algorithm)
         instance("budget", budget, "a dpmesh.privacy.Budget or None", Budget, NoneType)
         instance("key", key, f"{A_KEY}, or None", Key, NoneType)

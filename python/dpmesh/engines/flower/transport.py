@@ -1,11 +1,11 @@
-"""Bytes over Flower: what carries secure sums and the mesh between SuperNodes.
+"""Bytes over Flower: what carries the questions of a contract between SuperNodes.
 
-Parties and servers of `dpmesh.engines.secure` and `dpmesh.engines.mesh` know no transport. Here a
+Nodes and routers of `dpmesh.engines.mesh` know no transport. Here a
 SuperNode answers questions by a function of its own app, and a ServerApp asks them:
 
     @answers(client_app)                                        @server_app.main()
     def answer(question, context):                              def main(grid, context):
-        return node_of(context).answer(question)                    route(grid, Router(contract))
+        return my_node(context).answer(question)                    route(grid, router_of(contract))
 
 The SuperLink and the ServerApp are trusted with nothing but liveness: what protects the bytes is in
 them. A SuperNode states which party it is by its ``dpmesh-party``; who signed an answer is another

@@ -7,16 +7,19 @@ from typing import Any
 
 import numpy as np
 
-from dpmesh.algorithms import CrossSiloSGD, WithoutReplacement
+from dpmesh.algorithms import WithoutReplacement
 from dpmesh.algorithms.base import AnyAlgorithm, holds_for_any_rows
 from dpmesh.controllers.fixed import FixedController
 from dpmesh.engines.mesh.terms import Party, Terms
 from dpmesh.experiments.settings import Settings
 from dpmesh.privacy.mechanisms import Gaussian, Laplace
+from dpmesh.privacy.secure import SecureSum, is_summed
 from dpmesh.privacy.shown import ROUNDING, rounded_up
 from dpmesh.problems.dense import DenseProblem
 from dpmesh.run.arguments import check_records as last_long_enough
 from dpmesh.topology import Topology
+
+MOST_BITS = 61
 
 
 def check_parties(settings: Settings, terms: Terms, parties: Sequence[Party]) -> None:
@@ -30,21 +33,22 @@ def check_parties(settings: Settings, terms: Terms, parties: Sequence[Party]) ->
 
 
 def check_algorithm(
-    settings: Settings, algorithm: AnyAlgorithm, topology: Topology | None, rounds: int
+    settings: Settings, algorithm: AnyAlgorithm, topology: Topology | None, terms: Terms
 ) -> None:
     """Refuse an algorithm whose guarantee needs more than the parties can check."""
     kind = type(algorithm)
     if not holds_for_any_rows(algorithm):
         wanted = "wanted one whose class proves its sensitivity for any rows that others send"
         settings.fail("algorithm", f"{wanted} (any_rows), got {kind.__name__}")
-    if isinstance(algorithm, CrossSiloSGD):
-        check_sums(settings, algorithm)
+    if is_summed(algorithm.release_of(0)):
+        check_sums(settings, algorithm, terms)
         return
     if algorithm.travels == "server":
-        settings.fail("algorithm", f"wanted one without a server, got {kind.__name__}")
+        wanted = "wanted one without a server that sees each part, or under a secure sum"
+        settings.fail("algorithm", f"{wanted}, got {kind.__name__}")
     if (algorithm.neighboring_relation, algorithm.unit) != ("replace_one", "record"):
         settings.fail("algorithm", "wanted replace_one of a record, as counts are public")
-    for release in algorithm.plan(rounds).touching:
+    for release in algorithm.plan(terms.rounds).touching:
         if release.mechanism.distribution == "none":
             settings.fail("algorithm", f"wanted noise, got {kind.__name__} without")
         if type(release.mechanism) not in (Gaussian, Laplace):
@@ -56,7 +60,7 @@ def check_algorithm(
         if not isinstance(algorithm.controller, FixedController):
             settings.fail("algorithm.controller", "wanted one that looks at no data")
     if topology is not None:
-        for t in range(min(rounds, 3)):
+        for t in range(min(terms.rounds, 3)):
             if not topology.matrix(t).is_symmetric:
                 settings.fail("topology", "wanted a symmetric mixing matrix")
 
@@ -69,14 +73,31 @@ def check_network(settings: Settings, classifies: bool, numbers: str) -> None:
         settings.fail("contract.numbers", f"wanted 'float32' for a network, got {numbers!r}")
 
 
-def check_sums(settings: Settings, algorithm: CrossSiloSGD) -> None:
-    """Refuse secure sums that are not what the rest of the contract says."""
-    least = algorithm.sites - algorithm.dropouts
-    if algorithm.neighboring_relation != "replace_one":
+def check_sums(settings: Settings, algorithm: AnyAlgorithm, terms: Terms) -> None:
+    """Refuse secure sums that are not what the rest of the contract says.
+
+    Counts of records are public, so that one can be replaced, but none be added; a client, which is
+    protected as a whole, may send noise alone.
+    """
+    numbers = algorithm.release_of(0).mechanism.numbers  # type: ignore[union-attr]
+    if not isinstance(numbers, SecureSum):
+        kind = type(algorithm).__name__
+        wanted = "wanted a sum of all parties: tags and transcripts are proved for these alone"
+        settings.fail("algorithm", f"{wanted}, got {kind}")
+    if algorithm.unit == "record" and algorithm.neighboring_relation != "replace_one":
         settings.fail("algorithm", "wanted replace_one of a record, as counts are public")
-    for name, wanted in (("quorum", least), ("numbers", "float64")):
-        if (got := settings.table("contract").get(name, wanted)) != wanted:
-            settings.fail(f"contract.{name}", f"wanted {wanted} for these sums, got {got}")
+    if numbers.modulus_bits > MOST_BITS:
+        wanted = f"wanted sums of at most {MOST_BITS} bits a number, whose total can carry a tag"
+        settings.fail("algorithm", f"{wanted}, got {numbers.modulus_bits}")
+    if numbers.sites <= 2 * numbers.dropouts + numbers.colluding:
+        wanted = "wanted more parties than 2 dropouts + colluding, so that only one model is sealed"
+        settings.fail("algorithm.dropouts", f"{wanted}, got {numbers.sites}")
+    least = numbers.sites - numbers.dropouts
+    if terms.quorum != least:
+        settings.fail("contract.quorum", f"wanted {least} for these sums, got {terms.quorum}")
+    linear = settings.table("problem").get("kind", "linear") == "linear"
+    if linear and terms.numbers != "float64":
+        settings.fail("contract.numbers", f"wanted float64 for these sums, got {terms.numbers}")
     if settings.table("topology"):
         settings.fail("topology", "secure sums have a server and no topology; remove it")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import import_module
@@ -20,11 +20,12 @@ from dpmesh._networks import named
 from dpmesh._validate import fail, instance
 from dpmesh.algorithms.base import Algorithm, AnyAlgorithm, holds_for_any_rows
 from dpmesh.algorithms.cross_silo import CrossSiloSGD
+from dpmesh.algorithms.federated import FederatedLearning
 from dpmesh.data import Dataset
 from dpmesh.engines.mesh import admission
 from dpmesh.engines.mesh.terms import Party, Terms
 from dpmesh.engines.signing import digest
-from dpmesh.experiments.parts import SECTIONS, entries
+from dpmesh.experiments.parts import SECTIONS, VALUES, entries
 from dpmesh.experiments.settings import Settings, read
 from dpmesh.kernels.linear_model import REGRESSION
 from dpmesh.keys import Key
@@ -33,6 +34,7 @@ from dpmesh.privacy.plan import Plan, made_again, total_cost
 from dpmesh.privacy.releases import Release
 from dpmesh.privacy.report import report
 from dpmesh.privacy.rounding import DOUBLE, SINGLE
+from dpmesh.privacy.secure import SecureSum
 from dpmesh.problems import LinearProblem
 from dpmesh.problems.named import jax_model
 from dpmesh.ranges import Category, Columns, Number, as_label, clipped
@@ -42,7 +44,7 @@ from dpmesh.topology import Topology, edge_dropping
 
 _log = logging.getLogger("dpmesh")
 
-PROTOCOL = 1
+PROTOCOL = 2
 MOST_PARTIES = 2**16
 PRECISION = {kind.name: kind for kind in (DOUBLE, SINGLE)}
 PROBLEMS: dict[str, Any] = {"linear": LinearProblem, "jax": jax_model}
@@ -78,17 +80,13 @@ class Contract:
         admission.check_parties(settings, self.terms, self.parties)
         if (self.columns is None) == (self.terms.features is None):
             settings.fail("contract.features", "wanted features, or a table [ranges]")
-        admission.check_algorithm(settings, self.algorithm, self.topology, rounds)
+        admission.check_algorithm(settings, self.algorithm, self.topology, self.terms)
         if self.network is not None:
-            if self.is_secure_sum:
-                settings.fail(
-                    "problem.kind", "wanted a linear model for secure sums, got a network"
-                )
             classifies = self.columns is None or isinstance(self._label, Category)
             admission.check_network(settings, classifies, self.terms.numbers)
             start = {"problem": self.made_up, "key": self.public_key}
             settings.call("algorithm", self.algorithm.init, **start)
-        if not self.is_secure_sum:
+        if self.sums is None:
             admission.check_records(settings, self.algorithm, self.made_up, rounds)
         admission.check_costs(settings, self.parties, self.cost)
 
@@ -148,7 +146,10 @@ class Contract:
         """The algorithm, with all its public parameters."""
         table, kinds = self.settings.table("algorithm"), SECTIONS["algorithm"]
         if table.get("kind") == CrossSiloSGD.__name__:
-            table = table | self._sums_of(table)
+            table = self._with("algorithm", table, entries(CrossSiloSGD))
+        elif table.get("kind") == FederatedLearning.__name__:
+            parts = {name: self._part(table, name) for name in ("contribution", "combination")}
+            table = {**table, **{name: part for name, part in parts.items() if part}}
         if isinstance(table.get("noise"), dict):
             wanted = "wanted none: parties have noise of each node and round by itself"
             self.settings.fail("algorithm.noise", wanted)
@@ -157,23 +158,39 @@ class Contract:
         algorithm: AnyAlgorithm = made
         return algorithm
 
-    def _sums_of(self, table: Mapping[str, Any]) -> dict[str, int]:
-        """Return the parameters of secure sums that follow from the parties and the records."""
-        follow = {
+    @property
+    def _of_sums(self) -> dict[str, int]:
+        """The parameters of sums that follow from the parties and the records."""
+        return {
             "dim": self.dim,
             "sites": self.nodes,
+            "clients": self.nodes,
             "records": int(self.records.sum()),
             "records_per_site": int(self.records.max()),
+            "records_per_client": int(self.records.max()),
             "rounds": self.terms.rounds,
         }
-        for name in follow.keys() & table.keys():
-            self.settings.fail(f"algorithm.{name}", "follows from the contract; remove it")
-        return follow
 
-    @property
-    def is_secure_sum(self) -> bool:
-        """Whether parties send their parts of sums under masks, and no rows."""
-        return isinstance(self.algorithm, CrossSiloSGD)
+    def _part(self, table: Mapping[str, Any], name: str) -> dict[str, Any]:
+        """Return a part of an algorithm with what follows from the parties and the records."""
+        part = table.get(name)
+        if not isinstance(part, dict):
+            return {}
+        known = entries(VALUES[part["kind"]]) if part.get("kind") in VALUES else {}
+        return self._with(f"algorithm.{name}", part, known)
+
+    def _with(self, of: str, table: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
+        """Return a table with what no file may state, since it follows from the rest of it."""
+        follow = {name: value for name, value in self._of_sums.items() if name in known}
+        for name in follow.keys() & table.keys():
+            self.settings.fail(f"{of}.{name}", "follows from the contract; remove it")
+        return {**table, **follow}
+
+    @cached_property
+    def sums(self) -> SecureSum | None:
+        """The numbers of the sums that parties add up under masks; None if they send rows."""
+        numbers = getattr(getattr(self.algorithm.release_of(0), "mechanism", None), "numbers", None)
+        return numbers if isinstance(numbers, SecureSum) else None
 
     @cached_property
     def topology(self) -> Topology | None:
@@ -343,7 +360,7 @@ class Contract:
 
         The noise stays as it is.
         """
-        if release.sensitivity.bound == 0 or self.is_secure_sum:
+        if release.sensitivity.bound == 0 or self.sums is not None:
             return release
         mechanism, more = release.mechanism, 1 + self._rounding
         return replace(

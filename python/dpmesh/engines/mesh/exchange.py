@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from dpmesh.engines.signing import digest, pack
 from dpmesh.keys import Key, Purpose, Stream
 from dpmesh.privacy.ledger import Ledger
 from dpmesh.privacy.releases import Release
+from dpmesh.privacy.secure.sums import Integers
 from dpmesh.privacy.types import Released, Sensitive
 from dpmesh.run.carriers import Packet
 from dpmesh.run.channel import Channel
@@ -184,6 +186,83 @@ class NodeChannel(Channel):
                 if release not in self._allowed:
                     raise RuntimeError(f"round {t} releases what its plan does not")
                 self._allowed.remove(release)
+
+
+class SumChannel(NodeChannel):
+    """Drives the rounds of one node whose parts of sums leave it under masks.
+
+    A round may be begun several times, for one attempt at its sum after another. It ends with the
+    total of any of them.
+
+    Parameters
+    ----------
+    schedule, node, problem, own, state, t
+        As of a `NodeChannel`.
+    transcript
+        The hash of all totals before round t, and of what was agreed on for each.
+    """
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        node: int,
+        problem: Any,
+        own: Key | None,
+        state: Any,
+        t: int,
+        transcript: bytes,
+    ) -> None:
+        key = own or Key.seeded(0)  # of which nothing is drawn: each attempt has its own
+        super().__init__(schedule, node, problem, key, None, state, t)
+        self.round, self.transcript, self._rehearses = t, transcript, own is not None
+        self._steps: Generator[Packet, Any, None] | None = None
+
+    def take(self, total: Integers, transcript: bytes) -> None:
+        """End the round with a total, and with the transcript after it."""
+        steps = self._steps or self._begun(None)[0]
+        with suppress(StopIteration):
+            steps.send(total)
+            raise RuntimeError(f"round {self.round} has more than one sum")
+        self.transcript, self._steps = transcript, None
+
+    def attempt(self, at: Position, own: Key | None) -> Integers | None:
+        """Begin the round for an attempt; return the node's integers with noise, None at the end.
+
+        All that is drawn comes from `own`, a key of this attempt alone; in a rehearsal there is
+        none.
+        """
+        self.at = at
+        if at.round == self.schedule.end.round:
+            return None
+        self._steps, packet = self._begun(own)
+        if packet.masked is None:
+            raise RuntimeError(f"round {at.round} releases no sum")
+        noisy: Integers = packet.masked.part()[0]
+        return noisy
+
+    def _begun(self, own: Key | None) -> tuple[Generator[Packet, Any, None], Packet]:
+        contract, t = self.schedule.contract, self.round
+        self.received, self._allowed = None, list(contract.releases(self.node, t))
+        if not self._rehearses:
+            self._key = own or Key.seeded(0)  # of whose draws nothing leaves
+        coins = Coins(self._key, self._key, contract.public_key, contract.algorithm.public_coins)
+        seated = self.schedule.seat(self.node, coins)
+        steps = self._round(seated)
+        return steps, next(steps)
+
+    def _round(self, coins: Any) -> Generator[Packet, Any, None]:
+        contract, t = self.schedule.contract, self.round
+        step = yield from self.steps(contract.algorithm, self.state, t, self._problem, coins)
+        self.state, self.round = step.state, t + 1
+        self.end_round()
+        self.published = contract.algorithm.published(self.state, self.received)
+
+    def _step_key(self, values: Sensitive) -> Key:
+        if self._rehearses:
+            return self._key
+        sums = self.schedule.contract.sums
+        assert sums is not None
+        return self._key.derive(digest(sums.steps_of(values).tobytes()))
 
 
 def _flat(rows: Mapping[int, Released | None]) -> list[bytes]:

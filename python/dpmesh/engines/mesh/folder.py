@@ -7,7 +7,7 @@ backup, and never copy it.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -43,6 +43,8 @@ create table heard (
     primary key (contract, party)
 );
 """
+_SECRETS = "create table if not exists secrets (contract blob primary key, secrets blob)"
+"""Of runs that are not over; folders of an earlier version have no such table."""
 _HEARD = """
 insert into heard values (?, ?, ?, ?, ?, ?) on conflict (contract, party) do update set
 (incarnation, round, exchange, row) =
@@ -53,7 +55,7 @@ DATABASE, SIGNING, NOISE = "node.db", "signing.pem", "noise.key"
 
 
 class Agreement(Protocol):
-    """What a folder needs of a contract, of the mesh or of a secure sum."""
+    """What a folder needs of a contract."""
 
     @property
     def hash(self) -> bytes:
@@ -98,6 +100,7 @@ class Folder:
         self.signing, self.key = SigningKey.load(path / SIGNING), Key.load(path / NOISE)
         self._lock = RLock()
         self._file = private_file.connect(path / DATABASE)
+        self._file.execute(_SECRETS).connection.commit()
         mark = None if marks is None else marks / f"{self.signing.public.hex()}.db"
         try:
             self._marks = Marks(mark)
@@ -336,6 +339,11 @@ class Folder:
         where = "where contract = ? order by round desc, exchange desc limit 1"
         return next(iter(self._steps(where, contract.hash)), None)
 
+    def first(self, contract: Agreement) -> tuple[bytes, ...]:
+        """Return what arrived before the first step; nothing before it."""
+        where = "where contract = ? order by round, exchange limit 1"
+        return next((step.rows for step in self._steps(where, contract.hash)), ())
+
     def step(self, contract: Agreement, at: Position) -> Stored | None:
         """Return the step at a position; None if there is none."""
         where = "where contract = ? and round = ? and exchange = ?"
@@ -374,6 +382,27 @@ class Folder:
         )
         earlier = "where contract = ? and (round, exchange) < (?, ?)"
         self._file.execute(f"update steps set state = null, released = null {earlier}", key)
+
+    def secrets(self, contract: Agreement, new: Callable[[], bytes]) -> bytes:
+        """Return the secrets of a contract's run, which are made once; empty if it is over."""
+        with self.transaction():
+            found = self._read("select secrets from secrets where contract = ?", contract.hash)
+            if not found:
+                made = (contract.hash, new())
+                self._file.execute("insert into secrets values (?, ?)", made)
+                return made[1]
+        return bytes(found[0][0])
+
+    def erase_secrets(self, contract: Agreement) -> None:
+        """Erase the secrets of a run that is over, for ever."""
+        query = "update secrets set secrets = x'' where contract = ?"
+        self._file.execute(query, (contract.hash,))
+
+    def attempts(self, contract: Agreement) -> int:
+        """Return how many steps of a contract were charged for."""
+        query = "select count(*) from steps where contract = ? and charged != '[]'"
+        ((count,),) = self._read(query, contract.hash)
+        return int(count)
 
     def fresh(self, contract: Agreement) -> bytes:
         """Return the number with which the node asks others since its start."""

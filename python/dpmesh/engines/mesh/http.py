@@ -24,14 +24,15 @@ from pathlib import Path
 from secrets import randbits
 from socket import AF_INET, AF_INET6, SHUT_RDWR, create_server, socket
 from time import monotonic
-from typing import Any, Protocol
+from typing import Any
 
 from dpmesh._extras import needed_by
 from dpmesh._validate import fail
 from dpmesh.engines.mesh.contract import Contract
-from dpmesh.engines.mesh.folder import Folder
-from dpmesh.engines.mesh.messages import Position, refused
-from dpmesh.engines.mesh.traffic import bytes_of_row
+from dpmesh.engines.mesh.messages import refused
+from dpmesh.engines.mesh.node import Node
+from dpmesh.engines.mesh.router import Router
+from dpmesh.engines.mesh.traffic import longest_answer, longest_question
 from dpmesh.engines.signing import is_signed
 
 with needed_by("a router or a node over HTTP"):
@@ -73,66 +74,6 @@ _ENDS = ("stopped", "restored", "over budget")
 
 class LeftOutError(RuntimeError):
     """A party's part of a run ended before its last step; the text says where and why."""
-
-
-class Asks(Protocol):
-    """What asks the parties of a contract: a router of the mesh, or the server of secure sums."""
-
-    contract: Contract
-    gone: dict[int, str]
-
-    @property
-    def done(self) -> bool:
-        """Whether the run is over."""
-        ...
-
-    @property
-    def missing(self) -> list[str]:
-        """Names of the parties that are late or gone."""
-        ...
-
-    def waits_since(self) -> float:
-        """Return for how many seconds it has waited."""
-        ...
-
-    def close(self) -> bool:
-        """End the wait, as the deadline has passed."""
-        ...
-
-    def request(self, party: int) -> bytes | None:
-        """Return what to ask a party now."""
-        ...
-
-    def take(self, party: int, answer: bytes) -> None:
-        """Take an answer."""
-        ...
-
-
-class Answers(Protocol):
-    """What answers for a party."""
-
-    contract: Contract
-    folder: Folder
-    number: int
-
-    @property
-    def name(self) -> str:
-        """The party's name."""
-        ...
-
-    @property
-    def at(self) -> Position | None:
-        """What it answered last."""
-        ...
-
-    @property
-    def is_done(self) -> bool:
-        """Whether the run is over for it."""
-        ...
-
-    def answer(self, message: bytes) -> bytes:
-        """Return the answer to a question."""
-        ...
 
 
 def server_tls(certificate: str | Path, key: str | Path | None = None) -> ssl.SSLContext:
@@ -185,7 +126,7 @@ class RouterServer:
 
     def __init__(
         self,
-        router: Asks,
+        router: Router,
         host: str,
         port: int,
         tls: ssl.SSLContext | None = None,
@@ -200,7 +141,7 @@ class RouterServer:
         self._numbers = [
             2**127 + randbits(127) for _ in self._parties
         ]  # old posts fit no new router
-        self._longest = 4 * bytes_of_row(router.contract, nodes) + 2**16
+        self._longest = longest_answer(router.contract)
         self._kept, self._whose = dict[Any, tuple[socket, float]](), dict[Any, int]()
         """Connections by address, oldest first: until when each is kept, and whose it is."""
         self._socket = create_server((host, port), family=AF_INET6 if ":" in host else AF_INET)
@@ -319,7 +260,7 @@ class RouterServer:
 
 
 def run_node(
-    node: Answers,
+    node: Node,
     url: str,
     tls: ssl.SSLContext | None = None,
     progress: Callable[[Any], object] = id,
@@ -369,10 +310,10 @@ def run_node(
 class _Dialogue:
     """A node's side of the posts to one router."""
 
-    def __init__(self, node: Answers, url: URL, tls: ssl.SSLContext, patience: float) -> None:
+    def __init__(self, node: Node, url: URL, tls: ssl.SSLContext, patience: float) -> None:
         self.node, self.url, self._tls, self._patience = node, url, tls, patience
         contract = node.contract
-        self._longest = 2 * contract.nodes * bytes_of_row(contract, contract.nodes) + 2**16
+        self._longest = longest_question(contract)
         self._number: int | None = None
         """That of the last post; None before the router has said from where to count."""
         self._problem, self._since = "", 0.0

@@ -62,8 +62,9 @@ class RefusedError(ValueError):
     """A node does not answer. The reason depends on public numbers alone.
 
     It is one of: ``malformed``, ``another contract``, ``not the next round``, ``bad row of PARTY``,
-    ``not signed by PARTY``, ``over budget``, ``restored``, ``failed`` (before anything was charged:
-    ask again), ``stopped`` (after that).
+    ``not signed by PARTY``, ``bad key`` (of a party of a sum), ``bad cohort``, ``bad total``,
+    ``over budget``, ``restored``, ``failed`` (before anything was charged: ask again), ``stopped``
+    (after that).
     """
 
 
@@ -112,8 +113,8 @@ class Row:
 
     @property
     def _fields(self) -> tuple[bytes, ...]:
-        numbers = (*self.at, self.party, self.incarnation, *self.shape)
-        return ROW, self.contract, *_numbers(*numbers), self.dtype.encode(), self.codes, self.mixed
+        named = (*self.at, self.party, self.incarnation, *self.shape)
+        return ROW, self.contract, *numbers(*named), self.dtype.encode(), self.codes, self.mixed
 
     @classmethod
     def read(cls, message: bytes, contract: Contract, *, stored: bool = False) -> Row:
@@ -124,17 +125,17 @@ class Row:
         ValueError
             If it is no row of this contract that its party signed.
         """
-        kind, of, *numbers, dtype, codes, mixed, signature = unpack(message)
-        if kind != ROW or of != contract.hash or len(numbers) != 6:
+        kind, of, *named, dtype, codes, mixed, signature = unpack(message)
+        if kind != ROW or of != contract.hash or len(named) != 6:
             fail("row", "a row of this contract", "another message")
-        round_, exchange, party, incarnation, rows, dim = _read(*numbers)
+        round_, exchange, party, incarnation, rows, dim = read_numbers(*named)
         if party >= contract.nodes:
             fail("row", "a party of the contract", party)
         at, kept, shape = Position(round_, exchange), dtype.decode("ascii"), (rows, dim)
         row = cls(of, at, party, incarnation, kept, shape, codes, mixed, signature)
         key = contract.parties[party].public_key
         row.mixes(contract)
-        same = row._fields == (kind, of, *numbers, dtype, codes, mixed)
+        same = row._fields == (kind, of, *named, dtype, codes, mixed)
         if not same or not (stored or is_signed(key, signature, *row._fields)):
             fail("row", f"one that {contract.parties[party].name} signed", "another")
         return row
@@ -153,7 +154,7 @@ class Row:
         found = {}
         for start in entries:
             entry = self.mixed[start : start + MIXED_BYTES]
-            round_, exchange, party = _read(entry[:4], entry[4:8], entry[8:12])
+            round_, exchange, party = read_numbers(entry[:4], entry[4:8], entry[8:12])
             if party >= contract.nodes:
                 fail("row", "hashes of rows of parties of the contract", party)
             found[Position(round_, exchange), party] = entry[12:]
@@ -193,7 +194,7 @@ def place_and_hash(contract: Contract, message: bytes) -> tuple[tuple[Position, 
 def mixed_rows(contract: Contract, messages: Iterable[bytes]) -> bytes:
     """Return positions, parties and hashes of the rows that a node mixed, as `Row.mixed`."""
     entries = (place_and_hash(contract, message) for message in messages)
-    return b"".join(b"".join(_numbers(*at, party)) + hashed for (at, party), hashed in entries)
+    return b"".join(b"".join(numbers(*at, party)) + hashed for (at, party), hashed in entries)
 
 
 def check_length(rows: Floats, contract: Contract) -> None:
@@ -210,16 +211,17 @@ def compressor_at(contract: Contract, at: Position) -> Compressor | None:
 
 
 class Signature(NamedTuple):
-    """A party's signature under the contract."""
+    """A party's signature under the contract, and its key of the run, if parties add up sums."""
 
     party: int
+    key: bytes
     signature: bytes
 
     @classmethod
-    def of(cls, contract: Contract, party: int, key: SigningKey) -> bytes:
+    def of(cls, contract: Contract, party: int, signing: SigningKey, key: bytes = b"") -> bytes:
         """Return the message in which a party signs the contract."""
-        (number,) = _numbers(party)
-        return pack(SIGNED, contract.hash, number, key.sign(SIGNED, contract.hash, number))
+        fields = SIGNED, contract.hash, *numbers(party), key
+        return pack(*fields, signing.sign(*fields))
 
     @classmethod
     def read(cls, message: bytes, contract: Contract) -> Signature:
@@ -230,13 +232,13 @@ class Signature(NamedTuple):
         ValueError
             If it is not that of a party under this contract.
         """
-        kind, of, number, signature = unpack(message)
-        (party,) = _read(number)
+        kind, of, number, key, signature = fields = unpack(message)
+        (party,) = read_numbers(number)
         if kind != SIGNED or of != contract.hash or party >= contract.nodes:
             fail("signature", "one of a party of this contract", "another message")
-        if not is_signed(contract.parties[party].public_key, signature, kind, of, number):
+        if not is_signed(contract.parties[party].public_key, signature, *fields[:-1]):
             fail("signature", f"that of {contract.parties[party].name}", "another")
-        return cls(party, signature)
+        return cls(party, key, signature)
 
 
 class Fresh(NamedTuple):
@@ -259,8 +261,8 @@ class Fresh(NamedTuple):
     def as_bytes(self, contract: Contract) -> bytes:
         """Return it as a message."""
         round_, exchange = self.last.at
-        numbers = self.party, self.last.incarnation, round_ + 1, exchange
-        return pack(FRESH, contract.hash, *_numbers(*numbers), self.number)
+        named = self.party, self.last.incarnation, round_ + 1, exchange
+        return pack(FRESH, contract.hash, *numbers(*named), self.number)
 
     @classmethod
     def read(cls, message: bytes, contract: Contract) -> Fresh:
@@ -271,10 +273,10 @@ class Fresh(NamedTuple):
         ValueError
             If it is none under this contract.
         """
-        kind, of, *numbers, number = unpack(message)
-        if kind != FRESH or of != contract.hash or len(numbers) != 4:
+        kind, of, *named, number = unpack(message)
+        if kind != FRESH or of != contract.hash or len(named) != 4:
             fail("message", "a question under this contract", "another message")
-        party, incarnation, round_, exchange = _read(*numbers)
+        party, incarnation, round_, exchange = read_numbers(*named)
         return cls(party, Sent.of(incarnation, round_ - 1, exchange), number)
 
 
@@ -288,7 +290,8 @@ class Heard(NamedTuple):
     asked
         The question.
     later
-        A later row of the party who asks, as that party signed it; empty if there is none.
+        A later row of the party who asks, as that party signed it; empty if there is none. Where
+        parties add up sums, how far the party who answers got itself; see `progress`.
     """
 
     by: int
@@ -297,7 +300,7 @@ class Heard(NamedTuple):
 
     def signed(self, contract: Contract, key: SigningKey) -> bytes:
         """Return it as bytes, with a signature."""
-        fields = HEARD, contract.hash, *_numbers(self.by), self.asked.as_bytes(contract), self.later
+        fields = HEARD, contract.hash, *numbers(self.by), self.asked.as_bytes(contract), self.later
         return pack(*fields, key.sign(*fields))
 
     @classmethod
@@ -310,17 +313,25 @@ class Heard(NamedTuple):
             If it is none that a party of this contract signed, or has no such row.
         """
         kind, of, number, question, later, signature = fields = unpack(message)
-        (by,) = _read(number)
+        (by,) = read_numbers(number)
         if kind != HEARD or of != contract.hash or by >= contract.nodes:
             fail("message", "an answer under this contract", "another message")
         if not is_signed(contract.parties[by].public_key, signature, *fields[:-1]):
             fail("signature", f"that of {contract.parties[by].name}", "another")
         asked = Fresh.read(question, contract)
-        if later:
+        if contract.sums is not None:
+            progress(later)
+        elif later:
             row = Row.read(later, contract)
             if row.party != asked.party or row.sent <= asked.last:
                 fail("message", "a later row of the party who asks", "another row")
         return cls(by, asked, later)
+
+
+def progress(said: bytes) -> tuple[Position, int]:
+    """Return the last attempt that a party answered, and how many it was charged for; or fail."""
+    after, attempt, spent = read_numbers(said[:4], said[4:8], said[8:])
+    return Position(after - 1, attempt), spent
 
 
 class Ask(NamedTuple):
@@ -331,7 +342,7 @@ class Ask(NamedTuple):
 
     def as_bytes(self, contract: Contract) -> bytes:
         """Return it as a message."""
-        return pack(ASK, contract.hash, *_numbers(*self.at), *self.attached)
+        return pack(ASK, contract.hash, *numbers(*self.at), *self.attached)
 
     @classmethod
     def read(cls, message: bytes, contract: Contract) -> Ask | Fresh | None:
@@ -354,7 +365,7 @@ class Ask(NamedTuple):
             if kind == FRESH:
                 return Fresh.read(message, contract)
             if kind == ASK:
-                round_, exchange = _read(*rest[:2])
+                round_, exchange = read_numbers(*rest[:2])
                 return cls(Position(round_, exchange), tuple(rest[2:]))
         raise RefusedError("malformed")
 
@@ -386,11 +397,13 @@ def kind_of(message: bytes) -> bytes:
         return b""
 
 
-def _numbers(*values: int) -> tuple[bytes, ...]:
+def numbers(*values: int) -> tuple[bytes, ...]:
+    """Return numbers as fields."""
     return tuple(value.to_bytes(NUMBER_BYTES, "big") for value in values)
 
 
-def _read(*fields: bytes) -> tuple[int, ...]:
+def read_numbers(*fields: bytes) -> tuple[int, ...]:
+    """Return the numbers in fields."""
     if any(len(field) != NUMBER_BYTES for field in fields):
         fail("message", f"numbers of {NUMBER_BYTES} bytes", "others")
     return tuple(int.from_bytes(field, "big") for field in fields)

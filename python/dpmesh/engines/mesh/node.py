@@ -91,7 +91,7 @@ class Node:
         self._start = contract.algorithm.init(self._problem, seated)
         folder.join(contract, self._records, seeded=rehearsal)
         self._confirmed = rehearsal
-        self._channel: NodeChannel | None = None
+        self._channel: Any = None
         """Its rounds, as far as it got; None after a start, until the next step."""
         self.witness = Witness(contract, folder, self.number)
         """Who was found to send different rows to different parties."""
@@ -111,6 +111,11 @@ class Node:
     def is_done(self) -> bool:
         """Whether it has answered the last question of the contract."""
         return self.at == self._schedule.end
+
+    @property
+    def is_sealed(self) -> bool:
+        """Whether all who need have signed one model; where models differ, each is its own."""
+        return self.is_done
 
     @property
     def released(self) -> Any:
@@ -139,7 +144,7 @@ class Node:
         last = self.folder.last(self.contract)
         state = self._start
         if last is not None and last.state is not None:
-            state = state_from_bytes(last.state, self._start)
+            state = self._state_in(last.state)
         return self.contract.algorithm.parameters(state)
 
     def answer(self, message: bytes) -> bytes:
@@ -152,9 +157,9 @@ class Node:
             try:
                 ask = Ask.read(message, self.contract)
                 if ask is None:
-                    return Signature.of(self.contract, self.number, self.folder.signing)
+                    return self._signature()
                 if isinstance(ask, Fresh):
-                    heard = Heard(self.number, ask, self.folder.later_row(self.contract, ask))
+                    heard = Heard(self.number, ask, self._later_than(ask))
                     return heard.signed(self.contract, self.folder.signing)
                 return self._answer(ask)
             except RefusedError as reason:
@@ -169,7 +174,7 @@ class Node:
         if step is not None and step.row is not None:
             if folder.has_stopped(contract):
                 folder.mark(contract)  # which may be what failed
-            self.witness.compare(ask, step)
+            self._compare_again(ask, step)
             return step.row
         if folder.has_stopped(contract):
             raise RefusedError("stopped")
@@ -183,12 +188,30 @@ class Node:
             self._check_order(last, at)
             rows = self._checked(ask, last)
             charged = self._charged(at)
-            self.witness.compare_mixed(rows, last)
+            self._compare(rows, last)
             with folder.transaction():
-                for message in rows:
-                    folder.hear(contract, Row.read(message, contract, stored=True), message)
+                self._hear(rows)
                 folder.begin(contract, at, rows, charged)
         return self._finished(at)
+
+    def _signature(self) -> bytes:
+        return Signature.of(self.contract, self.number, self.folder.signing)
+
+    def _later_than(self, fresh: Fresh) -> bytes:
+        """Return what this node knows of one that started."""
+        return self.folder.later_row(self.contract, fresh)
+
+    def _compare_again(self, ask: Ask, step: Stored) -> None:
+        """Compare what comes with a question that was answered before."""
+        self.witness.compare(ask, step)
+
+    def _compare(self, rows: tuple[bytes, ...], last: Stored | None) -> None:
+        self.witness.compare_mixed(rows, last)
+
+    def _hear(self, rows: tuple[bytes, ...]) -> None:
+        for message in rows:
+            row = Row.read(message, self.contract, stored=True)
+            self.folder.hear(self.contract, row, message)
 
     def _finished(self, at: Position) -> bytes:
         """Return the row of a step that is charged; whatever fails from here on stops the node."""
@@ -198,7 +221,9 @@ class Node:
             before = self.folder.released(self.contract)
             released = before if published is None else published.tobytes()
             with self.folder.transaction():
-                self.folder.finish(self.contract, at, state_as_bytes(channel.state), row, released)
+                self.folder.finish(self.contract, at, self._kept(channel), row, released)
+                if at.round == self._schedule.end.round:
+                    self.folder.erase_secrets(self.contract)
             self.folder.mark(self.contract)
             self._channel = channel
         except Exception:
@@ -207,6 +232,14 @@ class Node:
                 self.folder.stop(self.contract)
             raise RefusedError("stopped") from None
         return row
+
+    def _kept(self, channel: Any) -> bytes:
+        """Return what the next start needs of a channel."""
+        return state_as_bytes(channel.state)
+
+    def _state_in(self, kept: bytes) -> Any:
+        """Return the algorithm's state in what was kept."""
+        return state_from_bytes(kept, self._start)
 
     def _fresh(self) -> Fresh:
         folder, contract = self.folder, self.contract
@@ -296,7 +329,7 @@ class Node:
             raise RefusedError("over budget")
         return tuple(map(self.contract.charged, self.contract.releases(self.number, at.round)))
 
-    def _computed(self, at: Position) -> tuple[NodeChannel, bytes]:
+    def _computed(self, at: Position) -> tuple[Any, bytes]:
         """Return the node's rounds, gone on to a step, and the row that it sends, signed."""
         contract, step = self.contract, self.folder.step(self.contract, at)
         assert step is not None

@@ -17,10 +17,8 @@ from dpmesh.data import Dataset
 from dpmesh.engines.mesh.contract import Contract
 from dpmesh.engines.mesh.folder import Folder
 from dpmesh.engines.mesh.http import RouterServer, run_node
-from dpmesh.engines.mesh.node import Node
 from dpmesh.engines.mesh.records import read_records
-from dpmesh.engines.mesh.router import Router
-from dpmesh.engines.secure.parties import SumNode, SumRouter
+from dpmesh.engines.mesh.travels import node_of, router_of
 from dpmesh.run import simulate
 
 HERE = "127.0.0.1"
@@ -75,7 +73,7 @@ def rehearse(
         module = contract.settings.module
         own = Contract.of(content, module)
         whole = _whole(own, [read_records(own, files[name]) for name in names])
-        router = SumRouter(own) if own.is_secure_sum else Router(own)
+        router = router_of(own)
         server = RouterServer(router, HERE, 0)
         arguments = [(content, module, Path(place), n, files[n], server.port) for n in names]
         processes = [context.Process(target=_party, args=each, daemon=True) for each in arguments]
@@ -135,8 +133,8 @@ def _party(
     content: dict[str, Any], module: str | None, place: Path, name: str, file: Path, port: int
 ) -> None:
     contract = Contract.of(content, module)
-    kind = SumNode if contract.is_secure_sum else Node
-    node = kind(contract, Folder.open(place / name), read_records(contract, file), rehearsal=True)
+    records = read_records(contract, file)
+    node = node_of(contract, Folder.open(place / name), records, rehearsal=True)
     with suppress(KeyboardInterrupt):
         run_node(node, f"http://{HERE}:{port}")
     np.save(place / f"{name}.npy", node.released)

@@ -21,7 +21,21 @@ from contextlib import suppress
 import numpy as np
 
 from dpmesh.engines.mesh.contract import Contract
-from dpmesh.engines.mesh.messages import Ask, Fresh, Heard, Position, Row, Signature, refused, who
+from dpmesh.engines.mesh.messages import (
+    FRESH,
+    HEARD,
+    ROW,
+    SIGNED,
+    Ask,
+    Fresh,
+    Heard,
+    Position,
+    Row,
+    Signature,
+    kind_of,
+    refused,
+    who,
+)
 from dpmesh.engines.mesh.schedule import Schedule
 
 _log = logging.getLogger("dpmesh")
@@ -60,6 +74,13 @@ class Router:
         """Nodes that started: what each asks the others, and their answers."""
         self._at: Position | None = None
         self._since = clock()
+        self._takes: dict[bytes, Callable[[int, bytes], None]] = {
+            ROW: self._take_row,
+            FRESH: self._take_fresh,
+            HEARD: self._take_heard,
+            SIGNED: self._take_signature,
+        }
+        """What takes an answer, by its kind."""
 
     @property
     def at(self) -> Position | None:
@@ -120,28 +141,28 @@ class Router:
         self.bytes += len(answer)
         if (reason := refused(answer)) is not None:
             self._take_refusal(party, reason)
-            return
-        with suppress(ValueError):
-            self._take_row(Row.read(answer, self.contract), answer)
-            return
-        with suppress(ValueError):
-            asked = Fresh.read(answer, self.contract)
-            if asked.party == party and self._fresh.get(party, (b"",))[0] != answer:
-                self._fresh.pop(party, None)  # behind the others that started
-                self._fresh[party] = answer, {}
-            return
-        with suppress(ValueError):
-            heard = Heard.read(answer, self.contract)
-            question, answers = self._fresh.get(heard.asked.party, (b"", {}))
-            if question == heard.asked.as_bytes(self.contract):
-                answers[heard.by] = answer
-            return
-        with suppress(ValueError):
-            signed = Signature.read(answer, self.contract)
-            self._late.discard(signed.party)
-            self._signatures[signed.party] = answer
-            if self._at is None and len(self._signatures) == self.contract.nodes:
-                self._open(self.schedule.after(None))
+        elif (take := self._takes.get(kind_of(answer))) is not None:
+            with suppress(ValueError):
+                take(party, answer)
+
+    def _take_fresh(self, party: int, answer: bytes) -> None:
+        asked = Fresh.read(answer, self.contract)
+        if asked.party == party and self._fresh.get(party, (b"",))[0] != answer:
+            self._fresh.pop(party, None)  # behind the others that started
+            self._fresh[party] = answer, {}
+
+    def _take_heard(self, party: int, answer: bytes) -> None:
+        heard = Heard.read(answer, self.contract)
+        question, answers = self._fresh.get(heard.asked.party, (b"", {}))
+        if question == heard.asked.as_bytes(self.contract):
+            answers[heard.by] = answer
+
+    def _take_signature(self, party: int, answer: bytes) -> None:
+        signed = Signature.read(answer, self.contract)
+        self._late.discard(signed.party)
+        self._signatures[signed.party] = answer
+        if self._at is None and len(self._signatures) == self.contract.nodes:
+            self._open(self.schedule.after(None))
 
     def close(self) -> bool:
         """End the wait for the open position, as its deadline has passed.
@@ -206,8 +227,12 @@ class Router:
         """Whether enough of the others have said what they heard of a party since its start."""
         if party not in self._fresh:
             return True
-        others, needed = self.schedule.confirming(at, party)
+        others, needed = self._confirming(at, party)
         return len(others & self._fresh[party][1].keys()) >= needed
+
+    def _confirming(self, at: Position, party: int) -> tuple[set[int], int]:
+        """Return who must say what it has of a party that started, and how many of them."""
+        return self.schedule.confirming(at, party)
 
     def _silent(self, party: int) -> set[int]:
         """Return those without whose word about its rows a party that started does not go on."""
@@ -216,7 +241,7 @@ class Router:
         at = self._next(party) or self._at
         if self._confirmed(party, at):
             return set()
-        return self.schedule.confirming(at, party)[0] - self._fresh[party][1].keys()
+        return self._confirming(at, party)[0] - self._fresh[party][1].keys()
 
     def _attached(self, party: int) -> tuple[bytes, ...]:
         before = self._answered[party]
@@ -236,7 +261,8 @@ class Router:
             return []
         return [(before, n) for n in self.schedule.heard(before, party) & self._in_time[before]]
 
-    def _take_row(self, row: Row, answer: bytes) -> None:
+    def _take_row(self, _: int, answer: bytes) -> None:
+        row = Row.read(answer, self.contract)
         party, at = row.party, row.at
         if self._at is None or party in self.gone or at != self._next(party):
             return

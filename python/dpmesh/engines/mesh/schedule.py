@@ -23,8 +23,9 @@ class Schedule:
 
     def __init__(self, contract: Contract) -> None:
         self.contract, self.topology = contract, contract.topology
-        self.end = Position(contract.terms.rounds)
-        """After the last message, when the nodes take what was sent last."""
+        self.end = Position(contract.terms.rounds, int(contract.sums is not None))
+        """After the last message, when the nodes take what was sent last; of sums, once all have
+        signed what they took."""
         self._turns: list[tuple[int, ...]] = []
         self._counts = np.zeros(contract.nodes, np.int64)
         if self.topology is not None:
@@ -37,7 +38,8 @@ class Schedule:
 
     def seat(self, node: int, key: Any) -> Any:
         """Return the key of a node's rows; where a token travels, rows name their nodes."""
-        return key.for_nodes(np.array([node], np.uint32)) if self.gossips else key
+        own_row = self.gossips or self.contract.sums is not None
+        return key.for_nodes(np.array([node], np.uint32)) if own_row else key
 
     def holders(self, t: int) -> tuple[int, ...]:
         """Return the nodes that hold the token in round t, in their order."""
@@ -54,6 +56,8 @@ class Schedule:
         """Return the nodes that send at a position; nobody does at the end."""
         if not 0 <= at.round < self.end.round:
             return ()
+        if self.contract.sums is not None:
+            return tuple(range(self.contract.nodes))  # each time another attempt
         if self.gossips:
             within = at.exchange < self.contract.algorithm.exchanges
             return tuple(range(self.contract.nodes)) if within else ()

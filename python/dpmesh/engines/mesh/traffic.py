@@ -5,12 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from dpmesh.engines.mesh.contract import Contract
-from dpmesh.engines.mesh.messages import MIXED_BYTES, Position, Row
+from dpmesh.engines.mesh.messages import MIXED_BYTES, Ask, Position, Row
 from dpmesh.engines.mesh.schedule import Schedule
+from dpmesh.engines.mesh.sums import Header, Part, Total, sums_of
 from dpmesh.engines.signing import SigningKey, pack
 
 _FIRST = 10
 """So many rounds are counted."""
+_NOBODY = Header(Position(0), (), 0, bytes(60))
 
 
 def bytes_of_row(contract: Contract, mixed: int) -> int:
@@ -23,12 +25,36 @@ def bytes_of_row(contract: Contract, mixed: int) -> int:
     return len(row.signed(SigningKey.generate()))
 
 
+def bytes_of_total(contract: Contract) -> int:
+    """Return the length of a total with its header, as it goes to a node."""
+    packed = bytes(sums_of(contract).message_bytes)
+    return len(Total(_NOBODY, packed, 0).as_bytes(contract))
+
+
+def longest_question(contract: Contract) -> int:
+    """Return the most bytes that a router sends a node in one message."""
+    missed = 0 if contract.sums is None else contract.terms.rounds * bytes_of_total(contract)
+    return 2 * contract.nodes * bytes_of_row(contract, contract.nodes) + missed + 2**16
+
+
+def longest_answer(contract: Contract) -> int:
+    """Return the most bytes that a node sends a router in one message."""
+    return 4 * bytes_of_row(contract, contract.nodes) + 2**16
+
+
 def bytes_of_round(contract: Contract) -> int:
     """Return what the router receives and sends in a round, questions included, without losses.
 
     Each node's row goes to the router once, and once to each node that receives it. By token each
-    model goes to the router and to the next holder.
+    model goes to the router and to the next holder. A part of a sum goes to the router, and the
+    total to all.
     """
+    if contract.sums is not None:
+        up = len(
+            Part(_NOBODY, bytes(32), bytes(sums_of(contract).message_bytes), 0).as_bytes(contract)
+        )
+        question = len(Ask(Position(0), (_NOBODY.as_bytes(contract),)).as_bytes(contract)) + 8
+        return contract.nodes * (up + question + bytes_of_total(contract))
     schedule, by_token = Schedule(contract), bytes_of_row(contract, contract.models)
     question = len(pack(b"dpmesh ask 1", contract.hash, bytes(4), bytes(4)))
     rounds = min(_FIRST, contract.terms.rounds)

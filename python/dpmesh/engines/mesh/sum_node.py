@@ -1,0 +1,327 @@
+"""A node whose part of each sum leaves it under masks; see `dpmesh.engines.mesh.node`.
+
+A position is a round and an attempt at its sum. The node takes the totals of the rounds before,
+each of which must carry the tag of an agreement that names what this node has accepted so far, and
+then answers one header for each attempt: its part under masks, of a fresh draw, and charged.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from dpmesh.data import Dataset
+from dpmesh.engines.mesh.contract import Contract
+from dpmesh.engines.mesh.exchange import SumChannel
+from dpmesh.engines.mesh.folder import Folder, Stored
+from dpmesh.engines.mesh.messages import (
+    BEFORE,
+    SIGNED,
+    Ask,
+    Fresh,
+    Heard,
+    Position,
+    RefusedError,
+    Signature,
+    kind_of,
+    numbers,
+    progress,
+)
+from dpmesh.engines.mesh.node import Node
+from dpmesh.engines.mesh.state import state_as_bytes, state_from_bytes
+from dpmesh.engines.mesh.sums import (
+    DEAL,
+    HEADER,
+    SEAL,
+    TOTAL,
+    Group,
+    Header,
+    RunSecrets,
+    Seal,
+    Total,
+    sums_of,
+)
+from dpmesh.engines.signing import KEY_BYTES, pack, unpack
+from dpmesh.keys import Key
+from dpmesh.privacy.releases import Release
+from dpmesh.privacy.secure.sums import Integers
+
+_log = logging.getLogger("dpmesh")
+
+MOST_TRIES = 1000
+"""Totals without a right tag after which a node stops."""
+
+
+class SumNode(Node):
+    """One party of a contract whose parties add up sums under masks.
+
+    Parameters
+    ----------
+    contract, folder, records, rehearsal
+        As of a `Node`. Masks are random in a rehearsal, too.
+
+    Raises
+    ------
+    OverBudget, ValueError
+        As a `Node` does.
+    """
+
+    def __init__(
+        self, contract: Contract, folder: Folder, records: Dataset, *, rehearsal: bool = False
+    ) -> None:
+        super().__init__(contract, folder, records, rehearsal=rehearsal)
+        kept = folder.secrets(contract, lambda: pack(*vars(RunSecrets.generate()).values()))
+        self._secrets = RunSecrets(*unpack(kept)) if kept else None
+        self._known, self._ahead = BEFORE, 0
+        """The last attempt that another party had answered when this node started, and how many
+        more than this node the others had been charged for."""
+        self._group: Group | None = None
+        self._tries = 0
+
+    def answer(self, message: bytes) -> bytes:
+        """Return the answer to a message of the router, as a `Node` does."""
+        if kind_of(message) == DEAL:
+            with suppress(ValueError, RefusedError):
+                _, of, *signed = unpack(message)
+                if of == self.contract.hash:
+                    return self._group_of(tuple(signed)).dealt()
+        return super().answer(message)
+
+    @property
+    def is_sealed(self) -> bool:
+        """Whether so many parties signed the same totals that no two models can have as many."""
+        last, sums = self.folder.last(self.contract), sums_of(self.contract)
+        if last is None or last.at != self._schedule.end:
+            return False
+        signers = {self.number}
+        for message in last.rows:
+            with suppress(ValueError):
+                seal = Seal.read(message, self.contract)
+                if seal.transcript == self.transcript:
+                    signers.add(seal.party)
+        return len(signers) >= (sums.sites + sums.colluding) // 2 + 1
+
+    @property
+    def transcript(self) -> bytes:
+        """The hash of all totals that this node accepted, and of what was agreed on for each."""
+        return self._progress(self.folder.last(self.contract)).transcript
+
+    def _signature(self) -> bytes:
+        key = b"" if self._secrets is None else self._secrets.public
+        return Signature.of(self.contract, self.number, self.folder.signing, key)
+
+    def _later_than(self, fresh: Fresh) -> bytes:
+        last = self.at or Position(-1)
+        return b"".join(numbers(last.round + 1, last.exchange, self._spent))
+
+    @property
+    def _spent(self) -> int:
+        return self.folder.attempts(self.contract) + self._ahead
+
+    def _confirm(self, ask: Ask) -> bool:
+        """Whether all others of the cohort have said how far they got since this node started.
+
+        Some may have answered this very attempt: under another header it opens nothing, since they
+        do not answer it again.
+        """
+        header, fresh, said = self._header(ask), self._fresh(), dict[int, bytes]()
+        if header is None:
+            return True  # nothing is released at the end
+        for message in ask.attached:
+            with suppress(ValueError):
+                heard = Heard.read(message, self.contract)
+                if heard.asked == fresh:
+                    said[heard.by] = heard.later
+        self._confirmed = {*header.cohort} - {self.number} <= said.keys()
+        if self._confirmed:
+            found = [progress(each) for by, each in said.items() if by != self.number]
+            self._known = max((at for at, _ in found), default=BEFORE)
+            most = max((spent - (at == ask.at) for at, spent in found), default=0)
+            self._ahead = max(0, most - self.folder.attempts(self.contract))
+            self.folder.confirmed(self.contract)
+        return self._confirmed
+
+    def _header(self, ask: Ask) -> Header | None:
+        """Return the header of a question, None at the end; refuse one of another attempt."""
+        with suppress(ValueError):
+            found = [m for m in ask.attached if kind_of(m) == HEADER]
+            headers = [Header.read(message, self.contract) for message in found]
+            ends = ask.at.round == self._schedule.end.round
+            if ends and not headers:
+                return None
+            if not ends and len(headers) == 1 and headers[0].at == ask.at:
+                return headers[0]
+        raise RefusedError("malformed")
+
+    def _check_order(self, last: Stored | None, at: Position) -> None:
+        """Refuse an attempt that is not after the last one, or one of a run that is over."""
+        before = BEFORE if last is None else last.at
+        pending = last is not None and last.row is None
+        if pending or at <= before or at > self._schedule.end:
+            raise RefusedError("not the next round")
+        if at < self._known:
+            raise RefusedError("not the next round")
+
+    def _checked(self, ask: Ask, last: Stored | None) -> tuple[bytes, ...]:
+        header = self._header(ask)
+        signed = tuple(m for m in ask.attached if kind_of(m) == SIGNED) if last is None else ()
+        reached, totals = self._progress(last), list[bytes]()
+        for message in (m for m in ask.attached if kind_of(m) == TOTAL):
+            try:
+                total = Total.read(message, self.contract)
+            except ValueError:
+                raise RefusedError("malformed") from None
+            if total.header.at.round < reached.round:
+                continue  # the router did not get the last answer
+            if total.header.at.round > reached.round or not self._may_open(total, last):
+                raise RefusedError("not the next round")
+            try:
+                _, transcript = self._group_of(signed).opened(total, reached.transcript)
+            except RefusedError:
+                raise
+            except ValueError:
+                raise self._bad_total() from None
+            reached = _Reached(reached.round + 1, transcript)
+            totals.append(message)
+        if ask.at.round != reached.round:
+            raise RefusedError("not the next round")
+        if header is None:
+            return (*signed, *totals, *(m for m in ask.attached if kind_of(m) == SEAL))
+        try:
+            self._group_of(signed).agreement(header, reached.transcript)
+        except RefusedError:
+            raise
+        except ValueError:
+            raise RefusedError("bad key") from None
+        if self.number not in header.cohort or not self._is_enough(header):
+            raise RefusedError("bad cohort")
+        return (*signed, *totals, header.as_bytes(self.contract))
+
+    def _is_enough(self, header: Header) -> bool:
+        """Whether the shares of noise of a cohort's honest parties are enough."""
+        sums = sums_of(self.contract)
+        return len(header.cohort) >= sums.honest + sums.colluding
+
+    def _bad_total(self) -> RefusedError:
+        self._tries += 1
+        if self._tries > MOST_TRIES:
+            self.folder.stop(self.contract)
+        return RefusedError("bad total")
+
+    def _may_open(self, total: Total, last: Stored | None) -> bool:
+        """Whether a total is of the last attempt that this node answered, or of a later one."""
+        header = total.header
+        if not self._is_enough(header):
+            return False
+        if last is None or header.at > last.at:
+            return True
+        answered = _header_in(last, self.contract)
+        return answered is not None and answered.common == header.common
+
+    def _charged(self, at: Position) -> tuple[Release, ...]:
+        if at.round == self._schedule.end.round:
+            return ()
+        planned = self.contract.plan.releases
+        if self._spent >= len(planned) or self.folder.is_over_budget:
+            raise RefusedError("over budget")
+        return (planned[self.folder.attempts(self.contract)],)
+
+    def _compare_again(self, ask: Ask, step: Stored) -> None:
+        """Compare nothing, either."""
+
+    def _compare(self, rows: tuple[bytes, ...], last: Stored | None) -> None:
+        """Compare nothing: a total that passed is that of all who agree."""
+
+    def _hear(self, rows: tuple[bytes, ...]) -> None:
+        """Keep nothing of others: parts are seen by nobody."""
+
+    def _group_of(self, signed: tuple[bytes, ...] = ()) -> Group:
+        """Return the parties with their keys of the run: those of its first step, or signed now."""
+        if self._group is not None:
+            return self._group
+        if self._secrets is None:
+            raise RefusedError("stopped")  # the run is over
+        stored, keys = self.folder.first(self.contract), {self.number: self._secrets.public}
+        for message in stored or signed:
+            with suppress(ValueError):
+                of = Signature.read(message, self.contract)
+                keys.setdefault(of.party, of.key)
+        for number, party in enumerate(self.contract.parties):
+            if len(keys.get(number, b"")) != KEY_BYTES:
+                raise RefusedError(f"not signed by {party.name}")
+        ordered = tuple(keys[number] for number in range(self.contract.nodes))
+        try:
+            group = Group(self.contract, self.number, self._secrets, ordered)
+        except ValueError as error:
+            _log.error("%s", error)
+            raise RefusedError("bad key") from None
+        self._group = group if stored else None
+        return group
+
+    def _progress(self, last: Stored | None) -> _Reached:
+        """Return the round that this node is in, and the transcript before it."""
+        if last is None or last.state is None:
+            return _Reached(0, self.contract.hash)
+        return _Reached(last.at.round, unpack(last.state)[0])
+
+    def _computed(self, at: Position) -> tuple[Any, bytes]:
+        """Return the node's rounds, gone on to an attempt, and its part under masks."""
+        step = self.folder.step(self.contract, at)
+        assert step is not None
+        channel, self._channel = self._channel or self._resumed(at), None
+        noisy, header = self._gone_on(channel, step)
+        if header is None:
+            seal = Seal(at, self.number, channel.transcript)
+            return channel, seal.signed(self.contract, self.folder.signing)
+        assert noisy is not None
+        part = self._group_of().part(header, channel.transcript, noisy)
+        return channel, part.as_bytes(self.contract)
+
+    def _gone_on(self, channel: SumChannel, step: Stored) -> tuple[Integers | None, Header | None]:
+        """Take the totals of a stored step, and begin its attempt."""
+        header = _header_in(step, self.contract)
+        for message in (m for m in step.rows if kind_of(m) == TOTAL):
+            total = Total.read(message, self.contract)
+            if total.header.at.round == channel.round:
+                opened, transcript = self._group_of().opened(total, channel.transcript)
+                channel.take(opened[None], transcript)
+        own = None
+        if header is not None and not self.rehearsal:
+            group = self._group_of()
+            seed = group.noise(group.agreement(header, channel.transcript))
+            own = Key.seeded(int.from_bytes(seed, "big"))
+        return channel.attempt(step.at, own), header
+
+    def _resumed(self, until: Position) -> SumChannel:
+        """Return the node's rounds from the folder."""
+        steps = [each for each in self.folder.steps(self.contract) if each.at < until]
+        base = next((each for each in reversed(steps) if each.state is not None), None)
+        reached, state = self._progress(base), self._start
+        if base is not None and base.state is not None:
+            state = self._state_in(base.state)
+        own = self._own if self.rehearsal else None
+        inputs = self._problem, own, state, reached.round, reached.transcript
+        channel = SumChannel(self._schedule, self.number, *inputs)
+        if base is not None:
+            self._gone_on(channel, base)
+        return channel
+
+    def _kept(self, channel: SumChannel) -> bytes:
+        return pack(channel.transcript, state_as_bytes(channel.state))
+
+    def _state_in(self, kept: bytes) -> Any:
+        return state_from_bytes(unpack(kept)[1], self._start)
+
+
+class _Reached(NamedTuple):
+    """The round that a node is in, and the transcript of all rounds before it."""
+
+    round: int
+    transcript: bytes
+
+
+def _header_in(step: Stored, contract: Contract) -> Header | None:
+    """Return the header that a step answered; None at the end."""
+    found = (message for message in step.rows if kind_of(message) == HEADER)
+    return next((Header.read(message, contract) for message in found), None)

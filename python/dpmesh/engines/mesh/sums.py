@@ -1,0 +1,349 @@
+"""A sum that opens in whole or not at all: keys of a run, agreements, masks and tags.
+
+Two parties share a secret by X25519, from which HKDF derives masks for one agreement: one adds
+them, the other subtracts them. An agreement is a hash of all that the parties of an attempt must
+have in common. Nobody signs it: whoever has another one has other masks, which do not cancel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from hashlib import sha256
+from secrets import token_bytes
+from typing import NamedTuple
+
+import numpy as np
+
+import dpmesh.kernels as kernels
+from dpmesh._extras import needed_by
+from dpmesh._validate import fail
+from dpmesh.engines.mesh.contract import Contract
+from dpmesh.engines.mesh.messages import NUMBER_BYTES, Position, numbers, read_numbers
+from dpmesh.engines.signing import KEY_BYTES, SigningKey, digest, is_signed, pack, unpack
+from dpmesh.kernels.tags import LARGEST, PRIME
+from dpmesh.keys import Key, Purpose, Stream
+from dpmesh.privacy.secure import SecureSum
+from dpmesh.privacy.secure.sums import Integers
+
+with needed_by("a sum between parties"):
+    from cryptography.exceptions import InvalidTag
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+    from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+    from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+HEADER, PART, TOTAL, DEAL, DEALT, SEAL = (
+    f"dpmesh {kind} 1".encode() for kind in ("header", "part", "total", "deal", "dealt", "seal")
+)
+TAG_BYTES, NONCE_BYTES = 8, 12
+
+
+def sums_of(contract: Contract) -> SecureSum:
+    """Return the numbers of the sums of a contract; fail if its parties send rows."""
+    if contract.sums is None:
+        fail("contract", "one whose parties add up sums", type(contract.algorithm).__name__)
+    return contract.sums
+
+
+@dataclass(frozen=True, repr=False)
+class RunSecrets:
+    """A party's secrets of one run: an X25519 key and 32 bytes of its own. Erased at its end."""
+
+    agreement: bytes
+    own: bytes
+
+    @classmethod
+    def generate(cls) -> RunSecrets:
+        """Return new secrets from the operating system's randomness."""
+        return cls(X25519PrivateKey.generate().private_bytes_raw(), token_bytes(KEY_BYTES))
+
+    @cached_property
+    def _private(self) -> X25519PrivateKey:
+        return X25519PrivateKey.from_private_bytes(self.agreement)
+
+    @property
+    def public(self) -> bytes:
+        """The public half of the X25519 key."""
+        return self._private.public_key().public_bytes_raw()
+
+    def shared(self, other: bytes) -> bytes:
+        """Return the secret shared with the owner of a public key.
+
+        Raises
+        ------
+        ValueError
+            If the key agreement gives zeros, as for a public key of low order.
+        """
+        return self._private.exchange(X25519PublicKey.from_public_bytes(other))
+
+
+def derive(secret: bytes, salt: bytes, use: bytes, *context: bytes, length: int = 32) -> bytes:
+    """Return bytes by HKDF-SHA256, for one use."""
+    info = digest(b"dpmesh sum 1", use, *context)
+    return HKDF(hashes.SHA256(), length, salt, info).derive(secret)
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a router proposes for an attempt at a sum.
+
+    Parameters
+    ----------
+    at
+        The round, and the attempt in it.
+    cohort
+        The numbers of the parties that take part, ascending.
+    dealer
+        Whose secret tags are made of.
+    sealed
+        That secret, for its reader alone; empty for the dealer.
+    """
+
+    at: Position
+    cohort: tuple[int, ...]
+    dealer: int
+    sealed: bytes = b""
+
+    @property
+    def common(self) -> Header:
+        """What all parties of the attempt have in common."""
+        return replace(self, sealed=b"")
+
+    def as_bytes(self, contract: Contract) -> bytes:
+        """Return it as a message."""
+        members = np.isin(np.arange(contract.nodes), self.cohort)
+        return pack(HEADER, b"".join(numbers(*self.at, self.dealer)), bits_of(members), self.sealed)
+
+    @classmethod
+    def read(cls, message: bytes, contract: Contract) -> Header:
+        """Return the header in a message.
+
+        Raises
+        ------
+        ValueError
+            If it is none, or names no parties of the contract.
+        """
+        kind, place, members, sealed = unpack(message)
+        if kind != HEADER or len(place) != 3 * NUMBER_BYTES:
+            fail("message", "a header", "another message")
+        round_, attempt, dealer = read_numbers(*(place[i : i + 4] for i in (0, 4, 8)))
+        flags = np.unpackbits(np.frombuffer(members, np.uint8))
+        if bits_of(flags[: contract.nodes]) != members or dealer >= contract.nodes:
+            fail("header", f"a bit for each of {contract.nodes} parties", members.hex())
+        cohort = tuple(np.flatnonzero(flags).tolist())
+        return cls(Position(round_, attempt), cohort, dealer, sealed)
+
+
+def bits_of(flags: object) -> bytes:
+    """Return flags as bytes, eight in each."""
+    return np.packbits(np.asarray(flags, np.uint8)).tobytes()
+
+
+@dataclass(frozen=True)
+class Total:
+    """A total that a router made of the parts of an attempt, with the sum of their tags."""
+
+    header: Header
+    packed: bytes
+    tag: int
+
+    def as_bytes(self, contract: Contract) -> bytes:
+        """Return it as a message."""
+        return pack(TOTAL, self.header.as_bytes(contract), self.packed, word(self.tag))
+
+    @classmethod
+    def read(cls, message: bytes, contract: Contract) -> Total:
+        """Return the total in a message; fail if it is none."""
+        kind, header, packed, tagged = unpack(message)
+        if kind != TOTAL or len(tagged) != TAG_BYTES:
+            fail("message", "a total", "another message")
+        return cls(Header.read(header, contract), packed, int.from_bytes(tagged, "big"))
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a party adds to a sum, under masks, as it travels to the router.
+
+    Parameters
+    ----------
+    header
+        Of the attempt, without what is sealed.
+    agreement
+        The party's own.
+    packed, tag
+        Its masked integers and tag.
+    """
+
+    header: Header
+    agreement: bytes
+    packed: bytes
+    tag: int
+
+    def as_bytes(self, contract: Contract) -> bytes:
+        """Return it as a message, which leaves out who takes part if all do."""
+        header = self.header
+        members = np.isin(np.arange(contract.nodes), header.cohort)
+        place = b"".join((*numbers(*header.at, header.dealer), self.agreement))
+        absent = b"" if members.all() else bits_of(members)
+        return pack(PART, place, absent, self.packed + word(self.tag))
+
+    @classmethod
+    def read(cls, message: bytes, contract: Contract) -> Part:
+        """Return the part in a message; fail if it is none."""
+        kind, place, members, body = unpack(message)
+        whole, sums = members or bits_of(np.ones(contract.nodes)), sums_of(contract)
+        if kind != PART or len(body) != sums.message_bytes + TAG_BYTES:
+            fail("message", "a part", "another message")
+        header = Header.read(pack(HEADER, place[:12], whole, b""), contract)
+        return cls(header, place[12:], body[:-TAG_BYTES], int.from_bytes(body[-TAG_BYTES:], "big"))
+
+
+class Seal(NamedTuple):
+    """A party's signed word at the end: the transcript of all totals that it accepted."""
+
+    at: Position
+    party: int
+    transcript: bytes
+
+    def signed(self, contract: Contract, key: SigningKey) -> bytes:
+        """Return it as bytes, with a signature."""
+        fields = SEAL, contract.hash, *numbers(*self.at, self.party), self.transcript
+        return pack(*fields, key.sign(*fields))
+
+    @classmethod
+    def read(cls, message: bytes, contract: Contract) -> Seal:
+        """Return the word in a message, whose signature is checked; fail if it is none."""
+        kind, of, *named, transcript, signature = fields = unpack(message)
+        if kind != SEAL or of != contract.hash or len(named) != 3:
+            fail("message", "a seal under this contract", "another message")
+        round_, exchange, party = read_numbers(*named)
+        if party >= contract.nodes:
+            fail("message", "a seal of a party of the contract", party)
+        if not is_signed(contract.parties[party].public_key, signature, *fields[:-1]):
+            fail("signature", f"that of {contract.parties[party].name}", "another")
+        return cls(Position(round_, exchange), party, transcript)
+
+
+def word(tag: int) -> bytes:
+    """Return a tag as bytes."""
+    return tag.to_bytes(TAG_BYTES, "big")
+
+
+def added(parts: Sequence[Part], contract: Contract) -> tuple[bytes, int]:
+    """Return the total of parts as it travels, and the sum of their tags."""
+    sums = sums_of(contract)
+    total = kernels.unpack_sum([part.packed for part in parts], sums.dim, sums.modulus_bits)
+    packed = kernels.mask_and_pack(total, sums.modulus_bits)
+    return packed, sum(part.tag for part in parts) % PRIME
+
+
+class Group:
+    """The parties of a run as one of them sees them: their keys, and what it shares with each.
+
+    Parameters
+    ----------
+    contract, own
+        The contract and the party's number.
+    secrets
+        The party's.
+    keys
+        The X25519 key of each party, in their order, as they signed them.
+
+    Raises
+    ------
+    ValueError
+        If two are equal, the party's own is another, or one is no key; the text names its party.
+    """
+
+    def __init__(
+        self, contract: Contract, own: int, secrets: RunSecrets, keys: tuple[bytes, ...]
+    ) -> None:
+        self.contract, self.own, self._secrets = contract, own, secrets
+        self.root = digest(*keys)
+        self._shared: dict[int, bytes] = {}
+        for party, key in enumerate(keys):
+            name = contract.parties[party].name
+            if (party == own and key != secrets.public) or keys.index(key) < party:
+                fail("key", f"one of its own for {name} in this run", "another")
+            if party != own:
+                try:
+                    self._shared[party] = secrets.shared(key)
+                except ValueError:
+                    fail("key", f"an X25519 key of {name}", "another")
+
+    def agreement(self, header: Header, transcript: bytes) -> bytes:
+        """Return the hash of what the parties of an attempt must have in common."""
+        common = header.common.as_bytes(self.contract)
+        secret = sha256(self._tags_of(header)).digest()
+        return digest(b"sum", self.contract.hash, common, self.root, secret, transcript)
+
+    def dealt(self) -> bytes:
+        """Return this party's secret for tags as a message, sealed for each other party."""
+        secret, sealed = self._own_tags(), []
+        for party, shared in self._shared.items():
+            nonce = token_bytes(NONCE_BYTES)
+            cipher = ChaCha20Poly1305(self._pair(shared, self.own, party))
+            sealed.append(nonce + cipher.encrypt(nonce, secret, None))
+        sealed.insert(self.own, b"")
+        return pack(DEALT, self.contract.hash, *numbers(self.own), *sealed)
+
+    def noise(self, agreement: bytes) -> bytes:
+        """Return 32 bytes of this party alone, for an agreement."""
+        return derive(self._secrets.own, self.contract.hash, b"noise", agreement)
+
+    def part(self, header: Header, transcript: bytes, noisy: Integers) -> Part:
+        """Return integers with noise as they leave this party, under masks for an attempt."""
+        agreement, bits = self.agreement(header, transcript), sums_of(self.contract).modulus_bits
+        tag = kernels.tag(noisy, self._weights(header, agreement))
+        signs: dict[bool, list[bytes]] = {True: [], False: []}
+        for party in header.cohort:
+            if party == self.own:
+                continue
+            ids = numbers(*sorted((party, self.own)))
+            salt, context = self.contract.hash, (agreement, *ids)
+            secret = derive(self._shared[party], salt, b"mask", *context, length=64)
+            adds = self.own < party
+            signs[adds].append(secret[:32])
+            tag += int.from_bytes(secret[32:], "big") * (1 if adds else -1)
+        masked = kernels.mask_and_pack(noisy, bits, add=signs[True], subtract=signs[False])
+        return Part(header, agreement, masked, tag % PRIME)
+
+    def opened(self, total: Total, transcript: bytes) -> tuple[Integers, bytes]:
+        """Return a total and the transcript after it.
+
+        Raises
+        ------
+        ValueError
+            If it is not the sum of parts of parties who all have this party's transcript.
+        """
+        sums, header = sums_of(self.contract), total.header
+        opened = kernels.unpack_sum([total.packed], sums.dim, sums.modulus_bits)
+        agreement = self.agreement(header, transcript)
+        small = max(-int(opened.min()), int(opened.max())) < LARGEST
+        weights, parties = self._weights(header, agreement), len(header.cohort)
+        if not small or kernels.tag(opened, weights, parties) != total.tag:
+            fail("total", "the sum of what the parties sent", "another")
+        return opened, digest(transcript, agreement, total.packed)
+
+    def _weights(self, header: Header, agreement: bytes) -> Stream:
+        seed = derive(self._tags_of(header), self.contract.hash, b"weights", agreement)
+        return Key.seeded(int.from_bytes(seed, "big")).stream(Purpose.SHARED)
+
+    def _own_tags(self) -> bytes:
+        return derive(self._secrets.own, self.contract.hash, b"tag")
+
+    def _pair(self, shared: bytes, dealer: int, party: int) -> bytes:
+        return derive(shared, self.contract.hash, b"group", *numbers(dealer, party))
+
+    def _tags_of(self, header: Header) -> bytes:
+        """Return the secret that tags are made of; fail if it was not dealt to this party."""
+        if header.dealer == self.own:
+            return self._own_tags()
+        cipher = ChaCha20Poly1305(self._pair(self._shared[header.dealer], header.dealer, self.own))
+        nonce, sealed = header.sealed[:NONCE_BYTES], header.sealed[NONCE_BYTES:]
+        try:
+            return cipher.decrypt(nonce, sealed, None)
+        except (InvalidTag, ValueError):
+            fail("header", "a secret that its dealer sealed", "another")
