@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         run,
         schedules,
         sklearn,
+        statistics,
         tables,
         topology,
     )
@@ -106,6 +107,7 @@ __all__ = [
     "schedules",
     "simulate",
     "sklearn",
+    "statistics",
     "tables",
     "topology",
 ]

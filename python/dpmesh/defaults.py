@@ -40,6 +40,8 @@ Task = Literal["classification", "regression"]
 
 Method = Literal["secure", "gossip"]
 
+EVERYBODY = "everybody: all noisy messages may be read"
+
 COMPLETE = 64
 """Up to this many nodes everybody sends to everybody; more form a random regular graph."""
 
@@ -317,3 +319,14 @@ def network(nodes: int, *, key: Key | None = None) -> Topology:
     if integer("nodes", nodes, at_least=1) <= COMPLETE:
         return complete(nodes)
     return random_regular(nodes, DEGREE, key=Key.generate() if key is None else key)
+
+
+def against(algorithm: object) -> str:
+    """Return against whom the guarantee of an algorithm holds, in words."""
+    sums = getattr(algorithm, "secure_sum", None)
+    if sums is None:
+        return EVERYBODY
+    count = sums.colluding
+    verb = "help" if count > 1 else "helps"
+    helped = f"even if any {count} of the sites" if count else "if none of the sites"
+    return f"the server, which learns only noisy sums over all sites, {helped} {verb} it"

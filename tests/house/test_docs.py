@@ -22,6 +22,7 @@ WIDTH = 100
 """Characters of a line of code for which `docs/code_width.css` makes room."""
 PRINTED = [
     "estimators.md",
+    "statistics.md",
     "secure_sums.md",
     "privacy/report.md",
     "which_algorithm.md",

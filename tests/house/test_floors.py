@@ -76,7 +76,7 @@ FLOORS = [
     ["experiments.parts"],
     ["experiments.settings"],
     ["audit", "engines"],
-    ["sklearn", "demo", "forecast"],
+    ["sklearn", "statistics", "demo", "forecast"],
     ["experiments"],
     ["reproduce"],
     ["cli"],

@@ -8,17 +8,17 @@ In a round every site sums the vectors of its own records, and the sum over all 
 Under a secure sum the server learns s alone, with one noise for all sites. Where too few sites are
 honest for that, each releases its own s_i, with noise that is enough by itself.
 
-A record's vector is a function of this record and of public numbers, so that a neighbouring dataset
-moves one s_i by at most D C.
+``problem.vectors(node)`` returns the vectors of a node's records in blocks of shape (records, dim).
+Each is a function of its record and of public numbers, so that a neighbouring dataset moves one s_i
+by at most D C.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import floor, log2, sqrt
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -37,22 +37,6 @@ _GRID_STEPS = 2.0**7
 """Fewest steps of a site's own grid in the `sensitivity`, over sqrt(dim)."""
 
 
-class HasVectors(Protocol):
-    """The records of some nodes, as vectors."""
-
-    @property
-    def nodes(self) -> int:
-        """Number of nodes."""
-        ...
-
-    def vectors(self, node: int) -> Iterator[Sensitive]:
-        """Return the vectors of a node's records in blocks of shape (records, dim), float64.
-
-        Each vector is a function of its record and of public numbers.
-        """
-        ...
-
-
 @dataclass(frozen=True, kw_only=True)
 class RecordSumsState:
     """The mean of the sums that were released so far, shape (1, dim); zeros before the first."""
@@ -61,7 +45,7 @@ class RecordSumsState:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecordSums(Algorithm[RecordSumsState, HasVectors]):
+class RecordSums(Algorithm[RecordSumsState, Any]):
     """The noisy sum of the vectors of all records, over sites that do not show each other theirs.
 
     Parameters
@@ -193,7 +177,7 @@ class RecordSums(Algorithm[RecordSumsState, HasVectors]):
         """Return the sum over all sites as one joint release, or the sum of each site."""
         return Release(t, self.mechanism, self.sensitivity(t))
 
-    def init(self, problem: HasVectors, key: Key) -> RecordSumsState:
+    def init(self, problem: Any, key: Key) -> RecordSumsState:
         """Start from zeros.
 
         Raises
@@ -207,7 +191,7 @@ class RecordSums(Algorithm[RecordSumsState, HasVectors]):
         return RecordSumsState(total=Released(np.zeros((1, self.dim))))
 
     def round(
-        self, state: RecordSumsState, t: int, problem: HasVectors, key: Key
+        self, state: RecordSumsState, t: int, problem: Any, key: Key
     ) -> Round[RecordSumsState]:
         """Sum the vectors at each site, and release the sum over all sites."""
         sums = np.stack([self._sum(problem, node) for node in range(problem.nodes)])
@@ -218,7 +202,7 @@ class RecordSums(Algorithm[RecordSumsState, HasVectors]):
         total = arrived.sum(axis=0, keepdims=True)
         return RecordSumsState(total=Released(state.total + (total - state.total) / (t + 1)))
 
-    def _sum(self, problem: HasVectors, node: int) -> Floats:
+    def _sum(self, problem: Any, node: int) -> Floats:
         total = np.zeros(self.dim)
         for block in problem.vectors(node):
             total += kernels.clip_rows(block, self.longest).sum(axis=0)

@@ -21,6 +21,7 @@ from dpmesh.cli.ranges import ranges
 from dpmesh.cli.report import report
 from dpmesh.cli.reproduce import reproduce
 from dpmesh.cli.run import run
+from dpmesh.cli.stats import stats
 
 app = typer.Typer(
     add_completion=False,
@@ -48,7 +49,7 @@ def main(
 
 
 _PANELS = {
-    "Start": (demo, doctor, ranges, fit, predict, plan),
+    "Start": (demo, doctor, ranges, stats, fit, predict, plan),
     "Research": (run, report, reproduce, arena),
     "Deploy": (node, router),
     "Privacy": (audit,),

@@ -75,8 +75,8 @@ def public_ranges(
 def read_sites(
     files: Sequence[Path],
     used: Mapping[str, Any],
-    label: str,
-    target: Number | Category,
+    label: str | None,
+    target: Number | Category | None,
     site: str | None,
     written: TextFormat,
     *,

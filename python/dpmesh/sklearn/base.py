@@ -29,7 +29,7 @@ from dpmesh.ranges import Columns, Number, Ranges
 from dpmesh.sklearn.report import FitReport, report_of
 from dpmesh.tables import Table, as_table
 from dpmesh.tables.cells import TableError, is_missing
-from dpmesh.tables.sites import sites_of
+from dpmesh.tables.sites import site_of_each
 from dpmesh.topology import Topology
 
 SelfT = TypeVar("SelfT", bound="PrivateEstimator")
@@ -365,24 +365,6 @@ def _sites(groups: Any, records: int) -> tuple[npt.NDArray[Any], tuple[npt.NDArr
     owners = site_of_each(groups, records)
     sites, codes = np.unique(owners, return_inverse=True)
     return sites, tuple(np.flatnonzero(codes == site) for site in range(len(sites)))
-
-
-def site_of_each(groups: Any, records: int) -> npt.NDArray[Any]:
-    """Return the site of each record, shape (records,); zeros if all are at one.
-
-    Raises
-    ------
-    ValueError
-        If `groups` has another length or shape, or misses sites.
-    """
-    if groups is None:
-        return np.zeros(records, dtype=np.int64)
-    if isinstance(groups, str):
-        fail("groups", "the site of each record, such as table['site']", repr(groups))
-    owners: npt.NDArray[Any] = column_or_1d(groups)
-    if len(owners) != records:
-        fail("groups", f"the site of each of the {records} records", f"{len(owners)}")
-    return owners if owners.dtype.kind in "iub" else sites_of("groups", owners)
 
 
 def warn(notices: list[str], taken: str, change: str) -> None:

@@ -19,10 +19,11 @@ from dpmesh._validate import fail, instance, integer, probability
 from dpmesh.keys import Key
 from dpmesh.run.measures import Measures, classification
 from dpmesh.run.verdict import LEAST, Verdict
-from dpmesh.sklearn.base import linear_problem, site_of_each
+from dpmesh.sklearn.base import linear_problem
 from dpmesh.sklearn.estimators import PrivateClassifier, PrivateRegressor
 from dpmesh.tables import as_table, rows
 from dpmesh.tables.kinds import read_labels
+from dpmesh.tables.sites import site_of_each
 
 SPLITS = LEAST
 """Of a linear model whose table has at most `baselines.LARGEST` numbers, over all classes."""

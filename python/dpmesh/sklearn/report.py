@@ -9,10 +9,8 @@ from typing import Any
 import dpmesh as dm
 from dpmesh._html import InNotebooks
 from dpmesh.algorithms.cross_silo import CrossSiloSGD
-from dpmesh.defaults import Choice
+from dpmesh.defaults import EVERYBODY, Choice, against
 from dpmesh.privacy.report import Report
-
-EVERYBODY = "everybody: all noisy messages may be read"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,14 +103,3 @@ def report_of(
         against=against(chosen.algorithm),
         together=secure,
     )
-
-
-def against(algorithm: object) -> str:
-    """Return against whom the guarantee of an algorithm holds, in words."""
-    sums = getattr(algorithm, "secure_sum", None)
-    if sums is None:
-        return EVERYBODY
-    count = sums.colluding
-    verb = "help" if count > 1 else "helps"
-    helped = f"even if any {count} of the sites" if count else "if none of the sites"
-    return f"the server, which learns only noisy sums over all sites, {helped} {verb} it"

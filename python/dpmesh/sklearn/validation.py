@@ -17,9 +17,9 @@ from dpmesh.defaults import Sizes
 from dpmesh.privacy.accounting import calibrate_noise
 from dpmesh.privacy.plan import Plan, total_cost
 from dpmesh.privacy.shown import rounded_up
-from dpmesh.sklearn.base import site_of_each
 from dpmesh.sklearn.estimators import PrivateClassifier, PrivateRegressor
 from dpmesh.tables import rows
+from dpmesh.tables.sites import site_of_each
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -119,12 +119,32 @@ def sites_of(name: str, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return np.array(sites)
 
 
+def site_of_each(groups: Any, records: int) -> npt.NDArray[Any]:
+    """Return the site of each record, shape (records,); zeros if all are at one.
+
+    Raises
+    ------
+    ValueError
+        If `groups` has another length or shape, or misses sites.
+    """
+    if groups is None:
+        return np.zeros(records, dtype=np.int64)
+    if isinstance(groups, str):
+        fail("groups", "the site of each record, such as table['site']", repr(groups))
+    owners: npt.NDArray[Any] = np.asarray(groups)
+    if owners.shape not in ((records,), (records, 1)):
+        got = len(owners) if owners.ndim == 1 else f"shape {owners.shape}"
+        fail("groups", f"the site of each of the {records} records", got)
+    owners = owners.ravel()
+    return owners if owners.dtype.kind in "iub" else sites_of("groups", owners)
+
+
 def read_sites(
     paths: Sequence[str],
     tables: Sequence[Table],
     columns: Columns,
-    label: str,
-    target: Number | Category,
+    label: str | None,
+    target: Number | Category | None,
     *,
     site: str | None = None,
     drop: bool = False,
@@ -138,7 +158,7 @@ def read_sites(
     columns
         What a model reads.
     label, target
-        The column to predict, and what it may be.
+        The column to predict, and what it may be; None: all labels are 0.
     site
         The column that names the site; by default each file is one.
     drop
@@ -151,7 +171,7 @@ def read_sites(
         names file, record, column and value.
     """
     names = [*dict.fromkeys(name for table in tables for name in table.names or ())]
-    sought = {"label": [label], "site": [] if site is None else [site], "ranges": columns.names}
+    sought = {"label": [] if label is None else [label], "site": [] if site is None else [site], "ranges": columns.names}
     for argument, wanted in sought.items():
         for name in wanted:
             if name not in names:
@@ -165,7 +185,9 @@ def read_sites(
             kept = table
             if site is not None and drop:
                 kept = table.take(~each(usually_missing, table.select([site]).columns[0], bool))
-            labels, kept = labelled(label, target, kept, drop=drop)
+            labels: npt.NDArray[Any] = np.zeros(kept.records)
+            if label is not None and target is not None:
+                labels, kept = labelled(label, target, kept, drop=drop)
             encoded = columns.encode_table(kept)
             sites = np.full(len(labels), own)
             if site is not None:

@@ -1,0 +1,31 @@
+"""Statistics of tables at several sites, all that are asked together at one epsilon.
+
+>>> asked = [dm.statistics.Mean("age"), dm.statistics.Histogram("stage")]   # doctest: +SKIP
+>>> print(dm.statistics.ask(asked, table, site, ranges=ranges, epsilon=1))  # doctest: +SKIP
+"""
+
+from dpmesh.statistics.answers import Answer, Row
+from dpmesh.statistics.ask import Statistics, ask
+from dpmesh.statistics.questions import (
+    Correlation,
+    Histogram,
+    Mean,
+    Quantiles,
+    Question,
+    Survival,
+    TwoWay,
+)
+
+__all__ = [
+    "Answer",
+    "Correlation",
+    "Histogram",
+    "Mean",
+    "Quantiles",
+    "Question",
+    "Row",
+    "Statistics",
+    "Survival",
+    "TwoWay",
+    "ask",
+]

@@ -1,0 +1,244 @@
+"""Ask a table questions: one release of sums for all of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import sqrt
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dpmesh._html import InNotebooks
+from dpmesh._validate import fail, instance, nearest, positive, probability
+from dpmesh.algorithms.record_sums import RecordSums
+from dpmesh.defaults import against, method_for
+from dpmesh.keys import Key
+from dpmesh.privacy.plan import Plan
+from dpmesh.privacy.report import Report
+from dpmesh.privacy.types import Sensitive
+from dpmesh.ranges import as_range, clipped, read_ranges
+from dpmesh.run import simulate
+from dpmesh.statistics.answers import Answer
+from dpmesh.statistics.geometry import Column, Size
+from dpmesh.statistics.questions import Question
+from dpmesh.tables import as_table
+from dpmesh.tables.kinds import Kind
+from dpmesh.tables.sites import site_of_each
+from dpmesh.tables.table import Table
+
+_BLOCK = 2**20
+"""Numbers of the vectors that are held at once."""
+
+PUBLIC = "the number of sites and of all records together are public"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Statistics(InNotebooks):
+    """Answers that may be published, and what they cost together.
+
+    Parameters
+    ----------
+    answers
+        One for each question.
+    sites, records
+        Their public numbers.
+    against
+        Against whom the guarantee holds, in words.
+    privacy
+        What all answers cost together.
+    ledger
+        The release that they follow from.
+    notices
+        What the data's owner alone should know: no epsilon covers it, and it is not printed.
+    """
+
+    answers: tuple[Answer, ...]
+    sites: int
+    records: int
+    against: str
+    privacy: Report
+    ledger: Plan
+    notices: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        head = f"{self.records} records at {self.sites} site{'s' * (self.sites != 1)}"
+        cost = f"against     {self.against}\n{self.privacy}"
+        return "\n\n".join([head, *map(str, self.answers), cost])
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return what may be published in plain types that JSON can hold."""
+        plain = {
+            "answers": [one.as_dict() for one in self.answers],
+            "ledger": self.ledger.as_dict(),
+        }
+        numbers = {"sites": self.sites, "records": self.records, "against": self.against}
+        return {**numbers, **plain, "privacy": self.privacy.as_dict()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """The records of some sites as vectors: those of all questions, one after another.
+
+    Parameters
+    ----------
+    questions
+        What is asked.
+    columns
+        What they read, each cell by itself.
+    parts
+        The records of each site.
+    """
+
+    questions: tuple[Question, ...]
+    columns: dict[str, Column]
+    parts: tuple[npt.NDArray[np.int64], ...]
+    test: None = None
+
+    @property
+    def nodes(self) -> int:
+        """Number of sites."""
+        return len(self.parts)
+
+    @property
+    def all_records(self) -> npt.NDArray[np.int64]:
+        """Number of records of each site."""
+        return np.array([len(part) for part in self.parts])
+
+    @property
+    def kinds(self) -> dict[str, Kind]:
+        """The public ranges of the columns."""
+        return {name: column.kind for name, column in self.columns.items()}
+
+    @cached_property
+    def sizes(self) -> list[Size]:
+        """The public size of each question's vector, which is divided by its distance."""
+        return [question.size(self.kinds) for question in self.questions]
+
+    def vectors(self, node: int) -> Iterator[Sensitive]:
+        """Return the vectors of a site's records in blocks of shape (records, dim)."""
+        part, dim = self.parts[node], sum(size.dim for size in self.sizes)
+        for some in np.array_split(part, -(-len(part) * dim // _BLOCK)):
+            columns = {name: column.take(some) for name, column in self.columns.items()}
+            each = zip(self.questions, self.sizes, strict=True)
+            yield Sensitive(np.hstack([q.vectors(columns) / size.distance for q, size in each]))
+
+    def sums(self, *, epsilon: float, delta: float, colluding: int) -> RecordSums:
+        """Return the one release of all questions, by public numbers alone.
+
+        The vectors of k questions, each divided by its distance, are at most sqrt(k) apart.
+        """
+        sizes, sites = self.sizes, self.nodes
+        longest = sqrt(sum((size.norm / size.distance) ** 2 for size in sizes)) * (1 + 1e-9)
+        return RecordSums.for_budget(
+            epsilon=epsilon,
+            delta=delta,
+            dim=sum(size.dim for size in sizes),
+            sites=sites,
+            records=int(self.all_records.sum()),
+            longest=longest,
+            diameter=sqrt(len(sizes)) / longest,
+            colluding=colluding,
+            secure=method_for(sites, epsilon, colluding=colluding) == "secure",
+        )
+
+
+def ask(
+    questions: Question | Sequence[Question],
+    X: Any,
+    groups: Any = None,
+    *,
+    ranges: Mapping[str, Any] | str | os.PathLike[str],
+    epsilon: float,
+    delta: float = 1e-5,
+    colluding: int = 1,
+    key: Key | None = None,
+) -> Statistics:
+    """Answer questions about the records of all sites, at one epsilon for all answers together.
+
+    The vectors of all questions are released as one sum, each question with the same share of the
+    budget: its vector is divided by its sensitivity, so that k questions need sqrt(k) times the
+    noise of one.
+
+    Parameters
+    ----------
+    questions
+        Such as ``[Mean("age"), Histogram("stage")]``.
+    X
+        A pandas or pyarrow table, a dictionary of columns, or an array of shape (records, columns).
+    groups
+        The site of each record, shape (records,); None for a single site.
+    ranges
+        Public ranges by column, or a TOML file of them, see `dpmesh.ranges`; those of columns that
+        are not asked about are ignored. Columns of an array are x0, x1, ..
+    epsilon, delta
+        The budget of all answers together.
+    colluding
+        Sites that may collude with the server of the secure sum, which takes 2 honest sites more.
+    key
+        The source of the noise; by default the operating system. A seeded one makes the answers
+        reproducible, and then they are not private.
+
+    Raises
+    ------
+    ValueError
+        If an argument does not fit, or a column holds what its range does not allow.
+    """
+    asked = (questions,) if isinstance(questions, Question) else tuple(questions)
+    for one in asked or (None,):
+        instance("questions", one, "questions such as Mean('age')", Question)
+    positive("epsilon", epsilon)
+    probability("delta", delta, zero=False, one=False)
+    table = as_table(X)
+    if not table.records:
+        fail("X", "at least 1 record", "none")
+    columns, notices = _read(asked, table, ranges)
+    owners = site_of_each(groups, table.records)
+    parts = tuple(np.flatnonzero(owners == site) for site in np.unique(owners))
+    problem: Any = Asked(questions=asked, columns=columns, parts=parts)
+    sums = problem.sums(epsilon=epsilon, delta=delta, colluding=colluding)
+    run = simulate(sums, problem, rounds=1, key=key, delta=delta, metrics=[], progress=False)
+    ends = np.cumsum([size.dim for size in problem.sizes])[:-1]
+    each = zip(asked, problem.sizes, np.split(run.released[0], ends), strict=True)
+    answers = tuple(
+        q.answer(problem.kinds, d * total, d * sums.noise_scale, table.records)
+        for q, (_, _, d), total in each
+    )
+    return Statistics(
+        answers=answers,
+        sites=len(parts),
+        records=table.records,
+        against=against(sums),
+        privacy=replace(run.privacy, assumptions=(*run.privacy.assumptions, PUBLIC)),
+        ledger=run.ledger,
+        notices=tuple(notices),
+    )
+
+
+def _read(
+    questions: Sequence[Question], table: Table, ranges: Any
+) -> tuple[dict[str, Column], list[str]]:
+    """Return the columns that are asked about, and what their owner should know."""
+    if table.names is None:
+        table = Table(tuple(f"x{i}" for i in range(len(table.columns))), table.columns)
+    given = read_ranges(ranges) if isinstance(ranges, (str, os.PathLike)) else ranges
+    instance(
+        "ranges", given, "a mapping of names to public ranges, or a TOML file of them", Mapping
+    )
+    columns, notices = dict[str, Column](), list[str]()
+    for name in dict.fromkeys(name for question in questions for name in question.names):
+        if name not in given:
+            wanted = f"a column with a public range ({', '.join(given)})"
+            fail("question", wanted, f"{name!r}{nearest(name, given)}")
+        kind = as_range(name, given[name])
+        if kind.may_be_missing and name not in (table.names or ()):
+            table = table.with_missing((name,))
+        columns[name], outside, unread = Column.read(name, kind, table)
+        notices += clipped(name, outside, table.records)
+        if unread:
+            which = f"{unread} of {table.records} values cannot be read or are not listed"
+            notices.append(f"{name}: {which} in its range, and count as missing")
+    return columns, notices

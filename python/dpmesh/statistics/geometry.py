@@ -1,0 +1,180 @@
+"""What a record is to a statistic: a vector that is a function of this record and public numbers.
+
+The distance between the vectors of two records is the sensitivity of their sum under replace-one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from math import sqrt
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from dpmesh._validate import fail
+from dpmesh.tables.kinds import Category, Dates, Flag, Kind
+from dpmesh.tables.table import Table
+
+Floats = npt.NDArray[np.float64]
+
+
+class Size(NamedTuple):
+    """The public size of a vector.
+
+    Attributes
+    ----------
+    dim
+        Its length.
+    norm
+        Its largest L2 norm.
+    distance
+        The largest L2 distance between the vectors of two records.
+    """
+
+    dim: int
+    norm: float
+    distance: float
+
+
+ONE_HOT = 1.0, sqrt(2)
+"""Norm and distance of vectors with a single 1: a record is in one cell, replaced in another."""
+
+MOMENTS = sqrt(2.125), sqrt(4.25)
+"""Of (z, z^2, z^3 / 4, z^4 / 4) for z in [-1, 1]; docs/statistics.md has the proof."""
+
+FOURTH = 0.25
+"""Weight of the third and the fourth power."""
+
+
+class Column(NamedTuple):
+    """A column, each of its cells read by itself.
+
+    Attributes
+    ----------
+    kind
+        Its public range.
+    z
+        Numbers, dates and flags in [-1, 1], 0 where there is none; shape (records,).
+    present
+        Whether there is a value, shape (records,).
+    places
+        The place of each category, and the number of categories where there is none.
+    """
+
+    kind: Kind
+    z: Floats
+    present: npt.NDArray[np.bool_]
+    places: npt.NDArray[np.int64]
+
+    @classmethod
+    def read(cls, name: str, kind: Kind, table: Table) -> tuple[Column, int, int]:
+        """Return a column, and how many values are clipped, and how many cannot be read."""
+        features, clipped, unread = kind.encode(name, table.select([name]).columns[0])
+        if isinstance(kind, Category):
+            there = np.asarray(features.any(axis=1))
+            places = np.where(there, features.argmax(axis=1), kind.width)
+            return cls(kind, np.zeros(len(places)), there, places), clipped, unread
+        there = np.asarray(features[:, 1] == 0 if kind.missing else np.ones(len(features)), bool)
+        flag = isinstance(kind, Flag)  # which is 0 or 1
+        z = np.where(there, features[:, 0] * (1 + flag) - flag, 0.0)
+        return cls(kind, z, there, np.zeros(len(z), np.int64)), clipped, unread
+
+    def take(self, records: npt.NDArray[np.int64]) -> Column:
+        """Return the records at these indices."""
+        return Column(self.kind, self.z[records], self.present[records], self.places[records])
+
+    def cell(self, bins: int) -> npt.NDArray[np.int64]:
+        """Return the number of each record's cell among those that `cells` names."""
+        if isinstance(self.kind, Category):
+            return self.places
+        count = 2 if isinstance(self.kind, Flag) else bins
+        found = np.minimum(((self.z + 1) / 2 * count).astype(np.int64), count - 1)
+        return np.where(self.present, found, count)
+
+
+Columns = Mapping[str, Column]
+
+
+def kind_of(
+    kinds: Mapping[str, Kind], name: str, wanted: type | tuple[type, ...], noun: str
+) -> Kind:
+    """Return the kind of a column; fail unless it is one of those that are wanted."""
+    if not isinstance(kinds[name], wanted):
+        fail(name, noun, f"{kinds[name]}")
+    return kinds[name]
+
+
+def ends(kind: Kind) -> tuple[float, float]:
+    """Return the ends of a range of numbers, dates or flags."""
+    assert not isinstance(kind, Category)
+    return kind.ends
+
+
+def unscaled(kind: Kind, z: npt.ArrayLike) -> Floats:
+    """Return numbers in [-1, 1] in the units of their column."""
+    low, high = ends(kind)
+    return np.asarray(low + (high - low) * (np.asarray(z, np.float64) + 1) / 2)
+
+
+def cells(kind: Kind, bins: int) -> list[str]:
+    """Return the names of a column's cells: categories or bins, and ``missing`` if there may be."""
+    if isinstance(kind, Category):
+        return [*map(str, kind.categories), "missing"]
+    if isinstance(kind, Flag):
+        names = ["false", "true"]
+    else:
+        edges = [value_in_words(kind, edge) for edge in edges_of(kind, bins)]
+        names = [f"{a} to {b}" for a, b in pairwise(edges)]
+    return [*names, "missing"] if kind.missing else names
+
+
+def edges_of(kind: Kind, bins: int) -> Floats:
+    """Return the edges of equal bins over a range, shape (bins + 1,)."""
+    return unscaled(kind, np.linspace(-1, 1, bins + 1))
+
+
+def value_in_words(kind: Kind | None, value: float) -> str:
+    """Return a value in the units of a column: a date as a date."""
+    if isinstance(kind, Dates):
+        from datetime import date
+
+        return str(date.fromordinal(round(value)))
+    return f"{value:.4g}"
+
+
+def one_hot(cell: npt.NDArray[np.int64], count: int) -> Floats:
+    """Return vectors with a 1 at the place of a record's cell, shape (records, count)."""
+    found = np.zeros((len(cell), count))
+    found[np.arange(len(cell)), cell] = 1
+    return found
+
+
+def moments(columns: Sequence[Column]) -> Floats:
+    """Return the powers of each column, and whether a value is there if one may be missing."""
+    parts = []
+    for column in columns:
+        z = column.z
+        parts += [z, z**2, FOURTH * z**3, FOURTH * z**4]
+        parts += [column.present.astype(np.float64)] if column.kind.may_be_missing else []
+    return np.stack(parts, axis=1)
+
+
+def products(columns: Sequence[Column]) -> Floats:
+    """Return the upper triangle of ``(1, z)(1, z)^T``, off-diagonals times sqrt(2).
+
+    Its length is the squared length of (1, z). A record that lacks a value is all zeros.
+    """
+    z = np.stack([np.ones(len(columns[0].z)), *(column.z for column in columns)], axis=1)
+    z = z * np.all([column.present for column in columns], axis=0)[:, np.newaxis]
+    rows, across = np.triu_indices(z.shape[1])
+    return np.asarray(z[:, rows] * z[:, across] * np.where(rows == across, 1.0, sqrt(2)))
+
+
+def matrix_of(total: Floats, columns: int) -> Floats:
+    """Return the matrix of sums whose triangle `products` have."""
+    rows, across = np.triu_indices(columns + 1)
+    found = np.zeros((columns + 1, columns + 1))
+    found[rows, across] = total / np.where(rows == across, 1.0, sqrt(2))
+    return np.asarray(found + np.triu(found, 1).T)

@@ -1,0 +1,414 @@
+"""Questions about tables: what each sums over records, and what it makes of the noisy sums."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass, replace
+from itertools import combinations
+from math import sqrt
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+import dpmesh.statistics.geometry as geometry
+from dpmesh._validate import fail, integer, probability
+from dpmesh.statistics.answers import Answer, Row, Z, consistent, nothing, quantile, row, share
+from dpmesh.statistics.geometry import Columns, Floats, Size, cells, kind_of
+from dpmesh.statistics.survival import Cells, curve, log_rank
+from dpmesh.tables.kinds import Category, Dates, Flag, Kind, Number
+
+Kinds = Mapping[str, Kind]
+
+_MEASURED, _A_NUMBER = (Number, Flag), "a number or a flag"
+_LISTED, _A_CATEGORY = (Category, Flag), "a category or a flag"
+
+
+class Question(ABC):
+    """What is asked of a table: a vector for each record, whose sum is released with noise."""
+
+    reads: ClassVar[tuple[str, ...]] = ("column",)
+    """The fields that name columns."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns that it reads."""
+        return tuple(name for field in self.reads if (name := getattr(self, field)) is not None)
+
+    @abstractmethod
+    def size(self, kinds: Kinds) -> Size:
+        """Return the public size of a record's vector.
+
+        Raises
+        ------
+        ValueError
+            If a column has no range, or one of another kind.
+        """
+
+    @abstractmethod
+    def vectors(self, columns: Columns) -> Floats:
+        """Return a vector for each record, shape (records, dim)."""
+
+    @abstractmethod
+    def answer(self, kinds: Kinds, total: Floats, noise: float, records: int) -> Answer:
+        """Return the answer.
+
+        Parameters
+        ----------
+        kinds
+            The public ranges of the columns.
+        total
+            The noisy sum, shape (dim,).
+        noise
+            Standard deviation of the noise in each number.
+        records
+            The public number of records of all sites.
+        """
+
+
+@dataclass(frozen=True, init=False)
+class _OfColumns(Question):
+    """A question about several columns together, named one by one."""
+
+    columns: tuple[str, ...]
+    least: ClassVar[int] = 1
+
+    def __init__(self, *columns: str) -> None:
+        object.__setattr__(self, "columns", _several(columns, self.least))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns."""
+        return self.columns
+
+
+class Mean(_OfColumns):
+    """Count, mean and variance of columns of numbers or flags.
+
+    A record is in all of them: the sensitivity is 2.06 times the root of their number, in units of
+    half a range. The mean has Fieller's interval where the count has noise.
+    """
+
+    def size(self, kinds: Kinds) -> Size:
+        """Return the public size of a record's vector."""
+        each = [kind_of(kinds, name, _MEASURED, _A_NUMBER) for name in self.columns]
+        missing, count = sum(kind.may_be_missing for kind in each), len(each)
+        norm, distance = geometry.MOMENTS
+        return Size(4 * count + missing, sqrt(norm**2 * count + missing), distance * sqrt(count))
+
+    def vectors(self, columns: Columns) -> Floats:
+        """Return the powers of each number, and whether it is there."""
+        return geometry.moments([columns[name] for name in self.columns])
+
+    def answer(self, kinds: Kinds, total: Floats, noise: float, records: int) -> Answer:
+        """Return three rows for each column."""
+        rows: list[Row] = []
+        for name in self.columns:
+            kind = kinds[name]
+            own, total = np.split(total, [4 + kind.may_be_missing])
+            rows += _moments_of(name, kind, own, noise, records)
+        return Answer(title="mean", rows=tuple(rows))
+
+
+def _moments_of(name: str, kind: Kind, sums: Floats, noise: float, records: int) -> list[Row]:
+    """Return count, mean and variance in the units of the column."""
+    n, of_count = float(records), 0.0
+    count = Row(f"{name}, count", n, 0.0, 0.0, n, n)
+    if kind.may_be_missing:
+        n, of_count = float(sums[4]), noise
+        count = share(count.name, n, noise, records)
+    if n <= max(Z * of_count, 1.0):
+        return [count, nothing(f"{name}, mean"), nothing(f"{name}, variance")]
+    m1, m2, m3, m4 = sums[:4] / n / (1, 1, geometry.FOURTH, geometry.FOURTH)
+    ratio = float(kind.may_be_missing)
+    of_mean = noise / n * sqrt(1 + ratio * m1**2)
+    variance = max(m2 - m1**2 + of_mean**2, 0.0) * n / (n - 1)
+    of_variance = noise / n * sqrt(1 + 4 * m1**2 + ratio * (2 * m1**2 - m2) ** 2)
+    fourth = m4 - 4 * m1 * m3 + 6 * m1**2 * m2 - 3 * m1**4
+    # What is lost in the noise may be there.
+    drawn = max(variance, of_variance) / n
+    drawn_again = max(fourth - variance**2, noise / n / geometry.FOURTH) / n
+    low, high = geometry.ends(kind)
+    half, z = (high - low) / 2, Z * Z
+    # Fieller: all theta with (sum - theta n)^2 <= Z^2 (noise of both, and of the choice of records)
+    a, b = n**2 - z * of_count**2, float(sums[0]) * n
+    root = sqrt(max(b * b - a * (float(sums[0]) ** 2 - z * (noise**2 + n**2 * drawn)), 0.0))
+    middle, *ends = geometry.unscaled(kind, [m1, *np.clip([(b - root) / a, (b + root) / a], -1, 1)])
+    mean = Row(f"{name}, mean", middle, Z * half * of_mean, Z * half * sqrt(drawn), *ends)
+    spread = np.array([variance, of_variance, sqrt(max(drawn_again, 0.0))]) * half**2
+    return [count, mean, row(f"{name}, variance", spread, (0.0, half**2))]
+
+
+@dataclass(frozen=True)
+class _OneHot(Question):
+    """A question whose records are each in one cell: the sensitivity is sqrt(2)."""
+
+    def cells(self, kinds: Kinds) -> int:
+        """Return the number of cells."""
+        raise NotImplementedError
+
+    def cell(self, columns: Columns) -> npt.NDArray[np.int64]:
+        """Return the number of each record's cell."""
+        raise NotImplementedError
+
+    def size(self, kinds: Kinds) -> Size:
+        """Return the public size of a record's vector."""
+        return Size(self.cells(kinds), *geometry.ONE_HOT)
+
+    def vectors(self, columns: Columns) -> Floats:
+        """Return a 1 at each record's cell."""
+        kinds = {name: column.kind for name, column in columns.items()}
+        return geometry.one_hot(self.cell(columns), self.cells(kinds))
+
+
+@dataclass(frozen=True)
+class Histogram(_OneHot):
+    """How many records are in each bin, or have each category; missing values are a bin.
+
+    Parameters
+    ----------
+    column
+        Of any kind.
+    bins
+        Equal bins of the range of numbers and dates.
+    """
+
+    column: str
+    _: KW_ONLY
+    bins: int = 10
+
+    def __post_init__(self) -> None:
+        integer("bins", self.bins, at_least=2, below=2**16)
+
+    def cells(self, kinds: Kinds) -> int:
+        """Return the number of bins."""
+        return len(cells(kinds[self.column], self.bins))
+
+    def cell(self, columns: Columns) -> npt.NDArray[np.int64]:
+        """Return the number of each record's bin."""
+        return columns[self.column].cell(self.bins)
+
+    def answer(self, kinds: Kinds, total: Floats, noise: float, records: int) -> Answer:
+        """Return a count for each bin."""
+        names = cells(kinds[self.column], self.bins)
+        return _counts(f"{self.column}, count", names, total, noise, records)
+
+
+def _counts(title: str, names: list[str], total: Floats, noise: float, records: int) -> Answer:
+    """Return counts of disjoint cells, which sum up to the public number of records."""
+    own, found = noise * sqrt(1 - 1 / len(names)), consistent(total, records)
+    rows = (share(name, float(x), own, records) for name, x in zip(names, found, strict=True))
+    return Answer(title=title, rows=tuple(rows))
+
+
+@dataclass(frozen=True)
+class Quantiles(Histogram):
+    """Quantiles of a column of numbers or dates, from a histogram; intervals end at its edges.
+
+    Parameters
+    ----------
+    column
+        Of numbers or dates.
+    at
+        Each in (0, 1).
+    bins
+        Equal bins of the range. More bins are finer and have more noise together.
+    """
+
+    at: tuple[float, ...] = (0.25, 0.5, 0.75)
+    bins: int = 64
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for q in self.at:
+            probability("at", q, zero=False, one=False)
+
+    def cells(self, kinds: Kinds) -> int:
+        """Return the number of bins."""
+        kind_of(kinds, self.column, (Number, Dates), "a number or a date")
+        return super().cells(kinds)
+
+    def answer(self, kinds: Kinds, total: Floats, noise: float, records: int) -> Answer:
+        """Return a row for each quantile."""
+        kind, counts = kinds[self.column], consistent(total, records)
+        low, high = geometry.ends(kind)
+        rows = []
+        for q in self.at:
+            name = "median" if q == 0.5 else f"{q:.4g} quantile"
+            found = quantile(q, counts, noise, kind.may_be_missing) * (high - low) / self.bins
+            rows.append(Row(name, *(found + np.array([low, 0, 0, low, low])).tolist()))
+        return Answer(title=self.column, rows=tuple(rows), dates=isinstance(kind, Dates))
+
+
+@dataclass(frozen=True)
+class TwoWay(_OneHot):
+    """How many records have each pair of categories of two columns; missing is a category.
+
+    Parameters
+    ----------
+    row, column
+        Categories or flags.
+    """
+
+    row: str
+    column: str
+    reads = ("row", "column")
+
+    def __post_init__(self) -> None:
+        _several(self.names, 2)
+
+    def _cells(self, kinds: Kinds) -> list[list[str]]:
+        return [cells(kind_of(kinds, name, _LISTED, _A_CATEGORY), 2) for name in self.names]
+
+    def cells(self, kinds: Kinds) -> int:
+        """Return the number of pairs."""
+        rows, columns = self._cells(kinds)
+        return len(rows) * len(columns)
+
+    def cell(self, columns: Columns) -> npt.NDArray[np.int64]:
+        """Return the number of each record's pair."""
+        across = len(cells(columns[self.column].kind, 2))
+        return columns[self.row].cell(2) * across + columns[self.column].cell(2)
+
+    def answer(self, kinds: Kinds, total: Floats, noise: float, records: int) -> Answer:
+        """Return a count for each pair."""
+        rows, columns = self._cells(kinds)
+        names = [f"{self.row} {a}, {self.column} {b}" for a in rows for b in columns]
+        return _counts("count", names, total, noise, records)
+
+
+class Correlation(_OfColumns):
+    """Correlations of all pairs of columns, of the records that lack none of them.
+
+    The vector is the upper triangle of ``(1, z)(1, z)^T``: its sensitivity is sqrt(2) (1 + c) for c
+    columns. Sampling errors are those of a normal distribution (Fisher's transformation).
+    """
+
+    least = 2
+
+    def size(self, kinds: Kinds) -> Size:
+        """Return the public size of a record's vector."""
+        for name in self.columns:
+            kind_of(kinds, name, _MEASURED, _A_NUMBER)
+        width = len(self.columns) + 1
+        return Size(width * (width + 1) // 2, width, sqrt(2) * width)
+
+    def vectors(self, columns: Columns) -> Floats:
+        """Return products of all pairs."""
+        return geometry.products([columns[name] for name in self.columns])
+
+    def answer(self, kinds: Kinds, total: Floats, noise: float, records: int) -> Answer:
+        """Return a row for each pair."""
+        missing = any(kinds[name].may_be_missing for name in self.columns)
+        n = float(total[0]) if missing else float(records)
+        drawn = np.random.default_rng(0).standard_normal((400, len(total)))  # after the release
+        again = [_fisher(total + noise * one, self.columns, records, missing) for one in drawn]
+        found, spread = _fisher(total, self.columns, records, missing), np.std(again, axis=0)
+        rows = []
+        for pair, z, own in zip(combinations(self.columns, 2), found, spread, strict=True):
+            name = " and ".join(pair)
+            if not np.isfinite(z + own) or n <= max(Z * noise * missing, 4.0):
+                rows.append(nothing(name))
+                continue
+            own_row = np.array([z, own, 1 / sqrt(n - 3)])
+            inner, slope = row(name, own_row, (-20, 20)), 1 - np.tanh(z) ** 2
+            low, high = np.tanh([inner.low, inner.high])
+            errors = inner.noise * slope, inner.sampling * slope
+            rows.append(Row(name, float(np.tanh(z)), *errors, float(low), float(high)))
+        return Answer(title="correlation", rows=tuple(rows))
+
+
+def _fisher(total: Floats, columns: tuple[str, ...], records: int, missing: bool) -> Floats:
+    """Return Fisher's z of the correlation of each pair; NaN if a variance is not positive."""
+    sums = geometry.matrix_of(total, len(columns))
+    n = max(sums[0, 0], 1.0) if missing else float(records)
+    mean = sums[0, 1:] / n
+    covariance = sums[1:, 1:] / n - np.outer(mean, mean)
+    spread = np.diag(covariance)
+    deviations = np.sqrt(np.where(spread > 0, spread, np.nan))
+    r = covariance / np.outer(deviations, deviations)
+    return np.asarray(np.arctanh(np.clip(r[np.triu_indices(len(columns), 1)], -0.999, 0.999)))
+
+
+@dataclass(frozen=True)
+class Survival(_OneHot):
+    """A Kaplan-Meier curve of each group, and the log-rank test of whether they differ.
+
+    All follow from one noisy table of group, bin of time, and event or not. Each record is one
+    person, followed from the low end of the range of `time` on. Late entry and repeated events have
+    no proof here: a person would be in several cells.
+
+    Parameters
+    ----------
+    time
+        A number: how long the person was followed. Who is followed to the end of its range, or
+        longer, is censored there.
+    event
+        A flag: whether the event ended it.
+    by
+        Categories or a flag that divide the records into groups.
+    bins
+        Equal bins of time.
+    """
+
+    time: str
+    event: str
+    by: str | None = None
+    _: KW_ONLY
+    bins: int = 20
+    reads = ("time", "event", "by")
+
+    def __post_init__(self) -> None:
+        integer("bins", self.bins, at_least=2, below=2**12)
+        _several(self.names, 2)
+
+    def _groups(self, kinds: Kinds) -> list[str]:
+        if self.by is None:
+            return ["all"]
+        found = cells(kind_of(kinds, self.by, _LISTED, _A_CATEGORY), 2)
+        return found[:-1] if kinds[self.by].may_be_missing else found
+
+    def cells(self, kinds: Kinds) -> int:
+        """Return the number of cells; the last one is of records that lack a value."""
+        kind_of(kinds, self.time, Number, "a number, how long a person was followed")
+        kind_of(kinds, self.event, Flag, "a flag, {flag = true}: whether the event came")
+        return (2 * self.bins + 1) * len(self._groups(kinds)) + self._may_lack(kinds)
+
+    def _may_lack(self, kinds: Kinds) -> bool:
+        return any(kinds[name].may_be_missing for name in self.names)
+
+    def cell(self, columns: Columns) -> npt.NDArray[np.int64]:
+        """Return the number of each record's cell."""
+        kinds = {name: columns[name].kind for name in self.names}
+        time, event = columns[self.time], columns[self.event]
+        found = np.where(time.z < 1, 2 * time.cell(self.bins) + (event.z <= 0), 2 * self.bins)
+        if self.by is not None:
+            found = found + (2 * self.bins + 1) * columns[self.by].cell(2)
+        whole = np.all([columns[name].present for name in self.names], axis=0)
+        return np.where(whole, found, self.cells(kinds) - 1)
+
+    def answer(self, kinds: Kinds, total: Floats, noise: float, records: int) -> Answer:
+        """Return the curve of each group at the end of each bin, and the p-value."""
+        groups, rows = self._groups(kinds), list[Row]()
+        of_groups = (2 * self.bins + 1) * len(groups)
+        table = Cells.of(consistent(total, records)[:of_groups].reshape(len(groups), -1))
+        marks = geometry.edges_of(kinds[self.time], self.bins)[1:]
+        for group, own in enumerate(groups):
+            of = "" if self.by is None else f"{self.by} {own}, "
+            found = np.transpose(curve(Cells(*(part[group] for part in table)), noise))
+            names = [f"{of}{self.time} {mark:.4g}" for mark in marks]
+            rows += [row(name, at, (0, 1)) for name, at in zip(names, found, strict=True)]
+        answer = Answer(title="survival", rows=tuple(rows))
+        if len(groups) < 2:
+            return answer
+        p = log_rank(table, noise)
+        note = f"log-rank test of {self.by}, simulated with the noise: p = {p:.3g}"
+        return replace(answer, notes=(note,), p_value=p)
+
+
+def _several(given: tuple[str, ...], least: int) -> tuple[str, ...]:
+    """Return names of columns, each once."""
+    if len(given) < least or len({*given}) < len(given):
+        fail("columns", f"at least {least}, each once", ", ".join(given) or "none")
+    return given
