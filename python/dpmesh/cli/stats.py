@@ -63,6 +63,7 @@ def stats(
     from dpmesh.cli._sites import read_sites, text_format
     from dpmesh.ranges import as_range, read_ranges
     from dpmesh.statistics import Correlation, Mean, Survival, TwoWay, ask
+    from dpmesh.statistics.ask import names_of
 
     if output is not None:
         if output.suffix not in (".html", ".json"):
@@ -80,7 +81,7 @@ def stats(
     elif by is not None:
         fail("--by", "--survival beside it", by)
     asked = asked or _everything(given)
-    used = {name: given[name] for q in asked for name in q.names if name in given}
+    used = {name: given[name] for name in names_of(asked, given)}
     written = text_format(separator, decimal, encoding)
     held = read_sites(files, used, None, None, site, written, drop=False)
     found = ask(

@@ -218,6 +218,16 @@ def ask(
     )
 
 
+def names_of(questions: Sequence[Question], ranges: Mapping[str, Any]) -> list[str]:
+    """Return the columns that are asked about, each once; fail if one has no range."""
+    names = [*dict.fromkeys(name for question in questions for name in question.names)]
+    for name in names:
+        if name not in ranges:
+            wanted = f"a column with a public range ({', '.join(ranges)})"
+            fail("question", wanted, f"{name!r}{nearest(name, ranges)}")
+    return names
+
+
 def _read(
     questions: Sequence[Question], table: Table, ranges: Any
 ) -> tuple[dict[str, Column], list[str]]:
@@ -229,10 +239,7 @@ def _read(
         "ranges", given, "a mapping of names to public ranges, or a TOML file of them", Mapping
     )
     columns, notices = dict[str, Column](), list[str]()
-    for name in dict.fromkeys(name for question in questions for name in question.names):
-        if name not in given:
-            wanted = f"a column with a public range ({', '.join(given)})"
-            fail("question", wanted, f"{name!r}{nearest(name, given)}")
+    for name in names_of(questions, given):
         kind = as_range(name, given[name])
         if kind.may_be_missing and name not in (table.names or ()):
             table = table.with_missing((name,))
