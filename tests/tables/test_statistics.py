@@ -401,7 +401,7 @@ def test_a_clerk_asks_on_the_command_line(tmp_path: Path, monkeypatch: pytest.Mo
         assert "log-rank test of arm" in Path(output).read_text()
     for wrong, said in (
         (["--by", "arm"], "--by: wanted --survival beside it"),
-        (["--table", "stage"], "--table: wanted 2 columns, separated by commas"),
+        (["--table", "stage"], "--table: wanted 2 columns, as a,b"),
         (["--output", "a.txt"], "--output: wanted a file that ends in .html or .json"),
         (["--mean", "bmj"], "did you mean bmi?"),
     ):

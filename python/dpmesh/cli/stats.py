@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,7 +15,17 @@ from dpmesh.cli._sites import Decimal, Encoding, Separator
 if TYPE_CHECKING:
     from dpmesh.statistics import Question, Statistics
 
-_Names = list[str]
+_Given = list[str] | None
+
+_MEAN = typer.Option(help="Columns, as age,weight: count, mean and variance.")
+_HISTOGRAM = typer.Option(help="Column, or column:bins: how many records have which value.")
+_QUANTILES = typer.Option(help="Column, or column:bins: quartiles and median.")
+_CORRELATION = typer.Option(help="Columns, as age,weight.")
+_TABLE = typer.Option(help="Two columns of categories, as sex,stage.")
+_SURVIVAL = typer.Option(help="Columns of time and event, as months,died.")
+_BY = typer.Option(help="Column of groups to compare, with --survival.")
+_OUTPUT = typer.Option(help="Write the answers into this file, .html or .json.")
+_SITE = typer.Option(help="Column that names the site; by default each file is one.")
 
 
 def stats(
@@ -23,32 +33,16 @@ def stats(
     epsilon: Annotated[float, typer.Option(help="Privacy budget of all answers together.")],
     ranges: Annotated[Path, typer.Option(help="TOML file with the public ranges of the columns.")],
     delta: Annotated[float, typer.Option(help="Delta of the guarantee.")] = 1e-5,
-    site: Annotated[
-        str | None, typer.Option(help="Column that names the site; by default each file is one.")
-    ] = None,
-    mean: Annotated[
-        str | None, typer.Option(help="Columns, as age,weight: count, mean and variance.")
-    ] = None,
-    histogram: Annotated[
-        _Names, typer.Option(help="Column, or column:bins: how many records have which value.")
-    ] = [],  # noqa: B006
-    quantiles: Annotated[
-        _Names, typer.Option(help="Column, or column:bins: quartiles and median.")
-    ] = [],  # noqa: B006
-    correlation: Annotated[str | None, typer.Option(help="Columns, as age,weight.")] = None,
-    table: Annotated[_Names, typer.Option(help="Two columns of categories, as sex,stage.")] = [],  # noqa: B006
-    survival: Annotated[
-        str | None, typer.Option(help="Columns of time and event, as months,died.")
-    ] = None,
-    by: Annotated[
-        str | None, typer.Option(help="Column of groups to compare, with --survival.")
-    ] = None,
-    colluding: Annotated[
-        int, typer.Option(min=0, help="Sites that may collude, for a secure sum.")
-    ] = 1,
-    output: Annotated[
-        Path | None, typer.Option(help="Write the answers into this file, .html or .json.")
-    ] = None,
+    site: Annotated[str | None, _SITE] = None,
+    mean: Annotated[str | None, _MEAN] = None,
+    histogram: Annotated[_Given, _HISTOGRAM] = None,
+    quantiles: Annotated[_Given, _QUANTILES] = None,
+    correlation: Annotated[str | None, _CORRELATION] = None,
+    table: Annotated[_Given, _TABLE] = None,
+    survival: Annotated[str | None, _SURVIVAL] = None,
+    by: Annotated[str | None, _BY] = None,
+    colluding: Annotated[int, typer.Option(min=0, help="Sites that may collude.")] = 1,
+    output: Annotated[Path | None, _OUTPUT] = None,
     separator: Separator = None,
     decimal: Decimal = None,
     encoding: Encoding = None,
@@ -59,45 +53,28 @@ def stats(
     it gives means of all numbers and flags, medians of dates and counts of categories, of all that
     the file of ranges lists. `dpmesh ranges` drafts that file.
     """
-    from dpmesh._files import replace_text, writable_folder
     from dpmesh.cli._sites import read_sites, text_format
     from dpmesh.ranges import as_range, read_ranges
-    from dpmesh.statistics import Correlation, Mean, Survival, TwoWay, ask
-    from dpmesh.statistics.ask import names_of
+    from dpmesh.statistics.ask import ask, names_of
 
-    if output is not None:
-        if output.suffix not in (".html", ".json"):
-            fail("--output", "a file that ends in .html or .json", str(output))
-        writable_folder(output.parent)
+    if output is not None and output.suffix not in (".html", ".json"):
+        fail("--output", "a file that ends in .html or .json", str(output))
     given = {name: as_range(name, one) for name, one in read_ranges(ranges).items()}
-    asked: list[Question] = []
-    asked += [Mean(*_split("--mean", mean, 1))] if mean else []
-    asked += [*_binned("Histogram", histogram), *_binned("Quantiles", quantiles)]
-    asked += [Correlation(*_split("--correlation", correlation, 2))] if correlation else []
-    asked += [TwoWay(*_split("--table", pair, 2, 2)) for pair in table]
-    if survival:
-        time, event = _split("--survival", survival, 2, 2)
-        asked.append(Survival(time, event, by))
-    elif by is not None:
+    asked = [*_of("--mean", "Mean", mean), *_binned("Histogram", histogram)]
+    asked += [*_binned("Quantiles", quantiles), *_of("--correlation", "Correlation", correlation)]
+    asked += [one for pair in table or () for one in _of("--table", "TwoWay", pair, 2)]
+    asked += _of("--survival", "Survival", survival, 2, **({} if by is None else {"by": by}))
+    if by is not None and survival is None:
         fail("--by", "--survival beside it", by)
     asked = asked or _everything(given)
     used = {name: given[name] for name in names_of(asked, given)}
-    written = text_format(separator, decimal, encoding)
-    held = read_sites(files, used, None, None, site, written, drop=False)
-    found = ask(
-        asked,
-        held.table,
-        held.owners,
-        ranges=given,
-        epsilon=epsilon,
-        delta=delta,
-        colluding=colluding,
-    )
+    form = text_format(separator, decimal, encoding)
+    held = read_sites(files, used, None, None, site, form, drop=False)
+    budget: Any = {"epsilon": epsilon, "delta": delta, "colluding": colluding}
+    found = ask(asked, held.table, held.owners, ranges=given, **budget)
     typer.echo(found)
     if output is not None:
-        page = json.dumps(found.as_dict(), indent=1) if output.suffix == ".json" else _page(found)
-        replace_text(output, page)
-        typer.echo(f"\nwrote {output}: it holds the answers and what they cost, no records")
+        _write(output, found)
 
 
 def _everything(given: dict[str, Any]) -> list[Question]:
@@ -112,31 +89,34 @@ def _everything(given: dict[str, Any]) -> list[Question]:
     return [*means, *map(Quantiles, dates), *map(Histogram, listed)]
 
 
-def _split(option: str, given: str, least: int, most: int | None = None) -> list[str]:
-    names = [name.strip() for name in given.split(",")]
-    if not least <= len(names) <= (most or len(names)) or not all(names):
-        count = f"{least} columns" if most else f"at least {least} column{'s' * (least > 1)}"
-        fail(option, f"{count}, separated by commas", repr(given))
-    return names
+def _of(
+    option: str, kind: str, given: str | None, count: int | None = None, **others: str
+) -> list[Question]:
+    """Return the question that an option asks, if it is given."""
+    import dpmesh.statistics as statistics
+
+    names = [] if given is None else [name.strip() for name in given.split(",")]
+    if given is not None and (not all(names) or len(names) != (count or len(names))):
+        wanted = "columns, separated by commas" if count is None else f"{count} columns, as a,b"
+        fail(option, wanted, repr(given))
+    return [getattr(statistics, kind)(*names, **others)] if names else []
 
 
-def _binned(kind: str, given: Sequence[str]) -> list[Question]:
+def _binned(kind: str, given: Sequence[str] | None) -> Iterator[Question]:
     """Return questions about columns that may name how many bins."""
     import dpmesh.statistics as statistics
 
-    made = []
-    for each in given:
-        name, _, bins = (
-            each.rpartition(":") if each.rpartition(":")[2].isdigit() else (each, "", "")
-        )
-        made.append(getattr(statistics, kind)(name, **({"bins": int(bins)} if bins else {})))
-    return made
+    for each in given or ():
+        name, _, bins = each.rpartition(":")
+        made = {"bins": int(bins)} if bins.isdigit() and name else {}
+        yield getattr(statistics, kind)(name if made else each, **made)
 
 
-def _page(found: Statistics) -> str:
-    """Return one self-contained HTML page."""
+def _write(output: Path, found: Statistics) -> None:
+    """Write the answers as JSON, or as one self-contained HTML page."""
     from html import escape
 
+    from dpmesh._files import replace_text
     from dpmesh.experiments.html import document, table
 
     body = [f"<h1>Statistics of {found.records} records at {found.sites} sites</h1>"]
@@ -147,4 +127,7 @@ def _page(found: Statistics) -> str:
         ]
         body += [table(heads, lines), *notes]
     cost = f"against     {found.against}\n{found.privacy}"
-    return document("Statistics", [*body, "<h2>Privacy</h2>", f"<pre>{escape(cost)}</pre>"])
+    page = document("Statistics", [*body, "<h2>Privacy</h2>", f"<pre>{escape(cost)}</pre>"])
+    plain = json.dumps(found.as_dict(), indent=1)
+    replace_text(output, plain if output.suffix == ".json" else page)
+    typer.echo(f"\nwrote {output}: it holds the answers and what they cost, no records")

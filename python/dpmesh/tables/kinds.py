@@ -391,9 +391,14 @@ def read_labels(
 
 
 def labelled(
-    name: str, kind: Number | Category, table: Table, *, drop: bool
+    name: str | None, kind: Number | Category | None, table: Table, *, drop: bool
 ) -> tuple[npt.NDArray[Any], Table]:
-    """Return labels as `read_labels` does, and their records; `drop` leaves out those without."""
+    """Return labels as `read_labels` does, and their records; `drop` leaves out those without.
+
+    Without a name all labels are 0.
+    """
+    if name is None or kind is None:
+        return np.zeros(table.records), table
     labels = read_labels(name, kind, table.select([name]).columns[0], drop=drop)
     there = labels >= 0 if isinstance(kind, Category) else ~np.isnan(labels)
     return labels[there], table.take(there)

@@ -171,7 +171,8 @@ def read_sites(
         names file, record, column and value.
     """
     names = [*dict.fromkeys(name for table in tables for name in table.names or ())]
-    sought = {"label": [] if label is None else [label], "site": [] if site is None else [site], "ranges": columns.names}
+    sought = {"label": [label] * (label is not None), "site": [] if site is None else [site]}
+    sought["ranges"] = [*columns.names]
     for argument, wanted in sought.items():
         for name in wanted:
             if name not in names:
@@ -185,9 +186,7 @@ def read_sites(
             kept = table
             if site is not None and drop:
                 kept = table.take(~each(usually_missing, table.select([site]).columns[0], bool))
-            labels: npt.NDArray[Any] = np.zeros(kept.records)
-            if label is not None and target is not None:
-                labels, kept = labelled(label, target, kept, drop=drop)
+            labels, kept = labelled(label, target, kept, drop=drop)
             encoded = columns.encode_table(kept)
             sites = np.full(len(labels), own)
             if site is not None:
