@@ -1,16 +1,16 @@
 """Existing distributed engines for the same algorithms, in place of the exchange in process.
 
 Each is imported when it is first used, since each needs its extra: `mpi`, `flower`, and
-`secure` for both `secure` and `mesh`.
+`secure` for `mesh`.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dpmesh.engines import blocks, flower, mesh, mpi, secure
+    from dpmesh.engines import blocks, flower, mesh, mpi
 
-__all__ = ["blocks", "flower", "mesh", "mpi", "secure"]
+__all__ = ["blocks", "flower", "mesh", "mpi"]
 
 
 def __getattr__(name: str) -> object:

@@ -171,11 +171,10 @@ def read_sites(
         names file, record, column and value.
     """
     names = [*dict.fromkeys(name for table in tables for name in table.names or ())]
-    sought = {"label": [label] * (label is not None), "site": [] if site is None else [site]}
-    sought["ranges"] = [*columns.names]
+    sought = {"label": [label], "site": [site], "ranges": columns.names}
     for argument, wanted in sought.items():
         for name in wanted:
-            if name not in names:
+            if name is not None and name not in names:
                 got = f"{name!r}{nearest(name, names)}"
                 fail(argument, f"a column of the tables ({', '.join(names)})", got)
     held = []
