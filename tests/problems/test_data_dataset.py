@@ -36,6 +36,11 @@ def test_sparse_features_stay_sparse_and_become_canonical() -> None:
     np.testing.assert_array_equal(twice.indices, [2, 0, 2])
 
 
+def test_images_become_rows() -> None:
+    images = np.arange(24.0).reshape(3, 2, 4)
+    np.testing.assert_array_equal(Dataset(images, Y, "x").features, images.reshape(3, 8))
+
+
 def test_integers_and_real_labels_keep_their_kind() -> None:
     assert Dataset(X.astype(int), Y.astype(np.uint8), "x").features.dtype == np.float64
     assert Dataset(X, Y.astype(np.uint8), "x").labels.dtype == np.int64

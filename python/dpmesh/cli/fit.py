@@ -111,13 +111,13 @@ def fit(
         found = evaluate(
             made, held.table, held.labels, held.owners, test_size=test_size, splits=splits
         )
+    found.estimator.save(output)  # before anything is printed: a reader such as `head` may be gone
+    replace_text(page, fit_page(found, label=label, unused=held.unused))
     typer.echo(f"\n{found}\n")
     covers = "The epsilon covers" if seed is None else "The noise is seeded: no epsilon covers"
     typer.echo(f"{covers} {output}, made from the training records of all tables in one process.")
     typer.echo(f"It covers neither {page} nor these lines: scores have no noise. Keep them.\n")
     typer.echo(f"{found.estimator.report_}\n")
-    found.estimator.save(output)
-    replace_text(page, fit_page(found, label=label, unused=held.unused))
     network = "" if model is None else f" --model {model}"
     typer.echo(f"wrote {output}; predict with: dpmesh predict {output} new.csv{network}")
     typer.echo(f"wrote {page}")

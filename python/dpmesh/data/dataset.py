@@ -29,7 +29,8 @@ class Dataset:
     features
         Shape (records, dim), finite: an array (float32 and float64 keep their type, integers
         become float64), a pandas table of numbers, or a scipy sparse matrix, kept
-        as a CSR array with sorted, unique column indices and never made dense.
+        as a CSR array with sorted, unique column indices and never made dense. Arrays with more
+        axes, such as images, become one row for each record.
     labels
         Shape (records,): integers (classes, or -1 and +1) or booleans, kept as int64, or finite
         real targets, kept as float64.
@@ -113,6 +114,8 @@ def _read_only_features(value: Any) -> FloatArray | sparse.csr_array:
         dense = unmasked("features", value)
         if dense.dtype == object and hasattr(value, "iloc"):
             dense = _numbers_of_table(value)
+        if dense.ndim > 2:
+            dense = dense.reshape(len(dense), -1)
         dense = np.require(_floats(dense), requirements=["C", "A"])
         _two_axes(dense.shape)
         _finite("features", dense, columns=getattr(value, "columns", None))

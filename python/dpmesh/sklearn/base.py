@@ -214,6 +214,8 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             return table
         if isinstance(X, (list, tuple)):
             X = np.array(X, dtype=object)  # a cell does not change the type of others
+        if getattr(X, "ndim", 2) > 2:
+            X = X.reshape(len(X), -1)  # images, for instance: one row for each record
         simple = self.ranges is None if reset else not self._has_categories()
         kind, finite = (np.float64, True) if simple else (None, False)
         return as_table(validate_data(self, X, reset=reset, dtype=kind, ensure_all_finite=finite))
