@@ -6,6 +6,8 @@ theorem and its proof are in ``docs/privacy/random_allocation.md``.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Literal, TypeAlias
 
@@ -13,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh._validate import fail, integer, one_of
-from dpmesh.privacy.accounting import random_allocation_delta, random_allocation_noise_multiplier
+from dpmesh.privacy.accounting import random_allocation_noise_multiplier
 from dpmesh.privacy.mechanisms import Gaussian
 from dpmesh.privacy.sampling import RandomAllocation
 
@@ -69,33 +71,39 @@ def allocated_noise(
 
     What an allocation may fail by counts as part of `delta`.
     """
+    steps: Any = {"shares": allocation.shares} if allocation.shares else {}
     return Gaussian(
         random_allocation_noise_multiplier(
             target_epsilon=epsilon,
             target_delta=delta - copies * allocation.failure,
             neighboring_relation="replace_one",
             cycles=copies,
-            **_steps(allocation),
+            **(steps or {"rounds": allocation.rounds}),
         )
     )
 
 
-def keeps(allocation: RandomAllocation, noise: Gaussian, epsilon: float, delta: float) -> bool:
-    """Whether this noise keeps a budget for a record of one copy."""
-    spent = random_allocation_delta(
-        epsilon=epsilon,
-        noise_multiplier=noise.noise_multiplier,
-        neighboring_relation="replace_one",
-        **_steps(allocation),
-    )
-    return spent <= delta - allocation.failure
+def dominating(allocations: Iterable[RandomAllocation]) -> RandomAllocation:
+    """Return an allocation that costs at least what each of these costs, at the same noise.
 
-
-def _steps(allocation: RandomAllocation) -> dict[str, Any]:
-    """Return the steps of an allocation, as accountants take them."""
-    if allocation.shares:
-        return {"shares": allocation.shares}
-    return {"rounds": allocation.rounds}
+    Its largest shares sum to at least what theirs sum to, for each number of them; the cost of a
+    pass rises with these sums (``docs/privacy/random_allocation.md``, Unequal shares).
+    """
+    one, *others = set(allocations)
+    if not others:
+        return one
+    sums = np.zeros((1 + len(others), 1 + max(each.rounds for each in (one, *others))))
+    for row, each in zip(sums, (one, *others), strict=True):
+        shares = each.shares or (1 / each.rounds,) * each.rounds
+        row[1:] = np.cumsum(np.pad(np.sort(shares)[::-1], (0, len(row) - 1 - len(shares))))
+    places, most = np.arange(sums.shape[1]), np.max(sums, axis=0)
+    while True:  # until no sum lies below the line between its neighbours
+        kept = np.concatenate(([True], np.diff(np.diff(most) / np.diff(places)) <= 1e-12, [True]))
+        if kept.all():
+            break
+        places, most = places[kept], most[kept]
+    shares = np.diff(np.interp(np.arange(sums.shape[1]), places, most))
+    return replace(one, rounds=0, shares=tuple(shares[shares > 1e-12].tolist()))
 
 
 def expected_sizes(problem: Any, rounds: int) -> npt.NDArray[np.float64]:

@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import bdtrc
 
-from dpmesh.algorithms.allocation import allocated_noise, keeps
+from dpmesh.algorithms.allocation import allocated_noise, dominating
 from dpmesh.controllers.fixed import FixedController
 from dpmesh.keys import Key
-from dpmesh.privacy.mechanisms import Gaussian, Mechanism, NoNoise
+from dpmesh.privacy.mechanisms import Mechanism, NoNoise
 from dpmesh.privacy.sampling import RandomAllocation
 from dpmesh.privacy.types import Floats
 from dpmesh.problems import Constants
@@ -71,17 +71,13 @@ class AllocatedPass:
         return RandomAllocation(shares=shares, failure=failure) if shares else None
 
     def noise(self, epsilon: float, delta: float, copies: int) -> Mechanism:
-        """Return the noise that the node with the most unequal shares needs."""
-        kinds = sorted({each for each in self.allocations if each is not None}, key=_inequality)
-        if not kinds:
-            return NoNoise()
-        *others, worst = kinds
-        noise: Gaussian = allocated_noise(worst, epsilon, delta, copies=copies)
-        for kind in reversed(others):
-            if copies > 1 or not keeps(kind, noise, epsilon, delta):
-                more = allocated_noise(kind, epsilon, delta, copies=copies)
-                noise = max(noise, more, key=lambda each: each.noise_multiplier)
-        return noise
+        """Return noise that is enough for each node, however unequal its shares are."""
+        found = [each for each in self.allocations if each is not None]
+        return (
+            allocated_noise(dominating(found), epsilon, delta, copies=copies)
+            if found
+            else NoNoise()
+        )
 
     def expansions(
         self, records: npt.NDArray[np.int64], step_sizes: Sequence[float], constants: Constants
@@ -108,8 +104,3 @@ class AllocatedPass:
         most = np.clip(np.floor((others + 1) / self.steps * room), 0, others)
         tails = np.where(most < others, bdtrc(most, others, 1 / self.steps), 0.0)
         return np.asarray((tails[place] * ~self.is_global.T).sum(axis=1), dtype=np.float64)
-
-
-def _inequality(allocation: RandomAllocation) -> float:
-    """Return a number that tends to be larger, the more noise an allocation needs."""
-    return sum(share**2 for share in allocation.shares)

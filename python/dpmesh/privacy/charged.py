@@ -162,7 +162,7 @@ def _of_allocation(
     smallest = min(releases, key=lambda release: release.sensitivity.bound).sensitivity
     whole = replace(least, round=releases[0].round, sensitivity=smallest, nodes=nodes)
     again = len(rounds) - allocation.rounds
-    return [whole] if again <= 0 else [replace(whole, sampling=None)] * (1 + again)
+    return [whole] if again <= 0 else [replace(whole, sampling=allocation.known)] * (1 + again)
 
 
 def _together(releases: Sequence[Release]) -> Release:

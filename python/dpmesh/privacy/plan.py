@@ -374,7 +374,7 @@ def made_again(*plans: Plan) -> tuple[Plan, ...]:
         return plans
     return tuple(
         plan.with_releases(
-            replace(release, sampling=None, batch=release.round)
+            replace(release, sampling=release.sampling.known, batch=release.round)
             if isinstance(release.sampling, RandomAllocation)
             else release
             for release in plan.releases

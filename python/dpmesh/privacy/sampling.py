@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dpmesh._validate import as_python_numbers, fail, integer, probability
@@ -125,6 +125,11 @@ class RandomAllocation:
         if not self.shares:
             return ((1 / self.rounds, self.rounds),)
         return tuple(sorted(Counter(self.shares).items()))
+
+    @property
+    def known(self) -> RandomAllocation | None:
+        """The sampling of a release if everybody knows who takes part: what may fail is left."""
+        return replace(self, rounds=1, shares=()) if self.failure else None
 
     def event(self, release: DpEvent) -> DpEvent:
         """Return the release itself: dp-accounting has no event for less."""

@@ -7,27 +7,29 @@ of Figure 3, fully collaborative, with the paper's step and one by the rule of `
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cache, partial
-from math import sqrt
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dpmesh.algorithms import OnlineLearning, WithoutReplacement
 from dpmesh.controllers import AlwaysGlobal
 from dpmesh.data import rcv1
-from dpmesh.defaults import step_size
 from dpmesh.keys import Key, Purpose, generator
 from dpmesh.problems import LinearProblem
-from dpmesh.reproduce._scaffold import Experiment, Progress, Row, pick, repeated
+from dpmesh.reproduce._scaffold import Experiment, Progress, Row, kinds, pick, repeated
+from dpmesh.reproduce.arena.methods import replaced, with_steps
 from dpmesh.reproduce.without_replacement_setting import (
     BATCH_SIZE,
     DELTA,
     STEP_SIZE,
+    Setting,
     dealt_out,
+    in_double_precision,
     mnist_setting,
+    run,
+    with_replacement,
 )
 from dpmesh.run import simulate
 from dpmesh.schedules import InverseTime
@@ -54,7 +56,7 @@ _SETTINGS = {
         f"steps of {STEP_SIZE:g}, or by the rule of dpmesh.defaults, from public numbers alone."
     ),
 }
-ARRIVAL, ALLOCATION = "arrival", "allocation"
+ARRIVAL, ALLOCATION, REPLACEMENT = "arrival", "allocation", "replaced"
 RULE, PAPER = "rule", "paper"
 
 
@@ -84,10 +86,10 @@ def without_replacement(
     cells = [
         {"task": IMAGES, "batch": BATCH_SIZE, "step": step, "sampling": sampling}
         for step in (PAPER, RULE)
-        for sampling in (ARRIVAL, ALLOCATION)
+        for sampling in (ARRIVAL, ALLOCATION, REPLACEMENT)
     ]
-    run = partial(_images, images=records)
-    experiment.measure(cells, lambda cell: _measured(run, cell, seeds), _in_words)
+    images = partial(_images, images=records)
+    experiment.measure(cells, lambda cell: _measured(images, cell, seeds), _in_words)
     return experiment.write(as_text, _figure)
 
 
@@ -99,7 +101,7 @@ def _measured(run: Callable[[Row, Key], tuple[float, float]], cell: Row, seeds: 
 
 def _online(cell: Row, key: Key) -> tuple[float, float]:
     """Return the accuracy of published models on RCV1, and the noise multiplier."""
-    train, test = _news()
+    train, test = _news("train"), _news("test")
     draw = generator(key, Purpose.SPLIT)
     parts = draw.permutation(train.records)[: NODES * DOCUMENTS].reshape(NODES, DOCUMENTS)
     problem = LinearProblem(train, tuple(parts), "hinge", test=test)
@@ -116,14 +118,15 @@ def _online(cell: Row, key: Key) -> tuple[float, float]:
     links = random_regular(NODES, NEIGHBOURS, key=Key.seeded(0))
     rounds = DOCUMENTS // cell["batch"]
     run = simulate(algorithm, problem, links, rounds=rounds, key=key, metrics=[], progress=False)
-    accuracy = problem.accuracy(run.released).mean()
-    return float(accuracy), algorithm.mechanism.noise_multiplier
+    return float(problem.accuracy(run.released).mean()), algorithm.mechanism.noise_multiplier
 
 
 def _images(cell: Row, key: Key, *, images: int | None) -> tuple[float, float]:
     """Return the accuracy of the released models on MNIST, and the noise multiplier."""
     setting = _mnist(images)
     problem = dealt_out(setting, IMAGES_AT, "convex", key)
+    if cell["sampling"] == REPLACEMENT:
+        return _replaced(cell, setting, problem, key)
     algorithm = WithoutReplacement(
         epsilon=EPSILON,
         delta=DELTA,
@@ -137,37 +140,26 @@ def _images(cell: Row, key: Key, *, images: int | None) -> tuple[float, float]:
     )
     rounds = problem.rounds(BATCH_SIZE)
     if cell["step"] == RULE:
-        algorithm = replace(algorithm, step_size=_step(algorithm, problem, rounds))
+        algorithm = with_steps(algorithm, problem, rounds, share=1.0)
     run = simulate(algorithm, problem, rounds=rounds, key=key, metrics=[], progress=False)
-    accuracy = problem.accuracy(run.released).mean()
-    return float(accuracy), algorithm.mechanism.noise_multiplier
+    return float(problem.accuracy(run.released).mean()), algorithm.mechanism.noise_multiplier
 
 
-def _step(algorithm: WithoutReplacement, problem: LinearProblem, rounds: int) -> float:
-    """Return the step by the rule of `dpmesh.defaults`, at most what Lemma 4 allows.
-
-    A release is the mean of the global model and the node's own, which keeps part of all noise.
-    """
-    constants = problem.model_constants()
-    unit = 2 * constants.loss_lipschitz / BATCH_SIZE * algorithm.sensitivity(0).bound
-    once = algorithm.mechanism.noise_multiplier * unit
-    later = sqrt(problem.nodes * rounds) * 2 / (problem.nodes + 1)
-    step = step_size(once * sqrt(1 + later**2), rounds=2 * rounds)
-    return min(step, 1 / (2 * constants.smoothness))
+def _replaced(cell: Row, setting: Setting, problem: LinearProblem, key: Key) -> tuple[float, float]:
+    """Return the same of the paper's baseline, with replacement."""
+    problem = in_double_precision(problem)  # much noise takes its models far out
+    baseline = with_replacement(setting, problem, "proved", EPSILON)
+    if cell["step"] == RULE:
+        baseline = replaced(baseline, problem)
+    done = run(baseline, problem, key)
+    return float(problem.accuracy(done.released).mean()), baseline.noise_multiplier or 0.0
 
 
 def _records(cell: Row, fewest: int) -> int | None:
     return fewest if cell["sampling"] == ALLOCATION else None
 
 
-@cache
-def _news() -> Any:
-    return rcv1("train"), rcv1("test")
-
-
-@cache
-def _mnist(images: int | None) -> Any:
-    return mnist_setting(images)
+_mnist, _news = cache(mnist_setting), cache(rcv1)
 
 
 def _in_words(row: Row) -> str:
@@ -180,7 +172,8 @@ def as_text(rows: list[Row]) -> str:
     lines = [
         "Test accuracy (%) of released models at a proved epsilon of 1 (replace one record), with",
         "half of the 95% interval. arrival: everybody knows which round uses a record. allocation:",
-        "each record draws its round secretly, and `batch` is the expected size.",
+        "each record draws its round secretly, and `batch` is the expected size. replaced: SGD",
+        "with replacement, the paper's baseline, 5 visits of a record on average.",
         _SETTINGS[rows[0]["task"]],
         "",
         f"{'':<30}{'batch':>6}{'step':>7}{'sampling':>12}{'noise':>8}{'accuracy':>16}{'seeds':>7}",
@@ -201,11 +194,11 @@ def _figure(rows: list[Row]) -> Figure:
     figure = Figure(figsize=(8, 4), layout="constrained")
     axes = figure.subplots()
     names = list(dict.fromkeys((row["task"], row["batch"], row["step"]) for row in rows))
-    for place, sampling in enumerate((ARRIVAL, ALLOCATION)):
+    for place, sampling in enumerate(kinds(rows, "sampling")):
         mine = pick(rows, sampling=sampling)
-        at = [names.index((r["task"], r["batch"], r["step"])) + 0.4 * place for r in mine]
+        at = [names.index((r["task"], r["batch"], r["step"])) + 0.3 * place for r in mine]
         heights, errors = ([r[key] for r in mine] for key in ("accuracy", "interval"))
-        axes.bar(at, heights, 0.4, yerr=np.nan_to_num(errors), label=sampling)
+        axes.bar(at, heights, 0.3, yerr=np.nan_to_num(errors), label=sampling)
     labels = [f"{task.split(',')[0]}\nbatches of {batch}, {step}" for task, batch, step in names]
     axes.set_xticks(np.arange(len(names)) + 0.2, labels)
     axes.set_ylabel("accuracy (%) at epsilon 1")

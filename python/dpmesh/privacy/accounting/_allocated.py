@@ -12,6 +12,8 @@ Each error is upwards:
   at lattice points and too large between, the mean is kept. This adds at most a quarter of the
   squared interval to the variance.
 - D is cut at a top, and ``E[(D - top)_+]`` is charged; below the bottom it is moved up.
+- The positive part of a sum is at most the sum of positive parts: no result exceeds the mean of
+  what each step would cost if everybody knew that it is the record's own.
 - Masses are tilted by ``exp(theta D)`` before they are convolved by Fourier transforms, with theta
   such that the sum is about 0 on average. What lies above the window is bounded by Chernoff's
   inequality; what the transform wraps around is added to masses within.
@@ -39,7 +41,7 @@ _WIDTH = 10.0  # of the window beyond the mean, in standard deviations
 _FEWEST, _MOST = 2**14, 2**18  # points of a transform
 _CHARGED = 1e-4  # the largest share of the profile that may lie above the window
 _BEYOND = 15.0  # the logarithm of what may be wrapped around, negated
-_VANISHED = -300.0  # a profile is not computed below exp of that
+_VANISHED = -300.0  # below exp of that a profile is only bounded
 _JUMPS = 1e-2  # how often steps of a tilted sum may jump by half of the largest
 
 _Z = np.linspace(-12.0, 12.0, 769)
@@ -48,6 +50,11 @@ _DENSITY = np.exp(-(_Z**2) / 2) / np.sum(np.exp(-(_Z**2) / 2))
 
 class Part(Protocol):
     """The distribution of D, of one step."""
+
+    @property
+    def p(self) -> float:
+        """Its probability."""
+        ...
 
     def calls(self, k: Floats) -> tuple[Floats, Floats]:
         """Return ``E[(D - k)_+]`` at each k, and a bound of its rounding."""
@@ -223,7 +230,7 @@ class _Guess:
         above, below = 1.5 * reach, reach
         if not theta or (above + below) / self.interval() < _FEWEST:
             return above, below
-        here = self.cumulant(theta)
+        here, whole = self.cumulant(theta), inf
         for share in (-1.0, 0.0, 0.4, 0.7):
             fall = _BEYOND + self.cumulant(share * theta) - here
             below = min(below, fall / (theta * (1 - share)))
@@ -233,36 +240,59 @@ class _Guess:
             for _ in range(5):  # log(end) - factor * theta * end + log_bound = 0
                 end = max(1 / theta, (log(end) + log_bound) / (factor * theta))
             above = min(above, end)
-        return above, below
+            if factor > 1:  # what exceeds the window must not be wrapped around into it
+                rise = self.cumulant(factor * theta) - here + _BEYOND
+                whole = min(whole, rise / (theta * (factor - 1)))
+        return above, max(below, whole - above)
 
 
 def log_profile(parts: Parts, offset: float) -> float:
     """Return an upper bound of ``log E[(S + offset)_+]``; see the module."""
-    guess = _Guess(parts, offset)
-    if guess.cumulant(guess.theta) < 2 * _VANISHED:  # x_+ is at most exp(theta x) / theta
-        return _VANISHED
+    guess, known = _Guess(parts, offset), _log_known(parts, offset)
+    if guess.cumulant(guess.theta) < 2 * _VANISHED:
+        return min(known, _log_chernoff(parts, guess))
     above, below = guess.window()
-    laws: list[Loss] = []
-    interval, tail = guess.interval(), 0.0
-    interval = min(interval, (above + below) / _FEWEST)
+    wanted, interval = min(guess.interval() or inf, (above + below) / _FEWEST), 0.0
     while True:
-        coarser = max(interval, (above + below) / _MOST)
-        if not laws or coarser > interval:
+        if (coarser := max(wanted, (above + below) / _MOST)) > interval:
             interval = coarser
-            laws, tail = _laws(parts, guess, interval)
+            laws, tail = _laws(parts, interval, min(guess.bottom, above + below), guess.top)
         within, beyond = _sum(laws, guess, interval, above, below)
-        if beyond <= log(_CHARGED) + within or (above + below) / interval > 0.99 * _MOST:
+        if beyond <= within + log(max(_CHARGED, _ADDED * (interval / wanted) ** 2)):
             break
         above *= 1.5
-    return float(scipy.special.logsumexp([within, beyond, log(tail) if tail > 0 else -inf]))
+    tails = [within, beyond, log(tail) if tail > 0 else -inf]
+    return min(known, float(scipy.special.logsumexp(tails)))
 
 
-def _laws(parts: Parts, guess: _Guess, interval: float) -> tuple[list[Loss], float]:
+def _log_known(parts: Parts, offset: float) -> float:
+    """Return a bound of the logarithm for an allocation that everybody knows."""
+    total, mean = sum(count * part.p for part, count in parts), 0.0
+    for part, count in parts:
+        call, error = part.calls(np.array([-offset * part.p / total]))
+        mean += count * float(call[0] + error[0])
+    return log(mean) if mean > 0 else -inf
+
+
+def _log_chernoff(parts: Parts, guess: _Guess) -> float:
+    """Return a bound by moments: x_+ is at most ``exp(theta x - 1) / theta``."""
+    interval = (guess.top + guess.bottom) / _FEWEST
+    laws, tail = _laws(parts, interval, guess.bottom, guess.top)
+    least = inf
+    for theta in (guess.theta / 2.0 ** np.arange(40)).tolist():
+        moments = np.array([_log_moment(law, theta * interval) for law in laws])
+        moment = theta * guess.offset + float(np.sum(guess.counts * moments))
+        least = min(least, max(_VANISHED, moment - log(theta) - 1))
+        if least == _VANISHED:
+            break
+    return float(np.logaddexp(least, log(tail) if tail > 0 else -inf))
+
+
+def _laws(parts: Parts, interval: float, bottom: float, top: float) -> tuple[list[Loss], float]:
     """Return the steps' distributions on the lattice, and what was cut off above."""
     laws, tail = [], 0.0
-    bottom, top = ceil(guess.bottom / interval), ceil(guess.top / interval)
     for part, count in parts:
-        law, cut = _law(part, interval, bottom, top)
+        law, cut = _law(part, interval, ceil(bottom / interval), ceil(top / interval))
         laws.append(law)
         tail += count * cut
     return laws, tail

@@ -34,7 +34,6 @@ from dpmesh.privacy.accounting._pairs import GAUSSIAN, LAPLACE, Directions, Law,
 from dpmesh.privacy.accounting.calibration import calibrate_noise
 from dpmesh.privacy.accounting.gaussian import (
     analytic_gaussian_noise_multiplier,
-    gdp_delta,
     gdp_epsilon,
 )
 from dpmesh.privacy.types import NeighboringRelation
@@ -97,17 +96,8 @@ class Allocation:
         return spread
 
     def log_delta(self, epsilon: float, multiplier: float) -> float:
-        """Return an upper bound of the logarithm of delta, the larger of both directions.
-
-        It is at most the mean of that of releases of known allocation.
-        """
-        known = 1.0
-        if self.noise == "gaussian" and epsilon > 0:
-            mus = np.array([1 / (z * multiplier) for _, z, _ in self.shares])
-            weights = np.array([share * count for share, _, count in self.shares])
-            known = max(1e-300, float(np.sum(weights * gdp_delta(epsilon=epsilon, mu=mus))))
-        found = max(self.log_profile(way, epsilon, multiplier) for way in self._ways)
-        return min(0.0, found, log(known) + 1e-12)
+        """Return an upper bound of the logarithm of delta, the larger of both directions."""
+        return min(0.0, max(self.log_profile(way, epsilon, multiplier) for way in self._ways))
 
     def epsilon(self, delta: float, multiplier: float) -> float:
         """Return the smallest epsilon of one pass at `delta` in (0, 1)."""

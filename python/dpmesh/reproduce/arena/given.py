@@ -92,10 +92,10 @@ class Row:
     ----------
     name
         As printed.
-    trust
-        Whom a node has to trust with its records.
     trial
         Returns what to run, or raises `CannotRun`.
+    trust
+        Whom a node has to trust with its records.
     user
         Whether it can protect all records of a user together.
     audited
@@ -103,7 +103,7 @@ class Row:
     """
 
     name: str
-    trust: str
     trial: Callable[[Setting], Trial]
+    trust: str = EVERYBODY
     user: bool = False
     audited: str = ""

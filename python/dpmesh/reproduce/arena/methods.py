@@ -19,6 +19,8 @@ from dpmesh.algorithms import (
     WithoutReplacement,
     WithReplacement,
 )
+from dpmesh.algorithms.allocation import Once
+from dpmesh.controllers import AlwaysGlobal
 from dpmesh.defaults import STEPS, Method, Sizes, choose, network, step_size
 from dpmesh.estimators import Identity, LaplacianSmoothing
 from dpmesh.keys import Key
@@ -29,7 +31,6 @@ from dpmesh.reproduce.arena import correlated_noise
 from dpmesh.reproduce.arena.given import (
     CLIPPING_NORM,
     COHORT,
-    EVERYBODY,
     GLOBAL_SHARE,
     GRADIENT_DESCENT,
     HONEST_BUT_1,
@@ -63,7 +64,10 @@ RULE = (
 )
 
 
-def _chosen(given: Setting, method: Method, problem: LinearProblem, colluding: int = 1) -> Trial:
+def _chosen(
+    given: Setting, method: Method, problem: LinearProblem | None = None, colluding: int = 1
+) -> Trial:
+    problem = given.problem if problem is None else problem
     try:
         choice = choose(
             Sizes.of(problem),
@@ -84,20 +88,12 @@ def _central(given: Setting) -> Trial:
     return _chosen(given, "secure", replace(given.problem, partition=halves), colluding=0)
 
 
-def _secure(given: Setting) -> Trial:
-    return _chosen(given, "secure", given.problem)
-
-
 def _secure_third(given: Setting) -> Trial:
-    return _chosen(given, "secure", given.problem, max(1, given.problem.nodes // 3))
-
-
-def _gossip(given: Setting) -> Trial:
-    return _chosen(given, "gossip", given.problem)
+    return _chosen(given, "secure", colluding=max(1, given.problem.nodes // 3))
 
 
 def _on_a_ring(given: Setting) -> Trial:
-    return _gossip(given)._replace(topology=topology.ring(given.problem.nodes))
+    return _chosen(given, "gossip")._replace(topology=topology.ring(given.problem.nodes))
 
 
 def _muffliato(given: Setting) -> Trial:
@@ -155,7 +151,7 @@ def _federated(given: Setting, smoothing: float) -> Trial:
     return Trial(with_noise(z, step), problem, None, rounds)
 
 
-def _online(given: Setting) -> Trial:
+def _online(given: Setting, sampling: Once = "arrival") -> Trial:
     rounds = min(ONLINE_ROUNDS, given.smallest)
     batch = given.smallest // rounds
     plain = OnlineLearning(
@@ -166,9 +162,12 @@ def _online(given: Setting) -> Trial:
         clipping_norm=CLIPPING_NORM,
         batch_size=batch,
         projection="none",
+        sampling=sampling,
+        records=rounds * batch if sampling == "allocation" else None,
     )
     noise = sqrt(rounds / given.problem.nodes) * plain.noise_std(1, given.problem.dim)
     algorithm = replace(plain, step_size=step_size(noise, rounds=rounds))
+    rounds += sampling == "allocation"  # what the last batch moved is sent
     return Trial(algorithm, given.problem, network(given.problem.nodes, key=Key.seeded(0)), rounds)
 
 
@@ -208,22 +207,34 @@ def _choco(given: Setting) -> Trial:
     return Trial(choco, problem, network(problem.nodes, key=Key.seeded(0)), rounds)
 
 
-def _without_replacement(given: Setting) -> Trial:
+def _without_replacement(given: Setting, sampling: Once = "arrival") -> Trial:
     problem, smallest = given.problem, given.smallest
     rounds = min(STEPS, smallest)
-    batch = smallest // rounds
-    mu = 1 / accounting.analytic_gaussian_noise_multiplier(
-        target_epsilon=given.epsilon, target_delta=given.delta
+    plain = WithoutReplacement(
+        epsilon=given.epsilon, delta=given.delta, batch_size=smallest // rounds
     )
-    lipschitz = problem.model_constants().loss_lipschitz
-    once = 2 * lipschitz / (batch * mu)  # of one release, at step 1
-    later = sqrt(GLOBAL_SHARE * problem.nodes * rounds) * 2 / (problem.nodes + 1)
+    share = GLOBAL_SHARE
+    if sampling == "allocation":  # the more releases, the less noise: all updates are global
+        kind: dict[str, Any] = {"sampling": sampling, "records": rounds * plain.batch_size}
+        plain = replace(plain, controller=AlwaysGlobal(), decisions="together", **kind)
+        share = 1.0
+    return Trial(with_steps(plain, problem, rounds, share), problem, None, rounds)
+
+
+def with_steps(
+    algorithm: WithoutReplacement, problem: LinearProblem, rounds: int, share: float
+) -> WithoutReplacement:
+    """Return the algorithm with the step of the rule, at most what Lemma 4 allows.
+
+    A release is the mean of the global model and the node's own, which keeps part of all noise; a
+    `share` of the updates is global.
+    """
+    constants, releases = problem.model_constants(), share * problem.nodes * rounds
+    unit = 2 * constants.loss_lipschitz / algorithm.batch_size * algorithm.sensitivity(0).bound
+    once = algorithm.mechanism.noise_multiplier * unit  # of one release, at step 1
+    later = sqrt(releases) * 2 / (problem.nodes + 1)
     step = step_size(once * sqrt(1 + later**2), rounds=2 * rounds)
-    smooth = 1 / (2 * problem.model_constants().smoothness)  # Lemma 4
-    algorithm = WithoutReplacement(
-        epsilon=given.epsilon, delta=given.delta, batch_size=batch, step_size=min(step, smooth)
-    )
-    return Trial(algorithm, problem, None, rounds)
+    return replace(algorithm, step_size=min(step, 1 / (2 * constants.smoothness)))
 
 
 def _with_replacement(given: Setting) -> Trial:
@@ -239,17 +250,19 @@ def _with_replacement(given: Setting) -> Trial:
         neighboring_relation="replace_one",
         count=turns,
     )
-    unit = 2 * equal.model_constants().loss_lipschitz / batch
-    step = step_size(sqrt(rounds) * z * unit, rounds=rounds)
     algorithm = WithReplacement(
-        nodes=equal.nodes,
-        records=smallest,
-        noise_multiplier=z,
-        batch_size=batch,
-        visits=VISITS,
-        step_size=step,
+        nodes=equal.nodes, records=smallest, noise_multiplier=z, batch_size=batch, visits=VISITS
     )
-    return Trial(algorithm, equal, None, rounds)
+    return Trial(replaced(algorithm, equal), equal, None, rounds)
+
+
+def replaced(algorithm: WithReplacement, problem: LinearProblem) -> WithReplacement:
+    """Return SGD with replacement with the step of the rule."""
+    rounds = algorithm.nodes * algorithm.turns_of_a_node
+    unit = 2 * problem.model_constants().loss_lipschitz / algorithm.batch_size
+    assert algorithm.noise_multiplier is not None
+    noise = sqrt(rounds) * algorithm.noise_multiplier * unit
+    return replace(algorithm, step_size=step_size(noise, rounds=rounds))
 
 
 def _online_correlated(given: Setting, kind: correlated_noise.Strategy) -> Trial:
@@ -262,49 +275,43 @@ def vars_of(algorithm: Any) -> dict[str, Any]:
 
 
 ROWS = (
-    Row(
-        name="central DP-SGD, all records in a batch",
-        trust=SERVER,
-        trial=_central,
-    ),
+    Row(name="central DP-SGD, all records in a batch", trust=SERVER, trial=_central),
     Row(
         name="central DP-SGD, noise in time",
         trust=SERVER,
         trial=partial(correlated_noise.gradient_descent, kind=correlated.InTime, server=True),
     ),
-    Row(
-        name="federated",
-        trust=SERVER,
-        trial=partial(_federated, smoothing=0.0),
-        user=True,
-    ),
+    Row(name="federated", trust=SERVER, trial=partial(_federated, smoothing=0.0), user=True),
     Row(
         name="federated, Laplacian smoothing",
         trust=SERVER,
         trial=partial(_federated, smoothing=1.0),
         user=True,
     ),
-    Row(name="secure sum, 1 site may collude", trust=HONEST_BUT_1, trial=_secure),
+    Row(
+        name="secure sum, 1 site may collude",
+        trust=HONEST_BUT_1,
+        trial=partial(_chosen, method="secure"),
+    ),
     Row(name="secure sum, a third may collude", trust=HONEST_THIRD, trial=_secure_third),
     Row(
-        name="gradient descent by gossip", trust=EVERYBODY, trial=_gossip, audited=GRADIENT_DESCENT
+        name="gradient descent by gossip",
+        trial=partial(_chosen, method="gossip"),
+        audited=GRADIENT_DESCENT,
     ),
     Row(
         name="gradient descent on a ring",
-        trust=EVERYBODY,
         trial=_on_a_ring,
         audited=GRADIENT_DESCENT,
     ),
     Row(
         name="Muffliato on a ring, 8 mixings",
-        trust=EVERYBODY,
         trial=_muffliato,
         audited=GRADIENT_DESCENT,
     ),
     Row(name="gradient descent at meetings", trust=NO_TWO_POOL, trial=_meetings),
     Row(
         name="gossip, noise in time",
-        trust=EVERYBODY,
         trial=partial(correlated_noise.gradient_descent, kind=correlated.InTime),
     ),
     Row(
@@ -312,12 +319,15 @@ ROWS = (
         trust=PARTNERS_BUT_1,
         trial=partial(correlated_noise.gradient_descent, kind=correlated.BetweenPartners),
     ),
-    Row(name="quantized gossip", trust=EVERYBODY, trial=_quantized, audited="quantized"),
-    Row(name="CHOCO-SGD, a quarter of each message", trust=EVERYBODY, trial=_choco),
-    Row(name="online learning", trust=EVERYBODY, trial=_online, audited="online"),
+    Row(name="quantized gossip", trial=_quantized, audited="quantized"),
+    Row(name="CHOCO-SGD, a quarter of each message", trial=_choco),
+    Row(name="online learning", trial=_online, audited="online"),
+    Row(
+        name="online learning, allocated",
+        trial=partial(_online, sampling="allocation"),
+    ),
     Row(
         name="online learning, noise in time",
-        trust=EVERYBODY,
         trial=partial(_online_correlated, kind=correlated.InTime),
     ),
     Row(
@@ -327,14 +337,13 @@ ROWS = (
     ),
     Row(
         name="SGD without replacement",
-        trust=EVERYBODY,
         trial=_without_replacement,
         audited="without-replacement",
     ),
     Row(
-        name="SGD with replacement",
-        trust=EVERYBODY,
-        trial=_with_replacement,
+        name="SGD without replacement, allocated",
+        trial=partial(_without_replacement, sampling="allocation"),
     ),
+    Row(name="SGD with replacement", trial=_with_replacement),
 )
 """All methods that are learned with privacy among nodes or at a server."""
