@@ -149,7 +149,7 @@ def test_moves_that_depend_on_earlier_coins_cost_no_more_than_the_plan(moves) ->
 
 def test_what_is_not_proved_or_not_possible_is_refused() -> None:
     for changes, message in (
-        ({"sampling": "uniform"}, "sampling: wanted 'poisson' or 'cyclic'"),
+        ({"sampling": "uniform"}, "sampling: wanted another one: cohorts"),
         ({"steps": None, "epochs": 1}, "steps: wanted a number with control_var"),
         (
             {"combination": SecureAggregation(dim=3, rounds=5)},

@@ -290,7 +290,10 @@ GOOD = FederatedLearning(ClientUpdates(clients=10, epochs=1), noise_multiplier=1
         ({"sampling_rate": np.nan}, "sampling_rate: wanted a finite number, got nan"),
         ({"clipping_norm": np.inf}, "clipping_norm: wanted a finite number, got inf"),
         ({"noise_multiplier": 0}, "noise_multiplier: wanted a finite number greater than 0"),
-        ({"sampling": "all"}, "sampling: wanted one of 'poisson', 'uniform', 'cyclic', got"),
+        (
+            {"sampling": "all"},
+            "sampling: wanted one of 'poisson', 'uniform', 'cyclic', 'allocation', got",
+        ),
         ({"batch_size": 0}, "batch_size: wanted an integer of at least 1"),
         ({"steps": 2}, "epochs: wanted either this or steps"),
         ({"epochs": None}, "epochs: wanted either this or steps"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -16,11 +17,16 @@ from without_replacement_problems import make_problem
 
 import dpmesh as dm
 from dpmesh import kernels, topology
-from dpmesh.algorithms import OnlineLearningUnnoisedRegularizer
+from dpmesh.algorithms import (
+    ClientUpdates,
+    OnlineLearningUnnoisedRegularizer,
+    SecureAggregation,
+)
 from dpmesh.audit import alone
 from dpmesh.audit.coupling import couple
 from dpmesh.controllers import AlwaysGlobal, AlwaysLocal, DeepQ, Periodic, RandomGlobal
 from dpmesh.keys import Key, Purpose
+from dpmesh.privacy.accounting import random_allocation_epsilon
 from dpmesh.run.carriers import Gossip
 
 NOISY = DeepQ(sees="noisy", anneal_rounds=4)
@@ -190,6 +196,41 @@ def test_an_empty_batch_releases_noise_and_the_record_moves_one_release() -> Non
         quiet = [each for each in seen if each.release.round == empty + late]
         assert quiet
         assert all((each.noisy != each.inside).all() for each in quiet)
+
+
+def test_clients_take_part_once_in_each_pass() -> None:
+    """A pass of 4 rounds is one event of the plan, for adding or removing a client."""
+    clients = ClientUpdates(
+        clients=30, sampling_rate=0.25, clipping_norm=1.0, sampling="allocation", steps=1
+    )
+    algorithm = dm.FederatedLearning(clients, noise_multiplier=1.5)
+    key = Key.seeded(7)
+    cohorts = [clients.cohort(t, key, None) for t in range(8)]
+    for passed in (cohorts[:4], cohorts[4:]):
+        np.testing.assert_array_equal(np.sort(np.concatenate(passed)), np.arange(30))
+    assert any(len(one) != len(other) for one, other in pairwise(cohorts))
+    assert not np.array_equal(cohorts[0], cohorts[4])
+    problem = make_problem([3] * 30, 2, None)
+    run = dm.simulate(algorithm, problem, rounds=8, key=key, delta=1e-4, metrics=[])
+    given: Any = {"noise_multiplier": 1.5, "rounds": 4, "neighboring_relation": "add_remove"}
+    exact = random_allocation_epsilon(delta=1e-4, cycles=2, **given)
+    assert run.privacy.epsilon == pytest.approx(exact, rel=1e-6)
+    assert algorithm.plan(5).cost(1e-4) == algorithm.plan(8).cost(1e-4)
+    assert "each user is used in one secret round of 4" in str(run.privacy)
+    with pytest.raises(ValueError, match="of sums of integers only these are proved"):
+        replace(algorithm, combination=SecureAggregation(dim=2, rounds=8))
+
+
+def test_runs_side_by_side_have_no_checkpoints_in_common() -> None:
+    problem = make_problem([6, 6, 6], 2, None)
+    repeats = dm.run.Repeats.deal(problem, 2, key=Key.seeded(1))
+    with pytest.raises(ValueError, match="checkpoints are numbers of examples"):
+        repeats.simulate(
+            online(epsilon=1.0, batch_size=2, records=6),
+            topology.ring(3),
+            at=[2],
+            key=Key.seeded(1),
+        )
 
 
 def test_a_pass_ends_without_a_tail() -> None:

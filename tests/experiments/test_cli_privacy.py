@@ -269,7 +269,7 @@ def test_with_replacement() -> None:
         ([*FEDERATED, "--noise", "1", "--rounds", str(10**9)], "rounds: wanted at most 1"),
         (
             [*FEDERATED, "--noise", "1", "--rounds", "1", "--sampling", "both"],
-            "sampling: wanted one of 'poisson', 'uniform', 'cyclic', got 'both'",
+            "sampling: wanted one of 'poisson', 'uniform', 'cyclic', 'allocation', got 'both'",
         ),
         (
             [

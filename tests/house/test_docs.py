@@ -25,6 +25,7 @@ PRINTED = [
     "statistics.md",
     "secure_sums.md",
     "privacy/report.md",
+    "privacy/random_allocation.md",
     "which_algorithm.md",
     "how_much_data.md",
     "algorithms/cross_silo.md",

@@ -63,6 +63,7 @@ from dpmesh.privacy.mechanisms import Mechanism
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.releases import Release
 from dpmesh.privacy.rows import CorrelatedRow, check_strategy
+from dpmesh.privacy.sampling import RandomAllocation
 from dpmesh.privacy.secure import SecureSum, calibrated_sum
 from dpmesh.privacy.sensitivity import Sensitivity
 from dpmesh.privacy.types import Floats, NeighboringRelation, Released, Sensitive, Unit
@@ -281,6 +282,8 @@ class FederatedLearning(Algorithm[FederatedState, Any]):
         of, joint, scheme = self.contribution, self._joint, self.contribution.scheme
         if self.secure_sum is not None and scheme is not None and scheme.rate == 1:
             scheme = None
+        if isinstance(scheme, RandomAllocation):
+            scheme = replace(scheme, cycle=t // scheme.rounds)
         mechanism = self.mechanism if joint is None else CorrelatedRow.of(joint, t)
         batch = None if of.groups is None else t % of.groups
         return Release(t, mechanism, self.sensitivity(t), sampling=scheme, batch=batch)

@@ -29,7 +29,7 @@ from dpmesh._ragged import Indices
 from dpmesh._validate import as_python_numbers, integer, positive, probability
 from dpmesh.algorithms.worst_case import Crowd, Pair
 from dpmesh.keys import Key
-from dpmesh.privacy.sampling import FixedSizeSampling, PoissonSampling
+from dpmesh.privacy.sampling import Sampling
 from dpmesh.privacy.sensitivity import Sensitivity
 from dpmesh.privacy.types import Floats, NeighboringRelation, Released, Sensitive, Unit
 
@@ -85,7 +85,7 @@ class Contribution(ABC):
 
     @property
     @abstractmethod
-    def scheme(self) -> PoissonSampling | FixedSizeSampling | None:
+    def scheme(self) -> Sampling | None:
         """The secret sampling that amplifies privacy; None if there is none."""
 
     @property

@@ -38,7 +38,12 @@ from dpmesh.algorithms.federated_worst import opposed_clients
 from dpmesh.algorithms.minibatches import local_walks
 from dpmesh.algorithms.worst_case import Crowd, Pair
 from dpmesh.keys import Key, Purpose
-from dpmesh.privacy.sampling import FixedSizeSampling, PoissonSampling
+from dpmesh.privacy.sampling import (
+    FixedSizeSampling,
+    PoissonSampling,
+    RandomAllocation,
+    Sampling,
+)
 from dpmesh.privacy.sensitivity import Sensitivity
 from dpmesh.privacy.types import Floats, NeighboringRelation, Released, Sensitive
 from dpmesh.schedules import Schedule, at, keep_schedules
@@ -62,7 +67,8 @@ class ClientUpdates(Contribution):
     sampling
         ``"poisson"``: each client takes part independently. ``"uniform"``: round(tau N) clients,
         drawn without replacement. ``"cyclic"``: round(1 / tau) fixed groups take turns, in public:
-        client i is in group i modulo their number.
+        client i is in group i modulo their number. ``"allocation"``: in each pass of round(1 / tau)
+        rounds each client takes part in one, which it draws secretly and by itself.
     batch_size
         Records of a client's mini-batch.
     epochs, steps
@@ -87,14 +93,14 @@ class ClientUpdates(Contribution):
     Guarantee
     ---------
     Each update has a norm of at most L whatever the client's data, and it does not depend on other
-    clients: adding or removing a client (``"poisson"``, ``"cyclic"``) moves the sum by L at most,
-    replacing one (``"uniform"``) by 2 L.
+    clients: adding or removing a client moves the sum by L at most, replacing one (``"uniform"``)
+    by 2 L. With ``"allocation"`` a pass is one event (``docs/privacy/random_allocation.md``).
     """
 
     unit = "user"
     parties = "clients"
 
-    sampling: Literal["poisson", "uniform", "cyclic"] = "poisson"
+    sampling: Literal["poisson", "uniform", "cyclic", "allocation"] = "poisson"
     batch_size: int = 10
     epochs: int | None = None
     steps: int | None = None
@@ -106,7 +112,7 @@ class ClientUpdates(Contribution):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        one_of("sampling", self.sampling, ("poisson", "uniform", "cyclic"))
+        one_of("sampling", self.sampling, ("poisson", "uniform", "cyclic", "allocation"))
         if (self.epochs is None) == (self.steps is None):
             got = f"epochs={self.epochs}, steps={self.steps}"
             fail("epochs", "either this or steps", got)
@@ -120,7 +126,7 @@ class ClientUpdates(Contribution):
         if self.control_variates and self.steps is None:
             fail("steps", "a number with control_variates, the same for all", None)
         if self.control_variates and self.sampling == "uniform":
-            wanted = "'poisson' or 'cyclic': cohorts of a fixed size are not proved for clients"
+            wanted = "another one: cohorts of a fixed size are not proved for clients"
             fail("sampling", f"{wanted} with control_variates", self.sampling)
 
     # Who takes part: coins and public numbers, no data
@@ -133,13 +139,19 @@ class ClientUpdates(Contribution):
     @property
     def groups(self) -> int | None:
         """How many groups take turns with ``"cyclic"``; None with others."""
-        return max(1, round(1 / self.sampling_rate)) if self.sampling == "cyclic" else None
+        return self._turns if self.sampling == "cyclic" else None
+
+    @property
+    def _turns(self) -> int:
+        return max(1, round(1 / self.sampling_rate))
 
     @cached_property
-    def scheme(self) -> PoissonSampling | FixedSizeSampling | None:
+    def scheme(self) -> Sampling | None:
         """How the clients of a round are drawn; None if groups take turns."""
         if self.groups is not None:
             return None
+        if self.sampling == "allocation":
+            return RandomAllocation(rounds=self._turns)
         if self.sampling == "poisson":
             return PoissonSampling(self.sampling_rate)
         size = max(1, round(self.sampling_rate * self.clients))
@@ -173,6 +185,9 @@ class ClientUpdates(Contribution):
                 return np.flatnonzero(kernels.bernoulli(self.clients, rate, coins))
             case FixedSizeSampling() as fixed:
                 return kernels.sample([fixed.population], fixed.size, coins).ravel()
+            case RandomAllocation(rounds=rounds):
+                coins = key.stream(Purpose.ALLOCATION, t // rounds)
+                return np.flatnonzero(kernels.integers([self.clients], rounds, coins) == t % rounds)
 
     # How far a client moves the sum
 
@@ -200,10 +215,11 @@ class ClientUpdates(Contribution):
 
     def check_secure(self) -> None:
         """Fail if the server would know the cohort, or clients keep more than records."""
-        if self.scheme is None or (self.sampling == "uniform" and self.scheme.rate < 1):
+        whole = self.scheme is not None and self.scheme.rate == 1
+        if self.sampling != "poisson" and not (self.sampling == "uniform" and whole):
             wanted = (
-                '"poisson", or "uniform" with a sampling_rate of 1, under a secure sum: '
-                "the server must not know the cohort"
+                '"poisson", or "uniform" with a sampling_rate of 1, under a secure sum: the server '
+                "must not know the cohort, and of sums of integers only these are proved"
             )
             fail("sampling", wanted, self.sampling)
         if self.control_variates:

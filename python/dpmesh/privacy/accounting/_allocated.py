@@ -278,9 +278,13 @@ def _log_chernoff(parts: Parts, guess: _Guess) -> float:
     """Return a bound by moments: x_+ is at most ``exp(theta x - 1) / theta``."""
     interval = (guess.top + guess.bottom) / _FEWEST
     laws, tail = _laws(parts, interval, guess.bottom, guess.top)
-    least = inf
+    with np.errstate(divide="ignore"):
+        logs = [np.log(law.masses) for law in laws]
+    points, least = [interval * np.arange(law.first, law.last + 1.0) for law in laws], inf
     for theta in (guess.theta / 2.0 ** np.arange(40)).tolist():
-        moments = np.array([_log_moment(law, theta * interval) for law in laws])
+        moments = np.array(
+            [scipy.special.logsumexp(theta * x + w) for x, w in zip(points, logs, strict=True)]
+        )
         moment = theta * guess.offset + float(np.sum(guess.counts * moments))
         least = min(least, max(_VANISHED, moment - log(theta) - 1))
         if least == _VANISHED:
