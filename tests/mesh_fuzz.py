@@ -24,7 +24,7 @@ from dpmesh.privacy.plan import Plan
 
 NAMES = (
     *("online", "quantized", "several mixings", "without replacement", "with replacement"),
-    "sums",
+    *("sums", "in time"),
 )
 MOST_STEPS = 2_000
 MOST_DELAYED = 20

@@ -24,6 +24,12 @@ PUBLIC = "05" * 32
 ALGORITHMS: dict[str, dict[str, Any]] = {
     "online": {"kind": "OnlineLearning", "epsilon": 2.0},
     "noisy": {"kind": "OnlineLearning", "epsilon": 0.01},
+    "in time": {
+        "kind": "OnlineLearning",
+        "epsilon": 2.0,
+        "delta": 1e-5,
+        "noise": {"kind": "InTime", "bands": 2},
+    },
     "quantized": {
         "kind": "QuantizedGossip",
         "step_size": 0.5,

@@ -6,6 +6,7 @@ import re
 import sys
 from contextlib import suppress
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,17 @@ from dpmesh.engines.mesh.sums import DEALT
 from dpmesh.engines.signing import SigningKey, pack, unpack
 
 each = pytest.mark.parametrize("algorithm", [name for name in ALGORITHMS if name != "noisy"])
+
+
+ONLINE = {"kind": "OnlineLearning", "epsilon": 2.0, "delta": 1e-5}
+TURNS = {
+    "kind": "WithoutReplacement",
+    "batch_size": 2,
+    "epsilon": 2.0,
+    "delta": 1e-5,
+    "controller": {"kind": "AlwaysGlobal"},
+    "step_size": 0.5,
+}
 
 
 @each
@@ -89,6 +101,37 @@ def test_a_deployed_run_draws_noise_of_its_own(algorithm: str, tmp_path: Path) -
         parties.run()
     assert np.abs(one.models() - other.models()).max() > 1e-3
     assert np.abs(one.models()[:1] - one.simulated().parameters[:1]).max() > 1e-3
+
+
+@pytest.mark.parametrize("planted", ["", "forgotten", "rebuilt"])
+def test_planted_noise_in_time_that_is_not_what_was_sent_is_caught(
+    planted: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a restart later rows go on from the very noise of earlier ones, which is stored."""
+    parties, resumed = Parties(tmp_path, "in time"), Node._resumed
+
+    def other(self: Node, until: Position) -> Any:
+        channel = resumed(self, until)
+        for rows in (channel.noise.memory, channel.noise.in_round):
+            for name, row in rows.items():
+                rows[name] = replace(row, earlier=tuple(0 * each for each in row.earlier))
+            if planted == "forgotten":
+                rows.clear()
+        return channel
+
+    router = Router(parties.contract)
+    while router.at != Position(3):
+        for party, message in router.requests().items():
+            router.take(party, parties.nodes[party].answer(message))
+    if planted:
+        monkeypatch.setattr(Node, "_resumed", other)
+    answer = parties.node(0).answer(router.requests()[0])
+    assert refused(answer) == ("stopped" if planted == "forgotten" else None)
+    if planted != "forgotten":
+        parties.nodes[0] = parties.node(0)
+        parties.run(router)
+        same = np.array_equal(parties.models(), parties.simulated().parameters)
+        assert same == (planted == "")
 
 
 @pytest.mark.parametrize("algorithm", ["gradient descent", "with replacement"])
@@ -391,6 +434,8 @@ def content(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         ("algorithm", {"kind": "FederatedLearning", "sampling_rate": 0.5}, "clipping_norm"),
         ("algorithm", {"kind": "OnlineLearning", "epsilon": "none"}, "wanted noise"),
         ("algorithm", {"kind": "WithoutReplacement", "calibration": "paper"}, "that is proved"),
+        ("algorithm", ONLINE | {"noise": {"kind": "BetweenPartners"}}, "a partner's secret may"),
+        ("algorithm", TURNS | {"noise": {"kind": "InTime"}}, "turns that a node misses have no"),
         ("algorithm", {"kind": "PushSum", "records": 9, "noise_multiplier": 5.0}, "any_rows"),
         ("contract", {"quorum": 5}, "at most 4"),
         ("contract", {"quorum": 1}, "at least 2"),

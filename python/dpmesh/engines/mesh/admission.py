@@ -12,7 +12,8 @@ from dpmesh.algorithms.base import AnyAlgorithm, holds_for_any_rows
 from dpmesh.controllers.fixed import FixedController
 from dpmesh.engines.mesh.terms import Party, Terms
 from dpmesh.experiments.settings import Settings
-from dpmesh.privacy.mechanisms import Gaussian, Laplace
+from dpmesh.privacy.mechanisms import Gaussian, Laplace, Mechanism
+from dpmesh.privacy.rows import CorrelatedRow
 from dpmesh.privacy.secure import SecureSum, is_summed
 from dpmesh.privacy.shown import ROUNDING, rounded_up
 from dpmesh.problems.dense import DenseProblem
@@ -51,9 +52,7 @@ def check_algorithm(
     for release in algorithm.plan(terms.rounds).touching:
         if release.mechanism.distribution == "none":
             settings.fail("algorithm", f"wanted noise, got {kind.__name__} without")
-        if type(release.mechanism) not in (Gaussian, Laplace):
-            wanted = "wanted Gaussian or Laplace noise of each node and round by itself"
-            settings.fail("algorithm", f"{wanted}, got {release.mechanism}")
+        check_noise(settings, algorithm, release.mechanism)
     if isinstance(algorithm, WithoutReplacement):
         if algorithm.calibration == "paper":
             settings.fail("algorithm.calibration", "wanted one that is proved, got 'paper'")
@@ -63,6 +62,25 @@ def check_algorithm(
         for t in range(min(terms.rounds, 3)):
             if not topology.matrix(t).is_symmetric:
                 settings.fail("topology", "wanted a symmetric mixing matrix")
+
+
+def check_noise(settings: Settings, algorithm: AnyAlgorithm, mechanism: Mechanism) -> None:
+    """Refuse noise whose guarantee rests on what a party cannot check.
+
+    Noise that is correlated in time is a node's own: it adds each row to its own messages, in
+    their order. Partners share secrets, and only one of them knows whether its own is still used.
+    """
+    kind = type(mechanism)
+    if not isinstance(mechanism, CorrelatedRow):
+        if kind not in (Gaussian, Laplace):
+            wanted = "wanted Gaussian or Laplace noise of each node by itself"
+            settings.fail("algorithm", f"{wanted}, got {mechanism}")
+    elif mechanism.joint.secrets is not None:
+        wanted = "wanted none, or noise in time: a partner's secret may cover nothing, and no proof"
+        settings.fail("algorithm.noise", f"{wanted} counts only those that others confirm")
+    elif algorithm.travels != "gossip":
+        wanted = "wanted none: rows of noise of the turns that a node misses have no proof"
+        settings.fail("algorithm.noise", wanted)
 
 
 def check_network(settings: Settings, classifies: bool, numbers: str) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy import sparse
@@ -34,6 +34,7 @@ from dpmesh.privacy.plan import Plan, made_again, total_cost
 from dpmesh.privacy.releases import Release
 from dpmesh.privacy.report import report
 from dpmesh.privacy.rounding import DOUBLE, SINGLE
+from dpmesh.privacy.rows import CorrelatedRow
 from dpmesh.privacy.secure import SecureSum
 from dpmesh.problems import LinearProblem
 from dpmesh.problems.named import jax_model
@@ -41,6 +42,9 @@ from dpmesh.ranges import Category, Columns, Number, as_label, clipped
 from dpmesh.tables import as_table
 from dpmesh.tables.kinds import labelled
 from dpmesh.topology import Topology, edge_dropping
+
+if TYPE_CHECKING:
+    from dpmesh.privacy.correlated import CorrelatedGaussian
 
 _log = logging.getLogger("dpmesh")
 
@@ -150,10 +154,14 @@ class Contract:
         elif table.get("kind") == FederatedLearning.__name__:
             parts = {name: self._part(table, name) for name in ("contribution", "combination")}
             table = {**table, **{name: part for name, part in parts.items() if part}}
+        settings = self.settings
         if isinstance(table.get("noise"), dict):
-            wanted = "wanted none: parties have noise of each node and round by itself"
-            self.settings.fail("algorithm.noise", wanted)
-        made = self.settings.make("algorithm", table, kinds, nodes=self.nodes)
+            maker = settings.maker("algorithm", table, kinds)
+            gossips = getattr(maker, "travels", None) == "gossip"
+            graph = self._graph if gossips else None
+            filled = {"rounds": self.terms.rounds, "topology": graph}
+            settings = replace(settings, filled=filled)
+        made = settings.make("algorithm", table, kinds, nodes=self.nodes)
         instance("algorithm", made, "an algorithm", Algorithm)
         algorithm: AnyAlgorithm = made
         return algorithm
@@ -195,8 +203,11 @@ class Contract:
     @cached_property
     def topology(self) -> Topology | None:
         """Who hears whom; None if messages travel by token, or are masked."""
-        if self.algorithm.travels != "gossip":
-            return None
+        return self._graph if self.algorithm.travels == "gossip" else None
+
+    @cached_property
+    def _graph(self) -> Topology:
+        """What the table [topology] describes."""
         table = dict(self.settings.table("topology"))
         keep = self.settings.convert("topology.keep", table.pop("keep", 1.0), float)
         given = {"nodes": self.nodes, "key": self.public_key}
@@ -363,11 +374,28 @@ class Contract:
         if release.sensitivity.bound == 0 or self.sums is not None:
             return release
         mechanism, more = release.mechanism, 1 + self._rounding
+        if isinstance(mechanism, CorrelatedRow):
+            mechanism = CorrelatedRow.of(self._moved(mechanism.joint), mechanism.row)
+        else:
+            mechanism = replace(mechanism, noise_multiplier=mechanism.noise_multiplier / more)
         return replace(
             release,
-            mechanism=replace(mechanism, noise_multiplier=mechanism.noise_multiplier / more),
+            mechanism=mechanism,
             sensitivity=replace(release.sensitivity, bound=release.sensitivity.bound * more),
         )
+
+    def _moved(self, joint: CorrelatedGaussian) -> CorrelatedGaussian:
+        """Return the joint event of rows whose values move further, under the same noise."""
+        if joint not in self._joints:
+            more = 1 + self._rounding
+            moved = np.asarray(joint.sensitivities) * more
+            scaled = joint.noise_multiplier / more
+            self._joints[joint] = replace(joint, noise_multiplier=scaled, sensitivities=moved)
+        return self._joints[joint]
+
+    @cached_property
+    def _joints(self) -> dict[CorrelatedGaussian, CorrelatedGaussian]:
+        return {}
 
     @cached_property
     def _rounding(self) -> float:

@@ -22,6 +22,7 @@ from dpmesh.privacy.secure.sums import Integers
 from dpmesh.privacy.types import Released, Sensitive
 from dpmesh.run.carriers import Packet
 from dpmesh.run.channel import Channel
+from dpmesh.run.noise import DrawnRows
 
 Rows = dict[Position, dict[int, Released | None]]
 """What each party released, by position."""
@@ -88,6 +89,8 @@ class NodeChannel(Channel):
         """What arrived in the current round, and what the node itself sent."""
         self.at = BEFORE
         """The position that it waits at."""
+        self.drawn: dict[str, DrawnRows] = {}
+        """The noise that works together of what the node sent in round t, before a restart."""
         self.published: Any = None
         """The released model after the last round that it finished."""
         self._problem, self._own, self._context = problem, own, context
@@ -175,6 +178,7 @@ class NodeChannel(Channel):
         if self.node not in sent:
             return super()._released(t, message, values, releases)
         self._earlier(message, len(values))
+        self.noise.in_round.update(self.drawn)
         return Packet(sent[self.node], sender=message.sender)
 
     def _admit(self, t: int, message: Message, releases: tuple[Release, ...]) -> None:

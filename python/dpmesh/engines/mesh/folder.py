@@ -25,6 +25,7 @@ from dpmesh.privacy.budget import Budget, OverBudget
 from dpmesh.privacy.cost import Cost
 from dpmesh.privacy.plan import Plan, made_again, total_cost
 from dpmesh.privacy.releases import Release
+from dpmesh.privacy.rows import CorrelatedRow
 from dpmesh.privacy.shown import ROUNDING, rounded_up
 
 _TABLES = """
@@ -362,7 +363,15 @@ class Folder:
         charged: tuple[Release, ...],
     ) -> None:
         """Store what arrived before a step, and charge it."""
-        charges = json.dumps([release.as_dict() for release in charged])
+        planned = contract.plan.releases
+        charges = json.dumps(
+            [
+                {"planned": planned.index(release)}  # not its joint event with each row
+                if isinstance(release.mechanism, CorrelatedRow)
+                else release.as_dict()
+                for release in charged
+            ]
+        )
         values = contract.hash, *at, pack(*rows), charges
         query = "insert into steps values (?, ?, ?, ?, ?, null, null, null)"
         self._file.execute(query, values)
@@ -434,5 +443,9 @@ class Folder:
         """Return what a contract was charged so far."""
         query = "select charged from steps where contract = ? order by round, exchange"
         found = self._read(query, contract.hash)
-        releases = [Release.from_dict(one) for (text,) in found for one in json.loads(text)]
+        releases = [
+            contract.plan.releases[one["planned"]] if "planned" in one else Release.from_dict(one)
+            for (text,) in found
+            for one in json.loads(text)
+        ]
         return contract.plan.with_releases(releases)

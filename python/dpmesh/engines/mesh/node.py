@@ -45,11 +45,12 @@ from dpmesh.engines.mesh.messages import (
 from dpmesh.engines.mesh.schedule import Schedule
 from dpmesh.engines.mesh.state import state_as_bytes, state_from_bytes
 from dpmesh.engines.mesh.witness import Witness
-from dpmesh.engines.signing import digest
+from dpmesh.engines.signing import digest, pack, unpack
 from dpmesh.models import Model
 from dpmesh.privacy.releases import Release
 from dpmesh.run.carriers import Packet
 from dpmesh.run.identity import digest as digest_of
+from dpmesh.run.noise import DrawnRows
 
 _log = logging.getLogger("dpmesh")
 
@@ -235,11 +236,12 @@ class Node:
 
     def _kept(self, channel: Any) -> bytes:
         """Return what the next start needs of a channel."""
-        return state_as_bytes(channel.state)
+        noise = channel.noise
+        return pack(*map(state_as_bytes, (channel.state, noise.memory, noise.in_round)))
 
     def _state_in(self, kept: bytes) -> Any:
         """Return the algorithm's state in what was kept."""
-        return state_from_bytes(kept, self._start)
+        return state_from_bytes(unpack(kept)[0], self._start)
 
     def _fresh(self) -> Fresh:
         folder, contract = self.folder, self.contract
@@ -350,7 +352,13 @@ class Node:
         base = next((step for step in reversed(steps) if step.state is not None), None)
         channel = self._rounds_from(self._start)
         if base is not None and base.state is not None:
-            channel = self._rounds_from(state_from_bytes(base.state, self._start), base.at.round)
+            channel = self._rounds_from(self._state_in(base.state), base.at.round)
+            _, *rows = unpack(base.state)
+            earlier, drawn = (
+                state_from_bytes(each, DrawnRows(rows=0, earlier=())) for each in rows
+            )
+            channel.noise.recall(earlier)
+            channel.drawn = drawn
         for step in (each for each in steps if each.at < until and each.row is not None):
             self._read(channel, (*step.rows, cast("bytes", step.row)))
             channel.go_to(step.at, step.rows)
