@@ -24,7 +24,8 @@ from typing import Any
 import numpy as np
 
 import dpmesh as dm
-from dpmesh.algorithms.cross_silo import CrossSiloSGD, suggested_rounds
+from benches.suggested_rounds import suggested_rounds
+from dpmesh.algorithms.cross_silo import CrossSiloSGD
 from dpmesh.data import Dataset, breast_cancer, digits, mnist, unit_norm
 from dpmesh.keys import Key
 from dpmesh.privacy.accounting import analytic_gaussian_noise_multiplier

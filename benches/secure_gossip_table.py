@@ -21,7 +21,7 @@ import numpy as np
 
 import dpmesh as dm
 from benches.cross_silo_table import DELTA, EPSILONS, descend, digits_problem, pooled
-from dpmesh.algorithms.cross_silo import suggested_rounds
+from benches.suggested_rounds import suggested_rounds
 from dpmesh.keys import Key
 from dpmesh.privacy.accounting import analytic_gaussian_noise_multiplier
 from dpmesh.topology import Static, complete, random_regular

@@ -107,11 +107,6 @@ def _(oracle: Oracle) -> Values:
     return {"epsilon": accounting.gdp_epsilon(delta=delta_of(oracle), mu=1 / multiplier)}
 
 
-@check(r"without_replacement\.classical_valid_until")
-def _(oracle: Oracle) -> Values:
-    return {"epsilon_max": without_replacement.classical_breakdown(delta_of(oracle))}
-
-
 @check(r"without_replacement\.one_vs_all")
 def _(oracle: Oracle) -> Values:
     models, delta = oracle["inputs"]["k"], delta_of(oracle)
@@ -125,15 +120,6 @@ def _(oracle: Oracle) -> Values:
         return {**found, "c": multiplier}
     single = accounting.analytic_gaussian_noise_multiplier(target_epsilon=1.0, target_delta=delta)
     return {**found, "sigma_over_sens_for_total_eps1": math.sqrt(models) * single}
-
-
-@check(r"without_replacement\.decision")
-def _(oracle: Oracle) -> Values:
-    exploration = oracle["inputs"]["p_explore"]
-    return {
-        "eps_decision": without_replacement.decision_epsilon(exploration),
-        "delta_at_eps1": without_replacement.decision_delta(epsilon=1.0, exploration=exploration),
-    }
 
 
 @check(r"without_replacement\.convention")
@@ -249,11 +235,6 @@ def _(oracle: Oracle) -> Values:
     return {"multiplier": factors[0]}
 
 
-@check(r"online\.l1_projection_factor")
-def _(oracle: Oracle) -> Values:
-    return {"factor": online.l1_projection_factor(oracle["inputs"]["n"])}
-
-
 @check(r"online\.laplace_vector")
 def _(oracle: Oracle) -> Values:
     inputs = oracle["inputs"]
@@ -270,7 +251,6 @@ def _(oracle: Oracle) -> Values:
     a, b = (np.array(oracle["inputs"][name], dtype=float) for name in "ab")
     projected = line * (line @ (a - b))
     after = float(np.abs(projected).sum())
-    assert after == pytest.approx(online.l1_projection_factor(2))
     return {"l1_before": float(np.abs(a - b).sum()), "l1_after": after}
 
 

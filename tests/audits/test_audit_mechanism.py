@@ -45,10 +45,10 @@ def test_halved_noise_is_measured(mechanism, fault, noise_multiplier: float) -> 
 def test_replacing_a_clipped_row_needs_twice_the_clipping_norm(mechanism, dim: int) -> None:
     clipping = mechanism(1.0, clipping_norm=1.0)
     row = np.eye(dim)[0] * 5.0  # clipped to 1
-    for relation, violated in (("replace_one", False), ("add_remove", True)):
+    for moved, violated in ((2.0, False), (1.0, True)):
         result = audit_mechanism(
             clipping,
-            clipping.clipping_sensitivity(relation),
+            Sensitivity(moved, clipping.norm, "of clipped rows"),
             pair=(row, -row),
             runs=20_000,
             confidence=SURE,

@@ -70,7 +70,6 @@ REFUSED: list[tuple[str, Callable[[Any], Any], list[Any]]] = [
     ("round", history, [1.5, None]),
     ("at_least", lambda x: history(at_least=x), [None, "a", 10**400, np.nan]),
     ("edge_probability", lambda p: topology.erdos_renyi(6, p, key=KEY), [5e-324, 1e-20]),
-    ("exploration", papers.without_replacement.decision_epsilon, [TINY]),
     ("value", privacy.rounded_up, [None, "a", 10**400, HUGE, 1j]),
     ("digits", lambda n: privacy.rounded_up(1.25, n), [0, 1.5, 2**40, 10**400, None]),
     ("dim", lambda n: privacy.Quantizer(0.1).decode([b""], n, "f8"), [None, 1.5, -1, 10**400]),

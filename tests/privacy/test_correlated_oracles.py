@@ -140,8 +140,10 @@ def time_and_space(inputs: Inputs) -> float:
 
 def dropped(inputs: Inputs) -> float:
     of, lost = secrets(inputs), inputs["lost"]
-    if not inputs["told"]:
-        return of.mu_after_loss(lost)
+    if not inputs["told"]:  # the others' secrets with it stay in the sum
+        kept = np.delete(np.arange(of.nodes), lost)
+        block = of.covariance[np.ix_(kept, kept)]
+        return float(np.sqrt(np.diagonal(np.linalg.inv(block)).max()))
     mus = np.sqrt(of.without(lost).leverages(())[1])
     return float(np.delete(mus, lost).max())
 

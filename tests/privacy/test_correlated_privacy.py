@@ -187,14 +187,6 @@ def test_the_best_amplitudes_are_no_noisier_than_others_on_the_curve() -> None:
     assert all(noise(None) <= noise(own) * (1 + 1e-9) for own in (0.27, 0.31, 0.4, 0.6, 1.0))
 
 
-def test_a_partner_that_keeps_its_ends_alone() -> None:
-    links = correlated.links(topology.ring(5).mixing_matrix)
-    secrets = correlated.Secrets(nodes=5, pairs=links, own=0.5, shared=2.0)
-    mus = secrets.mu_one_ended(1)
-    assert mus[1] == pytest.approx(0.348, abs=5e-4)
-    assert mus.max() == pytest.approx(1.096, abs=5e-4)
-
-
 def test_a_changing_network_averages_to_the_static_one() -> None:
     matrix = topology.ring(5).mixing_matrix
     s = np.linspace(1, 2, 6)
@@ -233,31 +225,6 @@ def test_secrets_are_left_out_where_c_is_chosen() -> None:
 def test_factorizations_are_kept() -> None:
     objective = correlated.server(50)
     assert correlated.factorize(objective) is correlated.factorize(correlated.server(50))
-
-
-def test_what_is_not_proved_is_refused() -> None:
-    once = correlated.factorize(correlated.server(8), bands=4)
-    release = correlated.CorrelatedGaussian(noise_multiplier=1.0, factorization=once)
-    correlated.require_proved(release, rounds=8)
-    for argument, refused in [
-        ("distribution", {"distribution": "laplace"}),
-        ("distribution", {"norm": "l1"}),
-        ("sampling", {"sampled": True}),
-        ("view", {"one_node": True}),
-        ("topology", {"data_dependent_topology": True}),
-        ("factorization", {"state_memory": "records"}),
-        ("memory", {"state_memory": "factor"}),
-        ("rounds", {"rounds": 9}),
-    ]:
-        with pytest.raises(ValueError, match=f"^{argument}: wanted"):
-            correlated.require_proved(release, **refused)
-    links = correlated.links(topology.ring(5).mixing_matrix)
-    secrets = correlated.Secrets(nodes=5, pairs=links, own=0.5, shared=2.0)
-    shared = correlated.CorrelatedGaussian(
-        noise_multiplier=1.0, factorization=once, secrets=secrets
-    )
-    with pytest.raises(ValueError, match="secrets: wanted none"):
-        correlated.require_proved(shared, travels="token")
 
 
 def test_arguments_that_do_not_fit_are_refused() -> None:

@@ -155,14 +155,6 @@ def test_edges_that_are_down_leave_their_weight_at_home(
     assert after.messages == 2 * kept.sum()
 
 
-def test_a_lazy_matrix_is_never_periodic() -> None:
-    matrix = topology.ring(6, weights="equal").matrix(0)
-    assert matrix.spectral_gap == pytest.approx(0, abs=1e-12)
-    expected = (np.eye(6) + matrix.weights.toarray()) / 2
-    np.testing.assert_array_equal(matrix.lazy().weights.toarray(), expected)
-    assert matrix.lazy().spectral_gap == pytest.approx(0.25)
-
-
 def test_the_matrix_is_a_canonical_read_only_copy() -> None:
     given = np.full((2, 2), 0.5, dtype=np.float32)
     entries = sparse.coo_array(

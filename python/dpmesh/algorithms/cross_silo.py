@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -30,8 +30,6 @@ from dpmesh._validate import (
     fail,
     integer,
     non_negative,
-    one_of,
-    positive,
     probability,
 )
 from dpmesh.algorithms.base import (
@@ -46,7 +44,6 @@ from dpmesh.algorithms.record_gradients import clipped_gradient_sums
 from dpmesh.algorithms.worst_case import Crowd, Pair
 from dpmesh.estimators import Estimator, Identity, ReleasedSum
 from dpmesh.keys import Key, Purpose
-from dpmesh.privacy.accounting.gaussian import analytic_gaussian_noise_multiplier
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.releases import Release
 from dpmesh.privacy.sampling import PoissonSampling
@@ -54,9 +51,6 @@ from dpmesh.privacy.secure import DistributedDiscreteGaussian, SecureSum, calibr
 from dpmesh.privacy.sensitivity import Sensitivity
 from dpmesh.privacy.types import Floats, NeighboringRelation, Released, Sensitive
 from dpmesh.schedules import Schedule, at, keep_schedules
-
-FEWEST_ROUNDS, MOST_ROUNDS = 5, 200
-_DISTANCE = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -368,46 +362,3 @@ class CrossSiloSGD(Algorithm[CrossSiloState, Any]):
         ends = np.concatenate(([0], np.cumsum(chosen.sum(axis=1))))
         in_order = chosen[np.arange(shape[1]) < counts[:, np.newaxis]]
         return ends, records[in_order]
-
-
-def suggested_rounds(
-    *,
-    epsilon: float,
-    delta: float,
-    records: int,
-    step_size: float,
-    curvature_trace: float,
-    neighboring_relation: NeighboringRelation = "replace_one",
-) -> int:
-    """Return how many rounds to train a linear model, from public numbers alone.
-
-    It minimizes ``R^2 / (2 tau) + trace tau^2 / (2 mu^2 N'^2)`` over the distance ``tau = rounds *
-    step_size``: what is left of the way to a model at distance R = 10, plus what noise adds. Since
-    noise in flat directions costs nothing, the trace of the Hessian counts, not the dimension.
-
-    Parameters
-    ----------
-    epsilon, delta
-        The budget of the run; mu is that of Gaussian differential privacy.
-    records
-        Number of records of all sites together, N; N' is half of it for ``"replace_one"``.
-    step_size
-        Such as 1 / smoothness: 4 for logistic regression and 2 for softmax on records of norm 1.
-    curvature_trace
-        Bound on the trace of the Hessian of a record's loss: 1/4 for logistic regression on records
-        of norm 1, ``1 - 1 / classes`` for softmax.
-    neighboring_relation
-        That of the guarantee.
-
-    Returns
-    -------
-    From 5 to 200.
-    """
-    one_of("neighboring_relation", neighboring_relation, get_args(NeighboringRelation))
-    mu = 1 / analytic_gaussian_noise_multiplier(target_epsilon=epsilon, target_delta=delta)
-    each = integer("records", records, at_least=1)
-    effective = each / 2 if neighboring_relation == "replace_one" else each
-    trace = positive("curvature_trace", curvature_trace)
-    tau: float = (_DISTANCE**2 * mu**2 * effective**2 / (2 * trace)) ** (1 / 3)
-    rounds = round(tau / positive("step_size", step_size))
-    return min(max(rounds, FEWEST_ROUNDS), MOST_ROUNDS)

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
 from math import exp, sqrt
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, final, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, final
 
 import dpmesh.kernels as kernels
 from dpmesh._arrays import floats, read_only
@@ -37,7 +37,7 @@ from dpmesh.privacy.rounding import (
     single_factor,
 )
 from dpmesh.privacy.sensitivity import A_SENSITIVITY, Sensitivity
-from dpmesh.privacy.types import Floats, NeighboringRelation, Released, Sensitive
+from dpmesh.privacy.types import Floats, Released, Sensitive
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
@@ -172,21 +172,6 @@ class Mechanism(ABC):
     def _widest(self) -> float:
         """The largest noise multiplier of what is scaled together."""
         return self.noise_multiplier
-
-    def clipping_sensitivity(self, neighboring_relation: NeighboringRelation) -> Sensitivity:
-        """Return the sensitivity, by clipping alone, of a row that depends on a single unit.
-
-        Raises
-        ------
-        ValueError
-            If the mechanism does not clip, or the relation is unknown.
-        """
-        one_of("neighboring_relation", neighboring_relation, get_args(NeighboringRelation))
-        if self.clipping_norm is None:
-            fail("clipping_norm", "a clipping norm to bound the sensitivity", None)
-        factor = 2 if neighboring_relation == "replace_one" else 1
-        reason = f"{factor} x clipping norm, {neighboring_relation}"
-        return Sensitivity(factor * self.clipping_norm, self.norm, reason)
 
     def prepared(self, values: Sensitive) -> Sensitive:
         """Return rows as the noise finds them: clipped, and rounded to the grid if there is one."""

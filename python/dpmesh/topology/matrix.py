@@ -214,10 +214,6 @@ class MixingMatrix:
         values = np.concatenate([carried, carried, own])
         return MixingMatrix(sparse.coo_array((values, places), shape=self.weights.shape))
 
-    def lazy(self: MatrixT) -> MatrixT:
-        """Return (I + A) / 2: each node keeps at least half; the graph is never periodic."""
-        return type(self)((sparse.eye_array(self.nodes) + self.weights) / 2)
-
     @cached_property
     def _upper(self) -> sparse.coo_array:
         return sparse.triu(self.weights, k=1, format="coo")

@@ -29,7 +29,6 @@ from dpmesh.privacy.accounting.laplace import laplace_epsilon
 from dpmesh.privacy.accounting.renyi import (
     DEFAULT_ORDERS,
     RdpGuarantee,
-    rdp_delta,
     rdp_epsilon,
     rdp_fixed_size_gaussian,
     rdp_gaussian,
@@ -62,7 +61,6 @@ __all__ = [
     "random_allocation_delta",
     "random_allocation_epsilon",
     "random_allocation_noise_multiplier",
-    "rdp_delta",
     "rdp_epsilon",
     "rdp_fixed_size_gaussian",
     "rdp_gaussian",

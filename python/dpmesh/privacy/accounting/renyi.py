@@ -7,7 +7,6 @@ hundredths of a second.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
@@ -15,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh import _core
-from dpmesh._validate import fail, positive
+from dpmesh._validate import fail
 from dpmesh.privacy.accounting._arguments import (
     Floats,
     noisy_rounds,
@@ -246,29 +245,6 @@ def orders_beside(order: float) -> Sequence[float]:
     if middle == 0:
         return DEFAULT_ORDERS
     return DEFAULT_ORDERS[max(0, middle - _BESIDE) : middle + _BESIDE + 1]
-
-
-def rdp_delta(
-    *, epsilon: float, rdp: npt.ArrayLike, orders: npt.ArrayLike | None = None
-) -> RdpGuarantee:
-    """Return the smallest delta that a Rényi curve proves at `epsilon`, by the optimal conversion.
-
-    Parameters
-    ----------
-    epsilon
-        Finite and positive.
-    rdp, orders
-        As for `rdp_epsilon`.
-
-    Raises
-    ------
-    ValueError
-        If an argument is out of its range, or `rdp` and `orders` differ in length.
-    """
-    epsilon = positive("epsilon", epsilon)
-    order, curve = _curve(orders, rdp)
-    log_delta, index = _core.rdp_to_log_delta(order, curve, epsilon)
-    return RdpGuarantee(epsilon, math.exp(log_delta), float(order[index]))
 
 
 def _orders(orders: npt.ArrayLike | None) -> Floats:

@@ -19,7 +19,6 @@ from dpmesh.privacy.correlated.joint import CorrelatedGaussian
 from dpmesh.privacy.correlated.objective import Objective, average_matrix, gossip, server
 from dpmesh.privacy.correlated.participation import Participation
 from dpmesh.privacy.correlated.readback import ReadBack, read_back, read_back_on_grid
-from dpmesh.privacy.correlated.refusals import require_proved
 from dpmesh.privacy.correlated.sampler import CorrelatedNoise, NoiseState
 from dpmesh.privacy.correlated.secrets import Secrets, links
 from dpmesh.privacy.correlated.solve import factorize
@@ -47,6 +46,5 @@ __all__ = [
     "partner_secrets",
     "read_back",
     "read_back_on_grid",
-    "require_proved",
     "server",
 ]

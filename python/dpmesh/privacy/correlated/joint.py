@@ -249,11 +249,6 @@ class CorrelatedGaussian:
         spreads: Array = self.noise_multiplier * np.sqrt(squares) / np.asarray(self.sensitivities)
         return spreads
 
-    @property
-    def recursion_remembers(self) -> bool:
-        """Whether noise goes on in later rounds as the state does."""
-        return bool(np.asarray(self.memory).any())
-
     def as_dict(self) -> dict[str, Any]:
         """Return what a report stores, from which mu can be computed again."""
         return dict(self._stored)

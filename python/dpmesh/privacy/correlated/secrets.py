@@ -114,31 +114,10 @@ class Secrets:
         """Return the secrets of a round that these nodes, by a public decision, take no part in.
 
         Their partners leave the secrets with them out. That costs privacy, so plan for it; a
-        partner who leaves a secret out while the other end keeps it is worse (`mu_one_ended`).
+        partner who leaves a secret out while the other end keeps it is worse.
         """
         gone = [integer("absent", node, 0, self.nodes) for node in absent]
         return replace(self, pairs=self.pairs[~np.isin(self.pairs, gone).any(axis=1)])
-
-    def mu_after_loss(self, *lost: int) -> float:
-        """Return the others' mu if these nodes send nothing and nobody knew.
-
-        Their secrets stay in the messages of their partners: privacy never gets worse, and the mean
-        keeps the residue of that round. Never publish or resend a secret to remove it.
-        """
-        kept = np.setdiff1d(np.arange(self.nodes), lost)
-        block = self.covariance[np.ix_(kept, kept)]
-        return float(np.sqrt(np.diagonal(np.linalg.inv(block)).max()))
-
-    def mu_one_ended(self, node: int) -> Array:
-        """Return mu of every node if the partners of `node` leave its secrets out and it does not.
-
-        A secret with one end is noise of that node's own. Shape (nodes,), no coalition.
-        """
-        left = self.without(node)
-        covariance = left.covariance
-        covariance[node, node] += self.shared**2 * np.count_nonzero(self.pairs == node)
-        result: Array = np.sqrt(np.diagonal(np.linalg.inv(covariance)))
-        return result
 
     @property
     def claim(self) -> str:

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from dpmesh._validate import fail, integer, number, one_of, positive, probability
+from dpmesh._validate import integer, one_of, positive, probability
 from dpmesh.privacy.accounting._arguments import open_probability
 from dpmesh.privacy.accounting.papers.refusal import NotProved
 from dpmesh.privacy.accounting.renyi import (
@@ -44,48 +44,6 @@ class TheoremNoise(NamedTuple):
     lambda_: float
     order: float
     """alpha, at which the theorem applies its lemma."""
-
-
-def closed_form_rdp(
-    *, sampling_rate: float, noise_multiplier: float, order: float, sampling: Sampling
-) -> float:
-    """Return the Rényi divergence of one round by Lemma 2 (uniform) or Lemma 3 (Poisson).
-
-    ``3.5 tau^2 alpha / nu^2`` or ``2 tau^2 alpha / nu^2``, nu relative to the sensitivity of the
-    relation. The published proofs cover integer orders; at fractional ones no violation was found.
-
-    Parameters
-    ----------
-    sampling_rate
-        tau, in (0, 1].
-    noise_multiplier
-        nu over the sensitivity: replace-one for uniform, add-remove for Poisson subsampling.
-    order
-        alpha, greater than 1.
-    sampling
-        ``"uniform"`` or ``"poisson"``.
-
-    Raises
-    ------
-    NotProved
-        If a side condition of the lemma fails.
-    ValueError
-        If an argument is out of its range.
-    """
-    sampling_rate = probability("sampling_rate", sampling_rate, zero=False)
-    noise_multiplier = positive("noise_multiplier", noise_multiplier)
-    if (order := number("order", order)) <= 1:
-        fail("order", "a number greater than 1", order)
-    one_of("sampling", sampling, ("uniform", "poisson"))
-    variance = noise_multiplier**2
-    if variance < _LEAST_VARIANCE[sampling]:
-        raise NotProved(
-            "noise_multiplier: the lemma wants a square of at least"
-            f" {_LEAST_VARIANCE[sampling]:.4g}, got {variance:.4g}"
-        )
-    if order > (largest := 1 + _room(sampling_rate, variance, order)):
-        raise NotProved(f"order: the lemma wants at most {largest:.4g} here, got {order:.4g}")
-    return _FACTOR[sampling] * sampling_rate**2 * order / variance
 
 
 def theorem_noise(

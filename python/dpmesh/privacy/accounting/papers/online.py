@@ -22,7 +22,7 @@ def sensitivity(step_size: float, *, dim: int, lipschitz: float, batch_size: int
 
     ``2 alpha_t sqrt(n) L / h``. As sqrt(n) times the L2 sensitivity, it holds for any convex set
     onto which iterates are projected. If the set is an L2 ball, the L1 norm of the gradients,
-    smaller for sparse data, must not replace sqrt(n) L: see `l1_projection_factor`.
+    smaller for sparse data, must not replace sqrt(n) L: a projection may stretch L1 distances.
 
     Parameters
     ----------
@@ -43,17 +43,6 @@ def sensitivity(step_size: float, *, dim: int, lipschitz: float, batch_size: int
     alpha, L = positive("step_size", step_size), positive("lipschitz", lipschitz)
     n, h = integer("dim", dim, at_least=1), integer("batch_size", batch_size, at_least=1)
     return 2 * alpha * sqrt(n) * L / h
-
-
-def laplace_scale(*, target_epsilon: float, sensitivity: float) -> float:
-    """Return the scale of the Laplace noise in each coordinate: ``S(t) / epsilon``.
-
-    Raises
-    ------
-    ValueError
-        If an argument is not finite and positive.
-    """
-    return positive("sensitivity", sensitivity) / positive("target_epsilon", target_epsilon)
 
 
 def unnoised_regularizer_factors(step_sizes: npt.ArrayLike, regularization: float) -> Floats:
@@ -90,17 +79,3 @@ def unnoised_regularizer_factors(step_sizes: npt.ArrayLike, regularization: floa
     for t in range(steps.size - 2, -1, -1):
         factors[t] = 1 + phi * steps[t] * factors[t + 1]
     return factors
-
-
-def l1_projection_factor(dim: int) -> float:
-    """Return how much projecting onto a convex set in L2 can stretch L1 distances.
-
-    ``(1 + sqrt(n)) / 2``, which is attained: the first step of the paper's Lemma 1 takes it to be 1
-    and fails. The lemma's result has another proof.
-
-    Raises
-    ------
-    ValueError
-        If `dim` is not an integer of at least 1.
-    """
-    return (1 + sqrt(integer("dim", dim, at_least=1))) / 2

@@ -8,14 +8,14 @@ controller makes it depend.
 
 from __future__ import annotations
 
-from math import exp, log, sqrt
+from math import log, sqrt
 
 import numpy as np
 import numpy.typing as npt
 
-from dpmesh._validate import fail, integer, number, positive, probability
+from dpmesh._validate import fail, integer, positive
 from dpmesh.privacy.accounting._arguments import open_probability, positives
-from dpmesh.privacy.accounting.gaussian import analytic_gaussian_noise_multiplier, gdp_delta
+from dpmesh.privacy.accounting.gaussian import gdp_delta
 from dpmesh.privacy.accounting.papers.refusal import NotProved
 from dpmesh.privacy.shown import ROUNDING, rounded_down, rounded_up
 
@@ -96,60 +96,3 @@ def classical_noise_std(*, target_epsilon: float, target_delta: float, sensitivi
 def classical_noise_multiplier(target_delta: float) -> float:
     """Return ``sqrt(2 ln(1.25 / delta))``, the classical noise multiplier at epsilon 1."""
     return sqrt(2 * log(1.25 / open_probability("target_delta", target_delta)))
-
-
-def classical_breakdown(target_delta: float) -> float:
-    """Return the epsilon from which on the classical formula's noise is too small.
-
-    It is proved below 1 only; up to here it happens to hold, 8.42 at delta 1e-5.
-
-    Raises
-    ------
-    ValueError
-        If `target_delta` is outside (0, 1).
-    """
-    constant = classical_noise_multiplier(target_delta)
-    holds, fails = 1e-3, 1e3
-    while fails - holds > 1e-12 * holds:
-        middle = (holds + fails) / 2
-        if constant >= middle * analytic_gaussian_noise_multiplier(
-            target_epsilon=middle, target_delta=target_delta
-        ):
-            holds = middle
-        else:
-            fails = middle
-    return holds
-
-
-def decision_epsilon(exploration: float) -> float:
-    """Return the pure epsilon of one decision of a controller that explores at random.
-
-    ``ln((1 - p/2) / (p/2))``: the best bound for a decision between two updates that depends on
-    private data. The paper does not count it.
-
-    Parameters
-    ----------
-    exploration
-        p, the probability of a random action, in (0, 1].
-
-    Raises
-    ------
-    ValueError
-        If `exploration` is outside (0, 1].
-    """
-    half = probability("exploration", exploration, zero=False) / 2
-    return log((1 - half) / half)
-
-
-def decision_delta(*, epsilon: float, exploration: float) -> float:
-    """Return the delta of such a decision at `epsilon`, at least 0.
-
-    Raises
-    ------
-    ValueError
-        If `exploration` is outside (0, 1], or `epsilon` is not finite or negative.
-    """
-    half = probability("exploration", exploration, zero=False) / 2
-    if (epsilon := number("epsilon", epsilon)) < 0:
-        fail("epsilon", "a finite number of at least 0", epsilon)
-    return max(0.0, 1 - half - exp(min(epsilon, decision_epsilon(exploration))) * half)
