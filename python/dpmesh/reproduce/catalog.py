@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from importlib import import_module
 from inspect import signature
 from pathlib import Path
@@ -40,9 +40,9 @@ class Reproduction:
 
     run: str
     shows: str
-    data: str = ""
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    quick: Mapping[str, Any] = field(default_factory=dict)
+    data: str
+    settings: Mapping[str, Any]
+    quick: Mapping[str, Any]
 
     @property
     def function(self) -> Callable[..., list[Path]]:
@@ -51,223 +51,183 @@ class Reproduction:
         return getattr(import_module(f"dpmesh.reproduce.{module}"), name)  # type: ignore[no-any-return]
 
 
+def _entry(
+    run: str, shows: str, data: str = "", settings: Mapping[str, Any] | None = None, **quick: Any
+) -> Reproduction:
+    return Reproduction(run=run, shows=shows, data=data, settings=settings or {}, quick=quick)
+
+
 REPRODUCTIONS = {
-    "federated-figure1": Reproduction(
-        run="federated_signals:figure1", shows="spectrum of the federated average", data="mnist"
+    "federated-figure1": _entry(
+        "federated_signals:figure1", "spectrum of the federated average", "mnist"
     ),
-    "federated-figure2": Reproduction(
-        run="federated_curves:figure2",
-        shows="training with and without smoothing, by round",
-        data="mnist",
+    "federated-figure2": _entry(
+        "federated_curves:figure2", "training with and without smoothing, by round", "mnist"
     ),
-    "federated-figure3": Reproduction(
-        run="federated_stability:learning",
-        shows="a network with and without smoothing, by round",
-        data="mnist",
-        settings={"of": "images"},
-        quick={"rounds": 1},
+    "federated-figure3": _entry(
+        "federated_stability:learning",
+        "a network with and without smoothing, by round",
+        "mnist",
+        {"of": "images"},
+        rounds=1,
     ),
-    "federated-figure4": Reproduction(
-        run="federated_stability:figure4",
-        shows="a network under much noise",
-        data="mnist",
-        quick={"rounds": 4},
+    "federated-figure4": _entry(
+        "federated_stability:figure4", "a network under much noise", "mnist", rounds=4
     ),
-    "federated-figure5": Reproduction(
-        run="federated_stability:learning",
-        shows="the next character with and without smoothing, by round",
-        data="shakespeare",
-        settings={"of": "texts"},
-        quick={"rounds": 1},
+    "federated-figure5": _entry(
+        "federated_stability:learning",
+        "the next character with and without smoothing, by round",
+        "shakespeare",
+        {"of": "texts"},
+        rounds=1,
     ),
-    "federated-figure6": Reproduction(
-        run="federated_membership:figure6",
-        shows="membership inference and losses over training",
-        data="mnist",
-        quick={"rounds": 10},
+    "federated-figure6": _entry(
+        "federated_membership:figure6",
+        "membership inference and losses over training",
+        "mnist",
+        rounds=10,
     ),
-    "federated-figureS7": Reproduction(
-        run="federated_accountants:figure_s7", shows="two inequalities of the privacy proofs"
+    "federated-figureS7": _entry(
+        "federated_accountants:figure_s7", "two inequalities of the privacy proofs"
     ),
-    "federated-figureS9": Reproduction(
-        run="federated_accountants:figure_s9", shows="noise by the theorems and by accountants"
+    "federated-figureS9": _entry(
+        "federated_accountants:figure_s9", "noise by the theorems and by accountants"
     ),
-    "federated-figureS14": Reproduction(
-        run="federated_signals:figure_s14", shows="gradient descent under noise, smoothed or not"
+    "federated-figureS14": _entry(
+        "federated_signals:figure_s14", "gradient descent under noise, smoothed or not"
     ),
-    "federated-figureS15": Reproduction(
-        run="federated_signals:figure_s15", shows="error that smoothing a noisy sine takes away"
+    "federated-figureS15": _entry(
+        "federated_signals:figure_s15", "error that smoothing a noisy sine takes away"
     ),
-    "federated-table2": Reproduction(
-        run="federated:table2",
-        shows="logistic regression, with and without smoothing",
-        data="mnist",
+    "federated-table2": _entry(
+        "federated:table2", "logistic regression, with and without smoothing", "mnist"
     ),
-    "federated-table3": Reproduction(
-        run="federated_networks:images",
-        shows="a network with and without smoothing",
-        data="mnist",
-        settings={"table": "table3"},
-        quick={"rounds": 1},
+    "federated-table3": _entry(
+        "federated_networks:images",
+        "a network with and without smoothing",
+        "mnist",
+        {"table": "table3"},
+        rounds=1,
     ),
-    "federated-table4": Reproduction(
-        run="federated_networks:images",
-        shows="smoothing or shrinking",
-        data="mnist",
-        settings={"table": "table4"},
-        quick={"rounds": 1},
+    "federated-table4": _entry(
+        "federated_networks:images",
+        "smoothing or shrinking",
+        "mnist",
+        {"table": "table4"},
+        rounds=1,
     ),
-    "federated-table5": Reproduction(
-        run="federated_networks:images",
-        shows="convolution kernels smoothed in four orders",
-        data="mnist",
-        settings={"table": "table5"},
-        quick={"rounds": 1},
+    "federated-table5": _entry(
+        "federated_networks:images",
+        "convolution kernels smoothed in four orders",
+        "mnist",
+        {"table": "table5"},
+        rounds=1,
     ),
-    "federated-table6": Reproduction(
-        run="federated_networks:table6",
-        shows="the next character",
-        data="shakespeare",
-        quick={"rounds": 1},
+    "federated-table6": _entry(
+        "federated_networks:table6", "the next character", "shakespeare", rounds=1
     ),
-    "online-counterexample": Reproduction(
-        run="online_counterexample:counterexample",
-        shows="regret above the bound (45)",
-        quick={"rounds": 10_000},
+    "online-counterexample": _entry(
+        "online_counterexample:counterexample", "regret above the bound (45)", rounds=10000
     ),
-    "online-allocated": Reproduction(
-        run="allocated:online",
-        shows="what secret rounds of documents buy at a proved epsilon of 1",
-        data="rcv1",
+    "online-allocated": _entry(
+        "allocated:online", "what secret rounds of documents buy at a proved epsilon of 1", "rcv1"
     ),
-    "online-delay": Reproduction(
-        run="online_delay:delay", shows="regret over delay and absence", quick={"checkpoints": 2}
+    "online-delay": _entry("online_delay:delay", "regret over delay and absence", checkpoints=2),
+    "online-figure1": _entry(
+        "online:figure1", "regret over epsilon and over nodes", "rcv1", checkpoints=2
     ),
-    "online-figure1": Reproduction(
-        run="online:figure1",
-        shows="regret over epsilon and over nodes",
-        data="rcv1",
-        quick={"checkpoints": 2},
+    "online-figure2": _entry("online:figure2", "regret with mini-batches", "rcv1", checkpoints=2),
+    "online-mechanisms": _entry(
+        "online:mechanisms", "the paper's noise and better ones", "rcv1", checkpoints=2
     ),
-    "online-figure2": Reproduction(
-        run="online:figure2",
-        shows="regret with mini-batches",
-        data="rcv1",
-        quick={"checkpoints": 2},
+    "online-table1": _entry("online:table1", "accuracy of a private SVM", "rcv1", checkpoints=2),
+    "quantized-figure2": _entry(
+        "quantized:figure2", "a network by quantizer steps and noise exponents", "mnist", rounds=15
     ),
-    "online-mechanisms": Reproduction(
-        run="online:mechanisms",
-        shows="the paper's noise and better ones",
-        data="rcv1",
-        quick={"checkpoints": 2},
+    "quantized-figure4": _entry(
+        "quantized_comparison:figure4",
+        "accuracy over epsilon, bits and samples",
+        "mnist",
+        rounds=100,
     ),
-    "online-table1": Reproduction(
-        run="online:table1",
-        shows="accuracy of a private SVM",
-        data="rcv1",
-        quick={"checkpoints": 2},
+    "quantized-figure4-network": _entry(
+        "quantized_comparison:figure4",
+        "the same of a convolutional network",
+        "mnist",
+        {"of": "network", "rounds": 40},
+        rounds=3,
     ),
-    "quantized-figure2": Reproduction(
-        run="quantized:figure2",
-        shows="a network by quantizer steps and noise exponents",
-        data="mnist",
-        quick={"rounds": 15},
+    "quantized-figure4c": _entry(
+        "quantized_horizon:figure4c", "the budget over the length of a run"
     ),
-    "quantized-figure4": Reproduction(
-        run="quantized_comparison:figure4",
-        shows="accuracy over epsilon, bits and samples",
-        data="mnist",
-        quick={"rounds": 100},
+    "quantized-figure5": _entry("quantized:figure5", "the budget over the exponents"),
+    "quantized-grid": _entry("quantized_grid:grid", "noise on a grid, and its price"),
+    "scale": _entry(
+        "scale:scale",
+        "the same records at 1 to 100,000 nodes, from a ring to an expander",
+        most=1000,
     ),
-    "quantized-figure4-network": Reproduction(
-        run="quantized_comparison:figure4",
-        shows="the same of a convolutional network",
-        data="mnist",
-        settings={"of": "network", "rounds": 40},
-        quick={"rounds": 3},
+    "without-replacement-allocated": _entry(
+        "allocated:without_replacement",
+        "what secret mini-batches of images buy at a proved epsilon of 1",
+        "mnist",
+        records=2000,
     ),
-    "quantized-figure4c": Reproduction(
-        run="quantized_horizon:figure4c", shows="the budget over the length of a run"
+    "without-replacement-figure1": _entry(
+        "without_replacement:figure",
+        "accuracy over epsilon, convex",
+        "covtype",
+        {"number": 1, "data": "Covertype", "case": "convex"},
+        records=2000,
     ),
-    "quantized-figure5": Reproduction(
-        run="quantized:figure5", shows="the budget over the exponents"
+    "without-replacement-figure2": _entry(
+        "without_replacement:figure",
+        "accuracy over epsilon, strongly convex",
+        "covtype",
+        {"number": 2, "data": "Covertype", "case": "strongly convex"},
+        records=2000,
     ),
-    "quantized-grid": Reproduction(
-        run="quantized_grid:grid", shows="noise on a grid, and its price"
+    "without-replacement-figure3": _entry(
+        "without_replacement:figure",
+        "accuracy over epsilon, convex",
+        "mnist",
+        {"number": 3, "data": "MNIST", "case": "convex"},
+        records=2000,
     ),
-    "scale": Reproduction(
-        run="scale:scale",
-        shows="the same records at 1 to 100,000 nodes, from a ring to an expander",
-        quick={"most": 1000},
+    "without-replacement-figure4": _entry(
+        "without_replacement:figure",
+        "accuracy over epsilon, strongly convex",
+        "mnist",
+        {"number": 4, "data": "MNIST", "case": "strongly convex"},
+        records=2000,
     ),
-    "without-replacement-allocated": Reproduction(
-        run="allocated:without_replacement",
-        shows="what secret mini-batches of images buy at a proved epsilon of 1",
-        data="mnist",
-        quick={"records": 2000},
+    "without-replacement-table1": _entry(
+        "without_replacement:table",
+        "controllers by number of nodes",
+        "covtype",
+        {"data": "Covertype"},
+        records=2000,
     ),
-    "without-replacement-figure1": Reproduction(
-        run="without_replacement:figure",
-        shows="accuracy over epsilon, convex",
-        data="covtype",
-        settings={"number": 1, "data": "Covertype", "case": "convex"},
-        quick={"records": 2000},
-    ),
-    "without-replacement-figure2": Reproduction(
-        run="without_replacement:figure",
-        shows="accuracy over epsilon, strongly convex",
-        data="covtype",
-        settings={"number": 2, "data": "Covertype", "case": "strongly convex"},
-        quick={"records": 2000},
-    ),
-    "without-replacement-figure3": Reproduction(
-        run="without_replacement:figure",
-        shows="accuracy over epsilon, convex",
-        data="mnist",
-        settings={"number": 3, "data": "MNIST", "case": "convex"},
-        quick={"records": 2000},
-    ),
-    "without-replacement-figure4": Reproduction(
-        run="without_replacement:figure",
-        shows="accuracy over epsilon, strongly convex",
-        data="mnist",
-        settings={"number": 4, "data": "MNIST", "case": "strongly convex"},
-        quick={"records": 2000},
-    ),
-    "without-replacement-table1": Reproduction(
-        run="without_replacement:table",
-        shows="controllers by number of nodes",
-        data="covtype",
-        settings={"data": "Covertype"},
-        quick={"records": 2000},
-    ),
-    "without-replacement-table2": Reproduction(
-        run="without_replacement:table",
-        shows="controllers by number of nodes",
-        data="mnist",
-        settings={"data": "MNIST"},
-        quick={"records": 2000},
+    "without-replacement-table2": _entry(
+        "without_replacement:table",
+        "controllers by number of nodes",
+        "mnist",
+        {"data": "MNIST"},
+        records=2000,
     ),
 }
 """All of them, by their names on the command line."""
 
 REPRODUCTIONS |= {
-    f"federated-{table}-svhn": Reproduction(
-        run="federated_networks:images",
-        shows=f"{REPRODUCTIONS[f'federated-{table}'].shows}, at the paper's size: wants a GPU",
+    f"federated-{name}-svhn": replace(
+        REPRODUCTIONS[f"federated-{name}"],
+        shows=f"{REPRODUCTIONS[f'federated-{name}'].shows}, at the paper's size: wants a GPU",
         data="svhn",
-        settings={"table": table, "data": "svhn"},
+        settings={"of": "svhn"} if name == "figure3" else {"table": name, "data": "svhn"},
         quick={"rounds": 1, "clients": 20},
     )
-    for table in ("table3", "table4", "table5")
+    for name in ("table3", "table4", "table5", "figure3")
 }
-REPRODUCTIONS["federated-figure3-svhn"] = Reproduction(
-    run="federated_stability:learning",
-    shows="a network with and without smoothing, by round, at the paper's size: wants a GPU",
-    data="svhn",
-    settings={"of": "svhn"},
-    quick={"rounds": 1, "clients": 20},
-)
 
 
 @dataclass(frozen=True, kw_only=True)
