@@ -58,6 +58,7 @@ def _entry(
 
 
 REPRODUCTIONS = {
+    "demo": _entry("demonstration:demonstration", "what the defaults reach on digits"),
     "federated-figure1": _entry(
         "federated_signals:figure1", "spectrum of the federated average", "mnist"
     ),
