@@ -26,7 +26,7 @@ from dpmesh.reproduce._scaffold import (
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-METHODS = ("secure sum", "gossip")
+METHODS = ("secure sum", "gossip", "site alone, not private")
 
 
 def demonstration(folder: Path, *, seeds: int = 2, progress: Progress = print) -> list[Path]:
@@ -43,11 +43,16 @@ def demonstration(folder: Path, *, seeds: int = 2, progress: Progress = print) -
 
 def rows_of(panel: Panel) -> list[Row]:
     """Return a row for each method, epsilon and split."""
+    found = (
+        [scores(verdict) for verdict in panel.secure],
+        [scores(verdict) for verdict in panel.gossip],
+        [[own.alone.mean() for own in verdict.beside] for verdict in panel.secure],
+    )
     return [
-        {"sites": panel.title, "method": method, "epsilon": epsilon, "accuracy": 100 * own}
-        for method, verdicts in zip(METHODS, (panel.secure, panel.gossip), strict=True)
-        for epsilon, verdict in zip(EPSILONS, verdicts, strict=True)
-        for own in scores(verdict)
+        {"sites": panel.title, "method": method, "epsilon": epsilon, "accuracy": 100 * float(own)}
+        for method, by_epsilon in zip(METHODS, found, strict=True)
+        for epsilon, splits in zip(EPSILONS, by_epsilon, strict=True)
+        for own in splits
     ]
 
 
@@ -76,13 +81,13 @@ def as_text(rows: list[Row]) -> str:
             show=lambda row: with_spread(row["accuracy"], row["interval"], 1),
             head=lambda epsilon: f"epsilon {epsilon:g}",
         )
-        at = [[only(found, sites=sites, method=m, epsilon=e) for m in METHODS] for e in EPSILONS]
-        lines.append(f"{'secure sum, beside it':<24}" + "".join(f"{_says(*two):>14}" for two in at))
+        for method, other in ((METHODS[0], METHODS[1]), (METHODS[0], METHODS[2]), METHODS[1:]):
+            says = [
+                compared(*(only(found, sites=sites, method=m, epsilon=e) for m in (method, other)))
+                for e in EPSILONS
+            ]
+            lines.append(f"{method}, beside {other}: {', '.join(says)}")
     return "\n".join(lines)
-
-
-def _says(secure: Row, gossip: Row) -> str:
-    return compared(secure, gossip).replace("no clear difference", "not clear")
 
 
 def draw(rows: list[Row]) -> Figure:
