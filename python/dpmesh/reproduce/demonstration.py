@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,13 +44,13 @@ def demonstration(folder: Path, *, seeds: int = 2, progress: Progress = print) -
 
 def rows_of(panel: Panel) -> list[Row]:
     """Return a row for each method, epsilon and split."""
-    found = (
-        [scores(verdict) for verdict in panel.secure],
-        [scores(verdict) for verdict in panel.gossip],
-        [[own.alone.mean() for own in verdict.beside] for verdict in panel.secure],
+    found: tuple[list[Sequence[float]], ...] = (
+        [scores(verdict).tolist() for verdict in panel.secure],
+        [scores(verdict).tolist() for verdict in panel.gossip],
+        [[float(own.alone.mean()) for own in verdict.beside] for verdict in panel.secure],
     )
     return [
-        {"sites": panel.title, "method": method, "epsilon": epsilon, "accuracy": 100 * float(own)}
+        {"sites": panel.title, "method": method, "epsilon": epsilon, "accuracy": 100 * own}
         for method, by_epsilon in zip(METHODS, found, strict=True)
         for epsilon, splits in zip(EPSILONS, by_epsilon, strict=True)
         for own in splits
@@ -82,10 +83,10 @@ def as_text(rows: list[Row]) -> str:
             head=lambda epsilon: f"epsilon {epsilon:g}",
         )
         for method, other in ((METHODS[0], METHODS[1]), (METHODS[0], METHODS[2]), METHODS[1:]):
-            says = [
-                compared(*(only(found, sites=sites, method=m, epsilon=e) for m in (method, other)))
-                for e in EPSILONS
-            ]
+            says = []
+            for epsilon in EPSILONS:
+                pair = pick(found, sites=sites, epsilon=epsilon)
+                says.append(compared(only(pair, method=method), only(pair, method=other)))
             lines.append(f"{method}, beside {other}: {', '.join(says)}")
     return "\n".join(lines)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import exp, sqrt
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,8 @@ from scipy import special, stats
 
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy import Gaussian, Quantizer, Sensitive, Sensitivity, accounting
-from dpmesh.reproduce._output import Output
+from dpmesh.reproduce._figure import Line, Panel, drawn
+from dpmesh.reproduce._scaffold import Experiment, Progress, Row
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -31,55 +31,31 @@ DIM = 100
 FINE_GRID = 2.0**-20
 
 
-@dataclass(frozen=True)
-class Row:
-    """What a quantizer step does, everything in units of the noise's standard deviation.
-
-    Parameters
-    ----------
-    step
-        Of the quantizer.
-    total_variation, delta
-        Distance of two quantized releases that are `SHIFT` apart in one coordinate, over that of
-        the same releases without quantization: at epsilon 0 and at `EPSILON`. Below 1 is privacy
-        that the accounting does not credit.
-    error
-        Mean squared error of a coordinate after Gaussian noise and quantization.
-    error_own_grid
-        The same, if the accounted privacy comes from discrete noise on the quantizer's own grid.
-    error_fine_grid
-        The same, if it comes from discrete noise on a fine grid, before quantization.
-    """
-
-    step: float
-    total_variation: float
-    delta: float
-    error: float
-    error_own_grid: float
-    error_fine_grid: float
-
-
-def grid(folder: Path) -> list[Path]:
+def grid(folder: Path, *, progress: Progress = print) -> list[Path]:
     """Measure what quantization adds to privacy, and what noise on a coarse grid costs."""
-    rows = [measured(step) for step in STEPS]
-    output = Output(folder, "quantized-grid")
-    output.records(rows)
-    output.text(_text(rows))
-    output.figure(_draw(rows))
-    return output.files
+    experiment = Experiment(folder, "quantized-grid", progress)
+    experiment.measure(({"step": step} for step in STEPS), lambda cell: measured(**cell))
+    return experiment.write(as_text, draw)
 
 
 def measured(step: float) -> Row:
-    """Return the numbers of one step."""
+    """Return the numbers of one quantizer step, in units of the noise's standard deviation.
+
+    `total_variation` and `delta` are of two quantized releases that are `SHIFT` apart in one
+    coordinate, over those without quantization: at epsilon 0 and at `EPSILON`. Below 1 is privacy
+    that the accounting does not credit. `error` is the mean squared error of a coordinate after
+    Gaussian noise and quantization; the others are with discrete noise, which the accounting then
+    covers, on the quantizer's own grid or on a fine one before quantization.
+    """
     total_variation = accounting.gdp_delta(epsilon=1e-12, mu=SHIFT)  # at epsilon 0, to rounding
-    return Row(
-        step,
-        quantized_delta(0.0, SHIFT, step) / total_variation,
-        quantized_delta(EPSILON, SHIFT, step) / accounting.gdp_delta(epsilon=EPSILON, mu=SHIFT),
-        squared_error(step, None),
-        squared_error(step, step),
-        squared_error(step, FINE_GRID),
-    )
+    at_epsilon = accounting.gdp_delta(epsilon=EPSILON, mu=SHIFT)
+    return {
+        "total_variation": quantized_delta(0.0, SHIFT, step) / total_variation,
+        "delta": quantized_delta(EPSILON, SHIFT, step) / at_epsilon,
+        "error": squared_error(step, None),
+        "error_own_grid": squared_error(step, step),
+        "error_fine_grid": squared_error(step, FINE_GRID),
+    }
 
 
 def quantized_delta(epsilon: float, shift: float, step: float) -> float:
@@ -127,7 +103,8 @@ def squared_error(step: float, noise_grid: float | None) -> float:
     return float(((released - values) ** 2).mean())
 
 
-def _text(rows: list[Row]) -> str:
+def as_text(rows: list[Row]) -> str:
+    """Return all steps as a table."""
     lines = [
         "What quantization adds to privacy and nobody credits, and what noise on a grid costs.",
         "",
@@ -143,8 +120,8 @@ def _text(rows: list[Row]) -> str:
         f"{'real':<10}{'on the step':<14}on a fine grid",
     ]
     lines += [
-        f"{row.step:<9g}{row.total_variation:<12.4f}{row.delta:<12.4f}"
-        f"{row.error:<10.4g}{row.error_own_grid:<14.4g}{row.error_fine_grid:.4g}"
+        f"{row['step']:<9g}{row['total_variation']:<12.4f}{row['delta']:<12.4f}"
+        f"{row['error']:<10.4g}{row['error_own_grid']:<14.4g}{row['error_fine_grid']:.4g}"
         for row in rows
     ]
     lines += [
@@ -156,20 +133,26 @@ def _text(rows: list[Row]) -> str:
     return "\n".join(lines)
 
 
-def _draw(rows: list[Row]) -> Figure:
-    from matplotlib.figure import Figure
+def draw(rows: list[Row]) -> Figure:
+    """Draw privacy and error over the quantizer's step; needs the extra ``plots``."""
 
-    figure = Figure(figsize=(8, 3.2), layout="constrained")
-    privacy, error = figure.subplots(1, 2)
-    steps = [row.step for row in rows]
-    privacy.semilogx(steps, [row.total_variation for row in rows], ".-", label="total variation")
-    privacy.semilogx(steps, [row.delta for row in rows], ".-", label=f"delta at {EPSILON:g}")
-    privacy.set_ylabel("of Gaussian noise alone")
-    error.loglog(steps, [row.error for row in rows], ".-", label="real noise")
-    error.loglog(steps, [row.error_own_grid for row in rows], ".-", label="on the step")
-    error.loglog(steps, [row.error_fine_grid for row in rows], "--", label="on a fine grid")
-    error.set_ylabel("mean squared error")
-    for ax in (privacy, error):
-        ax.set_xlabel("quantizer step / noise")
-        ax.legend(frameon=False)
-    return figure
+    def lines(names: dict[str, str]) -> list[Line]:
+        steps = [row["step"] for row in rows]
+        return [
+            Line(label=label, x=steps, y=[row[name] for row in rows])
+            for name, label in names.items()
+        ]
+
+    privacy = {"total_variation": "total variation", "delta": f"delta at {EPSILON:g}"}
+    errors = {
+        "error": "error, real noise",
+        "error_own_grid": "error, noise on the step",
+        "error_fine_grid": "error, noise on a fine grid",
+    }
+    x = "quantizer step / noise"
+    return drawn(
+        [
+            Panel(title="privacy", x=x, y="of Gaussian noise alone", log="x", lines=lines(privacy)),
+            Panel(title="error", x=x, y="mean squared error", log="xy", lines=lines(errors)),
+        ]
+    )

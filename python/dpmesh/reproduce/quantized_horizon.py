@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +10,8 @@ import numpy as np
 
 from dpmesh.privacy import accounting
 from dpmesh.privacy.accounting.papers.quantized import sensitivities, theorem_1
-from dpmesh.reproduce._output import Output
+from dpmesh.reproduce._figure import Panel, drawn, lines_of
+from dpmesh.reproduce._scaffold import Experiment, Progress, Row, pick
 from dpmesh.reproduce.bounds.quantized import Powers
 from dpmesh.reproduce.quantized import CHOSEN, DELTA
 from dpmesh.reproduce.quantized_comparison import RECORDS
@@ -36,46 +36,21 @@ RUNS: dict[str, tuple[Powers, Mode]] = {
 }
 
 
-@dataclass(frozen=True)
-class Point:
-    """The budget of one run.
-
-    Parameters
-    ----------
-    run
-        Which schedules, and whether losses may be nonconvex.
-    horizon
-        K.
-    sample_size
-        gamma_K.
-    paper
-        Epsilon of Theorem 1; infinite where an iteration's is 1 or more, when it proves nothing.
-    exact
-        Epsilon of the same sensitivities by exact Gaussian accounting.
-    """
-
-    run: str
-    horizon: int
-    sample_size: int
-    paper: float
-    exact: float
-
-
-def figure4c(folder: Path) -> list[Path]:
+def figure4c(folder: Path, *, progress: Progress = print) -> list[Path]:
     """Compute the budget of runs of growing length, with growing and with constant samples."""
-    points = [
-        _budget(name, powers, mode, horizon)
-        for name, (powers, mode) in RUNS.items()
-        for horizon in HORIZONS
-    ]
-    output = Output(folder, "quantized-figure4c")
-    output.records(points)
-    output.text(_text(points))
-    output.figure(_draw(points))
-    return output.files
+    experiment = Experiment(folder, "quantized-figure4c", progress)
+    experiment.measure(
+        ({"run": name, "horizon": horizon} for name in RUNS for horizon in HORIZONS), budget
+    )
+    return experiment.write(as_text, draw)
 
 
-def _budget(name: str, powers: Powers, mode: Mode, horizon: int) -> Point:
+def budget(cell: Row) -> Row:
+    """Return a run's last sample size and its epsilon by Theorem 1, and by exact accounting.
+
+    Theorem 1 proves nothing, which is infinity here, where an iteration's epsilon is 1 or more.
+    """
+    (powers, mode), horizon = RUNS[cell["run"]], cell["horizon"]
     step, consensus, sample, noise = powers.schedules(horizon + 1)
     deltas = sensitivities(
         horizon,
@@ -92,18 +67,19 @@ def _budget(name: str, powers: Powers, mode: Mode, horizon: int) -> Point:
     except ValueError:  # not proved
         paper = inf
     exact = accounting.gdp_epsilon(delta=DELTA, mu=accounting.gdp_mu(stds / deltas))
-    return Point(name, horizon, sample(1), paper, exact)
+    return {"sample_size": sample(1), "paper": paper, "exact": exact}
 
 
-def _text(points: list[Point]) -> str:
+def as_text(rows: list[Row]) -> str:
+    """Return how the budget changes with the length, and all of it."""
     changes, table = [], []
     for name in RUNS:
-        own = [point for point in points if point.run == name]
+        own = pick(rows, run=name)
         for how, accountant in (("paper", "Theorem 1"), ("exact", "exact")):
-            epsilons = [getattr(point, how) for point in own]
+            epsilons = [row[how] for row in own]
             changes.append(f"  {name + ', ' + accountant:<40} {_change(epsilons[0], epsilons[-1])}")
-            row = name if how == "paper" else ""
-            table.append(f"{row:<30}" + "".join(f"{epsilon:>9.4g}" for epsilon in epsilons))
+            first = name if how == "paper" else ""
+            table.append(f"{first:<30}" + "".join(f"{epsilon:>9.4g}" for epsilon in epsilons))
     longest = round((RECORDS + 1) ** (1 / GROWING.sample_size), -3)
     lines = [
         "Figure 4c: the budget over the length of a run.",
@@ -140,17 +116,11 @@ def _change(first: float, last: float) -> str:
     return f"{how} by a factor of {factor:,.2f}"
 
 
-def _draw(points: list[Point]) -> Figure:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, 3.4), layout="constrained")
-    axes = figure.subplots(1, 2)
-    for ax, how, title in zip(axes, ("paper", "exact"), ("Theorem 1", "exact"), strict=True):
-        for name in RUNS:
-            own = [point for point in points if point.run == name]
-            heights = [getattr(point, how) for point in own]
-            ax.loglog(HORIZONS, heights, marker="o", markersize=3, label=name)
-        ax.set(title=title, xlabel="iterations of the run", ylabel="epsilon")
-        ax.grid(alpha=0.3)
-    axes[0].legend(frameon=False, fontsize="small")
-    return figure
+def draw(rows: list[Row]) -> Figure:
+    """Draw both epsilons over the length of a run; needs the extra ``plots``."""
+    panels = []
+    for how, title in (("paper", "Theorem 1"), ("exact", "exact")):
+        lines = lines_of(rows, by="run", x="horizon", y=how)
+        x, y = "iterations of the run", "epsilon"
+        panels.append(Panel(title=title, x=x, y=y, log="xy", lines=lines))
+    return drawn(panels)

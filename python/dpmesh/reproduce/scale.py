@@ -7,10 +7,8 @@ without-replacement paper measures better ones.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import isqrt
 from pathlib import Path
-from textwrap import fill
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,8 +19,17 @@ from dpmesh.data.preprocessing import with_constant
 from dpmesh.defaults import DEGREE, Sizes, choose
 from dpmesh.keys import Key, Purpose, generator
 from dpmesh.problems import LinearProblem
-from dpmesh.reproduce._output import Output, Progress
-from dpmesh.reproduce._scaffold import over_seeds, with_spread
+from dpmesh.reproduce._figure import Panel, drawn, lines_of
+from dpmesh.reproduce._scaffold import (
+    Experiment,
+    Progress,
+    Row,
+    only,
+    over_seeds,
+    paragraph,
+    pick,
+    with_spread,
+)
 from dpmesh.run import simulate
 from dpmesh.topology import Topology
 
@@ -54,29 +61,6 @@ NETWORKS: dict[str, Callable[[int], Topology]] = {
 GROWING = f"{OF_A_NODE} records a node, {EXPANDER}"
 
 
-@dataclass(frozen=True)
-class Point:
-    """One network at one number of nodes.
-
-    Parameters
-    ----------
-    network
-        Which; the last has `OF_A_NODE` records at each node.
-    nodes, records
-        Their number, and that of all training records.
-    accuracy, spread, seeds
-        In percent, of the nodes' released models: mean over nodes and seeds, standard deviation
-        over the seeds, and their number.
-    """
-
-    network: str
-    nodes: int
-    records: int
-    accuracy: float
-    spread: float
-    seeds: int
-
-
 def scale(
     folder: Path, *, seeds: int = 3, most: int = NODES[-1], progress: Progress = print
 ) -> list[Path]:
@@ -85,20 +69,24 @@ def scale(
     Every message may be public, at the same epsilon for a record. Steps follow from the rule of
     `dpmesh.defaults`. In one curve more the data grow with the nodes.
     """
-    points = []
-    for name in (*NETWORKS, GROWING):
-        records = OF_A_NODE if name == GROWING else RECORDS
-        for nodes in NODES:
-            if nodes <= most and (name != GROWING or nodes * OF_A_NODE <= RECORDS):
-                total = nodes * records if name == GROWING else RECORDS
-                found = [_accuracy(name, nodes, total, Key.seeded(seed)) for seed in range(seeds)]
-                points.append(Point(name, nodes, total, **over_seeds(found)))
-                progress(in_words(points[-1]))
-    output = Output(folder, "scale")
-    output.records(points)
-    output.text(as_text(points))
-    output.figure(draw(points))
-    return output.files
+    cells = [
+        {
+            "network": name,
+            "nodes": nodes,
+            "records": nodes * OF_A_NODE if name == GROWING else RECORDS,
+        }
+        for name in (*NETWORKS, GROWING)
+        for nodes in NODES
+        if nodes <= most and (name != GROWING or nodes * OF_A_NODE <= RECORDS)
+    ]
+
+    def measured(cell: Row) -> Row:
+        keys = map(Key.seeded, range(seeds))
+        return over_seeds([_accuracy(**cell, key=key) for key in keys])
+
+    experiment = Experiment(folder, "scale", progress)
+    experiment.measure(cells, measured, in_words)
+    return experiment.write(as_text, draw)
 
 
 def data(key: Key) -> tuple[Dataset, Dataset]:
@@ -112,17 +100,17 @@ def data(key: Key) -> tuple[Dataset, Dataset]:
     return every.take(np.arange(RECORDS)), every.take(np.arange(RECORDS, len(x)))
 
 
-def _accuracy(name: str, nodes: int, records: int, key: Key) -> float:
+def _accuracy(network: str, nodes: int, records: int, key: Key) -> float:
     train, test = data(key)
     parts = iid(train.take(np.arange(records)), nodes, generator(key, Purpose.SPLIT))
     problem = LinearProblem(train, parts, "softmax", test=test, classes=2, feature_norm=1.0)
     sizes = Sizes.of(problem)
     choice = choose(sizes, epsilon=EPSILON, delta=DELTA, algorithm="gossip", key=Key.seeded(0))
-    network = NETWORKS.get(name, NETWORKS[EXPANDER]) if nodes > DEGREE else topology.complete
+    made = NETWORKS.get(network, NETWORKS[EXPANDER]) if nodes > DEGREE else topology.complete
     run = simulate(
         choice.algorithm,
         problem,
-        network(nodes),
+        made(nodes),
         rounds=choice.rounds,
         key=key,
         delta=DELTA,
@@ -133,23 +121,24 @@ def _accuracy(name: str, nodes: int, records: int, key: Key) -> float:
     return 100 * float(problem.accuracy(tested).mean())
 
 
-def in_words(point: Point) -> str:
+def in_words(row: Row) -> str:
     """Return one point as a line."""
-    accuracy = with_spread(point.accuracy, point.spread, 1)
-    return f"{point.network:<38}{point.nodes:>8,} nodes {point.records:>8,} records  {accuracy}"
+    accuracy = with_spread(row["accuracy"], row["spread"], 1)
+    return f"{row['network']:<38}{row['nodes']:>8,} nodes {row['records']:>8,} records  {accuracy}"
 
 
-def as_text(points: list[Point]) -> str:
+def as_text(rows: list[Row]) -> str:
     """Return all points, and what they say."""
-    by = {(point.network, point.nodes): point for point in points}
-    most = max(point.nodes for point in points)
-    few, many = (f"{by[EXPANDER, nodes].accuracy:.1f}" for nodes in (10, most))
-    grown = [point for point in points if point.network == GROWING]
+    most = max(row["nodes"] for row in rows)
+    few, many = (
+        f"{only(rows, network=EXPANDER, nodes=nodes)['accuracy']:.1f}" for nodes in (10, most)
+    )
+    grown = pick(rows, network=GROWING)
     head = (
         f"Accuracy (%) of the nodes' released models at epsilon {EPSILON:g}, delta {DELTA:g}, by "
         f"number of nodes; every message may be public. Two classes of {FEATURES} features, where "
         f"{100 * (1 - FLIPPED / 2):.0f}% is the best possible. Gradient descent by gossip, "
-        f"steps by the default rule; mean of {points[0].seeds} seed(s) and standard deviation."
+        f"steps by the default rule; mean of {rows[0]['seeds']} seed(s) and standard deviation."
     )
     answer = (
         "Who is right? At fixed data more nodes are worse: each hides its own records by itself, "
@@ -161,36 +150,18 @@ def as_text(points: list[Point]) -> str:
         "data each. A sparse network sets an end to that, too: steps are as long as they may be "
         "where noise is averaged over all nodes, and its nodes average fewer."
     )
-    lines = [fill(head, 100), "", *map(in_words, points), "", fill(answer, 100)]
+    lines = [paragraph(head), "", *map(in_words, rows), "", paragraph(answer)]
     return "\n".join(lines)
 
 
-def _listed(line: list[Point]) -> str:
+def _listed(line: list[Row]) -> str:
     """Return accuracies and numbers of nodes in words."""
-    accuracies = ", ".join(f"{point.accuracy:.1f}" for point in line)
-    return f"{accuracies}% at {', '.join(f'{point.nodes:,}' for point in line)} nodes"
+    accuracies = ", ".join(f"{row['accuracy']:.1f}" for row in line)
+    return f"{accuracies}% at {', '.join(format(row['nodes'], ',') for row in line)} nodes"
 
 
-def draw(points: list[Point]) -> Figure:
+def draw(rows: list[Row]) -> Figure:
     """Draw accuracy over the number of nodes; needs the extra ``plots``."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 4), layout="constrained")
-    ax = figure.subplots()
-    for name in dict.fromkeys(point.network for point in points):
-        line = [point for point in points if point.network == name]
-        x, y = [point.nodes for point in line], [point.accuracy for point in line]
-        style = ":" if name == GROWING else "-"
-        ax.errorbar(
-            x,
-            y,
-            [point.spread for point in line],
-            linestyle=style,
-            marker="o",
-            capsize=3,
-            label=name,
-        )
-    ax.set(xscale="log", xlabel="nodes", ylabel="accuracy (%)")
-    ax.grid(alpha=0.3)
-    ax.legend(frameon=False)
-    return figure
+    lines = lines_of(rows, by="network", x="nodes", y="accuracy", spread="spread")
+    title = "the same records at more nodes"
+    return drawn([Panel(title=title, x="nodes", y="accuracy (%)", log="x", lines=lines)])
