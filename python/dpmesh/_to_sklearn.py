@@ -10,19 +10,43 @@ from sklearn.compose import ColumnTransformer
 from sklearn.impute import MissingIndicator, SimpleImputer
 from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.pipeline import FeatureUnion, Pipeline
-from sklearn.preprocessing import MinMaxScaler, Normalizer, OneHotEncoder, PolynomialFeatures
+from sklearn.preprocessing import (
+    MinMaxScaler,
+    Normalizer,
+    OneHotEncoder,
+    PolynomialFeatures,
+    StandardScaler,
+)
 
 from dpmesh._validate import fail
 from dpmesh.ranges import Category, Columns, Dates, Features, Flag, Number
+from dpmesh.tables.features import CONSTANT
 
 
-def pipeline(columns: Columns | Features, linear: Any, *, named: bool) -> Pipeline:
+def pipeline(
+    columns: Columns | Features,
+    linear: Any,
+    *,
+    named: bool,
+    centre: npt.NDArray[np.float64] | None = None,
+) -> Pipeline:
     """Return a fitted pipeline that encodes columns and predicts as a linear model of scikit-learn.
 
-    All its steps are fitted to the public ranges, whose ends are two records.
+    All its steps are fitted to the public ranges, whose ends are two records. Those of a model with
+    a centre take it off, and its last weight is the intercept.
     """
+    order = [*range(columns.dim)] if isinstance(columns, Features) else _order(columns)
+    left: list[tuple[str, Any]] = []
+    if centre is not None:
+        longer = np.hypot(1, CONSTANT)
+        linear.intercept_ = linear.intercept_ + linear.coef_[..., -1] * (CONSTANT / longer)
+        linear.coef_ = linear.coef_[..., :-1] / longer
+        linear.n_features_in_ -= 1
+        scaler = StandardScaler(with_std=False).fit(centre[np.newaxis, order])
+        left = [("centre", scaler), ("unit_norm_again", Normalizer())]
+    linear.coef_ = linear.coef_[..., order]
     if isinstance(columns, Features):
-        return Pipeline([("model", linear)])
+        return Pipeline([*left, ("model", linear)])
     if any(isinstance(kind, Dates) for kind in columns.kinds):
         fail("model", "a model without dates, which scikit-learn alone does not read", "dates")
     ends = _ends(columns, named=named)
@@ -36,8 +60,7 @@ def pipeline(columns: Columns | Features, linear: Any, *, named: bool) -> Pipeli
         steps.append(("intercept", PolynomialFeatures(degree=1)))
     steps.append(("unit_norm", Normalizer()))
     Pipeline(steps).fit(ends)
-    linear.coef_ = linear.coef_[..., _order(columns)]
-    return Pipeline([*steps, ("model", linear)])
+    return Pipeline([*steps, *left, ("model", linear)])
 
 
 def _ends(columns: Columns, *, named: bool) -> Any:

@@ -26,12 +26,18 @@ from dataclasses import dataclass
 from math import sqrt
 from typing import Any, Literal, NamedTuple, get_args
 
+from numpy import ndarray
+
 from dpmesh._validate import fail, integer, one_of, positive, probability
+from dpmesh.algorithms.base import AnyAlgorithm
 from dpmesh.algorithms.cross_silo import CrossSiloSGD
+from dpmesh.algorithms.first_stage import FirstStage
 from dpmesh.algorithms.gradient_descent import GradientDescent
+from dpmesh.algorithms.record_sums import RecordSums
 from dpmesh.keys import Key
 from dpmesh.privacy.accounting import analytic_gaussian_noise_multiplier
 from dpmesh.privacy.budget import Budget
+from dpmesh.problems import LinearProblem
 from dpmesh.topology import Topology, complete, random_regular
 
 __all__ = ["Choice", "Method", "Sizes", "Task", "choose", "method_for", "network", "step_size"]
@@ -83,6 +89,19 @@ LITTLE_NOISE = 1.0
 """Largest standard deviation of the noise in a score after more than 100 steps by gossip."""
 
 
+MANY = 3000.0
+"""Least number of effective records, times mu, for which further features pay."""
+
+MOST_NUMBERS = 32
+"""Most columns of numbers for which they do: more are images or measurements, of another rule."""
+
+STAGE_SHARE = 0.1
+"""Share of mu^2 that a first stage gets."""
+
+STAGE_NOISE = 0.5
+"""Largest norm of the noise in the mean of records of norm 1, for which it pays to release it."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
     """The public sizes of a problem.
@@ -97,6 +116,9 @@ class Sizes:
         Number of records of all nodes together: what a secure sum needs.
     dim
         Length of the model.
+    features
+        Number of features of a dense record of a linear model; 0 of any other, which has no first
+        stage.
 
     Raises
     ------
@@ -108,16 +130,20 @@ class Sizes:
     smallest: int
     together: int
     dim: int
+    features: int = 0
 
     def __post_init__(self) -> None:
         for name in ("nodes", "smallest", "dim"):
             integer(name, getattr(self, name), at_least=1)
+        integer("features", self.features)
         integer("together", self.together, at_least=self.nodes * self.smallest)
 
     @classmethod
     def of(cls, problem: Any) -> Sizes:
         """Return the sizes of a problem with records in memory."""
+        dense = isinstance(problem, LinearProblem) and isinstance(problem.train.features, ndarray)
         return cls(
+            features=problem.train.dim if dense else 0,
             nodes=problem.nodes,
             smallest=problem.fewest_records,
             together=int(problem.records.sum()),
@@ -202,51 +228,129 @@ def choose(
     most = MOST_STEPS if (method, task) == ("gossip", "classification") and linear else STEPS
     steps = most if rounds is None else integer("rounds", rounds, at_least=2)
     steps -= method == "gossip" and rounds is not None
+    staged = False
     if epsilon is not None:
-        positive("epsilon", epsilon)
-        if not probability("delta", delta, one=False):
-            wanted = (
-                "a positive number such as 1e-5: Gaussian noise has no finite epsilon at delta 0"
-            )
-            fail("delta", wanted, delta)
-        mu = 1 / analytic_gaussian_noise_multiplier(target_epsilon=epsilon, target_delta=delta)
+        mu = _mu(epsilon, delta)
         records = sizes.effective_records(method, colluding)
+        staged = task == "classification" and has_first_stage(sizes, method, mu * records)
+        mu *= sqrt(1 - STAGE_SHARE) if staged else 1.0
         noise = 2 * rule.clipping_norm / (records * mu)
         if rounds is None:
             steps = min(max(STEPS, int(LITTLE_NOISE / (noise * step))), most)
         step = step_size(steps * noise / (1 - momentum), task=task)
-    if method == "secure" and epsilon is not None:
-        try:
-            secure = CrossSiloSGD.for_budget(
-                epsilon=epsilon,
-                delta=delta,
-                dim=sizes.dim,
-                sites=sizes.nodes,
-                records=sizes.together,
-                rounds=steps,
+
+    def learns(noise_multiplier: float | None) -> AnyAlgorithm:
+        if method == "gossip":
+            return GradientDescent(
+                records=sizes.smallest,
+                noise_multiplier=noise_multiplier,
                 step_size=step,
                 clipping_norm=rule.clipping_norm,
-                colluding=colluding,
-                momentum=momentum,
-                averaged=rule.averaged,
             )
-        except ValueError as error:
-            hint = "take a larger epsilon, or algorithm='gossip'"
-            raise ValueError(f"no secure sum keeps this budget: {hint} ({error})") from error
-        return Choice(algorithm=secure, topology=None, rounds=steps)
-
-    def gossip(noise_multiplier: float | None) -> GradientDescent:
-        return GradientDescent(
-            records=sizes.smallest,
+        assert noise_multiplier is not None
+        return CrossSiloSGD(
+            dim=sizes.dim + staged * sizes.dim // max(sizes.features, 1),
+            sites=sizes.nodes,
+            records=sizes.together,
+            rounds=steps,
             noise_multiplier=noise_multiplier,
             step_size=step,
             clipping_norm=rule.clipping_norm,
+            colluding=colluding,
+            momentum=momentum,
+            averaged=rule.averaged,
         )
 
-    budget = None if epsilon is None else Budget(epsilon, delta=delta)
-    needed = None if budget is None else budget.calibrate(gossip, steps + 1)
-    links = network(sizes.nodes, key=key)
-    return Choice(algorithm=gossip(needed), topology=links, rounds=steps + 1)
+    def made(noise_multiplier: float) -> AnyAlgorithm:
+        own = learns(noise_multiplier)
+        if not staged:
+            return own
+        return FirstStage(
+            algorithm=own,
+            mean=RecordSums(
+                dim=sizes.features,
+                sites=sizes.nodes,
+                records=sizes.together,
+                noise_multiplier=noise_multiplier * sqrt((1 / STAGE_SHARE - 1) / steps),
+                colluding=colluding,
+                secure=method == "secure",
+            ),
+        )
+
+    rounds = steps + (method == "gossip")
+    links = network(sizes.nodes, key=key) if method == "gossip" else None
+    if epsilon is None:
+        return Choice(algorithm=learns(None), topology=links, rounds=rounds)
+    try:
+        needed = Budget(epsilon, delta=delta).calibrate(made, rounds)
+    except ValueError as error:
+        if method == "gossip":
+            raise
+        hint = "take a larger epsilon, or algorithm='gossip'"
+        raise ValueError(f"no secure sum keeps this budget: {hint} ({error})") from error
+    return Choice(algorithm=made(needed), topology=links, rounds=rounds)
+
+
+def _mu(epsilon: float, delta: float) -> float:
+    """Return the mu of Gaussian differential privacy that a budget allows."""
+    positive("epsilon", epsilon)
+    if not probability("delta", delta, one=False):
+        wanted = "a positive number such as 1e-5: Gaussian noise has no finite epsilon at delta 0"
+        fail("delta", wanted, delta)
+    return 1 / analytic_gaussian_noise_multiplier(target_epsilon=epsilon, target_delta=delta)
+
+
+def features_for(
+    sizes: Sizes,
+    numbers: int,
+    *,
+    epsilon: float | None,
+    delta: float,
+    algorithm: Method | None = None,
+    colluding: int = 1,
+) -> str:
+    """Return which features of a table pay for a linear classifier: a name of `FeatureMap.of`.
+
+    More features hold more noise. They pay where the records of all sites, times mu of the budget,
+    are many.
+
+    Parameters
+    ----------
+    sizes
+        Public sizes; those of the model do not matter.
+    numbers
+        Number of columns that hold numbers or dates.
+    epsilon, delta, algorithm, colluding
+        As in `choose`.
+
+    Raises
+    ------
+    ValueError
+        As `choose`.
+    """
+    method = method_for(sizes.nodes, epsilon, algorithm=algorithm, colluding=colluding)
+    if epsilon is None or not 0 < numbers <= MOST_NUMBERS:
+        return "columns"
+    many = sizes.effective_records(method, colluding) * _mu(epsilon, delta) >= MANY
+    return "hats+cosines" if many else "columns"
+
+
+def has_first_stage(sizes: Sizes, method: Method, strength: float) -> bool:
+    """Return whether a noisy mean pays a classifier: if its noise is well below a record's norm.
+
+    Parameters
+    ----------
+    sizes
+        Of the problem.
+    method
+        By gossip each node sends its sum to every other one: only where all are neighbours.
+    strength
+        The effective number of records times mu, of the whole budget.
+    """
+    if method == "gossip" and sizes.nodes > COMPLETE:
+        return False
+    noise = sqrt(sizes.features) * 2 / (sqrt(STAGE_SHARE) * strength)
+    return 0 < noise <= STAGE_NOISE
 
 
 def step_size(noise: float, *, rounds: int = STEPS, task: Task = "classification") -> float:

@@ -116,7 +116,8 @@ class Forecast:
         return f"Expect about {expected}. {beside}, {'; '.join(on)}."
 
     def __str__(self) -> str:
-        name = type(self.choice.algorithm).__name__
+        algorithm = self.choice.algorithm
+        name = type(getattr(algorithm, "algorithm", algorithm)).__name__
         how = "a secure sum" if name == "CrossSiloSGD" else "gossip"
         lines = [
             f"{self.sites} sites of {self.records} records, {self.features} features, "

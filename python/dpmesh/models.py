@@ -7,7 +7,7 @@ import os
 import warnings
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +19,73 @@ from dpmesh._extras import needed_by
 from dpmesh._files import replacing
 from dpmesh._networks import MakeNetwork, name_of, named, scores_of
 from dpmesh._validate import fail, instance
-from dpmesh.ranges import Category, Columns, Features, Number
+from dpmesh.ranges import Category, Columns, Encoded, Features, Number
+from dpmesh.tables.features import COLUMNS, centred
 
-__all__ = ["Model", "Outline"]
+__all__ = ["Centred", "Model", "Outline"]
 
 _FORMAT = 1
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Centred:
+    """Columns, or features that are taken as they are, less a released mean.
+
+    Parameters
+    ----------
+    columns
+        Which, and what is made of them.
+    centre
+        The mean, shape (``columns.dim``,), see `dpmesh.tables.features.centred`.
+    """
+
+    columns: Columns | Features
+    centre: npt.NDArray[np.float64]
+
+    @property
+    def dim(self) -> int:
+        """Number of features of a record, the constant included."""
+        return self.columns.dim + 1
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Those of the columns."""
+        return self.columns.names
+
+    @property
+    def kinds(self) -> tuple[Any, ...]:
+        """What each of the columns holds."""
+        return self.columns.kinds
+
+    @property
+    def intercept(self) -> bool:
+        """Whether the columns have one."""
+        return self.columns.intercept
+
+    def encode(self, records: Any) -> Any:
+        """Return the features of records as the columns take them, and what they notice."""
+        found = self.columns.encode(records)
+        if isinstance(found, Encoded):
+            return found._replace(features=centred(found.features, self.centre))
+        return centred(found.toarray() if hasattr(found, "toarray") else found, self.centre)
+
+    def encode_table(self, table: Any) -> Encoded:
+        """Return the encoded records of a table, see `Columns.encode_table`."""
+        assert isinstance(self.columns, Columns)
+        found = self.columns.encode_table(table)
+        return found._replace(features=centred(found.features, self.centre))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it in plain types that JSON can hold."""
+        return {**self.columns.as_dict(), "centre": self.centre.tolist()}
+
+
+def _columns_of(saved: Mapping[str, Any]) -> Columns | Features | Centred:
+    """Return the columns that `as_dict` gave."""
+    own = Columns.from_dict(saved) if "names" in saved else Features(dim=saved["features"])
+    if "centre" not in saved:
+        return own
+    return Centred(columns=own, centre=np.array(saved["centre"], np.float64))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -33,7 +95,8 @@ class Outline:
     Parameters
     ----------
     columns
-        The columns that it reads, with their public ranges; or features that are taken as they are.
+        The columns that it reads, with their public ranges; or features that are taken as they are;
+        or what is left of either without a released mean.
     classes
         The classes of a classifier, shape (outputs,): texts, numbers or booleans. None for a
         regression.
@@ -54,7 +117,7 @@ class Outline:
         If `classes` and `target` are both given.
     """
 
-    columns: Columns | Features
+    columns: Columns | Features | Centred
     classes: npt.NDArray[Any] | None = None
     target: Number | None = None
     network: MakeNetwork | None = None
@@ -83,7 +146,8 @@ class Outline:
     def model(self, params: npt.ArrayLike, about: Mapping[str, Any] | None = None) -> Model:
         """Return the model with these parameters, shape (dim,), as a row of ``run.released``.
 
-        A classifier of two classes may have one vector, for the second class.
+        A classifier of two classes may have one vector, for the second class. Parameters of
+        `FirstStage` end with the centre, for one more feature.
 
         Raises
         ------
@@ -93,6 +157,11 @@ class Outline:
         rows = np.asarray(params, np.float64).reshape(-1)
         if self.network is not None:
             return self._with(rows.reshape(1, -1), about)
+        dim = self.columns.dim
+        if len(rows) - dim in (dim + 1, self.outputs * (dim + 1)):
+            assert not isinstance(self.columns, Centred)
+            own = Centred(columns=self.columns, centre=rows[-dim:])
+            return replace(self, columns=own).model(rows[:-dim], about)
         if self.outputs == 2 and len(rows) == self.columns.dim:
             rows = np.concatenate([-rows, rows]) / 2
         if len(rows) != self.outputs * self.columns.dim:
@@ -128,9 +197,8 @@ class Outline:
         if (of := saved.get("network")) is not None and network is None:
             fail("network", f"the function that makes {of} (in the shell: --model {of})", None)
         columns, target = saved["columns"], saved["target"]
-        own = "features" in columns
         return Outline(
-            columns=Features(dim=columns["features"]) if own else Columns.from_dict(columns),
+            columns=_columns_of(columns),
             classes=None if saved["classes"] is None else np.array(saved["classes"]),
             target=target and Number(low=target["range"][0], high=target["range"][1]),
             network=None if of is None or network is None else named(network),
@@ -178,6 +246,13 @@ class Model(Outline):
         epsilon = spent if budget is None else f"{budget:.15g}"
         return f"Model({kind}, {len(self.columns.names)} columns, epsilon {epsilon})"
 
+    @property
+    def params(self) -> npt.NDArray[np.float64]:
+        """All released parameters, as `Outline.model` takes them: shape (dim,)."""
+        own = self.columns
+        ends = (own.centre,) if isinstance(own, Centred) else ()
+        return np.concatenate([self.weights.reshape(-1), *ends])
+
     def scores(self, table: Any) -> npt.NDArray[np.float64]:
         """Return the score of each output, shape (records, outputs).
 
@@ -199,9 +274,11 @@ class Model(Outline):
             If values cannot be read or are not listed, or a column that may be missing is absent:
             they count as missing.
         """
-        if isinstance(self.columns, Features):
+        features: Any
+        if not self.columns.kinds:
             features = self.columns.encode(table)
         else:
+            assert not isinstance(self.columns, Features)
             read = self.columns.encode_table(table)
             features = read.features
             for notice in read._replace(outside={}).notices():
@@ -297,17 +374,22 @@ class Model(Outline):
         Raises
         ------
         ValueError
-            If this is a network.
+            If this is a network, or has other features than its columns.
         """
         if self.network is not None:
             fail("model", "a linear model", "a network, for which scikit-learn has no such part")
+        own = self.columns
+        columns, centre = (own.columns, own.centre) if isinstance(own, Centred) else (own, None)
+        if isinstance(columns, Columns) and columns.features != COLUMNS:
+            name = columns.features.name
+            fail("model", "a model of columns as they are, features='columns'", name)
         with needed_by("a pipeline of scikit-learn"):
             from dpmesh._to_sklearn import classifier, pipeline, regression
         if self.classes is None:
             linear = regression(self.weights[0], self.target)
         else:
             linear = classifier(self.weights, self.classes)
-        return pipeline(self.columns, linear, named=bool(self.about.get("named")))
+        return pipeline(columns, linear, named=bool(self.about.get("named")), centre=centre)
 
 
 def _middle(target: Number) -> tuple[float, float]:

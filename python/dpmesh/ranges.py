@@ -8,6 +8,7 @@ itself, with public numbers alone, which costs no privacy:
 - a flag is 0 or 1;
 - a category becomes one 0 or 1 for each category; one that is missing or not listed, only zeros;
 - a missing number, date or flag becomes 0, and a 1 in a column of its own;
+- of these numbers others are made, if `features` says so, see `dpmesh.tables.features`;
 - a constant 1 is the intercept;
 - the record is divided by its L2 norm, so that no record weighs more than another.
 """
@@ -26,6 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh._validate import fail, nearest
+from dpmesh.tables.features import COLUMNS, FeatureMap, Layout, unit
 from dpmesh.tables.kinds import Category, Dates, Flag, Kind, Number
 from dpmesh.tables.table import as_table
 
@@ -120,14 +122,24 @@ class Columns:
         What each holds.
     intercept
         Whether a constant 1 is added to each record.
+    features
+        What is made of the encoded columns.
     """
 
     names: tuple[str, ...]
     kinds: tuple[Kind, ...]
     intercept: bool = True
+    features: FeatureMap = COLUMNS
 
     @classmethod
-    def of(cls, ranges: Ranges, names: Iterable[Any], *, intercept: bool = True) -> Columns:
+    def of(
+        cls,
+        ranges: Ranges,
+        names: Iterable[Any],
+        *,
+        intercept: bool = True,
+        features: str = COLUMNS.name,
+    ) -> Columns:
         """Return the columns of these names.
 
         Parameters
@@ -142,11 +154,14 @@ class Columns:
             Those of the table, in its order.
         intercept
             As above.
+        features
+            Their name, such as ``"hats+cosines"``; see `dpmesh.tables.features`.
 
         Raises
         ------
         ValueError
-            If a column has no range, a range has no column, or one is of another form.
+            If a column has no range, a range has no column, or one is of another form; or if there
+            are no such features, or they do not suit the columns.
         OSError
             If the file cannot be read.
         """
@@ -169,12 +184,28 @@ class Columns:
             wanted = f"a range for all, or one for each of the {len(order)} columns"
             fail("ranges", wanted, f"{len(ranges)}")
         kinds = tuple(as_range(str(name), each) for name, each in by_name.items())
-        return cls(names=tuple(map(str, order)), kinds=kinds, intercept=intercept)
+        made = FeatureMap.of(features)
+        return cls(names=tuple(map(str, order)), kinds=kinds, intercept=intercept, features=made)
+
+    def __post_init__(self) -> None:
+        self.features.width(self.layout)
+
+    @property
+    def layout(self) -> Layout:
+        """What the encoded columns are, before other features are made of them."""
+        ends = np.cumsum([0, *(kind.width for kind in self.kinds)]).tolist()
+        numbers = [
+            (place, place + 1 if kind.missing else -1)
+            for place, kind in zip(ends, self.kinds, strict=False)
+            if isinstance(kind, (Number, Dates))
+        ]
+        places, absent = zip(*numbers, strict=True) if numbers else ((), ())
+        return Layout(width=ends[-1], numbers=places, absent=absent)
 
     @property
     def dim(self) -> int:
         """Number of features of an encoded record."""
-        return self.intercept + sum(kind.width for kind in self.kinds)
+        return self.intercept + self.features.width(self.layout)
 
     def encode(self, columns: Sequence[npt.NDArray[Any]]) -> Encoded:
         """Return the encoded records.
@@ -191,8 +222,7 @@ class Columns:
         """
         if len(columns) != len(self.names):
             fail("X", f"{len(self.names)} features (columns)", len(columns))
-        parts = [np.ones((len(columns[0]), 1))] if self.intercept else []
-        outside, unread = {}, {}
+        parts, outside, unread = [], {}, {}
         for name, kind, values in zip(self.names, self.kinds, columns, strict=True):
             read = kind.encode(name, np.asarray(values))
             parts.append(read.features)
@@ -200,9 +230,10 @@ class Columns:
                 outside[name] = read.clipped
             if read.unread:
                 unread[name] = read.unread
-        features = np.concatenate(parts, axis=1)
-        norms = np.sqrt(np.square(features).sum(axis=1, keepdims=True))
-        return Encoded(features / np.where(norms > 0, norms, 1), outside, unread)
+        features = self.features.encode(np.concatenate(parts, axis=1), self.layout)
+        if self.intercept:
+            features = np.concatenate([np.ones((len(features), 1)), features], axis=1)
+        return Encoded(unit(features), outside, unread)
 
     def encode_table(self, table: Any) -> Encoded:
         """Return the encoded records of a table; a column that may be missing may be absent.
@@ -230,15 +261,20 @@ class Columns:
 
     def as_dict(self) -> dict[str, Any]:
         """Return them in plain types that JSON can hold."""
-        kinds = [kind.as_dict() for kind in self.kinds]
-        return {"names": list(self.names), "kinds": kinds, "intercept": self.intercept}
+        return {
+            "names": list(self.names),
+            "kinds": [kind.as_dict() for kind in self.kinds],
+            "intercept": self.intercept,
+            "features": self.features.as_dict(),
+        }
 
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any]) -> Columns:
         """Return the columns that `as_dict` gave."""
         names = tuple(saved["names"])
         kinds = tuple(map(as_range, names, saved["kinds"]))
-        return cls(names=names, kinds=kinds, intercept=saved["intercept"])
+        features = FeatureMap.from_dict(saved["features"])
+        return cls(names=names, kinds=kinds, intercept=saved["intercept"], features=features)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -70,6 +70,7 @@ FLOORS = [
         "algorithms.without_replacement",
         "plots",
     ],
+    ["algorithms.first_stage"],
     ["algorithms.registry"],
     ["defaults"],
     ["run"],

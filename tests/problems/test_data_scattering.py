@@ -7,7 +7,7 @@ import pytest
 from scipy import fft
 
 from dpmesh.data import Dataset, scattering
-from dpmesh.data.scattering import _filters, transform
+from dpmesh.tables.wavelets import _filters, transform
 
 
 def slow(x: np.ndarray, scales: int, angles: int) -> np.ndarray:

@@ -27,7 +27,7 @@ def test_a_forecast_grows_with_epsilon_and_is_that_of_the_rule() -> None:
     shape = {"sites": 3, "records": 40, "features": 5, "key": dm.Key.seeded(1)}
     low, high = (forecast(**shape, epsilon=epsilon) for epsilon in (0.1, 50.0))  # type: ignore[arg-type]
     assert {level.records for level in high.levels} == {10, 40, 160}
-    sizes = dm.defaults.Sizes(nodes=3, smallest=40, together=120, dim=12)
+    sizes = dm.defaults.Sizes(nodes=3, smallest=40, together=120, dim=12, features=6)
     assert high.choice == dm.defaults.choose(sizes, epsilon=50.0, delta=1e-5)
     for weak, strong in zip(low.asked, high.asked, strict=True):
         assert strong.federation > weak.federation

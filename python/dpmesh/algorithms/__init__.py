@@ -7,6 +7,7 @@ from dpmesh.algorithms.federated_combination import SecureAggregation, TrustedSe
 from dpmesh.algorithms.federated_gradients import RecordGradients
 from dpmesh.algorithms.federated_server import AdaptiveClipping, Average, ServerAdam, ServerMomentum
 from dpmesh.algorithms.federated_updates import ClientUpdates
+from dpmesh.algorithms.first_stage import FirstStage
 from dpmesh.algorithms.gradient_descent import GradientDescent
 from dpmesh.algorithms.gradient_tracking import GradientTracking
 from dpmesh.algorithms.online import OnlineLearning, OnlineLearningUnnoisedRegularizer
@@ -24,6 +25,7 @@ __all__ = [
     "ClientUpdates",
     "CrossSiloSGD",
     "FederatedLearning",
+    "FirstStage",
     "GradientDescent",
     "GradientTracking",
     "Message",

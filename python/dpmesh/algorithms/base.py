@@ -113,6 +113,9 @@ class Message(NamedTuple):
     travels
         False if it is only to be released: the answer is then what was released, not what arrived,
         and a `Relay` lets it travel.
+    unmixed
+        Whether gossip carries the rows of all nodes to everybody as they are, so that all receive
+        the same.
     """
 
     values: Sensitive | None
@@ -125,6 +128,7 @@ class Message(NamedTuple):
     copies: int | None = None
     bits: int | None = None
     travels: bool = True
+    unmixed: bool = False
 
 
 class Relay(NamedTuple):

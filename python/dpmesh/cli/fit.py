@@ -30,6 +30,13 @@ def fit(
     site: Annotated[
         str | None, typer.Option(help="Column that names the site; by default each file is one.")
     ] = None,
+    features: Annotated[
+        str | None,
+        typer.Option(
+            help="What the model makes of each record: columns, hats, cosines, scattering, or a "
+            "union such as hats+cosines. By default by the number of records."
+        ),
+    ] = None,
     algorithm: Annotated[
         Literal["secure", "gossip"] | None,
         typer.Option(
@@ -90,7 +97,7 @@ def fit(
     written = text_format(separator, decimal, encoding)
     held = read_sites(files, used, label, target, site, written, drop=drop_missing_labels)
     made = _estimator(used, target, epsilon=epsilon, delta=delta, seed=seed)
-    made.set_params(algorithm=algorithm, colluding=colluding)
+    made.set_params(algorithm=algorithm, colluding=colluding, features=features)
     if model is not None:
         if not isinstance(made, PrivateClassifier):
             fail("--model", "a label with categories: networks predict classes", "a range")

@@ -16,7 +16,7 @@ from dpmesh.engines.blocks import Boundary, boundary
 from dpmesh.engines.ranks import Ranks
 from dpmesh.privacy.compression import Compressed
 from dpmesh.privacy.types import Floats, Released
-from dpmesh.run.carriers import Instant, Packet, Sent
+from dpmesh.run.carriers import Instant, Packet, Sent, all_linked
 from dpmesh.run.traffic import Traffic
 from dpmesh.topology import Topology
 from dpmesh.topology.matrix import MixingMatrix
@@ -47,6 +47,10 @@ class MpiGossip(Instant):
         """Return what this rank's nodes receive, shape (own nodes, dim)."""
         self._ranks.agree()
         messages = packet.rows
+        if packet.unmixed:
+            all_linked(self._matrix(round))
+            everybody = np.concatenate(self._ranks.everyone(messages))
+            return Released(everybody[np.argsort(np.concatenate(self._ranks.parts))])
         across = self._boundary_of(self._matrix(round))
         rows = np.empty((across.weights.shape[1], messages.shape[1]), dtype=messages.dtype)
         rows[: len(messages)] = messages

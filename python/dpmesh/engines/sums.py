@@ -20,7 +20,9 @@ from dpmesh.run.traffic import Traffic
 
 def why_not(algorithm: AnyAlgorithm) -> str | None:
     """Return why an algorithm does not run on ranks; None if it does."""
-    if algorithm.travels == "server" and not is_summed(algorithm.release_of(0)):
+    first = algorithm.release_of(0)
+    releases = first if isinstance(first, tuple) else (first,)
+    if algorithm.travels == "server" and not all(map(is_summed, releases)):
         return "a trusted server sees all that its clients send: it is one process"
     return None
 

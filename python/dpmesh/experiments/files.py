@@ -44,6 +44,7 @@ def load_files(
     ranges: str | tuple[float, ...] | None = None,
     classes: tuple[int, ...] | tuple[float, ...] | tuple[str, ...] | None = None,
     target: tuple[float, ...] | None = None,
+    features: str = "columns",
     intercept: bool = True,
     dim: int | None = None,
     test_fraction: float = 0.2,
@@ -76,6 +77,9 @@ def load_files(
         All classes of the label, if no file of ranges states them.
     target
         The range [low, high] of the label of a regression, if no file of ranges states it.
+    features
+        What is made of each record: columns, hats, cosines, scattering, or a union such as
+        "hats+cosines".
     intercept
         Whether each record gets a constant 1.
     dim
@@ -109,7 +113,7 @@ def load_files(
     written = TextFormat(separator=separator, decimal=decimal, encoding=encoding)
     forms = {"classes": classes, "target": target}
     stated = tuple((form, given) for form, given in forms.items() if given is not None)
-    features, labels, owners, outline = _read(
+    encoded, labels, owners, outline = _read(
         dated,
         len(found),
         label,
@@ -117,6 +121,7 @@ def load_files(
         columns,
         ranges,
         stated,
+        features,
         intercept,
         dim,
         written,
@@ -135,7 +140,7 @@ def load_files(
     if tested.all() or not tested.any():
         fail("test_sites", "records to train on and records to test on", list(names))
     title = Path(found[0]).stem if len(found) == 1 else f"{len(found)} files"
-    everything, left = Dataset(features, labels, title), codes[~tested]
+    everything, left = Dataset(encoded, labels, title), codes[~tested]
     parts = tuple(np.flatnonzero(left == code) for code in np.unique(left))
     train = everything.take(np.flatnonzero(~tested))
     return OwnRecords(train, everything.take(np.flatnonzero(tested)), parts, outline)
@@ -150,6 +155,7 @@ def _read(
     columns: tuple[str, ...] | None,
     ranges: Any,
     stated: tuple[tuple[str, Any], ...],
+    features: str,
     intercept: bool,
     dim: int | None,
     written: TextFormat,
@@ -181,14 +187,14 @@ def _read(
     target = _target(label, public if by_name else {}, stated)
     if by_name:
         public = {name: public[name] for name in used if name in public}
-    described = Columns.of(public, used, intercept=intercept)
+    described = Columns.of(public, used, intercept=intercept, features=features)
     held = read_sites(paths, tables, described, label, target, site=site, drop=drop)
     for notice in chain.from_iterable(one.notices for one in held):
         warnings.warn(notice, UserWarning, stacklevel=2)
-    features = np.concatenate([one.encoded.features for one in held])
+    encoded = np.concatenate([one.encoded.features for one in held])
     together = np.concatenate([one.labels for one in held])
     learned, outline = _described(label, described, target, together)
-    return features, learned, np.concatenate([one.sites for one in held]), outline
+    return encoded, learned, np.concatenate([one.sites for one in held]), outline
 
 
 def _described(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass, field
+from collections.abc import Iterator
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property
 from types import NoneType
 from typing import Any
@@ -29,10 +30,15 @@ from dpmesh.kernels.linear import LinearModel
 from dpmesh.kernels.linear_model import LOSSES, REGRESSION, Batches, Loss
 from dpmesh.kernels.projection import Norm
 from dpmesh.keys import Key
-from dpmesh.models import Model, Outline
+from dpmesh.models import Centred, Model, Outline
+from dpmesh.privacy.types import Sensitive
 from dpmesh.problems.constants import Constants, linear_constants
 from dpmesh.problems.partition import IndexArrays, PartitionedProblem, flat_partition
 from dpmesh.ranges import Features
+from dpmesh.tables.features import centred
+
+_AT_ONCE = 1 << 12
+"""Records of a block of `LinearProblem.vectors`."""
 
 SLACK = 1e-6
 """Relative excess of a norm that is attributed to rounding."""
@@ -238,6 +244,9 @@ class LinearProblem(PartitionedProblem):
         """
         if self.test is None:
             fail("test", "records to measure the accuracy on", None)
+        if self._holds_centre(rows := np.asarray(params)):
+            split = map(self.without_centre, rows)
+            return np.concatenate([own.accuracy(w[np.newaxis]) for own, w in split])
         return self._tested.accuracy(params)
 
     @cached_property
@@ -255,6 +264,63 @@ class LinearProblem(PartitionedProblem):
         """
         assert self.outline is not None
         return self.outline.model(params)
+
+    def vectors(self, node: int) -> Iterator[Sensitive]:
+        """Return the features of a node's records in blocks of shape (records, dim), float64."""
+        own = self.partition[node]
+        for first in range(0, len(own), _AT_ONCE):
+            rows: Any = self.train.features[own[first : first + _AT_ONCE]]
+            dense = rows.toarray() if sparse.issparse(rows) else rows
+            yield Sensitive(np.asarray(dense, np.float64))
+
+    def centred(self, centre: npt.NDArray[Any]) -> LinearProblem:
+        """Return the problem of what is left of each record without a public centre, at norm 1.
+
+        Parameters
+        ----------
+        centre
+            Shape (features,).
+
+        Returns
+        -------
+        The problem with one more feature, a constant; see `dpmesh.tables.features.centred`. The
+        last one is kept.
+        """
+        at = centre.tobytes()
+        known: tuple[bytes, LinearProblem] | None = self.__dict__.get("_centred")
+        if known is None or known[0] != at:
+            assert self.outline is not None
+            columns = self.outline.columns
+            if isinstance(columns, Centred):
+                fail("problem", "records that are not centred", "records less a centre")
+
+            def left(data: Dataset) -> Dataset:
+                return replace(data, features=centred(np.asarray(data.features), centre))
+
+            own = Centred(columns=columns, centre=np.asarray(centre, np.float64))
+            made = replace(
+                self,
+                train=left(self.train),
+                test=None if self.test is None else left(self.test),
+                feature_norm=1.0,
+                outline=replace(self.outline, columns=own),
+            )
+            made.__dict__["_part"] = self._part
+            known = self.__dict__["_centred"] = at, made
+        return known[1]
+
+    def without_centre(self, params: npt.NDArray[Any]) -> tuple[LinearProblem, npt.NDArray[Any]]:
+        """Return the problem that the parameters of one model are for, and its weights.
+
+        Those of `FirstStage` end with the centre that was taken off all records.
+        """
+        if not self._holds_centre(params):
+            return self, params
+        return self.centred(params[-self.train.dim :]), params[: -self.train.dim]
+
+    def _holds_centre(self, params: npt.NDArray[Any]) -> bool:
+        """Whether models end with a centre, for one more feature than there is here."""
+        return bool(params.shape[-1] == self.dim + (self.classes or 1) + self.train.dim)
 
     def constants(self, radius: float | None = None) -> Constants:
         """Lipschitz, smoothness and strong convexity constants, see `linear_constants`.

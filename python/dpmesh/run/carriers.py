@@ -57,6 +57,8 @@ class Packet(NamedTuple):
         Length of all copies together, if it is not that of the values in their type.
     masked
         Parts of a sum, of which only totals over all nodes may arrive.
+    unmixed
+        Whether everybody receives the rows of all nodes as they are, where gossip mixes others.
     """
 
     values: Released | None
@@ -65,6 +67,7 @@ class Packet(NamedTuple):
     copies: int | None = None
     bits: int | None = None
     masked: Masked | None = None
+    unmixed: bool = False
 
     @property
     def in_one_process(self) -> Any:
@@ -134,7 +137,11 @@ class Gossip(Instant):
 
     def carry(self, round: int, packet: Packet) -> Released:
         """Return A_round x messages, shape (nodes, dim)."""
-        rows, weights = packet.rows, self._matrix(round).weights
+        rows, matrix = packet.rows, self._matrix(round)
+        if packet.unmixed:
+            all_linked(matrix)
+            return rows
+        weights = matrix.weights
         if self._mixing.matrix is not weights:
             self._mixing = kernels.mixing.Mixing(weights)
         return Released(self._mixing.mix(rows))
@@ -156,6 +163,13 @@ class Broadcast(Instant):
     def traffic(self, round: int, sent: Sent) -> Traffic:
         """Return what was sent."""
         return Traffic(sent.times, int(sent.bits))
+
+
+def all_linked(matrix: MixingMatrix) -> None:
+    """Fail unless each node sends to every other, so that all receive the rows of all."""
+    nodes = matrix.nodes
+    if matrix.messages < nodes * (nodes - 1):
+        fail("topology", f"complete({nodes}), over which all receive the same rows", "fewer links")
 
 
 @dataclass(frozen=True)
@@ -226,6 +240,8 @@ class FailingGossip:
     def carry(self, round: int, packet: Packet) -> Released:
         """Return what arrives in this round, weighted, shape (nodes, dim)."""
         links, messages = self.links(round), packet.rows
+        if packet.unmixed:
+            fail("network", "None: who misses a row of the first stage has another centre", "one")
         if self._conditions.network.max_delay == 0:
             return Released(kernels.mix(links.matrix.weights, messages))
         nth = self._exchanges if round == self._round else 0

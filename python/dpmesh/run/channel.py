@@ -224,7 +224,7 @@ class Channel:
 
     def _carry(self, packet: Packet) -> Generator[Packet, Any, Any]:
         """Count the bits of a packet, and the messages that it makes; return what arrived."""
-        values, compressed, _, copies, length, masked = packet
+        values, compressed, _, copies, length, masked, _ = packet
         sent = values if masked is None else masked.steps
         if sent is not None:
             bits = compressed.bits if compressed else 8 * sent.itemsize * sent.shape[1]
@@ -385,7 +385,9 @@ class Channel:
             out = Released(whole)
         if out.flags.writeable:
             out = Released(read_only(out))
-        return Packet(out, compressed, message.sender, copies, message.bits)
+        return Packet(
+            out, compressed, message.sender, copies, message.bits, unmixed=message.unmixed
+        )
 
 
 def _compressed(compressor: Compressor, values: Released, coins: Stream) -> Compressed:

@@ -61,6 +61,7 @@ def of_linear(problem: Any, params: npt.NDArray[Any]) -> Measures:
 
     A regression's predictions are clipped to the public range of its target, if it has one.
     """
+    problem, params = problem.without_centre(params.reshape(-1))
     rows = params.reshape(problem.classes or 1, -1)
     found, labels = linear_scores(rows, problem.test.features), problem.test.labels
     if problem.classifies:

@@ -18,10 +18,10 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 import dpmesh as dm
 from dpmesh._validate import fail, positive
-from dpmesh.defaults import Choice, Method, Sizes, Task, choose, network
+from dpmesh.defaults import Choice, Method, Sizes, Task, choose, features_for, network
 from dpmesh.kernels.linear_model import Loss
 from dpmesh.keys import Key
-from dpmesh.models import Model, Outline
+from dpmesh.models import Centred, Model, Outline
 from dpmesh.privacy.budget import Budget
 from dpmesh.privacy.plan import Plan
 from dpmesh.problems.named import jax_model
@@ -29,6 +29,7 @@ from dpmesh.ranges import Columns, Number, Ranges
 from dpmesh.sklearn.report import FitReport, report_of
 from dpmesh.tables import Table, as_table
 from dpmesh.tables.cells import TableError, is_missing
+from dpmesh.tables.features import COLUMNS, FeatureMap
 from dpmesh.tables.sites import site_of_each
 from dpmesh.topology import Topology
 
@@ -80,6 +81,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         *,
         delta: float = 1e-5,
         ranges: Ranges = None,
+        features: str | None = None,
         fit_intercept: bool = True,
         algorithm: Method | MakeAlgorithm | None = None,
         colluding: int = 1,
@@ -90,6 +92,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         self.epsilon = epsilon
         self.delta = delta
         self.ranges = ranges
+        self.features = features
         self.fit_intercept = fit_intercept
         self.algorithm = algorithm
         self.colluding = colluding
@@ -161,7 +164,9 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         made.report_ = FitReport.from_dict(saved)
         made.epsilon, made.delta = model.about["epsilon"], model.about["delta"]
         made.ranges = [kind.as_dict() for kind in model.columns.kinds]
-        made.fit_intercept = model.columns.intercept
+        columns = model.columns.columns if isinstance(model.columns, Centred) else model.columns
+        assert isinstance(columns, Columns)
+        made.features, made.fit_intercept = columns.features.name, columns.intercept
         made.model_ = model
         made.n_features_in_ = len(model.columns.names)
         if model.about["named"]:
@@ -191,6 +196,8 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
     def _by_rule(self, sizes: Sizes, epsilon: float | None, algorithm: Method | None) -> Choice:
         if self.topology is not None and algorithm == "secure":
             fail("topology", "None with 'secure', which sends sums to a server", self.topology)
+        if self.topology is not None:  # which need not link all sites, as a first stage asks
+            sizes = replace(sizes, features=0)
         chosen = choose(
             sizes,
             epsilon=epsilon,
@@ -280,7 +287,9 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             metrics=[],
             progress=False,
         )
-        self.report_ = report_of(type(self).__name__, run, chosen, given.problem, given.also_public)
+        self.report_ = report_of(
+            type(self).__name__, run, chosen, given.problem, given.columns, given.also_public
+        )
         self.ledger_ = run.ledger
         report = self.report_.as_dict()
         weights = np.asarray(run.released, np.float64).mean(axis=0)
@@ -325,18 +334,39 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         intercept = bool(self.fit_intercept)
         ranges = self.ranges
         columns = Columns.of(ranges, _keys(ranges, names, named), intercept=intercept)
+        self.sites_, partition = _sites(groups, table.records)
+        columns = replace(columns, features=self._features(columns, partition, described))
         encoded = columns.encode(table.columns)
         taken = "" if ranges is not None else "ranges= is missing, and [-1, 1] was taken. "
         warn(encoded.notices(), taken, "ranges= to what may occur")
         if groups is None:
             warnings.warn(ONE_SITE, UserWarning, stacklevel=4)
-        self.sites_, partition = _sites(groups, table.records)
         outline, train = Outline(columns=columns, **described), dm.Dataset(encoded.features, labels)
         if outline.network is not None:
             problem = jax_model(train, partition, model=described["network"], outline=outline)
         else:
             problem = linear_problem(outline, train, partition)
         return Encoded(problem, columns, named, also_public, described)
+
+    def _features(self, columns: Columns, partition: Any, described: dict[str, Any]) -> FeatureMap:
+        """Return what is made of columns: as asked, or by a rule over public sizes."""
+        if self.features is not None:
+            return FeatureMap.of(self.features)
+        by_rule = self.task == "classification" and described.get("network") is None
+        if not by_rule or callable(self.algorithm):
+            return COLUMNS
+        counts = [len(part) for part in partition]
+        sizes = Sizes(nodes=len(counts), smallest=min(counts), together=sum(counts), dim=1)
+        gossips = self.algorithm if self.topology is None else "gossip"
+        name = features_for(
+            sizes,
+            len(columns.layout.numbers),
+            epsilon=self.epsilon,
+            delta=self.delta,
+            algorithm=gossips,
+            colluding=self.colluding,
+        )
+        return FeatureMap.of(name)
 
 
 def _is_searched() -> bool:

@@ -40,6 +40,10 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         The share of all records that each class has, such as ``{"no": 0.97, "yes": 0.03}``, from
         public knowledge. Records then weigh so much less the more frequent their class is, and
         verdicts are about balanced accuracy. None weighs all records alike.
+    features
+        What the model makes of each record's columns: ``"columns"``, ``"hats"``, ``"cosines"``,
+        ``"scattering"`` for images, or a union such as ``"hats+cosines"``; see
+        `dpmesh.tables.features`. None decides by `dpmesh.defaults.features_for`.
     fit_intercept
         Whether the model has an intercept.
     network
@@ -90,6 +94,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         classes: Sequence[Any] | None = None,
         class_shares: Mapping[Any, float] | None = None,
         ranges: Ranges = None,
+        features: str | None = None,
         fit_intercept: bool = True,
         network: str | MakeNetwork | None = None,
         algorithm: Method | MakeAlgorithm | None = None,
@@ -102,6 +107,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
             epsilon,
             delta=delta,
             ranges=ranges,
+            features=features,
             fit_intercept=fit_intercept,
             algorithm=algorithm,
             colluding=colluding,
@@ -164,6 +170,8 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
     ----------
     target_range
         Public range of y, ``(low, high)``: targets beyond are clipped. None stands for (-1, 1).
+    features
+        As for `PrivateClassifier`; None stands for ``"columns"``.
     epsilon, delta, ranges, fit_intercept, algorithm, colluding, rounds, topology, random_state
         As for `PrivateClassifier`.
 
@@ -182,6 +190,7 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         delta: float = 1e-5,
         target_range: tuple[float, float] | None = None,
         ranges: Ranges = None,
+        features: str | None = None,
         fit_intercept: bool = True,
         algorithm: Method | MakeAlgorithm | None = None,
         colluding: int = 1,
@@ -193,6 +202,7 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
             epsilon,
             delta=delta,
             ranges=ranges,
+            features=features,
             fit_intercept=fit_intercept,
             algorithm=algorithm,
             colluding=colluding,

@@ -17,6 +17,7 @@ from dpmesh._html import InNotebooks
 from dpmesh._networks import scores_of
 from dpmesh._validate import fail, instance, integer, probability
 from dpmesh.keys import Key
+from dpmesh.models import Centred, Outline
 from dpmesh.run.measures import Measures, classification
 from dpmesh.run.verdict import LEAST, Verdict
 from dpmesh.sklearn.base import linear_problem
@@ -189,7 +190,8 @@ def _problem(
 ) -> dm.LinearProblem:
     """Return the records as the fitted model encodes them, those that are held out for testing."""
     model = fitted.model_
-    features = model.columns.encode(table.select(model.columns.names).columns).features
+    columns = model.columns.columns if isinstance(model.columns, Centred) else model.columns
+    features = columns.encode(table.select(columns.names).columns).features
     if model.target is not None:
         labels = model.target.encode("y", y).features[:, 0]
     else:
@@ -197,14 +199,17 @@ def _problem(
     everything, kept = dm.Dataset(features, labels), np.flatnonzero(~out)
     sites = owners[kept]
     parts = tuple(np.flatnonzero(sites == site) for site in np.unique(sites))
-    return linear_problem(model, everything.take(kept), parts, everything.take(out))
+    outline = Outline(
+        columns=columns, classes=model.classes, target=model.target, shares=model.shares
+    )
+    return linear_problem(outline, everything.take(kept), parts, everything.take(out))
 
 
 def _measured(fitted: PrivateClassifier | PrivateRegressor, problem: dm.LinearProblem) -> Measures:
     """Return what the released model reaches on the held-out records."""
     model = fitted.model_
     if model.network is None:
-        return baselines.measured(problem, model.weights.reshape(1, -1))
+        return baselines.measured(problem, model.params[np.newaxis])
     assert problem.test is not None
     scores = scores_of(model.network, model.weights[0], problem.test.features)
     return classification(scores, problem.test.labels, balanced=model.shares is not None)

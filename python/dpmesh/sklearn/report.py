@@ -8,9 +8,10 @@ from typing import Any
 
 import dpmesh as dm
 from dpmesh._html import InNotebooks
-from dpmesh.algorithms.cross_silo import CrossSiloSGD
+from dpmesh.algorithms.first_stage import FirstStage
 from dpmesh.defaults import EVERYBODY, Choice, against
 from dpmesh.privacy.report import Report
+from dpmesh.ranges import Columns
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +38,8 @@ class FitReport(InNotebooks):
         Against whom it holds, in words.
     together
         What `records` counts: the records of all sites, or those of the smallest one.
+    features
+        What is made of a record, in words.
     """
 
     estimator: str
@@ -49,6 +52,7 @@ class FitReport(InNotebooks):
     privacy: Report
     against: str = EVERYBODY
     together: bool = False
+    features: str = ""
 
     def __str__(self) -> str:
         sites = f"{self.sites} site{'s' * (self.sites != 1)}"
@@ -60,6 +64,7 @@ class FitReport(InNotebooks):
                 f"{self.estimator} of {sites} with {records}",
                 *(["sites       all records are one site"] if self.sites == 1 else []),
                 f"against     {self.against}",
+                *([f"features    {self.features}"] if self.features else []),
                 f"algorithm   {self.algorithm}",
                 *([] if self.topology == "None" else [f"topology    {self.topology}"]),
                 f"rounds      {self.rounds}",
@@ -79,15 +84,20 @@ class FitReport(InNotebooks):
 
 
 def report_of(
-    estimator: str, run: dm.Run, chosen: Choice, problem: Any, also_public: str
+    estimator: str,
+    run: dm.Run,
+    chosen: Choice,
+    problem: Any,
+    columns: Columns,
+    also_public: str,
 ) -> FitReport:
     """Return the report of a run; `also_public` states what is, beside the numbers of records."""
     privacy = run.privacy
-    secure = isinstance(chosen.algorithm, CrossSiloSGD)
+    secure = getattr(chosen.algorithm, "secure_sum", None) is not None
+    staged = isinstance(chosen.algorithm, FirstStage)
     if privacy.is_private:
-        counted = (
-            "of all records together" if secure else "the smallest number of records of a site"
-        )
+        counted = "of all records together" if secure else "of records of the smallest site"
+        counted += " and of all sites together" * (staged and not secure)
         public = f"the number of sites and {counted} are public"
         public += f", and so is {also_public}" if also_public else ""
         privacy = replace(privacy, assumptions=(*privacy.assumptions, public))
@@ -102,4 +112,11 @@ def report_of(
         privacy=privacy,
         against=against(chosen.algorithm),
         together=secure,
+        features=_features(columns, staged),
     )
+
+
+def _features(columns: Columns, staged: bool) -> str:
+    """Return what is made of a record, and whether it loses a released mean before learning."""
+    made = f"{columns.features.name}: {columns.dim} numbers"
+    return f"{made}, less their noisy mean, which is part of the cost" if staged else made

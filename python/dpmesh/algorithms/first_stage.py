@@ -1,0 +1,255 @@
+"""A first stage: the noisy mean of all records, which each record then loses before learning.
+
+Records of norm 1 have a common part, their mean, in which a linear model learns nothing but slowly.
+In round 0 all nodes release the sum of their records, and everybody derives the mean
+
+    c = (sum_r Clip(x_r, 1) + noise) / N
+
+From then on, each record is what is left of it without c, at norm 1: a function of itself and of
+what was released (`dpmesh.tables.features.centred`). Any algorithm for linear models learns from
+these records, in the same rounds, plan and ledger.
+
+By a sum, everybody receives the total. By gossip, everybody receives the row of each node as it is,
+not mixed: all have the same centre.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+
+from dpmesh._validate import fail, instance
+from dpmesh.algorithms.base import (
+    AN_ALGORITHM,
+    KNOWN_TO_ALL,
+    Algorithm,
+    AnyAlgorithm,
+    Message,
+    Round,
+)
+from dpmesh.algorithms.record_sums import RecordSums
+from dpmesh.keys import Key
+from dpmesh.privacy.plan import Plan
+from dpmesh.privacy.releases import Release
+from dpmesh.privacy.secure import SecureSum
+from dpmesh.privacy.sensitivity import Sensitivity
+from dpmesh.privacy.types import Floats, NeighboringRelation, Released, Unit
+from dpmesh.problems import LinearProblem
+
+
+@dataclass(frozen=True, kw_only=True)
+class FirstStageState:
+    """What is known after a round.
+
+    Parameters
+    ----------
+    centre
+        The released mean, shape (1, features); 0 before it is released.
+    state
+        That of the algorithm.
+    """
+
+    centre: Released = field(metadata=KNOWN_TO_ALL)
+    state: Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class FirstStage(Algorithm[FirstStageState, LinearProblem]):
+    """An algorithm for linear models, which learns from records less their noisy mean.
+
+    Parameters
+    ----------
+    algorithm
+        One whose messages travel by gossip, or as secure sums over sites; it has one more feature
+        than the problem, a constant.
+    mean
+        The release of the sum of all records, of norm 1: secure if the algorithm's sums are.
+
+    Guarantee
+    ---------
+    Under replace-one a record moves the sum of its node by at most 2, since it is clipped to norm
+    1, and nothing else in that release. All further rounds learn from records that are functions
+    of themselves and of that release. The plan is that of the algorithm, and before it one release
+    of `mean` (proof: ``docs/privacy/first_stage.md``). Released parameters are the weights and,
+    after them, the centre.
+    """
+
+    algorithm: AnyAlgorithm
+    mean: RecordSums
+
+    def __post_init__(self) -> None:
+        instance("algorithm", self.algorithm, AN_ALGORITHM, Algorithm)
+        instance("mean", self.mean, "a RecordSums", RecordSums)
+        if isinstance(self.algorithm, FirstStage):
+            fail("algorithm", "one without a first stage", "one with")
+        if self.unit != "record" or self.neighboring_relation != "replace_one":
+            wanted = "one under which one record is replaced, as the sum of all records is"
+            got = f"{self.neighboring_relation} of a {self.unit}"
+            fail("algorithm", wanted, got)
+        if getattr(self.algorithm, "dropouts", 0):
+            wanted = "one without dropouts, each of which would release the mean again"
+            fail("algorithm", wanted, self.algorithm)
+        if self.travels != "gossip" and self.secure_sum is None:
+            wanted = "one that gossips, or adds up over sites (CrossSiloSGD): others have no mean "
+            fail("algorithm", f"{wanted}that all nodes receive", type(self.algorithm).__name__)
+        own = (self.mean.secure, self.mean.longest, self.mean.rounds)
+        if own != (self.travels != "gossip", 1.0, 1):
+            fail("mean", "one release of records of norm 1, secure if the algorithm is", self.mean)
+
+    @property
+    def travels(self) -> Any:  # type: ignore[override]
+        """How messages travel: as those of the algorithm."""
+        return self.algorithm.travels
+
+    @property
+    def parameters_are_released(self) -> bool:  # type: ignore[override]
+        """As of the algorithm."""
+        return self.algorithm.parameters_are_released
+
+    @property
+    def public_coins(self) -> Any:  # type: ignore[override]
+        """As of the algorithm."""
+        return self.algorithm.public_coins
+
+    @property
+    def takes_directed(self) -> bool:  # type: ignore[override]
+        """As of the algorithm."""
+        return self.algorithm.takes_directed
+
+    @property
+    def rewinds(self) -> bool:
+        """As of the algorithm."""
+        return self.algorithm.rewinds
+
+    @property
+    def releases_decide(self) -> bool:
+        """As of the algorithm."""
+        return self.algorithm.releases_decide
+
+    @property
+    def neighboring_relation(self) -> NeighboringRelation:
+        """As of the algorithm."""
+        return self.algorithm.neighboring_relation
+
+    @property
+    def unit(self) -> Unit:
+        """As of the algorithm."""
+        return self.algorithm.unit
+
+    @property
+    def run_length(self) -> int | None:
+        """As of the algorithm."""
+        return self.algorithm.run_length
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """As of the algorithm."""
+        return self.algorithm.assumptions
+
+    @property
+    def exchanges(self) -> int:
+        """As of the algorithm."""
+        return self.algorithm.exchanges
+
+    @property
+    def secure_sum(self) -> SecureSum | None:
+        """The public numbers of the algorithm's sums, if it has any."""
+        return getattr(self.algorithm, "secure_sum", None)
+
+    @property
+    def stage(self) -> Release:
+        """The release of the sum of records."""
+        return self.mean.release_of(0)
+
+    def sensitivity(self, t: int) -> Sensitivity:
+        """How far one record moves the last release of round t that depends on the data."""
+        own: Sensitivity = self.algorithm.sensitivity(t)  # type: ignore[attr-defined]
+        return own if t or own.bound else self.stage.sensitivity
+
+    def release_of(self, t: int) -> Any:
+        """Return the releases of the algorithm, and in round 0 the sum of records before them."""
+        own = self.algorithm.release_of(t)
+        if t:
+            return own
+        return (self.stage, *((own,) if isinstance(own, Release) else own))
+
+    def plan(self, rounds: int, problem: Any = None) -> Plan:
+        """Return the plan of the algorithm, and the sum of records before it."""
+        own = self.algorithm.plan(rounds)
+        return replace(own, releases=(self.stage, *own.releases))
+
+    def outgrows_single(self, rounds: int, dim: int) -> bool:
+        """Whether float32 might round messages by more than the noise covers."""
+        outgrows = getattr(self.algorithm, "outgrows_single", None)
+        return outgrows is not None and bool(outgrows(rounds, dim + self.mean.dim))
+
+    def init(self, problem: LinearProblem, key: Key) -> FirstStageState:
+        """Start without a centre.
+
+        Raises
+        ------
+        ValueError
+            If the problem is not a linear one of dense records as `mean` describes them; or as
+            that of the algorithm.
+        """
+        instance("problem", problem, "a LinearProblem, whose records have a mean", LinearProblem)
+        if sparse.issparse(problem.train.features):
+            fail(
+                "problem", "dense records: sparse ones are not after a mean is taken off", "sparse"
+            )
+        if problem.train.dim != self.mean.dim:
+            fail("mean", f"dim={problem.train.dim}, the features of a record", self.mean.dim)
+        counts = problem.records if problem.nodes == self.mean.sites else problem.all_records
+        if (held := int(counts.sum())) > self.mean.records:
+            fail("mean", f"records={held}, those of all nodes", self.mean.records)
+        centre = self.mean.init(problem, key).total
+        state = self.algorithm.init(problem.centred(centre[0]), key)
+        return FirstStageState(centre=centre, state=state)
+
+    def round(
+        self, state: FirstStageState, t: int, problem: LinearProblem, key: Key
+    ) -> Round[FirstStageState]:
+        """Release the mean in round 0, and run the algorithm's round on what is left of records."""
+        centre = state.centre if t else (yield from self._mean(problem, key))
+        inner = problem.centred(centre[0])
+        after = yield from self.algorithm.round(state.state, t, inner, key)
+        return FirstStageState(centre=centre, state=after)
+
+    def _mean(self, problem: LinearProblem, key: Key) -> Generator[Message, Released, Released]:
+        """Release the sum of all records; return the mean that follows, shape (1, features)."""
+        sums = self.mean.round(self.mean.init(problem, key), 0, problem, key)
+        message = next(sums)
+        assert isinstance(message, Message)
+        if self.travels == "gossip":  # the rows go over all links
+            message = message._replace(unmixed=True, copies=None, bits=None)
+        arrived = yield message
+        try:
+            sums.send(arrived)
+        except StopIteration as end:
+            return Released(end.value.total / self.mean.records)
+        raise AssertionError("a sum of records is one release")
+
+    def published(self, state: FirstStageState, received: Any) -> Any:
+        """Return the algorithm's models, each with the centre after its weights."""
+        own = self.algorithm.published(state.state, received)
+        return None if own is None else Released(_with_centre(own, state.centre))
+
+    def parameters(self, state: FirstStageState) -> Floats:
+        """Return each node's current model, with the centre after its weights."""
+        return _with_centre(self.algorithm.parameters(state.state), state.centre)
+
+    def losses(
+        self, state: FirstStageState, t: int, problem: LinearProblem, key: Key
+    ) -> npt.NDArray[np.float64] | None:
+        """Return the losses of the algorithm on what is left of records."""
+        return self.algorithm.losses(state.state, t, problem.centred(state.centre[0]), key)
+
+
+def _with_centre(models: Floats, centre: Released) -> Floats:
+    rows = np.repeat(centre.astype(models.dtype), len(models), axis=0)
+    return np.concatenate([models, rows], axis=1)

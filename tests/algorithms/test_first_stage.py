@@ -1,0 +1,186 @@
+"""The first stage: what a record moves, what it costs, and faults that audits find."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dpmesh as dm
+from dpmesh.algorithms import FirstStage, GradientDescent, PushSum, RecordSums
+from dpmesh.audit import alone, couple
+from dpmesh.audit.claims import GaussianClaim
+from dpmesh.audit.seat import from_scores
+from dpmesh.audit.transcript import record
+from dpmesh.keys import Key
+from dpmesh.privacy import Budget, Plan
+from dpmesh.run.carriers import Gossip
+from dpmesh.tables.features import centred
+from dpmesh.topology import complete, ring
+
+SITES, RECORDS, FEATURES, ROUNDS = 4, 6, 3, 4
+
+
+def mean(secure: bool, **others: Any) -> RecordSums:
+    public = {"dim": FEATURES, "sites": SITES, "records": SITES * RECORDS, "noise_multiplier": 2.0}
+    return RecordSums(secure=secure, **{**public, **others})
+
+
+def staged(kind: str) -> FirstStage:
+    if kind == "sum":
+        learns: Any = dm.CrossSiloSGD(
+            dim=2 * (FEATURES + 1), sites=SITES, records=24, rounds=ROUNDS, noise_multiplier=3.0
+        )
+    else:
+        learns = {"gossip": GradientDescent, "push-sum": PushSum}[kind](
+            records=RECORDS, noise_multiplier=3.0
+        )
+    return FirstStage(algorithm=learns, mean=mean(kind == "sum"))
+
+
+def problem(first: float = 1.0, test: bool = False) -> dm.LinearProblem:
+    """Records of norm 1, of which the first one points to either side."""
+    draw = np.random.default_rng(0)
+    x = draw.standard_normal((SITES * RECORDS, FEATURES))
+    x[:, 0] += 1
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    x[0] = [first, 0, 0]
+    data = dm.Dataset(x, np.arange(len(x)) % 2, "signs")
+    parts = np.arange(len(x)).reshape(SITES, RECORDS)
+    return dm.LinearProblem(data, tuple(parts), "softmax", classes=2, test=data if test else None)
+
+
+@pytest.mark.parametrize("kind", ["sum", "gossip", "push-sum"])
+def test_a_record_moves_the_mean_by_its_sensitivity_and_what_follows_by_theirs(kind: str) -> None:
+    algorithm, pair = staged(kind), (problem(1.0), problem(-1.0))
+    carrier = alone if kind == "sum" else Gossip(complete(SITES))
+    found = couple(algorithm, *pair, carrier, rounds=ROUNDS)
+    assert not found.violated, found
+    assert found.movements[0].distance == pytest.approx(2, rel=1e-6)
+    half = replace(algorithm, mean=replace(algorithm.mean, diameter=1.0))
+    assert "moved by 2" in couple(half, *pair, carrier, rounds=ROUNDS).faults[0]
+
+
+@pytest.mark.parametrize("kind", ["sum", "gossip"])
+def test_it_is_the_algorithm_on_what_is_left_of_each_record(kind: str) -> None:
+    algorithm, whole = staged(kind), problem(test=True)
+    links = None if kind == "sum" else complete(SITES)
+    options: Any = {"rounds": ROUNDS, "key": Key.seeded(3), "delta": 1e-5, "metrics": []}
+    run = dm.simulate(algorithm, whole, links, **options)
+    weights, centres = run.released[:, :-FEATURES], run.released[:, -FEATURES:]
+    assert np.ptp(centres, axis=0) == pytest.approx(0, abs=0)  # one centre for all
+    rows = whole.train.features.reshape(SITES, RECORDS, FEATURES).sum(axis=1)
+    spread = algorithm.mean.noise_scale / (SITES * RECORDS)
+    assert np.abs(centres[0] - rows.sum(axis=0) / (SITES * RECORDS)).max() < 6 * spread
+    left = whole.centred(centres[0])
+    assert np.array_equal(left.train.features, centred(whole.train.features, centres[0]))
+    assert whole.accuracy(run.released) == pytest.approx(left.accuracy(weights))
+    assert run.model(0).scores(whole.train.features).argmax(axis=1) == pytest.approx(
+        (left.train.features @ weights[0].reshape(2, -1).T).argmax(axis=1)
+    )
+    plan = algorithm.plan(ROUNDS)
+    assert run.ledger.releases == plan.releases
+    inner = algorithm.algorithm.plan(ROUNDS)
+    assert plan.releases[1:] == inner.releases
+    exact = np.hypot(1 / 2.0, np.sqrt(len(inner.touching)) / 3.0)  # mu^2 adds
+    assert plan.cost(1e-5).epsilon >= dm.privacy.accounting.gdp_epsilon(delta=1e-5, mu=exact)
+    assert plan.cost(1e-5).epsilon > inner.cost(1e-5).epsilon
+
+
+class NotCharged(FirstStage):
+    """Plans the algorithm alone."""
+
+    def plan(self, rounds: int, problem: Any = None) -> Plan:
+        return self.algorithm.plan(rounds)
+
+
+def test_a_stage_that_is_used_and_not_charged_ends_the_run_at_its_budget() -> None:
+    honest = staged("sum")
+    algorithm = NotCharged(algorithm=honest.algorithm, mean=honest.mean)
+    budget = Budget(algorithm.plan(ROUNDS).cost(1e-5).epsilon, delta=1e-5)
+    run = dm.simulate(algorithm, problem(), rounds=ROUNDS, budget=budget, metrics=[])
+    assert "the budget ended" in str(run.settings["rounds"])
+    assert run.privacy.epsilon <= budget.epsilon
+    run = dm.simulate(algorithm, problem(), rounds=ROUNDS, delta=1e-5, metrics=[])
+    assert run.privacy.epsilon == pytest.approx(honest.plan(ROUNDS).cost(1e-5).epsilon)
+
+
+NODES, FAR, ROUNDS_SEEN = 20_000, 1e6, 2
+
+
+class HalfTheNoise(RecordSums):
+    """Takes the noise of half the distance, and states the whole."""
+
+    @cached_property
+    def mechanism(self) -> Any:
+        return replace(super().mechanism, noise_multiplier=self.noise_multiplier / 2)
+
+
+def audited(kind: type[RecordSums] = RecordSums, *, charged: bool = True, seed: int) -> Any:
+    """Return what nodes with a canary each show to somebody who sees all their messages.
+
+    The canary points to either side and pulls with a clipped gradient; all else is silent. Its mean
+    and the gradient at it shift two independent Gaussian vectors.
+    """
+    z, records = (1.5, 2.0), 4
+    released = kind(
+        dim=1, sites=NODES, records=NODES * records, noise_multiplier=z[0], secure=False
+    )
+    learns = GradientDescent(records=records, noise_multiplier=z[1])
+    algorithm = FirstStage(algorithm=learns, mean=released)
+    labels = np.zeros((NODES, records))
+    labels[:, 0] = FAR
+
+    def scores(side: float, key: Key) -> np.ndarray:
+        x = np.zeros((NODES, records, 1))
+        x[:, 0] = side
+        data = dm.Dataset(x.reshape(-1, 1), labels.reshape(-1), "canaries")
+        parts = tuple(np.arange(NODES * records).reshape(NODES, records))
+        made = dm.LinearProblem(data, parts, "squared", label_bound=FAR)
+        run = record(algorithm, made, alone, rounds=ROUNDS_SEEN, key=key)
+        means, _, gradients = (values[:, 0] for values in run.released)
+        step = learns.sensitivity(1).bound
+        return np.asarray(means / z[0] ** 2 / 2 + gradients / z[1] ** 2 / step)
+
+    mu = np.hypot(1 / z[0], 1 / z[1]) if charged else 1 / z[1]
+    ways = (scores(side, Key.seeded(seed + (side > 0))) for side in (1.0, -1.0))
+    return from_scores(GaussianClaim(float(mu)), *ways, confidence=0.999, method="canaries")
+
+
+def test_the_audit_comes_close_to_the_claim_and_finds_planted_faults() -> None:
+    """A correct claim is refuted with probability 1e-3."""
+    sharp = audited(seed=1)
+    assert not sharp.violated
+    assert sharp.lower_bound > 0.85 * sharp.claim.mu
+    assert audited(HalfTheNoise, seed=3).violated
+    assert audited(charged=False, seed=5).violated
+
+
+def test_what_has_no_common_mean_is_refused() -> None:
+    gossip, summed = staged("gossip"), staged("sum")
+    for changed, said in (
+        (lambda: replace(gossip, algorithm=gossip), "one without a first stage"),
+        (lambda: replace(gossip, mean=mean(True)), "secure if the algorithm is"),
+        (lambda: replace(summed, algorithm=replace(summed.algorithm, dropouts=1)), "dropouts"),
+        (
+            lambda: replace(
+                summed, algorithm=replace(summed.algorithm, neighboring_relation="add_remove")
+            ),
+            "one record is replaced",
+        ),
+        (
+            lambda: dm.simulate(
+                replace(gossip, mean=mean(False, dim=2)), problem(), ring(4), rounds=1
+            ),
+            "dim=3",
+        ),
+        (
+            lambda: dm.simulate(gossip, problem(), ring(4), rounds=1, network=dm.Network(loss=0.1)),
+            "another centre",
+        ),
+    ):
+        with pytest.raises(ValueError, match=said):
+            changed()
