@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -44,6 +46,51 @@ def test_every_algorithm_is_priced_and_audited() -> None:
     assert priced == names | {"gaussian", "laplace", "sgd"}
     assert {*every_case()} == names | {"gaussian", "laplace"}
     assert len(names) == len(SECTIONS["algorithm"])
+
+
+NEWCOMER = """
+import dpmesh as dm
+from dpmesh.algorithms.registry import Entry, register
+
+class HeavyBall(dm.GradientDescent):
+    any_rows = "what others send is post-processing"
+
+register(
+    Entry(
+        name="heavy-ball",
+        kind=HeavyBall,
+        example=HeavyBall(records=4, noise_multiplier=2.0),
+        asked=("records", "copies"),
+    )
+)
+"""
+
+
+def test_an_algorithm_of_ones_own_is_priced_audited_and_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dpmesh.algorithms import registry
+    from dpmesh.cli import app
+    from dpmesh.engines.mesh.contract import read_contract
+
+    (tmp_path / "newcomer.py").write_text(NEWCOMER)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", sys.path.copy())
+    try:
+        asked = ("--records", "9", "--rounds", "5", "--epsilon", "2")
+        assert "privacy     epsilon = 2," in ask("newcomer:heavy-ball", *asked)
+        quick = ["--runs", "50", "--canaries", "50", "--seed", "1", *asked]
+        audited = testing.CliRunner().invoke(app, ["audit", "newcomer:heavy-ball", *quick])
+        assert (audited.exit_code, "claim     mu = 0.5" in audited.output) == (0, True)
+        hospitals = Path(__file__).parents[2] / "examples" / "three_hospitals" / "contract.toml"
+        own = hospitals.read_text().replace('"GradientDescent"', '"HeavyBall"')
+        (tmp_path / "contract.toml").write_text(own)
+        assert type(read_contract("contract.toml").algorithm).__name__ == "HeavyBall"
+        with pytest.raises(ValueError, match="name: wanted one that is not taken"):
+            registry.register(registry.entry_of("heavy-ball"))
+    finally:
+        registry.REGISTRY[:] = [each for each in registry.REGISTRY if each.name != "heavy-ball"]
+        registry.KINDS.pop("HeavyBall", None)
 
 
 def test_the_noise_of_secure_sums() -> None:

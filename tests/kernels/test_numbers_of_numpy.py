@@ -50,16 +50,6 @@ TENTH = np.float16(0.1)
             },
         ),
         (
-            dm.FederatedLearning,
-            {
-                "clients": MANY,
-                "sampling_rate": TENTH,
-                "clipping_norm": TENTH,
-                "noise_multiplier": TENTH,
-                "local_steps": FEW,
-            },
-        ),
-        (
             dm.QuantizedGossip,
             {
                 "step_size": TENTH,

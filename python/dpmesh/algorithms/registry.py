@@ -9,9 +9,10 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any
 
-from dpmesh._validate import one_of
+from dpmesh._validate import fail, one_of
 from dpmesh.algorithms.base import AnyAlgorithm
 from dpmesh.algorithms.cross_silo import CrossSiloSGD
 from dpmesh.algorithms.federated import FederatedLearning
@@ -79,7 +80,7 @@ class Entry:
 NODES, RECORDS, DIM, ROUNDS = 4, 12, 3, 5
 """The examples are for so many nodes, records of each of them, parameters, and rounds."""
 
-REGISTRY = (
+REGISTRY: list[Entry] = [
     Entry(
         name="cross-silo",
         kind=CrossSiloSGD,
@@ -188,16 +189,40 @@ REGISTRY = (
         ),
         asked=("models", "batch_size", "copies"),
     ),
-)
+]
+
+KINDS: dict[str, type[AnyAlgorithm]] = {entry.kind.__name__: entry.kind for entry in REGISTRY}
+"""The classes by the name that experiment files and contracts give."""
+
+
+def register(entry: Entry) -> None:
+    """Add an algorithm of your own: the command line, files and contracts then name it, too.
+
+    Its class states what is proved: `sensitivity`, `reaction`, `worst_case`, `any_rows`.
+
+    Raises
+    ------
+    ValueError
+        If its name, or that of its class, is taken.
+    """
+    if entry.name in [each.name for each in REGISTRY] or entry.kind.__name__ in KINDS:
+        fail("name", "one that is not taken", f"{entry.name} ({entry.kind.__name__})")
+    REGISTRY.append(entry)
+    KINDS[entry.kind.__name__] = entry.kind
 
 
 def entry_of(name: str) -> Entry:
     """Return the entry of an algorithm by its name on the command line.
+
+    ``module:name`` imports a module first, which registers the algorithm.
 
     Raises
     ------
     ValueError
         If there is none.
     """
+    module, _, name = name.rpartition(":")
+    if module:
+        import_module(module)
     one_of("name", name, [entry.name for entry in REGISTRY])
     return next(entry for entry in REGISTRY if entry.name == name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -94,6 +95,8 @@ def _example(name: str) -> AnyAlgorithm:
     """Return an algorithm, or a bare mechanism, whose claim few runs test."""
     from dpmesh.algorithms.registry import entry_of
 
+    if ":" in name:
+        sys.path.insert(0, "")  # modules in this folder
     if name not in MECHANISMS:
         return entry_of(name).audited
     mechanism = dm.privacy.Gaussian(1.0) if name == "gaussian" else dm.privacy.Laplace(1.0)

@@ -17,7 +17,7 @@ import typer
 import dpmesh as dm
 from dpmesh._validate import fail, integer, positive
 from dpmesh.algorithms.base import NOISES, Algorithm, AnyAlgorithm
-from dpmesh.algorithms.registry import REGISTRY, Entry
+from dpmesh.algorithms.registry import Entry
 from dpmesh.cli._errors import telling
 from dpmesh.cli.answers import MOST_ROUNDS, Answer, answered
 from dpmesh.cli.views import Network, Nodes, Seed, Seen, network_named, with_view
@@ -240,7 +240,9 @@ def _either(epsilon: float | None, noise: float | None) -> None:
         fail("options", "either --epsilon or --noise", got)
 
 
-algorithms = typer.Typer()
-for algorithm in REGISTRY:
-    viewed = with_view if _has_views(algorithm.kind) else (lambda command: command)
-    algorithms.command(algorithm.name)(telling(answered(viewed(_command(algorithm)))))
+def command_of(entry: Entry) -> Any:
+    """Return the command of an algorithm."""
+    viewed = with_view if _has_views(entry.kind) else (lambda command: command)
+    one = typer.Typer(add_completion=False)
+    one.command(entry.name)(telling(answered(viewed(_command(entry)))))
+    return typer.main.get_command(one)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cached_property
+import sys
 from typing import Any
 
 import typer
@@ -15,19 +15,25 @@ from dpmesh.cli.mechanisms import gaussian, laplace, sgd
 class WithAlgorithms(TyperGroup):
     """The commands of mechanisms and those of the registry, which is not loaded for other help."""
 
-    @cached_property
-    def _algorithms(self) -> dict[str, Any]:
-        from dpmesh.cli.priced import algorithms
-
-        return dict(typer.main.get_group(algorithms).commands)
-
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of all commands."""
-        return sorted([*super().list_commands(ctx), *self._algorithms])
+        from dpmesh.algorithms.registry import REGISTRY
+
+        return sorted([*super().list_commands(ctx), *(entry.name for entry in REGISTRY)])
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return the command of this name, if there is one."""
-        return super().get_command(ctx, cmd_name) or self._algorithms.get(cmd_name)
+        """Return the command of this name, if there is one; a module is imported first."""
+        own = super().get_command(ctx, cmd_name)
+        if own is not None:
+            return own
+        from dpmesh.algorithms.registry import entry_of
+        from dpmesh.cli.priced import command_of
+
+        if ":" in cmd_name:
+            sys.path.insert(0, "")  # modules in this folder
+        elif cmd_name not in self.list_commands(ctx):
+            return None
+        return command_of(entry_of(cmd_name))
 
 
 privacy = typer.Typer(

@@ -33,7 +33,7 @@ from dpmesh.algorithms.federated_server import (
     ServerOptimizer,
 )
 from dpmesh.algorithms.federated_updates import ClientUpdates
-from dpmesh.algorithms.registry import REGISTRY
+from dpmesh.algorithms.registry import KINDS
 from dpmesh.privacy.budget import Budget
 from dpmesh.privacy.compression import Compressor, Levels, Quantizer, RandomSparsifier
 from dpmesh.privacy.correlated import BetweenPartners, Both, CorrelatedStrategy, InTime
@@ -118,7 +118,7 @@ SECTIONS: dict[str, Mapping[str, Maker]] = {
         "random_matchings": topology.random_matchings,
         "one_peer_exponential": topology.one_peer_exponential,
     },
-    "algorithm": {entry.kind.__name__: entry.kind for entry in REGISTRY},
+    "algorithm": KINDS,
     "network": {"network": Network},
     "budget": {"budget": Budget},
     "view": {
