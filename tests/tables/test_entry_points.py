@@ -43,16 +43,16 @@ visit = {dates = ["2019-01-01", "2024-12-31"], missing = true}
 whole = [0, 9]
 ill = {classes = [0, 1]}
 """
-NAMES = ["age", "ward", "zip", "word", "smoker", "visit", "whole", "ill"]
+NAMES = ["age", "ward", "zip", "word", "smoker", "visit", "whole", "ill", "clinic"]
+FEATURES = NAMES[:7]
 ROWS: list[list[Any]] = [
-    [20.5, 1, "02134", "None", True, "2019-05-01", 3, 0],
-    [None, 2, "10001", "NA", False, "2020-05-01", 4, 1],
-    [61.25, 3, "2", "x", True, None, 5, 1],
-    [0.1, 1, "02134", "NA", None, "2024-12-31 12:00", 6, 0],
-    [99.0, 2, "10001", "x", False, "2021-05-01", 7, 1],
-    [50.0, 3, "02134", "None", True, "2022-05-01", 8, 0],
+    [20.5, 1, "02134", "None", True, "2019-05-01", 3, 0, "n"],
+    [None, 2, "10001", "NA", False, "2020-05-01", 4, 1, "s"],
+    [61.25, 3, "2", "x", True, None, 5, 1, "1"],
+    [0.1, 1, "02134", "NA", None, "2024-12-31 12:00", 6, 0, "n"],
+    [99.0, 2, "10001", "x", False, "2021-05-01", 7, 1, "s"],
+    [50.0, 3, "02134", "None", True, "2022-05-01", 8, 0, "1"],
 ]
-SITES = np.array([0, 1, 2, 0, 1, 2])
 
 CELLS = st.one_of(
     st.none(),
@@ -94,33 +94,43 @@ CELLS = st.one_of(
     ),
 )
 
-Found = tuple[Any, Any, Any]
-"""Features and labels of each record, and the public sizes that a plan is made of."""
+Found = tuple[Any, Any, Any, Any]
+"""Features and labels of each record, which records share a site, and the public sizes that a plan
+is made of."""
 
 
-def estimated(table: Any, labels: Any) -> Found:
+def shared(partition: Any) -> Any:
+    """Return whether two records are at one site, shape (records, records)."""
+    owner = np.zeros(len(ROWS))
+    for site, part in enumerate(partition):
+        owner[part] = site
+    return owner[:, np.newaxis] == owner
+
+
+def estimated(table: Any, labels: Any, groups: Any) -> Found:
     ranges = dm.ranges.read_ranges("ranges.toml")
     del ranges["ill"]
     if not hasattr(table, "columns") and not hasattr(table, "column_names"):
         ranges = [*ranges.values()]
     made = dm.sklearn.PrivateClassifier(ranges=ranges, classes=[0, 1])
-    problem = made.encoded(table, labels, SITES).problem
-    return problem.train.features, problem.train.labels, Sizes.of(problem)
+    problem = made.encoded(table, labels, groups).problem
+    partition = shared(problem.partition)
+    return problem.train.features, problem.train.labels, partition, Sizes.of(problem)
 
 
 def as_lists(rows: list[list[Any]]) -> Found:
-    return estimated([row[:-1] for row in rows], [row[-1] for row in rows])
+    return estimated([row[:7] for row in rows], [row[7] for row in rows], [row[8] for row in rows])
 
 
 def as_objects(rows: list[list[Any]]) -> Found:
     array = np.array(rows, dtype=object)
-    return estimated(array[:, :-1], array[:, -1])
+    return estimated(array[:, :7], array[:, 7], array[:, 8])
 
 
 def as_numpy_chooses(rows: list[list[Any]]) -> Found:
-    columns = [np.array([row[i] for row in rows]) for i in range(len(NAMES))]
-    labels = np.array([row[-1] for row in rows], dtype=object)
-    return estimated(pd.DataFrame(dict(zip(NAMES[:-1], columns, strict=False))), labels)
+    columns = [np.array([row[i] for row in rows]) for i in range(len(FEATURES))]
+    labels, groups = (np.array([row[i] for row in rows], dtype=object) for i in (7, 8))
+    return estimated(pd.DataFrame(dict(zip(FEATURES, columns, strict=True))), labels, groups)
 
 
 def frame(rows: list[list[Any]]) -> Any:
@@ -128,13 +138,16 @@ def frame(rows: list[list[Any]]) -> Any:
 
 
 def as_pandas(rows: list[list[Any]]) -> Found:
-    table = frame(rows)
-    return estimated(table[NAMES[:-1]], table["ill"].astype(object))
+    return of_frame(frame(rows))
+
+
+def of_frame(table: Any) -> Found:
+    return estimated(table[FEATURES], table["ill"].astype(object), table["clinic"])
 
 
 def as_categoricals(rows: list[list[Any]]) -> Found:
     table = frame(rows)
-    return estimated(table[NAMES[:-1]].astype("category"), table["ill"].astype(object))
+    return of_frame(table.assign(**{name: table[name].astype("category") for name in FEATURES}))
 
 
 def arrow(rows: list[list[Any]]) -> Any:
@@ -152,7 +165,8 @@ def arrow(rows: list[list[Any]]) -> Any:
 
 def as_arrow(rows: list[list[Any]]) -> Found:
     table = arrow(rows)
-    return estimated(table.select(NAMES[:-1]), np.array(table["ill"].to_pylist(), dtype=object))
+    labels, groups = (np.array(table[name].to_pylist(), dtype=object) for name in NAMES[7:])
+    return estimated(table.select(FEATURES), labels, groups)
 
 
 def to_csv(rows: list[list[Any]]) -> str:
@@ -172,14 +186,13 @@ def to_feather(rows: list[list[Any]]) -> str:
 
 
 def by_pandas(rows: list[list[Any]]) -> Found:
-    table = pd.read_csv(to_csv(rows))
-    return estimated(table[NAMES[:-1]], table["ill"].astype(object))
+    return of_frame(pd.read_csv(to_csv(rows)))
 
 
 def by_fit(path: str) -> Found:
     used, target = public_ranges(Path("ranges.toml"), "ill", None)
-    held = read_sites([Path(path)], used, "ill", target, None, TextFormat(), drop=False)
-    return estimated(held.table, held.labels)
+    held = read_sites([Path(path)], used, "ill", target, "clinic", TextFormat(), drop=False)
+    return estimated(held.table, held.labels, held.owners)
 
 
 def by_run(path: str) -> Found:
@@ -191,7 +204,8 @@ def by_run(path: str) -> Found:
     tested[order[: own.test.records]] = True
     places = np.argsort([*np.flatnonzero(~tested), *np.flatnonzero(tested)])
     labels = np.concatenate([part.labels for part in parts])
-    return features[places], labels[places], (own.train.records, own.outline.as_dict())
+    public = own.train.records, own.outline.as_dict()
+    return features[places], labels[places], None, public
 
 
 def by_node(path: str) -> Found:
@@ -202,7 +216,7 @@ def by_node(path: str) -> Found:
     content["ranges"] = dm.ranges.read_ranges("ranges.toml")
     content["contract"] = {**content["contract"], "label": "ill"}
     made = read_records(Contract.of(content), path)
-    return made.features, made.labels, made.records
+    return made.features, made.labels, None, made.records
 
 
 def by_predict(path: str) -> Found:
@@ -212,18 +226,18 @@ def by_predict(path: str) -> Found:
     weights = np.random.default_rng(0).normal(size=(2, columns.dim))
     model = dm.Model(columns=columns, weights=weights, classes=np.array([0, 1]))
     scores = model.scores(read_table(path))
-    return scores, np.zeros(len(scores)), None
+    return scores, np.zeros(len(scores)), None, None
 
 
 FILES = [to_csv, to_parquet, to_feather]
-DOORS: dict[str, Callable[[list[list[Any]]], Found]] = {
+ENTRIES: dict[str, Callable[[list[list[Any]]], Found]] = {
     one.__name__: one
     for one in (
         *(as_lists, as_objects, as_numpy_chooses, as_pandas, as_categoricals, as_arrow, by_pandas),
     )
 } | {
-    f"{door.__name__}_{write.__name__}": lambda rows, door=door, write=write: door(write(rows))
-    for door in (by_fit, by_run, by_node, by_predict)
+    f"{read.__name__}_{write.__name__}": lambda rows, read=read, write=write: read(write(rows))
+    for read in (by_fit, by_run, by_node, by_predict)
     for write in FILES
 }
 
@@ -231,36 +245,39 @@ DOORS: dict[str, Callable[[list[list[Any]]], Found]] = {
 @pytest.fixture(scope="module", autouse=True)
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Any:
     with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(tmp_path_factory.mktemp("doors"))
+        patch.chdir(tmp_path_factory.mktemp("entries"))
         Path("ranges.toml").write_text(TOML)
         yield
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
-@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("entry", ENTRIES)
 @settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow], deadline=None)
-@given(record=st.integers(0, 5), column=st.integers(0, 7), cell=CELLS)
+@given(record=st.integers(0, 5), column=st.integers(0, 8), cell=CELLS)
 def test_a_changed_cell_changes_its_record_alone(
-    door: str, record: int, column: int, cell: Any
+    entry: str, record: int, column: int, cell: Any
 ) -> None:
     changed = [[*row] for row in ROWS]
     changed[record][column] = cell
-    features, labels, sizes = DOORS[door](ROWS)
+    features, labels, sites, sizes = ENTRIES[entry](ROWS)
     try:
-        others, other_labels, other_sizes = DOORS[door](changed)
+        others, other_labels, other_sites, other_sizes = ENTRIES[entry](changed)
     except (ValueError, TypeError):
         return  # the owner sees an error, and nothing is released
     kept = np.arange(len(ROWS)) != record
     np.testing.assert_array_equal(others[kept], features[kept])
     np.testing.assert_array_equal(other_labels[kept], labels[kept])
-    assert other_sizes == sizes
+    if sites is not None:
+        np.testing.assert_array_equal(other_sites[kept][:, kept], sites[kept][:, kept])
+    if NAMES[column] != "clinic":  # how many records a site has is public
+        assert other_sizes == sizes
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_all_doors_read_the_same_record_alike() -> None:
-    expected = DOORS["as_lists"](ROWS)
-    for name, door in DOORS.items():
-        features, labels, _ = door(ROWS)
+def test_all_entries_read_the_same_record_alike() -> None:
+    expected = ENTRIES["as_lists"](ROWS)
+    for name, entry in ENTRIES.items():
+        features, labels, *_ = entry(ROWS)
         if not name.startswith(("by_predict", "by_pandas")):  # which takes "None" for missing
             np.testing.assert_array_equal(features, expected[0], err_msg=name)
             np.testing.assert_array_equal(labels == labels.max(), expected[1] == 1, err_msg=name)
