@@ -168,8 +168,7 @@ class Columns:
         order = [*names]
         if isinstance(ranges, (str, os.PathLike)):
             ranges = read_ranges(ranges)
-        if ranges is None:
-            ranges = (-1.0, 1.0)
+        ranges = (-1.0, 1.0) if ranges is None else getattr(ranges, "tolist", lambda: ranges)()
         if isinstance(ranges, Mapping):
             given = ranges if {*order} & {*ranges} else {str(k): v for k, v in ranges.items()}
             by_name = {name: given.get(name, given.get(str(name))) for name in order}

@@ -64,6 +64,9 @@ def test_forms_of_ranges(tmp_path: Path) -> None:
     for form in forms:
         assert Columns.of(form, ["a", "b"]).kinds == expected
     assert Columns.of((0, 2), ["a", "b"]).kinds == (expected[0],) * 2
+    assert Columns.of(np.array([0, 2]), ["a"]).kinds == expected[:1]
+    huge = Category(categories=(1, 10**400))
+    assert huge.codes(np.array([10**400, "1"], object)).tolist() == [1, 0]
     assert Columns.of(None, ["a"]).kinds == (Number(low=-1, high=1),)
     assert Columns.of({0: (0, 2), 1: (0, 2)}, [0, 1]).kinds == (expected[0],) * 2
     columns = Columns.of(RANGES, RANGES, intercept=False)
@@ -77,6 +80,11 @@ def test_forms_of_ranges(tmp_path: Path) -> None:
         ({"a": [0, 1], "b": [0, 1], "bb": [0, 1]}, "'bb'; did you mean b?"),
         ({"a": [1, 0], "b": [0, 1]}, "ranges of a: range: wanted a low end below"),
         ({"a": [0, np.nan], "b": [0, 1]}, "ranges of a: high: wanted a finite number"),
+        ({"a": {"classes": {"x": 1}}, "b": [0, 1]}, "ranges of a: categories: wanted a list of"),
+        (
+            {"a": {"classes": [0, 1], "shares": [1]}, "b": [0, 1]},
+            "shares: wanted 2 positive numbers",
+        ),
         ({"a": ["x", "x"], "b": [0, 1]}, "ranges of a: categories: wanted each category once"),
         ({"a": "0 to 1", "b": [0, 1]}, "ranges of a: wanted .low, high. for numbers"),
         ({"a": [-1e308, 1e308], "b": [0, 1]}, "ranges of a: range: wanted ends of a finite dist"),

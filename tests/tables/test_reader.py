@@ -57,11 +57,16 @@ def text(table: Any, separator: str = ",", decimal: str = ".") -> str:
 
 
 def call(*arguments: str, code: int = 0) -> str:
+    return " ".join(" ".join(call_lines(*arguments, code=code)).split())
+
+
+def call_lines(*arguments: str, code: int = 0) -> list[str]:
     from dpmesh.cli import app
 
     result = testing.CliRunner().invoke(app, [*arguments])
     assert result.exit_code == code, result.output
-    return " ".join(result.output.split())
+    found: list[str] = result.output.splitlines()
+    return found
 
 
 FIT = ("--label", "krank", "--epsilon", "8", "--ranges", "r.toml", "--seed", "0")
@@ -149,3 +154,49 @@ def test_a_draft_has_kinds_and_neither_bounds_nor_categories() -> None:
     Path("r.toml").write_text(draft, encoding="utf-8")
     said = call("fit", "a.csv", *FIT, code=2)
     assert "got blanks for größe, ort, plz, tag, raucht, krank" in said
+
+
+def kinds() -> dict[str, tuple[str, dict[str, str], tuple[str, ...]]]:
+    """Tables as people have them: the file, the ranges of the columns to use, and options."""
+    draw, n = np.random.default_rng(0), 180
+    size = draw.normal(50, 15, n).round(1)
+    days = (np.datetime64("2020-01-01") + draw.integers(0, 700, n)).astype(str)
+    clinic = draw.integers(18, size=n)
+    clinic[:18] = np.arange(18)
+    table = pd.DataFrame({"Size (mm)": size, "visit.date": days, "clinic": clinic, "sex": 1})
+    table["ill"] = np.where(size > 55, "yes", "no")
+    gap = table.astype(object)
+    gap.loc[gap.index % 7 == 1, "Size (mm)"], gap.loc[4, "ill"], gap.loc[5, "clinic"] = "NA", "", ""
+    rare = table.assign(ill=(size > np.quantile(size, 0.97)).astype(int))
+    plain = {"Size (mm)": "[0, 100]", "visit.date": '{dates = ["2020-01-01", "2022-01-01"]}'}
+    label = {"ill": '{classes = ["no", "yes"]}'}
+    return {
+        "semicolons": (text(table, ";", ","), plain | label, ()),
+        "small sites": (text(table, "\t"), plain | label, ("--site", "clinic")),
+        "missing": (
+            text(gap),
+            {"Size (mm)": "{range = [0, 100], missing = true}", **label},
+            ("--site", "clinic", "--drop-missing-labels"),
+        ),
+        "rare": (text(rare), plain | {"ill": "{classes = [0, 1], shares = [0.97, 0.03]}"}, ()),
+        "index": (table.to_csv(), plain | label, ()),
+        "number": (text(table), {"Size (mm)": "{target = [0, 100]}", "ill": '["no", "yes"]'}, ()),
+    }
+
+
+@pytest.mark.parametrize("kind", kinds())
+def test_tables_go_from_file_to_model_by_commands_alone(kind: str) -> None:
+    written, filled, options = kinds()[kind]
+    Path("own.csv").write_text(written, encoding="utf-8")
+    draft = [line.partition(" = ") for line in call_lines("ranges", "own.csv")]
+    names = {name: name.strip('"') for name, equal, _ in draft if equal}
+    assert {*filled} <= {*names.values()}
+    lines = [f"{name} = {filled[own]}" for name, own in names.items() if own in filled]
+    Path("r.toml").write_text("\n".join(lines), encoding="utf-8")
+    label = "Size (mm)" if kind == "number" else "ill"
+    given = ("--label", label, "--epsilon", "8", "--ranges", "r.toml", "--splits", "1")
+    said = call("fit", "own.csv", *given, *options)
+    assert ("18 sites" in said) is ("--site" in options)
+    assert ("2 records are left out: no ill or no clinic" in said) is (kind == "missing")
+    assert ("test records balanced accuracy" in said) is (kind == "rare")
+    assert len(call("predict", "model.dpmesh", "own.csv").split()) == 181

@@ -27,6 +27,7 @@ from dpmesh.sklearn import (
     PrivateRegressor,
     cross_validate,
     evaluate,
+    tune,
 )
 
 pytestmark = pytest.mark.filterwarnings("ignore:all records are one site")
@@ -309,8 +310,15 @@ def test_what_is_missing_or_only_named_is_refused() -> None:
         model.fit(X, y, groups="site")
     with pytest.raises(ValueError, match=r"y: .* such as table\['diagnosis'\], got 'ill'"):
         model.fit(X, "ill")
-    with pytest.raises(ValueError, match=r"record 1, .*: y has no label"):
-        model.fit(X, np.array(["a", None, "a", "b"], object))
+    missing = np.array(["a", None, "a", "b"], object)
+    for call in (model.fit, lambda *of: evaluate(model, *of), lambda *of: tune(model, [{}], *of)):
+        with pytest.raises(ValueError, match=r"record 1, .*: y has no label .*; leave it out"):
+            call(X, missing)
+    mixed = np.array([1, "1", 0, 0.0, True, "false"], object)
+    fitted = PrivateClassifier().fit(np.zeros((6, 1)), mixed, groups=["0", 0, 1, 1.0, "2", 2])
+    assert fitted.classes_.tolist() == [0, 1]
+    assert fitted.report_.sites == 3
+    assert fitted.score(np.zeros((6, 1)), mixed) == 0.5
     with pytest.raises(ValueError, match=r"target_range: wanted .low, high., .* got 5"):
         PrivateRegressor(target_range=5).fit(X, np.zeros(4))  # type: ignore[arg-type]
 

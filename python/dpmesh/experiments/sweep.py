@@ -12,6 +12,7 @@ import re
 import signal
 import threading
 import time
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -201,6 +202,7 @@ def _begin(ticks: Any, sweep: Connection, threads: int) -> None:
     _ticks = ticks
     _ticks.cancel_join_thread()  # a killed worker may hold the queue's lock
     kernels.set_threads(threads)
+    warnings.formatwarning = lambda message, *_, **__: f"Warning: {message}\n"  # names no source
     threading.Thread(target=_end_with, args=(sweep,), daemon=True).start()
 
 

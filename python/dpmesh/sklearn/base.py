@@ -28,7 +28,7 @@ from dpmesh.problems.named import jax_model
 from dpmesh.ranges import Columns, Number, Ranges
 from dpmesh.sklearn.report import FitReport, report_of
 from dpmesh.tables import Table, as_table
-from dpmesh.tables.cells import TableError, is_missing
+from dpmesh.tables.cells import TableError, each, is_missing
 from dpmesh.tables.features import COLUMNS, FeatureMap
 from dpmesh.tables.sites import site_of_each
 from dpmesh.topology import Topology
@@ -225,7 +225,11 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             X = X.reshape(len(X), -1)  # images, for instance: one row for each record
         simple = self.ranges is None if reset else not self._has_categories()
         kind, finite = (np.float64, True) if simple else (None, False)
-        return as_table(validate_data(self, X, reset=reset, dtype=kind, ensure_all_finite=finite))
+        try:
+            checked = validate_data(self, X, reset=reset, dtype=kind, ensure_all_finite=finite)
+        except OverflowError:
+            fail("X", "finite numbers", "an integer beyond their range")
+        return as_table(checked)
 
     def _has_categories(self) -> bool:
         return not all(isinstance(k, Number) and not k.missing for k in self.model_.columns.kinds)
@@ -237,14 +241,14 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             raise ValueError(f"{name} requires y to be passed, but the target y is None")
         if isinstance(y, str):
             fail("y", "the label of each record, such as table['diagnosis']", repr(y))
+        given = np.asarray(y)
+        if given.ndim == 1 and given.dtype.kind in "fO":
+            for record in np.flatnonzero(each(is_missing, given, bool)):
+                raise TableError(int(record), "y has no label (None or NaN); leave it out")
         numeric = "numeric" if self.task == "regression" else None
-        targets = check_array(y, ensure_2d=False, dtype=numeric, input_name="y")
+        targets = check_array(given, ensure_2d=False, dtype=numeric, input_name="y")
         targets = column_or_1d(targets, warn=True)
         check_consistent_length(X, targets)
-        if targets.dtype == object:
-            for record, label in enumerate(targets.tolist()):
-                if is_missing(label):
-                    raise TableError(record, "y has no label (None or NaN)")
         return np.asarray(targets)
 
     def _key(self) -> Key:

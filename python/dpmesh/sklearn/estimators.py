@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 from dpmesh._networks import MakeNetwork, named
 from dpmesh._validate import fail
 from dpmesh.defaults import Method, Task
-from dpmesh.ranges import Category, Number, Ranges, clipped
+from dpmesh.ranges import Category, Ranges, as_label, clipped
 from dpmesh.sklearn.base import Encoded, MakeAlgorithm, PrivateEstimator, warn
 from dpmesh.tables.cells import key_of
 from dpmesh.tables.kinds import read_labels
@@ -126,7 +126,8 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         if isinstance(given, str):
             fail("classes", "a list of all classes, such as ['no', 'yes']", given)
         if given is None:
-            check_classification_targets(labels)
+            if labels.dtype != object:
+                check_classification_targets(labels)
             public = "which classes there are"
             seen = labels.tolist() if labels.dtype == object else np.unique(labels).tolist()
             given = {key_of(label): label for label in reversed(seen)}.values()  # 1 and "1" are one
@@ -222,8 +223,7 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         bounds = (-1.0, 1.0) if self.target_range is None else self.target_range
         if np.shape(bounds) != (2,):
             fail("target_range", "(low, high), the public range of y", bounds)
-        low, high = bounds
-        target = Number(low=low, high=high)
+        target = as_label("y", {"target": [*bounds]})
         scaled, outside, _ = target.encode("y", self.targets(X, y))
         guessed = self.target_range is None
         taken = "target_range= is missing, and [-1, 1] was taken. " if guessed else ""

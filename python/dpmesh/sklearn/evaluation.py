@@ -116,7 +116,7 @@ def evaluate(
     probability("test_size", test_size, zero=False, one=False)
     if splits is not None:
         integer("splits", splits, at_least=1)
-    table, targets = as_table(X), np.asarray(y)
+    table, targets = as_table(X), estimator.targets(X, y)
     owners = site_of_each(groups, len(targets))
     draw = check_random_state(estimator.random_state)
     found: list[tuple[Any, Measures, baselines.Baselines]] = []

@@ -113,7 +113,7 @@ def tune(
     for name in {*chain(*candidates)} & {"delta", "colluding"}:
         wanted = "no delta, and no parameter that states whom one trusts: set them on the estimator"
         fail("candidates", wanted, name)
-    targets = np.asarray(y)
+    targets = estimator.targets(X, y)
     owners = site_of_each(groups, len(targets))
     draw = check_random_state(estimator.random_state)
     tested = held_out(owners, test_size, draw)

@@ -83,7 +83,7 @@ def cross_validate(
     instance("estimator", estimator, wanted, PrivateClassifier, PrivateRegressor)
     integer("cv", cv, at_least=2)
     total, delta = positive("epsilon", estimator.epsilon or 0.0), estimator.delta
-    targets = np.asarray(y)
+    targets = estimator.targets(X, y)
     owners = None if groups is None else site_of_each(groups, len(targets))
     folds = _folds(targets, owners, cv, estimator.random_state)
     parts = [

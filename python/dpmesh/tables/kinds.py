@@ -268,7 +268,8 @@ class Category:
 
     def __post_init__(self) -> None:
         given = self.categories
-        if isinstance(given, (str, bytes)) or not hasattr(given, "__len__") or not len(given):
+        wrong = isinstance(given, (str, bytes, dict)) or not hasattr(given, "__len__")
+        if wrong or not len(given):
             fail("categories", "a list of at least 1 category", repr(given))
         given = tuple(getattr(given, "tolist", lambda: given)())
         for one in given:
@@ -342,9 +343,10 @@ def _checked_shares(given: Any, classes: int) -> tuple[float, ...]:
 def _other_keys(category: Any) -> list[float]:
     """Return numbers that stand for a category if only one has them and they are not listed."""
     if not isinstance(category, str):
-        value = float(category)
-        part = not value.is_integer() and abs(value) < 1e38
-        return [float(np.float32(value))] if part else []  # as a column of float32 has it
+        value = key_of(category)
+        if not isinstance(value, float) or value.is_integer() or abs(value) >= 1e38:
+            return []
+        return [float(np.float32(value))]  # as a column of float32 has it
     without_zeros = category.lstrip("0") or "0"  # as a reader has it that takes codes for numbers
     with_point = category.replace(",", ".")  # as a file with a decimal comma has it
     keys = {key_of(text) for text in (without_zeros, with_point) if text != category}

@@ -102,7 +102,7 @@ class Contract:
     @cached_property
     def hash(self) -> bytes:
         """SHA-256 of all that the contract states, of the modules it names, and of the version."""
-        text = json.dumps(self.settings.content, sort_keys=True)
+        text = json.dumps(self.settings.content, sort_keys=True, default=str)  # dates
         module = self.settings.module
         network = None if self.network is None else self.network.partition(":")[0]
         modules = dict.fromkeys(name for name in (module, network) if name is not None)
