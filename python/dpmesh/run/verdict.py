@@ -25,7 +25,7 @@ from dpmesh.privacy.shown import as_given
 from dpmesh.run.baselines import Baselines
 from dpmesh.run.measures import Measures, shown, shown_difference
 
-__all__ = ["LEAST", "Difference", "Verdict", "clearly", "difference"]
+__all__ = ["LEAST", "Difference", "Verdict", "clearly", "difference", "interval"]
 
 LEAST = 5
 """Fewest splits or runs for a verdict."""
@@ -63,11 +63,16 @@ def difference(values: npt.ArrayLike, *, held_out: float, resolution: float = 0.
         The standard deviation of the values counts as at least so large.
     """
     found = np.asarray(values, np.float64)
-    mean, free = float(found.mean()), len(found) - 1
-    spread = max(float(found.std(ddof=1)), resolution, 1e-12)
-    error = spread * sqrt(1 / len(found) + held_out / (1 - held_out))
-    half = float(stdtrit(free, 1 - LEVEL / 2)) * error
-    return Difference(mean, mean - half, mean + half, 2 * float(stdtr(free, -abs(mean) / error)))
+    spread = max(float(found.std(ddof=1)), resolution)
+    return interval(float(found.mean()), spread, len(found), held_out=held_out)
+
+
+def interval(mean: float, spread: float, count: int, *, held_out: float) -> Difference:
+    """Return the interval of a mean of differences, from their number and standard deviation."""
+    error = max(spread, 1e-12) * sqrt(1 / count + held_out / (1 - held_out))
+    half = float(stdtrit(count - 1, 1 - LEVEL / 2)) * error
+    p = 2 * float(stdtr(count - 1, -abs(mean) / error))
+    return Difference(mean, mean - half, mean + half, p)
 
 
 def clearly(p: Sequence[float]) -> npt.NDArray[np.bool_]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
+from math import hypot
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -23,7 +24,8 @@ from dpmesh.reproduce.arena.cells import (
     shown,
 )
 from dpmesh.reproduce.arena.methods import RULE
-from dpmesh.reproduce.arena.tasks import TASKS
+from dpmesh.reproduce.arena.tasks import HELD_OUT, TASKS
+from dpmesh.run.verdict import interval
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -117,23 +119,33 @@ def verdict(cells: Sequence[Cell]) -> str:
 
 def _verdict(lines: dict[str, Line]) -> str:
     """Return the sentence of one task: the best method of each kind of trust."""
-    alone, chance = (lines[method].first.accuracy or 0.0 for method in (ALONE, CHANCE))
+    level = max((lines[m].first for m in (ALONE, CHANCE)), key=lambda cell: cell.accuracy or 0.0)
+    alone = lines[ALONE].first.accuracy or 0.0
     best: dict[str, tuple[float, float, str]] = {}
     for line in lines.values():
         for epsilon, cell in line.cells.items():
             accuracy = cell.accuracy or 0.0
-            if epsilon is not None and accuracy > max(alone, chance):
+            if epsilon is not None and _beats(cell, level):
                 found = epsilon, -accuracy, line.method
                 best[cell.trust] = min(found, best.get(cell.trust, found))
     task = lines[ALONE].first.task
     says = f"On {task} a node alone without privacy reaches {100 * alone:.1f}%"
     if not best:
-        return f"{says}, and no private method beats it."
+        return f"{says}, and no private method clearly beats it."
     parts = (
         f"{method} from epsilon {epsilon:g} on ({-100 * accuracy:.1f}%, trusting {trust})"
         for trust, (epsilon, accuracy, method) in best.items()
     )
-    return f"{says}, and is beaten by {'; '.join(parts)}."
+    return f"{says}, and is clearly beaten by {'; '.join(parts)}."
+
+
+def _beats(cell: Cell, level: Cell) -> bool:
+    """Whether a method is above a level by more than the 95% interval of `dpmesh.run.verdict`."""
+    if cell.accuracy is None or level.accuracy is None or cell.seeds < 2:
+        return False
+    spread = hypot(cell.spread or 0.0, level.spread or 0.0)
+    gain = interval(cell.accuracy - level.accuracy, spread, cell.seeds, held_out=HELD_OUT)
+    return gain.sign > 0
 
 
 def as_text(cells: Sequence[Cell]) -> str:

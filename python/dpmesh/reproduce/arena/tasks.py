@@ -48,6 +48,9 @@ FOREST_RANGES = (
 
 QUICK_RECORDS = 3_000
 
+HELD_OUT = 0.25
+"""Share of the records that a seed holds out for tests."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
@@ -152,7 +155,7 @@ def _wide(records: Dataset) -> Dataset:
 
 def _split(records: Dataset, key: Key, most: int | None) -> tuple[Dataset, Dataset]:
     draw = generator(key, Purpose.SPLIT)
-    return train_test_split(records.take(draw.permutation(records.records)[:most]), 0.25, draw)
+    return train_test_split(records.take(draw.permutation(records.records)[:most]), HELD_OUT, draw)
 
 
 def _softmax(
