@@ -168,6 +168,12 @@ REPRODUCTIONS = {
         "the same records at 1 to 100,000 nodes, from a ring to an expander",
         most=1000,
     ),
+    "tables": _entry(
+        "tables:tables",
+        "what features and a first stage buy linear models of tables",
+        "covtype",
+        records=2000,
+    ),
     "without-replacement-allocated": _entry(
         "allocated:without_replacement",
         "what secret mini-batches of images buy at a proved epsilon of 1",
