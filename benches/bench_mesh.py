@@ -26,7 +26,7 @@ from scipy.optimize import nnls
 
 import dpmesh as dm
 from benches.measure import Case
-from dpmesh.engines.mesh import Contract, Folder, Node, Router
+from dpmesh.deploy import Contract, Folder, Node, Router
 
 RECORDS, ROUNDS = 100, 20
 SIZES = tuple((nodes, dim) for dim in (1_000, 10_000) for nodes in (4, 8, 16))

@@ -8,8 +8,8 @@ import flwr.app as flwr
 import numpy as np
 
 import dpmesh as dm
-from dpmesh.engines.flower import DPFedLS, flat, private_update
-from dpmesh.engines.flower.parties import asks_for_name
+from dpmesh.deploy.flower import DPFedLS, flat, private_update
+from dpmesh.deploy.flower.parties import asks_for_name
 
 CLIENTS, DIM, L, STEP = 6, 4, 0.3, 0.5
 

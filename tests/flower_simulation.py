@@ -18,7 +18,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
 
 import dpmesh as dm
-from dpmesh.engines.flower import DPFedLS, private_update
+from dpmesh.deploy.flower import DPFedLS, private_update
 
 CLIENTS, ROUNDS, STEP, KEY = 5, 3, 0.5, dm.Key.seeded(3)
 LATE, BROKEN, PATIENCE = 3, 4, 6.0

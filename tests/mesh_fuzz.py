@@ -16,10 +16,9 @@ from typing import Any
 import numpy as np
 from mesh_parties import Parties
 
-from dpmesh.engines import private_file
-from dpmesh.engines.mesh import Folder, router_of
-from dpmesh.engines.mesh.messages import ROW, Row, kind_of
-from dpmesh.engines.mesh.sums import PART, Part
+from dpmesh.deploy import Folder, private_file, router_of
+from dpmesh.deploy.sums import PART, Part
+from dpmesh.deploy.wire import ROW, Row, kind_of
 from dpmesh.privacy.plan import Plan
 
 NAMES = (

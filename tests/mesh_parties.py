@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 import dpmesh as dm
-from dpmesh.engines.mesh import (
+from dpmesh.deploy import (
     Contract,
     Folder,
     Node,
@@ -18,7 +18,7 @@ from dpmesh.engines.mesh import (
     node_of,
     router_of,
 )
-from dpmesh.engines.mesh.messages import Ask, refused
+from dpmesh.deploy.wire import Ask, refused
 
 PUBLIC = "05" * 32
 ALGORITHMS: dict[str, dict[str, Any]] = {

@@ -18,9 +18,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from dpmesh.engines.mesh import Contract, Router
-from dpmesh.engines.mesh.http import RouterServer
-from dpmesh.engines.signing import SigningKey
+from dpmesh.deploy import Contract, Router
+from dpmesh.deploy.http import RouterServer
+from dpmesh.deploy.signing import SigningKey
 
 HERE = "127.0.0.1"
 Answer = bytes | Callable[[socket], None]

@@ -24,8 +24,8 @@ from flower_clients import (  # noqa: E402
     run,
 )
 
-from dpmesh.engines.flower import DPFedLS, flat, private_update, unflat  # noqa: E402
-from dpmesh.engines.flower.parties import asks_for_name  # noqa: E402
+from dpmesh.deploy.flower import DPFedLS, flat, private_update, unflat  # noqa: E402
+from dpmesh.deploy.flower.parties import asks_for_name  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("inside_an_app")
 

@@ -15,13 +15,13 @@ flwr = pytest.importorskip("flwr.app", reason="needs the extra 'flower'")
 
 from flwr.clientapp import ClientApp  # noqa: E402
 
-from dpmesh.engines.flower import (  # noqa: E402
+from dpmesh.deploy.flower import (  # noqa: E402
     OnlyTrains,
     TrainingFailed,
     flat,
     private_update,
 )
-from dpmesh.engines.flower.parties import PARTY  # noqa: E402
+from dpmesh.deploy.flower.parties import PARTY  # noqa: E402
 from dpmesh.privacy.budget import OverBudget  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("inside_an_app")

@@ -23,7 +23,7 @@ import numpy as np
 import pytest
 
 import dpmesh as dm
-from dpmesh.engines.mesh import Folder, Router
+from dpmesh.deploy import Folder, Router
 
 pytest.importorskip("flwr.app", reason="needs the extra 'flower'")
 

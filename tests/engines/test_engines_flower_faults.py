@@ -23,7 +23,7 @@ from flower_clients import (  # noqa: E402
     run,
 )
 
-from dpmesh.engines.flower import (  # noqa: E402
+from dpmesh.deploy.flower import (  # noqa: E402
     DPFedLS,
     TooFewAnswersError,
     flat,

@@ -16,8 +16,8 @@ flwr = pytest.importorskip("flwr.app", reason="needs the extra 'flower'")
 
 from flwr.clientapp import ClientApp  # noqa: E402
 
-from dpmesh.engines.flower import Courier, answers, parties, route  # noqa: E402
-from dpmesh.engines.mesh import Router, router_of  # noqa: E402
+from dpmesh.deploy import Router, router_of  # noqa: E402
+from dpmesh.deploy.flower import Courier, answers, parties, route  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("inside_an_app")
 
@@ -131,5 +131,5 @@ def test_why_a_node_does_not_answer_stays_in_its_log() -> None:
         raise ValueError("patient 17")
 
     content = flwr.RecordDict({"dpmesh": flwr.ConfigRecord({"bytes": b"?"})})
-    with pytest.raises(dm.engines.flower.NoAnswerError, match=r"^the node's log states why$"):
+    with pytest.raises(dm.deploy.flower.NoAnswerError, match=r"^the node's log states why$"):
         app(flwr.Message(content, 7, "query.dpmesh"), flwr.Context(1, 7, {}, flwr.RecordDict(), {}))

@@ -16,8 +16,10 @@ import pytest
 from mesh_parties import ALGORITHMS, NETWORK, SUMS, Parties, Started
 
 import dpmesh as dm
-from dpmesh.engines.mesh import Contract, Node, Party, Position, Router, Row, router_of
-from dpmesh.engines.mesh.messages import (
+from dpmesh.deploy import Contract, Node, Party, Position, Router, Row, router_of
+from dpmesh.deploy.signing import SigningKey, pack, unpack
+from dpmesh.deploy.sums import DEALT
+from dpmesh.deploy.wire import (
     BEFORE,
     HEARD,
     ROW,
@@ -27,8 +29,6 @@ from dpmesh.engines.mesh.messages import (
     kind_of,
     refused,
 )
-from dpmesh.engines.mesh.sums import DEALT
-from dpmesh.engines.signing import SigningKey, pack, unpack
 
 each = pytest.mark.parametrize("algorithm", [name for name in ALGORITHMS if name != "noisy"])
 

@@ -15,8 +15,8 @@ import pytest
 from mesh_parties import Parties, Started
 
 import dpmesh as dm
-from dpmesh.engines.mesh import Contract, Folder, Node, Position, Router, Row, exchange
-from dpmesh.engines.mesh.messages import FRESH, ROW, Ask, kind_of, refused
+from dpmesh.deploy import Contract, Folder, Node, Position, Router, Row, exchange
+from dpmesh.deploy.wire import FRESH, ROW, Ask, kind_of, refused
 from dpmesh.privacy.budget import OverBudget
 
 

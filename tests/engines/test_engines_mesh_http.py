@@ -19,9 +19,9 @@ from mesh_parties import Parties
 from network_parties import HERE, certificate
 
 import dpmesh as dm
-from dpmesh.engines.mesh import Folder, Node, Router, read_contract
-from dpmesh.engines.mesh.http import RouterServer, node_tls, run_node, server_tls
-from dpmesh.engines.mesh.traffic import bytes_of_round
+from dpmesh.deploy import Folder, Node, Router, read_contract
+from dpmesh.deploy.http import RouterServer, node_tls, run_node, server_tls
+from dpmesh.deploy.traffic import bytes_of_round
 from dpmesh.tables import read_table
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "three_hospitals"
@@ -205,8 +205,8 @@ def test_records_that_do_not_fit_are_named_on_their_partys_screen(
 def test_a_model_says_that_its_noise_is_seeded_and_what_a_restored_folder_is_charged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dpmesh.engines.mesh import Contract
-    from dpmesh.engines.mesh.records import read_records
+    from dpmesh.deploy import Contract
+    from dpmesh.deploy.records import read_records
 
     monkeypatch.setattr(Node, "released", np.ones((1, 14)))
     costs = []

@@ -13,9 +13,9 @@ import pytest
 from mesh_parties import Parties
 from network_parties import HERE, Answer, Liar, Poster, certificate, response, running
 
-from dpmesh.engines.mesh import Router, http
-from dpmesh.engines.mesh.http import LeftOutError, RouterServer, node_tls, run_node, server_tls
-from dpmesh.engines.mesh.messages import Signature, refusal, refused
+from dpmesh.deploy import Router, http
+from dpmesh.deploy.http import LeftOutError, RouterServer, node_tls, run_node, server_tls
+from dpmesh.deploy.wire import Signature, refusal, refused
 
 START, NO_ROUTER = "Dpmesh-Number: 5", "answers what no router does"
 

@@ -12,9 +12,9 @@ import pytest
 from mesh_parties import ALGORITHMS, Parties
 
 import dpmesh as dm
-from dpmesh.engines.mesh import Folder, Node, Position
-from dpmesh.engines.mesh.messages import check_length
-from dpmesh.engines.mesh.node import Node as Answering
+from dpmesh.deploy import Folder, Node, Position
+from dpmesh.deploy.node import Node as Answering
+from dpmesh.deploy.wire import check_length
 
 LARGEST = 1e3
 

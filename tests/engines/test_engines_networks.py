@@ -38,7 +38,7 @@ def test_flower_has_the_simulators_models() -> None:
     app = pytest.importorskip("flwr.app", reason="needs the extra 'flower'")
     from flower_clients import STEP, Clients, L
 
-    from dpmesh.engines.flower import DPFedLS, flat, private_update
+    from dpmesh.deploy.flower import DPFedLS, flat, private_update
 
     problem, key = jax_network(*network_records()), Key.seeded(3)
     algorithm = dm.FederatedLearning(

@@ -13,10 +13,10 @@ import pytest
 from mesh_parties import Parties
 from scipy import stats
 
-from dpmesh.engines.mesh import Contract, Folder, Position, Router, read_contract, router_of
-from dpmesh.engines.mesh.messages import HEARD, SIGNED, Ask, Signature, kind_of, refused
-from dpmesh.engines.mesh.sum_node import MOST_TRIES
-from dpmesh.engines.mesh.sums import (
+from dpmesh.deploy import Contract, Folder, Position, Router, read_contract, router_of
+from dpmesh.deploy.signing import SigningKey
+from dpmesh.deploy.sum_node import MOST_TRIES
+from dpmesh.deploy.sums import (
     HEADER,
     TOTAL,
     Group,
@@ -26,8 +26,8 @@ from dpmesh.engines.mesh.sums import (
     Total,
     added,
 )
-from dpmesh.engines.mesh.traffic import bytes_of_round
-from dpmesh.engines.signing import SigningKey
+from dpmesh.deploy.traffic import bytes_of_round
+from dpmesh.deploy.wire import HEARD, SIGNED, Ask, Signature, kind_of, refused
 from dpmesh.kernels import mask_and_pack, unpack_sum
 
 Lie = Callable[[int, Ask], Ask]

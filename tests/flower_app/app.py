@@ -14,8 +14,8 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 import dpmesh as dm
-from dpmesh.engines.flower import Courier, DPFedLS, answers, flat, private_update, unflat
-from dpmesh.engines.signing import pack, unpack
+from dpmesh.deploy.flower import Courier, DPFedLS, answers, flat, private_update, unflat
+from dpmesh.deploy.signing import pack, unpack
 
 CLIENTS, ROUNDS, STEP, KEY = 4, 1, 0.5, dm.Key.seeded(3)
 NAMES = [f"p{client}" for client in range(CLIENTS)]
@@ -64,13 +64,13 @@ def answer(question: bytes, context: Context) -> bytes:
     """Answer for the party's nodes of all contracts, as Flower starts a process each time."""
     folder, made = public()
     own = NAMES.index(context.node_config["dpmesh-party"])
-    from dpmesh.engines import mesh
+    from dpmesh import deploy
 
     said = []
     for (name, content), asked in zip(made["mesh"].items(), unpack(question), strict=True):
-        with closing(mesh.Folder.open(folder / name / NAMES[own])) as opened:
-            contract, records = mesh.Contract.of(content), made["records"][own]
-            node = mesh.node_of(contract, opened, records, rehearsal=True)
+        with closing(deploy.Folder.open(folder / name / NAMES[own])) as opened:
+            contract, records = deploy.Contract.of(content), made["records"][own]
+            node = deploy.node_of(contract, opened, records, rehearsal=True)
             said.append(node.answer(asked) if asked else b"")
     return pack(*said)
 
@@ -94,9 +94,9 @@ def route_meshes(grid: Grid, folder: Path, contents: dict) -> list[str]:
 
     A file for each round appears when all meshes have come to it.
     """
-    from dpmesh.engines import mesh
+    from dpmesh import deploy
 
-    routers = [mesh.router_of(mesh.Contract.of(content)) for content in contents.values()]
+    routers = [deploy.router_of(deploy.Contract.of(content)) for content in contents.values()]
     courier, questions = Courier(grid, NAMES), dict[int, bytes]()
     while not all(router.done for router in routers):
         asked = [router.requests() for router in routers]

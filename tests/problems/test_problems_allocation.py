@@ -11,7 +11,7 @@ from scipy import stats
 from without_replacement_problems import make_problem
 
 from dpmesh.algorithms import Algorithm
-from dpmesh.engines.mesh.exchange import Coins
+from dpmesh.deploy.exchange import Coins
 from dpmesh.keys import Key, Purpose
 
 FALSE_ALARM = 1e-6

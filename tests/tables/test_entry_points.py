@@ -25,9 +25,9 @@ from pyarrow import feather, parquet
 import dpmesh as dm
 from dpmesh.cli._sites import public_ranges, read_sites
 from dpmesh.defaults import Sizes
-from dpmesh.engines.mesh import read_contract
-from dpmesh.engines.mesh.contract import Contract
-from dpmesh.engines.mesh.records import read_records
+from dpmesh.deploy import read_contract
+from dpmesh.deploy.contract import Contract
+from dpmesh.deploy.records import read_records
 from dpmesh.experiments.files import load_files
 from dpmesh.ranges import Columns
 from dpmesh.tables import read_table

@@ -106,7 +106,7 @@ def _example(name: str) -> AnyAlgorithm:
 
 def _claimed_in(path: Path) -> tuple[AnyAlgorithm, int]:
     """Return the algorithm of a file, and the rounds of its run."""
-    from dpmesh.engines.mesh.contract import Contract
+    from dpmesh.deploy.contract import Contract
     from dpmesh.experiments import read
     from dpmesh.experiments.experiment import Experiment
     from dpmesh.experiments.parts import algorithm_in

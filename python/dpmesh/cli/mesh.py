@@ -13,7 +13,7 @@ from dpmesh.cli._errors import telling
 from dpmesh.cli._sites import Decimal, DropMissingLabels, Encoding, Separator, text_format
 
 if TYPE_CHECKING:
-    from dpmesh.engines.mesh import Contract, Node, Router
+    from dpmesh.deploy import Contract, Node, Router
 
 contract = typer.Typer(no_args_is_help=True, help="Contracts between the parties of a mesh.")
 
@@ -35,7 +35,7 @@ def keys(
     delta: Annotated[float, typer.Option(help="Delta of that budget.")] = 1e-5,
 ) -> None:
     """Make a party's folder with its keys and its budget, and print the key for contracts."""
-    from dpmesh.engines.mesh import Folder
+    from dpmesh.deploy import Folder
 
     made = Folder.create(folder, epsilon=epsilon, delta=delta)
     typer.echo(f"made {folder}. Never copy it, and never restore it from a backup.")
@@ -47,8 +47,8 @@ def keys(
 @telling
 def check(file: File, module: Module = None) -> None:
     """Print what joining a contract costs each party, against whom, and what a round sends."""
-    from dpmesh.engines.mesh import read_contract
-    from dpmesh.engines.mesh.traffic import bytes_of_round
+    from dpmesh.deploy import read_contract
+    from dpmesh.deploy.traffic import bytes_of_round
     from dpmesh.privacy.shown import rounded_up
 
     read = read_contract(file, module)
@@ -88,8 +88,8 @@ def rehearse(
     module: Module = None,
 ) -> None:
     """Run a contract on this machine, a process for each party, and compare with the simulator."""
-    from dpmesh.engines.mesh import read_contract
-    from dpmesh.engines.mesh.rehearsal import rehearse as run
+    from dpmesh.deploy import read_contract
+    from dpmesh.deploy.rehearsal import rehearse as run
 
     read, folder = read_contract(file, module), file.parent if data is None else data
     files = {}
@@ -139,9 +139,9 @@ def node(
     Exits with code 3 if the run ended without you, or your node has stopped, and then writes no
     model unless you give --partial.
     """
-    from dpmesh.engines.mesh import Folder, node_of, read_contract
-    from dpmesh.engines.mesh.http import LeftOutError, node_tls, run_node
-    from dpmesh.engines.mesh.records import read_records
+    from dpmesh.deploy import Folder, node_of, read_contract
+    from dpmesh.deploy.http import LeftOutError, node_tls, run_node
+    from dpmesh.deploy.records import read_records
     from dpmesh.privacy.shown import rounded_up
 
     _log_here()
@@ -188,8 +188,8 @@ def router(
     module: Module = None,
 ) -> None:
     """Carry released rows, or add up secure sums, between nodes of a contract until it is over."""
-    from dpmesh.engines.mesh import read_contract, router_of
-    from dpmesh.engines.mesh.http import RouterServer, server_tls
+    from dpmesh.deploy import read_contract, router_of
+    from dpmesh.deploy.http import RouterServer, server_tls
 
     _log_here()
     read = read_contract(file, module)

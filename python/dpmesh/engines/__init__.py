@@ -1,16 +1,16 @@
-"""Existing distributed engines for the same algorithms, in place of the exchange in process.
+"""Ranks of one owner that run the same algorithms on many machines, in place of one process.
 
-Each is imported when it is first used, since each needs its extra: `mpi`, `flower`, and
-`secure` for `mesh`.
+Parties that do not trust each other have `dpmesh.deploy`. `mpi` is imported when it is first used,
+since it needs its extra.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dpmesh.engines import blocks, flower, mesh, mpi
+    from dpmesh.engines import blocks, mpi
 
-__all__ = ["blocks", "flower", "mesh", "mpi"]
+__all__ = ["blocks", "mpi"]
 
 
 def __getattr__(name: str) -> object:

@@ -1,7 +1,7 @@
 """Secure sums: sites add up vectors on an integer grid, and nobody sees the parts.
 
 See `SecureSum` for the public numbers, `NeighborSums` for those of sums over neighbours,
-`secure_sum` for all sites in one process, and `dpmesh.engines.mesh` for sites that trust nobody.
+`secure_sum` for all sites in one process, and `dpmesh.deploy` for sites that trust nobody.
 """
 
 from dpmesh.privacy.secure.mechanism import DistributedDiscreteGaussian, Masked, is_summed

@@ -158,7 +158,7 @@ def secure_sum(sizes: SecureSum, sums: Sensitive, stream: Stream) -> Released:
 def pair_secrets(stream: Stream, sites: int) -> list[dict[int, bytes]]:
     """Return what each site shares with each other one, drawn in process from the run's key.
 
-    Parties on machines of their own agree on them instead; see `dpmesh.engines.mesh.sums`.
+    Parties on machines of their own agree on them instead; see `dpmesh.deploy.sums`.
     """
     secrets: list[dict[int, bytes]] = [{} for _ in range(sites)]
     words = np.empty(8, np.uint32)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from contextlib import suppress
 
-from dpmesh.engines.mesh.contract import Contract
-from dpmesh.engines.mesh.folder import Folder, Stored
-from dpmesh.engines.mesh.messages import Ask, Position, Row, place_and_hash
+from dpmesh.deploy.contract import Contract
+from dpmesh.deploy.folder import Folder, Stored
+from dpmesh.deploy.wire import Ask, Position, Row, place_and_hash
 
 _log = logging.getLogger("dpmesh")
 

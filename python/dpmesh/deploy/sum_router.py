@@ -12,11 +12,11 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from dpmesh.engines.mesh.contract import Contract
-from dpmesh.engines.mesh.messages import Position, read_numbers
-from dpmesh.engines.mesh.router import Router
-from dpmesh.engines.mesh.sums import DEAL, DEALT, PART, SEAL, Header, Part, Seal, Total, added
-from dpmesh.engines.signing import pack, unpack
+from dpmesh.deploy.contract import Contract
+from dpmesh.deploy.router import Router
+from dpmesh.deploy.signing import pack, unpack
+from dpmesh.deploy.sums import DEAL, DEALT, PART, SEAL, Header, Part, Seal, Total, added
+from dpmesh.deploy.wire import Position, read_numbers
 
 
 class SumRouter(Router):

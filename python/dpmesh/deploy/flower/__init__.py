@@ -12,18 +12,18 @@ from the sum, one that answers twice is in it once, and nothing else changes: th
 public expected size. Parties are known by name, so that a SuperNode may be killed, restart or
 leave; the server keeps what it did in a file, and goes on after its last round.
 
-`answers` and `route` carry the bytes of `dpmesh.engines.mesh` between SuperNodes.
+`answers` and `route` carry the bytes of `dpmesh.deploy` between SuperNodes.
 """
 
-from dpmesh.engines.flower.arrays import flat, unflat
-from dpmesh.engines.flower.client import (
+from dpmesh.deploy.flower.arrays import flat, unflat
+from dpmesh.deploy.flower.client import (
     OnlyTrains,
     TrainingFailed,
     client_sensitivity,
     private_update,
 )
-from dpmesh.engines.flower.server import DPFedLS, TooFewAnswersError, Trust
-from dpmesh.engines.flower.transport import Courier, NoAnswerError, answers, route
+from dpmesh.deploy.flower.server import DPFedLS, TooFewAnswersError, Trust
+from dpmesh.deploy.flower.transport import Courier, NoAnswerError, answers, route
 
 __all__ = [
     "Courier",

@@ -22,10 +22,13 @@ import numpy as np
 from dpmesh._core import __version__
 from dpmesh._validate import fail
 from dpmesh.data import Dataset
-from dpmesh.engines.mesh.contract import Contract
-from dpmesh.engines.mesh.exchange import NodeChannel
-from dpmesh.engines.mesh.folder import Folder, Stored
-from dpmesh.engines.mesh.messages import (
+from dpmesh.deploy.contract import Contract
+from dpmesh.deploy.exchange import NodeChannel
+from dpmesh.deploy.folder import Folder, Stored
+from dpmesh.deploy.schedule import Schedule
+from dpmesh.deploy.signing import digest, pack, unpack
+from dpmesh.deploy.state import state_as_bytes, state_from_bytes
+from dpmesh.deploy.wire import (
     BEFORE,
     HEARD,
     SIGNED,
@@ -42,10 +45,7 @@ from dpmesh.engines.mesh.messages import (
     mixed_rows,
     refusal,
 )
-from dpmesh.engines.mesh.schedule import Schedule
-from dpmesh.engines.mesh.state import state_as_bytes, state_from_bytes
-from dpmesh.engines.mesh.witness import Witness
-from dpmesh.engines.signing import digest, pack, unpack
+from dpmesh.deploy.witness import Witness
 from dpmesh.models import Model
 from dpmesh.privacy.releases import Release
 from dpmesh.run.carriers import Packet

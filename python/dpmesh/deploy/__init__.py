@@ -6,14 +6,14 @@ folder; a `Router` carries what nodes released, or adds up their parts of sums, 
 bytes out.
 """
 
-from dpmesh.engines.mesh.contract import Contract, read_contract
-from dpmesh.engines.mesh.folder import Folder
-from dpmesh.engines.mesh.messages import Position, RefusedError, Row
-from dpmesh.engines.mesh.node import Node
-from dpmesh.engines.mesh.router import Router
-from dpmesh.engines.mesh.terms import Party, Terms
-from dpmesh.engines.mesh.travels import node_of, router_of
-from dpmesh.engines.signing import SigningKey
+from dpmesh.deploy.contract import Contract, read_contract
+from dpmesh.deploy.folder import Folder
+from dpmesh.deploy.node import Node
+from dpmesh.deploy.router import Router
+from dpmesh.deploy.signing import SigningKey
+from dpmesh.deploy.terms import Party, Terms
+from dpmesh.deploy.travels import node_of, router_of
+from dpmesh.deploy.wire import Position, RefusedError, Row
 
 __all__ = [
     "Contract",

@@ -10,10 +10,10 @@ import numpy as np
 
 from dpmesh._extras import needed_by
 from dpmesh._validate import fail, instance, positive
-from dpmesh.engines.clipping import clipped
-from dpmesh.engines.flower.arrays import flat, unflat
-from dpmesh.engines.flower.ledger import admit, write_down
-from dpmesh.engines.flower.parties import asks_for_name, introduction
+from dpmesh.deploy.clipping import clipped
+from dpmesh.deploy.flower.arrays import flat, unflat
+from dpmesh.deploy.flower.ledger import admit, write_down
+from dpmesh.deploy.flower.parties import asks_for_name, introduction
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy.budget import Budget
 from dpmesh.privacy.mechanisms import Gaussian

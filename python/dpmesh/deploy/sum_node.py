@@ -1,4 +1,4 @@
-"""A node whose part of each sum leaves it under masks; see `dpmesh.engines.mesh.node`.
+"""A node whose part of each sum leaves it under masks; see `dpmesh.deploy.node`.
 
 A position is a round and an attempt at its sum. The node takes the totals of the rounds before,
 each of which must carry the tag of an agreement that names what this node has accepted so far, and
@@ -12,10 +12,25 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from dpmesh.data import Dataset
-from dpmesh.engines.mesh.contract import Contract
-from dpmesh.engines.mesh.exchange import SumChannel
-from dpmesh.engines.mesh.folder import Folder, Stored
-from dpmesh.engines.mesh.messages import (
+from dpmesh.deploy.contract import Contract
+from dpmesh.deploy.exchange import SumChannel
+from dpmesh.deploy.folder import Folder, Stored
+from dpmesh.deploy.node import Node
+from dpmesh.deploy.signing import KEY_BYTES, pack, unpack
+from dpmesh.deploy.state import state_as_bytes, state_from_bytes
+from dpmesh.deploy.sums import (
+    DEAL,
+    HEADER,
+    SEAL,
+    TOTAL,
+    Group,
+    Header,
+    RunSecrets,
+    Seal,
+    Total,
+    sums_of,
+)
+from dpmesh.deploy.wire import (
     BEFORE,
     SIGNED,
     Ask,
@@ -28,21 +43,6 @@ from dpmesh.engines.mesh.messages import (
     numbers,
     progress,
 )
-from dpmesh.engines.mesh.node import Node
-from dpmesh.engines.mesh.state import state_as_bytes, state_from_bytes
-from dpmesh.engines.mesh.sums import (
-    DEAL,
-    HEADER,
-    SEAL,
-    TOTAL,
-    Group,
-    Header,
-    RunSecrets,
-    Seal,
-    Total,
-    sums_of,
-)
-from dpmesh.engines.signing import KEY_BYTES, pack, unpack
 from dpmesh.keys import Key
 from dpmesh.privacy.releases import Release
 from dpmesh.privacy.secure.sums import Integers

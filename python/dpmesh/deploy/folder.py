@@ -16,10 +16,10 @@ from typing import Any, Protocol
 
 from dpmesh._files import writable_folder
 from dpmesh._validate import fail, positive, probability
-from dpmesh.engines import private_file
-from dpmesh.engines.mesh.marks import Joined, Marks
-from dpmesh.engines.mesh.messages import BEFORE, Fresh, Position, Row, Sent
-from dpmesh.engines.signing import SigningKey, pack, unpack
+from dpmesh.deploy import private_file
+from dpmesh.deploy.marks import Joined, Marks
+from dpmesh.deploy.signing import SigningKey, pack, unpack
+from dpmesh.deploy.wire import BEFORE, Fresh, Position, Row, Sent
 from dpmesh.keys import Key
 from dpmesh.privacy.budget import Budget, OverBudget
 from dpmesh.privacy.cost import Cost

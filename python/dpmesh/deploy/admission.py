@@ -10,7 +10,7 @@ import numpy as np
 from dpmesh.algorithms import WithoutReplacement
 from dpmesh.algorithms.base import AnyAlgorithm, holds_for_any_rows
 from dpmesh.controllers.fixed import FixedController
-from dpmesh.engines.mesh.terms import Party, Terms
+from dpmesh.deploy.terms import Party, Terms
 from dpmesh.experiments.settings import Settings
 from dpmesh.privacy.mechanisms import Gaussian, Laplace, Mechanism
 from dpmesh.privacy.rows import CorrelatedRow

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from dpmesh.engines.mesh.contract import Contract
-from dpmesh.engines.mesh.messages import Position
+from dpmesh.deploy.contract import Contract
+from dpmesh.deploy.wire import Position
 from dpmesh.topology import MixingMatrix
 
 

@@ -14,11 +14,11 @@ import numpy as np
 
 from dpmesh._validate import fail
 from dpmesh.data import Dataset
-from dpmesh.engines.mesh.contract import Contract
-from dpmesh.engines.mesh.folder import Folder
-from dpmesh.engines.mesh.http import RouterServer, run_node
-from dpmesh.engines.mesh.records import read_records
-from dpmesh.engines.mesh.travels import node_of, router_of
+from dpmesh.deploy.contract import Contract
+from dpmesh.deploy.folder import Folder
+from dpmesh.deploy.http import RouterServer, run_node
+from dpmesh.deploy.records import read_records
+from dpmesh.deploy.travels import node_of, router_of
 from dpmesh.run import simulate
 
 HERE = "127.0.0.1"

@@ -1,6 +1,6 @@
 """Bytes over Flower: what carries the questions of a contract between SuperNodes.
 
-Nodes and routers of `dpmesh.engines.mesh` know no transport. Here a
+Nodes and routers of `dpmesh.deploy` know no transport. Here a
 SuperNode answers questions by a function of its own app, and a ServerApp asks them:
 
     @answers(client_app)                                        @server_app.main()
@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from dpmesh._extras import needed_by
 from dpmesh._validate import non_negative
-from dpmesh.engines.flower import parties
-from dpmesh.engines.flower.parties import Parties, asks_for_name, introduction
+from dpmesh.deploy.flower import parties
+from dpmesh.deploy.flower.parties import Parties, asks_for_name, introduction
 
 with needed_by("the engine 'flower'"):
     from flwr.app import ConfigRecord, Context, Message, RecordDict
@@ -30,7 +30,7 @@ with needed_by("the engine 'flower'"):
     from flwr.serverapp import Grid
 
 if TYPE_CHECKING:
-    from dpmesh.engines.mesh import Router
+    from dpmesh.deploy import Router
 
 log = getLogger("flwr")
 

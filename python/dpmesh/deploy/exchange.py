@@ -11,10 +11,10 @@ from scipy import sparse
 
 import dpmesh.kernels as kernels
 from dpmesh.algorithms.base import Message
-from dpmesh.engines.mesh.messages import BEFORE, Position
-from dpmesh.engines.mesh.schedule import Schedule
-from dpmesh.engines.mesh.state import state_as_bytes
-from dpmesh.engines.signing import digest, pack
+from dpmesh.deploy.schedule import Schedule
+from dpmesh.deploy.signing import digest, pack
+from dpmesh.deploy.state import state_as_bytes
+from dpmesh.deploy.wire import BEFORE, Position
 from dpmesh.keys import Key, Purpose, Stream
 from dpmesh.privacy.ledger import Ledger
 from dpmesh.privacy.releases import Release

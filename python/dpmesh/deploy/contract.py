@@ -22,9 +22,9 @@ from dpmesh.algorithms.base import Algorithm, AnyAlgorithm, holds_for_any_rows
 from dpmesh.algorithms.cross_silo import CrossSiloSGD
 from dpmesh.algorithms.federated import FederatedLearning
 from dpmesh.data import Dataset
-from dpmesh.engines.mesh import admission
-from dpmesh.engines.mesh.terms import Party, Terms
-from dpmesh.engines.signing import digest
+from dpmesh.deploy import admission
+from dpmesh.deploy.signing import digest
+from dpmesh.deploy.terms import Party, Terms
 from dpmesh.experiments.parts import SECTIONS, VALUES, entries
 from dpmesh.experiments.settings import Settings, read
 from dpmesh.kernels.linear_model import REGRESSION

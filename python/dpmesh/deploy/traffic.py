@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from dpmesh.engines.mesh.contract import Contract
-from dpmesh.engines.mesh.messages import MIXED_BYTES, Ask, Position, Row
-from dpmesh.engines.mesh.schedule import Schedule
-from dpmesh.engines.mesh.sums import Header, Part, Total, sums_of
-from dpmesh.engines.signing import SigningKey, pack
+from dpmesh.deploy.contract import Contract
+from dpmesh.deploy.schedule import Schedule
+from dpmesh.deploy.signing import SigningKey, pack
+from dpmesh.deploy.sums import Header, Part, Total, sums_of
+from dpmesh.deploy.wire import MIXED_BYTES, Ask, Position, Row
 
 _FIRST = 10
 """So many rounds are counted."""

@@ -15,8 +15,8 @@ import numpy as np
 
 import dpmesh.kernels as kernels
 from dpmesh._validate import fail
-from dpmesh.engines.mesh.contract import Contract
-from dpmesh.engines.signing import SigningKey, digest, is_signed, pack, unpack
+from dpmesh.deploy.contract import Contract
+from dpmesh.deploy.signing import SigningKey, digest, is_signed, pack, unpack
 from dpmesh.privacy.compression import Compressor
 from dpmesh.privacy.types import Floats, Released
 

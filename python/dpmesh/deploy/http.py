@@ -28,12 +28,12 @@ from typing import Any
 
 from dpmesh._extras import needed_by
 from dpmesh._validate import fail
-from dpmesh.engines.mesh.contract import Contract
-from dpmesh.engines.mesh.messages import refused
-from dpmesh.engines.mesh.node import Node
-from dpmesh.engines.mesh.router import Router
-from dpmesh.engines.mesh.traffic import longest_answer, longest_question
-from dpmesh.engines.signing import is_signed
+from dpmesh.deploy.contract import Contract
+from dpmesh.deploy.node import Node
+from dpmesh.deploy.router import Router
+from dpmesh.deploy.signing import is_signed
+from dpmesh.deploy.traffic import longest_answer, longest_question
+from dpmesh.deploy.wire import refused
 
 with needed_by("a router or a node over HTTP"):
     import aiohttp

@@ -8,7 +8,7 @@ import numpy as np
 
 from dpmesh._validate import fail
 from dpmesh.data import Dataset
-from dpmesh.engines.mesh.contract import Contract
+from dpmesh.deploy.contract import Contract
 from dpmesh.tables import read_table
 from dpmesh.tables.cells import of_file
 from dpmesh.tables.reader import TextFormat

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from dpmesh._extras import needed_by
-from dpmesh.engines.flower.arrays import flat
+from dpmesh.deploy.flower.arrays import flat
 from dpmesh.privacy.types import Floats
 
 with needed_by("the engine 'flower'"):

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dpmesh.engines.signing import pack, unpack
+from dpmesh.deploy.signing import pack, unpack
 from dpmesh.run.codec import Arrays, classes_in, decode, encode
 
 

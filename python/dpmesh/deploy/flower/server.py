@@ -19,12 +19,12 @@ from dpmesh._validate import fail, instance, integer, non_negative, one_of, prob
 from dpmesh.algorithms.federated import FederatedLearning, FederatedState
 from dpmesh.algorithms.federated_combination import TrustedServer
 from dpmesh.algorithms.federated_updates import ClientUpdates
-from dpmesh.engines.clipping import clipped
-from dpmesh.engines.flower.answers import moves_in
-from dpmesh.engines.flower.arrays import flat, unflat
-from dpmesh.engines.flower.client import client_sensitivity
-from dpmesh.engines.flower.parties import Parties
-from dpmesh.engines.flower.progress import ServerProgress, checkpoint_of
+from dpmesh.deploy.clipping import clipped
+from dpmesh.deploy.flower.answers import moves_in
+from dpmesh.deploy.flower.arrays import flat, unflat
+from dpmesh.deploy.flower.client import client_sensitivity
+from dpmesh.deploy.flower.parties import Parties
+from dpmesh.deploy.flower.progress import ServerProgress, checkpoint_of
 from dpmesh.keys import A_KEY, Key, Purpose, Stream, fingerprint
 from dpmesh.privacy.budget import Budget
 from dpmesh.privacy.plan import Plan, each_round

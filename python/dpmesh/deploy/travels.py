@@ -6,12 +6,12 @@ import time
 from collections.abc import Callable
 
 from dpmesh.data import Dataset
-from dpmesh.engines.mesh.contract import Contract
-from dpmesh.engines.mesh.folder import Folder
-from dpmesh.engines.mesh.node import Node
-from dpmesh.engines.mesh.router import Router
-from dpmesh.engines.mesh.sum_node import SumNode
-from dpmesh.engines.mesh.sum_router import SumRouter
+from dpmesh.deploy.contract import Contract
+from dpmesh.deploy.folder import Folder
+from dpmesh.deploy.node import Node
+from dpmesh.deploy.router import Router
+from dpmesh.deploy.sum_node import SumNode
+from dpmesh.deploy.sum_router import SumRouter
 
 
 def node_of(

@@ -20,8 +20,9 @@ from contextlib import suppress
 
 import numpy as np
 
-from dpmesh.engines.mesh.contract import Contract
-from dpmesh.engines.mesh.messages import (
+from dpmesh.deploy.contract import Contract
+from dpmesh.deploy.schedule import Schedule
+from dpmesh.deploy.wire import (
     FRESH,
     HEARD,
     ROW,
@@ -36,7 +37,6 @@ from dpmesh.engines.mesh.messages import (
     refused,
     who,
 )
-from dpmesh.engines.mesh.schedule import Schedule
 
 _log = logging.getLogger("dpmesh")
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dpmesh._validate import fail, integer, positive, probability
-from dpmesh.engines.signing import KEY_BYTES
+from dpmesh.deploy.signing import KEY_BYTES
 
 LONGEST_ROW = {"float64": 1e30, "float32": 1e10}
 

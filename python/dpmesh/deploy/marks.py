@@ -11,8 +11,8 @@ from secrets import token_bytes
 from threading import RLock
 from typing import Any, NamedTuple
 
-from dpmesh.engines import private_file
-from dpmesh.engines.mesh.messages import Sent
+from dpmesh.deploy import private_file
+from dpmesh.deploy.wire import Sent
 
 _TABLES = """
 create table if not exists marks (

@@ -19,9 +19,9 @@ import numpy as np
 import dpmesh.kernels as kernels
 from dpmesh._extras import needed_by
 from dpmesh._validate import fail
-from dpmesh.engines.mesh.contract import Contract
-from dpmesh.engines.mesh.messages import NUMBER_BYTES, Position, numbers, read_numbers
-from dpmesh.engines.signing import KEY_BYTES, SigningKey, digest, is_signed, pack, unpack
+from dpmesh.deploy.contract import Contract
+from dpmesh.deploy.signing import KEY_BYTES, SigningKey, digest, is_signed, pack, unpack
+from dpmesh.deploy.wire import NUMBER_BYTES, Position, numbers, read_numbers
 from dpmesh.kernels.tags import LARGEST, PRIME
 from dpmesh.keys import Key, Purpose, Stream
 from dpmesh.privacy.secure import SecureSum
