@@ -312,23 +312,27 @@ def test_a_router_that_guesses_totals_stops_the_node(made: Sums) -> None:
     assert refused(made.answer(0, ask)) == "stopped"
 
 
-@pytest.mark.parametrize("what", ["round", "cohort", "attempt", "total"])
+@pytest.mark.parametrize("what", ["nothing", "round", "cohort", "attempt", "total", "keys"])
 def test_parties_that_are_told_different_things_open_nothing(what: str, made: Sums) -> None:
     asks = made.asks(router_of(made.contract), 1)
-    other = {
+    parts = [made.part(party, asks[party]) for party in range(3)]
+    node, header = made.nodes[3], made.header(asks[3])
+    group, before = node._group_of(), node.transcript
+    (total,) = (Total.read(m, made.contract) for m in asks[3].attached if kind_of(m) == TOTAL)
+    _, transcript = group.opened(total, before)
+    others: dict[str, dict[str, Any]] = {
         "round": {"at": Position(1, 3)},
         "attempt": {"at": Position(1, 1)},
         "cohort": {"cohort": (1, 2, 3)},
-        "total": {},
-    }[what]
-    parts = [made.part(party, asks[party]) for party in range(3)]
+    }
+    if what == "keys":  # as if a router had shown it another key of somebody
+        group.root = bytes(32)
     if what == "total":  # as if another one had been accepted
-        group, header = made.nodes[3]._group_of(), made.header(asks[3])
-        parts.append(group.part(header, bytes(32), np.zeros(40, np.int64)))
-    else:
-        parts.append(made.part(3, made.other(asks[3], **other)))
+        transcript = bytes(32)
+    told = replace(header, **others.get(what, {}))
+    parts.append(group.part(told, transcript, np.zeros(40, np.int64)))
     largest = np.abs(made.opened(parts)).max()
-    assert largest > 2.0 ** (made.contract.sums.modulus_bits - 3)
+    assert (largest > 2.0 ** (made.contract.sums.modulus_bits - 3)) == (what != "nothing")
     honest = np.abs(made.opened(parts[:3])).max()
     assert honest > 2.0 ** (made.contract.sums.modulus_bits - 3)
 
