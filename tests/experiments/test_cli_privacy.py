@@ -71,7 +71,7 @@ def test_an_algorithm_of_ones_own_is_priced_audited_and_named(
 ) -> None:
     from dpmesh.algorithms import registry
     from dpmesh.cli import app
-    from dpmesh.engines.mesh.contract import read_contract
+    from dpmesh.deploy.contract import read_contract
 
     (tmp_path / "newcomer.py").write_text(NEWCOMER)
     monkeypatch.chdir(tmp_path)
