@@ -23,6 +23,7 @@ WIDTH = 100
 PRINTED = [
     "estimators.md",
     "statistics.md",
+    "which_epsilon.md",
     "secure_sums.md",
     "privacy/report.md",
     "privacy/random_allocation.md",

@@ -35,7 +35,7 @@ FLOORS = [
     ["privacy.views"],
     ["privacy.plan"],
     ["privacy.foreseen"],
-    ["privacy.report", "privacy.budget"],
+    ["privacy.plain_words", "privacy.report", "privacy.budget"],
     ["privacy.ledger"],
     ["algorithms.allocation", "algorithms.record_gradients", "algorithms.worst_case"],
     ["algorithms.federated_worst", "algorithms.without_replacement_worst"],

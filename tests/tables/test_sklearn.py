@@ -338,3 +338,36 @@ def test_groups_reach_a_fit_by_routing_and_nothing_becomes_one_site_in_silence()
     with pytest.warns(UserWarning, match=r"all records are one site; give groups="):
         alone = model.fit(X, y)
     assert "all records are one site" in str(alone.report_)
+
+
+def test_epsilons_are_compared_with_noise_of_their_own_and_the_kept_one_is_fitted_again() -> None:
+    draw = np.random.default_rng(0)
+    X = draw.uniform(-1, 1, (200, 2))
+    y, sites = X[:, 0] > 0, np.arange(200) % 4
+    model = dm.sklearn.PrivateClassifier(random_state=0)
+    found = dm.sklearn.evaluate(model, X, y, sites, splits=2, epsilons=(4, 1, 2), keep=2)
+    assert [*found.by_epsilon] == [1, 2, 4]
+    assert found.estimator.epsilon == 2
+    assert found.estimator.report_.records == 200
+    assert "scores at epsilon 1, 2, 4 were looked at" in str(found.estimator.report_)
+    assert "scores at epsilon 1, 2, 4 were looked at" in str(found.estimator.model_.about)
+    assert "at most 88.1 of 100" in found.estimator.report_.plain_words
+    assert found.estimator.random_state != 0
+    lines = str(found).splitlines()
+    assert lines[0].split() == [
+        "epsilon",
+        "accuracy",
+        "95%",
+        "interval",
+        "beside",
+        "sites",
+        "alone",
+    ]
+    assert len({line[:4] for line in lines[1:4]}) == 3
+    smallest = dm.sklearn.evaluate(model, X, y, sites, splits=1, epsilons=(4, 2))
+    assert smallest.estimator.epsilon == 2
+    for wrong, said in (({"keep": 1}, "keep: wanted epsilons"), ({"epsilons": []}, "at least 1")):
+        with pytest.raises(ValueError, match=said):
+            dm.sklearn.evaluate(model, X, y, sites, **wrong)
+    with pytest.raises(ValueError, match="keep"):
+        dm.sklearn.evaluate(model, X, y, sites, epsilons=(1, 2), keep=3)

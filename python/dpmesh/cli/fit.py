@@ -22,10 +22,16 @@ def fit(
         typer.Argument(help="Tables: CSV with a header, Parquet, Arrow or Feather. One per site."),
     ],
     label: Annotated[str, typer.Option(help="Name of the column to predict.")],
-    epsilon: Annotated[float, typer.Option(help="Privacy budget of the fit.")],
+    epsilon: Annotated[
+        str, typer.Option(help="Privacy budget of the fit; several, as 1,2,4,8, are compared.")
+    ],
     ranges: Annotated[
         Path, typer.Option(help="TOML file with the public ranges of the columns and the label.")
     ],
+    keep: Annotated[
+        float | None,
+        typer.Option(help="Which of several epsilons the model has; by default the smallest."),
+    ] = None,
     delta: Annotated[float, typer.Option(help="Delta of the guarantee.")] = 1e-5,
     site: Annotated[
         str | None, typer.Option(help="Column that names the site; by default each file is one.")
@@ -96,7 +102,8 @@ def fit(
         writable_folder(file.parent)
     written = text_format(separator, decimal, encoding)
     held = read_sites(files, used, label, target, site, written, drop=drop_missing_labels)
-    made = _estimator(used, target, epsilon=epsilon, delta=delta, seed=seed)
+    each = _numbers(epsilon)
+    made = _estimator(used, target, epsilon=each[0], delta=delta, seed=seed)
     made.set_params(algorithm=algorithm, colluding=colluding, features=features)
     if model is not None:
         if not isinstance(made, PrivateClassifier):
@@ -115,19 +122,29 @@ def fit(
         typer.echo(f"not used, since they have no range: {', '.join(held.unused)}")
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*(are clipped|count as missing)")  # said by file
-        found = evaluate(
-            made, held.table, held.labels, held.owners, test_size=test_size, splits=splits
-        )
+        budgets: Any = {"epsilons": each, "keep": keep} if len(each) > 1 or keep else {}
+        budgets |= {"test_size": test_size, "splits": splits}
+        found = evaluate(made, held.table, held.labels, held.owners, **budgets)
     found.estimator.save(output)  # before anything is printed: a reader such as `head` may be gone
     replace_text(page, fit_page(found, label=label, unused=held.unused))
     typer.echo(f"\n{found}\n")
     covers = "The epsilon covers" if seed is None else "The noise is seeded: no epsilon covers"
-    typer.echo(f"{covers} {output}, made from the training records of all tables in one process.")
+    of = "all" if found.by_epsilon else "the training"
+    typer.echo(f"{covers} {output}, made from {of} records of all tables in one process.")
     typer.echo(f"It covers neither {page} nor these lines: scores have no noise. Keep them.\n")
     typer.echo(f"{found.estimator.report_}\n")
+    typer.echo(f"{found.estimator.report_.plain_words}\n")
     network = "" if model is None else f" --model {model}"
     typer.echo(f"wrote {output}; predict with: dpmesh predict {output} new.csv{network}")
     typer.echo(f"wrote {page}")
+
+
+def _numbers(epsilon: str) -> list[float]:
+    """Return epsilons that are separated by commas."""
+    try:
+        return [float(one) for one in epsilon.split(",")]
+    except ValueError:
+        fail("--epsilon", "numbers, separated by commas, such as 1,2,4", repr(epsilon))
 
 
 def _estimator(

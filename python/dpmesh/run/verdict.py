@@ -154,6 +154,11 @@ class Verdict:
         """Whether there are splits enough for a verdict."""
         return len(self.measured) >= LEAST
 
+    @property
+    def interval(self) -> Difference:
+        """The federation's mean score with its 95% interval; needs 2 splits."""
+        return self._interval(np.array([one[self.metric] for one in self.measured]))
+
     @cached_property
     def gain(self) -> Difference:
         """The federation less the mean of the sites alone; needs 2 splits."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,11 @@ import dpmesh as dm
 import dpmesh.run.baselines as baselines
 from dpmesh._html import InNotebooks
 from dpmesh._networks import scores_of
-from dpmesh._validate import fail, instance, integer, probability
+from dpmesh._validate import fail, instance, integer, one_of, positive, probability
 from dpmesh.keys import Key
 from dpmesh.models import Centred, Outline
-from dpmesh.run.measures import Measures, classification
+from dpmesh.privacy.shown import as_given
+from dpmesh.run.measures import Measures, classification, shown
 from dpmesh.run.verdict import LEAST, Verdict
 from dpmesh.sklearn.base import linear_problem
 from dpmesh.sklearn.estimators import PrivateClassifier, PrivateRegressor
@@ -44,10 +46,14 @@ class Evaluation(InNotebooks):
     verdict
         Scores of its released model and of those of further splits, beside chance, sites alone, and
         all records pooled, on the same held-out records.
+    by_epsilon
+        The verdict of each epsilon, where several were looked at; `estimator` and `verdict` are
+        those of the one that was named beforehand.
     """
 
     estimator: PrivateClassifier | PrivateRegressor
     verdict: Verdict
+    by_epsilon: Mapping[float, Verdict] = field(default_factory=dict)
 
     @property
     def score(self) -> float:
@@ -58,6 +64,18 @@ class Evaluation(InNotebooks):
     def baselines(self) -> baselines.Baselines:
         """The means of the baselines over the splits."""
         return self.verdict.baselines
+
+    def epsilons(self) -> list[list[str]]:
+        """Return the lines of a table of scores over epsilon, that of heads first."""
+        lines = [["epsilon", self.verdict.metric, "95% interval", "beside sites alone"]]
+        for epsilon, found in self.by_epsilon.items():
+            between = "-"
+            if len(found.measured) > 1:
+                ends = found.interval.low, found.interval.high
+                between = " to ".join(shown(found.metric, end) for end in ends)
+            score, claim = shown(found.metric, found.score), found.claim or "no verdict"
+            lines.append([as_given(epsilon), score, between, claim])
+        return lines
 
     @property
     def sentence(self) -> str:
@@ -77,7 +95,10 @@ class Evaluation(InNotebooks):
         against = (
             f"\nThe epsilon holds against {report.against}." if report.privacy.is_private else ""
         )
-        return f"{self.verdict.table}\n\n{self.sentence}{against}\n{self.note}".rstrip()
+        looked = ["  ".join(f"{cell:<14}" for cell in line).rstrip() for line in self.epsilons()]
+        looked = [*looked, ""] if self.by_epsilon else []
+        own = f"{self.verdict.table}\n\n{self.sentence}{against}\n{self.note}".rstrip()
+        return "\n".join([*looked, own])
 
 
 def evaluate(
@@ -88,6 +109,8 @@ def evaluate(
     *,
     test_size: float = 0.25,
     splits: int | None = None,
+    epsilons: Sequence[float] | None = None,
+    keep: float | None = None,
 ) -> Evaluation:
     """Fit to a part of every site's records and test on the rest, again and again.
 
@@ -105,6 +128,12 @@ def evaluate(
     splits
         How often; fewer than 5 give no verdict. By default 5, and 1 for a network or a large table,
         where a fit takes long.
+    epsilons
+        Epsilons to compare, each with noise of its own, in place of the estimator's. The one to
+        `keep` is then fitted again to all records, with fresh noise. No epsilon covers the scores
+        that were looked at, nor a choice by them, and the model's report says so.
+    keep
+        Which of them the model has, named before the scores are known: by default the smallest.
 
     Raises
     ------
@@ -116,6 +145,11 @@ def evaluate(
     probability("test_size", test_size, zero=False, one=False)
     if splits is not None:
         integer("splits", splits, at_least=1)
+    if epsilons is not None:
+        options = {"test_size": test_size, "splits": splits}
+        return _over_epsilons(estimator, (X, y, groups), epsilons, keep, options)
+    if keep is not None:
+        fail("keep", "epsilons beside it", keep)
     table, targets = as_table(X), estimator.targets(X, y)
     owners = site_of_each(groups, len(targets))
     draw = check_random_state(estimator.random_state)
@@ -152,6 +186,32 @@ def evaluate(
             epsilon=estimator.epsilon,
         ),
     )
+
+
+def _over_epsilons(
+    estimator: Any,
+    data: tuple[Any, Any, Any],
+    epsilons: Sequence[float],
+    keep: float | None,
+    options: Mapping[str, Any],
+) -> Evaluation:
+    """Evaluate at each epsilon; fit the one to keep again, with noise that no score has seen."""
+    each = sorted({positive("epsilons", one) for one in epsilons})
+    if not each:
+        fail("epsilons", "at least 1 epsilon", "none")
+    kept = one_of("keep", each[0] if keep is None else float(keep), each)
+    draw = check_random_state(estimator.random_state)
+
+    def at(epsilon: float) -> Any:
+        seed = None if estimator.random_state is None else int(draw.randint(2**31))
+        return clone(estimator).set_params(epsilon=epsilon, random_state=seed)
+
+    found = {one: evaluate(at(one), *data, **options).verdict for one in each}
+    final = at(kept).fit(*data)
+    looked = ", ".join(map(as_given, each))
+    why = f"scores at epsilon {looked} were looked at: no epsilon covers them, nor a choice by them"
+    final.charge(kept, why)
+    return Evaluation(estimator=final, verdict=found[kept], by_epsilon=found)
 
 
 def _affordable(fitted: PrivateClassifier | PrivateRegressor, problem: dm.LinearProblem) -> int:

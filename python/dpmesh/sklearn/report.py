@@ -10,6 +10,7 @@ import dpmesh as dm
 from dpmesh._html import InNotebooks
 from dpmesh.algorithms.first_stage import FirstStage
 from dpmesh.defaults import EVERYBODY, Choice, against
+from dpmesh.privacy.plain_words import plain_words
 from dpmesh.privacy.report import Report
 from dpmesh.ranges import Columns
 
@@ -72,6 +73,11 @@ class FitReport(InNotebooks):
                 str(self.privacy),
             ]
         )
+
+    @property
+    def plain_words(self) -> str:
+        """What the guarantee means for one person, for those who decide on epsilon."""
+        return plain_words(self.privacy.epsilon, self.privacy.delta, self.against)
 
     def as_dict(self) -> dict[str, Any]:
         """Return it in plain types that JSON can hold."""
