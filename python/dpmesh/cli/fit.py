@@ -96,13 +96,13 @@ def fit(
     from dpmesh.defaults import HONEST
     from dpmesh.sklearn import PrivateClassifier, evaluate
 
+    each = _numbers(epsilon)
     used, target = public_ranges(ranges, label, site)
     page = output.with_suffix(".html") if page is None else page
     for file in (output, page):
         writable_folder(file.parent)
     written = text_format(separator, decimal, encoding)
     held = read_sites(files, used, label, target, site, written, drop=drop_missing_labels)
-    each = _numbers(epsilon)
     made = _estimator(used, target, epsilon=each[0], delta=delta, seed=seed)
     made.set_params(algorithm=algorithm, colluding=colluding, features=features)
     if model is not None:
