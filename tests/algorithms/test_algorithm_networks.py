@@ -25,8 +25,10 @@ from dpmesh.run.carriers import carrier_for
 
 DELTA = 1e-5
 EXAMPLES: dict[str, Any] = {entry.name: entry.example for entry in REGISTRY}
+_UPDATES = EXAMPLES["federated"].contribution
 EXAMPLES["federated, control variates"] = replace(
-    EXAMPLES["federated"], local_epochs=None, local_steps=3, control_variates=True
+    EXAMPLES["federated"],
+    contribution=replace(_UPDATES, epochs=None, steps=3, control_variates=True),
 )
 
 UPDATES = ("federated", "federated, control variates")

@@ -150,12 +150,12 @@ data.source = ["digits", "mnist"]
 algorithm = [
     {kind = "OnlineLearning", epsilon = 4},
     {kind = "GradientDescent", records = 300, noise_multiplier = 8},
-    {kind = "FederatedLearning", epsilon = 4, sampling_rate = 1.0, clipping_norm = 1.0, LOCAL},
+    {kind = "FederatedLearning", epsilon = 4, contribution = {kind = "ClientUpdates", steps = 1}},
 ]
 """
     nowhere = f"[data]\nfolder = '{tmp_path}/nowhere'\n"
     text = TEXT.partition("[sweep]")[0].replace("[data]\n", nowhere)
-    settings = read(write(tmp_path, f"{text}[sweep]{swept.replace('LOCAL', 'local_steps = 1')}"))
+    settings = read(write(tmp_path, f"{text}[sweep]{swept}"))
     assert len(run_sweep(settings, tmp_path / "results", processes=1)) == 3 * (2 * 2 + 1)
     results, _ = finished(tmp_path / "results")
     assert len(results) == 3 * (2 * 2 + 1)  # a server needs no network, and runs once
