@@ -289,4 +289,7 @@ def test_a_date_is_the_same_as_text_and_as_a_date() -> None:
     cells = ["2019-01-06", "2019-01-06T00:00:00Z", day, day.date(), np.datetime64("2019-01-06")]
     found = dates.encode([np.array([*cells, pd.Timestamp(day)], dtype=object)]).features
     np.testing.assert_array_equal(found, [[1.0, 0.0]] * 6)
+    own = Columns.of({"d": {"dates": ["01.01.2019", "2019-01-11"], "format": "%d.%m.%Y"}}, ["d"])
+    again = own.encode([np.array(["06.01.2019", "2019-01-06", day], dtype=object)]).features
+    np.testing.assert_array_equal(again, found[:3])
     assert Columns.from_dict(dates.as_dict()) == dates

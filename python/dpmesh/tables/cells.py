@@ -117,15 +117,16 @@ def day_of(cell: object, form: str | None = None) -> float:
     cell
         A date, a time, or a text: ``2024-12-31``, perhaps with a time as in ``2024-12-31 23:59``.
     form
-        How texts write it, as `datetime.strptime` has it, such as ``%d.%m.%Y``.
+        How other texts write it, as `datetime.strptime` has it, such as ``%d.%m.%Y``. One that
+        begins with a year stands alone.
     """
     try:
         if isinstance(cell, str):
             text = cell.strip()
-            if form is not None:
-                cell = datetime.strptime(text, form)
-            elif found := _DATE.fullmatch(text):
+            if found := _DATE.fullmatch(text) if form is None or form[:2] != "%Y" else None:
                 cell = datetime.fromisoformat(found[1])
+            elif form is not None:
+                cell = datetime.strptime(text, form)
         elif isinstance(cell, np.datetime64):
             cell = cell.astype("datetime64[s]").item()
         if not isinstance(cell, date) or type(cell).__name__ == "NaTType":

@@ -202,7 +202,7 @@ class Dates(_Measured):
 
     dates: tuple[str, str]
     format: str | None = None
-    noun: ClassVar[str] = "no date"
+    noun: ClassVar[str] = 'no date (give its form beside dates, such as format = "%d.%m.%Y")'
 
     def __post_init__(self) -> None:
         given = self.dates

@@ -6,6 +6,7 @@ import csv
 import io
 import os
 import re
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -83,7 +84,7 @@ def read_table(path: str | os.PathLike[str], written: TextFormat | None = None) 
         from pyarrow import feather, parquet
     try:
         if kind in _TEXT:
-            table = _parsed(read_bytes(path), written or TextFormat())
+            table = _parsed(read_bytes(path), written or TextFormat(), os.fspath(path))
         else:
             table = (parquet if kind == ".parquet" else feather).read_table(os.fspath(path))
             index = [name for name in table.column_names if name.startswith("__index_level_")]
@@ -93,7 +94,7 @@ def read_table(path: str | os.PathLike[str], written: TextFormat | None = None) 
         raise ValueError(f"{os.fspath(path)} is not a table of this kind: {error}") from error
 
 
-def _parsed(content: bytes, written: TextFormat) -> Any:
+def _parsed(content: bytes, written: TextFormat, path: str) -> Any:
     """Return a pyarrow table of texts."""
     import pyarrow as pa
     from pyarrow import compute
@@ -101,6 +102,10 @@ def _parsed(content: bytes, written: TextFormat) -> Any:
 
     encoding = written.encoding or _encoding(content)
     text = content.decode(encoding, errors="replace").removeprefix("\ufeff")
+    if "\ufffd" in text:
+        hint = "such values cannot be read; state encoding=, such as latin-1 (--encoding)"
+        said = f"{path} has bytes that are not {encoding}: {hint}"
+        warnings.warn(said, UserWarning, stacklevel=3)
     separator = written.separator or _separator(text)
     stream = io.StringIO(text, newline="")
     names = next(csv.reader(stream, delimiter=separator), [])
