@@ -33,6 +33,7 @@ from dpmesh.algorithms.base import (
     Round,
 )
 from dpmesh.algorithms.record_sums import RecordSums
+from dpmesh.algorithms.worst_case import Crowd, Pair
 from dpmesh.keys import Key
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.releases import Release
@@ -100,6 +101,18 @@ class FirstStage(Algorithm[FirstStageState, LinearProblem]):
         own = (self.mean.secure, self.mean.longest, self.mean.rounds)
         if own != (self.travels != "gossip", 1.0, 1):
             fail("mean", "one release of records of norm 1, secure if the algorithm is", self.mean)
+
+    def worst_case(
+        self,
+        rounds: int | None = None,
+        *,
+        dim: int = 3,
+        delta: float | None = None,
+        canaries: int = 1_000,
+    ) -> tuple[Pair, Crowd]:
+        """Return that of the algorithm: the first stage is one more sum of the same kind."""
+        rounds = None if rounds is None else max(1, rounds - 1)
+        return self.algorithm.worst_case(rounds, dim=dim, delta=delta, canaries=canaries)
 
     @property
     def travels(self) -> Any:  # type: ignore[override]

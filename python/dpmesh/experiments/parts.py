@@ -33,6 +33,8 @@ from dpmesh.algorithms.federated_server import (
     ServerOptimizer,
 )
 from dpmesh.algorithms.federated_updates import ClientUpdates
+from dpmesh.algorithms.first_stage import FirstStage
+from dpmesh.algorithms.record_sums import RecordSums
 from dpmesh.algorithms.registry import KINDS
 from dpmesh.privacy.budget import Budget
 from dpmesh.privacy.compression import Compressor, Levels, Quantizer, RandomSparsifier
@@ -268,7 +270,8 @@ def algorithm_in(text: str) -> AnyAlgorithm:
     ValueError
         If it is none of this package, or has parts that a text does not state.
     """
-    known: dict[str, Maker] = {**SECTIONS["algorithm"], **VALUES}
+    stages = {cls.__name__: cls for cls in (FirstStage, RecordSums)}
+    known: dict[str, Maker] = {**SECTIONS["algorithm"], **VALUES, **stages}
 
     def part(node: ast.expr) -> Any:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
