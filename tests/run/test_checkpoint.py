@@ -92,6 +92,14 @@ def deep_q(path: Path | None = None, stop: int | None = None) -> dm.Run:
     return online(path, stop, algorithm=algorithm, network=None, delta=1e-5)
 
 
+def allocated(path: Path | None = None, stop: int | None = None) -> dm.Run:
+    """With rounds of records that are drawn again after a resume, from the same key."""
+    algorithm = dm.OnlineLearning(
+        epsilon=2.0, delta=1e-5, sampling="allocation", records=ROUNDS, batch_size=1
+    )
+    return online(path, stop, algorithm=algorithm)
+
+
 def assert_same(a: dm.Run, b: dm.Run) -> None:
     assert a.parameters.tobytes() == b.parameters.tobytes()
     assert a.released.tobytes() == b.released.tobytes()
@@ -99,7 +107,7 @@ def assert_same(a: dm.Run, b: dm.Run) -> None:
     assert (a.ledger, a.traffic, a.privacy) == (b.ledger, b.traffic, b.privacy)
 
 
-@pytest.mark.parametrize("simulate", [online, federated, quantized, deep_q])
+@pytest.mark.parametrize("simulate", [online, allocated, federated, quantized, deep_q])
 @pytest.mark.parametrize("stop", [1, 2, ROUNDS - 1])
 def test_a_resumed_run_ends_like_one_that_was_not_stopped(simulate, stop, tmp_path) -> None:
     whole = simulate()
