@@ -25,7 +25,7 @@ import numpy as np
 
 import dpmesh as dm
 from benches.suggested_rounds import suggested_rounds
-from dpmesh.algorithms.cross_silo import CrossSiloSGD
+from dpmesh.algorithms import Average, FederatedLearning, RecordGradients, SecureAggregation
 from dpmesh.data import Dataset, breast_cancer, digits, mnist, unit_norm
 from dpmesh.keys import Key
 from dpmesh.privacy.accounting import analytic_gaussian_noise_multiplier
@@ -89,12 +89,17 @@ def pooled(problem: dm.LinearProblem) -> dm.LinearProblem:
     )
 
 
-def train(algorithm: CrossSiloSGD, problem: dm.LinearProblem, key: Key) -> float:
+def averaged(rounds: int) -> Average:
+    """The models of the last half."""
+    return Average(since=rounds // 2 + 1)
+
+
+def train(algorithm: FederatedLearning, problem: dm.LinearProblem, key: Key) -> float:
     """Accuracy of the model after all rounds."""
     run = dm.simulate(
         algorithm,
         problem,
-        rounds=algorithm.rounds,
+        rounds=algorithm.run_length or 0,
         key=key,
         delta=DELTA,
         metrics=[],
@@ -154,24 +159,24 @@ def rows(problem: dm.LinearProblem, seed: int, step: float, trace: float) -> dic
     for epsilon in EPSILONS:
         public: dict[str, Any] = {"epsilon": epsilon, "delta": DELTA, "dim": problem.dim}
 
-        def silo(relation: Any, c: int, q: float = 1.0, public: Any = public) -> CrossSiloSGD:
+        def silo(relation: Any, c: int, q: float = 1.0, public: Any = public) -> FederatedLearning:
             rounds = suggested_rounds(
-                epsilon=public["epsilon"],
                 delta=DELTA,
+                epsilon=public["epsilon"],
                 records=total,
                 step_size=step,
                 curvature_trace=trace,
                 neighboring_relation=relation,
             )
-            return CrossSiloSGD.for_budget(
-                **public,
-                sites=n,
-                records=total,
-                rounds=rounds,
+            return FederatedLearning.for_budget(
+                RecordGradients(
+                    clients=n, records=total, sampling_rate=q, neighboring_relation=relation
+                ),
+                epsilon=public["epsilon"],
+                delta=DELTA,
                 step_size=step,
-                colluding=c,
-                sampling_rate=q,
-                neighboring_relation=relation,
+                average=averaged(rounds),
+                combination=SecureAggregation(dim=public["dim"], rounds=rounds, colluding=c),
             )
 
         plain = silo("replace_one", 0)
@@ -180,18 +185,19 @@ def rows(problem: dm.LinearProblem, seed: int, step: float, trace: float) -> dic
         found["silo c=n/3"].append(train(silo("replace_one", max(1, n // 3)), problem, key))
         found["add c=1"].append(train(silo("add_remove", 1), problem, key))
         found["poisson c=1"].append(train(silo("add_remove", 1, 0.2), problem, key))
+        length = plain.run_length or 0
         z = analytic_gaussian_noise_multiplier(
             target_epsilon=epsilon, target_delta=DELTA
-        ) * np.sqrt(plain.rounds)
-        found["central"].append(descend(pooled(problem), plain.rounds, step, 2 * z, rng)[0])
+        ) * np.sqrt(length)
+        found["central"].append(descend(pooled(problem), length, step, 2 * z, rng)[0])
         noise = plain.noise_multiplier * plain.secure_sum.sensitivity
         noise *= plain.secure_sum.grid
-        same = descend(pooled(problem), plain.rounds, step, noise, rng)[0]
+        same = descend(pooled(problem), length, step, noise, rng)[0]
         found["central, noise of c=0"].append(same)
         found["alone private"].append(_alone(problem, epsilon, step, trace, rng))
-        choices = {plain.rounds, 40}
+        choices = {length, 40}
         found["gossip"].append(max(gossip(problem, r, step, epsilon, key) for r in choices))
-        found["rounds"].append(plain.rounds)
+        found["rounds"].append(length)
     return found
 
 
@@ -200,8 +206,8 @@ def _alone(problem: dm.LinearProblem, epsilon: float, step: float, trace: float,
     for node, part in enumerate(problem.partition):
         own = problem.for_nodes(np.array([node]))
         rounds = suggested_rounds(
-            epsilon=epsilon,
             delta=DELTA,
+            epsilon=epsilon,
             records=len(part),
             step_size=step,
             curvature_trace=trace,
@@ -228,16 +234,18 @@ def long_runs(
 ) -> Iterator[tuple[str, float]]:
     """Yield each method with its accuracy at one epsilon; one site may collude with the server."""
     for relation, q in (("replace_one", 1.0), ("add_remove", 1.0), ("add_remove", 0.1)):
-        algorithm = CrossSiloSGD.for_budget(
+        algorithm = FederatedLearning.for_budget(
+            RecordGradients(
+                clients=problem.nodes,
+                records=int(problem.records.sum()),
+                sampling_rate=q,
+                neighboring_relation=relation,
+            ),
             epsilon=epsilon,
             delta=DELTA,
-            dim=problem.dim,
-            sites=problem.nodes,
-            records=int(problem.records.sum()),
-            rounds=rounds,
             step_size=MNIST_STEP,
-            sampling_rate=q,
-            neighboring_relation=relation,
+            average=averaged(rounds),
+            combination=SecureAggregation(dim=problem.dim, rounds=rounds),
         )
         yield f"secure sum, {relation}, q = {q:g}, {rounds} rounds", train(algorithm, problem, key)
     for length in (rounds, 40):

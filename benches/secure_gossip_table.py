@@ -20,8 +20,16 @@ from typing import Any
 import numpy as np
 
 import dpmesh as dm
-from benches.cross_silo_table import DELTA, EPSILONS, descend, digits_problem, pooled
+from benches.cross_silo_table import (
+    DELTA,
+    EPSILONS,
+    averaged,
+    descend,
+    digits_problem,
+    pooled,
+)
 from benches.suggested_rounds import suggested_rounds
+from dpmesh.algorithms import SecureAggregation
 from dpmesh.keys import Key
 from dpmesh.privacy.accounting import analytic_gaussian_noise_multiplier
 from dpmesh.topology import Static, complete, random_regular
@@ -36,8 +44,8 @@ GRAPHS = {
 
 def rounds_for(epsilon: float, records: float) -> int:
     return suggested_rounds(
-        epsilon=epsilon,
         delta=DELTA,
+        epsilon=epsilon,
         records=round(records),
         step_size=STEP,
         curvature_trace=TRACE,
@@ -90,8 +98,12 @@ def rows(seed: int) -> dict[str, list[float]]:
             found[f"gossip, {name}"].append(max(nodes for nodes, _ in choices))
             found[f"  its nodes' mean, {name}, gossip"].append(max(mean for _, mean in choices))
         rounds = rounds_for(epsilon, total)
-        silo = dm.CrossSiloSGD.for_budget(
-            **budget, dim=problem.dim, sites=n, records=total, rounds=rounds, step_size=STEP
+        silo = dm.FederatedLearning.for_budget(
+            dm.RecordGradients(clients=n, records=total),
+            **budget,
+            step_size=STEP,
+            average=averaged(rounds),
+            combination=SecureAggregation(dim=problem.dim, rounds=rounds),
         )
         found["one secure sum, c=1"].append(accuracy(silo, problem, None, rounds, key)[0])
         alone = []

@@ -68,7 +68,13 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
         "batch_size": 2,
         "visits": 2,
     },
-    "sums": {"kind": "CrossSiloSGD", "noise_multiplier": 9.0, "step_size": 2.0},
+    "sums": {
+        "kind": "FederatedLearning",
+        "contribution": {"kind": "RecordGradients"},
+        "combination": {"kind": "SecureAggregation"},
+        "noise_multiplier": 9.0,
+        "step_size": 2.0,
+    },
     "clients": {
         "kind": "FederatedLearning",
         "contribution": {
@@ -134,7 +140,8 @@ class Parties:
         settings, table = ALGORITHMS[algorithm] | (changes or {}), {"kind": "ring"}
         quorum = terms.pop("quorum", nodes if algorithm in SUMS else 2)
         if algorithm == "sums":
-            settings = {"colluding": int(quorum == nodes), "dropouts": nodes - quorum} | settings
+            lost = {"colluding": int(quorum == nodes), "dropouts": nodes - quorum}
+            settings["combination"] = lost | settings["combination"]
         self.content: dict[str, Any] = {
             "contract": {
                 "rounds": rounds,

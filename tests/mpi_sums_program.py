@@ -10,9 +10,10 @@ from typing import Any
 
 import mpi_program
 import numpy as np
+from federated_parts import changed
 
 import dpmesh as dm
-from dpmesh.algorithms import Message, SecureAggregation
+from dpmesh.algorithms import Message, SecureAggregation, ServerMomentum
 from dpmesh.privacy import NoNoise, Release, Sensitivity
 from dpmesh.run import Run
 
@@ -21,19 +22,19 @@ RECORDS = len(mpi_program.make("ring")[0].train.labels)
 
 
 @dataclass(frozen=True, kw_only=True)
-class FailingOnTwo(dm.CrossSiloSGD):
+class FailingOnTwo(dm.RecordGradients):
     """On the second of two ranks something goes wrong in round 5."""
 
-    def site_sums(self, w: Any, t: int, problem: Any, key: dm.Key) -> Any:
+    def sums(self, w: Any, t: int, problem: Any, key: dm.Key) -> Any:
         from mpi4py import MPI
 
         if t == 5 and (MPI.COMM_WORLD.size, MPI.COMM_WORLD.rank) == (2, 1):
             raise ArithmeticError("the round went wrong")
-        return super().site_sums(w, t, problem, key)
+        return super().sums(w, t, problem, key)
 
 
-@dataclass(frozen=True, kw_only=True)
-class InTheClear(dm.CrossSiloSGD):
+@dataclass(frozen=True)
+class InTheClear(dm.FederatedLearning):
     """It sends the first model beside its sums."""
 
     def round(self, state: Any, t: int, problem: Any, key: dm.Key) -> Any:
@@ -41,10 +42,15 @@ class InTheClear(dm.CrossSiloSGD):
         return (yield from super().round(state, t, problem, key))
 
 
-def silos(kind: type[dm.CrossSiloSGD] = dm.CrossSiloSGD, **changed: Any) -> dm.CrossSiloSGD:
-    public: dict[str, Any] = {"dim": 5, "sites": SITES, "records": RECORDS, "rounds": ROUNDS}
-    public |= {"noise_multiplier": 3.0, "momentum": 0.5, "neighboring_relation": "add_remove"}
-    return kind(**{**public, **changed})
+def silos(
+    kind: type[dm.FederatedLearning] = dm.FederatedLearning,
+    contribution: type[dm.RecordGradients] = dm.RecordGradients,
+    **flat: Any,
+) -> dm.FederatedLearning:
+    gradients = contribution(clients=SITES, records=RECORDS, neighboring_relation="add_remove")
+    shared, optimizer = SecureAggregation(dim=5, rounds=ROUNDS), ServerMomentum(0.5)
+    made = kind(gradients, noise_multiplier=3.0, combination=shared, optimizer=optimizer)
+    return changed(made, **flat)
 
 
 def clients(rate: float) -> dm.FederatedLearning:
@@ -64,9 +70,9 @@ ALGORITHMS = {
     "full float32": silos(),
     "sampled float32": silos(sampling_rate=0.4),
     "network": silos(sampling_rate=0.4, dim=18),
-    "failing": silos(FailingOnTwo),
+    "failing": silos(contribution=FailingOnTwo),
     "in the clear": silos(InTheClear),
-    "three": silos(sites=3),
+    "three": silos(clients=3),
     "server": dm.FederatedLearning(
         dm.ClientUpdates(clients=SITES, sampling_rate=0.5, clipping_norm=1.0, steps=1),
         noise_multiplier=1.0,

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dpmesh.algorithms.cross_silo import CrossSiloSGD
+from dpmesh.algorithms import FederatedLearning
 from dpmesh.data import Dataset
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy.secure import secure_sum
@@ -15,14 +15,14 @@ from dpmesh.privacy.types import Floats
 from dpmesh.problems import LinearProblem
 
 
-def train(algorithm: CrossSiloSGD, problem: Any, key: Key) -> tuple[Floats, list[Floats]]:
+def train(algorithm: FederatedLearning, problem: Any, key: Key) -> tuple[Floats, list[Floats]]:
     """Return the model after all rounds, and the released sums, under real masks."""
     state, released = algorithm.init(problem, key), []
-    for t in range(algorithm.rounds):
-        sums = algorithm.site_sums(state.w, t, problem, key)
+    for t in range(algorithm.combination.rounds):
+        sums = algorithm.contribution.sums(state.w, t, problem, key)
         total = secure_sum(algorithm.secure_sum, sums, key.stream(Purpose.NOISE, t))
         released.append(total)
-        state = algorithm.absorb(state, total, t, problem)
+        state = algorithm.absorb(state, total, t, problem.regularization)
     return algorithm.parameters(state), released
 
 

@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     )
     from dpmesh.algorithms import (
         ClientUpdates,
-        CrossSiloSGD,
         FederatedLearning,
         GradientDescent,
         GradientTracking,
@@ -67,7 +66,6 @@ if TYPE_CHECKING:
 __all__ = [
     "Checkpoint",
     "ClientUpdates",
-    "CrossSiloSGD",
     "Dataset",
     "FederatedLearning",
     "GradientDescent",
@@ -119,6 +117,8 @@ _HOMES |= dict.fromkeys(
     ["Checkpoint", "Metrics", "Network", "Run", "StopRun", "baselines", "simulate"], "run"
 )
 _NOW = {
+    "CrossSiloSGD": "FederatedLearning(RecordGradients(clients=.., records=..), "
+    "noise_multiplier=.., combination=SecureAggregation(dim=.., rounds=..))",
     "Muffliato": "dm.GradientDescent(.., mixings=3)",
     "attacks": "from dpmesh.reproduce import attacks",
     "bounds": "from dpmesh.reproduce import bounds",

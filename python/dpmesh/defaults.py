@@ -1,9 +1,9 @@
 """Which algorithm, network, rounds and steps serve a budget: a rule over public numbers.
 
-Sites add up gradients under a secure sum (`CrossSiloSGD`), so that one noise is enough for all of
-their records, wherever two honest sites are left when the colluding ones are not counted. Fewer
-sites send each other noisy models (`GradientDescent` by gossip): there one noise for all is no
-less than one of each site.
+Sites add up gradients under a secure sum (`FederatedLearning` of `RecordGradients`), so that one
+noise is enough for all of their records, wherever two honest sites are left when the colluding ones
+are not counted. Fewer sites send each other noisy models (`GradientDescent` by gossip): there one
+noise for all is no less than one of each site.
 
 The rule for steps is the same for both, for records of norm 1, as `dpmesh.ranges` and
 `dpmesh.data.unit_norm` make them. Let a path be the length of all steps together, and let epsilon
@@ -30,7 +30,10 @@ from numpy import ndarray
 
 from dpmesh._validate import fail, integer, one_of, positive, probability
 from dpmesh.algorithms.base import AnyAlgorithm
-from dpmesh.algorithms.cross_silo import CrossSiloSGD
+from dpmesh.algorithms.federated import FederatedLearning
+from dpmesh.algorithms.federated_combination import SecureAggregation
+from dpmesh.algorithms.federated_gradients import RecordGradients
+from dpmesh.algorithms.federated_server import Average, ServerMomentum
 from dpmesh.algorithms.first_stage import FirstStage
 from dpmesh.algorithms.gradient_descent import GradientDescent
 from dpmesh.algorithms.record_sums import RecordSums
@@ -179,6 +182,12 @@ class Choice:
     topology: Topology | None
     rounds: int
 
+    @property
+    def adds_up(self) -> bool:
+        """Whether sites add up gradients of records under a secure sum."""
+        summed = getattr(self.algorithm, "secure_sum", None) is not None
+        return summed and self.algorithm.unit == "record"
+
 
 def choose(
     sizes: Sizes,
@@ -248,17 +257,16 @@ def choose(
                 clipping_norm=rule.clipping_norm,
             )
         assert noise_multiplier is not None
-        return CrossSiloSGD(
-            dim=sizes.dim + staged * sizes.dim // max(sizes.features, 1),
-            sites=sizes.nodes,
-            records=sizes.together,
-            rounds=steps,
+        dim = sizes.dim + staged * sizes.dim // max(sizes.features, 1)
+        return FederatedLearning(
+            RecordGradients(
+                clients=sizes.nodes, records=sizes.together, clipping_norm=rule.clipping_norm
+            ),
             noise_multiplier=noise_multiplier,
+            combination=SecureAggregation(dim=dim, rounds=steps, colluding=colluding),
+            optimizer=ServerMomentum(momentum) if momentum else None,
+            average=Average(since=int(steps * (1 - rule.averaged)) + 1),
             step_size=step,
-            clipping_norm=rule.clipping_norm,
-            colluding=colluding,
-            momentum=momentum,
-            averaged=rule.averaged,
         )
 
     def made(noise_multiplier: float) -> AnyAlgorithm:

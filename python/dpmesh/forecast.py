@@ -118,7 +118,7 @@ class Forecast:
     def __str__(self) -> str:
         algorithm = self.choice.algorithm
         name = type(getattr(algorithm, "algorithm", algorithm)).__name__
-        how = "a secure sum" if name == "CrossSiloSGD" else "gossip"
+        how = "a secure sum" if self.choice.adds_up else "gossip"
         lines = [
             f"{self.sites} sites of {self.records} records, {self.features} features, "
             f"{self.classes} classes, epsilon {as_given(self.epsilon)} at delta "

@@ -9,12 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from federated_parts import changed
 from problems import NETWORKS, network_records
 from twins import shorten
 
 import dpmesh as dm
 from dpmesh import topology
 from dpmesh._ragged import Walks
+from dpmesh.algorithms import SecureAggregation
 from dpmesh.algorithms.registry import NODES, RECORDS, REGISTRY, ROUNDS
 from dpmesh.audit import couple
 from dpmesh.keys import Key
@@ -25,10 +27,8 @@ from dpmesh.run.carriers import carrier_for
 
 DELTA = 1e-5
 EXAMPLES: dict[str, Any] = {entry.name: entry.example for entry in REGISTRY}
-_UPDATES = EXAMPLES["federated"].contribution
-EXAMPLES["federated, control variates"] = replace(
-    EXAMPLES["federated"],
-    contribution=replace(_UPDATES, epochs=None, steps=3, control_variates=True),
+EXAMPLES["federated, control variates"] = changed(
+    EXAMPLES["federated"], epochs=None, steps=3, control_variates=True
 )
 
 UPDATES = ("federated", "federated, control variates")
@@ -46,8 +46,10 @@ def make(kind: str, *, extreme: bool = False, **options: Any) -> Any:
 def algorithm_for(name: str, problem: Any) -> Any:
     """The registry's example, with what a network needs."""
     algorithm = EXAMPLES[name]
-    if isinstance(algorithm, dm.CrossSiloSGD | dm.SecureGossip):
+    if isinstance(algorithm, dm.SecureGossip):
         return replace(algorithm, dim=problem.dim)
+    if isinstance(secure := getattr(algorithm, "combination", None), SecureAggregation):
+        return replace(algorithm, combination=replace(secure, dim=problem.dim))
     if isinstance(algorithm, dm.WithReplacement):
         return replace(algorithm, clipping_norm=0.5)
     if isinstance(algorithm, dm.WithoutReplacement):

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from federated_parts import changed
 
 import dpmesh as dm
-from dpmesh.algorithms import FirstStage, GradientDescent, PushSum, RecordSums
+from dpmesh.algorithms import FirstStage, GradientDescent, PushSum, RecordSums, SecureAggregation
 from dpmesh.audit import alone, couple
 from dpmesh.audit.claims import GaussianClaim
 from dpmesh.audit.seat import from_scores
@@ -31,8 +32,10 @@ def mean(secure: bool, **others: Any) -> RecordSums:
 
 def staged(kind: str) -> FirstStage:
     if kind == "sum":
-        learns: Any = dm.CrossSiloSGD(
-            dim=2 * (FEATURES + 1), sites=SITES, records=24, rounds=ROUNDS, noise_multiplier=3.0
+        learns: Any = dm.FederatedLearning(
+            dm.RecordGradients(clients=SITES, records=24),
+            noise_multiplier=3.0,
+            combination=SecureAggregation(dim=2 * (FEATURES + 1), rounds=ROUNDS),
         )
     else:
         learns = {"gossip": GradientDescent, "push-sum": PushSum}[kind](
@@ -161,13 +164,13 @@ def test_the_audit_comes_close_to_the_claim_and_finds_planted_faults() -> None:
 
 def test_what_has_no_common_mean_is_refused() -> None:
     gossip, summed = staged("gossip"), staged("sum")
-    for changed, said in (
+    for refused, said in (
         (lambda: replace(gossip, algorithm=gossip), "one without a first stage"),
         (lambda: replace(gossip, mean=mean(True)), "secure if the algorithm is"),
-        (lambda: replace(summed, algorithm=replace(summed.algorithm, dropouts=1)), "dropouts"),
+        (lambda: replace(summed, algorithm=changed(summed.algorithm, dropouts=1)), "dropouts"),
         (
             lambda: replace(
-                summed, algorithm=replace(summed.algorithm, neighboring_relation="add_remove")
+                summed, algorithm=changed(summed.algorithm, neighboring_relation="add_remove")
             ),
             "one record is replaced",
         ),
@@ -183,4 +186,4 @@ def test_what_has_no_common_mean_is_refused() -> None:
         ),
     ):
         with pytest.raises(ValueError, match=said):
-            changed()
+            refused()

@@ -33,7 +33,11 @@ def test_a_budget_in_place_of_noise_is_refused_in_words() -> None:
     with pytest.raises(ValueError, match="delta must be positive"):
         dm.GradientDescent.for_budget(epsilon=2.0, rounds=5, records=80)
     with pytest.raises(ValueError, match="delta: wanted a positive number"):
-        dm.CrossSiloSGD.for_budget(epsilon=2.0, dim=2, sites=4, records=9, rounds=5)
+        dm.FederatedLearning.for_budget(
+            dm.RecordGradients(clients=4, records=9),
+            epsilon=2.0,
+            combination=dm.algorithms.SecureAggregation(dim=2, rounds=5),
+        )
 
 
 @pytest.mark.parametrize(

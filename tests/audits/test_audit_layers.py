@@ -12,7 +12,7 @@ import pytest
 from faulty_mechanisms import HalvedLaplace, SilentLaplace
 from faulty_online import MissingFactor2
 
-from dpmesh.algorithms import CrossSiloSGD, OnlineLearning
+from dpmesh.algorithms import FederatedLearning, OnlineLearning, RecordGradients, SecureAggregation
 from dpmesh.audit import (
     OneRelease,
     alone,
@@ -78,14 +78,18 @@ def test_the_command_line_says_what_leaks(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert (code, "leaks more than it claims: online" in output) == (1, True)
     monkeypatch.undo()
     assert audit("federated")[0] == 0
-    secure = CrossSiloSGD(dim=3, sites=3, records=60, rounds=4, noise_multiplier=2.0)
+    secure = FederatedLearning(
+        RecordGradients(clients=3, records=60),
+        noise_multiplier=2.0,
+        combination=SecureAggregation(dim=3, rounds=4),
+    )
     columns = Columns.of({"age": (0, 100)}, ["age"])
     outline = Outline(columns=columns, target=Number(low=0, high=1))
     about = {"fit": {"algorithm": repr(secure), "rounds": 4}}
     outline.model(np.zeros(columns.dim), about=about).save(tmp_path / "a.model")
     for claim, words in (
         (("gradient-descent", "--epsilon", "2", "--rounds", "4", "--records", "9"), "epsilon = 2 "),
-        (("cross-silo", "--noise", "8", "--rounds", "3"), "rounds=3, noise_multiplier=8.0"),
+        (("cross-silo", "--noise", "8", "--rounds", "3"), "noise_multiplier=8.0, combination"),
         ((str(HOSPITALS / "contract.toml"), "--rounds", "3"), "records=180, noise_multiplier=20"),
         ((str(tmp_path / "a.model"), "--rounds", "3"), repr(secure)),
     ):

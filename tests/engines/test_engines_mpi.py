@@ -343,9 +343,12 @@ controller = {kind = "RandomGlobal", rate = 0.5}
 ).replace('loss = "logistic"', 'loss = "logistic"\nfeature_norm = 1.0')
 
 
+PARTS = """contribution = {kind = "RecordGradients"}
+combination = {kind = "SecureAggregation"}
+"""
 SUMS_EXPERIMENT = (
     EXPERIMENT.replace('[topology]\nkind = "ring"\n', "")
-    .replace('"OnlineLearning"', '"CrossSiloSGD"')
+    .replace('"OnlineLearning"', f'"FederatedLearning"\n{PARTS}')
     .replace("seed = 1", "seed = 1\ndelta = 1e-5")
     .replace("batch_size = [1, 2]", "step_size = [1.0, 2.0]")
 )

@@ -63,7 +63,7 @@ def test_a_site_that_fails_stops_all_ranks_and_others_go_on(tmp_path: Path) -> N
     ("name", "ranks", "said"),
     [
         ("full", 5, "ranks: wanted an integer of at least 1 and below 5, got 5"),
-        ("three", 2, "ValueError: problem: wanted records of 3 sites, got 2 of 4 nodes"),
+        ("three", 2, "ValueError: problem: wanted one with 3 clients, got 2 of 4"),
         ("in the clear", 2, "ValueError: release: wanted a sum of all nodes, since they are on"),
         ("server", 1, "engine: wanted None, since a trusted server sees all that its clients send"),
     ],
@@ -80,7 +80,7 @@ def test_what_does_not_add_up_on_ranks_is_refused(
 def test_a_bad_site_is_named_by_its_number_in_the_whole() -> None:
     whole = mpi_sums_program.make("full")
     held = [len(part) for part in whole.partition]
-    few = mpi_sums_program.silos(records_per_site=max(held) - 1)
+    few = mpi_sums_program.silos(records_per_client=max(held) - 1)
     at = int(np.argmax(held))
-    with pytest.raises(ValueError, match=rf"got {max(held)} at site {at}"):
+    with pytest.raises(ValueError, match=rf"got {max(held)} at client {at}"):
         few.init(whole.for_nodes([1, at]), dm.Key.seeded(1))

@@ -93,7 +93,7 @@ class Sums(Parties):
         """Return a party's rounded vector of round 0, or the sum of all."""
         contract = self.contract
         w = contract.algorithm.init(self.whole, contract.public_key).w
-        sums = contract.algorithm.site_sums(w, 0, self.whole, contract.public_key)
+        sums = contract.algorithm.contribution.sums(w, 0, self.whole, contract.public_key)
         return (sums.sum(axis=0) if party is None else sums[party]) / contract.sums.grid
 
     def is_open(self, total: Any, vector: Any, shares: float) -> bool:
@@ -124,7 +124,7 @@ def is_ask(message: bytes) -> bool:
 @pytest.fixture
 def made(tmp_path: Path) -> Iterator[Sums]:
     """Four parties, of which one may be lost and one may collude."""
-    changes = {"colluding": 1, "dropouts": 1}
+    changes = {"combination": {"kind": "SecureAggregation", "colluding": 1, "dropouts": 1}}
     made = Sums(tmp_path, dim=40, quorum=3, changes=changes, budget=50.0)
     yield made
     for folder in made.folders:

@@ -28,9 +28,13 @@ label = "ill"
 ranges = "ranges.toml"
 
 [algorithm]
-kind = "CrossSiloSGD"
+kind = "FederatedLearning"
+contribution = {kind = "RecordGradients"}
+combination = {kind = "SecureAggregation"}
 epsilon = 4
 """
+SUMS = "".join(TEXT.splitlines(keepends=True)[-4:-1])
+"""Its lines of secure sums."""
 
 RANGES = 'age = [0, 100]\nward = ["n", "s"]\nill = ["no", "yes"]\n'
 
@@ -71,7 +75,8 @@ def test_each_file_is_a_site_and_public_numbers_are_filled_in(folder: Path) -> N
     table = expected.encode([first["age"].to_numpy(), first["ward"].to_numpy()]).features
     assert {*map(tuple, problem.train.features[problem.partition[0]])} <= {*map(tuple, table)}
     algorithm: Any = own.algorithm
-    assert (algorithm.sites, algorithm.records, algorithm.dim) == (4, 64, problem.dim)
+    of = algorithm.contribution
+    assert (of.clients, of.records, algorithm.combination.dim) == (4, 64, problem.dim)
     assert algorithm.plan(4).cost(1e-5).epsilon == pytest.approx(4, rel=1e-2)
     assert algorithm.plan(4).cost(1e-5).epsilon <= 4
 
@@ -155,7 +160,7 @@ def test_what_does_not_fit_is_named(folder: Path, old: str, new: str, message: s
 
 
 def test_gossip_by_secure_sums_takes_its_network_from_the_file(folder: Path) -> None:
-    gossip = ('kind = "CrossSiloSGD"', 'kind = "SecureGossip"')
+    gossip = (SUMS, 'kind = "SecureGossip"\n')
     made = experiment(gossip, text=TEXT + '\n[topology]\nkind = "complete"\n')
     assert made.algorithm.topology == dm.topology.complete(4)
     assert made.algorithm.records == 64  # of all sites: of 80 a fifth is for tests
@@ -171,7 +176,7 @@ kind = "ring"
 
 [sweep]
 algorithm = [
-    {kind = "CrossSiloSGD", epsilon = 4},
+    {kind = "FederatedLearning", epsilon = 4, contribution = SITES, combination = MASKED},
     {kind = "GradientDescent", epsilon = 4},
     {kind = "QuantizedGossip", epsilon = 4, STEPS, sample_size = 4},
     {kind = "FederatedLearning", epsilon = 4, contribution = LOCAL},
@@ -181,6 +186,8 @@ algorithm = [
 ]
 """
     swept = swept.replace("STEPS", "step_size = 0.5, consensus_step_size = 0.5")
+    swept = swept.replace("SITES", '{kind = "RecordGradients"}')
+    swept = swept.replace("MASKED", '{kind = "SecureAggregation"}')
     swept = swept.replace("LOCAL", '{kind = "ClientUpdates", steps = 1}')
     Path("experiment.toml").write_text(TEXT.partition("[algorithm]")[0] + "[algorithm]\n" + swept)
 
@@ -192,7 +199,7 @@ algorithm = [
         assert least <= result.privacy.epsilon <= most * (1 + 1e-9), name
         assert "1 run gives no verdict" in sentences({"": [result]})[0]
     table = compared(groups)
-    assert "CrossSiloSGD" in [row[0] for row in table.rows]
+    assert "OnlineLearning" in [row[0] for row in table.rows]
     assert [row[-2] for row in table.rows] == ["-"] * 7
     (leader,) = sentences(groups)
     assert "Whether that is clear takes 5 runs each" in leader
@@ -216,8 +223,8 @@ three = 3
 """)
     monkeypatch.syspath_prepend(folder)
     descent = (
-        'kind = "CrossSiloSGD"',
-        'kind = "FederatedLearning"\ncontribution = {kind = "ClientUpdates", steps = 1}',
+        SUMS,
+        'kind = "FederatedLearning"\ncontribution = {kind = "ClientUpdates", steps = 1}\n',
     )
 
     def named(model: str, kind: str = "jax") -> Any:

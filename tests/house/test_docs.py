@@ -29,7 +29,7 @@ PRINTED = [
     "privacy/random_allocation.md",
     "which_algorithm.md",
     "how_much_data.md",
-    "algorithms/cross_silo.md",
+    "algorithms/federated_gradients.md",
     "algorithms/secure_gossip.md",
     "algorithms/with_replacement.md",
 ]

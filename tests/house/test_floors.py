@@ -57,7 +57,6 @@ FLOORS = [
         "algorithms.without_replacement_releases",
     ],
     [
-        "algorithms.cross_silo",
         "algorithms.secure_gossip",
         "algorithms.online",
         "algorithms.federated",

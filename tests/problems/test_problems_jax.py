@@ -372,7 +372,7 @@ def test_training_that_diverges_is_named() -> None:
         ClientUpdates(clients=7, sampling_rate=1.0, clipping_norm=1.0, epochs=1),
         noise_multiplier=1.0,
     )
-    with pytest.raises(ValueError, match=r"problem: wanted training .* at a local_step_size of 0"):
+    with pytest.raises(ValueError, match=r"problem: wanted training .* at a step_size of 0"):
         simulate(algorithm, steep, rounds=1)
 
 

@@ -61,7 +61,7 @@ def test_a_secure_sum_keeps_its_budget_and_limits_its_noise(
     sizes = Sizes(nodes=nodes, smallest=records, together=nodes * records, dim=dim)
     chosen = choose(sizes, epsilon=epsilon, delta=1e-5, task=task)
     algorithm, sums = chosen.algorithm, chosen.algorithm.secure_sum
-    assert isinstance(algorithm, dm.CrossSiloSGD)
+    assert chosen.adds_up
     assert chosen.topology is None
     cost = algorithm.plan(chosen.rounds).cost(1e-5).epsilon
     assert 0.97 * epsilon <= cost <= epsilon * (1 + 1e-9)
@@ -117,7 +117,7 @@ def test_more_colluding_sites_cost_noise() -> None:
 def test_a_secure_sum_has_less_noise_than_gossip() -> None:
     chosen = [choose(SOME, **BUDGET, algorithm=method).algorithm for method in ("secure", "gossip")]
     paths = [np.sum([own.step_size(t) for t in range(1, STEPS + 1)]) for own in chosen]
-    paths[0] /= 1 - chosen[0].momentum
+    paths[0] /= 1 - chosen[0].optimizer.decay
     # the same noise in a score allows a path that is longer by the ratio of effective records
     assert paths[0] / paths[1] == pytest.approx(450 * sqrt(4 / 5) / (80 * sqrt(5)))
 
@@ -125,10 +125,10 @@ def test_a_secure_sum_has_less_noise_than_gossip() -> None:
 def test_steps_with_momentum_leave_the_noise_of_the_rule() -> None:
     """In the score of a record of norm 1, by what each round's noise becomes until the end."""
     secure = choose(SOME, **BUDGET, algorithm="secure").algorithm
-    assert secure.momentum > 0
-    assert choose(SOME, **BUDGET, algorithm="secure", linear=False).algorithm.momentum == 0
-    lasting = (1 - secure.momentum ** np.arange(1, STEPS + 1)) / (1 - secure.momentum)
-    a_round = secure.secure_sum.noise_scale / secure.records
+    assert choose(SOME, **BUDGET, algorithm="secure", linear=False).algorithm.optimizer is None
+    decay = secure.optimizer.decay
+    lasting = (1 - decay ** np.arange(1, STEPS + 1)) / (1 - decay)
+    a_round = secure.secure_sum.noise_scale / secure.expected_size
     assert 1.8 < secure.step_size(1) * a_round * np.sqrt(np.sum(lasting**2)) < 2.01
 
 

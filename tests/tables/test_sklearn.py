@@ -72,8 +72,8 @@ def test_the_rule_chooses_by_the_number_of_sites(tumours: Any) -> None:
         return PrivateClassifier(4.0, ranges=ranges, **options).fit(table, diagnosis, groups)
 
     for groups, options, algorithm in (
-        (clinic, {}, "CrossSiloSGD"),
-        (clinic, {"algorithm": "secure", "colluding": 3}, "CrossSiloSGD"),
+        (clinic, {}, "FederatedLearning"),
+        (clinic, {"algorithm": "secure", "colluding": 3}, "FederatedLearning"),
         (clinic, {"algorithm": "gossip"}, "GradientDescent"),
         (clinic, {"topology": dm.topology.ring(5)}, "GradientDescent"),
         (two, {}, "GradientDescent"),
@@ -82,9 +82,9 @@ def test_the_rule_chooses_by_the_number_of_sites(tumours: Any) -> None:
         report = fitted(groups, **options).report_
         assert f"{algorithm}(" in report.algorithm
         assert report.privacy.epsilon <= 4 * (1 + 1e-9)
-        own = "the server" if algorithm == "CrossSiloSGD" else "everybody: all noisy messages"
+        own = "the server" if algorithm == "FederatedLearning" else "everybody: all noisy messages"
         assert f"against     {own}" in str(report)
-        assert report.together is (algorithm == "CrossSiloSGD")
+        assert report.together is (algorithm == "FederatedLearning")
     assert "any 3 of the sites help it" in str(
         fitted(clinic, algorithm="secure", colluding=3).report_
     )

@@ -1,7 +1,6 @@
 """The algorithms, each in the file of its paper's short name."""
 
 from dpmesh.algorithms.base import Algorithm, Message, Relay, Round, Travel
-from dpmesh.algorithms.cross_silo import CrossSiloSGD
 from dpmesh.algorithms.federated import FederatedLearning
 from dpmesh.algorithms.federated_combination import SecureAggregation, TrustedServer
 from dpmesh.algorithms.federated_gradients import RecordGradients
@@ -23,7 +22,6 @@ __all__ = [
     "Algorithm",
     "Average",
     "ClientUpdates",
-    "CrossSiloSGD",
     "FederatedLearning",
     "FirstStage",
     "GradientDescent",

@@ -320,7 +320,8 @@ class FederatedLearning(Algorithm[FederatedState, Any]):
         here, clients = problem.nodes, self.contribution.clients
         whole = len(getattr(problem, "all_records", range(here)))  # of which some may be elsewhere
         if clients not in ((here,) if self.secure_sum is None else (here, whole)):
-            fail("problem", f"one with {clients} clients", here)
+            got = here if here == whole else f"{here} of {whole}"
+            fail("problem", f"one with {clients} clients", got)
         self.contribution.check(problem)
         return self.start_from(Released(initial_parameters(problem, key, 1)))
 

@@ -139,9 +139,12 @@ class RecordGradients(Contribution):
         self, state: Any, cohort: Indices, t: int, problem: Any, key: Key, bit_weight: float
     ) -> Iterator[tuple[Indices, Sensitive]]:
         """Yield each client's sum of clipped gradients, shape (clients, dim), float64."""
+        yield cohort, Sensitive(self.sums(state.w, t, problem, key)[cohort])
+
+    def sums(self, w: Released, t: int, problem: Any, key: Key) -> Sensitive:
+        """Return the sum of each client that is here, shape (clients, dim). It stays inside."""
         batches = self.sample(self._all_records(problem), t, key)
-        sums = clipped_gradient_sums(problem, state.w, batches, self.clipping_norm)
-        yield cohort, Sensitive(sums[cohort])
+        return clipped_gradient_sums(problem, w, batches, self.clipping_norm)
 
     def sample(self, everything: Ragged, t: int, key: Key) -> Ragged:
         """Return the records that take part: each by a coin of its own client."""

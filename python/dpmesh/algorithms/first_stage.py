@@ -92,11 +92,11 @@ class FirstStage(Algorithm[FirstStageState, LinearProblem]):
             wanted = "one under which one record is replaced, as the sum of all records is"
             got = f"{self.neighboring_relation} of a {self.unit}"
             fail("algorithm", wanted, got)
-        if getattr(self.algorithm, "dropouts", 0):
+        if self.secure_sum is not None and self.secure_sum.dropouts:
             wanted = "one without dropouts, each of which would release the mean again"
             fail("algorithm", wanted, self.algorithm)
         if self.travels != "gossip" and self.secure_sum is None:
-            wanted = "one that gossips, or adds up over sites (CrossSiloSGD): others have no mean "
+            wanted = "one that gossips, or adds up over sites (a secure sum): others have no mean "
             fail("algorithm", f"{wanted}that all nodes receive", type(self.algorithm).__name__)
         own = (self.mean.secure, self.mean.longest, self.mean.rounds)
         if own != (self.travels != "gossip", 1.0, 1):

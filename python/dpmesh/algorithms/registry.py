@@ -14,9 +14,9 @@ from typing import Any
 
 from dpmesh._validate import fail, one_of
 from dpmesh.algorithms.base import AnyAlgorithm
-from dpmesh.algorithms.cross_silo import CrossSiloSGD
 from dpmesh.algorithms.federated import FederatedLearning
-from dpmesh.algorithms.federated_combination import TrustedServer
+from dpmesh.algorithms.federated_combination import SecureAggregation, TrustedServer
+from dpmesh.algorithms.federated_gradients import RecordGradients
 from dpmesh.algorithms.federated_updates import ClientUpdates
 from dpmesh.algorithms.gradient_descent import GradientDescent
 from dpmesh.algorithms.gradient_tracking import GradientTracking
@@ -83,14 +83,17 @@ NODES, RECORDS, DIM, ROUNDS = 4, 12, 3, 5
 REGISTRY: list[Entry] = [
     Entry(
         name="cross-silo",
-        kind=CrossSiloSGD,
-        example=CrossSiloSGD(
-            dim=DIM, sites=NODES, records=NODES * RECORDS, rounds=ROUNDS, noise_multiplier=2.0
+        kind=FederatedLearning,
+        example=FederatedLearning(
+            RecordGradients(clients=NODES, records=NODES * RECORDS),
+            noise_multiplier=2.0,
+            combination=SecureAggregation(dim=DIM, rounds=ROUNDS),
         ),
         asked=(
-            *("sites", "records", "dim", "rounds", "colluding", "dropouts"),
+            *("clients", "records", "dim", "rounds", "colluding", "dropouts"),
             *("sampling_rate", "neighboring_relation"),
         ),
+        parts={"contribution": RecordGradients, "combination": SecureAggregation},
     ),
     Entry(
         name="federated",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, cast
 
 from dpmesh._validate import fail
 from dpmesh.algorithms.base import NOISES, AnyAlgorithm
@@ -42,14 +42,12 @@ def claiming(
         If `epsilon` and `noise` are both given, a number is out of range, or the algorithm has no
         such parameter.
     """
-    made: Any = algorithm
-    known = {each.name for each in fields(made)}
-    if "rounds" in known:
-        made = replace(made, rounds=rounds)
+    known = {each.name for each in fields(cast("Any", algorithm))}
+    made: Any = _placed(algorithm, "rounds", rounds) or algorithm
     if records is not None:
-        if "records" not in known:
+        made = _placed(made, "records", records)
+        if made is None:
             fail("records", f"none for {type(algorithm).__name__}", records)
-        made = replace(made, records=records)
     if epsilon is None and noise is None:
         return _of(made)
     if epsilon is not None and noise is not None:
@@ -63,6 +61,17 @@ def claiming(
         budget = Budget(epsilon, delta=delta)
         noise = budget.calibrate(lambda z: replace(made, **{field: z}), rounds)
     return _of(made, **{field: noise})
+
+
+def _placed(made: Any, name: str, value: int) -> Any:
+    """Return it with another value of a field of its own, or of a part; None without such one."""
+    if name in {each.name for each in fields(made)}:
+        return replace(made, **{name: value})
+    for part in ("contribution", "combination"):
+        inner = getattr(made, part, None)
+        if inner is not None and (placed := _placed(inner, name, value)) is not None:
+            return replace(made, **{part: placed})
+    return None
 
 
 def _of(made: Any, **changed: Any) -> AnyAlgorithm:

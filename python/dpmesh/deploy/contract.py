@@ -19,7 +19,6 @@ from dpmesh._core import __version__
 from dpmesh._networks import named
 from dpmesh._validate import fail, instance
 from dpmesh.algorithms.base import Algorithm, AnyAlgorithm, holds_for_any_rows
-from dpmesh.algorithms.cross_silo import CrossSiloSGD
 from dpmesh.algorithms.federated import FederatedLearning
 from dpmesh.data import Dataset
 from dpmesh.deploy import admission
@@ -149,9 +148,7 @@ class Contract:
     def algorithm(self) -> AnyAlgorithm:
         """The algorithm, with all its public parameters."""
         table, kinds = self.settings.table("algorithm"), SECTIONS["algorithm"]
-        if table.get("kind") == CrossSiloSGD.__name__:
-            table = self._with("algorithm", table, entries(CrossSiloSGD))
-        elif table.get("kind") == FederatedLearning.__name__:
+        if table.get("kind") == FederatedLearning.__name__:
             parts = {name: self._part(table, name) for name in ("contribution", "combination")}
             table = {**table, **{name: part for name, part in parts.items() if part}}
         settings = self.settings
@@ -171,10 +168,8 @@ class Contract:
         """The parameters of sums that follow from the parties and the records."""
         return {
             "dim": self.dim,
-            "sites": self.nodes,
             "clients": self.nodes,
             "records": int(self.records.sum()),
-            "records_per_site": int(self.records.max()),
             "records_per_client": int(self.records.max()),
             "rounds": self.terms.rounds,
         }

@@ -36,7 +36,7 @@ def algorithm_of(
     """
     table, kinds = dict(settings.table("algorithm")), SECTIONS["algorithm"]
     maker = settings.maker("algorithm", table, kinds)
-    known, given = entries(maker), {"nodes": nodes, "clients": nodes, "sites": nodes}
+    known, given = entries(maker), {"nodes": nodes, "clients": nodes}
     of_network: dict[str, Any] = {}
     if "topology" in inspect.signature(maker).parameters:
         if "topology" not in settings.content:
@@ -53,11 +53,11 @@ def algorithm_of(
     lacking = [name for name in ("records", "dim") if _lacks(known, name, table)]
     if lacking:
         sizes = problem()
-        together = "sites" in known or of_network  # secure sums; else the smallest node's count
+        together = bool(of_network)  # secure gossip; else the smallest node's count
         given["records"] = int(sizes.records.sum() if together else sizes.records.min())
         given["dim"] = sizes.dim
     given["rounds"] = rounds
-    for name in ("sites", "records", "dim", "rounds"):
+    for name in ("records", "dim", "rounds"):
         if _lacks(known, name, table):
             table[name] = given[name]
     make: Callable[..., Any] = partial(

@@ -33,7 +33,7 @@ def json_schema() -> dict[str, Any]:
     sections = {name: _section(name, kinds) for name, kinds in SECTIONS.items()}
     for kind in sections["algorithm"]["oneOf"]:
         kind["properties"].setdefault("epsilon", _EPSILON)
-        known = {*NOISES, "records", "sites", "dim", "rounds", "delta"}
+        known = {*NOISES, "records", "dim", "rounds", "delta"}
         kind["required"] = [name for name in kind["required"] if name not in known]
     for kind in sections["topology"]["oneOf"]:
         kind["properties"]["keep"] = _KEEP
@@ -73,7 +73,7 @@ def all_keys() -> str:
             default = "" if entry.required or entry.default is None else f" [{entry.default}]"
             lines.append(f"  {name}{default}: {entry.text}")
     lines += ["", "[algorithm]", f"  epsilon, for any: {_EPSILON['description']}"]
-    lines += ["  records, sites, dim, rounds: those of the data and the run if left out."]
+    lines += ["  clients, records, dim, rounds: those of the data and the run if left out."]
     lines += ["", "[topology]", f"  keep [1.0]: {_KEEP['description']}"]
     lines += ["", "[sweep]", f"  {_SWEEP['description']}"]
     return "\n".join(lines[1:])

@@ -9,12 +9,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from federated_parts import changed
 from hypothesis import given
 from hypothesis import strategies as st
 from secure_runs import by_class, linear, train
 
 import dpmesh as dm
-from dpmesh.algorithms.cross_silo import CrossSiloSGD
+from dpmesh.algorithms import (
+    Average,
+    FederatedLearning,
+    RecordGradients,
+    SecureAggregation,
+    ServerMomentum,
+)
 from dpmesh.algorithms.record_gradients import clipped_gradient_sums
 from dpmesh.audit import couple
 from dpmesh.data import Dataset, digits, unit_norm
@@ -29,11 +36,16 @@ from dpmesh.problems import LinearProblem
 from dpmesh.run.carriers import Broadcast
 from dpmesh.schedules import InverseSqrt
 
+SILO = FederatedLearning(
+    RecordGradients(clients=3, records=105),
+    noise_multiplier=3.0,
+    combination=SecureAggregation(dim=7, rounds=6),
+    average=Average(since=4),
+)
 
-def silo(**changed: Any) -> CrossSiloSGD:
-    public: dict[str, Any] = {"dim": 7, "sites": 3, "records": 105, "rounds": 6}
-    public["noise_multiplier"] = 3.0
-    return CrossSiloSGD(**{**public, **changed})
+
+def silo(**flat: Any) -> FederatedLearning:
+    return changed(SILO, **flat)
 
 
 # Sums of clipped gradients
@@ -115,7 +127,7 @@ def test_one_bad_record_moves_a_site_by_at_most_the_sensitivity(bad: float) -> N
     with_it = gradients.copy()
     with_it[7, 0] = bad
     batches = np.array([0, 30, 40]), np.arange(40)
-    public = silo(sites=2, colluding=0, records=40, dim=8).secure_sum
+    public = silo(clients=2, colluding=0, records=40, dim=8).secure_sum
     sums = [
         encode(public, clipped_gradient_sums(Unclipped(g), np.zeros((1, 8)), batches, 1.0))
         for g in (gradients, with_it)
@@ -155,7 +167,9 @@ def test_a_replaced_record_moves_one_sites_integers_by_at_most_the_sensitivity(
     algorithm = silo(sampling_rate=rate)
     public, key = algorithm.secure_sum, Key.seeded(seed)
     w = Released(np.random.default_rng(seed).normal(size=(1, 7)))
-    one, other = (encode(public, algorithm.site_sums(w, 3, of, key)) for of in (problem, neighbour))
+    one, other = (
+        encode(public, algorithm.contribution.sums(w, 3, of, key)) for of in (problem, neighbour)
+    )
     moved = row_norms((one - other).astype(float))
     assert moved[1] <= public.sensitivity
     assert (moved[[0, 2]] == 0).all()
@@ -167,7 +181,7 @@ def test_each_record_is_drawn_by_a_coin_of_its_own_site() -> None:
     everything = problem.everything
     seen = np.zeros((40, 1200), bool)
     for t in range(40):
-        indptr, records = algorithm._sample(everything, t, Key.seeded(1))
+        indptr, records = algorithm.contribution.sample(everything, t, Key.seeded(1))
         owners = np.repeat(np.arange(3), np.diff(indptr))
         assert (owners == np.searchsorted([400, 700], records, side="right")).all()
         seen[t, records] = True
@@ -178,13 +192,10 @@ def test_each_record_is_drawn_by_a_coin_of_its_own_site() -> None:
 def test_the_divisor_is_public() -> None:
     """Planted: the realised batch size as divisor would show how many records took part."""
     problem = linear((20, 35, 50), 7, 3)
-    algorithm = silo(sampling_rate=0.2, step_size=1.0, averaged=0.0)
+    algorithm = silo(sampling_rate=0.2, step_size=1.0, average=None)
     state = algorithm.init(problem, Key.seeded(1))
     total = Released(np.ones((1, 7)))
-    steps = {
-        tuple((state.w - algorithm.absorb(state, total, t, problem).w)[0].tolist())
-        for t in range(5)
-    }
+    steps = {tuple((state.w - algorithm.absorb(state, total, t).w)[0].tolist()) for t in range(5)}
     assert steps == {tuple([1.0 / (0.2 * 105)] * 7)}
 
 
@@ -230,7 +241,7 @@ def test_a_release_is_kept_in_plain_types() -> None:
 
 
 def test_dropouts_are_planned_and_paid_for() -> None:
-    algorithm = silo(sites=4, dropouts=1)
+    algorithm = silo(clients=4, dropouts=1)
     assert len(algorithm.plan(6).releases) == 7
     assert algorithm.plan(6).cost(1e-5).epsilon == algorithm.secure_sum.epsilon(1e-5)
 
@@ -240,7 +251,9 @@ def test_dropouts_are_planned_and_paid_for() -> None:
 
 @pytest.mark.parametrize("rate", [1.0, 0.5])
 def test_training_has_the_same_bits_with_and_without_masks(rate: float) -> None:
-    algorithm = silo(sampling_rate=rate, momentum=0.5, estimator=LaplacianSmoothing(1.0))
+    algorithm = silo(
+        sampling_rate=rate, optimizer=ServerMomentum(0.5), denoiser=LaplacianSmoothing(1.0)
+    )
     problem = linear((20, 35, 50), 7, 3, regularization=0.01)
     with_masks, _ = train(algorithm, problem, Key.seeded(2))
     run = dm.simulate(algorithm, problem, rounds=6, key=Key.seeded(2), delta=1e-5)
@@ -261,7 +274,9 @@ def test_traffic_counts_the_bits_under_masks_and_the_model_that_comes_back() -> 
 def test_steps_are_those_of_the_docstring() -> None:
     problem = linear((20, 35, 50), 7, 3, regularization=0.1)
     algorithm = silo(
-        step_size=InverseSqrt(2.0), momentum=0.9, averaged=0.5, estimator=LaplacianSmoothing(0.5)
+        step_size=InverseSqrt(2.0),
+        optimizer=ServerMomentum(0.9),
+        denoiser=LaplacianSmoothing(0.5),
     )
     model, released = train(algorithm, problem, Key.seeded(2))
     w, m, models = np.zeros((1, 7)), 0.0, []
@@ -274,7 +289,7 @@ def test_steps_are_those_of_the_docstring() -> None:
 
 def test_without_noise_to_speak_of_it_learns_as_gradient_descent() -> None:
     problem = linear((20, 35, 50), 3, 3)
-    algorithm = silo(dim=3, noise_multiplier=0.01, rounds=50, step_size=1.0, averaged=0.0)
+    algorithm = silo(dim=3, noise_multiplier=0.01, rounds=50, step_size=1.0, average=None)
     model, _ = train(algorithm, problem, Key.seeded(2))
     w = np.zeros((1, 3))
     for _ in range(50):
@@ -289,15 +304,13 @@ def test_two_class_sites_learn_all_classes_at_a_small_epsilon() -> None:
     order = np.random.default_rng(5).permutation(x.records)
     learned, test = everything.take(order[450:]), everything.take(order[:450])
     problem = LinearProblem(learned, by_class(learned, 10), "softmax", test=test, classes=10)
-    rounds = 61
-    algorithm = CrossSiloSGD.for_budget(
+    rounds = 60
+    algorithm = FederatedLearning.for_budget(
+        RecordGradients(clients=10, records=learned.records),
         epsilon=1.0,
         delta=1e-5,
-        dim=problem.dim,
-        sites=10,
-        records=learned.records,
-        rounds=rounds,
         step_size=2.0,
+        combination=SecureAggregation(dim=problem.dim, rounds=rounds),
     )
     assert algorithm.secure_sum.epsilon(1e-5) <= 1.0
     run = dm.simulate(algorithm, problem, rounds=rounds, key=Key.seeded(9), delta=1e-5, metrics=[])
@@ -308,10 +321,17 @@ def test_two_class_sites_learn_all_classes_at_a_small_epsilon() -> None:
 # Budgets
 
 
+def calibrated(algorithm: FederatedLearning) -> FederatedLearning:
+    """Return it with the noise of a budget of 2."""
+    budget: dict[str, Any] = {"epsilon": 2.0, "delta": 1e-5}
+    sums = algorithm.combination
+    return FederatedLearning.for_budget(algorithm.contribution, **budget, combination=sums)
+
+
 def test_a_budget_is_kept_and_sampling_needs_less_noise() -> None:
-    public: dict[str, Any] = {"epsilon": 2.0, "delta": 1e-5, "dim": 7, "sites": 5, "records": 500}
+    sizes = {"clients": 5, "records": 500, "rounds": 40}
     noises = [
-        CrossSiloSGD.for_budget(**public, rounds=40, neighboring_relation=relation, sampling_rate=q)
+        calibrated(silo(neighboring_relation=relation, sampling_rate=q, **sizes))
         for relation, q in [("add_remove", 1.0), ("add_remove", 0.1), ("replace_one", 0.1)]
     ]
     full, sampled, replaced = (algorithm.noise_multiplier for algorithm in noises)
@@ -323,10 +343,7 @@ def test_a_budget_is_kept_and_sampling_needs_less_noise() -> None:
 
 def test_more_colluding_sites_and_dropouts_cost_more_noise_in_each_share() -> None:
     def share(**more: Any) -> float:
-        algorithm = CrossSiloSGD.for_budget(
-            epsilon=2.0, delta=1e-5, dim=7, sites=6, records=500, rounds=20, **more
-        )
-        return algorithm.secure_sum.share
+        return calibrated(silo(clients=6, records=500, rounds=20, **more)).secure_sum.share
 
     assert share(colluding=0) < share(colluding=1) < share(colluding=3)
     assert share() < share(dropouts=1) < share(dropouts=3)
@@ -338,10 +355,8 @@ def test_more_colluding_sites_and_dropouts_cost_more_noise_in_each_share() -> No
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"momentum": 1.0}, "momentum"),
-        ({"averaged": 1.0}, "averaged"),
         ({"colluding": 2}, "at least 2 honest sites"),
-        ({"estimator": LaplacianSmoothing}, "estimator"),
+        ({"denoiser": LaplacianSmoothing}, "denoiser"),
         ({"sampling_rate": 1.5}, "sampling_rate"),
         ({"step_size": 0.0}, "step_size"),
     ],
@@ -351,16 +366,11 @@ def test_parameters_that_do_not_fit_are_refused(changed: dict[str, Any], said: s
         silo(**changed)
 
 
-def test_local_steps_are_not_offered() -> None:
-    with pytest.raises(TypeError):
-        silo(local_steps=5)
-
-
 def test_problems_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(ValueError, match="records of 3 sites"):
+    with pytest.raises(ValueError, match="one with 3 clients"):
         silo(dim=3).init(linear((5, 6), 3, 1), Key.seeded(1))
-    with pytest.raises(ValueError, match="at most 30 records at each site"):
-        silo(dim=3, records_per_site=30).init(linear((5, 60, 7), 3, 1), Key.seeded(1))
+    with pytest.raises(ValueError, match="at most 30 records at each client"):
+        silo(dim=3, records_per_client=30).init(linear((5, 60, 7), 3, 1), Key.seeded(1))
     with pytest.raises(ValueError, match="a model of length 7"):
         silo().init(linear((5, 6, 7), 3, 1), Key.seeded(1))
     with pytest.raises(ValueError, match="rounds: wanted at most 6"):
