@@ -50,10 +50,6 @@ TENTH = np.float16(0.1)
             },
         ),
         (
-            dm.ClientUpdates,
-            {"clients": MANY, "sampling_rate": TENTH, "clipping_norm": TENTH, "steps": FEW},
-        ),
-        (
             dm.QuantizedGossip,
             {
                 "step_size": TENTH,
