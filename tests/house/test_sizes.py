@@ -55,14 +55,14 @@ def measured(folder: Path, *, without: str = "") -> tuple[int, int]:
 
 @pytest.mark.parametrize(
     ("folder", "without", "most"),
-    [(PACKAGE, "reproduce", 32_650), (PACKAGE / "reproduce", "", 6_050), (TESTS, "", 33_720)],
+    [(PACKAGE, "reproduce", 32_950), (PACKAGE / "reproduce", "", 6_051), (TESTS, "", 33_640)],
 )
 def test_code_does_not_grow(folder: Path, without: str, most: int) -> None:
     assert measured(folder, without=without)[0] <= most
 
 
 def test_functions_do_not_grow() -> None:
-    assert measured(PACKAGE, without="reproduce")[1] <= 34
+    assert measured(PACKAGE, without="reproduce")[1] <= 31
 
 
 def test_comments_and_docstrings_are_no_code() -> None:
