@@ -262,12 +262,15 @@ def test_correlation_in_time_is_refused_where_it_buys_nothing() -> None:
         dm.GradientDescent(records=ROUNDS, noise_multiplier=1.0, mixings=3, noise=PARTNERS)
 
 
-def groups_in_turn(noise: Any) -> dm.FederatedLearning:
+def groups_in_turn(
+    noise: Any, rate: float = 0.5, sampling: Any = "cyclic", grid: float | None = None
+) -> dm.FederatedLearning:
     return dm.FederatedLearning(
         dm.ClientUpdates(
-            clients=NODES, sampling_rate=0.5, clipping_norm=1.0, sampling="cyclic", steps=1
+            clients=NODES, sampling_rate=rate, clipping_norm=1.0, sampling=sampling, steps=1
         ),
         noise_multiplier=2.0,
+        combination=dm.algorithms.TrustedServer(grid=grid),
         noise=noise,
     )
 
@@ -288,7 +291,7 @@ def test_a_server_correlates_its_noise_over_groups_in_turn() -> None:
     joint = algorithm.release_of(0).mechanism.joint
     plan = correlated.CorrelatedNoise(release=joint, first_round=0)
     assert correlated.read_back(noise, KEY, plan, claim=mu).violations(tolerance=1e-6) == []
-    members = [algorithm.sample(t, KEY).tolist() for t in range(3)]
+    members = [algorithm.contribution.cohort(t, KEY, None).tolist() for t in range(3)]
     assert members == [[0, 2, 4], [1, 3], [0, 2, 4]]
 
 
@@ -336,14 +339,14 @@ def test_quantized_messages_carry_the_secrets_of_partners(mode: Any, partners: A
     ("change", "message"),
     [
         ({"sampling": "poisson"}, "not proved for random cohorts"),
-        ({"sampling_rate": 1.0}, "buys nothing where all take part"),
+        ({"rate": 1.0}, "buys nothing where all take part"),
         ({"grid": 2.0**-16}, "the grid= of the noise"),
         ({"noise": IN_TIME}, "noise: wanted noise for a server, with topology=None"),
     ],
 )
 def test_a_server_refuses_what_is_not_proved(change: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        replace(groups_in_turn(correlated.InTime(topology=None, rounds=ROUNDS)), **change)
+        groups_in_turn(**{"noise": correlated.InTime(topology=None, rounds=ROUNDS), **change})
 
 
 def test_batches_follow_each_other() -> None:

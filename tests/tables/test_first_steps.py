@@ -116,7 +116,7 @@ def test_what_a_command_takes_is_said_beside_its_help_of_arguments(command: str)
     shown = testing.CliRunner().invoke(app, [command, "--help"]).output
     said = " ".join(shown.partition("Arguments")[0].split())
     taken = {
-        "audit": "or all",
+        "audit": "Audit a claim",
         "fit": "the table of one site",
         "predict": "dpmesh fit",
         "reproduce": "List",

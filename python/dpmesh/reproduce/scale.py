@@ -7,6 +7,7 @@ without-replacement paper measures better ones.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from math import isqrt
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -104,7 +105,7 @@ def _accuracy(network: str, nodes: int, records: int, key: Key) -> float:
     train, test = data(key)
     parts = iid(train.take(np.arange(records)), nodes, generator(key, Purpose.SPLIT))
     problem = LinearProblem(train, parts, "softmax", test=test, classes=2, feature_norm=1.0)
-    sizes = Sizes.of(problem)
+    sizes = replace(Sizes.of(problem), features=0)  # a first stage needs links between all nodes
     choice = choose(sizes, epsilon=EPSILON, delta=DELTA, algorithm="gossip", key=Key.seeded(0))
     made = NETWORKS.get(network, NETWORKS[EXPANDER]) if nodes > DEGREE else topology.complete
     run = simulate(

@@ -65,12 +65,17 @@ RULE = (
 
 
 def _chosen(
-    given: Setting, method: Method, problem: LinearProblem | None = None, colluding: int = 1
+    given: Setting,
+    method: Method,
+    problem: LinearProblem | None = None,
+    colluding: int = 1,
+    staged: bool = True,
 ) -> Trial:
     problem = given.problem if problem is None else problem
+    sizes = Sizes.of(problem)
     try:
         choice = choose(
-            Sizes.of(problem),
+            sizes if staged else replace(sizes, features=0),
             epsilon=given.epsilon,
             delta=given.delta,
             algorithm=method,
@@ -93,7 +98,9 @@ def _secure_third(given: Setting) -> Trial:
 
 
 def _on_a_ring(given: Setting) -> Trial:
-    return _chosen(given, "gossip")._replace(topology=topology.ring(given.problem.nodes))
+    """A first stage needs links between all nodes."""
+    ring = topology.ring(given.problem.nodes)
+    return _chosen(given, "gossip", staged=False)._replace(topology=ring)
 
 
 def _muffliato(given: Setting) -> Trial:
