@@ -468,12 +468,16 @@ def test_a_model_that_too_few_signed_is_not_sealed(made: Sums) -> None:
 def test_contracts_of_sums_that_do_not_fit_are_refused() -> None:
     example = Path(__file__).parents[2] / "examples" / "three_hospitals" / "secure_sum.toml"
     content = read_contract(example).settings.content
-    removed = {"neighboring_relation": "add_remove"}
+    records, sums = {"kind": "RecordGradients"}, {"kind": "SecureAggregation", "colluding": 1}
     for table, change, said in [
-        ("algorithm", {"records": 5}, "follows from the contract"),
-        ("algorithm", {"dropouts": 1}, "2 honest sites"),
-        ("algorithm", removed, "replace_one"),
-        ("algorithm", {"bits": 62}, "bits"),
+        ("algorithm", {"contribution": records | {"records": 5}}, "follows from the contract"),
+        (
+            "algorithm",
+            {"contribution": records | {"neighboring_relation": "add_remove"}},
+            "replace_one",
+        ),
+        ("algorithm", {"combination": sums | {"dropouts": 1}}, "2 honest sites"),
+        ("algorithm", {"combination": sums | {"bits": 62}}, "bits"),
         ("contract", {"quorum": 2}, "quorum: wanted 3"),
         ("contract", {"numbers": "float32"}, "numbers: wanted float64"),
         ("topology", {"kind": "complete"}, "have a server and no topology"),

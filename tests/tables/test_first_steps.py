@@ -157,6 +157,7 @@ def test_a_command_names_the_extra_that_it_lacks(capsys: pytest.CaptureFixture[s
 def test_a_name_that_needs_an_extra_says_which() -> None:
     code = """
 import sys
+import scipy.signal  # which looks at torch while it is imported
 for package in ("flwr", "jax", "matplotlib", "mpi4py", "pandas", "sklearn", "torch", "tqdm"):
     sys.modules[package] = None
 from importlib import import_module

@@ -3,8 +3,10 @@
 Needs the extra ``secure``. Each party runs a `Node` on its own machine, with its own records and
 folder; a `Router` carries what nodes released, or adds up their parts of sums, which are masked.
 `node_of` and `router_of` make those of a contract. Both are objects without a transport: bytes in,
-bytes out.
+bytes out. `flower` is imported when it is first used, since it needs its extra.
 """
+
+from importlib import import_module
 
 from dpmesh.deploy.contract import Contract, read_contract
 from dpmesh.deploy.folder import Folder
@@ -30,3 +32,9 @@ __all__ = [
     "read_contract",
     "router_of",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name == "flower":  # which needs its extra
+        return import_module("dpmesh.deploy.flower")
+    raise AttributeError(f"module 'dpmesh.deploy' has no attribute {name!r}")
