@@ -219,7 +219,9 @@ impl<'a, F: Features> LinearModel<'a, F> {
             let each = scores.chunks_exact_mut(self.objective.outputs());
             for (slopes, &record) in each.zip(records) {
                 let weight = weights[record as usize];
-                slopes.iter_mut().for_each(|slope| *slope *= weight);
+                for slope in slopes.iter_mut() {
+                    *slope *= weight;
+                }
             }
         }
     }
