@@ -329,8 +329,8 @@ def test_parties_that_are_told_different_things_open_nothing(what: str, made: Su
         group.root = bytes(32)
     if what == "total":  # as if another one had been accepted
         transcript = bytes(32)
-    told = replace(header, **others.get(what, {}))
-    parts.append(group.part(told, transcript, np.zeros(40, np.int64)))
+    altered = replace(header, **others.get(what, {}))
+    parts.append(group.part(altered, transcript, np.zeros(40, np.int64)))
     largest = np.abs(made.opened(parts)).max()
     assert (largest > 2.0 ** (made.contract.sums.modulus_bits - 3)) == (what != "nothing")
     honest = np.abs(made.opened(parts[:3])).max()
