@@ -16,7 +16,7 @@ def test_randomized_response_attains_the_bounds_and_gaussian_noise_does_not(
 ) -> None:
     expected = np.exp(epsilon) / (1 + np.exp(epsilon))
     assert right_guesses(epsilon) == pytest.approx(expected)
-    assert found_at(1 - expected, epsilon) == pytest.approx(told)
+    assert found_at(1 - expected, epsilon) == pytest.approx(expected)
     assert found_at(0.0, epsilon) == 0.0
     mu = 1 / analytic_gaussian_noise_multiplier(target_epsilon=epsilon, target_delta=1e-5)
     assert norm.cdf(mu / 2) <= right_guesses(epsilon, 1e-5)
