@@ -30,7 +30,7 @@ FLOORS = [
     ["privacy.mechanisms"],
     ["privacy.secure", "privacy.rows"],
     ["privacy.releases"],
-    ["privacy.own_noise", "privacy.parts", "privacy.charged"],
+    ["privacy.own_noise", "privacy.parts", "privacy.charged", "privacy.kinds"],
     ["privacy.cost"],
     ["privacy.views"],
     ["privacy.plan"],

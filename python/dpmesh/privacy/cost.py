@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
-from math import frexp, inf
+from collections.abc import Callable, Sequence
+from math import inf
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -13,7 +12,6 @@ import numpy.typing as npt
 
 from dpmesh._html import as_html
 from dpmesh._ragged import Indices
-from dpmesh._validate import fail
 from dpmesh.privacy import accounting
 from dpmesh.privacy.accounting._arguments import (
     noise_multipliers,
@@ -24,42 +22,36 @@ from dpmesh.privacy.accounting._arguments import (
 from dpmesh.privacy.accounting._compose import composed_epsilon
 from dpmesh.privacy.accounting._merge import Rounds
 from dpmesh.privacy.accounting._pairs import (
-    GAUSSIAN,
-    LAPLACE,
-    FixedSize,
     Pair,
-    Poisson,
-    Unsampled,
-    integer_laplace,
 )
-from dpmesh.privacy.accounting._poisson_pairs import PublishedSample
 from dpmesh.privacy.accounting.allocation import Allocation, allocated_epsilon
 from dpmesh.privacy.accounting.discrete import (
     FINE,
     SHARES_OF_DELTA,
-    gaussian_multiplier,
     largest_epsilon,
     rounding_slack,
 )
 from dpmesh.privacy.accounting.shares import sum_of_shares_epsilon
 from dpmesh.privacy.grid import MOST_NUMBERS
-from dpmesh.privacy.grid import MOST_STEPS as MOST_GRID_STEPS
+from dpmesh.privacy.kinds import (
+    COARSE,
+    GAUSSIANS,
+    LAWS,
+    Kind,
+    kinds_of,
+    pair_of,
+    sampled_by,
+    scales_of,
+)
 from dpmesh.privacy.own_noise import is_own, own_cost
 from dpmesh.privacy.parts import Numbers, Parts
 from dpmesh.privacy.releases import Release
-from dpmesh.privacy.sampling import FixedSizeSampling, PoissonSampling, RandomAllocation, Sampling
-from dpmesh.privacy.secure import DistributedDiscreteGaussian, NeighborSums, SecureSum
+from dpmesh.privacy.sampling import FixedSizeSampling, PoissonSampling, RandomAllocation
 from dpmesh.privacy.shown import rounded_up
 from dpmesh.privacy.types import NeighboringRelation
 
 MOST_COMPOSITIONS = 32
 """With more distinct parts, those alone that may cost most have a loss distribution."""
-
-MOST_STEPS = 64
-"""Beyond them noise on integers costs what noise on the real numbers costs, to 0.01%."""
-
-MOMENTS_BELOW = 6.0
-"""Steps of Gaussian noise below which its moments may prove more than its smoothing."""
 
 _MOST_KINDS = 1024  # in all compositions of parts that cannot cost most
 
@@ -73,14 +65,6 @@ SAMPLED = {
     RandomAllocation: "random allocation",
 }
 
-LAWS = {
-    "gaussian": (GAUSSIAN, "Gaussian"),
-    "laplace": (LAPLACE, "Laplace"),
-    "discrete_laplace": (integer_laplace(), "discrete Laplace"),
-    "discrete_gaussian": (GAUSSIAN, "discrete Gaussian"),
-}
-GAUSSIANS = ("gaussian", "discrete_gaussian")
-COARSE = "coarse_gaussian"
 PURE = "pure differential privacy of Laplace noise"
 SAMPLERS_ERR = "none: what samplers of noise on a grid err exceeds delta at such an epsilon"
 NEEDS_DELTA = "none: Gaussian noise needs a delta above 0, such as 1e-5"
@@ -97,47 +81,6 @@ class Cost(NamedTuple):
 
     def _repr_html_(self) -> str:
         return as_html(str(self))
-
-
-class _Kind(NamedTuple):
-    """What a release costs depends on this alone."""
-
-    mechanism: str
-    noise_multiplier: float
-    sampling: Sampling | None
-    secure_sum: SecureSum | NeighborSums | None
-    steps: int = 1
-    """By which neighbours move a row on a grid, at least, if the noise is Laplace."""
-    moments: float = 0.0
-    """The noise multiplier of the moments of Gaussian noise on a coarse grid; else 0."""
-
-    @property
-    def rate(self) -> float:
-        return 1.0 if self.sampling is None else self.sampling.rate
-
-    def by_moments(self) -> _Kind:
-        """Return the kind by its moments alone, if it is on a coarse grid."""
-        coarse = self._replace(mechanism=COARSE, noise_multiplier=self.moments, moments=0.0)
-        return coarse if self.moments else self
-
-
-def _amplified(kind: _Kind, relation: NeighboringRelation) -> bool:
-    return kind.sampling is not None and kind.sampling.amplifies_under == relation
-
-
-def _pair(kind: _Kind, relation: NeighboringRelation) -> Pair:
-    """Return the pair that dominates a release with Laplace or Gaussian noise."""
-    law, _ = LAWS[kind.mechanism]
-    if kind.mechanism == "discrete_laplace":
-        law = integer_laplace(kind.steps)
-    if isinstance(kind.sampling, RandomAllocation):
-        shares = tuple((share, 1.0, count) for share, count in kind.sampling.alike)
-        return Allocation(shares, relation, "laplace" if law.has_atom else "gaussian")
-    if isinstance(kind.sampling, FixedSizeSampling):
-        return FixedSize(law)
-    if isinstance(kind.sampling, PoissonSampling):
-        return Poisson(law) if relation == "add_remove" else PublishedSample(law)
-    return Unsampled(law)
 
 
 class Costs(NamedTuple):
@@ -257,10 +200,10 @@ def _costs_of_exact_noise(
     own = np.array([is_own(release) for release in releases], dtype=bool)
     noisy = (multiplier > 0) & ~own
     noise_multipliers(multiplier[noisy])
-    kinds, which = _kinds(releases, noisy, relation)
+    kinds, which = kinds_of(releases, noisy, relation)
     rates("sampling_rate", np.array([kind.rate for kind in kinds] or [1.0]))
     alone = np.array([_pure(kind, relation) for kind in kinds] + [0.0])[which]
-    sampled = np.array([_amplified(kind, relation) for kind in kinds] + [False])[which]
+    sampled = np.array([kind.is_amplified(relation) for kind in kinds] + [False])[which]
     pure = parts.totals(np.where(laplace, alone, 0.0))
     amplified = parts.totals((laplace & sampled).astype(np.float64))
     unprotected = parts.totals((~noisy & ~own).astype(np.float64))
@@ -290,11 +233,11 @@ def _failure(release: Release) -> float:
     return release.sampling.failure if isinstance(release.sampling, RandomAllocation) else 0.0
 
 
-def _pure(kind: _Kind, relation: NeighboringRelation) -> float:
+def _pure(kind: Kind, relation: NeighboringRelation) -> float:
     """Return the pure epsilon of a release; 0 if its noise is Gaussian."""
     if not kind.mechanism.endswith("laplace"):
         return 0.0
-    largest = _pair(kind, relation).largest(
+    largest = pair_of(kind, relation).largest(
         np.array(kind.rate), np.array(kind.noise_multiplier), deviations=0.0
     )
     return float(largest)
@@ -314,7 +257,7 @@ def _cheaper(one: _Proved, other: _Proved) -> _Proved:
 
 
 def _gaussian(
-    kinds: Sequence[_Kind],
+    kinds: Sequence[Kind],
     which: Indices,
     parts: Parts,
     delta: float,
@@ -344,7 +287,7 @@ def _gaussian(
 
 
 def _together(
-    kinds: Sequence[_Kind],
+    kinds: Sequence[Kind],
     which: Indices,
     parts: Parts,
     apart: Numbers,
@@ -392,86 +335,19 @@ def _together(
     return epsilons, proofs
 
 
-def _kinds(
-    releases: Sequence[Release], chosen: Chosen, relation: NeighboringRelation
-) -> tuple[list[_Kind], Indices]:
-    """Return the kinds of the chosen releases, and each release's kind: -1 for the others."""
-    numbers: dict[_Kind, int] = {}
-    which = np.full(len(releases), -1)
-    for index in np.flatnonzero(chosen).tolist():
-        release = releases[index]
-        joint = release.mechanism
-        sums = joint.numbers if isinstance(joint, DistributedDiscreteGaussian) else None
-        if sums is not None and sums.neighboring_relation != relation:
-            fail(
-                "neighboring_relation",
-                f"that of the secure sum, {sums.neighboring_relation}",
-                relation,
-            )
-        kind = _on_grid(
-            release, _Kind(release.name, release.noise_multiplier, release.sampling, sums)
-        )
-        which[index] = numbers.setdefault(_allocated(kind, release, relation), len(numbers))
-    return list(numbers), which
-
-
-def _on_grid(release: Release, kind: _Kind) -> _Kind:
-    """Return the kind of a release on a grid by the scale of its noise there.
-
-    A row of d numbers moves by at most ``N >= sensitivity / grid + 1`` steps in the norm of the
-    mechanism, and the noise has a scale of ``noise_multiplier * N`` steps.
-    """
-    grid = release.mechanism.grid
-    if grid is None or kind.secure_sum is not None:
-        return kind
-    steps = release.sensitivity.bound / grid + 1
-    if kind.mechanism == "discrete_laplace":
-        return kind._replace(steps=min(2 ** (frexp(steps)[1] - 1), MOST_STEPS))
-    z = kind.noise_multiplier
-    if (scale := z * steps) < FINE:
-        return kind._replace(mechanism=COARSE)
-    moments = z if scale < MOMENTS_BELOW else 0.0
-    return kind._replace(noise_multiplier=gaussian_multiplier(z, scale), moments=moments)
-
-
-def _allocated(kind: _Kind, release: Release, relation: NeighboringRelation) -> _Kind:
-    """Return the kind of an allocated release; that of a release of all data where none is proved.
-
-    A unit's own part is half the sensitivity where one is replaced; rounded to a grid, it moves the
-    values by no more steps than the sensitivity does.
-    """
-    if not isinstance(kind.sampling, RandomAllocation):
-        return kind
-    if kind.mechanism not in LAWS or kind.secure_sum is not None:
-        return kind._replace(sampling=None)
-    one = replace(kind.sampling, cycle=0, failure=0.0)
-    halved = release.mechanism.grid is not None and relation == "replace_one"
-    return kind._replace(sampling=one, noise_multiplier=kind.noise_multiplier / (1 + halved))
-
-
-def _scales(kind: _Kind) -> tuple[float, float]:
-    """Return the scales of a sum's unknown noise and of a share of it, in steps.
-
-    Other noise is one share: of no known scale on a coarse grid, else of the finest.
-    """
-    if kind.secure_sum is not None:
-        return kind.noise_multiplier * kind.secure_sum.sensitivity, kind.secure_sum.smallest_share
-    return 1.0 if kind.mechanism == COARSE else float(MOST_GRID_STEPS), float(MOST_GRID_STEPS)
-
-
 def _exact_text(mu: float, of_integers: bool) -> str:
     how = " of noise on a grid" if of_integers else ", exact"
     return f"Gaussian differential privacy{how}, mu = {rounded_up(mu)}" if mu > 0 else ""
 
 
 def _by_curve(
-    kinds: Sequence[_Kind], times: Numbers, delta: float, relation: NeighboringRelation
+    kinds: Sequence[Kind], times: Numbers, delta: float, relation: NeighboringRelation
 ) -> Cost:
     """Return the cost of Gaussian releases by a Rényi curve, with a count for each kind."""
     used = [kind for kind, count in zip(kinds, times, strict=True) if count > 0]
     if not used:
         return Cost(0.0, "")
-    sampled = _sampled(used, relation)
+    sampled = sampled_by(used, relation)
     rate = np.array([1.0 if sampled is None else kind.rate for kind in used])
     multiplier = np.array([kind.noise_multiplier for kind in used])
     count = times[times > 0]
@@ -479,7 +355,7 @@ def _by_curve(
     if any(kind.secure_sum is not None for kind in used):
         if sampled is PoissonSampling:
             only_add_remove(relation)
-        scales, shares = zip(*map(_scales, used), strict=True)
+        scales, shares = zip(*map(scales_of, used), strict=True)
         epsilon = sum_of_shares_epsilon(
             delta=delta,
             noise_multiplier=multiplier,
@@ -523,13 +399,13 @@ def _by_curve(
 
 
 def _composed(
-    kinds: Sequence[_Kind], times: Numbers, delta: float, relation: NeighboringRelation
+    kinds: Sequence[Kind], times: Numbers, delta: float, relation: NeighboringRelation
 ) -> Cost:
     """Return the cost of releases by a loss distribution, with a count for each kind."""
     count = {kind: number for kind, number in zip(kinds, times, strict=True) if number > 0}
-    by_pair: dict[Pair, list[_Kind]] = {}
+    by_pair: dict[Pair, list[Kind]] = {}
     for kind in count:
-        by_pair.setdefault(_pair(kind, relation), []).append(kind)
+        by_pair.setdefault(pair_of(kind, relation), []).append(kind)
     rounds = [
         Rounds(
             pair,
@@ -553,12 +429,3 @@ def _composed(
         epsilon = allocated_epsilon(pair, delta, float(multiplier[0]))
         return Cost(epsilon, f"dominating pair of {what}")
     return Cost(composed_epsilon(delta, *rounds), f"privacy loss distribution of {what}")
-
-
-def _sampled(kinds: Iterable[_Kind], relation: NeighboringRelation) -> type[Sampling] | None:
-    """Return how releases are sampled, if that has a Rényi curve: all in one way, or unsampled."""
-    samplings = {type(kind.sampling) for kind in kinds if kind.sampling is not None}
-    if len(samplings) != 1:
-        return None
-    sampling = samplings.pop()
-    return sampling if sampling.amplifies_under == relation else None
