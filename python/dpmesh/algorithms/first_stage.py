@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -39,7 +40,7 @@ from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.releases import Release
 from dpmesh.privacy.secure import SecureSum
 from dpmesh.privacy.sensitivity import Sensitivity
-from dpmesh.privacy.types import Floats, NeighboringRelation, Released, Unit
+from dpmesh.privacy.types import Floats, Released
 from dpmesh.problems import LinearProblem
 
 
@@ -57,6 +58,11 @@ class FirstStageState:
 
     centre: Released = field(metadata=KNOWN_TO_ALL)
     state: Any
+
+
+def _of_algorithm(name: str) -> Any:
+    """Return a property that is that of the algorithm."""
+    return property(attrgetter(f"algorithm.{name}"), doc="As of the algorithm.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +88,18 @@ class FirstStage(Algorithm[FirstStageState, LinearProblem]):
 
     algorithm: AnyAlgorithm
     mean: RecordSums
+
+    travels = _of_algorithm("travels")
+    parameters_are_released = _of_algorithm("parameters_are_released")
+    public_coins = _of_algorithm("public_coins")
+    takes_directed = _of_algorithm("takes_directed")
+    rewinds = _of_algorithm("rewinds")
+    releases_decide = _of_algorithm("releases_decide")
+    neighboring_relation = _of_algorithm("neighboring_relation")
+    unit = _of_algorithm("unit")
+    run_length = _of_algorithm("run_length")
+    assumptions = _of_algorithm("assumptions")
+    exchanges = _of_algorithm("exchanges")
 
     def __post_init__(self) -> None:
         instance("algorithm", self.algorithm, AN_ALGORITHM, Algorithm)
@@ -113,61 +131,6 @@ class FirstStage(Algorithm[FirstStageState, LinearProblem]):
         """Return that of the algorithm: the first stage is one more sum of the same kind."""
         rounds = None if rounds is None else max(1, rounds - 1)
         return self.algorithm.worst_case(rounds, dim=dim, delta=delta, canaries=canaries)
-
-    @property
-    def travels(self) -> Any:  # type: ignore[override]
-        """How messages travel: as those of the algorithm."""
-        return self.algorithm.travels
-
-    @property
-    def parameters_are_released(self) -> bool:  # type: ignore[override]
-        """As of the algorithm."""
-        return self.algorithm.parameters_are_released
-
-    @property
-    def public_coins(self) -> Any:  # type: ignore[override]
-        """As of the algorithm."""
-        return self.algorithm.public_coins
-
-    @property
-    def takes_directed(self) -> bool:  # type: ignore[override]
-        """As of the algorithm."""
-        return self.algorithm.takes_directed
-
-    @property
-    def rewinds(self) -> bool:
-        """As of the algorithm."""
-        return self.algorithm.rewinds
-
-    @property
-    def releases_decide(self) -> bool:
-        """As of the algorithm."""
-        return self.algorithm.releases_decide
-
-    @property
-    def neighboring_relation(self) -> NeighboringRelation:
-        """As of the algorithm."""
-        return self.algorithm.neighboring_relation
-
-    @property
-    def unit(self) -> Unit:
-        """As of the algorithm."""
-        return self.algorithm.unit
-
-    @property
-    def run_length(self) -> int | None:
-        """As of the algorithm."""
-        return self.algorithm.run_length
-
-    @property
-    def assumptions(self) -> tuple[str, ...]:
-        """As of the algorithm."""
-        return self.algorithm.assumptions
-
-    @property
-    def exchanges(self) -> int:
-        """As of the algorithm."""
-        return self.algorithm.exchanges
 
     @property
     def secure_sum(self) -> SecureSum | None:
