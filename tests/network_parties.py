@@ -12,7 +12,7 @@ from http.client import HTTPConnection
 from ipaddress import ip_address
 from pathlib import Path
 from socket import create_server, socket
-from typing import Any
+from typing import Any, BinaryIO
 
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
@@ -71,7 +71,7 @@ class Liar:
 
     def _talk(self, peer: socket) -> None:
         with peer, peer.makefile("rb") as lines:
-            while head := b"".join(iter(lines.readline, b"\r\n")):
+            while head := _head(lines):
                 length = next(
                     line for line in head.lower().splitlines() if b"content-length" in line
                 )
@@ -85,6 +85,14 @@ class Liar:
     def __exit__(self, *_: object) -> None:
         self._socket.shutdown(2)
         self._socket.close()
+
+
+def _head(lines: BinaryIO) -> bytes:
+    """Return the head of a post; nothing once the peer has gone, or in the middle of one."""
+    head = b""
+    while (line := lines.readline()) not in (b"", b"\r\n"):
+        head += line
+    return head if line else b""
 
 
 def response(status: int, body: bytes = b"", *headers: str) -> bytes:

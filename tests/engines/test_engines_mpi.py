@@ -135,7 +135,7 @@ PERSONAL = ["groups", "each", "packed"]
 TOKEN = ["token", "learned", "with replacement"]
 
 
-@pytest.mark.parametrize("ranks", [3])
+@pytest.mark.parametrize("ranks", [2, 3])
 def test_noise_that_works_together_is_that_of_one_process(ranks: int, tmp_path: Path) -> None:
     """Secrets of partners on different ranks; and a checkpoint that one process can go on from."""
     names = [*mpi_program.TOGETHER, "token in time"]
