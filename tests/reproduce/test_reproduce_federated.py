@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,6 +13,7 @@ from dpmesh.estimators import ReleasedSum
 from dpmesh.keys import Key
 from dpmesh.privacy import Released
 from dpmesh.reproduce import federated, federated_protocol
+from dpmesh.reproduce._scaffold import Row
 from dpmesh.run import Broadcast, run_rounds
 
 PAPER_NOISE = {
@@ -28,21 +28,21 @@ TIGHT_NOISE = {
 
 
 @pytest.fixture(scope="module")
-def cells() -> list[federated.Cell]:
-    return list(federated.planned_cells())
+def cells() -> list[Row]:
+    return federated.planned_cells()
 
 
 def test_cells_and_their_noise(cells) -> None:
     assert len(cells) == 2 * 4 * 2 * 5
-    assert sum(cell.paper is not None for cell in cells) == 32
+    assert sum(cell["paper"] is not None for cell in cells) == 32
     for cell in cells:
-        known = PAPER_NOISE if cell.noise == "paper" else TIGHT_NOISE
-        column = federated.EPSILONS.index(cell.epsilon)
-        assert cell.noise_std == pytest.approx(known[cell.sampling][column], rel=1e-3)
-        if cell.noise == "tight":
-            assert cell.epsilon * 0.999 < cell.epsilon_proved <= cell.epsilon * (1 + 1e-9)
+        known = PAPER_NOISE if cell["noise"] == "paper" else TIGHT_NOISE
+        column = federated.EPSILONS.index(cell["epsilon"])
+        assert cell["noise_std"] == pytest.approx(known[cell["sampling"]][column], rel=1e-3)
+        if cell["noise"] == "tight":
+            assert cell["epsilon"] * 0.999 < cell["epsilon_proved"] <= cell["epsilon"] * (1 + 1e-9)
         else:
-            assert cell.epsilon_proved < cell.epsilon / 3  # what the theorems give away
+            assert cell["epsilon_proved"] < cell["epsilon"] / 3  # what the theorems give away
 
 
 def test_files(cells, tmp_path, monkeypatch) -> None:
@@ -52,14 +52,14 @@ def test_files(cells, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(federated, "mnist_clients", lambda *arguments: None)
     monkeypatch.setattr(federated, "with_intercept", lambda *arguments, **others: None)
     monkeypatch.setattr(federated, "accuracy_by_protocol", lambda cell, problems, key: 0.5)
-    monkeypatch.setattr(federated, "planned_cells", lambda: iter(cells))
-    monkeypatch.setattr(federated, "accuracy", lambda cell, problem, key: cell.noise_std)
+    monkeypatch.setattr(federated, "planned_cells", lambda: cells)
+    monkeypatch.setattr(federated, "accuracy", lambda cell, problem, key: cell["noise_std"])
     reported: list[str] = []
     table, text, figure = federated.table2(tmp_path / "new", seeds=2, progress=reported.append)
     with table.open() as file:
         written = list(csv.DictReader(file))
     assert len(written) == len(reported) == len(cells)
-    assert float(written[0]["accuracy"]) == pytest.approx(100 * cells[0].noise_std)
+    assert float(written[0]["accuracy"]) == pytest.approx(100 * cells[0]["noise_std"])
     assert "78.41/50.00/80.80/33.98" in text.read_text()
     assert figure.stat().st_size > 10_000
 
@@ -74,10 +74,10 @@ def test_smoothing_pays_at_the_papers_noise(cells, real_data) -> None:
     problem = federated.mnist_clients(train, test, 1000, key)
     assert problem.nodes == 1000
     assert set(problem.records) == {50}
-    plain = next(cell for cell in cells if cell.smoothing == 0)
-    assert (plain.epsilon, plain.noise, plain.sampling) == (6, "paper", "uniform")
+    plain = next(cell for cell in cells if cell["smoothing"] == 0)
+    assert (plain["epsilon"], plain["noise"], plain["sampling"]) == (6, "paper", "uniform")
     accuracies = [
-        federated.accuracy(replace(plain, smoothing=smoothing), problem, key)
+        federated.accuracy(plain | {"smoothing": smoothing}, problem, key)
         for smoothing in (0.0, 3.0)
     ]
     assert accuracies[0] > 0.77

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -20,8 +21,17 @@ from dpmesh.privacy.accounting.papers import federated as claims
 from dpmesh.privacy.accounting.papers.federated import Sampling
 from dpmesh.privacy.shown import rounded_up
 from dpmesh.problems import LinearProblem
-from dpmesh.reproduce._output import Output, Progress
-from dpmesh.reproduce._scaffold import over_seeds, with_spread
+from dpmesh.reproduce._figure import Panel, drawn, lines_of
+from dpmesh.reproduce._scaffold import (
+    Experiment,
+    Progress,
+    Row,
+    grid,
+    kinds,
+    over_seeds,
+    pick,
+    with_spread,
+)
 from dpmesh.reproduce.federated_protocol import (
     RandomStart,
     best_accuracy,
@@ -37,6 +47,7 @@ if TYPE_CHECKING:
     from dpmesh.problems.jax_model import JaxProblem
 
 Noise = Literal["paper", "tight"]
+NOISES: tuple[Noise, ...] = ("paper", "tight")
 
 EPSILONS = (6, 7, 8, 9)
 SMOOTHINGS = (0.0, 1.0, 2.0, 3.0)
@@ -68,92 +79,41 @@ PIXEL_MEAN, PIXEL_SCALE = 0.1307, 0.3081
 """Public constants by which MNIST's pixels are customarily standardized."""
 
 
-@dataclass(frozen=True)
-class Cell:
-    """One cell of Table 2, at one noise.
-
-    Parameters
-    ----------
-    sampling, epsilon, smoothing
-        Which cell. A smoothing of None is `AdaptiveSmoothing`, which the paper does not have.
-    noise
-        ``"paper"``: what Theorem 1 or 2 requires. ``"tight"``: the least that we can prove to
-        suffice for the same epsilon.
-    delta
-        1 / clients ** 1.1.
-    noise_std
-        Standard deviation nu of the noise on the sum of the clients' updates.
-    noise_multiplier
-        `noise_std` over the sensitivity.
-    epsilon_proved
-        What this noise costs by our accounting.
-    paper
-        The paper's accuracy in percent; None where it has none.
-    accuracy, spread
-        Ours: mean and standard deviation over the seeds.
-    seeds
-        Number of runs.
-    by_protocol
-        Ours at the paper's noise by the protocol of its script: the best of all rounds on 1,010
-        images, with an intercept and a random start; NaN where the paper has no accuracy.
-    """
-
-    sampling: Sampling
-    epsilon: int
-    smoothing: float | None
-    noise: Noise
-    delta: float
-    noise_std: float
-    noise_multiplier: float
-    epsilon_proved: float
-    paper: float | None
-    accuracy: float = np.nan
-    spread: float = np.nan
-    seeds: int = 0
-    by_protocol: float = np.nan
-
-
 def table2(folder: Path, *, seeds: int = 3, progress: Progress = print) -> list[Path]:
     """Run Table 2: logistic regression on MNIST, DP-Fed against DP-Fed-LS, 32 cells.
 
     Every cell is run at the paper's noise, and at the noise that tight accounting needs for the
     same epsilon; the paper's four smoothings are joined by one that is chosen from the releases.
     Runs are seeded: all cells of a seed have the same data split, cohorts and noise up to scale.
+    `by_protocol` is the accuracy at the paper's noise by the protocol of its script: the best of
+    all rounds on 1,010 images, with an intercept and a random start.
     """
     train, test = (standardized(mnist(part)) for part in ("train", "test"))
     keys = [Key.seeded(seed) for seed in range(seeds)]
+    script: Any = {"at_clients": TRAINING_RECORDS, "weight_decay": WEIGHT_DECAY}
     problems = {
-        (sampling, seed): mnist_clients(train, test, CLIENTS[sampling], key)
-        for sampling in CLIENTS
-        for seed, key in enumerate(keys)
-    }
-    by_script = {
-        (sampling, seed): with_intercept(
-            train, test, clients, key, at_clients=TRAINING_RECORDS, weight_decay=WEIGHT_DECAY
-        )
-        for sampling, clients in CLIENTS.items()
-        for seed, key in enumerate(keys)
-    }
-    cells = []
-    for cell in planned_cells():
-        accuracies = [
-            100 * accuracy(cell, problems[cell.sampling, seed], key)
-            for seed, key in enumerate(keys)
+        sampling: [
+            (
+                mnist_clients(train, test, clients, key),
+                with_intercept(train, test, clients, key, **script),
+                key,
+            )
+            for key in keys
         ]
-        found = over_seeds(accuracies)
-        if cell.paper is not None:
-            again = [
-                100 * accuracy_by_protocol(cell, by_script[cell.sampling, seed], key)
-                for seed, key in enumerate(keys)
-            ]
-            found["by_protocol"] = float(np.mean(again))
-        cells.append(replace(cell, **found))
-        progress(in_words(cells[-1]))
-    output = Output(folder, "federated-table2")
-    output.records(cells)
-    output.text(as_text(cells))
-    output.figure(draw(cells))
-    return output.files
+        for sampling, clients in CLIENTS.items()
+    }
+
+    def measured(cell: Row) -> Row:
+        own = problems[cell["sampling"]]
+        found = over_seeds([100 * accuracy(cell, problem, key) for problem, _, key in own])
+        again = [np.nan]
+        if cell["paper"] is not None:
+            again = [100 * accuracy_by_protocol(cell, script, key) for _, script, key in own]
+        return found | {"by_protocol": float(np.mean(again))}
+
+    experiment = Experiment(folder, "federated-table2", progress)
+    experiment.measure(planned_cells(), measured, in_words)
+    return experiment.write(as_text, draw)
 
 
 def standardized(images: Dataset) -> Dataset:
@@ -174,28 +134,29 @@ def mnist_clients(train: Dataset, test: Dataset, clients: int, key: Key) -> Line
     )
 
 
-def planned_cells() -> Iterator[Cell]:
-    """Yield the cells with their noise, and without accuracies."""
+def planned_cells() -> list[Row]:
+    """Return the cells with their noise: on the sum of updates, and over its sensitivity.
+
+    A smoothing of None is `AdaptiveSmoothing`, which the paper does not have. Noise ``"paper"`` is
+    what Theorem 1 or 2 requires, ``"tight"`` the least that we can prove to suffice.
+    """
+    cells: list[Row] = []
     for sampling, clients in CLIENTS.items():
-        sensitivity = CLIPPING_NORM * SENSITIVITY[sampling]
         delta = clients**-1.1
-        for column, epsilon in enumerate(EPSILONS):
-            for noise in ("paper", "tight"):
-                z = noise_multiplier(noise, sampling, epsilon, delta)
-                cost = algorithm_of(sampling, z, LaplacianSmoothing(0)).plan(ROUNDS).cost(delta)
-                for row, smoothing in enumerate((*SMOOTHINGS, None)):
-                    known = noise == "paper" and smoothing is not None
-                    yield Cell(
-                        sampling,
-                        epsilon,
-                        smoothing,
-                        noise,
-                        delta,
-                        z * sensitivity,
-                        z,
-                        cost.epsilon,
-                        PAPER_ACCURACY[sampling][row][column] if known else None,
-                    )
+        for (column, epsilon), noise in product(enumerate(EPSILONS), NOISES):
+            z = noise_multiplier(noise, sampling, epsilon, delta)
+            cost = algorithm_of(sampling, z, LaplacianSmoothing(0)).plan(ROUNDS).cost(delta)
+            shared = {
+                "delta": delta,
+                "noise_std": z * CLIPPING_NORM * SENSITIVITY[sampling],
+                "noise_multiplier": z,
+                "epsilon_proved": cost.epsilon,
+            }
+            papers = [row[column] if noise == "paper" else None for row in PAPER_ACCURACY[sampling]]
+            for smoothing, paper in zip((*SMOOTHINGS, None), (*papers, None), strict=True):
+                cell = {"sampling": sampling, "epsilon": epsilon, "smoothing": smoothing}
+                cells.append({**cell, "noise": noise, **shared, "paper": paper})
+    return cells
 
 
 def noise_multiplier(noise: Noise, sampling: Sampling, epsilon: float, delta: float) -> float:
@@ -253,20 +214,19 @@ def algorithm_of(sampling: Sampling, z: float | None, estimator: Estimator) -> F
     )
 
 
-def accuracy(cell: Cell, problem: LinearProblem, key: Key) -> float:
+def accuracy(cell: Row, problem: LinearProblem, key: Key) -> float:
     """Run one cell with one key; return the test accuracy of the last model."""
-    smoothing = cell.smoothing
+    smoothing = cell["smoothing"]
     chosen = AdaptiveSmoothing(rounds=4 * ROUNDS)
     estimator = chosen if smoothing is None else LaplacianSmoothing(smoothing)
-    algorithm = algorithm_of(cell.sampling, cell.noise_multiplier, estimator)
+    algorithm = algorithm_of(cell["sampling"], cell["noise_multiplier"], estimator)
     return final_accuracy(algorithm, problem, ROUNDS, key)
 
 
-def accuracy_by_protocol(cell: Cell, problems: tuple[RandomStart, RandomStart], key: Key) -> float:
+def accuracy_by_protocol(cell: Row, problems: tuple[RandomStart, RandomStart], key: Key) -> float:
     """Run one cell with one key as the paper's script does; return the accuracy that it reports."""
-    assert cell.smoothing is not None
-    estimator = by_tensor(cell.smoothing, problems[0].train.dim)
-    algorithm = algorithm_of(cell.sampling, cell.noise_multiplier, estimator)
+    estimator = by_tensor(cell["smoothing"], problems[0].train.dim)
+    algorithm = algorithm_of(cell["sampling"], cell["noise_multiplier"], estimator)
     return best_accuracy(algorithm, *problems, ROUNDS, key)
 
 
@@ -287,83 +247,89 @@ def states(
         yield step.state
 
 
-def in_words(cell: Cell) -> str:
+def in_words(row: Row) -> str:
     """Return one cell as a line."""
-    smoothing = "chosen" if cell.smoothing is None else f"{cell.smoothing:g}"
-    known = f", by its protocol {cell.by_protocol:.2f}, paper"
-    paper = "" if cell.paper is None else f"{known} {cell.paper:.2f}"
-    accuracy = with_spread(cell.accuracy, cell.spread, 2)
+    known = f", by its protocol {row['by_protocol']:.2f}, paper"
+    paper = "" if row["paper"] is None else f"{known} {row['paper']:.2f}"
     return (
-        f"{cell.sampling:<8} epsilon {cell.epsilon}  {cell.noise} noise {cell.noise_std:.3f}  "
-        f"smoothing {smoothing:<6}  {accuracy}{paper}"
+        f"{row['sampling']:<8} epsilon {row['epsilon']}  {row['noise']} noise "
+        f"{row['noise_std']:.3f}  {_smoothed(row['smoothing']):<16}  "
+        f"{with_spread(row['accuracy'], row['spread'], 2)}{paper}"
     )
 
 
-def as_text(cells: list[Cell]) -> str:
-    """Return the table as the paper prints it, three numbers in each cell."""
+def _smoothed(smoothing: float | None) -> str:
+    return "smoothing chosen" if smoothing is None else f"smoothing {smoothing:g}"
+
+
+def as_text(rows: list[Row]) -> str:
+    """Return the table as the paper prints it, several numbers in each cell."""
+    seeds = rows[0]["seeds"]
     lines = [
         "Table 2: test accuracy (%) of logistic regression on MNIST after 30 rounds.",
         "In each cell: the paper's / ours by its protocol / ours / ours at the noise that tight",
-        f"accounting needs for the same epsilon; mean of {cells[0].seeds} seeds. All but the last",
+        f"accounting needs for the same epsilon; mean of {seeds} seeds. All but the last",
         "have the paper's noise. Its protocol: the best of 30 rounds by private validation images,",
         "on the first 1,010 test images; an intercept, a random start, smoothing by tensor.",
         "Ours: the last round, on all 10,000.",
         "smoothing chosen: picked from the releases, as if for 4 times the rounds.",
     ]
-    for sampling in CLIENTS:
-        mine = [cell for cell in cells if cell.sampling == sampling]
-        header = [f"epsilon {epsilon}" for epsilon in EPSILONS]
-        lines += ["", _row(f"{sampling} sampling", header)]
-        for noise in ("paper", "tight"):
-            stds = [_one(mine, noise, e, 0.0) for e in EPSILONS]
-            lines += [
-                _row(f"{noise} noise", [f"{cell.noise_std:.3f}" for cell in stds]),
-                _row("  proved epsilon", [rounded_up(cell.epsilon_proved, 3) for cell in stds]),
-            ]
-        for smoothing in (*SMOOTHINGS, None):
-            name = "chosen" if smoothing is None else f"{smoothing:g}"
-            columns = []
-            for epsilon in EPSILONS:
-                one, other = (_one(mine, noise, epsilon, smoothing) for noise in ("paper", "tight"))
-                paper = "- / -"
-                if one.paper is not None:
-                    paper = f"{one.paper:.2f}/{one.by_protocol:.2f}"
-                columns.append(f"{paper}/{one.accuracy:.2f}/{other.accuracy:.2f}")
-            lines.append(_row(f"smoothing {name}", columns))
+    widths: Any = {"widths": (18, 25)}
+    for sampling in kinds(rows, "sampling"):
+        mine = pick(rows, sampling=sampling)
+        by_noise: Any = {"rows": pick(mine, smoothing=0.0), "row": "noise", "column": "epsilon"}
+        stds, proved = (
+            grid(**by_noise, **widths, name=name, show=show)[1:]
+            for name, show in (
+                ("{} noise".format, lambda row: f"{row['noise_std']:.3f}"),
+                (lambda _: "  proved epsilon", lambda row: rounded_up(row["epsilon_proved"], 3)),
+            )
+        )
+        head, *table = grid(
+            pick(mine, noise="paper"),
+            row="smoothing",
+            column="epsilon",
+            show=lambda row, mine=mine: _beside_tight(row, mine),
+            name=_smoothed,
+            head="epsilon {}".format,
+            corner=f"{sampling} sampling",
+            **widths,
+        )
+        noises = [line for pair in zip(stds, proved, strict=True) for line in pair]
+        lines += ["", head, *noises, *table]
     return "\n".join(lines)
 
 
-def draw(cells: list[Cell]) -> Figure:
+def _beside_tight(row: Row, rows: list[Row]) -> str:
+    """Return the paper's accuracy and ours, at its noise and at the tight noise."""
+    same = {name: row[name] for name in ("epsilon", "smoothing")}
+    tight = [f"{other['accuracy']:.2f}" for other in pick(rows, **same, noise="tight")]
+    paper = "- / -"
+    if row["paper"] is not None:
+        paper = f"{row['paper']:.2f}/{row['by_protocol']:.2f}"
+    return "/".join([paper, f"{row['accuracy']:.2f}", *tight])
+
+
+def draw(rows: list[Row]) -> Figure:
     """Draw accuracy over epsilon, one line for each smoothing; needs the extra ``plots``."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 7), layout="constrained")
-    for axes, sampling in zip(figure.subplots(2, 2, sharey=True), CLIENTS, strict=True):
-        mine = [cell for cell in cells if cell.sampling == sampling]
-        for ax, noise in zip(axes, ("paper", "tight"), strict=True):
-            for number, smoothing in enumerate((*SMOOTHINGS, None)):
-                line = [_one(mine, noise, e, smoothing) for e in EPSILONS]
-                style = {"color": f"C{number}", "capsize": 3}
-                name = "chosen" if smoothing is None else f"{smoothing:g}"
-                heights, spreads = [c.accuracy for c in line], [c.spread for c in line]
-                ax.errorbar(EPSILONS, heights, spreads, label=f"smoothing {name}", **style)
-                papers = [np.nan if c.paper is None else c.paper for c in line]
-                ax.plot(EPSILONS, papers, ":", color=f"C{number}", marker="o", markersize=3)
-            ax.set_title(f"{sampling} sampling, {noise} noise")
-            ax.set_xlabel("epsilon")
-            ax.set_xticks(EPSILONS)
-            ax.grid(alpha=0.3)
-        axes[0].set_ylabel("test accuracy (%); dotted: the paper's")
-    axes[-1].legend(frameon=False)
-    return figure
-
-
-def _one(cells: list[Cell], noise: str, epsilon: int, smoothing: float | None) -> Cell:
-    """Return the cell of one sampling that has these."""
-    wanted = noise, epsilon, smoothing
-    (found,) = (cell for cell in cells if (cell.noise, cell.epsilon, cell.smoothing) == wanted)
-    return found
-
-
-def _row(name: str, columns: list[str]) -> str:
-    return f"{name:<18}" + "".join(f"{column:>25}" for column in columns)
+    return drawn(
+        [
+            Panel(
+                title=f"{sampling} sampling, {noise} noise",
+                x="epsilon",
+                y="test accuracy (%); x: the paper's",
+                ticks=EPSILONS,
+                lines=lines_of(
+                    pick(rows, sampling=sampling, noise=noise),
+                    by="smoothing",
+                    x="epsilon",
+                    y="accuracy",
+                    spread="spread",
+                    paper="paper",
+                    name=_smoothed,
+                ),
+            )
+            for sampling, noise in product(kinds(rows, "sampling"), NOISES)
+        ],
+        columns=2,
+    )
