@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -289,7 +290,7 @@ def as_text(rows: list[Row]) -> str:
             pick(mine, noise="paper"),
             row="smoothing",
             column="epsilon",
-            show=lambda row, mine=mine: _beside_tight(row, mine),
+            show=partial(_beside_tight, mine),
             name=_smoothed,
             head="epsilon {}".format,
             corner=f"{sampling} sampling",
@@ -300,7 +301,7 @@ def as_text(rows: list[Row]) -> str:
     return "\n".join(lines)
 
 
-def _beside_tight(row: Row, rows: list[Row]) -> str:
+def _beside_tight(rows: list[Row], row: Row) -> str:
     """Return the paper's accuracy and ours, at its noise and at the tight noise."""
     same = {name: row[name] for name in ("epsilon", "smoothing")}
     tight = [f"{other['accuracy']:.2f}" for other in pick(rows, **same, noise="tight")]
