@@ -16,7 +16,7 @@ from dpmesh.problems import LinearProblem
 from dpmesh.reproduce.arena.cells import ALONE, CHANCE, Cell, cells_of
 from dpmesh.reproduce.arena.given import Row, Setting
 from dpmesh.reproduce.arena.methods import ROWS
-from dpmesh.reproduce.arena.results import as_markdown, as_text, read, verdict, write
+from dpmesh.reproduce.arena.results import as_markdown, as_text, read, save, verdict
 from dpmesh.reproduce.gradient_perturbation import ChocoSGD
 
 
@@ -32,7 +32,8 @@ def problem(seed: int) -> LinearProblem:
 
 
 def setting(seed: int) -> Setting:
-    return Setting(problem=problem(seed), unit="record", epsilon=3.0, delta=1e-5)
+    own = problem(seed)
+    return Setting(problem=own, unit="record", epsilon=3.0, delta=1e-5, featured=lambda: own)
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
@@ -62,16 +63,19 @@ def test_the_arena_runs_on_a_small_task(tmp_path: Path) -> None:
     for row in ROWS:
         cell = cells[row.name]
         assert cell["why"] or cell["proved"] <= 2.0 * (1 + 1e-9) or cell["view"]
-    assert cells["pooled, without privacy"]["accuracy"] > cells[CHANCE]["accuracy"] + 0.1
-    assert found["verdict"] in (tmp_path / "arena.txt").read_text()
-    assert found["made"]["breast-cancer"]["seeds"] == 1
+    assert cells["pooled, without privacy"]["accuracy"][0] > cells[CHANCE]["accuracy"][0] + 0.1
+    assert verdict([*map(Cell.from_dict, found["cells"])]) in (tmp_path / "arena.txt").read_text()
+    assert found["made"]["breast-cancer"]["quick"] is True
     assert "data:image/svg+xml" in (tmp_path / "arena.html").read_text()
+    again = testing.CliRunner().invoke(app, arguments)
+    assert "split 0" in result.output
+    assert "split 0" not in again.output  # it goes on, from the end
 
 
 def test_a_task_without_data_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("DPMESH_DATA", str(tmp_path))
     reported: list[str] = []
-    (cell,) = cells_of("rcv1", epsilons=[1.0], seeds=1, quick=True, progress=reported.append)
+    ((cell,),) = cells_of("rcv1", epsilons=[1.0], splits=1, most=9, progress=reported.append)
     assert "rcv1_train.binary.bz2" in cell.why
     assert cell.why in as_text([cell])
 
@@ -80,33 +84,51 @@ def test_a_folder_keeps_the_results_of_other_tasks(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
 
     def cell(task: str, accuracy: float) -> Cell:
-        return Cell(task=task, method=ALONE, trust="x", epsilon=None, accuracy=accuracy)
+        return Cell(task=task, method=ALONE, trust="x", epsilon=None, accuracy=(accuracy,))
 
-    write([cell("rcv1", 0.5)], tmp_path, {"rcv1": {"seeds": 1}})
-    write([cell("mnist-10", 0.6)], tmp_path, {"mnist-10": {"seeds": 2}})
-    write([cell("rcv1", 0.7)], tmp_path, {"rcv1": {"seeds": 3}})
+    save([cell("rcv1", 0.5)], tmp_path, {"rcv1": {"keys": 1}})
+    save([cell("mnist-10", 0.6)], tmp_path, {"mnist-10": {"keys": 2}})
+    save([cell("rcv1", 0.7)], tmp_path, {"rcv1": {"keys": 3}})
     cells, made = read(tmp_path)
-    assert [(c.task, c.accuracy) for c in cells] == [("mnist-10", 0.6), ("rcv1", 0.7)]
-    assert made == {"mnist-10": {"seeds": 2}, "rcv1": {"seeds": 3}}
+    assert [(c.task, c.accuracy) for c in cells] == [("mnist-10", (0.6,)), ("rcv1", (0.7,))]
+    assert made == {"mnist-10": {"keys": 2}, "rcv1": {"keys": 3}}
     (tmp_path / "arena.json").write_text('{"cells": []}')
     with pytest.raises(ValueError, match="remove it, or name another folder"):
         read(tmp_path)
 
 
-def test_the_verdict_names_what_beats_a_node_alone() -> None:
-    def cell(method: str, accuracy: float | None, epsilon: float | None, trust: str = "x") -> Cell:
-        of = {"task": "rcv1", "method": method, "trust": trust, "epsilon": epsilon}
-        return Cell(**of, accuracy=accuracy, spread=0.01, seeds=3)  # type: ignore[arg-type]
+def test_splits_go_on_where_they_ended() -> None:
+    of = {"epsilons": [2.0], "most": None, "progress": lambda _: None}
+    begun = cells_of("breast-cancer", splits=2, before=[], **of)  # type: ignore[arg-type]
+    some = [next(begun) for _ in range(8)][-1]
+    assert [len(cell.accuracy) for cell in some] == [1] * 8
+    (*_, whole) = cells_of("breast-cancer", splits=1, before=some, **of)  # type: ignore[arg-type]
+    (*_, fresh) = cells_of("breast-cancer", splits=1, before=[], **of)  # type: ignore[arg-type]
+    assert [(c.method, c.accuracy) for c in whole] == [(c.method, c.accuracy) for c in fresh]
 
-    cells = [cell(CHANCE, 0.5, None), cell(ALONE, 0.6, None)]
-    rows = [cell("A", 0.55, 1.0), cell("A", 0.7, 2.0), cell("B", 0.8, 2.0), cell("C", None, 1.0)]
-    for accuracy in (0.59, 0.64):  # the interval of 3 runs is 5 points wide on either side
-        said = verdict([*cells, cell("A", accuracy, 1.0)])
-        assert "no private method clearly beats it" in said
-    expected = "is clearly beaten by B from epsilon 2 on (80.0%, trusting x)."
-    assert verdict([*cells, *rows]).endswith(expected)
-    empty = replace(rows[-1], why="no data")
-    assert "- C: no data" in as_markdown([*cells, *rows[:-1], empty], {})
+
+def test_the_verdict_takes_paired_intervals_of_enough_splits() -> None:
+    """What all splits have in common cancels; chance and unstable cells beat nobody."""
+    shared = np.random.default_rng(0).normal(0, 0.05, 10)
+
+    def cell(method: str, gain: float, epsilon: float | None = 1.0, own: float = 0.01) -> Cell:
+        draw = np.random.default_rng(len(method))
+        accuracy = tuple(0.6 + gain + shared + draw.normal(0, own, 10))
+        of = {"task": "rcv1", "trust": "x", "epsilon": epsilon}
+        return Cell(method=method, accuracy=accuracy, **of)  # type: ignore[arg-type]
+
+    levels = [cell(CHANCE, -0.1, None), cell(ALONE, 0.0, None)]
+    for tie in (cell("tie", 0.005), cell("noisy", 0.1, own=0.25)):
+        assert "no private method clearly beats it" in verdict([*levels, tie])
+    better = cell("A", 0.04)  # less than the spread of the splits
+    assert "clearly beaten by A from epsilon 1 on" in verdict([*levels, better])
+    few = [replace(one, accuracy=one.accuracy[:4]) for one in (*levels, better)]
+    assert verdict(few).endswith("4 splits give no verdict.")
+    empty = Cell(task="rcv1", method="C", trust="x", epsilon=1.0, why="no data")
+    page = as_markdown([*levels, cell("lost", -0.1), cell("noisy", 0.1, own=0.25), empty], {})
+    assert "- C: no data" in page
+    assert "| lost | x | at chance |" in page
+    assert "| noisy | x | unstable |" in page
 
 
 def test_choco_sends_differences_until_all_know_the_models() -> None:

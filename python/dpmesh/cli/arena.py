@@ -11,6 +11,8 @@ import typer
 from dpmesh._files import writable_folder
 from dpmesh._validate import one_of, positive
 
+QUICK_RECORDS = 3_000
+
 
 def arena(
     tasks: Annotated[
@@ -27,36 +29,43 @@ def arena(
         list[float] | None, typer.Option(help="Budgets; by default 1, 2, 4 and 8.")
     ] = None,
     seeds: Annotated[
-        int | None, typer.Option(min=1, help="Runs of each cell; 3 by default.")
+        int | None, typer.Option(min=1, help="Splits that all methods learn; 10 by default.")
+    ] = None,
+    records: Annotated[
+        int | None,
+        typer.Option(min=1000, help="Most records of tasks with data files; by default all."),
     ] = None,
     quick: Annotated[
-        bool,
-        typer.Option("--quick", help="One seed, epsilon 2, at most 3,000 records, and no audits."),
+        bool, typer.Option("--quick", help="One split, epsilon 2, at most 3,000 records.")
     ] = False,
 ) -> None:
     """Compare all methods on the same tasks, beside chance, alone and pooled.
 
-    The table shows what each method costs by proof, what an audit measured, what it sends, and whom
-    one has to trust. The folder keeps the results of other tasks, so that one can run them in turn.
+    The table shows whom one trusts with each method, what it costs by proof, and what it sends. The
+    folder keeps what has run: the same command goes on where an earlier one ended, with more splits
+    if asked for, and tasks can run in turn.
     """
     from dpmesh.reproduce._output import made
-    from dpmesh.reproduce.arena.cells import EPSILONS, SEEDS, Cell, cells_of
-    from dpmesh.reproduce.arena.results import as_text, read, write
+    from dpmesh.reproduce.arena.cells import EPSILONS, SPLITS, cells_of
+    from dpmesh.reproduce.arena.results import as_text, read, save, write
     from dpmesh.reproduce.arena.tasks import TASKS
 
     if data is not None:
         os.environ["DPMESH_DATA"] = str(data)
     chosen = [one_of("task", task, tuple(TASKS)) for task in tasks or TASKS]
-    budgets = tuple(sorted({positive("epsilon", one) for one in epsilon or ()}))
-    budgets = budgets or ((2.0,) if quick else EPSILONS)
-    count = seeds or (1 if quick else SEEDS)
-    read(writable_folder(folder))  # fail now rather than after the runs
-    by = made(epsilons=list(budgets), seeds=count, keys="Key.seeded(0), ..", quick=quick)
-    cells: list[Cell] = []
+    budgets = sorted({positive("epsilon", one) for one in epsilon or ()})
+    budgets = budgets or [*((2.0,) if quick else EPSILONS)]
+    most = QUICK_RECORDS if quick and records is None else records
+    known, before = read(writable_folder(folder))
+    by = made(epsilons=budgets, records=most or "all", keys="Key.seeded(0), ..", quick=quick)
     for task in chosen:
-        own = [*cells_of(task, epsilons=budgets, seeds=count, quick=quick, progress=typer.echo)]
-        paths = write(own, folder, {task: by})
-        cells += own
-    typer.echo(f"\n{as_text(cells)}\n")
+        kept = [cell for cell in known if cell.task == task and before[task] == by]
+        splits = seeds or (1 if quick else SPLITS)
+        for cells in cells_of(
+            task, epsilons=budgets, splits=splits, most=most, before=kept, progress=typer.echo
+        ):
+            save(cells, folder, {task: by})
+        paths = write(folder)
+    typer.echo(f"\n{as_text([c for c in read(folder)[0] if c.task in chosen])}\n")
     for path in paths:
         typer.echo(f"wrote {path}")

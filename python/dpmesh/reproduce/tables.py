@@ -31,8 +31,6 @@ DELTA = 1e-5
 EPSILONS = (1.0, 2.0, 4.0)
 FOREST = "covertype"
 WITHOUT, RULE = "columns alone", "by the rule"
-FLAGS = slice(10, 54)
-"""Columns of Covertype that are 0 or 1."""
 
 
 def tables(
@@ -77,10 +75,8 @@ def _forest(cell: Row, seed: int, records: int | None) -> tuple[float, str]:
     draw = generator(Key.seeded(seed), Purpose.SPLIT)
     data = _cover().take(draw.permutation(_cover().records)[:records])
     train, test = train_test_split(data, 0.2, draw)
-    ranges: list[Any] = [*FOREST_RANGES]
-    ranges[FLAGS] = [{"flag": True}] * 44
     made = PrivateClassifier(
-        cell["epsilon"], ranges=ranges, algorithm=cell["method"], random_state=seed
+        cell["epsilon"], ranges=FOREST_RANGES, algorithm=cell["method"], random_state=seed
     )
     given = train.features, train.labels, np.asarray(train.features)[:, 10:14].argmax(axis=1)
     if cell["features"] == RULE:

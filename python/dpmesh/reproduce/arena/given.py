@@ -24,7 +24,6 @@ HONEST_BUT_1 = "that the server and no 2 sites collude"
 HONEST_THIRD = "that the server and no more than a third of the sites collude"
 PARTNERS_BUT_1 = "that its link partners, but 1, keep shared noise secret"
 NO_TWO_POOL = "that no 2 nodes pool what they see"
-GRADIENT_DESCENT = "gradient-descent"
 
 
 class CannotRun(Exception):  # noqa: N818
@@ -43,12 +42,15 @@ class Setting:
         What the guarantee covers: ``"record"`` or ``"user"``.
     epsilon, delta
         The budget of the run.
+    featured
+        Makes the same records with more features, where the task has a rule for them.
     """
 
     problem: LinearProblem
     unit: str
     epsilon: float
     delta: float
+    featured: Callable[[], LinearProblem] | None = None
 
     @property
     def budget(self) -> Budget:
@@ -98,12 +100,9 @@ class Row:
         Whom a node has to trust with its records.
     user
         Whether it can protect all records of a user together.
-    audited
-        Its name in `dpmesh audit`, empty if there is no audit of its own.
     """
 
     name: str
     trial: Callable[[Setting], Trial]
     trust: str = EVERYBODY
     user: bool = False
-    audited: str = ""

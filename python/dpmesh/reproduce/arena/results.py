@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
-from math import hypot
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -14,18 +13,10 @@ import numpy as np
 from dpmesh._files import replace_text, replacing
 from dpmesh.experiments.html import document, figures, table
 from dpmesh.privacy.shown import rounded_up
-from dpmesh.reproduce.arena.cells import (
-    ALONE,
-    AUDITED_RUNS,
-    CHANCE,
-    DELTA,
-    POOLED,
-    Cell,
-    shown,
-)
+from dpmesh.reproduce.arena.cells import ALONE, CHANCE, DELTA, POOLED, Cell
 from dpmesh.reproduce.arena.methods import RULE
-from dpmesh.reproduce.arena.tasks import HELD_OUT, TASKS
-from dpmesh.run.verdict import interval
+from dpmesh.reproduce.arena.tasks import TASKS
+from dpmesh.run.verdict import LEAST, Difference, clearly, difference
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,13 +26,21 @@ Made: TypeAlias = Mapping[str, Any]
 """What made the results of a task: settings, commit, machine."""
 
 HEADLINE = "The arena: accuracy (%) on held-out records of all nodes"
+UNSTABLE = 20.0
+"""Standard deviation over the splits, in points, from which on a cell is left out."""
+
 NOTES = (
     f"Each column is an epsilon at delta = {DELTA:g}, for replacing one record, or one user where "
-    "the task says so. Mean over nodes and seeds, and standard deviation over seeds; worst: of the "
-    "worst node, at the largest epsilon. Proved: the largest epsilon by the ledger against "
-    "somebody who sees every message, at the smallest budget; audited: a lower bound that "
-    f"{AUDITED_RUNS} runs of a small problem show at the largest. MB: sent by a node. Seconds: of "
-    "one run, on one machine. Records have norm 1.",
+    "the task says so. Mean over nodes and splits, and half of its 95% interval, which counts that "
+    "splits of one table overlap; where all splits have the publisher's test records, it is about "
+    "partitions and noise alone. All rows of a split have the same records. *: better than a node "
+    "alone without privacy and than chance, by paired differences over the splits (95% for all "
+    "cells of a task together, Holm). at chance: not clearly above the largest class. unstable: a "
+    f"standard deviation of {UNSTABLE:g} points or more over the splits. All three take {LEAST} "
+    "splits; the numbers left out are in arena.json. worst: of the worst node, at the largest "
+    "epsilon. proved: the largest epsilon by the ledger against somebody who sees every message, "
+    "at the smallest budget. MB: sent by a node. Seconds: of one run, on one machine, busy or not. "
+    "Records have norm 1.",
     RULE,
 )
 
@@ -82,27 +81,84 @@ def epsilons_of(cells: Sequence[Cell], task: str) -> list[float]:
     return sorted({c.epsilon for c in cells if c.task == task and c.epsilon is not None})
 
 
+def splits_of(cells: Sequence[Cell], task: str) -> int:
+    """Return how many splits of a task all rows have."""
+    return min((len(c.accuracy) for c in cells if c.task == task and not c.why), default=0)
+
+
+def paired(cell: Cell, *levels: Cell) -> Difference:
+    """Return the interval of what a cell is above the highest of several others, by splits."""
+    level = max(levels, key=lambda other: other.mean)
+    both = [one - other for one, other in zip(cell.accuracy, level.accuracy, strict=False)]
+    return difference(both, held_out=TASKS[cell.task].held_out)
+
+
+def left_out(cell: Cell, chance: Cell) -> str:
+    """Return why the number of a private cell tells nothing; empty if it does."""
+    if len(cell.accuracy) < LEAST or cell.epsilon is None:
+        return ""
+    if 100 * np.std(cell.accuracy, ddof=1) >= UNSTABLE:
+        return "unstable"
+    return "" if paired(cell, chance).sign > 0 else "at chance"
+
+
+def beating(lines: Sequence[Line]) -> set[tuple[str, float | None]]:
+    """Return the cells of a task, by method and epsilon, that clearly beat alone and chance."""
+    by = {line.method: line for line in lines}
+    if not {ALONE, CHANCE} <= {*by}:
+        return set()
+    levels = [by[ALONE].first, by[CHANCE].first]
+    private = [c for line in lines for c in line.cells.values() if c.epsilon is not None]
+    private = [cell for cell in private if len(cell.accuracy) >= LEAST]
+    gains = [paired(cell, *levels) for cell in private]
+    clear = clearly([gain.p for gain in gains])
+    return {
+        (cell.method, cell.epsilon)
+        for cell, gain, sure in zip(private, gains, clear, strict=True)
+        if sure and gain.mean > 0 and not left_out(cell, by[CHANCE].first)
+    }
+
+
+def shown(cell: Cell, chance: Cell, better: bool = False) -> str:
+    """Return the accuracy of a cell in percent with its interval; "-" if there is none."""
+    if not cell.accuracy:
+        return "-"
+    if why := left_out(cell, chance):
+        return why
+    half = _half(cell)
+    return f"{100 * cell.mean:.1f}{'' if np.isnan(half) else f' ± {half:.1f}'}{' *' * better}"
+
+
+def _half(cell: Cell) -> float:
+    """Return half of the 95% interval, in points; NaN for one split."""
+    if len(cell.accuracy) < 2:
+        return np.nan
+    found = difference(cell.accuracy, held_out=TASKS[cell.task].held_out)
+    return 100 * (found.high - found.mean)
+
+
 def table_of(cells: Sequence[Cell], task: str) -> tuple[list[str], list[list[str]], list[str]]:
     """Return heads, rows and notes (why a cell is empty, what a view is) of a task's table."""
-    epsilons = epsilons_of(cells, task)
-    heads = ["method", *(f"epsilon {epsilon:g}" for epsilon in epsilons), "worst", "proved"]
-    heads += ["audited", "MB", "seconds", "one trusts"]
+    epsilons, lines = epsilons_of(cells, task), lines_of(cells, task)
+    heads = ["method", "one trusts", *(f"epsilon {epsilon:g}" for epsilon in epsilons)]
+    heads += ["worst", "proved", "MB", "seconds"]
     rows: list[list[str]] = []
     reasons: dict[str, list[str]] = {}
-    for line in lines_of(cells, task):
+    chance, better = lines[0].first, beating(lines)
+    for line in lines:
         first, last = line.first, line.last
         if note := first.why or first.view or _range(first):
             reasons.setdefault(note, []).append(line.method)
+        found = [line.at(epsilon) for epsilon in epsilons]
         rows.append(
             [
                 line.method,
-                *(shown(line.at(epsilon)) for epsilon in epsilons),
-                "-" if last.worst is None else f"{100 * last.worst:.1f}",
+                first.trust,
+                *(shown(cell, chance, (line.method, cell.epsilon) in better) for cell in found),
+                f"{100 * np.mean(last.worst):.1f}" if last.worst else "-",
                 "-" if first.proved is None else rounded_up(first.proved, 3),
-                "-" if last.audited is None else f"{last.audited:.2f}",
                 "-" if last.bytes is None else f"{last.bytes / 1e6:.3g}",
                 "-" if last.seconds is None else f"{last.seconds:.1f}",
-                first.trust,
             ]
         )
     return heads, rows, [f"{', '.join(methods)}: {note}" for note, methods in reasons.items()]
@@ -110,42 +166,33 @@ def table_of(cells: Sequence[Cell], task: str) -> tuple[list[str], list[list[str
 
 def verdict(cells: Sequence[Cell]) -> str:
     """Say which methods beat a node alone, at which epsilon, and whom one trusts for that."""
+    tasks = dict.fromkeys(cell.task for cell in cells)
     return " ".join(
-        _verdict(lines)
-        for task in dict.fromkeys(cell.task for cell in cells)
+        _verdict(lines, splits_of(cells, task))
+        for task in tasks
         if len(lines := {line.method: line for line in lines_of(cells, task)}) > 1
     )
 
 
-def _verdict(lines: dict[str, Line]) -> str:
+def _verdict(lines: dict[str, Line], splits: int) -> str:
     """Return the sentence of one task: the best method of each kind of trust."""
-    level = max((lines[m].first for m in (ALONE, CHANCE)), key=lambda cell: cell.accuracy or 0.0)
-    alone = lines[ALONE].first.accuracy or 0.0
     best: dict[str, tuple[float, float, str]] = {}
-    for line in lines.values():
-        for epsilon, cell in line.cells.items():
-            accuracy = cell.accuracy or 0.0
-            if epsilon is not None and _beats(cell, level):
-                found = epsilon, -accuracy, line.method
-                best[cell.trust] = min(found, best.get(cell.trust, found))
-    task = lines[ALONE].first.task
-    says = f"On {task} a node alone without privacy reaches {100 * alone:.1f}%"
+    for method, epsilon in beating([*lines.values()]):
+        assert epsilon is not None
+        cell = lines[method].at(epsilon)
+        found = epsilon, -cell.mean, method
+        best[cell.trust] = min(found, best.get(cell.trust, found))
+    alone = lines[ALONE].first
+    says = f"On {alone.task} a node alone without privacy reaches {100 * alone.mean:.1f}%"
+    if splits < LEAST:
+        return f"{says}; {splits} split{'s' * (splits != 1)} give no verdict."
     if not best:
         return f"{says}, and no private method clearly beats it."
     parts = (
         f"{method} from epsilon {epsilon:g} on ({-100 * accuracy:.1f}%, trusting {trust})"
-        for trust, (epsilon, accuracy, method) in best.items()
+        for trust, (epsilon, accuracy, method) in sorted(best.items(), key=lambda one: one[1])
     )
     return f"{says}, and is clearly beaten by {'; '.join(parts)}."
-
-
-def _beats(cell: Cell, level: Cell) -> bool:
-    """Whether a method is above a level by more than the 95% interval of `dpmesh.run.verdict`."""
-    if cell.accuracy is None or level.accuracy is None or cell.seeds < 2:
-        return False
-    spread = hypot(cell.spread or 0.0, level.spread or 0.0)
-    gain = interval(cell.accuracy - level.accuracy, spread, cell.seeds, held_out=HELD_OUT)
-    return gain.sign > 0
 
 
 def as_text(cells: Sequence[Cell]) -> str:
@@ -156,7 +203,7 @@ def as_text(cells: Sequence[Cell]) -> str:
         widths = [max(len(row[place]) for row in [heads, *rows]) for place in range(len(heads))]
         aligned = [
             "  ".join(
-                text.ljust(width) if place in (0, len(heads) - 1) else text.rjust(width)
+                text.ljust(width) if place < 2 else text.rjust(width)
                 for place, (text, width) in enumerate(zip(row, widths, strict=True))
             ).rstrip()
             for row in [heads, *rows]
@@ -195,7 +242,7 @@ def draw(cells: Sequence[Cell]) -> Figure:
     """Draw the accuracy of every method at every epsilon, a panel for each task."""
     from matplotlib.figure import Figure
 
-    ran = [task for task, _ in _titles(cells) if any(c.accuracy for c in cells if c.task == task)]
+    ran = [task for task, _ in _titles(cells) if splits_of(cells, task)]
     across = min(2, len(ran)) or 1
     down = -(-len(ran) // across) or 1
     figure = Figure(figsize=(7.5 * across, 5.6 * down), layout="constrained")
@@ -219,7 +266,7 @@ def read(folder: Path) -> tuple[list[Cell], dict[str, Made]]:
     """
     try:
         saved = json.loads((folder / "arena.json").read_text())
-        return [Cell(**cell) for cell in saved["cells"]], {**saved["made"]}
+        return [Cell.from_dict(cell) for cell in saved["cells"]], {**saved["made"]}
     except FileNotFoundError:
         return [], {}
     except (KeyError, TypeError, ValueError) as error:
@@ -229,10 +276,10 @@ def read(folder: Path) -> tuple[list[Cell], dict[str, Made]]:
         ) from error
 
 
-def write(cells: Sequence[Cell], folder: Path, made: Mapping[str, Made]) -> list[Path]:
-    """Write ``arena.txt``, ``.md``, ``.json``, ``.png`` and ``.html``; return their paths.
+def save(cells: Sequence[Cell], folder: Path, made: Mapping[str, Made]) -> None:
+    """Write ``arena.json``: these cells, and those of other tasks that the folder has.
 
-    Other tasks that the folder has keep their results. `made` is what made those of each task.
+    `made` is what made those of each task.
 
     Raises
     ------
@@ -241,23 +288,36 @@ def write(cells: Sequence[Cell], folder: Path, made: Mapping[str, Made]) -> list
     OSError
         If the folder cannot be written to.
     """
-    kept, made_before = read(folder)
+    kept, before = read(folder)
     known = [*(cell for cell in kept if cell.task not in made), *cells]
     known.sort(key=lambda cell: [*TASKS].index(cell.task))
-    by = {task: {**made_before, **made}[task] for task, _ in _titles(known)}
-    saved: dict[str, Any] = {"made": by, "rule": RULE, "verdict": verdict(known)}
-    saved["cells"] = [cell.as_dict() for cell in known]
+    by = {task: {**before, **made}[task] for task, _ in _titles(known)}
+    rows = ",\n  ".join(json.dumps(cell.as_dict()) for cell in known)
+    text = f'{{"made": {json.dumps(by, indent=1)},\n "cells": [\n  {rows}]}}\n'
+    replace_text(folder / "arena.json", text)
+
+
+def write(folder: Path) -> list[Path]:
+    """Write ``arena.txt``, ``.md``, ``.png`` and ``.html`` of ``arena.json``; return all paths.
+
+    Raises
+    ------
+    ValueError
+        As `read`.
+    OSError
+        If the folder cannot be written to.
+    """
+    known, by = read(folder)
     texts = {
         "txt": as_text(known) + "\n",
         "md": as_markdown(known, by) + "\n",
-        "json": json.dumps(saved, indent=1),
         "html": as_page(known, by),
     }
     for kind, text in texts.items():
         replace_text(folder / f"arena.{kind}", text)
     with replacing(folder / "arena.png") as file:
         draw(known).savefig(file, format="png", dpi=110)
-    return [folder / f"arena.{kind}" for kind in (*texts, "png")]
+    return [folder / f"arena.{kind}" for kind in ("json", *texts, "png")]
 
 
 def _in_words(by: Made) -> str:
@@ -266,29 +326,32 @@ def _in_words(by: Made) -> str:
 
 def _range(cell: Cell) -> str:
     """Say how far nodes that work alone are apart."""
-    if cell.method != ALONE or cell.worst is None or cell.best is None:
+    if cell.method != ALONE or not cell.worst:
         return ""
-    return f"worst node {100 * cell.worst:.1f}, best {100 * cell.best:.1f}"
+    return f"worst node {100 * np.mean(cell.worst):.1f}, best {100 * np.mean(cell.best):.1f}"
 
 
 def _titles(cells: Sequence[Cell]) -> Iterator[tuple[str, str]]:
+    """Yield the name of each task, and what it is, with the number of splits that ran."""
     for task in dict.fromkeys(cell.task for cell in cells):
-        yield task, TASKS[task].title
+        count = splits_of(cells, task)
+        yield task, f"{TASKS[task].title}; {count} split{'s' * (count != 1)}"
 
 
 def _draw(ax: Axes, task: str, lines: Sequence[Line], epsilons: Sequence[float]) -> None:
     levels = {CHANCE: ":", ALONE: "-", POOLED: "--"}
     rows = [line for line in lines if line.method not in levels]
     for line in lines:
-        if line.method in levels and line.first.accuracy is not None:
+        if line.method in levels and line.first.accuracy:
             style = levels[line.method]
-            ax.axvline(100 * line.first.accuracy, color="0.3", linestyle=style, label=line.method)
+            ax.axvline(100 * line.first.mean, color="0.3", linestyle=style, label=line.method)
     for number, epsilon in enumerate(epsilons):
-        heights = [100 * (line.at(epsilon).accuracy or np.nan) for line in rows]
-        spreads = [100 * (line.at(epsilon).spread or 0.0) for line in rows]
+        found = [line.at(epsilon) for line in rows]
+        kept = [np.nan if left_out(cell, lines[0].first) else 100 * cell.mean for cell in found]
+        halves = np.nan_to_num([_half(cell) for cell in found])
         shift = np.arange(len(rows)) + 0.16 * (number - (len(epsilons) - 1) / 2)
         colour, name = f"C{number}", f"epsilon {epsilon:g}"
-        ax.errorbar(heights, shift, xerr=spreads, fmt="o", ms=4, color=colour, label=name)
+        ax.errorbar(kept, shift, xerr=halves, fmt="o", ms=4, color=colour, label=name)
     ax.set_yticks(range(len(rows)), labels=[line.method for line in rows], fontsize=8)
     ax.invert_yaxis()
     ax.set(title=f"{task}: {TASKS[task].title}", xlabel="accuracy (%)", xlim=(0, 100))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from scipy import sparse
@@ -33,7 +33,7 @@ from dpmesh.ranges import Columns
 SITES_OF_TUMOURS = (38, 62, 83, 95, 149)
 """Records of the five sites of the task on breast cancer, which count as public."""
 
-FOREST_RANGES = (
+FOREST_RANGES: tuple[Any, ...] = (
     (1859, 3858),
     (0, 360),
     (0, 66),
@@ -42,14 +42,12 @@ FOREST_RANGES = (
     (0, 7117),
     *3 * [(0, 254)],
     (0, 7173),
-    *44 * [(0, 1)],
+    *44 * [{"flag": True}],
 )
 """Published ranges of Covertype's columns."""
 
-QUICK_RECORDS = 3_000
-
 HELD_OUT = 0.25
-"""Share of the records that a seed holds out for tests."""
+"""Share of the records that a split holds out, where the publisher has no test records."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,22 +64,33 @@ class Task:
         Makes the problem from a key (which splits and partitions) and the most records to keep.
     unit
         What the guarantee covers.
+    featured
+        Makes the same problem with the features that the default rule takes for tables.
+    held_out
+        Share of the records that a split holds out; 0 where all test on the publisher's records.
     """
 
     title: str
     make: Callable[[Key, int | None], LinearProblem]
     data: str = ""
     unit: Literal["record", "user"] = "record"
+    featured: Callable[[Key, int | None], LinearProblem] | None = None
+    held_out: float = 0.0
 
-    def problem(self, key: Key, *, quick: bool = False) -> LinearProblem:
+    def problem(
+        self, key: Key, *, most: int | None = None, featured: bool = False
+    ) -> LinearProblem:
         """Return the task with the split and the partition of a key, all records of norm 1.
+
+        At most `most` records of a task with data files are kept.
 
         Raises
         ------
         ValueError, FileNotFoundError
             If its data are not there.
         """
-        made = self.make(key, QUICK_RECORDS if quick and self.data else None)
+        make = self.featured if featured and self.featured else self.make
+        made = make(key, most if self.data else None)
         draw = generator(key, Purpose.BATCHES)  # where records are used once, in random order
         mixed = tuple(draw.permutation(part) for part in made.partition)
         return replace(made, partition=mixed, feature_norm=1.0)
@@ -101,13 +110,14 @@ def _tumours(key: Key, _: int | None) -> LinearProblem:
     return _softmax(train, test, tuple(np.split(np.arange(ends[-1]), ends[:-1])))
 
 
-def _forest(key: Key, most: int | None) -> LinearProblem:
+def _forest(key: Key, most: int | None, *, features: str = "columns") -> LinearProblem:
     records = covertype(7)
+    records = records.take(generator(key, Purpose.SPLIT).permutation(records.records)[:most])
     x = np.asarray(records.features)
     area = x[:, 10:14].argmax(axis=1)
-    features = Columns.of(FOREST_RANGES, range(x.shape[1])).encode([*x.T]).features
-    encoded = replace(records, features=np.c_[features, area])
-    train, test = _split(encoded, key, most)
+    columns = Columns.of(FOREST_RANGES, range(x.shape[1]), features=features)
+    encoded = replace(records, features=np.c_[columns.encode([*x.T]).features, area])
+    train, test = _split(encoded, key, None)
     areas = train.features[:, -1]
     train, test = (replace(part, features=part.features[:, :-1]) for part in (train, test))
     return _softmax(train, test, tuple(np.flatnonzero(areas == place) for place in range(4)))
@@ -169,14 +179,24 @@ def _softmax(
 
 TASKS = {
     "digits-by-class": Task(
-        title="digits, two classes at each of 10 sites", make=partial(_digits, which=0)
+        title="digits, two classes at each of 10 sites",
+        make=partial(_digits, which=0),
+        held_out=HELD_OUT,
     ),
     "digits-alike": Task(
-        title="even or odd digits, 16 sites that are alike", make=partial(_digits, which=1)
+        title="even or odd digits, 16 sites that are alike",
+        make=partial(_digits, which=1),
+        held_out=HELD_OUT,
     ),
-    "breast-cancer": Task(title="malignant or benign tumours, 5 sites", make=_tumours),
+    "breast-cancer": Task(
+        title="malignant or benign tumours, 5 sites", make=_tumours, held_out=HELD_OUT
+    ),
     "covertype": Task(
-        title="seven kinds of forest, by wilderness area (4 sites)", make=_forest, data="covtype"
+        title="seven kinds of forest, by wilderness area (4 sites)",
+        make=_forest,
+        data="covtype",
+        featured=partial(_forest, features="hats+cosines"),
+        held_out=HELD_OUT,
     ),
     "mnist-10": Task(title="MNIST, 10 nodes", make=partial(_images, nodes=10), data="mnist"),
     "mnist-10-scattering": Task(
