@@ -49,7 +49,7 @@ def reproduce(
         return
     if name is None:
         for known, shown in catalog.REPRODUCTIONS.items():
-            typer.echo(f"{known:<29}{shown.data:<13}{shown.shows}")
+            typer.echo(f"{known:<37}{shown.data:<13}{shown.shows}")
         return
     if data is not None:
         os.environ["DPMESH_DATA"] = str(data)

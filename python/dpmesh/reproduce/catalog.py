@@ -222,6 +222,13 @@ REPRODUCTIONS = {
         {"data": "MNIST"},
         records=2000,
     ),
+    "without-replacement-table2-intercept": _entry(
+        "without_replacement:table",
+        "full collaboration of table2 without an intercept",
+        "mnist",
+        {"data": "MNIST", "intercept": False},
+        records=2000,
+    ),
 }
 """All of them, by their names on the command line."""
 
@@ -261,7 +268,7 @@ class Outcome:
     def __str__(self) -> str:
         """Return it as a line."""
         ended = "failed: " if self.failed else "not run: " if self.why else "done"
-        return f"{self.name:<29}{self.seconds:>7.0f} s  {ended}{self.why}"
+        return f"{self.name:<37}{self.seconds:>7.0f} s  {ended}{self.why}"
 
 
 def reproduce_all(

@@ -43,8 +43,8 @@ class Setting:
     Parameters
     ----------
     train, test
-        Records of norm 1, a constant feature among them: the paper's networks have d + 2 inputs,
-        so its models have an intercept.
+        Records of norm 1, by default a constant feature among them: the paper's networks have
+        d + 2 inputs, so its models may have an intercept.
     public
         Part of the publisher's test records, for a controller that needs some; the rest is `test`.
     classes
@@ -57,7 +57,7 @@ class Setting:
     classes: int
 
 
-def mnist_setting(records: int | None = None) -> Setting:
+def mnist_setting(records: int | None = None, *, intercept: bool = True) -> Setting:
     """Return MNIST by its 50 principal components, fitted to all of the training images.
 
     Nodes hold the first `records` of them, by default all.
@@ -65,7 +65,7 @@ def mnist_setting(records: int | None = None) -> Setting:
     parts = train, test = mnist("train"), mnist("test")
     components = principal_components(train.features, test.features, count=50)
     reduced = (replace(part, features=x) for part, x in zip(parts, components, strict=True))
-    return _setting(*reduced, classes=10, records=records)
+    return _setting(*reduced, classes=10, records=records, intercept=intercept)
 
 
 def principal_components(
@@ -86,17 +86,20 @@ def principal_components(
     return tuple(((part @ axes - centre) / 255).astype(np.float32) for part in whole)
 
 
-def covertype_setting(records: int | None = None) -> Setting:
+def covertype_setting(records: int | None = None, *, intercept: bool = True) -> Setting:
     """Return Covertype with its seven classes, each feature divided by its norm in training."""
     train, test = train_test_split(covertype(7), 0.2, generator(Key.seeded(0), Purpose.SPLIT))
     norms = np.linalg.norm(train.features, axis=0)
     norms[norms == 0] = 1
-    return _setting(*(scaled(part, norms) for part in (train, test)), classes=7, records=records)
+    parts = (scaled(part, norms) for part in (train, test))
+    return _setting(*parts, classes=7, records=records, intercept=intercept)
 
 
-def _setting(train: Dataset, test: Dataset, *, classes: int, records: int | None) -> Setting:
-    train = train.take(np.arange(train.records)[:records])
-    train, test = (unit_norm(with_constant(unit_norm(part))) for part in (train, test))
+def _setting(
+    train: Dataset, test: Dataset, *, classes: int, records: int | None, intercept: bool
+) -> Setting:
+    parts = [unit_norm(part) for part in (train.take(np.arange(train.records)[:records]), test)]
+    train, test = (unit_norm(with_constant(part)) for part in parts) if intercept else parts
     train, test = (
         replace(part, features=part.features.astype(np.float32)) for part in (train, test)
     )

@@ -80,7 +80,7 @@ class Cell:
     def joined(self, scores: npt.NDArray[np.float64], **others: Any) -> Cell:
         """Return it with one more split: the scores of its nodes."""
         of = {"accuracy": scores.mean(), "worst": scores.min(), "best": scores.max()}
-        longer = {name: (*getattr(self, name), float(one)) for name, one in of.items()}
+        longer: Measured = {name: (*getattr(self, name), float(one)) for name, one in of.items()}
         if self.proved is not None and "proved" in others:
             others["proved"] = max(self.proved, others["proved"])
         return replace(self, **longer, **others)
