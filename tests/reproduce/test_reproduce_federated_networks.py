@@ -30,7 +30,7 @@ def tiny(key) -> JaxProblem:
     ("name", "cells"), [("table3", 32), ("table4", 32), ("table5", 26), ("table6", 16)]
 )
 def test_files(name, cells, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(tables, "_proved", lambda training, sampling, z: z)
+    monkeypatch.setattr(tables, "_proved", lambda training, sampling, z, clients, rounds: z)
     one = tiny(None)  # compiled once for all cells
     monkeypatch.setattr(tables, "small_images", lambda key: one)
     monkeypatch.setattr(tables, "small_texts", lambda key: one)
@@ -102,6 +102,18 @@ def test_svhn_is_read_at_the_papers_size(tmp_path, monkeypatch) -> None:
 
 def test_the_papers_epsilons_are_above_the_proved_ones() -> None:
     """The tight values of an independent search, at 1 % for the paper's images, z = 1."""
-    uniform, poisson = (tables._proved(tables.IMAGES, s, 1.0) for s in tables.SAMPLINGS)
+    uniform, poisson = (tables._proved(tables.IMAGES, s, 1.0, 2000, 200) for s in tables.SAMPLINGS)
     assert uniform == pytest.approx(4.314, rel=0.01)
     assert poisson == pytest.approx(3.7005, rel=0.01)
+
+
+def test_a_verdict_counts_what_intervals_say() -> None:
+    def row(method: str, accuracy: float, interval: float, paper: float) -> tables.Row:
+        cell = {"sampling": "uniform", "noise_multiplier": 1.0, "method": method, "paper": paper}
+        return cell | {"accuracy": accuracy, "interval": interval}
+
+    rows = [row("smoothing 0", 80, 1, 70), row("A", 83, 1, 71), row("B", 81, 1, 69)]
+    said = "of 2 cells, ours: ahead 1, no clear difference 1; the paper's, which have no intervals"
+    assert f"{said}: higher 1." in tables.verdict(rows)
+    once = [one | {"interval": float("nan")} for one in rows]
+    assert "not known from one run each 2" in tables.verdict(once)
