@@ -20,6 +20,7 @@ from dp_accounting.rdp.rdp_privacy_accountant import compute_epsilon
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from refused import refused
 from scipy import stats
 
 from dpmesh.audit import audit_mechanism
@@ -414,54 +415,16 @@ def test_the_last_bits_tell_nothing(mechanism) -> None:
     assert not found.violated
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: Laplace(1.0, grid=0.0), "grid: wanted a finite number greater than 0, got 0.0"),
-        (lambda: Laplace(1.0, grid=0.1), "grid: wanted a power of 2 between .*, got 0.1"),
-        (lambda: Gaussian(1.0, grid=np.nan), "grid: wanted a finite number, got nan"),
-        (lambda: Gaussian(1.0, grid=2.0**101), "grid: wanted a power of 2 between"),
-        (lambda: Gaussian(1.0, grid=2.0**-101), "grid: wanted a power of 2 between"),
-        (lambda: NoNoise(grid=0.5), "grid: wanted None, since there is no noise, got 0.5"),
-        (
-            lambda: Gaussian(1.0, grid=2.0**-25).release(np.ones((1, 1)), ONE, stream()),
-            r"grid: wanted at least a 2\*\*-25th of the noise",
-        ),
-        (
-            lambda: accounting.discrete_gaussian_epsilon(
-                delta=0, noise_multiplier=1, neighboring_relation="add_remove"
-            ),
-            r"delta: wanted a number in \(0, 1\), got 0",
-        ),
-        (
-            lambda: accounting.discrete_gaussian_epsilon(
-                delta=0.1, noise_multiplier=0, neighboring_relation="add_remove"
-            ),
-            "noise_multiplier: wanted finite numbers greater than 0",
-        ),
-        (
-            lambda: accounting.discrete_gaussian_epsilon(
-                delta=0.1, noise_multiplier=1, neighboring_relation="both"
-            ),
-            "neighboring_relation: wanted one of",
-        ),
-        (
-            lambda: accounting.discrete_gaussian_epsilon(
-                delta=0.1, noise_multiplier=1, neighboring_relation="add_remove", sampling_rate=0
-            ),
-            r"sampling_rate: wanted numbers in \(0, 1\]",
-        ),
-        (
-            lambda: accounting.discrete_gaussian_epsilon(
-                delta=0.1, noise_multiplier=1, neighboring_relation="add_remove", count=-1
-            ),
-            "count: wanted whole numbers of at least 0",
-        ),
-    ],
+test_bad_input_is_named = refused(
+    (lambda: Laplace(1.0, grid=0.1), "grid: wanted a power of 2 between .*, got 0.1"),
+    (lambda: Gaussian(1.0, grid=2.0**101), "grid: wanted a power of 2 between"),
+    (lambda: Gaussian(1.0, grid=2.0**-101), "grid: wanted a power of 2 between"),
+    (lambda: NoNoise(grid=0.5), "grid: wanted None, since there is no noise, got 0.5"),
+    (
+        lambda: Gaussian(1.0, grid=2.0**-25).release(np.ones((1, 1)), ONE, stream()),
+        r"grid: wanted at least a 2\*\*-25th of the noise",
+    ),
 )
-def test_bad_input_is_named(call, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        call()
 
 
 @pytest.mark.parametrize("mechanism", [Laplace, Gaussian])

@@ -9,6 +9,7 @@ from math import e, log, sqrt
 import numpy as np
 import pytest
 from one_round import one_round
+from refused import refused
 
 import dpmesh as dm
 from dpmesh import kernels, topology
@@ -296,84 +297,23 @@ def test_the_published_mean_converges_as_the_theorem_says() -> None:
         assert 0 <= risk <= bound
 
 
-MIXING, LEARNING = (
-    Mixing(theta=1.0, beta=0.5),
-    Learning(nodes=2, dim=2, rounds=2, lipschitz=1.0, diameter=1.0),
-)
 CONVERGING = {"rounds": 5, "lipschitz": 1.0, "strong_convexity": 1.0, "failure": 0.1}
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: Mixing(theta=0.0, beta=0.5), "theta: wanted a finite number greater than 0"),
-        (lambda: Mixing(theta=1.0, beta=1.0), r"beta: wanted a number in \[0, 1\)"),
-        (lambda: Mixing.of_assumption2(0, 0.5, 1), "nodes: wanted an integer of at least 1"),
-        (lambda: Mixing.of_assumption2(2, 0.0, 1), "smallest_weight: wanted a number in"),
-        (lambda: Mixing.of_assumption2(2, 0.5, 0), "window: wanted an integer of at least 1"),
-        (
-            lambda: Learning(nodes=0, dim=1, rounds=1, lipschitz=1.0, diameter=1.0),
-            "nodes: wanted an integer of at least 1",
+test_bad_input_is_named = refused(
+    (
+        lambda: Learning(
+            nodes=1, dim=1, rounds=1, lipschitz=1.0, diameter=1.0, bounded_outside=False
         ),
-        (
-            lambda: Learning(nodes=1, dim=0, rounds=1, lipschitz=1.0, diameter=1.0),
-            "dim: wanted an integer of at least 1",
-        ),
-        (
-            lambda: Learning(nodes=1, dim=1, rounds=0, lipschitz=1.0, diameter=1.0),
-            "rounds: wanted an integer of at least 1",
-        ),
-        (
-            lambda: Learning(nodes=1, dim=1, rounds=1, lipschitz=np.nan, diameter=1.0),
-            "lipschitz: wanted a finite number",
-        ),
-        (
-            lambda: Learning(nodes=1, dim=1, rounds=1, lipschitz=1.0, diameter=-1.0),
-            "diameter: wanted .* greater than 0",
-        ),
-        (
-            lambda: Learning(
-                nodes=1, dim=1, rounds=1, lipschitz=1.0, diameter=1.0, strong_convexity=-1.0
-            ),
-            "strong_convexity: wanted .* at least 0",
-        ),
-        (
-            lambda: Learning(
-                nodes=1,
-                dim=1,
-                rounds=1,
-                lipschitz=1.0,
-                diameter=1.0,
-                strong_convexity=0.0,
-                noise=np.inf,
-            ),
-            "noise: wanted a finite number",
-        ),
-        (
-            lambda: Learning(
-                nodes=1, dim=1, rounds=1, lipschitz=1.0, diameter=1.0, bounded_outside=False
-            ),
-            "strong_convexity: wanted greater than 0 without bounded_outside, got 0",
-        ),
-        (lambda: laplace_noise(0.0, 1, 1.0), "epsilon: wanted .* greater than 0"),
-        (lambda: laplace_noise(1.0, 1, 1.0, 0), "batch_size: wanted an integer of at least 1"),
-        (lambda: regret_as_printed(LEARNING, MIXING, epsilon=0.0), "epsilon: wanted .* greater"),
-        (lambda: convergence(-1.0, **CONVERGING), "regret: wanted .* at least 0"),
-        (lambda: convergence(1.0, **{**CONVERGING, "failure": 0.0}), "failure: wanted a number"),
-        (
-            lambda: convergence(1.0, **{**CONVERGING, "failure": 0.5}),
-            "failure: wanted a number below",
-        ),
-        (lambda: convergence(1.0, **{**CONVERGING, "rounds": 2}), "rounds: wanted .* at least 3"),
-        (
-            lambda: convergence_as_printed(1.0, nodes=1, batch_size=6, **CONVERGING),
-            "rounds: wanted an integer of at least 6, got 5",
-        ),
-    ],
+        "strong_convexity: wanted greater than 0 without bounded_outside, got 0",
+    ),
+    (lambda: convergence(1.0, **{**CONVERGING, "failure": 0.0}), "failure: wanted a number"),
+    (lambda: convergence(1.0, **{**CONVERGING, "failure": 0.5}), "failure: wanted a number below"),
+    (
+        lambda: convergence_as_printed(1.0, nodes=1, batch_size=6, **CONVERGING),
+        "rounds: wanted an integer of at least 6, got 5",
+    ),
 )
-def test_bad_input_is_named(call, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        call()
 
 
 @pytest.mark.parametrize("rounds", [3, 10, 10**6])

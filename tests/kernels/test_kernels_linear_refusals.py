@@ -14,6 +14,7 @@ from linear_calls import (
     linear_record_losses,
     linear_step,
 )
+from refused import refused
 from scipy import sparse
 
 from dpmesh import kernels
@@ -81,51 +82,42 @@ def test_bad_input_is_named(arguments: Any, settings: Any, message: str) -> None
             linear_loss(*arguments, **settings)
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (
-            lambda: linear_step(W, [0.1, 0.1], X, Y, B, "hinge"),
-            "step_size: wanted a number or one for each of 1 rows, got shape",
-        ),
-        (
-            lambda: linear_step(W, -1, X, Y, B, "hinge"),
-            "step_size: wanted a finite number of at least 0, got -1",
-        ),
-        (
-            lambda: linear_step(W, np.nan, X, Y, B, "hinge"),
-            "step_size: wanted a finite number",
-        ),
-        (
-            lambda: linear_step(W, 0.1, X, Y, B, "hinge", radius=0),
-            "radius: wanted a finite number greater than 0, got 0",
-        ),
-        (
-            lambda: linear_step(W + np.nan, 0.1, X, Y, B, "hinge", radius=1),
-            "params: wanted finite values after the step, to project, got NaN or infinity",
-        ),
-        (
-            lambda: linear_record_losses(W, X, Y, B + 3, "hinge"),
-            "batches: wanted records from 0 to 2, got 3",
-        ),
-        (
-            lambda: linear_class_losses(np.zeros((1, 4)), X, [0, 1, 1], B, "softmax", classes=2),
-            "loss: wanted a loss of one model for each class, got 'softmax'",
-        ),
-        (
-            lambda: linear_class_losses(W, X, Y, B, "hinge", classes=None),
-            "loss: wanted a loss of one model for each class, got 'hinge' with classes=None",
-        ),
-        (
-            lambda: linear_class_losses(np.zeros((1, 4)), X, [0, 1, 1], B + 3, "hinge", classes=2),
-            "batches: wanted records from 0 to 2, got 3",
-        ),
-        (lambda: kernels.linear_scores(W[:, :1], X), r"params: wanted shape \(models, 2\), got"),
-        (lambda: kernels.linear_scores(W, X.astype("f")), "features: wanted float64"),
-        (lambda: linear_accuracy(W, X, [1, 1, 0]), "labels: wanted labels of -1 or"),
-        (lambda: linear_accuracy(W, X, Y, classes=2), r"params: wanted shape \(nodes, 4\)"),
-    ],
+test_bad_input_of_the_others_is_named = refused(
+    (
+        lambda: linear_step(W, [0.1, 0.1], X, Y, B, "hinge"),
+        "step_size: wanted a number or one for each of 1 rows, got shape",
+    ),
+    (
+        lambda: linear_step(W, -1, X, Y, B, "hinge"),
+        "step_size: wanted a finite number of at least 0, got -1",
+    ),
+    (lambda: linear_step(W, np.nan, X, Y, B, "hinge"), "step_size: wanted a finite number"),
+    (
+        lambda: linear_step(W, 0.1, X, Y, B, "hinge", radius=0),
+        "radius: wanted a finite number greater than 0, got 0",
+    ),
+    (
+        lambda: linear_step(W + np.nan, 0.1, X, Y, B, "hinge", radius=1),
+        "params: wanted finite values after the step, to project, got NaN or infinity",
+    ),
+    (
+        lambda: linear_record_losses(W, X, Y, B + 3, "hinge"),
+        "batches: wanted records from 0 to 2, got 3",
+    ),
+    (
+        lambda: linear_class_losses(np.zeros((1, 4)), X, [0, 1, 1], B, "softmax", classes=2),
+        "loss: wanted a loss of one model for each class, got 'softmax'",
+    ),
+    (
+        lambda: linear_class_losses(W, X, Y, B, "hinge", classes=None),
+        "loss: wanted a loss of one model for each class, got 'hinge' with classes=None",
+    ),
+    (
+        lambda: linear_class_losses(np.zeros((1, 4)), X, [0, 1, 1], B + 3, "hinge", classes=2),
+        "batches: wanted records from 0 to 2, got 3",
+    ),
+    (lambda: kernels.linear_scores(W[:, :1], X), r"params: wanted shape \(models, 2\), got"),
+    (lambda: kernels.linear_scores(W, X.astype("f")), "features: wanted float64"),
+    (lambda: linear_accuracy(W, X, [1, 1, 0]), "labels: wanted labels of -1 or"),
+    (lambda: linear_accuracy(W, X, Y, classes=2), r"params: wanted shape \(nodes, 4\)"),
 )
-def test_bad_input_of_the_others_is_named(call: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        call()

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from refused import refused
 from slow_qnet import (
     SlowAdam,
     Transition,
@@ -193,65 +194,53 @@ def learn(**changes: Any) -> object:
     return kernels.q_learn(**(arguments | changes))
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: kernels.q_init(0, 3, STREAM), "networks: wanted an integer of at least 1"),
-        (lambda: kernels.q_init(1, 0, STREAM), "inputs: wanted an integer of at least 1"),
-        (lambda: kernels.q_init(1, 1, STREAM, hidden=24), "hidden: wanted a positive multiple of"),
-        (lambda: kernels.q_init(1, 1, None), "stream: wanted a Stream"),  # type: ignore[arg-type]
-        (lambda: kernels.q_weights(PARAMETERS, 4), "parameters: wanted 1 more than a positive"),
-        (lambda: kernels.q_values(PARAMETERS, np.ones((3, 3))), "states: wanted shape"),
-        (lambda: kernels.q_values(PARAMETERS, np.ones((2, 4))), "parameters: wanted 1 more than"),
-        (lambda: kernels.q_values(PARAMETERS, ["a", "b"]), "states: wanted an array of float32"),
-        (lambda: kernels.q_values(PARAMETERS, np.ones((2, 0))), "states: wanted at least 1 elem"),
-        (
-            lambda: kernels.q_values(PARAMETERS.astype(float), np.ones((2, 3))),  # type: ignore[arg-type]
-            r"parameters: wanted an array of float32 and shape \(any, any, 16\), got float64",
-        ),
-        (lambda: kernels.q_values(None, np.ones((2, 3))), "parameters: .*, got NoneType"),  # type: ignore[arg-type]
-        (lambda: learn(trained=PARAMETERS), "trained: wanted a QTrained, got array"),
-        (lambda: learn(replay={}), "replay: wanted a QReplay, got {}"),
-        (
-            lambda: kernels.q_values(PARAMETERS, np.ones((2, 3)), activation="tanh"),  # type: ignore[arg-type]
-            "activation: wanted one of 'linear', 'relu', got 'tanh'",
-        ),
-        (lambda: learn(picks=[[0, 4], [1, 2]]), "picks: wanted places of at least 0 and below 4"),
-        (lambda: learn(picks=[[0, -1], [1, 2]]), "picks: wanted places of at least 0 and below 4"),
-        (lambda: learn(picks=[[0, 1]]), r"picks: wanted integers of shape \(2, batch\)"),
-        (lambda: learn(picks=[[0.5], [1]]), "picks: wanted integers"),
-        (lambda: learn(picks=np.ones((2, 0), int)), "picks: wanted places .*, got none"),
-        (lambda: learn(targets=PARAMETERS[:1]), "targets: wanted an array of float32 and shape"),
-        (
-            lambda: learn(learns=np.ones(3, bool)),
-            "learns: wanted an array of bool and shape",
-        ),
-        (lambda: learn(learning_rate=0.0), "learning_rate: wanted a finite number greater than 0"),
-        (lambda: learn(beta1=1.0), r"beta1: wanted a number in \[0, 1\), got 1"),
-        (lambda: learn(beta2=np.nan), "beta2: wanted a finite number"),
-        (lambda: learn(epsilon=0.0), "epsilon: wanted a finite number greater than 0"),
-        (
-            lambda: learn(replay=REPLAY._replace(actions=REPLAY.actions + np.uint8(1))),
-            "actions: wanted 0 or 1, got 2",
-        ),
-        (
-            lambda: learn(replay=REPLAY._replace(rewards=REPLAY.rewards[:, :3])),
-            r"replay.rewards: wanted an array of float32 and shape \(2, 4\), got float32 \(2, 3\)",
-        ),
-        (
-            lambda: learn(replay=REPLAY._replace(states=REPLAY.states[:, :, 0])),
-            r"replay.states: wanted an array of float32 and shape \(2, 4, 2, any\)",
-        ),
-        (
-            lambda: learn(trained=fresh(PARAMETERS)._replace(steps=np.zeros(2))),
-            r"trained.steps: wanted an array of uint32 and shape \(2\), got float64",
-        ),
-        (
-            lambda: learn(trained=fresh(PARAMETERS)._replace(first_moments=None)),
-            "trained.first_moments: wanted an array of float32 .*, got NoneType",
-        ),
-    ],
+test_bad_input_is_named = refused(
+    (lambda: kernels.q_init(1, 1, STREAM, hidden=24), "hidden: wanted a positive multiple of"),
+    (lambda: kernels.q_weights(PARAMETERS, 4), "parameters: wanted 1 more than a positive"),
+    (lambda: kernels.q_values(PARAMETERS, np.ones((3, 3))), "states: wanted shape"),
+    (lambda: kernels.q_values(PARAMETERS, np.ones((2, 4))), "parameters: wanted 1 more than"),
+    (lambda: kernels.q_values(PARAMETERS, ["a", "b"]), "states: wanted an array of float32"),
+    (lambda: kernels.q_values(PARAMETERS, np.ones((2, 0))), "states: wanted at least 1 elem"),
+    (
+        lambda: kernels.q_values(PARAMETERS.astype(float), np.ones((2, 3))),
+        r"parameters: wanted an array of float32 and shape \(any, any, 16\), got float64",
+    ),
+    (lambda: kernels.q_values(None, np.ones((2, 3))), "parameters: .*, got NoneType"),
+    (lambda: learn(trained=PARAMETERS), "trained: wanted a QTrained, got array"),
+    (lambda: learn(replay={}), "replay: wanted a QReplay, got {}"),
+    (
+        lambda: kernels.q_values(PARAMETERS, np.ones((2, 3)), activation="tanh"),
+        "activation: wanted one of 'linear', 'relu', got 'tanh'",
+    ),
+    (lambda: learn(picks=[[0, 4], [1, 2]]), "picks: wanted places of at least 0 and below 4"),
+    (lambda: learn(picks=[[0, -1], [1, 2]]), "picks: wanted places of at least 0 and below 4"),
+    (lambda: learn(picks=[[0, 1]]), r"picks: wanted integers of shape \(2, batch\)"),
+    (lambda: learn(picks=[[0.5], [1]]), "picks: wanted integers"),
+    (lambda: learn(picks=np.ones((2, 0), int)), "picks: wanted places .*, got none"),
+    (lambda: learn(targets=PARAMETERS[:1]), "targets: wanted an array of float32 and shape"),
+    (lambda: learn(learns=np.ones(3, bool)), "learns: wanted an array of bool and shape"),
+    (lambda: learn(learning_rate=0.0), "learning_rate: wanted a finite number greater than 0"),
+    (lambda: learn(beta1=1.0), r"beta1: wanted a number in \[0, 1\), got 1"),
+    (lambda: learn(beta2=np.nan), "beta2: wanted a finite number"),
+    (lambda: learn(epsilon=0.0), "epsilon: wanted a finite number greater than 0"),
+    (
+        lambda: learn(replay=REPLAY._replace(actions=REPLAY.actions + np.uint8(1))),
+        "actions: wanted 0 or 1, got 2",
+    ),
+    (
+        lambda: learn(replay=REPLAY._replace(rewards=REPLAY.rewards[:, :3])),
+        r"replay.rewards: wanted an array of float32 and shape \(2, 4\), got float32 \(2, 3\)",
+    ),
+    (
+        lambda: learn(replay=REPLAY._replace(states=REPLAY.states[:, :, 0])),
+        r"replay.states: wanted an array of float32 and shape \(2, 4, 2, any\)",
+    ),
+    (
+        lambda: learn(trained=fresh(PARAMETERS)._replace(steps=np.zeros(2))),
+        r"trained.steps: wanted an array of uint32 and shape \(2\), got float64",
+    ),
+    (
+        lambda: learn(trained=fresh(PARAMETERS)._replace(first_moments=None)),
+        "trained.first_moments: wanted an array of float32 .*, got NoneType",
+    ),
 )
-def test_bad_input_is_named(call: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        call()

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from refused import refused
 
 from dpmesh.keys import Key, Purpose, Stream
 from dpmesh.privacy import (
@@ -155,70 +156,41 @@ def test_reports_say_that_real_valued_noise_hides_no_last_bits(law) -> None:
         assert report(plan(release), 1e-5).assumptions == ()
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: Laplace(0.0), "noise_multiplier: wanted .* greater than 0, got 0"),
-        (lambda: Gaussian(-1.0), "noise_multiplier: wanted .* greater than 0, got -1"),
-        (lambda: Gaussian(1.0, clipping_norm=0), "clipping_norm: wanted .* greater than 0, got 0"),
-        (lambda: NoNoise(1.0), "noise_multiplier: wanted 0"),
-        (lambda: Sensitivity(-1, "l2", ""), "bound: wanted a finite number of at least 0, got -1"),
-        (lambda: Sensitivity(-1.0, "l2", ""), "bound: wanted .* at least 0, got -1.0"),
-        (lambda: Sensitivity(np.inf, "l2", ""), "bound: wanted a finite number, got inf"),
-        (lambda: Sensitivity(np.nan, "l2", ""), "bound: wanted a finite number, got nan"),
-        (lambda: Sensitivity(1, "l7", ""), "norm: wanted one of 'l1', 'l2', got 'l7'"),
-        (lambda: Release(0, Laplace(1.0), 1.0), "sensitivity: wanted a Sensitivity, .* got 1.0"),
-        (lambda: let_out(np.ones((2, 3)), 1.0), "sensitivity: wanted a Sensitivity, .* got 1.0"),
-        (lambda: let_out([[1.0]]), r"values: wanted .* shape \(nodes, dim\), got list$"),
-        (lambda: let_out(np.ones((2, 3, 4))), r"values: .*, got ndarray of shape \(2, 3, 4\)"),
-        (lambda: let_out(np.ones((2, 3, 4)), NOTHING), "values: wanted an array of shape"),
-        (lambda: let_out(np.ones(())), r"values: .*, got ndarray of shape \(\)"),
-        (lambda: let_out(np.ones((2, 3), np.float16)), "values: wanted .* got dtype float16"),
-        (lambda: let_out(np.ones((2, 0))), r"values: wanted at least 1 element, got shape"),
-        (lambda: let_out(np.ones((2, 3)), noise=Key.seeded(1)), "stream: wanted .* got Key"),
-        (lambda: Release(0, "laplace", ONE), "mechanism: wanted a mechanism, such as .*'laplace'"),
-        (lambda: Release(0, Laplace(2.0), ONE, batch=0.5), "batch: wanted an integer of .*, got"),
-        (lambda: Release(0, Laplace(2.0), ONE, sampling=0.1), "sampling: wanted Poisson.* 0.1"),
-        (lambda: Gaussian(10**400), "noise_multiplier: wanted .*, got 1000000"),
-        (lambda: Laplace(np.nan), "noise_multiplier: wanted a finite number, got nan"),
-        (lambda: Laplace("2"), "noise_multiplier: wanted a finite number, got '2'"),
-        (lambda: Laplace(True), "noise_multiplier: wanted a finite number, got True"),
-        (lambda: Release("0", Laplace(2.0), ONE), "round: wanted an integer of .*, got '0'"),
-        (lambda: plan(Release(0, Gaussian(1e-120), ONE)).cost(), "noise_multiplier: .* 1e-100 and"),
-        (
-            lambda: Plan(
-                releases=Release(0, Laplace(1.0), ONE),
-                neighboring_relation="replace_one",
-                unit="record",
-            ),
-            "releases: wanted a",
+test_bad_input_is_named = refused(
+    (lambda: NoNoise(1.0), "noise_multiplier: wanted 0"),
+    (lambda: Release(0, Laplace(1.0), 1.0), "sensitivity: wanted a Sensitivity, .* got 1.0"),
+    (lambda: let_out(np.ones((2, 3)), 1.0), "sensitivity: wanted a Sensitivity, .* got 1.0"),
+    (lambda: let_out([[1.0]]), r"values: wanted .* shape \(nodes, dim\), got list$"),
+    (lambda: let_out(np.ones((2, 3, 4))), r"values: .*, got ndarray of shape \(2, 3, 4\)"),
+    (lambda: let_out(np.ones((2, 3, 4)), NOTHING), "values: wanted an array of shape"),
+    (lambda: let_out(np.ones(())), r"values: .*, got ndarray of shape \(\)"),
+    (lambda: let_out(np.ones((2, 3), np.float16)), "values: wanted .* got dtype float16"),
+    (lambda: let_out(np.ones((2, 0))), r"values: wanted at least 1 element, got shape"),
+    (lambda: let_out(np.ones((2, 3)), noise=Key.seeded(1)), "stream: wanted .* got Key"),
+    (lambda: Release(0, "laplace", ONE), "mechanism: wanted a mechanism, such as .*'laplace'"),
+    (lambda: Release(0, Laplace(2.0), ONE, sampling=0.1), "sampling: wanted Poisson.* 0.1"),
+    (lambda: plan(Release(0, Gaussian(1e-120), ONE)).cost(), "noise_multiplier: .* 1e-100 and"),
+    (
+        lambda: Plan(
+            releases=Release(0, Laplace(1.0), ONE),
+            neighboring_relation="replace_one",
+            unit="record",
         ),
-        (
-            lambda: Plan(releases=(1,), neighboring_relation="replace_one", unit="record"),
-            "releases: wanted releases alone, got 1",
+        "releases: wanted a",
+    ),
+    (
+        lambda: Plan(releases=(1,), neighboring_relation="replace_one", unit="record"),
+        "releases: wanted releases alone, got 1",
+    ),
+    (
+        lambda: Plan(
+            releases=(), neighboring_relation="replace_one", unit="record", assumptions="one"
         ),
-        (
-            lambda: Plan(
-                releases=(), neighboring_relation="replace_one", unit="record", assumptions="one"
-            ),
-            "assumptions: wanted a tuple of texts",
-        ),
-        (lambda: NoNoise(clipping_norm=np.nan), "clipping_norm: wanted a finite number, got nan"),
-        (
-            lambda: Plan(releases=(), neighboring_relation="replace-one", unit="record"),
-            "neighboring_relation: wanted one of 'add_rem",
-        ),
-        (
-            lambda: Plan(releases=(), neighboring_relation="replace_one", unit="node"),
-            "unit: wanted one of 'record', 'user', got 'no",
-        ),
-        (lambda: report(Gaussian(1.0)), "plan: wanted a Plan, such as .*, got Gaussian"),
-        (lambda: plan().cost(1.0), r"delta: wanted a number in \[0, 1\), got 1"),
-    ],
+        "assumptions: wanted a tuple of texts",
+    ),
+    (lambda: NoNoise(clipping_norm=np.nan), "clipping_norm: wanted a finite number, got nan"),
+    (lambda: report(Gaussian(1.0)), "plan: wanted a Plan, such as .*, got Gaussian"),
 )
-def test_bad_input_is_named(call, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        call()
 
 
 class OwnNoise(Gaussian):

@@ -354,10 +354,6 @@ def test_functions_that_return_another_shape_are_named() -> None:
             "image_shape: wanted a height and a width of at least 13, got ",
         ),
         (lambda: networks.strided_convolutional((28, 28, 1), channels=(1, 0)), "channels: wanted"),
-        (lambda: networks.recurrent(1), "characters: wanted an integer of at least 2, got 1"),
-        (lambda: networks.recurrent(5, embedding=0), "embedding: wanted an integer of at least 1"),
-        (lambda: networks.recurrent(5, hidden=2.5), "hidden: wanted an integer of at least 1"),
-        (lambda: networks.recurrent(5, layers=0), "layers: wanted an integer of at least 1, got 0"),
     ],
 )
 def test_networks_name_the_size_that_does_not_fit(make: Callable[[], object], message: str) -> None:

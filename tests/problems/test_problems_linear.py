@@ -127,7 +127,6 @@ LONG = float(np.linalg.norm(X, axis=1).max()) * 0.999
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"loss": "huber"}, "loss: wanted one of"),
         ({"loss": "softmax"}, "classes: wanted the number of classes"),
         ({"classes": 1}, "classes: wanted an integer of at least 2, got 1"),
         ({"classes": 3}, "train: wanted integer labels from 0 to 2, got -1"),
@@ -147,7 +146,6 @@ LONG = float(np.linalg.norm(X, axis=1).max()) * 0.999
             {"train": Dataset(X, 2.0 * SIGNS, "x"), "loss": "absolute"},
             r"train: wanted labels of at most 1.0 \(label_bound\), got",
         ),
-        ({"regularization": -1}, "regularization: wanted a finite number of at least 0, got -1"),
         ({"train": (X, SIGNS)}, "train: wanted a Dataset, such as .*, got "),
         ({"test": X}, "test: wanted a Dataset, .*, or None, got array"),
         ({"partition": 4}, "partition: wanted an array of indices for each node, got 4"),
@@ -170,8 +168,6 @@ LONG = float(np.linalg.norm(X, axis=1).max()) * 0.999
             {"feature_norm": 1e-26, "train": Dataset(sparse.csr_array(FAINT), SIGNS, "x")},
             "feature_norm: wanted at least the norm of every record, got",
         ),
-        ({"feature_norm": np.nan}, "feature_norm: wanted a finite number, got nan"),
-        ({"label_bound": np.nan}, "label_bound: wanted a finite number, got nan"),
         ({"label_bound": 0, "loss": "squared"}, "label_bound: wanted a finite number greater"),
     ],
 )

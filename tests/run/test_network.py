@@ -363,28 +363,7 @@ def test_stragglers_are_the_same_in_every_round() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Network(latency=-1.0), "latency: wanted a finite number of at least 0, got -1.0"),
-        (lambda: Network(compute=float("nan")), "compute: wanted a finite number"),
-        (lambda: Network(bandwidth=0.0), "bandwidth: wanted a finite number greater than 0"),
-        (lambda: Network(loss=1.0), r"loss: wanted a number in \[0, 1\), got 1.0"),
-        (lambda: Network(attempts=0), "attempts: wanted an integer of at least 1, got 0"),
-        (lambda: Network(offline=1.0), r"offline: wanted a number in \[0, 1\), got 1.0"),
-        (lambda: Network(outage_rounds=0), "outage_rounds: wanted an integer of at least 1"),
-        (lambda: Network(late_fraction=1.5), r"late_fraction: wanted a number in \[0, 1\]"),
-        (lambda: Network(late_rounds=0), "late_rounds: wanted an integer of at least 1, got 0"),
-        (lambda: Network(max_delay=-1), "max_delay: wanted an integer of at least 0, got -1"),
-        (lambda: Network(min_delay=1), "min_delay: wanted an integer .* below 1, got 1"),
-        (lambda: Network(straggler_fraction=-0.1), "straggler_fraction: wanted a number in"),
         (lambda: Network(straggler_slowdown=0.5), "straggler_slowdown: wanted at least 1, got 0.5"),
-        (lambda: Exponential(0.0), "mean: wanted a finite number greater than 0, got 0.0"),
-        (
-            lambda: LogNormal(median=1.0, sigma=-1.0),
-            "sigma: wanted a finite number of at least 0, got -1.0",
-        ),
-        (
-            lambda: LogNormal(median=0.0, sigma=1.0),
-            "median: wanted a finite number greater than 0, got 0.0",
-        ),
         (lambda: Uniform(low=2.0, high=1.0), r"high: wanted at least low = 2\.0, got 1\.0"),
     ],
 )

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from refused import refused
 
 from dpmesh import topology
 from dpmesh.keys import Key
@@ -203,67 +204,34 @@ def test_descriptions_say_what_the_network_is() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: topology.ring(0), "nodes: wanted an integer of at least 1, got 0"),
-        (lambda: topology.ring(2.0), r"nodes: wanted an integer of at least 1, got 2\.0"),
-        (lambda: topology.complete(0), "nodes: wanted"),
-        (lambda: topology.star(-1), "nodes: wanted"),
-        (
-            lambda: topology.star(4, weights="equal"),
-            "weights: .* got 'equal' for degrees from 1 to 3",
-        ),
-        (lambda: topology.torus(0, 3), "rows: wanted"),
-        (lambda: topology.torus(3, 0), "columns: wanted"),
-        (lambda: topology.random_regular(4, 4, key=KEY), "degree: wanted an integer .* below 4"),
-        (
-            lambda: topology.random_regular(5, 3, key=KEY),
-            "degree: wanted an even number for 5 nodes",
-        ),
-        (lambda: topology.random_regular(8, 1, key=KEY), "degree: .* connected graph .*, got 1"),
-        (lambda: topology.erdos_renyi(5, 1.1, key=KEY), "edge_probability: wanted a number in"),
-        (lambda: topology.erdos_renyi(99, 0.001, key=KEY), "edge_probability: .* got 0.001"),
-        (lambda: topology.from_networkx(nx.DiGraph([(0, 1)])), "graph: .* undirected .* DiGraph"),
-        (lambda: topology.from_networkx([(0, 1)]), "graph: wanted an undirected .* got list"),
-        (lambda: topology.from_networkx(nx.Graph()), "graph: wanted at least 1 node, got none"),
-        (
-            lambda: topology.from_networkx(nx.empty_graph(3)),
-            "graph: wanted a connected one, got Graph with 3 nodes and 0 edges in several",
-        ),
-        (lambda: Static(MixingMatrix(np.eye(2))), "mixing_matrix: wanted a connected graph"),
-        (lambda: topology.ring(3).matrix(-1), "round: wanted an integer of at least 0, got -1"),
-        (lambda: topology.random_matchings(1, key=KEY), "nodes: wanted an integer of at least 2"),
-        (lambda: topology.random_matchings(4, key=KEY).matrix(-1), "round: wanted"),
-        (
-            lambda: topology.edge_dropping(topology.ring(3), 0.0, key=KEY),
-            r"keep: .* \(0, 1\], got 0",
-        ),
-        (lambda: topology.edge_dropping(topology.ring(3), np.nan, key=KEY), "keep: wanted"),
-        (lambda: Static(np.eye(1)), "mixing_matrix: wanted a MixingMatrix, .*, got array"),
-        (lambda: topology.erdos_renyi(5, 0.5, key=1), "key: wanted a Key, such as .*, got 1"),
-        (lambda: topology.edge_dropping(topology.ring(3), 0.5, key=1), "key: wanted a Key, .* 1"),
-        (lambda: topology.random_matchings(4, key=1), "key: wanted a Key, such as .*, got 1"),
-        (lambda: topology.shuffled(topology.ring(3), key=1), "key: wanted a Key, such as .* 1"),
-        (lambda: topology.edge_dropping("ring", 0.5, key=KEY), "base: wanted a network, .* 'ring'"),
-        (lambda: topology.shuffled(np.eye(2), key=KEY), "base: wanted a network, .*, got array"),
-        (
-            lambda: topology.from_networkx(nx.path_graph(3), nodelist=3),
-            "nodelist: wanted an order of the graph's nodes, .* got 3",
-        ),
-        (lambda: topology.Varying(np.nan, print, "x"), "nodes: wanted an integer .* 1, got nan"),
-        (lambda: topology.Varying(4, np.eye(4), "x"), "draw: wanted a function of the round, got"),
-        (lambda: topology.cycle([np.eye(2)]), "matrices: wanted mixing matrices, got array"),
-        (lambda: topology.cycle([]), "matrices: wanted at least 1 mixing matrix, got none"),
-        (
-            lambda: topology.cycle([MixingMatrix(np.eye(2)), MixingMatrix(np.eye(3))]),
-            r"matrices: wanted mixing matrices of the same number of nodes, got \[2, 3\]",
-        ),
-        (lambda: check_jointly_connected(topology.ring(3), 0, 5), "window: wanted an integer"),
-        (lambda: check_jointly_connected(topology.ring(3), 6, 5), "window: wanted .* below 6"),
-        (lambda: check_jointly_connected(topology.ring(3), 1, 0), "rounds: wanted an integer"),
-    ],
+test_bad_input_is_named = refused(
+    (lambda: topology.star(4, weights="equal"), "weights: .* got 'equal' for degrees from 1 to 3"),
+    (lambda: topology.random_regular(5, 3, key=KEY), "degree: wanted an even number for 5 nodes"),
+    (lambda: topology.random_regular(8, 1, key=KEY), "degree: .* connected graph .*, got 1"),
+    (lambda: topology.erdos_renyi(99, 0.001, key=KEY), "edge_probability: .* got 0.001"),
+    (lambda: topology.from_networkx(nx.DiGraph([(0, 1)])), "graph: .* undirected .* DiGraph"),
+    (lambda: topology.from_networkx([(0, 1)]), "graph: wanted an undirected .* got list"),
+    (lambda: topology.from_networkx(nx.Graph()), "graph: wanted at least 1 node, got none"),
+    (
+        lambda: topology.from_networkx(nx.empty_graph(3)),
+        "graph: wanted a connected one, got Graph with 3 nodes and 0 edges in several",
+    ),
+    (lambda: Static(MixingMatrix(np.eye(2))), "mixing_matrix: wanted a connected graph"),
+    (lambda: topology.edge_dropping(topology.ring(3), 0.0, key=KEY), r"keep: .* \(0, 1\], got 0"),
+    (lambda: Static(np.eye(1)), "mixing_matrix: wanted a MixingMatrix, .*, got array"),
+    (lambda: topology.edge_dropping("ring", 0.5, key=KEY), "base: wanted a network, .* 'ring'"),
+    (lambda: topology.shuffled(np.eye(2), key=KEY), "base: wanted a network, .*, got array"),
+    (
+        lambda: topology.from_networkx(nx.path_graph(3), nodelist=3),
+        "nodelist: wanted an order of the graph's nodes, .* got 3",
+    ),
+    (lambda: topology.Varying(np.nan, print, "x"), "nodes: wanted an integer .* 1, got nan"),
+    (lambda: topology.Varying(4, np.eye(4), "x"), "draw: wanted a function of the round, got"),
+    (lambda: topology.cycle([np.eye(2)]), "matrices: wanted mixing matrices, got array"),
+    (lambda: topology.cycle([]), "matrices: wanted at least 1 mixing matrix, got none"),
+    (
+        lambda: topology.cycle([MixingMatrix(np.eye(2)), MixingMatrix(np.eye(3))]),
+        r"matrices: wanted mixing matrices of the same number of nodes, got \[2, 3\]",
+    ),
+    (lambda: check_jointly_connected(topology.ring(3), 6, 5), "window: wanted .* below 6"),
 )
-def test_bad_input_is_named(call: object, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        call()  # type: ignore[operator]

@@ -1,0 +1,399 @@
+"""A number, name, key or stream that does not fit is named, wherever a public call takes one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from math import inf, nan
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+import dpmesh as dm
+from dpmesh import controllers, data, estimators, kernels, privacy, topology
+from dpmesh import schedules as s
+from dpmesh.algorithms.online import OnlineLearningUnnoisedRegularizer
+from dpmesh.audit import EpsilonClaim, GaussianClaim, audit_mechanism, one_run, sample_size
+from dpmesh.keys import Key, Purpose, generator
+from dpmesh.privacy import accounting
+from dpmesh.privacy.accounting import papers
+from dpmesh.problems import networks
+from dpmesh.reproduce.bounds import federated, online, quantized, without_replacement
+from dpmesh.run.network import Exponential, LogNormal, Network
+from dpmesh.topology import check_jointly_connected
+
+
+class Kind(NamedTuple):
+    """An argument that fits, and some that do not."""
+
+    good: Any
+    bad: tuple[Any, ...]
+
+    def at(self, good: Any, *also: Any) -> Kind:
+        """The same with another one that fits, and with more that do not."""
+        return Kind(good, (*self.bad, *also))
+
+
+FINITE = Kind(0.5, (nan, inf, "a"))
+POSITIVE = FINITE.at(0.5, 0, -1.0)
+NON_NEGATIVE = FINITE.at(0.5, -1.0)
+STEP = POSITIVE.at(0.5, True, None)
+RATE = Kind(0.3, (0, 1.5, nan))
+SHARE = Kind(0.3, (-0.1, 1.5, nan))
+BELOW_ONE = Kind(0.3, (-1e-9, 1.0, nan))
+INSIDE = BELOW_ONE.at(0.3, 0)
+COUNT = Kind(3, (0, -1, 1.5, nan, "a"))
+NATURAL = Kind(3, (-1, 1.5))
+KEY = Kind(Key.seeded(1), (1, None))
+STREAM = Kind(Key.seeded(1).stream(Purpose.METRIC), (5, Key.seeded(1), None))
+NAMES = {
+    (
+        "value scale values epsilon radius clipping_norm phi noise_std noise_multiplier "
+        "learning_rate largest target_epsilon guess sensitivity lipschitz step grid theta "
+        "diameter smoothness polyak_lojasiewicz accuracy alpha divisor feature_norm "
+        "label_bound bandwidth mean median"
+    ): POSITIVE,
+    (
+        "offset smoothing noise_scale mu bound strong_convexity noise regret "
+        "gradient_variance dissimilarity quantizer_step initial_gap regularization latency "
+        "compute sigma"
+    ): NON_NEGATIVE,
+    "exponent": FINITE,
+    (
+        "rounds starts batch_size sample_size visits nodes models copies records dim epochs "
+        "period anneal_rounds target_update_period power at_most iterations levels size runs "
+        "window steps below networks inputs stride least_records embedding hidden layers "
+        "attempts outage_rounds late_rounds rows columns"
+    ): COUNT,
+    "rate arrival_rate sampling_rate keep smallest_weight smallest_chance": RATE,
+    "delta beta loss offline": BELOW_ONE,
+    "step_size consensus_step_size": STEP,
+    "discount initial_exploration final_exploration p late_fraction straggler_fraction": SHARE,
+    "count round batch max_delay min_delay": NATURAL,
+    "target_delta target_power confidence fraction": INSIDE,
+    "stream": STREAM,
+    "key": KEY,
+}
+USUAL = {name: kind for names, kind in NAMES.items() for name in names.split()}
+"""What arguments of these names are, unless a case says otherwise."""
+
+
+def of(choice: str | None) -> Kind:
+    """One of a few names."""
+    return Kind(choice, ("x", 5))
+
+
+def case(call: Callable[..., Any], names: str = "", **others: Kind) -> tuple[Any, dict[str, Kind]]:
+    """Return a call and its arguments: those of the usual kinds, and others."""
+    return call, {name: USUAL[name] for name in names.split()} | others
+
+
+X = np.ones((2, 3))
+FIVE = data.Dataset(np.ones((5, 2)), np.arange(5) % 2)
+RNG = np.random.default_rng(0)
+ONE = privacy.Sensitivity(1.0, "l2", "one")
+RING = topology.ring(3)
+COINS = Key.seeded(1).stream(Purpose.QUANTIZE)
+NOISE = Key.seeded(1).stream(Purpose.NOISE)
+LOSSES = federated.Losses(
+    dim=3, lipschitz=1.0, smoothness=1.0, gradient_variance=1.0, initial_gap=1.0
+)
+MIXING = online.Mixing(theta=1.0, beta=0.5)
+LEARNING = online.Learning(nodes=2, dim=2, rounds=2, lipschitz=1.0, diameter=1.0)
+RUN = without_replacement.Training(
+    nodes=3, dim=4, records=90, batch_size=5, steps=9, step_size=0.2, lipschitz=2.0, radius=1.5
+)
+PLAN = dm.OnlineLearning(epsilon=1.0).plan(1)
+GUESSES = {"canaries": 3, "guesses": 3}
+
+CASES = [
+    case(s.Constant, "value"),
+    case(s.InverseTime, "scale offset"),
+    case(s.InverseSqrt, "scale"),
+    case(s.PowerLaw, "scale exponent offset"),
+    case(s.HorizonPower, "scale exponent rounds"),
+    case(s.ExponentialDecay, "scale rate"),
+    case(s.SampleSize, "scale rounds", exponent=NON_NEGATIVE),
+    case(lambda starts: s.Piecewise(starts=(1, starts), values=(1.0, 1.0)), "starts"),
+    case(lambda values: s.Piecewise(starts=(1,), values=(values,)), "values"),
+    case(
+        dm.OnlineLearning,
+        "epsilon radius clipping_norm delta batch_size step_size",
+        norm=of("l2"),
+        projection=of("ball"),
+    ),
+    case(dm.OnlineLearning().plan, "rounds"),
+    case(OnlineLearningUnnoisedRegularizer, "epsilon phi rounds"),
+    case(
+        dm.QuantizedGossip,
+        "step_size consensus_step_size sample_size noise_std clipping_norm",
+        mode=of("safe"),
+        smoothness=Kind(1.0, (0.0, nan, None, "a")),
+    ),
+    case(
+        partial(dm.WithReplacement, nodes=2, records=9),
+        "noise_multiplier batch_size visits step_size",
+    ),
+    case(partial(dm.WithReplacement, records=99, noise_multiplier=1.0), "nodes"),
+    case(
+        dm.WithoutReplacement,
+        "epsilon radius models batch_size copies arrival_rate",
+        delta=INSIDE,
+        calibration=of("analytic"),
+    ),
+    case(dm.GradientDescent, "records noise_multiplier clipping_norm"),
+    case(
+        partial(dm.SecureGossip, topology=topology.complete(4)),
+        "noise_multiplier clipping_norm",
+        colluding=NATURAL.at(0),
+        records=COUNT.at(50),
+        dim=NATURAL,
+    ),
+    case(
+        partial(dm.ClientUpdates, epochs=1),
+        "sampling_rate clipping_norm batch_size step_size",
+        clients=COUNT.at(9, 2**32),
+        sampling=of("poisson"),
+    ),
+    case(partial(dm.ClientUpdates, clients=9, sampling_rate=0.5, clipping_norm=1.0), "epochs"),
+    case(dm.algorithms.TrustedServer, "arrival_rate"),
+    case(controllers.RandomGlobal, rate=SHARE),
+    case(controllers.Periodic, "period"),
+    case(
+        controllers.DeepQ,
+        "anneal_rounds target_update_period learning_rate discount",
+        initial_exploration=SHARE,
+        final_exploration=SHARE,
+        sees=of("local"),
+        activation=of("linear"),
+        memory_size=COUNT.at(20),
+        batch_size=COUNT.at(3, 21),
+    ),
+    case(estimators.LaplacianSmoothing, "smoothing power"),
+    case(estimators.AdaptiveSmoothing, "rounds power largest"),
+    case(partial(estimators.smoothing_risk, np.ones(2)), "noise_scale smoothing"),
+    case(accounting.calibrate_noise, "target_epsilon guess", epsilon_of=Kind(lambda z: 1 / z, ())),
+    case(partial(accounting.affordable_rounds, float), "target_epsilon at_most"),
+    case(accounting.gdp_epsilon, "mu", delta=INSIDE),
+    case(accounting.gdp_delta, "epsilon mu"),
+    case(accounting.gdp_mu, "noise_multiplier count"),
+    case(accounting.analytic_gaussian_noise_multiplier, "target_epsilon target_delta"),
+    case(accounting.laplace_epsilon, "delta noise_multiplier"),
+    case(accounting.rdp_gaussian, "noise_multiplier count"),
+    case(accounting.rdp_laplace, "noise_multiplier count"),
+    case(
+        accounting.poisson_gaussian_epsilon,
+        "sampling_rate noise_multiplier",
+        neighboring_relation=of("add_remove"),
+        delta=INSIDE,
+    ),
+    case(
+        accounting.fixed_size_gaussian_epsilon,
+        "sampling_rate noise_multiplier",
+        neighboring_relation=of("replace_one"),
+        delta=INSIDE,
+    ),
+    case(
+        partial(accounting.rdp_fixed_size_gaussian, neighboring_relation="replace_one"),
+        "sampling_rate noise_multiplier",
+        bound=of("dominating_pair"),
+        orders=Kind([2.0], ([2, 1], nan)),
+    ),
+    case(
+        accounting.discrete_gaussian_epsilon,
+        "noise_multiplier sampling_rate count",
+        delta=INSIDE,
+        neighboring_relation=of("add_remove"),
+    ),
+    case(
+        partial(accounting.rdp_epsilon, rdp=[1.0], orders=2.0),
+        delta=INSIDE,
+        conversion=of("optimal"),
+    ),
+    case(
+        partial(accounting.poisson_gaussian_noise_multiplier, neighboring_relation="add_remove"),
+        "target_epsilon target_delta sampling_rate",
+    ),
+    case(
+        partial(papers.quantized.sensitivities, gradient_bound=1.0),
+        "iterations sample_size",
+        step_size=POSITIVE,
+        consensus_step_size=POSITIVE,
+        mode=of("safe"),
+        smoothness=Kind(1.0, (0, nan)),
+    ),
+    case(
+        partial(papers.federated.theorem_noise, clipping_norm=1.0, sampling="uniform"),
+        target_epsilon=POSITIVE.at(6.0),
+        target_delta=INSIDE.at(0.0001),
+        sampling_rate=RATE.at(0.05),
+        rounds=COUNT.at(30),
+    ),
+    case(
+        papers.federated.table_epsilon,
+        "sampling_rate noise_multiplier rounds target_delta",
+        sampling=of("poisson"),
+    ),
+    case(
+        partial(papers.without_replacement.classical_noise_std, target_delta=1e-5),
+        "target_epsilon sensitivity",
+    ),
+    case(papers.online.sensitivity, "lipschitz dim", step_size=POSITIVE),
+    case(privacy.Quantizer, "step", bits=COUNT.at(3, 33)),
+    case(privacy.Levels, "levels"),
+    case(privacy.RandomSparsifier, "keep"),
+    case(privacy.PoissonSampling, "rate"),
+    case(privacy.FixedSizeSampling, "size", population=COUNT.at(5)),
+    case(privacy.Laplace, "grid", noise_multiplier=STEP.at(1.0, 10**400)),
+    case(privacy.Gaussian, "clipping_norm", noise_multiplier=STEP.at(1.0, 10**400)),
+    case(partial(privacy.Sensitivity, reason=""), "bound", norm=of("l2")),
+    case(partial(privacy.Release, mechanism=privacy.Laplace(2.0), sensitivity=ONE), "round batch"),
+    case(
+        partial(privacy.Plan, releases=()),
+        neighboring_relation=of("replace_one"),
+        unit=of("record"),
+    ),
+    case(PLAN.cost, "delta"),
+    case(PLAN.costs_by_node, "delta nodes"),
+    case(partial(privacy.total_cost, [PLAN]), "delta"),
+    case(privacy.Budget, "epsilon delta"),
+    case(EpsilonClaim, "delta", epsilon=NON_NEGATIVE),
+    case(GaussianClaim, "mu"),
+    case(sample_size.gaussian_curve, mu=POSITIVE),
+    case(sample_size.laplace_curve, "epsilon"),
+    case(
+        partial(sample_size.runs_needed, GaussianClaim(1.0), sample_size.gaussian_curve(2.0)),
+        "target_power",
+        at_most=COUNT.at(10**5, 1),
+    ),
+    case(
+        partial(one_run.p_value, 1.0),
+        canaries=COUNT.at(5),
+        guesses=NATURAL.at(5, 6),
+        correct=NATURAL.at(5, 6),
+    ),
+    case(partial(one_run.p_value, correct=1, **GUESSES), epsilon=NON_NEGATIVE),
+    case(partial(one_run.mu_is_refuted, correct=1, **GUESSES), "mu"),
+    case(partial(one_run.mu_lower_bound, **GUESSES), correct=NATURAL.at(3, 4)),
+    case(partial(one_run.epsilon_lower_bound, correct=1, **GUESSES), "confidence"),
+    case(partial(audit_mechanism, privacy.Gaussian(1.0), ONE), "runs dim confidence delta"),
+    case(online.Mixing, "theta beta"),
+    case(online.Mixing.of_assumption2, "nodes window smallest_weight"),
+    case(online.Learning, "nodes dim rounds lipschitz diameter strong_convexity noise"),
+    case(online.laplace_noise, "epsilon lipschitz dim batch_size"),
+    case(partial(online.regret_as_printed, LEARNING, MIXING), "epsilon"),
+    case(
+        partial(online.convergence, lipschitz=1.0, strong_convexity=1.0),
+        "regret",
+        rounds=COUNT.at(5, 2),
+        failure=INSIDE.at(0.05),
+    ),
+    case(
+        quantized.Powers,
+        step_size=FINITE,
+        consensus_step_size=FINITE,
+        noise=FINITE,
+        sample_size=NON_NEGATIVE,
+        noise_scale=POSITIVE,
+    ),
+    case(quantized.Powers(0.9, 0.7, 0.85, 0.05).violations, accountant=of("paper")),
+    case(
+        partial(quantized.Landscape, mixing_matrix=RING.matrix(0), initial_gap=5.0),
+        "dim smoothness polyak_lojasiewicz gradient_variance dissimilarity quantizer_step",
+    ),
+    case(federated.Losses, "dim lipschitz smoothness gradient_variance initial_gap"),
+    case(
+        partial(federated.rounds, "nonconvex", LOSSES, cohort=9, sampling_rate=0.1, local_steps=2),
+        "accuracy noise",
+    ),
+    case(federated.curvature_left, "dim smoothing"),
+    case(
+        partial(without_replacement.Training, records=90, batch_size=5, step_size=0.2),
+        "nodes dim steps lipschitz radius",
+        noise_multiplier=NON_NEGATIVE,
+    ),
+    case(partial(without_replacement.generalization_gap, RUN), step=COUNT.at(1, 10)),
+    case(partial(without_replacement.theorem_3_as_printed, RUN), "epsilon", delta=INSIDE),
+    case(partial(without_replacement.squared_distance, RUN), "smallest_chance"),
+    case(partial(kernels.bernoulli, 3), "p stream"),
+    case(partial(kernels.rademacher, 3), "stream", p=SHARE.at(0.3, 0.6)),
+    case(partial(kernels.sample, [3]), "size stream"),
+    case(partial(kernels.integers, [1]), "below stream"),
+    case(partial(kernels.batch_ends, [2], [1]), batch_size=COUNT.at(1, 2**63)),
+    case(partial(kernels.uniform, 3), "stream"),
+    case(partial(kernels.smooth, X), "smoothing power", method=of("fft")),
+    case(kernels.smoothing_spectrum, "dim smoothing", power=COUNT.at(1, 2**32)),
+    case(kernels.effective_dimensions, "dim power smoothing"),
+    case(partial(kernels.quantize, X), "step", stream=STREAM.at(COINS)),
+    case(
+        partial(kernels.quantize_noisy, X, coins=COINS),
+        "step",
+        scale=NON_NEGATIVE,
+        noise=STREAM.at(NOISE),
+    ),
+    case(partial(kernels.dequantize, [1]), "step"),
+    case(partial(kernels.quantization_variance, [1.0]), "step"),
+    case(
+        partial(kernels.mix_noisy, np.eye(2), X), "stream", law=of("gaussian"), scale=NON_NEGATIVE
+    ),
+    case(partial(kernels.clip_rows, [[1.0]]), bound=POSITIVE, norm=of("l2")),
+    case(kernels.set_threads, count=COUNT),
+    case(partial(kernels.pack, [1]), bits=COUNT.at(3, 33)),
+    case(partial(kernels.packed_sizes, [1]), bits=COUNT.at(3, 33)),
+    case(kernels.q_init, "networks inputs stream"),
+    case(
+        partial(kernels.rademacher_complexity, np.ones((2, 4)), 2), "stream", draws=COUNT.at(9, 1)
+    ),
+    case(kernels.rademacher_bound_linear, "sample_size bound", records=COUNT.at(9)),
+    case(Key.seeded, seed=NATURAL.at(3, 2**256, None)),
+    case(Key.seeded(1).stream, "round", purpose=COUNT.at(1, 2**32)),
+    case(partial(generator, Key.seeded(1), 1, 0), node=NATURAL.at(0, 2**32)),
+    case(partial(data.iid, FIVE, generator=RNG), "nodes"),
+    case(partial(data.dirichlet, FIVE, generator=RNG), "alpha", nodes=COUNT.at(2)),
+    case(partial(data.shards, FIVE, generator=RNG), nodes=COUNT.at(2), shards_per_node=COUNT.at(2)),
+    case(partial(data.train_test_split, FIVE, generator=RNG), "fraction"),
+    case(partial(data.scaled, FIVE), "divisor"),
+    case(partial(data.with_constant, FIVE), value=FINITE),
+    case(partial(data.random_projection, FIVE, generator=RNG), "dim"),
+    case(
+        partial(data.next_characters, {"a": "what is it, then? " * 30}),
+        "window stride least_records",
+    ),
+    case(dm.problems.linear_constants, "feature_norm radius regularization", loss=of("hinge")),
+    case(
+        partial(dm.LinearProblem, FIVE.relabelled(lambda y: 2 * y - 1), ([0], [1])),
+        "regularization label_bound",
+        loss=of("hinge"),
+        feature_norm=POSITIVE.at(2.0),
+    ),
+    case(networks.recurrent, "embedding hidden layers", characters=COUNT.at(5, 1)),
+    case(
+        Network,
+        "latency compute bandwidth loss offline attempts outage_rounds late_rounds late_fraction "
+        "straggler_fraction max_delay min_delay",
+    ),
+    case(Exponential, "mean"),
+    case(LogNormal, "median sigma"),
+    case(topology.ring, "nodes"),
+    case(topology.complete, "nodes"),
+    case(topology.star, "nodes"),
+    case(topology.torus, "rows columns"),
+    case(topology.random_regular, "key", nodes=COUNT.at(4), degree=COUNT.at(3, 4)),
+    case(topology.erdos_renyi, "nodes key", edge_probability=SHARE.at(0.9)),
+    case(topology.random_matchings, "key", nodes=COUNT.at(4, 1)),
+    case(partial(topology.edge_dropping, RING), "keep key"),
+    case(partial(topology.shuffled, RING), "key"),
+    case(RING.matrix, "round"),
+    case(RING.matrix(0).neighbours, node=NATURAL.at(0, 3)),
+    case(partial(check_jointly_connected, RING), "rounds", window=COUNT.at(1)),
+]
+
+
+@pytest.mark.parametrize(("call", "arguments"), CASES)
+def test_what_does_not_fit_is_named(call: Callable[..., Any], arguments: dict[str, Kind]) -> None:
+    good = {name: kind.good for name, kind in arguments.items()}
+    for name, kind in arguments.items():
+        for bad in kind.bad:
+            with pytest.raises(ValueError, match=rf"^(target_)?{name.removeprefix('target_')}: "):
+                call(**{**good, name: bad})
