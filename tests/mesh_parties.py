@@ -87,8 +87,9 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
         "combination": {"kind": "SecureAggregation"},
         "noise_multiplier": 3.0,
     },
+    "neighbour sums": {"kind": "SecureGossip", "noise_multiplier": 9.0, "step_size": 2.0},
 }
-SUMS = ("sums", "clients")
+SUMS = ("sums", "clients", "neighbour sums")
 
 
 def network() -> Any:
@@ -122,6 +123,7 @@ class Parties:
         marks: Path | None = None,
         changes: dict[str, Any] | None = None,
         problem: dict[str, Any] | None = None,
+        topology: dict[str, Any] | None = None,
         **terms: Any,
     ) -> None:
         self.path, self.rehearsal, self.names = path, rehearsal, [f"p{i}" for i in range(nodes)]
@@ -165,7 +167,9 @@ class Parties:
                 for name, folder in zip(self.names, self.folders, strict=True)
             ],
         }
-        if not settings["kind"].startswith("With") and algorithm not in SUMS:
+        if algorithm == "neighbour sums":
+            self.content["topology"] = topology or {"kind": "complete"}
+        elif not settings["kind"].startswith("With") and algorithm not in SUMS:
             self.content["topology"] = table | {"keep": 0.8}
         self.contract = Contract.of(self.content)
         self.whole = self.contract.problem_of(everything, parts)

@@ -16,10 +16,12 @@ from twin_secure_gossip import secure_gossip
 
 import dpmesh as dm
 from dpmesh import kernels, topology
+from dpmesh.algorithms.secure_gossip import SecureGossipState
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy import Plan
 from dpmesh.privacy.accounting import gdp_epsilon
 from dpmesh.privacy.secure import DistributedDiscreteGaussian, NeighborSums
+from dpmesh.privacy.types import Released
 
 DELTA = 1e-5
 
@@ -284,3 +286,26 @@ def test_another_problem_a_network_and_a_topology_are_refused() -> None:
         dm.simulate(algorithm, problem, topology.complete(5), **arguments)
     with pytest.raises(ValueError, match="network: wanted None: a sum opens only if"):
         dm.simulate(algorithm, problem, network=dm.Network(loss=0.1), **arguments)
+
+
+def test_a_record_moves_sums_by_no_more_than_is_charged_at_any_point() -> None:
+    """Whatever totals a lying router and a neighbour make a node believe."""
+    algorithm = dm.SecureGossip(
+        topology=dm.topology.complete(4), dim=5, records=40, noise_multiplier=9.0, step_size=2.0
+    )
+    numbers, rng, largest = algorithm.sums(0), np.random.default_rng(0), 0.0
+    one = make_problem((10,) * 4, 5, 1)
+    labels = np.where(np.arange(40) == 0, -1, 1) * one.train.labels
+    other = dm.LinearProblem(dm.Dataset(one.train.features, labels), one.partition, "logistic")
+    for size in (0.0, 1.0, 1e3, 2.0**39 * numbers.grid, 2.0**41 * numbers.grid, 1e20, 1e200):
+        for _ in range(20):
+            p = size * rng.normal(size=(4, 5))
+            rounds = (
+                algorithm.round(SecureGossipState(Released(p)), 0, each, dm.Key.seeded(0))
+                for each in (one, other)
+            )
+            a, b = (numbers.steps_of(next(each).values) for each in rounds)
+            moved = np.linalg.norm(a - b) * np.sqrt(numbers.sites)
+            assert moved <= numbers.sensitivity
+            largest = max(largest, moved / numbers.sensitivity)
+    assert largest > 0.3

@@ -14,10 +14,11 @@ from mesh_parties import Parties
 from scipy import stats
 
 from dpmesh.deploy import Contract, Folder, Position, Router, read_contract, router_of
-from dpmesh.deploy.signing import SigningKey
+from dpmesh.deploy.signing import SigningKey, pack, unpack
 from dpmesh.deploy.sum_node import MOST_TRIES
 from dpmesh.deploy.sums import (
     HEADER,
+    PARTS,
     TOTAL,
     Group,
     Header,
@@ -72,7 +73,11 @@ class Sums(Parties):
         return answer
 
     def part(self, party: int, ask: Ask) -> Part:
-        return Part.read(self.answer(party, ask), self.contract)
+        return self.parts(party, ask)[0]
+
+    def parts(self, party: int, ask: Ask) -> list[Part]:
+        _, *parts = unpack(self.answer(party, ask))
+        return [Part.read(each, self.contract) for each in parts]
 
     def other(self, ask: Ask, **changes: Any) -> Ask:
         """Return a question with another header."""
@@ -80,14 +85,17 @@ class Sums(Parties):
         rest = [m for m in ask.attached if kind_of(m) != HEADER]
         return Ask(header.at, (*rest, header.as_bytes(self.contract)))
 
-    def header(self, ask: Ask) -> Header:
-        (found,) = (m for m in ask.attached if kind_of(m) == HEADER)
-        return Header.read(found, self.contract)
-
     def opened(self, parts: list[Part]) -> Any:
         """Return what a router can open of parts, in steps of the grid."""
         sums = self.contract.sums
         return unpack_sum([part.packed for part in parts], sums.dim, sums.modulus_bits)
+
+    def header(self, ask: Ask) -> Header:
+        return self.headers(ask)[0]
+
+    def headers(self, ask: Ask) -> list[Header]:
+        found = (m for m in ask.attached if kind_of(m) == HEADER)
+        return [Header.read(each, self.contract) for each in found]
 
     def own(self, party: int | None = None) -> Any:
         """Return a party's rounded vector of round 0, or the sum of all."""
@@ -166,7 +174,7 @@ def test_parts_take_few_bytes_more_than_their_numbers(
 
     def lost(party: int, message: bytes) -> bool:
         answer = made.nodes[party].answer(message)
-        if kind_of(answer) == b"dpmesh part 1":
+        if kind_of(answer) == b"dpmesh parts 1":
             sent[party] = len(answer)
         return False
 
@@ -254,8 +262,8 @@ def test_a_router_that_is_started_anew_gets_the_same_parts(made: Sums) -> None:
     again = router_of(made.contract)
     made.run(again)
     assert [len(folder.ledger(made.contract).releases) for folder in made.folders] == [5, 5, 2, 5]
-    assert [t.as_bytes(made.contract) for t in again._totals] == [
-        t.as_bytes(made.contract) for t in router._totals
+    assert [t.as_bytes(made.contract) for (t,) in again._totals] == [
+        t.as_bytes(made.contract) for (t,) in router._totals
     ]
 
 
@@ -293,9 +301,9 @@ def test_a_sum_without_a_part_is_refused_and_another_attempt_follows(made: Sums)
     router = router_of(made.contract)
     parts = [made.part(party, ask) for party, ask in made.asks(router).items()]
     for part, party in zip(parts, range(4), strict=True):
-        router.take(party, part.as_bytes(made.contract))
+        router.take(party, pack(PARTS, part.as_bytes(made.contract)))
     packed, tag = added(parts[1:], made.contract)
-    router._totals[-1] = replace(router._totals[-1], packed=packed, tag=tag)
+    router._totals[-1] = [replace(router._totals[-1][0], packed=packed, tag=tag)]
     made.run(router)
     assert router.missing == []
     assert [len(folder.ledger(made.contract).releases) for folder in made.folders] == [5] * 4
@@ -332,9 +340,9 @@ def test_parties_that_are_told_different_things_open_nothing(what: str, made: Su
     altered = replace(header, **others.get(what, {}))
     parts.append(group.part(altered, transcript, np.zeros(40, np.int64)))
     largest = np.abs(made.opened(parts)).max()
-    assert (largest > 2.0 ** (made.contract.sums.modulus_bits - 3)) == (what != "nothing")
+    assert (largest > 2.0 ** (made.contract.sums.modulus_bits - 2)) == (what != "nothing")
     honest = np.abs(made.opened(parts[:3])).max()
-    assert honest > 2.0 ** (made.contract.sums.modulus_bits - 3)
+    assert honest > 2.0 ** (made.contract.sums.modulus_bits - 2)
 
 
 def test_a_router_opens_no_attempt_before_the_last_one(made: Sums) -> None:
@@ -460,6 +468,117 @@ def test_a_model_that_too_few_signed_is_not_sealed(made: Sums) -> None:
     router = router_of(made.contract)
     made.run(router, lambda *_: bool(router.seals.clear()))
     assert [node.is_sealed for node in made.nodes] == [False] * 4
+
+
+# Sums over neighbours
+
+
+@pytest.fixture
+def ring(tmp_path: Path) -> Iterator[Sums]:
+    """Six parties on a ring with chords: each has four neighbours, and one that is none."""
+    near = {"topology": {"kind": "random_regular", "degree": 4}, "dim": 2000}
+    made = Sums(tmp_path, "neighbour sums", nodes=6, changes={"clipping_norm": 0.5}, **near)
+    yield made
+    for folder in made.folders:
+        folder.close()
+
+
+def sent_to(made: Sums, receiver: int, asks: dict[int, Ask]) -> list[Part]:
+    """Return what its neighbours send for the sum of a party."""
+    asked = made.contract.sums.neighbors[receiver]
+    parts = [part for party in asked for part in made.parts(party, asks[party])]
+    return [part for part in parts if part.header.dealer == receiver]
+
+
+def told(made: Sums, ask: Ask, receiver: int, **changes: Any) -> Ask:
+    """Return a question with another header for the sum of one party."""
+    headers = [replace(h, **changes) if h.dealer == receiver else h for h in made.headers(ask)]
+    rest = [m for m in ask.attached if kind_of(m) != HEADER]
+    return Ask(ask.at, (*rest, *(header.as_bytes(made.contract) for header in headers)))
+
+
+def total_of(made: Sums, parts: list[Part]) -> bytes:
+    header = replace(parts[0].header, sealed=b"")
+    return Total(header, *added(parts, made.contract)).as_bytes(made.contract)
+
+
+def test_a_sum_over_neighbours_opens_for_its_receiver_alone_and_each_part_is_uniform(
+    ring: Sums,
+) -> None:
+    asks = ring.asks(router_of(ring.contract))
+    whole, w = (
+        ring.contract.sums,
+        ring.contract.algorithm.init(ring.whole, ring.contract.public_key),
+    )
+    values = next(ring.contract.algorithm.round(w, 0, ring.whole, ring.contract.public_key)).values
+    parts = sent_to(ring, 0, asks)
+    rows = whole.steps_of(values)[[*whole.neighbors[0]]].sum(axis=0)
+    error = np.sqrt(((ring.opened(parts) - rows) ** 2).mean())
+    assert 0.8 < error / (2 * whole.smallest_share) < 1.2  # four shares of noise
+    for seen in ([0], [1], [0, 1, 2]):
+        counts = np.bincount(ring.opened([parts[i] for i in seen]) % 256, minlength=256)
+        assert stats.chisquare(counts).pvalue > 1e-6
+    (stranger,) = {*range(1, 6)} - {*whole.neighbors[0]}
+    assert len(ring.parts(0, asks[0])) == 4
+    _, _, _, *sealed = unpack(ring.nodes[0]._group_of().dealt())
+    assert [party for party, secret in enumerate(sealed) if not secret] == [0, stranger]
+
+
+@pytest.mark.parametrize("what", ["one", "all", "kept"])
+def test_a_router_that_lies_about_a_transcript_opens_nothing_that_counts(
+    what: str, ring: Sums
+) -> None:
+    """If it tells all neighbours the same lie, it opens their sum, which the receiver refuses."""
+    router = router_of(ring.contract)
+    asks = ring.asks(router, 1)
+    lied = {"one": ring.contract.sums.neighbors[0][:1], "all": range(1, 6), "kept": ()}[what]
+    other = {n: told(ring, ask, 0, transcript=b"another") for n, ask in asks.items() if n in lied}
+    parts = sent_to(ring, 0, asks | other)
+    is_uniform = np.abs(ring.opened(parts).astype(float)).max() > 2.0**60
+    assert is_uniform == (what == "one")
+    for party, ask in asks.items():
+        ring.nodes[party].answer(ask.as_bytes(ring.contract))
+    for party, ask in asks.items():
+        router.take(party, ring.nodes[party].answer(ask.as_bytes(ring.contract)))
+    ask = Ask.read(router.requests()[0], ring.contract)
+    rest = [m for m in ask.attached if kind_of(m) != TOTAL]
+    answer = ring.answer(0, Ask(ask.at, (*rest, total_of(ring, parts))))
+    assert refused(answer) == (None if what == "kept" else "bad total")
+
+
+def test_hostile_headers_and_totals_of_sums_over_neighbours_are_refused(ring: Sums) -> None:
+    asks = ring.asks(router_of(ring.contract), 1)
+    ask, near = asks[0], ring.contract.sums.neighbors[0]
+    header = next(h for h in ring.headers(ask) if h.dealer == near[0])
+    twice = header.as_bytes(ring.contract)
+    (total,) = (Total.read(m, ring.contract) for m in ask.attached if kind_of(m) == TOTAL)
+    of_another = replace(total, header=header).as_bytes(ring.contract)
+    rest = [m for m in ask.attached if kind_of(m) != TOTAL]
+    for lie, reason in [
+        (Ask(ask.at, (*ask.attached, twice)), "malformed"),
+        (told(ring, ask, near[0], dealer=near[1]), "malformed"),  # two parts of one sum
+        (told(ring, ask, near[0], at=Position(1, 1)), "malformed"),
+        (told(ring, ask, near[0], cohort=header.cohort[1:]), "bad cohort"),
+        (told(ring, ask, near[0], cohort=tuple(range(6))), "bad cohort"),
+        (told(ring, ask, near[0], sealed=b""), "bad key"),
+        (Ask(ask.at, (*rest, of_another)), "not the next round"),
+    ]:
+        assert refused(ring.answer(0, lie)) == reason
+    assert not refused(ring.answer(0, ask))
+
+
+def test_a_round_with_a_finer_grid_has_noise_of_its_own_for_each_value(tmp_path: Path) -> None:
+    """Noise depends on what is added up in this round: a coarser grid would hide a difference."""
+    step = {"step_size": {"kind": "PowerLaw", "scale": 64.0, "exponent": -6.0}}
+    made = Sums(tmp_path, "neighbour sums", changes=step)
+    made.asks(router_of(made.contract), 1)
+    first, now = made.contract.sums, made.contract.algorithm.sums(1)
+    values = np.zeros((1, 5)), np.full((1, 5), 2 * now.grid)
+    assert first.grid > 8 * now.grid
+    channel = made.nodes[0]._channel
+    assert channel._step_key(values[0]) != channel._step_key(values[1])
+    for folder in made.folders:
+        folder.close()
 
 
 # Contracts

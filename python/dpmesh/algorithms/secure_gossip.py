@@ -75,11 +75,12 @@ class SecureGossip(Algorithm[SecureGossipState, Any]):
     All sums of T rounds, and all points, which are made of them, have the epsilon and delta of
     `plan` for replacing one record of one node, against whoever sees all of them together with
     `colluding` neighbours of each node: about that of mu = sqrt(T) / `noise_multiplier` (proof:
-    ``docs/privacy/secure_sums.md``). Masks between parties on machines of their own are not built.
+    ``docs/privacy/secure_sums.md``).
     """
 
     travels = "sums"
     parameters_are_released = True
+    any_rows = "each record's gradient is clipped at whatever point the totals make"
 
     topology: Static
     dim: int

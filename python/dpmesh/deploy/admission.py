@@ -98,25 +98,22 @@ def check_sums(settings: Settings, algorithm: AnyAlgorithm, terms: Terms) -> Non
     protected as a whole, may send noise alone.
     """
     numbers = algorithm.release_of(0).mechanism.numbers  # type: ignore[union-attr]
-    if not isinstance(numbers, SecureSum):
-        kind = type(algorithm).__name__
-        wanted = "wanted a sum of all parties: tags and transcripts are proved for these alone"
-        settings.fail("algorithm", f"{wanted}, got {kind}")
     if algorithm.unit == "record" and algorithm.neighboring_relation != "replace_one":
         settings.fail("algorithm", "wanted replace_one of a record, as counts are public")
-    if numbers.modulus_bits > MOST_BITS:
+    for_all = isinstance(numbers, SecureSum)
+    if for_all and numbers.modulus_bits > MOST_BITS:
         wanted = f"wanted sums of at most {MOST_BITS} bits a number, whose total can carry a tag"
         settings.fail("algorithm", f"{wanted}, got {numbers.modulus_bits}")
-    if numbers.sites <= 2 * numbers.dropouts + numbers.colluding:
+    if for_all and numbers.sites <= 2 * numbers.dropouts + numbers.colluding:
         wanted = "wanted more parties than 2 dropouts + colluding, so that only one model is sealed"
         settings.fail("algorithm.dropouts", f"{wanted}, got {numbers.sites}")
-    least = numbers.sites - numbers.dropouts
-    if terms.quorum != least:
-        settings.fail("contract.quorum", f"wanted {least} for these sums, got {terms.quorum}")
+    if terms.quorum != numbers.fewest:
+        wanted = f"wanted {numbers.fewest} for these sums, got {terms.quorum}"
+        settings.fail("contract.quorum", wanted)
     linear = settings.table("problem").get("kind", "linear") == "linear"
     if linear and terms.numbers != "float64":
         settings.fail("contract.numbers", f"wanted float64 for these sums, got {terms.numbers}")
-    if settings.table("topology"):
+    if for_all and settings.table("topology"):
         settings.fail("topology", "secure sums have a server and no topology; remove it")
 
 

@@ -34,7 +34,7 @@ from dpmesh.privacy.releases import Release
 from dpmesh.privacy.report import report
 from dpmesh.privacy.rounding import DOUBLE, SINGLE
 from dpmesh.privacy.rows import CorrelatedRow
-from dpmesh.privacy.secure import SecureSum
+from dpmesh.privacy.secure import NeighborSums, SecureSum, is_summed
 from dpmesh.problems import LinearProblem
 from dpmesh.problems.named import jax_model
 from dpmesh.ranges import Category, Columns, Number, as_label, clipped
@@ -151,14 +151,17 @@ class Contract:
         if table.get("kind") == FederatedLearning.__name__:
             parts = {name: self._part(table, name) for name in ("contribution", "combination")}
             table = {**table, **{name: part for name, part in parts.items() if part}}
-        settings = self.settings
+        settings, of_network = self.settings, dict[str, Any]()
+        maker = settings.maker("algorithm", table, kinds)
+        if "topology" in inspect.signature(maker).parameters:
+            table = self._with("algorithm", table, ("dim", "records"))
+            of_network["topology"] = self._graph
         if isinstance(table.get("noise"), dict):
-            maker = settings.maker("algorithm", table, kinds)
             gossips = getattr(maker, "travels", None) == "gossip"
             graph = self._graph if gossips else None
             filled = {"rounds": self.terms.rounds, "topology": graph}
             settings = replace(settings, filled=filled)
-        made = settings.make("algorithm", table, kinds, nodes=self.nodes)
+        made = settings.make("algorithm", table, kinds, nodes=self.nodes, **of_network)
         instance("algorithm", made, "an algorithm", Algorithm)
         algorithm: AnyAlgorithm = made
         return algorithm
@@ -190,10 +193,13 @@ class Contract:
         return {**table, **follow}
 
     @cached_property
-    def sums(self) -> SecureSum | None:
-        """The numbers of the sums that parties add up under masks; None if they send rows."""
-        numbers = getattr(getattr(self.algorithm.release_of(0), "mechanism", None), "numbers", None)
-        return numbers if isinstance(numbers, SecureSum) else None
+    def sums(self) -> SecureSum | NeighborSums | None:
+        """The numbers of the sums that parties add up under masks; None if they send rows.
+
+        What is not the same in all rounds, grid and noise, is that of the first.
+        """
+        release: Any = self.algorithm.release_of(0)
+        return release.mechanism.numbers if is_summed(release) else None
 
     @cached_property
     def topology(self) -> Topology | None:

@@ -18,6 +18,7 @@ from dpmesh.deploy.wire import BEFORE, Position
 from dpmesh.keys import Key, Purpose, Stream
 from dpmesh.privacy.ledger import Ledger
 from dpmesh.privacy.releases import Release
+from dpmesh.privacy.secure import Masked
 from dpmesh.privacy.secure.sums import Integers
 from dpmesh.privacy.types import Released, Sensitive
 from dpmesh.run.carriers import Packet
@@ -229,8 +230,8 @@ class SumChannel(NodeChannel):
             raise RuntimeError(f"round {self.round} has more than one sum")
         self.transcript, self._steps = transcript, None
 
-    def attempt(self, at: Position, own: Key | None) -> Integers | None:
-        """Begin the round for an attempt; return the node's integers with noise, None at the end.
+    def attempt(self, at: Position, own: Key | None) -> Masked | None:
+        """Begin the round for an attempt; return what the node adds to sums, None at the end.
 
         All that is drawn comes from `own`, a key of this attempt alone; in a rehearsal there is
         none.
@@ -241,8 +242,7 @@ class SumChannel(NodeChannel):
         self._steps, packet = self._begun(own)
         if packet.masked is None:
             raise RuntimeError(f"round {at.round} releases no sum")
-        noisy: Integers = packet.masked.part()[0]
-        return noisy
+        return packet.masked
 
     def _begun(self, own: Key | None) -> tuple[Generator[Packet, Any, None], Packet]:
         contract, t = self.schedule.contract, self.round
@@ -264,9 +264,8 @@ class SumChannel(NodeChannel):
     def _step_key(self, values: Sensitive) -> Key:
         if self._rehearses:
             return self._key
-        sums = self.schedule.contract.sums
-        assert sums is not None
-        return self._key.derive(digest(sums.steps_of(values).tobytes()))
+        release: Any = self.schedule.contract.algorithm.release_of(self.round)
+        return self._key.derive(digest(release.mechanism.numbers.steps_of(values).tobytes()))
 
 
 def _flat(rows: Mapping[int, Released | None]) -> list[bytes]:

@@ -9,6 +9,7 @@ import numpy as np
 
 from dpmesh.deploy.contract import Contract
 from dpmesh.deploy.wire import Position
+from dpmesh.privacy.secure import SecureSum
 from dpmesh.topology import MixingMatrix
 
 
@@ -23,9 +24,9 @@ class Schedule:
 
     def __init__(self, contract: Contract) -> None:
         self.contract, self.topology = contract, contract.topology
-        self.end = Position(contract.terms.rounds, int(contract.sums is not None))
-        """After the last message, when the nodes take what was sent last; of sums, once all have
-        signed what they took."""
+        self.end = Position(contract.terms.rounds, int(isinstance(contract.sums, SecureSum)))
+        """After the last message, when the nodes take what was sent last; where one sum is for
+        all, once they have signed what they took."""
         self._turns: list[tuple[int, ...]] = []
         self._counts = np.zeros(contract.nodes, np.int64)
         if self.topology is not None:

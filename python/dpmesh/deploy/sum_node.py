@@ -1,8 +1,9 @@
 """A node whose part of each sum leaves it under masks; see `dpmesh.deploy.node`.
 
-A position is a round and an attempt at its sum. The node takes the totals of the rounds before,
-each of which must carry the tag of an agreement that names what this node has accepted so far, and
-then answers one header for each attempt: its part under masks, of a fresh draw, and charged.
+A position is a round and an attempt at its sums: one for all parties, or one for each over its
+neighbours. The node takes its totals of the rounds before, each of which must carry the tag of an
+agreement that names what this node has accepted so far, and then answers once for each attempt: its
+parts of all sums that it adds to, one for each header, under masks, of a fresh draw, and charged.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from dpmesh.deploy.state import state_as_bytes, state_from_bytes
 from dpmesh.deploy.sums import (
     DEAL,
     HEADER,
+    PARTS,
     SEAL,
     TOTAL,
     Group,
@@ -45,7 +47,7 @@ from dpmesh.deploy.wire import (
 )
 from dpmesh.keys import Key
 from dpmesh.privacy.releases import Release
-from dpmesh.privacy.secure.sums import Integers
+from dpmesh.privacy.secure import Masked, SecureSum
 
 _log = logging.getLogger("dpmesh")
 
@@ -90,8 +92,13 @@ class SumNode(Node):
 
     @property
     def is_sealed(self) -> bool:
-        """Whether so many parties signed the same totals that no two models can have as many."""
+        """Whether so many parties signed the same totals that no two models can have as many.
+
+        With sums over neighbours models differ: each is its own.
+        """
         last, sums = self.folder.last(self.contract), sums_of(self.contract)
+        if not isinstance(sums, SecureSum):
+            return self.is_done
         if last is None or last.at != self._schedule.end:
             return False
         signers = {self.number}
@@ -125,15 +132,16 @@ class SumNode(Node):
         Some may have answered this very attempt: under another header it opens nothing, since they
         do not answer it again.
         """
-        header, fresh, said = self._header(ask), self._fresh(), dict[int, bytes]()
-        if header is None:
+        headers, fresh, said = self._headers(ask), self._fresh(), dict[int, bytes]()
+        if not headers:
             return True  # nothing is released at the end
         for message in ask.attached:
             with suppress(ValueError):
                 heard = Heard.read(message, self.contract)
                 if heard.asked == fresh:
                     said[heard.by] = heard.later
-        self._confirmed = {*header.cohort} - {self.number} <= said.keys()
+        others = {party for header in headers for party in header.cohort} - {self.number}
+        self._confirmed = others <= said.keys()
         if self._confirmed:
             found = [progress(each) for by, each in said.items() if by != self.number]
             self._known = max((at for at, _ in found), default=BEFORE)
@@ -142,16 +150,18 @@ class SumNode(Node):
             self.folder.confirmed(self.contract)
         return self._confirmed
 
-    def _header(self, ask: Ask) -> Header | None:
-        """Return the header of a question, None at the end; refuse one of another attempt."""
+    def _headers(self, ask: Ask) -> list[Header]:
+        """Return a question's header for each sum that this node adds to, none at the end.
+
+        Refuse those of another attempt, and two for one sum, which would get the same noise.
+        """
         with suppress(ValueError):
-            found = [m for m in ask.attached if kind_of(m) == HEADER]
-            headers = [Header.read(message, self.contract) for message in found]
-            ends = ask.at.round == self._schedule.end.round
-            if ends and not headers:
-                return None
-            if not ends and len(headers) == 1 and headers[0].at == ask.at:
-                return headers[0]
+            headers = _headers_in(ask.attached, self.contract)
+            adds = sum(self.number in some for some in sums_of(self.contract).receivers)
+            count = 0 if ask.at.round == self._schedule.end.round else adds
+            dealers = {header.dealer for header in headers if header.at == ask.at}
+            if len(dealers) == len(headers) == count:
+                return headers
         raise RefusedError("malformed")
 
     def _check_order(self, last: Stored | None, at: Position) -> None:
@@ -164,7 +174,7 @@ class SumNode(Node):
             raise RefusedError("not the next round")
 
     def _checked(self, ask: Ask, last: Stored | None) -> tuple[bytes, ...]:
-        header = self._header(ask)
+        headers = self._headers(ask)
         signed = tuple(m for m in ask.attached if kind_of(m) == SIGNED) if last is None else ()
         reached, totals = self._progress(last), list[bytes]()
         for message in (m for m in ask.attached if kind_of(m) == TOTAL):
@@ -186,22 +196,22 @@ class SumNode(Node):
             totals.append(message)
         if ask.at.round != reached.round:
             raise RefusedError("not the next round")
-        if header is None:
+        if not headers:
             return (*signed, *totals, *(m for m in ask.attached if kind_of(m) == SEAL))
-        try:
-            self._group_of(signed).agreement(header, reached.transcript)
-        except RefusedError:
-            raise
-        except ValueError:
-            raise RefusedError("bad key") from None
-        if self.number not in header.cohort or not self._is_enough(header):
-            raise RefusedError("bad cohort")
-        return (*signed, *totals, header.as_bytes(self.contract))
+        for header in headers:
+            if self.number not in header.cohort or not self._is_enough(header):
+                raise RefusedError("bad cohort")
+            try:
+                self._group_of(signed).agreement(header, reached.transcript)
+            except RefusedError:
+                raise
+            except ValueError:
+                raise RefusedError("bad key") from None
+        return (*signed, *totals, *(header.as_bytes(self.contract) for header in headers))
 
     def _is_enough(self, header: Header) -> bool:
         """Whether the shares of noise of a cohort's honest parties are enough."""
-        sums = sums_of(self.contract)
-        return len(header.cohort) >= sums.honest + sums.colluding
+        return sums_of(self.contract).is_cohort(header.cohort, header.dealer)
 
     def _bad_total(self) -> RefusedError:
         self._tries += 1
@@ -210,14 +220,17 @@ class SumNode(Node):
         return RefusedError("bad total")
 
     def _may_open(self, total: Total, last: Stored | None) -> bool:
-        """Whether a total is of the last attempt that this node answered, or of a later one."""
-        header = total.header
-        if not self._is_enough(header):
+        """Whether a total is of the last attempt that this node answered, or of a later one.
+
+        Of sums over neighbours it must be this node's own, of which it has answered no header.
+        """
+        header, for_all = total.header, isinstance(self.contract.sums, SecureSum)
+        if not self._is_enough(header) or not (for_all or header.dealer == self.number):
             return False
         if last is None or header.at > last.at:
             return True
-        answered = _header_in(last, self.contract)
-        return answered is not None and answered.common == header.common
+        answered = _headers_in(last.rows, self.contract) if for_all else [header]
+        return last.at == header.at and header.common in [each.common for each in answered]
 
     def _charged(self, at: Position) -> tuple[Release, ...]:
         if at.round == self._schedule.end.round:
@@ -266,32 +279,35 @@ class SumNode(Node):
         return _Reached(last.at.round, unpack(last.state)[0])
 
     def _computed(self, at: Position) -> tuple[Any, bytes]:
-        """Return the node's rounds, gone on to an attempt, and its part under masks."""
+        """Return the node's rounds, gone on to an attempt, and its parts under masks."""
         step = self.folder.step(self.contract, at)
         assert step is not None
         channel, self._channel = self._channel or self._resumed(at), None
-        noisy, header = self._gone_on(channel, step)
-        if header is None:
+        masked, headers = self._gone_on(channel, step)
+        if masked is None:
             seal = Seal(at, self.number, channel.transcript)
             return channel, seal.signed(self.contract, self.folder.signing)
-        assert noisy is not None
-        part = self._group_of().part(header, channel.transcript, noisy)
-        return channel, part.as_bytes(self.contract)
+        group, before = self._group_of(), channel.transcript
+        parts = list[bytes]()
+        for header in headers:
+            (noisy,) = masked.part(group.receiver(header.dealer))
+            parts.append(group.part(header, before, noisy).as_bytes(self.contract))
+        return channel, pack(PARTS, *parts)
 
-    def _gone_on(self, channel: SumChannel, step: Stored) -> tuple[Integers | None, Header | None]:
+    def _gone_on(self, channel: SumChannel, step: Stored) -> tuple[Masked | None, list[Header]]:
         """Take the totals of a stored step, and begin its attempt."""
-        header = _header_in(step, self.contract)
+        headers = _headers_in(step.rows, self.contract)
         for message in (m for m in step.rows if kind_of(m) == TOTAL):
             total = Total.read(message, self.contract)
             if total.header.at.round == channel.round:
                 opened, transcript = self._group_of().opened(total, channel.transcript)
                 channel.take(opened[None], transcript)
         own = None
-        if header is not None and not self.rehearsal:
-            group = self._group_of()
-            seed = group.noise(group.agreement(header, channel.transcript))
+        if headers and not self.rehearsal:
+            group, before = self._group_of(), channel.transcript
+            seed = group.noise(*(group.agreement(header, before) for header in headers))
             own = Key.seeded(int.from_bytes(seed, "big"))
-        return channel.attempt(step.at, own), header
+        return channel.attempt(step.at, own), headers
 
     def _resumed(self, until: Position) -> SumChannel:
         """Return the node's rounds from the folder."""
@@ -321,7 +337,6 @@ class _Reached(NamedTuple):
     transcript: bytes
 
 
-def _header_in(step: Stored, contract: Contract) -> Header | None:
-    """Return the header that a step answered; None at the end."""
-    found = (message for message in step.rows if kind_of(message) == HEADER)
-    return next((Header.read(message, contract) for message in found), None)
+def _headers_in(messages: tuple[bytes, ...], contract: Contract) -> list[Header]:
+    """Return the headers among messages; none at the end."""
+    return [Header.read(each, contract) for each in messages if kind_of(each) == HEADER]

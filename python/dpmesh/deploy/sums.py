@@ -24,7 +24,7 @@ from dpmesh.deploy.signing import KEY_BYTES, SigningKey, digest, is_signed, pack
 from dpmesh.deploy.wire import NUMBER_BYTES, Position, numbers, read_numbers
 from dpmesh.kernels.tags import LARGEST, PRIME
 from dpmesh.keys import Key, Purpose, Stream
-from dpmesh.privacy.secure import SecureSum
+from dpmesh.privacy.secure import NeighborSums, SecureSum
 from dpmesh.privacy.secure.sums import Integers
 
 with needed_by("a sum between parties"):
@@ -34,13 +34,14 @@ with needed_by("a sum between parties"):
     from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
     from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-HEADER, PART, TOTAL, DEAL, DEALT, SEAL = (
-    f"dpmesh {kind} 1".encode() for kind in ("header", "part", "total", "deal", "dealt", "seal")
+HEADER, PART, PARTS, TOTAL, DEAL, DEALT, SEAL = (
+    f"dpmesh {kind} 1".encode()
+    for kind in ("header", "part", "parts", "total", "deal", "dealt", "seal")
 )
 TAG_BYTES, NONCE_BYTES = 8, 12
 
 
-def sums_of(contract: Contract) -> SecureSum:
+def sums_of(contract: Contract) -> SecureSum | NeighborSums:
     """Return the numbers of the sums of a contract; fail if its parties send rows."""
     if contract.sums is None:
         fail("contract", "one whose parties add up sums", type(contract.algorithm).__name__)
@@ -96,25 +97,30 @@ class Header:
     cohort
         The numbers of the parties that take part, ascending.
     dealer
-        Whose secret tags are made of.
+        Whose secret tags are made of; of sums over neighbours, who receives the sum.
     sealed
         That secret, for its reader alone; empty for the dealer.
+    transcript
+        Of sums over neighbours, the receiver's, by the router's word: parts for one who has another
+        transcript are for a sum that it does not take.
     """
 
     at: Position
     cohort: tuple[int, ...]
     dealer: int
     sealed: bytes = b""
+    transcript: bytes = b""
 
     @property
     def common(self) -> Header:
         """What all parties of the attempt have in common."""
-        return replace(self, sealed=b"")
+        return replace(self, sealed=b"", transcript=b"")
 
     def as_bytes(self, contract: Contract) -> bytes:
         """Return it as a message."""
         members = np.isin(np.arange(contract.nodes), self.cohort)
-        return pack(HEADER, b"".join(numbers(*self.at, self.dealer)), bits_of(members), self.sealed)
+        place = b"".join(numbers(*self.at, self.dealer))
+        return pack(HEADER, place, bits_of(members), self.sealed, self.transcript)
 
     @classmethod
     def read(cls, message: bytes, contract: Contract) -> Header:
@@ -125,7 +131,7 @@ class Header:
         ValueError
             If it is none, or names no parties of the contract.
         """
-        kind, place, members, sealed = unpack(message)
+        kind, place, members, sealed, transcript = unpack(message)
         if kind != HEADER or len(place) != 3 * NUMBER_BYTES:
             fail("message", "a header", "another message")
         round_, attempt, dealer = read_numbers(*(place[i : i + 4] for i in (0, 4, 8)))
@@ -133,7 +139,7 @@ class Header:
         if bits_of(flags[: contract.nodes]) != members or dealer >= contract.nodes:
             fail("header", f"a bit for each of {contract.nodes} parties", members.hex())
         cohort = tuple(np.flatnonzero(flags).tolist())
-        return cls(Position(round_, attempt), cohort, dealer, sealed)
+        return cls(Position(round_, attempt), cohort, dealer, sealed, transcript)
 
 
 def bits_of(flags: object) -> bytes:
@@ -196,7 +202,7 @@ class Part:
         whole, sums = members or bits_of(np.ones(contract.nodes)), sums_of(contract)
         if kind != PART or len(body) != sums.message_bytes + TAG_BYTES:
             fail("message", "a part", "another message")
-        header = Header.read(pack(HEADER, place[:12], whole, b""), contract)
+        header = Header.read(pack(HEADER, place[:12], whole, b"", b""), contract)
         return cls(header, place[12:], body[:-TAG_BYTES], int.from_bytes(body[-TAG_BYTES:], "big"))
 
 
@@ -261,7 +267,7 @@ class Group:
         self, contract: Contract, own: int, secrets: RunSecrets, keys: tuple[bytes, ...]
     ) -> None:
         self.contract, self.own, self._secrets = contract, own, secrets
-        self.root = digest(*keys)
+        self.root, self._for_all = digest(*keys), isinstance(contract.sums, SecureSum)
         self._shared: dict[int, bytes] = {}
         for party, key in enumerate(keys):
             name = contract.parties[party].name
@@ -275,23 +281,25 @@ class Group:
 
     def agreement(self, header: Header, transcript: bytes) -> bytes:
         """Return the hash of what the parties of an attempt must have in common."""
+        if not self._for_all and header.dealer != self.own:  # a sum that another node receives
+            transcript = header.transcript
         common = header.common.as_bytes(self.contract)
         secret = sha256(self._tags_of(header)).digest()
         return digest(b"sum", self.contract.hash, common, self.root, secret, transcript)
 
     def dealt(self) -> bytes:
-        """Return this party's secret for tags as a message, sealed for each other party."""
-        secret, sealed = self._own_tags(), []
-        for party, shared in self._shared.items():
+        """Return this party's secret for tags as a message, sealed for each who adds to its sum."""
+        secret, sealed = self._own_tags(), [b""] * self.contract.nodes
+        adds = sums_of(self.contract).receivers[self.receiver(self.own)]
+        for party in {*adds} - {self.own}:
             nonce = token_bytes(NONCE_BYTES)
-            cipher = ChaCha20Poly1305(self._pair(shared, self.own, party))
-            sealed.append(nonce + cipher.encrypt(nonce, secret, None))
-        sealed.insert(self.own, b"")
+            cipher = ChaCha20Poly1305(self._pair(self.own, party))
+            sealed[party] = nonce + cipher.encrypt(nonce, secret, None)
         return pack(DEALT, self.contract.hash, *numbers(self.own), *sealed)
 
-    def noise(self, agreement: bytes) -> bytes:
-        """Return 32 bytes of this party alone, for an agreement."""
-        return derive(self._secrets.own, self.contract.hash, b"noise", agreement)
+    def noise(self, *agreements: bytes) -> bytes:
+        """Return 32 bytes of this party alone, for the agreements of an attempt."""
+        return derive(self._secrets.own, self.contract.hash, b"noise", *agreements)
 
     def part(self, header: Header, transcript: bytes, noisy: Integers) -> Part:
         """Return integers with noise as they leave this party, under masks for an attempt."""
@@ -334,14 +342,20 @@ class Group:
     def _own_tags(self) -> bytes:
         return derive(self._secrets.own, self.contract.hash, b"tag")
 
-    def _pair(self, shared: bytes, dealer: int, party: int) -> bytes:
+    def _pair(self, dealer: int, party: int) -> bytes:
+        """Return the key under which a secret is sealed, where this party is one of the two."""
+        shared = self._shared[party if dealer == self.own else dealer]
         return derive(shared, self.contract.hash, b"group", *numbers(dealer, party))
+
+    def receiver(self, dealer: int) -> int:
+        """Return the number of the sum whose tags a party's secret makes: the first, if for all."""
+        return 0 if self._for_all else dealer
 
     def _tags_of(self, header: Header) -> bytes:
         """Return the secret that tags are made of; fail if it was not dealt to this party."""
         if header.dealer == self.own:
             return self._own_tags()
-        cipher = ChaCha20Poly1305(self._pair(self._shared[header.dealer], header.dealer, self.own))
+        cipher = ChaCha20Poly1305(self._pair(header.dealer, self.own))
         nonce, sealed = header.sealed[:NONCE_BYTES], header.sealed[NONCE_BYTES:]
         try:
             return cipher.decrypt(nonce, sealed, None)

@@ -39,7 +39,9 @@ def longest_question(contract: Contract) -> int:
 
 def longest_answer(contract: Contract) -> int:
     """Return the most bytes that a node sends a router in one message."""
-    return 4 * bytes_of_row(contract, contract.nodes) + 2**16
+    sums = contract.sums
+    parts = 0 if sums is None else sums.sites * (sums.message_bytes + 2**8)
+    return 4 * bytes_of_row(contract, contract.nodes) + parts + 2**6 * contract.nodes + 2**16
 
 
 def bytes_of_round(contract: Contract) -> int:
@@ -50,11 +52,11 @@ def bytes_of_round(contract: Contract) -> int:
     total to all.
     """
     if contract.sums is not None:
-        up = len(
-            Part(_NOBODY, bytes(32), bytes(sums_of(contract).message_bytes), 0).as_bytes(contract)
-        )
-        question = len(Ask(Position(0), (_NOBODY.as_bytes(contract),)).as_bytes(contract)) + 8
-        return contract.nodes * (up + question + bytes_of_total(contract))
+        part = Part(_NOBODY, bytes(32), bytes(contract.sums.message_bytes), 0)
+        parts = sum(map(len, contract.sums.receivers))
+        each = len(part.as_bytes(contract)) + len(_NOBODY.as_bytes(contract)) + 16
+        question = len(Ask(Position(0), ()).as_bytes(contract)) + 24
+        return parts * each + contract.nodes * (question + bytes_of_total(contract))
     schedule, by_token = Schedule(contract), bytes_of_row(contract, contract.models)
     question = len(pack(b"dpmesh ask 1", contract.hash, bytes(4), bytes(4)))
     rounds = min(_FIRST, contract.terms.rounds)

@@ -114,9 +114,23 @@ class NeighborSums:
         return self.neighbors
 
     @property
+    def fewest(self) -> int:
+        """Parties without which a run waits: all of them."""
+        return self.nodes
+
+    def is_cohort(self, parties: tuple[int, ...], receiver: int) -> bool:
+        """Whether the sum of a node may be opened of these parts: those of all its neighbours."""
+        return parties == tuple(sorted(self.neighbors[receiver]))
+
+    @property
     def modulus_bits(self) -> int:
         """Bits of a masked number."""
         return BITS
+
+    @property
+    def message_bytes(self) -> int:
+        """Length of a masked vector in bytes."""
+        return self.dim * BITS // 8
 
     @property
     def neighboring_relation(self) -> NeighboringRelation:

@@ -164,6 +164,15 @@ class SecureSum:
         return self.sites - self.colluding - self.dropouts
 
     @property
+    def fewest(self) -> int:
+        """Sites without which a run waits."""
+        return self.sites - self.dropouts
+
+    def is_cohort(self, parties: tuple[int, ...], receiver: int = 0) -> bool:
+        """Whether the shares of noise of the honest ones among these sites are enough."""
+        return len(parties) >= self.fewest
+
+    @property
     def attempts(self) -> int:
         """Releases that a run is charged for: its rounds, and one for each dropout."""
         return self.rounds + self.dropouts
