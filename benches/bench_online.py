@@ -20,8 +20,8 @@ from scipy import sparse
 import dpmesh as dm
 from benches.measure import THREADS, Case, Way
 from dpmesh.keys import Key
-from dpmesh.run import Gossip, Repeats, run_rounds
-from dpmesh.run.repeats import SideBySide
+from dpmesh.reproduce.repeats import Repeats, SideBySide
+from dpmesh.run import Gossip, run_rounds
 
 NODES, DEGREE, RADIUS, EPSILON = 64, 4, 10.0, 1.0
 RUNS, ROUNDS, LONG_ROUNDS = 256, 100, 20

@@ -12,9 +12,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from benches.measure import THREADS, Case, Way, skipped
-from dpmesh import kernels
-from dpmesh.kernels import QReplay, QTrained
 from dpmesh.keys import Key, Purpose
+from dpmesh.reproduce.qnet import QReplay, QTrained, q_init, q_learn, q_weights
 
 INPUTS, HIDDEN, CAPACITY, BATCH = 52, 128, 20, 10
 
@@ -23,7 +22,7 @@ def problem(networks: int) -> tuple[np.ndarray, np.ndarray, QReplay, np.ndarray]
     """Parameters, target parameters, memory and picks."""
     rng = np.random.default_rng(0)
     stream = Key.seeded(1).stream(Purpose.CONTROLLER)
-    parameters = kernels.q_init(2 * networks, INPUTS, stream, hidden=HIDDEN)
+    parameters = q_init(2 * networks, INPUTS, stream, hidden=HIDDEN)
     shape = (networks, CAPACITY)
     replay = QReplay(
         states=rng.standard_normal((*shape, 2, INPUTS), dtype=np.float32),
@@ -42,12 +41,12 @@ def ours(parameters: np.ndarray, target: np.ndarray, replay: QReplay, picks: np.
         np.zeros_like(parameters),
         np.zeros(len(parameters), dtype=np.uint32),
     )
-    return lambda: kernels.q_learn(trained, target, replay, picks, activation="relu")
+    return lambda: q_learn(trained, target, replay, picks, activation="relu")
 
 
 def matrices(parameters: np.ndarray) -> list[np.ndarray]:
     """Weights for batched matrix products: (inputs, hidden) and (hidden, 2)."""
-    w = kernels.q_weights(parameters, INPUTS)
+    w = q_weights(parameters, INPUTS)
     return [
         np.swapaxes(w.hidden_weights, 1, 2).copy(),
         w.hidden_biases[:, None].copy(),

@@ -14,8 +14,9 @@ import numpy as np
 
 import dpmesh as dm
 from benches.measure import Case
-from dpmesh.controllers import AlwaysGlobal, AlwaysLocal, AnyController, DeepQ, RandomGlobal
+from dpmesh.controllers import AlwaysGlobal, AlwaysLocal, AnyController, RandomGlobal
 from dpmesh.privacy import Ledger
+from dpmesh.reproduce.deep_q import DeepQ
 from dpmesh.run import Broadcast, Channel
 
 NODES, MODELS, DIM, BATCH, ROUNDS = 1_000, 10, 50, 50, 30

@@ -16,6 +16,7 @@ from dpmesh.algorithms import Algorithm, Message
 from dpmesh.keys import Purpose, generator
 from dpmesh.privacy import Gaussian, Laplace, NoNoise, Plan, Release, Sensitivity, correlated
 from dpmesh.privacy.compression import Levels, Quantizer, RandomSparsifier
+from dpmesh.reproduce.deep_q import DeepQ
 from dpmesh.run import Run
 from dpmesh.schedules import HorizonPower, InverseSqrt, PowerLaw, SampleSize
 
@@ -240,7 +241,7 @@ ALGORITHMS = {
     "another epsilon": dm.OnlineLearning(epsilon=2.0),
     "more rounds": dm.OnlineLearning(epsilon=2.0),
     "token": token(dm.controllers.RandomGlobal(0.5)),
-    "learned": token(dm.controllers.DeepQ(anneal_rounds=4, hidden=16, batch_size=2, memory_size=3)),
+    "learned": token(DeepQ(anneal_rounds=4, hidden=16, batch_size=2, memory_size=3)),
     "token value": token(dm.controllers.AlwaysGlobal(), FailingToken),
     "value": Failing(epsilon=2.0),
     "after": Failing(epsilon=2.0, how="after"),

@@ -10,7 +10,7 @@ from oracle_checks import Oracle, Values, check, delta_of
 from scipy.optimize import brentq, minimize_scalar
 
 from dpmesh.privacy import accounting
-from dpmesh.privacy.accounting.papers import federated
+from dpmesh.reproduce.claims import federated
 
 
 def table(oracle: Oracle, sampling: federated.Sampling) -> accounting.RdpGuarantee:

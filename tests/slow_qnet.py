@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dpmesh.kernels import QWeights
+from dpmesh.reproduce.qnet import QWeights
 
 Weights = dict[str, np.ndarray]
 

@@ -54,7 +54,6 @@ def online_learning(
     radius: float,
     lam: float,
     h: Callable[[int], float],  # learner i -> what it divides the sum over its examples by
-    regularize_unnoised: bool = False,  # step 6 of Algorithm 2 as printed
 ) -> list[list[Vector]]:
     """Algorithms 1 and 2 of the online paper; returns w_t^i for t = 0, .., T."""
     w = [[np.zeros(n) for _ in range(m)]]
@@ -75,7 +74,7 @@ def online_learning(
             g = np.zeros(n)
             for x, y in examples(i, t):
                 g = g + shorten(subgradient(loss, b, x, y), L, norm) / h(i)
-            g = g + lam * (w[t][i] if regularize_unnoised else b)
+            g = g + lam * b
             following.append(project(b - alpha(t + 1) * g, projection, radius))
         w.append(following)
     return w

@@ -18,8 +18,9 @@ from dpmesh import audit
 from dpmesh.audit.one_run import epsilon_lower_bound, p_value
 from dpmesh.audit.statistics import Tally, lower_bound, rate_limits
 from dpmesh.privacy import accounting
-from dpmesh.privacy.accounting.papers import online, without_replacement
+from dpmesh.privacy.accounting.papers import without_replacement
 from dpmesh.reproduce.bounds.online import Learning, laplace_noise, regret
+from dpmesh.reproduce.claims import online
 
 
 @pytest.mark.parametrize("oracle", ORACLES, ids=lambda oracle: oracle["id"])

@@ -11,13 +11,9 @@ from hypothesis import strategies as st
 from refused import refused
 
 from dpmesh.privacy import accounting
-from dpmesh.privacy.accounting.papers import (
-    NotProved,
-    federated,
-    online,
-    quantized,
-    without_replacement,
-)
+from dpmesh.privacy.accounting.papers import NotProved, quantized, without_replacement
+from dpmesh.reproduce.claims import federated, online
+from dpmesh.reproduce.claims.quantized import theorem_1
 
 # The quantized paper, with the schedules P1 and P4 that 40-digit arithmetic was run on:
 # alpha_K = (K+1)^-0.9, beta_K = (K+1)^-0.7, C = 1, delta = 1e-5.
@@ -69,7 +65,7 @@ def test_quantized_theorem_1_and_the_exact_epsilon(
     iterations: int, sample_size: int, epsilon: float, largest: float, mu: float, exact: float
 ) -> None:
     deltas, stds = state_sensitivities(iterations, sample_size), noise_stds(iterations, 0.05)
-    claimed = quantized.theorem_1(target_delta=1e-5, sensitivities=deltas, noise_stds=stds)
+    claimed = theorem_1(target_delta=1e-5, sensitivities=deltas, noise_stds=stds)
     assert claimed.epsilon == pytest.approx(epsilon, rel=1e-9)
     assert np.max(claimed.per_iteration) == pytest.approx(largest, rel=1e-9)
     assert accounting.gdp_mu(stds / deltas) == pytest.approx(mu, rel=1e-9)
@@ -90,7 +86,7 @@ def test_quantized_safe_mode(iterations: int, sample_size: int, mu: float, exact
 def test_quantized_refuses_large_iterations_where_the_classical_formula_fails() -> None:
     deltas, stds = state_sensitivities(100, 1), noise_stds(100, 0.1)
     with pytest.raises(NotProved, match=r"an epsilon below 1 in each iteration, got 1\.576"):
-        quantized.theorem_1(target_delta=1e-5, sensitivities=deltas, noise_stds=stds)
+        theorem_1(target_delta=1e-5, sensitivities=deltas, noise_stds=stds)
     mu = accounting.gdp_mu(stds / deltas)
     assert mu == pytest.approx(2.121706435, rel=1e-9)
     assert accounting.gdp_epsilon(delta=1e-5, mu=mu) == pytest.approx(10.75440902, rel=1e-9)
@@ -226,11 +222,6 @@ def test_without_replacement_noise_of_the_paper() -> None:
 # The online paper
 
 
-def test_online_sensitivity() -> None:
-    found = online.sensitivity(0.1, dim=25, lipschitz=2.0, batch_size=4)
-    assert found == pytest.approx(0.5)
-
-
 def test_the_unnoised_regularizer_costs_e_times_epsilon_at_first() -> None:
     factors = online.unnoised_regularizer_factors(1 / (0.5 * np.arange(1, 101)), 0.5)
     assert factors[0] == pytest.approx(math.e)
@@ -268,19 +259,15 @@ test_bad_input_is_named = refused(
         "smoothness: Lemma 2 leaves out",
     ),
     (
-        lambda: quantized.theorem_1(target_delta=1e-5, sensitivities=[1.0], noise_stds=[1.0, 2.0]),
+        lambda: theorem_1(target_delta=1e-5, sensitivities=[1.0], noise_stds=[1.0, 2.0]),
         "noise_stds: wanted one for each",
     ),
     (
-        lambda: quantized.theorem_1(
-            target_delta=1e-5, sensitivities=[1.0], noise_stds=[9.0], decay=1
-        ),
+        lambda: theorem_1(target_delta=1e-5, sensitivities=[1.0], noise_stds=[9.0], decay=1),
         "decay: wanted a number great",
     ),
     (
-        lambda: quantized.theorem_1(
-            target_delta=1e-5, sensitivities=[1.0], noise_stds=[9.0], decay=2000
-        ),
+        lambda: theorem_1(target_delta=1e-5, sensitivities=[1.0], noise_stds=[9.0], decay=2000),
         "decay: wanted a number whose",
     ),
     (

@@ -16,7 +16,6 @@ from twins import online_learning
 
 import dpmesh as dm
 from dpmesh import kernels, topology
-from dpmesh.algorithms import OnlineLearningUnnoisedRegularizer
 from dpmesh.audit.coupling import couple
 from dpmesh.keys import Purpose
 from dpmesh.privacy.accounting import analytic_gaussian_noise_multiplier
@@ -62,7 +61,6 @@ def make_topology(kind: str, nodes: int, key: dm.Key) -> topology.Topology:
     clipping_norm=st.floats(0.1, 3),
     radius=st.floats(0.1, 2),
     regularization=st.sampled_from([0.0, 0.3]),
-    as_printed=st.booleans(),
     seed=st.integers(0, 2**32),
 )
 def test_equals_its_twin(
@@ -80,11 +78,8 @@ def test_equals_its_twin(
     norm,
     projection,
     regularization,
-    as_printed,
     seed,
 ) -> None:
-    if as_printed:
-        delta, regularization = 0.0, 0.3
     key = dm.Key.seeded(seed)
     records = rounds * batch_size
     problem = make_problem(loss, nodes, records, dim, regularization=regularization, seed=seed)
@@ -100,10 +95,6 @@ def test_equals_its_twin(
         "projection": projection,
     }
     algorithm = dm.OnlineLearning(**parameters)
-    if as_printed:
-        algorithm = OnlineLearningUnnoisedRegularizer(
-            **parameters, phi=regularization, rounds=rounds
-        )
 
     run = dm.simulate(algorithm, problem, network, rounds=rounds, key=key, metrics=["loss"])
 
@@ -135,7 +126,6 @@ def test_equals_its_twin(
         radius=radius,
         lam=regularization,
         h=lambda _: batch_size,
-        regularize_unnoised=as_printed,
     )
     np.testing.assert_allclose(run.parameters, w[rounds], rtol=1e-10, atol=1e-10)
 
@@ -294,39 +284,6 @@ def test_a_ball_expands_the_l1_norm() -> None:
         dm.OnlineLearning(norm="l1")
 
 
-def test_the_regularizer_as_printed_leaks_what_the_plan_says() -> None:
-    """Losses of all broadcasts in the worst direction add up to e times epsilon, not to epsilon."""
-    nodes, dim, phi, epsilon = 3, 5, 0.5, 0.7
-    rounds = 12
-    algorithm = OnlineLearningUnnoisedRegularizer(
-        epsilon=epsilon, step_size=InverseTime(scale=1 / phi), radius=1e6, phi=phi, rounds=rounds
-    )
-    assert algorithm.leakage == pytest.approx(np.e, rel=1e-7)
-    assert {replace(algorithm, rounds=rounds).leakage for rounds in (1, 2)} == {1.0}
-    assert algorithm.plan(rounds).cost().epsilon == pytest.approx(epsilon * np.e, rel=1e-7)
-    honest = dm.OnlineLearning(epsilon=epsilon, step_size=InverseTime(scale=1 / phi), radius=1e6)
-    problem = make_problem("hinge", nodes, rounds, dim, regularization=phi)
-    record = problem.partition[0][0]
-
-    def loss(algorithm: dm.OnlineLearning) -> float:
-        """Per broadcast |shift|_1 / noise scale, each shift scaled up to a worst case example."""
-        shifts = paths_of_neighbours(algorithm, problem, record, rounds)
-        first = kernels.row_norms(shifts[1][0] - shifts[1][1])[0]
-        per_release = [
-            kernels.row_norms(w - v)[0]
-            / first
-            * algorithm.sensitivity(1).bound
-            / algorithm.sensitivity(t).bound
-            if t
-            else 0.0
-            for t, (w, v) in enumerate(shifts)
-        ]
-        return epsilon * sum(per_release)
-
-    assert loss(honest) == pytest.approx(epsilon)
-    assert loss(algorithm) == pytest.approx(epsilon * algorithm.leakage, rel=1e-6)
-
-
 def test_the_noise_is_that_of_public_numbers() -> None:
     paper = dm.OnlineLearning(epsilon=1.0)
     # the spec's numbers, of noise without the step: 2 sqrt(2 n) L / epsilon, and 7.4613 L
@@ -352,14 +309,6 @@ test_bad_parameters_are_named = refused(
     ),
     (lambda: dm.OnlineLearning(step_size=lambda t: None), "step_size: .* that is None at t = 1"),
     (lambda: dm.OnlineLearning(step_size=lambda t: np.nan), "step_size: .* that is nan at"),
-    (lambda: OnlineLearningUnnoisedRegularizer(delta=0.1), "delta: wanted 0"),
-    (lambda: OnlineLearningUnnoisedRegularizer(rounds=2).plan(3), "round: wanted .* below 2"),
-    (
-        lambda: OnlineLearningUnnoisedRegularizer().init(
-            make_problem("hinge", 2, 1, 2), dm.Key.seeded(0)
-        ),
-        "phi: wanted the problem's regularization, 0.0, got 1.0",
-    ),
 )
 
 

@@ -20,6 +20,7 @@ import dpmesh as dm
 from dpmesh import kernels, topology
 from dpmesh.keys import Purpose
 from dpmesh.privacy import Levels, Quantizer, RandomSparsifier
+from dpmesh.reproduce.claims.quantized import paper_budget
 from dpmesh.run.carriers import Gossip
 from dpmesh.schedules import Constant, HorizonPower, PowerLaw, SampleSize
 
@@ -192,9 +193,9 @@ def test_samples_are_without_replacement_and_uniform() -> None:
 test_bad_input_is_named = refused(
     (lambda: make_algorithm(5, grid=0.3), "grid: wanted a power of 2"),
     (lambda: make_algorithm(5).plan(7), "HorizonPower.*: wanted t of at most 5, .*, got 6"),
-    (lambda: make_algorithm(5).paper_budget(1, 1e-5), "rounds: wanted .* at least 2, got 1"),
+    (lambda: paper_budget(make_algorithm(5), 1, 1e-5), "rounds: wanted .* at least 2, got 1"),
     (
-        lambda: make_algorithm(5, noise_std=None).paper_budget(5, 1e-5),
+        lambda: paper_budget(make_algorithm(5, noise_std=None), 5, 1e-5),
         "noise_std: wanted noise, got None",
     ),
     (

@@ -19,13 +19,13 @@ from dpmesh.audit.transcript import record
 from dpmesh.controllers import (
     AlwaysGlobal,
     AlwaysLocal,
-    DeepQ,
     FixedController,
     Observation,
     Periodic,
     RandomGlobal,
 )
 from dpmesh.reproduce.bounds.without_replacement import theorem_4_steps
+from dpmesh.reproduce.deep_q import DeepQ
 from dpmesh.schedules import Constant, InverseTime, Piecewise
 
 

@@ -20,14 +20,15 @@ import dpmesh as dm
 from dpmesh import kernels, topology
 from dpmesh.algorithms import (
     ClientUpdates,
-    OnlineLearningUnnoisedRegularizer,
     SecureAggregation,
 )
 from dpmesh.audit import alone
 from dpmesh.audit.coupling import couple
-from dpmesh.controllers import AlwaysGlobal, AlwaysLocal, DeepQ, Periodic, RandomGlobal
+from dpmesh.controllers import AlwaysGlobal, AlwaysLocal, Periodic, RandomGlobal
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy.accounting import random_allocation_epsilon
+from dpmesh.reproduce.deep_q import DeepQ
+from dpmesh.reproduce.repeats import Repeats
 from dpmesh.run.carriers import Gossip
 
 NOISY = DeepQ(sees="noisy", anneal_rounds=4)
@@ -224,7 +225,7 @@ def test_clients_take_part_once_in_each_pass() -> None:
 
 def test_runs_side_by_side_have_no_checkpoints_in_common() -> None:
     problem = make_problem([6, 6, 6], 2, None)
-    repeats = dm.run.Repeats.deal(problem, 2, key=Key.seeded(1))
+    repeats = Repeats.deal(problem, 2, key=Key.seeded(1))
     with pytest.raises(ValueError, match="checkpoints are numbers of examples"):
         repeats.simulate(
             online(epsilon=1.0, batch_size=2, records=6),
@@ -247,10 +248,6 @@ test_what_is_not_proved_is_refused = refused(
     (lambda: online(records=9, delta=0.0), "delta: wanted a positive number .* saves nothing"),
     (lambda: online(records=3, batch_size=4), "records: wanted an integer of at least 4"),
     (lambda: dm.OnlineLearning(records=3), "records: wanted None unless sampling='allocation'"),
-    (
-        lambda: OnlineLearningUnnoisedRegularizer(sampling="allocation", records=3, delta=0.1),
-        "sampling: wanted 'arrival': un-noised vectors carry an example",
-    ),
     (lambda: sgd(records=500, models=2, decisions="apart"), "decisions: wanted 'together'"),
     (lambda: sgd(records=500, controller=RandomGlobal(0.5)), "nodes: wanted the number of"),
     (lambda: sgd(records=500, arrival_rate=0.5), "sampling: wanted 'arrival', unless"),

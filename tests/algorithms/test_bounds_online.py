@@ -14,6 +14,7 @@ from refused import refused
 import dpmesh as dm
 from dpmesh import kernels, topology
 from dpmesh.problems import best_fixed_predictor
+from dpmesh.reproduce.bounds.connectivity import check_weights
 from dpmesh.reproduce.bounds.online import (
     Learning,
     Mixing,
@@ -110,11 +111,11 @@ def test_assumption_2_is_checked() -> None:
     pairs = topology.random_matchings(4, key=dm.Key.seeded(0))
     with pytest.raises(ValueError, match="a connected union of graphs over every 1"):
         Mixing.of_topology(pairs, 1, 10)
-    topology.check_weights(pairs, 0.5, 10)
+    check_weights(pairs, 0.5, 10)
     with pytest.raises(ValueError, match=r"of at least 0\.6, got 0\.5 in round 0"):
-        topology.check_weights(pairs, 0.6, 10)
+        check_weights(pairs, 0.6, 10)
     with pytest.raises(ValueError, match="smallest_weight: wanted"):
-        topology.check_weights(pairs, 0.0, 10)
+        check_weights(pairs, 0.0, 10)
     assert Mixing.of_assumption2(3, 0.2, 1).theta == pytest.approx((1 - 0.2 / 36) ** -2)
     assert Mixing.of_assumption2(3, 0.2, 4).beta == pytest.approx((1 - 0.2 / 36) ** 0.25)
 

@@ -12,10 +12,10 @@ from one_round import one_round
 from refused import refused
 
 import dpmesh as dm
-from dpmesh import kernels
 from dpmesh.controllers import AlwaysGlobal, AlwaysLocal, RandomGlobal
 from dpmesh.keys import Purpose, generator
 from dpmesh.problems import best_fixed_predictor
+from dpmesh.reproduce.bounds.complexity import rademacher_bound_linear, rademacher_complexity
 from dpmesh.reproduce.bounds.without_replacement import (
     Training,
     generalization_gap,
@@ -129,8 +129,8 @@ def test_losses_of_linear_models_have_no_more_complexity_than_lemma_5_says() -> 
     losses = problem.record_losses(models, everything) - np.log(2)
     for s in (30, 150, 270):
         stream = key.stream(Purpose.METRIC, s)
-        complexity = kernels.rademacher_complexity(losses, s, 2000, stream)
-        bound = kernels.rademacher_bound_linear(s, 300, radius)
+        complexity = rademacher_complexity(losses, s, 2000, stream)
+        bound = rademacher_bound_linear(s, 300, radius)
         assert 0.1 * bound < complexity.estimate < bound
 
 

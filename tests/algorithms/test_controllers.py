@@ -17,14 +17,14 @@ from dpmesh.controllers import (
     AlwaysGlobal,
     AlwaysLocal,
     AnyController,
-    DeepQ,
-    DeepQState,
     Observation,
     Periodic,
     RandomGlobal,
 )
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy.types import Released, Sensitive
+from dpmesh.reproduce.deep_q import DeepQ, DeepQState
+from dpmesh.reproduce.qnet import q_weights
 
 KEY = Key.seeded(11)
 PUBLIC = [
@@ -121,7 +121,7 @@ def slow_run(
 ) -> np.ndarray:
     nodes, classifiers, dim = shape
     start = c.init(shape, KEY).trained.parameters
-    weights = kernels.q_weights(start, dim + (2 if c.public else 1))
+    weights = q_weights(start, dim + (2 if c.public else 1))
     agents = [
         SlowAgent(
             c,
@@ -344,5 +344,5 @@ test_bad_input_is_named = refused(
         lambda: learned(changed(losses=np.full((2, 3), np.nan), acting=np.ones(2, dtype=np.bool_))),
         "observation: wanted finite models and losses of acting nodes",
     ),
-    (lambda: learned(next(observations((3, 3, 4), 1))), r"states: wanted shape \(6, inputs\)"),
+    (lambda: learned(next(observations((3, 3, 4), 1))), "states: wanted a positive multiple of 30"),
 )

@@ -14,13 +14,13 @@ import pytest
 
 from dpmesh.algorithms import WithoutReplacement
 from dpmesh.audit import alone, audit_algorithm, couple
-from dpmesh.controllers import DeepQ
 from dpmesh.controllers.base import NoisyLoss
 from dpmesh.data import Dataset
 from dpmesh.keys import Key
 from dpmesh.privacy import Gaussian, Release, Sensitive
 from dpmesh.privacy.accounting import gdp_epsilon
 from dpmesh.problems import LinearProblem
+from dpmesh.reproduce.deep_q import DeepQ
 from dpmesh.run import simulate
 
 DELTA, BATCH, FAR = 1e-5, 2, 100.0

@@ -7,8 +7,6 @@ closed form, since 3 of 5,000 simulated audits missed it. The keys are fixed, an
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from faulty_online import (
@@ -29,7 +27,6 @@ from hypothesis import strategies as st
 from rounded_problem import CLIPPED, FromOne, chosen_problems
 
 from dpmesh.algorithms import OnlineLearning
-from dpmesh.algorithms.online import OnlineLearningUnnoisedRegularizer
 from dpmesh.audit import (
     EpsilonClaim,
     alone,
@@ -166,19 +163,6 @@ def test_many_runs_flag_faults_of_online_learning(
     result = many_runs(fault, rounds=rounds, runs=runs)
     assert result.violated, str(result)
     assert result.lower_bound <= truth
-
-
-def test_algorithm_2_as_printed_costs_what_its_plan_says_and_not_what_the_paper_says() -> None:
-    algorithm = OnlineLearningUnnoisedRegularizer(step_size=LAMBDA_1, projection="none", rounds=3)
-    datasets = [
-        replace(canary_records([coin], records=3), regularization=1.0) for coin in (True, False)
-    ]
-    assert not couple(algorithm, *datasets, alone, rounds=3).violated
-    result = audit_algorithm(
-        algorithm, *datasets, alone, rounds=3, runs=1_200, confidence=SURE, key=Key.seeded(6)
-    )
-    assert result.claim.level == pytest.approx(2.0)
-    assert 1.0 < result.lower_bound <= 2.0
 
 
 @pytest.mark.parametrize("score", [None, lambda run: float(run.sent[1].mean())])

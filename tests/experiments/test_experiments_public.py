@@ -10,6 +10,7 @@ import dpmesh as dm
 from dpmesh.experiments import Experiment, read, run_sweep
 from dpmesh.experiments.experiment import Result
 from dpmesh.keys import Purpose, generator
+from dpmesh.reproduce.deep_q import DeepQ
 
 RELEASED = """
 [run]
@@ -55,7 +56,7 @@ def test_a_controller_scores_released_models_on_public_records(tmp_path) -> None
         train, dm.data.iid(train, 4, draw), "logistic", test=test, feature_norm=1.0
     )
     assert (test.records, public.records, train.records) == (80, 80, 240)
-    controller = dm.controllers.DeepQ(anneal_rounds=4, sees="released", hidden=16)
+    controller = DeepQ(anneal_rounds=4, sees="released", hidden=16)
     algorithm = dm.WithoutReplacement(
         epsilon=4.0, batch_size=5, controller=controller, public_data=public
     )

@@ -10,14 +10,15 @@ import numpy as np
 
 import dpmesh as dm
 from dpmesh import topology
-from dpmesh.algorithms import Average, OnlineLearningUnnoisedRegularizer, TrustedServer
-from dpmesh.controllers import AlwaysGlobal, DeepQ, Periodic, RandomGlobal
+from dpmesh.algorithms import Average, TrustedServer
+from dpmesh.controllers import AlwaysGlobal, Periodic, RandomGlobal
 from dpmesh.estimators import LaplacianSmoothing
 from dpmesh.privacy import Quantizer
 from dpmesh.privacy.compression import Levels, RandomSparsifier
-from dpmesh.run import Repeats
+from dpmesh.reproduce.deep_q import DeepQ
+from dpmesh.reproduce.repeats import Repeats
 from dpmesh.run.network import Exponential, LogNormal
-from dpmesh.schedules import HorizonPower, InverseSqrt, InverseTime, PowerLaw, SampleSize
+from dpmesh.schedules import HorizonPower, InverseSqrt, PowerLaw, SampleSize
 
 NODES, RECORDS, DIM, ROUNDS, DELTA = 4, 12, 3, 5, 1e-5
 LONG = 20_000
@@ -108,12 +109,6 @@ def descent(**changes: Any) -> dm.GradientDescent:
     return dm.GradientDescent(**{"records": RECORDS, "noise_multiplier": 2.0, **changes})
 
 
-def unnoised_regularizer() -> OnlineLearningUnnoisedRegularizer:
-    return OnlineLearningUnnoisedRegularizer(
-        epsilon=2.0, phi=0.5, rounds=ROUNDS, step_size=InverseTime(scale=2.0), radius=2.0
-    )
-
-
 def varying() -> topology.Topology:
     return topology.edge_dropping(topology.complete(NODES), keep=0.6, key=dm.Key.seeded(8))
 
@@ -143,7 +138,6 @@ CASES: dict[str, Case] = {
     "online, float32": (online, {"dtype": "float32"}),
     "online, chacha20": (online, {"cipher": "chacha20"}),
     "online, long": (online, {"dim": LONG}),
-    "online, unnoised regularizer": (unnoised_regularizer, {"regularization": 0.5}),
     "quantized": (quantized, {}),
     "quantized, clipped": (lambda: quantized(clipping_norm=0.2), {}),
     "quantized, public point": (lambda: quantized(mode="public_point"), {}),

@@ -147,5 +147,5 @@ def test_every_experiment_and_its_data_are_on_the_page() -> None:
 
 
 def test_what_the_papers_claim_is_reached_from_the_packages_own_name() -> None:
-    code = "import dpmesh as dm; dm.privacy.accounting.papers.federated.theorem_noise"
+    code = "import dpmesh as dm; dm.privacy.accounting.papers.quantized.sensitivities"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -18,6 +18,7 @@ from linear_calls import linear_gradient
 import dpmesh as dm
 from dpmesh import kernels
 from dpmesh.keys import Key, Purpose
+from dpmesh.reproduce.qnet import q_init, q_values
 
 THREADS, TURNS = 8, 20
 NODES, DIM = 16, 1_100  # results so large that the memory of one may serve for the next
@@ -47,7 +48,7 @@ def calls() -> dict[str, Callable[[], Any]]:
     stream, coins = key.stream(Purpose.NOISE), key.stream(Purpose.QUANTIZE)
     chacha = Key.seeded(1, "chacha20").stream(Purpose.NOISE)
     codes = kernels.quantize(x, 0.1, coins)
-    networks = kernels.q_init(3, 4, stream, hidden=16)
+    networks = q_init(3, 4, stream, hidden=16)
     states = np.ones((3, 2, 4), np.float32)
     return {
         "noise": lambda: kernels.add_gaussian(x, 1.0, stream),
@@ -60,8 +61,7 @@ def calls() -> dict[str, Callable[[], Any]]:
         "quantization": lambda: kernels.quantize_noisy(x, 0.5, 0.1, stream, coins),
         "packing": lambda: kernels.unpack(kernels.pack(codes, kernels.bits_needed(codes))),
         "linear": lambda: linear_gradient(params, x, labels, batches, "logistic", classes=3),
-        "networks": lambda: kernels.q_values(networks, states),
-        "complexity": lambda: kernels.rademacher_complexity(x, 8, 50, stream),
+        "networks": lambda: q_values(networks, states),
     }
 
 

@@ -17,6 +17,7 @@ from numpy.lib.stride_tricks import as_strided
 
 from dpmesh import kernels
 from dpmesh.keys import Key
+from dpmesh.reproduce.qnet import q_init, q_values
 
 Array = npt.NDArray[Any]
 
@@ -67,9 +68,9 @@ def csr(data: Array, indices: Array, indptr: Array, shape: tuple[int, int]) -> s
     return matrix
 
 
-def q_values(x: Array) -> Array:
-    parameters = kernels.q_init(NODES, DIM, STREAM, hidden=16)
-    return kernels.q_values(parameters, x)
+def values_of(x: Array) -> Array:
+    parameters = q_init(NODES, DIM, STREAM, hidden=16)
+    return q_values(parameters, x)
 
 
 RNG = np.random.default_rng(0)
@@ -118,7 +119,7 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[Array, ...]]] = {
         lambda counts, ids: kernels.sample(counts, 3, STREAM, nodes=ids),
         (IDS % 100 + 3, IDS),
     ),
-    "q_values": (q_values, (X,)),
+    "q_values": (values_of, (X,)),
 }
 
 
@@ -205,6 +206,6 @@ def test_unaligned_weights_are_refused_by_name() -> None:
 
 
 def test_networks_of_unaligned_parameters_are_refused_by_name() -> None:
-    parameters = unaligned(kernels.q_init(NODES, DIM, STREAM, hidden=16))
+    parameters = unaligned(q_init(NODES, DIM, STREAM, hidden=16))
     with pytest.raises(ValueError, match="parameters: wanted a C-contiguous, aligned array"):
-        kernels.q_values(parameters, X)
+        q_values(parameters, X)

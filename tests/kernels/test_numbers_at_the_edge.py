@@ -17,6 +17,8 @@ from dpmesh import data, privacy, run, topology
 from dpmesh.keys import Key
 from dpmesh.privacy.accounting import papers
 from dpmesh.reproduce import bounds
+from dpmesh.reproduce.deep_q import DeepQ
+from dpmesh.reproduce.repeats import Repeats
 
 KEY = Key.seeded(1)
 ROW = privacy.Sensitivity(1.0, "l2", "a record")
@@ -64,9 +66,8 @@ REFUSED: list[tuple[str, Callable[[Any], Any], list[Any]]] = [
     ("message", lambda b: kernels.unpack(packed(b, (3,))), [None, "ab", bytearray(2)]),
     ("shape", lambda s: kernels.unpack(packed(b"", s)), [None, (1.5,), (-1,), (2**62, 9)]),
     ("shape", lambda n: kernels.uniform((n, n), KEY.stream(1, 0)), [2**40]),
-    ("inputs", lambda n: kernels.q_weights(np.ones((1, 7, 16), np.float32), n), [3.0, None, "a"]),
     ("round", dm.controllers.Periodic(3).may_be_global, [None, 1.5, -1]),
-    ("round", dm.controllers.DeepQ(anneal_rounds=5).exploration, [None, 1.5, -1]),
+    ("round", DeepQ(anneal_rounds=5).exploration, [None, 1.5, -1]),
     ("round", history, [1.5, None]),
     ("at_least", lambda x: history(at_least=x), [None, "a", 10**400, np.nan]),
     ("edge_probability", lambda p: topology.erdos_renyi(6, p, key=KEY), [5e-324, 1e-20]),
@@ -101,7 +102,7 @@ def test_narrow_integers_do_not_wrap_around(kind: Any) -> None:
     assert type(release.round) is type(release.batch) is int
     records = data.Dataset(np.ones((1200, 2)), np.where(np.arange(1200) % 2, 1, -1))
     problem = dm.LinearProblem(records, data.iid(records, 100, np.random.default_rng(0)), "hinge")
-    assert run.Repeats.deal(problem, kind(3), key=KEY).problem.nodes == 300
+    assert Repeats.deal(problem, kind(3), key=KEY).problem.nodes == 300
 
 
 def test_infinity_is_a_smoothness_of_any_kind() -> None:

@@ -22,11 +22,13 @@ from dpmesh.privacy import (
     Sensitivity,
     accounting,
 )
-from dpmesh.privacy.accounting.papers import federated, online, quantized, without_replacement
+from dpmesh.privacy.accounting.papers import quantized, without_replacement
 from dpmesh.privacy.shown import rounded_up
 from dpmesh.reproduce.bounds import federated as federated_bounds
 from dpmesh.reproduce.bounds import online as online_bounds
 from dpmesh.reproduce.bounds import quantized as quantized_bounds
+from dpmesh.reproduce.claims import federated
+from dpmesh.reproduce.claims.quantized import theorem_1
 from dpmesh.schedules import at
 
 FEW, MANY = np.uint8(10), np.uint8(200)
@@ -105,7 +107,6 @@ LEARNING = {"nodes": FEW, "dim": MANY, "rounds": FEW, "lipschitz": MANY, "diamet
 @pytest.mark.parametrize(
     ("function", "arguments"),
     [
-        (online.sensitivity, {"step_size": MANY, "dim": 3, "lipschitz": MANY, "batch_size": FEW}),
         (
             lambda **given: without_replacement.sensitivity(0.001, **given),
             {"lipschitz": MANY, "batch_size": FEW, "smoothness": MANY},
@@ -136,7 +137,7 @@ LEARNING = {"nodes": FEW, "dim": MANY, "rounds": FEW, "lipschitz": MANY, "diamet
             },
         ),
         (
-            lambda **given: quantized.theorem_1(sensitivities=[0.001], noise_stds=[1.0], **given),
+            lambda **given: theorem_1(sensitivities=[0.001], noise_stds=[1.0], **given),
             {"target_delta": TENTH, "decay": np.uint8(2)},
         ),
         (

@@ -16,7 +16,7 @@ import dpmesh as dm
 from dpmesh import kernels
 from dpmesh.algorithms import ClientUpdates, FederatedLearning, GradientDescent, QuantizedGossip
 from dpmesh.controllers import AlwaysGlobal
-from dpmesh.run import Repeats
+from dpmesh.reproduce.repeats import Repeats
 
 KEY = dm.Key.seeded(1)
 FEDERATED = FederatedLearning(

@@ -25,10 +25,10 @@ from problems import stream_problem as make_problem
 import dpmesh as dm
 from dpmesh import kernels, topology
 from dpmesh.algorithms import QuantizedGossip, WithoutReplacement
-from dpmesh.controllers import DeepQ
 from dpmesh.privacy.mechanisms import Gaussian
 from dpmesh.privacy.releases import Release
 from dpmesh.privacy.sensitivity import Sensitivity
+from dpmesh.reproduce.deep_q import DeepQ
 from dpmesh.run.checkpoint import SavedRun
 from dpmesh.run.codec import classes_in, decode, encode
 from dpmesh.run.interrupt import Interrupt

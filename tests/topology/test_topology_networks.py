@@ -13,7 +13,8 @@ from refused import refused
 
 from dpmesh import topology
 from dpmesh.keys import Key
-from dpmesh.topology import MixingMatrix, Static, Topology, check_jointly_connected
+from dpmesh.reproduce.bounds.connectivity import check_jointly_connected
+from dpmesh.topology import MixingMatrix, Static, Topology
 
 KEY, OTHER = Key.seeded(1), Key.seeded(2)
 SIGMAS = 5.5  # of a statistical check: false alarm 4e-8 for a count, below 2e-6 for a test

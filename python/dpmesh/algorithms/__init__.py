@@ -9,7 +9,7 @@ from dpmesh.algorithms.federated_updates import ClientUpdates
 from dpmesh.algorithms.first_stage import FirstStage
 from dpmesh.algorithms.gradient_descent import GradientDescent
 from dpmesh.algorithms.gradient_tracking import GradientTracking
-from dpmesh.algorithms.online import OnlineLearning, OnlineLearningUnnoisedRegularizer
+from dpmesh.algorithms.online import OnlineLearning
 from dpmesh.algorithms.push_sum import PushSum
 from dpmesh.algorithms.quantized import QuantizedGossip
 from dpmesh.algorithms.record_sums import RecordSums
@@ -28,7 +28,6 @@ __all__ = [
     "GradientTracking",
     "Message",
     "OnlineLearning",
-    "OnlineLearningUnnoisedRegularizer",
     "PushSum",
     "QuantizedGossip",
     "RecordGradients",

@@ -52,7 +52,6 @@ from dpmesh.kernels.projection import NORMS, Norm
 from dpmesh.keys import Key
 from dpmesh.privacy.accounting import analytic_gaussian_noise_multiplier
 from dpmesh.privacy.accounting.discrete import delta_on_grid
-from dpmesh.privacy.accounting.papers.online import unnoised_regularizer_factors
 from dpmesh.privacy.mechanisms import Gaussian, Laplace, Mechanism, NoNoise
 from dpmesh.privacy.releases import Release
 from dpmesh.privacy.rows import CorrelatedRow, check_strategy
@@ -390,79 +389,3 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
     def published(self, state: OnlineState, received: Released) -> Released:
         """Return the last mixtures, or the mean of all of them."""
         return received if state.mean is None else state.mean
-
-
-@dataclass(frozen=True, kw_only=True)
-class OnlineLearningUnnoisedRegularizer(OnlineLearning):
-    """Algorithm 2 as the paper prints it, which leaks more than its epsilon: for comparison only.
-
-    Its step 6, ``Pro[b_t - alpha_(t+1) (phi w_t + g_t)]``, takes the regularizer's gradient at the
-    learner's own w_t before noise. So an example moves all later broadcasts too, each phi alpha
-    times as far as the last. The noise is the paper's, and `plan` computes what that truly costs:
-    with steps 1 / (phi t), e times `epsilon`.
-
-    Parameters
-    ----------
-    phi
-        The problem's regularization, which must equal it.
-    rounds
-        Length of the whole run: the more rounds, the more an example leaks.
-    """
-
-    phi: float = 1.0
-    rounds: int = 1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        positive("phi", self.phi)
-        integer("rounds", self.rounds, at_least=1)
-        if self.sampling == "allocation":
-            wanted = "'arrival': un-noised vectors carry an example into all later broadcasts"
-            fail("sampling", wanted, self.sampling)
-        if self.delta > 0:
-            fail("delta", "0, since only Laplace noise is accounted for", self.delta)
-
-    def reaction(self, rounds: int, problem: LinearProblem | LossFacts) -> NotProved:
-        """Return why there is no cheaper view: un-noised vectors carry examples on."""
-        return NotProved(reason="the regularizer's step is taken at the un-noised vector")
-
-    @cached_property
-    def leakage(self) -> float:
-        """The factor by which the run's epsilon exceeds the paper's, for the worst-off example."""
-        steps = [at(self.step_size, t) for t in range(1, max(2, self.rounds))]
-        return float(unnoised_regularizer_factors(steps, self.phi).max())
-
-    @cached_property
-    def mechanism(self) -> Mechanism:
-        """The paper's noise of scale S(t) / epsilon, in proportion to the true sensitivity."""
-        if self.epsilon is None:
-            return NoNoise()
-        return Laplace(noise_multiplier=1 / (self.leakage * self.epsilon))
-
-    def sensitivity(self, t: int) -> Sensitivity:
-        """Return S(t) times `leakage`, as later broadcasts repeat it over smaller noise."""
-        integer("round", t, below=self.rounds)
-        own = super().sensitivity(t)
-        reason = f"{own.reason}, times {self.leakage:.4g} for later broadcasts (un-noised w_t)"
-        return replace(own, bound=self.leakage * own.bound, reason=reason)
-
-    def init(self, problem: LinearProblem, key: Key) -> OnlineState:
-        """Start as `OnlineLearning` does."""
-        if problem.regularization != self.phi:
-            wanted = f"the problem's regularization, {problem.regularization}"
-            fail("phi", wanted, self.phi)
-        return super().init(problem, key)
-
-    def _stepped(
-        self,
-        state: OnlineState,
-        b: Released,
-        alpha: float,
-        problem: LinearProblem,
-        examples: Batches,
-        radius: float | None,
-    ) -> Floats:
-        """Step 6 as printed: the regularizer's gradient is phi w_t instead of phi b_t."""
-        w = super()._stepped(state, b, alpha, problem, examples, None)
-        w += alpha * self.phi * (b - state.w)
-        return w if radius is None else kernels.clip_rows(w, radius, out=w)

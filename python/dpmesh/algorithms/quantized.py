@@ -50,13 +50,7 @@ from dpmesh.algorithms.minibatches import without_replacement
 from dpmesh.algorithms.worst_case import CROWD_DELTA, Coins, Crowd, Pair
 from dpmesh.kernels.linear_model import KINKED
 from dpmesh.keys import Key, Purpose
-from dpmesh.privacy.accounting.papers.quantized import (
-    MODES,
-    Mode,
-    Theorem1,
-    next_sensitivity,
-    theorem_1,
-)
+from dpmesh.privacy.accounting.papers.quantized import MODES, Mode, next_sensitivity
 from dpmesh.privacy.compression import Compressor, Quantizer
 from dpmesh.privacy.grid import power_of_two
 from dpmesh.privacy.mechanisms import Gaussian, Mechanism, NoNoise
@@ -395,30 +389,6 @@ class QuantizedGossip(Algorithm[QuantizedState, GossipProblem]):
     def _known(self) -> dict[int, float]:
         """Delta_k by k, as far as it was asked for."""
         return {0: 0.0}
-
-    def paper_budget(self, rounds: int, delta: float) -> Theorem1:
-        """Return the paper's epsilon (Theorem 1) for the same messages, with its own composition.
-
-        Parameters
-        ----------
-        rounds
-            At least 2.
-        delta
-            In (0, 1), for the whole run.
-
-        Raises
-        ------
-        ValueError
-            If an argument is out of range, there is no noise, or the theorem does not apply: an
-            iteration has an epsilon of 1 or more.
-        """
-        integer("rounds", rounds, at_least=2)
-        if self.noise_std is None:
-            fail("noise_std", "noise", None)
-        stds = [at(self.noise_std, k + 1) for k in range(1, rounds)]
-        return theorem_1(
-            target_delta=delta, sensitivities=self.sensitivities(rounds)[1:], noise_stds=stds
-        )
 
     def init(self, problem: GossipProblem, key: Key) -> QuantizedState:
         """Start all nodes at the same point."""

@@ -1,7 +1,10 @@
-"""What decides between a local and a global update: fixed rules, and deep Q-learning."""
+"""What decides between a local and a global update: fixed rules.
 
+The one that learns is `dpmesh.reproduce.deep_q.DeepQ`.
+"""
+
+from dpmesh._moved import moved
 from dpmesh.controllers.base import Actions, AnyController, Controller, NoisyLoss, Observation
-from dpmesh.controllers.deep_q import DeepQ, DeepQState
 from dpmesh.controllers.fixed import (
     AlwaysGlobal,
     AlwaysLocal,
@@ -16,11 +19,11 @@ __all__ = [
     "AlwaysLocal",
     "AnyController",
     "Controller",
-    "DeepQ",
-    "DeepQState",
     "FixedController",
     "NoisyLoss",
     "Observation",
     "Periodic",
     "RandomGlobal",
 ]
+
+__getattr__ = moved(__name__, DeepQ="dpmesh.reproduce.deep_q.DeepQ")

@@ -18,7 +18,6 @@ from dpmesh._networks import MakeNetwork
 from dpmesh._validate import integer, probability
 from dpmesh.algorithms import WithoutReplacement
 from dpmesh.algorithms.base import AnyAlgorithm
-from dpmesh.controllers import DeepQ
 from dpmesh.experiments.algorithm import algorithm_of
 from dpmesh.experiments.parts import SECTIONS, entries
 from dpmesh.experiments.records import Records
@@ -143,8 +142,8 @@ class Experiment:
             plan = partial(budget.require, algorithm, problem=data.problem())
         settings.call("run", plan, rounds=run.rounds)
         controller = getattr(algorithm, "controller", None)
-        learns = isinstance(controller, DeepQ) and controller.public
-        if learns and not settings.table("data").get("public_fraction"):
+        scores = getattr(controller, "scores_public_data", False)
+        if scores and not settings.table("data").get("public_fraction"):
             wanted = "wanted more than 0, for a controller that scores released models"
             settings.fail("data.public_fraction", f"{wanted}, got none")
         if "network" in settings.content:

@@ -13,6 +13,7 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
 from functools import cache
+from importlib import import_module
 from math import inf
 from typing import Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
 
@@ -77,7 +78,6 @@ PROTOCOLS: dict[Any, tuple[type, ...]] = {
         controllers.AlwaysLocal,
         controllers.RandomGlobal,
         controllers.Periodic,
-        controllers.DeepQ,
     ),
     Compressor: (Quantizer, Levels, RandomSparsifier),
     CorrelatedStrategy: (InTime, BetweenPartners, Both),
@@ -128,6 +128,9 @@ SECTIONS: dict[str, Mapping[str, Maker]] = {
     },
 }
 """Tables of a file, and their possible ``kind``; a table with only one kind may omit it."""
+
+ABOVE = ("dpmesh.reproduce.deep_q",)
+"""Modules on higher floors whose parts files can name: they `register` themselves."""
 
 GIVEN = frozenset(
     {
@@ -217,6 +220,12 @@ def entries(make: Maker) -> dict[str, Entry]:
     return found
 
 
+def register(protocol: Any, cls: type) -> None:
+    """Let files implement an interface with a class of one's own."""
+    PROTOCOLS[protocol] += (cls,)
+    VALUES[cls.__name__] = cls
+
+
 def kinds_of(hint: Any) -> tuple[type, ...]:
     """Return the classes with which a table can give a value of this type."""
     protocol = get_origin(hint) or hint
@@ -284,3 +293,7 @@ def algorithm_in(text: str) -> AnyAlgorithm:
     except (SyntaxError, KeyError, ValueError, TypeError) as error:
         raise ValueError(f"algorithm: cannot be made again from {text!r} ({error})") from error
     return algorithm
+
+
+for _module in ABOVE:
+    import_module(_module)

@@ -15,12 +15,6 @@ Rules that all of them keep:
   numpy does.
 """
 
-from dpmesh.kernels.complexity import (
-    RademacherComplexity,
-    mean_gap_bound,
-    rademacher_bound_linear,
-    rademacher_complexity,
-)
 from dpmesh.kernels.correlated import add_pair_gaussian, correlated_gaussian
 from dpmesh.kernels.discrete import discrete_gaussian, discrete_laplace
 from dpmesh.kernels.draws import (
@@ -38,15 +32,6 @@ from dpmesh.kernels.mixing import mix, mix_noisy
 from dpmesh.kernels.noise import add_gaussian, add_laplace, add_noise, gaussian, laplace
 from dpmesh.kernels.packing import Packed, bits_needed, pack, packed_sizes, unpack
 from dpmesh.kernels.projection import all_finite, clip_rows, row_norms
-from dpmesh.kernels.qnet import (
-    QReplay,
-    QTrained,
-    QWeights,
-    q_init,
-    q_learn,
-    q_values,
-    q_weights,
-)
 from dpmesh.kernels.quantization import (
     dequantize,
     quantization_variance,
@@ -68,10 +53,6 @@ __all__ = [
     "EffectiveDimensions",
     "LinearModel",
     "Packed",
-    "QReplay",
-    "QTrained",
-    "QWeights",
-    "RademacherComplexity",
     "add_gaussian",
     "add_laplace",
     "add_noise",
@@ -93,22 +74,15 @@ __all__ = [
     "laplace",
     "linear_scores",
     "mask_and_pack",
-    "mean_gap_bound",
     "mix",
     "mix_noisy",
     "pack",
     "packed_sizes",
-    "q_init",
-    "q_learn",
-    "q_values",
-    "q_weights",
     "quantization_variance",
     "quantize",
     "quantize_noisy",
     "quantize_saturating",
     "rademacher",
-    "rademacher_bound_linear",
-    "rademacher_complexity",
     "row_norms",
     "sample",
     "set_threads",

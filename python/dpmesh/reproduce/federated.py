@@ -18,8 +18,6 @@ from dpmesh.data import Dataset, iid, mnist
 from dpmesh.estimators import AdaptiveSmoothing, Estimator, LaplacianSmoothing
 from dpmesh.keys import Key, Purpose, generator
 from dpmesh.privacy import accounting
-from dpmesh.privacy.accounting.papers import federated as claims
-from dpmesh.privacy.accounting.papers.federated import Sampling
 from dpmesh.privacy.shown import rounded_up
 from dpmesh.problems import LinearProblem
 from dpmesh.reproduce._figure import Panel, drawn, lines_of
@@ -33,6 +31,8 @@ from dpmesh.reproduce._scaffold import (
     pick,
     with_spread,
 )
+from dpmesh.reproduce.claims import federated as claims
+from dpmesh.reproduce.claims.federated import Sampling
 from dpmesh.reproduce.federated_protocol import (
     RandomStart,
     best_accuracy,

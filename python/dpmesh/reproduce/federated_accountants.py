@@ -12,8 +12,8 @@ import numpy.typing as npt
 from scipy.optimize import brentq
 
 from dpmesh.privacy.accounting.papers import NotProved
-from dpmesh.privacy.accounting.papers import federated as claims
 from dpmesh.reproduce._output import Output, Progress
+from dpmesh.reproduce.claims import federated as claims
 from dpmesh.reproduce.federated import (
     SAMPLING_RATE,
     SENSITIVITY,

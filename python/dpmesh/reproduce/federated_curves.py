@@ -16,10 +16,10 @@ from dpmesh.algorithms.federated import FederatedLearning
 from dpmesh.data import Dataset, mnist
 from dpmesh.estimators import LaplacianSmoothing
 from dpmesh.keys import Key, Purpose, generator
-from dpmesh.privacy.accounting.papers.federated import Sampling
 from dpmesh.privacy.types import Floats
 from dpmesh.problems import LinearProblem
 from dpmesh.reproduce._output import Output, Progress
+from dpmesh.reproduce.claims.federated import Sampling
 from dpmesh.reproduce.federated import (
     CLIENTS,
     ROUNDS,

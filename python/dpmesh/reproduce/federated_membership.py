@@ -13,11 +13,11 @@ from dpmesh.algorithms.federated_updates import ClientUpdates
 from dpmesh.data import Dataset, iid, mnist
 from dpmesh.estimators import LaplacianSmoothing
 from dpmesh.keys import Key, Purpose, generator
-from dpmesh.privacy.accounting.papers.federated import Sampling
 from dpmesh.privacy.types import Floats
 from dpmesh.problems import LinearProblem
 from dpmesh.reproduce._output import Output, Progress
 from dpmesh.reproduce.attacks import likelihood_ratio_attack, threshold_attack
+from dpmesh.reproduce.claims.federated import Sampling
 from dpmesh.reproduce.federated import WEIGHT_DECAY, standardized, states
 from dpmesh.schedules import ExponentialDecay
 

@@ -30,7 +30,6 @@ from dpmesh.estimators import (
     SoftThreshold,
 )
 from dpmesh.keys import Key, Purpose, generator
-from dpmesh.privacy.accounting.papers.federated import Sampling
 from dpmesh.privacy.shown import rounded_up
 from dpmesh.problems import networks
 from dpmesh.problems.jax_model import JaxProblem
@@ -46,6 +45,7 @@ from dpmesh.reproduce._scaffold import (
     repeated,
     with_spread,
 )
+from dpmesh.reproduce.claims.federated import Sampling
 from dpmesh.reproduce.federated import WEIGHT_DECAY, final_accuracy, standardized
 from dpmesh.schedules import ExponentialDecay
 

@@ -17,7 +17,8 @@ from dpmesh.data import Dataset, rcv1
 from dpmesh.keys import Key, Purpose, generator
 from dpmesh.problems import LinearProblem
 from dpmesh.reproduce._scaffold import Row, interval, with_spread
-from dpmesh.run import Network, RepeatedRuns, Repeats
+from dpmesh.reproduce.repeats import RepeatedRuns, Repeats
+from dpmesh.run import Network
 from dpmesh.schedules import InverseTime
 from dpmesh.topology import Topology, complete, cycle, random_regular, shuffled
 

@@ -17,10 +17,11 @@ from dpmesh.algorithms.base import AnyAlgorithm
 from dpmesh.data import iid, mnist
 from dpmesh.keys import Key, Purpose, generator
 from dpmesh.privacy import Quantizer, accounting
-from dpmesh.privacy.accounting.papers.quantized import Mode, sensitivities, theorem_1
+from dpmesh.privacy.accounting.papers.quantized import Mode, sensitivities
 from dpmesh.privacy.shown import rounded_up
 from dpmesh.reproduce._output import Output, Progress
 from dpmesh.reproduce.bounds.quantized import Powers
+from dpmesh.reproduce.claims.quantized import theorem_1
 from dpmesh.run import Metrics, Run, simulate
 from dpmesh.run.metrics import Testable
 from dpmesh.schedules import PowerLaw

@@ -33,6 +33,7 @@ from dpmesh.reproduce._scaffold import (
     with_spread,
 )
 from dpmesh.reproduce.bounds.quantized import Powers
+from dpmesh.reproduce.claims.quantized import paper_budget
 from dpmesh.reproduce.gradient_perturbation import GradientPerturbation
 from dpmesh.reproduce.quantized import CHOSEN, DELTA, NODES, mnist_network, seeded_runs
 from dpmesh.schedules import InverseSqrt, PowerLaw
@@ -274,7 +275,7 @@ def _claim(algorithm: AnyAlgorithm, rounds: int) -> float:
     if not isinstance(algorithm, QuantizedGossip) or algorithm.noise_std is None:
         return float("nan")
     try:
-        return algorithm.paper_budget(rounds, DELTA).epsilon
+        return paper_budget(algorithm, rounds, DELTA).epsilon
     except ValueError:
         return float("nan")
 

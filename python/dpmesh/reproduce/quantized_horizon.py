@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dpmesh.privacy import accounting
-from dpmesh.privacy.accounting.papers.quantized import sensitivities, theorem_1
+from dpmesh.privacy.accounting.papers.quantized import sensitivities
 from dpmesh.reproduce._figure import Panel, drawn, lines_of
 from dpmesh.reproduce._scaffold import Experiment, Progress, Row, pick
 from dpmesh.reproduce.bounds.quantized import Powers
+from dpmesh.reproduce.claims.quantized import theorem_1
 from dpmesh.reproduce.quantized import CHOSEN, DELTA
 from dpmesh.reproduce.quantized_comparison import RECORDS
 

@@ -11,13 +11,13 @@ from dpmesh.controllers import (
     AlwaysGlobal,
     AlwaysLocal,
     AnyController,
-    DeepQ,
     Periodic,
     RandomGlobal,
 )
 from dpmesh.keys import Key
 from dpmesh.privacy.shown import rounded_up
 from dpmesh.problems import LinearProblem
+from dpmesh.reproduce.deep_q import DeepQ
 from dpmesh.reproduce.without_replacement_setting import (
     Accuracy,
     Case,

@@ -10,7 +10,6 @@ from dpmesh.run.loop import simulate
 from dpmesh.run.metrics import Metrics
 from dpmesh.run.network import Exponential, LogNormal, Network, Uniform
 from dpmesh.run.realized import RealizedNetwork
-from dpmesh.run.repeats import RepeatedRuns, Repeats
 from dpmesh.run.rounds import StopRun
 from dpmesh.run.run import Run
 from dpmesh.run.traffic import Traffic
@@ -30,8 +29,6 @@ __all__ = [
     "OneProcess",
     "RealizedNetwork",
     "Record",
-    "RepeatedRuns",
-    "Repeats",
     "Run",
     "Share",
     "StopRun",

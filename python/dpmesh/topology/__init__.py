@@ -4,7 +4,6 @@ A `Topology` gives the `MixingMatrix` of every round. Networks are public and ne
 random ones take a key and are the same for the same key.
 """
 
-from dpmesh.topology.connectivity import check_jointly_connected, check_weights
 from dpmesh.topology.directed import PushMatrix, directed, random_directed
 from dpmesh.topology.graphs import (
     complete,
@@ -35,8 +34,6 @@ __all__ = [
     "Varying",
     "Weights",
     "best_schedule",
-    "check_jointly_connected",
-    "check_weights",
     "complete",
     "cycle",
     "directed",

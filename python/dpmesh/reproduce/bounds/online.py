@@ -16,7 +16,8 @@ import numpy.typing as npt
 
 from dpmesh._validate import as_python_numbers, fail, integer, non_negative, positive, probability
 from dpmesh.reproduce.bounds._floats import held_by_floats
-from dpmesh.topology import MixingMatrix, Static, Topology, check_jointly_connected, check_weights
+from dpmesh.reproduce.bounds.connectivity import check_jointly_connected, check_weights
+from dpmesh.topology import MixingMatrix, Static, Topology
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +46,7 @@ class Mixing:
     def of_assumption2(cls, nodes: int, smallest_weight: float, window: int) -> Mixing:
         """Return theta and beta of Lemma 3, from m, eta and N of Assumption 2.
 
-        The nodes' own weights must be at least eta, too; see `topology.check_weights`.
+        The nodes' own weights must be at least eta, too; see `check_weights`.
 
         Raises
         ------

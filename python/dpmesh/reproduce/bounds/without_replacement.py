@@ -18,10 +18,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import log, sqrt
 
-import dpmesh.kernels as kernels
 from dpmesh._validate import as_python_numbers, fail, integer, non_negative, positive, probability
 from dpmesh.problems import LinearProblem
 from dpmesh.reproduce.bounds._floats import held_by_floats
+from dpmesh.reproduce.bounds.complexity import mean_gap_bound, rademacher_bound_linear
 from dpmesh.schedules import InverseTime
 
 
@@ -133,8 +133,8 @@ def generalization_gap(training: Training, step: int) -> float:
     if s == 0:
         return 0.0
     largest = training.lipschitz * training.radius
-    complexity = kernels.rademacher_bound_linear(s, n, largest)
-    return s / n * kernels.mean_gap_bound(complexity, s, n, largest)
+    complexity = rademacher_bound_linear(s, n, largest)
+    return s / n * mean_gap_bound(complexity, s, n, largest)
 
 
 @held_by_floats

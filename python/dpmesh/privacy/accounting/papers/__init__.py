@@ -1,15 +1,14 @@
-"""What the four papers claim, as published, for comparison with what can be proved today.
+"""The papers' lemmas that algorithms rest on, one module for each paper.
 
-One module for each paper. A claim beyond what its theorem proves is refused with `NotProved`, which
-states why; use the accountants of `dpmesh.privacy.accounting` then.
+Their other claims are in `dpmesh.reproduce.claims`. A claim beyond what its proof covers is
+refused with `NotProved`, which states why.
 """
 
-from dpmesh.privacy.accounting.papers import (
-    federated,
-    online,
-    quantized,
-    without_replacement,
-)
+from dpmesh._moved import moved
+from dpmesh.privacy.accounting.papers import quantized, without_replacement
 from dpmesh.privacy.accounting.papers.refusal import NotProved
 
-__all__ = ["NotProved", "federated", "online", "quantized", "without_replacement"]
+__all__ = ["NotProved", "quantized", "without_replacement"]
+
+_CLAIMS = "dpmesh.reproduce.claims"
+__getattr__ = moved(__name__, federated=f"{_CLAIMS}.federated", online=f"{_CLAIMS}.online")

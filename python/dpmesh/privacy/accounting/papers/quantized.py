@@ -1,4 +1,4 @@
-"""The quantized paper: the sensitivity of its states (Lemma 2) and Theorem 1.
+"""The quantized paper: the sensitivity of its states (Lemma 2).
 
 A node's state is released with Gaussian noise and then quantized; the effect of a replaced record
 stays in the state, damped by ``1 - beta`` each round. The messages of iterations 1 to K are
@@ -8,7 +8,7 @@ counted; iteration 0 sends a state that depends on no record.
 from __future__ import annotations
 
 from math import inf
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -21,19 +21,11 @@ from dpmesh._validate import (
     positive,
     positive_or_infinite,
 )
-from dpmesh.privacy.accounting._arguments import Floats, counts, open_probability, positives
+from dpmesh.privacy.accounting._arguments import Floats, counts, positives
 from dpmesh.privacy.accounting.papers.refusal import NotProved
 
 Mode = Literal["paper", "safe", "public_point"]
 MODES: tuple[Mode, ...] = ("paper", "safe", "public_point")
-
-
-class Theorem1(NamedTuple):
-    """The budget of Theorem 1."""
-
-    epsilon: float
-    per_iteration: Floats
-    """epsilon_k for k = 1, ..., K."""
 
 
 def sensitivities(
@@ -135,55 +127,3 @@ def _spread(mode: Mode, smoothness: float, alpha: Floats | float, beta: Floats |
             f" {np.max(alpha * smoothness):.4g}"
         )
     return smoothness if mode == "safe" else 0.0
-
-
-def theorem_1(
-    *,
-    target_delta: float,
-    sensitivities: npt.ArrayLike,
-    noise_stds: npt.ArrayLike,
-    decay: float = 2.0,
-) -> Theorem1:
-    """Return the epsilon of Theorem 1: the classical Gaussian mechanism, and basic composition.
-
-    ``sum_k sqrt(2 ln(1.25 / delta_k)) Delta_k / sigma_k`` with ``delta_k`` in proportion to ``(k +
-    1)**-decay``, normalised to sum to `target_delta`: unnormalised they sum to 0.645. Over the
-    schedules of Figure 5, for 100 to 2,000 iterations, it is 13 to 180 times the exact epsilon,
-    ``gdp_epsilon(target_delta, gdp_mu(noise_stds / sensitivities))``.
-
-    Parameters
-    ----------
-    target_delta
-        In (0, 1).
-    sensitivities
-        ``Delta_1, ..., Delta_K``.
-    noise_stds
-        ``sigma_1, ..., sigma_K``.
-    decay
-        nu, greater than 1.
-
-    Raises
-    ------
-    NotProved
-        If an ``epsilon_k`` is 1 or more, where the classical theorem does not apply.
-    ValueError
-        If an argument is out of its range, or lengths differ.
-    """
-    target_delta = open_probability("target_delta", target_delta)
-    deltas, stds = positives("sensitivities", sensitivities), positives("noise_stds", noise_stds)
-    if deltas.ndim != 1 or deltas.size == 0 or deltas.shape != stds.shape:
-        fail("noise_stds", f"one for each of {deltas.shape} sensitivities", f"shape {stds.shape}")
-    if (decay := positive("decay", decay)) <= 1:
-        fail("decay", "a number greater than 1", decay)
-    if 2.0**-decay == 0:
-        fail("decay", "a number whose power 2**-decay is above 0", decay)
-    share = np.arange(2, deltas.size + 2.0) ** -decay
-    share *= target_delta / np.sum(share)
-    epsilons = np.sqrt(2 * np.log(1.25 / share)) * deltas / stds
-    largest = int(np.argmax(epsilons))
-    if epsilons[largest] >= 1:
-        raise NotProved(
-            "noise_stds: the classical theorem wants an epsilon below 1 in each iteration, got"
-            f" {epsilons[largest]:.4g} in iteration {largest + 1}"
-        )
-    return Theorem1(float(np.sum(epsilons)), epsilons)

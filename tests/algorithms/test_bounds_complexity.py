@@ -14,6 +14,11 @@ from refused import refused
 
 from dpmesh import kernels
 from dpmesh.keys import Key, Purpose
+from dpmesh.reproduce.bounds.complexity import (
+    mean_gap_bound,
+    rademacher_bound_linear,
+    rademacher_complexity,
+)
 
 
 def stream():
@@ -39,13 +44,13 @@ def exact(vectors: np.ndarray, s: int) -> float:
 def test_estimates_the_exact_expectation(vectors: np.ndarray, s: int) -> None:
     # A correct estimate is further than 6 standard errors off about once in 5e8; the small
     # constant is for classes whose suprema hardly vary.
-    found = kernels.rademacher_complexity(vectors, s, 4000, stream())
+    found = rademacher_complexity(vectors, s, 4000, stream())
     assert abs(found.estimate - exact(vectors, s)) <= 6 * found.standard_error + 1e-9
 
 
 def test_a_wrong_probability_would_be_seen() -> None:
     vectors = np.random.default_rng(0).normal(size=(4, 6))
-    found = kernels.rademacher_complexity(vectors, 2, 100_000, stream())
+    found = rademacher_complexity(vectors, 2, 100_000, stream())
     wrong = exact(vectors, 3)
     assert abs(found.estimate - wrong) > 6 * found.standard_error
 
@@ -55,8 +60,8 @@ def test_the_same_bits_on_any_number_of_threads_and_in_any_parts(monkeypatch) ->
     before, results = kernels.get_threads(), set()
     for threads, at_once in ((1, 1 << 28), (2, 1 << 14), (7, 1)):
         kernels.set_threads(threads)
-        monkeypatch.setattr("dpmesh.kernels.complexity._PRODUCTS_AT_ONCE", at_once)
-        results.add(kernels.rademacher_complexity(vectors, 100, 50, stream()))
+        monkeypatch.setattr("dpmesh.reproduce.bounds.complexity._PRODUCTS_AT_ONCE", at_once)
+        results.add(rademacher_complexity(vectors, 100, 50, stream()))
     kernels.set_threads(before)
     assert len(results) == 1
 
@@ -72,30 +77,30 @@ def linear_class(n: int, seed: int) -> tuple[np.ndarray, float]:
 @pytest.mark.parametrize(("n", "s"), [(40, 20), (40, 5), (300, 30)])
 def test_lemma_5_holds_for_linear_predictors(n: int, s: int) -> None:
     vectors, bound = linear_class(n, seed=n)
-    found = kernels.rademacher_complexity(vectors, s, 2000, stream())
-    limit = kernels.rademacher_bound_linear(s, n, bound)
+    found = rademacher_complexity(vectors, s, 2000, stream())
+    limit = rademacher_bound_linear(s, n, bound)
     assert 0.1 * limit < found.estimate + 6 * found.standard_error <= limit
 
 
 def test_lemma_5_as_printed_fails_for_a_class_of_bounded_vectors() -> None:
     signs = np.array(list(product((-1.0, 1.0), repeat=12)))
-    found = kernels.rademacher_complexity(signs, 6, 4000, stream())
+    found = rademacher_complexity(signs, 6, 4000, stream())
     assert found.estimate == pytest.approx(2.0, abs=6 * found.standard_error)
     many = 400  # the same class of sign vectors of any length has complexity 2
-    assert kernels.rademacher_bound_linear(many // 2, many, 1.0) < 2.0
+    assert rademacher_bound_linear(many // 2, many, 1.0) < 2.0
 
 
 @pytest.mark.parametrize("s", [5, 20, 35])
 def test_lemma_7_bounds_the_gap_of_means_in_random_order(s: int) -> None:
     n = 40
     vectors, _ = linear_class(n, seed=7)
-    complexity = kernels.rademacher_complexity(vectors, s, 4000, stream()).estimate
+    complexity = rademacher_complexity(vectors, s, 4000, stream()).estimate
     rng = np.random.default_rng(2)
     orders = (rng.permutation(n) for _ in range(300))
     gaps = np.array([(vectors[:, o[:s]].mean(1) - vectors[:, o[s:]].mean(1)).max() for o in orders])
     bound = float(np.abs(vectors).max())
-    assert gaps.mean() <= kernels.mean_gap_bound(complexity, s, n, bound)
-    limit = kernels.mean_gap_bound(complexity, s, n, bound, squared=True)
+    assert gaps.mean() <= mean_gap_bound(complexity, s, n, bound)
+    limit = mean_gap_bound(complexity, s, n, bound, squared=True)
     assert sqrt((gaps**2).mean()) <= limit
 
 
@@ -103,15 +108,15 @@ ONES = np.ones((2, 4))
 
 
 test_bad_input_is_named = refused(
-    (lambda: kernels.rademacher_complexity(ONES, 0, 9, stream()), "sample_size: wanted an int"),
-    (lambda: kernels.rademacher_complexity(ONES, 4, 9, stream()), "below 4, got 4"),
-    (lambda: kernels.rademacher_complexity(ONES, 2, 1, stream()), "draws: wanted an integer"),
-    (lambda: kernels.rademacher_complexity([[1.0]], 1, 9, stream()), "vectors: wanted at leas"),
-    (lambda: kernels.rademacher_complexity(ONES[0], 1, 9, stream()), "vectors: wanted 2 axes"),
+    (lambda: rademacher_complexity(ONES, 0, 9, stream()), "sample_size: wanted an int"),
+    (lambda: rademacher_complexity(ONES, 4, 9, stream()), "below 4, got 4"),
+    (lambda: rademacher_complexity(ONES, 2, 1, stream()), "draws: wanted an integer"),
+    (lambda: rademacher_complexity([[1.0]], 1, 9, stream()), "vectors: wanted at leas"),
+    (lambda: rademacher_complexity(ONES[0], 1, 9, stream()), "vectors: wanted 2 axes"),
     (
-        lambda: kernels.rademacher_complexity(ONES * np.nan, 1, 9, stream()),
+        lambda: rademacher_complexity(ONES * np.nan, 1, 9, stream()),
         "vectors: wanted finite values",
     ),
-    (lambda: kernels.rademacher_complexity(ONES, 1, 9, None), "stream: wanted"),
-    (lambda: kernels.mean_gap_bound(-1.0, 1, 4, 1.0), "complexity: wanted .* at least 0"),
+    (lambda: rademacher_complexity(ONES, 1, 9, None), "stream: wanted"),
+    (lambda: mean_gap_bound(-1.0, 1, 4, 1.0), "complexity: wanted .* at least 0"),
 )

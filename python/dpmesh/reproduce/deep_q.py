@@ -31,7 +31,6 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-import dpmesh.kernels as kernels
 from dpmesh._validate import (
     as_python_numbers,
     fail,
@@ -41,11 +40,22 @@ from dpmesh._validate import (
     positive,
     probability,
 )
-from dpmesh.controllers.base import Actions, NoisyLoss, Observation
-from dpmesh.kernels import QReplay, QTrained
-from dpmesh.kernels.qnet import ACTIVATIONS, LANES, Activation, Float32s
+from dpmesh.controllers.base import Actions, Controller, NoisyLoss, Observation
+from dpmesh.experiments.parts import register
+from dpmesh.kernels.draws import uniform
 from dpmesh.keys import Key, Purpose, Stream
 from dpmesh.privacy.types import Floats
+from dpmesh.reproduce.qnet import (
+    ACTIVATIONS,
+    LANES,
+    Activation,
+    Float32s,
+    QReplay,
+    QTrained,
+    q_init,
+    q_learn,
+    q_values,
+)
 
 _BEFORE_THE_RUN = 2**32 - 1
 """The round whose coins initialize the networks: the last that a key has."""
@@ -164,9 +174,14 @@ class DeepQ:
         return self.loss if self.sees == "noisy" else None
 
     @property
+    def scores_public_data(self) -> bool:
+        """Whether released models are scored on public data."""
+        return self.sees == "released"
+
+    @property
     def assumptions(self) -> tuple[str, ...]:
         """What else a privacy report must state about the decisions."""
-        if self.sees != "released":
+        if not self.scores_public_data:
             return ()
         return ("the data on which the controller scores released models is public",)
 
@@ -185,7 +200,7 @@ class DeepQ:
         networks = nodes * classifiers
         inputs = dim + (2 if self.public else 1)
         coins = key.stream(Purpose.CONTROLLER, _BEFORE_THE_RUN)
-        parameters = kernels.q_init(networks, inputs, coins, hidden=self.hidden)
+        parameters = q_init(networks, inputs, coins, hidden=self.hidden)
         places = (networks, self.memory_size)
         return DeepQState(
             trained=QTrained(
@@ -217,7 +232,7 @@ class DeepQ:
         learns = np.zeros_like(state.decided)
         learns[new] = state.stored[new] >= self.batch_size
         if learns.any():
-            kernels.q_learn(
+            q_learn(
                 state.trained,
                 state.targets,
                 state.replay,
@@ -236,7 +251,7 @@ class DeepQ:
         """Explore or take the better action (line 5)."""
         s, acting = self._states(observation, round), _acting(observation)
         _finite(s[acting])
-        q = kernels.q_values(state.trained.parameters, s, activation=self.activation)
+        q = q_values(state.trained.parameters, s, activation=self.activation)
         explores, random = _coins(key.stream(Purpose.CONTROLLER, round), len(s), 2).T
         a = np.where(explores < self.exploration(round), random < 0.5, q[:, 1] > q[:, 0])
         state = replace(
@@ -307,4 +322,7 @@ def _finite(values: Floats) -> Floats:
 
 def _coins(stream: Stream, networks: int, count: int) -> Float32s:
     """The first `count` random numbers of each network, in [0, 1); two are for `decide`."""
-    return kernels.uniform((networks, count), stream, dtype=np.float32)
+    return uniform((networks, count), stream, dtype=np.float32)
+
+
+register(Controller, DeepQ)

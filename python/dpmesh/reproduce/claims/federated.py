@@ -16,7 +16,7 @@ import numpy as np
 
 from dpmesh._validate import integer, one_of, positive, probability
 from dpmesh.privacy.accounting._arguments import open_probability
-from dpmesh.privacy.accounting.papers.refusal import NotProved
+from dpmesh.privacy.accounting.papers import NotProved
 from dpmesh.privacy.accounting.renyi import (
     RdpGuarantee,
     rdp_epsilon,

@@ -7,7 +7,7 @@ import pytest
 
 import dpmesh as dm
 from dpmesh import topology
-from dpmesh.run import Repeats
+from dpmesh.reproduce.repeats import Repeats
 
 NODES, RECORDS, DIM, RUNS = 4, 12, 3, 5
 

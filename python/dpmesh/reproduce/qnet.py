@@ -14,15 +14,14 @@ order in which the kernels read it:
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from dpmesh import _core
-from dpmesh._arrays import floats, readable
 from dpmesh._core import Stream
-from dpmesh._validate import fail, instance, integer, number, positive
+from dpmesh._validate import fail, integer
 from dpmesh.kernels.draws import uniform
 
 Activation = Literal["linear", "relu"]
@@ -153,14 +152,9 @@ def q_values(
     ValueError
         If an argument does not fit.
     """
-    states = floats("states", states).astype(np.float32, copy=False)
-    networks, _, _ = _check("parameters", parameters, np.float32, (None, None, LANES))
-    if states.ndim not in (2, 3) or len(states) != networks:
-        wanted = f"shape ({networks}, inputs) or ({networks}, samples, inputs)"
-        fail("states", wanted, f"shape {states.shape}")
-    hidden = _hidden(parameters, states.shape[-1])
+    states = np.ascontiguousarray(states, np.float32)
     values = np.empty((*states.shape[:-1], 2), dtype=np.float32)
-    _core.q_values(parameters, states, hidden, activation, values)
+    _core.q_values(parameters, states, _hidden(parameters, states.shape[-1]), activation, values)
     return values
 
 
@@ -168,7 +162,7 @@ def q_learn(
     trained: QTrained,
     targets: Float32s,
     replay: QReplay,
-    picks: npt.ArrayLike,
+    picks: npt.NDArray[np.integer],
     *,
     learns: npt.NDArray[np.bool_] | None = None,
     activation: Activation = "linear",
@@ -208,29 +202,12 @@ def q_learn(
     ValueError
         If an argument does not fit; nothing has changed then. NaN and infinity are passed on.
     """
-    networks, capacity, inputs = _check_replay(replay)
-    _check_trained(trained, targets, networks)
-    hidden = _hidden(trained.parameters, inputs)
-    if learns is None:
-        learns = np.ones(networks, dtype=np.bool_)
-    _check("learns", learns, np.bool_, (networks,))
+    networks, inputs = len(trained.parameters), replay.states.shape[-1]
+    learns = np.ones(networks, dtype=np.bool_) if learns is None else learns
     losses = np.full(networks, np.nan, dtype=np.float32)
-    _core.q_learn(
-        trained,
-        targets,
-        replay,
-        _places(picks, networks, capacity),
-        learns,
-        hidden,
-        activation,
-        (
-            positive("learning_rate", learning_rate),
-            number("beta1", beta1),
-            number("beta2", beta2),
-            positive("epsilon", epsilon),
-        ),
-        losses,
-    )
+    places = np.ascontiguousarray(picks, np.uint32)
+    hidden, adam = _hidden(trained.parameters, inputs), (learning_rate, beta1, beta2, epsilon)
+    _core.q_learn(trained, targets, replay, places, learns, hidden, activation, adam, losses)
     return losses
 
 
@@ -241,58 +218,8 @@ def _groups(parameters: Float32s, inputs: int) -> Float32s:
 
 def _hidden(parameters: Float32s, inputs: int) -> int:
     """Number of hidden units of networks of `inputs` inputs."""
-    inputs = integer("inputs", inputs, at_least=1)
-    _, rows, _ = _check("parameters", parameters, np.float32, (None, None, LANES))
+    rows: int = parameters.shape[1]
     if rows < inputs + 4 or (rows - 1) % (inputs + 3):
         wanted = f"1 more than a positive multiple of {inputs + 3} rows, for {inputs} inputs"
         fail("parameters", wanted, f"shape {parameters.shape}")
     return (rows - 1) // (inputs + 3) * LANES
-
-
-def _check_replay(replay: QReplay) -> tuple[int, int, int]:
-    """Return how many networks there are, how much each remembers, and how long a state is."""
-    instance("replay", replay, "a QReplay", QReplay)
-    networks, capacity = _check("replay.actions", replay.actions, np.uint8, (None, None))
-    inputs = _check("replay.states", replay.states, np.float32, (networks, capacity, 2, None))[3]
-    _check("replay.rewards", replay.rewards, np.float32, (networks, capacity))
-    _check("replay.discounts", replay.discounts, np.float32, (networks, capacity))
-    return networks, capacity, inputs
-
-
-def _check_trained(trained: QTrained, targets: Float32s, networks: int) -> None:
-    """Fail unless parameters, moments and targets are of so many networks."""
-    instance("trained", trained, "a QTrained", QTrained)
-    shape = _check("trained.parameters", trained.parameters, np.float32, (networks, None, LANES))
-    _check("trained.first_moments", trained.first_moments, np.float32, shape)
-    _check("trained.second_moments", trained.second_moments, np.float32, shape)
-    _check("trained.steps", trained.steps, np.uint32, (networks,))
-    _check("targets", targets, np.float32, shape)
-
-
-def _check(
-    argument: str, array: npt.NDArray[Any], dtype: type[np.generic], shape: tuple[int | None, ...]
-) -> tuple[int, ...]:
-    """The shape of an array of this type, whose axes have these lengths (None: any)."""
-    fits = (
-        isinstance(array, np.ndarray)
-        and array.dtype == dtype
-        and array.ndim == len(shape)
-        and all(n in (None, m) for n, m in zip(shape, array.shape, strict=True))
-    )
-    if not fits:
-        axes = ", ".join("any" if n is None else str(n) for n in shape)
-        is_array = isinstance(array, np.ndarray)
-        got = f"{array.dtype} {array.shape}" if is_array else type(array).__name__
-        fail(argument, f"an array of {np.dtype(dtype)} and shape ({axes})", got)
-    return array.shape
-
-
-def _places(picks: npt.ArrayLike, networks: int, capacity: int) -> npt.NDArray[np.uint32]:
-    places = np.asarray(picks)
-    if places.dtype.kind not in "iu" or places.ndim != 2 or len(places) != networks:
-        wanted = f"integers of shape ({networks}, batch)"
-        fail("picks", wanted, f"{places.dtype} {places.shape}")
-    if places.size == 0 or places.min() < 0 or places.max() >= capacity:
-        got = "none" if places.size == 0 else f"{places.min()} to {places.max()}"
-        fail("picks", f"places of at least 0 and below {capacity}", got)
-    return readable(places, np.uint32)
