@@ -13,15 +13,18 @@ import pytest
 import dpmesh as dm
 from dpmesh import controllers, data, estimators, kernels, privacy, topology
 from dpmesh import schedules as s
-from dpmesh.algorithms.online import OnlineLearningUnnoisedRegularizer
 from dpmesh.audit import EpsilonClaim, GaussianClaim, audit_mechanism, one_run, sample_size
 from dpmesh.keys import Key, Purpose, generator
 from dpmesh.privacy import accounting
 from dpmesh.privacy.accounting import papers
 from dpmesh.problems import networks
 from dpmesh.reproduce.bounds import federated, online, quantized, without_replacement
+from dpmesh.reproduce.bounds.complexity import rademacher_bound_linear, rademacher_complexity
+from dpmesh.reproduce.bounds.connectivity import check_jointly_connected
+from dpmesh.reproduce.claims import federated as claims
+from dpmesh.reproduce.deep_q import DeepQ
+from dpmesh.reproduce.qnet import q_init
 from dpmesh.run.network import Exponential, LogNormal, Network
-from dpmesh.topology import check_jointly_connected
 
 
 class Kind(NamedTuple):
@@ -124,7 +127,6 @@ CASES = [
         projection=of("ball"),
     ),
     case(dm.OnlineLearning().plan, "rounds"),
-    case(OnlineLearningUnnoisedRegularizer, "epsilon phi rounds"),
     case(
         dm.QuantizedGossip,
         "step_size consensus_step_size sample_size noise_std clipping_norm",
@@ -161,7 +163,7 @@ CASES = [
     case(controllers.RandomGlobal, rate=SHARE),
     case(controllers.Periodic, "period"),
     case(
-        controllers.DeepQ,
+        DeepQ,
         "anneal_rounds target_update_period learning_rate discount",
         initial_exploration=SHARE,
         final_exploration=SHARE,
@@ -224,14 +226,14 @@ CASES = [
         smoothness=Kind(1.0, (0, nan)),
     ),
     case(
-        partial(papers.federated.theorem_noise, clipping_norm=1.0, sampling="uniform"),
+        partial(claims.theorem_noise, clipping_norm=1.0, sampling="uniform"),
         target_epsilon=POSITIVE.at(6.0),
         target_delta=INSIDE.at(0.0001),
         sampling_rate=RATE.at(0.05),
         rounds=COUNT.at(30),
     ),
     case(
-        papers.federated.table_epsilon,
+        claims.table_epsilon,
         "sampling_rate noise_multiplier rounds target_delta",
         sampling=of("poisson"),
     ),
@@ -239,7 +241,6 @@ CASES = [
         partial(papers.without_replacement.classical_noise_std, target_delta=1e-5),
         "target_epsilon sensitivity",
     ),
-    case(papers.online.sensitivity, "lipschitz dim", step_size=POSITIVE),
     case(privacy.Quantizer, "step", bits=COUNT.at(3, 33)),
     case(privacy.Levels, "levels"),
     case(privacy.RandomSparsifier, "keep"),
@@ -341,11 +342,9 @@ CASES = [
     case(kernels.set_threads, count=COUNT),
     case(partial(kernels.pack, [1]), bits=COUNT.at(3, 33)),
     case(partial(kernels.packed_sizes, [1]), bits=COUNT.at(3, 33)),
-    case(kernels.q_init, "networks inputs stream"),
-    case(
-        partial(kernels.rademacher_complexity, np.ones((2, 4)), 2), "stream", draws=COUNT.at(9, 1)
-    ),
-    case(kernels.rademacher_bound_linear, "sample_size bound", records=COUNT.at(9)),
+    case(q_init, "networks inputs stream"),
+    case(partial(rademacher_complexity, np.ones((2, 4)), 2), "stream", draws=COUNT.at(9, 1)),
+    case(rademacher_bound_linear, "sample_size bound", records=COUNT.at(9)),
     case(Key.seeded, seed=NATURAL.at(3, 2**256, None)),
     case(Key.seeded(1).stream, "round", purpose=COUNT.at(1, 2**32)),
     case(partial(generator, Key.seeded(1), 1, 0), node=NATURAL.at(0, 2**32)),
