@@ -18,6 +18,8 @@ def subgradient(loss: str, w: Vector, x: Vector, y: float) -> Vector:
         return -y * x / (1 + np.exp(y * margin))
     if loss == "absolute":
         return np.sign(margin - y) * x
+    if loss == "huber":
+        return min(max(margin - y, -1.0), 1.0) * x
     return (margin - y) * x
 
 

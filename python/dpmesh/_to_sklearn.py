@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.compose import ColumnTransformer
 from sklearn.impute import MissingIndicator, SimpleImputer
-from sklearn.linear_model import LinearRegression, LogisticRegression
+from sklearn.linear_model import LinearRegression, LogisticRegression, PoissonRegressor
 from sklearn.pipeline import FeatureUnion, Pipeline
 from sklearn.preprocessing import (
     MinMaxScaler,
@@ -21,6 +21,7 @@ from sklearn.preprocessing import (
 from dpmesh._validate import fail
 from dpmesh.ranges import Category, Columns, Dates, Features, Flag, Number
 from dpmesh.tables.features import CONSTANT
+from dpmesh.tables.kinds import Count
 
 
 def pipeline(
@@ -107,13 +108,22 @@ def _encoder(kind: Number | Flag | Dates | Category) -> Any:
 
 
 def regression(weights: npt.NDArray[np.float64], target: Number | None) -> Any:
-    """Return the linear regression with these weights, shape (dim,), for a target's range."""
+    """Return the regression with these weights, shape (dim,), for a target's range or counts.
+
+    That of counts does not end at their bound.
+    """
+    if isinstance(target, Count):
+        linear: Any = PoissonRegressor(fit_intercept=False)
+        linear._base_loss = linear._get_loss()
+        return _with_weights(linear, weights, np.log(target.high))
     low, high = (target.low, target.high) if target else (-1.0, 1.0)
     half = (high - low) / 2
-    linear: Any = LinearRegression(fit_intercept=False)
-    linear.coef_ = weights * half
-    linear.intercept_ = low + half
-    linear.n_features_in_ = len(weights)
+    return _with_weights(LinearRegression(fit_intercept=False), weights * half, low + half)
+
+
+def _with_weights(linear: Any, weights: npt.NDArray[np.float64], intercept: float) -> Any:
+    linear.coef_, linear.intercept_ = weights, intercept
+    linear.n_features_in_ = weights.shape[-1]
     return linear
 
 
@@ -122,7 +132,5 @@ def classifier(rows: npt.NDArray[np.float64], classes: npt.NDArray[Any]) -> Any:
     linear: Any = LogisticRegression(fit_intercept=False)
     if len(rows) == 2:  # scikit-learn keeps the difference of two classes
         rows = rows[1:] - rows[:1]
-    linear.classes_, linear.coef_ = classes, rows
-    linear.intercept_ = np.zeros(len(rows))
-    linear.n_features_in_ = rows.shape[1]
-    return linear
+    linear.classes_ = classes
+    return _with_weights(linear, rows, np.zeros(len(rows)))

@@ -45,7 +45,7 @@ from dpmesh.topology import Topology, complete, random_regular
 
 __all__ = ["Choice", "Method", "Sizes", "Task", "choose", "method_for", "network", "step_size"]
 
-Task = Literal["classification", "regression"]
+Task = Literal["classification", "regression", "counts"]
 
 Method = Literal["secure", "gossip"]
 
@@ -80,6 +80,7 @@ _CONSTANTS: dict[Task, _Constants] = {
     "regression": _Constants(
         clipping_norm=0.1, noise=0.25, longest=400.0, momentum=0.9, averaged=0.5
     ),
+    "counts": _Constants(clipping_norm=0.1, noise=1.0, longest=1600.0, momentum=0.9, averaged=0.5),
 }
 
 STEPS = 100
@@ -212,7 +213,8 @@ def choose(
     epsilon, delta
         The budget of the whole run; an epsilon of None runs without noise, for comparison.
     task
-        ``"classification"`` (softmax) or ``"regression"`` (squared loss, targets in [-1, 1]).
+        ``"classification"`` (softmax), ``"regression"`` (squared loss, targets in [-1, 1]) or
+        ``"counts"`` (the loss ``"poisson"``).
     linear
         Whether the model is. A network has no momentum, with which it learned less.
     algorithm
@@ -241,7 +243,7 @@ def choose(
     if epsilon is not None:
         mu = _mu(epsilon, delta)
         records = sizes.effective_records(method, colluding)
-        staged = task == "classification" and has_first_stage(sizes, method, mu * records)
+        staged = task != "regression" and has_first_stage(sizes, method, mu * records)
         mu *= sqrt(1 - STAGE_SHARE) if staged else 1.0
         noise = 2 * rule.clipping_norm / (records * mu)
         if rounds is None:

@@ -9,7 +9,7 @@ import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -19,8 +19,9 @@ from dpmesh._extras import needed_by
 from dpmesh._files import replacing
 from dpmesh._networks import MakeNetwork, name_of, named, scores_of
 from dpmesh._validate import fail, instance
-from dpmesh.ranges import Category, Columns, Encoded, Features, Number
+from dpmesh.ranges import Category, Columns, Encoded, Features, Number, as_label
 from dpmesh.tables.features import COLUMNS, centred
+from dpmesh.tables.kinds import Count
 
 __all__ = ["Centred", "Model", "Outline"]
 
@@ -101,8 +102,9 @@ class Outline:
         The classes of a classifier, shape (outputs,): texts, numbers or booleans. None for a
         regression.
     target
-        The public range of what a regression predicts, which stands for [-1, 1]; None for a
-        classifier, and for a regression that predicts its scores.
+        The public range of what a regression predicts, which stands for [-1, 1]; a `Count` of one
+        whose scores are logarithms of shares of its bound; None for a classifier, and for a
+        regression that predicts its scores.
     network
         Makes the network of a classifier, see `dpmesh.sklearn.PrivateClassifier`; None for a linear
         model.
@@ -131,6 +133,13 @@ class Outline:
     def outputs(self) -> int:
         """Number of scores of a record."""
         return 1 if self.classes is None else len(self.classes)
+
+    @property
+    def loss(self) -> Literal["softmax", "squared", "poisson"]:
+        """The loss of a linear model for it: softmax, least squares or that of counts."""
+        if self.classes is not None:
+            return "softmax"
+        return "poisson" if isinstance(self.target, Count) else "squared"
 
     @property
     def listed(self) -> Category:
@@ -200,7 +209,7 @@ class Outline:
         return Outline(
             columns=_columns_of(columns),
             classes=None if saved["classes"] is None else np.array(saved["classes"]),
-            target=target and Number(low=target["range"][0], high=target["range"][1]),
+            target=target and as_label("target", target),
             network=None if of is None or network is None else named(network),
             shares=saved.get("shares") and tuple(saved["shares"]),
         )
@@ -294,6 +303,8 @@ class Model(Outline):
             return np.asarray(self.classes[scores.argmax(axis=1)])
         if self.target is None:
             return scores[:, 0]
+        if isinstance(self.target, Count):
+            return np.asarray(self.target.expected(scores[:, 0]))
         middle, half = _middle(self.target)
         return np.asarray(np.clip(middle + half * scores[:, 0], self.target.low, self.target.high))
 

@@ -15,6 +15,7 @@ itself, with public numbers alone, which costs no privacy:
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,7 +29,7 @@ import numpy.typing as npt
 
 from dpmesh._validate import fail, nearest
 from dpmesh.tables.features import COLUMNS, FeatureMap, Layout, unit
-from dpmesh.tables.kinds import Category, Dates, Flag, Kind, Number
+from dpmesh.tables.kinds import Category, Count, Dates, Flag, Kind, Number
 from dpmesh.tables.table import as_table
 
 if sys.version_info >= (3, 11):
@@ -54,13 +55,19 @@ Ranges: TypeAlias = Mapping[Any, Any] | Sequence[Any] | str | os.PathLike[str] |
 BLANK = "FILL IN"
 """What a draft of ranges has where public knowledge is wanted."""
 
+RELEASED = "released by dpmesh"
+"""The key of the release in a file whose bounds were released from data."""
+
 _FORMS = (
     "[low, high] for numbers, a list of categories, {flag = true}, "
     '{dates = ["2019-01-01", "2024-12-31"]}, {range = [low, high], missing = true}, '
     "or {categories = [..]}"
 )
 
-_LABELS = "{classes = [%s]} for a classifier, or {target = [%s]} for a regression"
+_LABELS = (
+    "{classes = [%s]} for a classifier, {target = [%s]} for a regression, or {counts = 50} for "
+    "one of counts"
+)
 
 
 class Encoded(NamedTuple):
@@ -319,8 +326,20 @@ class Features:
         return {"features": self.dim}
 
 
-def read_ranges(path: str | os.PathLike[str]) -> dict[str, Any]:
+def read_ranges(
+    path: str | os.PathLike[str], *, released: list[Any] | None = None, blanks: bool = False
+) -> dict[str, Any]:
     """Return the content of a TOML file of ranges.
+
+    Parameters
+    ----------
+    path
+        The file.
+    released
+        Receives the release that bounds in the file follow from, if there is one, for who charges
+        it. None refuses such a file.
+    blanks
+        Whether it may have blanks.
 
     Raises
     ------
@@ -333,9 +352,18 @@ def read_ranges(path: str | os.PathLike[str]) -> dict[str, Any]:
         ranges: dict[str, Any] = tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
     except ValueError as error:  # not TOML, or not UTF-8
         raise ValueError(f"{os.fspath(path)} is not a TOML file: {error}") from error
-    if blank := [name for name, given in ranges.items() if _has_blank(given)]:
+    release = ranges.pop(RELEASED, None)
+    if release is not None and released is None:
+        wanted = (
+            "ranges from public knowledge alone; dpmesh fit and dpmesh stats take, and charge, "
+        )
+        fail(os.fspath(path), f"{wanted}those that were released from data", "such")
+    if release is not None and released is not None:
+        released.append(json.loads(release))
+    found = [name for name, given in ranges.items() if _has_blank(given)]
+    if found and not blanks:
         wanted = f"public ranges in place of {BLANK!r}; delete the lines of columns not to use"
-        fail(os.fspath(path), wanted, f"blanks for {', '.join(blank)}")
+        fail(os.fspath(path), wanted, f"blanks for {', '.join(found)}")
     return ranges
 
 
@@ -398,6 +426,8 @@ def _of_mapping(given: dict[str, Any]) -> Kind | None:
         if not isinstance(ends, (list, tuple)) or len(ends) != 2:
             fail(keys.pop(), "[low, high]", repr(ends))
         return Number(low=ends[0], high=ends[1], missing=missing)
+    if keys == {"counts"} and not missing:
+        return Count(high=given["counts"])
     if keys == {"flag"} and given["flag"] is True:
         return Flag(missing=missing)
     if "dates" in keys and keys <= {"dates", "format"}:

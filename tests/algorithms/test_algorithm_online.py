@@ -49,7 +49,7 @@ def make_topology(kind: str, nodes: int, key: dm.Key) -> topology.Topology:
     [("l2", "ball"), ("l2", "box"), ("l1", "box"), ("l1", "none"), ("l1", "mixture")],
 )
 @given(
-    loss=st.sampled_from(["hinge", "logistic", "squared", "absolute"]),
+    loss=st.sampled_from(["hinge", "logistic", "squared", "absolute", "huber"]),
     graph=st.sampled_from(["ring", "matchings", "dropping"]),
     nodes=st.sampled_from([2, 4, 6]),
     dim=st.integers(1, 12),

@@ -26,7 +26,7 @@ from dpmesh.schedules import Constant, HorizonPower, PowerLaw, SampleSize
 
 
 @given(
-    loss=st.sampled_from(["hinge", "logistic", "squared", "absolute"]),
+    loss=st.sampled_from(["hinge", "logistic", "squared", "absolute", "huber"]),
     graph=st.sampled_from(["ring", "complete", "dropping"]),
     nodes=st.sampled_from([2, 3, 5]),
     dim=st.integers(1, 9),

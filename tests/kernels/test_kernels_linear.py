@@ -23,9 +23,9 @@ from scipy import sparse, special
 from dpmesh import kernels
 from dpmesh.kernels.linear_model import REGRESSION, Loss
 
-BINARY: list[Loss] = ["logistic", "hinge", "squared", "absolute"]
+BINARY: list[Loss] = ["logistic", "hinge", "squared", "absolute", "huber"]
 TASKS: list[tuple[Loss, bool]] = [*((loss, many) for loss in BINARY for many in (False, True))]
-TASKS.append(("softmax", True))
+TASKS += [("softmax", True), ("poisson", False)]
 
 
 @dataclass
@@ -66,6 +66,7 @@ def cases(draw: st.DrawFn) -> Case:
     labels: np.ndarray = rng.integers(classes or 2, size=records)
     if classes is None:
         labels = rng.normal(size=records) if loss in REGRESSION else 2 * labels - 1
+        labels = rng.random(records) if loss == "poisson" else labels
     indptr = np.concatenate([[0], rng.integers(0, 8, nodes).cumsum()])
     return Case(
         params=rng.normal(size=(nodes, (classes or 1) * dim)).astype(dtype),
@@ -91,6 +92,11 @@ def slow_loss(scores: np.ndarray, label: Any, loss: Loss) -> tuple[float, np.nda
         return np.maximum(0, 1 - margins).sum(), np.where(margins < 1, -targets, 0.0)
     if loss == "absolute":
         return np.abs(scores - targets).sum(), np.sign(scores - targets)
+    if loss == "huber":
+        return special.huber(1, scores - targets).sum(), np.clip(scores - targets, -1, 1)
+    if loss == "poisson":
+        share = np.exp(np.minimum(scores, 0))
+        return (share + np.maximum(scores, 0) - targets * scores).sum(), share - targets
     return ((scores - targets) ** 2).sum() / 2, scores - targets
 
 
@@ -122,6 +128,18 @@ def tolerance(case: Case) -> dict[str, float]:
     """Rounding of sums of up to 40 products of numbers of size 10."""
     epsilon = float(np.finfo(case.params.dtype).eps)
     return {"rtol": 100 * epsilon, "atol": 400 * epsilon}
+
+
+@given(st.integers(0, 2**32), st.floats(0.01, 3))
+def test_clipped_square_errors_are_those_of_huber(seed: int, bound: float) -> None:
+    """Of records of norm 1: so least squares, clipped, are Huber regression."""
+    rng = np.random.default_rng(seed)
+    x, y, w = rng.normal(size=(20, 3)), rng.normal(size=20), rng.normal(size=(1, 3))
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    batch = np.arange(20)[np.newaxis]
+    clipped = linear_gradient(w, x, y, batch, "squared", clipping_norm=bound)
+    huber = bound * linear_gradient(w / bound, x, y / bound, batch, "huber")
+    np.testing.assert_allclose(clipped, huber, rtol=1e-9, atol=1e-12)
 
 
 @given(
@@ -250,6 +268,7 @@ def test_no_record_contributes_more_than_the_clipping_norm(
     rng = np.random.default_rng(1)
     features = (10 * rng.normal(size=(50, 30))).astype(dtype)
     labels = rng.integers(4, size=50) if many else rng.choice([-1, 1], 50)
+    labels = np.abs(labels) if loss == "poisson" else labels
     params = np.tile(rng.normal(size=30 * (4 if many else 1)), (50, 1)).astype(dtype)
     each = np.arange(50)[:, None]
     classes = 4 if many else None

@@ -37,7 +37,7 @@ TWICE = sparse.csr_array((np.ones(2), [0, 0], [0, 2, 2, 2]), shape=(3, 2))
         ((W, X, [0, 1, 1], B, "hinge"), {}, "labels: wanted labels of -1 or \\+1, got 0"),
         ((W, X, [np.nan] * 3, B, "squared"), {}, "labels: wanted finite targets, got NaN"),
         ((W, X, ["a"] * 3, B, "hinge"), {}, "labels: wanted real numbers, got dtype"),
-        ((W, X, Y, B, "huber"), {}, "loss: wanted one of 'logistic', .*, got 'huber'"),
+        ((W, X, Y, B, "gamma"), {}, "loss: wanted one of 'logistic', .*, got 'gamma'"),
         ((W, X, Y, B, "softmax"), {}, "classes: wanted the number of classes"),
         ((W, X, Y, B, "hinge"), {"classes": 1}, "classes: wanted an integer of at least 2"),
         ((W, X, Y, B, "hinge"), {"classes": 2}, r"params: wanted shape \(nodes, 4\), 2 x 2 for"),

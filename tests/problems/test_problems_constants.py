@@ -13,10 +13,12 @@ from dpmesh.kernels.linear_model import Loss
 from dpmesh.problems import linear_constants
 
 BOUND, RADIUS, STRENGTH = 1.7, 2.3, 0.6
+SINGLE: list[Loss] = ["logistic", "hinge", "squared", "absolute", "huber"]
 TASKS: list[tuple[Loss, int | None]] = [
-    *((loss, k) for loss in ("logistic", "hinge", "squared", "absolute") for k in (None, 2, 5)),  # type: ignore[misc]
+    *((loss, k) for loss in SINGLE for k in (None, 2, 5)),
     ("softmax", 2),
     ("softmax", 5),
+    ("poisson", None),
 ]
 
 
@@ -46,6 +48,7 @@ def test_random_search_does_not_exceed_them(
     )
     x = in_ball(rng, BOUND, (count, dim))
     y = rng.integers(classes, size=count) if classes else rng.choice([-1, 1], count)
+    y = (y + 1) // 2 if loss == "poisson" else y
     w, w_too = (in_ball(rng, RADIUS, (count, dim * (classes or 1))) for _ in range(2))
     arguments: Any = (x, y, loss)
 
@@ -74,6 +77,8 @@ def test_random_search_does_not_exceed_them(
         ("hinge", None, [0, 0], 1),
         ("squared", None, [RADIUS, 0], -1),
         ("absolute", None, [0, 0], -1),
+        ("huber", None, [0, 0], -1),
+        ("poisson", None, [0, 0], 0),
         ("logistic", 3, [-1e3, 0, 1e3, 0, 1e3, 0], 0),
         ("hinge", 3, [0] * 6, 0),
         ("softmax", 3, [-1e3, 0, 1e3, 0, 0, 0], 0),
@@ -113,6 +118,7 @@ def test_without_a_ball_some_are_infinite() -> None:
 @pytest.mark.parametrize(
     ("arguments", "settings", "message"),
     [
+        (("poisson", 1), {"classes": 3}, "classes: wanted None for the loss 'poisson'"),
         (("softmax", 1), {}, "classes: wanted the number of classes"),
         (("hinge", 1), {"classes": 1}, "classes: wanted an integer of at least 2, got 1"),
         (("squared", 1), {"label_bound": 0}, "label_bound: wanted a finite number greater than"),

@@ -19,6 +19,7 @@ TASKS: list[tuple[Loss, int | None]] = [
     ("hinge", None),
     ("squared", None),
     ("absolute", None),
+    ("huber", None),
     ("hinge", 3),
     ("absolute", 3),
     ("logistic", 3),

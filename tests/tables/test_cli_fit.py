@@ -138,7 +138,7 @@ def test_a_label_of_numbers_makes_a_regression(sites: Path) -> None:
     weight = "weight = {range = [0, 200], missing = true}\n"
     Path("ranges.toml").write_text(f"age = [0, 100]\n{weight}")
     either = call("fit", "all.csv", "--label", "age", *FIT[2:], code=2)
-    assert "wanted {classes = [0, 100]} for a classifier, or {target = [0, 100]}" in either
+    assert "wanted {classes = [0, 100]} for a classifier, {target = [0, 100]}" in either
     Path("ranges.toml").write_text(f"age = {{target = [0, 100]}}\n{weight}")
     said = call("fit", "all.csv", "--label", "age", "--epsilon", "4", "--ranges", "ranges.toml")
     assert "1 column used to predict age: a number (regression)" in said
@@ -149,9 +149,41 @@ def test_a_label_of_numbers_makes_a_regression(sites: Path) -> None:
     )
 
 
+def test_released_bounds_and_a_budget_of_a_folder(sites: Path) -> None:
+    draw = np.random.default_rng(0)
+    age = draw.normal(60, 12, 900)
+    visits = draw.poisson(np.exp(0.05 * (age - 50)))
+    pandas.DataFrame({"age": age, "visits": visits}).to_csv("visits.csv", index=False)
+    Path("draft.toml").write_text(
+        'age = {range = ["FILL IN", "FILL IN"]}\nvisits = {counts = 10}\n'
+    )
+    folder = ("--budget", "party")
+    call("contract", "keys", "party", "--epsilon", "3.6")
+    drafted = call("ranges", "visits.csv", "--epsilon", "1", "--fill", "draft.toml", *folder)
+    Path("ranges.toml").write_text(drafted[drafted.index("#") :])
+    assert "age = {range = [32.0, 128.0]}" in drafted
+    assert "party: epsilon = 1 of 3.6" in drafted
+    given = ("visits.csv", "--epsilon", "2", "--ranges", "ranges.toml", *folder)
+    told = call("stats", *given, "--mean", "age")
+    spent = re.search(r"party: epsilon = (2\.\d+) of 3.6", told)
+    assert spent
+    assert f"epsilon = {spent[1]}, " in told  # with the ranges, in the report
+    assert "bounds in the file of ranges were released from these records" in told
+    said = call("fit", *given, "--label", "visits", "--splits", "1")
+    assert "1 column used to predict visits: a number" in said
+    predicted = [float(one) for one in call("predict", "model.dpmesh", "visits.csv").split()[1:]]
+    assert max(predicted) <= 10
+    over = call("fit", *given, "--label", "visits", "--splits", "1", "--output", "no.npz", code=2)
+    assert "more than the budget" in over
+    assert not Path("no.npz").exists()
+    with pytest.raises(ValueError, match="wanted ranges from public knowledge alone"):
+        dm.ranges.read_ranges("ranges.toml")
+
+
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
+        ({"--budget": "party", "--seed": "1"}, "--budget: wanted no --seed beside it"),
         ({"--label": "outcome"}, "ranges.toml has no range of the label. Add a line such as"),
         ({"--epsilon": "0"}, "epsilon: wanted a finite number greater than 0, got 0"),
         ({"--ranges": "nothing.toml"}, "nothing.toml"),

@@ -16,6 +16,7 @@ pytest.importorskip("sklearn", minversion="1.6")
 from sklearn import config_context
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_digits
+from sklearn.metrics import mean_poisson_deviance
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
@@ -155,6 +156,24 @@ def test_a_regression_learns_its_target(tumours: Any) -> None:
     model = PrivateRegressor(4.0, ranges=own, target_range=(0, 3000)).fit(inputs, area, clinic)
     assert model.score(inputs, area) > 0.5
     assert 0 <= model.predict(inputs).min() <= model.predict(inputs).max() <= 3000
+
+
+def test_counts_are_learned_on_the_scale_of_logarithms(tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    x, clinic = draw.uniform(-1, 1, (6000, 2)), draw.integers(3, size=6000)
+    y = draw.poisson(np.exp(0.5 + 1.5 * x[:, 0]))
+    model = PrivateRegressor(8.0, counts=20, random_state=0)
+    model.set_params(ranges=(-1, 1)).fit(x, y, clinic)
+    found, truth = model.predict(x), np.exp(0.5 + 1.5 * x[:, 0])
+    assert 0 <= found.min() <= found.max() <= 20
+    assert mean_poisson_deviance(y, found) < 1.15 * mean_poisson_deviance(y, truth)
+    model.save(tmp_path / "m.dpmesh")
+    loaded = dm.Model.load(tmp_path / "m.dpmesh")
+    np.testing.assert_array_equal(loaded.predict(x), found)
+    np.testing.assert_allclose(np.minimum(loaded.to_sklearn().predict(x), 20), found)
+    assert evaluate(model, x, y, clinic, splits=1).baselines.pooled > 0.4
+    with pytest.raises(ValueError, match="counts: wanted None beside a target_range"):
+        PrivateRegressor(counts=20, target_range=(0, 20)).fit(x, y)
 
 
 def test_files_keep_the_estimator(tumours: Any, tmp_path: Path) -> None:

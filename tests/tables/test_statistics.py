@@ -26,6 +26,7 @@ from dpmesh.statistics import (
     ask,
 )
 from dpmesh.statistics.ask import Asked
+from dpmesh.statistics.bounds import Bounds, bounds
 from dpmesh.statistics.geometry import Column, Size, one_hot
 from dpmesh.statistics.survival import Cells, curve
 from dpmesh.tables import as_table
@@ -56,6 +57,7 @@ ASKED: dict[str, Question] = {
     "correlation": Correlation("age", "bmi"),
     "correlation with a flag": Correlation("bmi", "arm"),
     "survival": Survival("months", "died", "arm", bins=3),
+    "bounds": Bounds("bmi"),
 }
 
 
@@ -240,6 +242,25 @@ def test_one_release_answers_all_and_costs_what_was_asked(sites: int) -> None:
     assert "3000 records" in text
     assert "95% interval" in text
     assert found.as_dict()["answers"][1]["rows"][0]["name"] == "I"
+
+
+def test_released_bounds_hold_most_numbers_and_no_lone_one() -> None:
+    draw = np.random.default_rng(0)
+    table = {
+        "loss": np.append(-draw.gamma(3, 5, 3999), -1e7),
+        "share": draw.uniform(0.3, 0.9, 4000),
+        "zero": np.zeros(4000),
+        "none": np.full(4000, np.nan),
+    }
+    found, release = bounds([*table], table, np.arange(4000) % 4, epsilon=1.0)
+    assert found.keys() == {"loss", "share"}  # all zeros have no range
+    low, high = found["loss"]
+    assert ((table["loss"] >= low) & (table["loss"] <= high)).mean() > 0.95
+    assert low >= -128
+    assert found["share"] == (0.25, 1.0)
+    assert release.privacy.epsilon == pytest.approx(1.0, abs=1e-5)
+    with pytest.raises(ValueError, match=r"epsilon: wanted at least .* records for bounds of loss"):
+        bounds([*table], table, epsilon=0.03)
 
 
 def test_too_few_records_are_named() -> None:

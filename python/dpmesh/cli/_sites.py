@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
+from secrets import token_hex
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeAlias
 
 import typer
@@ -11,6 +13,7 @@ import typer
 from dpmesh._validate import fail, nearest
 
 if TYPE_CHECKING:
+    from dpmesh.privacy.plan import Plan
     from dpmesh.ranges import Category, Number
     from dpmesh.tables.reader import TextFormat
 
@@ -28,6 +31,51 @@ Encoding: TypeAlias = Annotated[
 DropMissingLabels: TypeAlias = Annotated[
     bool, typer.Option("--drop-missing-labels", help="Leave out records without a label or a site.")
 ]
+
+
+BudgetFolder: TypeAlias = Annotated[
+    Path | None,
+    typer.Option("--budget", help="Folder of dpmesh contract keys, whose budget this is taken of."),
+]
+
+
+class _Joined(NamedTuple):
+    """What a folder needs of a release."""
+
+    hash: bytes
+    plan: Plan
+
+
+def as_spent(plan: Plan) -> dict[str, Any]:
+    """Return a release that no ledger has yet, as files hold it."""
+    return {"release": token_hex(32), "plan": plan.as_dict()}
+
+
+def charge(folder: Path | None, spent: Sequence[Mapping[str, Any]], delta: float) -> Any:
+    """Charge releases to a folder's budget, each once, and report what is spent of it.
+
+    Returns
+    -------
+    What all of them cost together, and why that is more than what the last one does.
+
+    Raises
+    ------
+    OverBudget
+        If there is too little left: then nothing may be published.
+    """
+    from dpmesh.deploy import Folder
+    from dpmesh.privacy.plan import Plan, total_cost
+    from dpmesh.privacy.shown import rounded_up
+
+    plans = [Plan.from_dict(one["plan"]) for one in spent]
+    if folder is not None:
+        with closing(Folder.open(folder)) as own:
+            for one, plan in zip(spent, plans, strict=True):
+                own.join(_Joined(bytes.fromhex(one["release"]), plan), "", seeded=False)
+            of = f"of {own.budget.epsilon:g}, at delta = {own.budget.delta:g}"
+            typer.echo(f"{folder}: epsilon = {rounded_up(own.cost())} {of} is spent", err=True)
+    why = "bounds in the file of ranges were released from these records, which is counted"
+    return total_cost(plans, delta).epsilon, why
 
 
 def text_format(
@@ -50,9 +98,11 @@ class Sites(NamedTuple):
 
 
 def public_ranges(
-    path: Path, label: str, site: str | None
+    path: Path, label: str, site: str | None, released: list[Any]
 ) -> tuple[dict[str, Any], Number | Category]:
     """Return the ranges of the columns to use, and that of the label, from a file.
+
+    `released` receives what bounds in the file cost.
 
     Raises
     ------
@@ -61,7 +111,7 @@ def public_ranges(
     """
     from dpmesh.ranges import as_label, read_ranges
 
-    public = read_ranges(path)
+    public = read_ranges(path, released=released)
     if label not in public:
         given = f'{label} = {{classes = ["no", "yes"]}} or {label} = {{target = [0, 100]}}'
         hint = nearest(label, public)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from dpmesh._validate import fail
-from dpmesh.cli._sites import Decimal, DropMissingLabels, Encoding, Separator
+from dpmesh.cli._sites import BudgetFolder, Decimal, DropMissingLabels, Encoding, Separator
 
 if TYPE_CHECKING:
     from dpmesh.sklearn import PrivateClassifier, PrivateRegressor
@@ -73,6 +73,7 @@ def fit(
     page: Annotated[
         Path | None, typer.Option(help="Report page; by default beside the model file.")
     ] = None,
+    budget: BudgetFolder = None,
     separator: Separator = None,
     decimal: Decimal = None,
     encoding: Encoding = None,
@@ -86,18 +87,21 @@ def fit(
 
     Each file is the table of one site: CSV with a header, Parquet, Arrow or Feather. The file of
     ranges has a line for each column to use, and one for the label: {classes = [..]} makes a
-    classifier, {target = [low, high]} a regression. `dpmesh ranges` drafts it.
+    classifier, {target = [low, high]} a regression, {counts = 50} one of counts. `dpmesh ranges`
+    drafts it.
     """
     import numpy as np
 
     from dpmesh._files import replace_text, writable_folder
     from dpmesh.cli._fit_page import fit_page
-    from dpmesh.cli._sites import public_ranges, read_sites, text_format
+    from dpmesh.cli._sites import as_spent, charge, public_ranges, read_sites, text_format
     from dpmesh.defaults import HONEST
     from dpmesh.sklearn import PrivateClassifier, evaluate
 
-    each = _numbers(epsilon)
-    used, target = public_ranges(ranges, label, site)
+    if budget is not None and seed is not None:
+        fail("--budget", "no --seed beside it: seeded noise is not private", f"--seed {seed}")
+    each, released = _numbers(epsilon), list[Any]()
+    used, target = public_ranges(ranges, label, site, released)
     page = output.with_suffix(".html") if page is None else page
     for file in (output, page):
         writable_folder(file.parent)
@@ -125,6 +129,9 @@ def fit(
         budgets: Any = {"epsilons": each, "keep": keep} if len(each) > 1 or keep else {}
         budgets |= {"test_size": test_size, "splits": splits}
         found = evaluate(made, held.table, held.labels, held.owners, **budgets)
+    more = charge(budget, [*released, as_spent(found.estimator.ledger_)], delta)
+    if released:
+        found.estimator.charge(*more)
     found.estimator.save(output)  # before anything is printed: a reader such as `head` may be gone
     replace_text(page, fit_page(found, label=label, unused=held.unused))
     typer.echo(f"\n{found}\n")
@@ -151,7 +158,7 @@ def _estimator(
     used: dict[str, Any], target: Any, *, epsilon: float, delta: float, seed: int | None
 ) -> PrivateClassifier | PrivateRegressor:
     """Return the estimator of the kind that the label's range implies."""
-    from dpmesh.ranges import Category
+    from dpmesh.ranges import Category, Count
     from dpmesh.sklearn import PrivateClassifier, PrivateRegressor
 
     made: PrivateClassifier | PrivateRegressor
@@ -162,7 +169,8 @@ def _estimator(
             epsilon, delta=delta, ranges=used, classes=classes, class_shares=given
         )
     else:
-        bounds = (target.low, target.high)
-        made = PrivateRegressor(epsilon, delta=delta, ranges=used, target_range=bounds)
+        given = {"target_range": (target.low, target.high)}
+        given = {"counts": target.high} if isinstance(target, Count) else given
+        made = PrivateRegressor(epsilon, delta=delta, ranges=used, **given)
     made.random_state = seed
     return made

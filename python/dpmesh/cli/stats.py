@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dpmesh._validate import fail
-from dpmesh.cli._sites import Decimal, Encoding, Separator
+from dpmesh.cli._sites import BudgetFolder, Decimal, Encoding, Separator
 
 if TYPE_CHECKING:
     from dpmesh.statistics import Question, Statistics
@@ -43,6 +43,7 @@ def stats(
     by: Annotated[str | None, _BY] = None,
     colluding: Annotated[int, typer.Option(min=0, help="Sites that may collude.")] = 1,
     output: Annotated[Path | None, _OUTPUT] = None,
+    budget: BudgetFolder = None,
     separator: Separator = None,
     decimal: Decimal = None,
     encoding: Encoding = None,
@@ -53,25 +54,29 @@ def stats(
     it gives means of all numbers and flags, medians of dates and counts of categories, of all that
     the file of ranges lists. `dpmesh ranges` drafts that file.
     """
-    from dpmesh.cli._sites import read_sites, text_format
+    from dpmesh.cli._sites import as_spent, charge, read_sites, text_format
     from dpmesh.ranges import as_range, read_ranges
     from dpmesh.statistics.ask import ask, names_of
 
     if output is not None and output.suffix not in (".html", ".json"):
         fail("--output", "a file that ends in .html or .json", str(output))
-    given = {name: as_range(name, one) for name, one in read_ranges(ranges).items()}
+    if by is not None and survival is None:
+        fail("--by", "--survival beside it", by)
+    released: list[Any] = []
+    public = read_ranges(ranges, released=released)
+    given = {name: as_range(name, one) for name, one in public.items()}
     asked = [*_of("--mean", "Mean", mean), *_binned("Histogram", histogram)]
     asked += [*_binned("Quantiles", quantiles), *_of("--correlation", "Correlation", correlation)]
     asked += [one for pair in table or () for one in _of("--table", "TwoWay", pair, 2)]
     asked += _of("--survival", "Survival", survival, 2, **({} if by is None else {"by": by}))
-    if by is not None and survival is None:
-        fail("--by", "--survival beside it", by)
     asked = asked or _everything(given)
     used = {name: given[name] for name in names_of(asked, given)}
     form = text_format(separator, decimal, encoding)
     held = read_sites(files, used, None, None, site, form, drop=False)
-    budget: Any = {"epsilon": epsilon, "delta": delta, "colluding": colluding}
-    found = ask(asked, held.table, held.owners, ranges=given, **budget)
+    most: Any = {"epsilon": epsilon, "delta": delta, "colluding": colluding}
+    found = ask(asked, held.table, held.owners, ranges=given, **most)
+    more = charge(budget, [*released, as_spent(found.ledger)], delta)
+    found = found.charged(*more) if released else found
     typer.echo(found)
     if output is not None:
         _write(output, found)

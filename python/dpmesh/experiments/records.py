@@ -61,7 +61,7 @@ class Records:
             made["outline"] = outline
             if table.get("kind", "linear") == "linear":
                 table.setdefault("feature_norm", 1.0)  # as all that are encoded
-                table.setdefault("loss", "squared" if classes is None else "softmax")
+                table.setdefault("loss", outline.loss)
                 if table["loss"] in _MARGINS and classes == 2 and "classes" not in table:
                     train, test = (one.relabelled(lambda y: 2 * y - 1) for one in (train, test))
                 elif classes is not None:

@@ -7,14 +7,18 @@ With the score ``z = <w, x>`` of a record and its label ``y`` the losses are
 ``"hinge"``     ``max(0, 1 - y z)``; the subgradient at  labels -1 and +1
                 the kink ``y z = 1`` is 0
 ``"squared"``   ``(z - y)^2 / 2``                        real targets
+``"huber"``     ``(z - y)^2 / 2`` up to ``|z - y| = 1``,  real targets; others than 1: divide
+                ``|z - y| - 1/2`` beyond                 targets by the largest square error
+``"poisson"``   ``exp(z) - y z`` up to ``z = 0``, and    counts as shares of their public bound:
+                its tangent ``1 + (1 - y) z`` beyond     ``exp(z)`` is the expected share
 ``"absolute"``  ``|z - y|``; the subgradient at the      real targets
                 kink ``z = y`` is 0
 ``"softmax"``   ``log(sum_k exp(z_k)) - z_y``            `classes` scores, labels 0..classes-1
 ==============  =======================================  =========================================
 
-Given `classes`, all but softmax are trained one-vs-all: one model for each class, with target +1
-for the records of its class and -1 for the others; the models' losses add up. The parameters of a
-node are then the rows of its models, one after the other.
+Given `classes`, all but softmax and poisson are trained one-vs-all: one model for each class, with
+target +1 for the records of its class and -1 for the others; the models' losses add up. The
+parameters of a node are then the rows of its models, one after the other.
 
 The objective of node ``i`` on its batch is the sum of its records' losses, divided by the length of
 the batch or by `divide_by`, plus ``regularization / 2 |w|^2``.
@@ -31,15 +35,15 @@ from dpmesh import _core
 from dpmesh._arrays import FloatArray, floats, integers, ragged
 from dpmesh._core import is_float_array, is_index_array
 from dpmesh._ragged import Walks
-from dpmesh._validate import fail, integer, non_negative, one_of, positive
+from dpmesh._validate import fail, non_negative, positive
 from dpmesh.kernels._rows import per_row
 from dpmesh.kernels.linear_model import (
-    LOSSES,
     REGRESSION,
     Batches,
     Features,
     Loss,
     batch_parts,
+    check_loss,
     feature_parts,
     label_array,
 )
@@ -62,7 +66,7 @@ class LinearModel:
     labels
         Shape (records,): as the loss requires them, see above.
     loss
-        ``"logistic"``, ``"hinge"``, ``"squared"``, ``"absolute"`` or ``"softmax"``.
+        One of those above.
     classes
         Number of classes; None for one model of binary labels or real targets.
     weights
@@ -87,9 +91,8 @@ class LinearModel:
         weights: npt.ArrayLike | None = None,
     ) -> None:
         parts, records = feature_parts(features)
-        one_of("loss", loss, LOSSES)
-        if classes is not None:
-            classes = integer("classes", classes, at_least=2)
+        check_loss(loss, classes)
+        classes = None if classes is None else int(classes)
         self.features, self.loss, self.classes = features, loss, classes
         self.labels = label_array(labels, records, classes)
         self.weights = None if weights is None else _weights(weights, records)

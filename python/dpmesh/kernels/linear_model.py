@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -18,11 +18,11 @@ from dpmesh._arrays import (
     readable,
     unmasked,
 )
-from dpmesh._validate import fail
+from dpmesh._validate import fail, integer, one_of
 
-Loss = Literal["logistic", "hinge", "squared", "absolute", "softmax"]
-LOSSES: tuple[Loss, ...] = ("logistic", "hinge", "squared", "absolute", "softmax")
-REGRESSION: tuple[Loss, ...] = ("squared", "absolute")
+Loss = Literal["logistic", "hinge", "squared", "absolute", "huber", "poisson", "softmax"]
+LOSSES: tuple[Loss, ...] = get_args(Loss)
+REGRESSION: tuple[Loss, ...] = ("squared", "absolute", "huber", "poisson")
 """Losses of one model with real targets."""
 KINKED: tuple[Loss, ...] = ("hinge", "absolute")
 """Losses that are convex, but not smooth."""
@@ -35,6 +35,17 @@ Batches: TypeAlias = npt.NDArray[np.int64] | tuple[npt.NDArray[np.int64], npt.ND
 the records ``indices[indptr[i]:indptr[i + 1]]``, possibly none."""
 
 _FeatureParts: TypeAlias = FloatArray | tuple[npt.NDArray[Any], npt.NDArray[Any], FloatArray, int]
+
+
+def check_loss(loss: Loss, classes: int | None) -> None:
+    """Fail unless there is such a loss, and it goes with a number of classes, or with None."""
+    one_of("loss", loss, LOSSES)
+    if classes is not None:
+        integer("classes", classes, at_least=2)
+        if loss == "poisson":
+            fail("classes", "None for the loss 'poisson', of counts", classes)
+    elif loss == "softmax":
+        fail("classes", "the number of classes for the loss 'softmax'", None)
 
 
 def feature_parts(features: Any) -> tuple[_FeatureParts, int]:

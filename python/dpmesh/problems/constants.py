@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from dpmesh._validate import fail, integer, non_negative, one_of, positive
-from dpmesh.kernels.linear_model import LOSSES, Loss
+from dpmesh._validate import non_negative, positive
+from dpmesh.kernels.linear_model import Loss, check_loss
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +54,7 @@ def linear_constants(
     logistic            ``B``, since ``|s| < 1``         ``B^2 / 4``
     hinge               ``B``, since ``|s| <= 1``        infinite
     absolute            ``B``, since ``|s| <= 1``        infinite
+    huber, poisson      ``B``, since ``|s| <= 1``        ``B^2``
     squared             ``(R B + Y) B``, since           ``B^2``
                         ``|z - y| <= |w| |x| + |y|``
     softmax             ``sqrt(2) B``: ``s = p - e_y``   ``B^2 / 2``: ``diag(p) - p p^T <= I / 2``
@@ -62,15 +63,14 @@ def linear_constants(
     ==================  ===============================  =======================================
 
     The regularization ``lambda`` adds ``lambda R`` to lipschitz, ``lambda`` to smoothness and to
-    strong_convexity. The bounds on ``s`` for logistic, hinge and absolute hold at all
-    parameters, so noise calibrated to loss_lipschitz is right outside the ball, too. Source of the
-    softmax bound: Böhning, Multinomial logistic regression algorithm, Ann. Inst. Statist. Math. 44
-    (1992).
+    strong_convexity. All bounds on ``s`` but that of squared hold at all parameters, so noise
+    calibrated to loss_lipschitz is right outside the ball, too. Source of the softmax bound:
+    Böhning, Multinomial logistic regression algorithm, Ann. Inst. Statist. Math. 44 (1992).
 
     Parameters
     ----------
     loss
-        ``"logistic"``, ``"hinge"``, ``"squared"``, ``"absolute"`` or ``"softmax"``.
+        One of `dpmesh.kernels.linear`.
     feature_norm
         Largest L2 norm of a record's features: a public number, such as 1 for records of unit norm.
     classes
@@ -85,23 +85,20 @@ def linear_constants(
     Raises
     ------
     ValueError
-        If a number is out of range, or softmax lacks its number of classes.
+        If a number is out of range, or does not go with the loss.
     """
-    one_of("loss", loss, LOSSES)
+    check_loss(loss, classes)
     b = positive("feature_norm", feature_norm)
     r = math.inf if radius is None else positive("radius", radius)
     regularization = non_negative("regularization", regularization)
-    models = 1
-    if classes is not None:
-        models = integer("classes", classes, at_least=2)
-        label_bound = 1.0
-    elif loss == "softmax":
-        fail("classes", "the number of classes for the loss 'softmax'", None)
-    targets = math.sqrt(models) * positive("label_bound", label_bound)
+    models = 1 if classes is None else int(classes)
+    targets = math.sqrt(models) * (1.0 if classes else positive("label_bound", label_bound))
     loss_lipschitz, curvature = {
         "logistic": (math.sqrt(models) * b, b**2 / 4),
         "hinge": (math.sqrt(models) * b, math.inf),
         "absolute": (math.sqrt(models) * b, math.inf),
+        "huber": (math.sqrt(models) * b, b**2),
+        "poisson": (b, b**2),
         "squared": ((r * b + targets) * b, b**2),
         "softmax": (math.sqrt(2) * b, b**2 / 2),
     }[loss]

@@ -21,13 +21,12 @@ from dpmesh._validate import (
     instance,
     integer,
     non_negative,
-    one_of,
     positive,
 )
 from dpmesh.data import Dataset
 from dpmesh.data.dataset import A_DATASET
 from dpmesh.kernels.linear import LinearModel
-from dpmesh.kernels.linear_model import LOSSES, REGRESSION, Batches, Loss
+from dpmesh.kernels.linear_model import REGRESSION, Batches, Loss, check_loss
 from dpmesh.kernels.projection import Norm
 from dpmesh.keys import Key
 from dpmesh.models import Centred, Model, Outline
@@ -36,6 +35,7 @@ from dpmesh.problems.constants import Constants, linear_constants
 from dpmesh.problems.partition import IndexArrays, PartitionedProblem, flat_partition
 from dpmesh.ranges import Features
 from dpmesh.tables.features import centred
+from dpmesh.tables.kinds import Count
 
 _AT_ONCE = 1 << 12
 """Records of a block of `LinearProblem.vectors`."""
@@ -59,8 +59,9 @@ class LinearProblem(PartitionedProblem):
         Which of them each node has: disjoint arrays of indices, none empty, whose order is the
         order in which a node's records arrive.
     loss
-        ``"logistic"`` or ``"hinge"`` (labels -1 and +1), ``"squared"`` or ``"absolute"`` (real
-        targets), or ``"softmax"`` (classes).
+        ``"logistic"`` or ``"hinge"`` (labels -1 and +1), ``"squared"``, ``"absolute"`` or
+        ``"huber"`` (real targets), ``"poisson"`` (counts over their public bound), or ``"softmax"``
+        (classes).
     test
         Records for `accuracy`, with the features and the kind of labels of `train`. Those with real
         targets have no accuracy, and are for metrics of your own.
@@ -74,7 +75,7 @@ class LinearProblem(PartitionedProblem):
         needs it. Every training record is checked against it; a relative excess of up to 1e-6 is
         attributed to rounding, and a sensitivity that rests on it may be too small by that much.
     label_bound
-        A public bound on the absolute value of a real target (squared or absolute loss, one model).
+        A public bound on the absolute value of a real target (one model).
     outline
         What features and labels stand for, for models to publish; by default features and labels
         as they are. Shares of classes that it states weight the losses of the training records.
@@ -103,11 +104,7 @@ class LinearProblem(PartitionedProblem):
         as_python_numbers(self)
         instance("train", self.train, A_DATASET, Dataset)
         instance("test", self.test, f"{A_DATASET}, or None", Dataset, NoneType)
-        one_of("loss", self.loss, LOSSES)
-        if self.classes is not None:
-            integer("classes", self.classes, at_least=2)
-        elif self.loss == "softmax":
-            fail("classes", "the number of classes for the loss 'softmax'", None)
+        check_loss(self.loss, self.classes)
         non_negative("regularization", self.regularization)
         positive("label_bound", self.label_bound)
         object.__setattr__(self, "_records", flat_partition(self.partition, self.train.records))
@@ -380,6 +377,9 @@ class LinearProblem(PartitionedProblem):
         elif self.loss in REGRESSION:
             bound = self.label_bound
             wanted, fits = f"labels of at most {bound} (label_bound)", np.abs(labels) <= bound
+            if self.loss == "poisson":
+                wanted = "counts divided by their public bound, from 0 to 1"
+                fits = (labels >= 0) & (labels <= 1)
         else:
             wanted = "labels of -1 and +1 (see Dataset.relabelled, or data.positive in a file)"
             fits = np.abs(labels) == 1
@@ -392,11 +392,15 @@ class LinearProblem(PartitionedProblem):
             labels = [-1, 1] if self.classes is None else range(self.classes)
             regression = self.loss in REGRESSION and self.classes is None
             classes = None if regression else np.array(labels)
-            outline = Outline(columns=Features(dim=self.train.dim), classes=classes)
+            target = Count(high=1.0) if self.loss == "poisson" else None
+            own = Features(dim=self.train.dim)
+            outline = Outline(columns=own, classes=classes, target=target)
         instance("outline", outline, "a dpmesh.models.Outline, or None", Outline)
         if (outline.columns.dim, max(outline.outputs, 2)) != (self.train.dim, self.classes or 2):
             wanted = f"{self.train.dim} features, {self.classes or 'at most 2'} outputs"
             fail("outline", wanted, f"{outline.columns.dim} and {outline.outputs}")
+        if (self.loss == "poisson") != isinstance(outline.target, Count):
+            fail("loss", "'poisson' for a label {counts = ..}, and for no other", repr(self.loss))
         object.__setattr__(self, "outline", outline)
 
     def _check_feature_norm(self) -> None:

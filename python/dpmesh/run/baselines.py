@@ -278,11 +278,11 @@ def _chance(problem: LinearProblem) -> Measures:
 def _trained(problem: LinearProblem) -> FloatArray:
     """Return each node's model: a ridge, or after accelerated gradient descent on its records."""
     used = _used(problem)
-    if problem.loss in REGRESSION:
+    if problem.loss in REGRESSION and problem.loss != "poisson":
         parts = zip(problem.partition, used, strict=True)
         return np.stack([_ridge(problem, part, columns) for part, columns in parts])
     longest = _longest(problem) or 1.0
-    curvature = {"logistic": 0.25, "hinge": 1.0, "softmax": 0.5}[problem.loss]
+    curvature = {"logistic": 0.25, "softmax": 0.5}.get(problem.loss, 1.0)
     step = 1 / (curvature * longest**2 + problem.regularization)
     w = ahead = problem.zeros()
     kept = np.tile(used, problem.classes or 1).astype(w.dtype)
@@ -347,6 +347,7 @@ def _private(
     if key is not None:  # nodes that work apart must not share noise
         key = Key.seeded(int(generator(key, Purpose.INIT, node=node).integers(2**62)))
     task: Task = "regression" if problem.loss in REGRESSION else "classification"
+    task = "counts" if problem.loss == "poisson" else task
     chosen = choose(Sizes.of(own), epsilon=epsilon, delta=delta, task=task)
     algorithm, key = chosen.algorithm, Key.generate() if key is None else key
     own = wide_enough(algorithm, own, chosen.rounds)

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh.kernels.linear import linear_scores
+from dpmesh.tables.kinds import Count
 
 __all__ = ["Measures", "classification", "of_linear", "regression", "shown", "shown_difference"]
 
@@ -68,8 +69,10 @@ def of_linear(problem: Any, params: npt.NDArray[Any]) -> Measures:
         if problem.classes is None:
             found, labels = np.concatenate([-found, found], axis=1), (labels > 0).astype(int)
         return classification(found, labels, balanced=problem.outline.shares is not None)
-    predicted = found[:, 0]
-    if problem.outline.target is not None:
+    predicted, target = found[:, 0], problem.outline.target
+    if isinstance(target, Count):
+        predicted = Count(high=1.0).expected(predicted)
+    elif target is not None:
         predicted = np.clip(predicted, -1, 1)
     return regression(predicted, labels)
 

@@ -19,7 +19,6 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 import dpmesh as dm
 from dpmesh._validate import fail, positive
 from dpmesh.defaults import Choice, Method, Sizes, Task, choose, features_for, network
-from dpmesh.kernels.linear_model import Loss
 from dpmesh.keys import Key
 from dpmesh.models import Centred, Model, Outline
 from dpmesh.privacy.budget import Budget
@@ -202,7 +201,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             sizes,
             epsilon=epsilon,
             delta=self.delta,
-            task=self.task,
+            task=self.task if getattr(self, "counts", None) is None else "counts",
             linear=getattr(self, "network", None) is None,
             algorithm=algorithm if self.topology is None else "gossip",
             colluding=self.colluding,
@@ -382,9 +381,8 @@ def _is_searched() -> bool:
 def linear_problem(
     outline: Outline, train: dm.Dataset, partition: Any, test: dm.Dataset | None = None
 ) -> dm.LinearProblem:
-    """Return the linear problem of the estimators: softmax, or least squares."""
-    classes = None if outline.classes is None else len(outline.classes)
-    loss: Loss = "squared" if classes is None else "softmax"
+    """Return the linear problem of the estimators, with the loss that the outline implies."""
+    classes, loss = None if outline.classes is None else len(outline.classes), outline.loss
     return dm.LinearProblem(train, partition, loss, classes=classes, test=test, outline=outline)
 
 

@@ -165,12 +165,18 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
 
 
 class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
-    """A private linear regression (least squares) of records at many sites.
+    """A private regression of records at many sites: linear, or of counts.
+
+    Squared losses of records of norm 1, whose gradients are clipped to 0.1, are Huber's: the loss
+    is linear in errors beyond a twentieth of the range, so that no outlier dominates.
 
     Parameters
     ----------
     target_range
         Public range of y, ``(low, high)``: targets beyond are clipped. None stands for (-1, 1).
+    counts
+        Public bound of y, if it counts something: in place of a target range. A Poisson regression
+        then learns the logarithm of the expected count, which is never above the bound.
     features
         As for `PrivateClassifier`; None stands for ``"columns"``.
     epsilon, delta, ranges, fit_intercept, algorithm, colluding, rounds, topology, random_state
@@ -190,6 +196,7 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         *,
         delta: float = 1e-5,
         target_range: tuple[float, float] | None = None,
+        counts: float | None = None,
         ranges: Ranges = None,
         features: str | None = None,
         fit_intercept: bool = True,
@@ -212,6 +219,7 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
             random_state=random_state,
         )
         self.target_range = target_range
+        self.counts = counts
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -223,9 +231,12 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         bounds = (-1.0, 1.0) if self.target_range is None else self.target_range
         if np.shape(bounds) != (2,):
             fail("target_range", "(low, high), the public range of y", bounds)
-        target = as_label("y", {"target": [*bounds]})
+        guessed = self.target_range is None and self.counts is None
+        if self.counts is not None and self.target_range is not None:
+            fail("counts", "None beside a target_range", self.counts)
+        given = {"target": [*bounds]} if self.counts is None else {"counts": self.counts}
+        target = as_label("y", given)
         scaled, outside, _ = target.encode("y", self.targets(X, y))
-        guessed = self.target_range is None
         taken = "target_range= is missing, and [-1, 1] was taken. " if guessed else ""
         beyond = clipped("y", outside, len(scaled))
         warn(beyond, taken, "target_range= to what may occur")

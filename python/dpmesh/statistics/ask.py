@@ -69,6 +69,13 @@ class Statistics(InNotebooks):
         cost = f"against     {self.against}\n{self.privacy}"
         return "\n\n".join([head, *map(str, self.answers), cost])
 
+    def charged(self, epsilon: float, why: str) -> Statistics:
+        """Return the same answers with what they cost beside something else."""
+        assumptions = (*self.privacy.assumptions, why)
+        return replace(
+            self, privacy=replace(self.privacy, epsilon=epsilon, assumptions=assumptions)
+        )
+
     def as_dict(self) -> dict[str, Any]:
         """Return what may be published in plain types that JSON can hold."""
         plain = {
@@ -131,19 +138,22 @@ class Asked:
 
         The vectors of k questions, each divided by its distance, are at most sqrt(k) apart.
         """
-        sizes, sites = self.sizes, self.nodes
+        sizes, sites, records = self.sizes, self.nodes, int(self.all_records.sum())
         longest = sqrt(sum((size.norm / size.distance) ** 2 for size in sizes)) * (1 + 1e-9)
-        return RecordSums.for_budget(
+        sums = RecordSums.for_budget(
             epsilon=epsilon,
             delta=delta,
             dim=sum(size.dim for size in sizes),
             sites=sites,
-            records=int(self.all_records.sum()),
+            records=records,
             longest=longest,
             diameter=sqrt(len(sizes)) / longest,
             colluding=colluding,
             secure=method_for(sites, epsilon, colluding=colluding) == "secure",
         )
+        for question, size in zip(self.questions, sizes, strict=True):
+            question.require(size.distance * sums.noise_scale, records)
+        return sums
 
 
 def ask(

@@ -50,6 +50,9 @@ class Question(ABC):
     def vectors(self, columns: Columns) -> Floats:
         """Return a vector for each record, shape (records, dim)."""
 
+    def require(self, noise: float, records: int) -> None:  # noqa: B027 (most questions need nothing)
+        """Fail if records are too few for the noise in a number, before anything is released."""
+
     @abstractmethod
     def answer(self, kinds: Kinds, total: Floats, noise: float, records: int) -> Answer:
         """Return the answer.

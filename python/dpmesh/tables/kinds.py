@@ -156,6 +156,34 @@ class Number(_Measured):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Count(Number):
+    """A label that counts something, encoded as a share of its bound.
+
+    Parameters
+    ----------
+    high
+        Public bound; counts beyond it are clipped.
+    """
+
+    low: float = field(default=0.0, init=False)
+    missing: bool = field(default=False, init=False)
+    start: ClassVar[float] = 0.0
+
+    @property
+    def form(self) -> str:
+        """The range as a file has it."""
+        return f"counts = {self.high:.15g}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as a file of ranges has it."""
+        return {"counts": self.high}
+
+    def expected(self, scores: Any) -> Any:
+        """Return the expected counts of scores, which are logarithms of their shares."""
+        return self.high * np.exp(np.minimum(scores, 0))
+
+
+@dataclass(frozen=True, kw_only=True)
 class Flag(_Measured):
     """A column of 1 or true, and 0 or false, encoded as 1 and 0.
 

@@ -201,12 +201,17 @@ impl LinearModel {
             ("hinge", Some(Loss::Hinge)),
             ("squared", Some(Loss::Squared)),
             ("absolute", Some(Loss::Absolute)),
+            ("huber", Some(Loss::Huber)),
+            ("poisson", Some(Loss::Poisson)),
             ("softmax", None),
         ];
         let loss = one_of("loss", loss, &losses)?;
         if loss.is_none() && classes.is_none() {
             let wanted = "the number of classes for the loss 'softmax'";
             return Err(unfit("classes", wanted, "None"));
+        }
+        if let (Some(Loss::Poisson), Some(classes)) = (loss, classes) {
+            return Err(unfit("classes", "None for the loss 'poisson'", classes));
         }
         Ok(LinearModel {
             features,

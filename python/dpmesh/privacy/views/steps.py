@@ -14,8 +14,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from dpmesh._validate import fail, integer, non_negative, one_of, positive
-from dpmesh.kernels.linear_model import KINKED, LOSSES, Loss
+from dpmesh._validate import fail, non_negative, positive
+from dpmesh.kernels.linear_model import KINKED, Loss, check_loss
 from dpmesh.kernels.projection import Norm
 from dpmesh.privacy.mechanisms import Mechanism
 from dpmesh.privacy.sensitivity import Sensitivity
@@ -30,7 +30,7 @@ class LossFacts:
     Parameters
     ----------
     loss
-        ``"logistic"``, ``"hinge"``, ``"squared"``, ``"absolute"`` or ``"softmax"``.
+        One of `dpmesh.kernels.linear`.
     feature_norm
         Largest L2 norm of a record's features; None if unknown.
     classes
@@ -64,13 +64,9 @@ class LossFacts:
         )
 
     def __post_init__(self) -> None:
-        one_of("loss", self.loss, LOSSES)
+        check_loss(self.loss, self.classes)
         if self.feature_norm is not None:
             positive("feature_norm", self.feature_norm)
-        if self.classes is not None:
-            integer("classes", self.classes, at_least=2)
-        elif self.loss == "softmax":
-            fail("classes", "the number of classes for the loss 'softmax'", None)
         non_negative("regularization", self.regularization)
 
     @property
@@ -79,7 +75,7 @@ class LossFacts:
         if self.feature_norm is None or self.loss in KINKED:
             return inf
         square = self.feature_norm**2
-        return {"logistic": square / 4, "squared": square, "softmax": square / 2}[self.loss]
+        return {"logistic": square / 4, "softmax": square / 2}.get(self.loss, square)
 
     def not_proved(self, clipping_norm: float | None, norm: Norm = "l2") -> NotProved | None:
         """Return why clipped gradients of this loss are not those of smooth convex losses, if so.

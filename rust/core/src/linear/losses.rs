@@ -18,6 +18,11 @@ pub enum Loss {
     Squared,
     /// `|z - y|` for real targets `y`. At the kink `z = y` the subgradient is 0.
     Absolute,
+    /// `(z - y)^2 / 2` where `|z - y|` is at most 1, and `|z - y| - 1/2` beyond, for real targets `y`.
+    Huber,
+    /// `exp(z) - y z` up to `z = 0`, and its tangent `1 + (1 - y) z` beyond, for shares `y` in [0, 1] of the largest
+    /// count: `exp(z)` is the expected one.
+    Poisson,
 }
 
 impl Loss {
@@ -31,6 +36,15 @@ impl Loss {
             Loss::Hinge => negative_part(target * score - 1.0),
             Loss::Squared => 0.5 * (score - target) * (score - target),
             Loss::Absolute => (score - target).abs(),
+            Loss::Huber => {
+                let residual = (score - target).abs();
+                let square = 0.5 * residual * residual;
+                select_unpredictable(residual <= 1.0, square, residual - 0.5)
+            }
+            Loss::Poisson => {
+                let expected = exp_of_negative(negative_part(score));
+                expected + negative_part(-score) - target * score
+            }
         }
     }
 
@@ -53,6 +67,8 @@ impl Loss {
                 let sign = 1.0_f64.copysign(residual);
                 select_unpredictable(residual.abs() > 0.0, sign, residual)
             }
+            Loss::Huber => (score - target).clamp(-1.0, 1.0),
+            Loss::Poisson => exp_of_negative(negative_part(score)) - target,
         }
     }
 
@@ -60,7 +76,11 @@ impl Loss {
     fn check(self, target: f64) -> Result<(), KernelError> {
         let (fits, wanted) = match self {
             Loss::Logistic | Loss::Hinge => (target.abs() == 1.0, "labels of -1 or +1"),
-            Loss::Squared | Loss::Absolute => (target.is_finite(), "finite targets"),
+            Loss::Squared | Loss::Absolute | Loss::Huber => (target.is_finite(), "finite targets"),
+            Loss::Poisson => (
+                (0.0..=1.0).contains(&target),
+                "counts as shares of their bound, from 0 to 1",
+            ),
         };
         if fits {
             Ok(())
@@ -83,13 +103,13 @@ pub enum Objective<'a> {
     Single {
         /// Its loss.
         loss: Loss,
-        /// Labels of -1 and +1, or real targets for [`Loss::Squared`] and [`Loss::Absolute`].
+        /// Labels as the loss takes them.
         labels: &'a [f64],
     },
     /// One model for each class, with target +1 in the records of its class and -1 in the others; the
     /// losses of the models add up.
     OneVsAll {
-        /// The loss of each model.
+        /// The loss of each model; not that of counts.
         loss: Loss,
         /// Number of models.
         classes: usize,
@@ -260,7 +280,14 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const LOSSES: [Loss; 4] = [Loss::Logistic, Loss::Hinge, Loss::Squared, Loss::Absolute];
+    const LOSSES: [Loss; 6] = [
+        Loss::Logistic,
+        Loss::Hinge,
+        Loss::Squared,
+        Loss::Absolute,
+        Loss::Huber,
+        Loss::Poisson,
+    ];
 
     #[test]
     fn extreme_margins_stay_exact() {
@@ -355,8 +382,8 @@ mod tests {
             let softmax = Objective::Softmax { classes: 3, labels: &class };
             for objective in objectives.chain([softmax]) {
                 let scores = &scores[..objective.outputs()];
-                // Near the kinks at -1 and +1 the difference quotient mixes two slopes.
-                prop_assume!(scores.iter().all(|z| (z.abs() - 1.0).abs() > 1e-4));
+                // Near kinks of values or slopes, at -2, .., 2, the difference quotient mixes two slopes.
+                prop_assume!(scores.iter().all(|z| (z - z.round()).abs() > 1e-4));
                 let mut slopes = scores.to_vec();
                 objective.slopes_in_place(&[0], &mut slopes);
                 for (k, slope) in slopes.iter().enumerate() {

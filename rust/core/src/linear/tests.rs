@@ -48,7 +48,13 @@ impl Case {
     fn objectives(&self) -> Vec<Objective<'_>> {
         let (labels, classes) = (self.classes.as_slice(), self.outputs);
         let mut all = vec![Objective::Softmax { classes, labels }];
-        for loss in [Loss::Logistic, Loss::Hinge, Loss::Squared, Loss::Absolute] {
+        for loss in [
+            Loss::Logistic,
+            Loss::Hinge,
+            Loss::Squared,
+            Loss::Absolute,
+            Loss::Huber,
+        ] {
             let labels = self.signs.as_slice();
             all.push(Objective::Single { loss, labels });
             let labels = self.classes.as_slice();

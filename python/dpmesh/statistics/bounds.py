@@ -1,0 +1,98 @@
+"""Bounds of columns from a release: between which powers of two their numbers lie."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dpmesh._validate import fail
+from dpmesh.statistics.answers import Answer, Row, nothing
+from dpmesh.statistics.ask import Statistics, ask
+from dpmesh.statistics.geometry import Columns, Floats
+from dpmesh.statistics.questions import Histogram, Kinds
+from dpmesh.tables.kinds import Number
+
+LEAST, OCTAVES = -16, 48
+"""Numbers count as 0 below ``2^LEAST``; of each sign so many powers of two follow."""
+
+WIDEST = Number(low=-(2.0 ** (LEAST + OCTAVES)), high=2.0 ** (LEAST + OCTAVES), missing=True)
+"""The range of any column whose own is not known."""
+
+CLEAR = 4.0
+"""A bin holds records if its count exceeds so many standard deviations of the noise."""
+
+FEWEST = 20.0
+"""So many standard deviations of the noise in a bin all records together must be."""
+
+
+@dataclass(frozen=True)
+class Bounds(Histogram):
+    """Between which powers of two the numbers of a column lie: its range is `WIDEST`.
+
+    A record is in the one bin of its sign and of the largest power of two that it reaches, or of
+    missing values: the sensitivity is sqrt(2). Bins that few records are in are cut off.
+    """
+
+    bins: int = 2 * OCTAVES + 1
+
+    def cell(self, columns: Columns) -> npt.NDArray[np.int64]:
+        """Return the number of each record's bin: from large negative to large positive ones."""
+        numbers, present = columns[self.column].z * WIDEST.high, columns[self.column].present
+        octaves = np.clip(np.frexp(np.abs(numbers))[1] - LEAST, 0, OCTAVES)
+        octaves = np.where(numbers == 0, 0, octaves)
+        return np.where(present, OCTAVES + np.sign(numbers).astype(np.int64) * octaves, self.bins)
+
+    def require(self, noise: float, records: int) -> None:
+        """Fail if so few records are lost in the noise, before anything is released."""
+        if records < FEWEST * noise:
+            wanted = f"at least {FEWEST * noise:,.0f} records for bounds of {self.column}, fewer "
+            fail("epsilon", f"{wanted}columns or a larger epsilon", f"{records:,} records")
+
+    def answer(self, kinds: Kinds, total: Floats, noise: float, records: int) -> Answer:
+        """Return the low and the high end, if there are any."""
+        held = np.flatnonzero(total[: self.bins] > CLEAR * noise)
+        low, high = (_low_end(held[0]), -_low_end(2 * OCTAVES - held[-1])) if len(held) else (0, 0)
+        names = f"{self.column}, low", f"{self.column}, high"
+        rows = [nothing(name) for name in names]
+        if low < high:
+            each = zip(names, (low, high), strict=True)
+            rows = [Row(name, end, 0.0, 0.0, end, end) for name, end in each]
+        return Answer(title=self.column, rows=tuple(rows))
+
+
+def _low_end(place: int) -> float:
+    """Return the low end of a bin."""
+    if place == OCTAVES:
+        return 0.0
+    return float(
+        np.sign(place - OCTAVES) * 2.0 ** (abs(place - OCTAVES) + LEAST - (place > OCTAVES))
+    )
+
+
+def bounds(
+    columns: Sequence[str], X: Any, groups: Any = None, **budget: Any
+) -> tuple[dict[str, tuple[float, float]], Statistics]:
+    """Return bounds of columns of numbers, of those that have any, and the release beneath them.
+
+    Parameters
+    ----------
+    columns
+        Their names, from public knowledge.
+    X, groups
+        As for `ask`.
+    budget
+        ``epsilon``, ``delta``, ``colluding`` and ``key``, as for `ask`.
+
+    Raises
+    ------
+    ValueError
+        As `ask`; or if all records together are too few for the noise in a bin.
+    """
+    asked = [Bounds(name) for name in columns]
+    found = ask(asked, X, groups, ranges=dict.fromkeys(columns, WIDEST), **budget)
+    ends = {a.title: (a.rows[0].estimate, a.rows[1].estimate) for a in found.answers}
+    return {name: pair for name, pair in ends.items() if pair[0] < pair[1]}, found
