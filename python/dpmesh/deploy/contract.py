@@ -39,7 +39,7 @@ from dpmesh.problems import LinearProblem
 from dpmesh.problems.named import jax_model
 from dpmesh.ranges import Category, Columns, Number, as_label, clipped
 from dpmesh.tables import as_table
-from dpmesh.tables.kinds import labelled
+from dpmesh.tables.kinds import Count, labelled
 from dpmesh.topology import Topology, edge_dropping
 
 if TYPE_CHECKING:
@@ -315,6 +315,9 @@ class Contract:
         if self.columns is None:
             return None
         if isinstance(self._label, Number):
+            loss = self._problem[1].get("loss")
+            if (loss == "poisson") != isinstance(self._label, Count):
+                fail("problem.loss", "'poisson' for a label {counts = ..}, no other", repr(loss))
             return Outline(columns=self.columns, target=self._label)
         network = None if self.network is None else named(self.network)
         classes, shares = np.array(self._label.categories), self._label.shares
