@@ -121,7 +121,7 @@ def regression(weights: npt.NDArray[np.float64], target: Number | None) -> Any:
     return _with_weights(LinearRegression(fit_intercept=False), weights * half, low + half)
 
 
-def _with_weights(linear: Any, weights: npt.NDArray[np.float64], intercept: float) -> Any:
+def _with_weights(linear: Any, weights: npt.NDArray[np.float64], intercept: Any) -> Any:
     linear.coef_, linear.intercept_ = weights, intercept
     linear.n_features_in_ = weights.shape[-1]
     return linear

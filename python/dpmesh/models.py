@@ -205,11 +205,12 @@ class Outline:
         """
         if (of := saved.get("network")) is not None and network is None:
             fail("network", f"the function that makes {of} (in the shell: --model {of})", None)
-        columns, target = saved["columns"], saved["target"]
+        columns = saved["columns"]
+        target: Any = saved["target"] and as_label("target", saved["target"])
         return Outline(
             columns=_columns_of(columns),
             classes=None if saved["classes"] is None else np.array(saved["classes"]),
-            target=target and as_label("target", target),
+            target=target,
             network=None if of is None or network is None else named(network),
             shares=saved.get("shares") and tuple(saved["shares"]),
         )

@@ -158,8 +158,9 @@ def _estimator(
     used: dict[str, Any], target: Any, *, epsilon: float, delta: float, seed: int | None
 ) -> PrivateClassifier | PrivateRegressor:
     """Return the estimator of the kind that the label's range implies."""
-    from dpmesh.ranges import Category, Count
+    from dpmesh.ranges import Category
     from dpmesh.sklearn import PrivateClassifier, PrivateRegressor
+    from dpmesh.tables.kinds import Count
 
     made: PrivateClassifier | PrivateRegressor
     if isinstance(target, Category):
