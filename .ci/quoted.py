@@ -15,6 +15,9 @@ import numpy as np
 
 from dpmesh.privacy.shown import rounded_up
 from dpmesh.reproduce._scaffold import Row, compared, kinds, only, pick, read
+from dpmesh.reproduce.arena.cells import CHANCE
+from dpmesh.reproduce.arena.results import lines_of, shown
+from dpmesh.reproduce.arena.results import read as read_arena
 from dpmesh.reproduce.demonstration import METHODS, means
 
 ROOT = Path(__file__).parents[1]
@@ -33,7 +36,14 @@ Claims: TypeAlias = dict[tuple[str, str], dict[str, str]]
 
 def claims() -> Claims:
     """Return all claims."""
-    return of_readme() | of_demo() | of_controllers() | of_smoothing() | of_findings()
+    return (
+        of_readme()
+        | of_demo()
+        | of_controllers()
+        | of_smoothing()
+        | of_findings()
+        | of_arena()
+    )
 
 
 def of_readme() -> Claims:
@@ -305,6 +315,41 @@ def of_findings() -> Claims:
         },
         (page, "exact accounting allows {allowed} |"): {"allowed": allowed[1]},
     }
+
+
+def of_arena() -> Claims:
+    """Return what pages say of digits by class in the arena."""
+    cells, _ = read_arena(ROOT / "docs" / "results")
+    lines = {line.method: line for line in lines_of(cells, "digits-by-class")}
+    chance = lines[CHANCE].first
+
+    def at(method: str, epsilon: float) -> str:
+        return shown(lines[method].at(epsilon), chance)
+
+    page = "docs/privacy/random_allocation.md"
+    named = {
+        "online learning": "online learning",
+        "online learning, allocated": "online learning, allocated",
+        "SGD without replacement, 5% of the updates global": "SGD without replacement",
+        "SGD without replacement, allocated, all updates global": (
+            "SGD without replacement, allocated"
+        ),
+    }
+    found: Claims = {
+        (page, f"| {name} | {{at_1}} | {{at_4}} |"): {"at_1": at(row, 1.0), "at_4": at(row, 4.0)}
+        for name, row in named.items()
+    }
+    text = (
+        "two digits a site, epsilon 4: by gossip {gossip}%, on a ring {ring}, there with 8 mixings "
+        "of each message {mixed}; against any one node, on a network of meetings, {meetings} (10"
+    )
+    found["README.md", text] = {
+        "gossip": at("gradient descent by gossip", 4.0),
+        "ring": at("gradient descent on a ring", 4.0),
+        "mixed": at("Muffliato on a ring, 8 mixings", 4.0),
+        "meetings": at("gradient descent at meetings", 4.0),
+    }
+    return found
 
 
 def _plain_and_best(rows: list[Row]) -> tuple[float, float]:

@@ -33,7 +33,7 @@ for mechanism in (Gaussian, HalfTheNoise):
     for z, result in zip(MULTIPLIERS, results, strict=True):
         print(f"{mechanism.__name__:<14} multiplier {z}: violated = {result.violated}\n{result}\n")
     ax.plot(
-        MULTIPLIERS, [r.lower_bound for r in results], "o-", label=f"shown: {mechanism.__name__}"
+        MULTIPLIERS, [r.lower_bound for r in results], "o-", label=f"measured: {mechanism.__name__}"
     )
 ax.plot(MULTIPLIERS, [r.claim.level for r in results], "k--", label="claimed")
 ax.set_xlabel("noise multiplier")
