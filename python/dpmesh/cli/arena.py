@@ -47,7 +47,7 @@ def arena(
     """
     from dpmesh.reproduce._output import made
     from dpmesh.reproduce.arena.cells import EPSILONS, SPLITS, cells_of
-    from dpmesh.reproduce.arena.results import as_text, read, save, write
+    from dpmesh.reproduce.arena.results import as_markdown, read, save, write
     from dpmesh.reproduce.arena.tasks import TASKS
 
     if data is not None:
@@ -66,6 +66,7 @@ def arena(
         ):
             save(cells, folder, {task: by})
         paths = write(folder)
-    typer.echo(f"\n{as_text([c for c in read(folder)[0] if c.task in chosen])}\n")
+    ran = [cell for cell in read(folder)[0] if cell.task in chosen]
+    typer.echo(f"\n{as_markdown(ran, dict.fromkeys(chosen, by))}\n")
     for path in paths:
         typer.echo(f"wrote {path}")

@@ -98,11 +98,13 @@ class Row:
         Returns what to run, or raises `CannotRun`.
     trust
         Whom a node has to trust with its records.
-    user
-        Whether it can protect all records of a user together.
     """
 
     name: str
     trial: Callable[[Setting], Trial]
-    trust: str = EVERYBODY
-    user: bool = False
+    trust: str
+
+    @property
+    def user(self) -> bool:
+        """Whether it can protect all records of a user together, as clients' updates do."""
+        return self.name.startswith("federated")

@@ -33,6 +33,7 @@ from dpmesh.reproduce.arena import correlated_noise
 from dpmesh.reproduce.arena.given import (
     CLIPPING_NORM,
     COHORT,
+    EVERYBODY,
     GLOBAL_SHARE,
     HONEST_BUT_1,
     HONEST_THIRD,
@@ -303,89 +304,64 @@ def vars_of(algorithm: Any) -> dict[str, Any]:
     return {own.name: getattr(algorithm, own.name) for own in fields(algorithm)}
 
 
-SECURE, GOSSIP = partial(_chosen, method="secure"), partial(_chosen, method="gossip")
+_secure, _gossip = partial(_chosen, method="secure"), partial(_chosen, method="gossip")
+_descent, _in_time, _between = (
+    correlated_noise.gradient_descent,
+    correlated.InTime,
+    correlated.BetweenPartners,
+)
 
-ROWS = (
-    Row(name="central DP-SGD, all records in a batch", trust=SERVER, trial=_central),
-    Row(
-        name="central DP-SGD, momentum",
-        trust=SERVER,
-        trial=partial(_central, longer=True),
-    ),
-    Row(
-        name="central DP-SGD, noise in time",
-        trust=SERVER,
-        trial=partial(correlated_noise.gradient_descent, kind=correlated.InTime, server=True),
-    ),
-    Row(name="federated", trust=SERVER, trial=_federated, user=True),
-    Row(
-        name="federated, momentum",
-        trust=SERVER,
-        trial=partial(_federated, momentum=DECAY),
-        user=True,
-    ),
-    Row(
-        name="federated, Laplacian smoothing",
-        trust=SERVER,
-        trial=partial(_federated, smoothing=1.0),
-        user=True,
-    ),
-    Row(name="secure sum, 1 site may collude", trust=HONEST_BUT_1, trial=SECURE),
-    Row(name="secure sum, a third may collude", trust=HONEST_THIRD, trial=_secure_third),
-    Row(
-        name="secure sum, momentum",
-        trust=HONEST_BUT_1,
-        trial=partial(SECURE, longer=True),
-    ),
-    Row(
-        name="secure sum, momentum, first stage",
-        trust=HONEST_BUT_1,
-        trial=partial(SECURE, longer=True, staged=True),
-    ),
-    Row(
-        name="secure sum, momentum, first stage, features",
-        trust=HONEST_BUT_1,
-        trial=_featured,
-    ),
-    Row(name="gradient descent by gossip", trial=GOSSIP),
-    Row(name="gossip, up to 400 steps", trial=partial(GOSSIP, longer=True)),
-    Row(
-        name="gossip, up to 400 steps, first stage",
-        trial=partial(GOSSIP, longer=True, staged=True),
-    ),
-    Row(name="gradient descent on a ring", trial=_on_a_ring),
-    Row(name="Muffliato on a ring, 8 mixings", trial=_muffliato),
-    Row(name="gradient descent at meetings", trust=NO_TWO_POOL, trial=_meetings),
-    Row(
-        name="gossip, noise in time",
-        trial=partial(correlated_noise.gradient_descent, kind=correlated.InTime),
-    ),
-    Row(
-        name="gossip, noise between partners",
-        trust=PARTNERS_BUT_1,
-        trial=partial(correlated_noise.gradient_descent, kind=correlated.BetweenPartners),
-    ),
-    Row(name="quantized gossip", trial=_quantized),
-    Row(name="CHOCO-SGD, a quarter of each message", trial=_choco),
-    Row(name="online learning", trial=_online),
-    Row(
-        name="online learning, allocated",
-        trial=partial(_online, sampling="allocation"),
-    ),
-    Row(
-        name="online learning, noise in time",
-        trial=partial(_online_correlated, kind=correlated.InTime),
-    ),
-    Row(
-        name="online learning, noise in time and between partners",
-        trust=PARTNERS_BUT_1,
-        trial=partial(_online_correlated, kind=correlated.Both),
-    ),
-    Row(name="SGD without replacement", trial=_without_replacement),
-    Row(
-        name="SGD without replacement, allocated",
-        trial=partial(_without_replacement, sampling="allocation"),
-    ),
-    Row(name="SGD with replacement", trial=_with_replacement),
+ROWS = tuple(
+    Row(name=name, trust=trust, trial=trial)
+    for name, trust, trial in (
+        ("central DP-SGD, all records in a batch", SERVER, _central),
+        ("central DP-SGD, momentum", SERVER, partial(_central, longer=True)),
+        ("central DP-SGD, noise in time", SERVER, partial(_descent, kind=_in_time, server=True)),
+        ("federated", SERVER, _federated),
+        ("federated, momentum", SERVER, partial(_federated, momentum=DECAY)),
+        ("federated, Laplacian smoothing", SERVER, partial(_federated, smoothing=1.0)),
+        ("secure sum, 1 site may collude", HONEST_BUT_1, _secure),
+        ("secure sum, a third may collude", HONEST_THIRD, _secure_third),
+        ("secure sum, momentum", HONEST_BUT_1, partial(_secure, longer=True)),
+        (
+            "secure sum, momentum, first stage",
+            HONEST_BUT_1,
+            partial(_secure, longer=True, staged=True),
+        ),
+        ("secure sum, momentum, first stage, features", HONEST_BUT_1, _featured),
+        ("gradient descent by gossip", EVERYBODY, _gossip),
+        ("gossip, up to 400 steps", EVERYBODY, partial(_gossip, longer=True)),
+        (
+            "gossip, up to 400 steps, first stage",
+            EVERYBODY,
+            partial(_gossip, longer=True, staged=True),
+        ),
+        ("gradient descent on a ring", EVERYBODY, _on_a_ring),
+        ("Muffliato on a ring, 8 mixings", EVERYBODY, _muffliato),
+        ("gradient descent at meetings", NO_TWO_POOL, _meetings),
+        ("gossip, noise in time", EVERYBODY, partial(_descent, kind=_in_time)),
+        ("gossip, noise between partners", PARTNERS_BUT_1, partial(_descent, kind=_between)),
+        ("quantized gossip", EVERYBODY, _quantized),
+        ("CHOCO-SGD, a quarter of each message", EVERYBODY, _choco),
+        ("online learning", EVERYBODY, _online),
+        ("online learning, allocated", EVERYBODY, partial(_online, sampling="allocation")),
+        (
+            "online learning, noise in time",
+            EVERYBODY,
+            partial(_online_correlated, kind=_in_time),
+        ),
+        (
+            "online learning, noise in time and between partners",
+            PARTNERS_BUT_1,
+            partial(_online_correlated, kind=correlated.Both),
+        ),
+        ("SGD without replacement", EVERYBODY, _without_replacement),
+        (
+            "SGD without replacement, allocated",
+            EVERYBODY,
+            partial(_without_replacement, sampling="allocation"),
+        ),
+        ("SGD with replacement", EVERYBODY, _with_replacement),
+    )
 )
 """All methods that are learned with privacy among nodes or at a server."""

@@ -195,30 +195,15 @@ def _verdict(lines: dict[str, Line], splits: int) -> str:
     return f"{says}, and is clearly beaten by {'; '.join(parts)}."
 
 
-def as_text(cells: Sequence[Cell]) -> str:
-    """Return all tables as text."""
-    parts = [f"{HEADLINE}.", *NOTES]
-    for task, title in _titles(cells):
-        heads, rows, notes = table_of(cells, task)
-        widths = [max(len(row[place]) for row in [heads, *rows]) for place in range(len(heads))]
-        aligned = [
-            "  ".join(
-                text.ljust(width) if place < 2 else text.rjust(width)
-                for place, (text, width) in enumerate(zip(row, widths, strict=True))
-            ).rstrip()
-            for row in [heads, *rows]
-        ]
-        parts.append("\n".join([f"{task}: {title}", "", *aligned, *notes]))
-    return "\n\n".join([*parts, verdict(cells)])
-
-
 def as_markdown(cells: Sequence[Cell], made: Mapping[str, Made]) -> str:
-    """Return all tables as Markdown, and what made each."""
+    """Return all tables as Markdown whose columns are aligned, and what made each."""
     parts = [f"# {HEADLINE}", *NOTES]
     for task, title in _titles(cells):
         heads, rows, notes = table_of(cells, task)
-        written = ["| " + " | ".join(row) + " |" for row in [heads, ["---"] * len(heads), *rows]]
-        parts += [f"## {task}: {title}", "\n".join(written)]
+        widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
+        lines = [heads, ["-" * width for width in widths], *rows]
+        written = [" | ".join(map(str.ljust, line, widths)) for line in lines]
+        parts += [f"## {task}: {title}", "\n".join(f"| {line} |" for line in written)]
         parts.append("\n".join(f"- {note}" for note in notes))
     by = "\n".join(f"- `dpmesh arena {task}`: {_in_words(one)}" for task, one in made.items())
     return "\n\n".join([*parts, verdict(cells), f"Made by\n\n{by}"])
@@ -298,7 +283,7 @@ def save(cells: Sequence[Cell], folder: Path, made: Mapping[str, Made]) -> None:
 
 
 def write(folder: Path) -> list[Path]:
-    """Write ``arena.txt``, ``.md``, ``.png`` and ``.html`` of ``arena.json``; return all paths.
+    """Write ``arena.md``, ``.png`` and ``.html`` of ``arena.json``; return all paths.
 
     Raises
     ------
@@ -308,11 +293,7 @@ def write(folder: Path) -> list[Path]:
         If the folder cannot be written to.
     """
     known, by = read(folder)
-    texts = {
-        "txt": as_text(known) + "\n",
-        "md": as_markdown(known, by) + "\n",
-        "html": as_page(known, by),
-    }
+    texts = {"md": as_markdown(known, by) + "\n", "html": as_page(known, by)}
     for kind, text in texts.items():
         replace_text(folder / f"arena.{kind}", text)
     with replacing(folder / "arena.png") as file:
