@@ -36,14 +36,7 @@ Claims: TypeAlias = dict[tuple[str, str], dict[str, str]]
 
 def claims() -> Claims:
     """Return all claims."""
-    return (
-        of_readme()
-        | of_demo()
-        | of_controllers()
-        | of_smoothing()
-        | of_findings()
-        | of_arena()
-    )
+    return of_readme() | of_demo() | of_controllers() | of_smoothing() | of_findings() | of_arena()
 
 
 def of_readme() -> Claims:
