@@ -15,7 +15,7 @@ from typing import Any
 from benches.bench_federated import NOISE, clients, dpmesh_way
 from benches.measure import Case, skipped
 from benches.pfl_peer import pfl
-from dpmesh.estimators import Identity
+from dpmesh.denoisers import Identity
 from dpmesh.reproduce.federated import algorithm_of
 
 EPOCHS = 1

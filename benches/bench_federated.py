@@ -24,7 +24,7 @@ from benches.measure import THREADS, Case
 from benches.pfl_peer import pfl
 from dpmesh.algorithms import FederatedLearning
 from dpmesh.data import mnist
-from dpmesh.estimators import LaplacianSmoothing
+from dpmesh.denoisers import LaplacianSmoothing
 from dpmesh.keys import Key
 from dpmesh.privacy import Ledger
 from dpmesh.problems import LinearProblem

@@ -34,7 +34,7 @@ ALGORITHM = dm.FederatedLearning(
         step_size=STEP,
     ),
     noise_multiplier=0.7,
-    denoiser=dm.estimators.LaplacianSmoothing(1.0),
+    denoiser=dm.denoisers.LaplacianSmoothing(1.0),
 )
 
 

@@ -25,7 +25,7 @@ from dpmesh.algorithms import (
 from dpmesh.algorithms.record_gradients import clipped_gradient_sums
 from dpmesh.audit import couple
 from dpmesh.data import Dataset, digits, unit_norm
-from dpmesh.estimators import LaplacianSmoothing
+from dpmesh.denoisers import LaplacianSmoothing
 from dpmesh.kernels import row_norms
 from dpmesh.keys import Key
 from dpmesh.privacy.plan import Plan

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from audit_power import gaussian_curve, power
 from faulty_mechanisms import CommonToCoordinates, CommonToNodes, CommonToRounds
 from scipy import stats
 
@@ -19,8 +20,6 @@ from dpmesh.audit import (
     alone,
     audit_algorithm,
     audit_mechanism,
-    gaussian_curve,
-    power,
 )
 from dpmesh.audit.contrast import contrast, seen_in
 from dpmesh.audit.result import Seen, tell_apart

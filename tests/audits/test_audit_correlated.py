@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from audit_power import gaussian_curve, power
+from read_back import read_back
 
 import dpmesh as dm
 from dpmesh import kernels
@@ -20,8 +22,6 @@ from dpmesh.audit import (
     GaussianClaim,
     audit_algorithm,
     couple,
-    gaussian_curve,
-    power,
 )
 from dpmesh.audit.claims import claim_of
 from dpmesh.audit.transcript import alone, record
@@ -91,7 +91,7 @@ def test_one_run_shows_what_its_noise_is_made_of(fault: Any, monkeypatch) -> Non
     noise = np.stack([passage.noisy - passage.inside for passage in run.passages[1:]])
     plan = correlated.CorrelatedNoise(release=algorithm.release_of(1).mechanism.joint)
     monkeypatch.undo()
-    found = correlated.read_back(noise, KEY, plan).violations(tolerance=1e-6)
+    found = read_back(noise, KEY, plan).violations(tolerance=1e-6)
     assert bool(found) == (fault is not None), found
 
 
@@ -107,7 +107,7 @@ def test_one_run_shows_secrets_along_the_graph_of_another_round(late: bool) -> N
     state = correlated.CorrelatedNoise(release=run).start(range(4), 60)
     for t in range(ROUNDS - 1):
         noise[t], state = correlated.CorrelatedNoise(release=run).draw(KEY, state)
-    found = correlated.read_back(noise, KEY, plan).violations(tolerance=1e-6)
+    found = read_back(noise, KEY, plan).violations(tolerance=1e-6)
     assert bool(found) == late, found
 
 

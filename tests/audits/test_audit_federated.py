@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from audit_power import Curve, gaussian_curve, power
 from faulty_federated import (
     ByCoordinate,
     HalvedNoise,
@@ -29,9 +30,7 @@ from dpmesh.audit import (
     audit_algorithm,
     audit_one_run,
     couple,
-    power,
 )
-from dpmesh.audit.sample_size import Curve, gaussian_curve
 from dpmesh.keys import Key
 from dpmesh.problems.canaries import PullingClients
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from audit_power import gaussian_curve, power
 from faulty_mechanisms import HalvedGaussian
 
 from dpmesh.algorithms import GradientDescent, Message
@@ -18,8 +19,6 @@ from dpmesh.audit import (
     alone,
     audit_layers,
     couple,
-    gaussian_curve,
-    power,
 )
 from dpmesh.keys import Key
 

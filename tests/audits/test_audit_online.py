@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from audit_power import laplace_curve, power
 from faulty_online import (
     AddedOneByOne,
     ByCoordinate,
@@ -34,8 +35,6 @@ from dpmesh.audit import (
     audit_layers,
     audit_one_run,
     couple,
-    laplace_curve,
-    power,
 )
 from dpmesh.keys import Key
 from dpmesh.problems.canaries import canary_records

@@ -11,6 +11,7 @@ from math import inf
 
 import numpy as np
 import pytest
+from audit_power import gaussian_curve, power
 from faulty_quantized import (
     HalvedNoise,
     MissingFactor2,
@@ -27,8 +28,6 @@ from dpmesh.audit import (
     audit_algorithm,
     audit_one_run,
     couple,
-    gaussian_curve,
-    power,
     silence,
 )
 from dpmesh.keys import Key

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from audit_power import Curve, power
 from faulty_mechanisms import HalvedGaussian, SilentGaussian
 from scipy import stats
 
@@ -18,10 +19,8 @@ from dpmesh.audit import (
     alone,
     audit_algorithm,
     couple,
-    power,
 )
 from dpmesh.audit.layers import audit_crowd
-from dpmesh.audit.sample_size import Curve
 from dpmesh.keys import Key
 
 SURE = 1 - 1e-3

@@ -9,6 +9,7 @@ from itertools import islice
 
 import numpy as np
 import pytest
+from audit_power import gaussian_curve, power
 from faulty_without_replacement import (
     ExpandingSteps,
     HalvedNoise,
@@ -26,8 +27,6 @@ from dpmesh.audit import (
     audit_algorithm,
     audit_layers,
     couple,
-    gaussian_curve,
-    power,
 )
 from dpmesh.audit.layers import audit_crowd
 from dpmesh.controllers import AlwaysGlobal, Periodic

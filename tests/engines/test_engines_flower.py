@@ -56,7 +56,7 @@ def test_the_log_says_at_the_beginning_what_all_rounds_cost(caplog) -> None:
 
 def test_who_does_not_answer_is_missing_from_the_sum_alone() -> None:
     problem = make_problem()
-    quiet = changed(ALGORITHM, noise_multiplier=None, denoiser=dm.estimators.Identity())
+    quiet = changed(ALGORITHM, noise_multiplier=None, denoiser=dm.denoisers.Identity())
     clients = Clients(problem, private_update(L))
     clients.silent = {2}
     clients.spoilt = {4: np.full(DIM, np.nan)}
@@ -74,7 +74,7 @@ def test_who_does_not_answer_is_missing_from_the_sum_alone() -> None:
 def test_the_server_clips_whatever_a_client_sends() -> None:
     clients = Clients(make_problem(), lambda message, context, call: call(message, context))
     clients.spoilt = {node: np.full(DIM, 1e9) for node in range(CLIENTS)}
-    quiet = changed(ALGORITHM, noise_multiplier=None, denoiser=dm.estimators.Identity())
+    quiet = changed(ALGORITHM, noise_multiplier=None, denoiser=dm.denoisers.Identity())
     w = flat(run(DPFedLS(quiet, delta=0.0), clients, 1).arrays)
     assert np.linalg.norm(w) == pytest.approx(L)
 
@@ -129,7 +129,7 @@ def test_what_is_no_model_counts_as_missing(sent) -> None:
             content = flwr.RecordDict({"model": flwr.ArrayRecord(arrays)})
             return flwr.Message(content, reply_to=message)
 
-    quiet = changed(ALGORITHM, noise_multiplier=None, denoiser=dm.estimators.Identity())
+    quiet = changed(ALGORITHM, noise_multiplier=None, denoiser=dm.denoisers.Identity())
     start = model(np.zeros(DIM, np.float32))
     missing = Clients(make_problem(), private_update(L))
     missing.silent = {3}
@@ -206,7 +206,7 @@ def test_local_noise_is_added_by_each_client() -> None:
 
     clients = Clients(make_problem(), private_update(L, z))
     clients.train = still
-    plain = changed(ALGORITHM, denoiser=dm.estimators.Identity())
+    plain = changed(ALGORITHM, denoiser=dm.denoisers.Identity())
     strategy = DPFedLS(plain, delta=1e-5, trust="local")
     moves = flat(strategy.start(clients, model(np.zeros(dim)), 1).arrays)[0] * CLIENTS
     variance = np.var(moves) / (CLIENTS * (z * 2 * L) ** 2)

@@ -34,7 +34,7 @@ from dpmesh.deploy.flower import (  # noqa: E402
 pytestmark = pytest.mark.usefixtures("inside_an_app")
 
 KEY = dm.Key.seeded(3)
-QUIET = changed(ALGORITHM, noise_multiplier=None, denoiser=dm.estimators.Identity())
+QUIET = changed(ALGORITHM, noise_multiplier=None, denoiser=dm.denoisers.Identity())
 POISSON = changed(ALGORITHM, sampling="poisson")
 
 
@@ -275,7 +275,7 @@ def test_a_model_is_stored_before_it_is_sent(tmp_path) -> None:
 def test_a_restored_checkpoint_gives_another_sum_other_noise(tmp_path) -> None:
     """Under a key from the operating system: the difference of two sums keeps their noise."""
     key, path, moves = dm.Key.generate(), tmp_path / "run.ckpt", []
-    plain = changed(ALGORITHM, denoiser=dm.estimators.Identity())
+    plain = changed(ALGORITHM, denoiser=dm.denoisers.Identity())
     DPFedLS(plain, key=key, checkpoint=path)._resume(model(np.zeros(4000)))
     restored = path.read_bytes()
     for sent in (0.0, 0.0, 1e-9):

@@ -12,7 +12,7 @@ import dpmesh as dm
 from dpmesh import topology
 from dpmesh.algorithms import Average, TrustedServer
 from dpmesh.controllers import AlwaysGlobal, Periodic, RandomGlobal
-from dpmesh.estimators import LaplacianSmoothing
+from dpmesh.denoisers import LaplacianSmoothing
 from dpmesh.privacy import Quantizer
 from dpmesh.privacy.compression import Levels, RandomSparsifier
 from dpmesh.reproduce.deep_q import DeepQ

@@ -23,7 +23,7 @@ FLOORS = [
     ["keys", "kernels"],
     ["privacy.shown", "privacy.types"],
     ["schedules", "topology", "data", "privacy.accounting"],
-    ["problems", "estimators", "controllers"],
+    ["problems", "denoisers", "controllers"],
     ["privacy.compression", "privacy.grid", "privacy.sampling"],
     ["privacy.correlated"],
     ["privacy.rounding", "privacy.sensitivity"],

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import dpmesh as dm
-from dpmesh import controllers, data, estimators, kernels, privacy, topology
+from dpmesh import controllers, data, denoisers, kernels, privacy, topology
 from dpmesh import schedules as s
-from dpmesh.audit import EpsilonClaim, GaussianClaim, audit_mechanism, one_run, sample_size
+from dpmesh.audit import EpsilonClaim, GaussianClaim, audit_mechanism, one_run
 from dpmesh.keys import Key, Purpose, generator
 from dpmesh.privacy import accounting
 from dpmesh.privacy.accounting import papers
@@ -172,9 +172,9 @@ CASES = [
         memory_size=COUNT.at(20),
         batch_size=COUNT.at(3, 21),
     ),
-    case(estimators.LaplacianSmoothing, "smoothing power"),
-    case(estimators.AdaptiveSmoothing, "rounds power largest"),
-    case(partial(estimators.smoothing_risk, np.ones(2)), "noise_scale smoothing"),
+    case(denoisers.LaplacianSmoothing, "smoothing power"),
+    case(denoisers.AdaptiveSmoothing, "rounds power largest"),
+    case(partial(denoisers.smoothing_risk, np.ones(2)), "noise_scale smoothing"),
     case(accounting.calibrate_noise, "target_epsilon guess", epsilon_of=Kind(lambda z: 1 / z, ())),
     case(partial(accounting.affordable_rounds, float), "target_epsilon at_most"),
     case(accounting.gdp_epsilon, "mu", delta=INSIDE),
@@ -261,13 +261,6 @@ CASES = [
     case(privacy.Budget, "epsilon delta"),
     case(EpsilonClaim, "delta", epsilon=NON_NEGATIVE),
     case(GaussianClaim, "mu"),
-    case(sample_size.gaussian_curve, mu=POSITIVE),
-    case(sample_size.laplace_curve, "epsilon"),
-    case(
-        partial(sample_size.runs_needed, GaussianClaim(1.0), sample_size.gaussian_curve(2.0)),
-        "target_power",
-        at_most=COUNT.at(10**5, 1),
-    ),
     case(
         partial(one_run.p_value, 1.0),
         canaries=COUNT.at(5),

@@ -11,7 +11,7 @@ import pytest
 
 import dpmesh as dm
 from dpmesh.audit import one_run
-from dpmesh.estimators import AdaptiveSmoothing
+from dpmesh.denoisers import AdaptiveSmoothing
 from dpmesh.privacy import (
     Budget,
     Gaussian,

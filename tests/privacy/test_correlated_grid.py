@@ -9,6 +9,7 @@ from typing import Any
 import dp_accounting
 import numpy as np
 import pytest
+from read_back import read_back_on_grid
 
 import dpmesh as dm
 from dpmesh import kernels
@@ -50,7 +51,7 @@ def read(algorithm: Any, sent: Any, first: int = 1) -> list[str]:
     """What the audit finds in it, beside the plan that the noise should follow."""
     joint = algorithm.release_of(first).mechanism.joint
     plan = correlated.CorrelatedNoise(release=joint, first_round=first)
-    return correlated.read_back_on_grid(*sent, KEY, plan)
+    return read_back_on_grid(*sent, KEY, plan)
 
 
 @pytest.mark.parametrize("noise", [TIME, BOTH, PARTNERS], ids=["in time", "both", "partners"])

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from read_back import planned_factors
 
 import dpmesh as dm
 from dpmesh import topology
 from dpmesh.privacy import correlated
 from dpmesh.privacy.accounting import gdp_mu
-from dpmesh.privacy.correlated.readback import planned_factors
 
 SEEDS = st.integers(0, 2**32 - 1)
 

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from read_back import planned_factors, read_back
 from scipy import stats
 
 from dpmesh import kernels, topology
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy import correlated
-from dpmesh.privacy.correlated.readback import planned_factors
 from dpmesh.privacy.correlated.sampler import held_pairs
 
 NODES, ROUNDS = 5, 6
@@ -54,7 +54,7 @@ def run(
 def test_the_noise_is_that_of_its_definition(memory: float, dtype: type) -> None:
     plan = correlated.CorrelatedNoise(release=release(memory=memory))
     key = Key.seeded(1)
-    found = correlated.read_back(run(plan, key, 240, dtype), key, plan)
+    found = read_back(run(plan, key, 240, dtype), key, plan)
     assert found.violations() == []
     assert found.mu == pytest.approx(found.claim, rel=1e-6)
 
@@ -150,7 +150,7 @@ def test_regenerated_noise_is_that_of_the_recursion() -> None:
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_wrong_stream_is_read_back(mistake: str) -> None:
     plan, key = correlated.CorrelatedNoise(release=release()), Key.seeded(4)
-    found = correlated.read_back(recursion(key, plan, 240, MISTAKES[mistake]), key, plan)
+    found = read_back(recursion(key, plan, 240, MISTAKES[mistake]), key, plan)
     assert found.error > 0.1
     assert found.mu > 1.05
 
@@ -164,7 +164,7 @@ def test_rows_scaled_for_columns_are_charged_and_read_back() -> None:
     wrong = release(factorization=by_rows())
     assert wrong.mu > 1.1
     plan, key = correlated.CorrelatedNoise(release=wrong), Key.seeded(4)
-    found = correlated.read_back(run(plan, key, 240), key, plan, claim=1.0)
+    found = read_back(run(plan, key, 240), key, plan, claim=1.0)
     assert found.mu == pytest.approx(wrong.mu, rel=1e-6)
     assert found.violations()
 
@@ -175,7 +175,7 @@ def test_a_missing_factor_2_of_replace_one_is_read_back() -> None:
         release=release(sensitivities=np.asarray(right.sensitivities) / 2)
     )
     plan = correlated.CorrelatedNoise(release=right)
-    found = correlated.read_back(run(halved, key, 240), key, plan)
+    found = read_back(run(halved, key, 240), key, plan)
     assert found.error == pytest.approx(0.5, rel=1e-6)
     assert found.mu == pytest.approx(2, rel=1e-6)
 
@@ -183,7 +183,7 @@ def test_a_missing_factor_2_of_replace_one_is_read_back() -> None:
 def test_links_of_colluders_kept_in_the_claim_are_read_back() -> None:
     plan, key = correlated.CorrelatedNoise(release=release()), Key.seeded(4)
     noise = run(plan, key, 240)
-    found = correlated.read_back(noise, key, plan, coalition=(2,), claim=plan.release.mu_of(()))
+    found = read_back(noise, key, plan, coalition=(2,), claim=plan.release.mu_of(()))
     assert found.error < 1e-6
     assert found.mu == pytest.approx(plan.release.mu_of((2,)), rel=1e-6)
     assert found.mu > 1.1
@@ -203,6 +203,6 @@ def test_the_same_sign_at_both_ends_is_read_back() -> None:
             s = np.asarray(plan.release.sensitivities)[later] * SECRETS.mu
             factor = np.linalg.inv(BANDED.matrix())[later, t]
             noise[later] += -2 * s * factor * twice
-    found = correlated.read_back(noise, key, plan)
+    found = read_back(noise, key, plan)
     assert found.error > 0.4
     assert found.mu < 1  # no leak: the mean is ruined

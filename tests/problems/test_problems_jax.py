@@ -15,7 +15,7 @@ from dpmesh import kernels
 from dpmesh._ragged import Walks
 from dpmesh.algorithms import ClientUpdates, FederatedLearning, QuantizedGossip
 from dpmesh.data import Dataset, digits, iid, train_test_split
-from dpmesh.estimators import LaplacianSmoothing
+from dpmesh.denoisers import LaplacianSmoothing
 from dpmesh.keys import Key, Purpose
 from dpmesh.problems import LinearProblem
 from dpmesh.run import simulate

@@ -11,7 +11,7 @@ from one_round import one_round
 from dpmesh._ragged import Walks
 from dpmesh.algorithms import ClientUpdates, FederatedLearning
 from dpmesh.data import Dataset, digits, iid, train_test_split
-from dpmesh.estimators import LaplacianSmoothing
+from dpmesh.denoisers import LaplacianSmoothing
 from dpmesh.keys import Key
 from dpmesh.problems import LinearProblem
 from dpmesh.schedules import Constant

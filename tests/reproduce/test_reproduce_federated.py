@@ -9,7 +9,7 @@ import pytest
 
 import dpmesh as dm
 from dpmesh.data import digits, mnist
-from dpmesh.estimators import ReleasedSum
+from dpmesh.denoisers import ReleasedSum
 from dpmesh.keys import Key
 from dpmesh.privacy import Released
 from dpmesh.reproduce import federated, federated_protocol

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from one_round import Stage
+from read_back import read_back
 
 import dpmesh as dm
 from dpmesh.algorithms import Message, QuantizedGossip
@@ -79,9 +80,7 @@ each_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=A
 def test_the_messages_of_a_run_carry_the_noise_of_the_plan(algorithm: Any) -> None:
     """Read back from the run's own streams: S C^-1 times own and shared amplitudes."""
     joint = algorithm.release_of(1).mechanism.joint
-    audit = correlated.read_back(
-        noise_of(algorithm), KEY, correlated.CorrelatedNoise(release=joint)
-    )
+    audit = read_back(noise_of(algorithm), KEY, correlated.CorrelatedNoise(release=joint))
     assert audit.violations(tolerance=1e-6) == []
     assert audit.error < 1e-9
     assert joint.mu == pytest.approx(MU, rel=1e-9)
@@ -290,7 +289,7 @@ def test_a_server_correlates_its_noise_over_groups_in_turn() -> None:
     noise = np.stack([passage.noisy - passage.inside for passage in run.passages])
     joint = algorithm.release_of(0).mechanism.joint
     plan = correlated.CorrelatedNoise(release=joint, first_round=0)
-    assert correlated.read_back(noise, KEY, plan, claim=mu).violations(tolerance=1e-6) == []
+    assert read_back(noise, KEY, plan, claim=mu).violations(tolerance=1e-6) == []
     members = [algorithm.contribution.cohort(t, KEY, None).tolist() for t in range(3)]
     assert members == [[0, 2, 4], [1, 3], [0, 2, 4]]
 
@@ -328,7 +327,7 @@ def test_quantized_messages_carry_the_secrets_of_partners(mode: Any, partners: A
     assert claimed.epsilon == pytest.approx(quiet.plan(ROUNDS).cost(DELTA).epsilon, rel=1e-6)
     joint = algorithm.release_of(1).mechanism.joint
     plan = correlated.CorrelatedNoise(release=joint)
-    audit = correlated.read_back(noise_of(algorithm), KEY, plan, claim=joint.mu)
+    audit = read_back(noise_of(algorithm), KEY, plan, claim=joint.mu)
     assert audit.violations(tolerance=1e-6) == []
     for noise in (IN_TIME, PARTNERS):
         with pytest.raises(ValueError, match="with one mixing, and the grid= of"):

@@ -57,7 +57,7 @@ from dpmesh.algorithms.federated_combination import Combination, SecureAggregati
 from dpmesh.algorithms.federated_contribution import Contribution
 from dpmesh.algorithms.federated_server import Average, ServerOptimizer
 from dpmesh.algorithms.worst_case import Crowd, Pair
-from dpmesh.estimators import Estimator, Identity, ReleasedSum
+from dpmesh.denoisers import Denoiser, Identity, ReleasedSum
 from dpmesh.keys import Key
 from dpmesh.privacy.mechanisms import Mechanism
 from dpmesh.privacy.plan import Plan
@@ -182,7 +182,7 @@ class FederatedLearning(Algorithm[FederatedState, Any]):
     _: KW_ONLY
     noise_multiplier: float | None
     combination: Combination = TRUSTED
-    denoiser: Estimator = Identity()
+    denoiser: Denoiser = Identity()
     optimizer: ServerOptimizer | None = None
     average: Average | None = None
     step_size: float | Schedule = 1.0
@@ -197,7 +197,7 @@ class FederatedLearning(Algorithm[FederatedState, Any]):
         if self.noise_multiplier is not None:
             positive("noise_multiplier", self.noise_multiplier)
         if isinstance(self.denoiser, type) or not callable(self.denoiser):
-            fail("denoiser", "one of dpmesh.estimators, such as Identity()", repr(self.denoiser))
+            fail("denoiser", "one of dpmesh.denoisers, such as Identity()", repr(self.denoiser))
         if self.optimizer is not None:
             require_methods(
                 "optimizer", self.optimizer, "ServerAdam(), for example, or None", "step"

@@ -14,7 +14,6 @@ from dpmesh.audit.mechanism import OneRelease, audit_mechanism
 from dpmesh.audit.one_run import audit_one_run
 from dpmesh.audit.own import claiming
 from dpmesh.audit.result import AuditResult
-from dpmesh.audit.sample_size import gaussian_curve, laplace_curve, power, runs_needed
 from dpmesh.audit.scores import ReplayedLikelihood
 from dpmesh.audit.seat import LinearRun, audit_from_seat
 from dpmesh.audit.seat_runs import audit_view
@@ -44,10 +43,6 @@ __all__ = [
     "claim_of",
     "claiming",
     "couple",
-    "gaussian_curve",
-    "laplace_curve",
-    "power",
     "projection",
-    "runs_needed",
     "silence",
 ]

@@ -46,7 +46,7 @@ def audit_algorithm(
     rounds
         Rounds of each run; few are enough for a canary that is used early.
     runs
-        Runs in each world, and as many again for the pilot; see `runs_needed`.
+        Runs in each world, and as many again for the pilot.
     claim
         By default that of the algorithm's plan at `delta`.
     delta

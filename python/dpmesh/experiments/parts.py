@@ -19,7 +19,7 @@ from typing import Any, Literal, TypeAlias, Union, get_args, get_origin, get_typ
 
 import dpmesh.controllers as controllers
 import dpmesh.data as data
-import dpmesh.estimators as estimators
+import dpmesh.denoisers as denoisers
 import dpmesh.schedules as schedules
 import dpmesh.topology as topology
 from dpmesh.algorithms.base import AnyAlgorithm
@@ -66,12 +66,12 @@ PROTOCOLS: dict[Any, tuple[type, ...]] = {
         schedules.ExponentialDecay,
         schedules.Piecewise,
     ),
-    estimators.Estimator: (
-        estimators.Identity,
-        estimators.LaplacianSmoothing,
-        estimators.AdaptiveSmoothing,
-        estimators.JamesStein,
-        estimators.SoftThreshold,
+    denoisers.Denoiser: (
+        denoisers.Identity,
+        denoisers.LaplacianSmoothing,
+        denoisers.AdaptiveSmoothing,
+        denoisers.JamesStein,
+        denoisers.SoftThreshold,
     ),
     controllers.Controller: (
         controllers.AlwaysGlobal,

@@ -15,7 +15,7 @@ from dpmesh.algorithms.federated import FederatedLearning, FederatedState
 from dpmesh.algorithms.federated_clients import ClientProblem
 from dpmesh.algorithms.federated_updates import ClientUpdates
 from dpmesh.data import Dataset, iid, mnist
-from dpmesh.estimators import AdaptiveSmoothing, Estimator, LaplacianSmoothing
+from dpmesh.denoisers import AdaptiveSmoothing, Denoiser, LaplacianSmoothing
 from dpmesh.keys import Key, Purpose, generator
 from dpmesh.privacy import accounting
 from dpmesh.privacy.shown import rounded_up
@@ -198,7 +198,7 @@ def tight_multiplier(sampling: Sampling, epsilon: float, delta: float, rounds: i
     )
 
 
-def algorithm_of(sampling: Sampling, z: float | None, estimator: Estimator) -> FederatedLearning:
+def algorithm_of(sampling: Sampling, z: float | None, estimator: Denoiser) -> FederatedLearning:
     """Return the algorithm with the parameters of section 6.1."""
     return FederatedLearning(
         ClientUpdates(

@@ -14,7 +14,7 @@ import numpy as np
 
 from dpmesh.algorithms.federated import FederatedLearning
 from dpmesh.data import Dataset, mnist
-from dpmesh.estimators import LaplacianSmoothing
+from dpmesh.denoisers import LaplacianSmoothing
 from dpmesh.keys import Key, Purpose, generator
 from dpmesh.privacy.types import Floats
 from dpmesh.problems import LinearProblem

@@ -11,7 +11,7 @@ import numpy as np
 from dpmesh.algorithms.federated import FederatedLearning
 from dpmesh.algorithms.federated_updates import ClientUpdates
 from dpmesh.data import Dataset, iid, mnist
-from dpmesh.estimators import LaplacianSmoothing
+from dpmesh.denoisers import LaplacianSmoothing
 from dpmesh.keys import Key, Purpose, generator
 from dpmesh.privacy.types import Floats
 from dpmesh.problems import LinearProblem

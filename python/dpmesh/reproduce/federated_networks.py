@@ -21,8 +21,8 @@ import numpy as np
 from dpmesh.algorithms.federated import FederatedLearning
 from dpmesh.algorithms.federated_updates import ClientUpdates
 from dpmesh.data import Dataset, iid, mnist, shakespeare, svhn
-from dpmesh.estimators import (
-    Estimator,
+from dpmesh.denoisers import (
+    Denoiser,
     Identity,
     JamesStein,
     LaplacianSmoothing,
@@ -83,7 +83,7 @@ class Training:
     local_epochs: int
 
     def algorithm(
-        self, sampling: Sampling, noise_multiplier: float, clients: int, estimator: Estimator
+        self, sampling: Sampling, noise_multiplier: float, clients: int, estimator: Denoiser
     ) -> FederatedLearning:
         """Return the algorithm of one cell."""
         return FederatedLearning(
@@ -227,7 +227,7 @@ def _cells(training: Training, papers: Papers, epsilons: Epsilons) -> list[Row]:
     ]
 
 
-def estimator_of(method: str, problem: JaxProblem) -> Estimator:
+def estimator_of(method: str, problem: JaxProblem) -> Denoiser:
     """Return an estimator by its name; smoothing is of each tensor, kernels in a given order."""
     if method in SHRINKING:
         return SHRINKING[method]
@@ -238,7 +238,7 @@ def estimator_of(method: str, problem: JaxProblem) -> Estimator:
     return Reordered(estimator, problem.flattening({4: ORDERS[order[0]]}))
 
 
-SHRINKING: dict[str, Estimator] = {
+SHRINKING: dict[str, Denoiser] = {
     "James-Stein": JamesStein(),
     "soft-threshold": SoftThreshold(),
 }

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from dpmesh.algorithms.federated import FederatedLearning
 from dpmesh.data import Dataset, iid
 from dpmesh.data.preprocessing import with_constant
-from dpmesh.estimators import LaplacianSmoothing, Reordered
+from dpmesh.denoisers import LaplacianSmoothing, Reordered
 from dpmesh.keys import Key, Purpose, generator
 from dpmesh.problems import LinearProblem
 from dpmesh.run import Broadcast, run_rounds

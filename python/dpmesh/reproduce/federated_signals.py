@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 import dpmesh.kernels as kernels
 from dpmesh.data import mnist
-from dpmesh.estimators import Identity, smoothing_risk
+from dpmesh.denoisers import Identity, smoothing_risk
 from dpmesh.keys import Key, Purpose, generator
 from dpmesh.problems import LinearProblem
 from dpmesh.reproduce._output import Output

@@ -8,7 +8,7 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dpmesh.estimators import LaplacianSmoothing
+from dpmesh.denoisers import LaplacianSmoothing
 from dpmesh.keys import Key
 from dpmesh.problems.jax_model import JaxProblem
 from dpmesh.reproduce import federated_curves as curves

@@ -18,7 +18,6 @@ from dpmesh.privacy.correlated.factorization import Factorization, from_matrix
 from dpmesh.privacy.correlated.joint import CorrelatedGaussian
 from dpmesh.privacy.correlated.objective import Objective, average_matrix, gossip, server
 from dpmesh.privacy.correlated.participation import Participation
-from dpmesh.privacy.correlated.readback import ReadBack, read_back, read_back_on_grid
 from dpmesh.privacy.correlated.sampler import CorrelatedNoise, NoiseState
 from dpmesh.privacy.correlated.secrets import Secrets, links
 from dpmesh.privacy.correlated.solve import factorize
@@ -35,7 +34,6 @@ __all__ = [
     "NoiseState",
     "Objective",
     "Participation",
-    "ReadBack",
     "Secrets",
     "average_matrix",
     "factorize",
@@ -44,7 +42,5 @@ __all__ = [
     "least_own",
     "links",
     "partner_secrets",
-    "read_back",
-    "read_back_on_grid",
     "server",
 ]

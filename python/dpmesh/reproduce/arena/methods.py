@@ -24,7 +24,7 @@ from dpmesh.algorithms.federated_server import Average, ServerMomentum
 from dpmesh.algorithms.first_stage import FirstStage
 from dpmesh.controllers import AlwaysGlobal
 from dpmesh.defaults import STEPS, Method, Sizes, choose, network, step_size
-from dpmesh.estimators import Identity, LaplacianSmoothing
+from dpmesh.denoisers import Identity, LaplacianSmoothing
 from dpmesh.keys import Key
 from dpmesh.privacy import Quantizer, accounting, correlated
 from dpmesh.privacy.views import OneNode

@@ -24,7 +24,7 @@ from dpmesh.privacy.types import Floats, Released
 
 __all__ = [
     "AdaptiveSmoothing",
-    "Estimator",
+    "Denoiser",
     "Identity",
     "JamesStein",
     "LaplacianSmoothing",
@@ -44,7 +44,7 @@ class ReleasedSum(NamedTuple):
     rounds: int
 
 
-class Estimator(Protocol):
+class Denoiser(Protocol):
     """A function of a release and of the scale of its noise."""
 
     def __call__(self, noisy: Released, noise_scale: float, so_far: ReleasedSum, /) -> Released:
@@ -175,7 +175,7 @@ class Reordered:
         Shape (dim,): coordinate ``order[i]`` comes at place i.
     """
 
-    estimator: Estimator
+    estimator: Denoiser
     order: npt.NDArray[np.int64]
 
     def __post_init__(self) -> None:

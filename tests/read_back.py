@@ -16,7 +16,6 @@ import numpy.typing as npt
 
 import dpmesh.kernels as kernels
 from dpmesh._arrays import FloatArray
-from dpmesh._validate import fail
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy.correlated.joint import CorrelatedGaussian
 from dpmesh.privacy.correlated.sampler import CorrelatedNoise, pair_numbers
@@ -87,19 +86,12 @@ def read_back(
         Nodes whose own noise and secrets the observer knows.
     claim
         mu that the run claims; None for the plan's. It covers records used in one round at most.
-
-    Raises
-    ------
-    ValueError
-        If dim is too small, or the noise is on a grid (`read_back_on_grid`).
     """
     release = plan.release
-    if release.grid is not None:
-        fail("plan", "real-valued noise (read_back_on_grid takes noise on a grid)", release.grid)
+    assert release.grid is None
     rounds, nodes, dim = noise.shape
     normals = _normals(key, plan, noise)
-    if dim < len(normals):
-        fail("noise", f"messages of at least {len(normals)} numbers, one per normal vector", dim)
+    assert dim >= len(normals)
     flat = noise.reshape(rounds * nodes, dim).astype(np.float64)
     factors = np.linalg.lstsq(normals.T, flat.T, rcond=None)[0].T
     left = flat - factors @ normals
@@ -130,8 +122,7 @@ def read_back_on_grid(
     """
     release, (rounds, nodes, dim) = plan.release, messages.shape
     grid, factors = release.grid, release.recursion
-    if grid is None:
-        fail("plan", "noise on a grid", None)
+    assert grid is not None
     scale = release.noise_multiplier * release.widened(dim) / grid
     noise, found = np.subtract(messages, values, dtype=np.float64), []
     for t in range(rounds):
