@@ -1,0 +1,122 @@
+"""Private survival curves, and accuracy over epsilon: ``python -m benches.private_curves``.
+
+The curves of 2,000 drawn patients at five sites go to ``docs/results/survival.csv``; accuracies are
+those of ``dpmesh reproduce tables``. Both figures are drawn from these files.
+"""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+import dpmesh as dm
+from dpmesh.plots import COLOURS
+from dpmesh.reproduce._scaffold import pick, read
+from dpmesh.statistics import Survival, ask
+
+DOCS = Path(__file__).parents[1] / "docs"
+EPSILONS = (0.5, 2.0)
+ARMS = {"standard": 40.0, "new": 60.0}
+"""Mean months to the event."""
+
+RANGES = {"arm": [*ARMS], "months": [0, 60], "died": {"flag": True}}
+RECORDS, SITES, BINS = 2000, 5, 20
+
+
+def patients() -> dict[str, np.ndarray]:
+    """Return drawn patients, of whom some leave early."""
+    draw = np.random.default_rng(0)
+    arm = draw.choice([*ARMS], RECORDS)
+    to_event = draw.exponential(np.array([ARMS[one] for one in arm]))
+    left = draw.uniform(5, 100, RECORDS)
+    return {"arm": arm, "months": np.minimum(to_event, left), "died": to_event <= left}
+
+
+def exact(table: dict[str, np.ndarray], arm: str, months: float) -> float:
+    """Return the Kaplan-Meier estimate of all times as they are, without privacy."""
+    own = table["arm"] == arm
+    time, died = table["months"][own], table["died"][own]
+    at = np.unique(time[died & (time <= months)])
+    return float(np.prod([1 - (time[died] == t).sum() / (time >= t).sum() for t in at]))
+
+
+def measure(path: Path) -> None:
+    """Write the curves at each epsilon, with their 95% intervals."""
+    table, site = patients(), np.arange(RECORDS) % SITES
+    question = Survival("months", "died", by="arm", bins=BINS)
+    rows: list[dict[str, Any]] = []
+    for epsilon in EPSILONS:
+        key = dm.Key.seeded(int(10 * epsilon))
+        (answer,) = ask(question, table, site, ranges=RANGES, epsilon=epsilon, key=key).answers
+        for arm, own in zip(ARMS, np.split(np.array(answer.rows, object), len(ARMS)), strict=True):
+            for nth, (_, estimate, *_, low, high) in enumerate(own, start=1):
+                months = 60 * nth / BINS
+                numbers = {"estimate": estimate, "low": low, "high": high}
+                numbers["exact"] = exact(table, arm, months)
+                found = {name: round(value, 4) for name, value in numbers.items()}
+                rows.append({"epsilon": epsilon, "arm": arm, "months": months, **found})
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, [*rows[0]], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def survival(rows: list[Any], path: Path) -> None:
+    """Draw a panel for each epsilon: the private curves with their bands, and those without."""
+    figure, axes = plt.subplots(
+        1, len(EPSILONS), figsize=(8, 3.2), layout="constrained", sharey=True
+    )
+    for ax, epsilon in zip(axes, EPSILONS, strict=True):
+        for arm, colour in zip(ARMS, COLOURS, strict=False):
+            own = pick(rows, epsilon=epsilon, arm=arm)
+            months, *found = (
+                np.array([row[name] for row in own])
+                for name in ("months", "estimate", "low", "high", "exact")
+            )
+            ax.step(months, found[0], where="post", color=colour, label=arm)
+            ax.fill_between(months, *found[1:3], step="post", color=colour, alpha=0.2)
+            ax.step(months, found[3], ":", where="post", color=colour)
+        ax.set_title(f"epsilon {epsilon:g}")
+        ax.set_xlabel("months")
+    axes[0].set_ylabel("share without the event")
+    axes[0].legend(frameon=False, title="dotted: no privacy", fontsize="small")
+    figure.savefig(path, dpi=120)
+
+
+def accuracies(rows: list[Any], path: Path) -> None:
+    """Draw accuracy over epsilon of each task, by the rule and from columns alone."""
+    tasks = [*dict.fromkeys(row["task"] for row in rows if row["epsilon"] > 1)]
+    figure, axes = plt.subplots(1, len(tasks), figsize=(8, 3), layout="constrained", sharey=True)
+    for ax, task in zip(axes, tasks, strict=True):
+        for method, colour in zip(("secure", "gossip"), COLOURS, strict=False):
+            for features, style in (("by the rule", "o-"), ("columns alone", "x:")):
+                own = pick(rows, task=task, method=method, features=features)
+                at, height, error = (
+                    [row[name] for row in own] for name in ("epsilon", "accuracy", "interval")
+                )
+                ax.errorbar(
+                    at, height, error, fmt=style, color=colour, label=f"{method}, {features}"
+                )
+        ax.set_xscale("log", base=2)
+        ax.set_xticks(at, [f"{epsilon:g}" for epsilon in at])
+        ax.set_title(task, fontsize="medium")
+        ax.set_xlabel("epsilon")
+    axes[0].set_ylabel("accuracy (%)")
+    axes[-1].legend(frameon=False, fontsize="x-small")
+    figure.savefig(path, dpi=120)
+
+
+def main() -> None:
+    """Measure the curves, and draw both figures from the results."""
+    results, images = DOCS / "results", DOCS / "images"
+    measure(results / "survival.csv")
+    survival(read(results / "survival.csv"), images / "survival.png")
+    accuracies(read(results / "tables.csv"), images / "accuracy_over_epsilon.png")
+
+
+if __name__ == "__main__":
+    main()
