@@ -13,10 +13,10 @@ and delta be those of mu-Gaussian-DP. At the end of the path noise has the stand
 
 in the score of a record, however many rounds share the path; see `Sizes.effective_records`. The
 path is as long as that noise allows, in 100 steps of at most the longest length that is stable.
-That is too short a path for linear classifiers of large tables. Under a secure sum their steps have
-momentum, which costs nothing, since it follows from what was released, and makes a path of steps of
-the same size longer by 1 / (1 - momentum). Gossip, where momentum would break the guarantee, takes
-up to 400 steps if that leaves little noise.
+That is too short a path for linear classifiers of large tables. They take up to 400 steps if that
+leaves little noise. Under a secure sum these have momentum, which costs nothing, since it follows
+from what was released, and makes a path of steps of the same size longer by 1 / (1 - momentum). By
+gossip momentum would break the guarantee.
 ``docs/estimators.md`` has the measurements behind the constants.
 """
 
@@ -87,10 +87,10 @@ STEPS = 100
 """Steps of the path; the first round of gossip sends a model that no data has touched."""
 
 MOST_STEPS = 400
-"""Of a linear classifier by gossip, if the noise of so many steps stays below `LITTLE_NOISE`."""
+"""Of a linear classifier, if the noise of so many steps stays below `LITTLE_NOISE`."""
 
 LITTLE_NOISE = 1.0
-"""Largest standard deviation of the noise in a score after more than 100 steps by gossip."""
+"""Largest standard deviation of the noise in a score after more than 100 steps."""
 
 
 MANY = 3000.0
@@ -236,7 +236,7 @@ def choose(
     rule = _CONSTANTS[one_of("task", task, [*_CONSTANTS])]
     momentum = rule.momentum if method == "secure" and linear else 0.0
     step = rule.longest / STEPS
-    most = MOST_STEPS if (method, task) == ("gossip", "classification") and linear else STEPS
+    most = MOST_STEPS if task == "classification" and linear else STEPS
     steps = most if rounds is None else integer("rounds", rounds, at_least=2)
     steps -= method == "gossip" and rounds is not None
     staged = False
@@ -247,7 +247,7 @@ def choose(
         mu *= sqrt(1 - STAGE_SHARE) if staged else 1.0
         noise = 2 * rule.clipping_norm / (records * mu)
         if rounds is None:
-            steps = min(max(STEPS, int(LITTLE_NOISE / (noise * step))), most)
+            steps = min(max(STEPS, int(LITTLE_NOISE * (1 - momentum) / (noise * step))), most)
         step = step_size(steps * noise / (1 - momentum), task=task)
 
     def learns(noise_multiplier: float | None) -> AnyAlgorithm:

@@ -37,6 +37,9 @@ CONSTANT = 0.3
 MOST_NUMBERS = 10
 """Cosines of more numbers than these turn no faster."""
 
+_IMAGES = 1 << 10
+"""Images whose coefficients are held at once."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
@@ -190,13 +193,15 @@ class Scattering:
 
         width, side = self.width(layout), isqrt(layout.width)
         windows = (side // 2**self.scales) ** 2
-        shape = len(records), channels_of(self.scales, self.angles) * windows
-        pixels = ((records + 1) / 2).reshape(-1, side, side)
-        found = coefficients(
-            pixels, scales=self.scales, angles=self.angles, out=np.empty(shape, np.float32)
-        )
-        normal, _ = _drawn(self.seed, shape[1], width)
-        out: Records = found.astype(np.float64) @ normal
+        own = {"scales": self.scales, "angles": self.angles}
+        channels = channels_of(**own) * windows
+        normal, _ = _drawn(self.seed, channels, width)
+        out = np.empty((len(records), width))
+        for first in range(0, len(records), _IMAGES):  # which have far more coefficients
+            pixels = (records[first : first + _IMAGES] + 1) / 2
+            found = np.empty((len(pixels), channels), np.float32)
+            coefficients(pixels.reshape(-1, side, side), **own, out=found)
+            out[first : first + _IMAGES] = found.astype(np.float64) @ normal
         return out
 
 
