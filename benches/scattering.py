@@ -1,4 +1,4 @@
-"""MNIST by scattering features of `PrivateClassifier`: ``python -m benches.scattering [divisions]``.
+"""MNIST by scattering features of an estimator: ``python -m benches.scattering [divisions]``.
 
 All 60,000 training images at ten sites, epsilon 1 under a secure sum, 1 site may collude; accuracy
 on the 10,000 test images. Each division draws the sites and the noise anew; images are encoded

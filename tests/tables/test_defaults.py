@@ -93,6 +93,12 @@ def test_gossip_takes_more_steps_where_noise_permits_and_no_longer_ones() -> Non
     bound = between.algorithm.sensitivity(1).bound
     noise = between.algorithm.noise_multiplier * bound * sqrt((between.rounds - 1) / 5)
     assert 0.98 * LITTLE_NOISE < noise <= LITTLE_NOISE * (1 + 1e-6)
+    summed = choose(many, epsilon=1.0, delta=1e-5, algorithm="secure")
+    own, rounds = summed.algorithm, summed.rounds
+    assert STEPS < rounds < MOST_STEPS
+    of_one = own.secure_sum.noise_scale / own.expected_size * sqrt(rounds)
+    noise = own.step_size(1) * of_one / (1 - own.optimizer.decay)
+    assert 0.95 * LITTLE_NOISE < noise <= 1.03 * LITTLE_NOISE  # proved accounting has its price
 
 
 def test_sites_share_one_noise_if_enough_of_them_are_honest() -> None:
