@@ -6,6 +6,7 @@ the numbers of today's results into the pages; with ``--check`` it only lists wh
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -368,9 +369,30 @@ def written(page: str, text: str, numbers: dict[str, str]) -> str:
     return pattern.sub(lambda _: text.format(**numbers), page)
 
 
+def list_of_results() -> str:
+    """Return a table of the committed results: what made each, and when."""
+    lines = ["| command | seeds | on | commit |", "|---|---|---|---|"]
+    for path in sorted((ROOT / "docs" / "results").glob("*.json")):
+        by = json.loads(path.read_text())
+        if path.stem == "arena":
+            for task, own in by["made"].items():
+                lines.append(f"| `dpmesh arena {task}` | | {own['date']} | {own['commit']} |")
+            continue
+        seeds = by.get("seeds", "")
+        name = f"`dpmesh reproduce {by['experiment']}`"
+        lines.append(f"| {name} | {seeds} | {by['date']} | {by['commit']} |")
+    return "\n".join([*lines, ""])
+
+
 def main(check: bool) -> int:
     """Write or compare all pages; return how many claims differ."""
     different = 0
+    made = ROOT / "docs" / "results" / "made.txt"
+    if not made.exists() or made.read_text() != list_of_results():
+        different += 1
+        print(f"{made.name}: differs from the results")
+        if not check:
+            made.write_text(list_of_results())
     for (name, text), numbers in claims().items():
         page = (ROOT / name).read_text()
         new = written(page, text, numbers)

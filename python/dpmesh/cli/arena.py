@@ -59,7 +59,8 @@ def arena(
     known, before = read(writable_folder(folder))
     by = made(epsilons=budgets, records=most or "all", keys="Key.seeded(0), ..", quick=quick)
     for task in chosen:
-        kept = [cell for cell in known if cell.task == task and before[task] == by]
+        same = {**before.get(task, {}), "date": by["date"]} == by  # a night has two dates
+        kept = [cell for cell in known if cell.task == task and same]
         splits = seeds or (1 if quick else SPLITS)
         for cells in cells_of(
             task, epsilons=budgets, splits=splits, most=most, before=kept, progress=typer.echo

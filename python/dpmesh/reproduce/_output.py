@@ -8,6 +8,7 @@ import platform
 import subprocess
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, fields
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -25,7 +26,7 @@ Progress: TypeAlias = Callable[[str], None]
 
 
 def made(**settings: Any) -> dict[str, Any]:
-    """Return what made the results: the settings, the versions, the commit and the machine."""
+    """Return what made the results: settings, versions, the commit, the day and the machine."""
     here = Path(__file__).parent
     asked = ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=12"]
     try:
@@ -33,6 +34,7 @@ def made(**settings: Any) -> dict[str, Any]:
     except (OSError, subprocess.CalledProcessError):
         found = "unknown: not run in a clone"
     by = {"dpmesh": __version__, "commit": found, "Python": platform.python_version()}
+    by |= {"date": date.today().isoformat()}
     by |= {"numpy": np.__version__, "machine": platform.machine(), "system": platform.system()}
     return settings | by
 

@@ -203,6 +203,8 @@ def as_markdown(cells: Sequence[Cell], made: Mapping[str, Made]) -> str:
         widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
         lines = [heads, ["-" * width for width in widths], *rows]
         written = [" | ".join(map(str.ljust, line, widths)) for line in lines]
+        most = made.get(task, {}).get("records", "all")
+        title += "" if most == "all" else f", {most:,} records"
         parts += [f"## {task}: {title}", "\n".join(f"| {line} |" for line in written)]
         parts.append("\n".join(f"- {note}" for note in notes))
     by = "\n".join(f"- `dpmesh arena {task}`: {_in_words(one)}" for task, one in made.items())
