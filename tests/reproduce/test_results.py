@@ -60,7 +60,11 @@ def test_the_page_of_the_arena_is_made_of_its_cells() -> None:
             partial(without_replacement.table_as_text, source=source),
             "algorithms/without_replacement.md",
         )
-        for table, source in (("table1", "Table I, Covertype"), ("table2", "Table II, MNIST"))
+        for table, source in (
+            ("table1", "Table I, Covertype"),
+            ("table2", "Table II, MNIST"),
+            ("table2-intercept", "Table II, MNIST, without an intercept"),
+        )
     ],
 )
 def test_a_text_is_made_of_its_numbers_and_shown(
