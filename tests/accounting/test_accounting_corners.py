@@ -71,7 +71,7 @@ def finer(pair, setting: Setting) -> float:
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: type(pair).__name__)
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(setting=SETTINGS, few=st.booleans())
 def test_epsilon_is_that_of_a_grid_ten_times_finer(pair, setting: Setting, few: bool) -> None:
     setting = setting._replace(count=1 + setting.count % 20 if few else setting.count)
@@ -79,7 +79,7 @@ def test_epsilon_is_that_of_a_grid_ten_times_finer(pair, setting: Setting, few: 
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: type(pair).__name__)
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(setting=SETTINGS, times=st.floats(1.01, 3.0))
 def test_epsilon_is_monotone(pair, setting: Setting, times: float) -> None:
     here = epsilon(pair, setting)
@@ -120,7 +120,7 @@ def test_few_rounds_lie_between_two_bounds(setting: Setting, least: float) -> No
             setting.noise,
             sampling_prob=setting.rate,
             pessimistic_estimate=False,
-            value_discretization_interval=2e-5,
+            value_discretization_interval=5e-5,
         )
         .self_compose(setting.count)
         .get_epsilon_for_delta(setting.delta)

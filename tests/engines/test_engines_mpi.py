@@ -135,18 +135,17 @@ PERSONAL = ["groups", "each", "packed"]
 TOKEN = ["token", "learned", "with replacement"]
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
-def test_noise_that_works_together_is_that_of_one_process(ranks: int, tmp_path: Path) -> None:
+def test_noise_that_works_together_is_that_of_one_process(tmp_path: Path) -> None:
     """Secrets of partners on different ranks; and a checkpoint that one process can go on from."""
     names = [*mpi_program.TOGETHER, "token in time"]
-    succeed(ranks, "ring", tmp_path, *names)
+    succeed(3, "ring", tmp_path, *names)
     for name in names:
         assert_same(tmp_path / name, mpi_program.run(name, "ring"))
         later = mpi_program.run(name, "ring", checkpoint=tmp_path / name / "checkpoint")
         assert_same(tmp_path / name, later)
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+@pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_the_same_bits_for_any_number_of_ranks(ranks: int, tmp_path: Path) -> None:
     """Models, history, ledger and traffic; and a checkpoint that one process can go on from."""
     names = ["online", *PACKED, *PERSONAL, *TOKEN, "one learns"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from inspect import signature
 from pathlib import Path
 
@@ -52,11 +53,19 @@ def test_settings_are_arguments_of_the_functions() -> None:
         assert {*shown.settings, *shown.quick} <= {*signature(shown.function).parameters}
 
 
-@pytest.mark.parametrize("name", ["online-table1", "online-figure1", "quantized-figure4"])
+@pytest.mark.parametrize(
+    ("name", "smallest"),
+    [("online-table1", {"checkpoints": 1}), ("quantized-figure4", {"rounds": 8})],
+)
 def test_claims_of_the_readme_run_in_small_on_real_data(
-    name: str, tmp_path: Path, real_data: Path
+    name: str,
+    smallest: dict[str, int],
+    tmp_path: Path,
+    real_data: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Made-up data of few dimensions hid that their noise is too much for float32."""
     pytest.importorskip("matplotlib")
+    monkeypatch.setitem(REPRODUCTIONS, name, replace(REPRODUCTIONS[name], quick=smallest))
     files = reproduce(name, tmp_path, quick=True, progress=lambda line: None)
     assert [file.suffix for file in files] == [".csv", ".txt", ".png", ".json"]

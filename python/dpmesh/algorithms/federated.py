@@ -255,6 +255,10 @@ class FederatedLearning(Algorithm[FederatedState, Any]):
 
     def sensitivity(self, t: int) -> Sensitivity:
         """How far one client or record moves the sum."""
+        return self._of_each_round
+
+    @cached_property
+    def _of_each_round(self) -> Sensitivity:
         return self.contribution.sensitivity(self.bit_weight)
 
     @property

@@ -162,8 +162,9 @@ def costs(
     ValueError
         If a release was sampled in a way that is not proved to amplify under this relation.
     """
-    rows = np.array([release.mechanism.integer_rows for release in releases], dtype=np.float64)
-    numbers = MOST_NUMBERS * parts.totals(rows)
+    few, place = _alike(releases)
+    rows = np.array([release.mechanism.integer_rows for release in few], dtype=np.float64)
+    numbers = MOST_NUMBERS * parts.totals(rows[place])
 
     def exact(left: float) -> Costs:
         return _costs_of_exact_noise(releases, parts, left, relation)
@@ -192,15 +193,17 @@ def _costs_of_exact_noise(
     """Return what releases cost if all noise has its exact distribution, as `costs`."""
     if any(isinstance(release.sampling, FixedSizeSampling) for release in releases):
         only_replace_one(relation)  # to add a unit swaps it for another in a sample
-    failures = parts.totals(np.array([_failure(release) for release in releases]))
+    few, place = _alike(releases)
+    failures = parts.totals(np.array([_failure(release) for release in few])[place])
     unsure = (failures > 0) & (failures >= delta)
     delta = max(0.0, delta - float(np.max(failures, initial=0.0)))
-    multiplier = np.array([release.noise_multiplier for release in releases], dtype=np.float64)
-    laplace = np.array([release.name.endswith("laplace") for release in releases], dtype=bool)
-    own = np.array([is_own(release) for release in releases], dtype=bool)
+    multiplier = np.array([release.noise_multiplier for release in few], dtype=np.float64)
+    own = np.array([is_own(release) for release in few], dtype=bool)
     noisy = (multiplier > 0) & ~own
     noise_multipliers(multiplier[noisy])
-    kinds, which = kinds_of(releases, noisy, relation)
+    kinds, which = kinds_of(few, noisy, relation)
+    laplace = np.array([release.name.endswith("laplace") for release in few], dtype=bool)[place]
+    which, own, noisy = which[place], own[place], noisy[place]
     rates("sampling_rate", np.array([kind.rate for kind in kinds] or [1.0]))
     alone = np.array([_pure(kind, relation) for kind in kinds] + [0.0])[which]
     sampled = np.array([kind.is_amplified(relation) for kind in kinds] + [False])[which]
@@ -226,6 +229,19 @@ def _costs_of_exact_noise(
         epsilons[part], proofs[part] = found[same]
     epsilons = np.where(unsure, inf, epsilons)
     return Costs(epsilons, unprotected, pure, amplified, accountant, proofs)
+
+
+def _alike(releases: Sequence[Release]) -> tuple[list[Release], Indices]:
+    """Return one of the releases that share their noise, in order, and the place of each there."""
+    places: dict[tuple[int, ...], int] = {}
+    few: list[Release] = []
+    place = np.zeros(len(releases), np.int64)
+    for index, release in enumerate(releases):
+        key = id(release.mechanism), id(release.sensitivity), id(release.sampling)
+        place[index] = places.setdefault(key, len(few))
+        if place[index] == len(few):
+            few.append(release)
+    return few, place
 
 
 def _failure(release: Release) -> float:

@@ -20,6 +20,8 @@ from dpmesh.privacy.sensitivity import A_SENSITIVITY, Sensitivity
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
 
+_SAMPLINGS = (*get_args(Sampling), NoneType)
+
 
 @dataclass(frozen=True, slots=True)
 class Release:
@@ -68,7 +70,7 @@ class Release:
             fail("sensitivity", A_SENSITIVITY, reprlib.repr(self.sensitivity))
         if self.sensitivity.bound == 0 and self.mechanism.distribution != "none":
             object.__setattr__(self, "mechanism", NoNoise())
-        if type(self.sampling) not in (*get_args(Sampling), NoneType):  # no class of one's own
+        if type(self.sampling) not in _SAMPLINGS:  # no class of one's own
             wanted = "PoissonSampling, FixedSizeSampling or RandomAllocation"
             fail("sampling", wanted, repr(self.sampling))
         if self.nodes is None:

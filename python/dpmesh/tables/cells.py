@@ -141,10 +141,10 @@ def day_of(cell: object, form: str | None = None) -> float:
 
 def each(read: Callable[[Any], Any], values: npt.NDArray[Any], kind: Any) -> npt.NDArray[Any]:
     """Return what `read` makes of each cell by itself, shape (records,), as this type."""
-    known: dict[str, Any] = {}  # a text is read once
+    known: dict[Any, Any] = {}  # a text or a whole number is read once
 
     def once(cell: Any) -> Any:
-        if type(cell) is not str:
+        if type(cell) not in (str, int):
             return read(cell)
         if (found := known.get(cell)) is None:
             found = known[cell] = read(cell)
