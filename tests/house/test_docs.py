@@ -8,7 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 
@@ -21,7 +20,6 @@ SOURCES = Path(dpmesh.__file__).parent
 NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
 WIDTH = 100
 """Characters of a line of code for which `docs/code_width.css` makes room."""
-ENOUGH_ROUNDS = 4
 PRINTED = [
     "estimators.md",
     "statistics.md",
@@ -53,20 +51,9 @@ def test_the_programs_of_a_page_run(
     for extra in ("sklearn", "jax", "matplotlib", "pandas"):
         pytest.importorskip(extra)
     monkeypatch.chdir(tmp_path)
-    in_few_rounds(monkeypatch)
     names: dict[str, object] = {}
     for program in programs:
         exec(compile(program, str(page), "exec"), names)
-
-
-def in_few_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let programs whose numbers nobody compares learn for a moment only."""
-    simulate = dpmesh.simulate
-
-    def shortly(*arguments: Any, rounds: int, **options: Any) -> dpmesh.Run:
-        return simulate(*arguments, rounds=min(rounds, ENOUGH_ROUNDS), **options)
-
-    monkeypatch.setattr(dpmesh, "simulate", shortly)
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dpmesh.reproduce import catalog
+from dpmesh.reproduce import catalog, online, quantized_comparison
 from dpmesh.reproduce.catalog import REPRODUCTIONS, reproduce
 
 WITHOUT_DATA = "federated-figureS15"
@@ -53,19 +53,15 @@ def test_settings_are_arguments_of_the_functions() -> None:
         assert {*shown.settings, *shown.quick} <= {*signature(shown.function).parameters}
 
 
-@pytest.mark.parametrize(
-    ("name", "smallest"),
-    [("online-table1", {"checkpoints": 1}), ("quantized-figure4", {"rounds": 8})],
-)
+@pytest.mark.parametrize("name", ["online-table1", "quantized-figure4"])
 def test_claims_of_the_readme_run_in_small_on_real_data(
-    name: str,
-    smallest: dict[str, int],
-    tmp_path: Path,
-    real_data: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    name: str, tmp_path: Path, real_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Made-up data of few dimensions hid that their noise is too much for float32."""
     pytest.importorskip("matplotlib")
-    monkeypatch.setitem(REPRODUCTIONS, name, replace(REPRODUCTIONS[name], quick=smallest))
+    task = quantized_comparison.TASKS["regression"]
+    small = replace(task, epsilons=(task.epsilons[0], quantized_comparison.SHOWN_EPSILON))
+    monkeypatch.setitem(quantized_comparison.TASKS, "regression", small)
+    monkeypatch.setattr(online, "SOURCES", (replace(online.SOURCES[-1], at=(20,)),))
     files = reproduce(name, tmp_path, quick=True, progress=lambda line: None)
     assert [file.suffix for file in files] == [".csv", ".txt", ".png", ".json"]
