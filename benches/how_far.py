@@ -1,7 +1,8 @@
 """How far it goes: ``python -m benches.how_far [NAME ..]``, each case alone in a process.
 
 Processor time on one thread, and what a run adds to the memory at its peak. Results go to
-``docs/results/how-far.csv``, a line for each case; those of other cases stay. Needs Linux.
+``docs/results/how-far.csv``, a line for each case, and as text beside it; other lines stay. Needs
+Linux.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import numpy as np
 
 import dpmesh as dm
 from benches.machine import description
+from benches.measure import with_unit
 from benches.memory import added
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy import accounting
@@ -57,13 +59,13 @@ def simulated(algorithm: Any, problem: Any, network: Any, rounds: int) -> Run:
     return lambda: dm.simulate(algorithm, problem, network, delta=1e-5, **asked)
 
 
-def sums_on_a_ring() -> Made:
+def sums_over_neighbours() -> Made:
     """Each node learns a noisy sum over its neighbours alone."""
     nodes, dim = 1_000, 1_000
-    network = dm.topology.ring(nodes)
+    network = dm.topology.random_regular(nodes, 4, key=Key.seeded(1))
     algorithm = dm.SecureGossip(topology=network, dim=dim, records=2 * nodes, noise_multiplier=20.0)
-    run = simulated(algorithm, linear(nodes, 2, dim), network, rounds=1)
-    return "sums over neighbours on a ring, 1,000 nodes of 1,000 numbers", "node", nodes, 0.0, run
+    run = simulated(algorithm, linear(nodes, 2, dim), None, rounds=1)
+    return "sums over 4 neighbours, 1,000 nodes of 1,000 numbers", "node", nodes, 0.0, run
 
 
 def gossip_of_a_million() -> Made:
@@ -73,7 +75,7 @@ def gossip_of_a_million() -> Made:
     network = dm.topology.random_regular(nodes, 4, key=Key.seeded(1))
     network.matrix(0)
     run = simulated(dm.OnlineLearning(epsilon=1.0), problem, network, rounds)
-    what = "online learning of 1,000,000 nodes, 100 numbers each, on a 4-regular graph"
+    what = "online learning, 1,000,000 nodes of 100 numbers, 4-regular"
     return what, "round", rounds, nodes * dim * 4 / 2**20, run
 
 
@@ -138,7 +140,7 @@ CASES: dict[str, Callable[[], Made]] = {
     each.__name__.replace("_", "-"): each
     for each in (
         secure_sum_of_sites,
-        sums_on_a_ring,
+        sums_over_neighbours,
         network_of_a_million,
         gossip_of_a_million,
         registered_clients,
@@ -166,6 +168,17 @@ def measured(name: str) -> dict[str, Any]:
     }
 
 
+def as_text(rows: list[dict[str, Any]]) -> str:
+    """Return the lines as they stand on the page."""
+    lines = [f"{'processor time of':<66}  {'seconds':>7}  {'memory':>9}  each"]
+    for row in rows:
+        mib = f"{float(row['mib']):,.0f} MiB"
+        each = f"{with_unit(float(row['per_unit']))} a {row['unit']}"
+        states = f", {row['states']} states" if row["states"] else ""
+        lines.append(f"{row['what']:<66}  {float(row['seconds']):>7.3g}  {mib:>9}  {each}{states}")
+    return "\n".join(lines) + "\n"
+
+
 def main(names: list[str]) -> None:
     """Measure one case here, or each in a process of its own."""
     if names[:1] == ["--here"]:
@@ -184,7 +197,8 @@ def main(names: list[str]) -> None:
         with RESULT.open("w", newline="") as file:
             writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
             writer.writeheader()
-            writer.writerows(lines[case] for case in CASES if case in lines)
+            writer.writerows(rows := [lines[case] for case in CASES if case in lines])
+        RESULT.with_suffix(".txt").write_text(as_text(rows))
 
 
 if __name__ == "__main__":

@@ -91,7 +91,7 @@ def measure(case: Case) -> dict[str, Any]:
 def as_line(result: Mapping[str, Any]) -> str:
     """Return a measurement as a line of text."""
     each = result["seconds"] / result["values"]
-    cells = [f"{result['case']:>44} {_with_unit(each):>9}"]
+    cells = [f"{result['case']:>44} {with_unit(each):>9}"]
     cells += [f"{name} {ratio:.3g}x" for name, ratio in result["times_as_fast"].items()]
     cells += [f"{share:.0%} of {name}" for name, share in result["share_of_limit"].items()]
     cells += [f"{result['mib']} MiB"] if "mib" in result else []
@@ -99,7 +99,8 @@ def as_line(result: Mapping[str, Any]) -> str:
     return "  ".join(cells)
 
 
-def _with_unit(seconds: float) -> str:
+def with_unit(seconds: float) -> str:
+    """Return a time in its own unit."""
     unit, factor = next((u, f) for u, f in UNITS if seconds >= 1 / f or u == "ns")
     return f"{seconds * factor:.3g} {unit}"
 
