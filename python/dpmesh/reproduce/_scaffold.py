@@ -64,7 +64,7 @@ class Experiment:
     def measure(
         self,
         cells: Iterable[Row],
-        measured: Callable[[Row], Row | list[Row]],
+        measured: Callable[[Row], Row | Iterable[Row]],
         in_words: Callable[[Row], str] | None = None,
     ) -> None:
         """Measure cells and keep their rows; report one that fails, and go on with the others.
@@ -74,7 +74,7 @@ class Experiment:
         cells
             Settings of each.
         measured
-            Returns what is found: numbers by name, or a list of them, such as the points of a
+            Returns what is found: numbers by name, or several of them, such as the points of a
             curve. They join the settings.
         in_words
             Returns a row, the last one of a curve, as a line.
@@ -82,12 +82,13 @@ class Experiment:
         for cell in cells:
             try:
                 found = measured(cell)
+                points = [found] if isinstance(found, dict) else [*found]
             except Exception as error:  # the others go on
                 settings = ", ".join(f"{name} {value}" for name, value in cell.items())
                 self.failures.append(f"{settings}: {type(error).__name__}: {error}")
                 self.progress(f"failed: {self.failures[-1]}")
                 continue
-            self.rows += [cell | row for row in (found if isinstance(found, list) else [found])]
+            self.rows += [cell | row for row in points]
             if in_words is not None:
                 self.progress(in_words(self.rows[-1]))
 

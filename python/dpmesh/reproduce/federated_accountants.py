@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -12,7 +11,8 @@ import numpy.typing as npt
 from scipy.optimize import brentq
 
 from dpmesh.privacy.accounting.papers import NotProved
-from dpmesh.reproduce._output import Output, Progress
+from dpmesh.reproduce._figure import Line, Panel, drawn, lines_of
+from dpmesh.reproduce._scaffold import Experiment, Progress, Row, pick
 from dpmesh.reproduce.claims import federated as claims
 from dpmesh.reproduce.federated import (
     SAMPLING_RATE,
@@ -36,23 +36,21 @@ PAPER_FITS = {
 
 Side: TypeAlias = Callable[[npt.NDArray[np.float64]], npt.NDArray[np.float64]]
 
-INEQUALITIES: tuple[tuple[str, str, float, Side, Side], ...] = (
-    (
-        "(16), Figure S7",
+INEQUALITIES: dict[str, tuple[str, float, Side, Side]] = {
+    "(16), Figure S7": (
         "min(4 (e^(1/nu^2) - 1), 2 e^(1/nu^2)) <= 6 / nu^2",
         2 / 3,
         lambda v: np.minimum(4 * np.expm1(1 / v), 2 * np.exp(1 / v)),
         lambda v: 6 / v,
     ),
-    (
-        "(21), Figure S8",
+    "(21), Figure S8": (
         "e^(1/nu^2) <= 7 / (2 nu^2)",
         5 / 9,
         lambda v: np.exp(1 / v),
         lambda v: 7 / (2 * v),
     ),
-)
-"""Name, claim, the least variance, and both sides as functions of it."""
+}
+"""Claim, the least variance, and both sides as functions of it, by name."""
 
 
 class Setting(NamedTuple):
@@ -73,33 +71,6 @@ SETTINGS = tuple(
     for sampling in ("uniform", "poisson")
     for rounds, clients in ((30, 500), (200, 2000), (1000, 2000))
 )
-
-Noises: TypeAlias = dict[Setting, dict[str, list[float]]]
-"""For each panel and kind, the noise at each of `EPSILONS`."""
-
-
-@dataclass(frozen=True)
-class Point:
-    """The noise that one accountant asks for.
-
-    Parameters
-    ----------
-    sampling, rounds, clients
-        Which panel.
-    kind
-        ``"theorem"`` of the paper; ``"moments"``, the accountant of its time; ``"tight"``, ours.
-    epsilon
-        The budget, at delta = 1 / clients ** 1.1.
-    noise_std
-        nu, on the sum of updates clipped to norm 1; NaN where the theorem's conditions fail.
-    """
-
-    sampling: str
-    rounds: int
-    clients: int
-    kind: str
-    epsilon: float
-    noise_std: float
 
 
 def noise_std(kind: str, setting: Setting, epsilon: float) -> float:
@@ -156,74 +127,102 @@ def rounds_allowed(setting: Setting, epsilon: float) -> int:
 
 
 def figure_s9(folder: Path, *, progress: Progress = print) -> list[Path]:
-    """Draw the noise of Theorems 1 and 2, of the accountants of their time, and of tight ones."""
-    noises: Noises = {}
-    for setting in SETTINGS:
-        noises[setting] = {kind: [noise_std(kind, setting, e) for e in EPSILONS] for kind in KINDS}
-        progress(setting.title)
-    output = Output(folder, "federated-figureS9")
-    output.records(
-        [
-            Point(*setting, kind, float(epsilon), value)
-            for setting, by_kind in noises.items()
-            for kind, values in by_kind.items()
-            for epsilon, value in zip(EPSILONS, values, strict=True)
+    """Draw the noise of Theorems 1 and 2, of the accountants of their time, and of tight ones.
+
+    A row has the standard deviation on the sum of updates clipped to norm 1, at an epsilon and
+    delta = 1 / clients ** 1.1; NaN where the theorem's conditions fail.
+    """
+
+    def measured(cell: Row) -> list[Row]:
+        setting = Setting(**cell)
+        return [
+            {"kind": kind, "epsilon": float(e), "noise_std": noise_std(kind, setting, e)}
+            for kind in KINDS
+            for e in EPSILONS
         ]
+
+    experiment = Experiment(folder, "federated-figureS9", progress)
+    experiment.measure(
+        (setting._asdict() for setting in SETTINGS), measured, lambda row: _setting_of(row).title
     )
-    output.text(as_text(noises))
-    output.figure(draw(noises))
-    return output.files
+    return experiment.write(as_text, draw)
 
 
-def figure_s7(folder: Path) -> list[Path]:
+def _setting_of(row: Row) -> Setting:
+    return Setting(row["sampling"], row["rounds"], row["clients"])
+
+
+def _settings(rows: list[Row]) -> dict[Setting, list[Row]]:
+    """Return the rows of each panel."""
+    settings = dict.fromkeys(map(_setting_of, rows))
+    return {setting: pick(rows, **setting._asdict()) for setting in settings}
+
+
+def figure_s7(folder: Path, *, progress: Progress = print) -> list[Path]:
     """Draw both sides of the inequalities (16) and (21), which the paper checks by eye.
 
     Figures S7 and S8 draw them for small variances; here for variances up to 6.
     """
-    from matplotlib.figure import Figure
 
-    output = Output(folder, "federated-figureS7")
-    figure = Figure(figsize=(9, 3.5), layout="constrained")
-    rows: list[tuple[str, float, float, float]] = []
-    lines = ["Figures S7 and S8: inequalities of the proofs of Lemmas 2 and 3, in nu^2.", ""]
-    for ax, (name, claim, least, left, right) in zip(
-        figure.subplots(1, len(INEQUALITIES)), INEQUALITIES, strict=True
-    ):
+    def measured(cell: Row) -> list[Row]:
+        _, least, *sides = INEQUALITIES[cell["inequality"]]
         variances = np.linspace(least, 6, 2001)
-        sides = left(variances), right(variances)
-        fails = variances[sides[0] > sides[1]]
-        holds = "holds" if not len(fails) else f"is false from nu^2 = {fails[0]:.2f} on"
+        points = zip(variances, *(side(variances) for side in sides), strict=True)
+        return [dict(zip(("variance", "left", "right"), one, strict=True)) for one in points]
+
+    experiment = Experiment(folder, "federated-figureS7", progress)
+    experiment.measure(({"inequality": name} for name in INEQUALITIES), measured)
+    return experiment.write(text_of_inequalities, draw_inequalities)
+
+
+def text_of_inequalities(rows: list[Row]) -> str:
+    """Return up to which variance each inequality holds."""
+    lines = ["Figures S7 and S8: inequalities of the proofs of Lemmas 2 and 3, in nu^2.", ""]
+    for name, (claim, least, *_) in INEQUALITIES.items():
+        mine = pick(rows, inequality=name)
+        fails = [row["variance"] for row in mine if row["left"] > row["right"]]
+        holds = f"is false from nu^2 = {fails[0]:.2f} on" if fails else "holds"
         lines.append(f"{name}: {claim} for nu^2 >= {least:.4g}: {holds}")
-        rows += [(name, *numbers) for numbers in zip(variances, *sides, strict=True)]
-        for side, label in zip(sides, claim.split(" <= "), strict=True):
-            ax.plot(variances, side, label=label)
-        ax.set_title(name)
-        ax.set_xlabel("nu^2")
-        ax.legend(frameon=False)
-    lines += ["", "Lemma 3 stands by a repaired proof; no accountant here rests on it."]
-    output.table(("inequality", "variance", "left", "right"), rows)
-    output.text("\n".join(lines))
-    output.figure(figure)
-    return output.files
+    return "\n".join(
+        [*lines, "", "Lemma 3 stands by a repaired proof; no accountant here rests on it."]
+    )
 
 
-def as_text(noises: Noises) -> str:
+def draw_inequalities(rows: list[Row]) -> Figure:
+    """Draw both sides over the variance; needs the extra ``plots``."""
+    panels = []
+    for name, (claim, *_) in INEQUALITIES.items():
+        mine = pick(rows, inequality=name)
+        x = [row["variance"] for row in mine]
+        lines = [
+            Line(label=label, x=x, y=[row[side] for row in mine])
+            for side, label in zip(("left", "right"), claim.split(" <= "), strict=True)
+        ]
+        panels.append(Panel(title=name, x="nu^2", lines=lines, kind="bands"))
+    return drawn(panels)
+
+
+def as_text(rows: list[Row]) -> str:
     """Return the lines fitted to the noises, beside the paper's."""
     lines = [
         "Figure S9: noise nu on the sum (clipping norm 1) over epsilon; log nu = slope log epsilon",
         "+ intercept by least squares, over the epsilons at which the theorem holds.",
     ]
-    for setting, by_kind in noises.items():
+    for setting, mine in _settings(rows).items():
         lines += ["", setting.title]
-        proved = ~np.isnan(by_kind["theorem"])
-        for kind, values in by_kind.items():
-            slope, intercept = fit(EPSILONS[proved], np.array(values)[proved])
+        noises = {
+            kind: np.array([row["noise_std"] for row in pick(mine, kind=kind)]) for kind in KINDS
+        }
+        epsilons = np.array([row["epsilon"] for row in pick(mine, kind="theorem")])
+        proved = ~np.isnan(noises["theorem"])
+        for kind, values in noises.items():
+            slope, intercept = fit(epsilons[proved], values[proved])
             paper = PAPER_FITS.get((setting.sampling, setting.rounds, kind))
             beside = "" if paper is None else f"; paper {paper[0]:.2f}, {paper[1]:.2f}"
             lines.append(f"  {kind:<8} slope {slope:.2f}, intercept {intercept:.2f}{beside}")
-        ratio = np.array(by_kind["theorem"]) / np.array(by_kind["tight"])
+        ratio = noises["theorem"] / noises["tight"]
         lines.append(
-            f"  the theorem holds from epsilon {EPSILONS[proved][0]:.1f}; its noise is "
+            f"  the theorem holds from epsilon {epsilons[proved][0]:.1f}; its noise is "
             f"{np.nanmin(ratio):.1f} to {np.nanmax(ratio):.1f} times the tight one"
         )
     remark = Setting("uniform", 30, 1000)  # as in Table 2
@@ -242,18 +241,11 @@ def as_text(noises: Noises) -> str:
     return "\n".join(lines)
 
 
-def draw(noises: Noises) -> Figure:
+def draw(rows: list[Row]) -> Figure:
     """Draw noise over epsilon, a panel for each setting; needs the extra ``plots``."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(10, 6), layout="constrained")
-    for (setting, by_kind), ax in zip(noises.items(), figure.subplots(2, 3).flat, strict=True):
-        for kind, values in by_kind.items():
-            ax.loglog(EPSILONS, values, marker=".", label=kind)
-        ax.set_title(setting.title)
-        ax.set_xlabel("epsilon")
-        ax.set_xticks([4, 8, 16, 32], ["4", "8", "16", "32"])
-        ax.set_xticks([], minor=True)  # their labels would overlap
-    figure.axes[0].set_ylabel("noise on the sum")
-    figure.axes[0].legend(frameon=False)
-    return figure
+    x, y, ticks = "epsilon", "noise on the sum", (4, 8, 16, 32)
+    panels = []
+    for setting, mine in _settings(rows).items():
+        lines = lines_of(mine, by="kind", x="epsilon", y="noise_std")
+        panels.append(Panel(title=setting.title, x=x, y=y, log="xy", ticks=ticks, lines=lines))
+    return drawn(panels, columns=3)

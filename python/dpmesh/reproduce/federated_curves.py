@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
@@ -18,8 +20,8 @@ from dpmesh.denoisers import LaplacianSmoothing
 from dpmesh.keys import Key, Purpose, generator
 from dpmesh.privacy.types import Floats
 from dpmesh.problems import LinearProblem
-from dpmesh.reproduce._output import Output, Progress
-from dpmesh.reproduce.claims.federated import Sampling
+from dpmesh.reproduce._figure import Line, Panel, drawn
+from dpmesh.reproduce._scaffold import Experiment, Progress, Row, kinds, pick
 from dpmesh.reproduce.federated import (
     CLIENTS,
     ROUNDS,
@@ -54,54 +56,34 @@ QUANTITIES = {
 }
 
 
-@dataclass(frozen=True)
-class Point:
-    """A model during training.
-
-    Parameters
-    ----------
-    sampling, smoothing, seed
-        Which run.
-    round
-        From 1.
-    loss, training_accuracy
-        On the clients' records; losses include weight decay, accuracies are in percent.
-    validation_loss, accuracy
-        On records that no client holds.
-    """
-
-    sampling: Sampling
-    smoothing: float
-    seed: int
-    round: int
-    loss: float
-    training_accuracy: float
-    validation_loss: float
-    accuracy: float
-
-
 def figure2(folder: Path, *, seeds: int = 3, progress: Progress = print) -> list[Path]:
     """Run Figures 2 and S10: logistic regression on MNIST at the paper's noise for epsilon 7.
 
     Runs are seeded, and those of a seed have the same data split, cohorts and noise.
     """
     train = standardized(mnist("train"))
-    points: list[Point] = []
-    for sampling, clients in CLIENTS.items():
-        keys = [Key.seeded(seed) for seed in range(seeds)]
-        problems = [mnist_clients(train, left_out(train, key), clients, key) for key in keys]
-        z = noise_multiplier("paper", sampling, EPSILON, clients**-1.1)
-        for smoothing in SMOOTHINGS:
-            algorithm = algorithm_of(sampling, z, LaplacianSmoothing(smoothing))
-            for seed, (problem, key) in enumerate(zip(problems, keys, strict=True)):
-                run = training(algorithm, problem, key, ROUNDS)
-                points += [Point(sampling, smoothing, seed, t, *found) for t, found in run]
-            progress(in_words(points, sampling, smoothing))
+    keys = [Key.seeded(seed) for seed in range(seeds)]
+    problems = {
+        sampling: [mnist_clients(train, left_out(train, key), clients, key) for key in keys]
+        for sampling, clients in CLIENTS.items()
+    }
+
+    def measured(cell: Row) -> Iterator[Row]:
+        sampling = cell["sampling"]
+        z = noise_multiplier("paper", sampling, EPSILON, CLIENTS[sampling] ** -1.1)
+        algorithm = algorithm_of(sampling, z, LaplacianSmoothing(cell["smoothing"]))
+        for seed, (problem, key) in enumerate(zip(problems[sampling], keys, strict=True)):
+            for row in training(algorithm, problem, key, ROUNDS):
+                yield {"seed": seed, **row}
+
     title = (
         f"Figures 2 and S10: softmax regression on MNIST at the paper's noise for epsilon {EPSILON}"
         "; validation\non 10,000 images that no client holds."
     )
-    return written(folder, "federated-figure2", title, points)
+    experiment = Experiment(folder, "federated-figure2", progress)
+    cells = [{"sampling": s, "smoothing": x} for s, x in product(CLIENTS, SMOOTHINGS)]
+    experiment.measure(cells, measured, partial(curve_of, experiment.rows))
+    return experiment.write(partial(as_text, title), draw)
 
 
 def left_out(train: Dataset, key: Key) -> Dataset:
@@ -112,15 +94,22 @@ def left_out(train: Dataset, key: Key) -> Dataset:
 
 def training(
     algorithm: FederatedLearning, problem: AnyProblem, key: Key, rounds: int, *, every: int = 1
-) -> Iterator[tuple[int, tuple[float, ...]]]:
-    """Yield the number of a round, and what `Point` has of its model, every few rounds."""
+) -> Iterator[Row]:
+    """Yield losses and accuracies in percent every few rounds, on the clients' records and others.
+
+    Losses include weight decay.
+    """
     on_training, held_out = replace(problem, test=problem.train), _of_test_records(problem)
     for t, state in enumerate(states(algorithm, problem, rounds, key), 1):
         if t % every == 0:
             model = algorithm.parameters(state)
-            rates = (100 * float(one.accuracy(model)[0]) for one in (on_training, problem))
-            losses = (_loss(one, model) for one in (problem, held_out))
-            yield t, tuple(number for pair in zip(losses, rates, strict=True) for number in pair)
+            yield {
+                "round": t,
+                "loss": _loss(problem, model),
+                "training_accuracy": 100 * float(on_training.accuracy(model)[0]),
+                "validation_loss": _loss(held_out, model),
+                "accuracy": 100 * float(problem.accuracy(model)[0]),
+            }
 
 
 def _of_test_records(problem: ProblemT) -> ProblemT:
@@ -136,25 +125,19 @@ def _loss(problem: AnyProblem, model: Floats) -> float:
     return float(np.average(losses, weights=np.diff(starts)))
 
 
-def curve(points: Sequence[Point], quantity: str) -> tuple[list[int], list[float]]:
-    """Return the rounds of one curve, and the means over the seeds."""
-    rounds = sorted({p.round for p in points})
-    return rounds, [
-        float(np.mean([getattr(p, quantity) for p in points if p.round == t])) for t in rounds
-    ]
+def means(rows: list[Row], quantity: str) -> tuple[list[int], list[float]]:
+    """Return the rounds of one curve, and the means over its repetitions."""
+    rounds = sorted(kinds(rows, "round"))
+    return rounds, [float(np.mean([row[quantity] for row in pick(rows, round=t)])) for t in rounds]
 
 
-def _of(points: list[Point], sampling: Sampling, smoothing: float) -> list[Point]:
-    return [p for p in points if (p.sampling, p.smoothing) == (sampling, smoothing)]
-
-
-def in_words(points: list[Point], sampling: Sampling, smoothing: float) -> str:
-    """Return one curve as lines, one for each quantity."""
-    mine = _of(points, sampling, smoothing)
+def curve_of(rows: list[Row], row: Row) -> str:
+    """Return the curve of a row as lines, one for each quantity."""
+    mine = pick(rows, sampling=row["sampling"], smoothing=row["smoothing"])
     lines: list[str] = []
     for quantity, name in QUANTITIES.items():
-        numbers = "".join(f"{value:>8.2f}" for value in shown(curve(mine, quantity)[1]))
-        head = f"{sampling:<8} smoothing {smoothing:g}" if not lines else ""
+        numbers = "".join(f"{value:>8.2f}" for value in shown(means(mine, quantity)[1]))
+        head = "" if lines else f"{row['sampling']:<8} smoothing {row['smoothing']:g}"
         lines.append(f"{head:<23}{name:<25}{numbers}")
     return "\n".join(lines)
 
@@ -165,39 +148,28 @@ def shown(values: list[float]) -> list[float]:
     return [values[place] for place in places]
 
 
-def written(folder: Path, name: str, title: str, points: list[Point]) -> list[Path]:
-    """Write the table, all curves at some rounds, and the figure; the paper shows curves only."""
-    rounds = shown([float(t) for t in sorted({p.round for p in points})])
+def as_text(title: str, rows: list[Row]) -> str:
+    """Return all curves at some rounds; the paper shows curves only."""
+    rounds = shown([float(t) for t in sorted(kinds(rows, "round"))])
+    ends = {(row["sampling"], row["smoothing"]): row for row in rows}
     lines = [
         title,
-        f"Mean of {1 + max(p.seed for p in points)} seed(s).",
+        f"Mean of {1 + max(row['seed'] for row in rows)} seed(s).",
         "The paper: smoothing is slower at first, and better at the end.",
         "",
         f"{'round':<48}" + "".join(f"{t:>8g}" for t in rounds),
     ]
-    runs = dict.fromkeys((p.sampling, p.smoothing) for p in points)
-    output = Output(folder, name)
-    output.records(points)
-    output.text("\n".join([*lines, *(in_words(points, *run) for run in runs)]))
-    output.figure(draw(points))
-    return output.files
+    return "\n".join([*lines, *(curve_of(rows, row) for row in ends.values())])
 
 
-def draw(points: list[Point]) -> Figure:
+def draw(rows: list[Row]) -> Figure:
     """Draw all quantities over the rounds; needs the extra ``plots``."""
-    from matplotlib.figure import Figure
-
-    samplings = [*dict.fromkeys(p.sampling for p in points)]
-    figure = Figure(figsize=(12, 3.2 * len(samplings)), layout="constrained")
-    for axes, sampling in zip(
-        figure.subplots(len(samplings), len(QUANTITIES), squeeze=False), samplings, strict=True
-    ):
-        for ax, (quantity, name) in zip(axes, QUANTITIES.items(), strict=True):
-            for smoothing in dict.fromkeys(p.smoothing for p in points):
-                x, y = curve(_of(points, sampling, smoothing), quantity)
-                ax.plot(x, y, label=f"smoothing {smoothing:g}")
-            ax.set_title(f"{sampling} sampling")
-            ax.set_xlabel("round")
-            ax.set_ylabel(name)
-    figure.axes[0].legend(frameon=False)
-    return figure
+    panels = []
+    for sampling, (quantity, name) in product(kinds(rows, "sampling"), QUANTITIES.items()):
+        lines = []
+        for smoothing in kinds(rows, "smoothing"):
+            x, y = means(pick(rows, sampling=sampling, smoothing=smoothing), quantity)
+            lines.append(Line(label=f"smoothing {smoothing:g}", x=x, y=y))
+        title = f"{sampling} sampling"
+        panels.append(Panel(title=title, x="round", y=name, lines=lines, kind="bands"))
+    return drawn(panels, columns=len(QUANTITIES))

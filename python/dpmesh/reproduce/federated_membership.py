@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,11 +17,15 @@ from dpmesh.denoisers import LaplacianSmoothing
 from dpmesh.keys import Key, Purpose, generator
 from dpmesh.privacy.types import Floats
 from dpmesh.problems import LinearProblem
-from dpmesh.reproduce._output import Output, Progress
+from dpmesh.reproduce._figure import Panel, drawn, lines_of
+from dpmesh.reproduce._scaffold import Experiment, Progress, Row, pick
 from dpmesh.reproduce.attacks import likelihood_ratio_attack, threshold_attack
 from dpmesh.reproduce.claims.federated import Sampling
 from dpmesh.reproduce.federated import WEIGHT_DECAY, standardized, states
 from dpmesh.schedules import ExponentialDecay
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 CLIENTS = 500
 RECORDS_OF_CLIENT = 4
@@ -29,36 +35,6 @@ SHADOWS = 16
 NOISE_MULTIPLIERS = (1.0, 1.3)
 SAMPLINGS: tuple[Sampling, ...] = ("uniform", "poisson")
 SMOOTHINGS = {"DP-Fed": 0.0, "DP-Fed-LS": 1.0}
-
-
-@dataclass(frozen=True)
-class Point:
-    """What the attacks find after some rounds.
-
-    Parameters
-    ----------
-    sampling, noise_multiplier, model
-        Which curve; ``"Non-DP"`` has no noise.
-    round
-        From 1.
-    threshold_auc, likelihood_auc
-        Areas under the curves of the two attacks; the second is made in the last round alone.
-    training_loss, test_loss
-        Mean losses of members and on the test set.
-    accuracy
-        On the test set, in percent.
-    """
-
-    sampling: Sampling
-    noise_multiplier: float
-    model: str
-    round: int
-    threshold_auc: float
-    likelihood_auc: float
-    training_loss: float
-    test_loss: float
-    accuracy: float
-
 
 SHOWN = {
     "threshold_auc": "AUC of the threshold attack",
@@ -120,24 +96,28 @@ def losses_on(images: Dataset, model: Floats, problem: LinearProblem) -> np.ndar
 
 def curve(
     algorithm: FederatedLearning, images: Dataset, test: Dataset, key: Key, rounds: int
-) -> Iterator[tuple[int, float, float, float, float, float]]:
-    """Yield what a `Point` has, from the round on.
+) -> Iterator[Row]:
+    """Yield what the attacks find every few rounds, and mean losses of members and test records.
 
-    The likelihood-ratio attack trains its shadow models by the same algorithm, on other halves.
+    The likelihood-ratio attack, of the last round alone, trains its shadow models by the same
+    algorithm, on other halves. The accuracy is in percent, on the test set.
     """
     problem, members = split(images, test, key)
     is_member = np.isin(np.arange(images.records), members)
     for t, model in training(algorithm, problem, key, rounds):
         losses = losses_on(images, model, problem)
-        auc = threshold_attack(losses[is_member], losses[~is_member]).auc
         stronger = np.nan
         if t == rounds:
             shadow_losses, shadow_members = shadows(algorithm, images, test, rounds)
             stronger = likelihood_ratio_attack(losses, is_member, shadow_losses, shadow_members).auc
-        seen, unseen = (
-            float(one.mean()) for one in (losses[is_member], losses_on(test, model, problem))
-        )
-        yield t, auc, stronger, seen, unseen, 100 * float(problem.accuracy(model)[0])
+        yield {
+            "round": t,
+            "threshold_auc": threshold_attack(losses[is_member], losses[~is_member]).auc,
+            "likelihood_auc": stronger,
+            "training_loss": float(losses[is_member].mean()),
+            "test_loss": float(losses_on(test, model, problem).mean()),
+            "accuracy": 100 * float(problem.accuracy(model)[0]),
+        }
 
 
 def shadows(
@@ -165,62 +145,54 @@ def figure6(folder: Path, *, rounds: int = ROUNDS, progress: Progress = print) -
     at each of 500 clients, few enough that without noise it is right on 2 to 3% more of them than
     of others. The likelihood-ratio attack is made in the last round.
     """
-    from matplotlib.figure import Figure
-
     key = Key.seeded(0)
     images, test = (standardized(mnist(part)) for part in ("train", "test"))
-    candidates = images.take(
-        generator(key, Purpose.SPLIT, round=1).permutation(images.records)[
-            : 2 * CLIENTS * RECORDS_OF_CLIENT
-        ]
-    )
-    figure = Figure(figsize=(12, 10), layout="constrained")
-    panels = [(sampling, z) for sampling in SAMPLINGS for z in NOISE_MULTIPLIERS]
-    points: list[Point] = []
-    grid = figure.subplots(len(SHOWN), len(panels), sharex=True, sharey="row")
-    for column, (sampling, z) in zip(grid.T, panels, strict=True):
-        models = {"Non-DP": (None, 0.0)} | {name: (z, s) for name, s in SMOOTHINGS.items()}
-        for name, (noise, smoothing) in models.items():
-            algorithm = algorithm_of(sampling, noise, smoothing)
-            own = [
-                Point(sampling, z, name, *values)
-                for values in curve(algorithm, candidates, test, key, rounds)
-            ]
-            progress(in_words(own[-1]))
-            for ax, shown in zip(column, SHOWN, strict=True):
-                ax.plot([p.round for p in own], [getattr(p, shown) for p in own], label=name)
-            points += own
-        column[0].set_title(f"{sampling}, z = {z:g}")
-        column[-1].set_xlabel("round")
-    for ax, words in zip(grid[:, 0], SHOWN.values(), strict=True):
-        ax.set_ylabel(words)
-    grid[0, 0].legend(frameon=False)
-    output = Output(folder, "federated-figure6")
-    output.records(points)
-    output.text(as_text(points))
-    output.figure(figure)
-    return output.files
+    order = generator(key, Purpose.SPLIT, round=1).permutation(images.records)
+    candidates = images.take(order[: 2 * CLIENTS * RECORDS_OF_CLIENT])
+
+    def measured(cell: Row) -> list[Row]:
+        smoothing = SMOOTHINGS.get(cell["model"])
+        noise = None if smoothing is None else cell["noise_multiplier"]
+        algorithm = algorithm_of(cell["sampling"], noise, smoothing or 0.0)
+        return list(curve(algorithm, candidates, test, key, rounds))
+
+    experiment = Experiment(folder, "federated-figure6", progress)
+    cells = product(SAMPLINGS, NOISE_MULTIPLIERS, ("Non-DP", *SMOOTHINGS))
+    names = "sampling", "noise_multiplier", "model"
+    experiment.measure((dict(zip(names, cell, strict=True)) for cell in cells), measured, in_words)
+    return experiment.write(as_text, draw)
 
 
-def in_words(point: Point) -> str:
+def draw(rows: list[Row]) -> Figure:
+    """Draw all quantities over the rounds; needs the extra ``plots``."""
+    panels = []
+    for shown, (sampling, z) in product(SHOWN, product(SAMPLINGS, NOISE_MULTIPLIERS)):
+        mine = pick(rows, sampling=sampling, noise_multiplier=z)
+        lines = lines_of(mine, by="model", x="round", y=shown)
+        title, y = f"{sampling}, z = {z:g}", SHOWN[shown]
+        panels.append(Panel(title=title, x="round", y=y, lines=lines, kind="bands"))
+    return drawn(panels, columns=4)
+
+
+def in_words(row: Row) -> str:
     """Return the end of one curve as a line."""
     return (
-        f"{point.sampling:<8} z {point.noise_multiplier:<4g} {point.model:<10} "
-        f"threshold {point.threshold_auc:.3f}  likelihood ratio {point.likelihood_auc:.3f}  "
-        f"loss {point.training_loss:.3f} (test {point.test_loss:.3f})  "
-        f"accuracy {point.accuracy:.1f}"
+        f"{row['sampling']:<8} z {row['noise_multiplier']:<4g} {row['model']:<10} "
+        f"threshold {row['threshold_auc']:.3f}  likelihood ratio {row['likelihood_auc']:.3f}  "
+        f"loss {row['training_loss']:.3f} (test {row['test_loss']:.3f})  "
+        f"accuracy {row['accuracy']:.1f}"
     )
 
 
-def as_text(points: list[Point]) -> str:
+def as_text(rows: list[Row]) -> str:
     """Return the ends of all curves."""
-    rounds = points[-1].round
+    rounds = rows[-1]["round"]
     lines = [
         f"Figure 6: AUC of membership inference after {rounds} rounds; 0.5 is a guess. Figure S13:",
         "losses and accuracy in the same runs.",
         "The paper prints curves and no numbers: its Non-DP model leaks most, DP-Fed and DP-Fed-LS",
         "stay near 0.5. Ours: logistic regression on 2,000 images of MNIST, not a network on SVHN.",
         "",
-        *(in_words(point) for point in points if point.round == rounds),
+        *map(in_words, pick(rows, round=rounds)),
     ]
     return "\n".join(lines)

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from math import sqrt
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -15,8 +16,12 @@ from dpmesh.data import mnist
 from dpmesh.denoisers import Identity, smoothing_risk
 from dpmesh.keys import Key, Purpose, generator
 from dpmesh.problems import LinearProblem
-from dpmesh.reproduce._output import Output
+from dpmesh.reproduce._figure import Line, Panel, drawn, lines_of
+from dpmesh.reproduce._scaffold import Experiment, Progress, Row, kinds, pick
 from dpmesh.reproduce.federated import algorithm_of, mnist_clients, standardized, states
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Floats = npt.NDArray[np.float64]
 
@@ -110,81 +115,101 @@ def average_moves(problem: LinearProblem, key: Key, rounds: Iterable[int]) -> di
     return moves
 
 
-def figure1(folder: Path) -> list[Path]:
+def figure1(folder: Path, *, progress: Progress = print) -> list[Path]:
     """Draw the spectrum of the federated average over the rounds of training without privacy.
 
     The paper shows two tensors of a network on SVHN; here it is the model of Table 2, logistic
     regression on MNIST, whose coefficients lie class by class and row by row of the image. As the
     moves of the classes add up to 0, so do those frequencies that are multiples of their number.
     """
-    from matplotlib.figure import Figure
-
     train, test = (standardized(mnist(part)) for part in ("train", "test"))
     key = Key.seeded(0)
-    problem = mnist_clients(train, test, 1000, key)
-    spectra = {
-        t: spectrum(move).without_multiples(CLASSES)
-        for t, move in average_moves(problem, key, SHOWN_ROUNDS).items()
+    moves = average_moves(mnist_clients(train, test, 1000, key), key, SHOWN_ROUNDS)
+
+    def measured(cell: Row) -> list[Row]:
+        shown = spectrum(moves[cell["round"]]).without_multiples(CLASSES)
+        points = zip(shown.frequency.tolist(), shown.magnitude.tolist(), strict=True)
+        return [{"frequency": frequency, "magnitude": height} for frequency, height in points]
+
+    experiment = Experiment(folder, "federated-figure1", progress)
+    experiment.measure(({"round": t} for t in SHOWN_ROUNDS), measured)
+    return experiment.write(text_of_spectra, draw_spectra)
+
+
+def _spectra(rows: list[Row]) -> dict[int, Spectrum]:
+    """Return the spectrum of each round."""
+    return {
+        t: Spectrum(*(np.array([row[name] for row in mine]) for name in ("frequency", "magnitude")))
+        for t in kinds(rows, "round")
+        for mine in [pick(rows, round=t)]
     }
-    figure = Figure(figsize=(9, 3), layout="constrained")
-    axes = figure.subplots(1, len(spectra), sharey=True)
-    for ax, (t, shown) in zip(axes, spectra.items(), strict=True):
-        ax.loglog(shown.frequency, shown.magnitude, ".", markersize=1)
-        ax.set_title(f"round {t}: decay {shown.decay:.2f}")
-        ax.set_xlabel("frequency")
-    figure.axes[0].set_ylabel("magnitude")
-    rows = (
-        (t, frequency, magnitude)
-        for t, shown in spectra.items()
-        for frequency, magnitude in zip(shown.frequency, shown.magnitude, strict=True)
-    )
-    output = Output(folder, "federated-figure1")
-    output.table(("round", "frequency", "magnitude"), rows)
+
+
+def text_of_spectra(rows: list[Row]) -> str:
+    """Return how fast magnitudes fall, and how much is at low frequencies."""
     found = [
         f"    round {t:<2d}  power {shown.decay:.2f}, "
         f"{100 * shown.energy_below_a_tenth:.0f}% of the energy in the lowest tenth"
-        for t, shown in spectra.items()
+        for t, shown in _spectra(rows).items()
     ]
-    output.text("\n".join([SPECTRA, *found]))
-    output.figure(figure)
-    return output.files
+    return "\n".join([SPECTRA, *found])
 
 
-def figure_s14(folder: Path) -> list[Path]:
+def draw_spectra(rows: list[Row]) -> Figure:
+    """Draw magnitudes over frequencies; needs the extra ``plots``."""
+    panels = []
+    for t, shown in _spectra(rows).items():
+        line = Line(label="", x=shown.frequency, y=shown.magnitude)  # type: ignore[arg-type]
+        title = f"round {t}: decay {shown.decay:.2f}"
+        axes = "frequency", "magnitude"
+        panels.append(Panel(title=title, x=axes[0], y=axes[1], log="xy", lines=[line], kind="dots"))
+    return drawn(panels)
+
+
+def figure_s14(folder: Path, *, progress: Progress = print) -> list[Path]:
     """Draw the path of a linear classifier by noisy gradient descent, smoothed and not.
 
     y = sigmoid(W x) in two dimensions, standard deviation 0.3 of the gradients' noise, steps of
     0.1, 100 updates, smoothing 1, from (0, 0). The paper does not give its points; here there are
     100 around (1, 1) of class 0 and 100 around (-1, -1) of class 1.
     """
-    from matplotlib.figure import Figure
-
     draw = generator(Key.seeded(0), Purpose.INIT)
     labels = np.repeat([0.0, 1.0], 100)
     x = draw.normal(np.where(labels, -1.0, 1.0)[:, np.newaxis], 0.5, (200, 2))
     noise = draw.normal(0.0, 0.3, (100, 2))
-    figure = Figure(figsize=(5, 3.5), layout="constrained")
-    ax = figure.subplots()
-    rows, lines = [], []
-    for smoothing in (0.0, 1.0):
-        w, path = np.zeros(2), [np.zeros(2)]
-        for drawn in noise:
-            slope = (1 / (1 + np.exp(-x @ w)) - labels) @ x / len(x)
-            w = w - 0.1 * kernels.smooth((slope + drawn)[np.newaxis], smoothing)[0]
+
+    def measured(cell: Row) -> list[Row]:
+        w = np.zeros(2)
+        path = [w]
+        for disturbed in noise:
+            slope = (1 / (1 + np.exp(-x @ w)) - labels) @ x / len(x) + disturbed
+            w = w - 0.1 * kernels.smooth(slope[np.newaxis], cell["smoothing"])[0]
             path.append(w)
-        rows += [(smoothing, t, *point) for t, point in enumerate(path)]
-        apart = np.diff(np.array(path), axis=1)[:, 0]
-        name = f"smoothing {smoothing:g}"
-        lines.append(f"    {name}: the coordinates differ by {np.abs(apart).mean():.3f} on average")
-        ax.plot(*np.array(path).T, label=name)
-    ax.set_xlabel("first coordinate of W")
-    ax.set_ylabel("second")
-    ax.legend(frameon=False)
-    output = Output(folder, "federated-figureS14")
-    output.table(("smoothing", "update", "first", "second"), rows)
-    output.text("\n".join([PATHS, *lines]))
-    output.figure(figure)
-    return output.files
+        return [{"update": t, "first": w[0], "second": w[1]} for t, w in enumerate(path)]
+
+    experiment = Experiment(folder, "federated-figureS14", progress)
+    experiment.measure(({"smoothing": smoothing} for smoothing in (0.0, 1.0)), measured)
+    return experiment.write(text_of_paths, draw_paths)
+
+
+def text_of_paths(rows: list[Row]) -> str:
+    """Return how far the coordinates are apart."""
+    lines = []
+    for smoothing in kinds(rows, "smoothing"):
+        apart = np.mean([abs(r["second"] - r["first"]) for r in pick(rows, smoothing=smoothing)])
+        lines.append(f"    {_named(smoothing)}: the coordinates differ by {apart:.3f} on average")
+    return "\n".join([PATHS, *lines])
+
+
+def draw_paths(rows: list[Row]) -> Figure:
+    """Draw both paths; needs the extra ``plots``."""
+    lines = lines_of(rows, by="smoothing", x="first", y="second", name=_named)
+    x, y = "first coordinate of W", "second"
+    return drawn([Panel(title="", x=x, y=y, lines=lines, kind="bands")])
+
+
+def _named(smoothing: float) -> str:
+    return f"smoothing {smoothing:g}"
 
 
 def error_reduction(signal: Floats, noise_scale: float, smoothing: float) -> float:
@@ -199,41 +224,55 @@ def least_noise(signal: Floats, smoothing: float) -> float:
     return sqrt(bias / (len(signal) - variance))
 
 
-def figure_s15(folder: Path) -> list[Path]:
+def figure_s15(folder: Path, *, progress: Progress = print) -> list[Path]:
     """Draw the share of a noisy sine's mean square error that smoothing removes (Figure S15).
 
     Exact, by Proposition 1. The paper does not say how finely it samples sin(x) on [0, 30]; here
     at 301 points, steps of 0.1.
     """
-    from matplotlib.figure import Figure
 
-    signal = np.sin(np.linspace(0, 30, 301))
-    figure = Figure(figsize=(9, 3.5), layout="constrained")
-    signals, ax = figure.subplots(1, 2)
-    noisy = signal + generator(Key.seeded(0), Purpose.INIT).normal(0, 0.1, len(signal))
-    smoothed = kernels.smooth(noisy[np.newaxis], 1.0)[0]
-    for shift, (name, y) in enumerate(
-        {"sin(x)": signal, "noise 0.1": noisy, "smoothing 1": smoothed}.items()
-    ):
-        signals.plot(np.linspace(0, 30, 301), y - 3 * shift, linewidth=0.8, label=name)
-    signals.legend(frameon=False, loc="upper right")
-    rows = []
-    for smoothing in SMOOTHINGS:
-        reductions = [error_reduction(signal, nu, smoothing) for nu in NOISE_SCALES]
-        rows += [(smoothing, *pair) for pair in zip(NOISE_SCALES, reductions, strict=True)]
-        ax.semilogx(NOISE_SCALES, reductions, label=f"smoothing {smoothing:g}")
-    ax.axhline(0, color="grey", linewidth=0.5)
-    ax.set_ylim(-1, 1)
-    ax.set_xlabel("standard deviation of the noise")
-    ax.set_ylabel("share of the error taken away")
-    ax.legend(frameon=False)
-    output = Output(folder, "federated-figureS15")
-    output.table(("smoothing", "noise_scale", "reduction"), rows)
+    def measured(cell: Row) -> list[Row]:
+        return [
+            {"noise_scale": nu, "reduction": error_reduction(SIGNAL, nu, cell["smoothing"])}
+            for nu in NOISE_SCALES.tolist()
+        ]
+
+    experiment = Experiment(folder, "federated-figureS15", progress)
+    experiment.measure(({"smoothing": smoothing} for smoothing in SMOOTHINGS), measured)
+    return experiment.write(text_of_sine, draw_sine)
+
+
+PLACES = np.linspace(0, 30, 301)
+SIGNAL = np.sin(PLACES)
+
+
+def text_of_sine(rows: list[Row]) -> str:
+    """Return from which noise on smoothing pays."""
     found = []
-    for smoothing in SMOOTHINGS:
-        some, much = (100 * error_reduction(signal, nu, smoothing) for nu in (0.1, 1.0))
-        least = f"smoothing {smoothing:<3g}  pays from noise {least_noise(signal, smoothing):.4f}"
+    for smoothing in kinds(rows, "smoothing"):
+        some, much = (100 * error_reduction(SIGNAL, nu, smoothing) for nu in (0.1, 1.0))
+        least = f"smoothing {smoothing:<3g}  pays from noise {least_noise(SIGNAL, smoothing):.4f}"
         found.append(f"    {least}: takes {some:.0f}% at 0.1, {much:.0f}% at 1")
-    output.text("\n".join([SINE, *found]))
-    output.figure(figure)
-    return output.files
+    return "\n".join([SINE, *found])
+
+
+def draw_sine(rows: list[Row]) -> Figure:
+    """Draw the sine, and the share of the error; needs the extra ``plots``."""
+    noisy = SIGNAL + generator(Key.seeded(0), Purpose.INIT).normal(0, 0.1, len(SIGNAL))
+    smoothed = kernels.smooth(noisy[np.newaxis], 1.0)[0]
+    curves = {"sin(x)": SIGNAL, "noise 0.1": noisy, "smoothing 1": smoothed}
+    signals = [
+        Line(label=name, x=PLACES.tolist(), y=(y - 3 * shift).tolist())
+        for shift, (name, y) in enumerate(curves.items())
+    ]
+    lines = lines_of(rows, by="smoothing", x="noise_scale", y="reduction", name=_named)
+    share = Panel(
+        title="",
+        x="standard deviation of the noise",
+        y="share of the error taken away",
+        lines=lines,
+        log="x",
+        limits=(-1.0, 1.0),
+        kind="bands",
+    )
+    return drawn([Panel(title="", lines=signals, kind="bands"), share])

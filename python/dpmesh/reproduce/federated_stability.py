@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dpmesh.denoisers import LaplacianSmoothing
 from dpmesh.keys import Key
-from dpmesh.problems.jax_model import JaxProblem
 from dpmesh.reproduce import federated_curves as curves
 from dpmesh.reproduce import federated_networks as networks
-from dpmesh.reproduce._output import Output, Progress
+from dpmesh.reproduce._figure import Line, Panel, drawn
+from dpmesh.reproduce._scaffold import Experiment, Progress, Row, kinds, pick
 from dpmesh.reproduce.federated import states
 from dpmesh.reproduce.federated_networks import SAMPLINGS
 
@@ -55,27 +56,6 @@ CURVES = {
 """Name, title, parameters, problem, and noise multipliers for uniform and Poisson sampling."""
 
 
-@dataclass(frozen=True)
-class Point:
-    """A model during training.
-
-    Parameters
-    ----------
-    noise_multiplier, step_size, model
-        Which run; ``"DP-Fed-LS"`` smooths.
-    round
-        From 1.
-    accuracy
-        On the test set, in percent.
-    """
-
-    noise_multiplier: float
-    step_size: float
-    model: str
-    round: int
-    accuracy: float
-
-
 def figure4(folder: Path, *, rounds: int = ROUNDS, progress: Progress = print) -> list[Path]:
     """Run Figure 4: Poisson sampling, large noise, two local step sizes, one run of each.
 
@@ -84,15 +64,26 @@ def figure4(folder: Path, *, rounds: int = ROUNDS, progress: Progress = print) -
     key = Key.seeded(0)
     problem = networks.small_images(key)
     progress(f"{rounds} rounds for each curve; the first also compiles the network")
-    points: list[Point] = []
-    for z, step_size, model in product(NOISE_MULTIPLIERS, STEP_SIZES, SMOOTHINGS):
-        points += training(problem, key, z, step_size, model, rounds)
-        progress(in_words(points, z, step_size, model))
-    output = Output(folder, "federated-figure4")
-    output.records(points)
-    output.text(as_text(points))
-    output.figure(draw(points))
-    return output.files
+
+    def measured(cell: Row) -> Iterator[Row]:
+        estimator = LaplacianSmoothing(SMOOTHINGS[cell["model"]], blocks=problem.blocks)
+        images = replace(networks.IMAGES, step_size=cell["step_size"])
+        z = cell["noise_multiplier"]
+        algorithm = images.algorithm("poisson", z, problem.nodes, estimator)
+        for t, state in enumerate(states(algorithm, problem, rounds, key), 1):
+            if t % EVERY == 0:
+                accuracy = float(problem.accuracy(algorithm.parameters(state))[0])
+                yield {"round": t, "accuracy": 100 * accuracy}
+
+    experiment = Experiment(folder, "federated-figure4", progress)
+    cells = product(NOISE_MULTIPLIERS, STEP_SIZES, SMOOTHINGS)
+    settings = [dict(zip(CURVE, cell, strict=True)) for cell in cells]
+    experiment.measure(settings, measured, partial(curve_of, experiment.rows))
+    return experiment.write(as_text, draw)
+
+
+CURVE = "noise_multiplier", "step_size", "model"
+"""What the rows of one curve have in common."""
 
 
 def learning(
@@ -116,45 +107,35 @@ def learning(
     fewer = {} if clients is None else {"clients": clients}
     problem = getattr(networks, make)(key, **fewer)
     progress(f"{rounds} rounds for each curve; the first also compiles the network")
-    points: list[curves.Point] = []
-    for sampling, z in zip(SAMPLINGS, multipliers, strict=True):
-        for smoothing in (0.0, 0.5, 1.0, 1.5):
-            estimator = LaplacianSmoothing(smoothing, blocks=problem.blocks)
-            algorithm = trained.algorithm(sampling, z, problem.nodes, estimator)
-            run = curves.training(algorithm, problem, key, rounds, every=min(rounds, EVERY))
-            points += [curves.Point(sampling, smoothing, 0, t, *found) for t, found in run]
-            progress(curves.in_words(points, sampling, smoothing))
-    return curves.written(folder, name, title, points)
+    by_sampling = dict(zip(SAMPLINGS, multipliers, strict=True))
+
+    def measured(cell: Row) -> Iterator[Row]:
+        estimator = LaplacianSmoothing(cell["smoothing"], blocks=problem.blocks)
+        noise = cell["sampling"], by_sampling[cell["sampling"]]
+        algorithm = trained.algorithm(*noise, problem.nodes, estimator)
+        for row in curves.training(algorithm, problem, key, rounds, every=min(rounds, EVERY)):
+            yield {"seed": 0, **row}
+
+    experiment = Experiment(folder, name, progress)
+    settings = [
+        {"sampling": sampling, "smoothing": smoothing}
+        for sampling, smoothing in product(SAMPLINGS, (0.0, 0.5, 1.0, 1.5))
+    ]
+    experiment.measure(settings, measured, partial(curves.curve_of, experiment.rows))
+    return experiment.write(partial(curves.as_text, title), curves.draw)
 
 
-def training(
-    problem: JaxProblem, key: Key, z: float, step_size: float, model: str, rounds: int
-) -> Iterator[Point]:
-    """Yield the model every few rounds."""
-    estimator = LaplacianSmoothing(SMOOTHINGS[model], blocks=problem.blocks)
-    images = replace(networks.IMAGES, step_size=step_size)
-    algorithm = images.algorithm("poisson", z, problem.nodes, estimator)
-    for t, state in enumerate(states(algorithm, problem, rounds, key), 1):
-        if t % EVERY == 0:
-            accuracy = float(problem.accuracy(algorithm.parameters(state))[0])
-            yield Point(z, step_size, model, t, 100 * accuracy)
-
-
-def curve(points: list[Point], z: float, step_size: float, model: str) -> list[Point]:
-    """Return the points of one run."""
-    wanted = z, step_size, model
-    return [p for p in points if (p.noise_multiplier, p.step_size, p.model) == wanted]
-
-
-def in_words(points: list[Point], z: float, step_size: float, model: str) -> str:
-    """Return one curve as a line."""
-    accuracies = "".join(f"{p.accuracy:>7.1f}" for p in curve(points, z, step_size, model))
+def curve_of(rows: list[Row], row: Row) -> str:
+    """Return the curve of a row as a line."""
+    mine = pick(rows, **{name: row[name] for name in CURVE})
+    accuracies = "".join(f"{one['accuracy']:>7.1f}" for one in mine)
+    z, step_size, model = (row[name] for name in CURVE)
     return f"z {z:<4g} step size {step_size:<6g} {model:<10}{accuracies}"
 
 
-def as_text(points: list[Point]) -> str:
+def as_text(rows: list[Row]) -> str:
     """Return all curves; the paper shows curves only."""
-    shown = "".join(f"{t:>7}" for t in sorted({p.round for p in points}))
+    shown = "".join(f"{t:>7}" for t in sorted(kinds(rows, "round")))
     lines = [
         "Figure 4: test accuracy (%) by round under much noise, Poisson sampling.",
         "Ours: a network of 13,000 parameters on every second pixel of MNIST, not SVHN.",
@@ -163,25 +144,19 @@ def as_text(points: list[Point]) -> str:
         "",
         f"{'round':<35}{shown}",
     ]
-    runs = product(NOISE_MULTIPLIERS, STEP_SIZES, SMOOTHINGS)
-    return "\n".join([*lines, *(in_words(points, *run) for run in runs)])
+    ends = {tuple(row[name] for name in CURVE): row for row in rows}
+    return "\n".join([*lines, *(curve_of(rows, row) for row in ends.values())])
 
 
-def draw(points: list[Point]) -> Figure:
+def draw(rows: list[Row]) -> Figure:
     """Draw accuracy over the rounds; needs the extra ``plots``."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11, 3.5), layout="constrained")
-    panels = figure.subplots(1, len(NOISE_MULTIPLIERS), sharey=True)
-    for ax, z in zip(panels, NOISE_MULTIPLIERS, strict=True):
-        for (i, step_size), (model, style) in product(
-            enumerate(STEP_SIZES), zip(SMOOTHINGS, (":", "-"), strict=True)
-        ):
-            run = curve(points, z, step_size, model)
-            x, y = [p.round for p in run], [p.accuracy for p in run]
-            ax.plot(x, y, style, color=f"C{i}", label=f"{model}, step size {step_size:g}")
-        ax.set_title(f"z = {z:g}")
-        ax.set_xlabel("round")
-    figure.axes[0].set_ylabel("test accuracy (%)")
-    figure.axes[0].legend(frameon=False)
-    return figure
+    panels = []
+    for z in kinds(rows, "noise_multiplier"):
+        lines = []
+        for step_size, model in product(kinds(rows, "step_size"), SMOOTHINGS):
+            mine = pick(rows, noise_multiplier=z, step_size=step_size, model=model)
+            x, y = ([row[name] for row in mine] for name in ("round", "accuracy"))
+            lines.append(Line(label=f"{model}, step size {step_size:g}", x=x, y=y))
+        title, of = f"z = {z:g}", "test accuracy (%)"
+        panels.append(Panel(title=title, x="round", y=of, lines=lines, kind="bands"))
+    return drawn(panels)
