@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from importlib import import_module
 from inspect import signature
+from itertools import product
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from dpmesh._files import replace_text, writable_folder
 from dpmesh._validate import fail, one_of
 
 if TYPE_CHECKING:
-    from dpmesh.reproduce._output import Progress
+    from dpmesh.reproduce._scaffold import Progress
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,27 +104,6 @@ REPRODUCTIONS = {
     "federated-table2": _entry(
         "federated:table2", "logistic regression, with and without smoothing", "mnist"
     ),
-    "federated-table3": _entry(
-        "federated_networks:images",
-        "a network with and without smoothing",
-        "mnist",
-        {"table": "table3"},
-        rounds=1,
-    ),
-    "federated-table4": _entry(
-        "federated_networks:images",
-        "smoothing or shrinking",
-        "mnist",
-        {"table": "table4"},
-        rounds=1,
-    ),
-    "federated-table5": _entry(
-        "federated_networks:images",
-        "convolution kernels smoothed in four orders",
-        "mnist",
-        {"table": "table5"},
-        rounds=1,
-    ),
     "federated-table6": _entry(
         "federated_networks:table6", "the next character", "shakespeare", rounds=1
     ),
@@ -168,6 +148,13 @@ REPRODUCTIONS = {
         "the same records at 1 to 100,000 nodes, from a ring to an expander",
         most=1000,
     ),
+    "without-replacement-table2-intercept": _entry(
+        "without_replacement:table",
+        "full collaboration of table2 without an intercept",
+        "mnist",
+        {"data": "MNIST", "intercept": False},
+        records=2000,
+    ),
     "tables": _entry(
         "tables:tables",
         "what features and a first stage buy linear models of tables",
@@ -180,58 +167,40 @@ REPRODUCTIONS = {
         "mnist",
         records=2000,
     ),
-    "without-replacement-figure1": _entry(
-        "without_replacement:figure",
-        "accuracy over epsilon, convex",
-        "covtype",
-        {"number": 1, "data": "Covertype", "case": "convex"},
-        records=2000,
-    ),
-    "without-replacement-figure2": _entry(
-        "without_replacement:figure",
-        "accuracy over epsilon, strongly convex",
-        "covtype",
-        {"number": 2, "data": "Covertype", "case": "strongly convex"},
-        records=2000,
-    ),
-    "without-replacement-figure3": _entry(
-        "without_replacement:figure",
-        "accuracy over epsilon, convex",
-        "mnist",
-        {"number": 3, "data": "MNIST", "case": "convex"},
-        records=2000,
-    ),
-    "without-replacement-figure4": _entry(
-        "without_replacement:figure",
-        "accuracy over epsilon, strongly convex",
-        "mnist",
-        {"number": 4, "data": "MNIST", "case": "strongly convex"},
-        records=2000,
-    ),
-    "without-replacement-table1": _entry(
-        "without_replacement:table",
-        "controllers by number of nodes",
-        "covtype",
-        {"data": "Covertype"},
-        records=2000,
-    ),
-    "without-replacement-table2": _entry(
-        "without_replacement:table",
-        "controllers by number of nodes",
-        "mnist",
-        {"data": "MNIST"},
-        records=2000,
-    ),
-    "without-replacement-table2-intercept": _entry(
-        "without_replacement:table",
-        "full collaboration of table2 without an intercept",
-        "mnist",
-        {"data": "MNIST", "intercept": False},
-        records=2000,
-    ),
 }
 """All of them, by their names on the command line."""
 
+_FOLDERS = {"Covertype": "covtype", "MNIST": "mnist"}
+REPRODUCTIONS |= {
+    f"federated-{table}": _entry(
+        "federated_networks:images", shows, "mnist", {"table": table}, rounds=1
+    )
+    for table, shows in {
+        "table3": "a network with and without smoothing",
+        "table4": "smoothing or shrinking",
+        "table5": "convolution kernels smoothed in four orders",
+    }.items()
+}
+REPRODUCTIONS |= {
+    f"without-replacement-figure{number}": _entry(
+        "without_replacement:figure",
+        f"accuracy over epsilon, {case}",
+        _FOLDERS[data],
+        {"number": number, "data": data, "case": case},
+        records=2000,
+    )
+    for number, (data, case) in enumerate(product(_FOLDERS, ("convex", "strongly convex")), 1)
+}
+REPRODUCTIONS |= {
+    f"without-replacement-table{number}": _entry(
+        "without_replacement:table",
+        "controllers by number of nodes",
+        folder,
+        {"data": data},
+        records=2000,
+    )
+    for number, (data, folder) in enumerate(_FOLDERS.items(), 1)
+}
 REPRODUCTIONS |= {
     f"federated-{name}-svhn": replace(
         REPRODUCTIONS[f"federated-{name}"],
@@ -242,6 +211,7 @@ REPRODUCTIONS |= {
     )
     for name in ("table3", "table4", "table5", "figure3")
 }
+REPRODUCTIONS = dict(sorted(REPRODUCTIONS.items()))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
+from functools import partial
+from itertools import product
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 import dpmesh.topology as topology
 from dpmesh.algorithms import QuantizedGossip
@@ -17,22 +17,18 @@ from dpmesh.algorithms.base import AnyAlgorithm
 from dpmesh.data import iid, mnist
 from dpmesh.keys import Key, Purpose, generator
 from dpmesh.privacy import Quantizer, accounting
-from dpmesh.privacy.accounting.papers.quantized import Mode, sensitivities
 from dpmesh.privacy.shown import rounded_up
-from dpmesh.reproduce._output import Output, Progress
+from dpmesh.reproduce._figure import Panel, drawn, lines_of
+from dpmesh.reproduce._scaffold import Experiment, Progress, Row, kinds, pick
 from dpmesh.reproduce.bounds.quantized import Powers
 from dpmesh.reproduce.claims.quantized import theorem_1
 from dpmesh.run import Metrics, Run, simulate
 from dpmesh.run.metrics import Testable
-from dpmesh.schedules import PowerLaw
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
     from dpmesh.problems.jax_model import JaxProblem
-
-Floats = npt.NDArray[np.float64]
 
 NODES = 5
 DELTA = 1e-5
@@ -41,45 +37,6 @@ The text of the paper that we have lacks every number but these: MNIST, a convol
 nodes with 12,000 training images each, the budget over 2,000 iterations. Its step sizes, sample
 sizes, exponents, quantizer steps, noise, delta, network and graph are unknown: the ones here are
 our own, so that shapes can be compared and values cannot."""
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One run of Figures 2 and 3.
-
-    Parameters
-    ----------
-    step
-        Of the quantizer.
-    zeta
-        Exponent of the noise.
-    mode
-        Where gradients are taken: ``"safe"`` at the state, as in the paper; ``"public_point"`` at
-        the node's own message, with larger samples and tighter clipping.
-    accuracy
-        Of the nodes' models on the test set, mean over nodes and seeds.
-    training_accuracy
-        The same on all training records.
-    released_accuracy
-        Of what the nodes receive, which may be published, on the test set.
-    bits
-        Bits of a parameter in a message, in the last round.
-    epsilon
-        The proved epsilon, for a network, whose smoothness is unknown.
-    unproved_epsilon
-        What the recursion of Lemma 2, which does not hold for a network, would give under exact
-        Gaussian accounting.
-    """
-
-    step: float
-    zeta: float
-    mode: Mode
-    accuracy: float
-    training_accuracy: float
-    released_accuracy: float
-    bits: float
-    epsilon: float
-    unproved_epsilon: float
 
 
 POWERS = Powers(
@@ -107,24 +64,46 @@ def figure2(
     """Train a network on MNIST with several quantizer steps and noise exponents.
 
     ``rounds`` is K + 1. The paper's 2,000 take hours on a laptop, as samples grow with the horizon.
+    A row is a round in which a run was measured, its accuracy the mean over nodes and seeds; the
+    last of a run also has what the table shows. Gradients are taken at the state, as in the paper
+    (``"safe"``), or at the node's own message, with larger samples and tighter clipping.
+    `unproved_epsilon` is what the recursion of Lemma 2, which does not hold for a network, would
+    give under exact Gaussian accounting.
     """
     problem = mnist_network()
-    training = replace(problem, test=problem.train)
-    cells, curves = [], {}
-    for algorithm in _algorithms(rounds):
+    on_training = replace(problem, test=problem.train)
+
+    def measured(cell: Row) -> list[Row]:
+        algorithm = _algorithm(cell, rounds)
         metrics = ["accuracy", "compression"]
         runs = seeded_runs(algorithm, problem, rounds, seeds, metrics=metrics, times=5)
-        cell = _cell(algorithm, runs, rounds, training)
-        cells.append(cell)
-        shown = runs[0].history.rounds("accuracy").astype(float)
-        mean = np.mean([run.history["accuracy"] for run in runs], axis=0)
-        curves[cell.step, cell.zeta, cell.mode] = shown, mean
-        progress(_in_words(cell))
-    output = Output(folder, "quantized-figure2")
-    output.records(cells)
-    output.text(_figure2_text(cells, rounds, seeds))
-    output.figure(_draw(curves))
-    return output.files
+
+        def last(name: str) -> float:
+            return float(np.mean([run.history.last(name) for run in runs]))
+
+        means = np.mean([run.history["accuracy"] for run in runs], axis=0)
+        at = runs[0].history.rounds("accuracy")
+        end = {
+            "training_accuracy": np.mean([on_training.accuracy(run.parameters) for run in runs]),
+            "released_accuracy": last("released_accuracy"),
+            "bits": last("bits_per_node") / problem.dim,
+            "epsilon": runs[0].privacy.epsilon,
+            "unproved_epsilon": replace(algorithm, mode="public_point")
+            .plan(rounds)
+            .cost(DELTA)
+            .epsilon,
+        }
+        points = [{"round": int(t), "accuracy": float(a)} for t, a in zip(at, means, strict=True)]
+        return [*points[:-1], points[-1] | end]
+
+    grid = [
+        {"step": step, "zeta": zeta, "mode": "safe"}
+        for step, zeta in product(QUANTIZER_STEPS, NOISE_EXPONENTS)
+    ]
+    proved = {"step": QUANTIZER_STEPS[0], "zeta": POWERS.noise, "mode": "public_point"}
+    experiment = Experiment(folder, "quantized-figure2", progress)
+    experiment.measure([*grid, proved], measured, _in_words)
+    return experiment.write(partial(_figure2_text, rounds=rounds, seeds=seeds), _draw)
 
 
 def seeded_runs(
@@ -151,35 +130,15 @@ def seeded_runs(
     ]
 
 
-def _algorithms(rounds: int) -> Iterator[QuantizedGossip]:
-    """Yield the paper's grid, and one whose budget is proved to gain by sampling."""
-    for step in QUANTIZER_STEPS:
-        for zeta in NOISE_EXPONENTS:
-            schedules = replace(POWERS, noise=zeta).schedules(rounds)
-            yield QuantizedGossip(**schedules._asdict(), compressor=Quantizer(step))
+def _algorithm(cell: Row, rounds: int) -> QuantizedGossip:
+    """Return one of the paper's grid, or the one whose budget is proved to gain by sampling."""
+    compressor = Quantizer(cell["step"])
+    if cell["mode"] == "safe":
+        schedules = replace(POWERS, noise=cell["zeta"]).schedules(rounds)
+        return QuantizedGossip(**schedules._asdict(), compressor=compressor)
     schedules = replace(POWERS, sample_size_scale=10.0).schedules(rounds)
-    finest = Quantizer(QUANTIZER_STEPS[0])
-    yield QuantizedGossip(
-        **schedules._asdict(), compressor=finest, clipping_norm=0.5, mode="public_point"
-    )
-
-
-def _cell(algorithm: QuantizedGossip, runs: list[Run], rounds: int, training: JaxProblem) -> Cell:
-    def last(name: str) -> float:
-        return float(np.mean([run.history.last(name) for run in runs]))
-
-    assert isinstance(algorithm.compressor, Quantizer)
-    assert isinstance(algorithm.noise_std, PowerLaw)
-    return Cell(
-        algorithm.compressor.step,
-        algorithm.noise_std.exponent,
-        algorithm.mode,
-        last("accuracy"),
-        float(np.mean([training.accuracy(run.parameters) for run in runs])),
-        last("released_accuracy"),
-        last("bits_per_node") / training.dim,
-        runs[0].privacy.epsilon,
-        replace(algorithm, mode="public_point").plan(rounds).cost(DELTA).epsilon,
+    return QuantizedGossip(
+        **schedules._asdict(), compressor=compressor, clipping_norm=0.5, mode="public_point"
     )
 
 
@@ -201,27 +160,27 @@ def mnist_network() -> JaxProblem:
     )
 
 
-def _in_words(cell: Cell) -> str:
+def _in_words(row: Row) -> str:
     return (
-        f"step {cell.step:<5g} zeta {cell.zeta:<5g} {cell.mode:<13} accuracy {cell.accuracy:.3f} "
-        f"(training {cell.training_accuracy:.3f}, released {cell.released_accuracy:.3f}), "
-        f"{cell.bits:.2f} bits a parameter"
+        f"step {row['step']:<5g} zeta {row['zeta']:<5g} {row['mode']:<13} accuracy "
+        f"{row['accuracy']:.3f} (training {row['training_accuracy']:.3f}, released "
+        f"{row['released_accuracy']:.3f}), {row['bits']:.2f} bits a parameter"
     )
 
 
-def _figure2_text(cells: list[Cell], rounds: int, seeds: int) -> str:
-    *paper, proved = cells
-    by_step = {
-        step: np.mean([cell.accuracy for cell in paper if cell.step == step])
-        for step in QUANTIZER_STEPS
-    }
-    by_zeta = {
-        zeta: np.mean([cell.accuracy for cell in paper if cell.zeta == zeta])
-        for zeta in NOISE_EXPONENTS
-    }
+def _figure2_text(rows: list[Row], *, rounds: int, seeds: int) -> str:
+    ends = [row for row in rows if row.get("bits") is not None]
+    paper, proved = pick(ends, mode="safe"), pick(ends, mode="public_point")
+    by_step, by_zeta = (
+        {
+            value: np.mean([row["accuracy"] for row in pick(paper, **{name: value})])
+            for value in kinds(paper, name)
+        }
+        for name in ("step", "zeta")
+    )
     schedules = POWERS.schedules(rounds)
-    costs = cells[0].epsilon, cells[0].unproved_epsilon, proved.epsilon
-    first, unproved, last = (rounded_up(epsilon, 4) for epsilon in costs)
+    first, unproved = (rounded_up(ends[0][name], 4) for name in ("epsilon", "unproved_epsilon"))
+    last = ", ".join(rounded_up(row["epsilon"], 4) for row in proved)
     lines = [
         "Figures 2 and 3: test and training accuracy of a network on MNIST for several quantizer",
         "steps and noise exponents.",
@@ -234,7 +193,7 @@ def _figure2_text(cells: list[Cell], rounds: int, seeds: int) -> str:
         f"alpha_K = {schedules.step_size(1):.4g}, beta_K = {schedules.consensus_step_size(1):.4g},",
         f"gamma_K = {schedules.sample_size(1)}.",
         "",
-        *map(_in_words, cells),
+        *map(_in_words, ends),
         "",
         "The paper: the smaller step and noise exponent, the better the accuracy. Averages of test",
         "accuracy here:",
@@ -251,67 +210,43 @@ def _figure2_text(cells: list[Cell], rounds: int, seeds: int) -> str:
     return "\n".join(lines)
 
 
-def _draw(curves: dict[tuple[float, float, Mode], tuple[Floats, Floats]]) -> Figure:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 3.2), layout="constrained")
-    axes = figure.subplots(1, len(QUANTIZER_STEPS), sharey=True)
-    for ax, step in zip(axes, QUANTIZER_STEPS, strict=True):
-        for zeta in NOISE_EXPONENTS:
-            ax.plot(*curves[step, zeta, "safe"], label=f"noise exponent {zeta:g}")
-        if step == QUANTIZER_STEPS[0]:
-            proved = curves[step, POWERS.noise, "public_point"]
-            ax.plot(*proved, "k--", label="gradients at messages")
-        ax.set_title(f"quantizer step {step:g}")
-        ax.set_xlabel("iteration")
-    axes[0].set_ylabel("test accuracy")
-    axes[0].legend(frameon=False)
-    return figure
-
-
-@dataclass(frozen=True)
-class Figure5Point:
-    """One point of Figure 5.
-
-    Parameters
-    ----------
-    zeta, gamma
-        Exponents of the noise and of the sample size.
-    paper
-        Epsilon of Theorem 1; infinite if an iteration's is 1 or more, when it proves nothing.
-    exact
-        Epsilon of the same sensitivities by exact Gaussian accounting.
-    safe
-        The same for losses that need not be convex, with smoothness 1.
-    finite_in_paper, finite
-        Whether the budget stays bounded as the horizon grows, by either accounting.
-    """
-
-    zeta: float
-    gamma: float
-    paper: float
-    exact: float
-    safe: float
-    finite_in_paper: bool
-    finite: bool
+def _draw(rows: list[Row]) -> Figure:
+    """Draw accuracy over rounds; needs the extra ``plots``."""
+    panels = []
+    for step in kinds(rows, "step"):
+        lines = lines_of(
+            pick(rows, step=step, mode="safe"),
+            by="zeta",
+            x="round",
+            y="accuracy",
+            name=lambda zeta: f"noise exponent {zeta:g}",
+        )
+        proved = pick(rows, step=step, mode="public_point")
+        lines += lines_of(
+            proved, by="mode", x="round", y="accuracy", name=lambda _: "gradients at messages"
+        )
+        title, y = f"quantizer step {step:g}", "test accuracy"
+        panels.append(Panel(title=title, x="iteration", y=y, lines=lines, kind="bands"))
+    return drawn(panels)
 
 
-def figure5(folder: Path, *, iterations: int = 2000) -> list[Path]:
+def figure5(folder: Path, *, iterations: int = 2000, progress: Progress = print) -> list[Path]:
     """Compute the budget over noise and sample-size exponents, by the paper's accounting and ours.
 
-    ``iterations`` is K, the paper's 2,000.
+    ``iterations`` is K, the paper's 2,000. ``paper`` is Theorem 1's epsilon, infinite if an
+    iteration's is 1 or more, when it proves nothing; ``exact`` that of the same sensitivities by
+    exact Gaussian accounting; ``safe`` the same for losses that need not be convex, with
+    smoothness 1. The last two say whether the budget stays bounded as the horizon grows.
     """
-    zetas, gammas = np.linspace(-0.2, 0.3, 11), np.linspace(0.3, 1.0, 15)
-    points = [_budget(zeta, gamma, iterations) for zeta in zetas for gamma in gammas]
-    output = Output(folder, "quantized-figure5")
-    output.records(points)
-    output.text(_figure5_text(points, iterations))
-    output.figure(_surfaces(points))
-    return output.files
+    experiment = Experiment(folder, "quantized-figure5", progress)
+    points = product(np.linspace(-0.2, 0.3, 11).tolist(), np.linspace(0.3, 1.0, 15).tolist())
+    cells = ({"zeta": zeta, "gamma": gamma} for zeta, gamma in points)
+    experiment.measure(cells, partial(_budget, iterations=iterations))
+    return experiment.write(partial(_figure5_text, iterations=iterations), _surfaces)
 
 
-def _budget(zeta: float, gamma: float, iterations: int) -> Figure5Point:
-    powers = Powers(0.9, 0.7, float(gamma), float(zeta))
+def _budget(cell: Row, *, iterations: int) -> Row:
+    powers = Powers(0.9, 0.7, cell["gamma"], cell["zeta"])
     step, consensus, sample, noise = powers.schedules(iterations + 1)
     numbers = {
         "step_size": step(1),
@@ -335,19 +270,18 @@ def _budget(zeta: float, gamma: float, iterations: int) -> Figure5Point:
         not any("finite" in condition for condition in powers.violations(accountant))
         for accountant in ("paper", "tight")
     ]
-    return Figure5Point(powers.noise, powers.sample_size, paper, exact, proved, *bounded)
+    epsilons = {"paper": paper, "exact": exact, "safe": proved}
+    return epsilons | dict(zip(("finite_in_paper", "finite"), bounded, strict=True))
 
 
-def _figure5_text(points: list[Figure5Point], iterations: int) -> str:
+def _figure5_text(rows: list[Row], *, iterations: int) -> str:
     def falls(name: str) -> str:
-        by = {(p.zeta, p.gamma): asdict(p)[name] for p in points}
-        zetas, gammas = (sorted(set(axis)) for axis in zip(*by, strict=True))
-        table = np.array([[by[zeta, gamma] for gamma in gammas] for zeta in zetas])
+        table = [[row[name] for row in pick(rows, zeta=zeta)] for zeta in kinds(rows, "zeta")]
         known = np.where(np.isfinite(table), table, 1e300)
         steps = np.concatenate([np.diff(known, axis=axis).ravel() for axis in (0, 1)])
         return "falls" if (steps <= 0).all() else "does not always fall"
 
-    ratios = [p.paper / p.exact for p in points if p.paper < inf]
+    ratios = [row["paper"] / row["exact"] for row in rows if row["paper"] < inf]
     lines = [
         f"Figure 5: the budget of {iterations} iterations over the exponents of noise and samples.",
         "",
@@ -363,33 +297,31 @@ def _figure5_text(points: list[Figure5Point], iterations: int) -> str:
         "",
         f"Theorem 1 says {min(ratios):.3g} to {max(ratios):.3g} times the exact epsilon. Where an",
         "iteration has an epsilon of 1 or more it proves nothing: at "
-        f"{sum(p.paper == inf for p in points)} of {len(points)} points.",
+        f"{len(rows) - len(ratios)} of {len(rows)} points.",
         "As the horizon grows the budget stays finite at",
-        f"{sum(p.finite_in_paper for p in points)} points by Theorem 1 and at "
-        f"{sum(p.finite for p in points)} by exact accounting.",
+        f"{sum(row['finite_in_paper'] for row in rows)} points by Theorem 1 and at "
+        f"{sum(row['finite'] for row in rows)} by exact accounting.",
         "",
         "zeta   gamma  Theorem 1  exact      nonconvex",
     ]
     lines += [
-        f"{p.zeta:<6.2f} {p.gamma:<6.2f} {p.paper:<10.4g} {p.exact:<10.4g} {p.safe:.4g}"
-        for p in points
+        f"{row['zeta']:<6.2f} {row['gamma']:<6.2f} {row['paper']:<10.4g} {row['exact']:<10.4g} "
+        f"{row['safe']:.4g}"
+        for row in rows
     ]
     return "\n".join(lines)
 
 
-def _surfaces(points: list[Figure5Point]) -> Figure:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 3.4), layout="constrained")
+def _surfaces(rows: list[Row]) -> Figure:
+    """Draw the budget over the sample-size exponent; needs the extra ``plots``."""
     titles = {"paper": "Theorem 1", "exact": "exact", "safe": "exact, nonconvex losses"}
-    axes: list[Axes] = list(figure.subplots(1, len(titles), sharey=True))
-    gammas = sorted({p.gamma for p in points})
-    for ax, (name, title) in zip(axes, titles.items(), strict=True):
-        for zeta in sorted({p.zeta for p in points})[::2]:
-            row = [asdict(p)[name] for p in points if p.zeta == zeta]
-            ax.semilogy(gammas, row, label=f"noise exponent {zeta:.1f}")
-        ax.set_title(title)
-        ax.set_xlabel("sample-size exponent")
-    axes[0].set_ylabel("epsilon")
-    axes[0].legend(frameon=False, fontsize="small")
-    return figure
+    shown = kinds(rows, "zeta")[::2]
+    some = [row for row in rows if row["zeta"] in shown]
+    panels = []
+    for name, title in titles.items():
+        lines = lines_of(
+            some, by="zeta", x="gamma", y=name, name=lambda zeta: f"noise exponent {zeta:.1f}"
+        )
+        x = "sample-size exponent"
+        panels.append(Panel(title=title, x=x, y="epsilon", log="y", lines=lines, kind="bands"))
+    return drawn(panels)
