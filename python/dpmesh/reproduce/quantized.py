@@ -17,6 +17,7 @@ from dpmesh.algorithms.base import AnyAlgorithm
 from dpmesh.data import iid, mnist
 from dpmesh.keys import Key, Purpose, generator
 from dpmesh.privacy import Quantizer, accounting
+from dpmesh.privacy.accounting.papers.quantized import sensitivities
 from dpmesh.privacy.shown import rounded_up
 from dpmesh.reproduce._figure import Panel, drawn, lines_of
 from dpmesh.reproduce._scaffold import Experiment, Progress, Row, kinds, pick
