@@ -171,7 +171,7 @@ class Parties:
             self.content["topology"] = topology or {"kind": "complete"}
         elif not settings["kind"].startswith("With") and algorithm not in SUMS:
             self.content["topology"] = table | {"keep": 0.8}
-        self.contract = Contract.of(self.content)
+        self.contract = Contract.of(self.content, None if problem is None else __name__)
         self.whole = self.contract.problem_of(everything, parts)
         self.nodes = [self.node(i) for i in range(nodes)]
 

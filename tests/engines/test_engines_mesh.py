@@ -460,6 +460,38 @@ def test_a_contract_that_does_not_hold_is_refused(
         Contract.of(content)
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "match"),
+    [
+        ("signing_key", "01" + 31 * "00", "an Ed25519 key"),  # of order 1
+        ("signing_key", "ec" + 30 * "ff" + "7f", "an Ed25519 key"),  # 2
+        ("signing_key", 32 * "00", "an Ed25519 key"),  # 4
+        ("signing_key", "26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05", "Ed"),
+        ("signing_key", 31 * "00" + "01", "an Ed25519 key"),  # no point
+        ("signing_key", "f0" + 30 * "ff" + "7f", "an Ed25519 key"),  # 2^255 - 16 is 3
+        ("records", 5, "records"),
+        ("name", 65 * "x", "at most 64"),
+        ("delta", 0.1, "delta: wanted less than 1 / records"),
+    ],
+)
+def test_a_party_that_does_not_hold_is_refused(
+    key: str, value: Any, match: str, content: dict[str, Any]
+) -> None:
+    content = deepcopy(content)
+    content["algorithm"] = ALGORITHMS["gradient descent"]
+    assert Contract.of(content)
+    content["party"][0][key] = value
+    with pytest.raises(ValueError, match=match):
+        Contract.of(content)
+
+
+def test_a_network_runs_no_code_that_its_reader_did_not_name(content: dict[str, Any]) -> None:
+    content = deepcopy(content) | {"problem": {"kind": "jax", "model": "os:abort"}}
+    for module in (None, "mesh_parties"):
+        with pytest.raises(ValueError, match="--module os if you want to run its code"):
+            Contract.of(content, module)
+
+
 def test_an_algorithm_of_ones_own_is_hashed_with_its_source(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

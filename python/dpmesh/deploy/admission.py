@@ -23,6 +23,14 @@ from dpmesh.topology import Topology
 MOST_BITS = 61
 
 
+def check_modules(settings: Settings) -> None:
+    """Refuse a network of a module that this party has not named itself: its code would run."""
+    named = str(settings.table("problem").get("model", "")).partition(":")[0]
+    if named not in ("", settings.module):
+        wanted = f"read {named}, and give --module {named} if you want to run its code"
+        settings.fail("problem.model", wanted)
+
+
 def check_parties(settings: Settings, terms: Terms, parties: Sequence[Party]) -> None:
     """Refuse parties with the same name or key, and a quorum of more than all of them."""
     for name in ("name", "signing_key"):

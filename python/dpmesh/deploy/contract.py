@@ -80,6 +80,7 @@ class Contract:
             if needed and not self.settings.table(name):
                 self.settings.fail(name, f"wanted a table [{name}]")
         settings, rounds = self.settings, self.terms.rounds
+        admission.check_modules(settings)
         admission.check_parties(settings, self.terms, self.parties)
         if (self.columns is None) == (self.terms.features is None):
             settings.fail("contract.features", "wanted features, or a table [ranges]")
@@ -87,8 +88,8 @@ class Contract:
         if self.network is not None:
             classifies = self.columns is None or isinstance(self._label, Category)
             admission.check_network(settings, classifies, self.terms.numbers)
-            start = {"problem": self.made_up, "key": self.public_key}
-            settings.call("algorithm", self.algorithm.init, **start)
+        start = {"problem": self.made_up, "key": self.public_key}
+        settings.call("algorithm", self.algorithm.init, **start)
         if self.sums is None:
             admission.check_records(settings, self.algorithm, self.made_up, rounds)
         admission.check_costs(settings, self.parties, self.cost)
@@ -100,12 +101,10 @@ class Contract:
 
     @cached_property
     def hash(self) -> bytes:
-        """SHA-256 of all that the contract states, of the modules it names, and of the version."""
+        """SHA-256 of all that the contract states, of the module it names, and of the version."""
         text = json.dumps(self.settings.content, sort_keys=True, default=str)  # dates
         module = self.settings.module
-        network = None if self.network is None else self.network.partition(":")[0]
-        modules = dict.fromkeys(name for name in (module, network) if name is not None)
-        own = [Path(_file_of(name)).read_bytes() for name in modules]
+        own = [] if module is None else [Path(_file_of(module)).read_bytes()]
         version = f"{PROTOCOL} {__version__}"
         return digest(b"dpmesh contract", text.encode(), version.encode(), *own)
 
@@ -122,7 +121,8 @@ class Contract:
         """The parties, in the order of the nodes."""
         tables = self.settings.content.get("party")
         if not isinstance(tables, list) or not 2 <= len(tables) < MOST_PARTIES:
-            self.settings.fail("party", "wanted at least 2 tables [[party]]")
+            wanted = f"wanted at least 2 tables [[party]], and less than {MOST_PARTIES}"
+            self.settings.fail("party", wanted)
         found = []
         for place, table in enumerate(tables):
             arguments = self.settings.arguments(f"party[{place}]", table, entries(Party))

@@ -21,6 +21,9 @@ with needed_by("an engine between parties"):
     )
 
 KEY_BYTES = 32
+_PRIME = 2**255 - 19
+_CURVE = -121665 * pow(121666, -1, _PRIME)
+"""d of the curve -x^2 + y^2 = 1 + d x^2 y^2 modulo that prime (RFC 8032, section 5.1)."""
 LENGTH_BYTES = 8
 
 
@@ -74,6 +77,18 @@ class SigningKey:
     def sign(self, *fields: bytes) -> bytes:
         """Return a signature over fields, each with its length."""
         return self._private.sign(digest(*fields))
+
+
+def is_public_key(public: bytes) -> bool:
+    """Return whether 32 bytes are a point of Ed25519's curve whose order is not small.
+
+    Under a key of small order anybody can sign, and `is_signed` takes it. A point (x, y) has an
+    order of 1, 2, 4 or 8 where y (y^2 - 1) (d y^4 + 2 y^2 - 1) is 0.
+    """
+    y = int.from_bytes(public, "little") & (2**255 - 1)
+    square = y * y
+    x = pow((square - 1) * (_CURVE * square + 1), (_PRIME - 1) // 2, _PRIME)
+    return y < _PRIME and x == 1 and y * (_CURVE * square**2 + 2 * square - 1) % _PRIME != 0
 
 
 def is_signed(public: bytes, signature: bytes, *fields: bytes) -> bool:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import reprlib
 from dataclasses import dataclass
 from typing import Literal
 
 from dpmesh._validate import fail, integer, positive, probability
-from dpmesh.deploy.signing import KEY_BYTES
+from dpmesh.deploy.signing import KEY_BYTES, is_public_key
 
+MOST_ROUNDS, LONGEST_NAME = 1_000_000, 64
 LONGEST_ROW = {"float64": 1e30, "float32": 1e10}
 
 
@@ -35,13 +37,18 @@ class Party:
     delta: float
 
     def __post_init__(self) -> None:
-        if not self.name.isprintable() or not re.fullmatch(r"\w[^/\\,:]*", self.name):
+        sound = len(self.name) <= LONGEST_NAME and self.name.isprintable()
+        if not sound or not re.fullmatch(r"\w[^/\\,:]*", self.name):
             wanted = "a text that begins with a letter or a digit, without / \\ , or :"
-            fail("name", wanted, repr(self.name))
+            fail("name", f"{wanted}, of at most {LONGEST_NAME}", reprlib.repr(self.name))
         _hexadecimal("signing_key", self.signing_key)
+        if not is_public_key(self.public_key):
+            got = f"{self.signing_key}, under which anybody could sign"
+            fail("signing_key", "an Ed25519 key, as dpmesh contract keys prints it", got)
         integer("records", self.records, at_least=1)
         positive("epsilon", self.epsilon)
-        probability("delta", self.delta, one=False)
+        if probability("delta", self.delta, one=False) * self.records >= 1:
+            fail("delta", "less than 1 / records, which would allow publishing one", self.delta)
 
     @property
     def public_key(self) -> bytes:
@@ -85,7 +92,7 @@ class Terms:
     numbers: Literal["float64", "float32"] = "float64"
 
     def __post_init__(self) -> None:
-        integer("rounds", self.rounds, at_least=1)
+        integer("rounds", self.rounds, at_least=1, below=MOST_ROUNDS + 1)
         _hexadecimal("public_key", self.public_key)
         if positive("largest_row", self.largest_row) > LONGEST_ROW[self.numbers]:
             fail("largest_row", f"at most {LONGEST_ROW[self.numbers]:g}", self.largest_row)

@@ -261,7 +261,7 @@ def read(path: str | Path, module: str | None = None) -> Settings:
         raise ValueError(f"{path}: wanted TOML, which is UTF-8, got {error}") from error
     try:
         content = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ValueError(f"{path}: {error}") from error
     return Settings(content, str(path), _lines(text), module)
 
