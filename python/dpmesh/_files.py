@@ -102,7 +102,7 @@ def _beside(path: Path, mode: int) -> Iterator[IO[bytes]]:
     for left in path.parent.glob(f".{escape(path.name)}.{'[0-9a-f]' * 8}.new"):
         with suppress(OSError):
             left.unlink()
-    _sync_folder(path.parent)
+    sync(path.parent)
 
 
 def _put(new: Path, path: Path) -> None:
@@ -114,10 +114,10 @@ def _put(new: Path, path: Path) -> None:
             raise
 
 
-def _sync_folder(folder: Path) -> None:
-    """Sync the new name to disk, on systems where folders can be opened."""
+def sync(path: Path) -> None:
+    """Sync a file, or the names in a folder, to disk, on systems where folders can be opened."""
     if os.name == "posix":
-        handle = os.open(folder, os.O_RDONLY)
+        handle = os.open(path, os.O_RDONLY)
         try:
             os.fsync(handle)
         finally:

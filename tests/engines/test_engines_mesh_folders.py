@@ -133,24 +133,6 @@ def test_marks_whose_first_start_was_killed_are_made(tmp_path: Path) -> None:
         folder.close()
 
 
-def test_no_row_leaves_without_its_mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    started = Started(tmp_path, marks=tmp_path)
-    folder, node, marked = started.parties.folders[0], started.parties.nodes[0], []
-    message = started.ask.as_bytes(node.contract)
-
-    def full(*_: object) -> None:
-        marked.append("tried")
-        raise OSError("the disk is full")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(folder._marks, "move", full)
-        reasons = [refused(node.answer(message)) for _ in range(2)]
-    assert (reasons, marked) == (["stopped", "failed"], ["tried"] * 2)
-    assert kind_of(started.answer(started.ask)) == ROW
-    ((_, last),) = folder._marks.all().values()
-    assert last.at == started.ask.at
-
-
 def test_coins_follow_from_the_rows_that_arrived(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import warnings
 from collections.abc import Callable
 from functools import wraps
@@ -28,6 +29,11 @@ def telling(command: Callable[P, None]) -> Callable[P, None]:
             raise  # the reader has gone, as with `| head`; typer then exits silently
         except (ValueError, OSError) as error:
             _end(str(error), error)
+        except sqlite3.Error as error:
+            _end(
+                f"the party's folder: {error}. Nothing is lost: once it can be written, go on",
+                error,
+            )
         except ModuleNotFoundError as error:
             if (error.name or "").partition(".")[0] not in EXTRA_OF:
                 raise

@@ -13,15 +13,17 @@ from dpmesh.cli._errors import telling
 from dpmesh.cli._sites import Decimal, DropMissingLabels, Encoding, Separator, text_format
 
 if TYPE_CHECKING:
-    from dpmesh.deploy import Contract, Node, Router
+    from dpmesh.deploy import Node, Router
 
 contract = typer.Typer(no_args_is_help=True, help="Contracts between the parties of a mesh.")
+model = typer.Typer(no_args_is_help=True, help="Models that parties learned together.")
 
 File = Annotated[Path, typer.Argument(help="The contract, a TOML file.")]
 Insecure = Annotated[
     bool,
     typer.Option("--insecure", help="Allow plain HTTP off the loopback address: others can read."),
 ]
+Own = Annotated[Path, typer.Argument(help="Your folder, which dpmesh contract keys made.")]
 Module = Annotated[
     str | None, typer.Option(help="Your Python module, whose algorithm the contract names.")
 ]
@@ -105,6 +107,64 @@ def rehearse(
     typer.echo("a rehearsal is not private: all noise comes from the contract's public key")
 
 
+@contract.command()
+@telling
+def status(folder: Own) -> None:
+    """Print what each contract of a folder is charged, and how far it got; end its node first."""
+    from dpmesh.deploy import Folder
+    from dpmesh.privacy.shown import rounded_up
+
+    own = Folder.open(folder, marks=_marks())
+    typer.echo(f"budget       {rounded_up(own.cost())} of {own.budget} is promised to contracts")
+    for known in own.contracts():
+        spent, reserved = own.spent(known), rounded_up(own.reserved(known).epsilon)
+        charged = 0 if spent is None else rounded_up(spent.epsilon)
+        typer.echo(f"contract     {known.hash.hex()}")
+        typer.echo(f"  charged    epsilon = {charged} of the {reserved} reserved")
+        typer.echo(f"  state      {own.state_of(known)}; {own.attempts(known)} releases so far")
+    own.close()
+
+
+@contract.command()
+@telling
+def leave(
+    folder: Own,
+    contract: Annotated[str, typer.Argument(help="Its hash, or the beginning, as status shows.")],
+) -> None:
+    """Leave a contract for ever, and print what returns to the budget; end its node first."""
+    from dpmesh.deploy import Folder
+    from dpmesh.privacy.shown import rounded_up
+
+    own = Folder.open(folder, marks=_marks())
+    found = [known for known in own.contracts() if known.hash.hex().startswith(contract)]
+    if len(found) != 1:
+        fail("contract", "the hash of one contract of this folder", f"{contract}, of {len(found)}")
+    before = rounded_up(own.cost())
+    own.leave(found[0])
+    typer.echo(f"left {found[0].hash.hex()} for ever")
+    typer.echo(f"promised to contracts: {rounded_up(own.cost())}, before {before}, of {own.budget}")
+    own.close()
+
+
+@model.command()
+@telling
+def verify(
+    file: Annotated[Path, typer.Argument(help="The model, which dpmesh node wrote.")],
+    contract: File,
+    module: Module = None,
+) -> None:
+    """Check who signed a model, and that it is the one that they signed."""
+    from dpmesh.deploy import read_contract
+    from dpmesh.deploy.provenance import verified
+    from dpmesh.models import Model
+
+    read = read_contract(contract, module)
+    origin = verified(Model.load(file, network=read.network), read)
+    typer.echo(f"signed by {origin.party}, after {origin.rounds} of {read.terms.rounds} rounds")
+    sealed = ", ".join(origin.sealed_by) or "nobody, as each party has a model of its own"
+    typer.echo(f"sealed by {sealed}")
+
+
 def node(
     file: File,
     data: Annotated[Path, typer.Option(help="Your records: CSV, Parquet, Arrow or npz.")],
@@ -148,7 +208,7 @@ def node(
     read = read_contract(file, module)
     written = text_format(separator, decimal, encoding)
     records = read_records(read, data, written, drop=drop_missing_labels)
-    own = Folder.open(folder, marks=Path.home() / ".local" / "state" / "dpmesh")
+    own = Folder.open(folder, marks=_marks())
     if restored:
         own.restored()
     party = node_of(read, own, records)
@@ -168,9 +228,12 @@ def node(
         of = f"of the {reserved} reserved for this contract, at delta = {own.budget.delta:g}"
         typer.echo(f"charged so far: epsilon = {epsilon} {of}")
     if early is None and not party.is_sealed:
-        early = LeftOutError(f"{party.name}: not sealed, as too few others signed the same model")
-    if early is None or (partial and party.released is not None):
-        _write(party, read, output)
+        early = LeftOutError(f"{party.name}: not sealed, as too few others have the same end")
+    if output is not None and (early is None or (partial and party.released is not None)):
+        party.model().save(output)
+        typer.echo(
+            f"wrote {output}: made of released {'rows' if read.sums is None else 'sums'} alone"
+        )
     if early is not None:
         typer.echo(f"Error: {early}", err=True)
         raise typer.Exit(3)
@@ -241,23 +304,8 @@ class _NodeProgress:
             self._said = at.round
 
 
-def _write(party: Node, read: Contract, output: Path | None) -> None:
-    """Write the released model, if it is wanted."""
-    if output is None:
-        return
-    if party.released is None:
-        fail("output", "a run with at least one released model", "none")
-    if read.columns is not None:
-        party.model().save(output)
-    else:
-        import numpy as np
-
-        from dpmesh._files import replacing
-
-        with replacing(output) as file:
-            np.savez(file, weights=party.released)
-    made = "rows" if read.sums is None else "sums"
-    typer.echo(f"wrote {output}: made of released {made} alone")
+def _marks() -> Path:
+    return Path.home() / ".local" / "state" / "dpmesh"
 
 
 def _log_here() -> None:

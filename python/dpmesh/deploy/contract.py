@@ -201,6 +201,12 @@ class Contract:
         release: Any = self.algorithm.release_of(0)
         return release.mechanism.numbers if is_summed(release) else None
 
+    @property
+    def sealing(self) -> int:
+        """How many parties must sign the same end, so that no other end has as many."""
+        colluding = 0 if self.sums is None else self.sums.colluding
+        return (self.nodes + colluding) // 2 + 1
+
     @cached_property
     def topology(self) -> Topology | None:
         """Who hears whom; None if messages travel by token, or are masked."""
@@ -281,7 +287,7 @@ class Contract:
         return Dataset(read.features.astype(self.terms.numbers), labels, "own records")
 
     def model(self, weights: Any, seeded: bool, charged: int = 1) -> Model:
-        """Return released weights, shape (1, dim), as a model that predicts from tables.
+        """Return released weights, shape (1, dim), as a model that predicts.
 
         Parameters
         ----------
@@ -295,19 +301,21 @@ class Contract:
         Raises
         ------
         ValueError
-            If nothing was released, or the contract has no ranges.
+            If nothing was released, or this is a network of records that are no tables.
         """
         if weights is None:
             fail("weights", "a run with at least one released model", "none")
-        if self._outline is None:
-            fail("ranges", "a contract with [ranges] for a model of tables", "none")
+        outline = self.made_up.outline
+        if outline is None:
+            fail("ranges", "a contract with [ranges] for a network", "none")
         delta = max(party.delta for party in self.parties)
         privacy = report(self.plan, delta, seeded=seeded, nodes=self.nodes)
         if charged > 1:
             epsilon = total_cost(made_again(*charged * [self.plan]), delta).epsilon
             privacy = replace(privacy, epsilon=epsilon, releases=charged * privacy.releases)
         about = {"privacy": privacy.as_dict()}
-        return self._outline.model(weights, about)
+        made: Model = outline.model(weights, about)
+        return made
 
     @cached_property
     def _outline(self) -> Outline | None:

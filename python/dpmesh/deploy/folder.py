@@ -9,12 +9,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from math import inf
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from threading import RLock
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from dpmesh._files import writable_folder
+from dpmesh._files import sync, writable_folder
 from dpmesh._validate import fail, positive, probability
 from dpmesh.deploy import private_file
 from dpmesh.deploy.marks import Joined, Marks
@@ -23,6 +25,7 @@ from dpmesh.deploy.wire import BEFORE, Fresh, Position, Row, Sent
 from dpmesh.keys import Key
 from dpmesh.privacy.budget import Budget, OverBudget
 from dpmesh.privacy.cost import Cost
+from dpmesh.privacy.filters import adaptive_cost
 from dpmesh.privacy.plan import Plan, made_again, total_cost
 from dpmesh.privacy.releases import Release
 from dpmesh.privacy.rows import CorrelatedRow
@@ -44,8 +47,13 @@ create table heard (
     primary key (contract, party)
 );
 """
-_SECRETS = "create table if not exists secrets (contract blob primary key, secrets blob)"
-"""Of runs that are not over; folders of an earlier version have no such table."""
+_LATER = """
+create table if not exists secrets (contract blob primary key, secrets blob);
+create table if not exists events (contract blob, event text, primary key (contract, event));
+"""
+"""Secrets of runs that are not over, and what folders of an earlier version did not do."""
+_ERASED = "update secrets set secrets = x'' where contract = ?"
+_LATE, _LEFT, _RETURNED = "joined after a release", "left", "returned budget"
 _HEARD = """
 insert into heard values (?, ?, ?, ?, ?, ?) on conflict (contract, party) do update set
 (incarnation, round, exchange, row) =
@@ -67,6 +75,13 @@ class Agreement(Protocol):
     def plan(self) -> Plan:
         """What it may cost in all."""
         ...
+
+
+class Known(NamedTuple):
+    """A contract as a folder that joined it knows it."""
+
+    hash: bytes
+    plan: Plan
 
 
 @dataclass(frozen=True)
@@ -101,7 +116,7 @@ class Folder:
         self.signing, self.key = SigningKey.load(path / SIGNING), Key.load(path / NOISE)
         self._lock = RLock()
         self._file = private_file.connect(path / DATABASE)
-        self._file.execute(_SECRETS).connection.commit()
+        self._file.executescript(f"begin; {_LATER} commit;")
         mark = None if marks is None else marks / f"{self.signing.public.hex()}.db"
         try:
             self._marks = Marks(mark)
@@ -110,6 +125,8 @@ class Folder:
             raise ValueError(f"{path}: a copy of this folder is in use ({error})") from None
         ((epsilon, delta),) = self._read("select epsilon, delta from party")
         self.budget = Budget(epsilon, delta=delta)
+        for contract in self._marks.left() & self._joined().keys():
+            self._leave(contract)  # if it was killed before the folder was changed
 
     @classmethod
     def create(
@@ -141,14 +158,24 @@ class Folder:
         """
         positive("epsilon", epsilon)
         probability("delta", delta, one=False)
-        folder = writable_folder(Path(path))
-        file = private_file.create(folder / DATABASE, _TABLES)
-        with file:
-            file.execute("insert into party values (?, ?, 0)", (epsilon, delta))
-        file.close()
-        SigningKey.generate().save(folder / SIGNING)
-        Key.generate().save(folder / NOISE)
-        made = cls(folder, marks)
+        path = Path(path)
+        if (path / DATABASE).exists():
+            raise FileExistsError(f"{path}: there is a party's folder, which nothing replaces")
+        parent = writable_folder(path.absolute().parent)
+        with TemporaryDirectory(dir=parent, prefix=f".{path.name}.") as place:  # whole, or not
+            new = Path(place) / path.name
+            new.mkdir(0o700)
+            file = private_file.create(new / DATABASE, _TABLES)
+            with file:
+                file.execute("insert into party values (?, ?, 0)", (epsilon, delta))
+            file.close()
+            SigningKey.generate().save(new / SIGNING)
+            Key.generate().save(new / NOISE)
+            for each in (*new.iterdir(), new):
+                sync(each)
+            new.rename(path)
+        sync(parent)
+        made = cls(path, marks)
         for contract in lost:
             made.join(contract, "", seeded=False)
         return made
@@ -211,15 +238,18 @@ class Folder:
         OverBudget
             If the budget has no room for it beside the contracts joined before.
         ValueError
-            If the party joined this contract with other records, or other keys, or if this folder
-            is older than its marks: it was restored.
+            If the party joined this contract with other records, or other keys, or left it, or if
+            this folder is older than its marks: it was restored.
         """
         self._check_marks()
+        if self.has_left(contract):
+            fail("contract", "one that this folder has not left: that is for ever", "a left one")
         joined = Joined(json.dumps(contract.plan.as_dict()), records, seeded)
         with self.transaction():
             known = self._joined().get(contract.hash)
             if known is None:
                 self._require(contract.plan)
+                self._note(contract.hash, *[_LATE] * self._has_released)
                 row = contract.hash, *joined, 0, 0
                 self._file.execute("insert into contracts values (?, ?, ?, ?, ?, ?)", row)
             elif known.records != records:
@@ -235,23 +265,76 @@ class Folder:
 
     def _require(self, plan: Plan) -> None:
         cost = self.cost(plan)
+        if cost == inf and self._has_released:
+            wanted = "one planned before the first release, or Gaussian noise on all data in every"
+            fail("contract", f"{wanted} contract: for others no filter is proved", "another")
         if cost > self.budget.epsilon * (1 + ROUNDING):
             wanted = f"joining costs epsilon {rounded_up(cost)} with the contracts before it"
             raise OverBudget(f"{wanted}, more than the budget of {self.budget}")
 
     def cost(self, more: Plan | None = None) -> float:
-        """Return the epsilon of all contracts joined so far, and of one more plan beside."""
-        found = self._read("select plan, incarnation from contracts")
-        plans = [
-            each
-            for plan, again in found
-            for each in made_again(*(1 + again) * [Plan.from_dict(json.loads(plan))])
-        ]
-        plans += [] if more is None else [more]
+        """Return the epsilon of all contracts joined so far, and of one more plan beside.
+
+        A contract that was left counts with what it was charged, if the rest returned to the
+        budget. Once a contract was joined, or returned budget, after a release, a filter counts:
+        see `adaptive_cost`.
+        """
+        return self._cost_of(self._events(_RETURNED), more)
+
+    def _cost_of(self, returned: set[bytes], more: Plan | None) -> float:
+        plans = [] if more is None else [more]
+        for known in self.contracts():
+            again, plan = self.incarnation(known.hash), known.plan
+            if known.hash in returned and not again:
+                ledger = self.ledger(known)
+                begun = ledger.releases and plan.allocations  # a part of one has no proof
+                plan = plan if begun else ledger
+            plans += made_again(*(1 + again) * [plan])
         if not plans:
             return 0.0
-        *earlier, last = plans
-        return replace(self.budget, spent=tuple(earlier)).cost(last).epsilon
+        late = more is not None or self._events(_LATE) or returned
+        if late and self._has_released:
+            return adaptive_cost(plans, self.budget.delta)
+        return total_cost(plans, self.budget.delta).epsilon
+
+    def contracts(self) -> list[Known]:
+        """Return the contracts that were joined, in that order."""
+        found = self._read("select hash, plan from contracts order by rowid")
+        return [Known(contract, Plan.from_dict(json.loads(plan))) for contract, plan in found]
+
+    @property
+    def _has_released(self) -> bool:
+        """Whether anything was charged, or may have been before the folder was restored."""
+        query = "select 1 from steps where charged != '[]' union select 1 from contracts"
+        return bool(self._read(f"{query} where incarnation > 0"))
+
+    def _events(self, event: str) -> set[bytes]:
+        found = self._read("select contract from events where event = ?", event)
+        return {contract for (contract,) in found}
+
+    def _note(self, contract: bytes, *events: str) -> None:
+        for event in events:
+            self._file.execute("insert or ignore into events values (?, ?)", (contract, event))
+
+    def leave(self, contract: Agreement) -> None:
+        """Leave a contract for ever.
+
+        What it was not charged returns to the budget, unless the folder was restored, or no filter
+        counts what is left.
+        """
+        self._marks.leave(contract.hash)
+        self._leave(contract.hash)
+
+    def _leave(self, contract: bytes) -> None:
+        with self.transaction():
+            if contract not in self._events(_LEFT):
+                counts = self._cost_of(self._events(_RETURNED) | {contract}, None) < inf
+                self._note(contract, _LEFT, *[_RETURNED] * counts)
+                self._file.execute(_ERASED, (contract,))
+
+    def has_left(self, contract: Agreement) -> bool:
+        """Whether a contract was left."""
+        return contract.hash in self._events(_LEFT)
 
     def spent(self, contract: Agreement) -> Cost | None:
         """Return what one contract cost so far, at the budget's delta; None if nothing.
@@ -329,6 +412,17 @@ class Folder:
         ((stopped,),) = self._read("select stopped from contracts where hash = ?", contract.hash)
         return bool(stopped)
 
+    def state_of(self, contract: Agreement) -> str:
+        """Return in words whether a contract goes on."""
+        last = self.last(contract)
+        if self.has_left(contract):
+            return "left"
+        if self.has_stopped(contract):
+            return "stopped: a step failed after it was charged; the node's log says why"
+        if last is None:
+            return "joined; waits for the first question of its router"
+        return f"waits for its router after round {last.at.round}"
+
     def steps(self, contract: Agreement) -> list[Stored]:
         """Return the steps from the round on whose state is kept, in their order."""
         since = "select round from steps where contract = ? and state is not null"
@@ -404,8 +498,7 @@ class Folder:
 
     def erase_secrets(self, contract: Agreement) -> None:
         """Erase the secrets of a run that is over, for ever."""
-        query = "update secrets set secrets = x'' where contract = ?"
-        self._file.execute(query, (contract.hash,))
+        self._file.execute(_ERASED, (contract.hash,))
 
     def attempts(self, contract: Agreement) -> int:
         """Return how many steps of a contract were charged for."""

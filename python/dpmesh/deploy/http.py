@@ -48,7 +48,7 @@ HOLD = 2.0
 PAUSE = 0.02
 """Seconds between two looks whether there is one."""
 FAREWELL = 5.0
-"""Seconds for which a router that is done still answers."""
+"""Seconds for which a router that is done still answers; at least a deadline, if some are late."""
 RETRY = 1.0
 """Seconds before a node tries again what failed: to reach a router, or to answer it."""
 TIMEOUT = 60.0
@@ -166,7 +166,8 @@ class RouterServer:
                     self.router.close()
                 progress(self.router)
                 if over is None and self.router.done:
-                    over = monotonic() + FAREWELL
+                    late = self.router.contract.terms.deadline if self.router.missing else 0.0
+                    over = monotonic() + max(FAREWELL, late)  # to tell them that it is over
                 if over and len(self._told) == self.router.contract.nodes:
                     break
                 now = monotonic()
@@ -251,7 +252,7 @@ class RouterServer:
                     return 200, message
                 if router.done or party in router.gone:
                     self._told.add(party)
-                    return OVER, b""
+                    return OVER, router.ended
                 await sleep(PAUSE)
         except Exception:
             _log.exception("the router fails at what %s sent", router.contract.parties[party].name)
@@ -271,7 +272,7 @@ def run_node(
     """Answer a router until its run is over; keep trying while it cannot be reached.
 
     A node that has answered its last question tries for `FAREWELL` seconds. No word of the router
-    ends another.
+    ends another, but for the signatures of most parties under the end of the run.
 
     Parameters
     ----------
@@ -291,8 +292,8 @@ def run_node(
     Raises
     ------
     LeftOutError
-        If the node has stopped, or if its patience is over: the run may be over without it.
-        Nothing is lost.
+        If the node has stopped, if others show that the run is over without it, or if its patience
+        is over. Nothing is lost.
     ValueError
         If the url is not allowed, or the router's certificate is wrong.
     """
@@ -332,7 +333,7 @@ class _Dialogue:
             while True:
                 begun = monotonic()
                 status, message = await self._posted(session, answer)
-                if self._is_over(status, refused(answer)):
+                if self._is_over(status, refused(answer), message):
                     return
                 if status in (200, 204):
                     self._problem, repeated, asked = "", message == asked, message
@@ -402,16 +403,19 @@ class _Dialogue:
     def _limit(self) -> float:
         return FAREWELL if self.node.is_done else self._patience
 
-    def _is_over(self, status: int, reason: str | None) -> bool:
+    def _is_over(self, status: int, reason: str | None, message: bytes) -> bool:
         """Whether the node's part is over, after a response; raise if it ends early.
 
-        No word of the router ends it before its last step: patience or a refusal of its own does.
+        No word of the router ends it before its last step: patience, a refusal of its own, or the
+        signatures of so many others that no other end can have as many do.
         """
         node = self.node
         if status in (200, 204, OVER) and reason in _ENDS:
             raise LeftOutError(f"{self._where()}: {reason}; the log says why")
         if status == OVER and node.is_done:
             return True
+        if status == OVER and node.is_over(message):
+            raise LeftOutError(f"the run is over, as others have signed, without {self._where()}")
         if status == OVER:
             self._fails(f"says that the run is over without {node.name}")
         elif status not in (0, 200, 204):

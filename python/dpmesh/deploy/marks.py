@@ -20,6 +20,7 @@ create table if not exists marks (
     incarnation integer, round integer, exchange integer
 );
 create table if not exists fresh (contract blob primary key, number blob);
+create table if not exists left (contract blob primary key);
 """
 
 
@@ -67,6 +68,15 @@ class Marks:
         """Mark what was released last."""
         change = "update marks set incarnation = ?, round = ?, exchange = ? where contract = ?"
         self._change(change, (last.incarnation, *last.at, contract))
+
+    def leave(self, contract: bytes) -> None:
+        """Mark a contract as left, before the folder is changed."""
+        self._change("insert or ignore into left values (?)", (contract,))
+
+    def left(self) -> set[bytes]:
+        """Return the contracts that were left."""
+        with self._lock:
+            return {each for (each,) in self._file.execute("select contract from left").fetchall()}
 
     def fresh(self, contract: bytes) -> bytes:
         """Return the number with which a node asks others, the same until it is confirmed."""

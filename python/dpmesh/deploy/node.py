@@ -22,9 +22,11 @@ import numpy as np
 from dpmesh._core import __version__
 from dpmesh._validate import fail
 from dpmesh.data import Dataset
+from dpmesh.deploy import provenance
 from dpmesh.deploy.contract import Contract
 from dpmesh.deploy.exchange import NodeChannel
 from dpmesh.deploy.folder import Folder, Stored
+from dpmesh.deploy.private_file import DISK
 from dpmesh.deploy.schedule import Schedule
 from dpmesh.deploy.signing import digest, pack, unpack
 from dpmesh.deploy.state import state_as_bytes, state_from_bytes
@@ -115,8 +117,34 @@ class Node:
 
     @property
     def is_sealed(self) -> bool:
-        """Whether all who need have signed one model; where models differ, each is its own."""
-        return self.is_done
+        """Whether its model is one that the others have, too.
+
+        Where models differ, each is its own: then whether its last round reached it from anybody.
+        """
+        last, schedule = self.folder.last(self.contract), self._schedule
+        if not self.is_done or last is None or not schedule.gossips:
+            return self.is_done
+        before = Position(schedule.end.round - 1, self.contract.algorithm.exchanges - 1)
+        return bool(last.rows) or not schedule.heard(before, self.number)
+
+    @property
+    def seals(self) -> tuple[bytes, ...]:
+        """What this and other parties signed at the end, if all have one model."""
+        return ()
+
+    def is_over(self, proof: bytes) -> bool:
+        """Whether so many parties show that they have ended that this node is left out."""
+        ended, end = set[int](), self._schedule.end
+        with suppress(ValueError):
+            for message in unpack(proof):
+                at, party = self._ended(message)
+                ended |= {party} if at.round == end.round else set()
+        return len(ended) >= self.contract.sealing
+
+    def _ended(self, message: bytes) -> tuple[Position, int]:
+        """Return where and who signed the last message of a run, or fail."""
+        row = Row.read(message, self.contract)
+        return row.at, row.party
 
     @property
     def released(self) -> Any:
@@ -129,16 +157,17 @@ class Node:
         return np.frombuffer(kept, kind).reshape(1, -1) if kept else None
 
     def model(self) -> Model:
-        """Return the released model, which predicts from tables, with what it cost.
+        """Return the released model, which predicts, with what it cost and who signed it.
 
         Raises
         ------
         ValueError
-            If nothing was released, or the contract has no ranges.
+            As `Contract.model`.
         """
         contract, folder = self.contract, self.folder
         charged = 1 + folder.incarnation(contract.hash)
-        return contract.model(self.released, folder.is_seeded(contract), charged)
+        made = contract.model(self.released, folder.is_seeded(contract), charged)
+        return provenance.signed(made, self)
 
     def own_model(self) -> Any:
         """Return the party's own model, shape (1, dim), without noise: it must not leave it."""
@@ -153,6 +182,11 @@ class Node:
 
         It depends on private data only through what a mechanism released. A refusal has one of a
         few reasons, see `RefusedError`; what went wrong in detail is in the log, at the node.
+
+        Raises
+        ------
+        OSError, sqlite3.Error
+            If the disk fails: end the process. Nothing is lost, and the next one goes on.
         """
         with self._lock:
             try:
@@ -165,6 +199,8 @@ class Node:
                 return self._answer(ask)
             except RefusedError as reason:
                 return refusal(self.contract, str(reason))
+            except DISK:
+                raise
             except Exception:
                 _log.exception("node %s fails, with nothing charged", self.name)
                 return refusal(self.contract, "failed")
@@ -227,6 +263,8 @@ class Node:
                     self.folder.erase_secrets(self.contract)
             self.folder.mark(self.contract)
             self._channel = channel
+        except DISK:
+            raise  # the next start computes the step again, from the rows that it has stored
         except Exception:
             _log.exception("node %s stops", self.name)
             with suppress(Exception):

@@ -8,6 +8,9 @@ from pathlib import Path
 
 from dpmesh._validate import fail
 
+DISK = OSError, sqlite3.Error
+"""What a disk that is full, damaged or read-only raises."""
+
 
 def create(path: str | Path, tables: str) -> sqlite3.Connection:
     """Make a file with these tables.
@@ -41,7 +44,9 @@ def connect(path: str | Path) -> sqlite3.Connection:
         connection.execute("pragma secure_delete = on")
         connection.execute("pragma journal_size_limit = 0")  # or it keeps what was erased
         connection.execute("begin exclusive").connection.commit()
-    except sqlite3.OperationalError as error:
+    except sqlite3.Error as error:
         connection.close()
+        if "locked" not in str(error):
+            raise
         fail("path", "a file that no other process uses; end that one first", f"{path}: {error}")
     return connection

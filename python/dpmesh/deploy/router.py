@@ -22,6 +22,7 @@ import numpy as np
 
 from dpmesh.deploy.contract import Contract
 from dpmesh.deploy.schedule import Schedule
+from dpmesh.deploy.signing import pack
 from dpmesh.deploy.wire import (
     FRESH,
     HEARD,
@@ -91,6 +92,11 @@ class Router:
     def done(self) -> bool:
         """Whether the run is over for everybody who is not late."""
         return self._at == self.schedule.end and not self._waited
+
+    @property
+    def ended(self) -> bytes:
+        """The last messages of all that ended, by which a node knows that it is left out."""
+        return pack(*self._rows.get(self.schedule.end, {}).values())
 
     @property
     def waits_for(self) -> list[str]:

@@ -96,18 +96,26 @@ class SumNode(Node):
 
         With sums over neighbours models differ: each is its own.
         """
-        last, sums = self.folder.last(self.contract), sums_of(self.contract)
-        if not isinstance(sums, SecureSum):
+        if not isinstance(sums_of(self.contract), SecureSum):
             return self.is_done
-        if last is None or last.at != self._schedule.end:
-            return False
-        signers = {self.number}
-        for message in last.rows:
+        return len(self.seals) >= self.contract.sealing
+
+    @property
+    def seals(self) -> tuple[bytes, ...]:
+        """The words, one of each party, that it accepted the totals that this node accepted."""
+        last, found = self.folder.last(self.contract), dict[int, bytes]()
+        if last is None or last.row is None or last.at.round != self._schedule.end.round:
+            return ()
+        for message in (last.row, *last.rows):
             with suppress(ValueError):
                 seal = Seal.read(message, self.contract)
                 if seal.transcript == self.transcript:
-                    signers.add(seal.party)
-        return len(signers) >= (sums.sites + sums.colluding) // 2 + 1
+                    found.setdefault(seal.party, message)
+        return tuple(found.values())
+
+    def _ended(self, message: bytes) -> tuple[Position, int]:
+        seal = Seal.read(message, self.contract)
+        return seal.at, seal.party
 
     @property
     def transcript(self) -> bytes:

@@ -53,6 +53,11 @@ class SumRouter(Router):
         self._takes |= {PARTS: self._take_parts, DEALT: self._take_dealt, SEAL: self._take_seal}
 
     @property
+    def ended(self) -> bytes:
+        """The words of all that ended, as a `Router` has their last messages."""
+        return pack(*self.seals.values())
+
+    @property
     def _ends(self) -> bool:
         """Whether all rounds are over."""
         return self._at is not None and self._at.round == self.schedule.end.round

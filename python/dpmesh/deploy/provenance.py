@@ -1,0 +1,84 @@
+"""Where a model came from: what a party signs of the model that it wrote, and who has it, too."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from dpmesh._validate import fail
+from dpmesh.deploy.contract import Contract
+from dpmesh.deploy.signing import digest, is_signed
+from dpmesh.deploy.sums import Seal
+from dpmesh.models import Model
+
+if TYPE_CHECKING:
+    from dpmesh.deploy.node import Node
+
+NAME = "provenance"
+
+
+class Origin(NamedTuple):
+    """Where a model came from.
+
+    Attributes
+    ----------
+    party
+        Who wrote and signed it.
+    rounds
+        How many rounds it is made of.
+    sealed_by
+        Who signed the totals that it is made of; nobody where the parties' models differ.
+    """
+
+    party: str
+    rounds: int
+    sealed_by: tuple[str, ...]
+
+
+def signed(model: Model, node: Node) -> Model:
+    """Return a node's model with what shows where it came from, under its party's signature."""
+    contract, at = node.contract, node.at
+    origin: dict[str, Any] = {
+        "contract": contract.hash.hex(),
+        "party": node.name,
+        "rounds": 0 if at is None else min(at.round, contract.terms.rounds),
+        "seals": [seal.hex() for seal in node.seals],
+    }
+    made = replace(model, about={**model.about, NAME: origin})
+    origin["signature"] = node.folder.signing.sign(*_fields(made)).hex()
+    return made
+
+
+def verified(model: Model, contract: Contract) -> Origin:
+    """Return where a model came from: a party's signature shows it, and that nobody changed it.
+
+    Raises
+    ------
+    ValueError
+        If it comes from another contract or version, or its party or others did not sign it.
+    """
+    origin = dict(model.about.get(NAME) or fail("model", "one that dpmesh node wrote", "another"))
+    if origin["contract"] != contract.hash.hex():
+        got = f"that of {origin['contract']}"
+        fail("model", f"that of contract {contract.hash.hex()} under this version of dpmesh", got)
+    parties = {party.name: party.public_key for party in contract.parties}
+    signature, key = bytes.fromhex(origin["signature"]), parties.get(origin["party"], b"")
+    if not is_signed(key, signature, *_fields(model)):
+        fail("model", f"as {origin['party']} signed it", "another, or one that was changed")
+    seals = [Seal.read(bytes.fromhex(seal), contract) for seal in origin["seals"]]
+    ended = [seal for seal in seals if seal.at.round == origin["rounds"] == contract.terms.rounds]
+    signers = {seal.party for seal in ended}
+    if len({seal.transcript for seal in seals}) > 1 or len(ended) < len(seals):
+        fail("model", "one whose parties signed the same totals", "one of which they differ")
+    if contract.sums is not None and len(signers) < contract.sealing:
+        fail("model", f"one that {contract.sealing} parties sealed", f"one that {len(signers)} did")
+    names = tuple(contract.parties[party].name for party in sorted(signers))
+    return Origin(origin["party"], origin["rounds"], names)
+
+
+def _fields(model: Model) -> tuple[bytes, ...]:
+    """Return what a party signs: all that the file holds but the signature."""
+    about = {**model.about, NAME: {**model.about[NAME], "signature": None}}
+    text = json.dumps([model.as_dict(), about], sort_keys=True)
+    return b"dpmesh model 1", text.encode(), digest(model.params.tobytes())

@@ -1,0 +1,240 @@
+"""What ends a party's part: a full disk, the others' signatures, its own word; and its model."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from mesh_parties import ALGORITHMS, Parties
+from scipy.optimize import brentq
+from scipy.stats import norm
+
+import dpmesh as dm
+from dpmesh.deploy import Contract, Folder, node_of, router_of
+from dpmesh.deploy.provenance import verified
+from dpmesh.deploy.signing import pack, unpack
+from dpmesh.deploy.wire import ASK, Ask, kind_of
+from dpmesh.privacy.accounting import analytic_gaussian_noise_multiplier
+from dpmesh.privacy.filters import adaptive_cost
+from dpmesh.privacy.mechanisms import Gaussian, Laplace
+from dpmesh.privacy.plan import Plan, total_cost
+from dpmesh.privacy.releases import Release
+from dpmesh.privacy.sensitivity import Sensitivity
+
+FULL = "the disk is full"
+
+
+class Disk:
+    """A disk whose k-th write fails; reads, and all other writes, do not."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, k: int) -> None:
+        disk, self.left = self, k
+
+        class Connection(sqlite3.Connection):
+            def execute(self, query: str, *values: Any) -> sqlite3.Cursor:
+                disk.write(sqlite3.OperationalError, query.split()[0] in ("insert", "update"))
+                return super().execute(query, *values)
+
+            def __exit__(self, *error: Any) -> Any:
+                try:
+                    disk.write(sqlite3.OperationalError, error[0] is None and self.in_transaction)
+                except sqlite3.Error:
+                    self.rollback()
+                    raise
+                return super().__exit__(*error)
+
+        def failing(real: Callable[..., Any]) -> Callable[..., Any]:
+            return lambda *args, **named: (self.write(OSError, True), real(*args, **named))[1]
+
+        real = sqlite3.connect
+        patch.setattr(sqlite3, "connect", lambda *a, **n: real(*a, factory=Connection, **n))
+        for name in ("fsync", "fdopen"):
+            patch.setattr(os, name, failing(getattr(os, name)))
+
+    def write(self, kind: type[Exception], writes: bool) -> None:
+        self.left -= writes
+        if writes and self.left == 0:
+            raise kind(FULL)
+
+
+def test_a_folder_is_made_whole_or_not_at_all(tmp_path: Path) -> None:
+    for k in count(1):
+        with pytest.MonkeyPatch.context() as patch:
+            disk, path = Disk(patch, k), tmp_path / str(k)
+            try:
+                Folder.create(path, epsilon=1.0, delta=1e-5).close()
+            except (OSError, sqlite3.Error):
+                if path.exists():
+                    Folder.open(path).close()
+                else:
+                    Folder.create(path, epsilon=1.0, delta=1e-5).close()
+        if disk.left > 0:
+            break
+    assert k > 8
+
+
+@pytest.mark.parametrize(("algorithm", "nodes"), [("in time", 2), ("sums", 3)])
+def test_a_disk_that_fails_at_any_write_costs_a_restart_and_nothing_else(
+    algorithm: str, nodes: int, tmp_path: Path
+) -> None:
+    """Each row that left has its charge and its mark, and the bits are the simulator's."""
+    for k in count(1):
+        place, marks, node = tmp_path / str(k), tmp_path / f"marks of {k}", None
+        parties = Parties(place, algorithm, nodes=nodes, rounds=5 - nodes, marks=marks)
+        router, fails = router_of(parties.contract), list[str]()
+        parties.folders[0].close()
+        with pytest.MonkeyPatch.context() as patch:
+            disk = Disk(patch, k)
+            while not router.done:
+                for party, message in router.requests().items():
+                    try:
+                        if party == 0 and node is None:
+                            parties.folders[0] = Folder.open(place / "p0", marks=marks)
+                            node = parties.nodes[0] = parties.node(0)
+                        router.take(party, parties.nodes[party].answer(message))
+                    except (OSError, sqlite3.Error) as error:
+                        fails.append(str(error))
+                        parties.folders[0].close()
+                        node = None
+                    if party == 0 and node is not None and node.at is not None:
+                        ((_, marked),) = parties.folders[0]._marks.all().values()
+                        assert marked.at == node.at
+        assert fails == [FULL] * (disk.left <= 0)
+        assert parties.folders[0].ledger(parties.contract) == parties.contract.plan
+        models, simulated = parties.models(), parties.simulated().parameters
+        np.testing.assert_array_equal(models, np.broadcast_to(simulated, models.shape))
+        for folder in parties.folders:
+            folder.close()
+        if disk.left > 0:
+            break
+    assert k > 20
+
+
+@pytest.mark.parametrize("algorithm", ["online", "without replacement", "sums"])
+def test_a_party_that_is_left_out_ends_by_the_others_signatures(
+    algorithm: str, tmp_path: Path
+) -> None:
+    parties = Parties(tmp_path, algorithm, **({"quorum": 3} if algorithm == "sums" else {}))
+
+    def lost(party: int, message: bytes) -> bool:
+        asks = party == 3 and kind_of(message) == ASK
+        return asks and Ask.read(message, parties.contract).at.round == 4
+
+    router = parties.run(lost=lost)
+    left, ended = parties.nodes[3], unpack(router.ended)
+    assert router.missing == ["p3"]
+    assert (left.is_done, left.is_sealed, left.is_over(router.ended)) == (False, False, True)
+    for too_few in (ended[:2], (ended[0],) * 4, (*ended[:2], ended[2][:-1] + b"x")):
+        assert not left.is_over(pack(*too_few))
+    assert parties.nodes[0].is_sealed
+
+
+@pytest.mark.parametrize("algorithm", ["sums", "gradient descent"])
+def test_a_model_shows_who_signed_it(algorithm: str, tmp_path: Path) -> None:
+    parties, file = Parties(tmp_path, algorithm), tmp_path / "model.dpmesh"
+    parties.run()
+    parties.nodes[1].model().save(file)
+    model, contract = dm.Model.load(file), parties.contract
+    seals = ("p0", "p1", "p2", "p3") if algorithm == "sums" else ()
+    assert verified(model, contract) == ("p1", 4, seals)
+    origin = model.about["provenance"]
+    for changed in (
+        replace(model, weights=model.weights + 1),
+        replace(model, about={**model.about, "privacy": {}}),
+        replace(model, about={**model.about, "provenance": {**origin, "party": "p2"}}),
+        replace(model, about={}),
+    ):
+        with pytest.raises(ValueError, match="model: wanted"):
+            verified(changed, contract)
+    if seals:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(type(parties.nodes[1]), "seals", parties.nodes[1].seals[:2])
+            with pytest.raises(ValueError, match="that 3 parties sealed"):
+                verified(parties.nodes[1].model(), contract)
+
+
+def test_a_contract_that_is_left_returns_what_it_was_not_charged(tmp_path: Path) -> None:
+    parties = Parties(tmp_path, "gradient descent", nodes=2, rehearsal=False, marks=tmp_path)
+    folder, plan = parties.folders[0], parties.contract.plan
+
+    def another(rounds: int, algorithm: str = "gradient descent") -> Contract:
+        content = deepcopy(parties.content) | {"algorithm": ALGORITHMS[algorithm]}
+        content["contract"]["rounds"] = rounds
+        return Contract.of(content)
+
+    def join(contract: Contract) -> None:
+        node_of(contract, folder, parties.records[0])
+
+    for rounds in (5, 6, 7):  # none of them releases
+        join(another(rounds))
+        folder.leave(another(rounds))
+        with pytest.raises(ValueError, match="not left"):
+            join(another(rounds))
+    assert folder.cost() == parties.contract.cost(1e-5)
+    join(two := another(2))
+    parties.run()
+    join(three := another(3))
+    assert folder.cost() == adaptive_cost([plan, two.plan, three.plan], 1e-5)
+    with pytest.raises(ValueError, match="no filter is proved"):
+        join(another(3, "online"))  # Laplace beside Gaussian noise, and chosen after a release
+    folder._marks.leave(three.hash)  # and killed before the folder was changed
+    folder.close()
+    folder = parties.folders[0] = Folder.open(tmp_path / "p0", marks=tmp_path)
+    folder.leave(two)
+    folder.leave(parties.contract)
+    assert folder.cost() == adaptive_cost([plan], 1e-5)
+    folder.restored()  # nothing returns to it
+    joined = [plan, two.plan, three.plan, *(another(n).plan for n in (5, 6, 7))]
+    assert folder.cost() == adaptive_cost(2 * joined, 1e-5)
+
+
+def test_no_choice_of_the_next_plan_spends_more_than_a_filter_says() -> None:
+    """The best choice after a Gaussian release: to go on, or not, by what it showed.
+
+    Planted: with plans that keep a budget by their loss distributions, Laplace or Gaussian, the
+    same adversary has more than it.
+    """
+    delta, grid = 1e-5, np.linspace(-9, 9, 20_001)
+
+    def spent(first: float, profiles: Sequence[Callable[[Any], Any]], epsilon: float) -> float:
+        seen = grid + first  # under the first of two neighbours, if the second has mean 0
+        left = epsilon - first * (seen - first / 2)
+        best = np.max([profile(left) for profile in profiles], axis=0)
+        return float(np.trapezoid(best * norm.pdf(grid), grid))
+
+    def gaussian(mu: float) -> Callable[[Any], Any]:
+        if mu == 0:
+            return lambda left: np.maximum(0, 1 - np.exp(np.minimum(left, 0)))
+        return lambda left: (
+            norm.cdf(mu / 2 - left / mu) - np.exp(left) * norm.cdf(-mu / 2 - left / mu)
+        )
+
+    def laplace(own: float) -> Callable[[Any], Any]:
+        def profile(left: Any) -> Any:
+            inside = 1 - np.exp((np.clip(left, -own, own) - own) / 2)
+            return np.where(left < -own, 1 - np.exp(np.minimum(left, 0)), inside)
+
+        return profile
+
+    def plan(*mechanisms: Any) -> Plan:
+        releases = (Release(0, each, Sensitivity(1.0, each.norm, "one")) for each in mechanisms)
+        return Plan(releases=tuple(releases), neighboring_relation="replace_one", unit="record")
+
+    whole = 1 / analytic_gaussian_noise_multiplier(target_epsilon=1.0, target_delta=delta)
+    first, second = whole * 0.7, whole * 0.51**0.5
+    before, after = plan(Gaussian(1 / first)), plan(Gaussian(1 / second))
+    claimed = adaptive_cost([before, after], delta)
+    assert claimed == pytest.approx(1.0, rel=1e-2)
+    assert spent(first, [gaussian(second), gaussian(0)], claimed) <= delta
+    own = brentq(lambda e: total_cost([before, plan(Laplace(1 / e))], delta).epsilon - 1, 0.1, 0.9)
+    assert adaptive_cost([before, plan(Laplace(1 / own))], delta) == np.inf
+    assert spent(first, [laplace(own)], 1.0) <= 1.001 * delta
+    assert spent(first, [gaussian(second), laplace(own)], 1.0) > 1.02 * delta
