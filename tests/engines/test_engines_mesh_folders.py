@@ -122,17 +122,6 @@ def test_a_restored_folder_whose_charge_fails_is_still_refused(
         Node(parties.contract, folder, parties.records[0], rehearsal=True)
 
 
-def test_marks_whose_first_start_was_killed_are_made(tmp_path: Path) -> None:
-    parties = Parties(tmp_path)
-    folder = parties.folders[0]
-    folder.close()
-    (tmp_path / f"{folder.signing.public.hex()}.db").touch(0o600)
-    for _ in range(2):
-        folder = Folder.open(tmp_path / "p0", marks=tmp_path)
-        Node(parties.contract, folder, parties.records[0], rehearsal=True)
-        folder.close()
-
-
 def test_coins_follow_from_the_rows_that_arrived(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,6 +24,7 @@ from dpmesh.deploy.http import RouterServer, node_tls, run_node, server_tls
 from dpmesh.deploy.traffic import bytes_of_round
 from dpmesh.tables import read_table
 
+NAMES = ("north", "south", "west")
 EXAMPLE = Path(__file__).parents[2] / "examples" / "three_hospitals"
 
 
@@ -133,12 +134,15 @@ class Commands:
 
 
 def test_three_hospitals_from_the_command_line_one_of_them_killed(tmp_path: Path) -> None:
-    text = (EXAMPLE / "contract.toml").read_text()
-    for number, name in ((2, "north"), (5, "south"), (7, "west")):
+    file, ranges = tmp_path / "contract.toml", tmp_path / "ranges.toml"
+    written = (EXAMPLE / "contract.toml").read_text().split("[ranges]")[1].split("[problem]")[0]
+    ranges.write_text(written.strip().replace("finding = [", "finding = {classes = [") + "}")
+    options = ["--ranges", ranges, "--label", "finding", "--epsilon", 2, "--rounds", 20]
+    options += ["--algorithm", "gossip", "--features", "hats"]
+    for name in NAMES:
         key = command("contract", "keys", tmp_path / name, "--epsilon", 4).split('"')[1]
-        text = text.replace(f'"{number:064d}"', f'"{key}"')
-    file = tmp_path / "contract.toml"
-    file.write_text(text.replace("rounds = 101", "rounds = 20"))
+        options += ["--party", f"{name}:180:{key}"]
+    command("contract", "make", file, *options)
     signed, key = map(str, certificate(tmp_path))
     run = Commands(tmp_path)
 
@@ -158,13 +162,13 @@ def test_three_hospitals_from_the_command_line_one_of_them_killed(tmp_path: Path
             "router", "router", str(file), "--port", "0", "--certificate", signed, "--key", key
         )
         port = run.wait_for("router", "listening at ").split(HERE + ":")[1].split()[0]
-        for name in ("north", "south", "west"):
+        for name in NAMES:
             node(name)
         run.wait_for("west", "round 8 of")
         run.processes["west"].kill()
         run.processes["west"].wait()
         node("west")
-        for name in ("north", "south", "west"):
+        for name in NAMES:
             shown = run.wait_for(name, "wrote")
             assert "made of released rows alone" in shown
             (charged,) = re.findall(r"charged so far: epsilon = (\S+) of the (\S+) reserved", shown)
@@ -174,9 +178,16 @@ def test_three_hospitals_from_the_command_line_one_of_them_killed(tmp_path: Path
         for process in run.processes.values():
             process.kill()
             process.wait()
+    assert "signed by south, after 20 of 20" in command(
+        "model", "verify", tmp_path / "south.dpmesh", file
+    )
+    shown = command("contract", "status", tmp_path / "west")
+    assert "after round 20; 20 releases" in shown
+    hashed = re.findall("contract +([0-9a-f]{64})", shown)[0]
+    assert "for ever" in command("contract", "leave", tmp_path / "west", hashed[:8])
     contract = read_contract(file)
-    models = [dm.Model.load(tmp_path / f"{name}.dpmesh") for name in ("north", "south", "west")]
-    for name, model in zip(("north", "south", "west"), models, strict=True):
+    models = [dm.Model.load(tmp_path / f"{name}.dpmesh") for name in NAMES]
+    for name, model in zip(NAMES, models, strict=True):
         folder = Folder.open(tmp_path / name)
         assert folder.ledger(contract) == contract.plan
         folder.close()

@@ -13,6 +13,7 @@ from dpmesh.cli.audit import audit
 from dpmesh.cli.demo import demo
 from dpmesh.cli.doctor import doctor
 from dpmesh.cli.fit import fit
+from dpmesh.cli.make import make
 from dpmesh.cli.mesh import contract, model, node, router
 from dpmesh.cli.plan import plan
 from dpmesh.cli.predict import predict
@@ -57,6 +58,7 @@ _PANELS = {
 for panel, commands in _PANELS.items():
     for command in commands:
         app.command(rich_help_panel=panel)(telling(command))
+contract.command()(telling(make))
 app.add_typer(contract, name="contract", rich_help_panel="Deploy")
 app.add_typer(model, name="model", rich_help_panel="Deploy")
 app.add_typer(privacy, name="privacy", rich_help_panel="Privacy")

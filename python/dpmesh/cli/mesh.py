@@ -89,7 +89,7 @@ def rehearse(
     ] = None,
     module: Module = None,
 ) -> None:
-    """Run a contract on this machine, a process for each party, and compare with the simulator."""
+    """Run a contract on this machine, without a network, and compare with the simulator."""
     from dpmesh.deploy import read_contract
     from dpmesh.deploy.rehearsal import rehearse as run
 

@@ -82,8 +82,8 @@ class Contract:
         settings, rounds = self.settings, self.terms.rounds
         admission.check_modules(settings)
         admission.check_parties(settings, self.terms, self.parties)
-        if (self.columns is None) == (self.terms.features is None):
-            settings.fail("contract.features", "wanted features, or a table [ranges]")
+        if (self.columns is None) != isinstance(self.terms.features, int):
+            settings.fail("contract.features", "wanted a number of features, or a table [ranges]")
         admission.check_algorithm(settings, self.algorithm, self.topology, self.terms)
         if self.network is not None:
             classifies = self.columns is None or isinstance(self._label, Category)
@@ -228,7 +228,10 @@ class Contract:
         """The columns of a table that the model reads, with their public ranges."""
         ranges, label = self.settings.table("ranges"), self.terms.label
         names = [name for name in ranges if name != label]
-        return Columns.of({name: ranges[name] for name in names}, names) if ranges else None
+        if not ranges:
+            return None
+        features = str(self.terms.features or "columns")
+        return Columns.of({name: ranges[name] for name in names}, names, features=features)
 
     @cached_property
     def _label(self) -> Number | Category:
@@ -247,7 +250,7 @@ class Contract:
     @property
     def features(self) -> int:
         """Number of features of a record."""
-        return (self.terms.features if self.columns is None else self.columns.dim) or 0
+        return int(self.terms.features or 0) if self.columns is None else self.columns.dim
 
     @property
     def dim(self) -> int:

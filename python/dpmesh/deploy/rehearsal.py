@@ -1,10 +1,8 @@
-"""A rehearsal: all parties of a contract on one machine, each in a process with its own folder."""
+"""A rehearsal: all parties of a contract in one process, each with its own folder."""
 
 from __future__ import annotations
 
-import multiprocessing
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from copy import deepcopy
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,12 +14,9 @@ from dpmesh._validate import fail
 from dpmesh.data import Dataset
 from dpmesh.deploy.contract import Contract
 from dpmesh.deploy.folder import Folder
-from dpmesh.deploy.http import RouterServer, run_node
 from dpmesh.deploy.records import read_records
 from dpmesh.deploy.travels import node_of, router_of
 from dpmesh.run import simulate
-
-HERE = "127.0.0.1"
 
 
 class Rehearsal(NamedTuple):
@@ -48,7 +43,9 @@ def rehearse(
     *,
     progress: Callable[[Any], object] = id,
 ) -> Rehearsal:
-    """Run a contract on this machine, with seeded noise and keys that are thrown away.
+    """Run a contract in this process, with seeded noise and keys that are thrown away.
+
+    Nodes and router exchange the bytes that they would exchange between machines.
 
     Parameters
     ----------
@@ -57,7 +54,7 @@ def rehearse(
     files
         Each party's records, by its name.
     progress
-        Called with the router again and again.
+        Called with the router after each exchange.
 
     Raises
     ------
@@ -67,46 +64,33 @@ def rehearse(
     names = [party.name for party in contract.parties]
     if missing := [name for name in names if name not in files]:
         fail("data", f"a file for each party ({', '.join(names)})", f"none for {missing[0]}")
-    context = multiprocessing.get_context("spawn")
     with TemporaryDirectory() as place:
         content = _with_new_keys(contract, Path(place))
-        module = contract.settings.module
-        own = Contract.of(content, module)
-        whole = _whole(own, [read_records(own, files[name]) for name in names])
+        own = Contract.of(content, contract.settings.module)
+        records = [read_records(own, files[name]) for name in names]
+        folders = [Folder.open(Path(place) / name) for name in names]
+        nodes = [node_of(own, *each, rehearsal=True) for each in zip(folders, records, strict=True)]
         router = router_of(own)
-        server = RouterServer(router, HERE, 0)
-        arguments = [(content, module, Path(place), n, files[n], server.port) for n in names]
-        processes = [context.Process(target=_party, args=each, daemon=True) for each in arguments]
-        for process in processes:
-            process.start()
-
-        def watch(router: Any) -> None:
+        while not router.done:
+            for party, message in router.requests().items():
+                router.take(party, nodes[party].answer(message))
+                if router.gone:
+                    raise RuntimeError(f"the node of {names[party]} failed; the log says why")
             progress(router)
-            for name, process in zip(names, processes, strict=True):
-                if process.exitcode:
-                    raise RuntimeError(f"the process of {name} failed")
-
-        try:
-            server.run(watch)
-            for process in processes:
-                process.join(30)
-        finally:
-            for process in processes:
-                process.kill()
-        kind = own.terms.numbers
-        kept = [np.load(Path(place) / f"{name}.npy").astype(kind) for name in names]
-        simulated = simulate(
-            own.algorithm,
-            whole,
-            own.topology,
-            rounds=own.terms.rounds,
-            key=own.public_key,
-            delta=max(party.delta for party in own.parties),
-            metrics=[],
-        )
-        released = np.concatenate(kept)
-        expected = np.broadcast_to(simulated.released, released.shape)
-        return Rehearsal(released, np.array_equal(released, expected), router.bytes)
+        released = np.concatenate([node.released for node in nodes])
+        for folder in folders:
+            folder.close()
+    simulated = simulate(
+        own.algorithm,
+        _whole(own, records),
+        own.topology,
+        rounds=own.terms.rounds,
+        key=own.public_key,
+        delta=max(party.delta for party in own.parties),
+        metrics=[],
+    )
+    expected = np.broadcast_to(simulated.released, released.shape)
+    return Rehearsal(released, np.array_equal(released, expected), router.bytes)
 
 
 def _with_new_keys(contract: Contract, place: Path) -> dict[str, Any]:
@@ -127,14 +111,3 @@ def _whole(contract: Contract, records: list[Dataset]) -> Any:
     ends = np.cumsum([part.train.records for part in parts])[:-1]
     partition = np.split(np.arange(len(labels)), ends)
     return contract.problem_of(Dataset(features, labels, "all records"), partition)
-
-
-def _party(
-    content: dict[str, Any], module: str | None, place: Path, name: str, file: Path, port: int
-) -> None:
-    contract = Contract.of(content, module)
-    records = read_records(contract, file)
-    node = node_of(contract, Folder.open(place / name), records, rehearsal=True)
-    with suppress(KeyboardInterrupt):
-        run_node(node, f"http://{HERE}:{port}")
-    np.save(place / f"{name}.npy", node.released)

@@ -75,7 +75,8 @@ class Terms:
         The fewest parties with which a round goes on, at least 2; also how many, with a node
         itself, confirm its start. In secure sums, all parties but the `dropouts`.
     features
-        Number of features of a record; none if the contract has public ranges of columns.
+        Number of features of a record; where the contract has public ranges of columns, which
+        features of them, as `dpmesh.tables.features` names them: by default the columns.
     label
         The column to predict, if the contract has ranges.
     numbers
@@ -87,7 +88,7 @@ class Terms:
     deadline: float
     quorum: int
     largest_row: float = 1e10
-    features: int | None = None
+    features: int | str | None = None
     label: str | None = None
     numbers: Literal["float64", "float32"] = "float64"
 
