@@ -133,7 +133,10 @@ class Commands:
         raise AssertionError(self.log(name))
 
 
-def test_three_hospitals_from_the_command_line_one_of_them_killed(tmp_path: Path) -> None:
+def test_three_hospitals_from_the_command_line_one_of_them_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
     file, ranges = tmp_path / "contract.toml", tmp_path / "ranges.toml"
     written = (EXAMPLE / "contract.toml").read_text().split("[ranges]")[1].split("[problem]")[0]
     ranges.write_text(written.strip().replace("finding = [", "finding = {classes = [") + "}")

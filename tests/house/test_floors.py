@@ -34,7 +34,7 @@ FLOORS = [
     ["privacy.cost"],
     ["privacy.views"],
     ["privacy.plan"],
-    ["privacy.foreseen"],
+    ["privacy.foreseen", "privacy.filters"],
     ["privacy.plain_words", "privacy.report", "privacy.budget"],
     ["privacy.ledger"],
     ["algorithms.allocation", "algorithms.record_gradients", "algorithms.worst_case"],

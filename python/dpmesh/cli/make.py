@@ -60,7 +60,7 @@ def make(
 
     Run dpmesh contract check next.
     """
-    from dpmesh import defaults
+    import dpmesh.defaults as defaults
     from dpmesh._files import replace_text
     from dpmesh.ranges import Category, Columns
 

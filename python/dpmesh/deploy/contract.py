@@ -202,6 +202,11 @@ class Contract:
         return release.mechanism.numbers if is_summed(release) else None
 
     @property
+    def has_one_model(self) -> bool:
+        """Whether all parties compute the same model, from the same totals."""
+        return isinstance(self.sums, SecureSum)
+
+    @property
     def sealing(self) -> int:
         """How many parties must sign the same end, so that no other end has as many."""
         colluding = 0 if self.sums is None else self.sums.colluding

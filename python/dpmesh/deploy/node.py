@@ -22,11 +22,11 @@ import numpy as np
 from dpmesh._core import __version__
 from dpmesh._validate import fail
 from dpmesh.data import Dataset
-from dpmesh.deploy import provenance
 from dpmesh.deploy.contract import Contract
 from dpmesh.deploy.exchange import NodeChannel
 from dpmesh.deploy.folder import Folder, Stored
 from dpmesh.deploy.private_file import DISK
+from dpmesh.deploy.provenance import signed
 from dpmesh.deploy.schedule import Schedule
 from dpmesh.deploy.signing import digest, pack, unpack
 from dpmesh.deploy.state import state_as_bytes, state_from_bytes
@@ -167,7 +167,14 @@ class Node:
         contract, folder = self.contract, self.folder
         charged = 1 + folder.incarnation(contract.hash)
         made = contract.model(self.released, folder.is_seeded(contract), charged)
-        return provenance.signed(made, self)
+        return signed(
+            made,
+            contract,
+            folder.signing,
+            party=self.name,
+            rounds=0 if self.at is None else min(self.at.round, contract.terms.rounds),
+            seals=[seal.hex() for seal in self.seals],
+        )
 
     def own_model(self) -> Any:
         """Return the party's own model, shape (1, dim), without noise: it must not leave it."""

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from dpmesh._validate import fail
 from dpmesh.deploy.contract import Contract
-from dpmesh.deploy.signing import digest, is_signed
+from dpmesh.deploy.signing import SigningKey, digest, is_signed
 from dpmesh.deploy.sums import Seal
 from dpmesh.models import Model
-
-if TYPE_CHECKING:
-    from dpmesh.deploy.node import Node
 
 NAME = "provenance"
 
@@ -36,18 +33,22 @@ class Origin(NamedTuple):
     sealed_by: tuple[str, ...]
 
 
-def signed(model: Model, node: Node) -> Model:
-    """Return a node's model with what shows where it came from, under its party's signature."""
-    contract, at = node.contract, node.at
-    origin: dict[str, Any] = {
-        "contract": contract.hash.hex(),
-        "party": node.name,
-        "rounds": 0 if at is None else min(at.round, contract.terms.rounds),
-        "seals": [seal.hex() for seal in node.seals],
-    }
-    made = replace(model, about={**model.about, NAME: origin})
-    origin["signature"] = node.folder.signing.sign(*_fields(made)).hex()
-    return made
+def signed(model: Model, contract: Contract, key: SigningKey, **origin: Any) -> Model:
+    """Return a model with what shows where it came from, under its party's signature.
+
+    Parameters
+    ----------
+    model, contract
+        The model, and under which contract it was made.
+    key
+        The party's.
+    origin
+        Its name (`party`), how many `rounds` the model is made of, and what parties signed at the
+        end (`seals`), as texts.
+    """
+    made = replace(model, about={**model.about, NAME: {"contract": contract.hash.hex(), **origin}})
+    signature = key.sign(*_fields(made)).hex()
+    return replace(made, about={**made.about, NAME: {**made.about[NAME], "signature": signature}})
 
 
 def verified(model: Model, contract: Contract) -> Origin:
@@ -71,7 +72,7 @@ def verified(model: Model, contract: Contract) -> Origin:
     signers = {seal.party for seal in ended}
     if len({seal.transcript for seal in seals}) > 1 or len(ended) < len(seals):
         fail("model", "one whose parties signed the same totals", "one of which they differ")
-    if contract.sums is not None and len(signers) < contract.sealing:
+    if contract.has_one_model and len(signers) < contract.sealing:
         fail("model", f"one that {contract.sealing} parties sealed", f"one that {len(signers)} did")
     names = tuple(contract.parties[party].name for party in sorted(signers))
     return Origin(origin["party"], origin["rounds"], names)

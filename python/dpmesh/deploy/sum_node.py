@@ -96,7 +96,7 @@ class SumNode(Node):
 
         With sums over neighbours models differ: each is its own.
         """
-        if not isinstance(sums_of(self.contract), SecureSum):
+        if not self.contract.has_one_model:
             return self.is_done
         return len(self.seals) >= self.contract.sealing
 
@@ -104,7 +104,8 @@ class SumNode(Node):
     def seals(self) -> tuple[bytes, ...]:
         """The words, one of each party, that it accepted the totals that this node accepted."""
         last, found = self.folder.last(self.contract), dict[int, bytes]()
-        if last is None or last.row is None or last.at.round != self._schedule.end.round:
+        ends = last is not None and last.at.round == self._schedule.end.round
+        if last is None or last.row is None or not ends or not self.contract.has_one_model:
             return ()
         for message in (last.row, *last.rows):
             with suppress(ValueError):

@@ -40,7 +40,7 @@ def adaptive_cost(plans: Sequence[Plan], delta: float) -> float:
 
     Returns
     -------
-    At most 1% of delta above that of plans that were fixed beforehand; infinity where no filter is
+    A little more than if all were fixed beforehand; infinity where no filter is
     proved: for releases of samples, Laplace beside Gaussian noise, and noise on coarse grids.
 
     Raises
@@ -51,10 +51,10 @@ def adaptive_cost(plans: Sequence[Plan], delta: float) -> float:
     pure = total_cost(plans, 0.0).epsilon
     if isfinite(pure):
         return pure
-    # with a hundredth of delta noise on a grid draws so few numbers that their error is covered
+    # finite at a hundredth of delta, noise on a grid errs by no more than another hundredth
     if not all(map(_is_gaussian, plans)) or not isfinite(total_cost(plans, SHARE * delta).epsilon):
         return inf
-    return total_cost(plans, (1 - SHARE) * delta).epsilon + delta
+    return total_cost(plans, (1 - 2 * SHARE) * delta).epsilon + delta
 
 
 def _is_gaussian(plan: Plan) -> bool:
