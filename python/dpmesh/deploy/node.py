@@ -26,7 +26,7 @@ from dpmesh.deploy.contract import Contract
 from dpmesh.deploy.exchange import NodeChannel
 from dpmesh.deploy.folder import Folder, Stored
 from dpmesh.deploy.private_file import DISK
-from dpmesh.deploy.provenance import signed
+from dpmesh.deploy.provenance import signed as signed_model
 from dpmesh.deploy.schedule import Schedule
 from dpmesh.deploy.signing import digest, pack, unpack
 from dpmesh.deploy.state import state_as_bytes, state_from_bytes
@@ -167,7 +167,7 @@ class Node:
         contract, folder = self.contract, self.folder
         charged = 1 + folder.incarnation(contract.hash)
         made = contract.model(self.released, folder.is_seeded(contract), charged)
-        return signed(
+        return signed_model(
             made,
             contract,
             folder.signing,
