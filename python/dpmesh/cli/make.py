@@ -70,7 +70,10 @@ def make(
     for each in parties:
         if len(each) != 3 or not each[1].isdecimal():
             fail("party", "NAME:RECORDS:KEY, such as north:180:2f..", ":".join(each))
-    public, target = public_ranges(ranges, label, None)
+    released: list[Any] = []
+    public, target = public_ranges(ranges, label, None, released)
+    if released:
+        fail("ranges", "public knowledge alone", "released bounds, which no folder is charged for")
     classes = len(target.categories) if isinstance(target, Category) else 0
     records = [int(each[1]) for each in parties]
     sizes = defaults.Sizes(
