@@ -81,7 +81,7 @@ def test_numbers_have_their_units() -> None:
     assert "R² 0.500 against 0.250 on average" in found.sentence
     assert "%)" not in found.sentence
     assert "points" not in found.sentence
-    assert "0.250 (worst 0.200, best 0.300)" in found.table
+    assert "0.250 (worst 0.200, best 0.300)" in str(found.table)
     with pytest.raises(ValueError, match="measured: wanted as many as there are baselines"):
         Verdict(measured=[], beside=[], epsilon=None)
 

@@ -24,7 +24,7 @@ def fit_page(found: Evaluation, *, label: str, unused: Sequence[str]) -> str:
         f"<p><b>{escape(found.sentence)}</b></p>",
         "<h2>On held-out records of all sites</h2>",
         table(found.epsilons()[0], found.epsilons()[1:]) if found.by_epsilon else "",
-        table(found.verdict.heads, [[name, *texts] for name, _, texts in found.verdict.rows()]),
+        table(*found.verdict.table),
         '<p class="note">For research: the baselines are trained without noise, and the scores are '
         "computed from held-out records. No epsilon covers them. The model file is what the report "
         f"below covers. {escape(found.note)}</p>",

@@ -126,11 +126,10 @@ def _write(output: Path, found: Statistics) -> None:
 
     body = [f"<h1>Statistics of {found.records} records at {found.sites} sites</h1>"]
     for answer in found.answers:
-        heads, *lines = answer.table()
         notes = [
             f'<p class="note">{escape(note)}</p>' for note in (*answer.notes, *answer.warnings)
         ]
-        body += [table(heads, lines), *notes]
+        body += [table(*answer.table()), *notes]
     cost = f"against     {found.against}\n{found.privacy}"
     page = document("Statistics", [*body, "<h2>Privacy</h2>", f"<pre>{escape(cost)}</pre>"])
     plain = json.dumps(found.as_dict(), indent=1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -36,6 +36,9 @@ class Dataset:
         real targets, kept as float64.
     name
         The name in reports and plots.
+    feature_norm
+        A public bound on the L2 norm of every record, where preprocessing ensured one (`unit_norm`
+        makes it 1), else None. Problems take it from their training records.
 
     Raises
     ------
@@ -47,6 +50,7 @@ class Dataset:
     features: FloatArray | sparse.csr_array
     labels: npt.NDArray[np.int64] | npt.NDArray[np.float64]
     name: str
+    feature_norm: float | None = field(default=None, init=False, repr=False, compare=False)
 
     def __init__(  # takes more types than it keeps
         self,
@@ -85,18 +89,24 @@ class Dataset:
         """
         unmasked("indices", indices)
         indices = np.arange(self.records)[indices]  # refuses what is out of range
-        labels = self.labels[indices]
+        labels, norm = self.labels[indices], self.feature_norm
         if sparse.issparse(self.features):
-            return replace(self, features=self.features[indices], labels=labels)
+            return replace(self, features=self.features[indices], labels=labels)._bounded(norm)
         # In this memory rows of whole cache lines are aligned to them, which makes kernels faster.
         features = new((len(labels), self.dim), self.features.dtype)
         # The mode "raise" would copy twice.
         np.take(self.features, indices, axis=0, out=features, mode="clip")
-        return replace(self, features=features, labels=labels)
+        return replace(self, features=features, labels=labels)._bounded(norm)
 
     def relabelled(self, rule: Callable[[Any], npt.ArrayLike]) -> Dataset:
         """Return the same records with the labels ``rule(labels)``; `rule` gets the whole array."""
-        return replace(self, labels=unmasked("rule", rule(self.labels)))
+        found = replace(self, labels=unmasked("rule", rule(self.labels)))
+        return found._bounded(self.feature_norm)
+
+    def _bounded(self, feature_norm: float | None) -> Dataset:
+        """State, of records just made, a bound on their norms that holds for any data."""
+        object.__setattr__(self, "feature_norm", feature_norm)
+        return self
 
 
 def _numbers_of_table(table: Any) -> FloatArray:

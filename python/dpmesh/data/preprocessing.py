@@ -11,6 +11,7 @@ own and count its epsilon.
 from __future__ import annotations
 
 from dataclasses import replace
+from math import hypot
 from typing import cast
 
 import numpy as np
@@ -71,10 +72,11 @@ def unit_norm(dataset: Dataset) -> Dataset:
     if not isinstance(x, sparse.csr_array):
         norms = kernels.row_norms(x)
         divisors = _or_one(norms, x)[:, None]
-        return replace(dataset, features=np.divide(x, divisors, out=new(x.shape, x.dtype)))
+        made = replace(dataset, features=np.divide(x, divisors, out=new(x.shape, x.dtype)))
+        return made._bounded(1.0)
     rows = np.repeat(np.arange(dataset.records), np.diff(x.indptr))
     norms = np.sqrt(np.bincount(rows, np.square(x.data, dtype=np.float64), dataset.records))
-    return _with_values(dataset, x, x.data / _or_one(norms, x)[rows])
+    return _with_values(dataset, x, x.data / _or_one(norms, x)[rows])._bounded(1.0)
 
 
 def with_constant(dataset: Dataset, value: float = 1.0) -> Dataset:
@@ -88,8 +90,13 @@ def with_constant(dataset: Dataset, value: float = 1.0) -> Dataset:
     instance("dataset", dataset, A_DATASET, Dataset)
     column = np.full((dataset.records, 1), number("value", value), dtype=dataset.features.dtype)
     if isinstance(dataset.features, sparse.csr_array):
-        return replace(dataset, features=sparse.hstack([dataset.features, column], format="csr"))
-    return replace(dataset, features=np.hstack([dataset.features, column]))
+        features = sparse.hstack([dataset.features, column], format="csr")
+    else:
+        features = np.hstack([dataset.features, column])
+    norm = dataset.feature_norm
+    return replace(dataset, features=features)._bounded(
+        None if norm is None else hypot(norm, value)
+    )
 
 
 def random_projection(dataset: Dataset, dim: int, generator: np.random.Generator) -> Dataset:

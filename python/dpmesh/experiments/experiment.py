@@ -13,7 +13,6 @@ import numpy as np
 
 import dpmesh.topology as topology
 from dpmesh._files import replace_text, writable_folder
-from dpmesh._html import InNotebooks
 from dpmesh._networks import MakeNetwork
 from dpmesh._validate import integer, probability
 from dpmesh.algorithms import WithoutReplacement
@@ -33,7 +32,7 @@ from dpmesh.run import History, Metrics, Network, Run, Traffic, simulate
 from dpmesh.run.baselines import Baselines
 from dpmesh.run.engine import Engine
 from dpmesh.run.measures import Measures
-from dpmesh.run.run import in_words, released_model
+from dpmesh.run.run import Tabled, released_model
 from dpmesh.topology import Topology
 
 CHECKPOINT = "checkpoint"
@@ -214,7 +213,7 @@ class Experiment:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Result(InNotebooks):
+class Result(Tabled):
     """What a run's folder holds.
 
     Parameters
@@ -236,9 +235,7 @@ class Result(InNotebooks):
 
     def __repr__(self) -> str:
         changes = [f"{key:<11} {value}" for key, value in self.changes.items()]
-        beside = self.measured, self.baselines
-        said = in_words(self.settings, self.history, self.traffic, self.privacy, *beside)
-        return "\n".join([*changes, said])
+        return "\n".join([*changes, super().__repr__()])
 
     @property
     def settings(self) -> dict[str, str | int]:

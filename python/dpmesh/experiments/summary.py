@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dpmesh._table import Table
 from dpmesh.algorithms.base import NOISES
 from dpmesh.experiments.experiment import Result
 from dpmesh.privacy.report import Report
@@ -25,43 +26,34 @@ Groups = Mapping[str, Sequence[Result]]
 _BUDGET = ("epsilon", "delta", *NOISES)
 
 
-class Table(NamedTuple):
-    """Heads of columns, and rows of cells."""
+class Settings(NamedTuple):
+    """A table of settings: what is the same for all of them is said once."""
 
-    heads: list[str]
-    rows: list[list[str]]
+    whole: Table
 
     def __str__(self) -> str:
         """Return lines of text; columns whose cells are all alike are one line below."""
-        return "\n".join(filter(None, (self.varying._lines(), self.constant)))
+        varying = self.varying
+        sides = "l" + "r" * (len(varying.heads) - 1)
+        return "\n".join(filter(None, (varying.aligned(sides), self.constant)))
 
     @property
     def varying(self) -> Table:
         """The columns that differ between rows, of at least 3; the first one always."""
-        kept = [i for i in range(len(self.heads)) if i == 0 or not self._same(i)]
-        return Table([self.heads[i] for i in kept], [[row[i] for i in kept] for row in self.rows])
+        heads, rows = self.whole
+        kept = [i for i in range(len(heads)) if i == 0 or not self._same(i)]
+        return Table([heads[i] for i in kept], [[row[i] for i in kept] for row in rows])
 
     @property
     def constant(self) -> str:
         """What is the same in all rows, in words."""
-        same = [
-            f"{name} {self.rows[0][i]}" for i, name in enumerate(self.heads) if i and self._same(i)
-        ]
+        heads, rows = self.whole
+        same = [f"{name} {rows[0][i]}" for i, name in enumerate(heads) if i and self._same(i)]
         return f"In all rows: {', '.join(same)}." if same else ""
 
     def _same(self, column: int) -> bool:
-        return len(self.rows) > 2 and len({row[column] for row in self.rows}) == 1
-
-    def _lines(self) -> str:
-        lines = [self.heads, *self.rows]
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        return "\n".join(
-            "  ".join(
-                cell.ljust(width) if i == 0 else cell.rjust(width)
-                for i, (cell, width) in enumerate(zip(line, widths, strict=True))
-            ).rstrip()
-            for line in lines
-        )
+        rows = self.whole.rows
+        return len(rows) > 2 and len({row[column] for row in rows}) == 1
 
 
 def grouped(results: Sequence[Result]) -> dict[str, list[Result]]:
@@ -107,7 +99,7 @@ def _short(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def compared(groups: Groups) -> Table:
+def compared(groups: Groups) -> Settings:
     """Return epsilon, scores beside the baselines, and traffic of each setting."""
     found = {name: verdict(runs) for name, runs in groups.items()}
     known = [one for one in found.values() if one is not None]
@@ -123,7 +115,7 @@ def compared(groups: Groups) -> Table:
         if known:
             row += _cells(found[name], others)
         rows.append([*row, spread([run.traffic.megabytes for run in runs])])
-    return Table([*heads, "MB sent"], rows)
+    return Settings(Table([*heads, "MB sent"], rows))
 
 
 def measured(groups: Groups, metrics: Sequence[str]) -> Table:

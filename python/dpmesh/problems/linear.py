@@ -71,9 +71,10 @@ class LinearProblem(PartitionedProblem):
     regularization
         Factor of ``|w|^2 / 2`` in each node's objective.
     feature_norm
-        A public bound on the L2 norm of a record, such as 1 for records of unit norm; `constants`
-        needs it. Every training record is checked against it; a relative excess of up to 1e-6 is
-        attributed to rounding, and a sensitivity that rests on it may be too small by that much.
+        A public bound on the L2 norm of a record; `constants` needs it. By default that of `train`,
+        such as 1 after `dpmesh.data.unit_norm`. Every training record is checked against it; a
+        relative excess of up to 1e-6 is attributed to rounding, and a sensitivity that rests on it
+        may be too small by that much.
     label_bound
         A public bound on the absolute value of a real target (one model).
     outline
@@ -104,6 +105,8 @@ class LinearProblem(PartitionedProblem):
         as_python_numbers(self)
         instance("train", self.train, A_DATASET, Dataset)
         instance("test", self.test, f"{A_DATASET}, or None", Dataset, NoneType)
+        if self.feature_norm is None:
+            object.__setattr__(self, "feature_norm", self.train.feature_norm)
         check_loss(self.loss, self.classes)
         non_negative("regularization", self.regularization)
         positive("label_bound", self.label_bound)

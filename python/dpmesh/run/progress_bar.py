@@ -11,7 +11,7 @@ from dpmesh._extras import needed_by
 
 
 def shows_bar(wanted: bool | None) -> bool:
-    """Whether to show a bar: by default if there are a terminal and the library.
+    """Whether to show a bar: by default in a terminal or a notebook, if the library is there.
 
     Raises
     ------
@@ -19,7 +19,8 @@ def shows_bar(wanted: bool | None) -> bool:
         If one is wanted and the library is missing.
     """
     if wanted is None:
-        return sys.stderr.isatty() and find_spec("tqdm") is not None
+        seen = sys.stderr.isatty() or "ipykernel" in sys.modules
+        return seen and find_spec("tqdm") is not None
     if wanted:
         with needed_by("progress=True"):
             import_module("tqdm")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ import numpy.typing as npt
 from dpmesh._core import __version__
 from dpmesh._files import replacing
 from dpmesh._html import InNotebooks
+from dpmesh._table import Table
 from dpmesh._validate import fail, integer
 from dpmesh.models import Model, Outline
 from dpmesh.privacy.plan import Plan
@@ -56,11 +57,16 @@ def in_words(
     lines.append(f"traffic     {traffic.megabytes:.4g} MB, {traffic.messages} messages")
     lines.append(str(privacy))
     if baselines is not None and reached is not None:
-        epsilon = cost_in_words(privacy)
-        found = Verdict(measured=[reached], beside=[baselines], epsilon=epsilon, unit="run")
-        lines += ["", found.table, "", found.sentence]
+        found = compared(reached, baselines, privacy)
+        lines += ["", str(found.table), "", found.sentence]
         lines.append("These figures are for research: no epsilon covers the baselines.")
     return "\n".join(lines)
+
+
+def compared(reached: Measures, baselines: Baselines, privacy: Report) -> Verdict:
+    """Return the verdict on one run."""
+    epsilon = cost_in_words(privacy)
+    return Verdict(measured=[reached], beside=[baselines], epsilon=epsilon, unit="run")
 
 
 def cost_in_words(privacy: Report) -> float | None:
@@ -87,8 +93,45 @@ def _of_node(released: Released, node: int | None) -> npt.NDArray[Any]:
     return np.asarray(released[node])
 
 
+class _Finished(Protocol):
+    """What is known of a finished run."""
+
+    @property
+    def settings(self) -> dict[str, str | int]: ...
+    @property
+    def history(self) -> History: ...
+    @property
+    def traffic(self) -> Traffic: ...
+    @property
+    def privacy(self) -> Report: ...
+    @property
+    def measured(self) -> Measures | None: ...
+    @property
+    def baselines(self) -> Baselines | None: ...
+
+
+class Tabled(InNotebooks):
+    """What a finished run shows of itself: text, and a table for a notebook or a paper."""
+
+    def __repr__(self: _Finished) -> str:
+        beside = self.measured, self.baselines
+        return in_words(self.settings, self.history, self.traffic, self.privacy, *beside)
+
+    def table(self: _Finished) -> Table:
+        """Return its scores beside the baselines, or its last measurements where there are none.
+
+        `str` of it is text, notebooks show it; ``to_latex()`` and ``to_csv()`` are for papers.
+        The figures are for research: no epsilon covers them.
+        """
+        if self.measured is not None and self.baselines is not None:
+            return compared(self.measured, self.baselines, self.privacy).table
+        names = self.history.metrics
+        row = [f"{self.history.last(name):.4g}" for name in names]
+        return Table(["at the end", *names], [[str(self.settings["algorithm"]), *row]])
+
+
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Run(InNotebooks):
+class Run(Tabled):
     """A finished simulation.
 
     Parameters
@@ -125,10 +168,6 @@ class Run(InNotebooks):
     released: Released
     problem: Any = field(default=None, compare=False)
     outline: Outline | None = field(default=None, compare=False)
-
-    def __repr__(self) -> str:
-        compared = self.measured, self.baselines
-        return in_words(self.settings, self.history, self.traffic, self.privacy, *compared)
 
     def __getstate__(self) -> dict[str, Any]:
         return {

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import stdtr, stdtrit
 
+from dpmesh._table import Table
 from dpmesh._validate import fail
 from dpmesh.privacy.shown import as_given
 from dpmesh.run.baselines import Baselines
@@ -258,12 +259,9 @@ class Verdict:
         return [f"{count} {self.unit}{'s' * (count > 1)}{of}", *self.baselines.measures]
 
     @property
-    def table(self) -> str:
+    def table(self) -> Table:
         """The means of the federation and all baselines, one line each."""
-        lines = [self.heads, *([name, *texts] for name, _, texts in self.rows())]
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        padded = [map(str.ljust, line, widths) for line in lines]
-        return "\n".join("  ".join(line).rstrip() for line in padded)
+        return Table(self.heads, [[name, *texts] for name, _, texts in self.rows()])
 
     @cached_property
     def _learned(self) -> bool:

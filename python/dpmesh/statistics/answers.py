@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.optimize import isotonic_regression
 
+from dpmesh._table import Table
 from dpmesh.statistics.geometry import Floats
 
 Z = 1.959963984540054
@@ -109,10 +110,10 @@ class Answer:
         louder = sum(one.noise > one.sampling for one in self.rows)
         return [*found, LOUD] if 2 * louder > len(self.rows) else found
 
-    def table(self) -> list[list[str]]:
-        """Return what is shown, a list for each line, that of heads first."""
+    def table(self) -> Table:
+        """Return what is shown, without the notes."""
         heads = [self.title, "estimate", "noise", "sampling", "95% interval"]
-        return [heads, *map(self._line, self.rows)]
+        return Table(heads, list(map(self._line, self.rows)))
 
     def _line(self, one: Row) -> list[str]:
         if np.isnan(one.estimate):
@@ -129,10 +130,7 @@ class Answer:
         return [one.name, shown(one.estimate), *spread, f"{shown(one.low)} to {shown(one.high)}"]
 
     def __str__(self) -> str:
-        lines = self.table()
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        padded = ("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
-        return "\n".join([*padded, *self.notes, *self.warnings])
+        return "\n".join([str(self.table()), *self.notes, *self.warnings])
 
     def as_dict(self) -> dict[str, Any]:
         """Return it in plain types that JSON can hold; NaN becomes None."""

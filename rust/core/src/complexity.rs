@@ -1,5 +1,18 @@
 //! Transductive Rademacher complexity of a finite class of vectors, by Monte Carlo: Definition 4 of the paper on
 //! decentralized SGD without replacement (after El-Yaniv and Pechyony).
+//!
+//! ```
+//! use dpmesh_core::complexity::suprema_into;
+//! use dpmesh_core::stream::{Cipher, Key};
+//!
+//! let key = Key::generate(Cipher::Aes).unwrap();
+//! let stream = key.stream(1, 0)?;
+//! let vectors = [1.0_f64, 0.0, 0.0, 1.0]; // two of dimension 2
+//! let mut suprema = [0.0; 100];
+//! suprema_into(&vectors, 2, 0.25, &stream, 0, &mut suprema)?;
+//! assert!(suprema.iter().all(|s| [-1.0, 0.0, 1.0].contains(s)));
+//! # Ok::<(), dpmesh_core::KernelError>(())
+//! ```
 
 use crate::draws::rademacher_into;
 use crate::error::rows;

@@ -14,6 +14,18 @@
 //! `scale * 2^-101`, at most 2^-76, the tail 2^-85 and, for Gaussian samples, the coin 2^-94; rejection triples their
 //! sum. For n samples of a mechanism that is (epsilon, delta)-private with exact ones, add
 //! `(1 + exp(epsilon)) n 2^-73` to delta.
+//!
+//! ```
+//! use dpmesh_core::discrete::{DiscreteLaw, discrete_noise_into};
+//! use dpmesh_core::stream::{Cipher, Key};
+//!
+//! let key = Key::generate(Cipher::Aes).unwrap();
+//! let stream = key.stream(1, 0)?;
+//! let mut noise = [0_i64; 8]; // two nodes, four counts each
+//! discrete_noise_into(DiscreteLaw::Gaussian, 20.0, &stream, None, 4, &mut noise)?;
+//! assert!(noise.iter().all(|z| z.abs() < 400));
+//! # Ok::<(), dpmesh_core::KernelError>(())
+//! ```
 
 mod acceptance;
 mod laplace;

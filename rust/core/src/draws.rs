@@ -1,6 +1,18 @@
 //! Uniform, Bernoulli and Rademacher draws for the rows of a matrix, samples without replacement and random orders,
 //! each row from the stream of its own node.
 //! A draw takes 64 bits of the stream; its probabilities are exact to 2^-63.
+//!
+//! ```
+//! use dpmesh_core::draws::bernoulli_into;
+//! use dpmesh_core::stream::{Cipher, Key};
+//!
+//! let key = Key::generate(Cipher::Aes).unwrap();
+//! let mut takes_part = [false; 1000]; // of one node, in a thousand rounds
+//! bernoulli_into(0.5, &key.stream(1, 0)?, None, 1000, &mut takes_part)?;
+//! let rounds = takes_part.iter().filter(|drawn| **drawn).count();
+//! assert!((300..700).contains(&rounds));
+//! # Ok::<(), dpmesh_core::KernelError>(())
+//! ```
 
 mod orders;
 

@@ -6,6 +6,19 @@
 //!
 //! A masked vector travels as `bits` bits for each number, from the lowest bit of the first byte upwards, padded with
 //! zeros to a whole byte. Masks are added and packed block by block: no mask is ever stored.
+//!
+//! ```
+//! use dpmesh_core::masking::{Pair, mask_and_pack_into, masked_bytes, unpack_sum_into};
+//!
+//! let (secret, bits) = ([7; 32], 16); // that two sites agreed on, for this sum alone
+//! let mut sent = [vec![0; masked_bytes(3, bits)?], vec![0; masked_bytes(3, bits)?]];
+//! mask_and_pack_into(&[1, -2, 3], &[Pair::new(&secret, false)], bits, &mut sent[0])?;
+//! mask_and_pack_into(&[4, 5, -6], &[Pair::new(&secret, true)], bits, &mut sent[1])?;
+//! let mut total = [0; 3];
+//! unpack_sum_into(&[&sent[0], &sent[1]], bits, &mut total)?;
+//! assert_eq!(total, [5, 3, -3]);
+//! # Ok::<(), dpmesh_core::KernelError>(())
+//! ```
 
 use crate::KernelError;
 use crate::parallel::for_each_block;

@@ -2,6 +2,18 @@
 //!
 //! Every element of `Y` is summed in the order of the row's entries, product and sum rounded together,
 //! whatever the number of threads and the width of the vector registers.
+//!
+//! ```
+//! use dpmesh_core::mixing::{MixingMatrix, mix_into};
+//!
+//! // Two nodes that average with each other: all weights are 1/2.
+//! let (indptr, indices, weights) = ([0, 2, 4], [0, 1, 0, 1], [0.5; 4]);
+//! let average = MixingMatrix::new(&indptr, &indices, &weights, 2)?;
+//! let mut mixed = [0.0; 4];
+//! mix_into(&average, &[1.0, 10.0, 3.0, 20.0], 2, &mut mixed)?;
+//! assert_eq!(mixed, [2.0, 15.0, 2.0, 15.0]);
+//! # Ok::<(), dpmesh_core::KernelError>(())
+//! ```
 
 use crate::cache::{LINE, prefetch_all};
 use crate::error::{self, same_len};

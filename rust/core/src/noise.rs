@@ -9,6 +9,19 @@
 //! beyond the largest sample is about 2^-64. A sum rounded to floating point is *not* exactly differentially private:
 //! which sums are possible depends on the value under the noise (Mironov, CCS 2012). Where that matters, add discrete
 //! noise to values on a grid ([`crate::discrete`]).
+//!
+//! ```
+//! use dpmesh_core::noise::{Law, Noise, add_noise_in_place};
+//! use dpmesh_core::stream::{Cipher, Key};
+//!
+//! let key = Key::generate(Cipher::Aes).unwrap();
+//! let mut x = [0.5_f64; 6]; // two nodes, three coordinates
+//! let stream = key.stream(1, 0)?; // of round 0: each round has its own
+//! let noise = Noise { law: Law::Laplace, scales: &[2.0], stream: &stream, nodes: None };
+//! add_noise_in_place(&mut x, 3, &noise)?;
+//! assert_ne!(x, [0.5; 6]);
+//! # Ok::<(), dpmesh_core::KernelError>(())
+//! ```
 
 pub mod correlated;
 

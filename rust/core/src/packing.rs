@@ -6,6 +6,19 @@
 //! escaped and written as `2^bits - 1`. The symbols follow each other from the lowest bit of the first byte upwards,
 //! with zeros up to a whole byte. Then come the escaped codes in order, 8 bytes each, little-endian. A sequence of
 //! codes has exactly one message.
+//!
+//! ```
+//! use dpmesh_core::packing::{bits_needed, pack, unpack_into};
+//!
+//! let codes = [3_i64, -1, 0, 2];
+//! let bits = bits_needed(&codes);
+//! let message = pack(&codes, bits)?;
+//! assert!(message.len() < 8);
+//! let mut back = [0_i64; 4];
+//! unpack_into(&message, bits, &mut back)?;
+//! assert_eq!(back, codes);
+//! # Ok::<(), dpmesh_core::KernelError>(())
+//! ```
 
 use crate::KernelError;
 use crate::error::{rows, same_len};

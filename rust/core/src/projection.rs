@@ -3,6 +3,15 @@
 //! Clipping to a norm and projecting onto the centred ball of that radius are the same map,
 //! `x * min(1, bound / |x|)` in L2. In L1 they differ: [`clip_rows_in_place`] with [`Norm::L1`] scales the
 //! row (it keeps the direction), which bounds the L1 norm but is not the nearest point of the L1 ball.
+//!
+//! ```
+//! use dpmesh_core::projection::{Norm, clip_rows_in_place};
+//!
+//! let mut rows = [3.0, 4.0, 0.3, 0.4];
+//! clip_rows_in_place(&mut rows, 2, Norm::L2, 1.0)?;
+//! assert_eq!(rows, [0.6000000000000001, 0.8, 0.3, 0.4]);
+//! # Ok::<(), dpmesh_core::KernelError>(())
+//! ```
 
 use crate::error::{rows, same_len};
 use crate::instructions::vectorized;

@@ -10,6 +10,20 @@
 //! # Guarantee
 //! Quantized after a mechanism has added its noise, the codes are a function of its release and of independent coins:
 //! they are at least as private.
+//!
+//! ```
+//! use dpmesh_core::quantize::{Overflow, Quantizer, quantize_into};
+//! use dpmesh_core::stream::{Cipher, Key};
+//!
+//! let key = Key::generate(Cipher::Aes).unwrap();
+//! let coins = key.stream(1, 0)?;
+//! let quantizer = Quantizer { step: 0.5, coins: &coins, nodes: None, overflow: Overflow::Refuse };
+//! let mut codes = [0_i16; 3];
+//! quantize_into(&[1.0, -0.5, 0.7], 3, &quantizer, &mut codes)?;
+//! assert_eq!(codes[..2], [2, -1]); // multiples of the step are kept
+//! assert!(codes[2] == 1 || codes[2] == 2);
+//! # Ok::<(), dpmesh_core::KernelError>(())
+//! ```
 
 use std::fmt::Display;
 use std::marker::PhantomData;

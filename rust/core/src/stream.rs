@@ -7,6 +7,18 @@
 //! The sequence is the key stream of AES-256 in counter mode with a 32-bit big-endian block counter from 0 (NIST
 //! SP 800-38A, 6.5), or that of `ChaCha20` (RFC 8439); the 96-bit nonce is (purpose, round, node), each number
 //! big-endian. AES instructions are used where the processor has them; the bits are the same without them.
+//!
+//! ```
+//! use dpmesh_core::stream::{Cipher, Key};
+//!
+//! let key = Key::new(Cipher::ChaCha20, &[0; 32]); // known to all: for a test
+//! let mut words = [0; 4];
+//! key.stream(1, 0)?.words_into(3, 10, &mut words)?; // of node 3, from word 10 on
+//! let mut again = [0; 2];
+//! key.stream(1, 0)?.words_into(3, 12, &mut again)?;
+//! assert_eq!(words[2..], again);
+//! # Ok::<(), dpmesh_core::KernelError>(())
+//! ```
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;

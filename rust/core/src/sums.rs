@@ -1,4 +1,13 @@
 //! Sums of arrays, element by element.
+//!
+//! ```
+//! use dpmesh_core::sums::weighted_sum_into;
+//!
+//! let mut sum = [0.0; 2];
+//! weighted_sum_into(&[2.0, 0.5], &[&[1.0, 2.0], &[4.0, 8.0]], &mut sum)?;
+//! assert_eq!(sum, [4.0, 8.0]);
+//! # Ok::<(), dpmesh_core::KernelError>(())
+//! ```
 
 use crate::error::{rows, same_len};
 use crate::instructions::vectorized;

@@ -15,6 +15,20 @@
 //! Clipping applies to the gradient of each record's loss with respect to all of `W`: with several outputs it bounds
 //! their joint norm, that of all that one record contributes. With the slopes `s = dloss/dz` that gradient is the outer
 //! product of `s` and `x_r`, so its norm is `|s| |x_r|`, in L1 as in L2.
+//!
+//! ```
+//! use dpmesh_core::linear::{Averaging, Batches, Dense, LinearModel, Loss, Objective};
+//!
+//! let features = Dense::new(&[1.0, 0.0, 0.0, 1.0], 2)?; // two records
+//! let objective = Objective::Single { loss: Loss::Squared, labels: &[1.0, -2.0] };
+//! let model = LinearModel::new(features, objective)?;
+//! let batches = Batches::equal(2, &[0, 1])?; // a record for each of two nodes
+//! let averaging = Averaging { regularization: 0.0, divide_by: None };
+//! let mut gradients = [0.0; 4];
+//! model.gradient_into(&[0.0; 4], batches, averaging, None, &mut gradients)?;
+//! assert_eq!(gradients, [-1.0, 0.0, 0.0, 2.0]);
+//! # Ok::<(), dpmesh_core::KernelError>(())
+//! ```
 
 mod batches;
 mod dense;

@@ -13,6 +13,18 @@
 //!                  2 rows          weights to value 0 and to value 1
 //! at the end       1 row           biases of the two values, then zeros
 //! ```
+//!
+//! ```
+//! use dpmesh_core::qnet::{Activation, LANES, Shape, values_into};
+//!
+//! let shape = Shape::new(3, LANES, Activation::Relu)?;
+//! let networks = vec![0.1; 2 * shape.rows() * LANES];
+//! let mut values = [0.0; 2 * 2]; // of two actions, for each network's own state
+//! values_into(shape, &networks, &[1.0, 0.0, 2.0, 0.0, 0.0, 0.0], &mut values)?;
+//! assert_eq!(values[0], values[1]);
+//! assert!(values[0] > values[2]);
+//! # Ok::<(), dpmesh_core::KernelError>(())
+//! ```
 
 mod learn;
 mod pass;

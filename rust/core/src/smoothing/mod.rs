@@ -8,6 +8,16 @@
 //!
 //! On a cycle of one element `L` is 0; on one of two elements both neighbours are the same, and its first row is
 //! `(2, -2)`.
+//!
+//! ```
+//! use dpmesh_core::smoothing::{Method, smooth_rows_in_place};
+//!
+//! let mut row = [8.0_f64, 0.0, 0.0, 0.0];
+//! smooth_rows_in_place(&mut row, &[4], 1.0, Method::Recursion)?;
+//! assert!((row.iter().sum::<f64>() - 8.0).abs() < 1e-12); // the mean is kept
+//! assert!(row[0] > row[1] && row[1] > row[2]);
+//! # Ok::<(), dpmesh_core::KernelError>(())
+//! ```
 
 mod decay;
 mod fourier;
