@@ -88,6 +88,13 @@ def generator(key: Key, purpose: int, round: int = 0, node: int = 0) -> np.rando
     ------
     ValueError
         If `key` is not a key, or an integer is out of its range.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> draw = dm.keys.generator(dm.Key.seeded(1), dm.keys.Purpose.SPLIT)
+    >>> int(draw.integers(6))
+    5
     """
     instance("key", key, A_KEY, Key)
     words = np.empty(8, dtype=np.uint32)
@@ -100,6 +107,12 @@ def fingerprint(key: Key) -> str:
 
     They are words of the key's own stream, so that nobody without the key can distinguish them from
     random ones. The seed of a seeded key can be guessed and checked.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> len(dm.keys.fingerprint(dm.Key.generate()))
+    36
     """
     instance("key", key, A_KEY, Key)
     words = np.empty(4, dtype=np.uint32)

@@ -131,6 +131,13 @@ class Columns:
         Whether a constant 1 is added to each record.
     features
         What is made of the encoded columns.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> given = {"age": [0, 100], "smokes": ["no", "yes"]}
+    >>> dm.ranges.Columns.of(given, ["age", "smokes"]).dim
+    4
     """
 
     names: tuple[str, ...]

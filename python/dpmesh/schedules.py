@@ -46,7 +46,14 @@ class Schedule(Protocol):
 
 @dataclass(frozen=True)
 class Constant:
-    """The same value for every t."""
+    """The same value for every t.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.schedules.Constant(0.1)(5)
+    0.1
+    """
 
     value: float
 
@@ -61,7 +68,14 @@ class Constant:
 
 @dataclass(frozen=True, kw_only=True)
 class InverseTime:
-    """``scale / (t + offset)``; ``scale = 1 / lambda`` is 1 / (lambda t) of strong convexity."""
+    """``scale / (t + offset)``; ``scale = 1 / lambda`` is 1 / (lambda t) of strong convexity.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.schedules.InverseTime(scale=1.0, offset=9.0)(1)
+    0.1
+    """
 
     scale: float
     offset: float = 0.0
@@ -77,7 +91,14 @@ class InverseTime:
 
 @dataclass(frozen=True)
 class InverseSqrt:
-    """``scale / sqrt(t)``; ``scale = 0.5`` gives 1 / (2 sqrt t) of the online paper."""
+    """``scale / sqrt(t)``; ``scale = 0.5`` gives 1 / (2 sqrt t) of the online paper.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.schedules.InverseSqrt(0.5)(4)
+    0.25
+    """
 
     scale: float
 
@@ -95,6 +116,12 @@ class PowerLaw:
 
     The quantized paper's noise sigma_k = (k + 1)^zeta is ``PowerLaw(scale=1.0, exponent=zeta)`` at
     t = k + 1.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.schedules.PowerLaw(scale=1.0, exponent=-0.5)(4)
+    0.5
     """
 
     scale: float
@@ -127,6 +154,12 @@ class HorizonPower:
         Any finite number.
     rounds
         Length of the whole run, K + 1 in the paper.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.schedules.HorizonPower(scale=2.0, exponent=-0.5, rounds=100)(1)
+    0.2
     """
 
     scale: float
@@ -155,6 +188,12 @@ class ExponentialDecay:
         Positive.
     rate
         Factor from one t to the next, in (0, 1].
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.schedules.ExponentialDecay(scale=1.0, rate=0.5)(3)
+    0.25
     """
 
     scale: float
@@ -179,6 +218,12 @@ class Piecewise:
         Ascending integers, the first of them 1.
     values
         One positive value for each start.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.schedules.Piecewise(starts=(1, 10), values=(0.5, 0.1))(12)
+    0.1
     """
 
     starts: tuple[int, ...]
@@ -214,6 +259,12 @@ class SampleSize:
         At least 0.
     rounds
         Length of the whole run, K + 1 in the paper; None for any, if the exponent is 0.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.schedules.SampleSize(scale=2.0, exponent=0.5, rounds=100)(1)
+    20
     """
 
     scale: float
@@ -249,6 +300,12 @@ def at(schedule: NumberT | Callable[[int], NumberT], t: int) -> NumberT:
     ------
     ValueError
         If it is not a finite number of at least 0: no accountant covers a negative step.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.schedules.at(0.1, 7), dm.schedules.at(lambda t: 1 / t, 4)
+    (0.1, 0.25)
     """
     value = schedule(t) if callable(schedule) else schedule
     if type(value) is float and 0 <= value < math.inf:

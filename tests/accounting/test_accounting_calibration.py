@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import math
 
 import numpy as np
@@ -12,7 +11,6 @@ from hypothesis import strategies as st
 from refused import refused
 
 from dpmesh.privacy import accounting
-from dpmesh.privacy.accounting import calibration
 
 EPSILONS = st.floats(math.log(1e-6), math.log(50)).map(math.exp)
 DELTAS = st.floats(math.log(1e-15), math.log(0.1)).map(math.exp)
@@ -223,10 +221,6 @@ def test_affordable_rounds_know_their_limit() -> None:
     assert accounting.affordable_rounds(lambda _: 0.0, target_epsilon=1.0, at_most=37) == 37
     assert accounting.affordable_rounds(lambda n: float(n), target_epsilon=36.5, at_most=37) == 36
     assert accounting.affordable_rounds(lambda _: 2.0, target_epsilon=1.0) == 0
-
-
-def test_examples_of_the_docstrings() -> None:
-    assert doctest.testmod(calibration).failed == 0
 
 
 test_bad_input_is_named = refused(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 from dataclasses import dataclass, replace
 
 import pytest
@@ -20,7 +19,6 @@ from dpmesh.privacy import (
     Plan,
     Release,
     Sensitivity,
-    budget,
     total_cost,
 )
 from dpmesh.schedules import Constant, HorizonPower, SampleSize
@@ -170,10 +168,6 @@ def test_no_more_rounds_are_tried_than_asked_for() -> None:
     goal = Budget(algorithm.plan(2).cost(1e-5).epsilon, delta=1e-5)
     with pytest.raises(OverBudget, match="rounds: wanted at most 2, which"):
         goal.require(algorithm, 3)
-
-
-def test_examples_of_the_docstrings() -> None:
-    assert doctest.testmod(budget).failed == 0
 
 
 test_bad_input_is_named = refused(

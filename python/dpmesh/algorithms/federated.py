@@ -156,6 +156,14 @@ class FederatedLearning(Algorithm[FederatedState, Any]):
     others' groups stay. Control variates change nothing: a client's follows from its own data, its
     coins and releases, and the server's from releases (``docs/algorithms/federated.md`` has the
     proof). All clients have the same weight: weights by numbers of records would be private data.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> updates = dm.ClientUpdates(clients=1000, sampling_rate=0.05, epochs=1)
+    >>> fed = dm.FederatedLearning(updates, noise_multiplier=1.0)
+    >>> fed.plan(30).cost(1e-5).epsilon < 2
+    False
     """
 
     travels = "server"

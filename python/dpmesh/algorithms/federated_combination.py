@@ -110,6 +110,12 @@ class SecureAggregation:
     That of `SecureSum`: against the server together with `colluding` clients, and against each of
     these alone. A `ClientUpdates` has a client in the place of a record; it decides by its own
     secret coin whether it takes part, and if not sends its share of noise alone.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.algorithms.SecureAggregation(dim=10, rounds=30).colluding
+    1
     """
 
     dim: int

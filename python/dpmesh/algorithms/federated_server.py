@@ -97,6 +97,12 @@ class ServerMomentum:
     ----------
     decay
         Share of the last direction that stays, in [0, 1).
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.algorithms.ServerMomentum(0.9).decay
+    0.9
     """
 
     decay: float = 0.9
@@ -122,6 +128,12 @@ class ServerAdam:
         Of the means of the averages and of their squares, in [0, 1).
     adaptivity
         Added to the square root of the latter: the paper's tau.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.algorithms.ServerAdam().decay
+    0.9
     """
 
     decay: float = 0.9
@@ -153,6 +165,12 @@ class Average:
         The first model w^t that counts; w^0 is the start. The output before it is the last model.
     weights
         The weights a_t of w^(t-1), t = 1, 2, ..
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.algorithms.Average(since=10).since
+    10
     """
 
     since: int = 0

@@ -95,6 +95,12 @@ class ClientUpdates(Contribution):
     Each update has a norm of at most L whatever the client's data, and it does not depend on other
     clients: adding or removing a client moves the sum by L at most, replacing one (``"uniform"``)
     by 2 L. With ``"allocation"`` a pass is one event (``docs/privacy/random_allocation.md``).
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.ClientUpdates(clients=1000, sampling_rate=0.05, epochs=5).clients
+    1000
     """
 
     unit = "user"

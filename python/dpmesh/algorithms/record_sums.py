@@ -75,6 +75,12 @@ class RecordSums(Algorithm[RecordSumsState, Any]):
     ---------
     What is released has the epsilon and delta of `plan` for one record of one site, replaced:
     against the server together with `colluding` sites under a secure sum, else against everybody.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.algorithms.RecordSums(dim=3, sites=4, records=100, noise_multiplier=9.0).rounds
+    1
     """
 
     travels = "server"

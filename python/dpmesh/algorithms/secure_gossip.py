@@ -76,6 +76,13 @@ class SecureGossip(Algorithm[SecureGossipState, Any]):
     `plan` for replacing one record of one node, against whoever sees all of them together with
     `colluding` neighbours of each node: about that of mu = sqrt(T) / `noise_multiplier` (proof:
     ``docs/privacy/secure_sums.md``).
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> all_six = dm.topology.complete(6)
+    >>> dm.SecureGossip(topology=all_six, dim=10, records=100, noise_multiplier=9.0).colluding
+    1
     """
 
     travels = "sums"

@@ -92,6 +92,12 @@ class WithReplacement(Algorithm[WithReplacementState, LinearProblem]):
     a record moves the K models of such a release by at most sqrt(K) 2 eta L / b together. Which
     node updates when depends on public coins only. Models after a node's last turn are
     post-processing of its releases and of other nodes' records.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.WithReplacement(nodes=10, records=100, noise_multiplier=5.0).batch_size
+    50
     """
 
     travels = "token"

@@ -178,6 +178,12 @@ class WithoutReplacement(WithoutReplacementReleases[WithoutReplacementState]):
     `NoisyLoss` decides by noisy answers: a record is in one of them, too, and the noise of both
     together keeps the budget (``docs/algorithms``). Local models, and metrics made from them, are
     not covered.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.WithoutReplacement(epsilon=1.0, batch_size=50).epsilon
+    1.0
     """
 
     travels = "token"

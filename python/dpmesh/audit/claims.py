@@ -150,6 +150,12 @@ def claim_of(plan: Plan, delta: float = 0.0) -> Claim:
     ------
     ValueError
         If `delta` is out of range, or the plan claims nothing (epsilon is infinite).
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.audit.claim_of(dm.GradientDescent(records=100, noise_multiplier=5.0).plan(4))
+    GaussianClaim(mu=0.34641016151377546, delta=0.0)
     """
     instance("plan", plan, "a Plan, such as algorithm.plan(rounds)", Plan)
     compositions = plan.compositions(colluding=0)

@@ -129,6 +129,14 @@ def audit_mechanism(
     ------
     ValueError
         If an argument is out of range, or there is no noise.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> gaussian, unit = dm.privacy.Gaussian(2.0), dm.privacy.Sensitivity(1.0, "l2", "")
+    >>> found = dm.audit.audit_mechanism(gaussian, unit, runs=1000, delta=1e-5)
+    >>> found.lower_bound < found.claim.mu
+    True
     """
     require_methods(
         "mechanism", mechanism, "a mechanism, such as Gaussian(2.0)", "release", "noise_scale"

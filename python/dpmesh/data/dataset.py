@@ -45,6 +45,12 @@ class Dataset:
     ValueError
         If shapes or types do not fit, there is no record or no feature, a number is not finite, or
         an array has a mask.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.Dataset([[1.0, 2.0], [3.0, 4.0]], [-1, 1], "mine")
+    Dataset('mine', 2 records of 2 features)
     """
 
     features: FloatArray | sparse.csr_array

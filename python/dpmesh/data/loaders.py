@@ -40,12 +40,26 @@ SOURCES = {
 
 
 def digits() -> Dataset:
-    """1,797 handwritten digits, 8 x 8 pixels in [0, 1], classes 0 to 9; ships with scikit-learn."""
+    """1,797 handwritten digits, 8 x 8 pixels in [0, 1], classes 0 to 9; ships with scikit-learn.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.data.digits()
+    Dataset('digits', 1797 records of 64 features)
+    """
     return scaled(from_sklearn("digits"), 16)
 
 
 def breast_cancer() -> Dataset:
-    """569 tumours, 30 measurements each: malignant -1, benign +1; ships with scikit-learn."""
+    """569 tumours, 30 measurements each: malignant -1, benign +1; ships with scikit-learn.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.data.breast_cancer().records
+    569
+    """
     return from_sklearn("breast_cancer").relabelled(lambda benign: 2 * benign - 1)
 
 

@@ -52,6 +52,15 @@ def train_test_split(
     ------
     ValueError
         If `fraction` is not in (0, 1), or there is only one record.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dpmesh as dm
+    >>> digits, draw = dm.data.digits(), np.random.default_rng(1)
+    >>> train, test = dm.data.train_test_split(digits, 0.2, draw)
+    >>> train.records, test.records
+    (1438, 359)
     """
     instance("dataset", dataset, A_DATASET, Dataset)
     fraction = probability("fraction", fraction, zero=False, one=False)
@@ -72,6 +81,14 @@ def iid(
     ------
     ValueError
         If there are fewer records than nodes.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dpmesh as dm
+    >>> digits, draw = dm.data.digits(), np.random.default_rng(1)
+    >>> [len(part) for part in dm.data.iid(digits, 4, draw)]
+    [450, 449, 449, 449]
     """
     nodes = _enough(dataset, nodes)
     _random(generator)
@@ -117,6 +134,14 @@ def dirichlet(
     ValueError
         If labels are not classes, there are fewer records than nodes, or none of 100 draws gives
         every node a record (`alpha` too small for so many nodes).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dpmesh as dm
+    >>> digits, draw = dm.data.digits(), np.random.default_rng(1)
+    >>> len(dm.data.dirichlet(digits, 10, draw, alpha=0.5))
+    10
     """
     nodes, alpha = _enough(dataset, nodes), positive("alpha", alpha)
     _random(generator)
@@ -156,6 +181,15 @@ def shards(
     ------
     ValueError
         If labels are not classes, or there are fewer records than shards.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dpmesh as dm
+    >>> digits, draw = dm.data.digits(), np.random.default_rng(1)
+    >>> parts = dm.data.shards(digits, 10, draw)
+    >>> len(set(digits.labels[parts[0]])) < 10
+    True
     """
     instance("dataset", dataset, A_DATASET, Dataset)
     nodes = integer("nodes", nodes, at_least=1)
@@ -188,6 +222,12 @@ def by_user(users: npt.ArrayLike) -> Partition:
     ------
     ValueError
         If `users` is empty, has the wrong shape, or holds something else.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.data.by_user(["ann", "bob", "ann"])
+    (array([0, 2]), array([1]))
     """
     ids = unmasked("users", users)
     if ids.dtype == object and len({type(user) for user in ids.flat}) == 1:

@@ -39,6 +39,13 @@ def scaled(dataset: Dataset, divisor: npt.ArrayLike) -> Dataset:
     ------
     ValueError
         If a divisor is not finite and positive, or the number of divisors does not fit.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.data.scaled(dm.Dataset([[127.5], [255.0]], [0, 1]), 255).features
+    array([[0.5],
+           [1. ]])
     """
     instance("dataset", dataset, A_DATASET, Dataset)
     divisors = np.asarray(divisor)
@@ -66,6 +73,12 @@ def unit_norm(dataset: Dataset) -> Dataset:
     ------
     ValueError
         If `dataset` is not a Dataset.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.data.unit_norm(dm.Dataset([[3.0, 4.0]], [1])).features
+    array([[0.6, 0.8]])
     """
     instance("dataset", dataset, A_DATASET, Dataset)
     x = dataset.features
@@ -86,6 +99,12 @@ def with_constant(dataset: Dataset, value: float = 1.0) -> Dataset:
     ------
     ValueError
         If `value` is not finite.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.data.with_constant(dm.Dataset([[3.0, 4.0]], [1])).features
+    array([[3., 4., 1.]])
     """
     instance("dataset", dataset, A_DATASET, Dataset)
     column = np.full((dataset.records, 1), number("value", value), dtype=dataset.features.dtype)
@@ -119,6 +138,14 @@ def random_projection(dataset: Dataset, dim: int, generator: np.random.Generator
     ------
     ValueError
         If `dim` is not an integer of at least 1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dpmesh as dm
+    >>> draw = np.random.default_rng(1)
+    >>> dm.data.random_projection(dm.data.digits(), 16, draw).dim
+    16
     """
     instance("dataset", dataset, A_DATASET, Dataset)
     dim = integer("dim", dim, at_least=1)

@@ -52,6 +52,15 @@ def correlated_gaussian(
     ------
     ValueError
         If an argument does not fit, or a sum is not finite.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dpmesh as dm
+    >>> stream = dm.Key.seeded(1).stream(1000)
+    >>> before = np.ones((1, 3))
+    >>> dm.kernels.correlated_gaussian((1, 3), 0.0, [before], [-0.5], stream)
+    array([[-0.5, -0.5, -0.5]])
     """
     result = filled(out, row_shape(shape), float_type(dtype, out))
     if len(earlier) != len(weights):
@@ -98,6 +107,15 @@ def add_pair_gaussian(
     ------
     ValueError
         If an argument does not fit.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dpmesh as dm
+    >>> stream = dm.Key.seeded(1).stream(1000)
+    >>> noisy = dm.kernels.add_pair_gaussian(np.zeros((2, 3)), [0], [[0, 1]], 1.0, stream)
+    >>> bool((noisy.sum(axis=0) == 0).all())  # what one adds, the other subtracts
+    True
     """
     if not isinstance(x, np.ndarray) or x.ndim != 2 or not x.flags.carray:
         fail("x", "a writeable C-contiguous array of shape (rows, dim)", type(x).__name__)

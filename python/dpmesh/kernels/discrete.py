@@ -58,6 +58,13 @@ def discrete_laplace(
     ------
     ValueError
         If an argument does not fit.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> stream = dm.Key.seeded(1).stream(1000)
+    >>> dm.kernels.discrete_laplace((2, 3), 20.0, stream).dtype
+    dtype('int64')
     """
     return _draw("laplace", shape, scale, stream, nodes, out)
 
@@ -75,6 +82,13 @@ def discrete_gaussian(
     Added to an integer query of L2 sensitivity ``s``, it gives ``s**2 / (2 scale**2)``
     concentrated differential privacy (Canonne, Kamath and Steinke, NeurIPS 2020). Its standard
     deviation is at most `scale`. Everything else is as in `discrete_laplace`.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> stream = dm.Key.seeded(1).stream(1000)
+    >>> dm.kernels.discrete_gaussian((2, 3), 20.0, stream).dtype
+    dtype('int64')
     """
     return _draw("gaussian", shape, scale, stream, nodes, out)
 

@@ -49,6 +49,13 @@ def uniform(
     ------
     ValueError
         If an argument does not fit.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> stream = dm.Key.seeded(1).stream(1000)
+    >>> bool((dm.kernels.uniform((2, 3), stream) < 1).all())
+    True
     """
     sizes = row_shape(shape)
     out = filled(out, sizes, float_type(dtype, out))
@@ -67,6 +74,13 @@ def bernoulli(
     """Draw booleans that are true with probability `p`, a number in [0, 1].
 
     Everything else is as in `uniform`.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> stream = dm.Key.seeded(1).stream(1000)
+    >>> bool(dm.kernels.bernoulli((2, 4), 1.0, stream).all())
+    True
     """
     sizes = row_shape(shape)
     out = filled(out, sizes, np.dtype(np.bool_))
@@ -86,6 +100,13 @@ def rademacher(
     """Draw int8 numbers: 1 and -1 with probability `p` each, 0 otherwise; `p` in [0, 1/2].
 
     Everything else is as in `uniform`.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> stream = dm.Key.seeded(1).stream(1000)
+    >>> dm.kernels.rademacher((2, 3), 0.5, stream).shape
+    (2, 3)
     """
     if probability("p", p) > 0.5:
         fail("p", "a number in [0, 0.5]", p)
@@ -124,6 +145,13 @@ def sample(
     ------
     ValueError
         If an argument does not fit.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> stream = dm.Key.seeded(1).stream(1000)
+    >>> dm.kernels.sample([5], 5, stream).tolist()  # a whole row, in order
+    [[0, 1, 2, 3, 4]]
     """
     numbers = code_array("counts", counts).astype(np.int64, copy=False)
     shaped("counts", numbers, ndim=1)
@@ -162,6 +190,13 @@ def integers(
     ------
     ValueError
         If an argument does not fit.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> stream = dm.Key.seeded(1).stream(1000)
+    >>> bool((dm.kernels.integers([3, 2], 10, stream) < 10).all())
+    True
     """
     lengths = index_array("counts", counts, ndim=1)
     if (lengths < 0).any():
@@ -254,6 +289,12 @@ def batch_ends(
     ------
     ValueError
         If an argument does not fit.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.kernels.batch_ends([5, 3], [3, 2], 2)
+    array([0, 2, 4, 5, 7, 8])
     """
     numbers = index_array("sizes", sizes, ndim=1)
     counts = index_array("batches", batches, ndim=1)

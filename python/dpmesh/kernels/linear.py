@@ -79,6 +79,14 @@ class LinearModel:
         If an argument does not fit. Methods raise it for a shape or type, a record that does not
         exist, and a label of one of their records that does not suit the loss. NaN and infinity are
         passed on, as numpy does.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dpmesh as dm
+    >>> model = dm.kernels.LinearModel([[1.0, 0.0], [0.0, 1.0]], [1, -1], "logistic")
+    >>> model.gradient(np.zeros((1, 2)), [[0, 1]])
+    array([[-0.25,  0.25]])
     """
 
     def __init__(
@@ -384,6 +392,14 @@ def linear_scores(params: npt.ArrayLike, features: Features) -> FloatArray:
     ------
     ValueError
         If a shape or type does not fit.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dpmesh as dm
+    >>> dm.kernels.linear_scores([[1.0, 2.0]], np.array([[1.0, 1.0], [0.0, 1.0]]))
+    array([[3.],
+           [2.]])
     """
     params = floats("params", params, ndim=2)
     parts, records = feature_parts(features)

@@ -45,6 +45,15 @@ def mask_and_pack(
     ------
     ValueError
         If an argument does not fit.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> secret = bytes(32)
+    >>> sent = [dm.kernels.mask_and_pack([1, 2], 16, add=[secret])]
+    >>> sent.append(dm.kernels.mask_and_pack([3, 4], 16, subtract=[secret]))
+    >>> dm.kernels.unpack_sum(sent, 2, 16)
+    array([4, 6])
     """
     pairs = [(_secret(s), False) for s in add] + [(_secret(s), True) for s in subtract]
     return _core.mask_and_pack(integers("values", values, ndim=1), pairs, _bits(bits))
@@ -67,6 +76,13 @@ def unpack_sum(messages: Sequence[bytes], dim: int, bits: int) -> npt.NDArray[np
     ValueError
         If a message has another length than `dim` numbers of `bits` bits, or its padding is not
         zero.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> sent = [dm.kernels.mask_and_pack(row, 16) for row in ([1, -2], [3, 4])]
+    >>> dm.kernels.unpack_sum(sent, 2, 16)
+    array([4, 2])
     """
     for message in messages:
         instance("message", message, "bytes", bytes)

@@ -44,6 +44,15 @@ def mix(matrix: Any, x: npt.ArrayLike, *, out: FloatArray | None = None) -> Floa
     ValueError
         If `matrix` is not a matrix of real numbers with a column for each row of `x`, or another
         argument does not fit. NaN and infinity are passed on, as numpy does.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dpmesh as dm
+    >>> dm.kernels.mix(np.full((3, 3), 1 / 3), [[3.0], [6.0], [9.0]]).round(6)
+    array([[6.],
+           [6.],
+           [6.]])
     """
     array = floats("x", x)
     return _core.mix(_compressed_rows(matrix, array), array, out)
@@ -132,6 +141,15 @@ def mix_noisy(
     ------
     ValueError
         If an argument does not fit, or a noisy row has NaN or infinity; `out` is then undefined.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dpmesh as dm
+    >>> stream = dm.Key.seeded(1).stream(1000)
+    >>> mean = np.full((3, 3), 1 / 3)
+    >>> dm.kernels.mix_noisy(mean, np.zeros((3, 2)), "gaussian", 1.0, stream).shape
+    (3, 2)
     """
     array = floats("x", x, ndim=2)
     rows = _compressed_rows(matrix, array)

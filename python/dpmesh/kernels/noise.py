@@ -66,6 +66,13 @@ def add_gaussian(
         If an argument does not fit, a `scale` is negative, not finite, or rounds to 0 or infinity
         in the type of `x`, a noisy element is NaN or infinite, or a noisy row is longer than
         `longest`; `out` is then undefined.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> stream = dm.Key.seeded(1).stream(1000)
+    >>> dm.kernels.add_gaussian([[1.0, 2.0]], 0.5, stream).shape
+    (1, 2)
     """
     return add_noise("gaussian", x, scale, stream, nodes=nodes, out=out, longest=longest)
 
@@ -83,6 +90,13 @@ def add_laplace(
 
     Its standard deviation is ``sqrt(2) * scale``, and `longest` is an L1 norm. Everything else is
     as in `add_gaussian`.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> stream = dm.Key.seeded(1).stream(1000)
+    >>> dm.kernels.add_laplace([[1.0, 2.0]], 0.5, stream).shape
+    (1, 2)
     """
     return add_noise("laplace", x, scale, stream, nodes=nodes, out=out, longest=longest)
 
@@ -97,7 +111,15 @@ def add_noise(
     out: FloatArray | None = None,
     longest: float | None = None,
 ) -> FloatArray:
-    """Add noise of this law, as `add_gaussian` and `add_laplace` do."""
+    """Add noise of this law, as `add_gaussian` and `add_laplace` do.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> stream = dm.Key.seeded(1).stream(1000)
+    >>> dm.kernels.add_noise("laplace", [[1.0, 2.0]], 0.5, stream).shape
+    (1, 2)
+    """
     return _core.add_noise(
         law,
         x if is_float_array(x) else floats("x", x),
@@ -139,6 +161,13 @@ def gaussian(
     ------
     ValueError
         If an argument does not fit.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> stream = dm.Key.seeded(1).stream(1000)
+    >>> dm.kernels.gaussian((2, 3), 1.0, stream).shape
+    (2, 3)
     """
     return _fill("gaussian", shape, scale, stream, dtype, nodes, out)
 
@@ -152,7 +181,15 @@ def laplace(
     nodes: npt.ArrayLike | None = None,
     out: FloatArray | None = None,
 ) -> FloatArray:
-    """Draw the noise that `add_laplace` would add; everything else is as in `gaussian`."""
+    """Draw the noise that `add_laplace` would add; everything else is as in `gaussian`.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> stream = dm.Key.seeded(1).stream(1000)
+    >>> dm.kernels.laplace((2, 3), 1.0, stream).shape
+    (2, 3)
+    """
     return _fill("laplace", shape, scale, stream, dtype, nodes, out)
 
 

@@ -55,6 +55,13 @@ def bits_needed(codes: CodeArray) -> int:
     ------
     ValueError
         If `codes` is empty or not of such a type.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dpmesh as dm
+    >>> dm.kernels.bits_needed(np.array([3, -1, 0], np.int32))
+    3
     """
     return _core.bits_needed(code_array("codes", codes))
 
@@ -77,6 +84,13 @@ def packed_sizes(codes: CodeArray, bits: int) -> npt.NDArray[np.int64]:
     ------
     ValueError
         If an argument does not fit.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dpmesh as dm
+    >>> dm.kernels.packed_sizes(np.array([[3, -1, 0]], np.int32), 3)
+    array([2])
     """
     codes = code_array("codes", codes)
     sizes = np.empty(codes.shape[:-1], np.int64)
@@ -98,6 +112,14 @@ def pack(codes: CodeArray, bits: int) -> Packed:
     ------
     ValueError
         If an argument does not fit.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dpmesh as dm
+    >>> packed = dm.kernels.pack(np.array([3, -1, 0], np.int32), 3)
+    >>> len(packed.message), dm.kernels.unpack(packed)
+    (2, array([ 3, -1,  0], dtype=int32))
     """
     codes = code_array("codes", codes)
     return Packed(
@@ -112,6 +134,14 @@ def unpack(packed: Packed) -> CodeArray:
     ------
     ValueError
         If `packed` is no `Packed`, or its message does not fit its shape and type.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dpmesh as dm
+    >>> codes = np.array([3, -1, 0], np.int32)
+    >>> dm.kernels.unpack(dm.kernels.pack(codes, 3))
+    array([ 3, -1,  0], dtype=int32)
     """
     if not isinstance(packed, Packed):
         fail("packed", "a Packed", type(packed).__name__)

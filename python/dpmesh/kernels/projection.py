@@ -27,6 +27,13 @@ def all_finite(x: npt.ArrayLike) -> bool:
     ------
     ValueError
         If `x` is empty or not of floating-point type.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dpmesh as dm
+    >>> dm.kernels.all_finite([1.0, np.nan])
+    False
     """
     return _core.all_finite(x if is_float_array(x) else floats("x", x))
 
@@ -49,6 +56,12 @@ def row_norms(x: npt.ArrayLike, *, norm: Norm = "l2") -> npt.NDArray[np.float64]
     ------
     ValueError
         If `x` is empty or not of floating-point type, or `norm` is unknown.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.kernels.row_norms([[3.0, 4.0], [0.0, 1.0]])
+    array([5., 1.])
     """
     return _core.row_norms(x if is_float_array(x) else floats("x", x), norm)
 
@@ -80,5 +93,12 @@ def clip_rows(
     ------
     ValueError
         If a value of `x` is NaN or infinite (clipping would hide it), or an argument does not fit.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.kernels.clip_rows([[3.0, 4.0], [0.3, 0.4]], 1.0).round(3)
+    array([[0.6, 0.8],
+           [0.3, 0.4]])
     """
     return _core.clip_rows(x if is_float_array(x) else floats("x", x), bound, norm, out)

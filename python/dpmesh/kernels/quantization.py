@@ -68,6 +68,13 @@ def quantize(
     ValueError
         If a value is not finite or its code does not fit `dtype` (the first such row and value are
         named; see `quantize_saturating`), or an argument does not fit.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> stream = dm.Key.seeded(1).stream(1000)
+    >>> dm.kernels.quantize([[1.0, -0.5]], 0.5, stream)
+    array([[ 2, -1]], dtype=int32)
     """
     return _quantized(x, step, stream, False, dtype, nodes, out)[0]
 
@@ -96,6 +103,14 @@ def quantize_saturating(
     ------
     ValueError
         If a value is not finite, or an argument does not fit.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dpmesh as dm
+    >>> stream = dm.Key.seeded(1).stream(1000)
+    >>> dm.kernels.quantize_saturating([[1000.0]], 0.5, stream, dtype=np.int8)
+    (array([[127]], dtype=int8), 1)
     """
     return _quantized(x, step, stream, True, dtype, nodes, out)
 
@@ -146,6 +161,13 @@ def quantize_noisy(
     ValueError
         If a noisy value is not finite or its code does not fit `dtype`, or an argument does not
         fit.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> noise, coins = dm.Key.seeded(1).stream(1000), dm.Key.seeded(1).stream(1001)
+    >>> dm.kernels.quantize_noisy([[1.0, -0.5]], 0.0, 0.5, noise, coins)
+    array([[ 2, -1]], dtype=int32)
     """
     return _core.quantize_noisy(
         floats("x", x),
@@ -187,6 +209,13 @@ def dequantize(
     ------
     ValueError
         If an argument does not fit.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dpmesh as dm
+    >>> dm.kernels.dequantize(np.array([2, -1], np.int32), 0.5)
+    array([ 1. , -0.5])
     """
     codes = code_array("codes", codes)
     out = filled(out, codes.shape, float_type(dtype, out))
@@ -212,6 +241,12 @@ def quantization_variance(x: npt.ArrayLike, step: float) -> npt.NDArray[np.float
     ------
     ValueError
         If a value is not finite, or an argument does not fit.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.kernels.quantization_variance([0.0, 0.25], 0.5)
+    array([0.    , 0.0625])
     """
     array = floats("x", x)
     variance = np.empty(array.shape)

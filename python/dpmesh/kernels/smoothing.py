@@ -78,6 +78,12 @@ def smooth(
     Liang, Wang, Gu, Osher and Yao, "Differentially Private Federated Learning with Laplacian
     Smoothing", section 3.1; general powers as in Osher et al., "Laplacian Smoothing Gradient
     Descent".
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.kernels.smooth([[4.0, 0.0, 0.0, 0.0]], 1.0).round(3)
+    array([[1.867, 0.8  , 0.533, 0.8  ]])
     """
     lengths = None if blocks is None else _lengths(blocks)
     x = x if is_float_array(x) else floats("x", x)
@@ -103,6 +109,12 @@ def smoothing_spectrum(dim: int, smoothing: float, *, power: int = 1) -> npt.NDA
     ------
     ValueError
         If an argument does not fit.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.kernels.smoothing_spectrum(4, 1.0)
+    array([1.        , 0.33333333, 0.2       , 0.33333333])
     """
     spectrum = np.empty(integer("dim", dim, at_least=1))
     power = _power(power)
@@ -134,6 +146,12 @@ def effective_dimensions(dim: int, smoothing: float, *, power: int = 1) -> Effec
     Notes
     -----
     Theorem 3 of Liang et al. (see `smooth`) defines them for the first power.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.kernels.effective_dimensions(1000, 1.0).linear < 1000
+    True
     """
     dim = integer("dim", dim, at_least=1, below=2**63)
     smoothing = non_negative("smoothing", smoothing)

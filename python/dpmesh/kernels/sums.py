@@ -34,6 +34,12 @@ def weighted_sum(*terms: tuple[float, npt.ArrayLike], out: FloatArray | None = N
     ValueError
         If there is no term, a weight is not finite, or an array does not fit. NaN and infinity in
         arrays are passed on, as numpy does.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.kernels.weighted_sum((2.0, [1.0, 2.0]), (0.5, [4.0, 8.0]))
+    array([4., 8.])
     """
     if not terms:
         fail("terms", "at least 1", 0)
@@ -67,6 +73,12 @@ def column_sums(x: npt.ArrayLike) -> npt.NDArray[np.float64]:
     ------
     ValueError
         If `x` does not fit. NaN and infinity are passed on.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.kernels.column_sums([[1.0, 2.0], [3.0, 4.0]])
+    array([4., 6.])
     """
     x = floats("x", x, ndim=2)
     sums = np.empty(x.shape[1])

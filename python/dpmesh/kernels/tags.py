@@ -47,6 +47,13 @@ def tag(values: npt.ArrayLike, stream: Stream, parties: int = 1) -> int:
     ------
     ValueError
         If a number is larger.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> stream = dm.Key.seeded(1).stream(1000)
+    >>> dm.kernels.tag([1, 2, 3], stream) < 2**61
+    True
     """
     numbers = integers("values", values, ndim=1).astype(np.int64, copy=False)
     if len(numbers) and max(-int(numbers.min()), int(numbers.max())) >= LARGEST:

@@ -23,7 +23,14 @@ def set_threads(count: int) -> None:
 
 
 def get_threads() -> int:
-    """Return the number of threads that kernels use."""
+    """Return the number of threads that kernels use.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.kernels.get_threads() >= 1
+    True
+    """
     return _core.get_threads()
 
 

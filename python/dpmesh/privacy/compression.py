@@ -112,6 +112,12 @@ class Quantizer:
     bits
         Bits of a code, from 1 to 32. None: each node takes the number of bits that makes its
         message shortest, a function of its codes alone.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.privacy.Quantizer(0.01, bits=4)
+    Quantizer(step=0.01, bits=4)
     """
 
     step: float
@@ -194,6 +200,12 @@ class Levels:
     ----------
     levels
         Steps from 0 to a row's norm, at least 1; 1 leaves only signs and zeros.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.privacy.Levels(4)
+    Levels(levels=4)
     """
 
     levels: int
@@ -253,6 +265,12 @@ class RandomSparsifier:
     ----------
     keep
         Probability that a number is kept, in (0, 1].
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.privacy.RandomSparsifier(0.1)
+    RandomSparsifier(keep=0.1)
     """
 
     keep: float

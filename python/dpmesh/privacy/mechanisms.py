@@ -276,6 +276,12 @@ class Laplace(Mechanism):
     bits of the sum are not hidden, which alone may distinguish neighbours (Mironov 2012). With a
     `grid`, pure epsilon-differential privacy of what is released, up to 2**-73 in total variation
     for each number (see `dpmesh.kernels.discrete`).
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.privacy.Laplace(2.0, grid=2**-10).name
+    'discrete_laplace'
     """
 
     distribution = "laplace"
@@ -308,6 +314,12 @@ class Gaussian(Mechanism):
     hidden, as with `Laplace`. With a `grid`, each release is ``mu**2 / 2``-zCDP (Canonne, Kamath
     and Steinke 2020, Theorem 14), up to 2**-73 in total variation for each number; noise of 6 steps
     and more is also Gaussian-DP with a slightly larger mu (docs/privacy/accounting.md).
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.privacy.Gaussian(2.0).name
+    'gaussian'
     """
 
     distribution = "gaussian"

@@ -351,6 +351,13 @@ def total_cost(plans: Iterable[Plan], delta: float = 0.0) -> Cost:
         If there is no plan, the neighbouring relations or the units differ, `delta` is outside
         [0, 1), a sampling is not proved to amplify, or more than 10,000 combinations of parts pay
         differently.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> plan = dm.GradientDescent(records=100, noise_multiplier=5.0).plan(20)
+    >>> dm.privacy.total_cost([plan, plan], 1e-5).epsilon > plan.cost(1e-5).epsilon
+    True
     """
     if isinstance(plans, Plan):
         fail("plans", "a list of plans", repr(plans))

@@ -232,6 +232,13 @@ def report(
     ------
     ValueError
         If `plan` is not a plan, `delta` is outside [0, 1), or `nodes` is less than that number.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> plan = dm.GradientDescent(records=100, noise_multiplier=5.0).plan(20)
+    >>> dm.privacy.report(plan, 1e-5).epsilon
+    3.7369179925404143
     """
     instance("plan", plan, "a Plan, such as algorithm.plan(rounds)", Plan)
     delta = probability("delta", delta, one=False)

@@ -20,6 +20,12 @@ class PoissonSampling:
     """Each unit takes part with probability `rate`, in (0, 1], independently.
 
     Amplifies under ``"add_remove"``, as long as neither who took part nor how many is published.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.privacy.PoissonSampling(0.01).rate
+    0.01
     """
 
     amplifies_under: ClassVar[NeighboringRelation] = "add_remove"
@@ -42,6 +48,12 @@ class FixedSizeSampling:
     """`size` out of `population` units take part, drawn without replacement.
 
     Amplifies under ``"replace_one"``, as long as who took part is not published.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.privacy.FixedSizeSampling(size=10, population=1000).rate
+    0.01
     """
 
     amplifies_under: ClassVar[NeighboringRelation] = "replace_one"
@@ -93,6 +105,12 @@ class RandomAllocation:
     ------
     ValueError
         If a number is out of its range, or both or neither of `rounds` and `shares` are given.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.privacy.RandomAllocation(rounds=50).rate
+    0.02
     """
 
     amplifies_under: ClassVar[None] = None

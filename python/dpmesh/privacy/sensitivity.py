@@ -24,6 +24,12 @@ class Sensitivity:
         The norm of that distance.
     reason
         The argument for it, in a few words with its source.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.privacy.Sensitivity(2.0, "l2", "one record replaced").bound
+    2.0
     """
 
     bound: float

@@ -28,6 +28,12 @@ def rounded_up(value: float, digits: int = 6) -> str:
     ------
     ValueError
         If `value` is not a real number, or `digits` not an integer from 1 to 17.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.privacy.rounded_up(1.23456, 3)
+    '1.24'
     """
     return _rounded(_real(value) * (1 - ROUNDING), digits, ROUND_CEILING)
 

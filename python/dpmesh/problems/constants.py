@@ -86,6 +86,12 @@ def linear_constants(
     ------
     ValueError
         If a number is out of range, or does not go with the loss.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.problems.linear_constants("logistic", 1.0).smoothness
+    0.25
     """
     check_loss(loss, classes)
     b = positive("feature_norm", feature_norm)

@@ -86,6 +86,13 @@ class LinearProblem(PartitionedProblem):
     ValueError
         If labels do not fit the loss, indices overlap or are out of range, a node has no records,
         the test records do not fit, or a record or target exceeds its bound.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> data = dm.data.unit_norm(dm.Dataset([[3.0, 4.0], [1.0, 0.0]], [1, -1]))
+    >>> dm.LinearProblem(data, [[0], [1]], "logistic").constants().lipschitz
+    1.0
     """
 
     train: Dataset

@@ -110,6 +110,18 @@ def simulate(
         If the checkpoint cannot be written; the last one is then untouched.
     ModuleNotFoundError
         If a progress bar is asked for and its extra is not installed.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dpmesh as dm
+    >>> data = dm.data.unit_norm(dm.data.breast_cancer())
+    >>> parts = dm.data.iid(data, 8, np.random.default_rng(1))
+    >>> problem = dm.LinearProblem(data, parts, "logistic")
+    >>> algorithm, ring = dm.OnlineLearning(epsilon=1.0), dm.topology.ring(8)
+    >>> run = dm.simulate(algorithm, problem, ring, rounds=20)
+    >>> run.privacy.epsilon
+    1.0
     """
     rounds = integer("rounds", rounds, at_least=1)
     check_kinds(algorithm, problem, topology, network, key, budget, engine)

@@ -82,6 +82,12 @@ class Metrics:
     ------
     ValueError
         If `every` is not an integer of at least 1, or `callback` is no function.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.Metrics(["accuracy"], every=10).every
+    10
     """
 
     metrics: Chosen = None

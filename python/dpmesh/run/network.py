@@ -23,7 +23,14 @@ Flags: TypeAlias = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Exponential:
-    """Draws with this mean, independent of each other and without memory."""
+    """Draws with this mean, independent of each other and without memory.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.run.Exponential(0.1).mean
+    0.1
+    """
 
     mean: float
 
@@ -41,6 +48,12 @@ class LogNormal:
     """Draws around a median, with a long upper tail: exp of a normal of standard deviation sigma.
 
     About two thirds lie between median / e^sigma and median * e^sigma.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.run.LogNormal(median=0.1, sigma=1.0).median
+    0.1
     """
 
     median: float
@@ -58,7 +71,14 @@ class LogNormal:
 
 @dataclass(frozen=True, kw_only=True)
 class Uniform:
-    """Draws between two numbers."""
+    """Draws between two numbers.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.run.Uniform(low=0.1, high=0.2).high
+    0.2
+    """
 
     low: float
     high: float
@@ -123,6 +143,12 @@ class Network:
     weight on themselves, so that the matrix of the round stays doubly stochastic and mixing keeps
     the mean of the nodes. A node that is offline, or has not joined, goes on alone, and the ledger
     counts its messages as if they were received. Only delay moves the mean, by a bounded amount.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.Network(latency=0.05, loss=0.01).loss
+    0.01
     """
 
     latency: Distribution = 0.0

@@ -80,6 +80,18 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         What was released; ``dm.privacy.total_cost`` of several is their joint cost.
     sites_
         The distinct `groups`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dpmesh as dm
+    >>> data = dm.data.digits()
+    >>> X, sites = data.features, np.arange(data.records) % 4
+    >>> ranges = {name: [0, 1] for name in range(64)}
+    >>> model = dm.sklearn.PrivateClassifier(2.0, classes=range(10), ranges=ranges)
+    >>> fitted = model.fit(X, data.labels, groups=sites)
+    >>> fitted.predict(X[:3]).shape
+    (3,)
     """
 
     task: ClassVar[Task] = "classification"

@@ -196,6 +196,18 @@ def ask(
     ------
     ValueError
         If an argument does not fit, or a column holds what its range does not allow.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dpmesh as dm
+    >>> draw = np.random.default_rng(1)
+    >>> table = {"age": draw.uniform(20, 80, 900)}
+    >>> sites = np.repeat([0, 1, 2], 300)
+    >>> asked = dm.statistics.Mean("age")
+    >>> found = dm.statistics.ask(asked, table, sites, ranges={"age": [0, 100]}, epsilon=2.0)
+    >>> found.sites, found.records
+    (3, 900)
     """
     asked = (questions,) if isinstance(questions, Question) else tuple(questions)
     for one in asked or (None,):

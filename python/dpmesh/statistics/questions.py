@@ -91,6 +91,12 @@ class Mean(_OfColumns):
 
     A record is in all of them: the sensitivity is 2.06 times the root of their number, in units of
     half a range. The mean has Fieller's interval where the count has noise.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.statistics.Mean("age", "weight")
+    Mean(columns=('age', 'weight'))
     """
 
     def size(self, kinds: Kinds) -> Size:
@@ -175,6 +181,12 @@ class Histogram(_OneHot):
         Of any kind.
     bins
         Equal bins of the range of numbers and dates.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.statistics.Histogram("age", bins=5)
+    Histogram(column='age', bins=5)
     """
 
     column: str
@@ -217,6 +229,12 @@ class Quantiles(Histogram):
         Each in (0, 1).
     bins
         Equal bins of the range. More bins are finer and have more noise together.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.statistics.Quantiles("age", at=(0.5,))
+    Quantiles(column='age', bins=64, at=(0.5,))
     """
 
     at: tuple[float, ...] = (0.25, 0.5, 0.75)
@@ -252,6 +270,12 @@ class TwoWay(_OneHot):
     ----------
     row, column
         Categories or flags.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.statistics.TwoWay("smokes", "ward")
+    TwoWay(row='smokes', column='ward')
     """
 
     row: str
@@ -286,6 +310,12 @@ class Correlation(_OfColumns):
 
     The vector is the upper triangle of ``(1, z)(1, z)^T``: its sensitivity is sqrt(2) (1 + c) for c
     columns. Sampling errors are those of a normal distribution (Fisher's transformation).
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.statistics.Correlation("age", "weight")
+    Correlation(columns=('age', 'weight'))
     """
 
     least = 2
@@ -353,6 +383,12 @@ class Survival(_OneHot):
         Categories or a flag that divide the records into groups.
     bins
         Equal bins of time.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.statistics.Survival("months", "died", by="arm")
+    Survival(time='months', event='died', by='arm', bins=20)
     """
 
     time: str

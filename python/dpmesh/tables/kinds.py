@@ -121,6 +121,12 @@ class Number(_Measured):
     ------
     ValueError
         If the bounds are not finite, or `low` is not below `high`.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.ranges.Number(low=0, high=100).form
+    'range = [0, 100]'
     """
 
     low: float
@@ -191,6 +197,12 @@ class Flag(_Measured):
     ----------
     missing
         Whether it may be missing, or hold something else.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.ranges.Flag().form
+    'flag = true'
     """
 
     noun: ClassVar[str] = "neither true nor false, 1 nor 0 (list other words as categories)"
@@ -226,6 +238,12 @@ class Dates(_Measured):
     ------
     ValueError
         If these are no two dates, the first before the last.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.ranges.Dates(dates=("2020-01-01", "2021-01-01")).form
+    'dates = ["2020-01-01", "2021-01-01"]'
     """
 
     dates: tuple[str, str]
@@ -287,6 +305,12 @@ class Category:
     ValueError
         If there is none, one is something else, or one is listed twice; if the shares are not
         positive, one for each class, or do not add up to 1.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.ranges.Category(categories=("red", "green")).form
+    "categories = ['red', 'green']"
     """
 
     categories: tuple[Any, ...]

@@ -41,6 +41,14 @@ class PushMatrix(MixingMatrix):
     ------
     ValueError
         As of a `MixingMatrix`, but for the sums of rows.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> from scipy import sparse
+    >>> to_all = sparse.csr_array([[0.5, 0.5], [0.5, 0.5]])
+    >>> dm.topology.PushMatrix(to_all).messages
+    2
     """
 
     sums_to_one = ("column",)
@@ -89,6 +97,13 @@ def directed(
     ------
     ValueError
         If the graph is not directed, or messages of a node never reach all others.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> import networkx as nx
+    >>> str(dm.topology.directed(nx.DiGraph([(0, 1), (1, 2), (2, 0)])))
+    'given directed graph (3 nodes)'
     """
     if not isinstance(graph, nx.DiGraph) or not len(graph):
         fail("graph", "a directed networkx graph of at least 1 node", type(graph).__name__)
@@ -104,6 +119,12 @@ def random_directed(nodes: int, degree: int, *, key: Key) -> Varying:
     ------
     ValueError
         If `nodes` is below 2, `degree` is not in 1, .., nodes - 1, or `key` is not a key.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.topology.random_directed(10, 3, key=dm.Key.seeded(1))
+    Varying(nodes=10, description='10 nodes, each of which sends to 3 others at random')
     """
     nodes = integer("nodes", nodes, at_least=2)
     degree = integer("degree", degree, at_least=1, below=nodes)

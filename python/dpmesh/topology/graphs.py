@@ -49,6 +49,13 @@ def from_networkx(
     ValueError
         If the graph is empty, directed or not connected, `nodelist` is not an order of its nodes,
         or `weights` is ``"equal"`` and the graph is not regular.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> import networkx as nx
+    >>> dm.topology.from_networkx(nx.petersen_graph())
+    Static(mixing_matrix=MixingMatrix(10 nodes, 30 messages a round), description='given graph')
     """
     if not isinstance(graph, nx.Graph) or graph.is_directed():
         fail("graph", "an undirected networkx graph", type(graph).__name__)
@@ -73,6 +80,15 @@ def ring(nodes: int, *, weights: Weights = "metropolis") -> Static:
     ------
     ValueError
         If `nodes` is not an integer of at least 1, or `weights` are unknown.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.topology.ring(4).matrix(0).weights.toarray().round(3)
+    array([[0.333, 0.333, 0.   , 0.333],
+           [0.333, 0.333, 0.333, 0.   ],
+           [0.   , 0.333, 0.333, 0.333],
+           [0.333, 0.   , 0.333, 0.333]])
     """
     links = torus_links(1, integer("nodes", nodes, at_least=1))
     return Static(weigh(links, weights), "ring")
@@ -85,6 +101,12 @@ def complete(nodes: int, *, weights: Weights = "metropolis") -> Static:
     ------
     ValueError
         If `nodes` is not an integer of at least 1, or `weights` are unknown.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.topology.complete(16).matrix(0).spectral_gap
+    0.9999999999999984
     """
     nodes = integer("nodes", nodes, at_least=1)
     everyone = sparse.csr_array(np.ones((nodes, nodes)))
@@ -99,6 +121,12 @@ def star(nodes: int, *, weights: Weights = "metropolis") -> Static:
     ValueError
         If `nodes` is not an integer of at least 1, or `weights` are unknown, or ``"equal"``, which
         a star of more than 2 nodes cannot have.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.topology.star(5)
+    Static(mixing_matrix=MixingMatrix(5 nodes, 8 messages a round), description='star')
     """
     graph = nx.star_graph(integer("nodes", nodes, at_least=1) - 1)
     return from_networkx(graph, weights=weights, description="star")
@@ -111,6 +139,12 @@ def torus(rows: int, columns: int, *, weights: Weights = "metropolis") -> Static
     ------
     ValueError
         If a length is not an integer of at least 1, or `weights` are unknown.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> str(dm.topology.torus(4, 4))
+    'torus of 4 x 4 (16 nodes)'
     """
     rows, columns = integer("rows", rows, at_least=1), integer("columns", columns, at_least=1)
     links = torus_links(rows, columns)
@@ -125,6 +159,12 @@ def random_regular(nodes: int, degree: int, *, key: Key, weights: Weights = "met
     ValueError
         If no such graph exists (``nodes * degree`` odd, or `degree` not below `nodes`), or none of
         100 draws is connected.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> str(dm.topology.random_regular(100, 4, key=dm.Key.seeded(1)))
+    'random 4-regular graph (100 nodes)'
     """
     nodes = integer("nodes", nodes, at_least=1)
     degree = integer("degree", degree, below=nodes)
@@ -149,6 +189,12 @@ def erdos_renyi(
     ValueError
         If an argument does not fit, or none of 100 draws is connected: then `edge_probability` is
         well below ln(nodes) / nodes.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> str(dm.topology.erdos_renyi(16, 0.4, key=dm.Key.seeded(1)))
+    'Erdos-Renyi graph of edge probability 0.4 (16 nodes)'
     """
     nodes = integer("nodes", nodes, at_least=1)
     edge_probability = probability("edge_probability", edge_probability)

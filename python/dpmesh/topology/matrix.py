@@ -41,6 +41,14 @@ class MixingMatrix:
     ValueError
         If the matrix is not square, has a negative, infinite or NaN weight, or is not doubly
         stochastic.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> from scipy import sparse
+    >>> half = sparse.csr_array([[0.5, 0.5], [0.5, 0.5]])
+    >>> dm.topology.MixingMatrix(half).spectral_gap
+    1.0
     """
 
     sums_to_one: ClassVar[tuple[str, ...]] = "row", "column"

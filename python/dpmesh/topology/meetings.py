@@ -42,6 +42,12 @@ def meetings(nodes: int, *, key: Key, order: int = 0) -> Varying:
     ------
     ValueError
         If `nodes` is below 2, `order` is negative, or `key` is not a key.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.topology.meetings(6, key=dm.Key.seeded(1)).matrix(0).messages
+    6
     """
     nodes = integer("nodes", nodes, at_least=2)
     order = integer("order", order, below=2**16)
@@ -65,6 +71,12 @@ def one_peer_exponential(nodes: int) -> Varying:
     ------
     ValueError
         If `nodes` is below 2.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.topology.one_peer_exponential(8)
+    Varying(nodes=8, description='one-peer exponential graphs of 8 nodes')
     """
     nodes = integer("nodes", nodes, at_least=2)
     description = f"one-peer exponential graphs of {nodes} nodes"
@@ -113,6 +125,14 @@ def best_schedule(
     ------
     ValueError
         If there is no schedule, or `rounds` is below 2.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> keys = map(dm.Key.seeded, range(2))
+    >>> drawn = [dm.topology.meetings(4, key=key) for key in keys]
+    >>> dm.topology.best_schedule(drawn, 6).share <= 1
+    True
     """
     integer("rounds", rounds, at_least=2)
     positive("gap", gap)

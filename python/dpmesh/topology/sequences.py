@@ -28,6 +28,12 @@ def random_matchings(nodes: int, *, key: Key) -> Varying:
     ------
     ValueError
         If `nodes` is below 2, or `key` is not a key.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.topology.random_matchings(10, key=dm.Key.seeded(1))
+    Varying(nodes=10, description='random matchings of 10 nodes')
     """
     nodes = integer("nodes", nodes, at_least=2)
     instance("key", key, A_KEY, Key)
@@ -44,6 +50,13 @@ def edge_dropping(base: Topology, keep: float, *, key: Key) -> Varying:
     ValueError
         If `base` is not a network, `keep` is not in (0, 1], or `key` is not a key; when a round is
         asked for: if its matrix is not symmetric.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> ring = dm.topology.ring(16)
+    >>> dm.topology.edge_dropping(ring, 0.9, key=dm.Key.seeded(1))
+    Varying(nodes=16, description='ring (16 nodes), each link up with probability 0.9')
     """
     require_methods("base", base, "a network, such as ring(16)", "matrix")
     keep = probability("keep", keep, zero=False)
@@ -61,6 +74,12 @@ def shuffled(base: Topology, *, key: Key) -> Varying:
     ------
     ValueError
         If `base` is not a network, or `key` is not a key.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.topology.shuffled(dm.topology.ring(8), key=dm.Key.seeded(1))
+    Varying(nodes=8, description='ring (8 nodes), shuffled each round')
     """
     require_methods("base", base, "a network, such as ring(16)", "matrix")
     instance("key", key, A_KEY, Key)
@@ -74,6 +93,13 @@ def cycle(matrices: Sequence[MixingMatrix]) -> Varying:
     ------
     ValueError
         If there is none, or they are not mixing matrices, or differ in their nodes.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> ring, star = dm.topology.ring(4), dm.topology.star(4)
+    >>> dm.topology.cycle([ring.matrix(0), star.matrix(0)])
+    Varying(nodes=4, description='cycle of 2 graphs (4 nodes)')
     """
     matrices = tuple(matrices)
     for matrix in matrices:

@@ -35,6 +35,13 @@ class Static:
     ValueError
         If `mixing_matrix` is not a mixing matrix, or its graph is not connected: messages would
         never reach all nodes.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> ring = dm.topology.ring(8)
+    >>> str(dm.topology.Static(ring.matrix(0), "eight on a ring"))
+    'eight on a ring (8 nodes)'
     """
 
     mixing_matrix: MixingMatrix
@@ -70,6 +77,13 @@ class Varying:
     ------
     ValueError
         If `nodes` is not a number of nodes, or `draw` no function.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> two = dm.topology.ring(4).matrix(0), dm.topology.complete(4).matrix(0)
+    >>> dm.topology.Varying(4, lambda t: two[t % 2], "ring and complete")
+    Varying(nodes=4, description='ring and complete')
     """
 
     nodes: int

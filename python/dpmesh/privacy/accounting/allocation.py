@@ -300,7 +300,7 @@ def random_allocation_noise_multiplier(
     ...     )
     ...     print(rounds, round(z, 3))
     1 3.731
-    10 1.18
+    10 1.182
     50 0.563
     """
     epsilon = positive("target_epsilon", target_epsilon)

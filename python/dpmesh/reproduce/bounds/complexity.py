@@ -51,6 +51,14 @@ def rademacher_complexity(
     ------
     ValueError
         If there are fewer than 2 records, a value is NaN or infinite, or an argument does not fit.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dpmesh as dm
+    >>> stream = dm.Key.seeded(1).stream(1000)
+    >>> dm.kernels.rademacher_complexity(np.eye(10), 5, 100, stream).estimate > 0
+    True
     """
     vectors = floats("vectors", vectors, ndim=2)
     n = vectors.shape[1]
@@ -92,6 +100,12 @@ def rademacher_bound_linear(sample_size: int, records: int, bound: float) -> flo
     ------
     ValueError
         If an argument does not fit.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> round(dm.kernels.rademacher_bound_linear(500, 1000, 1.0), 3)
+    0.126
     """
     s, u = _split(sample_size, records)
     return sqrt(2) * (1 / sqrt(s) + 1 / sqrt(u)) * non_negative("bound", bound)
@@ -124,6 +138,12 @@ def mean_gap_bound(
     ------
     ValueError
         If an argument does not fit.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> round(dm.kernels.mean_gap_bound(0.1, 500, 1000, 1.0), 3)
+    1.173
     """
     s, u = _split(sample_size, records)
     spread = 12 * non_negative("bound", bound) * (1 / sqrt(s) + 1 / sqrt(u))

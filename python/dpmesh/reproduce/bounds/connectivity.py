@@ -31,6 +31,12 @@ def check_jointly_connected(topology: Topology, window: int, rounds: int) -> Non
     ------
     ValueError
         If the union of some window is not connected; the message names the first such windows.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> pairs = dm.topology.meetings(4, key=dm.Key.seeded(1))
+    >>> dm.topology.check_jointly_connected(pairs, 3, rounds=12)
     """
     require_methods("topology", topology, "a network, such as ring(16)", "matrix")
     rounds = integer("rounds", rounds, at_least=1)
@@ -72,6 +78,11 @@ def check_weights(topology: Topology, smallest_weight: float, rounds: int) -> No
     ------
     ValueError
         If a weight is too small; the message names the first round and the weight.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.topology.check_weights(dm.topology.ring(8), 0.3, rounds=10)
     """
     require_methods("topology", topology, "a network, such as ring(16)", "matrix")
     wanted = probability("smallest_weight", smallest_weight, zero=False)
