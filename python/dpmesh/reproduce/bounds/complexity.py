@@ -57,7 +57,7 @@ def rademacher_complexity(
     >>> import numpy as np
     >>> import dpmesh as dm
     >>> stream = dm.Key.seeded(1).stream(1000)
-    >>> dm.kernels.rademacher_complexity(np.eye(10), 5, 100, stream).estimate > 0
+    >>> rademacher_complexity(np.eye(10), 5, 100, stream).estimate > 0
     True
     """
     vectors = floats("vectors", vectors, ndim=2)
@@ -103,8 +103,7 @@ def rademacher_bound_linear(sample_size: int, records: int, bound: float) -> flo
 
     Examples
     --------
-    >>> import dpmesh as dm
-    >>> round(dm.kernels.rademacher_bound_linear(500, 1000, 1.0), 3)
+    >>> round(rademacher_bound_linear(500, 1000, 1.0), 3)
     0.126
     """
     s, u = _split(sample_size, records)
@@ -141,8 +140,7 @@ def mean_gap_bound(
 
     Examples
     --------
-    >>> import dpmesh as dm
-    >>> round(dm.kernels.mean_gap_bound(0.1, 500, 1000, 1.0), 3)
+    >>> round(mean_gap_bound(0.1, 500, 1000, 1.0), 3)
     1.173
     """
     s, u = _split(sample_size, records)

@@ -36,7 +36,7 @@ def check_jointly_connected(topology: Topology, window: int, rounds: int) -> Non
     --------
     >>> import dpmesh as dm
     >>> pairs = dm.topology.meetings(4, key=dm.Key.seeded(1))
-    >>> dm.topology.check_jointly_connected(pairs, 3, rounds=12)
+    >>> check_jointly_connected(pairs, 3, rounds=12)
     """
     require_methods("topology", topology, "a network, such as ring(16)", "matrix")
     rounds = integer("rounds", rounds, at_least=1)
@@ -82,7 +82,7 @@ def check_weights(topology: Topology, smallest_weight: float, rounds: int) -> No
     Examples
     --------
     >>> import dpmesh as dm
-    >>> dm.topology.check_weights(dm.topology.ring(8), 0.3, rounds=10)
+    >>> check_weights(dm.topology.ring(8), 0.3, rounds=10)
     """
     require_methods("topology", topology, "a network, such as ring(16)", "matrix")
     wanted = probability("smallest_weight", smallest_weight, zero=False)
