@@ -17,7 +17,7 @@ from scipy import optimize, special, stats
 from dpmesh._validate import fail, instance, integer, non_negative, probability
 from dpmesh.algorithms.base import AN_ALGORITHM, Algorithm, AnyAlgorithm
 from dpmesh.algorithms.worst_case import Coins, Scores
-from dpmesh.audit.claims import GaussianClaim, claim_of
+from dpmesh.audit.claims import Claim, EpsilonClaim, GaussianClaim, claim_of
 from dpmesh.audit.result import AuditResult
 from dpmesh.audit.scores import ReplayedLikelihood
 from dpmesh.audit.transcript import fresh_keys, record
@@ -233,33 +233,42 @@ def audit_one_run(
     run = record(algorithm, problem_of(coins), carrier, rounds=rounds, key=next(keys))
     if scores is None:
         problem, neighbor = (problem_of(np.full(canaries, coin)) for coin in (True, False))
-        pair: Any = {"problem": problem, "neighbor": neighbor, "carrier": carrier}
-        replayed = ReplayedLikelihood(algorithm=algorithm, rounds=rounds, key=next(keys), **pair)
-    if scores is not None:
-        score = scores(run)
-    elif per_release:
-        score = np.concatenate(list(replayed.ratios(run)))
+        replayed = ReplayedLikelihood(
+            algorithm=algorithm,
+            problem=problem,
+            neighbor=neighbor,
+            carrier=carrier,
+            rounds=rounds,
+            key=next(keys),
+        )
+        ratios = list(replayed.ratios(run))
+        score = np.concatenate(ratios) if per_release else sum(ratios, start=np.zeros(canaries))
     else:
-        score = sum(replayed.ratios(run), start=np.zeros(canaries))
+        score = scores(run)
     if score.shape != (canaries,):
         fail("scores", f"one number for each of {canaries} canaries", f"shape {score.shape}")
     ranked = coins[np.argsort(score)]
     correct = int(ranked[-half:].sum() + (~ranked[:half]).sum())
-    seen: dict[str, Any] = {"canaries": canaries, "guesses": 2 * half, "correct": correct}
+    what = f"1 run of {type(algorithm).__name__}, rounds: {rounds}, canaries: {canaries}"
+    return _result(claim, canaries, 2 * half, correct, confidence, what)
 
-    def bound(**seen: int) -> float:
+
+def _result(
+    claim: Claim, canaries: int, guesses: int, correct: int, confidence: float, what: str
+) -> AuditResult:
+    """Return what the guesses of one run prove."""
+
+    def bound(correct: int) -> float:
+        seen = {"canaries": canaries, "guesses": guesses, "correct": correct}
         if isinstance(claim, GaussianClaim):
             return mu_lower_bound(**seen, confidence=confidence)
-        return epsilon_lower_bound(**seen, delta=delta, confidence=confidence)
+        assert isinstance(claim, EpsilonClaim)
+        return epsilon_lower_bound(**seen, delta=claim.delta, confidence=confidence)
 
-    method = (
-        f"1 run of {type(algorithm).__name__}, rounds: {rounds}, canaries: {canaries}; "
-        f"{correct} of {2 * half} guesses were right"
-    )
     return AuditResult(
         claim=claim,
-        lower_bound=bound(**seen),
+        lower_bound=bound(correct),
         confidence=confidence,
-        method=method,
-        most=bound(**(seen | {"correct": 2 * half})),
+        method=f"{what}; {correct} of {guesses} guesses were right",
+        most=bound(guesses),
     )

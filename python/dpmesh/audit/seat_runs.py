@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import islice
+from typing import Any
 
 import numpy as np
 
@@ -22,7 +23,8 @@ from dpmesh.problems import LinearProblem
 from dpmesh.run.carriers import Gossip
 from dpmesh.topology.topology import Topology
 
-RECORDS, STEP, CLIPPING_NORM = 40, 8.0, 0.5
+RECORDS, STEP = 40, 8.0
+STEPS: dict[str, Any] = {"step_size": STEP, "clipping_norm": 0.5}
 
 
 def audit_view(
@@ -76,12 +78,7 @@ def audit_view(
         fail("view", "one without published messages", view)
     integer("rounds", rounds, at_least=2)
     runs = integer("runs", runs, at_least=20)
-    algorithm = GradientDescent(
-        records=RECORDS,
-        noise_multiplier=noise_multiplier,
-        step_size=STEP,
-        clipping_norm=CLIPPING_NORM,
-    )
+    algorithm = GradientDescent(records=RECORDS, noise_multiplier=noise_multiplier, **STEPS)
     problems = [_canary(view.topology.nodes, 0, label, forgetful) for label in (1.0, -1.0)]
     reaction = algorithm.reaction(rounds, problems[0])
     assert isinstance(reaction, Reaction)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from math import inf
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -21,15 +21,17 @@ from dpmesh.privacy.accounting._arguments import (
 )
 from dpmesh.privacy.accounting._compose import composed_epsilon
 from dpmesh.privacy.accounting._merge import Rounds
-from dpmesh.privacy.accounting._pairs import (
-    Pair,
-)
+from dpmesh.privacy.accounting._pairs import Pair
 from dpmesh.privacy.accounting.allocation import Allocation, allocated_epsilon
 from dpmesh.privacy.accounting.discrete import (
     FINE,
     SHARES_OF_DELTA,
     largest_epsilon,
     rounding_slack,
+)
+from dpmesh.privacy.accounting.sampled import (
+    fixed_size_gaussian_epsilon,
+    poisson_gaussian_epsilon,
 )
 from dpmesh.privacy.accounting.shares import sum_of_shares_epsilon
 from dpmesh.privacy.grid import MOST_NUMBERS
@@ -46,7 +48,7 @@ from dpmesh.privacy.kinds import (
 from dpmesh.privacy.own_noise import is_own, own_cost
 from dpmesh.privacy.parts import Numbers, Parts
 from dpmesh.privacy.releases import Release
-from dpmesh.privacy.sampling import FixedSizeSampling, PoissonSampling, RandomAllocation
+from dpmesh.privacy.sampling import FixedSizeSampling, PoissonSampling, RandomAllocation, Sampling
 from dpmesh.privacy.shown import rounded_up
 from dpmesh.privacy.types import NeighboringRelation
 
@@ -364,54 +366,46 @@ def _by_curve(
     if not used:
         return Cost(0.0, "")
     sampled = sampled_by(used, relation)
-    rate = np.array([1.0 if sampled is None else kind.rate for kind in used])
-    multiplier = np.array([kind.noise_multiplier for kind in used])
-    count = times[times > 0]
-    sums = [kind.secure_sum for kind in used]
-    if any(kind.secure_sum is not None for kind in used):
-        if sampled is PoissonSampling:
-            only_add_remove(relation)
-        scales, shares = zip(*map(scales_of, used), strict=True)
-        epsilon = sum_of_shares_epsilon(
-            delta=delta,
-            noise_multiplier=multiplier,
-            scale=scales,
-            share=shares,
-            sites=[1 if s is None else s.sites for s in sums],
-            dim=[1 if s is None else s.numbers for s in sums],
-            neighboring_relation=relation,
-            sampling_rate=rate,
-            count=count.astype(int),
-        )
-        how = "Gaussian accounting" if min(scales) >= FINE else "Rényi curve"
-        return Cost(epsilon, f"{how} of sums of discrete Gaussian shares on {SAMPLED[sampled]}")
-    if any(kind.mechanism == COARSE for kind in used):
-        epsilon = accounting.discrete_gaussian_epsilon(  # fine noise among it is charged too much
-            delta=delta,
-            noise_multiplier=multiplier,
-            neighboring_relation=relation,
-            sampling_rate=rate,
-            count=count,
-        )
-        return Cost(epsilon, f"Rényi curve of discrete Gaussian noise on {SAMPLED[sampled]}")
-    if sampled is None:
+    multiplier, count = np.array([kind.noise_multiplier for kind in used]), times[times > 0]
+    if sampled is None and not any(kind.secure_sum or kind.mechanism == COARSE for kind in used):
         mu = accounting.gdp_mu(multiplier, count=count)
         of_integers = any(kind.mechanism != "gaussian" for kind in used)
         return Cost(accounting.gdp_epsilon(delta=delta, mu=mu), _exact_text(mu, of_integers))
-    epsilon_of = (
-        accounting.poisson_gaussian_epsilon
-        if sampled is PoissonSampling
-        else accounting.fixed_size_gaussian_epsilon
-    )
-    epsilon = epsilon_of(
-        delta=delta,
-        sampling_rate=rate,
-        noise_multiplier=multiplier,
-        neighboring_relation=relation,
-        count=count,
-        accountant="rdp",
-    )
+    settings: dict[str, Any] = {
+        "delta": delta,
+        "noise_multiplier": multiplier,
+        "neighboring_relation": relation,
+        "sampling_rate": np.array([1.0 if sampled is None else kind.rate for kind in used]),
+        "count": count,
+    }
+    if any(kind.secure_sum is not None for kind in used):
+        return _of_sums(used, sampled, settings)
+    if any(kind.mechanism == COARSE for kind in used):
+        epsilon = accounting.discrete_gaussian_epsilon(**settings)  # fine noise is charged too much
+        return Cost(epsilon, f"Rényi curve of discrete Gaussian noise on {SAMPLED[sampled]}")
+    poisson = sampled is PoissonSampling
+    epsilon_of = poisson_gaussian_epsilon if poisson else fixed_size_gaussian_epsilon
+    epsilon = epsilon_of(**settings, accountant="rdp")
     return Cost(epsilon, f"Rényi curve of {SAMPLED[sampled]}")
+
+
+def _of_sums(
+    used: Sequence[Kind], sampled: type[Sampling] | None, settings: dict[str, Any]
+) -> Cost:
+    """Return the cost of Gaussian releases with sums of shares among them."""
+    if sampled is PoissonSampling:
+        only_add_remove(settings["neighboring_relation"])
+    sums = [kind.secure_sum for kind in used]
+    scales, shares = zip(*map(scales_of, used), strict=True)
+    epsilon = sum_of_shares_epsilon(
+        **(settings | {"count": settings["count"].astype(int)}),
+        scale=scales,
+        share=shares,
+        sites=[1 if each is None else each.sites for each in sums],
+        dim=[1 if each is None else each.numbers for each in sums],
+    )
+    how = "Gaussian accounting" if min(scales) >= FINE else "Rényi curve"
+    return Cost(epsilon, f"{how} of sums of discrete Gaussian shares on {SAMPLED[sampled]}")
 
 
 def _composed(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import inf
 from typing import Any, NamedTuple
@@ -35,6 +35,13 @@ OF_MODELS = ("accuracy", "node_accuracy", "consensus_distance", "run.parameters"
 """What follows from the models that nodes hold, which an algorithm may release or not."""
 
 _ON_REALS = ("laplace", "gaussian", "correlated_gaussian")
+
+
+_OF_VIEWS = (
+    "the view covers what its observers receive during the run: models or messages that are "
+    "published need also=PublishedMessages(..) or PublishedMean(..)",
+    "nodes follow the public schedule, and losses are as convex and smooth as stated",
+)
 
 
 class Spread(NamedTuple):
@@ -246,51 +253,51 @@ def report(
     if plan.names_nodes:
         epsilons = plan.costs_by_node(delta, nodes)
         by_node = Spread(*(float(q) for q in np.quantile(epsilons, [0, 0.5, 1], method="higher")))
-    assumptions, touching = plan.assumptions, plan.touching
-    if any(release.name in _ON_REALS for release in touching):
-        assumptions += (
-            "the adversary does not exploit floating-point rounding (use grid= to remove this "
-            "assumption)",
-        )
-    if seeded:
-        assumptions += (
-            "the noise is seeded: whoever knows the seed can remove it, so this run is "
-            "reproducible but no private release",
-        )
-    if units is not None and delta > 1 / units:
-        assumptions += (
-            f"delta may exceed 1 / {units}: to publish one {plan.unit} as it is would satisfy it",
-        )
-    seen, proof = None, None
-    if plan.allocations:
-        assumptions += (_secret(plan.allocations, plan.unit),)
     secrets = [joint.secrets_of(0) for joint in joints(plan.releases)]
     claimed = [each.coalition for each in secrets if each is not None]
     if view is None and claimed:  # the claim for which partners share secrets
         view = EverybodyButPartners(coalition=max(claimed))
-    if view is not None:
-        against = plan.cost(delta, view=view)
-        seen = f"epsilon = {rounded_up(against.epsilon)} against {against.view}"
-        proof = against.accountant if not against.reason else None
-        if not against.reason and not isinstance(view, EverybodyButPartners):
-            assumptions += (
-                "the view covers what its observers receive during the run: models or messages "
-                "that are published need also=PublishedMessages(..) or PublishedMean(..)",
-                "nodes follow the public schedule, and losses are as convex and smooth as stated",
-            )
-        elif against.reason:
-            seen = f"nothing less is proved against {against.view}: {against.reason}"
+    seen, proof, assumed = (None, None, ()) if view is None else _seen(plan, delta, view)
     return Report(
         epsilon=cost.epsilon,
         delta=delta,
         neighboring_relation=plan.neighboring_relation,
         unit=plan.unit,
         accountant=cost.accountant,
-        releases=len({release.round for release in touching}),
-        assumptions=assumptions,
+        releases=len({release.round for release in plan.touching}),
+        assumptions=(*_assumed(plan, delta, units, seeded=seeded), *assumed),
         by_node=by_node,
         view=seen,
         view_proof=proof,
         by_distance=_by_distance(plan, delta, view),
         not_covered=not_covered,
     )
+
+
+def _assumed(plan: Plan, delta: float, units: int | None, *, seeded: bool) -> Iterator[str]:
+    """Yield what the guarantee of a plan rests on."""
+    yield from plan.assumptions
+    if any(release.name in _ON_REALS for release in plan.touching):
+        yield (
+            "the adversary does not exploit floating-point rounding (use grid= to remove this "
+            "assumption)"
+        )
+    if seeded:
+        yield (
+            "the noise is seeded: whoever knows the seed can remove it, so this run is "
+            "reproducible but no private release"
+        )
+    if units is not None and delta > 1 / units:
+        yield f"delta may exceed 1 / {units}: to publish one {plan.unit} as it is would satisfy it"
+    if plan.allocations:
+        yield _secret(plan.allocations, plan.unit)
+
+
+def _seen(plan: Plan, delta: float, view: View) -> tuple[str, str | None, tuple[str, ...]]:
+    """Return the cost against a view in words, its proof, and what that rests on."""
+    against = plan.cost(delta, view=view)
+    if against.reason:
+        return f"nothing less is proved against {against.view}: {against.reason}", None, ()
+    seen = f"epsilon = {rounded_up(against.epsilon)} against {against.view}"
+    assumed = () if isinstance(view, EverybodyButPartners) else _OF_VIEWS
+    return seen, against.accountant, assumed

@@ -258,18 +258,13 @@ class Channel:
         key = whole if numbers is None else whole.for_nodes(numbers.astype(np.uint32))
         stream = key.stream(Purpose.NOISE + again, t)
         if parts is None:
-            (one,) = releases
-            mechanism = one.mechanism
+            mechanism = releases[0].mechanism
             if type(mechanism) is CorrelatedRow:
                 if again or (rows is None) != (message.sender is None):
-                    fail("release", "correlated noise in one message of all nodes a round", one)
-                if rows is None:
-                    drawn = self.noise.draw(whole, mechanism, t, inside)
-                else:
-                    among = message.among or 1
-                    drawn = self.noise.draw_some(whole, mechanism, t, inside, rows, among)
-                mechanism = mechanism.drawn(drawn)
-            out = mechanism.release(inside, one.sensitivity, stream)
+                    wanted = "correlated noise in one message of all nodes a round"
+                    fail("release", wanted, releases[0])
+                mechanism = self._correlated(mechanism, t, message, inside, whole)
+            out = mechanism.release(inside, releases[0].sensitivity, stream)
         else:
             out = Released(np.empty_like(inside))
             for release, some in parts:
@@ -288,6 +283,16 @@ class Channel:
         if has_unit:
             out = Released(out * unit)
         return self._packed(message, out, compressed)
+
+    def _correlated(
+        self, mechanism: CorrelatedRow, t: int, message: Message, inside: Sensitive, key: Key
+    ) -> CorrelatedRow:
+        """Return a mechanism with its noise, which depends on earlier rows."""
+        rows = message.rows
+        if rows is None:
+            return mechanism.drawn(self.noise.draw(key, mechanism, t, inside))
+        among = message.among or 1
+        return mechanism.drawn(self.noise.draw_some(key, mechanism, t, inside, rows, among))
 
     def _step_key(self, values: Sensitive) -> Key:
         """Return where the noise on these values comes from."""

@@ -90,20 +90,16 @@ def prepare(
     """Return a run that can begin; see `simulate` for its parameters and what it raises."""
     if checkpoint is not None and not isinstance(checkpoint, Checkpoint):
         checkpoint = Checkpoint(checkpoint)
-    if delta is None:
-        delta = getattr(algorithm, "delta", 0.0) if budget is None else budget.delta
-    delta = probability("delta", delta, one=False)
+    delta = _delta(delta, algorithm, budget)
     check_records(algorithm, problem, rounds)
     problem = wide_enough(algorithm, problem, rounds)
     warn_unscaled(problem)
     check_pairs(key, network, engine, checkpoint)
     keys = _Keys(OneProcess() if engine is None else engine, key, checkpoint)
-    if budget is None:
-        plan = algorithm.plan(rounds)
-    else:
+    if budget is not None:
         check_view(budget, topology)
         budget = _of_this_run(budget, network, keys.own)
-        plan = budget.require(algorithm, rounds, problem)
+    plan = _plan(algorithm, problem, rounds, budget)
     instance("algorithm", plan, "one whose plan(rounds) is a Plan", Plan)
     every = metrics.every or max(1, rounds // 25)
     meters = build_metrics(metrics.metrics, algorithm, problem)
@@ -111,22 +107,13 @@ def prepare(
     if checkpoint is not None or keys.ranks.processes > 1:
         this = {"rounds": rounds, "nodes": problem.nodes, "every": every}
         this |= identity(algorithm, problem, topology, network, rounds)
-        this["metrics"] = metrics.names
-        this["plan"] = crc32(repr(plan.releases).encode())
+        this |= {"metrics": metrics.names, "plan": crc32(repr(plan.releases).encode())}
         _check_same(keys.ranks, this)
     carrier = carrier_for(algorithm, problem, topology, network, keys.own)
     own = keys.ranks.share(keys.whole(algorithm, problem, carrier), topology)
     saved = keys.saved(checkpoint, this, own)
-    run = _rounds(
-        keys.ranks,
-        own,
-        Ledger(plan, budget, nodes=problem.nodes),
-        meters,
-        metrics,
-        every=every,
-        last=rounds,
-        resume=None if saved is None else (saved, plan),
-    )
+    ledger = Ledger(plan, budget, nodes=problem.nodes)
+    run = _rounds(keys.ranks, own, ledger, meters, metrics, every, rounds, saved, plan)
     return Prepared(
         algorithm=algorithm,
         problem=problem,
@@ -141,6 +128,20 @@ def prepare(
         run=run,
         saved=saved,
     )
+
+
+def _delta(delta: float | None, algorithm: AnyAlgorithm, budget: Budget | None) -> float:
+    """Return the delta of a report: the one asked for, the budget's, or the algorithm's."""
+    if delta is None:
+        delta = getattr(algorithm, "delta", 0.0) if budget is None else budget.delta
+    return probability("delta", delta, one=False)
+
+
+def _plan(algorithm: AnyAlgorithm, problem: Any, rounds: int, budget: Budget | None) -> Plan:
+    """Return what will be released, within a budget if there is one."""
+    if budget is not None:
+        return budget.require(algorithm, rounds, problem)
+    return algorithm.plan(rounds)
 
 
 class _Keys:
@@ -183,10 +184,10 @@ def _rounds(
     ledger: Ledger,
     meters: list[Metric],
     metrics: Metrics,
-    *,
     every: int,
     last: int,
-    resume: tuple[SavedRun, Plan] | None,
+    saved: SavedRun | None,
+    plan: Plan,
 ) -> Rounds:
     """Return the rounds of this process, at the first one or where a checkpoint has them."""
     with ranks.guard(lambda: None):
@@ -204,8 +205,8 @@ def _rounds(
             callback=metrics.callback if ranks.is_root else None,
             at=start,
         )
-        if resume is not None:
-            run.recall(_resumed(*resume, run))
+        if saved is not None:
+            run.recall(_resumed(saved, plan, run))
         ranks.agree()
     return run
 

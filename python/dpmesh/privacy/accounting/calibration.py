@@ -281,6 +281,7 @@ def _sampled_noise(
     target_delta = open_probability("target_delta", budget[1])
     one_of("accountant", accountant, get_args(Accountant))
     rate, relative, times = rounds
+    each = {"sampling_rate": rate, "count": times}
     if not np.any(times):
         fail("count", "at least 1 round", times)
     # where the rounds together cost about as much as one Gaussian release with this budget
@@ -292,12 +293,7 @@ def _sampled_noise(
     by_curve = _noise_by_curve(
         lambda noise, orders: rdp_epsilon(
             delta=target_delta,
-            rdp=curve(
-                sampling_rate=rate,
-                noise_multiplier=noise * relative,
-                count=times,
-                orders=orders,
-            ),
+            rdp=curve(noise_multiplier=noise * relative, orders=orders, **each),
             orders=orders,
         ),
         target_epsilon,
@@ -308,10 +304,9 @@ def _sampled_noise(
     return calibrate_noise(
         lambda noise: epsilon(
             delta=target_delta,
-            sampling_rate=rate,
             noise_multiplier=noise * relative,
-            count=times,
             accountant=accountant,
+            **each,
         ),
         target_epsilon=target_epsilon,
         guess=by_curve,

@@ -9,6 +9,7 @@ scale costs, from `discrete.FINE` steps on; smaller noise has Rényi divergences
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import exp, inf, pi, sqrt
 from typing import Any
 
@@ -118,19 +119,19 @@ def sum_of_shares_epsilon(
     z, scales, shares, n, d, rate, times = (np.atleast_1d(numbers) for numbers in runs)
     if not (shares >= SMALLEST_SHARE).all():
         fail("share", f"at least {SMALLEST_SHARE:g} steps of the grid", shares.min())
-    for name, numbers in (("sites", n), ("dim", d), ("count", times)):
-        for number in numbers:
+    for name, given in (("sites", n), ("dim", d), ("count", times)):
+        for number in given:
             integer(name, number, at_least=1)
+    numbers = times * d.astype(float)
     each = zip(times, d, n, shares, strict=True)
     gap = float(sum(t * m * closure_gap(k, s) for t, m, k, s in each))
-    samplers = float((times * d.astype(float) * n).sum()) * SAMPLER_ERROR
+    samplers = float((numbers * n).sum()) * SAMPLER_ERROR
     if neighboring_relation == "replace_one":
         rate = np.ones(rate.shape)
     fine = bool((scales >= FINE).all())
     kappa = 0.0
     if fine:
         z = np.array([gaussian_multiplier(*each) for each in zip(z, scales, strict=True)])
-        numbers = times * d.astype(float)
         kappa = sum(m * rounding_slack(s) for m, s in zip(numbers, scales, strict=True))
 
     def exact(delta: float) -> float:
@@ -149,6 +150,11 @@ def sum_of_shares_epsilon(
             return inf
         return exact(left) + 2 * gap
 
+    return _consistent(proved)
+
+
+def _consistent(proved: Callable[[float], float]) -> float:
+    """Return an epsilon that is proved where the samplers' error is counted at a larger one."""
     allowed = proved(0.0) + 1e-3
     while allowed < _LARGEST_EPSILON:
         epsilon = proved(allowed)

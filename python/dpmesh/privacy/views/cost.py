@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from typing import get_args
 
@@ -172,17 +172,8 @@ def view_cost(
         if epsilon < everybody.epsilon * (1 + 1e-6):
             reason = "the worst observer receives whatever a record moves"
         return _fallback(delta, view, everybody, reason)
-    return ViewCost(
-        view=in_words(view),
-        epsilon=min(epsilon, everybody.epsilon),
-        delta=delta,
-        everybody=everybody.epsilon,
-        accountant=_argument(found, mu, reaction.distribution, how),
-        mu=mu,
-        mu_at_least=0.0 if found is None else found.mu_at_least,
-        observer=None if found is None else found.observer,
-        target=None if found is None else found.target,
-    )
+    proved = _proved(in_words(view), delta, reaction, found, how, everybody.epsilon)
+    return replace(proved, epsilon=min(epsilon, everybody.epsilon))
 
 
 def partners_cost(
@@ -232,19 +223,34 @@ def costs_by_distance(
     costs = {}
     for distance in np.unique(away).astype(int).tolist():
         found, most, _ = _worst(reaction, view, (), gap, observers, pairs[away == distance])
-        mu = 0.0 if found is None else found.mu * MARGIN
-        costs[distance] = ViewCost(
-            view=f"any one node at distance {distance}",
-            epsilon=epsilon_of(mu, delta, reaction.distribution),
-            delta=delta,
-            everybody=epsilon_of(most * MARGIN, delta, reaction.distribution),
-            accountant=_argument(found, mu, reaction.distribution, ""),
-            mu=mu,
-            mu_at_least=0.0 if found is None else found.mu_at_least,
-            observer=None if found is None else found.observer,
-            target=None if found is None else found.target,
-        )
+        everybody = epsilon_of(most * MARGIN, delta, reaction.distribution)
+        who = f"any one node at distance {distance}"
+        costs[distance] = _proved(who, delta, reaction, found, "", everybody)
     return costs
+
+
+def _proved(
+    view: str,
+    delta: float,
+    reaction: Reaction,
+    found: Certificate | None,
+    how: str,
+    everybody: float,
+) -> ViewCost:
+    """Return what a certificate proves; None is that of a view that sees nothing of the data."""
+    least, observer, target = (0.0, None, None) if found is None else found[1:]
+    mu = 0.0 if found is None else found.mu * MARGIN
+    return ViewCost(
+        view=view,
+        epsilon=epsilon_of(mu, delta, reaction.distribution),
+        delta=delta,
+        everybody=everybody,
+        accountant=_argument(found, mu, reaction.distribution, how),
+        mu=mu,
+        mu_at_least=least,
+        observer=observer,
+        target=target,
+    )
 
 
 def _solve(
