@@ -434,7 +434,11 @@ def content(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         ("algorithm", {"kind": "FederatedLearning", "sampling_rate": 0.5}, "clipping_norm"),
         ("algorithm", {"kind": "OnlineLearning", "epsilon": "none"}, "wanted noise"),
         ("algorithm", {"kind": "WithoutReplacement", "calibration": "paper"}, "that is proved"),
-        ("algorithm", ONLINE | {"noise": {"kind": "BetweenPartners"}}, "a partner's secret may"),
+        (
+            "algorithm",
+            ONLINE | {"noise": {"kind": "BetweenPartners"}},
+            "the proof is for a whole graph",
+        ),
         ("algorithm", TURNS | {"noise": {"kind": "InTime"}}, "turns that a node misses have no"),
         ("algorithm", {"kind": "PushSum", "records": 9, "noise_multiplier": 5.0}, "any_rows"),
         ("contract", {"quorum": 5}, "at most 4"),

@@ -106,6 +106,15 @@ def test_pages_quote_the_committed_numbers(capsys: pytest.CaptureFixture[str]) -
     assert program["written"](page, "reaches {n} here", {"n": "45.6"}) == "reaches 45.6 here"
 
 
+def test_the_table_of_what_composes_is_what_the_code_does(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for needed in ("flwr", "mpi4py"):
+        pytest.importorskip(needed)
+    program = runpy.run_path(str(DOCS.parent / ".ci" / "composed.py"))
+    assert program["main"](check=True) == 0, capsys.readouterr().out
+
+
 def _value(text: str) -> Any:
     """Return what a cell of a CSV file holds."""
     if text == "nan":

@@ -140,7 +140,7 @@ class Descent(Algorithm[StateT, LinearProblem], Generic[StateT]):
         if self.noise is None or self.noise_multiplier is None:
             return None
         first = self.first_use
-        bounds = [self.sensitivity(t).bound for t in range(first, first + self.noise.rows)]
+        bounds = [self.sensitivity(t).bound for t in range(first, self.noise.rounds)]
         uses = -(-len(bounds) // self.batches)
         return self.noise.release(
             self.noise_multiplier / sqrt(uses), bounds, uses=uses, separation=self.batches

@@ -53,7 +53,8 @@ def check_algorithm(
         check_sums(settings, algorithm, terms)
         return
     if algorithm.travels == "server":
-        wanted = "wanted one without a server that sees each part, or under a secure sum"
+        wanted = "wanted one without a server that sees each part, against whom no noise protects,"
+        wanted += " or under a secure sum"
         settings.fail("algorithm", f"{wanted}, got {kind.__name__}")
     if (algorithm.neighboring_relation, algorithm.unit) != ("replace_one", "record"):
         settings.fail("algorithm", "wanted replace_one of a record, as counts are public")
@@ -84,8 +85,9 @@ def check_noise(settings: Settings, algorithm: AnyAlgorithm, mechanism: Mechanis
             wanted = "wanted Gaussian or Laplace noise of each node by itself"
             settings.fail("algorithm", f"{wanted}, got {mechanism}")
     elif mechanism.joint.secrets is not None:
-        wanted = "wanted none, or noise in time: a partner's secret may cover nothing, and no proof"
-        settings.fail("algorithm.noise", f"{wanted} counts only those that others confirm")
+        wanted = "wanted none, or noise in time: the proof is for a whole graph of secrets, and no"
+        wanted += " party can check that those of others still cover their rows"
+        settings.fail("algorithm.noise", wanted)
     elif algorithm.travels != "gossip":
         wanted = "wanted none: rows of noise of the turns that a node misses have no proof"
         settings.fail("algorithm.noise", wanted)

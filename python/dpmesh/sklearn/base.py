@@ -382,8 +382,9 @@ def linear_problem(
     outline: Outline, train: dm.Dataset, partition: Any, test: dm.Dataset | None = None
 ) -> dm.LinearProblem:
     """Return the linear problem of the estimators, with the loss that the outline implies."""
-    classes, loss = None if outline.classes is None else len(outline.classes), outline.loss
-    return dm.LinearProblem(train, partition, loss, classes=classes, test=test, outline=outline)
+    known: Any = {"classes": None if outline.classes is None else len(outline.classes)}
+    known["feature_norm"] = 1.0  # as columns are encoded
+    return dm.LinearProblem(train, partition, outline.loss, test=test, outline=outline, **known)
 
 
 def _keys(ranges: Any, names: tuple[str, ...], named: bool) -> list[Any]:

@@ -300,7 +300,8 @@ class BetweenPartners(CorrelatedStrategy):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.topology is None:
-            fail("topology", "a network, whose links share secrets", None)
+            wanted = "a network, whose links share secrets: they cancel where it averages messages"
+            fail("topology", wanted, None)
         if self.partners is not None:
             require_methods("partners", self.partners, "a network, or None", "matrix")
         object.__setattr__(self, "coalition", integer("coalition", self.coalition))

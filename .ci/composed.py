@@ -1,0 +1,258 @@
+"""What composes: every algorithm with every release, on every engine, by every name; tried.
+
+``python .ci/composed.py`` writes the table into its page; with ``--check`` it only says whether the
+page differs. A cell is tried, not remembered: algorithms and their parameters come from the
+registry, each "no" is what the code says when it refuses. Where an algorithm has no parameter for a
+release, `ABSENT` says which proof it would need.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import MISSING, fields, is_dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import dpmesh as dm
+from dpmesh.algorithms.base import NOISES, AnyAlgorithm
+from dpmesh.algorithms.registry import NODES, RECORDS, REGISTRY, ROUNDS
+from dpmesh.deploy import Contract
+from dpmesh.deploy.flower import DPFedLS
+from dpmesh.engines.sums import why_not
+from dpmesh.experiments import Experiment
+from dpmesh.experiments.parts import entries
+from dpmesh.experiments.settings import Settings
+
+PAGE = Path(__file__).parents[1] / "docs" / "engines.md"
+BEGIN, END = "<!-- begin: python .ci/composed.py -->\n", "<!-- end -->"
+FEATURES, DELTA = 30, 1e-5
+COLUMNS = ("Python", "file", "MPI", "contract", "Flower", "estimator")
+
+RELEASES: dict[str, dict[str, Any]] = {
+    "independent": {},
+    "`noise=InTime`": {"noise": {"kind": "InTime"}},
+    "`noise=BetweenPartners`": {"noise": {"kind": "BetweenPartners"}},
+    "`noise=Both`": {"noise": {"kind": "Both"}},
+    '`sampling="allocation"`': {"sampling": "allocation", "records": RECORDS},
+}
+"""What is changed in an algorithm for a release."""
+
+BATCHES, TURNS = {"batches": 2}, {"controller": {"kind": "AlwaysGlobal"}, "epsilon": 2.0}
+NEEDS: dict[str, dict[str, Any]] = {
+    "federated": {
+        "contribution": {
+            "kind": "ClientUpdates",
+            "sampling": "cyclic",
+            "sampling_rate": 0.5,
+            "steps": 1,
+        }
+    },
+    "gradient-descent": BATCHES,
+    "gradient-tracking": BATCHES,
+    "push-sum": BATCHES,
+    "online": {"delta": DELTA},
+    "without-replacement": TURNS | {"delta": DELTA},
+}
+"""Under which parameters noise that works together is proved, where it is not for all."""
+
+ABSENT = {
+    ("SecureGossip", "noise"): "no proof that a sum of shares of discrete noise hides as noise "
+    "that is correlated in time, or between partners, does",
+    ("WithReplacement", "noise"): "a node draws its turns at random, so that no public order says "
+    "which row of noise covers which turn",
+    ("SecureGossip", "sampling"): "all records take part in each sum: the proof has no sampling",
+    (
+        "WithReplacement",
+        "sampling",
+    ): "its samples are amplified by another theorem; none covers both",
+    ("*", "sampling"): "all records, or a public batch of them, take part in each round: there is "
+    "no round to keep secret",
+}
+"""Which proof an algorithm lacks that has no parameter for a release."""
+
+SCHEDULES = ("HorizonPower", "SampleSize")
+FOLLOWS = ("topology", "dim", "clients", "rounds", "nodes", "estimator")
+
+
+def table(made: Any) -> dict[str, Any]:
+    """Return an algorithm, or a part of one, as files and contracts write it."""
+    described: dict[str, Any] = {"kind": type(made).__name__}
+    known = entries(type(made))
+    for each in fields(made):
+        value, default = getattr(made, each.name), each.default
+        if each.default_factory is not MISSING:
+            default = each.default_factory()
+        follows = each.name in FOLLOWS and described["kind"] not in SCHEDULES
+        if follows or each.name not in known or _same(value, default):
+            continue
+        if each.name != "records" or described["kind"] not in ("SecureGossip", "RecordGradients"):
+            described[each.name] = table(value) if is_dataclass(value) else value
+    return described
+
+
+def _same(value: Any, default: Any) -> bool:
+    return type(value) is type(default) and value == default
+
+
+def records() -> dm.Dataset:
+    """Return records of all nodes, two classes."""
+    x = np.random.default_rng(0).normal(size=(NODES * RECORDS, FEATURES))
+    return dm.Dataset(x / np.linalg.norm(x, axis=1, keepdims=True), np.where(x[:, 0] > 0, 1, -1))
+
+
+def content(described: dict[str, Any]) -> dict[str, Any]:
+    """Return what files and contracts have in common."""
+    gossips = described["kind"] not in (
+        "FederatedLearning",
+        "WithReplacement",
+        "WithoutReplacement",
+    )
+    directed = described["kind"] == "PushSum"
+    graph = {"kind": "random_directed", "degree": 2} if directed else {"kind": "complete"}
+    return {"algorithm": described} | ({"topology": graph} if gossips else {})
+
+
+def experiment(described: dict[str, Any]) -> Experiment:
+    """Return an experiment that names the algorithm in a file."""
+    run = {
+        "run": {"rounds": ROUNDS, "seed": 1, "delta": DELTA},
+        "partition": {"kind": "iid", "nodes": NODES},
+    }
+    data = {"data": {"source": "breast_cancer"}, "problem": {"loss": "logistic"}}
+    return Experiment.of(Settings(content(described) | run | data, "file"))
+
+
+def contract(described: dict[str, Any]) -> Contract:
+    """Return a contract that names it."""
+    masked = described["kind"] in ("FederatedLearning", "SecureGossip")
+    terms = {"rounds": ROUNDS, "public_key": "05" * 32, "deadline": 10.0, "features": FEATURES}
+    terms |= {"quorum": NODES if masked else 2, "largest_row": 1e3}
+    party = {"records": RECORDS, "epsilon": 1e4, "delta": DELTA}
+    parties = [{"name": f"p{i}", "signing_key": f"{i:064x}", **party} for i in range(NODES)]
+    problem = {"loss": "logistic", "feature_norm": 1.0}
+    return Contract.of(
+        content(described) | {"contract": terms, "problem": problem, "party": parties}
+    )
+
+
+def in_estimator(algorithm: AnyAlgorithm) -> None:
+    """Fit an estimator whose function makes the algorithm."""
+    own = [each.name for each in fields(algorithm)]
+    name = next((each for each in NOISES if each in own), "epsilon")
+    x, sites, dim = records(), np.repeat(np.arange(NODES), RECORDS), 2 * FEATURES
+    if isinstance(algorithm, dm.SecureGossip):
+        algorithm = replace(algorithm, dim=dim)
+    elif hasattr(getattr(algorithm, "combination", None), "dim"):
+        algorithm = replace(algorithm, combination=replace(algorithm.combination, dim=dim))
+    model = dm.sklearn.PrivateClassifier(
+        4.0,
+        algorithm=lambda noise: replace(
+            algorithm, **{name: noise if name in NOISES else 1 / noise}
+        ),
+        rounds=ROUNDS,
+        random_state=0,
+        ranges=(-1, 1),
+        classes=[-1, 1],
+        fit_intercept=False,
+    )
+    model.fit(x.features, x.labels, groups=sites)
+
+
+def simulated(made: Experiment) -> dm.Run:
+    """Run the algorithm in one process."""
+    parts = np.split(np.arange(NODES * RECORDS), NODES)
+    problem = dm.LinearProblem(records(), parts, "logistic", feature_norm=1.0)
+    return dm.simulate(made.algorithm, problem, made.topology, rounds=2, delta=DELTA)
+
+
+def on_ranks(algorithm: AnyAlgorithm) -> None:
+    """Fail unless MPI ranks run the algorithm."""
+    if reason := why_not(algorithm):
+        raise ValueError(reason)
+
+
+def attempts(described: dict[str, Any]) -> list[Callable[[], object]]:
+    """Return how the algorithm is tried, for each column."""
+    made = cache(lambda: experiment(described))
+
+    def on_flower() -> object:
+        if reason(lambda: contract(described)) and described["kind"] == "FederatedLearning":
+            return DPFedLS(made().algorithm)  # type: ignore[arg-type]
+        return contract(described)
+
+    return [
+        lambda: simulated(made()),
+        made,
+        lambda: on_ranks(made().algorithm),
+        lambda: contract(described),
+        on_flower,
+        lambda: in_estimator(made().algorithm),
+    ]
+
+
+def reason(attempt: Callable[[], object]) -> str:
+    """Return why an attempt is refused; nothing if it is not."""
+    try:
+        attempt()
+    except ValueError as error:
+        text = str(error).splitlines()[0]
+        return re.sub(r"^((file|contract): )?[\w.\[\]]+: |, got .*$", "", text)
+    return ""
+
+
+def rows() -> Iterator[tuple[str, list[str]]]:
+    """Return a label and the reasons of each row: an algorithm with a release."""
+    for entry in REGISTRY:
+        for release, change in RELEASES.items():
+            field, kind = next(iter(change), ""), type(entry.example).__name__
+            made, parts = table(entry.example), getattr(entry.example, "contribution", None)
+            known = {each.name for each in fields(entry.example)}  # type: ignore[arg-type]
+            if field == "sampling" and isinstance(parts, dm.ClientUpdates):
+                change = {"contribution": made["contribution"] | {field: "allocation"}}
+                known.add(field)
+            why = ABSENT.get((kind, field), ABSENT.get(("*", field), ""))
+            label = f"{entry.name} | {release}"
+            if field and field not in known:
+                yield label, [why] * len(COLUMNS)
+                continue
+            together = NEEDS.get(entry.name, {}) if field else {}
+            described = made | (change | together if field == "noise" else together | change)
+            yield label, [reason(attempt) for attempt in attempts(described)]
+
+
+def written() -> str:
+    """Return the table and its reasons."""
+    reasons: dict[str, int] = {}
+    lines = ["| algorithm | release | " + " | ".join(COLUMNS) + " |", "|---" * 8 + "|"]
+    for label, refused in rows():
+        marks = (
+            f"no {reasons.setdefault(why, len(reasons) + 1)}" if why else "yes" for why in refused
+        )
+        lines.append(f"| {label} | " + " | ".join(marks) + " |")
+    notes = [f"{number}. {why}" for why, number in reasons.items()]
+    return "\n".join([*lines, "", *notes, ""])
+
+
+def main(check: bool) -> int:
+    """Write the table into the page, or compare; return how many differ."""
+    page = PAGE.read_text()
+    before, _, rest = page.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        new = f"{before}{BEGIN}{written()}{END}{after}"
+    if not check:
+        PAGE.write_text(new)
+    elif new != page:
+        print(f"{PAGE.name} has another table: run python .ci/composed.py")
+    return int(check and new != page)
+
+
+if __name__ == "__main__":
+    sys.exit(main("--check" in sys.argv))
