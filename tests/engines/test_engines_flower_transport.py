@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import count
 from pathlib import Path
+from threading import Thread
 from uuid import uuid4
 
 import mesh_parties
@@ -17,7 +22,16 @@ flwr = pytest.importorskip("flwr.app", reason="needs the extra 'flower'")
 from flwr.clientapp import ClientApp  # noqa: E402
 
 from dpmesh.deploy import Router, router_of  # noqa: E402
-from dpmesh.deploy.flower import Courier, answers, parties, route  # noqa: E402
+from dpmesh.deploy.flower import (  # noqa: E402
+    Courier,
+    WarmNode,
+    answers,
+    ask,
+    parties,
+    route,
+    warm,
+)
+from dpmesh.deploy.wire import refused, who  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("inside_an_app")
 
@@ -81,6 +95,64 @@ def test_a_mesh_over_flower_has_the_bits_of_the_simulator(algorithm, tmp_path: P
     route(Grid(made.names, answer, {9: "p1", 14: "p2"}), router_of(made.contract))
     simulated = made.simulated().parameters
     np.testing.assert_array_equal(made.models()[: len(simulated)], simulated)
+
+
+@contextmanager
+def staying(made, folder: Path) -> Iterator[list[WarmNode]]:
+    """Nodes that stay, each at a socket named after its party."""
+    with ExitStack() as stack:
+        servers = []
+        for name, node in zip(made.names, made.nodes, strict=True):
+            server = stack.enter_context(WarmNode(node, folder / f"{name}.socket"))
+            thread = Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+            thread.start()
+            stack.callback(thread.join)
+            stack.callback(server.shutdown)
+            servers.append(server)
+        yield servers
+
+
+def test_nodes_that_stay_are_asked_by_apps_that_do_not(tmp_path: Path) -> None:
+    made = mesh_parties.Parties(tmp_path, "neighbour sums")
+
+    def answer(question, context):
+        return ask(tmp_path / f"{context.node_config['dpmesh-party']}.socket", question)
+
+    with staying(made, tmp_path):
+        route(Grid(made.names, answer, {9: "p1"}), router_of(made.contract))
+    np.testing.assert_array_equal(made.models(), made.simulated().parameters)
+
+
+@pytest.mark.parametrize("how", ["honest", "long", "slow", "cut", "stranger"])
+def test_who_asks_a_node_that_stays_gets_an_answer_or_a_closed_socket(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = mesh_parties.Parties(tmp_path, "online", nodes=2)
+    if how == "slow":
+        monkeypatch.setattr(warm, "PATIENCE", 0.05)
+    if how == "stranger":
+        monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    path, question = tmp_path / "p0.socket", who(made.contract)
+    with staying(made, tmp_path) as servers:
+        if how in ("honest", "stranger"):
+            asked = ask(path, question) if how == "honest" else b""
+            assert how == "stranger" or not refused(asked)
+        with socket.socket(socket.AF_UNIX) as there:
+            there.settimeout(20)
+            there.connect(str(path))
+            length = servers[0].longest + 1 if how == "long" else len(question)
+            said = b""
+            with suppress(ConnectionError):
+                there.sendall(length.to_bytes(8, "big") + question[:5])
+                if how == "cut":
+                    there.shutdown(socket.SHUT_WR)
+                if how == "honest":
+                    there.sendall(question[5:])
+                said = there.recv(1)
+            assert bool(said) == (how == "honest")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match="that of a socket"):
+        WarmNode(made.nodes[0], tmp_path / "file")
 
 
 @pytest.mark.parametrize("algorithm", ["gradient descent", "without replacement"])

@@ -12,7 +12,8 @@ from the sum, one that answers twice is in it once, and nothing else changes: th
 public expected size. Parties are known by name, so that a SuperNode may be killed, restart or
 leave; the server keeps what it did in a file, and goes on after its last round.
 
-`answers` and `route` carry the bytes of `dpmesh.deploy` between SuperNodes.
+`answers` and `route` carry the bytes of `dpmesh.deploy` between SuperNodes. `ask` carries them on
+to a `WarmNode`, which stays while Flower starts one process after another.
 """
 
 from dpmesh.deploy.flower.arrays import flat, unflat
@@ -24,6 +25,7 @@ from dpmesh.deploy.flower.client import (
 )
 from dpmesh.deploy.flower.server import DPFedLS, TooFewAnswersError, Trust
 from dpmesh.deploy.flower.transport import Courier, NoAnswerError, answers, route
+from dpmesh.deploy.flower.warm import WarmNode, ask
 
 __all__ = [
     "Courier",
@@ -33,7 +35,9 @@ __all__ = [
     "TooFewAnswersError",
     "TrainingFailed",
     "Trust",
+    "WarmNode",
     "answers",
+    "ask",
     "client_sensitivity",
     "flat",
     "private_update",
