@@ -151,7 +151,7 @@ def _draw_regrets(panels: Curves, band: str) -> Figure:
     """Draw regret over examples with bands; needs the extra ``plots``."""
     names: dict[str, Callable[[object], str]] = {
         "epsilon": lambda epsilon: f"epsilon {name_of(epsilon)}",  # type: ignore[arg-type]
-        "nodes": lambda nodes: f"epsilon 0.1, {nodes} nodes",
+        "nodes": lambda nodes: f"epsilon 0.1, nodes: {nodes}",
     }
     return drawn(
         [

@@ -89,6 +89,7 @@ def _chosen(
             algorithm=method,
             linear=longer,  # the rule has the plain path for networks
             colluding=colluding,
+            rounds=STEPS if method == "secure" else None,
             key=Key.seeded(0),
         )
     except ValueError as error:
