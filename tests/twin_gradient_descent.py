@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import dpmesh as dm
+from dpmesh.audit import audit_layers
+from dpmesh.keys import Key
 
 Gradient = Callable[[np.ndarray], np.ndarray]
 
@@ -63,3 +67,41 @@ def gradients_of(problem: dm.LinearProblem) -> list[list[Gradient]]:
         return lambda w: -label * features / (1 + np.exp(label * (features @ w)))
 
     return [[gradient_of(record) for record in part] for part in problem.partition]
+
+
+def small_runs(test):
+    """Run a test on small problems and runs, drawn by hypothesis."""
+    drawn = given(
+        nodes=st.integers(2, 6),
+        records=st.integers(1, 4),
+        dim=st.integers(1, 5),
+        rounds=st.integers(1, 6),
+        multiplier=st.none() | st.floats(0.1, 5),
+        clipping_norm=st.floats(0.1, 3),
+        seed=st.integers(0, 2**32),
+    )
+    return settings(max_examples=25, deadline=None)(drawn(test))
+
+
+def neighbours(data):
+    """Return two problems of long records that differ in the label of one record of node 1."""
+    features, labels = 100 * data.train.features, data.train.labels.copy()
+    labels[data.partition[1][2]] *= -1
+    return [
+        dm.LinearProblem(dm.Dataset(features, of, "data"), data.partition, "logistic")
+        for of in (data.train.labels, labels)
+    ]
+
+
+def audits_catch_half_the_noise(kind):
+    """Audit an algorithm of gradients, and one that claims twice the noise that it adds."""
+
+    class Half(kind):
+        @property
+        def mean_gradient_moves(self) -> float:
+            return super().mean_gradient_moves / 2
+
+    for audited, caught in ((kind, False), (Half, True)):
+        layers = audited(records=4, noise_multiplier=1.5).worst_case(canaries=200)
+        results = audit_layers(*layers, runs=300, confidence=0.999, key=Key.seeded(5))
+        assert any(result.violated for result in results) == caught

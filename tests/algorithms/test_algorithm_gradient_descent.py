@@ -6,10 +6,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from one_round import one_round
-from twin_gradient_descent import gradient_descent, gradients_of, small_problem
+from twin_gradient_descent import (
+    gradient_descent,
+    gradients_of,
+    neighbours,
+    small_problem,
+    small_runs,
+)
 
 import dpmesh as dm
 from dpmesh import kernels, topology
@@ -17,16 +21,7 @@ from dpmesh.keys import Key, Purpose
 from dpmesh.privacy.accounting import gdp_epsilon
 
 
-@settings(max_examples=25, deadline=None)
-@given(
-    nodes=st.integers(2, 6),
-    records=st.integers(1, 4),
-    dim=st.integers(1, 5),
-    rounds=st.integers(1, 6),
-    multiplier=st.none() | st.floats(0.1, 5),
-    clipping_norm=st.floats(0.1, 3),
-    seed=st.integers(0, 2**32),
-)
+@small_runs
 def test_equals_its_twin(nodes, records, dim, rounds, multiplier, clipping_norm, seed) -> None:
     problem, key = small_problem(nodes, records, dim, seed), Key.seeded(seed)
     schedule = dm.schedules.InverseSqrt(0.7)
@@ -62,17 +57,7 @@ def test_equals_its_twin(nodes, records, dim, rounds, multiplier, clipping_norm,
 def test_a_record_moves_the_next_message_by_the_sensitivity_and_no_further() -> None:
     problem = small_problem(3, 4, 2, 0)
     algorithm = dm.GradientDescent(records=4, noise_multiplier=1.0, clipping_norm=0.5)
-    flipped = problem.train.labels.copy()
-    record = problem.partition[1][2]
-    flipped[record] *= -1
-    features = problem.train.features.copy()
-    features[record] *= 100
-    other = dm.LinearProblem(
-        dm.Dataset(features, flipped, "neighbour"), problem.partition, "logistic"
-    )
-    same = dm.LinearProblem(
-        dm.Dataset(features, problem.train.labels, "data"), problem.partition, "logistic"
-    )
+    same, other = neighbours(problem)
     start = algorithm.init(same, Key.seeded(0))
     key = Key.seeded(0)
     x, y = (one_round(algorithm, start, 0, data, key).state.x for data in (same, other))

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from one_round import one_round
-from twin_gradient_descent import clipped_mean, gradients_of, small_problem
+from twin_gradient_descent import (
+    audits_catch_half_the_noise,
+    clipped_mean,
+    gradients_of,
+    neighbours,
+    small_problem,
+    small_runs,
+)
 
 import dpmesh as dm
 from dpmesh import kernels, topology
-from dpmesh.audit import audit_layers
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy.accounting import gdp_epsilon
 
@@ -37,16 +41,7 @@ def gradient_tracking(A, gradients, noise, *, rounds, dim, alpha, L):
     return x
 
 
-@settings(max_examples=25, deadline=None)
-@given(
-    nodes=st.integers(2, 6),
-    records=st.integers(1, 4),
-    dim=st.integers(1, 5),
-    rounds=st.integers(1, 6),
-    multiplier=st.none() | st.floats(0.1, 5),
-    clipping_norm=st.floats(0.1, 3),
-    seed=st.integers(0, 2**32),
-)
+@small_runs
 def test_equals_its_twin(nodes, records, dim, rounds, multiplier, clipping_norm, seed) -> None:
     problem, key = small_problem(nodes, records, dim, seed), Key.seeded(seed)
     schedule = dm.schedules.InverseSqrt(0.7)
@@ -84,12 +79,7 @@ def test_a_record_moves_the_gradient_by_the_sensitivity_and_all_else_follows_fro
 ):
     data = small_problem(3, 4, 2, 0)
     algorithm = dm.GradientTracking(records=4, noise_multiplier=None, clipping_norm=0.5)
-    features, labels = 100 * data.train.features, data.train.labels.copy()
-    labels[data.partition[1][2]] *= -1
-    pair = [
-        dm.LinearProblem(dm.Dataset(features, of, "data"), data.partition, "logistic")
-        for of in (data.train.labels, labels)
-    ]
+    pair = neighbours(data)
     start = algorithm.init(data, Key.seeded(0))
     one, other = (one_round(algorithm, start, 0, each, Key.seeded(0)).state for each in pair)
     moved = one.gradient - other.gradient
@@ -118,14 +108,4 @@ def test_a_constant_step_ends_at_the_optimum_of_all_nodes() -> None:
 
 
 def test_audits_find_nothing_and_catch_half_the_noise() -> None:
-    class Half(dm.GradientTracking):
-        """Claims twice the noise that it adds."""
-
-        @property
-        def mean_gradient_moves(self) -> float:
-            return super().mean_gradient_moves / 2
-
-    for kind, caught in ((dm.GradientTracking, False), (Half, True)):
-        layers = kind(records=4, noise_multiplier=1.5).worst_case(canaries=200)
-        results = audit_layers(*layers, runs=300, confidence=0.999, key=Key.seeded(5))
-        assert any(result.violated for result in results) == caught
+    audits_catch_half_the_noise(dm.GradientTracking)
