@@ -27,8 +27,8 @@ def small(monkeypatch) -> Setting:
     """The digits that ship with scikit-learn, in place of MNIST and Covertype."""
     monkeypatch.setattr(without_replacement_setting, "PUBLIC_RECORDS", 50)
     parts = train_test_split(digits(), 0.3, np.random.default_rng(0))
-    setting = without_replacement_setting._setting(*parts, classes=10, records=None)
-    settings = dict.fromkeys(without_replacement.SETTINGS, lambda _: setting)
+    setting = without_replacement_setting._setting(*parts, classes=10, records=None, intercept=True)
+    settings = dict.fromkeys(without_replacement.SETTINGS, lambda _, **others: setting)
     monkeypatch.setattr(without_replacement, "SETTINGS", settings)
     return setting
 

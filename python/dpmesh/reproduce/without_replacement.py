@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
+from functools import lru_cache
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from dpmesh.controllers import AlwaysGlobal, AlwaysLocal, AnyController
+from dpmesh.controllers import AlwaysGlobal
 from dpmesh.keys import Key
 from dpmesh.privacy.shown import rounded_up
+from dpmesh.problems import LinearProblem
 from dpmesh.reproduce._figure import Line, Panel, drawn
-from dpmesh.reproduce._output import Output, Progress
+from dpmesh.reproduce._scaffold import Experiment, Progress, Row
 from dpmesh.reproduce.without_replacement_cells import (
     COLLABORATIVE,
     LEARNED,
@@ -70,6 +72,7 @@ PAPER: dict[Data, Paper] = {
 }
 """Percent, for 1, 3, 5, 10 and 20 nodes."""
 
+NOISES: tuple[Noise, ...] = ("paper", "proved")
 SETTINGS = {"Covertype": covertype_setting, "MNIST": mnist_setting}
 
 
@@ -91,46 +94,56 @@ def table(
     an intercept, of which the paper says nothing, the table has full collaboration alone.
     """
     setting, paper = SETTINGS[data](records, intercept=intercept), PAPER[data]
-    cells = []
-    for nodes in NODES:
-        for case in CASES:
-            keys = [Key.seeded(seed) for seed in range(seeds)]
-            problems = [everything_for_each(setting, nodes, case, key) for key in keys]
-            situation = Situation(setting, case, nodes, nodes, problems, keys)
-            for cell in _cells(situation, intercept):
-                known = paper.get((case, cell.method, cell.noise), (None,) * len(NODES))
-                cells.append(replace(cell, paper=known[NODES.index(nodes)]))
-                progress(in_words(cells[-1]))
+    keys = [Key.seeded(seed) for seed in range(seeds)]
+
+    @lru_cache(maxsize=1)  # cells of one situation follow each other
+    def situation(nodes: int, case: Case) -> Situation:
+        problems = [everything_for_each(setting, nodes, case, key) for key in keys]
+        return Situation(setting, case, nodes, nodes, problems, keys)
+
+    def run(cell: Row) -> Row:
+        here, method = situation(cell["nodes"], cell["case"]), cell["method"]
+        known = controllers(here.problems[0].rounds(BATCH_SIZE))
+        if method == NOISELESS:
+            here = replace(here, problems=list(map(_at_one_node, here.problems)))
+        found = measured(here, method, known.get(method, AlwaysGlobal()), cell["noise"], 1.0)
+        numbers = paper.get((cell["case"], method, cell["noise"]), (None,) * len(NODES))
+        return asdict(replace(found, paper=numbers[NODES.index(cell["nodes"])]))
+
     name, title = ("table1", "Table I") if data == "Covertype" else ("table2", "Table II")
     kind, without = ("", "") if intercept else ("-intercept", ", without an intercept")
-    output = Output(folder, f"without-replacement-{name}{kind}")
-    output.records(cells)
-    output.text(table_as_text(cells, f"{title}, {data}{without}"))
-    output.figure(draw_table(cells))
-    return output.files
-
-
-def _cells(situation: Situation, intercept: bool) -> Iterator[Cell]:
-    """Yield all methods for one number of nodes; without an intercept the one that is compared."""
-    if not intercept:
-        yield measured(situation, COLLABORATIVE, AlwaysGlobal(), "paper", 1.0)
-        return
-    rounds = situation.problems[0].rounds(BATCH_SIZE)
-    alone = [
-        replace(problem, partition=(np.concatenate(problem.partition),))
-        for problem in situation.problems
+    experiment = Experiment(folder, f"without-replacement-{name}{kind}", progress)
+    cells = [
+        {"case": case, "nodes": nodes, "method": method, "noise": noise, "epsilon": 1.0}
+        for nodes, case, (method, noise) in product(NODES, CASES, _methods(intercept))
     ]
-    yield measured(replace(situation, problems=alone), NOISELESS, AlwaysGlobal(), "none", 1.0)
-    for method, controller in controllers(rounds).items():
-        noises: tuple[Noise, ...] = ("paper", "proved")
-        if method == COLLABORATIVE:
-            noises = ("none", *noises)
-        if isinstance(controller, AlwaysLocal):
-            noises = ("none",)
-        if method == NOISY:
-            noises = ("proved",)
-        for noise in noises:
-            yield measured(situation, method, controller, noise, 1.0)
+    experiment.measure(cells, run, lambda row: in_words(Cell(**row)))
+    source = f"{title}, {data}{without}"
+    return experiment.write(
+        lambda rows: table_as_text(_cells(rows), source), lambda rows: draw_table(_cells(rows))
+    )
+
+
+def _cells(rows: list[Row]) -> list[Cell]:
+    return [Cell(**row) for row in rows]
+
+
+def _at_one_node(problem: LinearProblem) -> LinearProblem:
+    return replace(problem, partition=(np.concatenate(problem.partition),))
+
+
+def _methods(intercept: bool) -> list[tuple[str, Noise]]:
+    """Return methods and noises of a table; without an intercept those that are compared."""
+    if not intercept:
+        return [(COLLABORATIVE, "paper")]
+    noises: dict[str, tuple[Noise, ...]] = {
+        NOISELESS: ("none",),
+        COLLABORATIVE: ("none", "paper", "proved"),
+        LOCAL: ("none",),
+        NOISY: ("proved",),
+    }
+    methods = (NOISELESS, *controllers(1))
+    return [(method, x) for method in methods for x in noises.get(method, ("paper", "proved"))]
 
 
 def figure(
@@ -150,30 +163,35 @@ def figure(
     test records.
     """
     setting = SETTINGS[data](records)
-    output = Output(folder, f"without-replacement-figure{number}")
     keys = [Key.seeded(seed) for seed in range(seeds)]
     problems = [dealt_out(setting, NODES_OF_FIGURES, case, key) for key in keys]
     situation = Situation(setting, case, NODES_OF_FIGURES, 1, problems, keys)
     chosen = controllers(problems[0].rounds(BATCH_SIZE))
-    cells = []
 
-    def add(method: str, controller: AnyController | None, noise: Noise, epsilon: float) -> None:
-        cells.append(measured(situation, method, controller, noise, epsilon))
-        progress(in_words(cells[-1]))
+    def run(cell: Row) -> Row:
+        method = cell["method"]
+        found = measured(situation, method, chosen.get(method), cell["noise"], cell["epsilon"])
+        return asdict(found)
 
-    add(COLLABORATIVE, AlwaysGlobal(), "none", EPSILONS[-1])
-    add(LOCAL, AlwaysLocal(), "none", EPSILONS[-1])
-    for epsilon in EPSILONS:
-        for noise in ("paper", "proved"):
-            for method, controller in chosen.items():
-                known = method != NOISY or noise == "proved"  # the paper has no noise for it
-                if known and not isinstance(controller, AlwaysLocal):
-                    add(method, controller, noise, epsilon)
-            add(WITH_REPLACEMENT, None, noise, epsilon)
-    output.records(cells)
-    output.text(figure_as_text(cells, data, setting))
-    output.figure(draw_figure(cells, data))
-    return output.files
+    private = [method for method in (*chosen, WITH_REPLACEMENT) if method != LOCAL]
+    shown: list[tuple[str, Noise, float]] = [
+        *((method, "none", EPSILONS[-1]) for method in (COLLABORATIVE, LOCAL)),
+        *(
+            (method, noise, epsilon)
+            for epsilon, noise, method in product(EPSILONS, NOISES, private)
+            if method != NOISY or noise == "proved"  # the paper has no noise for it
+        ),
+    ]
+    cells = [
+        {"case": case, "nodes": NODES_OF_FIGURES, "method": m, "noise": noise, "epsilon": epsilon}
+        for m, noise, epsilon in shown
+    ]
+    experiment = Experiment(folder, f"without-replacement-figure{number}", progress)
+    experiment.measure(cells, run, lambda row: in_words(Cell(**row)))
+    return experiment.write(
+        lambda rows: figure_as_text(_cells(rows), data, setting),
+        lambda rows: draw_figure(_cells(rows), data),
+    )
 
 
 def table_as_text(cells: list[Cell], source: str) -> str:
