@@ -24,6 +24,13 @@ PUBLIC = "05" * 32
 ALGORITHMS: dict[str, dict[str, Any]] = {
     "online": {"kind": "OnlineLearning", "epsilon": 2.0},
     "noisy": {"kind": "OnlineLearning", "epsilon": 0.01},
+    "allocated online": {
+        "kind": "OnlineLearning",
+        "delta": 1e-5,
+        "batch_size": 2,
+        "sampling": "allocation",
+        "records": 10,
+    },
     "in time": {
         "kind": "OnlineLearning",
         "epsilon": 2.0,
@@ -60,6 +67,15 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
         "step_size": 0.5,
         "arrival_rate": 0.8,
         "controller": {"kind": "RandomGlobal", "rate": 0.5},
+    },
+    "allocated without replacement": {
+        "kind": "WithoutReplacement",
+        "batch_size": 2,
+        "step_size": 0.02,
+        "controller": {"kind": "Periodic", "period": 2},
+        "sampling": "allocation",
+        "records": 10,
+        "decisions": "together",
     },
     "with replacement": {
         "kind": "WithReplacement",

@@ -342,6 +342,14 @@ controller = {kind = "RandomGlobal", rate = 0.5}
 ).replace('loss = "logistic"', 'loss = "logistic"\nfeature_norm = 1.0')
 
 
+ALLOCATED = """epsilon = 4.0
+delta = 1e-5
+sampling = "allocation"
+records = 179
+"""
+"""The records of the smallest node: batches of one or two are often empty, and have no loss."""
+
+
 PARTS = """contribution = {kind = "RecordGradients"}
 combination = {kind = "SecureAggregation"}
 """
@@ -355,7 +363,13 @@ SUMS_EXPERIMENT = (
 
 @pytest.mark.parametrize(
     "experiment",
-    [EXPERIMENT, TOKEN_EXPERIMENT, SUMS_EXPERIMENT],
+    [
+        EXPERIMENT.replace("epsilon = 4.0\n", ALLOCATED),
+        TOKEN_EXPERIMENT.replace("epsilon = 4.0\n", ALLOCATED + 'decisions = "together"\n').replace(
+            '"RandomGlobal", rate = 0.5', '"Periodic", period = 2'
+        ),
+        SUMS_EXPERIMENT,
+    ],
     ids=["gossip", "token", "sums"],
 )
 def test_an_experiment_from_a_file_runs_on_ranks(experiment: str, tmp_path: Path) -> None:

@@ -300,7 +300,9 @@ class WithoutReplacement(WithoutReplacementReleases[WithoutReplacementState]):
         forgets = np.zeros_like(actions)
         delta = self._delta(problem, np.maximum(state.largest_step, eta)).astype(w_g.dtype)
         for m in turns.tolist() if released else ():
-            release = self.allocated_release(t, m) if self.allocated else released[-1]
+            release = released[-1]
+            if release.nodes is not None:  # of one node
+                release = self.allocated_release(t, m)
             message = Message(None, release, sender=m, among=self.models)
             if problem.holds(m) and actions[row := problem.row_of(m)].any():
                 k = np.flatnonzero(actions[row])

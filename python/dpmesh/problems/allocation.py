@@ -21,7 +21,6 @@ class _Groups(NamedTuple):
 
     drawn_from: tuple[int, bytes]
     ends: Indices
-    owners: Indices
     records: Indices
 
 
@@ -36,19 +35,21 @@ def allocated_batch(problem: object, held: Ragged, round: int, key: Key, *, roun
     drawn_from = rounds, _beginning(stream)
     if groups is None or groups.drawn_from != drawn_from:
         _LAST[problem] = groups = _drawn(held, stream, drawn_from)
-    here = slice(groups.ends[round], groups.ends[round + 1])
-    sizes = np.bincount(groups.owners[here], minlength=len(held[0]) - 1)
-    return np.concatenate(([0], np.cumsum(sizes))), groups.records[here]
+    nodes = len(held[0]) - 1
+    ends = groups.ends[nodes * round : nodes * (round + 1) + 1]
+    return ends - ends[0], groups.records[ends[0] : ends[-1]]
 
 
 def _drawn(held: Ragged, stream: Stream, drawn_from: tuple[int, bytes]) -> _Groups:
     """Draw the round of every record, and sort the records by it."""
     rounds, counts = drawn_from[0], np.diff(held[0])
     times = kernels.integers(counts, rounds, stream)
+    place = times * len(counts) + np.repeat(np.arange(len(counts)), counts)
+    sizes = np.bincount(place, minlength=rounds * len(counts))
+    if rounds <= 2**16:
+        times = times.astype(np.uint16)  # sorted in a tenth of the time
     order = np.argsort(times, kind="stable")
-    ends = np.concatenate(([0], np.cumsum(np.bincount(times, minlength=rounds))))
-    owners = np.repeat(np.arange(len(counts)), counts)
-    return _Groups(drawn_from, ends, owners[order], held[1][order])
+    return _Groups(drawn_from, np.concatenate(([0], np.cumsum(sizes))), held[1][order])
 
 
 def _beginning(stream: Stream) -> bytes:

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from dpmesh._arrays import integers, unmasked
+from dpmesh._arrays import integers, read_only, unmasked
 from dpmesh._ragged import Indices, Ragged, rows
 from dpmesh._validate import fail, integer
 from dpmesh.keys import Key
@@ -134,10 +134,10 @@ class PartitionedProblem:
         part.__dict__["_part"] = np.array([node]), counts.astype(np.int64)
         return part
 
-    @property
+    @cached_property
     def records(self) -> Indices:
         """Number of records of each node, shape (nodes,)."""
-        return np.diff(self._records[0])
+        return read_only(np.diff(self._records[0]))
 
     @property
     def everything(self) -> Ragged:

@@ -208,7 +208,7 @@ class Loss:
     def observe(self, before: Before) -> None:
         """Keep the losses of the round, unless nobody learned in it."""
         if before.losses is not None and len(before.losses):
-            self.memory = float(before.losses.mean())
+            self.memory = float(np.sort(before.losses).mean())  # in one order on all engines
 
     def recall(self, memory: float) -> None:
         """Go on with this loss."""
