@@ -69,7 +69,8 @@ def of_readme() -> Claims:
         for noise in ("paper", "tight")
     ]
     secret, known = (
-        result("online-allocated", batch=5, sampling=name) for name in ("allocation", "arrival")
+        result("online-allocated", nodes=64, batch=batch, sampling=name)
+        for batch, name in ((7, "allocation"), (38, "arrival"))
     )
     papers, ruled = (
         result("without-replacement-allocated", step=name, sampling="allocation")
