@@ -142,21 +142,23 @@ UNEQUAL = {at(0, 4): 0.7, **{at(j, 4): 0.1 for j in (1, 2, 3)}}
 @pytest.mark.parametrize(
     ("claimed", "truth"),
     [
-        (3, {one + two: 1 / 9 for one in EQUAL for two in EQUAL}),
-        (2, {(2, 0): 0.5, (1, 1): 0.5}),
-        (4, UNEQUAL),
+        ({"rounds": 3}, {one + two: 1 / 9 for one in EQUAL for two in EQUAL}),
+        ({"rounds": 2}, {(2, 0): 0.5, (1, 1): 0.5}),
+        ({"rounds": 4}, UNEQUAL),
+        ({"rounds": 16, "cycles": 2}, {2 * at(j, 16): 1 / 16 for j in range(16)}),
     ],
     ids=[
         "a pass is made twice and charged once",
         "the tail of a pass without a release leaves in the next one",
         "shares are unequal",
+        "an answer about a batch is composed as if it drew a round of its own",
     ],
 )
 def test_noise_for_another_draw_is_caught(
-    claimed: int, truth: dict[tuple[int, ...], float]
+    claimed: dict[str, int], truth: dict[tuple[int, ...], float]
 ) -> None:
-    """It is calibrated for one pass of so many equal shares."""
-    assert leaked(truth, noise_for(rounds=claimed), 4) > EPSILON
+    """It is calibrated for passes of so many equal shares."""
+    assert leaked(truth, noise_for(**claimed), 4) > EPSILON
 
 
 def test_the_noise_of_unequal_shares_is_enough() -> None:
