@@ -248,16 +248,6 @@ test_what_is_not_proved_is_refused = refused(
     (lambda: online(records=9, delta=0.0), "delta: wanted a positive number .* saves nothing"),
     (lambda: online(records=3, batch_size=4), "records: wanted an integer of at least 4"),
     (lambda: dm.OnlineLearning(records=3), "records: wanted None unless sampling='allocation'"),
-    (
-        lambda: dm.QuantizedGossip(
-            step_size=1.0,
-            consensus_step_size=1.0,
-            sample_size=1,
-            noise_std=1.0,
-            sampling="allocation",
-        ),
-        "sampling: wanted 'uniform': a state keeps what a record moved",
-    ),
     (lambda: sgd(records=500, models=2, decisions="apart"), "decisions: wanted 'together'"),
     (lambda: sgd(records=500, controller=RandomGlobal(0.5)), "nodes: wanted the number of"),
     (lambda: sgd(records=500, arrival_rate=0.5), "sampling: wanted 'arrival', unless"),

@@ -21,7 +21,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf, sqrt
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -153,9 +153,6 @@ class QuantizedGossip(Algorithm[QuantizedState, GossipProblem]):
     copies
         The most nodes that hold the same record. Each of them adds noise of its own, so the run
         costs as much as `copies` runs on it.
-    sampling
-        ``"uniform"``, anew in each round. Records that are used once, in a secret round, are
-        refused: the proof of random allocation needs that a record moves a single release.
     grid
         If given, a power of 2: states are rounded to multiples of it, and the noise is discrete
         Gaussian on these, larger by the factor ``1 + grid sqrt(dim) / Delta_k``, which covers the
@@ -190,7 +187,6 @@ class QuantizedGossip(Algorithm[QuantizedState, GossipProblem]):
     grid: float | None = None
     noise: CorrelatedStrategy | None = None
     copies: int = 1
-    sampling: Literal["uniform"] = "uniform"
 
     def __post_init__(self) -> None:
         as_python_numbers(self)
@@ -205,12 +201,6 @@ class QuantizedGossip(Algorithm[QuantizedState, GossipProblem]):
         positive("clipping_norm", self.clipping_norm)
         one_of("mode", self.mode, MODES)
         integer("copies", self.copies, at_least=1)
-        if self.sampling != "uniform":
-            wanted = (
-                "'uniform': a state keeps what a record moved, so that all later messages depend "
-                "on the record and on its round, and random allocation is not proved"
-            )
-            fail("sampling", wanted, repr(self.sampling))
         positive_or_infinite("smoothness", self.smoothness)
         if self.grid is not None:
             power_of_two("grid", self.grid)
