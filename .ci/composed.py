@@ -22,7 +22,7 @@ import numpy as np
 import dpmesh as dm
 from dpmesh.algorithms.base import NOISES, AnyAlgorithm
 from dpmesh.algorithms.registry import NODES, RECORDS, REGISTRY, ROUNDS
-from dpmesh.deploy import Contract
+from dpmesh.deploy import Contract, SigningKey
 from dpmesh.deploy.flower import DPFedLS
 from dpmesh.engines.sums import why_not
 from dpmesh.experiments import Experiment
@@ -134,7 +134,10 @@ def contract(described: dict[str, Any]) -> Contract:
     terms = {"rounds": ROUNDS, "public_key": "05" * 32, "deadline": 10.0, "features": FEATURES}
     terms |= {"quorum": NODES if masked else 2, "largest_row": 1e3}
     party = {"records": RECORDS, "epsilon": 1e4, "delta": DELTA}
-    parties = [{"name": f"p{i}", "signing_key": f"{i:064x}", **party} for i in range(NODES)]
+    parties = [
+        {"name": f"p{i}", "signing_key": SigningKey.generate().public.hex(), **party}
+        for i in range(NODES)
+    ]
     problem = {"loss": "logistic", "feature_norm": 1.0}
     return Contract.of(
         content(described) | {"contract": terms, "problem": problem, "party": parties}
