@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from math import inf
 from typing import Any, NamedTuple, TypeAlias
@@ -45,7 +44,7 @@ from dpmesh.privacy.kinds import (
     sampled_by,
     scales_of,
 )
-from dpmesh.privacy.own_noise import is_own, own_cost
+from dpmesh.privacy.own_noise import is_own, own_costs
 from dpmesh.privacy.parts import Numbers, Parts
 from dpmesh.privacy.releases import Release
 from dpmesh.privacy.sampling import FixedSizeSampling, PoissonSampling, RandomAllocation, Sampling
@@ -222,13 +221,10 @@ def _costs_of_exact_noise(
     together, proofs = _together(kinds, which, parts, apart, delta, relation)
     proofs[together >= apart] = ""
     epsilons = np.where(unprotected > 0, inf, np.minimum(apart, together))
-    found: dict[frozenset[tuple[object, int]], tuple[float, str]] = {}
-    for part in np.flatnonzero((parts.totals(own.astype(np.float64)) > 0) & (unprotected == 0)):
-        touching = [releases[index] for index in parts.releases(int(part))]
-        same = frozenset(Counter((r.mechanism, r.sampling) for r in touching).items())
-        if same not in found:
-            found[same] = own_cost(touching, delta, relation)
-        epsilons[part], proofs[part] = found[same]
+    of_own = np.flatnonzero((parts.totals(own.astype(np.float64)) > 0) & (unprotected == 0))
+    touching = ([releases[index] for index in parts.releases(part)] for part in of_own.tolist())
+    for part, paid in zip(of_own, own_costs(touching, delta, relation), strict=True):
+        epsilons[part], proofs[part] = paid
     epsilons = np.where(unsure, inf, epsilons)
     return Costs(epsilons, unprotected, pure, amplified, accountant, proofs)
 

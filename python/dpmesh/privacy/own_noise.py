@@ -7,7 +7,7 @@ releases that touch the same data are composed by that library, whose distributi
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from math import inf
 from typing import TYPE_CHECKING, Any, Literal
@@ -48,6 +48,18 @@ def _states_its_loss(kind: type[Mechanism]) -> bool:
         if owner.__module__.partition(".")[0] != __name__.partition(".")[0]:
             return True
     return False
+
+
+def own_costs(
+    touching: Iterable[Sequence[Release]], delta: float, relation: NeighboringRelation
+) -> Iterator[tuple[float, str]]:
+    """Yield `own_cost` of releases of each part; parts of the same noise are composed once."""
+    found: dict[frozenset[tuple[object, int]], tuple[float, str]] = {}
+    for releases in touching:
+        same = frozenset(Counter((r.mechanism, r.sampling) for r in releases).items())
+        if same not in found:
+            found[same] = own_cost(releases, delta, relation)
+        yield found[same]
 
 
 def own_cost(
