@@ -71,6 +71,8 @@ ABSENT = {
         "WithReplacement",
         "sampling",
     ): "its samples are amplified by another theorem; none covers both",
+    ("QuantizedGossip", "sampling"): "a node's state keeps what a record moved, so that all later "
+    "messages depend on the record and on its round together: the theorem does not apply",
     ("*", "sampling"): "all records, or a public batch of them, take part in each round: there is "
     "no round to keep secret",
 }
