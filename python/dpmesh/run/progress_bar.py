@@ -29,9 +29,8 @@ def shows_bar(wanted: bool | None) -> bool:
 
 def with_bar(rounds: range) -> Iterable[int]:
     """Return the rounds, which move a bar as they are taken."""
-    from tqdm.auto import tqdm
-
-    bar: Iterator[int] = tqdm(
+    widgets = find_spec("ipywidgets") is not None  # without them notebooks show the terminal's bar
+    bar: Iterator[int] = import_module("tqdm.auto" if widgets else "tqdm").tqdm(
         rounds, unit="round", leave=False, initial=rounds.start, total=rounds.stop
     )
     return bar
