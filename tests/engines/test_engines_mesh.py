@@ -447,7 +447,7 @@ def content(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         ("problem", {"loss": "logistic"}, "a public bound on the norm of a record"),
         ("contract", {"largest_row": 1e20}, "rounds longer rows"),
         ("contract", {"public_key": "12"}, "hexadecimal"),
-        ("contract", {"features": "five"}, "an integer"),
+        ("contract", {"features": "five"}, "a number of features"),
         ("topology", {"kind": "torus", "rows": 2, "columns": 3}, "4 nodes"),
         ("party", [], "at least 2"),
         ("strange", {}, "wanted one of contract"),
