@@ -9,6 +9,7 @@ from copy import deepcopy
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import numpy as np
@@ -18,11 +19,13 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 import dpmesh as dm
-from dpmesh.deploy import Contract, Folder, node_of, router_of
+from dpmesh.deploy import Contract, Folder, RefusedError, node_of, router_of
+from dpmesh.deploy.folder import Known
 from dpmesh.deploy.provenance import verified
 from dpmesh.deploy.signing import pack, unpack
-from dpmesh.deploy.wire import ASK, Ask, kind_of
+from dpmesh.deploy.wire import ASK, Ask, Position, kind_of
 from dpmesh.privacy.accounting import analytic_gaussian_noise_multiplier
+from dpmesh.privacy.budget import Budget
 from dpmesh.privacy.filters import adaptive_cost
 from dpmesh.privacy.mechanisms import Gaussian, Laplace
 from dpmesh.privacy.plan import Plan, total_cost
@@ -182,7 +185,7 @@ def test_a_contract_that_is_left_returns_what_it_was_not_charged(tmp_path: Path)
     join(two := another(2))
     parties.run()
     join(three := another(3))
-    assert folder.cost() == adaptive_cost([plan, two.plan, three.plan], 1e-5)
+    assert folder.cost() == adaptive_cost([plan, two.plan, three.plan], folder.budget)
     with pytest.raises(ValueError, match="no filter is proved"):
         join(another(3, "online"))  # Laplace beside Gaussian noise, and chosen after a release
     folder._marks.leave(three.hash)  # and killed before the folder was changed
@@ -190,10 +193,44 @@ def test_a_contract_that_is_left_returns_what_it_was_not_charged(tmp_path: Path)
     folder = parties.folders[0] = Folder.open(tmp_path / "p0", marks=tmp_path)
     folder.leave(two)
     folder.leave(parties.contract)
-    assert folder.cost() == adaptive_cost([plan], 1e-5)
+    assert folder.cost() == adaptive_cost([plan], folder.budget)
     folder.restored()  # nothing returns to it
     joined = [plan, two.plan, three.plan, *(another(n).plan for n in (5, 6, 7))]
-    assert folder.cost() == adaptive_cost(2 * joined, 1e-5)
+    assert folder.cost() == adaptive_cost(2 * joined, folder.budget)
+
+
+def test_nothing_returns_that_could_be_spent_twice(tmp_path: Path) -> None:
+    five = Known(b"five", dm.GradientDescent(records=9, noise_multiplier=20.0).plan(5))
+    laplace = Known(b"laplace", dm.OnlineLearning(epsilon=0.1).plan(5))
+
+    def made(name: str, *joined: Known, lost: tuple[Known, ...] = ()) -> Folder:
+        folder = Folder.create(tmp_path / name, epsilon=9, delta=1e-5, lost=lost)
+        for contract in joined:
+            folder.join(contract, "", seeded=False)
+        return folder
+
+    def release(folder: Folder, contract: Known) -> None:
+        with folder.transaction():
+            folder.begin(contract, Position(0), (), contract.plan.releases[:1])
+
+    chosen = made("chosen", five, laplace)  # which of the two goes on: no filter has both
+    release(chosen, five)
+    made("original", five).close()
+    copytree(tmp_path / "original", tmp_path / "copy")
+    for folder, contract in (
+        (chosen, laplace),
+        (made("lost", lost=(five,)), five),
+        (made("shared", five._replace(copies=2)), five),  # another party released it
+        (Folder.open(tmp_path / "copy"), five),
+    ):
+        before = folder.cost()
+        folder.leave(contract)
+        assert 0 < before == folder.cost()
+    unused = made("unused", five, laplace)
+    unused.leave(five)
+    assert unused.cost() == total_cost([laplace.plan], 1e-5).epsilon
+    with pytest.raises(RefusedError):
+        release(unused, five)
 
 
 def test_no_choice_of_the_next_plan_spends_more_than_a_filter_says() -> None:
@@ -231,10 +268,11 @@ def test_no_choice_of_the_next_plan_spends_more_than_a_filter_says() -> None:
     whole = 1 / analytic_gaussian_noise_multiplier(target_epsilon=1.0, target_delta=delta)
     first, second = whole * 0.7, whole * 0.51**0.5
     before, after = plan(Gaussian(1 / first)), plan(Gaussian(1 / second))
-    claimed = adaptive_cost([before, after], delta)
+    budget = Budget(1.0, delta=delta)
+    claimed = adaptive_cost([before, after], budget)
     assert claimed == pytest.approx(1.0, rel=1e-2)
     assert spent(first, [gaussian(second), gaussian(0)], claimed) <= delta
     own = brentq(lambda e: total_cost([before, plan(Laplace(1 / e))], delta).epsilon - 1, 0.1, 0.9)
-    assert adaptive_cost([before, plan(Laplace(1 / own))], delta) == np.inf
+    assert adaptive_cost([before, plan(Laplace(1 / own))], budget) == np.inf
     assert spent(first, [laplace(own)], 1.0) <= 1.001 * delta
     assert spent(first, [gaussian(second), laplace(own)], 1.0) > 1.02 * delta

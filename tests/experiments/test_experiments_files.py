@@ -199,8 +199,8 @@ algorithm = [
         assert least <= result.privacy.epsilon <= most * (1 + 1e-9), name
         assert "1 run gives no verdict" in sentences({"": [result]})[0]
     table = compared(groups)
-    assert "OnlineLearning" in [row[0] for row in table.rows]
-    assert [row[-2] for row in table.rows] == ["-"] * 7
+    assert "OnlineLearning" in [row[0] for row in table.whole.rows]
+    assert [row[-2] for row in table.whole.rows] == ["-"] * 7
     (leader,) = sentences(groups)
     assert "Whether that is clear takes 5 runs each" in leader
 

@@ -34,9 +34,9 @@ FLOORS = [
     ["privacy.cost"],
     ["privacy.views"],
     ["privacy.plan"],
-    ["privacy.foreseen", "privacy.filters"],
+    ["privacy.foreseen"],
     ["privacy.plain_words", "privacy.report", "privacy.budget"],
-    ["privacy.ledger"],
+    ["privacy.filters", "privacy.ledger"],
     ["algorithms.allocation", "algorithms.record_gradients", "algorithms.worst_case"],
     ["algorithms.federated_worst", "algorithms.without_replacement_worst"],
     [

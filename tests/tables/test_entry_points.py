@@ -190,7 +190,7 @@ def by_pandas(rows: list[list[Any]]) -> Found:
 
 
 def by_fit(path: str) -> Found:
-    used, target = public_ranges(Path("ranges.toml"), "ill", None)
+    used, target = public_ranges(Path("ranges.toml"), "ill", None, [])
     held = read_sites([Path(path)], used, "ill", target, "clinic", TextFormat(), drop=False)
     return estimated(held.table, held.labels, held.owners)
 

@@ -44,6 +44,7 @@ class _Joined(NamedTuple):
 
     hash: bytes
     plan: Plan
+    copies: int = 1
 
 
 def as_spent(plan: Plan) -> dict[str, Any]:
@@ -71,7 +72,7 @@ def charge(folder: Path | None, spent: Sequence[Mapping[str, Any]], delta: float
     if folder is not None:
         with closing(Folder.open(folder)) as own:
             for one, plan in zip(spent, plans, strict=True):
-                own.join(_Joined(bytes.fromhex(one["release"]), plan), "", seeded=False)
+                own.spend(_Joined(bytes.fromhex(one["release"]), plan))
             of = f"of {own.budget.epsilon:g}, at delta = {own.budget.delta:g}"
             typer.echo(f"{folder}: epsilon = {rounded_up(own.cost())} {of} is spent", err=True)
     why = "bounds in the file of ranges were released from these records, which is counted"

@@ -378,6 +378,11 @@ class Contract:
         return made.with_releases(self.charged(release) for release in made.releases)
 
     @property
+    def copies(self) -> int:
+        """How many parties may hold a record, each of which releases it."""
+        return int(getattr(self.algorithm, "copies", 1))
+
+    @property
     def assumptions(self) -> tuple[str, ...]:
         """What the guarantee rests on beside the proof."""
         kind, why = type(self.algorithm), holds_for_any_rows(self.algorithm)

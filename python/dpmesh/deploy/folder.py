@@ -21,7 +21,7 @@ from dpmesh._validate import fail, positive, probability
 from dpmesh.deploy import private_file
 from dpmesh.deploy.marks import Joined, Marks
 from dpmesh.deploy.signing import SigningKey, pack, unpack
-from dpmesh.deploy.wire import BEFORE, Fresh, Position, Row, Sent
+from dpmesh.deploy.wire import BEFORE, Fresh, Position, RefusedError, Row, Sent
 from dpmesh.keys import Key
 from dpmesh.privacy.budget import Budget, OverBudget
 from dpmesh.privacy.cost import Cost
@@ -54,6 +54,8 @@ create table if not exists events (contract blob, event text, primary key (contr
 """Secrets of runs that are not over, and what folders of an earlier version did not do."""
 _ERASED = "update secrets set secrets = x'' where contract = ?"
 _LATE, _LEFT, _RETURNED = "joined after a release", "left", "returned budget"
+_SHARED, _LOST = "others hold its records", "joined by a lost folder"
+_OUTSIDE = "released outside of contracts"
 _HEARD = """
 insert into heard values (?, ?, ?, ?, ?, ?) on conflict (contract, party) do update set
 (incarnation, round, exchange, row) =
@@ -76,12 +78,18 @@ class Agreement(Protocol):
         """What it may cost in all."""
         ...
 
+    @property
+    def copies(self) -> int:
+        """How many parties may hold a record, each of which releases it."""
+        ...
+
 
 class Known(NamedTuple):
     """A contract as a folder that joined it knows it."""
 
     hash: bytes
     plan: Plan
+    copies: int = 1
 
 
 @dataclass(frozen=True)
@@ -125,6 +133,7 @@ class Folder:
             raise ValueError(f"{path}: a copy of this folder is in use ({error})") from None
         ((epsilon, delta),) = self._read("select epsilon, delta from party")
         self.budget = Budget(epsilon, delta=delta)
+        self._vouched = set(self._marks.all())
         for contract in self._marks.left() & self._joined().keys():
             self._leave(contract)  # if it was killed before the folder was changed
 
@@ -171,14 +180,18 @@ class Folder:
             file.close()
             SigningKey.generate().save(new / SIGNING)
             Key.generate().save(new / NOISE)
+            made = cls(new, marks)
+            for contract in lost:
+                made.join(contract, "", seeded=False)
+            with made.transaction():
+                for contract in lost:
+                    made._note(contract.hash, _LOST)
+            made.close()
             for each in (*new.iterdir(), new):
                 sync(each)
             new.rename(path)
         sync(parent)
-        made = cls(path, marks)
-        for contract in lost:
-            made.join(contract, "", seeded=False)
-        return made
+        return cls(path, marks)
 
     @classmethod
     def open(cls, path: str | Path, *, marks: Path | None = None) -> Folder:
@@ -250,6 +263,8 @@ class Folder:
             if known is None:
                 self._require(contract.plan)
                 self._note(contract.hash, *[_LATE] * self._has_released)
+                self._note(contract.hash, *[_SHARED] * (contract.copies > 1))
+                self._vouched.add(contract.hash)
                 row = contract.hash, *joined, 0, 0
                 self._file.execute("insert into contracts values (?, ?, ?, ?, ?, ?)", row)
             elif known.records != records:
@@ -258,6 +273,20 @@ class Folder:
             elif known.seeded != seeded:
                 fail("rehearsal", "the same as when the contract was joined", seeded)
         self._marks.put(contract.hash, joined, self.last_sent(contract.hash))
+
+    def spend(self, release: Agreement) -> None:
+        """Charge, once, what is released of these records outside of contracts.
+
+        It counts as if it had been planned before the first release.
+
+        Raises
+        ------
+        OverBudget
+            If the budget has no room for it: then nothing may be published.
+        """
+        self.join(release, "", seeded=False)
+        with self.transaction():
+            self._note(release.hash, _OUTSIDE)
 
     def _joined(self) -> dict[bytes, Joined]:
         found = self._read("select hash, plan, records, seeded from contracts")
@@ -279,10 +308,16 @@ class Folder:
         budget. Once a contract was joined, or returned budget, after a release, a filter counts:
         see `adaptive_cost`.
         """
-        return self._cost_of(self._events(_RETURNED), more)
+        plans = [*self._plans(self._events(_RETURNED)), *([] if more is None else [more])]
+        if not plans:
+            return 0.0
+        if (more is not None or self._events(_LATE)) and self._has_released:
+            return adaptive_cost(plans, self.budget)
+        return total_cost(plans, self.budget.delta).epsilon
 
-    def _cost_of(self, returned: set[bytes], more: Plan | None) -> float:
-        plans = [] if more is None else [more]
+    def _plans(self, returned: set[bytes]) -> list[Plan]:
+        """Return what each contract is counted with, if these returned their budget."""
+        plans: list[Plan] = []
         for known in self.contracts():
             again, plan = self.incarnation(known.hash), known.plan
             if known.hash in returned and not again:
@@ -290,12 +325,7 @@ class Folder:
                 begun = ledger.releases and plan.allocations  # a part of one has no proof
                 plan = plan if begun else ledger
             plans += made_again(*(1 + again) * [plan])
-        if not plans:
-            return 0.0
-        late = more is not None or self._events(_LATE) or returned
-        if late and self._has_released:
-            return adaptive_cost(plans, self.budget.delta)
-        return total_cost(plans, self.budget.delta).epsilon
+        return plans
 
     def contracts(self) -> list[Known]:
         """Return the contracts that were joined, in that order."""
@@ -304,9 +334,14 @@ class Folder:
 
     @property
     def _has_released(self) -> bool:
-        """Whether anything was charged, or may have been before the folder was restored."""
-        query = "select 1 from steps where charged != '[]' union select 1 from contracts"
-        return bool(self._read(f"{query} where incarnation > 0"))
+        """Whether anything was charged, here or where this folder cannot see it."""
+        return bool(self._read("select 1 from steps where charged != '[]'")) or self._is_partial
+
+    @property
+    def _is_partial(self) -> bool:
+        """Whether others may have released what this folder does not know: it was restored, too."""
+        elsewhere = self._events(_SHARED) | self._events(_LOST)
+        return bool(elsewhere or self._read("select 1 from contracts where incarnation > 0"))
 
     def _events(self, event: str) -> set[bytes]:
         found = self._read("select contract from events where event = ?", event)
@@ -319,8 +354,10 @@ class Folder:
     def leave(self, contract: Agreement) -> None:
         """Leave a contract for ever.
 
-        What it was not charged returns to the budget, unless the folder was restored, or no filter
-        counts what is left.
+        What it was not charged returns to the budget if nothing was released yet, or else if a
+        filter counts all contracts, this one in whole, within the budget: whether to leave may then
+        depend on what was released. Nothing returns to a folder that was restored, that is a copy
+        or stands in for a lost one, or whose records other parties hold, too.
         """
         self._marks.leave(contract.hash)
         self._leave(contract.hash)
@@ -328,9 +365,25 @@ class Folder:
     def _leave(self, contract: bytes) -> None:
         with self.transaction():
             if contract not in self._events(_LEFT):
-                counts = self._cost_of(self._events(_RETURNED) | {contract}, None) < inf
-                self._note(contract, _LEFT, *[_RETURNED] * counts)
+                self._note(contract, _LEFT, *self._returns(contract))
                 self._file.execute(_ERASED, (contract,))
+
+    def _returns(self, contract: bytes) -> list[str]:
+        """Return what to note if a contract that is left returns budget; nothing if it does not."""
+        _, marked = self._marks.all().get(contract, (None, None))
+        unknown = self._is_partial or contract not in self._vouched
+        if unknown or self._events(_OUTSIDE) or marked != self.last_sent(contract):
+            return []
+        if not self._has_released:
+            return [_RETURNED]
+        returned = self._events(_RETURNED)
+        try:
+            whole = adaptive_cost(self._plans(returned), self.budget)
+            left = adaptive_cost(self._plans(returned | {contract}), self.budget)
+        except ValueError:  # of a ledger in too many parts
+            return []
+        counts = whole <= self.budget.epsilon * (1 + ROUNDING) and left < inf
+        return [_RETURNED, _LATE] if counts else []
 
     def has_left(self, contract: Agreement) -> bool:
         """Whether a contract was left."""
@@ -384,6 +437,9 @@ class Folder:
         """
         marked = self._marks.all()
         with self.transaction():
+            known = self._joined()
+            for contract in marked.keys() - known.keys():
+                self._note(contract, _LATE)
             insert = "insert or ignore into contracts values (?, ?, ?, ?, ?, 0)"
             later = "update contracts set incarnation = max(incarnation, ?) where hash = ?"
             for contract, (joined, last) in marked.items():
@@ -456,7 +512,9 @@ class Folder:
         rows: tuple[bytes, ...],
         charged: tuple[Release, ...],
     ) -> None:
-        """Store what arrived before a step, and charge it."""
+        """Store what arrived before a step, and charge it; refuse if the contract was left."""
+        if self.has_left(contract):
+            raise RefusedError("stopped")
         planned = contract.plan.releases
         charges = json.dumps(
             [

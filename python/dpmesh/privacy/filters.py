@@ -18,25 +18,27 @@ from math import inf, isfinite
 
 import numpy as np
 
-from dpmesh.privacy.accounting.discrete import FINE
-from dpmesh.privacy.kinds import GAUSSIANS, kinds_of, scales_of
+from dpmesh.privacy.accounting.discrete import largest_epsilon
+from dpmesh.privacy.budget import Budget
+from dpmesh.privacy.grid import MOST_NUMBERS
+from dpmesh.privacy.kinds import GAUSSIANS, kinds_of
 from dpmesh.privacy.plan import Plan, total_cost
 
 SHARE = 0.01
 """Share of delta for what noise on a grid is short of Gaussian noise."""
 
 
-def adaptive_cost(plans: Sequence[Plan], delta: float) -> float:
+def adaptive_cost(plans: Sequence[Plan], budget: Budget) -> float:
     """Return the epsilon of plans of which each may depend on all releases of the others.
 
-    It may be compared with a budget before each plan is added: the whole then keeps it.
+    It is compared with the budget before each plan is added: the whole then keeps it.
 
     Parameters
     ----------
     plans
         On the same data, at least one.
-    delta
-        In (0, 1).
+    budget
+        Its delta is that of the cost; what it held before is not counted.
 
     Returns
     -------
@@ -48,13 +50,15 @@ def adaptive_cost(plans: Sequence[Plan], delta: float) -> float:
     ValueError
         As `total_cost`.
     """
-    pure = total_cost(plans, 0.0).epsilon
+    pure, delta = total_cost(plans, 0.0).epsilon, budget.delta
     if isfinite(pure):
         return pure
-    # finite at a hundredth of delta, noise on a grid errs by no more than another hundredth
-    if not all(map(_is_gaussian, plans)) or not isfinite(total_cost(plans, SHARE * delta).epsilon):
-        return inf
-    return total_cost(plans, (1 - 2 * SHARE) * delta).epsilon + delta
+    rows = sum(release.mechanism.integer_rows for plan in plans for release in plan.releases)
+    proved = all(map(_is_gaussian, plans))
+    if rows and proved:  # the samplers may err by SHARE of delta, at the budget's epsilon
+        most = largest_epsilon(delta, SHARE, np.array(float(MOST_NUMBERS * rows)))
+        proved = bool(budget.epsilon <= most)
+    return total_cost(plans, (1 - 2 * SHARE) * delta).epsilon + delta if proved else inf
 
 
 def _is_gaussian(plan: Plan) -> bool:
@@ -62,7 +66,7 @@ def _is_gaussian(plan: Plan) -> bool:
     for touching in plan.compositions():
         kinds, _ = kinds_of(touching, np.ones(len(touching), bool), plan.neighboring_relation)
         for kind in kinds:
-            fine = kind.mechanism == "gaussian" or scales_of(kind)[0] >= FINE
-            if kind.sampling is not None or kind.mechanism not in GAUSSIANS or not fine:
+            gaussian = kind.mechanism in GAUSSIANS and not kind.moments
+            if kind.sampling is not None or not gaussian:
                 return False
     return True
