@@ -20,9 +20,9 @@ from scipy.stats import norm
 
 import dpmesh as dm
 from dpmesh.deploy import Contract, Folder, RefusedError, node_of, router_of
-from dpmesh.deploy.folder import Known
 from dpmesh.deploy.provenance import verified
 from dpmesh.deploy.signing import pack, unpack
+from dpmesh.deploy.steps import Known
 from dpmesh.deploy.wire import ASK, Ask, Position, kind_of
 from dpmesh.privacy.accounting import analytic_gaussian_noise_multiplier
 from dpmesh.privacy.budget import Budget

@@ -39,14 +39,6 @@ BudgetFolder: TypeAlias = Annotated[
 ]
 
 
-class _Joined(NamedTuple):
-    """What a folder needs of a release."""
-
-    hash: bytes
-    plan: Plan
-    copies: int = 1
-
-
 def as_spent(plan: Plan) -> dict[str, Any]:
     """Return a release that no ledger has yet, as files hold it."""
     return {"release": token_hex(32), "plan": plan.as_dict()}
@@ -65,6 +57,7 @@ def charge(folder: Path | None, spent: Sequence[Mapping[str, Any]], delta: float
         If there is too little left: then nothing may be published.
     """
     from dpmesh.deploy import Folder
+    from dpmesh.deploy.steps import Known
     from dpmesh.privacy.plan import Plan, total_cost
     from dpmesh.privacy.shown import rounded_up
 
@@ -72,7 +65,7 @@ def charge(folder: Path | None, spent: Sequence[Mapping[str, Any]], delta: float
     if folder is not None:
         with closing(Folder.open(folder)) as own:
             for one, plan in zip(spent, plans, strict=True):
-                own.spend(_Joined(bytes.fromhex(one["release"]), plan))
+                own.spend(Known(bytes.fromhex(one["release"]), plan))
             of = f"of {own.budget.epsilon:g}, at delta = {own.budget.delta:g}"
             typer.echo(f"{folder}: epsilon = {rounded_up(own.cost())} {of} is spent", err=True)
     why = "bounds in the file of ranges were released from these records, which is counted"

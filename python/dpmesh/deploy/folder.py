@@ -7,28 +7,23 @@ backup, and never copy it.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from math import inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from threading import RLock
-from typing import Any, NamedTuple, Protocol
 
 from dpmesh._files import sync, writable_folder
 from dpmesh._validate import fail, positive, probability
 from dpmesh.deploy import private_file
 from dpmesh.deploy.marks import Joined, Marks
-from dpmesh.deploy.signing import SigningKey, pack, unpack
-from dpmesh.deploy.wire import BEFORE, Fresh, Position, RefusedError, Row, Sent
+from dpmesh.deploy.signing import SigningKey
+from dpmesh.deploy.steps import LEFT, Agreement, Known, Steps
+from dpmesh.deploy.wire import BEFORE, Position, Sent
 from dpmesh.keys import Key
 from dpmesh.privacy.budget import Budget, OverBudget
 from dpmesh.privacy.cost import Cost
 from dpmesh.privacy.filters import adaptive_cost
 from dpmesh.privacy.plan import Plan, made_again, total_cost
-from dpmesh.privacy.releases import Release
-from dpmesh.privacy.rows import CorrelatedRow
 from dpmesh.privacy.shown import ROUNDING, rounded_up
 
 _TABLES = """
@@ -53,68 +48,13 @@ create table if not exists events (contract blob, event text, primary key (contr
 """
 """Secrets of runs that are not over, and what folders of an earlier version did not do."""
 _ERASED = "update secrets set secrets = x'' where contract = ?"
-_LATE, _LEFT, _RETURNED = "joined after a release", "left", "returned budget"
+_LATE, _RETURNED = "joined after a release", "returned budget"
 _SHARED, _LOST = "others hold its records", "joined by a lost folder"
 _OUTSIDE = "released outside of contracts"
-_HEARD = """
-insert into heard values (?, ?, ?, ?, ?, ?) on conflict (contract, party) do update set
-(incarnation, round, exchange, row) =
-(excluded.incarnation, excluded.round, excluded.exchange, excluded.row)
-where (excluded.incarnation, excluded.round, excluded.exchange) > (incarnation, round, exchange)
-"""
 DATABASE, SIGNING, NOISE = "node.db", "signing.pem", "noise.key"
 
 
-class Agreement(Protocol):
-    """What a folder needs of a contract."""
-
-    @property
-    def hash(self) -> bytes:
-        """Identifies it."""
-        ...
-
-    @property
-    def plan(self) -> Plan:
-        """What it may cost in all."""
-        ...
-
-    @property
-    def copies(self) -> int:
-        """How many parties may hold a record, each of which releases it."""
-        ...
-
-
-class Known(NamedTuple):
-    """A contract as a folder that joined it knows it."""
-
-    hash: bytes
-    plan: Plan
-    copies: int = 1
-
-
-@dataclass(frozen=True)
-class Stored:
-    """A step of a node: what arrived before it, what it was charged, and what it answered.
-
-    Parameters
-    ----------
-    at
-        Where in the run.
-    rows
-        The rows that arrived, as signed.
-    state
-        The state before its round; None before the step is computed, and once a later is.
-    row
-        The answer; None before the step is computed.
-    """
-
-    at: Position
-    rows: tuple[bytes, ...]
-    state: bytes | None
-    row: bytes | None
-
-
-class Folder:
+class Folder(Steps):
     """A party's folder, held by this process until it is closed.
 
     Use `create` once, then `open`.
@@ -122,8 +62,7 @@ class Folder:
 
     def __init__(self, path: Path, marks: Path | None = None) -> None:
         self.signing, self.key = SigningKey.load(path / SIGNING), Key.load(path / NOISE)
-        self._lock = RLock()
-        self._file = private_file.connect(path / DATABASE)
+        super().__init__(private_file.connect(path / DATABASE))
         self._file.executescript(f"begin; {_LATER} commit;")
         mark = None if marks is None else marks / f"{self.signing.public.hex()}.db"
         try:
@@ -222,17 +161,6 @@ class Folder:
         """Let another process open it."""
         self._file.close()
         self._marks.close()
-
-    @contextmanager
-    def transaction(self) -> Iterator[None]:
-        """Commit all changes of the block, on disk before it ends, or none of them."""
-        with self._lock, self._file:
-            self._file.execute("begin immediate")
-            yield
-
-    def _read(self, query: str, *values: Any) -> list[Any]:
-        with self._lock:
-            return self._file.execute(query, values).fetchall()
 
     def join(self, contract: Agreement, records: str, *, seeded: bool) -> None:
         """Reserve the whole cost of a contract, unless that is done.
@@ -343,14 +271,6 @@ class Folder:
         elsewhere = self._events(_SHARED) | self._events(_LOST)
         return bool(elsewhere or self._read("select 1 from contracts where incarnation > 0"))
 
-    def _events(self, event: str) -> set[bytes]:
-        found = self._read("select contract from events where event = ?", event)
-        return {contract for (contract,) in found}
-
-    def _note(self, contract: bytes, *events: str) -> None:
-        for event in events:
-            self._file.execute("insert or ignore into events values (?, ?)", (contract, event))
-
     def leave(self, contract: Agreement) -> None:
         """Leave a contract for ever.
 
@@ -364,8 +284,8 @@ class Folder:
 
     def _leave(self, contract: bytes) -> None:
         with self.transaction():
-            if contract not in self._events(_LEFT):
-                self._note(contract, _LEFT, *self._returns(contract))
+            if contract not in self._events(LEFT):
+                self._note(contract, LEFT, *self._returns(contract))
                 self._file.execute(_ERASED, (contract,))
 
     def _returns(self, contract: bytes) -> list[str]:
@@ -384,10 +304,6 @@ class Folder:
             return []
         counts = whole <= self.budget.epsilon * (1 + ROUNDING) and left < inf
         return [_RETURNED, _LATE] if counts else []
-
-    def has_left(self, contract: Agreement) -> bool:
-        """Whether a contract was left."""
-        return contract.hash in self._events(_LEFT)
 
     def spent(self, contract: Agreement) -> Cost | None:
         """Return what one contract cost so far, at the budget's delta; None if nothing.
@@ -479,71 +395,6 @@ class Folder:
             return "joined; waits for the first question of its router"
         return f"waits for its router after round {last.at.round}"
 
-    def steps(self, contract: Agreement) -> list[Stored]:
-        """Return the steps from the round on whose state is kept, in their order."""
-        since = "select round from steps where contract = ? and state is not null"
-        where = f"where contract = ? and round >= coalesce(({since}), 0) order by round, exchange"
-        return self._steps(where, contract.hash, contract.hash)
-
-    def last(self, contract: Agreement) -> Stored | None:
-        """Return the last step; None before the first."""
-        where = "where contract = ? order by round desc, exchange desc limit 1"
-        return next(iter(self._steps(where, contract.hash)), None)
-
-    def first(self, contract: Agreement) -> tuple[bytes, ...]:
-        """Return what arrived before the first step; nothing before it."""
-        where = "where contract = ? order by round, exchange limit 1"
-        return next((step.rows for step in self._steps(where, contract.hash)), ())
-
-    def step(self, contract: Agreement, at: Position) -> Stored | None:
-        """Return the step at a position; None if there is none."""
-        where = "where contract = ? and round = ? and exchange = ?"
-        return next(iter(self._steps(where, contract.hash, *at)), None)
-
-    def _steps(self, where: str, *values: Any) -> list[Stored]:
-        query = f"select round, exchange, rows, state, row from steps {where}"
-        found = self._read(query, *values)
-        return [Stored(Position(r, e), unpack(rows), *kept) for r, e, rows, *kept in found]
-
-    def begin(
-        self,
-        contract: Agreement,
-        at: Position,
-        rows: tuple[bytes, ...],
-        charged: tuple[Release, ...],
-    ) -> None:
-        """Store what arrived before a step, and charge it; refuse if the contract was left."""
-        if self.has_left(contract):
-            raise RefusedError("stopped")
-        planned = contract.plan.releases
-        charges = json.dumps(
-            [
-                {"planned": planned.index(release)}  # not its joint event with each row
-                if isinstance(release.mechanism, CorrelatedRow)
-                else release.as_dict()
-                for release in charged
-            ]
-        )
-        values = contract.hash, *at, pack(*rows), charges
-        query = "insert into steps values (?, ?, ?, ?, ?, null, null, null)"
-        self._file.execute(query, values)
-
-    def finish(
-        self, contract: Agreement, at: Position, state: bytes, row: bytes, released: bytes
-    ) -> None:
-        """Store the state and the answer of a step; states of earlier ones are erased.
-
-        `released` is the model that follows from what was released so far.
-        """
-        where = "where contract = ? and round = ? and exchange = ?"
-        key = contract.hash, *at
-        self._file.execute(
-            f"update steps set state = ?, row = ?, released = ? {where}",
-            (state, row, released, *key),
-        )
-        earlier = "where contract = ? and (round, exchange) < (?, ?)"
-        self._file.execute(f"update steps set state = null, released = null {earlier}", key)
-
     def secrets(self, contract: Agreement, new: Callable[[], bytes]) -> bytes:
         """Return the secrets of a contract's run, which are made once; empty if it is over."""
         with self.transaction():
@@ -558,12 +409,6 @@ class Folder:
         """Erase the secrets of a run that is over, for ever."""
         self._file.execute(_ERASED, (contract.hash,))
 
-    def attempts(self, contract: Agreement) -> int:
-        """Return how many steps of a contract were charged for."""
-        query = "select count(*) from steps where contract = ? and charged != '[]'"
-        ((count,),) = self._read(query, contract.hash)
-        return int(count)
-
     def fresh(self, contract: Agreement) -> bytes:
         """Return the number with which the node asks others since its start."""
         return self._marks.fresh(contract.hash)
@@ -571,32 +416,3 @@ class Folder:
     def confirmed(self, contract: Agreement) -> None:
         """Never ask with that number again."""
         self._marks.confirmed(contract.hash)
-
-    def hear(self, contract: Agreement, row: Row, message: bytes) -> None:
-        """Store a row of a party, if it is the latest of the party's."""
-        self._file.execute(_HEARD, (contract.hash, row.party, row.incarnation, *row.at, message))
-
-    def later_row(self, contract: Agreement, asked: Fresh) -> bytes:
-        """Return a later row of the party who asks than it knows of; empty if there is none."""
-        later = "(incarnation, round, exchange) > (?, ?, ?)"
-        query = f"select row from heard where contract = ? and party = ? and {later}"
-        last = asked.last
-        found = self._read(query, contract.hash, asked.party, last.incarnation, *last.at)
-        return bytes(found[0][0]) if found else b""
-
-    def released(self, contract: Agreement) -> bytes:
-        """Return the model that follows from what was released; empty before the first step."""
-        query = "select released from steps where contract = ? and released is not null"
-        found = self._read(query, contract.hash)
-        return bytes(found[0][0]) if found else b""
-
-    def ledger(self, contract: Agreement) -> Plan:
-        """Return what a contract was charged so far."""
-        query = "select charged from steps where contract = ? order by round, exchange"
-        found = self._read(query, contract.hash)
-        releases = [
-            contract.plan.releases[one["planned"]] if "planned" in one else Release.from_dict(one)
-            for (text,) in found
-            for one in json.loads(text)
-        ]
-        return contract.plan.with_releases(releases)

@@ -24,12 +24,13 @@ from dpmesh._validate import fail
 from dpmesh.data import Dataset
 from dpmesh.deploy.contract import Contract
 from dpmesh.deploy.exchange import NodeChannel
-from dpmesh.deploy.folder import Folder, Stored
+from dpmesh.deploy.folder import Folder
 from dpmesh.deploy.private_file import DISK
 from dpmesh.deploy.provenance import signed as signed_model
 from dpmesh.deploy.schedule import Schedule
 from dpmesh.deploy.signing import digest, pack, unpack
 from dpmesh.deploy.state import state_as_bytes, state_from_bytes
+from dpmesh.deploy.steps import Stored
 from dpmesh.deploy.wire import (
     BEFORE,
     HEARD,

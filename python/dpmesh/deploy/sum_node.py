@@ -15,10 +15,11 @@ from typing import Any, NamedTuple
 from dpmesh.data import Dataset
 from dpmesh.deploy.contract import Contract
 from dpmesh.deploy.exchange import SumChannel
-from dpmesh.deploy.folder import Folder, Stored
+from dpmesh.deploy.folder import Folder
 from dpmesh.deploy.node import Node
 from dpmesh.deploy.signing import KEY_BYTES, pack, unpack
 from dpmesh.deploy.state import state_as_bytes, state_from_bytes
+from dpmesh.deploy.steps import Stored
 from dpmesh.deploy.sums import (
     DEAL,
     HEADER,

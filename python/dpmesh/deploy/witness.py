@@ -6,7 +6,8 @@ import logging
 from contextlib import suppress
 
 from dpmesh.deploy.contract import Contract
-from dpmesh.deploy.folder import Folder, Stored
+from dpmesh.deploy.folder import Folder
+from dpmesh.deploy.steps import Stored
 from dpmesh.deploy.wire import Ask, Position, Row, place_and_hash
 
 _log = logging.getLogger("dpmesh")
