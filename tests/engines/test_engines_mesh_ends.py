@@ -9,7 +9,6 @@ from copy import deepcopy
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
-from shutil import copytree
 from typing import Any
 
 import numpy as np
@@ -26,6 +25,7 @@ from dpmesh.deploy.steps import Known
 from dpmesh.deploy.wire import ASK, Ask, Position, kind_of
 from dpmesh.privacy.accounting import analytic_gaussian_noise_multiplier
 from dpmesh.privacy.budget import Budget
+from dpmesh.privacy.correlated import InTime
 from dpmesh.privacy.filters import adaptive_cost
 from dpmesh.privacy.mechanisms import Gaussian, Laplace
 from dpmesh.privacy.plan import Plan, total_cost
@@ -164,7 +164,7 @@ def test_a_model_shows_who_signed_it(algorithm: str, tmp_path: Path) -> None:
                 verified(parties.nodes[1].model(), contract)
 
 
-def test_a_contract_that_is_left_returns_what_it_was_not_charged(tmp_path: Path) -> None:
+def test_a_filter_counts_what_is_joined_after_a_release(tmp_path: Path) -> None:
     parties = Parties(tmp_path, "gradient descent", nodes=2, rehearsal=False, marks=tmp_path)
     folder, plan = parties.folders[0], parties.contract.plan
 
@@ -176,61 +176,67 @@ def test_a_contract_that_is_left_returns_what_it_was_not_charged(tmp_path: Path)
     def join(contract: Contract) -> None:
         node_of(contract, folder, parties.records[0])
 
-    for rounds in (5, 6, 7):  # none of them releases
-        join(another(rounds))
-        folder.leave(another(rounds))
-        with pytest.raises(ValueError, match="not left"):
-            join(another(rounds))
-    assert folder.cost() == parties.contract.cost(1e-5)
     join(two := another(2))
+    assert folder.cost() == total_cost([plan, two.plan], 1e-5).epsilon
     parties.run()
     join(three := another(3))
-    assert folder.cost() == adaptive_cost([plan, two.plan, three.plan], folder.budget)
+    whole = [plan, two.plan, three.plan]
+    assert folder.cost() == adaptive_cost(whole, folder.budget)
     with pytest.raises(ValueError, match="no filter is proved"):
         join(another(3, "online"))  # Laplace beside Gaussian noise, and chosen after a release
     folder._marks.leave(three.hash)  # and killed before the folder was changed
     folder.close()
     folder = parties.folders[0] = Folder.open(tmp_path / "p0", marks=tmp_path)
     folder.leave(two)
-    folder.leave(parties.contract)
-    assert folder.cost() == adaptive_cost([plan], folder.budget)
-    folder.restored()  # nothing returns to it
-    joined = [plan, two.plan, three.plan, *(another(n).plan for n in (5, 6, 7))]
-    assert folder.cost() == adaptive_cost(2 * joined, folder.budget)
+    for left in (two, three):
+        with pytest.raises(ValueError, match="not left"):
+            join(left)
+    assert folder.cost() == adaptive_cost(whole, folder.budget)  # a choice returns nothing
+    folder.restored()
+    assert folder.cost() == adaptive_cost(2 * whole, folder.budget)
 
 
-def test_nothing_returns_that_could_be_spent_twice(tmp_path: Path) -> None:
-    five = Known(b"five", dm.GradientDescent(records=9, noise_multiplier=20.0).plan(5))
+@pytest.mark.parametrize("seen", ["nothing", "charged", "lost", "shared", "outside"])
+def test_no_filter_counts_laplace_after_gaussian_noise(seen: str, tmp_path: Path) -> None:
+    gaussian = Known(b"gaussian", dm.GradientDescent(records=9, noise_multiplier=20.0).plan(5))
     laplace = Known(b"laplace", dm.OnlineLearning(epsilon=0.1).plan(5))
+    lost = iter([gaussian] * (seen == "lost"))
+    folder = Folder.create(tmp_path / "own", epsilon=9, delta=1e-5, lost=lost)
 
-    def made(name: str, *joined: Known, lost: tuple[Known, ...] = ()) -> Folder:
-        folder = Folder.create(tmp_path / name, epsilon=9, delta=1e-5, lost=lost)
-        for contract in joined:
-            folder.join(contract, "", seeded=False)
-        return folder
-
-    def release(folder: Folder, contract: Known) -> None:
+    def release() -> None:
         with folder.transaction():
-            folder.begin(contract, Position(0), (), contract.plan.releases[:1])
+            folder.begin(gaussian, Position(0), (), gaussian.plan.releases[:1])
 
-    chosen = made("chosen", five, laplace)  # which of the two goes on: no filter has both
-    release(chosen, five)
-    made("original", five).close()
-    copytree(tmp_path / "original", tmp_path / "copy")
-    for folder, contract in (
-        (chosen, laplace),
-        (made("lost", lost=(five,)), five),
-        (made("shared", five._replace(copies=2)), five),  # another party released it
-        (Folder.open(tmp_path / "copy"), five),
-    ):
-        before = folder.cost()
-        folder.leave(contract)
-        assert 0 < before == folder.cost()
-    unused = made("unused", five, laplace)
-    unused.leave(five)
-    assert unused.cost() == total_cost([laplace.plan], 1e-5).epsilon
+    if seen == "outside":
+        folder.spend(gaussian)
+        with pytest.raises(ValueError, match="the plan that was charged"):
+            folder.spend(gaussian._replace(plan=laplace.plan))
+        with pytest.raises(ValueError, match="wanted a contract"):
+            folder.leave(gaussian)
+    else:
+        folder.join(gaussian._replace(copies=1 + (seen == "shared")), "", seeded=False)
+    if seen == "charged":
+        release()
+    if seen != "nothing":
+        with pytest.raises(ValueError, match="no filter is proved"):
+            folder.join(laplace, "", seeded=False)
+        return
+    folder.join(laplace, "", seeded=False)
+    assert folder.cost() == total_cost([gaussian.plan, laplace.plan], 1e-5).epsilon
+    folder.leave(gaussian)
     with pytest.raises(RefusedError):
-        release(unused, five)
+        release()
+
+
+def test_a_filter_counts_the_samplers_at_the_epsilon_of_the_budget() -> None:
+    ring, grid = dm.topology.ring(4), 2.0**-10
+    noise = InTime(topology=ring, rounds=20, grid=grid)
+    algorithm = dm.GradientDescent(records=20, noise_multiplier=20.0, batches=20, noise=noise)
+    alone = Release(0, Gaussian(20.0, grid=grid), Sensitivity(1.0, "l2", "one"))
+    plan = Plan(releases=20 * (alone,), neighboring_relation="replace_one", unit="record")
+    for each in (plan, algorithm.plan(20)):
+        assert adaptive_cost([each], Budget(1.0, delta=1e-5)) < 9
+        assert adaptive_cost([each], Budget(25.0, delta=1e-5)) == np.inf
 
 
 def test_no_choice_of_the_next_plan_spends_more_than_a_filter_says() -> None:

@@ -55,7 +55,7 @@ def measured(folder: Path, *, without: str = "") -> tuple[int, int]:
 
 @pytest.mark.parametrize(
     ("folder", "without", "most"),
-    [(PACKAGE, "reproduce", 32_830), (PACKAGE / "reproduce", "", 6_690), (TESTS, "", 33_750)],
+    [(PACKAGE, "reproduce", 32_830), (PACKAGE / "reproduce", "", 6_690), (TESTS, "", 33_760)],
 )
 def test_code_does_not_grow(folder: Path, without: str, most: int) -> None:
     assert measured(folder, without=without)[0] <= most

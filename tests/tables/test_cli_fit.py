@@ -149,7 +149,10 @@ def test_a_label_of_numbers_makes_a_regression(sites: Path) -> None:
     )
 
 
-def test_released_bounds_and_a_budget_of_a_folder(sites: Path) -> None:
+def test_released_bounds_and_a_budget_of_a_folder(
+    sites: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(sites))  # where folders are marked
     draw = np.random.default_rng(0)
     age = draw.normal(60, 12, 900)
     visits = draw.poisson(np.exp(0.05 * (age - 50)))

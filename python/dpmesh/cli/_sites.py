@@ -39,6 +39,11 @@ BudgetFolder: TypeAlias = Annotated[
 ]
 
 
+def marks() -> Path:
+    """Return where this user's folders are marked: outside of them."""
+    return Path.home() / ".local" / "state" / "dpmesh"
+
+
 def as_spent(plan: Plan) -> dict[str, Any]:
     """Return a release that no ledger has yet, as files hold it."""
     return {"release": token_hex(32), "plan": plan.as_dict()}
@@ -63,7 +68,7 @@ def charge(folder: Path | None, spent: Sequence[Mapping[str, Any]], delta: float
 
     plans = [Plan.from_dict(one["plan"]) for one in spent]
     if folder is not None:
-        with closing(Folder.open(folder)) as own:
+        with closing(Folder.open(folder, marks=marks())) as own:
             for one, plan in zip(spent, plans, strict=True):
                 own.spend(Known(bytes.fromhex(one["release"]), plan))
             of = f"of {own.budget.epsilon:g}, at delta = {own.budget.delta:g}"

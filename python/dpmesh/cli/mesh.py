@@ -10,7 +10,7 @@ import typer
 
 from dpmesh._validate import fail
 from dpmesh.cli._errors import telling
-from dpmesh.cli._sites import Decimal, DropMissingLabels, Encoding, Separator, text_format
+from dpmesh.cli._sites import Decimal, DropMissingLabels, Encoding, Separator, marks, text_format
 
 if TYPE_CHECKING:
     from dpmesh.deploy import Node, Router
@@ -114,7 +114,7 @@ def status(folder: Own) -> None:
     from dpmesh.deploy import Folder
     from dpmesh.privacy.shown import rounded_up
 
-    own = Folder.open(folder, marks=_marks())
+    own = Folder.open(folder, marks=marks())
     typer.echo(f"budget       {rounded_up(own.cost())} of {own.budget} is promised to contracts")
     for known in own.contracts():
         spent, reserved = own.spent(known), rounded_up(own.reserved(known).epsilon)
@@ -131,18 +131,15 @@ def leave(
     folder: Own,
     contract: Annotated[str, typer.Argument(help="Its hash, or the beginning, as status shows.")],
 ) -> None:
-    """Leave a contract for ever, and print what returns to the budget; end its node first."""
+    """Leave a contract for ever; its cost stays charged. End its node first."""
     from dpmesh.deploy import Folder
-    from dpmesh.privacy.shown import rounded_up
 
-    own = Folder.open(folder, marks=_marks())
+    own = Folder.open(folder, marks=marks())
     found = [known for known in own.contracts() if known.hash.hex().startswith(contract)]
     if len(found) != 1:
         fail("contract", "the hash of one contract of this folder", f"{contract}, of {len(found)}")
-    before = rounded_up(own.cost())
     own.leave(found[0])
-    typer.echo(f"left {found[0].hash.hex()} for ever")
-    typer.echo(f"promised to contracts: {rounded_up(own.cost())}, before {before}, of {own.budget}")
+    typer.echo(f"left {found[0].hash.hex()} for ever; its cost stays charged to the folder")
     own.close()
 
 
@@ -208,7 +205,7 @@ def node(
     read = read_contract(file, module)
     written = text_format(separator, decimal, encoding)
     records = read_records(read, data, written, drop=drop_missing_labels)
-    own = Folder.open(folder, marks=_marks())
+    own = Folder.open(folder, marks=marks())
     if restored:
         own.restored()
     party = node_of(read, own, records)
@@ -302,10 +299,6 @@ class _NodeProgress:
         if at is not None and at.round != self._said and at.round % max(1, total // 10) == 0:
             typer.echo(f"round {at.round} of {total}")
             self._said = at.round
-
-
-def _marks() -> Path:
-    return Path.home() / ".local" / "state" / "dpmesh"
 
 
 def _log_here() -> None:

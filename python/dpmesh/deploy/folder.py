@@ -48,9 +48,8 @@ create table if not exists events (contract blob, event text, primary key (contr
 """
 """Secrets of runs that are not over, and what folders of an earlier version did not do."""
 _ERASED = "update secrets set secrets = x'' where contract = ?"
-_LATE, _RETURNED = "joined after a release", "returned budget"
-_SHARED, _LOST = "others hold its records", "joined by a lost folder"
-_OUTSIDE = "released outside of contracts"
+_LATE, _SHARED = "joined after a release", "others hold its records"
+_LOST, _OUTSIDE = "joined by a lost folder", "released outside of contracts"
 DATABASE, SIGNING, NOISE = "node.db", "signing.pem", "noise.key"
 
 
@@ -72,7 +71,6 @@ class Folder(Steps):
             raise ValueError(f"{path}: a copy of this folder is in use ({error})") from None
         ((epsilon, delta),) = self._read("select epsilon, delta from party")
         self.budget = Budget(epsilon, delta=delta)
-        self._vouched = set(self._marks.all())
         for contract in self._marks.left() & self._joined().keys():
             self._leave(contract)  # if it was killed before the folder was changed
 
@@ -120,12 +118,11 @@ class Folder(Steps):
             SigningKey.generate().save(new / SIGNING)
             Key.generate().save(new / NOISE)
             made = cls(new, marks)
-            for contract in lost:
-                made.join(contract, "", seeded=False)
-            with made.transaction():
+            try:
                 for contract in lost:
-                    made._note(contract.hash, _LOST)
-            made.close()
+                    made._join(contract, "", _LOST)
+            finally:
+                made.close()
             for each in (*new.iterdir(), new):
                 sync(each)
             new.rename(path)
@@ -182,6 +179,25 @@ class Folder(Steps):
             If the party joined this contract with other records, or other keys, or left it, or if
             this folder is older than its marks: it was restored.
         """
+        self._join(contract, records, seeded=seeded)
+
+    def spend(self, release: Agreement) -> None:
+        """Charge, once, what is released of these records outside of contracts.
+
+        Until a contract has released, it counts as if it had been planned before anything was.
+
+        Raises
+        ------
+        OverBudget
+            If the budget has no room for it: then nothing may be published.
+        ValueError
+            If another plan was charged under its name, or this folder was restored.
+        """
+        self._join(release, "", _OUTSIDE)
+
+    def _join(
+        self, contract: Agreement, records: str, event: str | None = None, *, seeded: bool = False
+    ) -> None:
         self._check_marks()
         if self.has_left(contract):
             fail("contract", "one that this folder has not left: that is for ever", "a left one")
@@ -189,10 +205,11 @@ class Folder(Steps):
         with self.transaction():
             known = self._joined().get(contract.hash)
             if known is None:
-                self._require(contract.plan)
-                self._note(contract.hash, *[_LATE] * self._has_released)
-                self._note(contract.hash, *[_SHARED] * (contract.copies > 1))
-                self._vouched.add(contract.hash)
+                late = event != _LOST and self._has_released(event)
+                self._require(contract.plan, late)
+                shared = contract.copies > 1
+                noted = event, _LATE if late else None, _SHARED if shared else None
+                self._note(contract.hash, *filter(None, noted))
                 row = contract.hash, *joined, 0, 0
                 self._file.execute("insert into contracts values (?, ?, ?, ?, ?, ?)", row)
             elif known.records != records:
@@ -200,110 +217,77 @@ class Folder(Steps):
                 fail("records", wanted, "others")
             elif known.seeded != seeded:
                 fail("rehearsal", "the same as when the contract was joined", seeded)
+            elif event == _OUTSIDE and known.plan != joined.plan:
+                fail("release", "the plan that was charged under its name", "another")
         self._marks.put(contract.hash, joined, self.last_sent(contract.hash))
-
-    def spend(self, release: Agreement) -> None:
-        """Charge, once, what is released of these records outside of contracts.
-
-        It counts as if it had been planned before the first release.
-
-        Raises
-        ------
-        OverBudget
-            If the budget has no room for it: then nothing may be published.
-        """
-        self.join(release, "", seeded=False)
-        with self.transaction():
-            self._note(release.hash, _OUTSIDE)
 
     def _joined(self) -> dict[bytes, Joined]:
         found = self._read("select hash, plan, records, seeded from contracts")
         return {contract: Joined(*joined) for contract, *joined in found}
 
-    def _require(self, plan: Plan) -> None:
-        cost = self.cost(plan)
-        if cost == inf and self._has_released:
+    def _require(self, plan: Plan, late: bool) -> None:
+        cost = self._cost([*self._plans(), plan], late)
+        if cost == inf and late:
             wanted = "one planned before the first release, or Gaussian noise on all data in every"
             fail("contract", f"{wanted} contract: for others no filter is proved", "another")
         if cost > self.budget.epsilon * (1 + ROUNDING):
             wanted = f"joining costs epsilon {rounded_up(cost)} with the contracts before it"
             raise OverBudget(f"{wanted}, more than the budget of {self.budget}")
 
-    def cost(self, more: Plan | None = None) -> float:
-        """Return the epsilon of all contracts joined so far, and of one more plan beside.
+    def cost(self) -> float:
+        """Return the epsilon of all contracts joined so far, each in whole.
 
-        A contract that was left counts with what it was charged, if the rest returned to the
-        budget. Once a contract was joined, or returned budget, after a release, a filter counts:
-        see `adaptive_cost`.
+        Once a contract was joined after a release, a filter counts: see `adaptive_cost`.
         """
-        plans = [*self._plans(self._events(_RETURNED)), *([] if more is None else [more])]
+        return self._cost(self._plans(), late=False)
+
+    def _cost(self, plans: list[Plan], late: bool) -> float:
         if not plans:
             return 0.0
-        if (more is not None or self._events(_LATE)) and self._has_released:
+        if late or self._events(_LATE):
             return adaptive_cost(plans, self.budget)
         return total_cost(plans, self.budget.delta).epsilon
 
-    def _plans(self, returned: set[bytes]) -> list[Plan]:
-        """Return what each contract is counted with, if these returned their budget."""
-        plans: list[Plan] = []
-        for known in self.contracts():
-            again, plan = self.incarnation(known.hash), known.plan
-            if known.hash in returned and not again:
-                ledger = self.ledger(known)
-                begun = ledger.releases and plan.allocations  # a part of one has no proof
-                plan = plan if begun else ledger
-            plans += made_again(*(1 + again) * [plan])
-        return plans
+    def _plans(self) -> list[Plan]:
+        """Return the plans of all contracts, each once more for each time that it was restored."""
+        times = [(known.plan, 1 + self.incarnation(known.hash)) for known in self.contracts()]
+        return [made for plan, count in times for made in made_again(*count * [plan])]
 
     def contracts(self) -> list[Known]:
         """Return the contracts that were joined, in that order."""
         found = self._read("select hash, plan from contracts order by rowid")
         return [Known(contract, Plan.from_dict(json.loads(plan))) for contract, plan in found]
 
-    @property
-    def _has_released(self) -> bool:
-        """Whether anything was charged, here or where this folder cannot see it."""
-        return bool(self._read("select 1 from steps where charged != '[]'")) or self._is_partial
+    def _has_released(self, event: str | None) -> bool:
+        """Whether anything was charged, or may have been released where this folder cannot see it.
 
-    @property
-    def _is_partial(self) -> bool:
-        """Whether others may have released what this folder does not know: it was restored, too."""
+        For a contract, that is also what was released outside of contracts.
+        """
         elsewhere = self._events(_SHARED) | self._events(_LOST)
-        return bool(elsewhere or self._read("select 1 from contracts where incarnation > 0"))
+        outside = self._events(_OUTSIDE) if event != _OUTSIDE else set()
+        charged = self._read(
+            "select 1 from steps where charged != '[]' "
+            "union select 1 from contracts where incarnation > 0"
+        )
+        return bool(elsewhere or outside or charged)
 
     def leave(self, contract: Agreement) -> None:
-        """Leave a contract for ever.
+        """Leave a contract for ever. It stays charged in whole: a choice to leave returns nothing.
 
-        What it was not charged returns to the budget if nothing was released yet, or else if a
-        filter counts all contracts, this one in whole, within the budget: whether to leave may then
-        depend on what was released. Nothing returns to a folder that was restored, that is a copy
-        or stands in for a lost one, or whose records other parties hold, too.
+        Raises
+        ------
+        ValueError
+            If it is a release outside of contracts.
         """
+        if contract.hash in self._events(_OUTSIDE):
+            fail("contract", "a contract", "what dpmesh fit, stats or ranges released")
         self._marks.leave(contract.hash)
         self._leave(contract.hash)
 
     def _leave(self, contract: bytes) -> None:
         with self.transaction():
-            if contract not in self._events(LEFT):
-                self._note(contract, LEFT, *self._returns(contract))
-                self._file.execute(_ERASED, (contract,))
-
-    def _returns(self, contract: bytes) -> list[str]:
-        """Return what to note if a contract that is left returns budget; nothing if it does not."""
-        _, marked = self._marks.all().get(contract, (None, None))
-        unknown = self._is_partial or contract not in self._vouched
-        if unknown or self._events(_OUTSIDE) or marked != self.last_sent(contract):
-            return []
-        if not self._has_released:
-            return [_RETURNED]
-        returned = self._events(_RETURNED)
-        try:
-            whole = adaptive_cost(self._plans(returned), self.budget)
-            left = adaptive_cost(self._plans(returned | {contract}), self.budget)
-        except ValueError:  # of a ledger in too many parts
-            return []
-        counts = whole <= self.budget.epsilon * (1 + ROUNDING) and left < inf
-        return [_RETURNED, _LATE] if counts else []
+            self._note(contract, LEFT)
+            self._file.execute(_ERASED, (contract,))
 
     def spent(self, contract: Agreement) -> Cost | None:
         """Return what one contract cost so far, at the budget's delta; None if nothing.
@@ -356,6 +340,8 @@ class Folder(Steps):
             known = self._joined()
             for contract in marked.keys() - known.keys():
                 self._note(contract, _LATE)
+            for contract in self._marks.left():
+                self._note(contract, LEFT)
             insert = "insert or ignore into contracts values (?, ?, ?, ?, ?, 0)"
             later = "update contracts set incarnation = max(incarnation, ?) where hash = ?"
             for contract, (joined, last) in marked.items():

@@ -53,7 +53,12 @@ def adaptive_cost(plans: Sequence[Plan], budget: Budget) -> float:
     pure, delta = total_cost(plans, 0.0).epsilon, budget.delta
     if isfinite(pure):
         return pure
-    rows = sum(release.mechanism.integer_rows for plan in plans for release in plan.releases)
+    rows = sum(
+        plan.copies * release.mechanism.integer_rows
+        for plan in plans
+        for touching in plan.compositions()
+        for release in touching
+    )
     proved = all(map(_is_gaussian, plans))
     if rows and proved:  # the samplers may err by SHARE of delta, at the budget's epsilon
         most = largest_epsilon(delta, SHARE, np.array(float(MOST_NUMBERS * rows)))
