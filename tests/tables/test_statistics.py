@@ -269,6 +269,7 @@ def test_too_few_records_are_named() -> None:
         patients(40),
         ranges=RANGES,
         epsilon=0.1,
+        key=dm.Key.seeded(0),  # noise alone looks like enough records in 6 of 100 runs
     )
     assert "too few records at this noise: age, mean" in str(found)
     assert any(row.estimate != row.estimate for row in found.answers[1].rows)
