@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 
 def moved(module: str, **names: str) -> Callable[[str], object]:
-    """Return a module's ``__getattr__``, which tells of each name where it is now."""
+    """Return a module's ``__getattr__``, which names the new place of each name."""
 
     def missing(name: str) -> object:
         now = f": it is now {names[name]}" if name in names else ""

@@ -490,7 +490,7 @@ def sent_to(made: Sums, receiver: int, asks: dict[int, Ask]) -> list[Part]:
     return [part for part in parts if part.header.dealer == receiver]
 
 
-def told(made: Sums, ask: Ask, receiver: int, **changes: Any) -> Ask:
+def altered(made: Sums, ask: Ask, receiver: int, **changes: Any) -> Ask:
     """Return a question with another header for the sum of one party."""
     headers = [replace(h, **changes) if h.dealer == receiver else h for h in made.headers(ask)]
     rest = [m for m in ask.attached if kind_of(m) != HEADER]
@@ -528,11 +528,13 @@ def test_a_sum_over_neighbours_opens_for_its_receiver_alone_and_each_part_is_uni
 def test_a_router_that_lies_about_a_transcript_opens_nothing_that_counts(
     what: str, ring: Sums
 ) -> None:
-    """If it tells all neighbours the same lie, it opens their sum, which the receiver refuses."""
+    """If it sends all neighbours the same lie, it opens their sum, which the receiver refuses."""
     router = router_of(ring.contract)
     asks = ring.asks(router, 1)
     lied = {"one": ring.contract.sums.neighbors[0][:1], "all": range(1, 6), "kept": ()}[what]
-    other = {n: told(ring, ask, 0, transcript=b"another") for n, ask in asks.items() if n in lied}
+    other = {
+        n: altered(ring, ask, 0, transcript=b"another") for n, ask in asks.items() if n in lied
+    }
     parts = sent_to(ring, 0, asks | other)
     is_uniform = np.abs(ring.opened(parts).astype(float)).max() > 2.0**60
     assert is_uniform == (what == "one")
@@ -556,11 +558,11 @@ def test_hostile_headers_and_totals_of_sums_over_neighbours_are_refused(ring: Su
     rest = [m for m in ask.attached if kind_of(m) != TOTAL]
     for lie, reason in [
         (Ask(ask.at, (*ask.attached, twice)), "malformed"),
-        (told(ring, ask, near[0], dealer=near[1]), "malformed"),  # two parts of one sum
-        (told(ring, ask, near[0], at=Position(1, 1)), "malformed"),
-        (told(ring, ask, near[0], cohort=header.cohort[1:]), "bad cohort"),
-        (told(ring, ask, near[0], cohort=tuple(range(6))), "bad cohort"),
-        (told(ring, ask, near[0], sealed=b""), "bad key"),
+        (altered(ring, ask, near[0], dealer=near[1]), "malformed"),  # two parts of one sum
+        (altered(ring, ask, near[0], at=Position(1, 1)), "malformed"),
+        (altered(ring, ask, near[0], cohort=header.cohort[1:]), "bad cohort"),
+        (altered(ring, ask, near[0], cohort=tuple(range(6))), "bad cohort"),
+        (altered(ring, ask, near[0], sealed=b""), "bad key"),
         (Ask(ask.at, (*rest, of_another)), "not the next round"),
     ]:
         assert refused(ring.answer(0, lie)) == reason

@@ -167,11 +167,11 @@ def test_released_bounds_and_a_budget_of_a_folder(
     assert "age = {range = [32.0, 128.0]}" in drafted
     assert "party: epsilon = 1 of 3.6" in drafted
     given = ("visits.csv", "--epsilon", "2", "--ranges", "ranges.toml", *folder)
-    told = call("stats", *given, "--mean", "age")
-    spent = re.search(r"party: epsilon = (2\.\d+) of 3.6", told)
+    printed = call("stats", *given, "--mean", "age")
+    spent = re.search(r"party: epsilon = (2\.\d+) of 3.6", printed)
     assert spent
-    assert f"epsilon = {spent[1]}, " in told  # with the ranges, in the report
-    assert "bounds in the file of ranges were released from these records" in told
+    assert f"epsilon = {spent[1]}, " in printed  # with the ranges, in the report
+    assert "bounds in the file of ranges were released from these records" in printed
     said = call("fit", *given, "--label", "visits", "--splits", "1")
     assert "1 column used to predict visits: a number" in said
     predicted = [float(one) for one in call("predict", "model.dpmesh", "visits.csv").split()[1:]]

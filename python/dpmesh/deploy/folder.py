@@ -207,9 +207,7 @@ class Folder(Steps):
             if known is None:
                 late = event != _LOST and self._has_released(event)
                 self._require(contract.plan, late)
-                shared = contract.copies > 1
-                noted = event, _LATE if late else None, _SHARED if shared else None
-                self._note(contract.hash, *filter(None, noted))
+                self._note(contract.hash, *filter(None, (event, _LATE if late else None)))
                 row = contract.hash, *joined, 0, 0
                 self._file.execute("insert into contracts values (?, ?, ?, ?, ?, ?)", row)
             elif known.records != records:
@@ -219,6 +217,8 @@ class Folder(Steps):
                 fail("rehearsal", "the same as when the contract was joined", seeded)
             elif event == _OUTSIDE and known.plan != joined.plan:
                 fail("release", "the plan that was charged under its name", "another")
+            if contract.copies > 1:  # also if an earlier version joined it
+                self._note(contract.hash, _SHARED)
         self._marks.put(contract.hash, joined, self.last_sent(contract.hash))
 
     def _joined(self) -> dict[bytes, Joined]:

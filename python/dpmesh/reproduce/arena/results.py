@@ -94,7 +94,7 @@ def paired(cell: Cell, *levels: Cell) -> Difference:
 
 
 def left_out(cell: Cell, chance: Cell) -> str:
-    """Return why the number of a private cell tells nothing; empty if it does."""
+    """Return why the number of a private cell means nothing; empty if it does."""
     if len(cell.accuracy) < LEAST or cell.epsilon is None:
         return ""
     if 100 * np.std(cell.accuracy, ddof=1) >= UNSTABLE:
