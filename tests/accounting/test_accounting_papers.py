@@ -223,8 +223,15 @@ def test_without_replacement_noise_of_the_paper() -> None:
 
 
 def test_the_unnoised_regularizer_costs_e_times_epsilon_at_first() -> None:
-    factors = online.unnoised_regularizer_factors(1 / (0.5 * np.arange(1, 101)), 0.5)
-    assert factors[0] == pytest.approx(math.e)
+    """Step 6 as printed, two values of the first example, the same broadcasts."""
+    phi, steps, w, losses = 0.5, 1 / (0.5 * np.arange(1, 101)), np.zeros(2), []
+    broadcasts = np.random.default_rng(0).normal(size=steps.size)
+    for t, (step, b) in enumerate(zip(steps, broadcasts, strict=True)):
+        gradients = np.array([-1.0, 1.0]) if t == 0 else np.zeros(2)
+        w = b - step * (phi * w + gradients)
+        losses.append(abs(w[1] - w[0]) / (2 * step))  # over the noise's scale, of epsilon 1
+    factors = online.unnoised_regularizer_factors(steps, phi)
+    assert sum(losses) == pytest.approx(factors[0]) == pytest.approx(math.e)
     assert np.all(np.diff(factors) < 0)
     assert factors[-1] == 1
     # a constant step never damps it

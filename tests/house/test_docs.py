@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -144,6 +145,32 @@ def test_every_experiment_and_its_data_are_on_the_page() -> None:
         row = next(row for row in rows if f"`{experiment}`" in row)
         assert f"| {data or 'none'} |" in row, experiment
         assert not data or any(row.startswith(f"| `{data}` |") for row in rows)
+
+
+def test_commands_that_pages_and_results_name_exist() -> None:
+    typer = pytest.importorskip("typer.main")
+    from dpmesh.cli import app
+    from dpmesh.reproduce.arena.tasks import TASKS
+
+    named = {"reproduce": {*REPRODUCTIONS}, "arena": {*TASKS}}
+    pages = [ROOT / "README.md", ROOT / "docs" / "results" / "made.txt", *PAGES]
+    text = "\n".join(page.read_text() for page in pages)
+    blocks = "".join(re.findall(r"^```sh\n(.*?)^```", text, re.S | re.M)).replace("\\\n", " ")
+    lines = re.findall(r"`(dpmesh [^`\n]+)`", text) + re.findall(r"^dpmesh .+$", blocks, re.M)
+    for line in lines:
+        command, words, place = typer.get_command(app), shlex.split(line, comments=True)[1:], ""
+        while words and words[0] in getattr(command, "commands", {}):
+            place = words.pop(0)
+            command = command.commands[place]
+        options = {option for one in command.params for option in (*one.opts, *one.secondary_opts)}
+        asked = {word for word in words if word.startswith("--")}
+        assert place == "privacy" or asked <= options, line
+        if place in named and words and words[0] not in options:
+            assert words[0] in named[place], line
+    for file, test in re.findall(r"`pytest (\S+) -k (\w+)`", text):
+        assert re.search(rf"def test_\w*{test}", (ROOT / file).read_text()), file
+    for module in re.findall(r"`python -m (benches\.\w+)", text):
+        assert (ROOT / f"{module.replace('.', '/')}.py").exists(), module
 
 
 def test_what_the_papers_claim_is_reached_from_the_packages_own_name() -> None:
