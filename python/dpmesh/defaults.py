@@ -23,6 +23,7 @@ gossip momentum would break the guarantee.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from math import sqrt
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -249,56 +250,78 @@ def choose(
         if rounds is None:
             steps = min(max(STEPS, int(LITTLE_NOISE * (1 - momentum) / (noise * step))), most)
         step = step_size(steps * noise / (1 - momentum), task=task)
+    own = _Steps(sizes, rule, method, colluding, steps, step, momentum, staged)
+    links = network(sizes.nodes, key=key) if method == "gossip" else None
+    needed = None if epsilon is None else _needed(own, epsilon, delta)
+    return Choice(algorithm=own.made(needed), topology=links, rounds=own.rounds)
 
-    def learns(noise_multiplier: float | None) -> AnyAlgorithm:
-        if method == "gossip":
-            return GradientDescent(
-                records=sizes.smallest,
-                noise_multiplier=noise_multiplier,
-                step_size=step,
-                clipping_norm=rule.clipping_norm,
-            )
-        assert noise_multiplier is not None
-        dim = sizes.dim + staged * sizes.dim // max(sizes.features, 1)
-        return FederatedLearning(
-            RecordGradients(
-                clients=sizes.nodes, records=sizes.together, clipping_norm=rule.clipping_norm
-            ),
-            noise_multiplier=noise_multiplier,
-            combination=SecureAggregation(dim=dim, rounds=steps, colluding=colluding),
-            optimizer=ServerMomentum(momentum) if momentum else None,
-            average=Average(since=int(steps * (1 - rule.averaged)) + 1),
-            step_size=step,
-        )
 
-    def made(noise_multiplier: float) -> AnyAlgorithm:
-        own = learns(noise_multiplier)
-        if not staged:
+class _Steps(NamedTuple):
+    """What was decided, but for the noise: all of it public."""
+
+    sizes: Sizes
+    rule: _Constants
+    method: Method
+    colluding: int
+    steps: int
+    step: float
+    momentum: float
+    staged: bool
+
+    @property
+    def rounds(self) -> int:
+        return self.steps + (self.method == "gossip")
+
+    def made(self, noise_multiplier: float | None) -> AnyAlgorithm:
+        """Return the algorithm with this noise."""
+        own, sizes = self._learns(noise_multiplier), self.sizes
+        if not self.staged:
             return own
+        assert noise_multiplier is not None
         return FirstStage(
             algorithm=own,
             mean=RecordSums(
                 dim=sizes.features,
                 sites=sizes.nodes,
                 records=sizes.together,
-                noise_multiplier=noise_multiplier * sqrt((1 / STAGE_SHARE - 1) / steps),
-                colluding=colluding,
-                secure=method == "secure",
+                noise_multiplier=noise_multiplier * sqrt((1 / STAGE_SHARE - 1) / self.steps),
+                colluding=self.colluding,
+                secure=self.method == "secure",
             ),
         )
 
-    rounds = steps + (method == "gossip")
-    links = network(sizes.nodes, key=key) if method == "gossip" else None
-    if epsilon is None:
-        return Choice(algorithm=learns(None), topology=links, rounds=rounds)
+    def _learns(self, noise_multiplier: float | None) -> AnyAlgorithm:
+        sizes, rule, steps = self.sizes, self.rule, self.steps
+        if self.method == "gossip":
+            return GradientDescent(
+                records=sizes.smallest,
+                noise_multiplier=noise_multiplier,
+                step_size=self.step,
+                clipping_norm=rule.clipping_norm,
+            )
+        dim = sizes.dim + self.staged * sizes.dim // max(sizes.features, 1)
+        return FederatedLearning(
+            RecordGradients(
+                clients=sizes.nodes, records=sizes.together, clipping_norm=rule.clipping_norm
+            ),
+            noise_multiplier=noise_multiplier,
+            combination=SecureAggregation(dim=dim, rounds=steps, colluding=self.colluding),
+            optimizer=ServerMomentum(self.momentum) if self.momentum else None,
+            average=Average(since=int(steps * (1 - rule.averaged)) + 1),
+            step_size=self.step,
+        )
+
+
+@lru_cache(maxsize=256)
+def _needed(own: _Steps, epsilon: float, delta: float) -> float:
+    """Return the noise that a budget needs: it follows from public numbers, and is kept."""
     try:
-        needed = Budget(epsilon, delta=delta).calibrate(made, rounds)
+        return Budget(epsilon, delta=delta).calibrate(own.made, own.rounds)
     except ValueError as error:
-        if method == "gossip":
+        if own.method == "gossip":
             raise
         hint = "take a larger epsilon, or algorithm='gossip'"
         raise ValueError(f"no secure sum keeps this budget: {hint} ({error})") from error
-    return Choice(algorithm=made(needed), topology=links, rounds=rounds)
 
 
 def _mu(epsilon: float, delta: float) -> float:

@@ -28,6 +28,7 @@ import inspect
 import reprlib
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Mapping
+from functools import cache
 from typing import (
     Any,
     ClassVar,
@@ -139,12 +140,18 @@ Round: TypeAlias = Generator["Message | Relay", Released, StateT]
 """A round: it yields requests, is sent what arrived, shape (nodes, dim), and returns the state."""
 
 
+@cache
+def _taken_by(init: Any) -> inspect.Signature:
+    """Return what an `__init__` takes, which does not change."""
+    takes = inspect.signature(init)
+    return takes.replace(parameters=[*takes.parameters.values()][1:])
+
+
 class _SignatureOfInit:
     """What a class takes, by its `__init__`: early releases of Python 3.11 read `__new__`."""
 
     def __get__(self, instance: object, kind: type) -> inspect.Signature:
-        takes = inspect.signature(kind.__init__)  # type: ignore[misc]  # of this very class
-        return takes.replace(parameters=[*takes.parameters.values()][1:])
+        return _taken_by(kind.__init__)  # type: ignore[misc]  # of this very class
 
 
 class Algorithm(ABC, Generic[StateT, ProblemT]):
@@ -185,7 +192,7 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
             if noise is not None and name in given and name not in known:
                 call = f"{cls.__name__}.for_budget(epsilon=.., delta=.., rounds=.., ..)"
                 fail(name, f"{noise}, which {call} finds for a budget", given[name])
-        takes = inspect.signature(cls)
+        takes = cls.__signature__
         try:
             if bare or given:  # a copy is made without
                 takes.bind(*bare, **given)

@@ -357,7 +357,8 @@ class FederatedLearning(Algorithm[FederatedState, Any]):
 
     def round(self, state: FederatedState, t: int, problem: Any, key: Key) -> Round[FederatedState]:
         """Run round t of Algorithm 1."""
-        state = replace(state, controls=state.controls.copy())
+        if len(state.controls):
+            state = replace(state, controls=state.controls.copy())
         cohort = self.cohort(t, key, problem.nodes)
         sent = self.contribution.vectors(state, cohort, t, problem, key, self.bit_weight)
         noisy = yield self.combination.message(sent, self, state, t, problem.nodes)
@@ -387,10 +388,8 @@ class FederatedLearning(Algorithm[FederatedState, Any]):
             direction, moments = self.optimizer.step(delta, moments)
         w = of.moved(state.w, direction, at(self.step_size, t + 1), decay)
         control = Released(of.next_control(state.control, delta, t, size))
-        state = replace(
-            state, total=total, clipping_norm=norm, moments=Released(moments), control=control
-        )
-        return self._moved(state, Released(w), t + 1)
+        known = {"total": total, "clipping_norm": norm, "control": control}
+        return self._moved(state, Released(w), t + 1, moments=Released(moments), **known)
 
     def _noise_scale(self, noisy: Released, t: int) -> float:
         """Return the standard deviation of the noise that is in a sum."""
@@ -398,14 +397,14 @@ class FederatedLearning(Algorithm[FederatedState, Any]):
             return self.secure_sum.noise_scale
         return self.mechanism.drawn_scale(noisy, self.sensitivity(t))
 
-    def _moved(self, state: FederatedState, w: Released, t: int) -> FederatedState:
-        """Return the state with the model w^t, also in its output."""
+    def _moved(self, state: FederatedState, w: Released, t: int, **known: Any) -> FederatedState:
+        """Return the state with the model w^t, also in its output, and what else is known."""
         output: Floats = w
         weight = 0.0
         if self.average is not None:
             output, weight = self.average.next(state.output, state.weight, w, t)
         w = Released(w.astype(state.w.dtype, copy=False))
-        return replace(state, w=w, output=Released(output), weight=weight)
+        return replace(state, w=w, output=Released(output), weight=weight, **known)
 
     def losses(
         self, state: FederatedState, t: int, problem: Any, key: Key

@@ -163,12 +163,14 @@ def costs(
     ValueError
         If a release was sampled in a way that is not proved to amplify under this relation.
     """
-    few, place = _alike(releases)
+    alike = few, place = _alike(releases)
+    if any(isinstance(release.sampling, FixedSizeSampling) for release in few):
+        only_replace_one(relation)  # to add a unit swaps it for another in a sample
     rows = np.array([release.mechanism.integer_rows for release in few], dtype=np.float64)
     numbers = MOST_NUMBERS * parts.totals(rows[place])
 
     def exact(left: float) -> Costs:
-        return _costs_of_exact_noise(releases, parts, left, relation)
+        return _costs_of_exact_noise(releases, alike, parts, left, relation)
 
     on_grid = numbers > 0
     if delta == 0 or not on_grid.any():
@@ -189,12 +191,14 @@ def costs(
 
 
 def _costs_of_exact_noise(
-    releases: Sequence[Release], parts: Parts, delta: float, relation: NeighboringRelation
+    releases: Sequence[Release],
+    alike: _Alike,
+    parts: Parts,
+    delta: float,
+    relation: NeighboringRelation,
 ) -> Costs:
     """Return what releases cost if all noise has its exact distribution, as `costs`."""
-    if any(isinstance(release.sampling, FixedSizeSampling) for release in releases):
-        only_replace_one(relation)  # to add a unit swaps it for another in a sample
-    few, place = _alike(releases)
+    few, place = alike
     failures = parts.totals(np.array([_failure(release) for release in few])[place])
     unsure = (failures > 0) & (failures >= delta)
     delta = max(0.0, delta - float(np.max(failures, initial=0.0)))
@@ -229,17 +233,16 @@ def _costs_of_exact_noise(
     return Costs(epsilons, unprotected, pure, amplified, accountant, proofs)
 
 
-def _alike(releases: Sequence[Release]) -> tuple[list[Release], Indices]:
+_Alike: TypeAlias = tuple[list[Release], Indices]
+
+
+def _alike(releases: Sequence[Release]) -> _Alike:
     """Return one of the releases that share their noise, in order, and the place of each there."""
-    places: dict[tuple[int, ...], int] = {}
-    few: list[Release] = []
-    place = np.zeros(len(releases), np.int64)
-    for index, release in enumerate(releases):
-        key = id(release.mechanism), id(release.sensitivity), id(release.sampling)
-        place[index] = places.setdefault(key, len(few))
-        if place[index] == len(few):
-            few.append(release)
-    return few, place
+    keys = [(id(one.mechanism), id(one.sensitivity), id(one.sampling)) for one in releases]
+    places = {key: nth for nth, key in enumerate(dict.fromkeys(keys))}
+    first = dict(zip(reversed(keys), reversed(releases), strict=True))
+    place = np.array([places[key] for key in keys], np.int64)
+    return [first[key] for key in places], place
 
 
 def _failure(release: Release) -> float:

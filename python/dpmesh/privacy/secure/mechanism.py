@@ -50,7 +50,9 @@ class Masked:
 
         Shape (rows, dim): integers with the shares of noise of these nodes alone.
         """
-        adds = np.isin(self.nodes, self.numbers.receivers[receiver])
+        to_it = np.zeros(self.numbers.nodes, np.bool_)
+        to_it[[*self.numbers.receivers[receiver]]] = True
+        adds = to_it[self.nodes]
         if not adds.any():
             return self.steps[:0]
         noise = self.numbers.noise(receiver, self.nodes[adds], self.stream)

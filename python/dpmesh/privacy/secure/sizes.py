@@ -198,7 +198,7 @@ class SecureSum:
         replaced = self.neighboring_relation == "replace_one"
         return (self.diameter if replaced else 1.0) * self.clipping_norm
 
-    @property
+    @cached_property
     def sensitivity(self) -> float:
         """How far one record moves the rounded sum in L2, in steps of the grid.
 
@@ -207,12 +207,12 @@ class SecureSum:
         """
         return self._sensitivity_at(self.steps)
 
-    @property
+    @cached_property
     def share(self) -> float:
         """Scale of one site's noise, in steps of the grid."""
         return self._share_at(self.steps)
 
-    @property
+    @cached_property
     def noise_scale(self) -> float:
         """Scale of all sites' shares together, in the units of the vectors."""
         return self.share * sqrt(self.sites) * self.grid
