@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import reprlib
 from copy import copy
+from functools import partial
 from math import prod
 from typing import Any, TypeAlias, TypeVar
 
@@ -16,7 +17,11 @@ from dpmesh._validate import fail
 
 _CSR = (sparse.csr_array, sparse.csr_matrix)
 _LARGE, _LINE = 2**17, 64  # bytes
-_CODE_TYPES = {size: np.dtype(f"i{size}") for size in (1, 2, 4, 8)}
+_TYPES = {
+    kind: {size: np.dtype(f"{kind}{size}") for size in sizes}
+    for kind, sizes in (("f", (4, 8)), ("i", (1, 2, 4, 8)))
+}
+_CODES = frozenset(_TYPES["i"].values())
 
 ScalarT = TypeVar("ScalarT", bound=np.generic)
 
@@ -72,14 +77,6 @@ def readable(array: npt.NDArray[Any], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     return np.require(array, dtype, ["C", "A"])
 
 
-def float_type(dtype: npt.DTypeLike, out: object = None) -> np.dtype[Any]:
-    """The type of `out`, or else `dtype`, as float32 or float64."""
-    argument, checked = _result_type(dtype, out)
-    if checked.type not in (np.float32, np.float64):
-        fail(argument, "float32 or float64", checked)
-    return checked
-
-
 def is_sparse(value: Any) -> bool:
     """Whether `value` is a matrix or an array of scipy."""
     # The usual ones are found by their class: `issparse` asks an abstract one, which takes longer.
@@ -127,11 +124,17 @@ def ragged(argument: str, value: Any) -> tuple[npt.NDArray[np.int64], npt.NDArra
     if not isinstance(value, (tuple, list)) or len(value) != 2:
         got = f"{len(value)} arrays" if isinstance(value, (tuple, list)) else type(value).__name__
         fail(argument, "(indptr, indices)", got)
-    return integers(argument, value[0], ndim=1), integers(argument, value[1], ndim=1)
+    indptr, indices = value
+    usual = _core.is_index_array(indptr) and _core.is_index_array(indices)
+    if usual and indptr.ndim == indices.ndim == 1:
+        return indptr, indices
+    return integers(argument, indptr, ndim=1), integers(argument, indices, ndim=1)
 
 
 def code_array(argument: str, value: npt.ArrayLike) -> CodeArray:
     """`value` as a non-empty C-contiguous array of signed integers; a strided one is copied."""
+    if type(value) is np.ndarray and value.dtype in _CODES and value.size and value.flags.carray:
+        return value  # the usual case
     array = unmasked(argument, value)
     if array.dtype.kind != "i":
         fail(argument, "an array of int8, int16, int32 or int64", f"dtype {array.dtype}")
@@ -139,21 +142,21 @@ def code_array(argument: str, value: npt.ArrayLike) -> CodeArray:
     return readable(array, f"i{array.dtype.itemsize}")
 
 
-def code_type(dtype: npt.DTypeLike, out: object = None) -> np.dtype[Any]:
-    """The type of `out`, or else `dtype`, as int8, int16, int32 or int64."""
-    argument, checked = _result_type(dtype, out)
-    if checked.kind != "i":
-        fail(argument, "int8, int16, int32 or int64", checked)
-    return _CODE_TYPES[checked.itemsize]
-
-
-def _result_type(dtype: npt.DTypeLike, out: object) -> tuple[str, np.dtype[Any]]:
-    if isinstance(out, np.ndarray):
-        return "out", out.dtype
+def _result_type(kind: str, dtype: npt.DTypeLike, out: object = None) -> np.dtype[Any]:
+    """The type of `out`, or else `dtype`, among those that kernels know."""
+    argument, given = ("out", out.dtype) if isinstance(out, np.ndarray) else ("dtype", dtype)
     try:
-        return "dtype", np.dtype(dtype)
+        checked = np.dtype(given)
     except TypeError:
         fail("dtype", "a type of numpy's", reprlib.repr(dtype))
+    types = _TYPES[kind]
+    if checked.kind != kind or checked.itemsize not in types:
+        *names, last = map(str, types.values())
+        fail(argument, f"{', '.join(names)} or {last}", checked)
+    return types[checked.itemsize]
+
+
+float_type, code_type = partial(_result_type, "f"), partial(_result_type, "i")
 
 
 def shaped(argument: str, array: npt.NDArray[Any], *, ndim: int | None = None) -> None:

@@ -53,6 +53,6 @@ def local_walks(
 def without_replacement(records: Ragged, size: int, stream: Stream) -> Ragged:
     """Draw `size` different records of each node uniformly; each must have that many."""
     indptr, indices = records
-    places = kernels.sample(np.diff(indptr), size, stream)
+    places = kernels.sample(indptr[1:] - indptr[:-1], size, stream)
     chosen = indices[indptr[:-1, np.newaxis] + places]
     return np.arange(len(indptr)) * size, chosen.reshape(-1)

@@ -21,7 +21,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf, sqrt
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -111,6 +111,16 @@ class QuantizedState:
     """The nodes' states x before an iteration, shape (nodes, dim). They stay inside their nodes."""
 
     x: Sensitive
+
+
+class _Numbers(NamedTuple):
+    """What is public of a round: alpha_K, beta_K, gamma_K, its release, the regularization."""
+
+    step_size: float
+    consensus_step_size: float
+    sample_size: int
+    release: Release
+    largest_decay: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,8 +229,11 @@ class QuantizedGossip(Algorithm[QuantizedState, GossipProblem]):
         sensitivity = self._delta(t)
         if self.noise_std is None or sensitivity == 0:
             return NoNoise()
+        roundings = self._roundings(t)
+        if self._joint is not None:
+            return replace(CorrelatedRow.of(self._joint, t - 1), roundings=roundings)
         multiplier = at(self.noise_std, t + 1) / sensitivity
-        return Gaussian(multiplier, grid=self.grid, roundings=self._roundings(t))
+        return Gaussian(multiplier, grid=self.grid, roundings=roundings)
 
     def _roundings(self, t: int) -> float:
         """Return how many roundings of a state are in it: three a round, which fade as it mixes."""
@@ -236,11 +249,22 @@ class QuantizedGossip(Algorithm[QuantizedState, GossipProblem]):
 
     def release_of(self, t: int) -> Release:
         """Return the messages z_k of iteration k = t, before their quantization."""
-        joint = self._joint
-        if joint is None or t == 0:
-            return Release(t, self.mechanism_of(t), self.sensitivity(t))
-        row = replace(CorrelatedRow.of(joint, t - 1), roundings=self._roundings(t))
-        return Release(t, row, self.sensitivity(t))
+        return self._numbers(t).release
+
+    def _numbers(self, t: int) -> _Numbers:
+        """Return the public numbers of round t, which are derived once."""
+        found = self._derived.get(t)
+        if found is None:
+            alpha, beta = at(self.step_size, t + 1), at(self.consensus_step_size, t + 1)
+            release = Release(t, self.mechanism_of(t), self.sensitivity(t))
+            gamma, decay = at(self.sample_size, t + 1), self._largest_decay(alpha, beta)
+            found = self._derived[t] = _Numbers(alpha, beta, gamma, release, decay)
+        return found
+
+    @cached_property
+    def _derived(self) -> dict[int, _Numbers]:
+        """Public numbers by round, as far as they were asked for."""
+        return {}
 
     @cached_property
     def _joint(self) -> CorrelatedGaussian | None:
@@ -406,14 +430,17 @@ class QuantizedGossip(Algorithm[QuantizedState, GossipProblem]):
         self, state: QuantizedState, t: int, problem: GossipProblem, key: Key
     ) -> Round[QuantizedState]:
         """Send z_k = Q(x_k + n_k), then move towards what arrived and against the gradient."""
-        alpha, beta = at(self.step_size, t + 1), at(self.consensus_step_size, t + 1)
+        alpha, beta, _, release, largest_decay = self._numbers(t)
         point: Floats = state.x
+        if problem.regularization > largest_decay:
+            wanted = "at most 2 (1 - consensus_step_size) / step_size"
+            less = " - smoothness" if self.mode == "paper" else ""
+            fail("regularization", f"{wanted}{less} = {largest_decay:g}", problem.regularization)
         if self.mode == "public_point":
-            point = yield Message(state.x, self.release_of(t), self.compressor, travels=False)
+            point = yield Message(state.x, release, self.compressor, travels=False)
             received = yield Relay()
         else:
-            self._check_decay(problem, alpha, beta)
-            received = yield Message(state.x, self.release_of(t), self.compressor)
+            received = yield Message(state.x, release, self.compressor)
         bound = None if self.mode == "paper" else self.clipping_norm
         g = gradient_of(problem, point, self.sample(t, problem, key), clipping_norm=bound)
         x = kernels.weighted_sum((1 - beta, state.x), (beta, received), (-alpha, g))
@@ -422,7 +449,7 @@ class QuantizedGossip(Algorithm[QuantizedState, GossipProblem]):
     def sample(self, k: int, problem: GossipProblem, key: Key) -> Ragged:
         """Draw gamma_K records of each node without replacement (step 3): secret."""
         records = problem.records_of(np.arange(problem.nodes))
-        gamma = at(self.sample_size, k + 1)
+        gamma = self._numbers(k).sample_size
         return without_replacement(records, gamma, key.stream(Purpose.SAMPLE, k))
 
     def losses(
@@ -448,14 +475,12 @@ class QuantizedGossip(Algorithm[QuantizedState, GossipProblem]):
             said.append(f"every record's gradient is {self.smoothness:g}-Lipschitz")
         return tuple(said)
 
-    def _check_decay(self, problem: GossipProblem, alpha: float, beta: float) -> None:
-        """Fail if decay drives states apart; in mode "paper" the losses' curvature adds to it."""
+    def _largest_decay(self, alpha: float, beta: float) -> float:
+        """Return the regularization above which decay, and curvature in "paper", parts states."""
+        if self.mode == "public_point" or alpha == 0:
+            return inf
         known = self.smoothness if self.mode == "paper" else 0.0
-        largest = max(0.0, 2 * (1 - beta) / alpha - known)
-        if problem.regularization > largest:
-            less = " - smoothness" if known else ""
-            wanted = f"at most 2 (1 - consensus_step_size) / step_size{less} = {largest:g}"
-            fail("regularization", wanted, problem.regularization)
+        return max(0.0, 2 * (1 - beta) / alpha - known)
 
     def _check(self, problem: GossipProblem) -> None:
         """Check what the sensitivity rests on against a problem's public numbers."""

@@ -153,8 +153,10 @@ def sample(
     >>> dm.kernels.sample([5], 5, stream).tolist()  # a whole row, in order
     [[0, 1, 2, 3, 4]]
     """
-    numbers = code_array("counts", counts).astype(np.int64, copy=False)
-    shaped("counts", numbers, ndim=1)
+    numbers = counts
+    if not (_core.is_index_array(numbers) and numbers.ndim == 1 and numbers.size):
+        numbers = code_array("counts", counts).astype(np.int64, copy=False)
+        shaped("counts", numbers, ndim=1)
     out = np.empty((len(numbers), integer("size", size, at_least=1)), np.int64)
     _core.sample(numbers, stream, node_ids(nodes), out)
     return out

@@ -66,7 +66,7 @@ def bits_needed(codes: CodeArray) -> int:
     return _core.bits_needed(code_array("codes", codes))
 
 
-def packed_sizes(codes: CodeArray, bits: int) -> npt.NDArray[np.int64]:
+def packed_sizes(codes: CodeArray, bits: int, most: int | None = None) -> npt.NDArray[np.int64]:
     """Length in bytes of the message of each row of the last axis, without packing it.
 
     Parameters
@@ -75,10 +75,12 @@ def packed_sizes(codes: CodeArray, bits: int) -> npt.NDArray[np.int64]:
         Shape (..., dim), int8, int16, int32 or int64.
     bits
         From 1 to 32.
+    most
+        If given, lengths are those of `bits`, `bits` + 1, .., `most` bits.
 
     Returns
     -------
-    Shape (...), int64.
+    Shape (...), int64; with `most` an axis before it for the numbers of bits.
 
     Raises
     ------
@@ -93,9 +95,12 @@ def packed_sizes(codes: CodeArray, bits: int) -> npt.NDArray[np.int64]:
     array([2])
     """
     codes = code_array("codes", codes)
-    sizes = np.empty(codes.shape[:-1], np.int64)
-    _core.packed_sizes(codes, _bits(bits), sizes.view(np.uint64))
-    return sizes
+    last = bits if most is None else most
+    choices = range(integer("bits", bits, 1, 33), integer("most", last, 1, 33) + 1)
+    sizes = np.empty((len(choices), *codes.shape[:-1]), np.int64)
+    for choice, out in zip(choices, sizes.view(np.uint64), strict=True):
+        _core.packed_sizes(codes, choice, out)
+    return sizes if most is not None else sizes[0]
 
 
 def pack(codes: CodeArray, bits: int) -> Packed:

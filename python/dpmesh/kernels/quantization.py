@@ -124,8 +124,8 @@ def _quantized(
     nodes: npt.ArrayLike | None,
     out: CodeArray | None,
 ) -> tuple[CodeArray, int]:
-    codes = code_type(dtype, out)
-    return _core.quantize(floats("x", x), step, stream, saturate, codes, node_ids(nodes), out)
+    codes, x = code_type(dtype, out), x if _core.is_float_array(x) else floats("x", x)
+    return _core.quantize(x, step, stream, saturate, codes, node_ids(nodes), out)
 
 
 def quantize_noisy(

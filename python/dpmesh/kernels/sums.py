@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import reprlib
+from math import isfinite
 
 import numpy as np
 import numpy.typing as npt
 
 from dpmesh import _core
 from dpmesh._arrays import FloatArray, buffer, floats
+from dpmesh._core import is_float_array
 from dpmesh._validate import fail, number
 
 
@@ -43,10 +45,14 @@ def weighted_sum(*terms: tuple[float, npt.ArrayLike], out: FloatArray | None = N
     """
     if not terms:
         fail("terms", "at least 1", 0)
+    arrays: list[tuple[float, FloatArray]] = []
     for term in terms:
         if not isinstance(term, (tuple, list)) or len(term) != 2:
             fail("terms", "pairs of a weight and an array", reprlib.repr(term))
-    arrays = [(number("weights", weight), floats("terms", x)) for weight, x in terms]
+        weight, x = term
+        if type(weight) is not float or not isfinite(weight):
+            weight = number("weights", weight)
+        arrays.append((weight, x if is_float_array(x) else floats("terms", x)))
     like = arrays[0][1]
     for _, array in arrays:
         if (array.shape, array.dtype) != (like.shape, like.dtype):

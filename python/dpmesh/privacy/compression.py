@@ -135,19 +135,17 @@ class Quantizer:
         largest = max(float(values.max()), -float(values.min())) / self.step
         narrow = largest < 2**31 - 1  # half the memory to move
         codes = kernels.quantize(values, self.step, coins, dtype=np.int32 if narrow else np.int64)
-        if self.bits is None:
-            choices = range(1, min(MOST_BITS, kernels.bits_needed(codes)) + 1)
-        else:
-            choices = range(self.bits, self.bits + 1)
-        lengths = np.stack([kernels.packed_sizes(codes, bits) for bits in choices])
-        chosen = lengths.argmin(axis=0)
+        least = self.bits or 1
+        most = self.bits or min(MOST_BITS, kernels.bits_needed(codes))
+        lengths = kernels.packed_sizes(codes, least, most)
+        chosen = least + lengths.argmin(axis=0)
 
         def message(row: int) -> bytes:
-            bits = choices[chosen[row]]
+            bits = int(chosen[row])
             return bytes([bits]) + kernels.pack(codes[row], bits).message
 
         def together(rows: Rows) -> bytes:
-            widths = np.array(choices, np.uint8)[chosen[rows]]
+            widths = chosen[rows].astype(np.uint8)
             parts = [widths.tobytes()]
             for bits in np.unique(widths).tolist():
                 packed = kernels.pack(codes[rows[widths == bits]], bits).message

@@ -9,7 +9,6 @@ from __future__ import annotations
 import reprlib
 from abc import ABC, abstractmethod
 from dataclasses import KW_ONLY, dataclass, field
-from functools import cached_property
 from math import exp, sqrt
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, final
 
@@ -87,6 +86,12 @@ class Mechanism(ABC):
     distribution: ClassVar[str]
     """Of the noise on the real numbers."""
     norm: ClassVar[Norm]
+
+    _has_kernel: ClassVar[bool]
+    """Whether a kernel adds real-valued noise, which refuses NaN and noisy rows too long."""
+
+    def __init_subclass__(cls) -> None:
+        cls._has_kernel = cls._add_noise is Mechanism._add_noise
 
     def __post_init__(self) -> None:
         as_python_numbers(self)
@@ -211,7 +216,7 @@ class Mechanism(ABC):
         if not isinstance(sensitivity, Sensitivity):
             fail("sensitivity", A_SENSITIVITY, reprlib.repr(sensitivity))
         noisy = sensitivity.bound > 0 and self.distribution != "none"
-        if not (noisy and self._is_checked_by_noise):
+        if not (noisy and self._has_kernel and self.grid is None and self.clipping_norm is None):
             _check_finite(_rows(values))
         inside = self.prepared(values)
         if not noisy:  # a copy: what a node does to its own values must not change what is public
@@ -219,16 +224,6 @@ class Mechanism(ABC):
         if not isinstance(stream, Stream):
             fail("stream", "one of the key's, as key.stream(purpose, round)", reprlib.repr(stream))
         return Released(read_only(self._noisy(inside, sensitivity, stream)))
-
-    @cached_property
-    def _is_checked_by_noise(self) -> bool:
-        """Whether the kernel that adds noise gets the values as given, and refuses NaN."""
-        return self._has_kernel and self.clipping_norm is None
-
-    @cached_property
-    def _has_kernel(self) -> bool:
-        """Whether a kernel adds the noise; kernels refuse noisy rows that are too long."""
-        return type(self)._add_noise is Mechanism._add_noise and self.grid is None
 
     def _noisy(self, values: Floats, sensitivity: Sensitivity, stream: Stream) -> Floats:
         """Return values plus noise, in an array of their own, unless a row is too long."""
@@ -245,7 +240,7 @@ class Mechanism(ABC):
                 if argument_of(error) == "x":
                     fail_for_length(values, distance, self.roundings)
                 raise
-        if self._has_kernel:
+        if self._has_kernel and self.grid is None:
             return noisy
         if (kernels.row_norms(noisy, norm=self.norm) > longest).any():
             fail_for_length(values, distance, self.roundings)

@@ -275,7 +275,8 @@ class Channel:
         if message.compressor is not None:
             coins = key.stream(Purpose.QUANTIZE + again, t)
             compressed = _compressed(message.compressor, Released(out * unit), coins)
-            out = Released(compressed.values / unit) if has_unit else Released(compressed.values)
+            decoded = read_only(compressed.values)
+            out = Released(decoded / unit) if has_unit else Released(decoded)
         if self._watcher is not None:
             out, compressed = self._watched(
                 releases, parts, inside, noisy, out, compressed, rows=rows
@@ -401,7 +402,7 @@ def _compressed(compressor: Compressor, values: Released, coins: Stream) -> Comp
     if not kernels.all_finite(compressed.values):
         kind = compressed.values.dtype
         fail("values", f"numbers whose compression {kind} can hold", "larger ones")
-    return replace(compressed, values=read_only(compressed.values))
+    return compressed
 
 
 def run_rounds(
