@@ -41,7 +41,6 @@ FLOORS = [
     ["algorithms.federated_worst", "algorithms.without_replacement_worst"],
     [
         "algorithms.base",
-        "algorithms.federated_clients",
         "algorithms.federated_contribution",
         "algorithms.federated_server",
         "algorithms.observations",

@@ -18,6 +18,7 @@ from dpmesh._validate import fail, integer, one_of
 from dpmesh.privacy.accounting import random_allocation_noise_multiplier
 from dpmesh.privacy.mechanisms import Gaussian
 from dpmesh.privacy.sampling import RandomAllocation
+from dpmesh.problems.partition import PartitionedProblem
 
 Once: TypeAlias = Literal["arrival", "allocation"]
 """Which batch uses a record: by the order in which records arrive, or drawn secretly."""
@@ -57,7 +58,7 @@ def check_sampling(sampling: str, records: int | None, batch_size: int, delta: f
         fail("delta", wanted, delta)
 
 
-def check_sizes(records: int | None, problem: Any) -> None:
+def check_sizes(records: int | None, problem: PartitionedProblem) -> None:
     """Fail if a node has fewer records than is stated in public."""
     if records is not None and problem.fewest_records < records:
         fail("records", f"at most {problem.fewest_records}, those of the smallest node", records)
@@ -106,6 +107,6 @@ def dominating(allocations: Iterable[RandomAllocation]) -> RandomAllocation:
     return replace(one, rounds=0, shares=tuple(shares[shares > 1e-12].tolist()))
 
 
-def expected_sizes(problem: Any, rounds: int) -> npt.NDArray[np.float64]:
+def expected_sizes(problem: PartitionedProblem, rounds: int) -> npt.NDArray[np.float64]:
     """Return the public divisor of each node's batches, shape (nodes,): their expected size."""
     return np.asarray(problem.records / rounds, dtype=np.float64)

@@ -35,10 +35,8 @@ from typing import (
     Generic,
     Literal,
     NamedTuple,
-    Protocol,
     TypeAlias,
     TypeVar,
-    runtime_checkable,
 )
 
 import numpy as np
@@ -58,7 +56,7 @@ from dpmesh.privacy.releases import Release
 from dpmesh.privacy.types import Floats, NeighboringRelation, Released, Sensitive, Unit
 from dpmesh.privacy.views.reaction import NotProved, Reaction
 from dpmesh.privacy.views.steps import LossFacts
-from dpmesh.problems import LinearProblem
+from dpmesh.problems import LinearProblem, ModelProblem, Problem
 from dpmesh.problems.canaries import canary_records
 
 StateT = TypeVar("StateT")
@@ -338,7 +336,7 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
             Crowd(problem_of=problem_of, canaries=canaries, delta=CROWD_DELTA, **own),
         )
 
-    def plan(self, rounds: int, problem: Any = None) -> Plan:
+    def plan(self, rounds: int, problem: Problem | LossFacts | None = None) -> Plan:
         """Return all releases of a run of `rounds` rounds, from public numbers alone.
 
         Parameters
@@ -357,7 +355,7 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
         if changed := _changed_since_reaction(type(self)):
             what = f"{type(self).__name__} changes {changed} and states no reaction of its own"
             reaction = None if problem is None else NotProved(reason=what)
-        elif type(problem) in (LinearProblem, LossFacts):
+        elif type(problem) is LinearProblem or type(problem) is LossFacts:
             reaction = self.reaction(rounds, problem)
         elif problem is not None:
             reaction = NotProved(reason="the problem is no linear model of known smoothness")
@@ -370,6 +368,13 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
             copies=1 if self.counts_copies else copies or 1,
             reaction=reaction,
         )
+
+    def most_rounds(self, problem: ProblemT) -> int | None:
+        """Return how many rounds the problem's records last, if each is used in one round only.
+
+        None if they do not run out, or if that is left to chance.
+        """
+        return None
 
     def published(self, state: StateT, received: Any) -> Any:
         """Return the models to publish, which follow from releases alone.
@@ -456,22 +461,13 @@ def _changed_since_reaction(kind: type) -> str:
     return ""
 
 
-@runtime_checkable
-class UsesRecordsOnce(Protocol):
-    """An algorithm that uses each record in one round only, so that records run out."""
-
-    def most_rounds(self, problem: Any) -> int | None:
-        """Return how many rounds the problem's records last; None if that is left to chance."""
-        ...
-
-
 def require_problem(algorithm: object, problem: object, *methods: str) -> None:
     """Fail unless a problem has the methods that an algorithm calls."""
     wanted = f"what {type(algorithm).__name__} can learn, such as a LinearProblem"
     require_methods("problem", problem, wanted, *methods)
 
 
-def initial_parameters(problem: Any, key: Key, nodes: int) -> Floats:
+def initial_parameters(problem: ModelProblem, key: Key, nodes: int) -> Floats:
     """Return copies of the model that `problem.initial` returns, shape (nodes, dim).
 
     Those of a `LinearProblem` take the type of its records.
@@ -482,8 +478,9 @@ def initial_parameters(problem: Any, key: Key, nodes: int) -> Floats:
         If it returns anything but one model of finite numbers.
     """
     model = floats("initial", problem.initial(key), ndim=2)
-    linear = isinstance(problem, LinearProblem)
-    models: Floats = problem.zeros(nodes) if linear else np.repeat(model, nodes, axis=0)
+    models: Floats = np.repeat(model, nodes, axis=0)
+    if isinstance(problem, LinearProblem):
+        models = problem.zeros(nodes)
     shape = (1, models.shape[1])
     if model.shape != shape or not kernels.all_finite(model):
         got = f"shape {model.shape}: {reprlib.repr(model)}"

@@ -68,7 +68,7 @@ from dpmesh.privacy.secure import SecureSum, calibrated_sum
 from dpmesh.privacy.sensitivity import Sensitivity
 from dpmesh.privacy.types import Floats, NeighboringRelation, Released, Sensitive, Unit
 from dpmesh.privacy.views import LossFacts, NotProved
-from dpmesh.problems import LinearProblem
+from dpmesh.problems import LinearProblem, ModelProblem, Problem
 from dpmesh.schedules import Schedule, at, keep_schedules
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ _OF_CLIENTS = (
 
 
 @dataclass(frozen=True)
-class FederatedLearning(Algorithm[FederatedState, Any]):
+class FederatedLearning(Algorithm[FederatedState, ModelProblem]):
     """A server that learns from noisy sums: FedAvg, DP-Fed-LS, FedAdam, SCAFFOLD, DP-SGD.
 
     Parameters
@@ -300,7 +300,7 @@ class FederatedLearning(Algorithm[FederatedState, Any]):
         batch = None if of.groups is None else t % of.groups
         return Release(t, mechanism, self.sensitivity(t), sampling=scheme, batch=batch)
 
-    def plan(self, rounds: int, problem: Any = None) -> Plan:
+    def plan(self, rounds: int, problem: Problem | LossFacts | None = None) -> Plan:
         """Return the sums of `rounds` rounds, and one more for each client that may be lost."""
         return super().plan(self.combination.attempts(rounds), problem)
 
@@ -326,7 +326,7 @@ class FederatedLearning(Algorithm[FederatedState, Any]):
 
     # A run
 
-    def init(self, problem: Any, key: Key) -> FederatedState:
+    def init(self, problem: ModelProblem, key: Key) -> FederatedState:
         """Start from the problem's initial model."""
         require_problem(self, problem, "initial")
         here, clients = problem.nodes, self.contribution.clients
@@ -355,7 +355,9 @@ class FederatedLearning(Algorithm[FederatedState, Any]):
         )
         return self._moved(start, start.output, 0)
 
-    def round(self, state: FederatedState, t: int, problem: Any, key: Key) -> Round[FederatedState]:
+    def round(
+        self, state: FederatedState, t: int, problem: ModelProblem, key: Key
+    ) -> Round[FederatedState]:
         """Run round t of Algorithm 1."""
         if len(state.controls):
             state = replace(state, controls=state.controls.copy())
@@ -407,7 +409,7 @@ class FederatedLearning(Algorithm[FederatedState, Any]):
         return replace(state, w=w, output=Released(output), weight=weight, **known)
 
     def losses(
-        self, state: FederatedState, t: int, problem: Any, key: Key
+        self, state: FederatedState, t: int, problem: ModelProblem, key: Key
     ) -> npt.NDArray[np.float64] | None:
         """Return the losses of the clients that learn in round t, at w^t."""
         cohort = self.cohort(t, key, problem.nodes)

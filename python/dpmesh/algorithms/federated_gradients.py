@@ -26,6 +26,7 @@ from dpmesh.keys import Key, Purpose
 from dpmesh.privacy.sampling import PoissonSampling
 from dpmesh.privacy.sensitivity import Sensitivity
 from dpmesh.privacy.types import Floats, NeighboringRelation, Released, Sensitive
+from dpmesh.problems import GradientProblem
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +114,7 @@ class RecordGradients(Contribution):
     def check_secure(self) -> None:
         """A secure sum hides which records take part."""
 
-    def check(self, problem: Any) -> None:
+    def check(self, problem: GradientProblem) -> None:
         """Fail unless each client here has records, and not more than the public bound."""
         counts = np.diff(self._all_records(problem)[0])
         names = getattr(problem, "members", np.arange(len(counts)))
@@ -143,12 +144,18 @@ class RecordGradients(Contribution):
         return np.arange(self.clients if here is None else here)
 
     def vectors(
-        self, state: Any, cohort: Indices, t: int, problem: Any, key: Key, bit_weight: float
+        self,
+        state: Any,
+        cohort: Indices,
+        t: int,
+        problem: GradientProblem,
+        key: Key,
+        bit_weight: float,
     ) -> Iterator[tuple[Indices, Sensitive]]:
         """Yield each client's sum of clipped gradients, shape (clients, dim), float64."""
         yield cohort, Sensitive(self.sums(state.w, t, problem, key)[cohort])
 
-    def sums(self, w: Released, t: int, problem: Any, key: Key) -> Sensitive:
+    def sums(self, w: Released, t: int, problem: GradientProblem, key: Key) -> Sensitive:
         """Return the sum of each client that is here, shape (clients, dim). It stays inside."""
         batches = self.sample(self._all_records(problem), t, key)
         return clipped_gradient_sums(problem, w, batches, self.clipping_norm)
@@ -166,7 +173,7 @@ class RecordGradients(Contribution):
         return ends, records[coins[held]]
 
     def losses(
-        self, w: Released, cohort: Indices, t: int, problem: Any, key: Key
+        self, w: Released, cohort: Indices, t: int, problem: GradientProblem, key: Key
     ) -> npt.NDArray[np.float64]:
         """Return each client's loss on all of its records; only a simulation can."""
         models = np.repeat(w, problem.nodes, axis=0)
@@ -177,10 +184,10 @@ class RecordGradients(Contribution):
         """Return w - eta (m + decay w)."""
         return w - step_size * (direction + decay * w)
 
-    def decay(self, problem: Any) -> float:
+    def decay(self, problem: GradientProblem) -> float:
         """Return the problem's weight decay, which is no part of the clipped gradients."""
         return float(problem.regularization)
 
-    def _all_records(self, problem: Any) -> Ragged:
+    def _all_records(self, problem: GradientProblem) -> Ragged:
         records: Ragged = problem.records_of(np.arange(problem.nodes))
         return records

@@ -31,7 +31,6 @@ from dpmesh._validate import (
     positive,
 )
 from dpmesh.algorithms.base import require_problem
-from dpmesh.algorithms.federated_clients import ClientProblem
 from dpmesh.algorithms.federated_contribution import Contribution
 from dpmesh.algorithms.federated_server import AdaptiveClipping
 from dpmesh.algorithms.federated_worst import opposed_clients
@@ -46,6 +45,7 @@ from dpmesh.privacy.sampling import (
 )
 from dpmesh.privacy.sensitivity import Sensitivity
 from dpmesh.privacy.types import Floats, NeighboringRelation, Released, Sensitive
+from dpmesh.problems import ClientProblem
 from dpmesh.schedules import Schedule, at, keep_schedules
 
 TOUCHING = 1e-6
@@ -240,7 +240,7 @@ class ClientUpdates(Contribution):
 
     # What a client does
 
-    def check(self, problem: Any) -> None:
+    def check(self, problem: ClientProblem) -> None:
         """Fail unless a problem has local training, with the terms that are asked for."""
         require_problem(self, problem, "records_of", "local_training")
         terms = signature(problem.local_training).parameters
@@ -303,7 +303,13 @@ class ClientUpdates(Contribution):
         )
 
     def vectors(
-        self, state: Any, cohort: Indices, t: int, problem: Any, key: Key, bit_weight: float
+        self,
+        state: Any,
+        cohort: Indices,
+        t: int,
+        problem: ClientProblem,
+        key: Key,
+        bit_weight: float,
     ) -> Iterator[tuple[Indices, Sensitive]]:
         """Yield the updates of a cohort, some clients at a time, with their bits if they adapt."""
         radius = state.clipping_norm

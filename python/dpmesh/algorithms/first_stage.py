@@ -154,7 +154,7 @@ class FirstStage(Algorithm[FirstStageState, LinearProblem]):
             return own
         return (self.stage, *((own,) if isinstance(own, Release) else own))
 
-    def plan(self, rounds: int, problem: Any = None) -> Plan:
+    def plan(self, rounds: int, problem: object = None) -> Plan:
         """Return the plan of the algorithm, and the sum of records before it."""
         own = self.algorithm.plan(rounds)
         return replace(own, releases=(self.stage, *own.releases))

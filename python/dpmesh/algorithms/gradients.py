@@ -15,7 +15,7 @@ from dpmesh.algorithms.record_gradients import clipped_gradient_sums
 from dpmesh.kernels.linear_model import Batches
 from dpmesh.kernels.projection import Norm
 from dpmesh.privacy.types import Floats
-from dpmesh.problems import LinearProblem
+from dpmesh.problems import GradientProblem, LinearProblem
 from dpmesh.problems.dense import DenseProblem
 from dpmesh.problems.partition import PartitionedProblem
 
@@ -27,7 +27,7 @@ PAIRS = 4
 
 
 def gradient_of(
-    problem: Any, point: Floats, batches: Batches, *, clipping_norm: float | None
+    problem: GradientProblem, point: Floats, batches: Batches, *, clipping_norm: float | None
 ) -> Floats:
     """Return the mean gradients at `point`, as `problem.gradient` does.
 
@@ -44,7 +44,8 @@ def gradient_of(
         _check_sizes(batches)
     if type(problem) is LinearProblem:
         return problem.gradient(point, batches, clipping_norm=clipping_norm)
-    g: Floats = problem.gradient(read_only(point.copy()), batches, clipping_norm=clipping_norm)
+    own: Any = problem
+    g: Floats = own.gradient(read_only(point.copy()), batches, clipping_norm=clipping_norm)
     if clipping_norm is not None:
         decay = problem.regularization
         of_losses = kernels.weighted_sum((1.0, g), (-decay, point))
@@ -55,17 +56,23 @@ def gradient_of(
 
 
 def descended(
-    problem: Any, point: Floats, step_size: float, batches: Batches, *, clipping_norm: float | None
+    problem: GradientProblem,
+    point: Floats,
+    step_size: float,
+    batches: Batches,
+    *,
+    clipping_norm: float | None,
 ) -> Floats:
     """Return ``point - step_size * gradient``, see `gradient_of`.
 
     In float32 a problem of this package makes it by its `step`, which rounds it once: a gradient
     with its weight decay would be rounded on its own, however small the sum is.
     """
+    own: Any = problem
     rounds_once = type(problem) is LinearProblem or isinstance(problem, DenseProblem)
-    if point.itemsize == 4 and rounds_once:
+    if rounds_once and point.itemsize == 4:
         _check_sizes(batches)
-        moved: Floats = problem.step(point, step_size, batches, clipping_norm=clipping_norm)
+        moved: Floats = own.step(point, step_size, batches, clipping_norm=clipping_norm)
         return moved
     g = gradient_of(problem, point, batches, clipping_norm=clipping_norm)
     return kernels.weighted_sum((1.0, point), (-step_size, g))
@@ -79,7 +86,7 @@ def _check_sizes(batches: Batches) -> None:
 
 
 def check_records(
-    problem: Any,
+    problem: GradientProblem,
     point: Floats,
     clipping_norm: float,
     *,
@@ -146,7 +153,7 @@ def _mean(
 
 
 def step_of(
-    problem: Any,
+    problem: LinearProblem,
     point: Floats,
     step_size: float,
     batches: Batches,
@@ -177,7 +184,12 @@ def step_of(
 
 
 def gradient_sums(
-    problem: Any, point: Floats, batches: Ragged, *, clipping_norm: float | None, norm: Norm = "l2"
+    problem: GradientProblem,
+    point: Floats,
+    batches: Ragged,
+    *,
+    clipping_norm: float | None,
+    norm: Norm = "l2",
 ) -> Floats:
     """Return the sum of the gradients of each node's batch, without weight decay, each clipped.
 
@@ -197,7 +209,7 @@ def gradient_sums(
 
 
 def step_by_sums(
-    problem: Any,
+    problem: LinearProblem,
     point: Floats,
     step_size: float,
     batches: Ragged,
@@ -222,7 +234,7 @@ def step_by_sums(
     return w if radius is None else kernels.clip_rows(w, radius, out=w)
 
 
-def check_batches(problem: Any) -> None:
+def check_batches(problem: object) -> None:
     """Fail if a problem chooses by itself which records arrive in a round.
 
     Raises

@@ -21,13 +21,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf, sqrt
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 import dpmesh.kernels as kernels
-from dpmesh._ragged import Indices, Ragged
+from dpmesh._ragged import Ragged
 from dpmesh._validate import (
     as_python_numbers,
     fail,
@@ -61,49 +61,13 @@ from dpmesh.privacy.sensitivity import Sensitivity
 from dpmesh.privacy.types import Floats, Sensitive
 from dpmesh.privacy.views import LossFacts, NotProved, Reaction
 from dpmesh.privacy.views.reaction import NO_NOISE, Numbers
-from dpmesh.problems import LinearProblem
+from dpmesh.problems import GradientProblem, LinearProblem
 from dpmesh.problems.canaries import HillProblem
 from dpmesh.problems.dense import DenseProblem
 from dpmesh.schedules import SampleSize, Schedule, at, keep_sample_size, keep_schedules
 
 if TYPE_CHECKING:
     from dpmesh.privacy.correlated import CorrelatedGaussian, CorrelatedStrategy
-
-
-class GossipProblem(Protocol):
-    """What nodes can learn from their own records: a model as one vector, and its gradients."""
-
-    @property
-    def nodes(self) -> int:
-        """Number of nodes."""
-        ...
-
-    @property
-    def regularization(self) -> float:
-        """Factor of ``|w|^2 / 2`` in each node's objective."""
-        ...
-
-    def initial(self, key: Key) -> Floats:
-        """Return parameters to start from, shape (1, dim), independent of the data."""
-        ...
-
-    def records_of(self, nodes: Indices) -> Ragged:
-        """Return the records of these nodes: each is at one node, once, in all rounds."""
-        ...
-
-    def gradient(
-        self, params: Floats, batches: Ragged, *, clipping_norm: float | None = None
-    ) -> Floats:
-        """Return each node's gradient on its batch, shape (nodes, dim).
-
-        This is the mean of the records' gradients, each clipped to `clipping_norm`, plus the
-        regularizer's.
-        """
-        ...
-
-    def objective(self, params: Floats, batches: Ragged) -> npt.NDArray[np.float64]:
-        """Return each node's objective on its batch, shape (nodes,)."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -124,7 +88,7 @@ class _Numbers(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class QuantizedGossip(Algorithm[QuantizedState, GossipProblem]):
+class QuantizedGossip(Algorithm[QuantizedState, GradientProblem]):
     """Private gossip of quantized states, for losses that need not be convex.
 
     The schedules are made for one horizon of K + 1 rounds: a longer run takes smaller steps and
@@ -414,7 +378,7 @@ class QuantizedGossip(Algorithm[QuantizedState, GossipProblem]):
         """Delta_k by k, as far as it was asked for."""
         return {0: 0.0}
 
-    def init(self, problem: GossipProblem, key: Key) -> QuantizedState:
+    def init(self, problem: GradientProblem, key: Key) -> QuantizedState:
         """Start all nodes at the same point."""
         require_problem(self, problem, "initial", "records_of", "gradient", "objective")
         if self.mode == "paper" and isinstance(problem, DenseProblem):
@@ -427,7 +391,7 @@ class QuantizedGossip(Algorithm[QuantizedState, GossipProblem]):
         return QuantizedState(Sensitive(x))
 
     def round(
-        self, state: QuantizedState, t: int, problem: GossipProblem, key: Key
+        self, state: QuantizedState, t: int, problem: GradientProblem, key: Key
     ) -> Round[QuantizedState]:
         """Send z_k = Q(x_k + n_k), then move towards what arrived and against the gradient."""
         alpha, beta, _, release, largest_decay = self._numbers(t)
@@ -446,14 +410,14 @@ class QuantizedGossip(Algorithm[QuantizedState, GossipProblem]):
         x = kernels.weighted_sum((1 - beta, state.x), (beta, received), (-alpha, g))
         return QuantizedState(Sensitive(x))
 
-    def sample(self, k: int, problem: GossipProblem, key: Key) -> Ragged:
+    def sample(self, k: int, problem: GradientProblem, key: Key) -> Ragged:
         """Draw gamma_K records of each node without replacement (step 3): secret."""
         records = problem.records_of(np.arange(problem.nodes))
         gamma = self._numbers(k).sample_size
         return without_replacement(records, gamma, key.stream(Purpose.SAMPLE, k))
 
     def losses(
-        self, state: QuantizedState, t: int, problem: GossipProblem, key: Key
+        self, state: QuantizedState, t: int, problem: GradientProblem, key: Key
     ) -> npt.NDArray[np.float64]:
         """Return each node's loss at x_k on the records that it samples."""
         return problem.objective(state.x, self.sample(t, problem, key))
@@ -482,7 +446,7 @@ class QuantizedGossip(Algorithm[QuantizedState, GossipProblem]):
         known = self.smoothness if self.mode == "paper" else 0.0
         return max(0.0, 2 * (1 - beta) / alpha - known)
 
-    def _check(self, problem: GossipProblem) -> None:
+    def _check(self, problem: GradientProblem) -> None:
         """Check what the sensitivity rests on against a problem's public numbers."""
         indptr, records = problem.records_of(np.arange(problem.nodes))
         numbers, counts = np.unique(records, return_counts=True)

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 import dpmesh.kernels as kernels
 from dpmesh._ragged import Indices, Ragged
 from dpmesh.privacy.types import Floats, Sensitive
-from dpmesh.problems import LinearProblem
+from dpmesh.problems import GradientProblem, LinearProblem
 from dpmesh.problems.dense import DenseProblem
 
 _NUMBERS_AT_ONCE = 1 << 22  # of gradients of single records
 
 
 def clipped_gradient_sums(
-    problem: Any, point: Floats, batches: Ragged, clipping_norm: float
+    problem: GradientProblem, point: Floats, batches: Ragged, clipping_norm: float
 ) -> Sensitive:
     """Return each node's sum of its records' gradients at its point, each clipped to an L2 norm.
 
@@ -46,10 +44,10 @@ def clipped_gradient_sums(
     rows = np.repeat(point, nodes, axis=0) if len(point) == 1 else point
     if isinstance(problem, DenseProblem):
         return Sensitive(problem.gradient_sum(rows, batches, clipping_norm=clipping_norm))
-    exact = type(problem) is LinearProblem and problem.train.features.dtype == np.float64
-    if exact:
-        points = np.asarray(rows, np.float64)
-        sums = problem.gradient_sum(points, batches, clipping_norm=clipping_norm)
+    exact = None
+    if type(problem) is LinearProblem and problem.train.features.dtype == np.float64:
+        exact, points = problem, np.asarray(rows, np.float64)
+        sums = exact.gradient_sum(points, batches, clipping_norm=clipping_norm)
     else:
         sums = np.full((nodes, point.shape[1]), np.nan)
     at_once = max(1, _NUMBERS_AT_ONCE // point.shape[1])
@@ -59,10 +57,10 @@ def clipped_gradient_sums(
         sums[node] = 0.0
         for first in range(0, len(own), at_once):
             chunk = own[first : first + at_once]
-            if exact:  # by the kernel of the batch, so that no other record's part changes
+            if exact is not None:  # by the batch's kernel, so that no other record's part changes
                 singles = np.arange(len(chunk) + 1), chunk
                 points = np.repeat(np.asarray(at, np.float64), len(chunk), axis=0)
-                each = problem.gradient_sum(points, singles, clipping_norm=clipping_norm)
+                each = exact.gradient_sum(points, singles, clipping_norm=clipping_norm)
                 each[~np.isfinite(each).all(axis=1)] = 0.0
             else:
                 each = _clipped(problem, at, chunk, clipping_norm)
@@ -70,7 +68,9 @@ def clipped_gradient_sums(
     return Sensitive(sums)
 
 
-def _clipped(problem: Any, point: Floats, records: Indices, clipping_norm: float) -> Floats:
+def _clipped(
+    problem: GradientProblem, point: Floats, records: Indices, clipping_norm: float
+) -> Floats:
     """Return the clipped gradient of each record, shape (records, dim), 0 where there is none."""
     gradients = _gradients(problem, point, records)
     gradients[~np.isfinite(kernels.row_norms(gradients))] = 0.0
@@ -78,7 +78,7 @@ def _clipped(problem: Any, point: Floats, records: Indices, clipping_norm: float
     return clipped
 
 
-def _gradients(problem: Any, point: Floats, records: Indices) -> Floats:
+def _gradients(problem: GradientProblem, point: Floats, records: Indices) -> Floats:
     """Return the gradient of each record's loss in float64; NaN for a record that raises."""
     points = np.repeat(point, len(records), axis=0)
     singles = np.arange(len(records) + 1), records

@@ -32,6 +32,7 @@ from dpmesh.privacy.releases import Release
 from dpmesh.privacy.secure import DistributedDiscreteGaussian, SecureSum, calibrated_sum
 from dpmesh.privacy.sensitivity import Sensitivity
 from dpmesh.privacy.types import Floats, Released, Sensitive
+from dpmesh.problems import VectorProblem
 
 _GRID_STEPS = 2.0**7
 """Fewest steps of a site's own grid in the `sensitivity`, over sqrt(dim)."""
@@ -45,7 +46,7 @@ class RecordSumsState:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecordSums(Algorithm[RecordSumsState, Any]):
+class RecordSums(Algorithm[RecordSumsState, VectorProblem]):
     """The noisy sum of the vectors of all records, over sites that do not show each other theirs.
 
     Parameters
@@ -183,7 +184,7 @@ class RecordSums(Algorithm[RecordSumsState, Any]):
         """Return the sum over all sites as one joint release, or the sum of each site."""
         return Release(t, self.mechanism, self.sensitivity(t))
 
-    def init(self, problem: Any, key: Key) -> RecordSumsState:
+    def init(self, problem: VectorProblem, key: Key) -> RecordSumsState:
         """Start from zeros.
 
         Raises
@@ -197,7 +198,7 @@ class RecordSums(Algorithm[RecordSumsState, Any]):
         return RecordSumsState(total=Released(np.zeros((1, self.dim))))
 
     def round(
-        self, state: RecordSumsState, t: int, problem: Any, key: Key
+        self, state: RecordSumsState, t: int, problem: VectorProblem, key: Key
     ) -> Round[RecordSumsState]:
         """Sum the vectors at each site, and release the sum over all sites."""
         sums = np.stack([self._sum(problem, node) for node in range(problem.nodes)])
@@ -208,7 +209,7 @@ class RecordSums(Algorithm[RecordSumsState, Any]):
         total = arrived.sum(axis=0, keepdims=True)
         return RecordSumsState(total=Released(state.total + (total - state.total) / (t + 1)))
 
-    def _sum(self, problem: Any, node: int) -> Floats:
+    def _sum(self, problem: VectorProblem, node: int) -> Floats:
         total = np.zeros(self.dim)
         for block in problem.vectors(node):
             total += kernels.clip_rows(block, self.longest).sum(axis=0)

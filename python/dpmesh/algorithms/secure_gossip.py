@@ -18,7 +18,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from math import sqrt
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +34,7 @@ from dpmesh.privacy.secure import DistributedDiscreteGaussian, NeighborSums
 from dpmesh.privacy.secure.neighbors import BITS
 from dpmesh.privacy.sensitivity import Sensitivity
 from dpmesh.privacy.types import Floats, Released, Sensitive
+from dpmesh.problems import LinearProblem
 from dpmesh.schedules import Schedule, at, keep_schedules
 from dpmesh.topology import Static
 
@@ -47,7 +47,7 @@ class SecureGossipState:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SecureGossip(Algorithm[SecureGossipState, Any]):
+class SecureGossip(Algorithm[SecureGossipState, LinearProblem]):
     """Decentralized gradient descent in which each node learns only noisy sums over its neighbours.
 
     Parameters
@@ -178,7 +178,7 @@ class SecureGossip(Algorithm[SecureGossipState, Any]):
             canaries=canaries,
         )
 
-    def init(self, problem: Any, key: Key) -> SecureGossipState:
+    def init(self, problem: LinearProblem, key: Key) -> SecureGossipState:
         """Start all nodes at the problem's initial model, which is public.
 
         Raises
@@ -196,7 +196,7 @@ class SecureGossip(Algorithm[SecureGossipState, Any]):
         return SecureGossipState(Released(p))
 
     def round(
-        self, state: SecureGossipState, t: int, problem: Any, key: Key
+        self, state: SecureGossipState, t: int, problem: LinearProblem, key: Key
     ) -> Round[SecureGossipState]:
         """Take gradients at points made of sums, release the next sums, make the next points."""
         p, weight = state.p.astype(np.float64), self.topology.mixing_matrix.edge_weights[0]
@@ -215,7 +215,7 @@ class SecureGossip(Algorithm[SecureGossipState, Any]):
         return state.p
 
     def losses(
-        self, state: SecureGossipState, t: int, problem: Any, key: Key
+        self, state: SecureGossipState, t: int, problem: LinearProblem, key: Key
     ) -> npt.NDArray[np.float64]:
         """Return each node's loss at its point on all of its records; only a simulation can."""
         losses: npt.NDArray[np.float64] = problem.objective(state.p, self._everything(problem))
@@ -225,6 +225,6 @@ class SecureGossip(Algorithm[SecureGossipState, Any]):
         """Return the points."""
         return state.p
 
-    def _everything(self, problem: Any) -> Ragged:
+    def _everything(self, problem: LinearProblem) -> Ragged:
         records: Ragged = problem.records_of(np.arange(problem.nodes))
         return records

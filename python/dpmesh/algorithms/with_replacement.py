@@ -43,7 +43,7 @@ from dpmesh.privacy.sampling import FixedSizeSampling
 from dpmesh.privacy.sensitivity import Sensitivity
 from dpmesh.privacy.types import Floats, Released, Sensitive
 from dpmesh.privacy.views import LossFacts, NotProved
-from dpmesh.problems import LinearProblem
+from dpmesh.problems import LinearProblem, Problem
 from dpmesh.problems.canaries import diagonal
 from dpmesh.problems.dense import DenseProblem
 from dpmesh.schedules import InverseSqrt, Schedule, at, keep_schedules
@@ -228,7 +228,7 @@ class WithReplacement(Algorithm[WithReplacementState, LinearProblem]):
         every_turn = replace(pair, rounds=rounds or self.turns_of_a_node)
         return replace(pair, coupled=(every_turn,)), crowd
 
-    def plan(self, rounds: int, problem: Any = None) -> Plan:
+    def plan(self, rounds: int, problem: Problem | LossFacts | None = None) -> Plan:
         """Return the releases of `rounds` rounds, from public numbers alone."""
         self._check_rounds(rounds)
         return super().plan(rounds, problem)

@@ -65,7 +65,7 @@ from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.releases import Release
 from dpmesh.privacy.types import Floats, Released, Sensitive
 from dpmesh.privacy.views import LossFacts, NotProved
-from dpmesh.problems import LinearProblem
+from dpmesh.problems import LinearProblem, Problem
 from dpmesh.problems.dense import DenseProblem
 from dpmesh.schedules import Schedule, at, keep_schedules
 
@@ -486,7 +486,7 @@ class WithoutReplacement(WithoutReplacementReleases[WithoutReplacementState]):
         sizes = expected_sizes(problem, self.allocated.steps)
         return delta * (self.batch_size / sizes[:, np.newaxis])
 
-    def plan(self, rounds: int, problem: Any = None) -> Plan:
+    def plan(self, rounds: int, problem: Problem | LossFacts | None = None) -> Plan:
         """Return all releases of a run; copies of an allocated record draw their own rounds."""
         plan = super().plan(rounds, problem)
         return plan if self.allocated is None else replace(plan, copies=self.copies)

@@ -21,6 +21,7 @@ from dpmesh.privacy.releases import Release
 from dpmesh.privacy.secure import Masked
 from dpmesh.privacy.secure.sums import Integers
 from dpmesh.privacy.types import Released, Sensitive
+from dpmesh.problems import Problem
 from dpmesh.run.carriers import Packet
 from dpmesh.run.channel import Channel
 from dpmesh.run.noise import DrawnRows
@@ -75,7 +76,7 @@ class NodeChannel(Channel):
         self,
         schedule: Schedule,
         node: int,
-        problem: Any,
+        problem: Problem,
         own: Key,
         context: bytes | None,
         state: Any,
@@ -211,7 +212,7 @@ class SumChannel(NodeChannel):
         self,
         schedule: Schedule,
         node: int,
-        problem: Any,
+        problem: Problem,
         own: Key | None,
         state: Any,
         t: int,

@@ -13,7 +13,7 @@ Run it by ``mpiexec -n 4 python -m mpi4py program.py``.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -101,7 +101,8 @@ class MpiEngine(Ranks):
             fail("engine", f"one for {whole.total} nodes", sum(map(len, self.parts)))
         if reason := why_not(whole.algorithm):
             fail("engine", f"None, since {reason}", type(whole.algorithm).__name__)
-        part, coins = whole.problem.for_nodes(self.nodes), self._coins(whole.key)
+        problem: Any = whole.problem
+        part, coins = problem.for_nodes(self.nodes), self._coins(whole.key)
         here = replace(whole, problem=part, key=coins, pair_key=coins, nodes=self.nodes)
         if whole.algorithm.travels == "token":
             return replace(here, carrier=MpiToken(self))

@@ -14,6 +14,7 @@ from dpmesh.experiments.parts import SECTIONS, entries
 from dpmesh.experiments.settings import Settings
 from dpmesh.experiments.sources import source_of
 from dpmesh.keys import Key, Purpose
+from dpmesh.problems import Problem
 
 _MARGINS = ("logistic", "hinge")
 """Losses of labels -1 and +1."""
@@ -22,7 +23,7 @@ _MARGINS = ("logistic", "hinge")
 class Loaded(NamedTuple):
     """A problem, and the records that are public."""
 
-    problem: Any
+    problem: Problem
     public: Dataset | None
 
 

@@ -98,8 +98,8 @@ def packed_sizes(codes: CodeArray, bits: int, most: int | None = None) -> npt.ND
     last = bits if most is None else most
     choices = range(integer("bits", bits, 1, 33), integer("most", last, 1, 33) + 1)
     sizes = np.empty((len(choices), *codes.shape[:-1]), np.int64)
-    for choice, out in zip(choices, sizes.view(np.uint64), strict=True):
-        _core.packed_sizes(codes, choice, out)
+    for row, choice in enumerate(choices):
+        _core.packed_sizes(codes, choice, sizes[row : row + 1].view(np.uint64))
     return sizes if most is not None else sizes[0]
 
 

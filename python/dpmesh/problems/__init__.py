@@ -11,6 +11,13 @@ from dpmesh._extras import needed_by
 from dpmesh.problems.constants import Constants, linear_constants
 from dpmesh.problems.hindsight import BestPredictor, NotReached, best_fixed_predictor
 from dpmesh.problems.linear import LinearProblem
+from dpmesh.problems.problem import (
+    ClientProblem,
+    GradientProblem,
+    ModelProblem,
+    Problem,
+    VectorProblem,
+)
 
 if TYPE_CHECKING:
     from dpmesh.problems import networks
@@ -19,11 +26,16 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BestPredictor",
+    "ClientProblem",
     "Constants",
+    "GradientProblem",
     "JaxProblem",
     "LinearProblem",
+    "ModelProblem",
     "NotReached",
+    "Problem",
     "TorchProblem",
+    "VectorProblem",
     "best_fixed_predictor",
     "linear_constants",
     "networks",

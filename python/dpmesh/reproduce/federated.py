@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from dpmesh.algorithms.federated import FederatedLearning, FederatedState
-from dpmesh.algorithms.federated_clients import ClientProblem
 from dpmesh.algorithms.federated_updates import ClientUpdates
 from dpmesh.data import Dataset, iid, mnist
 from dpmesh.denoisers import AdaptiveSmoothing, Denoiser, LaplacianSmoothing
 from dpmesh.keys import Key, Purpose, generator
 from dpmesh.privacy import accounting
 from dpmesh.privacy.shown import rounded_up
-from dpmesh.problems import LinearProblem
+from dpmesh.problems import ClientProblem, LinearProblem
 from dpmesh.reproduce._figure import Panel, drawn, lines_of
 from dpmesh.reproduce._scaffold import (
     Experiment,

@@ -12,7 +12,6 @@ from dpmesh._ragged import Ragged
 from dpmesh.algorithms import Algorithm, Message, Round
 from dpmesh.algorithms.base import Relay, initial_parameters
 from dpmesh.algorithms.minibatches import without_replacement
-from dpmesh.algorithms.quantized import GossipProblem
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy import (
     FixedSizeSampling,
@@ -25,6 +24,7 @@ from dpmesh.privacy import (
     Sensitive,
     Sensitivity,
 )
+from dpmesh.problems import GradientProblem
 
 Floats = npt.NDArray[np.float64]
 
@@ -37,7 +37,7 @@ class ReleasedModels:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GradientPerturbation(Algorithm[ReleasedModels, GossipProblem]):
+class GradientPerturbation(Algorithm[ReleasedModels, GradientProblem]):
     """Gossip of unquantized models with noise on the gradients: x <- A x - alpha (g + noise).
 
     Parameters
@@ -90,28 +90,30 @@ class GradientPerturbation(Algorithm[ReleasedModels, GossipProblem]):
         gradients = Release(t, self.mechanism, self.sensitivity(t), sampling=self.sampling)
         return gradients, Release(t, NoNoise(), Sensitivity(0.0, "l2", "made of releases alone"))
 
-    def init(self, problem: GossipProblem, key: Key) -> ReleasedModels:
+    def init(self, problem: GradientProblem, key: Key) -> ReleasedModels:
         """Start all nodes at the same model, which all know."""
         return ReleasedModels(Released(initial_parameters(problem, key, problem.nodes)))
 
     def round(
-        self, state: ReleasedModels, t: int, problem: GossipProblem, key: Key
+        self, state: ReleasedModels, t: int, problem: GradientProblem, key: Key
     ) -> Round[ReleasedModels]:
         """Send the models, mix them, and step against a noisy gradient."""
         noisy = yield self._gradient(state, t, problem, key)
         mixed = yield Message(Sensitive(state.x), self.release_of(t)[1])
         return ReleasedModels(Released(read_only(mixed - self.step_size * noisy)))
 
-    def _gradient(self, state: ReleasedModels, t: int, problem: GossipProblem, key: Key) -> Message:
+    def _gradient(
+        self, state: ReleasedModels, t: int, problem: GradientProblem, key: Key
+    ) -> Message:
         batches = self._batches(t, problem, key)
         gradient = problem.gradient(state.x, batches, clipping_norm=self.clipping_norm)
         return Message(Sensitive(gradient), self.release_of(t)[0], travels=False)
 
-    def losses(self, state: ReleasedModels, t: int, problem: GossipProblem, key: Key) -> Floats:
+    def losses(self, state: ReleasedModels, t: int, problem: GradientProblem, key: Key) -> Floats:
         """Return the losses at x on the records of the round."""
         return problem.objective(state.x, self._batches(t, problem, key))
 
-    def _batches(self, t: int, problem: GossipProblem, key: Key) -> Ragged:
+    def _batches(self, t: int, problem: GradientProblem, key: Key) -> Ragged:
         records = problem.records_of(np.arange(problem.nodes))
         return without_replacement(records, self.sample_size, key.stream(Purpose.SAMPLE, t))
 
@@ -162,13 +164,13 @@ class ChocoSGD(GradientPerturbation):
     keep: float
     consensus_step_size: float
 
-    def init(self, problem: GossipProblem, key: Key) -> CompressedModels:
+    def init(self, problem: GradientProblem, key: Key) -> CompressedModels:
         """Start all nodes at the same model, which all know."""
         x = super().init(problem, key).x
         return CompressedModels(x=x, copy=x, mixed=x)
 
     def round(
-        self, state: ReleasedModels, t: int, problem: GossipProblem, key: Key
+        self, state: ReleasedModels, t: int, problem: GradientProblem, key: Key
     ) -> Round[ReleasedModels]:
         """Step against a noisy gradient, send what changed in short, and move towards others."""
         assert isinstance(state, CompressedModels)

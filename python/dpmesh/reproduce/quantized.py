@@ -19,12 +19,12 @@ from dpmesh.keys import Key, Purpose, generator
 from dpmesh.privacy import Quantizer, accounting
 from dpmesh.privacy.accounting.papers.quantized import sensitivities
 from dpmesh.privacy.shown import rounded_up
+from dpmesh.problems import Problem
 from dpmesh.reproduce._figure import Panel, drawn, lines_of
 from dpmesh.reproduce._scaffold import Experiment, Progress, Row, kinds, pick
 from dpmesh.reproduce.bounds.quantized import Powers
 from dpmesh.reproduce.claims.quantized import theorem_1
 from dpmesh.run import Metrics, Run, simulate
-from dpmesh.run.metrics import Testable
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -109,7 +109,7 @@ def figure2(
 
 def seeded_runs(
     algorithm: AnyAlgorithm,
-    problem: Testable,
+    problem: Problem,
     rounds: int,
     seeds: int,
     *,

@@ -12,15 +12,14 @@ import numpy as np
 from scipy import sparse
 
 from dpmesh._validate import fail, instance, one_of, require_methods
-from dpmesh.algorithms.base import AN_ALGORITHM, Algorithm, AnyAlgorithm, Travel, UsesRecordsOnce
+from dpmesh.algorithms.base import AN_ALGORITHM, Algorithm, AnyAlgorithm, Travel
 from dpmesh.data import Dataset
 from dpmesh.kernels import row_norms
 from dpmesh.keys import A_KEY, Key
 from dpmesh.privacy.budget import Budget
-from dpmesh.problems import LinearProblem
+from dpmesh.problems import LinearProblem, Problem
 from dpmesh.run.checkpoint import Checkpoint
 from dpmesh.run.engine import Engine
-from dpmesh.run.metrics import Testable
 from dpmesh.run.network import Network
 
 if TYPE_CHECKING:
@@ -83,16 +82,16 @@ def check_pairs(
         fail("network", "None, since an engine's network is a real one", network)
 
 
-def check_records(algorithm: AnyAlgorithm, problem: Testable, rounds: int) -> None:
+def check_records(algorithm: AnyAlgorithm, problem: Problem, rounds: int) -> None:
     """Fail if records that are used only once run out before the run is over."""
-    most = algorithm.most_rounds(problem) if isinstance(algorithm, UsesRecordsOnce) else None
+    most = algorithm.most_rounds(problem)
     if most == 0:
         fail("problem", "enough records at each node for one round", "fewer")
     if most is not None and rounds > most:
         fail("rounds", f"at most {most}, as many as the records last, each used once", rounds)
 
 
-def wide_enough(algorithm: AnyAlgorithm, problem: Any, rounds: int) -> Any:
+def wide_enough(algorithm: AnyAlgorithm, problem: Problem, rounds: int) -> Any:
     """Return the problem, in float64 if the algorithm's messages may be too long for float32."""
     outgrows = getattr(algorithm, "outgrows_single", None)
     if outgrows is None or type(problem) is not LinearProblem:

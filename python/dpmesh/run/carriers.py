@@ -17,6 +17,7 @@ from dpmesh.keys import Key
 from dpmesh.privacy.compression import Compressed
 from dpmesh.privacy.secure import Masked
 from dpmesh.privacy.types import Floats, Released
+from dpmesh.problems import Problem
 from dpmesh.run.network import Conditions, Flags, Network
 from dpmesh.run.traffic import Traffic
 
@@ -383,7 +384,7 @@ class TimedToken:
 
 def carrier_for(
     algorithm: AnyAlgorithm,
-    problem: Any,
+    problem: Problem,
     topology: Topology | None,
     network: Network | None,
     key: Key,

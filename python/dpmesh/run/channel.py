@@ -24,6 +24,7 @@ from dpmesh.privacy.releases import Release
 from dpmesh.privacy.rows import CorrelatedRow
 from dpmesh.privacy.secure import DistributedDiscreteGaussian, is_summed
 from dpmesh.privacy.types import Released, Sensitive
+from dpmesh.problems import Problem
 from dpmesh.run.carriers import Carrier, Packet, Sent
 from dpmesh.run.noise import NoiseRows
 
@@ -112,7 +113,7 @@ class Channel:
         self.noise = NoiseRows(nodes, ledger.nodes, key if nodes is None else pair_key)
         """The secret rows of correlated noise."""
 
-    def run(self, algorithm: AnyAlgorithm, state: Any, t: int, problem: Any, key: Key) -> Step:
+    def run(self, algorithm: AnyAlgorithm, state: Any, t: int, problem: Problem, key: Key) -> Step:
         """Run round t of an algorithm: `steps`, whose packets the carrier delivers.
 
         Raises
@@ -133,7 +134,7 @@ class Channel:
             return step
 
     def steps(
-        self, algorithm: AnyAlgorithm, state: Any, t: int, problem: Any, key: Key
+        self, algorithm: AnyAlgorithm, state: Any, t: int, problem: Problem, key: Key
     ) -> Generator[Packet, Released | None, Step]:
         """Run round t of an algorithm, and stop wherever a packet travels.
 
@@ -406,7 +407,7 @@ def _compressed(compressor: Compressor, values: Released, coins: Stream) -> Comp
 
 
 def run_rounds(
-    algorithm: AnyAlgorithm, problem: Any, carrier: Carrier, *, rounds: int, key: Key
+    algorithm: AnyAlgorithm, problem: Problem, carrier: Carrier, *, rounds: int, key: Key
 ) -> Iterator[Step]:
     """Run an algorithm without measuring anything, and yield each finished round.
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from dpmesh._ragged import Indices
 from dpmesh.algorithms.base import AnyAlgorithm
 from dpmesh.keys import Key
+from dpmesh.problems import Problem
 from dpmesh.run.carriers import Carrier
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ class Share:
     """
 
     algorithm: AnyAlgorithm
-    problem: Any
+    problem: Problem
     carrier: Carrier
     key: Key
     noise_key: Key

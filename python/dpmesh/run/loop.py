@@ -16,13 +16,14 @@ from dpmesh.privacy.budget import Budget, OverBudget
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.releases import Release
 from dpmesh.privacy.report import Report, not_covered, report
+from dpmesh.problems import Problem
 from dpmesh.run.arguments import check_kinds
 from dpmesh.run.checkpoint import Checkpoint, SavedRun
 from dpmesh.run.counted import ended_early, with_gaps
 from dpmesh.run.engine import Engine, Sign
 from dpmesh.run.identity import without_addresses
 from dpmesh.run.interrupt import Interrupt
-from dpmesh.run.metrics import Chosen, Metrics, Testable
+from dpmesh.run.metrics import Chosen, Metrics
 from dpmesh.run.network import Network
 from dpmesh.run.prepare import Prepared, prepare
 from dpmesh.run.progress_bar import shows_bar, with_bar
@@ -38,7 +39,7 @@ _log = logging.getLogger("dpmesh")
 BUDGET, CALLBACK = "the budget ended", "the callback ended it"
 """What ends a run before its last round."""
 
-ProblemT = TypeVar("ProblemT", bound=Testable)
+ProblemT = TypeVar("ProblemT", bound=Problem)
 
 
 def simulate(
@@ -202,7 +203,7 @@ def _report(prepared: Prepared, counted: Plan, end: Progress) -> Report:
     )
 
 
-def _units(problem: Any, plan: Plan) -> int | None:
+def _units(problem: Problem, plan: Plan) -> int | None:
     """Return how many records or users a problem holds; None if it does not say."""
     if plan.unit == "user":
         return int(problem.nodes)

@@ -13,33 +13,14 @@ import numpy.typing as npt
 from dpmesh._arrays import read_only
 from dpmesh._validate import fail, integer, one_of
 from dpmesh.algorithms.base import Algorithm, AnyAlgorithm
-from dpmesh.data import Dataset
 from dpmesh.kernels.linear_model import Batches
 from dpmesh.privacy.report import COVERED
 from dpmesh.privacy.types import Floats, Released
-from dpmesh.problems import LinearProblem, NotReached, best_fixed_predictor
+from dpmesh.problems import LinearProblem, NotReached, Problem, best_fixed_predictor
 from dpmesh.run.history import Value
 
 if TYPE_CHECKING:
     from dpmesh.run.engine import Share
-
-
-class Testable(Protocol):
-    """A problem that many nodes learn, and how well they do."""
-
-    @property
-    def nodes(self) -> int:
-        """Number of nodes."""
-        ...
-
-    @property
-    def test(self) -> Dataset | None:
-        """Records to test on, if there are any."""
-        ...
-
-    def accuracy(self, params: Floats) -> npt.NDArray[np.float64]:
-        """Fraction of the test records that each row of `params` classifies correctly."""
-        ...
 
 
 UserMetric: TypeAlias = Callable[[Any, Any, Any], Value]
@@ -227,7 +208,7 @@ class Accuracy(Stateless):
     ``released_accuracy`` that of what may be published.
     """
 
-    problem: Testable
+    problem: Problem
     released: bool = False
 
     def values(self, after: After) -> dict[str, float]:
@@ -253,7 +234,7 @@ class Consensus(Stateless):
 class NodeAccuracy(Stateless):
     """Accuracy of each node's own model on the test set."""
 
-    problem: Testable
+    problem: Problem
 
     def values(self, after: After) -> dict[str, Value]:
         """Return one for each node."""
@@ -265,7 +246,7 @@ class UserDefined(Stateless):
     """What a user's function computes from a round's results."""
 
     measure: UserMetric
-    problem: Testable
+    problem: Problem
 
     def values(self, after: After) -> dict[str, Value]:
         """Return it under the function's name.
@@ -362,7 +343,7 @@ REGRET_NODES = 256
 """Up to this many nodes regret is measured by default: a round costs their square."""
 
 
-def build_metrics(chosen: Chosen, algorithm: AnyAlgorithm, problem: Testable) -> list[Metric]:
+def build_metrics(chosen: Chosen, algorithm: AnyAlgorithm, problem: Problem) -> list[Metric]:
     """Return the chosen metrics; for None, what the problem and the algorithm allow.
 
     Accuracy needs test data that the problem `classifies`, if it states that; regret a linear

@@ -15,6 +15,7 @@ from dpmesh.privacy.budget import Budget
 from dpmesh.privacy.ledger import Ledger
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.views import Everybody, EverybodyButPartners
+from dpmesh.problems import Problem
 from dpmesh.run.arguments import (
     check_pairs,
     check_records,
@@ -60,7 +61,7 @@ class Prepared:
     """
 
     algorithm: AnyAlgorithm
-    problem: Any
+    problem: Problem
     topology: Topology | None
     network: Network | None
     delta: float
@@ -75,7 +76,7 @@ class Prepared:
 
 def prepare(
     algorithm: AnyAlgorithm,
-    problem: Any,
+    problem: Problem,
     topology: Topology | None,
     *,
     rounds: int,
@@ -137,7 +138,7 @@ def _delta(delta: float | None, algorithm: AnyAlgorithm, budget: Budget | None) 
     return probability("delta", delta, one=False)
 
 
-def _plan(algorithm: AnyAlgorithm, problem: Any, rounds: int, budget: Budget | None) -> Plan:
+def _plan(algorithm: AnyAlgorithm, problem: Problem, rounds: int, budget: Budget | None) -> Plan:
     """Return what will be released, within a budget if there is one."""
     if budget is not None:
         return budget.require(algorithm, rounds, problem)
@@ -155,7 +156,7 @@ class _Keys:
         self._salt = ranks.everyone(_salt(checkpoint) if ranks.is_root else "")[0]
         self.own = key if key.is_seeded else key.derive(bytes.fromhex(self._salt))
 
-    def whole(self, algorithm: AnyAlgorithm, problem: Any, carrier: Any) -> Share:
+    def whole(self, algorithm: AnyAlgorithm, problem: Problem, carrier: Any) -> Share:
         """Return all nodes as one process would run them."""
         return Share(
             algorithm=algorithm,
