@@ -23,7 +23,7 @@ from dpmesh.privacy.plan import Plan
 
 NAMES = (
     *("online", "quantized", "several mixings", "without replacement", "with replacement"),
-    *("sums", "in time"),
+    *("sums", "in time", "both"),
 )
 MOST_STEPS = 2_000
 MOST_DELAYED = 20

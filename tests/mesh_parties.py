@@ -37,6 +37,19 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
         "delta": 1e-5,
         "noise": {"kind": "InTime", "bands": 2},
     },
+    "partners": {
+        "kind": "GradientDescent",
+        "records": 10,
+        "noise_multiplier": 5.0,
+        "mixings": 2,
+        "noise": {"kind": "BetweenPartners", "mixings": 2},
+    },
+    "both": {
+        "kind": "OnlineLearning",
+        "epsilon": 2.0,
+        "delta": 1e-5,
+        "noise": {"kind": "Both", "bands": 2},
+    },
     "quantized": {
         "kind": "QuantizedGossip",
         "step_size": 0.5,
@@ -105,6 +118,7 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     },
     "neighbour sums": {"kind": "SecureGossip", "noise_multiplier": 9.0, "step_size": 2.0},
 }
+PARTNERS = ("partners", "both")
 SUMS = ("sums", "clients", "neighbour sums")
 
 
@@ -186,7 +200,7 @@ class Parties:
         if algorithm == "neighbour sums":
             self.content["topology"] = topology or {"kind": "complete"}
         elif not settings["kind"].startswith("With") and algorithm not in SUMS:
-            self.content["topology"] = table | {"keep": 0.8}
+            self.content["topology"] = topology or table | {"keep": 0.8}
         self.contract = Contract.of(self.content, None if problem is None else __name__)
         self.whole = self.contract.problem_of(everything, parts)
         self.nodes = [self.node(i) for i in range(nodes)]

@@ -13,7 +13,7 @@ from typing import Any
 import mesh_fuzz
 import numpy as np
 import pytest
-from mesh_parties import ALGORITHMS, NETWORK, SUMS, Parties, Started
+from mesh_parties import ALGORITHMS, NETWORK, PARTNERS, SUMS, Parties, Started
 
 import dpmesh as dm
 from dpmesh.deploy import Contract, Node, Party, Position, Router, Row, router_of
@@ -69,7 +69,9 @@ def test_nodes_made_anew_for_each_message_and_asked_twice_have_the_simulators_bi
             assert spent == pytest.approx(planned, rel=1e-9)
 
 
-@pytest.mark.parametrize("algorithm", [name for name in ALGORITHMS if name not in ("noisy", *SUMS)])
+@pytest.mark.parametrize(
+    "algorithm", [name for name in ALGORITHMS if name not in ("noisy", *SUMS, *PARTNERS)]
+)
 def test_a_node_runs_each_round_once_and_made_anew_computes_the_same(
     algorithm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -436,8 +438,13 @@ def content(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         ("algorithm", {"kind": "WithoutReplacement", "calibration": "paper"}, "that is proved"),
         (
             "algorithm",
-            ONLINE | {"noise": {"kind": "BetweenPartners"}},
+            ONLINE | {"noise": {"kind": "BetweenPartners", "star": False}},
             "the proof is for a whole graph",
+        ),
+        (
+            "algorithm",
+            ONLINE | {"noise": {"kind": "BetweenPartners", "grid": 2.0**-16}},
+            "a router chooses after",
         ),
         ("algorithm", TURNS | {"noise": {"kind": "InTime"}}, "turns that a node misses have no"),
         ("algorithm", {"kind": "PushSum", "records": 9, "noise_multiplier": 5.0}, "any_rows"),

@@ -58,6 +58,8 @@ def check(file: File, module: Module = None) -> None:
     typer.echo(f"contract     {read.hash.hex()}")
     over = f" over {read.topology}" if read.topology is not None else ", a token that travels"
     against = "everybody: the router and all parties see every released row"
+    if (secrets := read.secrets_at(read.terms.rounds - 1)) is not None:
+        against = f"{secrets.claim}; the router may collude with them"
     if (sums := read.sums) is not None:
         over = f", sums of {read.nodes} parties under masks, {sums.modulus_bits} bits a number"
         against = "the router, which sees noisy sums alone, and"

@@ -77,17 +77,16 @@ def check_noise(settings: Settings, algorithm: AnyAlgorithm, mechanism: Mechanis
     """Refuse noise whose guarantee rests on what a party cannot check.
 
     Noise that is correlated in time is a node's own: it adds each row to its own messages, in
-    their order. Partners share secrets, and only one of them knows whether its own is still used.
+    their order. Of secrets a node counts those that it shares itself.
     """
     kind = type(mechanism)
     if not isinstance(mechanism, CorrelatedRow):
         if kind not in (Gaussian, Laplace):
             wanted = "wanted Gaussian or Laplace noise of each node by itself"
             settings.fail("algorithm", f"{wanted}, got {mechanism}")
-    elif mechanism.joint.secrets is not None:
-        wanted = "wanted none, or noise in time: the proof is for a whole graph of secrets, and no"
-        wanted += " party can check that those of others still cover their rows"
-        settings.fail("algorithm.noise", wanted)
+    elif mechanism.joint.secrets is not None and not mechanism.joint.claims_star:
+        wanted = "wanted star = true: else the proof is for a whole graph of secrets, and no party"
+        settings.fail("algorithm.noise", f"{wanted} can check that others still use theirs")
     elif algorithm.travels != "gossip":
         wanted = "wanted none: rows of noise of the turns that a node misses have no proof"
         settings.fail("algorithm.noise", wanted)

@@ -43,11 +43,11 @@ from dpmesh.tables.kinds import Count, labelled
 from dpmesh.topology import Topology, edge_dropping
 
 if TYPE_CHECKING:
-    from dpmesh.privacy.correlated import CorrelatedGaussian
+    from dpmesh.privacy.correlated import CorrelatedGaussian, Secrets
 
 _log = logging.getLogger("dpmesh")
 
-PROTOCOL = 2
+PROTOCOL = 3
 MOST_PARTIES = 2**16
 PRECISION = {kind.name: kind for kind in (DOUBLE, SINGLE)}
 PROBLEMS: dict[str, Any] = {"linear": LinearProblem, "jax": jax_model}
@@ -159,7 +159,7 @@ class Contract:
         if isinstance(table.get("noise"), dict):
             gossips = getattr(maker, "travels", None) == "gossip"
             graph = self._graph if gossips else None
-            filled = {"rounds": self.terms.rounds, "topology": graph}
+            filled = {"rounds": self.terms.rounds, "topology": graph, "star": True}
             settings = replace(settings, filled=filled)
         made = settings.make("algorithm", table, kinds, nodes=self.nodes, **of_network)
         instance("algorithm", made, "an algorithm", Algorithm)
@@ -200,6 +200,22 @@ class Contract:
         """
         release: Any = self.algorithm.release_of(0)
         return release.mechanism.numbers if is_summed(release) else None
+
+    @cached_property
+    def _correlated(self) -> dict[int, CorrelatedRow]:
+        """The rows of noise that works together, by round."""
+        rows = ((release.round, release.mechanism) for release in self.plan.releases)
+        return {t: row for t, row in rows if isinstance(row, CorrelatedRow)}
+
+    @cached_property
+    def has_partners(self) -> bool:
+        """Whether nodes share secrets with partners, in the noise of their rows."""
+        return any(row.joint.secrets is not None for row in self._correlated.values())
+
+    def secrets_at(self, t: int) -> Secrets | None:
+        """Return what partners share in round t, if they do."""
+        row = self._correlated.get(t)
+        return None if row is None else row.joint.secrets_of(row.row)
 
     @property
     def has_one_model(self) -> bool:

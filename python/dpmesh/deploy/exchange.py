@@ -84,8 +84,7 @@ class NodeChannel(Channel):
     ) -> None:
         contract = schedule.contract
         ledger = Ledger(contract.plan.with_releases(()), nodes=contract.nodes)
-        pair_key = own if context is None else None  # which only a rehearsal's parties share
-        super().__init__(None, own, ledger, nodes=np.array([node]), pair_key=pair_key)
+        super().__init__(None, own, ledger, nodes=np.array([node]))
         self.schedule, self.node, self.state = schedule, node, state
         self.rows: Rows = {}
         """What arrived in the current round, and what the node itself sent."""
@@ -98,6 +97,13 @@ class NodeChannel(Channel):
         self._problem, self._own, self._context = problem, own, context
         self._life, self._arrived = self._rounds(t), tuple[bytes, ...]()
         self._allowed: list[Release] = []
+        self._seeds: tuple[bytes, ...] = ()
+
+    def share(self, seeds: Mapping[int, bytes]) -> None:
+        """Let the next row share secrets with these partners alone, each from a seed."""
+        self._seeds = tuple(seed for _, seed in sorted(seeds.items()))
+        keys = {j: Key.seeded(int.from_bytes(seed, "big")) for j, seed in seeds.items()}
+        self.noise.partners = keys
 
     def go_to(self, at: Position, arrived: tuple[bytes, ...]) -> Packet:
         """Go on to a position, for which these messages arrived; return what the node sends there.
@@ -152,13 +158,13 @@ class NodeChannel(Channel):
         return self.schedule.seat(self.node, coins)
 
     def _step_key(self, values: Sensitive) -> Key:
-        """Return where the noise comes from: other values, other noise."""
+        """Return where the noise comes from: other values or partners, other noise."""
         key = self._key
         if self._context is not None:
             here = (at for at in sorted(self.rows) if at.round == self.at.round)
             rows = [part for at in here for part in _flat(self.rows[at])]
             shape = f"{values.dtype}{values.shape}".encode()
-            key = key.derive(digest(pack(*rows), shape, values.tobytes()))
+            key = key.derive(digest(pack(*rows), shape, values.tobytes(), *self._seeds))
         return key
 
     def _received(self, packet: Packet) -> Released | None:

@@ -391,6 +391,11 @@ class Folder(Steps):
                 return made[1]
         return bytes(found[0][0])
 
+    def keep_secrets(self, contract: Agreement, secrets: bytes) -> None:
+        """Store the secrets of a run anew, within a transaction."""
+        query = "update secrets set secrets = ? where contract = ?"
+        self._file.execute(query, (secrets, contract.hash))
+
     def erase_secrets(self, contract: Agreement) -> None:
         """Erase the secrets of a run that is over, for ever."""
         self._file.execute(_ERASED, (contract.hash,))

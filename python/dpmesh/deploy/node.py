@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
+from functools import partial
 from threading import Lock
 from typing import Any, cast
 
@@ -25,12 +26,14 @@ from dpmesh.data import Dataset
 from dpmesh.deploy.contract import Contract
 from dpmesh.deploy.exchange import NodeChannel
 from dpmesh.deploy.folder import Folder
+from dpmesh.deploy.partners import Partners
 from dpmesh.deploy.private_file import DISK
 from dpmesh.deploy.provenance import signed as signed_model
 from dpmesh.deploy.schedule import Schedule
-from dpmesh.deploy.signing import digest, pack, unpack
+from dpmesh.deploy.signing import KEY_BYTES, digest, pack, unpack
 from dpmesh.deploy.state import state_as_bytes, state_from_bytes
 from dpmesh.deploy.steps import Stored
+from dpmesh.deploy.sums import Group, RunSecrets
 from dpmesh.deploy.wire import (
     BEFORE,
     HEARD,
@@ -99,6 +102,15 @@ class Node:
         """Its rounds, as far as it got; None after a start, until the next step."""
         self.witness = Witness(contract, folder, self.number)
         """Who was found to send different rows to different parties."""
+        self.partners = Partners(self._schedule, self.number, rehearsal=rehearsal)
+        """Who shares secrets with this node."""
+        self._group: Group | None = None
+        self._secrets: RunSecrets | None = None
+        if contract.has_partners or contract.sums is not None:
+            kept = folder.secrets(contract, lambda: RunSecrets.generate().as_bytes())
+            mine, keys = unpack(kept)[:2], unpack(kept)[2:]
+            self._secrets = RunSecrets(*mine) if mine else None
+            self._group = self._group_with(keys) if keys else None
 
     @property
     def name(self) -> str:
@@ -234,13 +246,43 @@ class Node:
             rows = self._checked(ask, last)
             charged = self._charged(at)
             self._compare(rows, last)
+            group = None if self._secrets is None else self._group_of(ask.attached)
             with folder.transaction():
                 self._hear(rows)
                 folder.begin(contract, at, rows, charged)
+                if last is None and group is not None and self._secrets is not None:
+                    folder.keep_secrets(contract, self._secrets.as_bytes(*group.keys))
+            self._group = group
         return self._finished(at)
 
     def _signature(self) -> bytes:
-        return Signature.of(self.contract, self.number, self.folder.signing)
+        key = b"" if self._secrets is None else self._secrets.public
+        key += self.partners.process if self.contract.has_partners else b""
+        return Signature.of(self.contract, self.number, self.folder.signing, key)
+
+    def _group_of(self, messages: tuple[bytes, ...] = ()) -> Group:
+        """Return the parties with their keys of the run: those of its first step, or signed now."""
+        if self._group is not None:
+            return self._group
+        if self._secrets is None:
+            raise RefusedError("stopped")  # the run is over
+        keys = {self.number: self._secrets.public}
+        for message in messages:
+            with suppress(ValueError):
+                of = Signature.read(message, self.contract)
+                keys.setdefault(of.party, of.key[:KEY_BYTES])
+        for number, party in enumerate(self.contract.parties):
+            if len(keys.get(number, b"")) != KEY_BYTES:
+                raise RefusedError(f"not signed by {party.name}")
+        return self._group_with(tuple(keys[number] for number in range(self.contract.nodes)))
+
+    def _group_with(self, keys: tuple[bytes, ...]) -> Group:
+        assert self._secrets is not None
+        try:
+            return Group(self.contract, self.number, self._secrets, keys)
+        except ValueError as error:
+            _log.error("%s", error)
+            raise RefusedError("bad key") from None
 
     def _later_than(self, fresh: Fresh) -> bytes:
         """Return what this node knows of one that started."""
@@ -333,7 +375,9 @@ class Node:
         for message in ask.attached:
             if (kind := kind_of(message)) == SIGNED:
                 with suppress(ValueError):
-                    signed.add(Signature.read(message, contract).party)
+                    by = Signature.read(message, contract)
+                    signed.add(by.party)
+                    self.partners.hear(by.party, by.key[KEY_BYTES:])
             if kind in (SIGNED, HEARD):
                 continue
             try:
@@ -350,6 +394,7 @@ class Node:
             if not self._is_expected(row, last, ask.at) or (row.at, row.party) in rows:
                 raise RefusedError(f"bad row of {name}")
             rows[row.at, row.party] = message
+            self.partners.hear(row.party, row.said)
         if last is None:
             for number, party in enumerate(contract.parties):
                 if number not in signed | {self.number}:
@@ -363,7 +408,7 @@ class Node:
             return (
                 last is not None
                 and row.at == last.at
-                and row.party in schedule.heard(row.at, self.number)
+                and row.party in schedule.sent(row.at, self.number)
             )
         return row.at < at and row.party in schedule.heard(row.at, self.number)
 
@@ -383,11 +428,25 @@ class Node:
         assert step is not None
         channel, self._channel = self._channel or self._resumed(at), None
         self._read(channel, step.rows)
+        if contract.has_partners and at.exchange == 0 and at != self._schedule.end:
+            channel.share(self._seeds(at, step.rows))
         packet = channel.go_to(at, step.rows)
         row = self._packed(packet, at, mixed_rows(contract, step.rows)).signed(self.folder.signing)
         if at != self._schedule.end:
             self._read(channel, (row,))
         return channel, row
+
+    def _seeds(self, at: Position, rows: tuple[bytes, ...]) -> dict[int, bytes]:
+        """Return where the secrets of a step come from, by the partners who count."""
+        contract, read = self.contract, partial(Row.read, contract=self.contract, stored=True)
+        before = Position(at.round - 1, contract.algorithm.exchanges - 1)
+        last = self.folder.step(contract, before)
+        own = read(last.row) if last is not None and last.row is not None else None
+        counted = self.partners.counted(own, map(read, rows))
+        if self.rehearsal:
+            return dict.fromkeys(counted, bytes.fromhex(contract.terms.public_key))
+        group, process = self._group_of(), self.partners.process
+        return {j: group.between(j, at.round, process, other) for j, other in counted.items()}
 
     def _resumed(self, until: Position) -> NodeChannel:
         """Return the node's rounds from the folder: what it sent before a step is not drawn again.
@@ -432,6 +491,7 @@ class Node:
         kind = contract.terms.numbers
         if values is None:
             return Row(*public, kind, (0, 0), b"", mixed)
+        said = self.partners.statement(at.round + 1) if contract.has_partners else b""
         own = values if self._schedule.gossips else values[~np.isnan(values[:, 0])]
         check_length(own, contract)
         compressor = compressor_at(contract, at)
@@ -442,4 +502,4 @@ class Node:
         else:
             codes = values.astype(values.dtype.newbyteorder("<")).tobytes()
         shape = values.shape[0], values.shape[1]
-        return Row(*public, str(values.dtype), shape, codes, mixed)
+        return Row(*public, str(values.dtype), shape, codes, mixed, said)

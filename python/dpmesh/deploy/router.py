@@ -265,7 +265,7 @@ class Router:
         """Return the neighbours' rows of a position, if they and the party were in time."""
         if before is None or party not in self._in_time[before]:
             return []
-        return [(before, n) for n in self.schedule.heard(before, party) & self._in_time[before]]
+        return [(before, n) for n in self.schedule.sent(before, party) & self._in_time[before]]
 
     def _take_row(self, _: int, answer: bytes) -> None:
         row = Row.read(answer, self.contract)

@@ -31,6 +31,7 @@ class Schedule:
         self._counts = np.zeros(contract.nodes, np.int64)
         if self.topology is not None:
             self.matrix = lru_cache(maxsize=4)(self.topology.matrix)
+        self._partners = lru_cache(maxsize=4)(self._partners_at)
 
     @property
     def gossips(self) -> bool:
@@ -90,6 +91,24 @@ class Schedule:
         if self.gossips:
             return set(self.matrix(at.round).neighbours(node).tolist())
         return set(self.senders(at)) - {node}
+
+    def partners(self, t: int, node: int) -> tuple[int, ...]:
+        """Return with whom a node shares secrets in round t, ascending."""
+        return self._partners(t).get(node, ())
+
+    def _partners_at(self, t: int) -> dict[int, tuple[int, ...]]:
+        if (secrets := self.contract.secrets_at(t)) is None:
+            return {}
+        of_nodes: dict[int, list[int]] = {}
+        for i, j in secrets.pairs.tolist():
+            of_nodes.setdefault(i, []).append(j)
+            of_nodes.setdefault(j, []).append(i)
+        return {node: tuple(sorted(others)) for node, others in of_nodes.items()}
+
+    def sent(self, at: Position, node: int) -> set[int]:
+        """Return the other nodes whose rows of a position go to a node: partners' too."""
+        last = self.gossips and self.after(at).exchange == 0
+        return self.heard(at, node) | {*(self.partners(at.round + 1, node) if last else ())}
 
     def confirming(self, at: Position, node: int) -> tuple[set[int], int]:
         """Return who knows whether a node released its row of a position, and how many must say so.

@@ -120,11 +120,6 @@ class Steps:
         where = "where contract = ? order by round desc, exchange desc limit 1"
         return next(iter(self._steps(where, contract.hash)), None)
 
-    def first(self, contract: Agreement) -> tuple[bytes, ...]:
-        """Return what arrived before the first step; nothing before it."""
-        where = "where contract = ? order by round, exchange limit 1"
-        return next((step.rows for step in self._steps(where, contract.hash)), ())
-
     def step(self, contract: Agreement, at: Position) -> Stored | None:
         """Return the step at a position; None if there is none."""
         where = "where contract = ? and round = ? and exchange = ?"

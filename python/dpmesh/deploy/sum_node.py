@@ -17,7 +17,7 @@ from dpmesh.deploy.contract import Contract
 from dpmesh.deploy.exchange import SumChannel
 from dpmesh.deploy.folder import Folder
 from dpmesh.deploy.node import Node
-from dpmesh.deploy.signing import KEY_BYTES, pack, unpack
+from dpmesh.deploy.signing import pack, unpack
 from dpmesh.deploy.state import state_as_bytes, state_from_bytes
 from dpmesh.deploy.steps import Stored
 from dpmesh.deploy.sums import (
@@ -26,22 +26,18 @@ from dpmesh.deploy.sums import (
     PARTS,
     SEAL,
     TOTAL,
-    Group,
     Header,
-    RunSecrets,
     Seal,
     Total,
     sums_of,
 )
 from dpmesh.deploy.wire import (
     BEFORE,
-    SIGNED,
     Ask,
     Fresh,
     Heard,
     Position,
     RefusedError,
-    Signature,
     kind_of,
     numbers,
     progress,
@@ -74,12 +70,9 @@ class SumNode(Node):
         self, contract: Contract, folder: Folder, records: Dataset, *, rehearsal: bool = False
     ) -> None:
         super().__init__(contract, folder, records, rehearsal=rehearsal)
-        kept = folder.secrets(contract, lambda: pack(*vars(RunSecrets.generate()).values()))
-        self._secrets = RunSecrets(*unpack(kept)) if kept else None
         self._known, self._ahead = BEFORE, 0
         """The last attempt that another party had answered when this node started, and how many
         more than this node the others had been charged for."""
-        self._group: Group | None = None
         self._tries = 0
 
     def answer(self, message: bytes) -> bytes:
@@ -123,10 +116,6 @@ class SumNode(Node):
     def transcript(self) -> bytes:
         """The hash of all totals that this node accepted, and of what was agreed on for each."""
         return self._progress(self.folder.last(self.contract)).transcript
-
-    def _signature(self) -> bytes:
-        key = b"" if self._secrets is None else self._secrets.public
-        return Signature.of(self.contract, self.number, self.folder.signing, key)
 
     def _later_than(self, fresh: Fresh) -> bytes:
         last = self.at or Position(-1)
@@ -185,7 +174,6 @@ class SumNode(Node):
 
     def _checked(self, ask: Ask, last: Stored | None) -> tuple[bytes, ...]:
         headers = self._headers(ask)
-        signed = tuple(m for m in ask.attached if kind_of(m) == SIGNED) if last is None else ()
         reached, totals = self._progress(last), list[bytes]()
         for message in (m for m in ask.attached if kind_of(m) == TOTAL):
             try:
@@ -197,7 +185,7 @@ class SumNode(Node):
             if total.header.at.round > reached.round or not self._may_open(total, last):
                 raise RefusedError("not the next round")
             try:
-                _, transcript = self._group_of(signed).opened(total, reached.transcript)
+                _, transcript = self._group_of(ask.attached).opened(total, reached.transcript)
             except RefusedError:
                 raise
             except ValueError:
@@ -207,17 +195,17 @@ class SumNode(Node):
         if ask.at.round != reached.round:
             raise RefusedError("not the next round")
         if not headers:
-            return (*signed, *totals, *(m for m in ask.attached if kind_of(m) == SEAL))
+            return (*totals, *(m for m in ask.attached if kind_of(m) == SEAL))
         for header in headers:
             if self.number not in header.cohort or not self._is_enough(header):
                 raise RefusedError("bad cohort")
             try:
-                self._group_of(signed).agreement(header, reached.transcript)
+                self._group_of(ask.attached).agreement(header, reached.transcript)
             except RefusedError:
                 raise
             except ValueError:
                 raise RefusedError("bad key") from None
-        return (*signed, *totals, *(header.as_bytes(self.contract) for header in headers))
+        return (*totals, *(header.as_bytes(self.contract) for header in headers))
 
     def _is_enough(self, header: Header) -> bool:
         """Whether the shares of noise of a cohort's honest parties are enough."""
@@ -258,29 +246,6 @@ class SumNode(Node):
 
     def _hear(self, rows: tuple[bytes, ...]) -> None:
         """Keep nothing of others: parts are seen by nobody."""
-
-    def _group_of(self, signed: tuple[bytes, ...] = ()) -> Group:
-        """Return the parties with their keys of the run: those of its first step, or signed now."""
-        if self._group is not None:
-            return self._group
-        if self._secrets is None:
-            raise RefusedError("stopped")  # the run is over
-        stored, keys = self.folder.first(self.contract), {self.number: self._secrets.public}
-        for message in stored or signed:
-            with suppress(ValueError):
-                of = Signature.read(message, self.contract)
-                keys.setdefault(of.party, of.key)
-        for number, party in enumerate(self.contract.parties):
-            if len(keys.get(number, b"")) != KEY_BYTES:
-                raise RefusedError(f"not signed by {party.name}")
-        ordered = tuple(keys[number] for number in range(self.contract.nodes))
-        try:
-            group = Group(self.contract, self.number, self._secrets, ordered)
-        except ValueError as error:
-            _log.error("%s", error)
-            raise RefusedError("bad key") from None
-        self._group = group if stored else None
-        return group
 
     def _progress(self, last: Stored | None) -> _Reached:
         """Return the round that this node is in, and the transcript before it."""

@@ -69,6 +69,10 @@ class RunSecrets:
         """The public half of the X25519 key."""
         return self._private.public_key().public_bytes_raw()
 
+    def as_bytes(self, *keys: bytes) -> bytes:
+        """Return them as bytes, with the public keys of all parties once these are fixed."""
+        return pack(self.agreement, self.own, *keys)
+
     def shared(self, other: bytes) -> bytes:
         """Return the secret shared with the owner of a public key.
 
@@ -267,7 +271,8 @@ class Group:
         self, contract: Contract, own: int, secrets: RunSecrets, keys: tuple[bytes, ...]
     ) -> None:
         self.contract, self.own, self._secrets = contract, own, secrets
-        self.root, self._for_all = digest(*keys), isinstance(contract.sums, SecureSum)
+        self.keys, self.root = keys, digest(*keys)
+        self._for_all = isinstance(contract.sums, SecureSum)
         self._shared: dict[int, bytes] = {}
         for party, key in enumerate(keys):
             name = contract.parties[party].name
@@ -300,6 +305,12 @@ class Group:
     def noise(self, *agreements: bytes) -> bytes:
         """Return 32 bytes of this party alone, for the agreements of an attempt."""
         return derive(self._secrets.own, self.contract.hash, b"noise", *agreements)
+
+    def between(self, party: int, t: int, own: bytes, other: bytes) -> bytes:
+        """Return 32 bytes of this party and another, for round t and the numbers of both."""
+        processes = [number for _, number in sorted([(self.own, own), (party, other)])]
+        salt, context = self.contract.hash, (*numbers(t), *processes)
+        return derive(self._shared[party], salt, b"between", *context)
 
     def part(self, header: Header, transcript: bytes, noisy: Integers) -> Part:
         """Return integers with noise as they leave this party, under masks for an attempt."""

@@ -8,7 +8,7 @@ from dpmesh.deploy.contract import Contract
 from dpmesh.deploy.schedule import Schedule
 from dpmesh.deploy.signing import SigningKey, pack
 from dpmesh.deploy.sums import Header, Part, Total, sums_of
-from dpmesh.deploy.wire import MIXED_BYTES, Ask, Position, Row
+from dpmesh.deploy.wire import MIXED_BYTES, PROCESS_BYTES, Ask, Position, Row
 
 _FIRST = 10
 """So many rounds are counted."""
@@ -19,9 +19,9 @@ def bytes_of_row(contract: Contract, mixed: int) -> int:
     """Return the length of a signed row made of so many others, without compression."""
     values = np.zeros((contract.models, contract.dim // contract.models), contract.terms.numbers)
     kind, shape = contract.terms.numbers, values.shape
-    row = Row(
-        contract.hash, Position(0), 0, 0, kind, shape, values.tobytes(), bytes(mixed * MIXED_BYTES)
-    )
+    public, hashes = (contract.hash, Position(0), 0, 0, kind, shape), bytes(mixed * MIXED_BYTES)
+    said = bytes(contract.has_partners * PROCESS_BYTES * (1 + mixed))
+    row = Row(*public, values.tobytes(), hashes, said)
     return len(row.signed(SigningKey.generate()))
 
 

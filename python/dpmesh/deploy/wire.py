@@ -25,6 +25,7 @@ ROW, SIGNED, ASK, WHO, NO, FRESH, HEARD = (
 )
 NUMBER_BYTES = 4
 MIXED_BYTES = 3 * NUMBER_BYTES + 32
+PROCESS_BYTES = 8
 
 
 class Position(NamedTuple):
@@ -88,6 +89,8 @@ class Row:
         The row as it is sent.
     mixed
         Which rows the party mixed before it sent this one: see `mixed_rows`.
+    said
+        The numbers of its process and of its partners': see `dpmesh.deploy.partners`.
     signature
         Of all that.
     """
@@ -100,6 +103,7 @@ class Row:
     shape: tuple[int, int]
     codes: bytes
     mixed: bytes
+    said: bytes = b""
     signature: bytes = b""
 
     def signed(self, key: SigningKey) -> bytes:
@@ -114,7 +118,8 @@ class Row:
     @property
     def _fields(self) -> tuple[bytes, ...]:
         named = (*self.at, self.party, self.incarnation, *self.shape)
-        return ROW, self.contract, *numbers(*named), self.dtype.encode(), self.codes, self.mixed
+        sent = self.dtype.encode(), self.codes, self.mixed, self.said
+        return ROW, self.contract, *numbers(*named), *sent
 
     @classmethod
     def read(cls, message: bytes, contract: Contract, *, stored: bool = False) -> Row:
@@ -125,17 +130,18 @@ class Row:
         ValueError
             If it is no row of this contract that its party signed.
         """
-        kind, of, *named, dtype, codes, mixed, signature = unpack(message)
+        kind, of, *named, dtype, codes, mixed, said, signature = unpack(message)
         if kind != ROW or of != contract.hash or len(named) != 6:
             fail("row", "a row of this contract", "another message")
         round_, exchange, party, incarnation, rows, dim = read_numbers(*named)
         if party >= contract.nodes:
             fail("row", "a party of the contract", party)
         at, kept, shape = Position(round_, exchange), dtype.decode("ascii"), (rows, dim)
-        row = cls(of, at, party, incarnation, kept, shape, codes, mixed, signature)
+        row = cls(of, at, party, incarnation, kept, shape, codes, mixed, said, signature)
         key = contract.parties[party].public_key
         row.mixes(contract)
-        same = row._fields == (kind, of, *named, dtype, codes, mixed)
+        same = row._fields == (kind, of, *named, dtype, codes, mixed, said)
+        same &= len(said) <= contract.has_partners * PROCESS_BYTES * contract.nodes
         if not same or not (stored or is_signed(key, signature, *row._fields)):
             fail("row", f"one that {contract.parties[party].name} signed", "another")
         return row
@@ -211,7 +217,10 @@ def compressor_at(contract: Contract, at: Position) -> Compressor | None:
 
 
 class Signature(NamedTuple):
-    """A party's signature under the contract, and its key of the run, if parties add up sums."""
+    """A party's signature under the contract, and its key of the run, if parties have one.
+
+    Where partners share secrets, the number of its process follows on the key.
+    """
 
     party: int
     key: bytes

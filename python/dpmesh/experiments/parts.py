@@ -144,7 +144,7 @@ NUMBERS = ("nodes", "clients")
 """Parameters that are the number of nodes, if they are left out."""
 
 FILLED: dict[Maker, tuple[str, ...]] = {
-    **dict.fromkeys(PROTOCOLS[CorrelatedStrategy], ("topology", "rounds")),
+    **dict.fromkeys(PROTOCOLS[CorrelatedStrategy], ("topology", "rounds", "star")),
     ClientUpdates: ("clients",),
     RecordGradients: ("clients", "records", "records_per_client"),
     SecureAggregation: ("dim", "rounds"),

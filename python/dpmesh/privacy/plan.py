@@ -94,6 +94,9 @@ class Plan(InNotebooks):
         one_of("neighboring_relation", self.neighboring_relation, get_args(NeighboringRelation))
         one_of("unit", self.unit, get_args(Unit))
         integer("copies", self.copies, at_least=1)
+        if self.copies > 1 and any(joint.claims_star for joint in joints(self.releases)):
+            wanted = "1: no proof covers partners that hold the same record, each with a star of"
+            fail("copies", f"{wanted} its own", self.copies)
 
     def __repr__(self) -> str:
         return f"Plan({len(self.releases)} releases, {self.neighboring_relation}, {self.unit})"

@@ -254,7 +254,7 @@ def report(
         epsilons = plan.costs_by_node(delta, nodes)
         by_node = Spread(*(float(q) for q in np.quantile(epsilons, [0, 0.5, 1], method="higher")))
     secrets = [joint.secrets_of(0) for joint in joints(plan.releases)]
-    claimed = [each.coalition for each in secrets if each is not None]
+    claimed = [each.coalition for each in secrets if each is not None and not each.star]
     if view is None and claimed:  # the claim for which partners share secrets
         view = EverybodyButPartners(coalition=max(claimed))
     seen, proof, assumed = (None, None, ()) if view is None else _seen(plan, delta, view)

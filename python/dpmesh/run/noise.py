@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -50,6 +51,8 @@ class NoiseRows:
 
     def __init__(self, nodes: Indices | None, total: int, pair_key: Key | None) -> None:
         self._nodes, self._total, self._pair_key = nodes, total, pair_key
+        self.partners: Mapping[int, Key] | None = None
+        """Where the secrets with each partner who counts come from; None if all count."""
         self.memory: dict[str, DrawnRows] = {}
         """What the finished rounds drew, by the digest of the joint event."""
         self.in_round: dict[str, DrawnRows] = {}
@@ -131,11 +134,18 @@ class NoiseRows:
         self, key: Key, mechanism: CorrelatedRow, t: int, values: Sensitive, here: Indices
     ) -> FloatArray:
         """Draw the next row of a joint event for these numbers of rows."""
-        from dpmesh.privacy.correlated.sampler import CorrelatedNoise, NoiseState
+        from dpmesh.privacy.correlated.sampler import CorrelatedNoise, NoiseState, pair_numbers
 
         joint, row, drawn = mechanism.joint, mechanism.row, self._drawn(mechanism)
-        secrets = joint.secrets_of(row)
-        if secrets is not None and self._pair_key is None:
+        secrets, pair_key = joint.secrets_of(row), self._pair_key
+        of_pairs: Mapping[int, Key] | None = None
+        if secrets is not None and self.partners is not None:
+            node = int(here[0])
+            secrets = secrets.counting(node, self.partners)
+            others = (secrets.pairs.sum(axis=1) - node).tolist()
+            numbers = pair_numbers(secrets.pairs).tolist()
+            of_pairs = {n: self.partners[j] for n, j in zip(numbers, others, strict=True)}
+        elif secrets is not None and pair_key is None:
             fail("noise", "partners that have a key for their secrets", "none for other parties")
         nodes = len(here) if self._nodes is None else self._total
         if secrets is not None and nodes != secrets.nodes:
@@ -149,9 +159,9 @@ class NoiseRows:
         )
         sampler = CorrelatedNoise(release=joint, first_round=t - row)
         if joint.grid is None:
-            noise, after = sampler.draw(key, state, self._pair_key)
+            noise, after = sampler.draw(key, state, of_pairs or pair_key, secrets)
         else:
             factor = mechanism.rounding_factor(values)
-            noise, after = sampler.send(key, state, values, factor=factor, pair_key=self._pair_key)
+            noise, after = sampler.send(key, state, values, factor=factor, pair_key=pair_key)
         self.in_round[joint.digest] = DrawnRows(rows=after.row, earlier=after.earlier)
         return noise

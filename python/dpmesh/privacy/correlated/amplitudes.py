@@ -82,6 +82,7 @@ def partner_secrets(
     sensitivities: npt.ArrayLike = 1.0,
     own: float | None = None,
     pairs: npt.ArrayLike | None = None,
+    star: bool = False,
 ) -> Secrets:
     """Return secrets with mu = 1 at noise multiplier 1 and the least noise in the mixed points.
 
@@ -97,6 +98,8 @@ def partner_secrets(
         Standard deviation of a node's own noise; None for the best of 50 sizes, refined.
     pairs
         Who shares secrets; None for the links. A graph with more links withstands more coalitions.
+    star
+        As in `Secrets`.
 
     Raises
     ------
@@ -105,7 +108,7 @@ def partner_secrets(
     """
     who = links(mixing_matrix) if pairs is None else canonical_pairs(pairs, mixing_matrix.nodes)
     nodes, coalition = mixing_matrix.nodes, integer("coalition", coalition)
-    of = exposure(nodes, who, coalition)
+    of = exposure(nodes, who, coalition, star=star)
     least = of.least_own()
     if least > 1 - 1e-9:
         wanted = (
@@ -115,13 +118,24 @@ def partner_secrets(
     if own is None:
         size = float(np.asarray(sensitivities, dtype=np.float64).max())
         relative = tuple(np.broadcast_to(np.asarray(sensitivities) / size, (rounds,)).tolist())
-        own = _best_own(mixing_matrix, who.tobytes(), coalition, rounds, mixings, relative)
+        own = _best_own(mixing_matrix, who.tobytes(), coalition, star, rounds, mixings, relative)
     own = positive("own", own)
-    return Secrets(nodes=nodes, pairs=who, own=own, shared=shared_for(own, of), coalition=coalition)
+    return Secrets(
+        nodes=nodes,
+        pairs=who,
+        own=own,
+        shared=shared_for(own, of),
+        coalition=coalition,
+        star=star,
+    )
 
 
 def changing_secrets(
-    graphs: Sequence[npt.NDArray[np.int64]], nodes: int, *, coalition: int = 0
+    graphs: Sequence[npt.NDArray[np.int64]],
+    nodes: int,
+    *,
+    coalition: int = 0,
+    star: bool = False,
 ) -> tuple[Secrets, ...]:
     """Return secrets along the graph of each round, with mu = 1 at noise multiplier 1 in each.
 
@@ -134,7 +148,7 @@ def changing_secrets(
         The pairs of each round, shape (pairs, 2).
     nodes
         Number of nodes.
-    coalition
+    coalition, star
         As in `partner_secrets`.
 
     Raises
@@ -147,12 +161,14 @@ def changing_secrets(
         who = canonical_pairs(pairs, nodes)
         if (name := who.tobytes()) in found:
             continue
-        of = exposure(nodes, who, coalition)
+        of = exposure(nodes, who, coalition, star=star)
         own, kept = _OVER_LEAST * of.least_own(), who
         if own >= 1:
             own, kept = 1.0, who[:0]
         shared = shared_for(own, of)
-        found[name] = Secrets(nodes=nodes, pairs=kept, own=own, shared=shared, coalition=coalition)
+        found[name] = Secrets(
+            nodes=nodes, pairs=kept, own=own, shared=shared, coalition=coalition, star=star
+        )
     if not any(len(each.pairs) for each in found.values()):
         wanted = "graphs of secrets of which one at least leaves every node an honest partner"
         fail("coalition", f"{wanted} (pass more partners=)", coalition)
@@ -164,12 +180,13 @@ def _best_own(
     matrix: MixingMatrix,
     pairs: bytes,
     coalition: int,
+    star: bool,
     rounds: int,
     mixings: int,
     sensitivities: tuple[float, ...],
 ) -> float:
     who = np.frombuffer(pairs, dtype=np.int64).reshape(-1, 2)
-    of = exposure(matrix.nodes, who, coalition)
+    of = exposure(matrix.nodes, who, coalition, star=star)
     s = np.array(sensitivities)
     own_noise = gossip(matrix, rounds, mixings=mixings, sensitivities=s).trace()
     between = laplacian(matrix.nodes, who)

@@ -82,6 +82,9 @@ class ChangingSecrets:
         if colluding is None:  # all others: own noise alone
             yield np.array([[each.own**-2] for each in self.of_rounds])
             return
+        if self.of_rounds[0].star:
+            yield np.array([[each.mu_against(colluding) ** 2] for each in self.of_rounds])
+            return
         alike = all(each.is_complete for each in self.of_rounds)
         for coalition in coalitions_of(self.of_rounds[0].nodes, colluding, alike=alike):
             yield self._exposed(coalition)

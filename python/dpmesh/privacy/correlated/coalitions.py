@@ -89,11 +89,14 @@ class Exposure:
         return Exposure(coalitions, self.values[chosen], self.squares[chosen])
 
 
-def exposure(nodes: int, pairs: npt.NDArray[np.int64], size: int) -> Exposure:
+def exposure(
+    nodes: int, pairs: npt.NDArray[np.int64], size: int, *, star: bool = False
+) -> Exposure:
     """Return the exposure to all coalitions of up to `size` nodes.
 
     Those of exactly `size` are enough, since a larger one knows more. On a complete graph one of
-    them stands for all.
+    them stands for all. With `star`, that of the middle of a star of the fewest partners that a
+    node has, less those that collude: its Laplacian has the eigenvalues 0, 1 and partners + 1.
 
     Raises
     ------
@@ -101,10 +104,19 @@ def exposure(nodes: int, pairs: npt.NDArray[np.int64], size: int) -> Exposure:
         If no node is left, or there are too many coalitions to try each: a sampled maximum would
         be no bound.
     """
+    if star:
+        count = max(0, least_partners(nodes, pairs) - size) + 1
+        squares = np.array([[[1 / count, 1 - 1 / count]]])
+        return Exposure([()], np.array([[0.0, float(count)]]), squares)
     coalitions = coalitions_of(nodes, size, alike=len(pairs) == nodes * (nodes - 1) // 2)
     whole = laplacian(nodes, pairs)
     parts = np.stack([honest(whole, coalition)[1] for coalition in coalitions])
     return Exposure(coalitions, *spectrum(parts))
+
+
+def least_partners(nodes: int, pairs: npt.NDArray[np.int64]) -> int:
+    """Return how many partners the node with the fewest has."""
+    return int(np.bincount(pairs.reshape(-1), minlength=nodes).min())
 
 
 def coalitions_of(nodes: int, size: int, *, alike: bool) -> list[tuple[int, ...]]:

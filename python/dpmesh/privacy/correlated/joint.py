@@ -91,6 +91,9 @@ class CorrelatedGaussian:
             self._check_changing(tuple(self.secrets))
         if self.grid is not None:
             power_of_two("grid", self.grid)
+            if self.claims_star:
+                wanted = "None: no proof covers whole numbers whose partners a router chooses after"
+                fail("grid", f"{wanted} it has seen their rows", self.grid)
             if kept.any() or isinstance(self.secrets, tuple):
                 wanted = "None, or one graph of secrets for all rounds and no memory: noise on a"
                 fail("grid", f"{wanted} grid is proved for these alone", self.grid)
@@ -100,7 +103,7 @@ class CorrelatedGaussian:
             fail("secrets", f"Secrets, or those of each of {self.rounds} rounds", len(secrets))
         for each in secrets:
             instance("secrets", each, "Secrets of each round", Secrets)
-        if len({(each.nodes, each.coalition) for each in secrets}) > 1:
+        if len({(each.nodes, each.coalition, each.star) for each in secrets}) > 1:
             fail("secrets", "the same nodes and the same coalition in every round", "others")
 
     @property
@@ -147,8 +150,11 @@ class CorrelatedGaussian:
         uses
             For each record, its rows.
         colluding
-            How many nodes, whichever they are, collude with the observer; None for all others.
+            How many nodes, whichever they are, collude with the observer; None for all others, or
+            for those of the claim where it counts a node's own secrets alone.
         """
+        if colluding is None and self.claims_star:
+            colluding = self._each_secrets[0].coalition
         if self.secrets is None or isinstance(self.secrets, Secrets):
             exposed = 1.0 if self.secrets is None else self.secrets.mu_against(colluding)
             shifts = [exposed * shift for shift in self.factorization.shifts(uses)]
@@ -156,6 +162,11 @@ class CorrelatedGaussian:
             changing = ChangingSecrets(tuple(self.secrets))
             shifts = changing.shifts(self.factorization, list(uses), colluding)
         return [shift / self.noise_multiplier for shift in shifts]
+
+    @property
+    def claims_star(self) -> bool:
+        """Whether the claim counts a node's own secrets alone: see `Secrets`."""
+        return any(each.star for each in self._each_secrets)
 
     @property
     def _each_secrets(self) -> tuple[Secrets, ...]:
@@ -280,7 +291,10 @@ class CorrelatedGaussian:
     @cached_property
     def digest(self) -> str:
         """256 bits that differ for other noise."""
-        each = [(one.nodes, one.own, one.shared, one.coalition) for one in self._each_secrets]
+        star = ("star",) if self.claims_star else ()
+        each = [
+            (one.nodes, one.own, one.shared, one.coalition, *star) for one in self._each_secrets
+        ]
         strategy = self.factorization
         kind = (self.noise_multiplier, self.grid, strategy.kind)
         found = sha256(repr((*kind, strategy.participation, each)).encode())

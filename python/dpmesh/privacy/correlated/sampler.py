@@ -10,6 +10,7 @@ stored message. Two messages of one row with equal noise differ by the values, w
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -115,7 +116,11 @@ class CorrelatedNoise:
         )
 
     def draw(
-        self, key: Key, state: NoiseState, pair_key: Key | None = None
+        self,
+        key: Key,
+        state: NoiseState,
+        pair_key: Key | Mapping[int, Key] | None = None,
+        secrets: Secrets | None = None,
     ) -> tuple[FloatArray, NoiseState]:
         """Return the noise of the next row, and the state after it; `state` stays as it is.
 
@@ -126,7 +131,10 @@ class CorrelatedNoise:
         state
             From `start`, `draw` or `replay`.
         pair_key
-            That of the secrets of pairs, the same for both ends; by default `key`.
+            That of the secrets of pairs, the same for both ends, or that of each pair by its
+            number; by default `key`.
+        secrets
+            Those of the row; by default as the release has them.
 
         Returns
         -------
@@ -139,7 +147,7 @@ class CorrelatedNoise:
         """
         release, t = self.release, state.row
         self._check(key, t)
-        secrets, at = release.secrets_of(t), self.first_round + t
+        secrets, at = secrets or release.secrets_of(t), self.first_round + t
         factors = release.recursion[t]
         fresh = release.noise_multiplier / float(factors[0])
         own, earlier = 1.0 if secrets is None else secrets.own, state.earlier
@@ -154,8 +162,13 @@ class CorrelatedNoise:
         )
         if secrets is not None and len(secrets.pairs):
             numbers, ends = held_pairs(secrets, state.nodes)
-            stream = (pair_key or key).stream(Purpose.PAIR, at)
-            kernels.add_pair_gaussian(noise, numbers, ends, fresh * secrets.shared, stream)
+            if isinstance(pair_key, Mapping):
+                sources = [(pair_key[pair], [i]) for i, pair in enumerate(numbers.tolist())]
+            else:
+                sources = [(pair_key or key, [*range(len(numbers))])]
+            for source, some in sources:
+                stream, shared = source.stream(Purpose.PAIR, at), fresh * secrets.shared
+                kernels.add_pair_gaussian(noise, numbers[some], ends[some], shared, stream)
         noise = read_only(noise)
         kept = (noise, *earlier)[: len(factors) - 1]
         return noise, replace(state, row=t + 1, earlier=kept)

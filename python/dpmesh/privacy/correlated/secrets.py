@@ -8,7 +8,7 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -23,6 +23,7 @@ from dpmesh.privacy.correlated.coalitions import (
     exposure,
     honest,
     laplacian,
+    least_partners,
     spectrum,
 )
 from dpmesh.privacy.shown import but_partners
@@ -55,6 +56,9 @@ class Secrets:
     coalition
         The largest number of nodes that collude with the observer: the claim holds against any of
         these sizes, for every node outside.
+    star
+        Whether the claim counts a node's own secrets alone, so that it holds whatever all others
+        do: see `counting`. If not, it counts those of the whole graph.
 
     Raises
     ------
@@ -67,6 +71,7 @@ class Secrets:
     own: float
     shared: float
     coalition: int = 0
+    star: bool = False
 
     def __post_init__(self) -> None:
         nodes = integer("nodes", self.nodes, 1, LARGEST_NODE)
@@ -90,12 +95,14 @@ class Secrets:
     @cached_property
     def exposure(self) -> Exposure:
         """That to each coalition of the claimed size."""
-        return exposure(self.nodes, self.pairs, self.coalition)
+        return exposure(self.nodes, self.pairs, self.coalition, star=self.star)
 
     def mu_against(self, colluding: int | None) -> float:
         """Return the same against any so many colluding nodes; None for all other nodes."""
         if colluding is None:
             return (1 + _ROUNDING) / self.own
+        if self.star:
+            return float(self._against(np.float64(colluding)) ** -0.5) * (1 + _ROUNDING)
         return self.mu if colluding == self.coalition else replace(self, coalition=colluding).mu
 
     def mu_of(self, coalition: Iterable[int] = ()) -> float:
@@ -105,7 +112,9 @@ class Secrets:
 
     def leverages(self, coalition: tuple[int, ...]) -> tuple[npt.NDArray[np.int64], Array]:
         """Return the nodes outside a coalition, and mu^2 of each at noise multiplier 1."""
-        others, part = honest(laplacian(self.nodes, self.pairs), coalition)
+        others, part = honest(whole := laplacian(self.nodes, self.pairs), coalition)
+        if self.star:
+            return others, 1 / self._against(-whole[others][:, list(coalition)].sum(axis=1))
         values, squares = spectrum(part)
         squared: Array = squares @ (1 / (self.own**2 + self.shared**2 * values))
         return others, squared
@@ -118,6 +127,32 @@ class Secrets:
         """
         gone = [integer("absent", node, 0, self.nodes) for node in absent]
         return replace(self, pairs=self.pairs[~np.isin(self.pairs, gone).any(axis=1)])
+
+    @property
+    def _of_partner(self) -> float:
+        """Variance that a secret adds to the noise of one end, given the row of the other."""
+        own, shared = self.own**2, self.shared**2
+        return own * shared / (own + shared)
+
+    def _against(self, known: Any) -> Any:
+        """Return the variance of a row of which so many partners collude, whoever else counts."""
+        beyond = np.minimum(known, least_partners(self.nodes, self.pairs)) - self.coalition
+        planned = 1 / self.exposure.squared(self.own, self.shared)[0, 0]
+        return planned - np.maximum(0, beyond) * self._of_partner
+
+    def counting(self, node: int, partners: Collection[int]) -> Secrets:
+        """Return what one node adds to a row if it counts these partners alone.
+
+        It shares a secret with each of them, and has so much own noise that its row has the
+        variance of the claim, given the rows of all others.
+        """
+        ends = self.pairs[(self.pairs == node).any(axis=1)]
+        held = ends[np.isin(ends.sum(axis=1) - node, list(partners))]
+        own = self.own
+        if len(held) < least_partners(self.nodes, self.pairs):
+            honest_ones = max(0, len(held) - self.coalition)
+            own = float(np.sqrt(self._against(0.0) - honest_ones * self._of_partner))
+        return replace(self, pairs=held, own=own, star=False)
 
     @property
     def claim(self) -> str:
@@ -137,6 +172,7 @@ class Secrets:
             "own": self.own,
             "shared": self.shared,
             "coalition": self.coalition,
+            "star": self.star,
         }
 
 

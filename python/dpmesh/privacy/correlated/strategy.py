@@ -292,10 +292,14 @@ class BetweenPartners(CorrelatedStrategy):
     partners
         Whose links share secrets; None for `topology`. A network with more links withstands larger
         coalitions.
+    star
+        Whether the guarantee counts a node's own partners alone, so that it holds whatever others
+        do or leave out: so it is between parties of a contract. On complete graphs that is free.
     """
 
     coalition: int = 0
     partners: Topology | None = None
+    star: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -321,7 +325,8 @@ class BetweenPartners(CorrelatedStrategy):
         mixing, sharing = _constant(self.topology), _constant(who)
         if mixing is None or sharing is None:
             graphs = [links(who.matrix(t)) for t in range(1, len(sensitivities) + 1)]
-            return changing_secrets(graphs, self.topology.nodes, coalition=self.coalition)
+            nodes, coalition = self.topology.nodes, self.coalition
+            return changing_secrets(graphs, nodes, coalition=coalition, star=self.star)
         return partner_secrets(
             mixing,
             rounds=len(sensitivities),
@@ -329,6 +334,7 @@ class BetweenPartners(CorrelatedStrategy):
             coalition=self.coalition,
             sensitivities=sensitivities,
             pairs=links(sharing),
+            star=self.star,
         )
 
     @property
@@ -351,7 +357,7 @@ class Both(InTime, BetweenPartners):
         As in `CorrelatedStrategy`.
     bands, method
         As in `InTime`.
-    coalition, partners
+    coalition, partners, star
         As in `BetweenPartners`.
     """
 
