@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 DASHES = ("-", "--", "-.", ":")
-PANEL = (4.2, 3.4)
-"""Width and height of a panel, in inches; the legend stands beside them."""
+PANEL, TITLE_WIDTH = (4.2, 3.4), 38
+"""Inches of a panel, beside which the legend stands, and characters above it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +83,8 @@ def drawn(panels: Sequence[Panel], *, columns: int = 0) -> Figure:
     panels = [panel for panel in panels if panel.lines]
     columns = min(columns or len(panels), len(panels))
     height = -(-len(panels) // columns)
-    size = PANEL[0] * columns + 2.2, PANEL[1] * height
+    words = any(_are_words(line.x) for panel in panels for line in panel.lines)
+    size = PANEL[0] * columns + 2.2, (PANEL[1] + 1.6 * words) * height
     figure = Figure(figsize=size, layout="constrained")
     looks = _looks(panels)
     known: dict[str, Any] = {}
@@ -118,12 +119,12 @@ def _draw(ax: Axes, line: Line, kind: str, look: dict[str, Any]) -> Any:
     if line.paper is not None and any(number is not None for number in line.paper):
         numbers = [np.nan if number is None else number for number in line.paper]
         joined = "" if _are_words(line.x) else ":"
-        ax.plot(line.x, numbers, joined, color=colour, marker="x", markersize=4)
+        ax.plot(line.x, numbers, linestyle=joined, color=colour, marker="x", markersize=4)
     if kind == "bands":
         if line.spread is not None:
             low, high = (np.array(line.y) + sign * np.array(line.spread) for sign in (-1, 1))
             ax.fill_between(line.x, low, high, color=colour, alpha=0.2, linewidth=0)
-        return ax.plot(line.x, line.y, **named)[0]
+        return ax.plot(line.x, line.y, marker="o" if len(line.x) == 1 else "", **named)[0]
     if kind == "dots" or _are_words(line.x):
         named["linestyle"] = ""
     named |= {"marker": "o", "markersize": 1 if kind == "dots" else 4, "capsize": 3}
@@ -135,7 +136,7 @@ def _are_words(x: Sequence[Any]) -> bool:
 
 
 def _label(ax: Axes, panel: Panel) -> None:
-    ax.set(title=panel.title, xlabel=panel.x, ylabel=panel.y)
+    ax.set(title=fill(panel.title, TITLE_WIDTH), xlabel=panel.x, ylabel=panel.y)
     if "x" in panel.log:
         ax.set_xscale("log")
     if "y" in panel.log:

@@ -21,7 +21,8 @@ from dpmesh.controllers import AlwaysGlobal
 from dpmesh.data import rcv1
 from dpmesh.keys import Key, Purpose, generator
 from dpmesh.problems import LinearProblem
-from dpmesh.reproduce._scaffold import Experiment, Progress, Row, kinds, pick, repeated
+from dpmesh.reproduce._figure import Panel, drawn, lines_of
+from dpmesh.reproduce._scaffold import Experiment, Progress, Row, repeated
 from dpmesh.reproduce.arena.methods import replaced, with_steps
 from dpmesh.reproduce.online import PAPER_ACCURACY
 from dpmesh.reproduce.online_runs import NODES as ONLINE_NODES
@@ -238,23 +239,13 @@ def as_text(rows: list[Row]) -> str:
 
 
 def _figure(rows: list[Row]) -> Figure:
-    """Draw a bar for each cell."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, 4), layout="constrained")
-    axes = figure.subplots()
+    """Draw accuracy by nodes and steps; needs the extra ``plots``."""
 
     def name(row: Row) -> str:
         single = ", batches of 1" if row["batch"] == 1 else ""
         return f"{row.get('nodes', IMAGES_AT)} node(s){single}\nstep: {row['step']}"
 
-    names = list(dict.fromkeys(map(name, rows)))
-    for place, sampling in enumerate(kinds(rows, "sampling")):
-        mine = pick(rows, sampling=sampling)
-        at = [names.index(name(row)) + 0.3 * place for row in mine]
-        heights, errors = ([r[key] for r in mine] for key in ("accuracy", "interval"))
-        axes.bar(at, heights, 0.3, yerr=np.nan_to_num(errors), label=sampling)
-    axes.set_xticks(np.arange(len(names)) + 0.2, names)
-    axes.set_ylabel("accuracy (%) at epsilon 1")
-    axes.legend()
-    return figure
+    named = [row | {"name": name(row)} for row in rows]
+    lines = lines_of(named, by="sampling", x="name", y="accuracy", spread="interval")
+    title = rows[0]["task"]
+    return drawn([Panel(title=title, y="accuracy (%) at epsilon 1", lines=lines)])

@@ -18,6 +18,7 @@ from dpmesh.data import covertype, train_test_split
 from dpmesh.defaults import Sizes, choose
 from dpmesh.keys import Key, Purpose, generator
 from dpmesh.models import Centred, Outline
+from dpmesh.reproduce._figure import Panel, drawn, lines_of
 from dpmesh.reproduce._scaffold import Experiment, Progress, Row, pick, repeated
 from dpmesh.reproduce.arena.tasks import FOREST_RANGES, TASKS
 from dpmesh.run import simulate
@@ -146,19 +147,10 @@ def as_text(rows: list[Row]) -> str:
 
 
 def _figure(rows: list[Row]) -> Figure:
-    """Draw a bar for each cell at epsilon 1."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, 4), layout="constrained")
-    axes = figure.subplots()
-    names = list(dict.fromkeys((row["task"], row["method"]) for row in rows))
-    for place, features in enumerate((WITHOUT, RULE)):
-        mine = pick(rows, features=features, epsilon=1.0)
-        at = [names.index((row["task"], row["method"])) + 0.4 * place for row in mine]
-        heights, errors = ([row[key] for row in mine] for key in ("accuracy", "interval"))
-        axes.bar(at, heights, 0.4, yerr=np.nan_to_num(errors), label=features)
-    axes.set_xticks(np.arange(len(names)) + 0.2, [f"{task}\n{method}" for task, method in names])
-    axes.tick_params("x", labelsize=6)
-    axes.set_ylabel("accuracy (%) at epsilon 1")
-    axes.legend()
-    return figure
+    """Draw accuracy over epsilon; needs the extra ``plots``."""
+    panels = []
+    for task, method in dict.fromkeys((row["task"], row["method"]) for row in rows):
+        mine = pick(rows, task=task, method=method)
+        lines = lines_of(mine, by="features", x="epsilon", y="accuracy", spread="interval")
+        panels.append(Panel(title=f"{task}, {method}", x="epsilon", y="accuracy (%)", lines=lines))
+    return drawn(panels, columns=4)
