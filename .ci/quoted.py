@@ -17,7 +17,7 @@ import numpy as np
 from dpmesh.privacy.shown import rounded_up
 from dpmesh.reproduce._scaffold import Row, compared, kinds, only, pick, read
 from dpmesh.reproduce.arena.cells import CHANCE
-from dpmesh.reproduce.arena.results import lines_of, shown
+from dpmesh.reproduce.arena.results import lines_of, shown, splits_of
 from dpmesh.reproduce.arena.results import read as read_arena
 from dpmesh.reproduce.demonstration import METHODS, means
 
@@ -396,16 +396,20 @@ def written(page: str, text: str, numbers: dict[str, str]) -> str:
 
 def list_of_results() -> str:
     """Return a table of the committed results: what made each, and when."""
-    lines = ["| command | seeds | on | commit |", "|---|---|---|---|"]
+    lines = ["| command | on | commit |", "|---|---|---|"]
     for path in sorted((ROOT / "docs" / "results").glob("*.json")):
         by = json.loads(path.read_text())
         if path.stem == "arena":
+            cells = read_arena(path.parent)[0]
             for task, own in by["made"].items():
-                lines.append(f"| `dpmesh arena {task}` | | {own['date']} | {own['commit']} |")
+                asked = "".join(f" --epsilon {epsilon:g}" for epsilon in own["epsilons"])
+                asked += f" --records {own['records']}" * (own["records"] != "all")
+                asked += f" --seeds {splits_of(cells, task)}"
+                lines.append(f"| `dpmesh arena {task}{asked}` | {own['date']} | {own['commit']} |")
             continue
-        seeds = by.get("seeds", "")
-        name = f"`dpmesh reproduce {by['experiment']}`"
-        lines.append(f"| {name} | {seeds} | {by['date']} | {by['commit']} |")
+        name = f"dpmesh reproduce {by['experiment']}"
+        name += f" --seeds {by['seeds']}" if "seeds" in by else ""
+        lines.append(f"| `{name}` | {by['date']} | {by['commit']} |")
     return "\n".join([*lines, ""])
 
 

@@ -83,14 +83,18 @@ def test_a_task_without_data_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 def test_a_folder_keeps_the_results_of_other_tasks(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
 
-    def cell(task: str, accuracy: float) -> Cell:
-        return Cell(task=task, method=ALONE, trust="x", epsilon=None, accuracy=(accuracy,))
+    def cell(task: str, accuracy: float, epsilon: float | None = None) -> Cell:
+        return Cell(task=task, method=ALONE, trust="x", epsilon=epsilon, accuracy=(accuracy,))
 
     save([cell("rcv1", 0.5)], tmp_path, {"rcv1": {"keys": 1}})
     save([cell("mnist-10", 0.6)], tmp_path, {"mnist-10": {"keys": 2}})
-    save([cell("rcv1", 0.7)], tmp_path, {"rcv1": {"keys": 3}})
+    save([cell("rcv1", 0.7, 4.0), cell("rcv1", 0.9, 1.0)], tmp_path, {"rcv1": {"keys": 3}})
     cells, made = read(tmp_path)
-    assert [(c.task, c.accuracy) for c in cells] == [("mnist-10", (0.6,)), ("rcv1", (0.7,))]
+    assert [(c.task, c.accuracy[0]) for c in cells] == [
+        ("mnist-10", 0.6),
+        ("rcv1", 0.9),
+        ("rcv1", 0.7),
+    ]
     assert made == {"mnist-10": {"keys": 2}, "rcv1": {"keys": 3}}
     (tmp_path / "arena.json").write_text('{"cells": []}')
     with pytest.raises(ValueError, match="remove it, or name another folder"):

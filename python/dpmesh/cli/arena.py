@@ -43,7 +43,7 @@ def arena(
 
     The table shows whom one trusts with each method, what it costs by proof, and what it sends. The
     folder keeps what has run: the same command goes on where an earlier one ended, with more splits
-    if asked for, and tasks can run in turn.
+    or budgets if asked for, and tasks can run in turn.
     """
     from dpmesh.reproduce._output import made
     from dpmesh.reproduce.arena.cells import EPSILONS, SPLITS, cells_of
@@ -59,13 +59,15 @@ def arena(
     known, before = read(writable_folder(folder))
     by = made(epsilons=budgets, records=most or "all", keys="Key.seeded(0), ..", quick=quick)
     for task in chosen:
-        same = {**before.get(task, {}), "date": by["date"]} == by  # a night has two dates
+        old = before.get(task, {})
+        same = {**old, "date": by["date"], "epsilons": budgets} == by  # a night has two dates
         kept = [cell for cell in known if cell.task == task and same]
+        own = by | {"epsilons": sorted({*budgets, *(old["epsilons"] if same else ())})}
         splits = seeds or (1 if quick else SPLITS)
         for cells in cells_of(
             task, epsilons=budgets, splits=splits, most=most, before=kept, progress=typer.echo
         ):
-            save(cells, folder, {task: by})
+            save(cells, folder, {task: own})
         paths = write(folder)
     ran = [cell for cell in read(folder)[0] if cell.task in chosen]
     typer.echo(f"\n{as_markdown(ran, dict.fromkeys(chosen, by))}\n")

@@ -114,7 +114,8 @@ def cells_of(
     count = 3 + len(epsilons) * (1 + len(ROWS))
     progress(f"{name}: {task.title}")
     for split in range(splits):
-        if sum(bool(c.why) or len(c.accuracy) > split for c in cells.values()) == count:
+        mine = [cell for cell in cells.values() if cell.epsilon in (None, *epsilons)]
+        if sum(bool(c.why) or len(c.accuracy) > split for c in mine) == count:
             continue
         try:
             trials = _trials(name, task, Key.seeded(split), epsilons, most)
