@@ -19,7 +19,6 @@ from dpmesh.reproduce.bounds.online import (
     Learning,
     Mixing,
     convergence,
-    convergence_as_printed,
     disagreement,
     laplace_noise,
     learner_regret,
@@ -58,25 +57,6 @@ def test_printed_regret_by_hand() -> None:
     assert noisy == pytest.approx(convex + factor * (sqrt(T) - 0.5))
     noisy = regret_as_printed(curved, mixing, epsilon=epsilon)
     assert noisy == pytest.approx(strong + factor * (1 + log(T)) / lam)
-
-
-def test_theorem_4_by_hand() -> None:
-    m, T, h, L, lam, gamma, R_D = 4, 200, 5, 2.0, 0.5, 0.01, 30.0
-    expected = (
-        h**2 * R_D / (m * T)
-        + 4 * sqrt(L**2 * log(T / h) / lam) * h * sqrt(h * R_D / m) / T
-        + max(16 * L**2 / lam, 6) * h * log(1 / gamma) / T
-    )
-    found = convergence_as_printed(
-        R_D,
-        nodes=m,
-        rounds=T,
-        batch_size=h,
-        lipschitz=L,
-        strong_convexity=lam,
-        failure=gamma,
-    )
-    assert found == pytest.approx(expected)
 
 
 NETWORKS = {
@@ -310,10 +290,6 @@ test_bad_input_is_named = refused(
     ),
     (lambda: convergence(1.0, **{**CONVERGING, "failure": 0.0}), "failure: wanted a number"),
     (lambda: convergence(1.0, **{**CONVERGING, "failure": 0.5}), "failure: wanted a number below"),
-    (
-        lambda: convergence_as_printed(1.0, nodes=1, batch_size=6, **CONVERGING),
-        "rounds: wanted an integer of at least 6, got 5",
-    ),
 )
 
 

@@ -19,7 +19,7 @@ from dpmesh.reproduce import federated_stability
 from dpmesh.reproduce.catalog import REPRODUCTIONS
 
 
-def tiny(key) -> JaxProblem:
+def tiny(key, **_) -> JaxProblem:
     rng = np.random.default_rng(0)
     train = Dataset(rng.normal(size=(20, 16)).astype(np.float32), np.arange(20) % 3, "noise")
     model = networks.convolutional((4, 4, 1), classes=3, channels=(2, 2), hidden=(3, 3))
@@ -32,13 +32,13 @@ def tiny(key) -> JaxProblem:
 def test_files(name, cells, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(tables, "_proved", lambda training, sampling, z, clients, rounds: z)
     one = tiny(None)  # compiled once for all cells
-    monkeypatch.setattr(tables, "small_images", lambda key: one)
+    monkeypatch.setattr(tables, "small_images", lambda key, **_: one)
     monkeypatch.setattr(tables, "small_texts", lambda key: one)
     if name != "table4":  # one table is trained in earnest
         monkeypatch.setattr(tables, "final_accuracy", lambda algorithm, problem, rounds, key: 0.5)
     reported: list[str] = []
     shown = REPRODUCTIONS[f"federated-{name}"]
-    assert shown.quick == {"rounds": 1}
+    assert shown.quick["rounds"] == 1
     settings = {**shown.settings, **shown.quick}
     table, text, figure = shown.function(tmp_path, **settings, progress=reported.append)
     first, *lines = reported

@@ -84,8 +84,8 @@ def drawn(panels: Sequence[Panel], *, columns: int = 0) -> Figure:
     columns = min(columns or len(panels), len(panels))
     height = -(-len(panels) // columns)
     words = any(_are_words(line.x) for panel in panels for line in panel.lines)
-    size = PANEL[0] * columns + 2.2, (PANEL[1] + 1.6 * words) * height
-    figure = Figure(figsize=size, layout="constrained")
+    width, high = PANEL[0] * columns, (PANEL[1] + 1.6 * words) * height
+    figure = Figure(figsize=(width, high), layout="constrained")
     looks = _looks(panels)
     known: dict[str, Any] = {}
     for place, panel in enumerate(panels):
@@ -98,6 +98,8 @@ def drawn(panels: Sequence[Panel], *, columns: int = 0) -> Figure:
         _label(ax, panel)
     if len(known) > 1:
         names = [fill(name.replace("$", r"\$"), LEGEND_WIDTH) for name in known]
+        longest = max(len(line) for name in names for line in name.split("\n"))
+        figure.set_figwidth(width + 0.8 + 0.08 * longest)
         figure.legend(list(known.values()), names, loc="outside right upper", frameon=False)
     return figure
 

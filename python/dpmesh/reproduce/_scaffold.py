@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -240,8 +240,3 @@ def grid(
         cells = "".join(f"{mine.get(place, '-'):>{other}}" for place in columns)
         lines.append(f"{name(value):<{first}}{cells}")
     return lines
-
-
-def by_name(values: Mapping[str, Any]) -> str:
-    """Return numbers by name in a line."""
-    return ", ".join(f"{name}: {value}" for name, value in values.items())

@@ -70,17 +70,18 @@ REPRODUCTIONS = {
         "federated_stability:learning",
         "a network with and without smoothing, by round",
         "mnist",
-        {"of": "images"},
+        {"of": "mnist"},
         rounds=1,
+        clients=100,
     ),
     "federated-figure4": _entry(
-        "federated_stability:figure4", "a network under much noise", "mnist", rounds=4
+        "federated_stability:figure4", "a network under much noise", "mnist", rounds=4, clients=100
     ),
     "federated-figure5": _entry(
         "federated_stability:learning",
         "the next character with and without smoothing, by round",
         "shakespeare",
-        {"of": "texts"},
+        {"of": "small texts"},
         rounds=1,
     ),
     "federated-figure6": _entry(
@@ -105,7 +106,11 @@ REPRODUCTIONS = {
         "federated:table2", "logistic regression, with and without smoothing", "mnist"
     ),
     "federated-table6": _entry(
-        "federated_networks:table6", "the next character", "shakespeare", rounds=1
+        "federated_networks:table",
+        "the next character",
+        "shakespeare",
+        {"table": "table6", "data": "texts"},
+        rounds=1,
     ),
     "online-counterexample": _entry(
         "online_counterexample:counterexample", "regret above the bound (45)", rounds=10000
@@ -123,7 +128,7 @@ REPRODUCTIONS = {
     ),
     "online-table1": _entry("online:table1", "accuracy of a private SVM", "rcv1", checkpoints=2),
     "quantized-figure2": _entry(
-        "quantized:figure2", "a network by quantizer steps and noise exponents", "mnist", rounds=15
+        "quantized:figure2", "a network by quantizer steps and noise exponents", "mnist", rounds=6
     ),
     "quantized-figure4": _entry(
         "quantized_comparison:figure4",
@@ -173,7 +178,7 @@ REPRODUCTIONS = {
 _FOLDERS = {"Covertype": "covtype", "MNIST": "mnist"}
 REPRODUCTIONS |= {
     f"federated-{table}": _entry(
-        "federated_networks:images", shows, "mnist", {"table": table}, rounds=1
+        "federated_networks:table", shows, "mnist", {"table": table}, rounds=1, clients=100
     )
     for table, shows in {
         "table3": "a network with and without smoothing",

@@ -145,12 +145,6 @@ TABLE5: Papers = {
     "smoothing 1.5 BWHC": (87.11, 86.83),
     "smoothing 1.5 BHWC": (86.34, 87.04),
 }
-IMAGE_TABLES = {
-    "table3": (TABLE3, TABLE3_EPSILONS),
-    "table4": (TABLE4, TABLE3_EPSILONS),
-    "table5": (TABLE5, TABLE5_EPSILONS),
-}
-
 TEXTS_IN_FULL = Training(975, 100, 0.2, 5.0, 1.47, 0, 100, 50, 5)
 TEXTS_IN_SMALL = replace(TEXTS_IN_FULL, rounds=15, batch_size=10)
 TABLE6_EPSILONS: Epsilons = {
@@ -165,9 +159,15 @@ TABLE6: Papers = {
 }
 IN_SMALL = (1.6, 1.0)
 """The noise multipliers of Table 6 on a CPU."""
+TABLES = {
+    "table3": (TABLE3, TABLE3_EPSILONS),
+    "table4": (TABLE4, TABLE3_EPSILONS),
+    "table5": (TABLE5, TABLE5_EPSILONS),
+    "table6": (TABLE6, TABLE6_EPSILONS),
+}
 
 
-def images(
+def table(
     folder: Path,
     *,
     table: str,
@@ -179,33 +179,27 @@ def images(
 ) -> list[Path]:
     """Train a network with and without smoothing (Table 3), or with other estimators (Table 4).
 
-    Table 5 smooths convolution kernels that are laid out in four orders.
+    Table 5 smooths convolution kernels that are laid out in four orders, Table 6 predicts
+    Shakespeare's next character, in full where JAX finds a GPU.
     """
-    training, make, name = IMAGE_DATA[data]
-    training = replace(training, rounds=rounds or training.rounds)
-    make_problem = globals()[make] if clients is None else partial(globals()[make], clients=clients)
-    experiment = Experiment(folder, f"federated-{table}{name}", progress)
-    measured = trained(training, make_problem, seeds, progress)
-    experiment.measure(_cells(IMAGES, *IMAGE_TABLES[table]), measured, in_words)
-    x = "method" if table == "table5" else "noise_multiplier"
-    title = f"federated-{table}{name}", data
-    return experiment.write(partial(as_text, *title), partial(draw, x=x))
-
-
-def table6(
-    folder: Path, *, seeds: int = 3, rounds: int | None = None, progress: Progress = print
-) -> list[Path]:
-    """Predict Shakespeare's next character with and without smoothing (Table 6)."""
-    in_full = jax.default_backend() == "gpu"
-    training = TEXTS_IN_FULL if in_full else TEXTS_IN_SMALL
-    training = replace(training, rounds=rounds or training.rounds)
-    cells = _cells(training, TABLE6, TABLE6_EPSILONS)
-    shown = [cell for cell in cells if in_full or cell["noise_multiplier"] in IN_SMALL]
-    experiment = Experiment(folder, "federated-table6", progress)
-    make_problem = texts if in_full else small_texts
+    in_small = data == "texts" and jax.default_backend() != "gpu"
+    training, make_problem = setup("small texts" if in_small else data, rounds, clients)
+    cells = _cells(training, *TABLES[table])
+    shown = [cell for cell in cells if not in_small or cell["noise_multiplier"] in IN_SMALL]
+    name = f"federated-{table}{'-svhn' * (data == 'svhn')}"
+    experiment = Experiment(folder, name, progress)
     experiment.measure(shown, trained(training, make_problem, seeds, progress), in_words)
-    title = "federated-table6", "texts"
-    return experiment.write(partial(as_text, *title), partial(draw, x="noise_multiplier"))
+    x = "method" if table == "table5" else "noise_multiplier"
+    return experiment.write(partial(as_text, name, data), partial(draw, x=x))
+
+
+def setup(
+    data: str, rounds: int | None, clients: int | None
+) -> tuple[Training, Callable[[Key], JaxProblem]]:
+    """Return parameters and problem of data, with other numbers of rounds and clients if given."""
+    training, make = SETUPS[data]
+    fewer = {} if clients is None else {"clients": clients}
+    return replace(training, rounds=rounds or training.rounds), partial(globals()[make], **fewer)
 
 
 def _cells(training: Training, papers: Papers, epsilons: Epsilons) -> list[Row]:
@@ -244,14 +238,14 @@ SHRINKING: dict[str, Denoiser] = {
 }
 
 
-def small_images(key: Key) -> JaxProblem:
-    """Partition 20,000 images of MNIST, every second pixel, among 1,000 clients."""
+def small_images(key: Key, *, clients: int = IMAGES.clients) -> JaxProblem:
+    """Partition images of MNIST, every second pixel, among clients of 20 each."""
     draw = generator(key, Purpose.SPLIT)
     train, test = (_every_second_pixel(standardized(mnist(part))) for part in ("train", "test"))
-    chosen = train.take(draw.permutation(train.records)[: 20 * IMAGES.clients])
+    chosen = train.take(draw.permutation(train.records)[: 20 * clients])
     return JaxProblem(
         chosen,
-        iid(chosen, IMAGES.clients, draw, equal_sizes=True),
+        iid(chosen, clients, draw, equal_sizes=True),
         *networks.convolutional((14, 14, 1), channels=(8, 16), hidden=(32, 32)),
         test=test,
         record_shape=(14, 14, 1),
@@ -282,11 +276,13 @@ def _every_second_pixel(images: Dataset) -> Dataset:
     return replace(images, features=np.ascontiguousarray(pixels.reshape(-1, 14 * 14)))
 
 
-IMAGE_DATA = {
-    "mnist": (IMAGES, "small_images", ""),
-    "svhn": (IMAGES_IN_FULL, "street_numbers", "-svhn"),
+SETUPS = {
+    "mnist": (IMAGES, "small_images"),
+    "svhn": (IMAGES_IN_FULL, "street_numbers"),
+    "texts": (TEXTS_IN_FULL, "texts"),
+    "small texts": (TEXTS_IN_SMALL, "small_texts"),
 }
-"""Parameters, the problem's function, and what the files' names end in."""
+"""Parameters, and the problem's function."""
 
 
 def texts(_: Key) -> JaxProblem:

@@ -28,46 +28,47 @@ ROUNDS = 40
 EVERY = 4
 
 CURVES = {
-    "images": (
+    "mnist": (
         "federated-figure3",
         "Figures 3 and S11: the paper's network learns SVHN for 200 rounds. Ours: a network of\n"
         "13,000 parameters on every second pixel of MNIST, at the same noise multipliers.",
-        "IMAGES",
-        "small_images",
         (1.5, 1.0),
     ),
     "svhn": (
         "federated-figure3-svhn",
         "Figures 3 and S11: the paper's network on SVHN, from a random start, where the paper's\n"
         "begins as trained on MNIST.",
-        "IMAGES_IN_FULL",
-        "street_numbers",
         (1.5, 1.0),
     ),
-    "texts": (
+    "small texts": (
         "federated-figure5",
         "Figures 5 and S12: the next character of Shakespeare. The paper's network has two LSTM\n"
         "layers of width 256. Ours: one of width 32, windows of 10, at the same noise multipliers.",
-        "TEXTS_IN_SMALL",
-        "small_texts",
         (1.0, 1.0),
     ),
 }
-"""Name, title, parameters, problem, and noise multipliers for uniform and Poisson sampling."""
+"""Name, title, and noise multipliers for uniform and Poisson sampling, by setup."""
 
 
-def figure4(folder: Path, *, rounds: int = ROUNDS, progress: Progress = print) -> list[Path]:
+def figure4(
+    folder: Path,
+    *,
+    rounds: int = ROUNDS,
+    clients: int | None = None,
+    progress: Progress = print,
+) -> list[Path]:
     """Run Figure 4: Poisson sampling, large noise, two local step sizes, one run of each.
 
     The paper's network is larger and learns SVHN for 200 rounds; this is that of `table3`.
     """
     key = Key.seeded(0)
-    problem = networks.small_images(key)
+    training, make_problem = networks.setup("mnist", rounds, clients)
+    problem = make_problem(key)
     progress(f"{rounds} rounds for each curve; the first also compiles the network")
 
     def measured(cell: Row) -> Iterator[Row]:
         estimator = LaplacianSmoothing(SMOOTHINGS[cell["model"]], blocks=problem.blocks)
-        images = replace(networks.IMAGES, step_size=cell["step_size"])
+        images = replace(training, step_size=cell["step_size"])
         z = cell["noise_multiplier"]
         algorithm = images.algorithm("poisson", z, problem.nodes, estimator)
         for t, state in enumerate(states(algorithm, problem, rounds, key), 1):
@@ -97,15 +98,13 @@ def learning(
     """Draw losses and accuracies over training: of images (Figures 3 and S11) or texts (5, S12).
 
     The noise is the paper's in these figures, `multipliers` of `CURVES`; networks and data are
-    those of `networks.images` and `networks.table6`. Ours validates on the test records, since
+    those of `networks.table`. Ours validates on the test records, since
     nothing is chosen by them.
     """
-    name, title, training_of, make, multipliers = CURVES[of]
-    trained = getattr(networks, training_of)
-    rounds = trained.rounds if rounds is None else rounds
-    key = Key.seeded(0)
-    fewer = {} if clients is None else {"clients": clients}
-    problem = getattr(networks, make)(key, **fewer)
+    name, title, multipliers = CURVES[of]
+    trained, make_problem = networks.setup(of, rounds, clients)
+    rounds, key = trained.rounds, Key.seeded(0)
+    problem = make_problem(key)
     progress(f"{rounds} rounds for each curve; the first also compiles the network")
     by_sampling = dict(zip(SAMPLINGS, multipliers, strict=True))
 

@@ -152,7 +152,13 @@ def draw(rows: list[Row]) -> Figure:
     x = "quantizer step / noise"
     return drawn(
         [
-            Panel(title="privacy", x=x, y="of Gaussian noise alone", log="x", lines=lines(privacy)),
+            Panel(
+                title="privacy",
+                x=x,
+                y="share of Gaussian noise's",
+                log="x",
+                lines=lines(privacy),
+            ),
             Panel(title="error", x=x, y="mean squared error", log="xy", lines=lines(errors)),
         ]
     )
