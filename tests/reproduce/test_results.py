@@ -17,6 +17,7 @@ from dpmesh.reproduce import (
     demonstration,
     federated,
     online,
+    online_counterexample,
     online_delay,
     quantized_comparison,
     scale,
@@ -78,6 +79,7 @@ def test_a_text_is_made_of_its_numbers_and_shown(
 @pytest.mark.parametrize(
     ("name", "as_text", "page"),
     [
+        ("online-counterexample", online_counterexample.as_text, "errata.md"),
         ("federated-table2", federated.as_text, "algorithms/federated.md"),
         ("scale", scale.as_text, "reproduce.md"),
         ("demo", demonstration.as_text, "which_algorithm.md"),
