@@ -3,7 +3,8 @@
 Sites add up gradients under a secure sum (`FederatedLearning` of `RecordGradients`), so that one
 noise is enough for all of their records, wherever two honest sites are left when the colluding ones
 are not counted. Fewer sites send each other noisy models (`GradientDescent` by gossip): there one
-noise for all is no less than one of each site.
+noise for all is no less than one of each site. Partners that share noise, which cancels where
+models are averaged, have nearly as little of it without a server.
 
 The rule for steps is the same for both, for records of norm 1, as `dpmesh.ranges` and
 `dpmesh.data.unit_norm` make them. Let a path be the length of all steps together, and let epsilon
@@ -22,10 +23,10 @@ gossip momentum would break the guarantee.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import sqrt
-from typing import Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from numpy import ndarray
 
@@ -41,14 +42,21 @@ from dpmesh.algorithms.record_sums import RecordSums
 from dpmesh.keys import Key
 from dpmesh.privacy.accounting import analytic_gaussian_noise_multiplier
 from dpmesh.privacy.budget import Budget
+from dpmesh.privacy.views import EverybodyButPartners
+from dpmesh.privacy.views.observers import in_words
 from dpmesh.problems import LinearProblem
 from dpmesh.topology import Topology, complete, random_regular
+
+if TYPE_CHECKING:
+    from dpmesh.privacy.correlated import CorrelatedStrategy
 
 __all__ = ["Choice", "Method", "Sizes", "Task", "choose", "method_for", "network", "step_size"]
 
 Task = Literal["classification", "regression", "counts"]
 
 Method = Literal["secure", "gossip"]
+
+Noise = Literal["BetweenPartners", "InTime", "Both"]
 
 EVERYBODY = "everybody: all noisy messages may be read"
 
@@ -59,7 +67,10 @@ DEGREE = 8
 """Neighbours of a node in that graph."""
 
 HONEST = 2
-"""Fewest sites that do not collude for which a secure sum adds less noise than gossip."""
+"""Fewest sites that do not collude for which one noise can serve all."""
+
+MIXINGS = 5
+"""Of each message, where partners share noise and not all nodes are neighbours."""
 
 
 class _Constants(NamedTuple):
@@ -178,11 +189,14 @@ class Choice:
         The network, None for an algorithm without one.
     rounds
         Number of rounds.
+    view
+        Against whom the budget is kept; None for whom the plan of the algorithm is about.
     """
 
     algorithm: Any
     topology: Topology | None
     rounds: int
+    view: EverybodyButPartners | None = None
 
     @property
     def adds_up(self) -> bool:
@@ -199,6 +213,8 @@ def choose(
     task: Task = "classification",
     linear: bool = True,
     algorithm: Method | None = None,
+    noise: Noise | None = None,
+    topology: Topology | None = None,
     colluding: int = 1,
     rounds: int | None = None,
     key: Key | None = None,
@@ -220,9 +236,14 @@ def choose(
         Whether the model is. A network has no momentum, with which it learned less.
     algorithm
         ``"secure"``, ``"gossip"``, or None for the choice of `method_for`.
+    noise
+        ``"BetweenPartners"``: sites that gossip share noise, see `dpmesh.privacy.correlated`. The
+        budget is then kept against everybody except link partners. None for independent noise.
+    topology
+        The network of sites that gossip; None for `network`.
     colluding
-        Sites that may collude with the server of a secure sum. At least 1 protects a site from any
-        other one.
+        Sites that may collude with the server of a secure sum, or with who sees all messages where
+        partners share noise. At least 1 protects a site from any other one.
     rounds
         None: by the rule. Others share the path that noise allows, in steps that are no longer.
     key
@@ -231,9 +252,18 @@ def choose(
     Raises
     ------
     ValueError
-        If a number is out of its range, or there are too few sites for a secure sum.
+        If a number is out of its range, there are too few sites for a secure sum or for partners,
+        or an argument is for gossip and `algorithm` is not.
     """
+    for name, value in (("noise", noise), ("topology", topology)):
+        if value is not None and algorithm == "secure":
+            fail(name, "None with 'secure', whose sites send shares of noise to a server", value)
+        algorithm = algorithm if value is None else "gossip"
     method = method_for(sizes.nodes, epsilon, algorithm=algorithm, colluding=colluding)
+    links = None
+    if method == "gossip":
+        links = network(sizes.nodes, key=key) if topology is None else topology
+    shared = None if noise is None or links is None else _partners(noise, links, colluding)
     rule = _CONSTANTS[one_of("task", task, [*_CONSTANTS])]
     momentum = rule.momentum if method == "secure" and linear else 0.0
     step = rule.longest / STEPS
@@ -245,15 +275,16 @@ def choose(
         mu = _mu(epsilon, delta)
         records = sizes.effective_records(method, colluding)
         staged = task != "regression" and has_first_stage(sizes, method, mu * records)
+        staged = staged and topology is None  # which need not link all sites, as a first stage asks
+        records *= 1.0 if shared is None else _gain(shared)
         mu *= sqrt(1 - STAGE_SHARE) if staged else 1.0
-        noise = 2 * rule.clipping_norm / (records * mu)
+        in_a_step = 2 * rule.clipping_norm / (records * mu)
         if rounds is None:
-            steps = min(max(STEPS, int(LITTLE_NOISE * (1 - momentum) / (noise * step))), most)
-        step = step_size(steps * noise / (1 - momentum), task=task)
-    own = _Steps(sizes, rule, method, colluding, steps, step, momentum, staged)
-    links = network(sizes.nodes, key=key) if method == "gossip" else None
+            steps = min(max(STEPS, int(LITTLE_NOISE * (1 - momentum) / (in_a_step * step))), most)
+        step = step_size(steps * in_a_step / (1 - momentum), task=task)
+    own = _Steps(sizes, rule, method, colluding, steps, step, momentum, staged, shared)
     needed = None if epsilon is None else _needed(own, epsilon, delta)
-    return Choice(algorithm=own.made(needed), topology=links, rounds=own.rounds)
+    return Choice(algorithm=own.made(needed), topology=links, rounds=own.rounds, view=own.view)
 
 
 class _Steps(NamedTuple):
@@ -267,10 +298,15 @@ class _Steps(NamedTuple):
     step: float
     momentum: float
     staged: bool
+    shared: CorrelatedStrategy | None
 
     @property
     def rounds(self) -> int:
         return self.steps + (self.method == "gossip")
+
+    @property
+    def view(self) -> EverybodyButPartners | None:
+        return None if self.shared is None else EverybodyButPartners(coalition=self.colluding)
 
     def made(self, noise_multiplier: float | None) -> AnyAlgorithm:
         """Return the algorithm with this noise."""
@@ -298,6 +334,7 @@ class _Steps(NamedTuple):
                 noise_multiplier=noise_multiplier,
                 step_size=self.step,
                 clipping_norm=rule.clipping_norm,
+                noise=self.shared and replace(self.shared, rounds=self.rounds),
             )
         dim = sizes.dim + self.staged * sizes.dim // max(sizes.features, 1)
         return FederatedLearning(
@@ -316,12 +353,37 @@ class _Steps(NamedTuple):
 def _needed(own: _Steps, epsilon: float, delta: float) -> float:
     """Return the noise that a budget needs: it follows from public numbers, and is kept."""
     try:
-        return Budget(epsilon, delta=delta).calibrate(own.made, own.rounds)
+        return Budget(epsilon, delta=delta, view=own.view).calibrate(own.made, own.rounds)
     except ValueError as error:
         if own.method == "gossip":
             raise
         hint = "take a larger epsilon, or algorithm='gossip'"
         raise ValueError(f"no secure sum keeps this budget: {hint} ({error})") from error
+
+
+def _partners(noise: Noise, links: Topology, colluding: int) -> CorrelatedStrategy:
+    """Return the noise that link partners share in a path of `STEPS`."""
+    from dpmesh.privacy.correlated import BetweenPartners
+
+    if one_of("noise", noise, get_args(Noise)) != "BetweenPartners":
+        wanted = (
+            "'BetweenPartners' by this rule: noise in time buys nothing where every round uses all "
+            "records (Theorem 2 of docs/privacy/correlated_noise.md)"
+        )
+        fail("noise", wanted, noise)
+    if links.nodes < (fewest := integer("colluding", colluding) + HONEST):
+        fail("noise", f"None at fewer than {fewest} sites, of which {colluding} collude", noise)
+    meet = links.matrix(0).messages == links.nodes * (links.nodes - 1)
+    mixings = 1 if meet else MIXINGS
+    return BetweenPartners(topology=links, rounds=STEPS + 1, mixings=mixings, coalition=colluding)
+
+
+def _gain(shared: CorrelatedStrategy) -> float:
+    """Return how many times less noise is left than independent noise leaves in a mean of all."""
+    rows = shared.rows
+    assert shared.topology is not None
+    independent = sqrt(rows * (rows + 1) / 2 / shared.topology.nodes)
+    return independent / shared.mixed_noise(uses=rows)
 
 
 def _mu(epsilon: float, delta: float) -> float:
@@ -340,6 +402,7 @@ def features_for(
     epsilon: float | None,
     delta: float,
     algorithm: Method | None = None,
+    noise: Noise | None = None,
     colluding: int = 1,
 ) -> str:
     """Return which features of a table pay for a linear classifier: a name of `FeatureMap.of`.
@@ -353,7 +416,7 @@ def features_for(
         Public sizes; those of the model do not matter.
     numbers
         Number of columns that hold numbers or dates.
-    epsilon, delta, algorithm, colluding
+    epsilon, delta, algorithm, noise, colluding
         As in `choose`.
 
     Raises
@@ -364,8 +427,9 @@ def features_for(
     method = method_for(sizes.nodes, epsilon, algorithm=algorithm, colluding=colluding)
     if epsilon is None or not 0 < numbers <= MOST_NUMBERS:
         return "columns"
-    many = sizes.effective_records(method, colluding) * _mu(epsilon, delta) >= MANY
-    return "hats+cosines" if many else "columns"
+    records = sizes.effective_records(method, colluding)
+    records *= 1.0 if noise is None else sqrt(max(1, sizes.nodes - colluding))  # at most, see _gain
+    return "hats+cosines" if records * _mu(epsilon, delta) >= MANY else "columns"
 
 
 def has_first_stage(sizes: Sizes, method: Method, strength: float) -> bool:
@@ -458,8 +522,10 @@ def network(nodes: int, *, key: Key | None = None) -> Topology:
     return random_regular(nodes, DEGREE, key=Key.generate() if key is None else key)
 
 
-def against(algorithm: object) -> str:
+def against(algorithm: object, view: EverybodyButPartners | None = None) -> str:
     """Return against whom the guarantee of an algorithm holds, in words."""
+    if view is not None:
+        return in_words(view)
     sums = getattr(algorithm, "secure_sum", None)
     if sums is None:
         return EVERYBODY

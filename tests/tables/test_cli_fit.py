@@ -106,6 +106,10 @@ def test_one_file_with_a_column_of_sites(sites: Path) -> None:
 def test_the_algorithm_can_be_chosen(sites: Path) -> None:
     gossip = call("fit", "sites/*.parquet", *FIT, "--algorithm", "gossip")
     assert "against     everybody: all noisy messages may be read" in gossip
+    shared = call("fit", "sites/*.parquet", *FIT, "--noise", "BetweenPartners", "--epsilon", "2,4")
+    assert "against     everybody except link partners; up to 1 colluding node" in shared
+    assert "privacy     epsilon = 2, delta = 1e-05\n" in shared
+    assert re.search(r"assumption  against all other sites together, .* epsilon = [23]\.", shared)
     alone = call("fit", "sites/*.parquet", *FIT, "--colluding", "0")
     assert "if none of the sites helps it" in alone
     many = call("fit", "sites/*.parquet", *FIT, "--colluding", "9")
@@ -187,6 +191,7 @@ def test_released_bounds_and_a_budget_of_a_folder(
     ("changed", "said"),
     [
         ({"--budget": "party", "--seed": "1"}, "--budget: wanted no --seed beside it"),
+        ({"--budget": "party", "--noise": "BetweenPartners"}, "--budget: wanted no --noise beside"),
         ({"--label": "outcome"}, "ranges.toml has no range of the label. Add a line such as"),
         ({"--epsilon": "0"}, "epsilon: wanted a finite number greater than 0, got 0"),
         ({"--ranges": "nothing.toml"}, "nothing.toml"),

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dpmesh as dm
+from dpmesh.algorithms.first_stage import FirstStage
 from dpmesh.defaults import (
     COMPLETE,
     LITTLE_NOISE,
@@ -21,6 +22,8 @@ from dpmesh.defaults import (
     method_for,
     network,
 )
+from dpmesh.privacy.accounting import gdp_epsilon
+from dpmesh.privacy.plan import total_cost
 
 SOME = Sizes(nodes=5, smallest=80, together=450, dim=12)
 BUDGET = {"epsilon": 2.0, "delta": 1e-5}
@@ -138,12 +141,42 @@ def test_steps_with_momentum_leave_the_noise_of_the_rule() -> None:
     assert 1.8 < secure.step_size(1) * a_round * np.sqrt(np.sum(lasting**2)) < 2.01
 
 
+@pytest.mark.parametrize(
+    ("sizes", "topology"),
+    [(replace(SOME, features=4), None), (replace(SOME, smallest=90), dm.topology.ring(5))],
+)
+def test_partners_that_share_noise_keep_the_budget_against_everybody_else(sizes, topology) -> None:
+    """With a first stage and without: Gaussian releases against one observer add mu squared."""
+    given = {**BUDGET, "noise": "BetweenPartners"}
+    chosen = choose(sizes, **given, topology=topology)
+    plan = chosen.algorithm.plan(chosen.rounds)
+    assert plan.cost(1e-5, view=chosen.view).epsilon == pytest.approx(2.0, rel=1e-5)
+    assert plan.cost(1e-5).epsilon > 3
+    assert isinstance(chosen.algorithm, FirstStage) is (topology is None)
+    own = getattr(chosen.algorithm, "algorithm", chosen.algorithm)
+    mu = sqrt(chosen.rounds - 1) / own.noise_multiplier
+    if topology is None:
+        stage = chosen.algorithm.mean
+        mu = sqrt(mu**2 + 1 / stage.noise_multiplier**2)
+    several = total_cost([plan] * 4, 1e-5, colluding=1).epsilon
+    assert several == pytest.approx(gdp_epsilon(delta=1e-5, mu=2 * mu), rel=1e-4)
+    # what is left in the mean of all nodes has the noise of nearly one node, in a longer path
+    alone = choose(sizes, **BUDGET, algorithm="gossip", topology=topology)
+    alone = getattr(alone.algorithm, "algorithm", alone.algorithm)
+    gain = own.step_size(1) / alone.step_size(1)
+    assert 0.9 * sqrt(4) < gain <= sqrt(4) * (1 + 1e-9)
+
+
 def test_what_does_not_fit_is_refused_by_name() -> None:
     for changed, said in (
         ({"epsilon": -1.0}, "epsilon"),
         ({"delta": 0.0}, "Gaussian noise has no finite epsilon at delta 0"),
         ({"task": "ranking"}, "task"),
         ({"colluding": -1}, "colluding"),
+        ({"noise": "InTime"}, "noise in time buys nothing where every round uses all records"),
+        ({"noise": "BetweenPartners", "colluding": 4}, "fewer than 6 sites, of which 4 collude"),
+        ({"noise": "BetweenPartners", "algorithm": "secure"}, "noise: wanted None with 'secure'"),
+        ({"topology": dm.topology.ring(5), "algorithm": "secure"}, "topology: wanted None with"),
     ):
         with pytest.raises(ValueError, match=said):
             choose(SOME, **{**BUDGET, **changed})

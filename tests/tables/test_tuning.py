@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -75,17 +77,20 @@ def test_what_cannot_be_tuned_is_refused() -> None:
     model = dm.sklearn.PrivateClassifier()
     with pytest.raises(ValueError, match="candidates: wanted a list"):
         tune(model, [], X, y, SITE)
-    for wrong in ({"delta": 1e-3}, {"colluding": 0}):
+    for wrong in ({"delta": 1e-3}, {"colluding": 0}, {"noise": "BetweenPartners"}):
         with pytest.raises(ValueError, match="candidates: wanted no delta, and no parameter that"):
             tune(model, [{}, wrong], X, y, SITE)
 
 
-def test_rounds_and_epsilon_can_be_chosen_within_a_budget() -> None:
+@pytest.mark.parametrize("noise", [None, "BetweenPartners"])
+def test_rounds_and_epsilon_can_be_chosen_within_a_budget(noise: Any) -> None:
     y = np.where(X[:, 0] > 0, "a", "b")
     candidates = [{"rounds": 20, "epsilon": 1.0}, {"rounds": 60, "epsilon": 2.0}]
     model = dm.sklearn.PrivateClassifier(random_state=1)
+    model.noise = noise
     found = tune(model, candidates, X, y, SITE, epsilon=4.0)
     assert 3.9 < found.epsilon <= 4.0 + 1e-9
+    assert found.estimator.report_.privacy.epsilon == found.epsilon
     assert found.estimator.report_.rounds == found.params["rounds"]
     share = 2.0 / found.params["epsilon"]
     assert found.epsilon_of_a_fit == pytest.approx(share * found.estimator.epsilon, rel=1e-2)

@@ -49,7 +49,12 @@ def as_spent(plan: Plan) -> dict[str, Any]:
     return {"release": token_hex(32), "plan": plan.as_dict()}
 
 
-def charge(folder: Path | None, spent: Sequence[Mapping[str, Any]], delta: float) -> Any:
+def charge(
+    folder: Path | None,
+    spent: Sequence[Mapping[str, Any]],
+    delta: float,
+    colluding: int | None = None,
+) -> Any:
     """Charge releases to a folder's budget, each once, and report what is spent of it.
 
     Returns
@@ -74,7 +79,7 @@ def charge(folder: Path | None, spent: Sequence[Mapping[str, Any]], delta: float
             of = f"of {own.budget.epsilon:g}, at delta = {own.budget.delta:g}"
             typer.echo(f"{folder}: epsilon = {rounded_up(own.cost())} {of} is spent", err=True)
     why = "bounds in the file of ranges were released from these records, which is counted"
-    return total_cost(plans, delta).epsilon, why
+    return total_cost(plans, delta, colluding=colluding).epsilon, why
 
 
 def text_format(

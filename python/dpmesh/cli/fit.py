@@ -50,8 +50,15 @@ def fit(
             "By default a secure sum from 3 sites on."
         ),
     ] = None,
+    noise: Annotated[
+        Literal["BetweenPartners", "InTime", "Both"] | None,
+        typer.Option(
+            help="BetweenPartners: sites gossip and share noise that cancels in their mean. The "
+            "epsilon then holds against everybody except link partners."
+        ),
+    ] = None,
     colluding: Annotated[
-        int, typer.Option(min=0, help="Sites that may collude, for a secure sum.")
+        int, typer.Option(min=0, help="Sites that may collude, for a secure sum or --noise.")
     ] = 1,
     model: Annotated[
         str | None,
@@ -100,6 +107,9 @@ def fit(
 
     if budget is not None and seed is not None:
         fail("--budget", "no --seed beside it: seeded noise is not private", f"--seed {seed}")
+    if budget is not None and noise is not None:
+        wanted = "no --noise beside it: a folder counts what is released against everybody"
+        fail("--budget", wanted, f"--noise {noise}")
     each, released = _numbers(epsilon), list[Any]()
     used, target = public_ranges(ranges, label, site, released)
     page = output.with_suffix(".html") if page is None else page
@@ -108,7 +118,7 @@ def fit(
     written = text_format(separator, decimal, encoding)
     held = read_sites(files, used, label, target, site, written, drop=drop_missing_labels)
     made = _estimator(used, target, epsilon=each[0], delta=delta, seed=seed)
-    made.set_params(algorithm=algorithm, colluding=colluding, features=features)
+    made.set_params(algorithm=algorithm, noise=noise, colluding=colluding, features=features)
     if model is not None:
         if not isinstance(made, PrivateClassifier):
             fail("--model", "a label with categories: networks predict classes", "a range")
@@ -119,7 +129,7 @@ def fit(
     kind = "classes" if hasattr(made, "classes") else "a number (regression)"
     at, of = f"{sites} site{'s' * (sites != 1)}", f"column{'s' * (len(used) != 1)}"
     typer.echo(f"{records} records at {at}; {len(used)} {of} used to predict {label}: {kind}")
-    if algorithm is None and 1 < sites < colluding + HONEST:
+    if algorithm is None and noise is None and 1 < sites < colluding + HONEST:
         needed = f"{colluding + HONEST} sites, if {colluding} may collude"
         typer.echo(f"they learn by gossip: a secure sum needs {needed}")
     if held.unused:
@@ -129,7 +139,8 @@ def fit(
         budgets: Any = {"epsilons": each, "keep": keep} if len(each) > 1 or keep else {}
         budgets |= {"test_size": test_size, "splits": splits}
         found = evaluate(made, held.table, held.labels, held.owners, **budgets)
-    more = charge(budget, [*released, as_spent(found.estimator.ledger_)], delta)
+    spent = [*released, as_spent(found.estimator.ledger_)]
+    more = charge(budget, spent, delta, made.partners)
     if released:
         found.estimator.charge(*more)
     found.estimator.save(output)  # before anything is printed: a reader such as `head` may be gone

@@ -172,8 +172,10 @@ class Plan(InNotebooks):
         of_nodes = self._compositions(self._nodes(None), colluding)
         return list({key: one for of_node in of_nodes for key, one in of_node.items()}.values())
 
-    def compositions_of_copies(self) -> list[tuple[Release, ...]]:
+    def compositions_of_copies(self, colluding: int | None = None) -> list[tuple[Release, ...]]:
         """Return as `compositions` what a record can touch that `copies` different nodes hold.
+
+        Secrets hide nothing of a record that several nodes hold.
 
         Raises
         ------
@@ -181,7 +183,7 @@ class Plan(InNotebooks):
             If there are more than 10,000 combinations.
         """
         if self.copies == 1:
-            return self.compositions()
+            return self.compositions(colluding)
         if self.names_nodes:  # beside those that are named there may be others
             of_nodes = self._compositions(self._nodes(None) + self.copies)
         else:
@@ -334,7 +336,7 @@ MOST_COMBINATIONS = 10_000
 """The most combinations of parts of the data, one part per run, that pay differently."""
 
 
-def total_cost(plans: Iterable[Plan], delta: float = 0.0) -> Cost:
+def total_cost(plans: Iterable[Plan], delta: float = 0.0, *, colluding: int | None = None) -> Cost:
     """Return the smallest epsilon that we can prove for several runs on the same data together.
 
     Each run has a key of its own. What it does may depend on what earlier ones released; how much
@@ -347,6 +349,9 @@ def total_cost(plans: Iterable[Plan], delta: float = 0.0) -> Cost:
         The plans of the runs, or their ledgers; the plan where a run's own releases ended it early.
     delta
         In [0, 1).
+    colluding
+        Where partners share noise: against everybody except link partners, with so many colluding
+        nodes. Each run draws noise of its own, and mu^2 adds up. None for all nodes together.
 
     Raises
     ------
@@ -372,7 +377,7 @@ def total_cost(plans: Iterable[Plan], delta: float = 0.0) -> Cost:
         instance("plans", plan, "plans, such as algorithm.plan(rounds) or run.ledger", Plan)
         one_of("neighboring_relation", plan.neighboring_relation, (first.neighboring_relation,))
         one_of("unit", plan.unit, (first.unit,))
-    return _together(runs).cost(delta)
+    return _together(runs, colluding).cost(delta)
 
 
 def made_again(*plans: Plan) -> tuple[Plan, ...]:
@@ -404,9 +409,9 @@ def _check_number(combinations: int) -> None:
         fail("plans", wanted, f"{combinations} or more")
 
 
-def _together(plans: Sequence[Plan]) -> Plan:
+def _together(plans: Sequence[Plan], colluding: int | None = None) -> Plan:
     """Return the plan of all of these on the same data, one for each copy of a record."""
-    parts = [plan.compositions_of_copies() for plan in plans]
+    parts = [plan.compositions_of_copies(colluding) for plan in plans]
     _check_number(prod(map(len, parts)))
     together = []
     for combination, touched in enumerate(product(*parts)):

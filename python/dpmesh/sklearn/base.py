@@ -18,7 +18,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 import dpmesh as dm
 from dpmesh._validate import fail, positive
-from dpmesh.defaults import Choice, Method, Sizes, Task, choose, features_for, network
+from dpmesh.defaults import Choice, Method, Noise, Sizes, Task, choose, features_for, network
 from dpmesh.keys import Key
 from dpmesh.models import Centred, Model, Outline
 from dpmesh.privacy.budget import Budget
@@ -83,6 +83,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         features: str | None = None,
         fit_intercept: bool = True,
         algorithm: Method | MakeAlgorithm | None = None,
+        noise: Noise | None = None,
         colluding: int = 1,
         rounds: int | None = None,
         topology: Topology | None = None,
@@ -94,10 +95,16 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         self.features = features
         self.fit_intercept = fit_intercept
         self.algorithm = algorithm
+        self.noise = noise
         self.colluding = colluding
         self.rounds = rounds
         self.topology = topology
         self.random_state = random_state
+
+    @property
+    def partners(self) -> int | None:
+        """How many sites may collude where link partners share noise; None if they do not."""
+        return None if self.noise is None else self.colluding
 
     def choice(self, sizes: Sizes, epsilon: float | None = None) -> Choice:
         """Return what a fit runs, from public numbers alone.
@@ -121,7 +128,21 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             wanted += "lambda noise: FederatedLearning(.., noise_multiplier=noise)"
             fail("algorithm", wanted, reprlib.repr(algorithm))
         if not callable(algorithm):
-            return self._by_rule(sizes, epsilon, algorithm)
+            return choose(
+                sizes,
+                epsilon=epsilon,
+                delta=self.delta,
+                task=self.task if getattr(self, "counts", None) is None else "counts",
+                linear=getattr(self, "network", None) is None,
+                algorithm=algorithm,
+                noise=self.noise,
+                topology=self.topology,
+                colluding=self.colluding,
+                rounds=self.rounds,
+                key=self._key(),
+            )
+        if self.noise is not None:
+            fail("noise", "None beside an algorithm, whose function names its noise", self.noise)
         if self.rounds is None or epsilon is None:
             fail("rounds", "a number of rounds and an epsilon, beside an algorithm", self.rounds)
         budget = Budget(positive("epsilon", epsilon), delta=self.delta)
@@ -191,24 +212,6 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         tags = super().__sklearn_tags__()
         tags.target_tags.required = True
         return tags
-
-    def _by_rule(self, sizes: Sizes, epsilon: float | None, algorithm: Method | None) -> Choice:
-        if self.topology is not None and algorithm == "secure":
-            fail("topology", "None with 'secure', which sends sums to a server", self.topology)
-        if self.topology is not None:  # which need not link all sites, as a first stage asks
-            sizes = replace(sizes, features=0)
-        chosen = choose(
-            sizes,
-            epsilon=epsilon,
-            delta=self.delta,
-            task=self.task if getattr(self, "counts", None) is None else "counts",
-            linear=getattr(self, "network", None) is None,
-            algorithm=algorithm if self.topology is None else "gossip",
-            colluding=self.colluding,
-            rounds=self.rounds,
-            key=self._key(),
-        )
-        return chosen if self.topology is None else replace(chosen, topology=self.topology)
 
     def _table(self, X: Any, *, reset: bool) -> Table:
         """Return the columns of X, checked as scikit-learn does."""
@@ -360,13 +363,14 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             return COLUMNS
         counts = [len(part) for part in partition]
         sizes = Sizes(nodes=len(counts), smallest=min(counts), together=sum(counts), dim=1)
-        gossips = self.algorithm if self.topology is None else "gossip"
+        gossips = self.noise is not None or self.topology is not None
         name = features_for(
             sizes,
             len(columns.layout.numbers),
             epsilon=self.epsilon,
             delta=self.delta,
-            algorithm=gossips,
+            algorithm="gossip" if gossips else self.algorithm,
+            noise=self.noise,
             colluding=self.colluding,
         )
         return FeatureMap.of(name)

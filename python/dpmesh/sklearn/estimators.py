@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dpmesh._networks import MakeNetwork, named
 from dpmesh._validate import fail
-from dpmesh.defaults import Method, Task
+from dpmesh.defaults import Method, Noise, Task
 from dpmesh.ranges import Category, Ranges, as_label, clipped
 from dpmesh.sklearn.base import Encoded, MakeAlgorithm, PrivateEstimator, warn
 from dpmesh.tables.cells import key_of
@@ -57,13 +57,17 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         takes the first from 3 sites on (with 1 colluding), else the second: see
         `dpmesh.defaults.choose`. Or a function that makes any algorithm of dpmesh for a noise,
         which is calibrated to `epsilon`.
+    noise
+        ``"BetweenPartners"``: sites gossip and share noise, which cancels in the mean of all, so
+        that they need no server for as little noise. `epsilon` then holds against everybody except
+        link partners, with up to `colluding` sites among them. None for a noise of each site.
     colluding
-        With ``"secure"``: sites that may collude with the server, or with each other.
+        With ``"secure"``, or `noise`: sites that may collude with the server, or with each other.
     rounds
         None: the rule chooses them. An `algorithm` that is a function needs a number.
     topology
         The network of an algorithm that gossips; by default a complete or random regular graph.
-        With `algorithm` None it stands for ``"gossip"``.
+        With `algorithm` None it stands for ``"gossip"``, as does a `noise`.
     random_state
         None draws noise from the operating system. A seed makes the fit reproducible and not
         private, which `report_` states.
@@ -110,6 +114,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         fit_intercept: bool = True,
         network: str | MakeNetwork | None = None,
         algorithm: Method | MakeAlgorithm | None = None,
+        noise: Noise | None = None,
         colluding: int = 1,
         rounds: int | None = None,
         topology: Topology | None = None,
@@ -122,6 +127,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
             features=features,
             fit_intercept=fit_intercept,
             algorithm=algorithm,
+            noise=noise,
             colluding=colluding,
             rounds=rounds,
             topology=topology,
@@ -191,7 +197,9 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         then learns the logarithm of the expected count, which is never above the bound.
     features
         As for `PrivateClassifier`; None stands for ``"columns"``.
-    epsilon, delta, ranges, fit_intercept, algorithm, colluding, rounds, topology, random_state
+    epsilon, delta, ranges, fit_intercept
+        As for `PrivateClassifier`.
+    algorithm, noise, colluding, rounds, topology, random_state
         As for `PrivateClassifier`.
 
     Attributes
@@ -213,6 +221,7 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         features: str | None = None,
         fit_intercept: bool = True,
         algorithm: Method | MakeAlgorithm | None = None,
+        noise: Noise | None = None,
         colluding: int = 1,
         rounds: int | None = None,
         topology: Topology | None = None,
@@ -225,6 +234,7 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
             features=features,
             fit_intercept=fit_intercept,
             algorithm=algorithm,
+            noise=noise,
             colluding=colluding,
             rounds=rounds,
             topology=topology,

@@ -12,6 +12,8 @@ from dpmesh.algorithms.first_stage import FirstStage
 from dpmesh.defaults import EVERYBODY, Choice, against
 from dpmesh.privacy.plain_words import plain_words
 from dpmesh.privacy.report import Report
+from dpmesh.privacy.shown import rounded_up
+from dpmesh.privacy.views import EverybodyButPartners
 from dpmesh.ranges import Columns
 
 
@@ -98,7 +100,7 @@ def report_of(
     also_public: str,
 ) -> FitReport:
     """Return the report of a run; `also_public` states what is, beside the numbers of records."""
-    privacy = run.privacy
+    privacy = run.privacy if chosen.view is None else _against_view(run, chosen.view)
     secure = getattr(chosen.algorithm, "secure_sum", None) is not None
     staged = isinstance(chosen.algorithm, FirstStage)
     if privacy.is_private:
@@ -116,9 +118,24 @@ def report_of(
         rounds=chosen.rounds,
         megabytes=run.traffic.megabytes,
         privacy=privacy,
-        against=against(chosen.algorithm),
+        against=against(chosen.algorithm, chosen.view),
         together=secure,
         features=_features(columns, staged),
+    )
+
+
+def _against_view(run: dm.Run, view: EverybodyButPartners) -> Report:
+    """Return the report of a run whose budget is kept against a view."""
+    all_others = rounded_up(run.privacy.epsilon)
+    beside = f"against all other sites together, who know each secret, epsilon = {all_others}"
+    cost = run.ledger.cost(run.privacy.delta, view=view)
+    return replace(
+        run.privacy,
+        epsilon=cost.epsilon,
+        accountant=cost.accountant,
+        view=None,
+        view_proof=None,
+        assumptions=(*run.privacy.assumptions, beside),
     )
 
 

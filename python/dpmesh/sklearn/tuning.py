@@ -110,7 +110,7 @@ def tune(
     probability("test_size", test_size, zero=False, one=False)
     if not candidates or not all(isinstance(one, Mapping) for one in candidates):
         fail("candidates", "a list of parameters, such as [{'algorithm': 'gossip'}]", candidates)
-    for name in {*chain(*candidates)} & {"delta", "colluding"}:
+    for name in {*chain(*candidates)} & {"delta", "colluding", "noise"}:
         wanted = "no delta, and no parameter that states whom one trusts: set them on the estimator"
         fail("candidates", wanted, name)
     targets = estimator.targets(X, y)
@@ -128,7 +128,8 @@ def tune(
     def joint(scale: float) -> float:
         each = zip(made, sizes, shares, strict=True)
         chosen = [one.choice(own, share / scale) for one, own, share in each]
-        return total_cost([c.algorithm.plan(c.rounds) for c in chosen], delta).epsilon
+        plans = [c.algorithm.plan(c.rounds) for c in chosen]
+        return total_cost(plans, delta, colluding=estimator.partners).epsilon
 
     scale = shares[0] / total
     if len(made) > 1:
@@ -141,7 +142,8 @@ def tune(
     away = rows(X, np.flatnonzero(tested))
     utility = np.array([_utility(one, away, targets[tested]) for one in fitted])
     best = _exponential(utility, total, None if estimator.random_state is None else draw)
-    spent = max(total_cost([one.ledger_ for one in fitted], delta).epsilon, total)
+    ledgers, each = [one.ledger_ for one in fitted], [one.report_.privacy for one in fitted]
+    spent = max(total_cost(ledgers, delta, colluding=estimator.partners).epsilon, total)
     chosen = fitted[best]
     chosen.charge(spent, f"chosen among {len(fitted)} fits, whose cost is counted")
     return Tuned(
@@ -149,7 +151,7 @@ def tune(
         params=dict(candidates[best]),
         epsilon=spent,
         delta=delta,
-        epsilon_of_a_fit=max(one.ledger_.cost(delta).epsilon for one in fitted),
+        epsilon_of_a_fit=max(privacy.epsilon for privacy in each),
     )
 
 

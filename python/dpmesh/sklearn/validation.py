@@ -97,20 +97,21 @@ def cross_validate(
     def joint(scale: float) -> float:
         chosen = {own: estimator.choice(own, total / scale) for own in {*sizes}}
         plans = {own: one.algorithm.plan(one.rounds) for own, one in chosen.items()}
-        return _largest_cost([plans[own] for own in sizes], delta)
+        return _largest_cost([plans[own] for own in sizes], delta, estimator.partners)
 
     guess = sqrt(cv - 1)
     each = total if cv == 2 else total / calibrate_noise(joint, target_epsilon=total, guess=guess)
-    scores, ledgers = [], []
+    scores, ledgers, epsilons = [], [], []
     for part, (_, held_out) in zip(parts, folds, strict=True):
         own = clone(estimator).set_params(epsilon=each).fit(*part)
         scores.append(own.score(rows(X, held_out), targets[held_out]))
         ledgers.append(own.ledger_)
+        epsilons.append(own.report_.privacy.epsilon)
     return CrossValidation(
         scores=np.array(scores),
-        epsilon=_largest_cost(ledgers, delta),
+        epsilon=_largest_cost(ledgers, delta, estimator.partners),
         delta=delta,
-        epsilon_of_a_fit=max(ledger.cost(delta).epsilon for ledger in ledgers),
+        epsilon_of_a_fit=max(epsilons),
     )
 
 
@@ -128,9 +129,9 @@ def _folds(
     return [*split.split(np.zeros((len(targets), 1)), owners)]
 
 
-def _largest_cost(fits: list[Plan], delta: float) -> float:
+def _largest_cost(fits: list[Plan], delta: float, colluding: int | None) -> float:
     """Return what the fits cost a record that one of them holds out, at most."""
     return max(
-        total_cost(fits[:out] + fits[out + 1 :], delta).epsilon
+        total_cost(fits[:out] + fits[out + 1 :], delta, colluding=colluding).epsilon
         for out in {fits.index(fit) for fit in fits}
     )
