@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from uuid import uuid4
 
 import flwr.app as flwr
 import numpy as np
+from federated_parts import changed
 
 import dpmesh as dm
+import dpmesh.privacy.correlated
 from dpmesh.deploy.flower import DPFedLS, flat, private_update
 from dpmesh.deploy.flower.parties import asks_for_name
 
@@ -27,6 +30,16 @@ ALGORITHM = dm.FederatedLearning(
     noise_multiplier=0.7,
     denoiser=dm.denoisers.LaplacianSmoothing(1.0),
 )
+
+
+AVERAGED = replace(ALGORITHM, average=dm.algorithms.Average())
+IN_TIME = changed(
+    ALGORITHM,
+    sampling="cyclic",
+    sampling_rate=0.5,
+    noise=dm.privacy.correlated.InTime(topology=None, rounds=5),
+)
+NAMES = [f"client {i}" for i in range(CLIENTS)]
 
 
 def make_problem() -> dm.LinearProblem:

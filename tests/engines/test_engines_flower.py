@@ -14,8 +14,11 @@ flwr = pytest.importorskip("flwr.app", reason="needs the extra 'flower'")
 
 from flower_clients import (  # noqa: E402
     ALGORITHM,
+    AVERAGED,
     CLIENTS,
     DIM,
+    IN_TIME,
+    NAMES,
     STEP,
     Clients,
     L,
@@ -30,13 +33,11 @@ from dpmesh.deploy.flower.parties import asks_for_name  # noqa: E402
 pytestmark = pytest.mark.usefixtures("inside_an_app")
 
 
-@pytest.mark.parametrize("average", [None, dm.algorithms.Average()])
-def test_the_same_models_as_in_our_simulator(average) -> None:
-    """Every client is in every cohort: which node is which client does not matter."""
+@pytest.mark.parametrize("algorithm", [ALGORITHM, AVERAGED, IN_TIME])
+def test_the_same_models_as_in_our_simulator(algorithm) -> None:
     problem, key = make_problem(), dm.Key.seeded(3)
-    algorithm = changed(ALGORITHM, average=average)
     simulated = dm.simulate(algorithm, problem, rounds=5, key=key, delta=1e-5)
-    strategy = DPFedLS(algorithm, delta=1e-5, key=key)
+    strategy = DPFedLS(algorithm, delta=1e-5, key=key, parties=NAMES)
     result = run(strategy, Clients(problem, private_update(L)))
     np.testing.assert_allclose(flat(result.arrays), simulated.parameters, rtol=1e-12, atol=1e-14)
     assert strategy.report == replace(simulated.privacy, not_covered=())  # no losses here
@@ -174,6 +175,8 @@ def test_arguments_of_another_kind_are_named() -> None:
     secure = dm.algorithms.SecureAggregation(dim=DIM, rounds=3)
     with pytest.raises(ValueError, match="a contract between parties runs secure sums"):
         DPFedLS(changed(ALGORITHM, combination=secure))
+    with pytest.raises(ValueError, match="independent noise, of which each client adds its own"):
+        DPFedLS(IN_TIME, trust="local")
     with pytest.raises(ValueError, match=r"budget: wanted a .*Budget or None, got \(1.0, 1e-05\)"):
         DPFedLS(ALGORITHM, budget=(1.0, 1e-5))
     with pytest.raises(ValueError, match=r"key: wanted a Key, .*, or None, got 3"):

@@ -14,8 +14,10 @@ flwr = pytest.importorskip("flwr.app", reason="needs the extra 'flower'")
 
 from flower_clients import (  # noqa: E402
     ALGORITHM,
+    AVERAGED,
     CLIENTS,
     DIM,
+    IN_TIME,
     Clients,
     L,
     make_problem,
@@ -223,8 +225,8 @@ class KilledError(Exception):
     pass
 
 
-def test_a_killed_server_goes_on_after_its_last_round_to_the_same_bits(tmp_path) -> None:
-    weighted = changed(ALGORITHM, average=dm.algorithms.Average())
+@pytest.mark.parametrize("weighted", [AVERAGED, IN_TIME])
+def test_a_killed_server_goes_on_after_its_last_round_to_the_same_bits(weighted, tmp_path) -> None:
     whole = run(DPFedLS(weighted, key=KEY, delta=1e-5), clients(), 4)
     tested, budget = [], dm.privacy.Budget(weighted.plan(4).cost(1e-5).epsilon, delta=1e-5)
 

@@ -32,7 +32,7 @@ ALGORITHM = dm.FederatedLearning(
     noise_multiplier=0.7,
 )
 
-client_app = ClientApp(mods=[private_update(ALGORITHM.clipping_norm)])
+client_app = ClientApp(mods=[private_update(ALGORITHM.contribution.clipping_norm)])
 server_app = ServerApp()
 
 

@@ -10,8 +10,7 @@ import numpy as np
 
 from dpmesh._extras import needed_by
 from dpmesh._validate import fail, instance, positive
-from dpmesh.deploy.clipping import clipped
-from dpmesh.deploy.flower.arrays import flat, unflat
+from dpmesh.deploy.flower.arrays import clipped, flat, unflat
 from dpmesh.deploy.flower.ledger import admit, write_down
 from dpmesh.deploy.flower.parties import asks_for_name, introduction
 from dpmesh.keys import Key, Purpose
@@ -113,49 +112,41 @@ def private_update(
         for name, given in (("grid", grid), ("budget", budget)):
             if given is not None:
                 fail("noise_multiplier", f"a number where there is a {name}", None)
-        return _clipped(clipping_norm)
     instance("budget", budget, "a dpmesh.privacy.Budget or None", Budget, NoneType)
-    return _noisy(clipping_norm, Gaussian(noise_multiplier, grid=grid), budget, simulation)
+    mechanism = None if noise_multiplier is None else Gaussian(noise_multiplier, grid=grid)
+    return _mod(clipping_norm, mechanism, budget, simulation)
 
 
-def _clipped(clipping_norm: float) -> Mod:
-    def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-        if asks_for_name(message):
-            return introduction(message, context)
-        if not _is_to_train(message):
-            return call_next(message, context)
-        name, start = _model_in(message)
-        w = flat(start)
-        try:
-            move = _clipped_move(w, call_next(message, context), clipping_norm)
-        except Exception as error:  # Flower sends its text to the server
-            raise TrainingFailed("the client's log states why") from error
-        return _answer(message, name, start, w, move)
-
-    return mod
-
-
-def _noisy(
-    clipping_norm: float, mechanism: Gaussian, budget: Budget | None, simulation: bool
+def _mod(
+    clipping_norm: float, mechanism: Gaussian | None, budget: Budget | None, simulation: bool
 ) -> Mod:
-    sensitivity = client_sensitivity(clipping_norm)
-    release = Release(0, mechanism, sensitivity)
-    admit(release, (), budget)
+    release = None
+    if mechanism is not None:
+        release = Release(0, mechanism, client_sensitivity(clipping_norm))
+        admit(release, (), budget)
 
     def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         if asks_for_name(message):
             return introduction(message, context)
         if not _is_to_train(message):
+            if release is None:
+                return call_next(message, context)
             raise OnlyTrains("this client answers messages to train, to which it adds noise")
         name, start = _model_in(message)
         w = flat(start)
-        write_down(release, context, budget, simulation=simulation)
+        if release is not None:
+            write_down(release, context, budget, simulation=simulation)
         try:
             move = _clipped_move(w, call_next(message, context), clipping_norm)
-        except (Exception, SystemExit):  # even that it failed may reveal something of the data
+        except (Exception, SystemExit) as error:  # even that it failed may reveal something
+            if release is None:  # Flower sends its text to the server
+                raise TrainingFailed("the client's log states why") from error
             log.exception("Training failed: the answer is noise alone")
             move = Sensitive(np.zeros_like(w))
-        noisy = mechanism.release(move, sensitivity, Key.generate().stream(Purpose.NOISE))
+        if release is None:
+            return _answer(message, name, start, w, move)
+        stream = Key.generate().stream(Purpose.NOISE)
+        noisy = release.mechanism.release(move, release.sensitivity, stream)
         return _answer(message, name, start, w, noisy)
 
     return mod

@@ -4,46 +4,42 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from logging import getLogger
 from math import ceil, sqrt
 from pathlib import Path
-from types import NoneType
-from typing import Literal
+from types import NoneType, SimpleNamespace
+from typing import Any, Literal
 
 import numpy as np
 
 from dpmesh._extras import needed_by
+from dpmesh._ragged import Indices
 from dpmesh._validate import fail, instance, integer, non_negative, one_of, probability
 from dpmesh.algorithms.federated import FederatedLearning, FederatedState
 from dpmesh.algorithms.federated_combination import TrustedServer
+from dpmesh.algorithms.federated_contribution import Contribution, Vectors
 from dpmesh.algorithms.federated_updates import ClientUpdates
-from dpmesh.deploy.clipping import clipped
-from dpmesh.deploy.flower.answers import moves_in
-from dpmesh.deploy.flower.arrays import flat, unflat
+from dpmesh.deploy.flower.arrays import clipped, flat, moves_in, unflat
 from dpmesh.deploy.flower.client import client_sensitivity
 from dpmesh.deploy.flower.parties import Parties
-from dpmesh.deploy.flower.progress import ServerProgress, checkpoint_of
-from dpmesh.keys import A_KEY, Key, Purpose, Stream, fingerprint
+from dpmesh.keys import A_KEY, Key, fingerprint
 from dpmesh.privacy.budget import Budget
+from dpmesh.privacy.ledger import Ledger
 from dpmesh.privacy.plan import Plan, each_round
 from dpmesh.privacy.releases import Release
 from dpmesh.privacy.report import Report, report
 from dpmesh.privacy.sensitivity import Sensitivity
 from dpmesh.privacy.types import Floats, Released, Sensitive
-from dpmesh.run.checkpoint import SavedRun, salt_in
+from dpmesh.run.carriers import Broadcast, Packet
+from dpmesh.run.channel import Channel
+from dpmesh.run.checkpoint import Checkpoint, SavedRun, salt_in
+from dpmesh.run.identity import without_addresses
+from dpmesh.run.rounds import Progress
 
 with needed_by("the engine 'flower'"):
-    from flwr.app import (
-        ArrayRecord,
-        ConfigRecord,
-        Message,
-        MessageType,
-        Metadata,
-        MetricRecord,
-        RecordDict,
-    )
+    from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
     from flwr.serverapp import Grid
     from flwr.serverapp.strategy import Result, Strategy
 
@@ -60,6 +56,43 @@ TAIL = 6.5
 
 class TooFewAnswersError(RuntimeError):
     """Fewer clients than the quorum answered: the run stops, and can be resumed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Arrived(TrustedServer):
+    """A server that adds up what arrived, in place of what a problem's clients would send.
+
+    Parameters
+    ----------
+    updates
+        What clients sent in the round, each bounded by itself, shape (clients, dim).
+    """
+
+    updates: Sensitive
+
+    def cohort(self, of: Contribution, t: int, key: Key, here: int) -> Indices:
+        """Return who was asked: who drops out, others see."""
+        return of.cohort(t, key, None)
+
+    def message(self, sent: Vectors, algorithm: Any, state: Any, t: int, here: int) -> Any:
+        """Return the sum of what arrived; `sent` trains nobody unless it is read."""
+        arrived = iter([(np.arange(len(self.updates)), self.updates)] * bool(len(self.updates)))
+        return super().message(arrived, algorithm, state, t, here)
+
+
+class _Server(Channel):
+    """Drives the server's rounds; under a key that is not seeded no two sums have one noise."""
+
+    adds_noise = True
+
+    def _step_key(self, values: Sensitive) -> Key:
+        under = b"noise on" + sha256(values.tobytes()).digest()
+        return self._key if self._key.is_seeded else self._key.derive(under)
+
+    def _released(self, t: int, message: Any, values: Sensitive, releases: Any) -> Packet:
+        if self.adds_noise:
+            return super()._released(t, message, values, releases)
+        return Packet(Released(values))  # the clients released it
 
 
 class DPFedLS(Strategy):
@@ -120,8 +153,6 @@ class DPFedLS(Strategy):
         patience: float = 600.0,
     ) -> None:
         instance("algorithm", algorithm, "a FederatedLearning", FederatedLearning)
-        if algorithm.noise is not None:
-            fail("algorithm", "independent noise: no strategy keeps its rows yet", algorithm.noise)
         if not isinstance(algorithm.combination, TrustedServer):
             wanted = "one of a TrustedServer; a contract between parties runs secure sums"
             fail("algorithm", wanted, algorithm)
@@ -139,6 +170,9 @@ class DPFedLS(Strategy):
             delta = 0.0 if budget is None else budget.delta
         self.delta = probability("delta", delta, one=False)
         self.trust = one_of("trust", trust, ("central", "local"))
+        if trust == "local" and algorithm.noise is not None:
+            wanted = "independent noise, of which each client adds its own"
+            fail("algorithm", wanted, algorithm.noise)
         self.parties = Parties(of.clients, parties)
         if quorum is None:
             quorum = ceil(algorithm.combination.arrival_rate * of.clients / 2)
@@ -150,9 +184,11 @@ class DPFedLS(Strategy):
         key = Key.generate() if key is None else key
         self.key = key if key.is_seeded else key.derive(bytes.fromhex(self._salt))
         self._checkpoint: SavedRun | None = None
-        self._ledger: list[Release] = []
+        self._ledger = Ledger(self.plan(1))
+        self._server = _Server(Broadcast(), self.key, self._ledger)
+        self._server.adds_noise = self._is_central
         self._cohort = 0
-        self._asked: list[tuple[Metadata, int]] = []
+        self._asked: list[tuple[Message, int]] = []
         self._state: FederatedState | None = None
         self._arrays = ArrayRecord()
         self._done, self._rounds = 0, 1
@@ -175,7 +211,7 @@ class DPFedLS(Strategy):
     @property
     def report(self) -> Report:
         """What was released so far, and what it cost; it names who sees what."""
-        return self._report(self.plan(1).with_releases(self._ledger))
+        return self._report(self.plan(1).with_releases(self._ledger.releases))
 
     def start(
         self,
@@ -225,7 +261,7 @@ class DPFedLS(Strategy):
         self._require(server_round)
         nodes = self._connected(grid)
         if not self._is_central:  # the clients spend it, whatever becomes of their answers
-            self._ledger.append(self._planned_by_client(server_round - 1))
+            self._ledger.restore([self._planned_by_client(server_round - 1)])
             self._save()
         cohort = self._updates.cohort(server_round - 1, self.key, None)
         config[ROUND] = server_round
@@ -233,11 +269,10 @@ class DPFedLS(Strategy):
         content = RecordDict({ARRAYS: start, CONFIG: config})
         self._cohort = len(cohort)
         there = [int(client) for client in cohort if client in nodes]
-        messages = [Message(content, nodes[client], MessageType.TRAIN) for client in there]
         self._asked = [
-            (message.metadata, client) for message, client in zip(messages, there, strict=True)
+            (Message(content, nodes[client], MessageType.TRAIN), client) for client in there
         ]
-        return messages
+        return [message for message, _ in self._asked]
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -250,19 +285,12 @@ class DPFedLS(Strategy):
         if server_round <= self._done:
             last = server_round == self._done
             return (self._output(), self._metrics()) if last else (None, None)
-        t, w = server_round - 1, self._state.w
-        moves = self._moves(replies, w)
+        moves = self._moves(replies, self._state.w)
         self._count(len(moves), server_round)
-        total = moves.sum(axis=0, dtype=np.float64, keepdims=True).astype(w.dtype)
-        if self._is_central:
-            release = self.algorithm.release_of(t)
-            noise = self._noise(total, w, t)
-            noisy = release.mechanism.release(Sensitive(total), release.sensitivity, noise)
-            self._ledger.append(release)
-        else:
-            noisy = Released(total)
-        self._state = self._server.absorb(self._state, noisy, t)
-        self._done = server_round
+        clients = SimpleNamespace(nodes=self._updates.clients)
+        step = self._server.run(self._of(moves), self._state, self._done, clients, self.key)
+        self._server.end_round()
+        self._state, self._done = step.state, server_round
         self._save()
         return self._output(), self._metrics()
 
@@ -281,7 +309,8 @@ class DPFedLS(Strategy):
     def summary(self) -> None:
         """Log what the rounds so far cost; before the first one, what all rounds will cost."""
         log.info("\t%s sees the clients' updates", "The server" if self._is_central else "Nobody")
-        reported = self.report if self._ledger else self._report(self.plan(self._rounds))
+        begun = self._ledger.releases
+        reported = self.report if begun else self._report(self.plan(self._rounds))
         for line in str(reported).splitlines():
             log.info("\t%s", line)
 
@@ -292,15 +321,14 @@ class DPFedLS(Strategy):
     def _is_central(self) -> bool:
         return self.trust == "central"
 
-    @property
-    def _server(self) -> FederatedLearning:
-        """The algorithm with the noise of the whole sum, as denoisers need it."""
-        if self._is_central or self.algorithm.noise_multiplier is None:
-            return self.algorithm
-        std = self._std_of_client * sqrt(self.algorithm.expected_size)
-        together = std / self.algorithm.sensitivity(0).bound
-        plain = TrustedServer(arrival_rate=self.algorithm.combination.arrival_rate)
-        return replace(self.algorithm, noise_multiplier=together, combination=plain)
+    def _of(self, moves: Floats) -> FederatedLearning:
+        """Return the algorithm of what arrived, with the noise in it, as denoisers need it."""
+        own, plain = self.algorithm, self.algorithm.combination
+        arrived = _Arrived(arrival_rate=plain.arrival_rate, updates=Sensitive(moves))
+        if self._is_central or own.noise_multiplier is None:
+            return replace(own, combination=replace(arrived, grid=self._grid))
+        together = self._std_of_client * sqrt(own.expected_size) / own.sensitivity(0).bound
+        return replace(own, noise_multiplier=together, combination=arrived)
 
     @property
     def _by_client(self) -> Sensitivity:
@@ -321,29 +349,29 @@ class DPFedLS(Strategy):
         if self._path is None:
             log.warning("without a checkpoint, a server that is killed forgets what it spent")
             return
-        self._checkpoint = checkpoint_of(
-            self._path,
-            self._own,
-            self._salt,
-            initial_arrays,
-            algorithm=self.algorithm,
-            trust=self.trust,
-            parties=list(self.parties.numbers),
-        )
+        parts = zip(initial_arrays, initial_arrays.to_numpy_ndarrays(), strict=True)
+        run = {
+            "algorithm": without_addresses(self.algorithm),
+            "trust": self.trust,
+            "parties": list(self.parties.numbers),
+            "model": ", ".join(f"{name} {part.dtype}{part.shape}" for name, part in parts),
+        }
+        self._checkpoint = SavedRun(Checkpoint(self._path, every=1), run, [self._own], self._salt)
         found = self._checkpoint.resume(self._progress, self.plan(1))
-        self._state, self._done, self._ledger = found.state, found.rounds, found.ledger
-        self.parties.numbers = found.parties
+        self._state, self._done, self.parties.numbers = found.state, found.rounds, found.carrier
+        self._ledger.restore(found.ledger)
+        self._server.noise.recall(found.noise)
         if self._done:
             log.info("%d rounds were done before: going on after them", self._done)
 
     @property
-    def _progress(self) -> ServerProgress:
-        assert self._state is not None
-        return ServerProgress(
+    def _progress(self) -> Progress:
+        return Progress(
             state=self._state,
             rounds=self._done,
-            ledger=self._ledger,
-            parties=self.parties.numbers,
+            ledger=self._ledger.releases,
+            carrier=self.parties.numbers,
+            noise=self._server.noise.memory,
         )
 
     def _save(self) -> None:
@@ -353,7 +381,7 @@ class DPFedLS(Strategy):
     def _require(self, rounds: int) -> None:
         """Fail unless the budget has room for these rounds, and for those that were asked twice."""
         if self.budget is not None:
-            self.budget.require(self, rounds + len(self._ledger) - self._done)
+            self.budget.require(self, rounds + len(self._ledger.releases) - self._done)
 
     def _connected(self, grid: Grid) -> dict[int, int]:
         """Return the node of each client that is connected; wait for all, later for the quorum."""
@@ -369,7 +397,7 @@ class DPFedLS(Strategy):
 
     def _moves(self, replies: Iterable[Message], w: Floats) -> Floats:
         """Return the usable moves, each bounded by itself, in the order of the clients."""
-        asked = {metadata.message_id: client for metadata, client in self._asked}
+        asked = {message.metadata.message_id: client for message, client in self._asked}
         moves = moves_in(replies, asked, w)
         if self._is_central or self.algorithm.noise_multiplier is None:
             return clipped(moves, self._updates.clipping_norm)  # whatever the clients did
@@ -398,13 +426,6 @@ class DPFedLS(Strategy):
         elif few:
             least = f"{self.quorum} of {self._updates.clients}"
             raise TooFewAnswersError(f"{said}, less than the quorum of {least}")
-
-    def _noise(self, total: Floats, w: Floats, t: int) -> Stream:
-        """Return the noise of round t, which no other sum has, unless the key is seeded."""
-        if self.key.is_seeded:
-            return self.key.stream(Purpose.NOISE, t)
-        under = sha256(w.tobytes() + total.tobytes()).digest()
-        return self.key.derive(b"noise on" + under).stream(Purpose.NOISE, t)
 
     def _output(self) -> ArrayRecord:
         assert self._state is not None
