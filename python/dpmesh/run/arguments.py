@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import reprlib
 import warnings
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import NoneType
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -20,6 +20,7 @@ from dpmesh.privacy.budget import Budget
 from dpmesh.problems import LinearProblem, Problem
 from dpmesh.run.checkpoint import Checkpoint
 from dpmesh.run.engine import Engine
+from dpmesh.run.metrics import Metrics
 from dpmesh.run.network import Network
 
 if TYPE_CHECKING:
@@ -29,18 +30,33 @@ UNSCALED = 50.0
 """Records with longer norms are not scaled."""
 
 
-def check_kinds(
-    algorithm: object,
-    problem: object,
-    topology: Topology | None,
-    network: object,
-    key: object,
-    budget: object,
-    engine: object,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What a run was asked for: the arguments of `simulate`, see there."""
+
+    algorithm: AnyAlgorithm
+    problem: Problem
+    topology: Topology | None
+    rounds: int
+    key: Key | None
+    delta: float | None
+    budget: Budget | None
+    metrics: Metrics
+    network: Network | None
+    engine: Engine | None
+    checkpoint: Checkpoint | None
+
+    @property
+    def every(self) -> int:
+        """After how many rounds it is measured."""
+        return self.metrics.every or max(1, self.rounds // 25)
+
+
+def check_kinds(asked: Asked) -> None:
     """Fail unless the arguments have the right types."""
+    algorithm: Any = asked.algorithm
+    problem, topology = asked.problem, asked.topology
     instance("algorithm", algorithm, AN_ALGORITHM, Algorithm)
-    assert isinstance(algorithm, Algorithm)
     one_of("algorithm.travels", getattr(algorithm, "travels", None), get_args(Travel))
     if getattr(problem, "test", problem) is not None:
         require_methods("problem", problem, "what is to be learned", "accuracy")
@@ -60,26 +76,20 @@ def check_kinds(
             name = type(algorithm).__name__
             wanted = f"doubly stochastic matrices, on which the proof of {name} rests; PushSum "
             fail("topology", f"{wanted}learns over directed networks", topology)
-    instance("network", network, "a dpmesh.Network or None", Network, NoneType)
-    instance("key", key, f"{A_KEY}, or None", Key, NoneType)
-    instance("budget", budget, "a dpmesh.privacy.Budget or None", Budget, NoneType)
-    if engine is not None:
-        require_methods(
-            "engine", engine, "an engine such as dpmesh.engines.mpi.MpiEngine(topology)", "share"
-        )
+    instance("network", asked.network, "a dpmesh.Network or None", Network, NoneType)
+    instance("key", asked.key, f"{A_KEY}, or None", Key, NoneType)
+    instance("budget", asked.budget, "a dpmesh.privacy.Budget or None", Budget, NoneType)
+    if asked.engine is not None:
+        wanted = "an engine such as dpmesh.engines.mpi.MpiEngine(topology)"
+        require_methods("engine", asked.engine, wanted, "share")
 
 
-def check_pairs(
-    key: Key | None,
-    network: Network | None,
-    engine: Engine | None,
-    checkpoint: Checkpoint | None,
-) -> None:
+def check_pairs(asked: Asked) -> None:
     """Fail if an argument that another needs is missing, or two are given that clash."""
-    if checkpoint is not None and key is None:
+    if asked.checkpoint is not None and asked.key is None:
         fail("key", "one that you keep, since no checkpoint holds it: Key.load, Key.seeded", None)
-    if engine is not None and network is not None:
-        fail("network", "None, since an engine's network is a real one", network)
+    if asked.engine is not None and asked.network is not None:
+        fail("network", "None, since an engine's network is a real one", asked.network)
 
 
 def check_records(algorithm: AnyAlgorithm, problem: Problem, rounds: int) -> None:

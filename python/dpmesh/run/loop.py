@@ -17,7 +17,7 @@ from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.releases import Release
 from dpmesh.privacy.report import Report, not_covered, report
 from dpmesh.problems import Problem
-from dpmesh.run.arguments import check_kinds
+from dpmesh.run.arguments import Asked, check_kinds
 from dpmesh.run.checkpoint import Checkpoint, SavedRun
 from dpmesh.run.counted import ended_early, with_gaps
 from dpmesh.run.engine import Engine, Sign
@@ -124,14 +124,13 @@ def simulate(
     >>> run.privacy.epsilon
     1.0
     """
-    rounds = integer("rounds", rounds, at_least=1)
-    check_kinds(algorithm, problem, topology, network, key, budget, engine)
-    shown = shows_bar(progress)
-    prepared = prepare(
-        algorithm,
-        problem,
-        topology,
-        rounds=rounds,
+    if checkpoint is not None and not isinstance(checkpoint, Checkpoint):
+        checkpoint = Checkpoint(checkpoint)
+    asked = Asked(
+        algorithm=algorithm,
+        problem=problem,
+        topology=topology,
+        rounds=integer("rounds", rounds, at_least=1),
         key=key,
         delta=delta,
         budget=budget,
@@ -140,6 +139,9 @@ def simulate(
         engine=engine,
         checkpoint=checkpoint,
     )
+    check_kinds(asked)
+    shown = shows_bar(progress)
+    prepared = prepare(asked)
     return finished(prepared, drive(prepared, progress=shown))
 
 
@@ -147,14 +149,15 @@ def drive(prepared: Prepared, *, progress: bool) -> str | None:
     """Run all rounds that are left; return what ended the run early, if anything."""
     ranks, run = prepared.ranks, prepared.run
     if ranks.is_root:
-        begun = (run.at.rounds, run.last, prepared.problem.nodes, run.own.algorithm)
+        begun = (run.at.rounds, run.last, prepared.asked.problem.nodes, run.own.algorithm)
         _log.info("a run begins with %d of %d rounds done, on %d nodes: %s", *begun)
     return _Loop(ranks, run, prepared.saved).run_all(progress and ranks.is_root)
 
 
 def finished(prepared: Prepared, why: str | None) -> Run:
     """Return the run, with what it released and what that cost."""
-    plan, own, algorithm = prepared.plan, prepared.run.own, prepared.algorithm
+    asked, plan, own = prepared.asked, prepared.plan, prepared.run.own
+    algorithm, problem = asked.algorithm, asked.problem
     end = gathered(prepared.run.remembered(), prepared.ranks, own)
     length = f"{end.rounds} of {prepared.run.last}"
     counted, released = with_gaps(
@@ -171,8 +174,8 @@ def finished(prepared: Prepared, why: str | None) -> Run:
     return Run(
         settings={
             "algorithm": without_addresses(algorithm),
-            "topology": without_addresses(prepared.topology),
-            "network": str(prepared.network),
+            "topology": without_addresses(asked.topology),
+            "network": str(asked.network),
             "rounds": prepared.run.last if why is None else f"{length}: there {why}",
         },
         history=end.history,
@@ -181,8 +184,8 @@ def finished(prepared: Prepared, why: str | None) -> Run:
         traffic=end.traffic,
         parameters=algorithm.parameters(end.state),
         released=algorithm.published(end.state, end.received),
-        problem=prepared.problem if prepared.alone else None,
-        outline=getattr(prepared.problem, "outline", None),
+        problem=problem if asked.engine is None else None,
+        outline=getattr(problem, "outline", None),
     )
 
 
@@ -190,15 +193,15 @@ def _report(prepared: Prepared, counted: Plan, end: Progress) -> Report:
     """Return what the releases of a run cost, and what they do not cover."""
     uncovered = not_covered(
         (*end.history.metrics, "run.parameters"),
-        parameters_are_released=prepared.algorithm.parameters_are_released,
+        parameters_are_released=prepared.asked.algorithm.parameters_are_released,
     )
     return report(
         counted,
         prepared.delta,
         seeded=prepared.seeded,
-        nodes=prepared.problem.nodes,
-        units=_units(prepared.problem, prepared.plan),
-        view=None if prepared.budget is None else prepared.budget.view,
+        nodes=prepared.asked.problem.nodes,
+        units=_units(prepared.asked.problem, prepared.plan),
+        view=None if prepared.asked.budget is None else prepared.asked.budget.view,
         not_covered=uncovered,
     )
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass, replace
-from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from zlib import crc32
 
 from dpmesh._validate import fail, instance, probability
@@ -17,6 +16,7 @@ from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.views import Everybody, EverybodyButPartners
 from dpmesh.problems import Problem
 from dpmesh.run.arguments import (
+    Asked,
     check_pairs,
     check_records,
     check_view,
@@ -28,14 +28,11 @@ from dpmesh.run.channel import Channel
 from dpmesh.run.checkpoint import Checkpoint, SavedRun, salt_in
 from dpmesh.run.engine import Engine, OneProcess, Share
 from dpmesh.run.identity import digest, identity
-from dpmesh.run.metrics import Metric, Metrics, build_metrics
+from dpmesh.run.metrics import Metric, build_metrics
 from dpmesh.run.network import Network
 from dpmesh.run.ranks import OnRoot, gathered, scattered
 from dpmesh.run.realized import RealizedNetwork
 from dpmesh.run.rounds import Progress, Rounds
-
-if TYPE_CHECKING:
-    from dpmesh.topology import Topology
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,14 +41,14 @@ class Prepared:
 
     Parameters
     ----------
-    algorithm, problem, topology, network, delta, budget
-        As for `simulate`.
+    asked
+        What was asked for, with the problem and the budget as the run has them.
+    delta
+        That of the report.
     plan
         What it may release.
     ranks
         The processes that run it.
-    alone
-        Whether this process holds all nodes.
     seeded
         Whether any process has a seeded key.
     run
@@ -60,100 +57,85 @@ class Prepared:
         Its checkpoint, if it keeps one.
     """
 
-    algorithm: AnyAlgorithm
-    problem: Problem
-    topology: Topology | None
-    network: Network | None
+    asked: Asked
     delta: float
-    budget: Budget | None
     plan: Plan
     ranks: Engine
-    alone: bool
     seeded: bool
     run: Rounds
     saved: SavedRun | None
 
 
-def prepare(
-    algorithm: AnyAlgorithm,
-    problem: Problem,
-    topology: Topology | None,
-    *,
-    rounds: int,
-    key: Key | None,
-    delta: float | None,
-    budget: Budget | None,
-    metrics: Metrics,
-    network: Network | None,
-    engine: Engine | None,
-    checkpoint: Checkpoint | str | PathLike[str] | None,
-) -> Prepared:
-    """Return a run that can begin; see `simulate` for its parameters and what it raises."""
-    if checkpoint is not None and not isinstance(checkpoint, Checkpoint):
-        checkpoint = Checkpoint(checkpoint)
-    delta = _delta(delta, algorithm, budget)
-    check_records(algorithm, problem, rounds)
-    problem = wide_enough(algorithm, problem, rounds)
-    warn_unscaled(problem)
-    check_pairs(key, network, engine, checkpoint)
-    keys = _Keys(OneProcess() if engine is None else engine, key, checkpoint)
-    if budget is not None:
-        check_view(budget, topology)
-        budget = _of_this_run(budget, network, keys.own)
-    plan = _plan(algorithm, problem, rounds, budget)
+def prepare(asked: Asked) -> Prepared:
+    """Return a run that can begin; see `simulate` for what it raises."""
+    algorithm, topology, network = asked.algorithm, asked.topology, asked.network
+    delta = _delta(asked)
+    check_records(algorithm, asked.problem, asked.rounds)
+    asked = replace(asked, problem=wide_enough(algorithm, asked.problem, asked.rounds))
+    warn_unscaled(asked.problem)
+    check_pairs(asked)
+    keys = _Keys(asked)
+    if asked.budget is not None:
+        check_view(asked.budget, topology)
+        asked = replace(asked, budget=_of_this_run(asked.budget, network, keys.own))
+    plan = _plan(asked)
     instance("algorithm", plan, "one whose plan(rounds) is a Plan", Plan)
-    every = metrics.every or max(1, rounds // 25)
-    meters = build_metrics(metrics.metrics, algorithm, problem)
+    meters = build_metrics(asked.metrics.metrics, algorithm, asked.problem)
     this: dict[str, Any] = {}
-    if checkpoint is not None or keys.ranks.processes > 1:
-        this = {"rounds": rounds, "nodes": problem.nodes, "every": every}
-        this |= identity(algorithm, problem, topology, network, rounds)
-        this |= {"metrics": metrics.names, "plan": crc32(repr(plan.releases).encode())}
+    if asked.checkpoint is not None or keys.ranks.processes > 1:
+        this = _identity(asked, plan)
         _check_same(keys.ranks, this)
-    carrier = carrier_for(algorithm, problem, topology, network, keys.own)
-    own = keys.ranks.share(keys.whole(algorithm, problem, carrier), topology)
-    saved = keys.saved(checkpoint, this, own)
-    ledger = Ledger(plan, budget, nodes=problem.nodes)
-    run = _rounds(keys.ranks, own, ledger, meters, metrics, every, rounds, saved, plan)
+    carrier = carrier_for(algorithm, asked.problem, topology, network, keys.own)
+    own = keys.ranks.share(keys.whole(algorithm, asked.problem, carrier), topology)
+    saved = keys.saved(asked.checkpoint, this, own)
     return Prepared(
-        algorithm=algorithm,
-        problem=problem,
-        topology=topology,
-        network=network,
+        asked=asked,
         delta=delta,
-        budget=budget,
         plan=plan,
         ranks=keys.ranks,
-        alone=engine is None,
         seeded=keys.seeded,
-        run=run,
+        run=_rounds(asked, keys.ranks, own, plan, meters, saved),
         saved=saved,
     )
 
 
-def _delta(delta: float | None, algorithm: AnyAlgorithm, budget: Budget | None) -> float:
+def _delta(asked: Asked) -> float:
     """Return the delta of a report: the one asked for, the budget's, or the algorithm's."""
+    delta, budget = asked.delta, asked.budget
     if delta is None:
-        delta = getattr(algorithm, "delta", 0.0) if budget is None else budget.delta
+        delta = getattr(asked.algorithm, "delta", 0.0) if budget is None else budget.delta
     return probability("delta", delta, one=False)
 
 
-def _plan(algorithm: AnyAlgorithm, problem: Problem, rounds: int, budget: Budget | None) -> Plan:
+def _plan(asked: Asked) -> Plan:
     """Return what will be released, within a budget if there is one."""
-    if budget is not None:
-        return budget.require(algorithm, rounds, problem)
-    return algorithm.plan(rounds)
+    if asked.budget is not None:
+        return asked.budget.require(asked.algorithm, asked.rounds, asked.problem)
+    return asked.algorithm.plan(asked.rounds)
+
+
+def _identity(asked: Asked, plan: Plan) -> dict[str, Any]:
+    """Return what all processes, and a run that is resumed, must have in common."""
+    of = asked.algorithm, asked.problem, asked.topology, asked.network, asked.rounds
+    return {
+        "rounds": asked.rounds,
+        "nodes": asked.problem.nodes,
+        "every": asked.every,
+        **identity(*of),
+        "metrics": asked.metrics.names,
+        "plan": crc32(repr(plan.releases).encode()),
+    }
 
 
 class _Keys:
     """The key of a run on each process: what is asked of all of them, in one order."""
 
-    def __init__(self, ranks: Engine, key: Key | None, checkpoint: Checkpoint | None) -> None:
-        self.ranks = ranks
-        key = Key.generate() if key is None else key
+    def __init__(self, asked: Asked) -> None:
+        ranks = self.ranks = OneProcess() if asked.engine is None else asked.engine
+        key = Key.generate() if asked.key is None else asked.key
         self.seeded = any(ranks.everyone(key.is_seeded))
         self._prints = ranks.everyone(fingerprint(key))
-        self._salt = ranks.everyone(_salt(checkpoint) if ranks.is_root else "")[0]
+        self._salt = ranks.everyone(_salt(asked.checkpoint) if ranks.is_root else "")[0]
         self.own = key if key.is_seeded else key.derive(bytes.fromhex(self._salt))
 
     def whole(self, algorithm: AnyAlgorithm, problem: Problem, carrier: Any) -> Share:
@@ -180,17 +162,15 @@ class _Keys:
 
 
 def _rounds(
+    asked: Asked,
     ranks: Engine,
     own: Share,
-    ledger: Ledger,
-    meters: list[Metric],
-    metrics: Metrics,
-    every: int,
-    last: int,
-    saved: SavedRun | None,
     plan: Plan,
+    meters: list[Metric],
+    saved: SavedRun | None,
 ) -> Rounds:
     """Return the rounds of this process, at the first one or where a checkpoint has them."""
+    ledger = Ledger(plan, asked.budget, nodes=asked.problem.nodes)
     with ranks.guard(lambda: None):
         start = Progress(state=own.algorithm.init(own.problem, own.key))
         ranks.agree()
@@ -201,9 +181,9 @@ def _rounds(
             ),
             engine=ranks,
             meters=meters if own.nodes is None else [OnRoot(ranks, own, meters)],
-            every=every,
-            last=last,
-            callback=metrics.callback if ranks.is_root else None,
+            every=asked.every,
+            last=asked.rounds,
+            callback=asked.metrics.callback if ranks.is_root else None,
             at=start,
         )
         if saved is not None:
