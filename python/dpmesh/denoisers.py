@@ -59,7 +59,6 @@ class Denoiser(Protocol):
         so_far
             The sum over all rounds so far, the present one included.
         """
-        ...
 
 
 @dataclass(frozen=True)

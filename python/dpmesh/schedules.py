@@ -41,7 +41,6 @@ class Schedule(Protocol):
 
     def __call__(self, t: int, /) -> float:
         """Return the value at t, counted from 1."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -86,7 +86,6 @@ class ServerOptimizer(Protocol):
 
     def step(self, delta: Released, moments: Floats) -> tuple[Floats, Floats]:
         """Return the direction, shape (1, dim), and the new moments, shape (count, dim)."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -34,19 +34,15 @@ class Claim(Protocol):
     @property
     def level(self) -> float:
         """Epsilon or mu."""
-        ...
 
     def largest_tpr(self, fpr: Rates) -> Rates:
         """Return the largest true positive rates that the guarantee allows at these false ones."""
-        ...
 
     def smallest_level(self, tpr: Rates, fpr: Rates) -> Rates:
         """Return the least level at which the guarantee allows tests with these rates, fpr > 0."""
-        ...
 
     def at(self, level: float, shown: Callable[[float], str] = rounded_up) -> str:
         """Return the guarantee in words, at another level that is rounded by `shown`."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -111,38 +111,31 @@ class Controller(Protocol[StateT]):
         models and when, and no proof of the algorithm's guarantee covers that. The report then
         states it.
         """
-        ...
 
     @property
     def assumptions(self) -> tuple[str, ...]:
         """What else a privacy report must state about the decisions."""
-        ...
 
     @property
     def noisy_loss(self) -> NoisyLoss | None:
         """What is asked of private data before each decision; None for nothing."""
-        ...
 
     def may_be_global(self, round: int) -> bool:
         """Return whether an update of this round can be global at all: known before the run."""
-        ...
 
     def init(self, shape: tuple[int, int, int], key: Key) -> StateT:
         """Return the state before round 0, for local models of shape (nodes, classifiers, dim)."""
-        ...
 
     def learn(self, state: StateT, observation: Observation, round: int, key: Key) -> StateT:
         """Learn from the outcome of the acting nodes' last decisions, before they decide again.
 
         Only the returned state may be used afterwards: it reuses the arrays of the given one.
         """
-        ...
 
     def decide(
         self, state: StateT, observation: Observation, round: int, key: Key
     ) -> tuple[Actions, StateT]:
         """Return the updates of this round, and the state that remembers them."""
-        ...
 
 
 AnyController = Controller[Any]

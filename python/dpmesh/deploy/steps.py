@@ -31,17 +31,14 @@ class Agreement(Protocol):
     @property
     def hash(self) -> bytes:
         """Identifies it."""
-        ...
 
     @property
     def plan(self) -> Plan:
         """What it may cost in all."""
-        ...
 
     @property
     def copies(self) -> int:
         """How many parties may hold a record, each of which releases it."""
-        ...
 
 
 class Known(NamedTuple):

@@ -34,7 +34,6 @@ class Curves(Protocol):
 
     def rounds(self, metric: str) -> npt.NDArray[np.int64]:
         """Rounds in which the metric was measured."""
-        ...
 
 
 class Costly(Protocol):
@@ -43,12 +42,10 @@ class Costly(Protocol):
     @property
     def history(self) -> Curves:
         """The measurements."""
-        ...
 
     @property
     def privacy(self) -> Report:
         """What it cost."""
-        ...
 
 
 def curves(histories: Mapping[str, Curves], metric: str, *, ax: Axes | None = None) -> Axes:

@@ -40,7 +40,6 @@ class Planned(Protocol):
 
         With a second argument, the problem, a plan also reports what they cost against a view.
         """
-        ...
 
 
 @dataclass(frozen=True)

@@ -73,7 +73,6 @@ class Compressor(Protocol):
         ValueError
             If a value is NaN or infinite, or too large for the code.
         """
-        ...
 
     def decode(self, messages: Sequence[bytes], dim: int, dtype: npt.DTypeLike) -> Floats:
         """Return the rows that messages encode, shape (messages, dim), as float32 or float64.
@@ -83,7 +82,6 @@ class Compressor(Protocol):
         ValueError
             If a message does not encode a row of that length.
         """
-        ...
 
     def apart(self, packet: bytes, rows: int, dim: int, dtype: npt.DTypeLike) -> Floats:
         """Return the rows of a packet, shape (rows, dim), as float32 or float64.
@@ -93,7 +91,6 @@ class Compressor(Protocol):
         ValueError
             If it does not encode so many rows of that length.
         """
-        ...
 
 
 @dataclass(frozen=True)

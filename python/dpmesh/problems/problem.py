@@ -30,16 +30,13 @@ class Problem(Protocol):
     @property
     def nodes(self) -> int:
         """Number of nodes."""
-        ...
 
     @property
     def test(self) -> Dataset | None:
         """Records to test on, if there are any."""
-        ...
 
     def accuracy(self, params: Floats) -> npt.NDArray[np.float64]:
         """Return the fraction of test records that each row of `params` classifies correctly."""
-        ...
 
 
 class VectorProblem(Problem, Protocol):
@@ -47,7 +44,6 @@ class VectorProblem(Problem, Protocol):
 
     def vectors(self, node: int) -> Iterator[Sensitive]:
         """Return the vectors of a node's records, in blocks of shape (records, dim)."""
-        ...
 
 
 class ModelProblem(Problem, Protocol):
@@ -55,18 +51,15 @@ class ModelProblem(Problem, Protocol):
 
     def initial(self, key: Key) -> Floats:
         """Return parameters to start from, shape (1, dim), independent of the data."""
-        ...
 
     def records_of(self, nodes: Indices) -> Ragged:
         """Return the records of these nodes, as ``(indptr, indices)``.
 
         Each record is at one node, once, in all rounds; a client may have none.
         """
-        ...
 
     def objective(self, params: Floats, batches: Ragged) -> npt.NDArray[np.float64]:
         """Return each node's objective on its batch, shape (nodes,), which runs report."""
-        ...
 
 
 class GradientProblem(ModelProblem, Protocol):
@@ -75,7 +68,6 @@ class GradientProblem(ModelProblem, Protocol):
     @property
     def regularization(self) -> float:
         """Factor of ``|w|^2 / 2`` in each node's objective."""
-        ...
 
     def gradient(
         self, params: Floats, batches: Ragged, *, clipping_norm: float | None = None
@@ -86,7 +78,6 @@ class GradientProblem(ModelProblem, Protocol):
         regularizer's. A record's clipped gradient must not depend on other records: the guarantee
         rests on that alone.
         """
-        ...
 
 
 class ClientProblem(ModelProblem, Protocol):
@@ -110,4 +101,3 @@ class ClientProblem(ModelProblem, Protocol):
         -------
         The updates w - start, shape (clients, dim).
         """
-        ...

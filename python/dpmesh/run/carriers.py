@@ -98,25 +98,20 @@ class Carrier(Protocol):
 
         Of `masked` parts it returns the totals of all nodes', integers.
         """
-        ...
 
     def traffic(self, round: int, sent: Sent) -> Traffic:
         """Return what crossed the network in this round; asked once, after all its messages."""
-        ...
 
     @property
     def seconds(self) -> float | None:
         """Virtual time so far; None if messages take no time."""
-        ...
 
     @property
     def memory(self) -> Any:
         """What it must remember of the past, as arrays and numbers, for a checkpoint."""
-        ...
 
     def recall(self, memory: Any) -> None:
         """Go on from there."""
-        ...
 
 
 class Instant:

@@ -46,7 +46,6 @@ class Resumable(Protocol):
     @property
     def rounds(self) -> int:
         """How many are done."""
-        ...
 
 
 R = TypeVar("R", bound=Resumable)

@@ -78,35 +78,28 @@ class Engine(Protocol):
     @property
     def processes(self) -> int:
         """How many there are."""
-        ...
 
     @property
     def is_root(self) -> bool:
         """Whether this process is the one that measures and saves."""
-        ...
 
     def share(self, whole: Share, topology: Topology | None) -> Share:
         """Return this process's part of a run."""
-        ...
 
     def guard(self, keep: Callable[[], str | None]) -> AbstractContextManager[None]:
         """Fail on all processes if the block fails on one, after `keep` has saved what it can.
 
         All call `keep`, whose text becomes part of the error.
         """
-        ...
 
     def agree(self, signs: Sign = Sign.NONE, same: int = 0) -> Sign:
         """Return the signs of all processes; fail if one of them did, or `same` differs."""
-        ...
 
     def everyone(self, mine: T) -> list[T]:
         """Return what each process passed, the root's first."""
-        ...
 
     def rows(self, mine: Any) -> Any:
         """Return an array with the rows of all nodes on the root, and None elsewhere."""
-        ...
 
 
 class OneProcess:

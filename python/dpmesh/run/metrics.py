@@ -146,24 +146,19 @@ class Metric(Protocol):
     @property
     def watches(self) -> tuple[str, ...]:
         """Which fields of `Before` it looks at."""
-        ...
 
     def observe(self, before: Before) -> None:
         """Take what was known before a round that has been run."""
-        ...
 
     def values(self, after: After) -> Mapping[str, Value]:
         """Return named values of all that was observed, and of the last round's results."""
-        ...
 
     @property
     def memory(self) -> Any:
         """What was observed, as arrays and numbers, for a checkpoint."""
-        ...
 
     def recall(self, memory: Any) -> None:
         """Go on from there."""
-        ...
 
 
 class Stateless:

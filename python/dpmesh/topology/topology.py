@@ -19,11 +19,9 @@ class Topology(Protocol):
     @property
     def nodes(self) -> int:
         """Number of nodes."""
-        ...
 
     def matrix(self, round: int) -> MixingMatrix:
         """Return the mixing matrix of a round, counted from 0; the same one at every call."""
-        ...
 
 
 @dataclass(frozen=True)

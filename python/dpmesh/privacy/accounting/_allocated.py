@@ -54,19 +54,15 @@ class Part(Protocol):
     @property
     def p(self) -> float:
         """Its probability."""
-        ...
 
     def calls(self, k: Floats) -> tuple[Floats, Floats]:
         """Return ``E[(D - k)_+]`` at each k, and a bound of its rounding."""
-        ...
 
     def puts(self, k: Floats) -> tuple[Floats, Floats]:
         """Return ``E[(k - D)_+]`` at each k, and a bound of its rounding."""
-        ...
 
     def points(self) -> tuple[Floats, Floats]:
         """Return values of D and their weights, to guess by."""
-        ...
 
 
 @dataclass(frozen=True)

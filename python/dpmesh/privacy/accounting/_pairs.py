@@ -56,7 +56,6 @@ class Pair(Protocol):
     @property
     def law(self) -> Law:
         """The noise."""
-        ...
 
     def profiles(
         self, rate: float, multiplier: float, losses: Floats, negligible: float
@@ -65,20 +64,16 @@ class Pair(Protocol):
 
         Up to a mass of `negligible` may count as infinite loss.
         """
-        ...
 
     def largest(self, rate: Floats, multiplier: Floats, deviations: Numbers) -> Floats:
         """Return the largest loss of each round, within so many deviations of its noise."""
-        ...
 
     def spread(self, rate: Floats, multiplier: Floats) -> Floats:
         """Return about the standard deviation of each round's loss."""
-        ...
 
     @property
     def coordinate(self) -> Callable[[Floats], Floats] | None:
         """As the law's; None if nothing is known of the pair's profile."""
-        ...
 
 
 def sampled_loss(rate: Floats | float, loss: Floats | float) -> Floats:
