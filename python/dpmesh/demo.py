@@ -93,7 +93,7 @@ class Panel:
         yield "a secure sum beside a site alone", claims
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it in plain types that JSON can hold."""
+        """Return the panel in plain types that JSON can hold."""
         return {
             "title": self.title,
             "verdict": self.verdict,

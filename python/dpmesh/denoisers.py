@@ -40,7 +40,7 @@ class ReleasedSum(NamedTuple):
     """The noisy vectors of all rounds so far, the present one included."""
 
     total: Released
-    """Their sum, shape (nodes, dim)."""
+    """The sum of these vectors, shape (nodes, dim)."""
     rounds: int
 
 

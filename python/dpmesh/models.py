@@ -50,7 +50,7 @@ class Centred:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Those of the columns."""
+        """The names of the columns."""
         return self.columns.names
 
     @property
@@ -77,7 +77,7 @@ class Centred:
         return found._replace(features=centred(found.features, self.centre))
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it in plain types that JSON can hold."""
+        """Return the centre in plain types that JSON can hold."""
         return {**self.columns.as_dict(), "centre": self.centre.tolist()}
 
 
@@ -183,7 +183,7 @@ class Outline:
         return Model(**own, weights=weights, about={} if about is None else about)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it in plain types that JSON can hold."""
+        """Return the outline in plain types that JSON can hold."""
         return {
             "columns": self.columns.as_dict(),
             "classes": None if self.classes is None else self.classes.tolist(),

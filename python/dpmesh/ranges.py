@@ -329,7 +329,7 @@ class Features:
         return features
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it in plain types that JSON can hold."""
+        """Return the features in plain types that JSON can hold."""
         return {"features": self.dim}
 
 

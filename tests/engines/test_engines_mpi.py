@@ -241,7 +241,7 @@ def test_an_engine_takes_a_number_of_numpy_and_names_what_is_no_network() -> Non
     code = "import numpy; from dpmesh.engines.mpi import MpiEngine; "
     code += "assert list(MpiEngine(numpy.uint8(3)).nodes) == [0, 1, 2]; MpiEngine('ring')"
     failed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert "ValueError: topology: wanted a network of dpmesh.topology, or the n" in failed.stderr
+    assert "ValueError: topology: wanted a topology of dpmesh.topology, or the n" in failed.stderr
 
 
 def test_a_callback_ends_the_run_on_all_ranks(tmp_path: Path) -> None:

@@ -146,7 +146,7 @@ class SecureGossip(Algorithm[SecureGossipState, LinearProblem]):
 
     @cached_property
     def _made(self) -> dict[float, NeighborSums]:
-        """Those of each sensitivity, which most rounds share."""
+        """Sums over neighbours by their sensitivity, which most rounds share."""
         return {}
 
     def release_of(self, t: int) -> Release:

@@ -64,7 +64,7 @@ def claiming(
 
 
 def _placed(made: Any, name: str, value: int) -> Any:
-    """Return it with another value of a field of its own, or of a part; None without such one."""
+    """Return a part with another value of one of its fields, or theirs; None if it has none."""
     if name in {each.name for each in fields(made)}:
         return replace(made, **{name: value})
     for part in ("contribution", "combination"):

@@ -22,7 +22,7 @@ Plot = Annotated[
 ]
 
 MOST_ROUNDS = 100_000
-"""That are tried."""
+"""Rounds that are tried."""
 
 LARGE_DELTA = 0.01
 CURVE = 25  # points
@@ -48,7 +48,7 @@ class Answer(NamedTuple):
         return "\n".join(lines)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it in plain types."""
+        """Return the answer in plain types."""
         own = {"noise": self.noise, "meaning": self.meaning, "rounds": self.rounds}
         return own | {"report": self.report.as_dict()}
 

@@ -106,7 +106,7 @@ class NodeChannel(Channel):
         self.noise.partners = keys
 
     def go_to(self, at: Position, arrived: tuple[bytes, ...]) -> Packet:
-        """Go on to a position, for which these messages arrived; return what the node sends there.
+        """Run up to a position, for which these messages arrived; return what the node sends there.
 
         The rows in them are in `rows` already.
 

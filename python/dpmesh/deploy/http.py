@@ -316,7 +316,7 @@ class _Dialogue:
         contract = node.contract
         self._longest = longest_question(contract)
         self._number: int | None = None
-        """That of the last post; None before the router has said from where to count."""
+        """Number of the last post; None before the router has said from where to count."""
         self._problem, self._since = "", 0.0
 
     async def run(self, progress: Callable[[Any], object]) -> None:

@@ -99,7 +99,7 @@ class Node:
         folder.join(contract, self._records, seeded=rehearsal)
         self._confirmed = rehearsal
         self._channel: Any = None
-        """Its rounds, as far as it got; None after a start, until the next step."""
+        """The rounds of this node so far; None after a start, until the next step."""
         self.witness = Witness(contract, folder, self.number)
         """Who was found to send different rows to different parties."""
         self.partners = Partners(self._schedule, self.number, rehearsal=rehearsal)

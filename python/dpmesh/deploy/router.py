@@ -212,7 +212,7 @@ class Router:
         self._settle()
 
     def _settle(self) -> None:
-        """Go on to the first position that waits for somebody, if there is a quorum."""
+        """Advance to the first position that waits for somebody, if there is a quorum."""
         while self._at not in (None, self.schedule.end) and not self._waited and self._enough:
             self._at, self._since = self.schedule.after(self._at), self._clock()
             self._in_time[self._at] = set()

@@ -94,7 +94,7 @@ class SumRouter(Router):
         self._settle()
 
     def _settle(self) -> None:
-        """Go on once a sum is whole, or everybody has signed; begin another attempt without it."""
+        """Begin the next sum once one is whole or all have signed; else try again without it."""
         if self._at is None or self._at == self.schedule.end or self._waited:
             return
         if self._ends:

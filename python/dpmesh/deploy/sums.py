@@ -121,7 +121,7 @@ class Header:
         return replace(self, sealed=b"", transcript=b"")
 
     def as_bytes(self, contract: Contract) -> bytes:
-        """Return it as a message."""
+        """Return the header as a message."""
         members = np.isin(np.arange(contract.nodes), self.cohort)
         place = b"".join(numbers(*self.at, self.dealer))
         return pack(HEADER, place, bits_of(members), self.sealed, self.transcript)
@@ -160,7 +160,7 @@ class Total:
     tag: int
 
     def as_bytes(self, contract: Contract) -> bytes:
-        """Return it as a message."""
+        """Return the total as a message."""
         return pack(TOTAL, self.header.as_bytes(contract), self.packed, word(self.tag))
 
     @classmethod
@@ -192,7 +192,7 @@ class Part:
     tag: int
 
     def as_bytes(self, contract: Contract) -> bytes:
-        """Return it as a message, which leaves out who takes part if all do."""
+        """Return the part as a message, which leaves out who takes part if all do."""
         header = self.header
         members = np.isin(np.arange(contract.nodes), header.cohort)
         place = b"".join((*numbers(*header.at, header.dealer), self.agreement))
@@ -218,7 +218,7 @@ class Seal(NamedTuple):
     transcript: bytes
 
     def signed(self, contract: Contract, key: SigningKey) -> bytes:
-        """Return it as bytes, with a signature."""
+        """Return the seal as bytes, signed."""
         fields = SEAL, contract.hash, *numbers(*self.at, self.party), self.transcript
         return pack(*fields, key.sign(*fields))
 

@@ -55,7 +55,7 @@ class Sent(NamedTuple):
 
     @classmethod
     def of(cls, incarnation: int, *at: int) -> Sent:
-        """Return it, of a round and an exchange."""
+        """Return how far a party got: a round and an exchange."""
         return cls(incarnation, Position(*at))
 
 
@@ -107,7 +107,7 @@ class Row:
     signature: bytes = b""
 
     def signed(self, key: SigningKey) -> bytes:
-        """Return it as bytes, with a signature."""
+        """Return the row as bytes, signed."""
         return pack(*self._fields, key.sign(*self._fields))
 
     @property
@@ -268,7 +268,7 @@ class Fresh(NamedTuple):
     number: bytes
 
     def as_bytes(self, contract: Contract) -> bytes:
-        """Return it as a message."""
+        """Return the number as a message."""
         round_, exchange = self.last.at
         named = self.party, self.last.incarnation, round_ + 1, exchange
         return pack(FRESH, contract.hash, *numbers(*named), self.number)
@@ -308,7 +308,7 @@ class Heard(NamedTuple):
     later: bytes
 
     def signed(self, contract: Contract, key: SigningKey) -> bytes:
-        """Return it as bytes, with a signature."""
+        """Return the acknowledgement as bytes, signed."""
         fields = HEARD, contract.hash, *numbers(self.by), self.asked.as_bytes(contract), self.later
         return pack(*fields, key.sign(*fields))
 
@@ -350,7 +350,7 @@ class Ask(NamedTuple):
     attached: tuple[bytes, ...]
 
     def as_bytes(self, contract: Contract) -> bytes:
-        """Return it as a message."""
+        """Return the question as a message."""
         return pack(ASK, contract.hash, *numbers(*self.at), *self.attached)
 
     @classmethod

@@ -83,7 +83,7 @@ class MpiEngine(Ranks):
     def __init__(self, topology: Topology | int, communicator: MPI.Comm = MPI.COMM_WORLD) -> None:
         topology = in_python(topology)
         if not isinstance(topology, int):
-            wanted = "a network of dpmesh.topology, or the number of nodes"
+            wanted = "a topology of dpmesh.topology, or the number of nodes"
             require_methods("topology", topology, wanted, "matrix")
         nodes, size = topology if isinstance(topology, int) else topology.nodes, communicator.size
         integer("ranks", size, at_least=1, below=nodes + 1)

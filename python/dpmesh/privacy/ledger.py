@@ -39,9 +39,9 @@ class Ledger:
     def __init__(self, plan: Plan, budget: Budget | None = None, *, nodes: int = 1) -> None:
         self._plan, self._budget, self.nodes = plan, budget, nodes
         self.releases: list[Release] = []
-        """Those of all finished rounds."""
+        """The releases of all finished rounds."""
         self.in_round: list[Release] = []
-        """Those of the round that is not over."""
+        """The releases of the round that is not over."""
         self._sent: list[tuple[Release, npt.NDArray[np.int64]]] = []
         """Which of the current round were admitted, and how often for each node."""
         self._left = Foreseen(plan if budget is not None else plan.with_releases(()))

@@ -121,7 +121,7 @@ class Plan(InNotebooks):
         return replace(self, releases=own, reaction=reaction)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it in plain types that JSON can hold: each kind of release once."""
+        """Return the plan in plain types that JSON can hold: each kind of release once."""
         kinds: dict[tuple[object, ...], int] = {}
         listed: list[dict[str, Any]] = []
         joint, rows = joints(self.releases), []

@@ -107,7 +107,7 @@ class Release:
         return event if self.sampling is None else self.sampling.event(event)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it in plain types that JSON can hold."""
+        """Return the release in plain types that JSON can hold."""
         mechanism = self.mechanism
         return {
             "round": self.round,

@@ -95,7 +95,7 @@ class Report(InNotebooks):
     not_covered: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it in plain types; infinity, which JSON lacks, becomes a text."""
+        """Return the report in plain types; infinity, which JSON lacks, becomes a text."""
         return {name: _plain(value) for name, value in asdict(self).items()}
 
     @classmethod

@@ -43,7 +43,7 @@ TAIL = 63 * log(2)
 
 
 PRECISION = {4: SINGLE, 8: DOUBLE}
-"""That of an array's numbers, by their size in bytes."""
+"""The precision of an array's numbers, by their size in bytes."""
 
 
 def single_factor(dim: int, noise_multiplier: float, norm: Norm, roundings: float) -> float:

@@ -74,7 +74,7 @@ class CorrelatedRow(Mechanism):
 
     @property
     def spacing(self) -> float:
-        """That of the row's grid."""
+        """The spacing of the row's grid."""
         return (self.joint.grid or 0.0) / float(self.joint.recursion[self.row, 0])
 
     @property
@@ -93,7 +93,7 @@ class CorrelatedRow(Mechanism):
 
     @property
     def _widest(self) -> float:
-        """That of the row with most noise: all rows keep the proportions of the joint event."""
+        """The multiplier of the row with most noise: rows keep the joint proportions."""
         return float(self.joint.spreads.max())
 
     def _add_noise(self, values: Floats, scale: float, source: Source) -> Floats:

@@ -241,7 +241,7 @@ class Outcome:
     failed: bool = False
 
     def __str__(self) -> str:
-        """Return it as a line."""
+        """Return the outcome as a line."""
         ended = "failed: " if self.failed else "not run: " if self.why else "done"
         return f"{self.name:<37}{self.seconds:>7.0f} s  {ended}{self.why}"
 

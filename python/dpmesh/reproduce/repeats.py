@@ -170,7 +170,7 @@ class Repeats:
             If the topology does not have the nodes of a copy, or an argument does not fit.
         """
         instance("key", key, A_KEY, Key)
-        require_methods("topology", topology, "a network of dpmesh.topology", "matrix")
+        require_methods("topology", topology, "a topology of dpmesh.topology", "matrix")
         instance("algorithm", algorithm, AN_ALGORITHM, Algorithm)
         instance("network", network, "a dpmesh.Network or None", Network, NoneType)
         if np.ndim(at) != 1 or not len(at):

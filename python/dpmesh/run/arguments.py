@@ -64,7 +64,7 @@ def check_kinds(asked: Asked) -> None:
         if not hasattr(problem, name):
             fail("problem", f"what is to be learned, with {name}", reprlib.repr(problem))
     if topology is not None:
-        wanted = "a network of dpmesh.topology: ring(16), from_networkx(graph), "
+        wanted = "a topology of dpmesh.topology: ring(16), from_networkx(graph), "
         require_methods(
             "topology", topology, f"{wanted}Static(MixingMatrix(weights)) or another", "matrix"
         )

@@ -111,7 +111,7 @@ class Carrier(Protocol):
         """What it must remember of the past, as arrays and numbers, for a checkpoint."""
 
     def recall(self, memory: Any) -> None:
-        """Go on from there."""
+        """Resume from what it remembered."""
 
 
 class Instant:
@@ -230,7 +230,7 @@ class FailingGossip:
         return [self._clock, [list(past) for past in self._past]]
 
     def recall(self, memory: Any) -> None:
-        """Go on from there."""
+        """Resume from clocks and messages."""
         self._clock, self._past = memory[0], [_Past(*past) for past in memory[1]]
 
     def carry(self, round: int, packet: Packet) -> Released:
@@ -312,7 +312,7 @@ class TimedServer:
         return self.seconds
 
     def recall(self, memory: Any) -> None:
-        """Go on from there."""
+        """Resume from the clock."""
         self.seconds = memory
 
     def carry(self, round: int, packet: Packet) -> Any:
@@ -354,7 +354,7 @@ class TimedToken:
         return [self._clock, self._token]
 
     def recall(self, memory: Any) -> None:
-        """Go on from there."""
+        """Resume from the clocks."""
         self._clock, self._token = memory
 
     def carry(self, round: int, packet: Packet) -> Any:
@@ -399,7 +399,7 @@ def carrier_for(
             fail("network", wanted, network)
         return TimedServer(conditions) if algorithm.travels == "server" else TimedToken(conditions)
     if topology is None:
-        fail("topology", "a network for messages to travel over", None)
+        fail("topology", "a topology for messages to travel over", None)
     if topology.nodes != problem.nodes:
         fail("topology", f"{problem.nodes} nodes, as the problem has", f"{topology.nodes}")
     return Gossip(topology) if conditions is None else FailingGossip(topology, conditions)

@@ -121,7 +121,7 @@ class OneProcess:
         return signs
 
     def everyone(self, mine: T) -> list[T]:
-        """Return it."""
+        """Return what the one process passed."""
         return [mine]
 
     def rows(self, mine: Any) -> Any:

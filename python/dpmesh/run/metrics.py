@@ -158,7 +158,7 @@ class Metric(Protocol):
         """What was observed, as arrays and numbers, for a checkpoint."""
 
     def recall(self, memory: Any) -> None:
-        """Go on from there."""
+        """Resume from what it remembered."""
 
 
 class Stateless:
@@ -187,7 +187,7 @@ class Loss:
             self.memory = float(np.sort(before.losses).mean())  # in one order on all engines
 
     def recall(self, memory: float) -> None:
-        """Go on with this loss."""
+        """Resume with the loss that a run remembered."""
         self.memory = memory
 
     def values(self, after: After) -> dict[str, float]:
@@ -244,7 +244,7 @@ class UserDefined(Stateless):
     problem: Problem
 
     def values(self, after: After) -> dict[str, Value]:
-        """Return it under the function's name.
+        """Return the measurement under the function's name.
 
         Raises
         ------
@@ -308,7 +308,7 @@ class Regret:
         return [np.concatenate(self._examples)] if self._examples else [], self._total
 
     def recall(self, memory: Any) -> None:
-        """Go on with these examples and losses."""
+        """Resume with the examples and losses that a run remembered."""
         self._examples, self._total = memory
 
     def values(self, after: After) -> dict[str, float]:

@@ -66,7 +66,7 @@ class NoiseRows:
         self._left.clear()
 
     def recall(self, memory: dict[str, DrawnRows]) -> None:
-        """Go on from there."""
+        """Resume with the rows drawn so far."""
         self.memory = memory
 
     def draw(self, key: Key, mechanism: CorrelatedRow, t: int, values: Sensitive) -> FloatArray:

@@ -124,7 +124,7 @@ class Rounds:
         )
 
     def recall(self, progress: Progress) -> None:
-        """Go on from there."""
+        """Resume after the rounds of this progress."""
         self.at, self.channel.received = progress, progress.received
         self.channel.ledger.restore(progress.ledger)
         for meter, memory in zip(self.meters, progress.metrics, strict=True):

@@ -118,7 +118,7 @@ class Tabled(InNotebooks):
         return in_words(self.settings, self.history, self.traffic, self.privacy, *beside)
 
     def table(self: _Finished) -> Table:
-        """Return its scores beside the baselines, or its last measurements where there are none.
+        """Return the scores beside the baselines, or the last measurements without any.
 
         `str` of it is text, notebooks show it; ``to_latex()`` and ``to_csv()`` are for papers.
         The figures are for research: no epsilon covers them.

@@ -82,7 +82,7 @@ class FitReport(InNotebooks):
         return plain_words(self.privacy.epsilon, self.privacy.delta, self.against)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it in plain types that JSON can hold."""
+        """Return the report in plain types that JSON can hold."""
         return {**vars(self), "privacy": self.privacy.as_dict()}
 
     @classmethod

@@ -133,7 +133,7 @@ class Answer:
         return "\n".join([str(self.table()), *self.notes, *self.warnings])
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it in plain types that JSON can hold; NaN becomes None."""
+        """Return the answer in plain types that JSON can hold; NaN becomes None."""
         rows = [{k: v if v == v else None for k, v in r._asdict().items()} for r in self.rows]
         notes = [*self.notes, *self.warnings]
         return {"title": self.title, "rows": rows, "notes": notes, "p_value": self.p_value}

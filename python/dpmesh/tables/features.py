@@ -261,7 +261,7 @@ class FeatureMap:
         return np.concatenate([unit(part.of(records, layout)) for part in self.parts], axis=1)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it in plain types that JSON can hold: of each part all numbers."""
+        """Return the map in plain types that JSON can hold: of each part all numbers."""
         return {part.name: dict(vars(part)) for part in self.parts}
 
     @classmethod

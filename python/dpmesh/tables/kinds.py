@@ -157,7 +157,7 @@ class Number(_Measured):
         return numbers_of(values)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as a file of ranges has it."""
+        """Return the range as a file of ranges has it."""
         return {"range": [self.low, self.high], "missing": self.missing}
 
 
@@ -181,7 +181,7 @@ class Count(Number):
         return f"counts = {self.high:.15g}"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as a file of ranges has it."""
+        """Return the range as a file of ranges has it."""
         return {"counts": self.high}
 
     def expected(self, scores: Any) -> Any:
@@ -216,7 +216,7 @@ class Flag(_Measured):
         return np.where((numbers == 0) | (numbers == 1), numbers, np.nan)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as a file of ranges has it."""
+        """Return the flag as a file of ranges has it."""
         return {"flag": True, "missing": self.missing}
 
 
@@ -282,7 +282,7 @@ class Dates(_Measured):
         return each(lambda cell: day_of(cell, self.format), values, np.float64)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as a file of ranges has it."""
+        """Return the range as a file of ranges has it."""
         form = {} if self.format is None else {"format": self.format}
         return {"dates": list(self.dates), **form, "missing": self.missing}
 
@@ -375,7 +375,7 @@ class Category:
         return nearest(str(cell), texts)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as a file of ranges has it."""
+        """Return the category as a file of ranges has it."""
         return {"categories": list(self.categories)}
 
 

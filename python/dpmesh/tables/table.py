@@ -52,7 +52,7 @@ class Table(NamedTuple):
         return Table(tuple(names), tuple(at[name] for name in names))
 
     def with_missing(self, names: Sequence[str]) -> Table:
-        """Return it with columns of these names, which hold no value."""
+        """Return the table with columns of these names, which hold no value."""
         none = np.full(self.records, None, dtype=object)
         return Table((*(self.names or ()), *names), (*self.columns, *[none] * len(names)))
 

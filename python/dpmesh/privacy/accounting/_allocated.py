@@ -53,7 +53,7 @@ class Part(Protocol):
 
     @property
     def p(self) -> float:
-        """Its probability."""
+        """Probability of this part."""
 
     def calls(self, k: Floats) -> tuple[Floats, Floats]:
         """Return ``E[(D - k)_+]`` at each k, and a bound of its rounding."""
@@ -169,7 +169,7 @@ class _Guess:
         return theta * self.offset + float(np.sum(self.counts * logs))
 
     def slope(self, theta: float) -> float:
-        """Return its derivative, the mean of the tilted sum."""
+        """Return the derivative of the cumulant, the mean of the tilted sum."""
         tilted = [self._tilted(d, w, theta) for d, w in self._points]
         means = [float(np.sum(t * d)) for t, (d, _) in zip(tilted, self._points, strict=True)]
         return self.offset + float(np.sum(self.counts * means))

@@ -35,7 +35,7 @@ class Law(NamedTuple):
     """The losses of a release of all data, at a noise multiplier."""
 
     profile: ProfileOf
-    """Its profile, at losses of at least 0: see `ProfileOf`."""
+    """The profile of these losses, at losses of at least 0: see `ProfileOf`."""
     largest: Callable[[Floats, Numbers], Floats]
     """The largest loss, within so many deviations if it is unbounded."""
     losses: Callable[[Floats], tuple[Floats, Floats, Floats]]
@@ -73,7 +73,7 @@ class Pair(Protocol):
 
     @property
     def coordinate(self) -> Callable[[Floats], Floats] | None:
-        """As the law's; None if nothing is known of the pair's profile."""
+        """The `coordinate` of the pair's law; None if nothing is known of the pair's profile."""
 
 
 def sampled_loss(rate: Floats | float, loss: Floats | float) -> Floats:

@@ -33,7 +33,7 @@ SAMPLER_ERROR = 2.0**-73
 """Total variation between a number that the kernels draw and the exact distribution."""
 
 SHARES_OF_DELTA = (2.0**-10, 2.0**-4, 0.5)
-"""That the samplers may get: the first one that is enough."""
+"""Shares of delta for the samplers: the first one that is enough."""
 
 _INTEGER_ORDERS = tuple(order for order in DEFAULT_ORDERS if order == round(order))
 _ORDERS_OF_BOTH = tuple(order for order in _INTEGER_ORDERS if order <= 1024)

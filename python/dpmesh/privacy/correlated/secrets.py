@@ -94,7 +94,7 @@ class Secrets:
 
     @cached_property
     def exposure(self) -> Exposure:
-        """That to each coalition of the claimed size."""
+        """The exposure to each coalition of the claimed size."""
         return exposure(self.nodes, self.pairs, self.coalition, star=self.star)
 
     def mu_against(self, colluding: int | None) -> float:

@@ -163,7 +163,7 @@ class NeighborSums:
 
     @property
     def smallest_share(self) -> float:
-        """That of the node with most neighbours."""
+        """The share of the node with most neighbours."""
         return self.share(self.sites)
 
     @property

@@ -78,7 +78,7 @@ class Cell:
         return float(np.mean(self.accuracy)) if self.accuracy else np.nan
 
     def joined(self, scores: npt.NDArray[np.float64], **others: Any) -> Cell:
-        """Return it with one more split: the scores of its nodes."""
+        """Return the cell with one more split: the scores of its nodes."""
         of = {"accuracy": scores.mean(), "worst": scores.min(), "best": scores.max()}
         longer: Measured = {name: (*getattr(self, name), float(one)) for name, one in of.items()}
         if self.proved is not None and "proved" in others:
@@ -86,7 +86,7 @@ class Cell:
         return replace(self, **longer, **others)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it in plain types that JSON can hold."""
+        """Return the cell in plain types that JSON can hold."""
         return asdict(self)
 
     @classmethod
