@@ -55,6 +55,7 @@ FLOORS = [
         "algorithms.descent",
         "algorithms.without_replacement_releases",
     ],
+    ["algorithms.without_replacement_decisions"],
     [
         "algorithms.secure_gossip",
         "algorithms.online",

@@ -32,7 +32,7 @@ import numpy as np
 import numpy.typing as npt
 
 import dpmesh.kernels as kernels
-from dpmesh._ragged import Indices, Ragged, slices
+from dpmesh._ragged import Indices, Ragged
 from dpmesh._validate import (
     as_python_numbers,
     fail,
@@ -44,20 +44,18 @@ from dpmesh._validate import (
 )
 from dpmesh.algorithms.allocation import Once, check_sampling, expected_sizes
 from dpmesh.algorithms.base import (
-    KNOWN_TO_ALL,
     Message,
     Round,
     initial_parameters,
     require_problem,
 )
 from dpmesh.algorithms.gradients import gradient_of, gradient_sums
-from dpmesh.algorithms.observations import losses_on, unobserved, with_answers, with_private
-from dpmesh.algorithms.without_replacement_releases import (
-    Calibration,
-    Decisions,
-    WithoutReplacementReleases,
+from dpmesh.algorithms.without_replacement_decisions import (
+    WithoutReplacementDecisions,
+    WithoutReplacementState,
 )
-from dpmesh.controllers import Actions, AnyController, RandomGlobal
+from dpmesh.algorithms.without_replacement_releases import Calibration, Decisions
+from dpmesh.controllers import AnyController, RandomGlobal
 from dpmesh.controllers.fixed import AlwaysGlobal, FixedController
 from dpmesh.data import Dataset
 from dpmesh.keys import Key, Purpose
@@ -77,33 +75,7 @@ ANNOUNCEMENT_BITS = 64
 
 
 @dataclass(frozen=True, kw_only=True)
-class WithoutReplacementState:
-    """What the nodes know before a step, for M nodes with K models of d parameters.
-
-    Parameters
-    ----------
-    local
-        w_t^L, shape (M, K, d).
-    released
-        w_t^G, shape (K, d).
-    used
-        Shape (M,), of all nodes: mini-batches that each has used.
-    largest_step
-        Shape (M, K): the largest eta since the node's last global update, which Lemma 4 needs; 0 if
-        there was no step since.
-    controller
-        What the controller has learned.
-    """
-
-    local: Sensitive
-    released: Released = field(metadata=KNOWN_TO_ALL)
-    used: npt.NDArray[np.int64] = field(metadata=KNOWN_TO_ALL)
-    largest_step: npt.NDArray[np.float64]
-    controller: Any
-
-
-@dataclass(frozen=True, kw_only=True)
-class WithoutReplacement(WithoutReplacementReleases[WithoutReplacementState]):
+class WithoutReplacement(WithoutReplacementDecisions):
     """Algorithm 1, with any controller.
 
     Parameters
@@ -305,20 +277,8 @@ class WithoutReplacement(WithoutReplacementReleases[WithoutReplacementState]):
                 release = self.allocated_release(t, m)
             message = Message(None, release, sender=m, among=self.models)
             if problem.holds(m) and actions[row := problem.row_of(m)].any():
-                k = np.flatnonzero(actions[row])
-                first, last = batches[0][row : row + 2]
-                own = np.array([0, last - first]), batches[1][first:last]
-                g = self._gradient(problem, w_g.reshape(1, -1), own, np.array([row]))[0]
-                exact = (w_g[k].astype(np.float64) + w_l[row, k]) / 2 - eta * g[k]  # (5)
-                update = Sensitive(exact.astype(w_g.dtype))
-                others = len(problem.all_records) - 1
-                bits = 8 * update.itemsize * update.shape[1] + others * ANNOUNCEMENT_BITS
-                message = message._replace(
-                    values=update,
-                    rows=m * self.models + k,
-                    unit=delta[row, k, np.newaxis],
-                    bits=len(k) * bits,
-                )
+                models = w_g, w_l[row], actions[row], delta[row], eta
+                message = self._updating(message, problem, row, batches, *models)
             arrived = yield message
             if arrived is None:
                 continue
@@ -327,40 +287,14 @@ class WithoutReplacement(WithoutReplacementReleases[WithoutReplacementState]):
             if problem.holds(m):
                 row = problem.row_of(m)
                 w_l[row, sent], forgets[row, sent] = w_g[sent], True  # (6)
-        used = state.used.copy()
-        used[turns] += 1
         if self.allocated is not None and t + 1 == self.allocated.steps:
             w_l[:] = w_g  # what the last release did not take along must reach no later one
         return replace(
             state,
             local=Sensitive(w_l),
             released=Released(w_g),
-            used=used,
+            used=state.used + np.bincount(turns, minlength=len(state.used)),
             largest_step=np.where(forgets, 0.0, state.largest_step),
-        )
-
-    def _question(
-        self,
-        state: WithoutReplacementState,
-        query: Release,
-        problem: LinearProblem,
-        acting: npt.NDArray[np.bool_],
-        batches: Ragged,
-    ) -> Message:
-        """Return the losses of w^G on the coming batches, each record's cut, for the controller."""
-        if not acting.any():
-            return Message(None, query, travels=False)
-        asked = self.controller.noisy_loss
-        assert asked is not None
-        w_g = np.repeat(state.released.reshape(1, -1), len(acting), axis=0)
-        of_records = problem.record_losses(w_g, batches).reshape(-1) / self.models
-        cut = np.minimum(of_records, asked.bound).reshape(-1, self.batch_size)
-        return Message(
-            Sensitive(cut.mean(axis=1)[:, np.newaxis]),
-            query,
-            rows=len(problem.all_records) * self.models + problem.members[acting],
-            unit=asked.bound / self.batch_size if query.noise_multiplier else 1.0,
-            travels=False,
         )
 
     def losses(
@@ -373,73 +307,6 @@ class WithoutReplacement(WithoutReplacementReleases[WithoutReplacementState]):
         losses = problem.class_objectives(_flat(state.local), batches)
         used = acting & (np.diff(batches[0]) > 0)
         return np.asarray(losses[used].sum(axis=1), dtype=np.float64)
-
-    def senders(self, t: int, turns: Indices, records: Indices, key: Key) -> Indices:
-        """Return the nodes that act in step t, in their order, both drawn by public coins."""
-        allocated = self.allocated
-        batches = records // self.batch_size if allocated is None else allocated.steps
-        has_records = turns < batches
-        shape = len(has_records), 2
-        arrives, place = kernels.uniform(shape, key.stream(Purpose.SAMPLE, t)).T
-        acts: npt.NDArray[np.bool_] = has_records & (arrives < self.arrival_rate)
-        order: Indices = np.argsort(place)
-        return order[acts[order]]
-
-    def _acting(
-        self, state: WithoutReplacementState, t: int, problem: LinearProblem, key: Key
-    ) -> tuple[Indices, npt.NDArray[np.bool_], Ragged]:
-        """Return all turns of step t; which of the nodes here act, and their mini-batches."""
-        turns = self.senders(t, state.used, problem.all_records, key)
-        acts = np.zeros(len(state.used), dtype=np.bool_)
-        acts[turns] = True
-        acting = acts[problem.members]
-        if self.allocated is not None:
-            secret = key.for_nodes(problem.members.astype(np.uint32))
-            return turns, acting, problem.allocated(t, secret, rounds=self.allocated.steps)
-        return turns, acting, self.batches(problem, state.used[problem.members], acting)
-
-    def batches(
-        self, problem: LinearProblem, number: Indices, nodes: npt.NDArray[np.bool_]
-    ) -> Ragged:
-        """Return mini-batch `number` of each of these nodes, and empty ones for the others."""
-        starts, records = problem.everything
-        b = self.batch_size
-        return slices(records, starts[:-1] + number * b, np.where(nodes, b, 0))
-
-    def _decided(
-        self,
-        state: WithoutReplacementState,
-        t: int,
-        problem: LinearProblem,
-        acting: npt.NDArray[np.bool_],
-        batches: Ragged,
-        key: Key,
-        answers: Released | None,
-    ) -> tuple[Actions, WithoutReplacementState]:
-        """Let the controller learn and decide; a public one sees nothing private (line 4)."""
-        w = state.local
-        public_losses = None
-        if self.public_data is not None:
-            public_losses = losses_on(self.public_data, state.released, problem)
-        seen = unobserved(w, acting, state.released, public_losses)
-        if not self.controller.public:
-            used = state.used[problem.members]
-            last = self.batches(problem, used - 1, acting & (used > 0))
-            seen = with_private(seen, w, problem, batches, last)
-        elif answers is not None:
-            seen = with_answers(seen, answers)
-        if self.decisions == "together":
-            assert isinstance(self.controller, FixedController)
-            coins = key if self.allocated is None else Key.seeded(self.decisions_seed)
-            shape, own = (len(acting), 1), coins.for_nodes(problem.members.astype(np.uint32))
-            alike = self.controller.choose(shape, t, own) & acting[:, np.newaxis]
-            return np.repeat(alike, self.models, axis=1), state
-        own = self._controllers_key(problem, key)
-        learned = self.controller.learn(state.controller, seen, t, own)
-        decided, learned = self.controller.decide(learned, seen, t, own)
-        if (actions := np.asarray(decided)).shape != w.shape[:2] or actions.dtype != np.bool_:
-            fail("controller", f"bools of shape {w.shape[:2]}", f"{actions.dtype} {actions.shape}")
-        return actions & acting[:, np.newaxis], replace(state, controller=learned)
 
     def _updated(
         self,
@@ -460,6 +327,32 @@ class WithoutReplacement(WithoutReplacementReleases[WithoutReplacementState]):
             state,
             local=Sensitive(moved),
             largest_step=np.where(chosen, np.maximum(state.largest_step, eta), state.largest_step),
+        )
+
+    def _updating(
+        self,
+        message: Message,
+        problem: LinearProblem,
+        row: int,
+        batches: Ragged,
+        w_g: Floats,
+        w_l: Floats,
+        chosen: npt.NDArray[np.bool_],
+        delta: Floats,
+        eta: float,
+    ) -> Message:
+        """Return the message of the node in a row with the update (5) of the chosen models."""
+        k, (first, last) = np.flatnonzero(chosen), batches[0][row : row + 2]
+        own = np.array([0, last - first]), batches[1][first:last]
+        g = self._gradient(problem, w_g.reshape(1, -1), own, np.array([row]))[0]
+        exact = (w_g[k].astype(np.float64) + w_l[k]) / 2 - eta * g[k]
+        others = len(problem.all_records) - 1
+        bits = 8 * w_g.itemsize * w_g.shape[1] + others * ANNOUNCEMENT_BITS
+        return message._replace(
+            values=Sensitive(exact.astype(w_g.dtype)),
+            rows=(message.sender or 0) * self.models + k,
+            unit=delta[k, np.newaxis],
+            bits=len(k) * bits,
         )
 
     def _gradient(
@@ -498,13 +391,6 @@ class WithoutReplacement(WithoutReplacementReleases[WithoutReplacementState]):
     def parameters(self, state: WithoutReplacementState) -> Floats:
         """Return the local models, shape (M, K d)."""
         return _flat(state.local)
-
-    def _controllers_key(self, problem: LinearProblem, key: Key) -> Key:
-        """Return the key whose coins have a row for each node here, or for each of its networks."""
-        rows = problem.members
-        if not isinstance(self.controller, FixedController):
-            rows = (rows[:, np.newaxis] * self.models + np.arange(self.models)).ravel()
-        return key.for_nodes(rows.astype(np.uint32))
 
     def _projected(self, w: Floats) -> Floats:
         return w if self.radius is None else kernels.clip_rows(w, self.radius)
