@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 DASHES = ("-", "--", "-.", ":")
+FEW = 6
+"""Places on a logarithmic axis that are all named."""
 PANEL, TITLE_WIDTH = (4.2, 3.4), 38
 """Inches of a panel, beside which the legend stands, and characters above it."""
 
@@ -139,13 +141,17 @@ def _are_words(x: Sequence[Any]) -> bool:
 
 def _label(ax: Axes, panel: Panel) -> None:
     ax.set(title=fill(panel.title, TITLE_WIDTH), xlabel=panel.x, ylabel=panel.y)
+    ticks = panel.ticks
     if "x" in panel.log:
         ax.set_xscale("log")
+        ax.tick_params(axis="x", which="minor", labelbottom=False)  # they overlap
+        places = sorted({x for line in panel.lines for x in line.x})
+        ticks = places if ticks is None and len(places) <= FEW else ticks
     if "y" in panel.log:
         ax.set_yscale("log")
-    if panel.ticks is not None:
-        named = panel.ticks if isinstance(panel.ticks, Mapping) else {}
-        ax.set_xticks(list(panel.ticks), [named.get(x, f"{x:,g}") for x in panel.ticks])
+    if ticks is not None:
+        named = ticks if isinstance(ticks, Mapping) else {}
+        ax.set_xticks(list(ticks), [named.get(x, f"{x:,g}") for x in ticks])
         ax.set_xticks([], minor=True)  # their labels would overlap
     if panel.limits is not None:
         ax.set_ylim(*panel.limits)
