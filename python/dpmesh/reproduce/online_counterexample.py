@@ -87,9 +87,9 @@ def as_text(rows: list[Row]) -> str:
     head = (
         "The regret of Algorithm 1 of the online paper, one learner, f(w) = |w|^2 / 2 in every "
         "round, steps 1 / t, Laplace noise as printed. (45) is of order n / epsilon. Regret is of "
-        "order n^2 / epsilon^2; the claimed order holds with steps of order epsilon / n. printed: "
-        "(45) with the constants of Lemma 3 for one learner, eta = N = 1, where it is least. In "
-        "brackets: with beta = 0, since one learner mixes nothing."
+        "order n^2 / epsilon^2. printed: (45) with the constants of Lemma 3 for one learner, "
+        "eta = N = 1, where it is least. In brackets: with beta = 0, since one learner mixes "
+        "nothing."
     )
     counts = {
         name: sum(row["regret"] - row["interval"] > row[name] for row in rows) for name in MIXINGS
