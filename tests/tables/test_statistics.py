@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import dpmesh as dm
+from dpmesh.algorithms.record_sums import RecordSums
 from dpmesh.audit import alone, couple
 from dpmesh.statistics import (
     Correlation,
@@ -25,7 +26,7 @@ from dpmesh.statistics import (
     TwoWay,
     ask,
 )
-from dpmesh.statistics.ask import Asked
+from dpmesh.statistics.ask import Asked, questions_about
 from dpmesh.statistics.bounds import Bounds, bounds
 from dpmesh.statistics.geometry import Column, Size, one_hot
 from dpmesh.statistics.survival import Cells, curve
@@ -72,8 +73,9 @@ def all_vectors(questions: list[Question]) -> tuple[np.ndarray, list[Size]]:
     names = [*dict.fromkeys(name for question in questions for name in question.names)]
     records = [*product(*(GRID[name] for name in names))]
     columns = columns_of({n: [r[i] for r in records] for i, n in enumerate(names)})
-    asked = Asked(questions=(*questions,), columns=columns, parts=(np.arange(len(records)),))
-    return np.concatenate([*asked.vectors(0)]), asked.sizes
+    about = questions_about(questions, RANGES)
+    asked = Asked(questions=about, columns=columns, parts=(np.arange(len(records)),))
+    return np.concatenate([*asked.vectors(0)]), about.sizes
 
 
 def largest_distance(vectors: np.ndarray) -> float:
@@ -333,8 +335,10 @@ def coupled(question: Question) -> Any:
             {name: [ENDS[name][end], *values[1:]] for name, values in table.items()}
         )
         parts = tuple(np.array_split(np.arange(12), 4))
-        problems.append(Asked(questions=(question,), columns=columns, parts=parts))
-    algorithm = problems[0].sums(epsilon=1.0, delta=1e-5, colluding=1)
+        about = questions_about([question], RANGES)
+        problems.append(Asked(questions=about, columns=columns, parts=parts))
+    public: Any = {"sites": 4, "records": 12, **about.sums}
+    algorithm = RecordSums.for_budget(epsilon=1.0, delta=1e-5, **public)
     return couple(algorithm, *problems, alone, rounds=1)
 
 

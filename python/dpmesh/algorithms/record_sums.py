@@ -86,6 +86,7 @@ class RecordSums(Algorithm[RecordSumsState, VectorProblem]):
 
     travels = "server"
     parameters_are_released = True
+    any_rows = "what a site adds up depends on nothing that others send"
 
     dim: int
     sites: int

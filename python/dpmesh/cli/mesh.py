@@ -198,6 +198,7 @@ def node(
     Exits with code 3 if the run ended without you, or your node has stopped, and then writes no
     model unless you give --partial.
     """
+    from dpmesh.cli.stats import write
     from dpmesh.deploy import Folder, node_of, read_contract
     from dpmesh.deploy.http import LeftOutError, node_tls, run_node
     from dpmesh.deploy.records import read_records
@@ -229,10 +230,13 @@ def node(
     if early is None and not party.is_sealed:
         early = LeftOutError(f"{party.name}: not sealed, as too few others have the same end")
     if output is not None and (early is None or (partial and party.released is not None)):
-        party.model().save(output)
-        typer.echo(
-            f"wrote {output}: made of released {'rows' if read.sums is None else 'sums'} alone"
-        )
+        if read.questions is not None:
+            typer.echo(found := party.statistics())
+            write(output, found)
+        else:
+            party.model().save(output)
+            made_of = "rows" if read.sums is None else "sums"
+            typer.echo(f"wrote {output}: made of released {made_of} alone")
     if early is not None:
         typer.echo(f"Error: {early}", err=True)
         raise typer.Exit(3)

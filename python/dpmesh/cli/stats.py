@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,7 +12,7 @@ from dpmesh._validate import fail
 from dpmesh.cli._sites import BudgetFolder, Decimal, Encoding, Separator
 
 if TYPE_CHECKING:
-    from dpmesh.statistics import Question, Statistics
+    from dpmesh.statistics import Statistics
 
 _Given = list[str] | None
 
@@ -57,19 +56,16 @@ def stats(
     from dpmesh.cli._sites import as_spent, charge, read_sites, text_format
     from dpmesh.ranges import as_range, read_ranges
     from dpmesh.statistics.ask import ask, names_of
+    from dpmesh.statistics.options import questions_of
 
     if output is not None and output.suffix not in (".html", ".json"):
         fail("--output", "a file that ends in .html or .json", str(output))
-    if by is not None and survival is None:
-        fail("--by", "--survival beside it", by)
     released: list[Any] = []
     public = read_ranges(ranges, released=released)
     given = {name: as_range(name, one) for name, one in public.items()}
-    asked = [*_of("--mean", "Mean", mean), *_binned("Histogram", histogram)]
-    asked += [*_binned("Quantiles", quantiles), *_of("--correlation", "Correlation", correlation)]
-    asked += [one for pair in table or () for one in _of("--table", "TwoWay", pair, 2)]
-    asked += _of("--survival", "Survival", survival, 2, **({} if by is None else {"by": by}))
-    asked = asked or _everything(given)
+    options = {"mean": mean, "histogram": histogram, "quantiles": quantiles, "table": table}
+    options |= {"correlation": correlation, "survival": survival, "by": by}
+    asked = questions_of(options, given, "--")
     used = {name: given[name] for name in names_of(asked, given)}
     form = text_format(separator, decimal, encoding)
     held = read_sites(files, used, None, None, site, form, drop=False)
@@ -79,45 +75,10 @@ def stats(
     found = found.charged(*more) if released else found
     typer.echo(found)
     if output is not None:
-        _write(output, found)
+        write(output, found)
 
 
-def _everything(given: dict[str, Any]) -> list[Question]:
-    """Return a question about each column of a file of ranges."""
-    from dpmesh.ranges import Category, Dates
-    from dpmesh.statistics import Histogram, Mean, Quantiles
-
-    listed = [name for name, kind in given.items() if isinstance(kind, Category)]
-    dates = [name for name, kind in given.items() if isinstance(kind, Dates)]
-    measured = [name for name in given if name not in (*listed, *dates)]
-    means = [Mean(*measured)] if measured else []
-    return [*means, *map(Quantiles, dates), *map(Histogram, listed)]
-
-
-def _of(
-    option: str, kind: str, given: str | None, count: int | None = None, **others: str
-) -> list[Question]:
-    """Return the question that an option asks, if it is given."""
-    import dpmesh.statistics as statistics
-
-    names = [] if given is None else [name.strip() for name in given.split(",")]
-    if given is not None and (not all(names) or len(names) != (count or len(names))):
-        wanted = "columns, separated by commas" if count is None else f"{count} columns, as a,b"
-        fail(option, wanted, repr(given))
-    return [getattr(statistics, kind)(*names, **others)] if names else []
-
-
-def _binned(kind: str, given: Sequence[str] | None) -> Iterator[Question]:
-    """Return questions about columns that may name how many bins."""
-    import dpmesh.statistics as statistics
-
-    for each in given or ():
-        name, _, bins = each.rpartition(":")
-        made = {"bins": int(bins)} if bins.isdigit() and name else {}
-        yield getattr(statistics, kind)(name if made else each, **made)
-
-
-def _write(output: Path, found: Statistics) -> None:
+def write(output: Path, found: Statistics) -> None:
     """Write the answers as JSON, or as one self-contained HTML page."""
     from html import escape
 

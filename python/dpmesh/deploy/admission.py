@@ -9,6 +9,7 @@ import numpy as np
 
 from dpmesh.algorithms import WithoutReplacement
 from dpmesh.algorithms.base import AnyAlgorithm, holds_for_any_rows
+from dpmesh.algorithms.record_sums import RecordSums
 from dpmesh.controllers.fixed import FixedController
 from dpmesh.deploy.terms import Party, Terms
 from dpmesh.experiments.settings import Settings
@@ -90,6 +91,19 @@ def check_noise(settings: Settings, algorithm: AnyAlgorithm, mechanism: Mechanis
     elif algorithm.travels != "gossip":
         wanted = "wanted none: rows of noise of the turns that a node misses have no proof"
         settings.fail("algorithm.noise", wanted)
+
+
+def check_questions(settings: Settings, terms: Terms) -> None:
+    """Refuse questions beside a model, and another algorithm than the sum of their vectors."""
+    kind = settings.table("algorithm").get("kind")
+    if "questions" not in settings.content or kind != RecordSums.__name__:
+        wanted = "wanted RecordSums for a contract with [questions], and for no other"
+        settings.fail("algorithm.kind", f"{wanted}, got {kind}")
+    for key in ("problem", "topology"):
+        if settings.table(key):
+            settings.fail(key, "questions learn no model; remove it")
+    if (terms.features, terms.label) != (None, None):
+        settings.fail("contract", "questions have no features and no label; remove them")
 
 
 def check_network(settings: Settings, classifies: bool, numbers: str) -> None:

@@ -20,7 +20,9 @@ from dpmesh._networks import named
 from dpmesh._validate import fail, instance
 from dpmesh.algorithms.base import Algorithm, AnyAlgorithm, holds_for_any_rows
 from dpmesh.algorithms.federated import FederatedLearning
+from dpmesh.algorithms.record_sums import RecordSums
 from dpmesh.data import Dataset
+from dpmesh.defaults import against
 from dpmesh.deploy import admission
 from dpmesh.deploy.signing import digest
 from dpmesh.deploy.terms import Party, Terms
@@ -31,13 +33,24 @@ from dpmesh.keys import Key
 from dpmesh.models import Model, Outline
 from dpmesh.privacy.plan import Plan, made_again, total_cost
 from dpmesh.privacy.releases import Release
-from dpmesh.privacy.report import report
+from dpmesh.privacy.report import Report, report
 from dpmesh.privacy.rounding import DOUBLE, SINGLE
 from dpmesh.privacy.rows import CorrelatedRow
 from dpmesh.privacy.secure import NeighborSums, SecureSum, is_summed
 from dpmesh.problems import LinearProblem
 from dpmesh.problems.named import jax_model
-from dpmesh.ranges import Category, Columns, Number, as_label, clipped
+from dpmesh.ranges import Category, Columns, Number, as_label, as_range, clipped
+from dpmesh.statistics.ask import (
+    PUBLIC,
+    Questions,
+    Statistics,
+    questions_about,
+    read_columns,
+)
+from dpmesh.statistics.ask import (
+    named as with_names,
+)
+from dpmesh.statistics.options import OPTIONS, questions_of
 from dpmesh.tables import as_table
 from dpmesh.tables.kinds import Count, labelled
 from dpmesh.topology import Topology, edge_dropping
@@ -77,17 +90,24 @@ class Contract:
         wanted = (*(name for name, _ in _TABLES), "party", "ranges")
         self.settings.known("", self.settings.content, wanted)
         for name, needed in _TABLES:
+            needed &= not (name == "problem" and "questions" in self.settings.content)
             if needed and not self.settings.table(name):
                 self.settings.fail(name, f"wanted a table [{name}]")
         settings, rounds = self.settings, self.terms.rounds
         admission.check_modules(settings)
         admission.check_parties(settings, self.terms, self.parties)
-        if (self.columns is None) != isinstance(self.terms.features, int):
+        sums = settings.table("algorithm").get("kind") == RecordSums.__name__
+        if self.questions is not None or sums:
+            admission.check_questions(settings, self.terms)
+        elif (self.columns is None) != isinstance(self.terms.features, int):
             settings.fail("contract.features", "wanted a number of features, or a table [ranges]")
         admission.check_algorithm(settings, self.algorithm, self.topology, self.terms)
         if self.network is not None:
             classifies = self.columns is None or isinstance(self._label, Category)
             admission.check_network(settings, classifies, self.terms.numbers)
+        if self.questions is not None:
+            enough = {"noise": self._noise_scale, "records": int(self.records.sum())}
+            settings.call("questions", self.questions.require, **enough)
         start = {"problem": self.made_up, "key": self.public_key}
         settings.call("algorithm", self.algorithm.init, **start)
         if self.sums is None:
@@ -147,7 +167,8 @@ class Contract:
     @cached_property
     def algorithm(self) -> AnyAlgorithm:
         """The algorithm, with all its public parameters."""
-        table, kinds = self.settings.table("algorithm"), SECTIONS["algorithm"]
+        table = self.settings.table("algorithm")
+        kinds = {**SECTIONS["algorithm"], RecordSums.__name__: RecordSums}
         if table.get("kind") == FederatedLearning.__name__:
             parts = {name: self._part(table, name) for name in ("contribution", "combination")}
             table = {**table, **{name: part for name, part in parts.items() if part}}
@@ -156,6 +177,8 @@ class Contract:
         if "topology" in inspect.signature(maker).parameters:
             table = self._with("algorithm", table, ("dim", "records"))
             of_network["topology"] = self._graph
+        if maker is RecordSums:
+            table = self._with("algorithm", table, entries(maker))
         if isinstance(table.get("noise"), dict):
             gossips = getattr(maker, "travels", None) == "gossip"
             graph = self._graph if gossips else None
@@ -167,7 +190,7 @@ class Contract:
         return algorithm
 
     @property
-    def _of_sums(self) -> dict[str, int]:
+    def _of_sums(self) -> dict[str, Any]:
         """The parameters of sums that follow from the parties and the records."""
         return {
             "dim": self.dim,
@@ -175,6 +198,8 @@ class Contract:
             "records": int(self.records.sum()),
             "records_per_client": int(self.records.max()),
             "rounds": self.terms.rounds,
+            "sites": self.nodes,
+            **(self.questions.sums if self.questions is not None else {}),
         }
 
     def _part(self, table: Mapping[str, Any], name: str) -> dict[str, Any]:
@@ -249,10 +274,27 @@ class Contract:
         """The columns of a table that the model reads, with their public ranges."""
         ranges, label = self.settings.table("ranges"), self.terms.label
         names = [name for name in ranges if name != label]
-        if not ranges:
+        if not ranges or self.questions is not None:
             return None
         features = str(self.terms.features or "columns")
         return Columns.of({name: ranges[name] for name in names}, names, features=features)
+
+    @cached_property
+    def questions(self) -> Questions | None:
+        """What the parties ask of their tables together; None if they learn a model."""
+        settings, ranges = self.settings, self.settings.table("ranges")
+        if "questions" not in settings.content:
+            return None
+        table = settings.table("questions")
+        settings.known("questions", table, OPTIONS)
+        kinds = {name: as_range(name, one) for name, one in ranges.items()}
+        asked = settings.call("questions", questions_of, given=table, kinds=kinds, sign="")
+        about: Questions = settings.call("questions", questions_about, asked=asked, ranges=ranges)
+        return about
+
+    @property
+    def _noise_scale(self) -> float:
+        return float(self.algorithm.noise_scale)  # type: ignore[attr-defined]
 
     @cached_property
     def _label(self) -> Number | Category:
@@ -271,6 +313,8 @@ class Contract:
     @property
     def features(self) -> int:
         """Number of features of a record."""
+        if self.questions is not None:
+            return int(self.questions.sums["dim"])
         return int(self.terms.features or 0) if self.columns is None else self.columns.dim
 
     @property
@@ -295,6 +339,12 @@ class Contract:
         ValueError
             If the contract has no ranges, or the table lacks a column.
         """
+        if self.questions is not None:
+            columns, notices = read_columns(self.questions, with_names(as_table(table)))
+            for notice in notices:
+                _log.warning("%s", notice)
+            vectors = self.questions.vectors(columns)
+            return Dataset(vectors, np.ones(len(vectors), np.int64), "own records")
         if self.columns is None or self.terms.label is None:
             fail("ranges", "a contract with [ranges] and a label for tables", "none")
         label = self.terms.label
@@ -332,14 +382,38 @@ class Contract:
         outline = self.made_up.outline
         if outline is None:
             fail("ranges", "a contract with [ranges] for a network", "none")
+        about = {"privacy": self._report(seeded, charged).as_dict()}
+        made: Model = outline.model(weights, about)
+        return made
+
+    def _report(self, seeded: bool, charged: int) -> Report:
+        """Return what was released cost; see `model`."""
         delta = max(party.delta for party in self.parties)
         privacy = report(self.plan, delta, seeded=seeded, nodes=self.nodes)
         if charged > 1:
             epsilon = total_cost(made_again(*charged * [self.plan]), delta).epsilon
             privacy = replace(privacy, epsilon=epsilon, releases=charged * privacy.releases)
-        about = {"privacy": privacy.as_dict()}
-        made: Model = outline.model(weights, about)
-        return made
+        return privacy
+
+    def statistics(self, total: Any, seeded: bool, charged: int = 1) -> Statistics:
+        """Return the answers that follow from a released sum, shape (1, dim); see `model`.
+
+        Raises
+        ------
+        ValueError
+            If nothing was released, or the parties ask no questions.
+        """
+        if self.questions is None or total is None:
+            fail("questions", "a contract with [questions] whose run is over", "another")
+        privacy, records = self._report(seeded, charged), int(self.records.sum())
+        return Statistics(
+            answers=self.questions.answers(total[0], self._noise_scale, records),
+            sites=self.nodes,
+            records=records,
+            against=against(self.algorithm),
+            privacy=replace(privacy, assumptions=(*privacy.assumptions, PUBLIC)),
+            ledger=self.plan,
+        )
 
     @cached_property
     def _outline(self) -> Outline | None:
@@ -488,7 +562,9 @@ class Contract:
 
     @cached_property
     def _problem(self) -> tuple[Any, dict[str, Any]]:
-        """What makes the problem, and its arguments."""
+        """What makes the problem, and its arguments; records that are asked are its features."""
+        if self.questions is not None:
+            return LinearProblem, {"loss": "logistic"}
         return self.settings.part("problem", self.settings.table("problem"), PROBLEMS)
 
     @cached_property
@@ -508,7 +584,10 @@ class Contract:
         return made.as_node(party, self.records)
 
 
-_TABLES = (("contract", True), ("problem", True), ("algorithm", True), ("topology", False))
+_TABLES = (
+    *(("contract", True), ("problem", True), ("algorithm", True)),
+    *(("topology", False), ("questions", False)),
+)
 
 
 def read_contract(path: str | Path, module: str | None = None) -> Contract:

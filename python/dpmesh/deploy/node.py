@@ -57,6 +57,7 @@ from dpmesh.privacy.releases import Release
 from dpmesh.run.carriers import Packet
 from dpmesh.run.identity import digest as digest_of
 from dpmesh.run.noise import DrawnRows
+from dpmesh.statistics.ask import Statistics
 
 _log = logging.getLogger("dpmesh")
 
@@ -188,6 +189,18 @@ class Node:
             rounds=0 if self.at is None else min(self.at.round, contract.terms.rounds),
             seals=[seal.hex() for seal in self.seals],
         )
+
+    def statistics(self) -> Statistics:
+        """Return the answers to the contract's questions, with what they cost.
+
+        Raises
+        ------
+        ValueError
+            As `Contract.statistics`.
+        """
+        contract, folder = self.contract, self.folder
+        charged = 1 + folder.incarnation(contract.hash)
+        return contract.statistics(self.released, folder.is_seeded(contract), charged)
 
     def own_model(self) -> Any:
         """Return the party's own model, shape (1, dim), without noise: it must not leave it."""

@@ -39,7 +39,7 @@ def read_records(
     OSError
         If it cannot be read.
     """
-    if contract.columns is not None:
+    if contract.columns is not None or contract.questions is not None:
         with of_file(path):
             return contract.dataset(read_table(path, written), drop=drop)
     if Path(path).suffix != ".npz":

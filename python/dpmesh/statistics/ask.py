@@ -19,7 +19,7 @@ from dpmesh.defaults import against, method_for
 from dpmesh.keys import Key
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.report import Report
-from dpmesh.privacy.types import Sensitive
+from dpmesh.privacy.types import Floats, Sensitive
 from dpmesh.ranges import as_range, clipped, read_ranges
 from dpmesh.run import simulate
 from dpmesh.statistics.answers import Answer
@@ -87,6 +87,58 @@ class Statistics(InNotebooks):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Questions:
+    """What is asked, and all that is public about it.
+
+    Parameters
+    ----------
+    each
+        The questions.
+    kinds
+        The public ranges of the columns that they read.
+    """
+
+    each: tuple[Question, ...]
+    kinds: dict[str, Kind]
+
+    @cached_property
+    def sizes(self) -> list[Size]:
+        """The public size of each question's vector, which is divided by its distance."""
+        return [question.size(self.kinds) for question in self.each]
+
+    @property
+    def sums(self) -> dict[str, Any]:
+        """The numbers of the one sum of all questions' vectors, as `RecordSums` takes them.
+
+        The vectors of k questions, each divided by its distance, are at most sqrt(k) apart.
+        """
+        sizes = self.sizes
+        longest = sqrt(sum((size.norm / size.distance) ** 2 for size in sizes)) * (1 + 1e-9)
+        dim = sum(size.dim for size in sizes)
+        return {"dim": dim, "longest": longest, "diameter": sqrt(len(sizes)) / longest}
+
+    def require(self, noise: float, records: int) -> None:
+        """Fail if records are too few for the noise in a number of the sum."""
+        for question, size in zip(self.each, self.sizes, strict=True):
+            question.require(size.distance * noise, records)
+
+    def vectors(self, columns: Mapping[str, Column]) -> Sensitive:
+        """Return the vectors of records, shape (records, dim), those of all questions in turn."""
+        each = zip(self.each, self.sizes, strict=True)
+        return Sensitive(np.hstack([q.vectors(columns) / size.distance for q, size in each]))
+
+    def answers(self, total: Floats, noise: float, records: int) -> tuple[Answer, ...]:
+        """Return the answers from a released sum, shape (dim,), with so much noise in a number."""
+        ends = np.cumsum([size.dim for size in self.sizes])[:-1]
+        parts: list[Floats] = np.split(total, ends)
+        each = zip(self.each, self.sizes, parts, strict=True)
+        return tuple(
+            q.answer(self.kinds, np.multiply(d, own, dtype=np.float64), d * noise, records)
+            for q, (_, _, d), own in each
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Asked:
     """The records of some sites as vectors: those of all questions, one after another.
 
@@ -100,7 +152,7 @@ class Asked:
         The records of each site.
     """
 
-    questions: tuple[Question, ...]
+    questions: Questions
     columns: dict[str, Column]
     parts: tuple[npt.NDArray[np.int64], ...]
     test: None = None
@@ -115,45 +167,13 @@ class Asked:
         """Number of records of each site."""
         return np.array([len(part) for part in self.parts])
 
-    @property
-    def kinds(self) -> dict[str, Kind]:
-        """The public ranges of the columns."""
-        return {name: column.kind for name, column in self.columns.items()}
-
-    @cached_property
-    def sizes(self) -> list[Size]:
-        """The public size of each question's vector, which is divided by its distance."""
-        return [question.size(self.kinds) for question in self.questions]
-
     def vectors(self, node: int) -> Iterator[Sensitive]:
         """Return the vectors of a site's records in blocks of shape (records, dim)."""
-        part, dim = self.parts[node], sum(size.dim for size in self.sizes)
+        part, dim = self.parts[node], self.questions.sums["dim"]
         for some in np.array_split(part, -(-len(part) * dim // _BLOCK)):
-            columns = {name: column.take(some) for name, column in self.columns.items()}
-            each = zip(self.questions, self.sizes, strict=True)
-            yield Sensitive(np.hstack([q.vectors(columns) / size.distance for q, size in each]))
-
-    def sums(self, *, epsilon: float, delta: float, colluding: int) -> RecordSums:
-        """Return the one release of all questions, by public numbers alone.
-
-        The vectors of k questions, each divided by its distance, are at most sqrt(k) apart.
-        """
-        sizes, sites, records = self.sizes, self.nodes, int(self.all_records.sum())
-        longest = sqrt(sum((size.norm / size.distance) ** 2 for size in sizes)) * (1 + 1e-9)
-        sums = RecordSums.for_budget(
-            epsilon=epsilon,
-            delta=delta,
-            dim=sum(size.dim for size in sizes),
-            sites=sites,
-            records=records,
-            longest=longest,
-            diameter=sqrt(len(sizes)) / longest,
-            colluding=colluding,
-            secure=method_for(sites, epsilon, colluding=colluding) == "secure",
-        )
-        for question, size in zip(self.questions, sizes, strict=True):
-            question.require(size.distance * sums.noise_scale, records)
-        return sums
+            yield self.questions.vectors(
+                {name: column.take(some) for name, column in self.columns.items()}
+            )
 
 
 def ask(
@@ -217,20 +237,28 @@ def ask(
     table = as_table(X)
     if not table.records:
         fail("X", "at least 1 record", "none")
-    columns, notices = _read(asked, table, ranges)
+    table = named(table)
+    given = read_ranges(ranges) if isinstance(ranges, (str, os.PathLike)) else ranges
+    wanted = "a mapping of names to public ranges, or a TOML file of them"
+    instance("ranges", given, wanted, Mapping)
+    about = questions_about(asked, given)
+    columns, notices = read_columns(about, table)
     owners = site_of_each(groups, table.records)
     parts = tuple(np.flatnonzero(owners == site) for site in np.unique(owners))
-    problem: Any = Asked(questions=asked, columns=columns, parts=parts)
-    sums = problem.sums(epsilon=epsilon, delta=delta, colluding=colluding)
-    run = simulate(sums, problem, rounds=1, key=key, delta=delta, metrics=[], progress=False)
-    ends = np.cumsum([size.dim for size in problem.sizes])[:-1]
-    each = zip(asked, problem.sizes, np.split(run.released[0], ends), strict=True)
-    answers = tuple(
-        q.answer(problem.kinds, d * total, d * sums.noise_scale, table.records)
-        for q, (_, _, d), total in each
+    problem: Any = Asked(questions=about, columns=columns, parts=parts)
+    sums = RecordSums.for_budget(
+        epsilon=epsilon,
+        delta=delta,
+        sites=len(parts),
+        records=table.records,
+        colluding=colluding,
+        secure=method_for(len(parts), epsilon, colluding=colluding) == "secure",
+        **about.sums,
     )
+    about.require(sums.noise_scale, table.records)
+    run = simulate(sums, problem, rounds=1, key=key, delta=delta, metrics=[], progress=False)
     return Statistics(
-        answers=answers,
+        answers=about.answers(run.released[0], sums.noise_scale, table.records),
         sites=len(parts),
         records=table.records,
         against=against(sums),
@@ -250,19 +278,23 @@ def names_of(questions: Sequence[Question], ranges: Mapping[str, Any]) -> list[s
     return names
 
 
-def _read(
-    questions: Sequence[Question], table: Table, ranges: Any
-) -> tuple[dict[str, Column], list[str]]:
+def questions_about(asked: Sequence[Question], ranges: Mapping[str, Any]) -> Questions:
+    """Return questions with the public ranges of the columns that they read."""
+    kinds = {name: as_range(name, ranges[name]) for name in names_of(asked, ranges)}
+    return Questions(each=tuple(asked), kinds=kinds)
+
+
+def named(table: Table) -> Table:
+    """Return a table whose columns have names."""
+    if table.names is not None:
+        return table
+    return Table(tuple(f"x{i}" for i in range(len(table.columns))), table.columns)
+
+
+def read_columns(about: Questions, table: Table) -> tuple[dict[str, Column], list[str]]:
     """Return the columns that are asked about, and what their owner should know."""
-    if table.names is None:
-        table = Table(tuple(f"x{i}" for i in range(len(table.columns))), table.columns)
-    given = read_ranges(ranges) if isinstance(ranges, (str, os.PathLike)) else ranges
-    instance(
-        "ranges", given, "a mapping of names to public ranges, or a TOML file of them", Mapping
-    )
     columns, notices = dict[str, Column](), list[str]()
-    for name in names_of(questions, given):
-        kind = as_range(name, given[name])
+    for name, kind in about.kinds.items():
         if kind.may_be_missing and name not in (table.names or ()):
             table = table.with_missing((name,))
         columns[name], outside, unread = Column.read(name, kind, table)
