@@ -1,4 +1,4 @@
-"""Quantization of float32 against numpy, alone and after Gaussian noise, and packing into 5 bits.
+"""Quantization of float32 against numpy, and packing into 5 bits.
 
 ``numpy`` is the fastest way on this machine: preallocated buffers, random bits of the fastest
 insecure generator; ``plain numpy`` is what one would naturally write. Packing is compared with
@@ -15,12 +15,12 @@ from benches.measure import Case
 from dpmesh import kernels
 from dpmesh.keys import Key, Purpose
 
-SIZE, STEP, SCALE = 10_000_000, 0.5, 1.3
+SIZE, STEP = 10_000_000, 0.5
 KEYS = {name: Key.seeded(1, name) for name in ("aes", "chacha20")}
 GENERATOR = np.random.Generator(np.random.SFC64(1))
 
 x = (8 * np.random.default_rng(0).standard_normal(SIZE)).astype(np.float32)
-copy, noisy, t, floor, coin = (np.empty_like(x) for _ in range(5))
+copy, t, floor, coin = (np.empty_like(x) for _ in range(4))
 up = np.empty(SIZE, bool)
 
 
@@ -32,13 +32,6 @@ def numpy_quantize(values: np.ndarray, codes: np.ndarray) -> None:
     np.less(coin, t, out=up)
     np.add(floor, up, out=floor)
     np.copyto(codes, floor, casting="unsafe")
-
-
-def numpy_quantize_noisy(codes: np.ndarray) -> None:
-    GENERATOR.standard_normal(out=noisy, dtype=np.float32)
-    np.multiply(noisy, np.float32(SCALE), out=noisy)
-    np.add(x, noisy, out=noisy)
-    numpy_quantize(noisy, codes)
 
 
 def plain_numpy_quantize(dtype: type) -> np.ndarray:
@@ -53,7 +46,7 @@ def numpy_pack(codes: np.ndarray) -> np.ndarray:
 
 
 def quantization(name: str, dtype: type) -> Iterator[Case]:
-    noise, coins = KEYS[name].stream(Purpose.NOISE), KEYS[name].stream(Purpose.QUANTIZE)
+    coins = KEYS[name].stream(Purpose.QUANTIZE)
     codes, other = np.empty(SIZE, dtype), np.empty(SIZE, dtype)
     yield Case(
         f"quantize to {np.dtype(dtype)}, {name}",
@@ -64,14 +57,6 @@ def quantization(name: str, dtype: type) -> Iterator[Case]:
         },
         limits={"copy": lambda: np.copyto(copy, x)},
         goals={"numpy": 6.0} if name == "aes" and dtype is not np.int32 else {},
-        values=SIZE,
-    )
-    yield Case(
-        f"noise and quantize to {np.dtype(dtype)}, {name}",
-        lambda: kernels.quantize_noisy(x, SCALE, STEP, noise, coins, out=codes),
-        peers={"numpy": lambda: numpy_quantize_noisy(other)},
-        limits={"copy": lambda: np.copyto(copy, x)},
-        goals={"numpy": 8.0} if name == "aes" else {},
         values=SIZE,
     )
 

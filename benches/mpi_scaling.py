@@ -73,7 +73,7 @@ def one_torus(rows: int, columns: int, dim: int) -> tuple[int, int, int, list[fl
     heard = np.zeros((across.weights.shape[1], dim), np.float32)
 
     def noisy(t: int) -> Released:
-        return Released(dm.kernels.add_laplace(x, 1.0, key.stream(Purpose.NOISE, t)))
+        return Released(dm.kernels.add_noise("laplace", x, 1.0, key.stream(Purpose.NOISE, t)))
 
     def work(t: int) -> None:
         heard[: len(x)] = noisy(t)

@@ -20,7 +20,7 @@ class HalfTheNoise(Gaussian):
     """Claims one noise scale and draws another."""
 
     def _add_noise(self, values, scale, source):
-        return kernels.add_gaussian(values, scale / 2, source.stream)
+        return kernels.add_noise("gaussian", values, scale / 2, source.stream)
 
 
 plt.rc("axes", prop_cycle=plt.cycler(color=plots.COLOURS))

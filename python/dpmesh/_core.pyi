@@ -85,15 +85,6 @@ def unpack_sum(messages: list[bytes], bits: int, out: npt.NDArray[np.int64]) -> 
 _Rows: TypeAlias = tuple[_Integers, _Integers, _Floats]  # indptr, indices, data
 
 def mix(rows: _Rows, x: _Floats, out: _Floats | None) -> _Floats: ...
-def mix_noisy(
-    rows: _Rows,
-    x: _Floats,
-    law: str,
-    scale: _PerRow,
-    stream: Stream,
-    nodes: npt.NDArray[np.uint32] | None,
-    out: _Floats | None,
-) -> _Floats: ...
 
 # complexity
 def rademacher_suprema(
@@ -133,12 +124,6 @@ def bernoulli(
     stream: Stream,
     nodes: npt.NDArray[np.uint32] | None,
     out: npt.NDArray[np.bool_],
-) -> None: ...
-def rademacher(
-    p: float,
-    stream: Stream,
-    nodes: npt.NDArray[np.uint32] | None,
-    out: npt.NDArray[np.int8],
 ) -> None: ...
 def sample(
     counts: npt.NDArray[np.int64],
@@ -268,18 +253,7 @@ def quantize(
     nodes: npt.NDArray[np.uint32] | None,
     out: _Codes | None,
 ) -> tuple[_Codes, int]: ...
-def quantize_noisy(
-    x: _Floats,
-    scale: _PerRow,
-    step: float,
-    noise: Stream,
-    coins: Stream,
-    dtype: np.dtype[Any],
-    nodes: npt.NDArray[np.uint32] | None,
-    out: _Codes | None,
-) -> _Codes: ...
 def dequantize(codes: _Codes, step: float, out: _Floats) -> None: ...
-def quantization_variance(x: _Floats, step: float, out: npt.NDArray[np.float64]) -> None: ...
 def bits_needed(codes: _Codes) -> int: ...
 def packed_sizes(codes: _Codes, bits: int, out: npt.NDArray[np.uint64]) -> None: ...
 def pack(codes: _Codes, bits: int) -> bytes: ...

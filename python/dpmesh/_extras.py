@@ -17,11 +17,10 @@ EXTRAS = {
     "flower": ("flwr",),
     "secure": ("cryptography",),
     "deploy": ("aiohttp",),
-    "tracking": ("alembic", "mlflow-skinny", "sqlalchemy", "tensorboardX", "wandb"),
 }
 """Each extra, and the distributions that it installs."""
 
-_IMPORTED_AS = {"scikit-learn": "sklearn", "mlflow-skinny": "mlflow"}
+_IMPORTED_AS = {"scikit-learn": "sklearn"}
 
 EXTRA_OF = {_IMPORTED_AS.get(name, name): extra for extra, of in EXTRAS.items() for name in of}
 """The extra of each package that is imported when first needed."""

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from view_systems import metropolis
 
-from dpmesh.audit import audit_view
-from dpmesh.audit.seat import LinearRun, Seen, audit_from_seat
+from dpmesh.audit import GaussianClaim, audit_view
+from dpmesh.audit.seat import LinearRun, Seen, from_scores
 from dpmesh.kernels.views import Mixing, solve_pair, view_system
 from dpmesh.keys import Key
 from dpmesh.privacy.views import Coalition, LastOnly, Node, PublishedMean
@@ -46,7 +46,13 @@ def _proved(observers: tuple[int, ...], target: int) -> float:
 
 
 def _flagged(run: LinearRun, seen: Seen, claim: float) -> bool:
-    return audit_from_seat(run, seen, claim, generator=np.random.default_rng(5)).violated
+    weights, chosen = run.weights(seen), np.flatnonzero(seen.reshape(-1))
+    generator = np.random.default_rng(5)
+    with_record, without = (
+        run.messages(10_000, moved, generator)[:, chosen] @ weights for moved in (True, False)
+    )
+    of = GaussianClaim(claim)
+    return from_scores(of, with_record, without, confidence=0.95, method="seen").violated
 
 
 def test_right_claims_pass() -> None:

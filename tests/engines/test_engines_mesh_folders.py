@@ -137,7 +137,9 @@ def test_coins_follow_from_the_rows_that_arrived(
     monkeypatch.setattr(exchange, "Coins", Spied)
     for rows in ((), (b"a row",), (b"a row",)):
         node._rounds_from(node._start).go_to(Position(1), rows)
-    noise = [dm.kernels.add_gaussian(np.zeros((1, 4)), 1.0, key.stream(1, 0)) for key in drawn]
+    noise = [
+        dm.kernels.add_noise("gaussian", np.zeros((1, 4)), 1.0, key.stream(1, 0)) for key in drawn
+    ]
     assert not np.array_equal(noise[0], noise[-1])
     np.testing.assert_array_equal(noise[-1], noise[len(noise) // 2])
 

@@ -43,7 +43,7 @@ def test_every_algorithm_is_priced_and_audited() -> None:
 
     priced = {*get_command(privacy).list_commands(None)}
     names = {entry.name for entry in REGISTRY}
-    assert priced == names | {"gaussian", "laplace", "sgd"}
+    assert priced == names
     assert {*every_case()} == names | {"gaussian", "laplace"}
     assert {entry.kind.__name__ for entry in REGISTRY} == {*SECTIONS["algorithm"]}
 
@@ -102,28 +102,6 @@ def test_the_noise_of_secure_sums() -> None:
 
 
 @pytest.mark.parametrize(
-    "question",
-    [
-        ["gaussian", "--rounds", "10"],
-        ["laplace", "--rounds", "10", "--delta", "1e-6"],
-        ["laplace", "--rounds", "3"],
-        ["sgd", "--records", "60000", "--batch", "256", "--epochs", "2"],
-    ],
-)
-def test_noise_and_epsilon_of_a_mechanism_are_one_question(question: list[str]) -> None:
-    targets = ["--epsilon", "1", "--epsilon", "2", "--json"]
-    rows = json.loads(ask(*question, *targets))
-    assert [row["epsilon"] for row in rows] == [1.0, 2.0]
-    noise = [row["noise_multiplier"] for row in rows]
-    assert noise[0] > noise[1]
-    back = json.loads(ask(*question, "--noise", repr(noise[0]), "--json"))[0]
-    assert back["epsilon"] == pytest.approx(1.0, rel=2e-6)
-    table = ask(*question, "--epsilon", "1", "--epsilon", "2").splitlines()
-    assert len(table) == 3
-    assert rounded_up(noise[1], 8) in table[2]
-
-
-@pytest.mark.parametrize(
     ("view", "words"), [("one", "any one"), ("3,7", "3, 7"), ("any-2", "any 2")]
 )
 def test_gradient_descent_is_priced_against_a_view(view: str, words: str) -> None:
@@ -163,9 +141,8 @@ def test_a_view_that_does_not_fit_is_named(option: list[str], message: str) -> N
 @pytest.mark.parametrize(
     ("question", "warning"),
     [
-        ("sgd --records 100 --batch 10 --epochs 1 --noise 2", "delta is above 1 / 100: "),
         ("federated --clients 9 --sampling-rate .5 --noise 2 --rounds 3", "delta is above 1 / 9: "),
-        ("gaussian --noise 2", "delta should be well below 1 / number of records"),
+        ("online --noise 2", "delta should be well below 1 / number of records"),
     ],
 )
 def test_a_large_delta_is_named(question: str, warning: str) -> None:
@@ -192,18 +169,6 @@ def test_several_epsilons_of_an_algorithm_are_a_table() -> None:
     head, *rows = ask(*asked, "--epsilon", "1", "--epsilon", "2").splitlines()
     assert head.split() == ["epsilon", "noise", "rounds", "delta"]
     assert [float(row.split()[1]) for row in rows] == each
-
-
-def test_a_mechanism_is_drawn(tmp_path) -> None:
-    pytest.importorskip("matplotlib")
-    from dpmesh.cli import app
-
-    asked = ["privacy", "laplace", "--epsilon", "1", "--epsilon", "2", "--plot"]
-    result = testing.CliRunner().invoke(app, [*asked, str(tmp_path / "cost.svg")])
-    assert result.exit_code == 0
-    assert "epsilon at delta = 0" in (tmp_path / "cost.svg").read_text()
-    result = testing.CliRunner().invoke(app, [*asked, str(tmp_path / "cost.txt")])
-    assert "plot: wanted a file that ends in .pdf, .png or .svg" in result.output
 
 
 def test_help_fits_on_a_screen() -> None:
@@ -336,11 +301,6 @@ def test_with_replacement() -> None:
         (
             [*FEDERATED, "--rounds", "5", "--epsilon", "1", "--delta", "1"],
             r"delta: wanted a number in \[0, 1\), got 1",
-        ),
-        (["gaussian"], "options: wanted either --epsilon or --noise, got none"),
-        (
-            ["sgd", "--records", "9", "--batch", "10", "--epochs", "1", "--noise", "1"],
-            "batch: want",
         ),
         (["online"], "options: wanted either --epsilon or --noise, got none"),
         (["online", "--epsilon", "1", "--noise", "1"], "options: wanted either .*, got both"),

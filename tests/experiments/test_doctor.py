@@ -25,10 +25,7 @@ def test_extras_are_there_or_named_as_missing() -> None:
     said = say()
     assert dpmesh.__version__ in said
     for extra, distributions in EXTRAS.items():
-        modules = [
-            {"scikit-learn": "sklearn", "mlflow-skinny": "mlflow"}.get(name, name)
-            for name in distributions
-        ]
+        modules = ["sklearn" if name == "scikit-learn" else name for name in distributions]
         there = all(util.find_spec(module) is not None for module in modules)
         assert (f"extra      {extra}: " in said) is there
         assert (f"missing    {extra}: pip install {' '.join(distributions)}" in said) is not there

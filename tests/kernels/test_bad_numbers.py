@@ -11,20 +11,15 @@ import numpy as np
 import pytest
 
 import dpmesh as dm
-from dpmesh import controllers, data, denoisers, kernels, privacy, topology
+from dpmesh import controllers, data, denoisers, privacy, topology
 from dpmesh import schedules as s
 from dpmesh.audit import EpsilonClaim, GaussianClaim, audit_mechanism, one_run
-from dpmesh.keys import Key, Purpose, generator
+from dpmesh.keys import Key, Purpose
 from dpmesh.privacy import accounting
 from dpmesh.privacy.accounting import papers
-from dpmesh.problems import networks
-from dpmesh.reproduce.bounds import federated, online, quantized, without_replacement
-from dpmesh.reproduce.bounds.complexity import rademacher_bound_linear, rademacher_complexity
-from dpmesh.reproduce.bounds.connectivity import check_jointly_connected
+from dpmesh.reproduce.bounds import online, quantized
 from dpmesh.reproduce.claims import federated as claims
 from dpmesh.reproduce.deep_q import DeepQ
-from dpmesh.reproduce.qnet import q_init
-from dpmesh.run.network import Exponential, LogNormal, Network
 
 
 class Kind(NamedTuple):
@@ -99,14 +94,6 @@ ONE = privacy.Sensitivity(1.0, "l2", "one")
 RING = topology.ring(3)
 COINS = Key.seeded(1).stream(Purpose.QUANTIZE)
 NOISE = Key.seeded(1).stream(Purpose.NOISE)
-LOSSES = federated.Losses(
-    dim=3, lipschitz=1.0, smoothness=1.0, gradient_variance=1.0, initial_gap=1.0
-)
-MIXING = online.Mixing(theta=1.0, beta=0.5)
-LEARNING = online.Learning(nodes=2, dim=2, rounds=2, lipschitz=1.0, diameter=1.0)
-RUN = without_replacement.Training(
-    nodes=3, dim=4, records=90, batch_size=5, steps=9, step_size=0.2, lipschitz=2.0, radius=1.5
-)
 PLAN = dm.OnlineLearning(epsilon=1.0).plan(1)
 GUESSES = {"canaries": 3, "guesses": 3}
 
@@ -272,17 +259,8 @@ CASES = [
     case(partial(one_run.mu_lower_bound, **GUESSES), correct=NATURAL.at(3, 4)),
     case(partial(one_run.epsilon_lower_bound, correct=1, **GUESSES), "confidence"),
     case(partial(audit_mechanism, privacy.Gaussian(1.0), ONE), "runs dim confidence delta"),
-    case(online.Mixing, "theta beta"),
-    case(online.Mixing.of_assumption2, "nodes window smallest_weight"),
     case(online.Learning, "nodes dim rounds lipschitz diameter strong_convexity noise"),
     case(online.laplace_noise, "epsilon lipschitz dim batch_size"),
-    case(partial(online.regret_as_printed, LEARNING, MIXING), "epsilon"),
-    case(
-        partial(online.convergence, lipschitz=1.0, strong_convexity=1.0),
-        "regret",
-        rounds=COUNT.at(5, 2),
-        failure=INSIDE.at(0.05),
-    ),
     case(
         quantized.Powers,
         step_size=FINITE,
@@ -291,94 +269,11 @@ CASES = [
         sample_size=NON_NEGATIVE,
         noise_scale=POSITIVE,
     ),
-    case(quantized.Powers(0.9, 0.7, 0.85, 0.05).violations, accountant=of("paper")),
-    case(
-        partial(quantized.Landscape, mixing_matrix=RING.matrix(0), initial_gap=5.0),
-        "dim smoothness polyak_lojasiewicz gradient_variance dissimilarity quantizer_step",
-    ),
-    case(federated.Losses, "dim lipschitz smoothness gradient_variance initial_gap"),
-    case(
-        partial(federated.rounds, "nonconvex", LOSSES, cohort=9, sampling_rate=0.1, local_steps=2),
-        "accuracy noise",
-    ),
-    case(federated.curvature_left, "dim smoothing"),
-    case(
-        partial(without_replacement.Training, records=90, batch_size=5, step_size=0.2),
-        "nodes dim steps lipschitz radius",
-        noise_multiplier=NON_NEGATIVE,
-    ),
-    case(partial(without_replacement.generalization_gap, RUN), step=COUNT.at(1, 10)),
-    case(partial(without_replacement.theorem_3_as_printed, RUN), "epsilon", delta=INSIDE),
-    case(partial(without_replacement.squared_distance, RUN), "smallest_chance"),
-    case(partial(kernels.bernoulli, 3), "p stream"),
-    case(partial(kernels.rademacher, 3), "stream", p=SHARE.at(0.3, 0.6)),
-    case(partial(kernels.sample, [3]), "size stream"),
-    case(partial(kernels.integers, [1]), "below stream"),
-    case(partial(kernels.batch_ends, [2], [1]), batch_size=COUNT.at(1, 2**63)),
-    case(partial(kernels.uniform, 3), "stream"),
-    case(partial(kernels.smooth, X), "smoothing power", method=of("fft")),
-    case(kernels.smoothing_spectrum, "dim smoothing", power=COUNT.at(1, 2**32)),
-    case(kernels.effective_dimensions, "dim power smoothing"),
-    case(partial(kernels.quantize, X), "step", stream=STREAM.at(COINS)),
-    case(
-        partial(kernels.quantize_noisy, X, coins=COINS),
-        "step",
-        scale=NON_NEGATIVE,
-        noise=STREAM.at(NOISE),
-    ),
-    case(partial(kernels.dequantize, [1]), "step"),
-    case(partial(kernels.quantization_variance, [1.0]), "step"),
-    case(
-        partial(kernels.mix_noisy, np.eye(2), X), "stream", law=of("gaussian"), scale=NON_NEGATIVE
-    ),
-    case(partial(kernels.clip_rows, [[1.0]]), bound=POSITIVE, norm=of("l2")),
-    case(kernels.set_threads, count=COUNT),
-    case(partial(kernels.pack, [1]), bits=COUNT.at(3, 33)),
-    case(partial(kernels.packed_sizes, [1]), bits=COUNT.at(3, 33)),
-    case(q_init, "networks inputs stream"),
-    case(partial(rademacher_complexity, np.ones((2, 4)), 2), "stream", draws=COUNT.at(9, 1)),
-    case(rademacher_bound_linear, "sample_size bound", records=COUNT.at(9)),
-    case(Key.seeded, seed=NATURAL.at(3, 2**256, None)),
-    case(Key.seeded(1).stream, "round", purpose=COUNT.at(1, 2**32)),
-    case(partial(generator, Key.seeded(1), 1, 0), node=NATURAL.at(0, 2**32)),
-    case(partial(data.iid, FIVE, generator=RNG), "nodes"),
-    case(partial(data.dirichlet, FIVE, generator=RNG), "alpha", nodes=COUNT.at(2)),
-    case(partial(data.shards, FIVE, generator=RNG), nodes=COUNT.at(2), shards_per_node=COUNT.at(2)),
-    case(partial(data.train_test_split, FIVE, generator=RNG), "fraction"),
-    case(partial(data.scaled, FIVE), "divisor"),
-    case(partial(data.with_constant, FIVE), value=FINITE),
-    case(partial(data.random_projection, FIVE, generator=RNG), "dim"),
-    case(
-        partial(data.next_characters, {"a": "what is it, then? " * 30}),
-        "window stride least_records",
-    ),
-    case(dm.problems.linear_constants, "feature_norm radius regularization", loss=of("hinge")),
-    case(
-        partial(dm.LinearProblem, FIVE.relabelled(lambda y: 2 * y - 1), ([0], [1])),
-        "regularization label_bound",
-        loss=of("hinge"),
-        feature_norm=POSITIVE.at(2.0),
-    ),
-    case(networks.recurrent, "embedding hidden layers", characters=COUNT.at(5, 1)),
-    case(
-        Network,
-        "latency compute bandwidth loss offline attempts outage_rounds late_rounds late_fraction "
-        "straggler_fraction max_delay min_delay",
-    ),
-    case(Exponential, "mean"),
-    case(LogNormal, "median sigma"),
-    case(topology.ring, "nodes"),
-    case(topology.complete, "nodes"),
-    case(topology.star, "nodes"),
-    case(topology.torus, "rows columns"),
-    case(topology.random_regular, "key", nodes=COUNT.at(4), degree=COUNT.at(3, 4)),
-    case(topology.erdos_renyi, "nodes key", edge_probability=SHARE.at(0.9)),
     case(topology.random_matchings, "key", nodes=COUNT.at(4, 1)),
     case(partial(topology.edge_dropping, RING), "keep key"),
     case(partial(topology.shuffled, RING), "key"),
     case(RING.matrix, "round"),
     case(RING.matrix(0).neighbours, node=NATURAL.at(0, 3)),
-    case(partial(check_jointly_connected, RING), "rounds", window=COUNT.at(1)),
 ]
 
 

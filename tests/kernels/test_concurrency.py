@@ -51,14 +51,14 @@ def calls() -> dict[str, Callable[[], Any]]:
     networks = q_init(3, 4, stream, hidden=16)
     states = np.ones((3, 2, 4), np.float32)
     return {
-        "noise": lambda: kernels.add_gaussian(x, 1.0, stream),
+        "noise": lambda: kernels.add_noise("gaussian", x, 1.0, stream),
         "noise of chacha": lambda: kernels.laplace((NODES, DIM), 2.0, chacha),
         "discrete noise": lambda: kernels.discrete_gaussian((NODES, 20), 3.0, stream),
         "coins": lambda: kernels.bernoulli((NODES, DIM), 0.3, coins),
         "clipping": lambda: kernels.clip_rows(x, 1.0),
         "smoothing": lambda: kernels.smooth(x, 3.0, method="fft"),
-        "mixing": lambda: kernels.mix_noisy(weights, x, "gaussian", 0.1, stream),
-        "quantization": lambda: kernels.quantize_noisy(x, 0.5, 0.1, stream, coins),
+        "mixing": lambda: kernels.mix(weights, x),
+        "quantization": lambda: kernels.quantize(x, 0.1, coins),
         "packing": lambda: kernels.unpack(kernels.pack(codes, kernels.bits_needed(codes))),
         "linear": lambda: linear_gradient(params, x, labels, batches, "logistic", classes=3),
         "networks": lambda: q_values(networks, states),
@@ -80,14 +80,14 @@ def test_kernels_give_the_same_bits_when_threads_call_them_at_once() -> None:
 
 def test_the_number_of_threads_may_change_while_kernels_run() -> None:
     x, stream = np.zeros((NODES, 40_000)), Key.seeded(1).stream(Purpose.NOISE)
-    alone, before = kernels.add_gaussian(x, 1.0, stream), kernels.get_threads()
+    alone, before = kernels.add_noise("gaussian", x, 1.0, stream), kernels.get_threads()
 
     def work(thread: int) -> None:
         for turn in range(TURNS):
             if thread == 0:
                 kernels.set_threads(1 + turn % 3)
             else:
-                np.testing.assert_array_equal(kernels.add_gaussian(x, 1.0, stream), alone)
+                np.testing.assert_array_equal(kernels.add_noise("gaussian", x, 1.0, stream), alone)
 
     try:
         at_once(work)

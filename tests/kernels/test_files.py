@@ -132,7 +132,6 @@ def a_disk_of(size: int) -> Iterator[None]:
 WRITERS: dict[str, Callable[[dm.Run, Path], None]] = {
     "run.json": lambda run, path: run.save(path.parent),
     "history.csv": lambda run, path: run.history.to_csv(path),
-    "history.jsonl": lambda run, path: run.history.to_json_lines(path),
     "page.html": lambda run, path: replace_text(path, str(run) * 20),
 }
 

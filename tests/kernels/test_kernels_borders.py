@@ -86,8 +86,8 @@ SQUARE = sp.csr_array(RNG.normal(size=(NODES, NODES)) * RNG.integers(0, 2, (NODE
 SQUARE_PARTS = (SQUARE.data, SQUARE.indices, SQUARE.indptr)
 
 CALLS: dict[str, tuple[Callable[..., Any], tuple[Array, ...]]] = {
-    "add_gaussian": (
-        lambda x, scales, ids: kernels.add_gaussian(x, scales, STREAM, nodes=ids),
+    "add_noise": (
+        lambda x, scales, ids: kernels.add_noise("gaussian", x, scales, STREAM, nodes=ids),
         (X, SCALES, IDS),
     ),
     "quantize": (lambda x, ids: kernels.quantize(x, 0.1, COINS, nodes=ids), (X, IDS)),
@@ -100,10 +100,6 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[Array, ...]]] = {
     "mix": (
         lambda x, *parts: kernels.mix(csr(*parts, SQUARE.shape), x),
         (X, *SQUARE_PARTS),
-    ),
-    "mix_noisy": (
-        lambda x, weights: kernels.mix_noisy(weights, x, "laplace", 1.0, STREAM),
-        (X, SQUARE.toarray()),
     ),
     "linear_step": (
         lambda *a: linear_step(*a, "logistic", clipping_norm=0.5),
@@ -138,7 +134,7 @@ def test_how_an_array_is_made_does_not_matter(name: str, data: st.DataObject) ->
 
 
 INTO: dict[str, Callable[[Array, Array | None], Any]] = {
-    "noise": lambda x, out: kernels.add_laplace(x, 1.0, STREAM, out=out),
+    "noise": lambda x, out: kernels.add_noise("laplace", x, 1.0, STREAM, out=out),
     "clipping": lambda x, out: kernels.clip_rows(x, 1.0, out=out),
     "smoothing": lambda x, out: kernels.smooth(x, 2.0, out=out),
     "mixing": lambda x, out: kernels.mix(SQUARE, x, out=out),
@@ -189,7 +185,7 @@ def test_memory_is_free_again_after_a_refusal_and_after_a_call() -> None:
         with pytest.raises(ValueError, match="out: wanted"):
             kernels.mix(SQUARE, x, out=as_strided(x, x.shape, x.strides))
         with pytest.raises(ValueError, match="x: wanted finite"):
-            kernels.add_gaussian(x * np.nan, 1.0, STREAM, out=x)
+            kernels.add_noise("gaussian", x * np.nan, 1.0, STREAM, out=x)
         kernels.mix(SQUARE, np.ones((NODES, DIM)), out=x)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,10 +13,7 @@ from refused import refused
 
 from dpmesh import _core, kernels
 from dpmesh.kernels.mixing import Mixing
-from dpmesh.keys import Key
 from dpmesh.topology import MixingMatrix
-
-STREAM = Key.seeded(1).stream(1)
 
 
 def random_matrix(rng: np.random.Generator, rows: int, nodes: int, density: float) -> sp.csr_array:
@@ -103,31 +100,6 @@ def test_the_bits_do_not_depend_on_the_number_of_threads() -> None:
     np.testing.assert_array_equal(results[2], results[0])
 
 
-@given(
-    problems(),
-    st.sampled_from(["gaussian", "laplace"]),
-    st.sampled_from([0.0, 0.3, 10.0]),
-    st.booleans(),
-)
-def test_noise_while_mixing_is_noise_before_mixing(
-    problem: tuple[sp.csr_array, np.ndarray],
-    law: Literal["gaussian", "laplace"],
-    scale: float,
-    per_row: bool,
-) -> None:
-    matrix, x = problem
-    x = x.reshape(x.shape[0], -1)
-    scales = scale * np.arange(len(x)) if per_row else scale
-    nodes = 7 + np.arange(len(x)) if per_row else None
-    add_noise = kernels.add_gaussian if law == "gaussian" else kernels.add_laplace
-    expected = kernels.mix(matrix, add_noise(x, scales, STREAM, nodes=nodes))
-    mixed = kernels.mix_noisy(matrix, x, law, scales, STREAM, nodes=nodes)
-    np.testing.assert_array_equal(mixed, expected)
-    out = np.full_like(expected, np.nan)
-    assert kernels.mix_noisy(matrix, x, law, scales, STREAM, nodes=nodes, out=out) is out
-    np.testing.assert_array_equal(out, expected)
-
-
 def test_nan_and_infinity_are_passed_on() -> None:
     mixed = kernels.mix(np.eye(3), [np.nan, np.inf, 1.0])
     np.testing.assert_array_equal(mixed, [np.nan, np.inf, 1.0])
@@ -177,22 +149,6 @@ test_bad_input_is_named = refused(
     (
         lambda: kernels.mix(np.eye(2), X, out=np.empty((2, 2))),
         r"out: wanted an array of float64 and shape \(2, 3\), .*got float64 \(2, 2\)",
-    ),
-    (
-        lambda: kernels.mix_noisy(np.eye(2), X * np.nan, "gaussian", 1.0, STREAM),
-        "x: wanted finite values, got NaN or infinity",
-    ),
-    (
-        lambda: kernels.mix_noisy(np.eye(2), X[0], "gaussian", 1.0, STREAM),
-        r"x: wanted 2 axes, got shape \(3,\)",
-    ),
-    (
-        lambda: kernels.mix_noisy(np.eye(2), X, "gaussian", [1.0, 1.0, 1.0], STREAM),
-        "scale: wanted a number or one for each of 2 rows",
-    ),
-    (
-        lambda: kernels.mix_noisy(np.eye(2), X, "laplace", 1.0, STREAM, nodes=[4, 4]),
-        "nodes: wanted distinct nodes, got 4 twice",
     ),
     (lambda: kernels.mix(np.eye(2), X, out=X), "out: wanted a writeable array of its own"),
 )

@@ -29,9 +29,8 @@ def test_codes_are_unbiased_with_the_stated_variance(dtype: type, code_type: typ
     t = x.astype(np.float64) / 0.3
     assert np.all((codes == np.floor(t)) | (codes == np.ceil(t)))
     error = 0.3 * codes.astype(np.float64) - x
-    variance = kernels.quantization_variance(x, 0.3)
     p = t - np.floor(t)
-    np.testing.assert_allclose(variance, 0.09 * p * (1 - p), atol=1e-12)
+    variance = 0.09 * p * (1 - p)
 
     def z(values: np.ndarray, variance: np.ndarray) -> float:
         return abs(values.sum()) / np.sqrt(variance.sum())
@@ -48,8 +47,9 @@ def test_the_numbers_of_the_specification() -> None:
     values = kernels.dequantize(codes, 0.5)
     assert set(values) == {-2.5, -2.0}
     assert stats.binomtest(int((values == -2.5).sum()), values.size, 0.6).pvalue > 1e-6
-    assert kernels.quantization_variance([-2.3], 0.5) == pytest.approx(0.06, abs=1e-15)
-    noisy = kernels.quantize_noisy(np.full(1_000_000, 0.37), 1.3, 1.0, NOISE, COINS)
+    noisy = kernels.quantize(
+        kernels.add_noise("gaussian", np.full(1_000_000, 0.37), 1.3, NOISE), 1.0, COINS
+    )
     for code, p in ((1, 0.2630054292), (0, 0.2820323593)):
         count = int((noisy == code).sum())
         assert stats.binomtest(count, noisy.size, p).pvalue > 1e-6
@@ -69,21 +69,12 @@ def test_every_form_gives_the_same(nodes: list[int], dim: int, types: tuple[type
     assert kernels.quantize(x, 0.01, COINS, dtype=code_type, nodes=nodes, out=out) is out
     np.testing.assert_array_equal(out, codes)
     strided = np.repeat(x, 2, axis=-1)[:, ::2]
-    again, count = kernels.quantize_saturating(strided, 0.01, COINS, dtype=code_type, nodes=nodes)
-    assert count == 0
+    again = kernels.quantize(strided, 0.01, COINS, dtype=code_type, nodes=nodes)
     np.testing.assert_array_equal(again, codes)
     for node, row, row_codes in zip(nodes, x, codes, strict=True):
         alone = kernels.quantize(row, 0.01, COINS, dtype=code_type, nodes=[node])
         np.testing.assert_array_equal(alone, row_codes)
 
-    scales = 0.1 * np.arange(len(nodes))
-    noisy = kernels.add_gaussian(x, scales, NOISE, nodes=nodes)
-    codes = kernels.quantize(noisy, 0.01, COINS, dtype=code_type, nodes=nodes)
-    fused = kernels.quantize_noisy(
-        x, scales, 0.01, NOISE, COINS, dtype=code_type, nodes=nodes, out=out
-    )
-    assert fused is out
-    np.testing.assert_array_equal(fused, codes)
     for out_type in (np.float32, np.float64):
         values = kernels.dequantize(codes, 0.01, dtype=out_type)
         np.testing.assert_array_equal(values, (codes * 0.01).astype(out_type))
@@ -96,18 +87,11 @@ def test_the_codes_do_not_depend_on_the_number_of_threads() -> None:
         results = []
         for count in (1, 2, 7):
             kernels.set_threads(count)
-            results.append(kernels.quantize_noisy(x, 1.0, 0.01, NOISE, COINS))
+            results.append(kernels.quantize(x, 0.01, COINS))
     finally:
         kernels.set_threads(threads)
     np.testing.assert_array_equal(results[1], results[0])
     np.testing.assert_array_equal(results[2], results[0])
-
-
-def test_saturation_is_counted() -> None:
-    x = [-1e300, -129.0, -128.0, 127.0, 128.0, 5.0]
-    codes, count = kernels.quantize_saturating(x, 1.0, COINS, dtype=np.int8)
-    assert codes.tolist() == [-128, -128, -128, 127, 127, 5]
-    assert count == 3
 
 
 X = np.zeros((2, 3))
@@ -119,14 +103,6 @@ test_bad_input_is_named = refused(
         "x: wanted values with codes from -128 to 127, got 300 of code 300 in row 1",
     ),
     (lambda: kernels.quantize([0.0, np.nan], 1.0, COINS), "x: wanted finite values, got NaN"),
-    (
-        lambda: kernels.quantize_saturating([np.inf], 1.0, COINS),
-        "x: wanted finite values, got inf in row 0",
-    ),
-    (
-        lambda: kernels.quantize_noisy([1e9], 1.0, 1.0, NOISE, COINS, dtype=np.int16),
-        "x: wanted values with codes from -32768 to 32767, got 1000000",
-    ),
     (lambda: kernels.quantize(X, 1e-200, COINS), "step: wanted a number between 1e-150 and"),
     (
         lambda: kernels.quantize(X, 1.0, COINS, dtype=np.uint8),
@@ -145,16 +121,8 @@ test_bad_input_is_named = refused(
     (lambda: kernels.quantize(["a"], 1.0, COINS), "x: wanted an array of float32 or"),
     (lambda: kernels.quantize(X, 1.0, COINS, nodes=[1, 1]), "nodes: wanted distinct nodes"),
     (
-        lambda: kernels.quantize_noisy(X, 1.0, 1.0, NOISE, KEY.stream(Purpose.NOISE)),
-        "coins: wanted a stream of another purpose or round than that of the noise",
-    ),
-    (
         lambda: kernels.dequantize(np.array([0.5]), 1.0),
         "codes: wanted an array of int8, int16, int32 or int64, got dtype float64",
     ),
     (lambda: kernels.dequantize([1], 1.0, dtype=np.int8), "dtype: wanted float32 or float64"),
-    (
-        lambda: kernels.quantization_variance([1.0, np.inf], 1.0),
-        "x: wanted finite values, got inf at 1",
-    ),
 )

@@ -16,7 +16,6 @@ import dpmesh.kernels as kernels
 from dpmesh import data, privacy, run, topology
 from dpmesh.keys import Key
 from dpmesh.privacy.accounting import papers
-from dpmesh.reproduce import bounds
 from dpmesh.reproduce.deep_q import DeepQ
 from dpmesh.reproduce.repeats import Repeats
 
@@ -24,10 +23,6 @@ KEY = Key.seeded(1)
 ROW = privacy.Sensitivity(1.0, "l2", "a record")
 DATA = data.Dataset(np.ones((6, 2)), np.arange(6) % 2)
 TINY, HUGE = Fraction(1, 10**400), Fraction(10**400, 3)
-LOSSES = bounds.federated.Losses(
-    dim=3, lipschitz=1.0, smoothness=1.0, gradient_variance=1.0, initial_gap=1.0
-)
-COHORT: dict[str, Any] = {"cohort": 9, "sampling_rate": 0.1, "local_steps": 2, "noise": 1.0}
 
 
 def packed(message: Any, shape: Any) -> kernels.Packed:
@@ -109,11 +104,3 @@ def test_infinity_is_a_smoothness_of_any_kind() -> None:
     for infinity in (np.inf, np.float32(np.inf), np.longdouble(np.inf)):
         assert gossip(infinity) == gossip(np.inf)
         assert np.array_equal(sensitivities(infinity), sensitivities(np.inf), equal_nan=True)
-
-
-def test_bounds_that_no_float_holds_say_so() -> None:
-    with pytest.raises(ValueError, match="rounds: wanted arguments at which a float holds it"):
-        bounds.federated.rounds("nonconvex", LOSSES, accuracy=5e-324, **COHORT)
-    learning = bounds.online.Learning(nodes=4, dim=5, rounds=3, lipschitz=1e308, diameter=1.0)
-    with pytest.raises(ValueError, match="regret: wanted arguments at which a float holds it"):
-        bounds.online.regret(learning)

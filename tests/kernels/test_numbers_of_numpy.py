@@ -24,7 +24,6 @@ from dpmesh.privacy import (
 )
 from dpmesh.privacy.accounting.papers import quantized, without_replacement
 from dpmesh.privacy.shown import rounded_up
-from dpmesh.reproduce.bounds import federated as federated_bounds
 from dpmesh.reproduce.bounds import online as online_bounds
 from dpmesh.reproduce.bounds import quantized as quantized_bounds
 from dpmesh.reproduce.claims import federated
@@ -100,7 +99,6 @@ def test_schedules_of_ones_own_may_return_them() -> None:
     assert type(at(lambda t: TENTH / t, 1)) is float
 
 
-LOSSES = {"smoothness": MANY, "gradient_variance": TENTH, "strong_convexity": TENTH}
 LEARNING = {"nodes": FEW, "dim": MANY, "rounds": FEW, "lipschitz": MANY, "diameter": FEW}
 
 
@@ -150,23 +148,6 @@ LEARNING = {"nodes": FEW, "dim": MANY, "rounds": FEW, "lipschitz": MANY, "diamet
         ),
         (online_bounds.Learning, LEARNING),
         (lambda **given: online_bounds.regret(online_bounds.Learning(**given)), LEARNING),
-        (
-            lambda **given: federated_bounds.error(
-                "strongly_convex",
-                federated_bounds.Losses(
-                    dim=3, lipschitz=200.0, **{name: given.pop(name) for name in LOSSES}
-                ),
-                **given,
-            ),
-            {
-                **LOSSES,
-                "epsilon": np.uint8(1),
-                "delta": TENTH,
-                "clients": MANY,
-                "sampling_rate": TENTH,
-                "local_steps": FEW,
-            },
-        ),
         (
             quantized_bounds.Powers,
             {"step_size": TENTH, "consensus_step_size": TENTH, "sample_size": FEW, "noise": TENTH},

@@ -37,7 +37,7 @@ class Logistic(Mechanism):
         return sensitivity.bound * (1 if sensitivity.norm == "l1" else dim**0.5)
 
     def _add_noise(self, values, scale, source):
-        x = kernels.add_laplace(np.zeros_like(values), 1.0, source.stream)
+        x = kernels.add_noise("laplace", np.zeros_like(values), 1.0, source.stream)
         u = np.where(x < 0, 0.5 * np.exp(x), 1 - 0.5 * np.exp(-x))
         return values + (1 if self.honest else 0.25) * scale * np.log(u / (1 - u))
 

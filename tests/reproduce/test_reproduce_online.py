@@ -13,8 +13,7 @@ from scipy import sparse
 import dpmesh as dm
 from dpmesh.reproduce import online, online_delay, online_runs
 from dpmesh.reproduce._scaffold import Row, with_spread
-from dpmesh.reproduce.bounds.online import Mixing
-from dpmesh.reproduce.online_runs import Copies, Source, changing_graph
+from dpmesh.reproduce.online_runs import Copies, Source
 
 AT = (5, 10)
 RECORDS = AT[-1] * 64
@@ -166,11 +165,6 @@ def test_all_numbers_of_nodes_use_the_same_examples() -> None:
             rows = repeats.problem.train.features[used]
             seen.add(tuple(np.sort(rows[:, 0])))
         assert len(seen) == 1
-
-
-@pytest.mark.parametrize("nodes", [4, 64])
-def test_networks_meet_assumption_2(nodes: int) -> None:
-    assert Mixing.of_topology(changing_graph(nodes), window=1, rounds=20).beta < 1
 
 
 def test_settings_are_what_the_texts_say() -> None:

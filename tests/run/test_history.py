@@ -12,7 +12,7 @@ from problems import stream_problem as make_problem
 from test_simulate import run
 
 import dpmesh as dm
-from dpmesh.run import History, Record
+from dpmesh.run import History, Record, tracked
 
 
 def history() -> History:
@@ -60,35 +60,38 @@ def test_what_it_told_makes_it_again() -> None:
     np.testing.assert_array_equal(found.of_nodes("by_node"), [[1, 2, 3]])
 
 
+def test_measurements_go_to_a_tracker_only_if_covered() -> None:
+    logged: list[tuple[str, float, int]] = []
+    values = {"loss": 1.0, "released_accuracy": 0.5, "node_accuracy": np.array([0.1, 0.2])}
+    for only in (True, False):
+        tracked(lambda *one: logged.append(one), released_only=only)(3, values)
+    covered = ("released_accuracy", 0.5, 3)
+    assert logged == [covered, ("loss", 1.0, 3), covered]
+
+
 def test_when_a_level_was_reached() -> None:
     assert history().first("accuracy", 0.6) == 10
     assert history().first("accuracy", 0.6, of="seconds") == 4.5
     assert history().first("accuracy", 0.9) is None
 
 
-def test_csv_and_json_lines_hold_all_records(tmp_path) -> None:
+def test_csv_holds_all_records(tmp_path) -> None:
     history().to_csv(tmp_path / "h.csv")
     with (tmp_path / "h.csv").open() as file:
         header, *rows = csv.reader(file)
     assert header == ["round", "node", "metric", "value"]
     assert rows[3] == ["10", "0", "by_node", "1.0"]
     assert len(rows) == len(ROWS)
-    history().to_json_lines(tmp_path / "h.jsonl")
-    lines = (tmp_path / "h.jsonl").read_text().splitlines()
-    assert [tuple(json.loads(line).values()) for line in lines] == ROWS
 
 
-def test_tables_of_pandas_and_parquet_hold_all_records(tmp_path) -> None:
-    pandas = pytest.importorskip("pandas")
-    pytest.importorskip("pyarrow")
+def test_tables_of_pandas_hold_all_records() -> None:
+    pytest.importorskip("pandas")
     table = history().to_pandas()
     assert table["node"].isna().tolist() == [row[1] is None for row in ROWS]
     assert table["node"].dropna().tolist() == [0, 1, 2]
     assert table["metric"].tolist() == [row[2] for row in ROWS]
     assert table["round"].dtype == np.int64
     assert table["value"].dtype == np.float64
-    history().to_parquet(tmp_path / "h.parquet")
-    pandas.testing.assert_frame_equal(pandas.read_parquet(tmp_path / "h.parquet"), table)
     assert History().to_pandas().empty
 
 

@@ -26,7 +26,6 @@ from dpmesh.sklearn import (
     FitReport,
     PrivateClassifier,
     PrivateRegressor,
-    cross_validate,
     evaluate,
     tune,
 )
@@ -225,36 +224,6 @@ def test_in_pipelines_and_scikit_learns_cross_validation(tumours: Any) -> None:
     with pytest.warns(UserWarning, match="fit more than once"):
         found = cross_val_score(model, table, diagnosis, params={"groups": clinic}, cv=2)
     assert found.shape == (2,)
-
-
-@pytest.mark.parametrize(
-    ("cv", "how"),
-    [
-        (2, {"algorithm": "gossip"}),
-        (4, {"algorithm": "gossip"}),
-        (4, {"algorithm": "secure"}),
-        (4, {"noise": "BetweenPartners"}),
-    ],
-)
-def test_cross_validation_shares_one_epsilon(tumours: Any, how: Any, cv: int) -> None:
-    table, diagnosis, clinic, ranges = tumours
-    model = PrivateClassifier(3.0, ranges=ranges, **how)
-    found = cross_validate(model, table, diagnosis, clinic, cv=cv)
-    assert found.scores.shape == (cv,)
-    assert 0.999 * 3 < found.epsilon <= 3 * (1 + 1e-6)
-    assert (found.epsilon_of_a_fit < found.epsilon) is (cv > 2)
-    # cv - 1 fits, each mu-Gaussian-DP, are sqrt(cv - 1) mu-Gaussian-DP together; the proved
-    # accounting of secure sums costs a little more
-    accounting = dm.privacy.accounting
-    one = 1 / accounting.analytic_gaussian_noise_multiplier(
-        target_epsilon=found.epsilon_of_a_fit, target_delta=1e-5
-    )
-    joint = accounting.gdp_epsilon(delta=1e-5, mu=one * np.sqrt(cv - 1))
-    assert found.epsilon == pytest.approx(
-        joint, rel=0.1 if how.get("algorithm") == "secure" else 1e-4
-    )
-    with pytest.raises(ValueError, match=r"at least 1000 records at each site, .* got . with"):
-        cross_validate(PrivateClassifier(ranges=ranges), table, diagnosis, clinic, cv=1000)
 
 
 def test_an_evaluation_holds_out_a_part_of_each_site() -> None:

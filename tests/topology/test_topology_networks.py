@@ -13,7 +13,6 @@ from refused import refused
 
 from dpmesh import topology
 from dpmesh.keys import Key
-from dpmesh.reproduce.bounds.connectivity import check_jointly_connected
 from dpmesh.topology import MixingMatrix, Static, Topology
 
 KEY, OTHER = Key.seeded(1), Key.seeded(2)
@@ -177,22 +176,6 @@ def test_gossip_reaches_the_mean(make: object) -> None:
     np.testing.assert_allclose(x, (network.nodes - 1) / 2, rtol=1e-6)
 
 
-def test_joint_connectivity_over_a_window() -> None:
-    left = MixingMatrix([[0.5, 0.5, 0], [0.5, 0.5, 0], [0, 0, 1]])
-    right = MixingMatrix([[1, 0, 0], [0, 0.5, 0.5], [0, 0.5, 0.5]])
-    idle = MixingMatrix(np.eye(3))
-    network = topology.cycle([left, right, idle])
-    check_jointly_connected(network, window=3, rounds=20)
-    check_jointly_connected(network, window=2, rounds=2)
-    with pytest.raises(
-        ValueError, match=r"2 consecutive rounds, got 2 of 4 .* rounds 1 to 2, 2 to 3"
-    ):
-        check_jointly_connected(network, window=2, rounds=5)
-    with pytest.raises(ValueError, match=r"got 19 of 19 .* 4 to 4, \.\."):
-        check_jointly_connected(network, window=1, rounds=19)
-    check_jointly_connected(topology.ring(3), window=1, rounds=10**9)
-
-
 def test_descriptions_say_what_the_network_is() -> None:
     network = topology.edge_dropping(topology.random_regular(16, 4, key=KEY), 0.5, key=KEY)
     assert str(network) == ("random 4-regular graph (16 nodes), each link up with probability 0.5")
@@ -234,5 +217,4 @@ test_bad_input_is_named = refused(
         lambda: topology.cycle([MixingMatrix(np.eye(2)), MixingMatrix(np.eye(3))]),
         r"matrices: wanted mixing matrices of the same number of nodes, got \[2, 3\]",
     ),
-    (lambda: check_jointly_connected(topology.ring(3), 6, 5), "window: wanted .* below 6"),
 )

@@ -135,7 +135,7 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
     average
         Whether each learner publishes the mean of all b_t, at which its subgradients were taken,
         instead of the last mixture. Theorem 4 is about the mean of w_t, which no noise protects;
-        its proof is right for the mean of b_t as well (`bounds.online.convergence`).
+        its proof is right for the mean of b_t as well.
 
     Guarantee
     ---------

@@ -92,7 +92,7 @@ class QuantizedGossip(Algorithm[QuantizedState, GradientProblem]):
     """Private gossip of quantized states, for losses that need not be convex.
 
     The schedules are made for one horizon of K + 1 rounds: a longer run takes smaller steps and
-    larger samples. `dpmesh.reproduce.bounds.quantized` shows which schedules converge.
+    larger samples. `dpmesh.reproduce.bounds.quantized` has the paper's power laws.
 
     Parameters
     ----------

@@ -15,7 +15,7 @@ from dpmesh.audit.one_run import audit_one_run
 from dpmesh.audit.own import claiming
 from dpmesh.audit.result import AuditResult
 from dpmesh.audit.scores import ReplayedLikelihood
-from dpmesh.audit.seat import LinearRun, audit_from_seat
+from dpmesh.audit.seat import LinearRun
 from dpmesh.audit.seat_runs import audit_view
 from dpmesh.audit.transcript import Transcript, alone, silence
 
@@ -34,7 +34,6 @@ __all__ = [
     "Transcript",
     "alone",
     "audit_algorithm",
-    "audit_from_seat",
     "audit_layers",
     "audit_mechanism",
     "audit_one_run",

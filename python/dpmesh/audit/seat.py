@@ -120,53 +120,6 @@ class LinearRun:
         return of_noise, of_record
 
 
-def audit_from_seat(
-    run: LinearRun,
-    seen: Seen,
-    mu: float,
-    *,
-    generator: np.random.Generator,
-    surrogate: LinearRun | None = None,
-    runs: int = 10_000,
-    confidence: float = 0.95,
-) -> AuditResult:
-    """Test a view's claim with what the observer really sees of simulated runs.
-
-    The threshold comes from the first runs, the bound from the others. A correct and
-    sharp claim is refuted by chance in at most one of 20 audits at the default confidence.
-
-    Parameters
-    ----------
-    run
-        What happens.
-    seen
-        Shape (rounds, nodes): which messages the observer really has.
-    mu
-        The claim: the view is mu-Gaussian-DP.
-    generator
-        Where the simulated noise comes from.
-    surrogate
-        The linear run whose likelihood ratio is the score; by default `run` itself.
-    runs
-        On each of the two datasets, at least 20.
-    confidence
-        In (0, 1).
-
-    Raises
-    ------
-    ValueError
-        If an argument does not fit.
-    """
-    runs = integer("runs", runs, at_least=20)
-    claim = GaussianClaim(mu)
-    weights = (surrogate or run).weights(seen)
-    chosen = np.flatnonzero(seen.reshape(-1))
-    positives = run.messages(runs, True, generator)[:, chosen] @ weights
-    negatives = run.messages(runs, False, generator)[:, chosen] @ weights
-    method = f"likelihood ratio of {len(chosen)} seen messages"
-    return from_scores(claim, positives, negatives, confidence=confidence, method=method)
-
-
 def from_scores(
     claim: GaussianClaim, positives: Floats, negatives: Floats, *, confidence: float, method: str
 ) -> AuditResult:

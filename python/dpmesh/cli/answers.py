@@ -1,4 +1,4 @@
-"""How ``dpmesh privacy`` answers: as text, as JSON or as a figure."""
+"""How ``dpmesh privacy`` answers: as text or as JSON."""
 
 from __future__ import annotations
 
@@ -8,24 +8,18 @@ from copy import copy
 from functools import wraps
 from inspect import Parameter, signature
 from itertools import product
-from pathlib import Path
 from typing import Annotated, Any, NamedTuple, get_args
 
 import typer
 
 import dpmesh as dm
-from dpmesh._validate import fail
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Plot = Annotated[
-    Path | None, typer.Option("--plot", help="Draw epsilon over the noise into this file.")
-]
 
 MOST_ROUNDS = 100_000
 """Rounds that are tried."""
 
 LARGE_DELTA = 0.01
-CURVE = 25  # points
 
 
 class Answer(NamedTuple):
@@ -108,23 +102,3 @@ def warn_of_delta(delta: float, units: int | None = None) -> None:
         typer.echo(f"Warning: delta is above {which}.", err=True)
     elif units is None and delta > LARGE_DELTA:
         typer.echo("Warning: delta should be well below 1 / number of records.", err=True)
-
-
-def draw(
-    path: Path, rows: list[tuple[float, float]], epsilon_of: Callable[[float], float], delta: float
-) -> None:
-    """Draw epsilon over the noise multiplier, around those of the rows, which are marked."""
-    import numpy as np
-    from matplotlib.figure import Figure
-
-    if path.suffix.lower() not in (".pdf", ".png", ".svg"):
-        fail("plot", "a file that ends in .pdf, .png or .svg", str(path))
-    noises = [noise for _, noise in rows]
-    curve = np.geomspace(min(noises) / 2, 2 * max(noises), CURVE)
-    figure = Figure(figsize=(5, 3.5), layout="constrained")
-    ax = figure.subplots()
-    ax.loglog(curve, [epsilon_of(float(noise)) for noise in curve])
-    ax.plot(noises, [epsilon for epsilon, _ in rows], "o")
-    ax.set(xlabel="noise multiplier", ylabel=f"epsilon at delta = {delta:g}")
-    ax.grid(which="both", alpha=0.3)
-    figure.savefig(path)

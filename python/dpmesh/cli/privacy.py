@@ -1,4 +1,4 @@
-"""``dpmesh privacy``: bare mechanisms, and each algorithm of the registry once it is asked for."""
+"""``dpmesh privacy``: each algorithm of the registry, once it is asked for."""
 
 from __future__ import annotations
 
@@ -8,24 +8,18 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from dpmesh.cli._errors import telling
-from dpmesh.cli.mechanisms import gaussian, laplace, sgd
-
 
 class WithAlgorithms(TyperGroup):
-    """The commands of mechanisms and those of the registry, which is not loaded for other help."""
+    """The commands of the registry, which is not loaded for other help."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of all commands."""
         from dpmesh.algorithms.registry import REGISTRY
 
-        return sorted([*super().list_commands(ctx), *(entry.name for entry in REGISTRY)])
+        return sorted(entry.name for entry in REGISTRY)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return the command of this name, if there is one; a module is imported first."""
-        own = super().get_command(ctx, cmd_name)
-        if own is not None:
-            return own
         from dpmesh.algorithms.registry import entry_of
         from dpmesh.cli.priced import command_of
 
@@ -43,5 +37,8 @@ privacy = typer.Typer(
     "whose cost grows with its rounds, give two of --epsilon, --noise and --rounds; the third is "
     "computed. Repeat --epsilon or --noise for a table.",
 )
-for mechanism in (gaussian, laplace, sgd):
-    privacy.command()(telling(mechanism))
+
+
+@privacy.callback()
+def _of_algorithms() -> None:
+    """Keep a group, which typer makes of commands alone."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import traceback
 from collections import defaultdict
@@ -40,20 +39,17 @@ def run(
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress bar.")] = False,
     keys: Annotated[bool, typer.Option("--keys", help="List all keys of a file.")] = False,
-    schema: Annotated[
-        bool, typer.Option("--schema", help="Print the JSON schema of a file, for editors.")
-    ] = False,
 ) -> None:
     """Run an experiment from a TOML file: all cells of its sweep that are not finished yet."""
     from dpmesh.experiments import read, run_sweep
-    from dpmesh.experiments.schema import all_keys, json_schema
+    from dpmesh.experiments.keys import all_keys
     from dpmesh.experiments.sweep import rounds_left
 
-    if keys or schema:
-        typer.echo(all_keys() if keys else json.dumps(json_schema(), indent=1))
+    if keys:
+        typer.echo(all_keys())
         return
     if file is None:
-        raise typer.BadParameter("wanted a TOML file, or --keys or --schema", param_hint="FILE")
+        raise typer.BadParameter("wanted a TOML file, or --keys", param_hint="FILE")
     folder = Path(f"{file.stem}-results") if folder is None else folder
     try:
         sys.path.insert(0, str(file.resolve().parent))  # modules that it names; workers get it, too

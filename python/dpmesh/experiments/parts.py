@@ -1,7 +1,7 @@
 """What a file can name: classes and functions, whose parameters are the keys of the file.
 
 A part's keys, their types, defaults and descriptions come from its signature and docstring, so that
-a file, the package and the JSON schema cannot disagree.
+a file and the package cannot disagree.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ def entries(make: Maker) -> dict[str, Entry]:
     texts = _described(inspect.getdoc(make) or "")
     found = {}
     for name, parameter in inspect.signature(make).parameters.items():
-        if name in GIVEN or schema_of(hints.get(name)) is None:
+        if name in GIVEN or not _in_files(hints.get(name)):
             continue
         filled = name in NUMBERS and hints[name] != MEMBERS
         filled |= name in FILLED.get(make, ())
@@ -239,23 +239,16 @@ def options_of(hint: Any) -> tuple[Any, ...]:
     return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
 
 
-def schema_of(hint: Any) -> dict[str, Any] | None:
-    """Return the JSON schema of values of this type; None if a file cannot express them."""
-    simple = {int: "integer", float: "number", bool: "boolean", str: "string"}
-    if hint in simple:
-        return {"type": simple[hint]}
-    if hint is type(None):
-        return {"const": "none"}
-    if get_origin(hint) is Literal:
-        return {"enum": list(get_args(hint))}
-    if len(options_of(hint)) > 1:
-        options = [schema_of(option) for option in options_of(hint)]
-        return {"anyOf": [one for one in options if one]} if any(options[:-1]) else None
+def _in_files(hint: Any) -> bool:
+    """Whether a file can express values of this type."""
+    if hint in (int, float, bool, str, type(None)) or get_origin(hint) is Literal:
+        return True
+    options = options_of(hint)
+    if len(options) > 1:
+        return any(map(_in_files, options[:-1]))
     if get_origin(hint) in (tuple, list, Sequence):
-        items = schema_of(get_args(hint)[0])
-        return None if items is None else {"type": "array", "items": items}
-    kinds = [{"$ref": f"#/$defs/{cls.__name__}"} for cls in kinds_of(hint)]
-    return {"anyOf": kinds} if kinds else None
+        return _in_files(get_args(hint)[0])
+    return bool(kinds_of(hint))
 
 
 def _described(docstring: str) -> dict[str, str]:

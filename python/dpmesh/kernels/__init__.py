@@ -21,23 +21,19 @@ from dpmesh.kernels.draws import (
     batch_ends,
     bernoulli,
     integers,
-    rademacher,
     sample,
     shuffle,
     uniform,
 )
 from dpmesh.kernels.linear import LinearModel, linear_scores
 from dpmesh.kernels.masking import mask_and_pack, unpack_sum
-from dpmesh.kernels.mixing import mix, mix_noisy
-from dpmesh.kernels.noise import add_gaussian, add_laplace, add_noise, gaussian, laplace
+from dpmesh.kernels.mixing import mix
+from dpmesh.kernels.noise import add_noise, gaussian, laplace
 from dpmesh.kernels.packing import Packed, bits_needed, pack, packed_sizes, unpack
 from dpmesh.kernels.projection import all_finite, clip_rows, row_norms
 from dpmesh.kernels.quantization import (
     dequantize,
-    quantization_variance,
     quantize,
-    quantize_noisy,
-    quantize_saturating,
 )
 from dpmesh.kernels.smoothing import (
     EffectiveDimensions,
@@ -53,8 +49,6 @@ __all__ = [
     "EffectiveDimensions",
     "LinearModel",
     "Packed",
-    "add_gaussian",
-    "add_laplace",
     "add_noise",
     "add_pair_gaussian",
     "all_finite",
@@ -75,14 +69,9 @@ __all__ = [
     "linear_scores",
     "mask_and_pack",
     "mix",
-    "mix_noisy",
     "pack",
     "packed_sizes",
-    "quantization_variance",
     "quantize",
-    "quantize_noisy",
-    "quantize_saturating",
-    "rademacher",
     "row_norms",
     "sample",
     "set_threads",

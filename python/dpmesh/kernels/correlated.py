@@ -1,7 +1,7 @@
 """Gaussian noise that works together: over rounds, and between partners.
 
 Both kernels sum each element in one fixed order, so that a row has the same bits for any number of
-threads and whichever other rows a process holds. Floating-point sums are as in `add_gaussian`.
+threads and whichever other rows a process holds. Floating-point sums are as in `add_noise`.
 """
 
 from __future__ import annotations

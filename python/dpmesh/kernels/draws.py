@@ -1,4 +1,4 @@
-"""Uniform, Bernoulli, Rademacher draws, samples and orders from keyed streams, node by node.
+"""Uniform and Bernoulli draws, samples and orders from keyed streams, node by node.
 
 Element ``j`` of a row is a function of (key, purpose, round, node, ``j``) alone. A draw takes 64
 bits of the stream, and its probabilities are exact to 2**-63.
@@ -86,33 +86,6 @@ def bernoulli(
     out = filled(out, sizes, np.dtype(np.bool_))
     ids = node_ids(nodes)
     _core.bernoulli(probability("p", p), stream, ids, out)
-    return out
-
-
-def rademacher(
-    shape: int | tuple[int, ...],
-    p: float,
-    stream: Stream,
-    *,
-    nodes: npt.ArrayLike | None = None,
-    out: npt.NDArray[np.int8] | None = None,
-) -> npt.NDArray[np.int8]:
-    """Draw int8 numbers: 1 and -1 with probability `p` each, 0 otherwise; `p` in [0, 1/2].
-
-    Everything else is as in `uniform`.
-
-    Examples
-    --------
-    >>> import dpmesh as dm
-    >>> stream = dm.Key.seeded(1).stream(1000)
-    >>> dm.kernels.rademacher((2, 3), 0.5, stream).shape
-    (2, 3)
-    """
-    if probability("p", p) > 0.5:
-        fail("p", "a number in [0, 0.5]", p)
-    sizes = row_shape(shape)
-    out = filled(out, sizes, np.dtype(np.int8))
-    _core.rademacher(float(p), stream, node_ids(nodes), out)
     return out
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -10,9 +10,7 @@ import scipy.sparse as sp
 
 from dpmesh import _core
 from dpmesh._arrays import FloatArray, compressed, floats, is_sparse, unmasked
-from dpmesh._core import Stream
 from dpmesh._validate import fail
-from dpmesh.kernels._rows import node_ids, per_row
 
 _Rows: TypeAlias = tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], FloatArray]
 """``indptr``, ``indices`` and weights of a CSR matrix."""
@@ -101,60 +99,6 @@ def _equal_rows(rows: _Rows) -> int:
     columns, entries = indices.reshape(count, width), weights.reshape(count, width)
     same = (columns == columns[0]).all() and (entries == entries[0]).all()
     return count if same else 0
-
-
-def mix_noisy(
-    matrix: Any,
-    x: npt.ArrayLike,
-    law: Literal["gaussian", "laplace"],
-    scale: npt.ArrayLike,
-    stream: Stream,
-    *,
-    nodes: npt.ArrayLike | None = None,
-    out: FloatArray | None = None,
-) -> FloatArray:
-    """Weighted sums of noisy rows, ``matrix @ (x + noise)``.
-
-    The noise is drawn as the rows are sent, and never exists as an array of its own. The result is,
-    to the bit, ``mix(matrix, add_gaussian(x, scale, stream))`` (or `add_laplace`).
-
-    Parameters
-    ----------
-    matrix
-        Shape (rows, nodes), as in `mix`.
-    x
-        Shape (nodes, dim), float32 or float64.
-    law
-        ``"gaussian"`` or ``"laplace"``.
-    scale, stream
-        As in `add_gaussian` and `add_laplace`.
-    nodes
-        The node of each row of `x`, distinct integers from 0 to 2**32 - 1; 0, 1, .. by default.
-    out
-        Where to put the result: an array of the type of `x` that does not overlap it.
-
-    Returns
-    -------
-    Shape (rows, dim), of the type of `x`; `out` if it was given.
-
-    Raises
-    ------
-    ValueError
-        If an argument does not fit, or a noisy row has NaN or infinity; `out` is then undefined.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import dpmesh as dm
-    >>> stream = dm.Key.seeded(1).stream(1000)
-    >>> mean = np.full((3, 3), 1 / 3)
-    >>> dm.kernels.mix_noisy(mean, np.zeros((3, 2)), "gaussian", 1.0, stream).shape
-    (3, 2)
-    """
-    array = floats("x", x, ndim=2)
-    rows = _compressed_rows(matrix, array)
-    scales, ids = per_row("scale", scale), node_ids(nodes)
-    return _core.mix_noisy(rows, array, law, scales, stream, ids, out)
 
 
 def _compressed_rows(matrix: Any, x: FloatArray) -> _Rows:

@@ -28,7 +28,8 @@ from dpmesh._core import Stream, is_float_array
 from dpmesh.kernels._rows import node_ids, per_row, row_shape
 
 
-def add_gaussian(
+def add_noise(
+    law: Literal["gaussian", "laplace"],
     x: npt.ArrayLike,
     scale: npt.ArrayLike,
     stream: Stream,
@@ -37,15 +38,18 @@ def add_gaussian(
     out: FloatArray | None = None,
     longest: float | None = None,
 ) -> FloatArray:
-    """Add Gaussian noise of mean 0 and standard deviation `scale` to each element.
+    """Add Gaussian or Laplace noise to each element.
 
     Parameters
     ----------
+    law
+        ``"gaussian"``, or ``"laplace"``: density exp(-abs(z) / scale) / (2 scale), of standard
+        deviation ``sqrt(2) * scale``.
     x
         Shape (dim,) or (rows, dim), float32 or float64.
     scale
-        The standard deviation, finite and at least 0 (0 means no noise): a number, or one for each
-        row.
+        The standard deviation of Gaussian noise, or the scale of Laplace noise; finite and at least
+        0 (0 means no noise): a number, or one for each row.
     stream
         Where the randomness comes from; see `dpmesh.keys`.
     nodes
@@ -53,8 +57,8 @@ def add_gaussian(
     out
         Where to put the result: an array like `x`, or `x` itself to work in place.
     longest
-        The largest L2 norm of a noisy row; None for no limit. A refusal reveals no more than the
-        row.
+        The largest L2 norm (Laplace: L1) of a noisy row; None for no limit. A refusal reveals no
+        more than the row.
 
     Returns
     -------
@@ -66,52 +70,6 @@ def add_gaussian(
         If an argument does not fit, a `scale` is negative, not finite, or rounds to 0 or infinity
         in the type of `x`, a noisy element is NaN or infinite, or a noisy row is longer than
         `longest`; `out` is then undefined.
-
-    Examples
-    --------
-    >>> import dpmesh as dm
-    >>> stream = dm.Key.seeded(1).stream(1000)
-    >>> dm.kernels.add_gaussian([[1.0, 2.0]], 0.5, stream).shape
-    (1, 2)
-    """
-    return add_noise("gaussian", x, scale, stream, nodes=nodes, out=out, longest=longest)
-
-
-def add_laplace(
-    x: npt.ArrayLike,
-    scale: npt.ArrayLike,
-    stream: Stream,
-    *,
-    nodes: npt.ArrayLike | None = None,
-    out: FloatArray | None = None,
-    longest: float | None = None,
-) -> FloatArray:
-    """Add Laplace noise to each element: density exp(-abs(z) / scale) / (2 scale).
-
-    Its standard deviation is ``sqrt(2) * scale``, and `longest` is an L1 norm. Everything else is
-    as in `add_gaussian`.
-
-    Examples
-    --------
-    >>> import dpmesh as dm
-    >>> stream = dm.Key.seeded(1).stream(1000)
-    >>> dm.kernels.add_laplace([[1.0, 2.0]], 0.5, stream).shape
-    (1, 2)
-    """
-    return add_noise("laplace", x, scale, stream, nodes=nodes, out=out, longest=longest)
-
-
-def add_noise(
-    law: Literal["gaussian", "laplace"],
-    x: npt.ArrayLike,
-    scale: npt.ArrayLike,
-    stream: Stream,
-    *,
-    nodes: npt.ArrayLike | None = None,
-    out: FloatArray | None = None,
-    longest: float | None = None,
-) -> FloatArray:
-    """Add noise of this law, as `add_gaussian` and `add_laplace` do.
 
     Examples
     --------
@@ -140,14 +98,14 @@ def gaussian(
     nodes: npt.ArrayLike | None = None,
     out: FloatArray | None = None,
 ) -> FloatArray:
-    """Draw the noise that `add_gaussian` would add to an array of this shape and type.
+    """Draw the Gaussian noise that `add_noise` would add to an array of this shape and type.
 
     Parameters
     ----------
     shape
         dim, (dim,) or (rows, dim).
     scale, stream, nodes
-        As in `add_gaussian`.
+        As in `add_noise`.
     dtype
         float32 or float64, if there is no `out`.
     out
@@ -181,7 +139,7 @@ def laplace(
     nodes: npt.ArrayLike | None = None,
     out: FloatArray | None = None,
 ) -> FloatArray:
-    """Draw the noise that `add_laplace` would add; everything else is as in `gaussian`.
+    """Draw the Laplace noise that `add_noise` would add; everything else is as in `gaussian`.
 
     Examples
     --------

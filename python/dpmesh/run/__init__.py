@@ -1,6 +1,6 @@
 """Running an algorithm on one machine: the round loop, history, traffic, reports."""
 
-from dpmesh.run import baselines, trackers
+from dpmesh.run import baselines
 from dpmesh.run.carriers import Broadcast, Carrier, Gossip
 from dpmesh.run.channel import Channel, run_rounds
 from dpmesh.run.checkpoint import Checkpoint
@@ -12,6 +12,7 @@ from dpmesh.run.network import Exponential, LogNormal, Network, Uniform
 from dpmesh.run.realized import RealizedNetwork
 from dpmesh.run.rounds import StopRun
 from dpmesh.run.run import Run
+from dpmesh.run.trackers import tracked
 from dpmesh.run.traffic import Traffic
 
 __all__ = [
@@ -37,5 +38,5 @@ __all__ = [
     "baselines",
     "run_rounds",
     "simulate",
-    "trackers",
+    "tracked",
 ]

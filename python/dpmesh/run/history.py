@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -17,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh._extras import needed_by
-from dpmesh._files import replace_text, replacing
+from dpmesh._files import replace_text
 from dpmesh._validate import fail, integer, number, one_of
 
 if TYPE_CHECKING:
@@ -181,16 +180,6 @@ class History:
         writer.writerow(Record._fields)
         writer.writerows(self.records)
         replace_text(path, text.getvalue())
-
-    def to_json_lines(self, path: str | Path) -> None:
-        """Write one JSON object for each record, on a line of its own."""
-        replace_text(path, "".join(json.dumps(record) + "\n" for record in self.as_dicts()))
-
-    def to_parquet(self, path: str | Path) -> None:
-        """Write the table of `to_pandas`; needs the extra ``pandas``."""
-        table = self.to_pandas().to_parquet()
-        with replacing(path) as file:
-            file.write(table)
 
 
 def _is_one(value: Value) -> bool:

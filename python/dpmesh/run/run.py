@@ -33,8 +33,6 @@ from dpmesh.run.verdict import Verdict
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from dpmesh.privacy.views import OneNode
-
 
 def in_words(
     settings: Mapping[str, Any],
@@ -231,15 +229,6 @@ class Run(Tabled):
         import dpmesh.plots as plots
 
         return plots.curves({metric: self.history}, metric, ax=ax)
-
-    def plot_views(self, view: OneNode, ax: Axes | None = None) -> Axes:
-        """Draw what each node learns of each other's records, see `dpmesh.plots.views`.
-
-        It needs a run whose budget has a view: only then is its problem part of its plan.
-        """
-        import dpmesh.plots as plots
-
-        return plots.views(self.ledger, view, self.privacy.delta, ax=ax)
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything but the arrays, in plain types that JSON can hold."""

@@ -14,16 +14,13 @@ with needed_by("dpmesh.sklearn"):
     from dpmesh.sklearn.evaluation import Evaluation, evaluate
     from dpmesh.sklearn.report import FitReport
     from dpmesh.sklearn.tuning import Tuned, tune
-    from dpmesh.sklearn.validation import CrossValidation, cross_validate
 
 __all__ = [
-    "CrossValidation",
     "Evaluation",
     "FitReport",
     "PrivateClassifier",
     "PrivateRegressor",
     "Tuned",
-    "cross_validate",
     "evaluate",
     "tune",
 ]

@@ -309,7 +309,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         self.model_ = Outline(columns=given.columns, **given.described).model(weights, about)
         if self.epsilon is not None and _is_searched():
             self.charge(self.epsilon, f"of this fit alone: {OTHER_FITS}")
-            hint = "dm.sklearn.tune and dm.sklearn.cross_validate keep to one epsilon"
+            hint = "dm.sklearn.tune keeps to one epsilon"
             warnings.warn(f"{OTHER_FITS}; {hint}", UserWarning, stacklevel=2)
         return self
 

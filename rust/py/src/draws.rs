@@ -39,21 +39,6 @@ pub fn bernoulli<'py>(
 }
 
 #[pyfunction]
-pub fn rademacher<'py>(
-    py: Python<'py>,
-    p: f64,
-    stream: &Bound<'py, PyAny>,
-    nodes: Option<&Array<'py>>,
-    out: &Array<'py>,
-) -> PyResult<()> {
-    let (stream, nodes) = (arguments::stream("stream", stream)?, Nodes::new(nodes)?);
-    let (nodes, dim) = (nodes.as_slice()?, row_len(out));
-    let mut out = write::<i8>("out", out)?;
-    let out = out.as_slice_mut()?;
-    run_native(py, || draws::rademacher_into(p, stream, nodes, dim, out))
-}
-
-#[pyfunction]
 pub fn sample<'py>(
     py: Python<'py>,
     counts: &Array<'py>,

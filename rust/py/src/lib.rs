@@ -45,13 +45,13 @@ mod _core {
     #[pymodule_export]
     use crate::discrete::discrete_noise;
     #[pymodule_export]
-    use crate::draws::{batch_ends, bernoulli, rademacher, sample, shuffle, uniform};
+    use crate::draws::{batch_ends, bernoulli, sample, shuffle, uniform};
     #[pymodule_export]
     use crate::linear::{LinearModel, linear_scores};
     #[pymodule_export]
     use crate::masking::{mask_and_pack, unpack_sum};
     #[pymodule_export]
-    use crate::mixing::{mix, mix_noisy};
+    use crate::mixing::mix;
     #[pymodule_export]
     use crate::noise::{add_noise, fill};
     #[pymodule_export]
@@ -59,10 +59,7 @@ mod _core {
     #[pymodule_export]
     use crate::qnet::{q_learn, q_values};
     #[pymodule_export]
-    use crate::quantize::{
-        bits_needed, dequantize, pack, packed_sizes, quantization_variance, quantize,
-        quantize_noisy, unpack,
-    };
+    use crate::quantize::{bits_needed, dequantize, pack, packed_sizes, quantize, unpack};
     #[pymodule_export]
     use crate::smoothing::{effective_dimensions, smooth, smoothing_spectrum};
     #[pymodule_export]

@@ -1,17 +1,13 @@
 //! Boundary of `dpmesh_core::quantize` and `dpmesh_core::packing`.
 
-use dpmesh_core::noise::{Law, Noise};
-use dpmesh_core::quantize::{
-    Overflow, Quantizer, dequantize_into, quantize_into, quantize_noisy_into, variance_into,
-};
-use dpmesh_core::{KernelError, packing, stream};
+use dpmesh_core::quantize::{Overflow, Quantizer, dequantize_into, quantize_into};
+use dpmesh_core::{KernelError, packing};
 use numpy::{PyArrayDescr, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::arguments::{self, Nodes, filled_with_codes, float_rows, positive};
 use crate::convert::{Array, read, row_len, run_native, write};
-use crate::noise::NoiseArguments;
 use crate::{with_code, with_real};
 
 /// The codes, and how many of them were saturated.
@@ -26,43 +22,11 @@ pub fn quantize<'py>(
     out: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<(Array<'py>, u64)> {
     let (x, _) = float_rows("x", x)?;
-    let coins = arguments::stream("stream", stream)?;
     let nodes = Nodes::new(nodes)?;
-    quantize_rows(&x, step, coins, saturate, None, dtype, &nodes, out)
-}
-
-#[pyfunction]
-pub fn quantize_noisy<'py>(
-    x: &Bound<'py, PyAny>,
-    scale: &Bound<'py, PyAny>,
-    step: &Bound<'py, PyAny>,
-    noise: &Bound<'py, PyAny>,
-    coins: &Bound<'py, PyAny>,
-    dtype: &Bound<'py, PyArrayDescr>,
-    nodes: Option<&Array<'py>>,
-    out: Option<&Bound<'py, PyAny>>,
-) -> PyResult<Array<'py>> {
-    let (x, rows) = float_rows("x", x)?;
-    let noise = NoiseArguments::new(Law::Gaussian, scale, ("noise", noise), nodes, rows)?;
-    let coins = arguments::stream("coins", coins)?;
-    let (nodes, noise) = (&noise.nodes, Some(noise.noise()?));
-    Ok(quantize_rows(&x, step, coins, false, noise, dtype, nodes, out)?.0)
-}
-
-fn quantize_rows<'py>(
-    x: &Array<'py>,
-    step: &Bound<'py, PyAny>,
-    coins: &stream::Stream,
-    saturate: bool,
-    noise: Option<Noise<'_>>,
-    dtype: &Bound<'py, PyArrayDescr>,
-    nodes: &Nodes<'_>,
-    out: Option<&Bound<'py, PyAny>>,
-) -> PyResult<(Array<'py>, u64)> {
-    let (py, dim) = (x.py(), row_len(x));
+    let (py, dim) = (x.py(), row_len(&x));
     let quantizer = Quantizer {
         step: positive("step", step)?,
-        coins,
+        coins: arguments::stream("stream", stream)?,
         nodes: nodes.as_slice()?,
         overflow: if saturate {
             Overflow::Saturate
@@ -72,12 +36,9 @@ fn quantize_rows<'py>(
     };
     let codes = &filled_with_codes(out, x.shape(), dtype)?;
     let saturated = with_real!(x, T => with_code!(codes, C => {
-        let (x, mut out) = (read::<T>("x", x)?, write::<C>("out", codes)?);
+        let (x, mut out) = (read::<T>("x", &x)?, write::<C>("out", codes)?);
         let (x, out) = (x.as_slice()?, out.as_slice_mut()?);
-        run_native(py, || match &noise {
-            None => quantize_into(x, dim, &quantizer, out),
-            Some(noise) => quantize_noisy_into(x, dim, noise, &quantizer, out),
-        })
+        run_native(py, || quantize_into(x, dim, &quantizer, out))
     }))?;
     Ok((codes.clone(), saturated))
 }
@@ -94,22 +55,6 @@ pub fn dequantize<'py>(
         let (codes, out) = (codes.as_slice()?, out.as_slice_mut()?);
         run_native(py, || dequantize_into(codes, step, out))
     }))
-}
-
-#[pyfunction]
-pub fn quantization_variance<'py>(
-    py: Python<'py>,
-    x: &Bound<'py, PyUntypedArray>,
-    step: f64,
-    out: &Bound<'py, PyUntypedArray>,
-) -> PyResult<()> {
-    let mut out = write::<f64>("out", out)?;
-    let out = out.as_slice_mut()?;
-    with_real!(x, T => {
-        let x = read::<T>("x", x)?;
-        let x = x.as_slice()?;
-        run_native(py, || variance_into(x, step, out))
-    })
 }
 
 #[pyfunction]
