@@ -15,12 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh import __version__
-from dpmesh._extras import needed_by
 from dpmesh._files import replacing
 from dpmesh._networks import MakeNetwork, name_of, named, scores_of
 from dpmesh._validate import fail, instance
 from dpmesh.ranges import Category, Columns, Encoded, Features, Number, as_label
-from dpmesh.tables.features import COLUMNS, centred
+from dpmesh.tables.features import centred
 from dpmesh.tables.kinds import Count
 
 __all__ = ["Centred", "Model", "Outline"]
@@ -377,31 +376,6 @@ class Model(Outline):
             wanted = "holds no model of dpmesh, or is damaged"
             raise ValueError(f"{os.fspath(path)} {wanted}; Model.save writes one") from error
         return Outline.from_dict(saved, network).model(weights, saved["about"])
-
-    def to_sklearn(self) -> Any:
-        """Return the same model as a pipeline of scikit-learn alone, which needs no dpmesh.
-
-        Its input is a pandas table with the model's columns, or an array in their order.
-
-        Raises
-        ------
-        ValueError
-            If this is a network, or has other features than its columns.
-        """
-        if self.network is not None:
-            fail("model", "a linear model", "a network, for which scikit-learn has no such part")
-        own = self.columns
-        columns, centre = (own.columns, own.centre) if isinstance(own, Centred) else (own, None)
-        if isinstance(columns, Columns) and columns.features != COLUMNS:
-            name = columns.features.name
-            fail("model", "a model of columns as they are, features='columns'", name)
-        with needed_by("a pipeline of scikit-learn"):
-            from dpmesh._to_sklearn import classifier, pipeline, regression
-        if self.classes is None:
-            linear = regression(self.weights[0], self.target)
-        else:
-            linear = classifier(self.weights, self.classes)
-        return pipeline(columns, linear, named=bool(self.about.get("named")), centre=centre)
 
 
 def _middle(target: Number) -> tuple[float, float]:

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from problems import stream_problem
 from refused import refused
 
-import dpmesh as dm
 from dpmesh import plots, topology
-from dpmesh.privacy import Report
 from dpmesh.run import History
 
 pytest.importorskip("matplotlib").use("Agg")
@@ -77,47 +72,6 @@ def test_bands_can_lie_over_virtual_time() -> None:
     assert ax.get_xlabel() == "virtual time in seconds"
 
 
-def spent(epsilon: float, accuracy: float) -> Any:
-    report = Report(
-        epsilon=epsilon,
-        delta=1e-5,
-        neighboring_relation="replace_one",
-        unit="record",
-        accountant="a test",
-        releases=2,
-        assumptions=(),
-    )
-    return SimpleNamespace(privacy=report, history=history(0.1, accuracy))
-
-
-def test_runs_stand_over_their_epsilon_with_mean_and_interval() -> None:
-    near = [spent(1.0 - i * 1e-7, accuracy) for i, accuracy in enumerate((0.2, 0.3, 0.4))]
-    gossip = [spent(4.0, 0.6), *near, spent(np.inf, 0.9)]
-    ax = plots.against_epsilon({"gossip": gossip, "server": [spent(2.0, 0.5)]})
-    means = [line.get_xydata() for line in ax.lines if line.get_marker() == "o"]
-    np.testing.assert_allclose(means[0], [[1, 0.3], [4, 0.6], [40, 0.9]])
-    np.testing.assert_allclose(means[1], [[2, 0.5]])
-    half = 4.302653 * 0.1 / np.sqrt(3)  # Student's quantile with two degrees of freedom
-    ends = [[1, 0.3 - half], [1, 0.3 + half]]
-    np.testing.assert_allclose(ax.collections[0].get_segments()[0], ends, rtol=1e-6)
-    assert [label.get_text() for label in ax.get_xticklabels()] == ["1", "2", "4", "none"]
-    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["gossip", "server"]
-    assert ax.get_ylabel() == "test accuracy, nodes' models"
-
-
-def test_epsilons_of_different_promises_are_told_apart() -> None:
-    user = spent(2.0, 0.5)
-    user.privacy = replace(user.privacy, unit="user", neighboring_relation="add_remove")
-    ax = plots.against_epsilon({"gossip": [spent(1.0, 0.2)], "server": [user]})
-    labels = [text.get_text() for text in ax.get_legend().get_texts()]
-    assert labels == ["gossip (replace-one, record)", "server (add-remove, user)"]
-    loose = spent(1.0, 0.2)
-    loose.privacy = replace(loose.privacy, delta=0.01)
-    ax = plots.against_epsilon({"same": [spent(1.0, 0.2)], "mixed": [spent(2.0, 0.5), loose]})
-    labels = [text.get_text() for text in ax.get_legend().get_texts()]
-    assert labels == ["same (delta 1e-05)", "mixed (delta 1e-05; delta 0.01)"]
-
-
 def test_a_legend_tells_only_curves_apart_that_differ() -> None:
     from matplotlib.figure import Figure
 
@@ -152,33 +106,6 @@ def test_a_torus_is_a_grid_and_a_star_has_its_hub_in_the_middle() -> None:
     assert np.sort(distances)[1] > 0.1
 
 
-def test_accuracy_against_epsilon_has_baselines_as_lines() -> None:
-    runs = [
-        dm.simulate(
-            dm.OnlineLearning(epsilon=eps), stream_problem(4, n), topology.ring(4), rounds=5
-        )
-        for eps, n in [(1.0, 5), (4.0, 9)]
-    ]
-    ax = plots.against_epsilon({"online": runs}, "released_accuracy")
-    assert {text.get_text() for text in ax.texts} == {"chance", "alone", "pooled"}
-    levels = [line.get_ydata()[0] for line in ax.lines]
-    assert np.mean([run.baselines.pooled for run in runs if run.baselines]) in levels
-
-
-def test_bars_of_several_labels_at_one_epsilon_stand_side_by_side() -> None:
-    problem = stream_problem(4, 5)
-    run = dm.simulate(dm.OnlineLearning(epsilon=2.0), problem, topology.ring(4), rounds=5)
-    ax = plots.against_epsilon({"one": [run], "other": [run]}, "loss")
-    left, right = (line.get_transform().transform((2.0, 0.0))[0] for line in ax.lines[::3])
-    assert right - left == pytest.approx(6 * ax.figure.dpi / 72)
-
-
-def test_only_accuracies_have_baselines_as_lines() -> None:
-    problem = stream_problem(4, 5)
-    runs = [dm.simulate(dm.OnlineLearning(epsilon=2.0), problem, topology.ring(4), rounds=5)]
-    assert not plots.against_epsilon({"online": runs}, "loss").texts
-
-
 def test_figures_draw_where_they_are_told() -> None:
     import matplotlib.pyplot as plt
 
@@ -198,11 +125,6 @@ test_bad_arguments_are_named = refused(
     (lambda: plots.curves(history(1.0), "loss"), "histories: wanted the history of each run"),
     (lambda: plots.curves({"a": 1.0}, "loss"), "'a': wanted the history of a run, .*, got 1"),
     (lambda: plots.curves({"a": history(1.0)}, "loss"), "metric: wanted one of 'accuracy'"),
-    (lambda: plots.against_epsilon({"a": []}), "groups: wanted at least 1 run in each group"),
-    (lambda: plots.against_epsilon({"a": spent(1.0, 1.0)}), "groups: wanted a list of runs"),
-    (lambda: plots.against_epsilon({"a": [1.0]}), "'a': wanted runs, with .*, got float"),
-    (lambda: plots.against_epsilon({"a": [spent(0.0, 1.0)]}), "groups: wanted positive"),
-    (lambda: plots.against_epsilon({"a": [spent(1.0, 1.0)]}, "loss"), "metric: wanted one of"),
     (lambda: plots.network([[0, 3]], 3), "edges: wanted pairs of nodes below 3, got 0 to 3"),
     (lambda: plots.network([], 0), "nodes: wanted an integer of at least 1, got 0"),
 )

@@ -18,7 +18,7 @@ FLOORS = [
     ["_extras", "_files", "_html", "_moved", "_table", "_validate"],
     ["_ragged", "tables"],
     ["_arrays", "_networks", "ranges"],
-    ["_to_sklearn", "tables.sites"],
+    ["tables.sites"],
     ["models"],
     ["keys", "kernels"],
     ["privacy.shown", "privacy.types"],

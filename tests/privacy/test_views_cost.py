@@ -88,17 +88,6 @@ def test_distance_protects_on_a_static_network() -> None:
         views.costs_by_distance(1e-5, _descent(), views.OneNode(topology=meetings))
 
 
-def test_the_table_of_pairs_holds_the_worst_one() -> None:
-    view = views.OneNode(topology=dm.topology.meetings(6, key=dm.Key.seeded(3)))
-    table = views.epsilons_by_pair(1e-5, _descent(), view, gap=1e-6)
-    worst = views.view_cost(1e-5, _descent(), view, gap=1e-6)
-    assert np.isnan(table.diagonal()).all()
-    assert np.isnan(table).sum() == 6
-    assert np.nanmax(table) == pytest.approx(worst.epsilon, rel=1e-5)
-    assert worst.observer is not None
-    assert table[worst.observer[0], worst.target] == pytest.approx(worst.epsilon, rel=1e-5)
-
-
 def test_coalitions_are_enumerated_or_bounded_from_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     topology = dm.topology.meetings(8, key=dm.Key.seeded(3))
     pair = views.AnyCoalition(size=2, topology=topology)

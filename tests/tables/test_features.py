@@ -120,13 +120,6 @@ def test_a_saved_model_applies_the_features_and_the_centre(
     loaded = dm.sklearn.PrivateClassifier.load(tmp_path / "model")
     assert loaded.features == model.model_.columns.columns.features.name
     assert np.array_equal(loaded.predict(x), model.predict(x))
-    if name == "columns":
-        exported = model.model_.to_sklearn()
-        assert np.array_equal(exported.predict(x), model.predict(x))
-        assert exported.predict_proba(x) == pytest.approx(model.predict_proba(x))
-    else:
-        with pytest.raises(ValueError, match="columns as they are"):
-            model.model_.to_sklearn()
     refit = again.params
     assert model.model_.as_dict() == again.as_dict()
     assert len(refit) == again.weights.size + again.columns.dim - 1

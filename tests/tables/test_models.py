@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -64,19 +63,6 @@ def test_a_saved_model_predicts_the_same(model: dm.Model, tmp_path: Path) -> Non
     )
     with np.load(tmp_path / "m.dpmesh") as arrays:
         np.testing.assert_array_equal(arrays["weights"], model.weights)
-
-
-def test_scikit_learns_pipeline_predicts_the_same(model: dm.Model) -> None:
-    pytest.importorskip("sklearn")
-    pipeline = pickle.loads(pickle.dumps(model.to_sklearn()))
-    expected, found = model.predict(table()), pipeline.predict(table())
-    if model.classes is None:
-        np.testing.assert_allclose(found, expected)
-    else:
-        np.testing.assert_array_equal(found, expected)
-        shares = pipeline.predict_proba(table())
-        np.testing.assert_allclose(shares, model.predict_proba(table()), atol=1e-12)
-        np.testing.assert_allclose(shares.sum(axis=1), 1)
 
 
 def test_tables_of_all_kinds_give_the_same(model: dm.Model, tmp_path: Path) -> None:

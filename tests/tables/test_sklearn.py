@@ -169,7 +169,6 @@ def test_counts_are_learned_on_the_scale_of_logarithms(tmp_path: Path) -> None:
     model.save(tmp_path / "m.dpmesh")
     loaded = dm.Model.load(tmp_path / "m.dpmesh")
     np.testing.assert_array_equal(loaded.predict(x), found)
-    np.testing.assert_allclose(np.minimum(loaded.to_sklearn().predict(x), 20), found)
     assert evaluate(model, x, y, clinic, splits=1).baselines.pooled > 0.4
     with pytest.raises(ValueError, match="counts: wanted None beside a target_range"):
         PrivateRegressor(counts=20, target_range=(0, 20)).fit(x, y)

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 CURVES = ("accuracy", "released_accuracy", "loss", "regret", "consensus_distance")
 """Metrics that a page shows over the rounds, where all runs measured them."""
 
+MARKS = 8
+"""Up to this many different epsilons are written below their axis."""
+
 Found = Mapping[Setting, Sequence[Result]]
 
 
@@ -68,7 +71,7 @@ def _against_epsilon(found: Found, levels: Mapping[str, float]) -> Figure:
         y, spread = [float(np.mean(some)) for some in values], [interval(some) for some in values]
         return Line(label=method, x=[places[one.epsilon] for one in mine], y=y, spread=spread)
 
-    few = {place: text for text, place in places.items()} if len(places) <= plots.MARKS else None
+    few = {place: text for text, place in places.items()} if len(places) <= MARKS else None
     how = {"x": "epsilon", "y": "score", "levels": levels, "log": "x", "ticks": few}
     return _panels(found, lambda one: one.network, line, **how)
 

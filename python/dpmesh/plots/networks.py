@@ -9,13 +9,9 @@ import numpy.typing as npt
 
 from dpmesh._validate import fail, integer
 from dpmesh.plots.style import COLOURS, axes
-from dpmesh.privacy.shown import rounded_up
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-    from dpmesh.privacy.plan import Plan
-    from dpmesh.privacy.views import OneNode
 
 
 def network(
@@ -72,47 +68,6 @@ def network(
     ax.set_title(title, fontsize="small")
     ax.set_aspect("equal")
     ax.set_axis_off()
-    return ax
-
-
-def views(plan: Plan, view: OneNode, delta: float, *, ax: Axes | None = None) -> Axes:
-    """Draw what each node learns of each other one's records: epsilon by observer and target.
-
-    Parameters
-    ----------
-    plan
-        Of a problem: ``algorithm.plan(rounds, problem)``, or the ledger of a run whose budget has a
-        view.
-    view
-        The network, and what is published beside.
-    delta
-        In [0, 1).
-    ax
-        Where to draw; by default a new figure.
-
-    Returns
-    -------
-    The axes.
-
-    Raises
-    ------
-    ValueError
-        If nothing less than the cost against everybody is proved for the plan.
-    """
-    from dpmesh.privacy.views import Reaction, epsilons_by_pair
-
-    reaction = getattr(plan, "reaction", None)
-    if not isinstance(reaction, Reaction):
-        reason = getattr(reaction, "reason", "made without a problem")
-        fail("plan", "one for which views are proved: algorithm.plan(rounds, problem)", reason)
-    table = epsilons_by_pair(delta, reaction, view)
-    ax = axes(ax)
-    image = ax.imshow(table, cmap="viridis")
-    ax.figure.colorbar(image, ax=ax, label=f"epsilon at delta = {rounded_up(delta)}")
-    ax.set_xlabel("node whose record is protected")
-    ax.set_ylabel("node that looks on")
-    everybody = rounded_up(plan.cost(delta).epsilon, 3)
-    ax.set_title(f"against everybody: {everybody}", fontsize="small", loc="right")
     return ax
 
 

@@ -21,9 +21,9 @@ pub fn quantize<'py>(
     nodes: Option<&Array<'py>>,
     out: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<(Array<'py>, u64)> {
-    let (x, _) = float_rows("x", x)?;
+    let (x, _) = &float_rows("x", x)?;
     let nodes = Nodes::new(nodes)?;
-    let (py, dim) = (x.py(), row_len(&x));
+    let (py, dim) = (x.py(), row_len(x));
     let quantizer = Quantizer {
         step: positive("step", step)?,
         coins: arguments::stream("stream", stream)?,
@@ -36,7 +36,7 @@ pub fn quantize<'py>(
     };
     let codes = &filled_with_codes(out, x.shape(), dtype)?;
     let saturated = with_real!(x, T => with_code!(codes, C => {
-        let (x, mut out) = (read::<T>("x", &x)?, write::<C>("out", codes)?);
+        let (x, mut out) = (read::<T>("x", x)?, write::<C>("out", codes)?);
         let (x, out) = (x.as_slice()?, out.as_slice_mut()?);
         run_native(py, || quantize_into(x, dim, &quantizer, out))
     }))?;

@@ -23,7 +23,6 @@ from dpmesh.privacy.views.observers import (
     PublishedMessages,
     View,
 )
-from dpmesh.privacy.views.pairs import epsilons_by_pair
 from dpmesh.privacy.views.reaction import NotProved, Reaction
 from dpmesh.privacy.views.steps import LossFacts, reaction_of_steps, step_lipschitz
 
@@ -45,7 +44,6 @@ __all__ = [
     "ViewCost",
     "costs_by_distance",
     "epsilon_of",
-    "epsilons_by_pair",
     "partners_cost",
     "reaction_of_steps",
     "step_lipschitz",
