@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import sqrt
+from math import log, sqrt
 
 import numpy as np
 import pytest
@@ -12,7 +12,13 @@ from refused import refused
 import dpmesh as dm
 from dpmesh import kernels, topology
 from dpmesh.problems import best_fixed_predictor
-from dpmesh.reproduce.bounds.online import Learning, laplace_noise, regret
+from dpmesh.reproduce.bounds.online import (
+    Learning,
+    Mixing,
+    laplace_noise,
+    regret,
+    regret_as_printed,
+)
 from dpmesh.run import Gossip
 from dpmesh.schedules import InverseSqrt, InverseTime
 
@@ -25,6 +31,26 @@ def test_convex_regret_by_hand() -> None:
     steps = (m * R**2 + m * L**2 / 2) * sqrt(T)
     noise = 4 * m * n**2 * L**2 / epsilon**2 * sqrt(2) * sqrt(T)
     assert regret(learning) == pytest.approx(steps + noise)
+
+
+def test_printed_regret_by_hand() -> None:
+    m, n, T, L, R, lam, epsilon = 3, 4, 100, 2.0, 5.0, 0.25, 0.5
+    theta, beta = 1.1, 0.9
+    slow = 3 * beta * theta * m * L / (1 - beta)
+    convex = m * L * (R + slow + 6.5 * L) * (sqrt(T) - 0.5) + m * R / 2
+    strong = m * L / lam * (R + slow + 6.5 * L) * (1 + log(T)) + m * R / 2
+    factor = (slow + (2 * L + 1) / (2 * m)) * 2 * sqrt(2) * m * n * L / epsilon
+    mixing, flat = (
+        Mixing(theta=theta, beta=beta),
+        Learning(nodes=m, dim=n, rounds=T, lipschitz=L, diameter=R),
+    )
+    curved = Learning(nodes=m, dim=n, rounds=T, lipschitz=L, diameter=R, strong_convexity=lam)
+    assert regret_as_printed(flat, mixing, epsilon=None) == pytest.approx(convex)
+    assert regret_as_printed(curved, mixing, epsilon=None) == pytest.approx(strong)
+    noisy = regret_as_printed(flat, mixing, epsilon=epsilon)
+    assert noisy == pytest.approx(convex + factor * (sqrt(T) - 0.5))
+    noisy = regret_as_printed(curved, mixing, epsilon=epsilon)
+    assert noisy == pytest.approx(strong + factor * (1 + log(T)) / lam)
 
 
 def synthetic(loss: str, nodes: int, rounds: int, dim: int, lam: float) -> dm.LinearProblem:

@@ -2,7 +2,7 @@
 
 The paper's proof fails in several places: its Lemma 5 compares a norm with its square, Lemma 4
 overlooks that noise leads out of the ball. `regret` is proved, and grows with dim^2 / epsilon^2
-where the paper has dim / epsilon. It bounds expected regret, summed over rounds and learners.
+where the paper has dim / epsilon; `regret_as_printed` is not a proved bound. Both bound expected regret, summed over rounds and learners.
 """
 
 from __future__ import annotations
@@ -10,7 +10,46 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import log, pi, sqrt
 
-from dpmesh._validate import as_python_numbers, fail, integer, non_negative, positive
+from dpmesh._validate import as_python_numbers, fail, integer, non_negative, positive, probability
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mixing:
+    """How fast a network mixes: ``|[phi(k, s)]_ij - 1/m| <= theta beta^(k - s)``.
+
+    phi(k, s) is the product of the mixing matrices of k - s consecutive rounds (16).
+
+    Parameters
+    ----------
+    theta
+        Positive.
+    beta
+        In [0, 1).
+    """
+
+    theta: float
+    beta: float
+
+    def __post_init__(self) -> None:
+        as_python_numbers(self)
+        positive("theta", self.theta)
+        probability("beta", self.beta, one=False)
+
+    @classmethod
+    def of_assumption2(cls, nodes: int, smallest_weight: float, window: int) -> Mixing:
+        """Return theta and beta of Lemma 3, from m, eta and N of Assumption 2.
+
+        The nodes' own weights must be at least eta, too.
+
+        Raises
+        ------
+        ValueError
+            If an argument is out of its range.
+        """
+        nodes = integer("nodes", nodes, at_least=1)
+        eta = probability("smallest_weight", smallest_weight, zero=False)
+        left = 1 - eta / (4 * nodes**2)
+        return cls(theta=left**-2, beta=left ** (1 / integer("window", window, at_least=1)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,3 +135,31 @@ def regret(learning: Learning) -> float:
     if not learning.bounded_outside:
         bound += L * sqrt(energy) + (pi**2 / 12 - 0.5) * energy
     return m / lambda_ * bound
+
+
+def regret_as_printed(learning: Learning, mixing: Mixing, *, epsilon: float | None) -> float:
+    """Return the right-hand sides of (45) and (46), whose proof does not hold.
+
+    In (46) the factor 1 / lambda is omitted: lambda is 0 there, and (50) has no such factor.
+
+    Parameters
+    ----------
+    learning, mixing
+        The run and its network; `noise` is ignored.
+    epsilon
+        Of the paper's Laplace noise; None for none.
+
+    Raises
+    ------
+    ValueError
+        If `epsilon` is not finite and positive.
+    """
+    m, n, L = learning.nodes, learning.dim, learning.lipschitz
+    lambda_, T = learning.strong_convexity, learning.rounds
+    steps = (1 + log(T)) / lambda_ if lambda_ else sqrt(T) - 0.5  # (47), (50)
+    slow = 3 * mixing.beta * mixing.theta * m * L / (1 - mixing.beta)
+    bound = m * L * (learning.diameter + slow + 13 / 2 * L) * steps + m * learning.diameter / 2
+    if epsilon is not None:
+        noise = 2 * sqrt(2) * m * n * L / positive("epsilon", epsilon) * steps  # (49), (51)
+        bound += (slow + (2 * L + 1) / (2 * m)) * noise
+    return bound
