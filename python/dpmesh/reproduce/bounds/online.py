@@ -2,7 +2,8 @@
 
 The paper's proof fails in several places: its Lemma 5 compares a norm with its square, Lemma 4
 overlooks that noise leads out of the ball. `regret` is proved, and grows with dim^2 / epsilon^2
-where the paper has dim / epsilon; `regret_as_printed` is not a proved bound. Both bound expected regret, summed over rounds and learners.
+where the paper has dim / epsilon; `regret_as_printed` is not proved. Both bound expected regret,
+summed over rounds and learners.
 """
 
 from __future__ import annotations
