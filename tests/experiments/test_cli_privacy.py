@@ -142,7 +142,7 @@ def test_a_view_that_does_not_fit_is_named(option: list[str], message: str) -> N
     ("question", "warning"),
     [
         ("federated --clients 9 --sampling-rate .5 --noise 2 --rounds 3", "delta is above 1 / 9: "),
-        ("online --noise 2", "delta should be well below 1 / number of records"),
+        ("online --epsilon 2", "delta should be well below 1 / number of records"),
     ],
 )
 def test_a_large_delta_is_named(question: str, warning: str) -> None:

@@ -327,7 +327,7 @@ def test_groups_reach_a_fit_by_routing_and_nothing_becomes_one_site_in_silence()
     with config_context(enable_metadata_routing=True):
         asked = clone(model).set_fit_request(groups=True)
         search = GridSearchCV(asked, {"rounds": [8, 16]}, cv=2)
-        with pytest.warns(UserWarning, match="each fit costs its epsilon; dm.sklearn.tune and"):
+        with pytest.warns(UserWarning, match="each fit costs its epsilon; dm.sklearn.tune keeps"):
             search.fit(X, y, groups=site)
     report = search.best_estimator_.report_
     assert report.sites == 3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -108,15 +109,6 @@ def opposed_records(
         parts = tuple(part[int(i == 0) :] for i, part in enumerate(whole.partition))
         return LinearProblem(whole.train, parts, "squared", label_bound=FAR)
 
-    def many_canaries(coins: Coins) -> LinearProblem:
-        own, rest = np.arange(len(coins)), len(coins) + np.arange(nodes - 1)
-        features = np.eye(len(coins) + len(rest), len(coins))
-        labels = np.append(np.where(coins, FAR, -FAR), np.zeros(len(rest)))
-        parts = (own[coins] if absent else own, *rest[:, np.newaxis])
-        return LinearProblem(
-            Dataset(features, labels, "canaries"), parts, "squared", label_bound=FAR
-        )
-
     pair = Pair(
         algorithm=algorithm,
         problem=one_canary(True),
@@ -127,10 +119,19 @@ def opposed_records(
     )
     crowd = Crowd(
         algorithm=sized(dim=canaries, records=max(records, canaries + nodes)),
-        problem_of=many_canaries,
+        problem_of=partial(_canaries_of_one_node, nodes=nodes, absent=absent),
         canaries=canaries,
         rounds=rounds,
         delta=CROWD_DELTA,
         scores=projection(along * np.eye(canaries)),
     )
     return pair, crowd
+
+
+def _canaries_of_one_node(coins: Coins, *, nodes: int, absent: bool) -> LinearProblem:
+    """Return canaries that are records of the first node, each with a direction of its own."""
+    own, rest = np.arange(len(coins)), len(coins) + np.arange(nodes - 1)
+    features = np.eye(len(coins) + len(rest), len(coins))
+    labels = np.append(np.where(coins, FAR, -FAR), np.zeros(len(rest)))
+    parts = (own[coins] if absent else own, *rest[:, np.newaxis])
+    return LinearProblem(Dataset(features, labels, "canaries"), parts, "squared", label_bound=FAR)

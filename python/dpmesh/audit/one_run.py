@@ -233,14 +233,8 @@ def audit_one_run(
     run = record(algorithm, problem_of(coins), carrier, rounds=rounds, key=next(keys))
     if scores is None:
         problem, neighbor = (problem_of(np.full(canaries, coin)) for coin in (True, False))
-        replayed = ReplayedLikelihood(
-            algorithm=algorithm,
-            problem=problem,
-            neighbor=neighbor,
-            carrier=carrier,
-            rounds=rounds,
-            key=next(keys),
-        )
+        worlds: dict[str, Any] = {"problem": problem, "neighbor": neighbor, "carrier": carrier}
+        replayed = ReplayedLikelihood(algorithm=algorithm, rounds=rounds, key=next(keys), **worlds)
         ratios = list(replayed.ratios(run))
         score = np.concatenate(ratios) if per_release else sum(ratios, start=np.zeros(canaries))
     else:

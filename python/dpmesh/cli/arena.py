@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 import typer
 
@@ -13,31 +13,27 @@ from dpmesh._validate import one_of, positive
 
 QUICK_RECORDS = 3_000
 
+DataFolder: TypeAlias = Annotated[
+    Path | None,
+    typer.Option("--data", envvar="DPMESH_DATA", help="Folder of all data sets: mnist, rcv1, .."),
+]
+
+_TASKS = typer.Argument(help="Tasks, such as digits-by-class; all by default.")
+_FOLDER = typer.Option(help="Folder for the tables, figure and page.")
+_EPSILON = typer.Option(help="Budgets; by default 1, 2, 4 and 8.")
+_SEEDS = typer.Option(min=1, help="Splits that all methods learn; 10 by default.")
+_RECORDS = typer.Option(min=1000, help="Most records of tasks with data files; by default all.")
+_QUICK = typer.Option("--quick", help="One split, epsilon 2, at most 3,000 records.")
+
 
 def arena(
-    tasks: Annotated[
-        list[str] | None, typer.Argument(help="Tasks, such as digits-by-class; all by default.")
-    ] = None,
-    folder: Annotated[Path, typer.Option(help="Folder for the tables, figure and page.")] = Path(
-        "dpmesh-arena"
-    ),
-    data: Annotated[
-        Path | None,
-        typer.Option(envvar="DPMESH_DATA", help="Folder of all data sets: mnist, rcv1, .."),
-    ] = None,
-    epsilon: Annotated[
-        list[float] | None, typer.Option(help="Budgets; by default 1, 2, 4 and 8.")
-    ] = None,
-    seeds: Annotated[
-        int | None, typer.Option(min=1, help="Splits that all methods learn; 10 by default.")
-    ] = None,
-    records: Annotated[
-        int | None,
-        typer.Option(min=1000, help="Most records of tasks with data files; by default all."),
-    ] = None,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="One split, epsilon 2, at most 3,000 records.")
-    ] = False,
+    tasks: Annotated[list[str] | None, _TASKS] = None,
+    folder: Annotated[Path, _FOLDER] = Path("dpmesh-arena"),
+    data: DataFolder = None,
+    epsilon: Annotated[list[float] | None, _EPSILON] = None,
+    seeds: Annotated[int | None, _SEEDS] = None,
+    records: Annotated[int | None, _RECORDS] = None,
+    quick: Annotated[bool, _QUICK] = False,
 ) -> None:
     """Compare all methods on the same tasks, beside chance, alone and pooled.
 

@@ -22,31 +22,29 @@ MECHANISMS = ("gaussian", "laplace")
 ROUNDS_IN_ALL = 100_000
 """Rounds of all runs together, by default: about a minute."""
 
+_NAME = typer.Argument(
+    help="An algorithm, gaussian or laplace; an experiment file, a contract or a model file; all "
+    "algorithms by default."
+)
+_RUNS = typer.Option(
+    min=1, help="Runs on each of two datasets; by default 1000, or fewer long ones."
+)
+_TARGET = typer.Option(help="Whose record, for --view; by default the worst node.")
+
 
 def audit(
-    name: Annotated[
-        str | None,
-        typer.Argument(
-            help="An algorithm, gaussian or laplace; an experiment file, a contract or a model "
-            "file; all algorithms by default."
-        ),
-    ] = None,
+    name: Annotated[str | None, _NAME] = None,
     noise: Annotated[float | None, typer.Option(help="Audit a run of this noise.")] = None,
     epsilon: Annotated[float | None, typer.Option(help="Audit a run of this claim.")] = None,
     delta: Annotated[float, typer.Option(help="Delta of the claim of --epsilon.")] = 1e-5,
     rounds: Annotated[int | None, typer.Option(help="Total number of rounds of a run.")] = None,
     records: Annotated[int | None, typer.Option(help="Number of records, as in privacy.")] = None,
-    runs: Annotated[
-        int | None,
-        typer.Option(min=1, help="Runs on each of two datasets; by default 1000, or fewer long."),
-    ] = None,
+    runs: Annotated[int | None, _RUNS] = None,
     canaries: Annotated[int, typer.Option(min=2, help="Canaries of the single run.")] = 1_000,
     confidence: Annotated[float, typer.Option(help="Confidence of each lower bound.")] = 0.999,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of a reproducible audit.")] = None,
     view: Observer = None,
-    target: Annotated[
-        int | None, typer.Option(help="Whose record, for --view; by default the worst node.")
-    ] = None,
+    target: Annotated[int | None, _TARGET] = None,
     nodes: Nodes = 16,
     network: Network = "meetings",
 ) -> None:
@@ -73,9 +71,8 @@ def audit(
         length = rounds if of_file is None else (rounds or of_file[1])
         if given:
             at = length or algorithm.worst_case(canaries=2)[0].rounds
-            algorithm = dm.audit.claiming(
-                algorithm, rounds=at, delta=delta, epsilon=epsilon, noise=noise, records=records
-            )
+            own = {"epsilon": epsilon, "noise": noise, "records": records}
+            algorithm = dm.audit.claiming(algorithm, rounds=at, delta=delta, **own)
         found = _audited(algorithm, length, runs, canaries, confidence, key)
         typer.echo(f"{case}: {algorithm}\n")
         for result in found:

@@ -11,31 +11,25 @@ import typer
 
 from dpmesh.cli._sites import Decimal, Encoding, Separator, text_format
 
+_RELEASED = typer.Argument(metavar="MODEL", help="Model file of dpmesh fit, or folder of a run.")
+_OUTPUT = typer.Option(help="CSV file to write; by default the standard output.")
+_MODEL = typer.Option(help="Network that was fitted, as module:function.")
+_PROBABILITIES = typer.Option("--probabilities", help="Add the probability of each class.")
+
 
 def predict(
-    released: Annotated[
-        Path,
-        typer.Argument(metavar="MODEL", help="Model file of dpmesh fit, or folder of a run."),
-    ],
+    released: Annotated[Path, _RELEASED],
     table: Annotated[Path, typer.Argument(help="Table of new records: CSV, Parquet, Arrow.")],
-    output: Annotated[
-        Path | None, typer.Option(help="CSV file to write; by default the standard output.")
-    ] = None,
-    model: Annotated[
-        str | None, typer.Option(help="Network that was fitted, as module:function.")
-    ] = None,
-    probabilities: Annotated[
-        bool, typer.Option("--probabilities", help="Add the probability of each class.")
-    ] = False,
+    output: Annotated[Path | None, _OUTPUT] = None,
+    model: Annotated[str | None, _MODEL] = None,
+    probabilities: Annotated[bool, _PROBABILITIES] = False,
     separator: Separator = None,
     decimal: Decimal = None,
     encoding: Encoding = None,
 ) -> None:
     """Predict a table with a model of dpmesh fit or a folder of dpmesh run, as CSV lines."""
-    import csv
-    import io
-
     from dpmesh._files import replace_text
+    from dpmesh._table import Table
     from dpmesh.models import Model
     from dpmesh.tables import read_table
     from dpmesh.tables.cells import of_file
@@ -49,7 +43,7 @@ def predict(
         loaded = Model.load(released, network=model)
     records = read_table(table, text_format(separator, decimal, encoding))
     with warnings.catch_warnings(record=True) as noticed, of_file(table):
-        names, columns = ["prediction"], [loaded.predict(records).tolist()]
+        heads, columns = ["prediction"], [loaded.predict(records).tolist()]
     for warning in noticed:
         typer.echo(f"Warning: {warning.message}", err=True)
     if probabilities:
@@ -57,14 +51,11 @@ def predict(
             warnings.simplefilter("ignore")  # the predictions warned
             shares = loaded.predict_proba(records)
         assert loaded.classes is not None
-        names += [f"probability of {name}" for name in loaded.classes]
+        heads += [f"probability of {name}" for name in loaded.classes]
         columns += [[f"{share:.6f}" for share in column] for column in shares.T]
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(names)
-    writer.writerows(zip(*columns, strict=True))
+    text = Table(heads, [*zip(*columns, strict=True)]).to_csv()
     if output is None:
-        typer.echo(text.getvalue(), nl=False)
+        typer.echo(text, nl=False)
     else:
-        replace_text(output, text.getvalue())
+        replace_text(output, text)
         typer.echo(f"wrote {output}")

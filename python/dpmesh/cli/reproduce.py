@@ -9,38 +9,30 @@ from typing import Annotated
 import typer
 
 from dpmesh._validate import fail, one_of
+from dpmesh.cli.arena import DataFolder
 from dpmesh.reproduce import catalog
+
+_NAME = typer.Argument(help="Name of a table or figure, such as federated-table2.")
+_FOLDER = typer.Option(help="Folder for the figure and the numbers.")
+_SEEDS = typer.Option(min=1, help="Number of repetitions; by default the experiment's own.")
+_ALL = typer.Option("--all", help="Run all of them; name those whose data are missing.")
+_QUICK = typer.Option("--quick", help="Run in small: one repetition, few rounds. It takes minutes.")
 
 
 def reproduce(
-    name: Annotated[
-        str | None, typer.Argument(help="Name of a table or figure, such as federated-table2.")
-    ] = None,
-    folder: Annotated[Path, typer.Option(help="Folder for the figure and the numbers.")] = Path(
-        "dpmesh-results"
-    ),
-    data: Annotated[
-        Path | None,
-        typer.Option(envvar="DPMESH_DATA", help="Folder of all data sets: mnist, rcv1, .."),
-    ] = None,
-    seeds: Annotated[
-        int | None,
-        typer.Option(min=1, help="Number of repetitions; by default the experiment's own."),
-    ] = None,
-    everything: Annotated[
-        bool, typer.Option("--all", help="Run all of them; name those whose data are missing.")
-    ] = False,
-    quick: Annotated[
-        bool,
-        typer.Option("--quick", help="Run in small: one repetition, few rounds. It takes minutes."),
-    ] = False,
+    name: Annotated[str | None, _NAME] = None,
+    folder: Annotated[Path, _FOLDER] = Path("dpmesh-results"),
+    data: DataFolder = None,
+    seeds: Annotated[int | None, _SEEDS] = None,
+    everything: Annotated[bool, _ALL] = False,
+    quick: Annotated[bool, _QUICK] = False,
 ) -> None:
     """List the papers' tables and figures, or run one: its numbers stand beside the paper's."""
+    if data is not None:
+        os.environ["DPMESH_DATA"] = str(data)
     if everything:
         if name is not None:
             fail("--all", "it, or the name of one", name)
-        if data is not None:
-            os.environ["DPMESH_DATA"] = str(data)
         outcomes = catalog.reproduce_all(folder, seeds=seeds, quick=quick, progress=typer.echo)
         for outcome in outcomes:
             typer.echo(outcome)
@@ -51,8 +43,6 @@ def reproduce(
         for known, shown in catalog.REPRODUCTIONS.items():
             typer.echo(f"{known:<37}{shown.data:<13}{shown.shows}")
         return
-    if data is not None:
-        os.environ["DPMESH_DATA"] = str(data)
     wanted = catalog.REPRODUCTIONS[one_of("name", name, tuple(catalog.REPRODUCTIONS))]
     if wanted.data and data is None:
         from dpmesh.data.loaders import SOURCES

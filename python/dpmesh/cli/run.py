@@ -18,25 +18,21 @@ if TYPE_CHECKING:
     from dpmesh.experiments.settings import Settings
     from dpmesh.experiments.sweep import Cell
 
+_FILE = typer.Argument(help="A TOML file; --keys lists what it may hold.")
+_FOLDER = typer.Option(help="Folder for results; by default named after the file.")
+_PROCESSES = typer.Option(min=1, help="Runs in parallel; by default one per core.")
+_ENGINE = typer.Option(
+    help="Run on mpi: all ranks together, under mpiexec. By default one process."
+)
+_MODULE = typer.Option(help="Your Python module, beside the file, whose parts it can name.")
+
 
 def run(
-    file: Annotated[
-        Path | None, typer.Argument(help="A TOML file; --keys lists what it may hold.")
-    ] = None,
-    folder: Annotated[
-        Path | None, typer.Option(help="Folder for results; by default named after the file.")
-    ] = None,
-    processes: Annotated[
-        int | None, typer.Option(min=1, help="Runs in parallel; by default one per core.")
-    ] = None,
-    engine: Annotated[
-        str | None,
-        typer.Option(help="Run on mpi: all ranks together, under mpiexec. By default one process."),
-    ] = None,
-    module: Annotated[
-        str | None,
-        typer.Option(help="Your Python module, beside the file, whose parts it can name."),
-    ] = None,
+    file: Annotated[Path | None, _FILE] = None,
+    folder: Annotated[Path | None, _FOLDER] = None,
+    processes: Annotated[int | None, _PROCESSES] = None,
+    engine: Annotated[str | None, _ENGINE] = None,
+    module: Annotated[str | None, _MODULE] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress bar.")] = False,
     keys: Annotated[bool, typer.Option("--keys", help="List all keys of a file.")] = False,
 ) -> None:

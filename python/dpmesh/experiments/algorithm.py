@@ -36,7 +36,7 @@ def algorithm_of(
     """
     table, kinds = dict(settings.table("algorithm")), SECTIONS["algorithm"]
     maker = settings.maker("algorithm", table, kinds)
-    known, given = entries(maker), {"nodes": nodes, "clients": nodes}
+    known, given = entries(maker), {"rounds": rounds}
     of_network: dict[str, Any] = {}
     if "topology" in inspect.signature(maker).parameters:
         if "topology" not in settings.content:
@@ -50,13 +50,11 @@ def algorithm_of(
         sizes = problem()
         parts |= {"records": int(sizes.records.sum()), "dim": sizes.dim}
     settings = replace(settings, filled=parts)
-    lacking = [name for name in ("records", "dim") if _lacks(known, name, table)]
-    if lacking:
+    if any(_lacks(known, name, table) for name in ("records", "dim")):
         sizes = problem()
         together = bool(of_network)  # secure gossip; else the smallest node's count
         given["records"] = int(sizes.records.sum() if together else sizes.records.min())
         given["dim"] = sizes.dim
-    given["rounds"] = rounds
     for name in ("records", "dim", "rounds"):
         if _lacks(known, name, table):
             table[name] = given[name]
@@ -65,6 +63,21 @@ def algorithm_of(
     )
     if "epsilon" not in table or "epsilon" in known:
         return _checked(settings, make(table))
+    numbers = {name: nodes for name in NUMBERS if name in known and name not in table} | of_network
+    return _calibrated(settings, table, maker, make, numbers, rounds, delta)
+
+
+def _calibrated(
+    settings: Settings,
+    table: dict[str, Any],
+    maker: Any,
+    make: Callable[..., Any],
+    numbers: Mapping[str, Any],
+    rounds: int,
+    delta: float | None,
+) -> AnyAlgorithm:
+    """Return the algorithm with the noise that the epsilon of its table allows."""
+    known = entries(maker)
     noise = next((name for name in NOISES if name in known), None)
     epsilon = settings.convert("algorithm.epsilon", table.pop("epsilon"), float | None)
     own = table.pop("delta", None) if "delta" not in known else table.get("delta")
@@ -82,7 +95,7 @@ def algorithm_of(
     own_length = {} if "rounds" in known else {"rounds": rounds}
     plain = {name: value for name, value in table.items() if name != "kind"}
     public = settings.arguments("algorithm", {**plain, noise: 1.0}, known, maker.__name__)
-    public |= {name: nodes for name in NUMBERS if name in known and name not in table} | of_network
+    public |= numbers
     del public[noise]
     budget = {"epsilon": epsilon, "delta": delta, **own_length}
     return _checked(settings, settings.call("algorithm", maker.for_budget, **budget, **public))

@@ -103,34 +103,17 @@ class Experiment:
         ValueError
             If a setting does not fit; the message names the file, the line and the key.
         """
-        settings.known("", settings.content, ["run", "data", *SECTIONS, "sweep"])
-        own_files = "files" in settings.table("data")
-        needed = ("run", "data", "algorithm") + (() if own_files else ("partition", "problem"))
-        for name in needed:
-            if name not in settings.content:
-                settings.fail(name, f"wanted a table [{name}], got none")
-        source = source_of(settings.table("data"))
-        settings.arguments("data", settings.table("data"), entries(source))
-        for name in ("partition", "problem"):  # made when the data are there
-            if name in settings.content:
-                settings.part(name, settings.table(name), SECTIONS[name])
+        _check_tables(settings)
         run: RunSettings = settings.make("run", settings.table("run"), {"run": RunSettings})
         key = Key.generate() if run.seed is None else Key.seeded(run.seed)
         data = Records(settings, key)
         nodes = data.nodes()
-        algorithm = algorithm_of(
-            settings,
-            nodes=nodes,
-            rounds=run.rounds,
-            delta=run.delta,
-            problem=data.problem,
-            topology=partial(_topology, settings, nodes, key),
-        )
-        budget = graph = network = None
+        graph_of, graph = partial(_topology, settings, nodes, key), None
+        public: Any = {"nodes": nodes, "rounds": run.rounds, "delta": run.delta}
+        algorithm = algorithm_of(settings, **public, problem=data.problem, topology=graph_of)
         if "topology" in settings.content and algorithm.travels == "gossip":
-            graph = _topology(settings, nodes, key)  # others of a sweep need none
-        if "budget" in settings.content:
-            budget = settings.make("budget", settings.table("budget"), SECTIONS["budget"])
+            graph = graph_of()  # others of a sweep need none
+        budget, network = _part(settings, "budget"), _part(settings, "network")
         plan = algorithm.plan if budget is None else partial(budget.require, algorithm)
         if "view" in settings.content:
             if budget is None or graph is None:
@@ -140,13 +123,10 @@ class Experiment:
             budget = replace(budget, view=view)
             plan = partial(budget.require, algorithm, problem=data.problem())
         settings.call("run", plan, rounds=run.rounds)
-        controller = getattr(algorithm, "controller", None)
-        scores = getattr(controller, "scores_public_data", False)
+        scores = getattr(getattr(algorithm, "controller", None), "scores_public_data", False)
         if scores and not settings.table("data").get("public_fraction"):
             wanted = "wanted more than 0, for a controller that scores released models"
             settings.fail("data.public_fraction", f"{wanted}, got none")
-        if "network" in settings.content:
-            network = settings.make("network", settings.table("network"), SECTIONS["network"])
         return cls(
             settings=settings,
             run=run,
@@ -350,6 +330,28 @@ def run_into(
     result = {"changes": changes, "graph": experiment.graph()}
     replace_text(folder / "result.json", json.dumps(result, indent=1))  # last: the run is finished
     checkpoint.unlink(missing_ok=True)
+
+
+def _part(settings: Settings, name: str) -> Any:
+    """Return what a table describes that may be left out."""
+    if name not in settings.content:
+        return None
+    return settings.make(name, settings.table(name), SECTIONS[name])
+
+
+def _check_tables(settings: Settings) -> None:
+    """Fail unless all tables are there, and those that are made with the data fit."""
+    settings.known("", settings.content, ["run", "data", *SECTIONS, "sweep"])
+    own_files = "files" in settings.table("data")
+    needed = ("run", "data", "algorithm") + (() if own_files else ("partition", "problem"))
+    for name in needed:
+        if name not in settings.content:
+            settings.fail(name, f"wanted a table [{name}], got none")
+    source = source_of(settings.table("data"))
+    settings.arguments("data", settings.table("data"), entries(source))
+    for name in ("partition", "problem"):
+        if name in settings.content:
+            settings.part(name, settings.table(name), SECTIONS[name])
 
 
 def _topology(settings: Settings, nodes: int, key: Key) -> Topology:

@@ -113,32 +113,11 @@ def load_files(
     written = TextFormat(separator=separator, decimal=decimal, encoding=encoding)
     forms = {"classes": classes, "target": target}
     stated = tuple((form, given) for form, given in forms.items() if given is not None)
-    encoded, labels, owners, outline = _read(
-        dated,
-        len(found),
-        label,
-        site,
-        columns,
-        ranges,
-        stated,
-        features,
-        intercept,
-        dim,
-        written,
-        drop_missing_labels,
-    )
-    names, codes = np.unique(owners, return_inverse=True)
-    tested = np.zeros(len(codes), dtype=bool)
-    if test_sites is not None:
-        if strange := [name for name in test_sites if name not in names]:
-            fail("test_sites", f"some of {', '.join(names)}", repr(strange[0]))
-        tested = np.isin(owners, test_sites)
-    else:
-        for code in range(len(names)):
-            own = generator.permutation(np.flatnonzero(codes == code))
-            tested[own[: min(max(round(test_fraction * len(own)), 1), len(own) - 1)]] = True
-    if tested.all() or not tested.any():
-        fail("test_sites", "records to train on and records to test on", list(names))
+    form = label, site, columns, ranges, stated, features, intercept, dim
+    read = _read(dated, len(found), form, written, drop_missing_labels)
+    encoded, labels, owners, outline = read
+    codes = np.unique(owners, return_inverse=True)[1]
+    tested = _tested(owners, test_fraction, test_sites, generator)
     title = Path(found[0]).stem if len(found) == 1 else f"{len(found)} files"
     everything, left = Dataset(encoded, labels, title), codes[~tested]
     parts = tuple(np.flatnonzero(left == code) for code in np.unique(left))
@@ -146,37 +125,50 @@ def load_files(
     return OwnRecords(train, everything.take(np.flatnonzero(tested)), parts, outline)
 
 
+def _tested(
+    owners: npt.NDArray[np.str_],
+    fraction: float,
+    sites: tuple[str, ...] | None,
+    generator: np.random.Generator,
+) -> npt.NDArray[np.bool_]:
+    """Return which records are for testing: those of some sites, or a share of every site's."""
+    names, codes = np.unique(owners, return_inverse=True)
+    tested = np.zeros(len(codes), dtype=bool)
+    if sites is not None:
+        if strange := [name for name in sites if name not in names]:
+            fail("test_sites", f"some of {', '.join(names)}", repr(strange[0]))
+        tested = np.isin(owners, sites)
+    else:
+        for code in range(len(names)):
+            own = generator.permutation(np.flatnonzero(codes == code))
+            tested[own[: min(max(round(fraction * len(own)), 1), len(own) - 1)]] = True
+    if tested.all() or not tested.any():
+        fail("test_sites", "records to train on and records to test on", list(names))
+    return tested
+
+
 @lru_cache(maxsize=2)  # the cells of a sweep share it
 def _read(
     files: tuple[tuple[str, int], ...],
     count: int,
-    label: str | None,
-    site: str | None,
-    columns: tuple[str, ...] | None,
-    ranges: Any,
-    stated: tuple[tuple[str, Any], ...],
-    features: str,
-    intercept: bool,
-    dim: int | None,
+    form: tuple[Any, ...],
     written: TextFormat,
     drop: bool,
 ) -> tuple[Any, npt.NDArray[Any], npt.NDArray[np.str_], Outline]:
     """Return features, labels, the name of each record's site, and what they stand for."""
+    label, site, columns, ranges, stated, features, intercept, dim = form
     paths = [path for path, _ in files[:count]]  # then that of the ranges
     kinds = {Path(path).suffix.lower() in _LIBSVM for path in paths}
     if len(kinds) > 1:
         fail("files", "LIBSVM's format for all or none", ", ".join(paths))
     if kinds == {True}:
-        for name, given in {"site": site, "columns": columns, "ranges": ranges}.items():
-            if given is not None:
-                fail(name, "none for LIBSVM's format, which has no names", given)
-        return _of_libsvm(paths, dim, _target("label", {}, stated))
+        names_in = {"site": site, "columns": columns, "ranges": ranges}
+        return _of_libsvm(paths, dim, _target("label", {}, stated), names_in)
     tables = [open_table(path, written) for path in paths]
     names = [*dict.fromkeys(name for table in tables for name in table.names or ())]
     if ranges is None:
-        fail(
-            "ranges", "a TOML file of public ranges, or one for all columns such as [-1, 1]", "none"
-        )
+        wanted = "a TOML file of public ranges, or one for all columns such as [-1, 1]"
+        fail("ranges", wanted, "none")
     if label is None or label not in names:
         got = "none" if label is None else repr(label)
         fail("label", f"the column to predict, one of {', '.join(names)}", got)
@@ -220,8 +212,11 @@ def _target(
 
 
 def _of_libsvm(
-    paths: Sequence[str], dim: int | None, target: Number | Category
+    paths: Sequence[str], dim: int | None, target: Number | Category, named: Mapping[str, Any]
 ) -> tuple[Any, npt.NDArray[Any], npt.NDArray[np.str_], Outline]:
+    for name, given in named.items():
+        if given is not None:
+            fail(name, "none for LIBSVM's format, which has no names", given)
     sets = [data.unit_norm(data.read_libsvm(path, dim=dim)) for path in paths]
     if len({one.dim for one in sets}) > 1:
         fail("dim", "the number of features, which differs from file to file", dim)

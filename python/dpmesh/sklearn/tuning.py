@@ -25,6 +25,7 @@ from dpmesh.sklearn.evaluation import held_out
 from dpmesh.tables import rows
 from dpmesh.tables.sites import site_of_each
 
+_WANTED = "a PrivateClassifier or PrivateRegressor"
 _FARTHEST = 4.0
 """Largest squared error of a target in [-1, 1]."""
 
@@ -103,16 +104,10 @@ def tune(
     -----
     The held-out scores are added up in one place, which only a simulation or somebody trusted can.
     """
-    wanted = "a PrivateClassifier or PrivateRegressor"
-    instance("estimator", estimator, wanted, PrivateClassifier, PrivateRegressor)
+    instance("estimator", estimator, _WANTED, PrivateClassifier, PrivateRegressor)
     total = positive("epsilon", (estimator.epsilon if epsilon is None else epsilon) or 0.0)
-    delta = estimator.delta
     probability("test_size", test_size, zero=False, one=False)
-    if not candidates or not all(isinstance(one, Mapping) for one in candidates):
-        fail("candidates", "a list of parameters, such as [{'algorithm': 'gossip'}]", candidates)
-    for name in {*chain(*candidates)} & {"delta", "colluding", "noise"}:
-        wanted = "no delta, and no parameter that states whom one trusts: set them on the estimator"
-        fail("candidates", wanted, name)
+    _check_candidates(candidates)
     targets = estimator.targets(X, y)
     owners = site_of_each(groups, len(targets))
     draw = check_random_state(estimator.random_state)
@@ -120,21 +115,8 @@ def tune(
     kept = np.flatnonzero(~tested)
     train = rows(X, kept), targets[kept], owners[kept]
     made = [clone(estimator).set_params(**one) for one in candidates]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the fits warn
-        sizes = [Sizes.of(clone(one).encoded(*train).problem) for one in made]
     shares = [positive("epsilon", one.epsilon or 0.0) for one in made]
-
-    def joint(scale: float) -> float:
-        each = zip(made, sizes, shares, strict=True)
-        chosen = [one.choice(own, share / scale) for one, own, share in each]
-        plans = [c.algorithm.plan(c.rounds) for c in chosen]
-        return total_cost(plans, delta, colluding=estimator.partners).epsilon
-
-    scale = shares[0] / total
-    if len(made) > 1:
-        guess = sqrt(len(made)) * max(shares) / total
-        scale = calibrate_noise(joint, target_epsilon=total, guess=guess)
+    scale = _scale(made, train, shares, total)
     fitted = []
     for one, share in zip(made, shares, strict=True):
         seed = None if estimator.random_state is None else int(draw.randint(2**31 - 1))
@@ -142,7 +124,7 @@ def tune(
     away = rows(X, np.flatnonzero(tested))
     utility = np.array([_utility(one, away, targets[tested]) for one in fitted])
     best = _exponential(utility, total, None if estimator.random_state is None else draw)
-    ledgers, each = [one.ledger_ for one in fitted], [one.report_.privacy for one in fitted]
+    ledgers, delta = [one.ledger_ for one in fitted], estimator.delta
     spent = max(total_cost(ledgers, delta, colluding=estimator.partners).epsilon, total)
     chosen = fitted[best]
     chosen.charge(spent, f"chosen among {len(fitted)} fits, whose cost is counted")
@@ -151,8 +133,39 @@ def tune(
         params=dict(candidates[best]),
         epsilon=spent,
         delta=delta,
-        epsilon_of_a_fit=max(privacy.epsilon for privacy in each),
+        epsilon_of_a_fit=max(one.report_.privacy.epsilon for one in fitted),
     )
+
+
+def _check_candidates(candidates: Sequence[Mapping[str, Any]]) -> None:
+    if not candidates or not all(isinstance(one, Mapping) for one in candidates):
+        fail("candidates", "a list of parameters, such as [{'algorithm': 'gossip'}]", candidates)
+    for name in {*chain(*candidates)} & {"delta", "colluding", "noise"}:
+        wanted = "no delta, and no parameter that states whom one trusts: set them on the estimator"
+        fail("candidates", wanted, name)
+
+
+def _scale(
+    made: Sequence[PrivateClassifier | PrivateRegressor],
+    train: tuple[Any, ...],
+    shares: Sequence[float],
+    total: float,
+) -> float:
+    """Return what each share is divided by, so that all fits together cost `total`."""
+    if len(made) == 1:
+        return shares[0] / total
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the fits warn
+        sizes = [Sizes.of(clone(one).encoded(*train).problem) for one in made]
+
+    def joint(scale: float) -> float:
+        each = zip(made, sizes, shares, strict=True)
+        chosen = [one.choice(own, share / scale) for one, own, share in each]
+        plans = [c.algorithm.plan(c.rounds) for c in chosen]
+        return total_cost(plans, made[0].delta, colluding=made[0].partners).epsilon
+
+    guess = sqrt(len(made)) * max(shares) / total
+    return calibrate_noise(joint, target_epsilon=total, guess=guess)
 
 
 def _utility(fitted: PrivateClassifier | PrivateRegressor, X: Any, y: npt.NDArray[Any]) -> float:

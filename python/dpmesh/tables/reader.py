@@ -100,12 +100,7 @@ def _parsed(content: bytes, written: TextFormat, path: str) -> Any:
     from pyarrow import compute
     from pyarrow.csv import ConvertOptions, ParseOptions, ReadOptions, read_csv
 
-    encoding = written.encoding or _encoding(content)
-    text = content.decode(encoding, errors="replace").removeprefix("\ufeff")
-    if "\ufffd" in text:
-        hint = "such values cannot be read; state encoding=, such as latin-1 (--encoding)"
-        said = f"{path} has bytes that are not {encoding}: {hint}"
-        warnings.warn(said, UserWarning, stacklevel=3)
+    text = _decoded(content, written.encoding or _encoding(content), path)
     separator = written.separator or _separator(text)
     stream = io.StringIO(text, newline="")
     names = next(csv.reader(stream, delimiter=separator), [])
@@ -121,11 +116,10 @@ def _parsed(content: bytes, written: TextFormat, path: str) -> Any:
         wrong.append(row)
         return "skip"
 
+    whole_file: Any = {"use_threads": False, "block_size": len(raw) + 1, "skip_rows": 1}
     table = read_csv(
         pa.BufferReader(raw),
-        read_options=ReadOptions(
-            use_threads=False, block_size=len(raw) + 1, column_names=names, skip_rows=1
-        ),
+        read_options=ReadOptions(column_names=names, **whole_file),
         parse_options=ParseOptions(
             delimiter=separator, newlines_in_values=True, invalid_row_handler=refuse
         ),
@@ -145,6 +139,15 @@ def _parsed(content: bytes, written: TextFormat, path: str) -> Any:
         return table
     points = [compute.replace_substring_regex(c, _DECIMAL_COMMA, r"\1.\2") for c in table.columns]
     return pa.table(points, names)
+
+
+def _decoded(content: bytes, encoding: str, path: str) -> str:
+    text = content.decode(encoding, errors="replace").removeprefix("\ufeff")
+    if "\ufffd" in text:
+        hint = "such values cannot be read; state encoding=, such as latin-1 (--encoding)"
+        said = f"{path} has bytes that are not {encoding}: {hint}"
+        warnings.warn(said, UserWarning, stacklevel=4)
+    return text
 
 
 def _header(content: bytes) -> bytes:

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh._validate import fail, integer, positive
-from dpmesh.privacy.accounting._arguments import open_probability
+from dpmesh.privacy.accounting._arguments import Floats, open_probability
 from dpmesh.privacy.accounting.calibration import calibrate_noise
 from dpmesh.privacy.accounting.discrete import (
     FINE,
@@ -117,19 +117,14 @@ def sum_of_shares_epsilon(
     delta = open_probability("delta", delta)
     runs = np.broadcast_arrays(noise_multiplier, scale, share, sites, dim, sampling_rate, count)
     z, scales, shares, n, d, rate, times = (np.atleast_1d(numbers) for numbers in runs)
-    if not (shares >= SMALLEST_SHARE).all():
-        fail("share", f"at least {SMALLEST_SHARE:g} steps of the grid", shares.min())
-    for name, given in (("sites", n), ("dim", d), ("count", times)):
-        for number in given:
-            integer(name, number, at_least=1)
+    _check_sums(shares, sites=n, dim=d, count=times)
     numbers = times * d.astype(float)
     each = zip(times, d, n, shares, strict=True)
     gap = float(sum(t * m * closure_gap(k, s) for t, m, k, s in each))
     samplers = float((numbers * n).sum()) * SAMPLER_ERROR
     if neighboring_relation == "replace_one":
         rate = np.ones(rate.shape)
-    fine = bool((scales >= FINE).all())
-    kappa = 0.0
+    fine, kappa = bool((scales >= FINE).all()), 0.0
     if fine:
         z = np.array([gaussian_multiplier(*each) for each in zip(z, scales, strict=True)])
         kappa = sum(m * rounding_slack(s) for m, s in zip(numbers, scales, strict=True))
@@ -151,6 +146,14 @@ def sum_of_shares_epsilon(
         return exact(left) + 2 * gap
 
     return _consistent(proved)
+
+
+def _check_sums(shares: Floats, **counts: Floats) -> None:
+    if not (shares >= SMALLEST_SHARE).all():
+        fail("share", f"at least {SMALLEST_SHARE:g} steps of the grid", shares.min())
+    for name, given in counts.items():
+        for number in given:
+            integer(name, number, at_least=1)
 
 
 def _consistent(proved: Callable[[float], float]) -> float:
