@@ -21,7 +21,8 @@ import dpmesh as dm
 from benches.measure import THREADS, Case, Way
 from dpmesh.keys import Key
 from dpmesh.reproduce.repeats import Repeats, SideBySide
-from dpmesh.run import Gossip, run_rounds
+from dpmesh.run import Gossip
+from dpmesh.run.channel import run_rounds
 
 NODES, DEGREE, RADIUS, EPSILON = 64, 4, 10.0, 1.0
 RUNS, ROUNDS, LONG_ROUNDS = 256, 100, 20

@@ -22,14 +22,8 @@ from faulty_quantized import (
 )
 
 from dpmesh.algorithms import QuantizedGossip
-from dpmesh.audit import (
-    GaussianClaim,
-    alone,
-    audit_algorithm,
-    audit_one_run,
-    couple,
-    silence,
-)
+from dpmesh.audit import GaussianClaim, alone, audit_algorithm, audit_one_run, couple
+from dpmesh.audit.transcript import silence
 from dpmesh.keys import Key
 from dpmesh.privacy.compression import Quantizer
 from dpmesh.problems.canaries import HillProblem

@@ -23,11 +23,11 @@ from dpmesh.privacy import (
     Release,
     Report,
     Sensitivity,
-    Spread,
     accounting,
     report,
     total_cost,
 )
+from dpmesh.privacy.report import Spread
 
 ONE = Sensitivity(1.0, "l2", "a test")
 NODES, DELTA = 5, 1e-11

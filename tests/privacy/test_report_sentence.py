@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dpmesh as dm
-from dpmesh.audit import AuditResult, Coupling, EpsilonClaim
+from dpmesh.audit import AuditResult, EpsilonClaim
+from dpmesh.audit.coupling import Coupling
 
 
 def test_a_guarantee_is_quoted_in_one_line() -> None:

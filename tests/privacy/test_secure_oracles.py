@@ -18,7 +18,8 @@ from scipy import stats
 from dpmesh.kernels import row_norms
 from dpmesh.privacy import accounting
 from dpmesh.privacy.accounting.shares import closure_gap, sum_of_shares_epsilon
-from dpmesh.privacy.secure import SecureSum, encode, wrap_bound
+from dpmesh.privacy.secure import SecureSum, encode
+from dpmesh.privacy.secure.sizes import wrap_bound
 
 FILE = Path(__file__).parent.parent / "data" / "oracles-secure-sums.json"
 ORACLES: list[dict[str, Any]] = json.loads(FILE.read_text())["oracles"]

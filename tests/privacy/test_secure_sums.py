@@ -28,13 +28,12 @@ from dpmesh.privacy.secure import (
     DistributedDiscreteGaussian,
     SecureSum,
     answer,
-    calibrated_sum,
     encode,
-    open_sum,
     secure_sum,
     with_noise,
 )
-from dpmesh.privacy.secure.sums import pair_secrets, wrapped
+from dpmesh.privacy.secure.sizes import calibrated_sum
+from dpmesh.privacy.secure.sums import open_sum, pair_secrets, wrapped
 from dpmesh.privacy.sensitivity import Sensitivity
 
 BITS = st.sampled_from([8, 21, 31, 32, 33, 63, 64])

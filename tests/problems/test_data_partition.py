@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from refused import refused
 
 from dpmesh import data
-from dpmesh.data import Dataset, Partition
+from dpmesh.data import Dataset
+from dpmesh.data.partition import Partition
 
 
 def labelled(labels: np.ndarray) -> Dataset:

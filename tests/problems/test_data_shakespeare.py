@@ -7,7 +7,8 @@ import re
 import numpy as np
 import pytest
 
-from dpmesh.data import next_characters, shakespeare, speeches
+from dpmesh.data import next_characters, shakespeare
+from dpmesh.data.shakespeare import speeches
 
 TEXT = """preface
 

@@ -14,7 +14,8 @@ from dpmesh.keys import Key
 from dpmesh.privacy import Released
 from dpmesh.reproduce import federated, federated_protocol
 from dpmesh.reproduce._scaffold import Row
-from dpmesh.run import Broadcast, run_rounds
+from dpmesh.run import Broadcast
+from dpmesh.run.channel import run_rounds
 
 PAPER_NOISE = {
     "uniform": (0.80803, 0.66365, 0.58212, 0.52570),

@@ -12,7 +12,8 @@ from problems import stream_problem as make_problem
 from test_simulate import run
 
 import dpmesh as dm
-from dpmesh.run import History, Record, tracked
+from dpmesh.run import History, tracked
+from dpmesh.run.history import Record
 
 
 def history() -> History:

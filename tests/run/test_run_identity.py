@@ -14,7 +14,8 @@ from test_checkpoint import ROUNDS, StoppedError, assert_same, online
 
 import dpmesh as dm
 from dpmesh import topology
-from dpmesh.run import Gossip, run_rounds
+from dpmesh.run import Gossip
+from dpmesh.run.channel import run_rounds
 from dpmesh.run.identity import digest, identity
 
 LAZY = topology.MixingMatrix(sparse.csr_array(np.full((4, 4), 0.25)))

@@ -15,7 +15,8 @@ from problems import stream_problem as make_problem
 import dpmesh as dm
 from dpmesh import topology
 from dpmesh.algorithms import Message, Relay
-from dpmesh.run import Gossip, run_rounds
+from dpmesh.run import Gossip
+from dpmesh.run.channel import run_rounds
 
 
 class HalfAProblem:

@@ -64,7 +64,8 @@ from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.releases import Release
 from dpmesh.privacy.rows import CorrelatedRow, check_strategy
 from dpmesh.privacy.sampling import RandomAllocation
-from dpmesh.privacy.secure import SecureSum, calibrated_sum
+from dpmesh.privacy.secure import SecureSum
+from dpmesh.privacy.secure.sizes import calibrated_sum
 from dpmesh.privacy.sensitivity import Sensitivity
 from dpmesh.privacy.types import Floats, NeighboringRelation, Released, Sensitive, Unit
 from dpmesh.privacy.views import LossFacts, NotProved

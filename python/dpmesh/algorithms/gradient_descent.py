@@ -26,7 +26,8 @@ from dpmesh.privacy.releases import Release
 from dpmesh.privacy.rounding import ROUNDINGS, SINGLE, most_noise
 from dpmesh.privacy.sensitivity import Sensitivity
 from dpmesh.privacy.types import Floats, Sensitive
-from dpmesh.privacy.views import LossFacts, NotProved, Reaction, reaction_of_steps
+from dpmesh.privacy.views import LossFacts, NotProved, Reaction
+from dpmesh.privacy.views.steps import reaction_of_steps
 from dpmesh.problems import LinearProblem
 from dpmesh.schedules import at
 

@@ -58,7 +58,8 @@ from dpmesh.privacy.rows import CorrelatedRow, check_strategy
 from dpmesh.privacy.sampling import RandomAllocation
 from dpmesh.privacy.sensitivity import Sensitivity
 from dpmesh.privacy.types import Floats, Released, Sensitive
-from dpmesh.privacy.views import LossFacts, NotProved, Reaction, reaction_of_steps
+from dpmesh.privacy.views import LossFacts, NotProved, Reaction
+from dpmesh.privacy.views.steps import reaction_of_steps
 from dpmesh.problems import LinearProblem
 from dpmesh.schedules import InverseSqrt, Schedule, at, keep_schedules
 

@@ -29,7 +29,8 @@ from dpmesh.keys import Key
 from dpmesh.privacy.budget import Budget
 from dpmesh.privacy.mechanisms import Gaussian
 from dpmesh.privacy.releases import Release
-from dpmesh.privacy.secure import DistributedDiscreteGaussian, SecureSum, calibrated_sum
+from dpmesh.privacy.secure import DistributedDiscreteGaussian, SecureSum
+from dpmesh.privacy.secure.sizes import calibrated_sum
 from dpmesh.privacy.sensitivity import Sensitivity
 from dpmesh.privacy.types import Floats, Released, Sensitive
 from dpmesh.problems import VectorProblem

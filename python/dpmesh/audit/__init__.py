@@ -5,43 +5,32 @@
 single one. Failing an audit proves a fault, passing proves nothing.
 """
 
-from dpmesh.algorithms.worst_case import Crowd, Pair, projection
+from dpmesh.algorithms.worst_case import projection
 from dpmesh.audit.algorithm import audit_algorithm
 from dpmesh.audit.claims import Claim, EpsilonClaim, GaussianClaim, claim_of
-from dpmesh.audit.coupling import Coupling, Movement, couple
-from dpmesh.audit.layers import audit_layers, audit_pair
+from dpmesh.audit.coupling import couple
+from dpmesh.audit.layers import audit_layers
 from dpmesh.audit.mechanism import OneRelease, audit_mechanism
 from dpmesh.audit.one_run import audit_one_run
 from dpmesh.audit.own import claiming
 from dpmesh.audit.result import AuditResult
-from dpmesh.audit.scores import ReplayedLikelihood
-from dpmesh.audit.seat import LinearRun
 from dpmesh.audit.seat_runs import audit_view
-from dpmesh.audit.transcript import Transcript, alone, silence
+from dpmesh.audit.transcript import alone
 
 __all__ = [
     "AuditResult",
     "Claim",
-    "Coupling",
-    "Crowd",
     "EpsilonClaim",
     "GaussianClaim",
-    "LinearRun",
-    "Movement",
     "OneRelease",
-    "Pair",
-    "ReplayedLikelihood",
-    "Transcript",
     "alone",
     "audit_algorithm",
     "audit_layers",
     "audit_mechanism",
     "audit_one_run",
-    "audit_pair",
     "audit_view",
     "claim_of",
     "claiming",
     "couple",
     "projection",
-    "silence",
 ]

@@ -15,7 +15,8 @@ from dpmesh.cli.views import Network, Nodes, Observer, seat_of
 
 if TYPE_CHECKING:
     from dpmesh.algorithms.base import AnyAlgorithm
-    from dpmesh.audit import AuditResult, Coupling
+    from dpmesh.audit import AuditResult
+    from dpmesh.audit.coupling import Coupling
     from dpmesh.privacy.views import Coalition, Node, OneNode
 
 MECHANISMS = ("gaussian", "laplace")

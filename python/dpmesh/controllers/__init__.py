@@ -4,7 +4,7 @@ The one that learns is `dpmesh.reproduce.deep_q.DeepQ`.
 """
 
 from dpmesh._moved import moved
-from dpmesh.controllers.base import Actions, AnyController, Controller, NoisyLoss, Observation
+from dpmesh.controllers.base import AnyController, Controller, NoisyLoss, Observation
 from dpmesh.controllers.fixed import (
     AlwaysGlobal,
     AlwaysLocal,
@@ -14,7 +14,6 @@ from dpmesh.controllers.fixed import (
 )
 
 __all__ = [
-    "Actions",
     "AlwaysGlobal",
     "AlwaysLocal",
     "AnyController",

@@ -3,22 +3,13 @@
 from dpmesh.data.dataset import Dataset
 from dpmesh.data.formats import read_idx, read_libsvm, read_mat
 from dpmesh.data.loaders import breast_cancer, covertype, digits, from_sklearn, mnist, rcv1, svhn
-from dpmesh.data.partition import (
-    Partition,
-    by_user,
-    dirichlet,
-    iid,
-    shards,
-    train_test_split,
-)
+from dpmesh.data.partition import by_user, dirichlet, iid, shards, train_test_split
 from dpmesh.data.preprocessing import random_projection, scaled, unit_norm, with_constant
 from dpmesh.data.scattering import scattering
-from dpmesh.data.shakespeare import Characters, next_characters, shakespeare, speeches
+from dpmesh.data.shakespeare import next_characters, shakespeare
 
 __all__ = [
-    "Characters",
     "Dataset",
-    "Partition",
     "breast_cancer",
     "by_user",
     "covertype",
@@ -37,7 +28,6 @@ __all__ = [
     "scattering",
     "shakespeare",
     "shards",
-    "speeches",
     "svhn",
     "train_test_split",
     "unit_norm",

@@ -13,7 +13,7 @@ from dpmesh.deploy.folder import Folder
 from dpmesh.deploy.node import Node
 from dpmesh.deploy.router import Router
 from dpmesh.deploy.signing import SigningKey
-from dpmesh.deploy.terms import Party, Terms
+from dpmesh.deploy.terms import Party
 from dpmesh.deploy.travels import node_of, router_of
 from dpmesh.deploy.wire import Position, RefusedError, Row
 
@@ -27,7 +27,6 @@ __all__ = [
     "Router",
     "Row",
     "SigningKey",
-    "Terms",
     "node_of",
     "read_contract",
     "router_of",

@@ -15,7 +15,8 @@ from dpmesh.deploy.terms import Party, Terms
 from dpmesh.experiments.settings import Settings
 from dpmesh.privacy.mechanisms import Gaussian, Laplace, Mechanism
 from dpmesh.privacy.rows import CorrelatedRow
-from dpmesh.privacy.secure import SecureSum, is_summed
+from dpmesh.privacy.secure import SecureSum
+from dpmesh.privacy.secure.mechanism import is_summed
 from dpmesh.privacy.shown import ROUNDING, rounded_up
 from dpmesh.problems.dense import DenseProblem
 from dpmesh.run.arguments import check_records as last_long_enough

@@ -36,7 +36,8 @@ from dpmesh.privacy.releases import Release
 from dpmesh.privacy.report import Report, report
 from dpmesh.privacy.rounding import DOUBLE, SINGLE
 from dpmesh.privacy.rows import CorrelatedRow
-from dpmesh.privacy.secure import NeighborSums, SecureSum, is_summed
+from dpmesh.privacy.secure import NeighborSums, SecureSum
+from dpmesh.privacy.secure.mechanism import is_summed
 from dpmesh.problems import LinearProblem
 from dpmesh.problems.named import jax_model
 from dpmesh.ranges import Category, Columns, Number, as_label, as_range, clipped

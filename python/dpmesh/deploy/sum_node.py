@@ -44,7 +44,8 @@ from dpmesh.deploy.wire import (
 )
 from dpmesh.keys import Key
 from dpmesh.privacy.releases import Release
-from dpmesh.privacy.secure import Masked, SecureSum
+from dpmesh.privacy.secure import SecureSum
+from dpmesh.privacy.secure.mechanism import Masked
 
 _log = logging.getLogger("dpmesh")
 

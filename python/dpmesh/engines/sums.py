@@ -12,7 +12,7 @@ from mpi4py import MPI
 from dpmesh._validate import fail
 from dpmesh.algorithms.base import AnyAlgorithm
 from dpmesh.engines.ranks import Ranks
-from dpmesh.privacy.secure import is_summed
+from dpmesh.privacy.secure.mechanism import is_summed
 from dpmesh.privacy.secure.sums import Integers
 from dpmesh.run.carriers import Broadcast, Packet, Sent
 from dpmesh.run.traffic import Traffic

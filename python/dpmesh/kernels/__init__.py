@@ -35,18 +35,12 @@ from dpmesh.kernels.quantization import (
     dequantize,
     quantize,
 )
-from dpmesh.kernels.smoothing import (
-    EffectiveDimensions,
-    effective_dimensions,
-    smooth,
-    smoothing_spectrum,
-)
+from dpmesh.kernels.smoothing import effective_dimensions, smooth, smoothing_spectrum
 from dpmesh.kernels.sums import column_sums, weighted_sum
 from dpmesh.kernels.tags import tag
 from dpmesh.kernels.threads import get_threads, set_threads
 
 __all__ = [
-    "EffectiveDimensions",
     "LinearModel",
     "Packed",
     "add_noise",

@@ -1,7 +1,7 @@
 """Figures as functions that return matplotlib axes; needs the extra ``plots``."""
 
-from dpmesh.plots.measurements import Curves, bands, curves
+from dpmesh.plots.measurements import bands, curves
 from dpmesh.plots.networks import network
 from dpmesh.plots.style import COLOURS
 
-__all__ = ["COLOURS", "Curves", "bands", "curves", "network"]
+__all__ = ["COLOURS", "bands", "curves", "network"]

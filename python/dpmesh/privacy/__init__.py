@@ -11,7 +11,7 @@ from dpmesh.privacy.ledger import Ledger
 from dpmesh.privacy.mechanisms import Gaussian, Laplace, Mechanism, NoNoise
 from dpmesh.privacy.plan import Plan, total_cost
 from dpmesh.privacy.releases import Release
-from dpmesh.privacy.report import Report, Spread, report
+from dpmesh.privacy.report import Report, report
 from dpmesh.privacy.sampling import FixedSizeSampling, PoissonSampling, RandomAllocation
 from dpmesh.privacy.sensitivity import Sensitivity
 from dpmesh.privacy.shown import rounded_up
@@ -42,7 +42,6 @@ __all__ = [
     "Report",
     "Sensitive",
     "Sensitivity",
-    "Spread",
     "accounting",
     "correlated",
     "report",

@@ -24,7 +24,8 @@ from dpmesh.privacy import accounting
 from dpmesh.privacy.cost import Cost
 from dpmesh.privacy.plan import Plan, total_cost
 from dpmesh.privacy.shown import ROUNDING, as_given, rounded_up
-from dpmesh.privacy.views import View, ViewCost
+from dpmesh.privacy.views import View
+from dpmesh.privacy.views.cost import ViewCost
 from dpmesh.privacy.views.observers import in_words
 
 

@@ -30,7 +30,8 @@ from dpmesh.privacy.views.reaction import NotProved, Reaction
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
 
-    from dpmesh.privacy.views import View, ViewCost
+    from dpmesh.privacy.views import View
+    from dpmesh.privacy.views.cost import ViewCost
 
 MOST_ROUNDS = 10_000_000
 """A plan lists the releases of every round: so many take some gigabytes."""
@@ -241,7 +242,8 @@ class Plan(InNotebooks):
         everybody = self._worst(delta)
         if view is None:
             return everybody
-        from dpmesh.privacy.views import EverybodyButPartners, partners_cost, view_cost
+        from dpmesh.privacy.views import EverybodyButPartners, view_cost
+        from dpmesh.privacy.views.cost import partners_cost
 
         if isinstance(view, EverybodyButPartners):
             against = self._worst(delta, view.coalition)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from dpmesh._extras import needed_by
 from dpmesh.problems.constants import Constants, linear_constants
-from dpmesh.problems.hindsight import BestPredictor, NotReached, best_fixed_predictor
+from dpmesh.problems.hindsight import NotReached, best_fixed_predictor
 from dpmesh.problems.linear import LinearProblem
 from dpmesh.problems.problem import (
     ClientProblem,
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from dpmesh.problems.torch_model import TorchProblem
 
 __all__ = [
-    "BestPredictor",
     "ClientProblem",
     "Constants",
     "GradientProblem",

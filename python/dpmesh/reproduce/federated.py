@@ -38,7 +38,8 @@ from dpmesh.reproduce.federated_protocol import (
     by_tensor,
     with_intercept,
 )
-from dpmesh.run import Broadcast, run_rounds
+from dpmesh.run import Broadcast
+from dpmesh.run.channel import run_rounds
 from dpmesh.schedules import ExponentialDecay
 
 if TYPE_CHECKING:

@@ -18,7 +18,8 @@ from dpmesh.data.preprocessing import with_constant
 from dpmesh.denoisers import LaplacianSmoothing, Reordered
 from dpmesh.keys import Key, Purpose, generator
 from dpmesh.problems import LinearProblem
-from dpmesh.run import Broadcast, run_rounds
+from dpmesh.run import Broadcast
+from dpmesh.run.channel import run_rounds
 
 TESTED = 1_010
 CLASSES = 10

@@ -2,10 +2,10 @@
 
 from dpmesh.run import baselines
 from dpmesh.run.carriers import Broadcast, Carrier, Gossip
-from dpmesh.run.channel import Channel, run_rounds
+from dpmesh.run.channel import Channel
 from dpmesh.run.checkpoint import Checkpoint
-from dpmesh.run.engine import Engine, OneProcess, Share
-from dpmesh.run.history import History, Record
+from dpmesh.run.engine import Engine, OneProcess
+from dpmesh.run.history import History
 from dpmesh.run.loop import simulate
 from dpmesh.run.metrics import Metrics
 from dpmesh.run.network import Exponential, LogNormal, Network, Uniform
@@ -29,14 +29,11 @@ __all__ = [
     "Network",
     "OneProcess",
     "RealizedNetwork",
-    "Record",
     "Run",
-    "Share",
     "StopRun",
     "Traffic",
     "Uniform",
     "baselines",
-    "run_rounds",
     "simulate",
     "tracked",
 ]

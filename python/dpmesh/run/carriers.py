@@ -15,7 +15,7 @@ from dpmesh._validate import fail
 from dpmesh.algorithms.base import AnyAlgorithm
 from dpmesh.keys import Key
 from dpmesh.privacy.compression import Compressed
-from dpmesh.privacy.secure import Masked
+from dpmesh.privacy.secure.mechanism import Masked
 from dpmesh.privacy.types import Floats, Released
 from dpmesh.problems import Problem
 from dpmesh.run.network import Conditions, Flags, Network

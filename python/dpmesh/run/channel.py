@@ -22,7 +22,8 @@ from dpmesh.privacy.compression import Compressed, Compressor
 from dpmesh.privacy.ledger import Ledger
 from dpmesh.privacy.releases import Release
 from dpmesh.privacy.rows import CorrelatedRow
-from dpmesh.privacy.secure import DistributedDiscreteGaussian, is_summed
+from dpmesh.privacy.secure import DistributedDiscreteGaussian
+from dpmesh.privacy.secure.mechanism import is_summed
 from dpmesh.privacy.types import Released, Sensitive
 from dpmesh.problems import Problem
 from dpmesh.run.carriers import Carrier, Packet, Sent

@@ -15,12 +15,7 @@ from dpmesh.topology.graphs import (
     torus,
 )
 from dpmesh.topology.matrix import MixingMatrix
-from dpmesh.topology.meetings import (
-    ScoredSchedule,
-    best_schedule,
-    meetings,
-    one_peer_exponential,
-)
+from dpmesh.topology.meetings import best_schedule, meetings, one_peer_exponential
 from dpmesh.topology.sequences import cycle, edge_dropping, random_matchings, shuffled
 from dpmesh.topology.topology import Static, Topology, Varying
 from dpmesh.topology.weights import Weights
@@ -28,7 +23,6 @@ from dpmesh.topology.weights import Weights
 __all__ = [
     "MixingMatrix",
     "PushMatrix",
-    "ScoredSchedule",
     "Static",
     "Topology",
     "Varying",

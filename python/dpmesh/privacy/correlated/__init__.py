@@ -18,7 +18,7 @@ from dpmesh.privacy.correlated.factorization import Factorization, from_matrix
 from dpmesh.privacy.correlated.joint import CorrelatedGaussian
 from dpmesh.privacy.correlated.objective import Objective, average_matrix, gossip, server
 from dpmesh.privacy.correlated.participation import Participation
-from dpmesh.privacy.correlated.sampler import CorrelatedNoise, NoiseState
+from dpmesh.privacy.correlated.sampler import CorrelatedNoise
 from dpmesh.privacy.correlated.secrets import Secrets, links
 from dpmesh.privacy.correlated.solve import factorize
 from dpmesh.privacy.correlated.strategy import BetweenPartners, Both, CorrelatedStrategy, InTime
@@ -31,7 +31,6 @@ __all__ = [
     "CorrelatedStrategy",
     "Factorization",
     "InTime",
-    "NoiseState",
     "Objective",
     "Participation",
     "Secrets",

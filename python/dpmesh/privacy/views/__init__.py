@@ -3,13 +3,7 @@
 See docs/privacy/views.md for the theorem, its proof and what it assumes.
 """
 
-from dpmesh.privacy.views.cost import (
-    ViewCost,
-    costs_by_distance,
-    epsilon_of,
-    partners_cost,
-    view_cost,
-)
+from dpmesh.privacy.views.cost import costs_by_distance, epsilon_of, view_cost
 from dpmesh.privacy.views.observers import (
     AnyCoalition,
     Coalition,
@@ -24,7 +18,7 @@ from dpmesh.privacy.views.observers import (
     View,
 )
 from dpmesh.privacy.views.reaction import NotProved, Reaction
-from dpmesh.privacy.views.steps import LossFacts, reaction_of_steps, step_lipschitz
+from dpmesh.privacy.views.steps import LossFacts, step_lipschitz
 
 __all__ = [
     "AnyCoalition",
@@ -41,11 +35,8 @@ __all__ = [
     "PublishedMessages",
     "Reaction",
     "View",
-    "ViewCost",
     "costs_by_distance",
     "epsilon_of",
-    "partners_cost",
-    "reaction_of_steps",
     "step_lipschitz",
     "view_cost",
 ]
