@@ -7,10 +7,12 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from one_round import one_round
 
 import dpmesh as dm
+from dpmesh import kernels
 from dpmesh.audit import audit_layers
-from dpmesh.keys import Key
+from dpmesh.keys import Key, Purpose
 
 Gradient = Callable[[np.ndarray], np.ndarray]
 
@@ -105,3 +107,46 @@ def audits_catch_half_the_noise(kind):
         layers = audited(records=4, noise_multiplier=1.5).worst_case(canaries=200)
         results = audit_layers(*layers, runs=300, confidence=0.999, key=Key.seeded(5))
         assert any(result.violated for result in results) == caught
+
+
+def beside_its_twin(kind, network_of, deviation, case):
+    """Run an algorithm; return the run, its network, and what its twin takes beside a network.
+
+    ``deviation(t, step)`` is that of the noise of round t over a record's share of the sum.
+    """
+    nodes, records, dim, rounds = (case[name] for name in ("nodes", "records", "dim", "rounds"))
+    problem, key = small_problem(nodes, records, dim, case["seed"]), Key.seeded(case["seed"])
+    multiplier, bound = case["multiplier"], case["clipping_norm"]
+    step = dm.schedules.InverseSqrt(0.7)
+    algorithm = kind(
+        records=records, noise_multiplier=multiplier, step_size=step, clipping_norm=bound
+    )
+    network = network_of(nodes, case["seed"], key)
+    run = dm.simulate(algorithm, problem, network, rounds=rounds, key=key, metrics=[])
+    assert run.ledger == algorithm.plan(rounds)
+
+    def noise(t):
+        scale = (multiplier or 0.0) * 2 * bound / records * deviation(t, step)
+        return kernels.gaussian((nodes, dim), scale, key.stream(Purpose.NOISE, t))
+
+    given = {"gradients": gradients_of(problem), "noise": noise, "rounds": rounds, "dim": dim}
+    return run, network, given | {"alpha": step, "L": bound}
+
+
+def ring(nodes, seed, key):
+    """Return a ring, or a complete graph of few nodes."""
+    return dm.topology.complete(nodes) if nodes < 4 else dm.topology.ring(nodes)
+
+
+def of_the_step(t, step):
+    """Noise on models: those of round 0 depend on no data."""
+    return step(t) if t else 0.0
+
+
+def moved_by_a_record(algorithm, data, part):
+    """Return by how much one record of node 1 moves a part of the state in round 0."""
+    start = algorithm.init(data, Key.seeded(0))
+    states = [
+        one_round(algorithm, start, 0, each, Key.seeded(0)).state for each in neighbours(data)
+    ]
+    return getattr(states[0], part) - getattr(states[1], part)

@@ -262,22 +262,6 @@ def test_noise_on_a_grid_is_in_the_sums_the_plan_and_what_estimators_get(samplin
     assert gridded.plan(9).cost(1e-5).epsilon > usual.plan(9).cost(1e-5).epsilon
 
 
-@pytest.mark.parametrize("threads", [1, 3])
-def test_the_same_bits_on_any_number_of_threads(threads: int) -> None:
-    problem = make_clients([5] * 40, 300)
-    algorithm = FederatedLearning(
-        ClientUpdates(clients=40, sampling_rate=0.5, clipping_norm=0.3, epochs=2, batch_size=2),
-        noise_multiplier=1.0,
-    )
-    before = kernels.get_threads()
-    results = []
-    for count in (before, threads):
-        kernels.set_threads(count)
-        results.append(run(algorithm, problem, 2, Key.seeded(3)).w)
-    kernels.set_threads(before)
-    np.testing.assert_array_equal(*results)
-
-
 GOOD = FederatedLearning(ClientUpdates(clients=10, epochs=1), noise_multiplier=1.0)
 
 

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from one_round import one_round
 from twin_gradient_descent import (
     audits_catch_half_the_noise,
+    beside_its_twin,
     clipped_mean,
     gradients_of,
-    neighbours,
+    ring,
     small_problem,
     small_runs,
 )
 
 import dpmesh as dm
-from dpmesh import kernels, topology
-from dpmesh.keys import Key, Purpose
+from dpmesh import topology
+from dpmesh.keys import Key
 from dpmesh.privacy.accounting import gdp_epsilon
 
 
@@ -42,49 +42,11 @@ def gradient_tracking(A, gradients, noise, *, rounds, dim, alpha, L):
 
 
 @small_runs
-def test_equals_its_twin(nodes, records, dim, rounds, multiplier, clipping_norm, seed) -> None:
-    problem, key = small_problem(nodes, records, dim, seed), Key.seeded(seed)
-    schedule = dm.schedules.InverseSqrt(0.7)
-    algorithm = dm.GradientTracking(
-        records=records,
-        noise_multiplier=multiplier,
-        step_size=schedule,
-        clipping_norm=clipping_norm,
-    )
-    network = topology.complete(nodes) if nodes < 4 else topology.ring(nodes)
-    run = dm.simulate(algorithm, problem, network, rounds=rounds, key=key, metrics=[])
-
-    def noise(t: int) -> np.ndarray:
-        if multiplier is None:
-            return np.zeros((nodes, dim))
-        scale = multiplier * 2 * clipping_norm / records
-        return kernels.gaussian((nodes, dim), scale, key.stream(Purpose.NOISE, t))
-
-    x = gradient_tracking(
-        network.matrix(0).weights.toarray(),
-        gradients_of(problem),
-        noise,
-        rounds=rounds,
-        dim=dim,
-        alpha=schedule,
-        L=clipping_norm,
-    )
+def test_equals_its_twin(**case) -> None:
+    run, network, given = beside_its_twin(dm.GradientTracking, ring, lambda t, step: 1.0, case)
+    x = gradient_tracking(network.matrix(0).weights.toarray(), **given)
     np.testing.assert_allclose(run.parameters, x, rtol=1e-9, atol=1e-11)
     np.testing.assert_array_equal(run.released, run.parameters)
-    assert run.ledger == algorithm.plan(rounds)
-
-
-def test_a_record_moves_the_gradient_by_the_sensitivity_and_all_else_follows_from_releases() -> (
-    None
-):
-    data = small_problem(3, 4, 2, 0)
-    algorithm = dm.GradientTracking(records=4, noise_multiplier=None, clipping_norm=0.5)
-    pair = neighbours(data)
-    start = algorithm.init(data, Key.seeded(0))
-    one, other = (one_round(algorithm, start, 0, each, Key.seeded(0)).state for each in pair)
-    moved = one.gradient - other.gradient
-    assert np.linalg.norm(moved[1]) == pytest.approx(algorithm.sensitivity(0).bound)
-    assert not moved[[0, 2]].any()
 
 
 def test_its_cost_is_that_of_one_gaussian() -> None:

@@ -5,21 +5,22 @@ from __future__ import annotations
 import networkx as nx
 import numpy as np
 import pytest
-from one_round import one_round
 from problems import contract_problem
 from twin_gradient_descent import (
     audits_catch_half_the_noise,
+    beside_its_twin,
     clipped_mean,
     gradients_of,
-    neighbours,
+    moved_by_a_record,
+    of_the_step,
     small_problem,
     small_runs,
 )
 
 import dpmesh as dm
-from dpmesh import kernels, topology
+from dpmesh import topology
 from dpmesh.algorithms.registry import NODES, RECORDS, ROUNDS
-from dpmesh.keys import Key, Purpose
+from dpmesh.keys import Key
 
 
 def push_sum(matrix, gradients, noise, *, rounds, dim, alpha, L):
@@ -40,49 +41,21 @@ def push_sum(matrix, gradients, noise, *, rounds, dim, alpha, L):
     return x / w[:, np.newaxis], z
 
 
+def directed(nodes, seed, key):
+    return topology.random_directed(nodes, 1 + seed % (nodes - 1), key=key)
+
+
 @small_runs
-def test_equals_its_twin(nodes, records, dim, rounds, multiplier, clipping_norm, seed) -> None:
-    problem, key = small_problem(nodes, records, dim, seed), Key.seeded(seed)
-    schedule = dm.schedules.InverseSqrt(0.7)
-    algorithm = dm.PushSum(
-        records=records,
-        noise_multiplier=multiplier,
-        step_size=schedule,
-        clipping_norm=clipping_norm,
-    )
-    network = topology.random_directed(nodes, 1 + seed % (nodes - 1), key=key)
-    run = dm.simulate(algorithm, problem, network, rounds=rounds, key=key, metrics=[])
-
-    def noise(t: int) -> np.ndarray:
-        if t == 0 or multiplier is None:
-            return np.zeros((nodes, dim))
-        scale = multiplier * 2 * schedule(t) * clipping_norm / records
-        return kernels.gaussian((nodes, dim), scale, key.stream(Purpose.NOISE, t))
-
-    models, ratios = push_sum(
-        lambda t: network.matrix(t).weights.toarray(),
-        gradients_of(problem),
-        noise,
-        rounds=rounds,
-        dim=dim,
-        alpha=schedule,
-        L=clipping_norm,
-    )
+def test_equals_its_twin(**case) -> None:
+    run, network, given = beside_its_twin(dm.PushSum, directed, of_the_step, case)
+    models, ratios = push_sum(lambda t: network.matrix(t).weights.toarray(), **given)
     np.testing.assert_allclose(run.parameters, models, rtol=1e-10, atol=1e-12)
     np.testing.assert_allclose(run.released, ratios, rtol=1e-10, atol=1e-12)
-    assert run.ledger == algorithm.plan(rounds)
 
 
-def test_a_record_moves_the_next_message_by_the_sensitivity_and_no_further() -> None:
-    data = small_problem(3, 4, 2, 0)
+def test_a_record_moves_no_weight() -> None:
     algorithm = dm.PushSum(records=4, noise_multiplier=1.0, clipping_norm=0.5)
-    pair = neighbours(data)
-    start = algorithm.init(data, Key.seeded(0))
-    one, other = (one_round(algorithm, start, 0, each, Key.seeded(0)).state for each in pair)
-    moved = one.x - other.x
-    assert np.linalg.norm(moved[1]) == pytest.approx(algorithm.sensitivity(1).bound)
-    assert not moved[[0, 2]].any()
-    np.testing.assert_array_equal(one.weight, other.weight)
+    assert not moved_by_a_record(algorithm, small_problem(3, 4, 2, 0), "weight").any()
 
 
 def test_over_doubly_stochastic_matrices_it_is_gradient_descent() -> None:

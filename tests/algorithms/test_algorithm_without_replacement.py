@@ -201,23 +201,6 @@ def test_nodes_that_seldom_act_may_have_used_all_records_before_the_end() -> Non
     assert np.isfinite(run.parameters).all()
 
 
-@pytest.mark.parametrize("threads", [2, 7])
-def test_the_same_bits_on_any_number_of_threads(threads: int) -> None:
-    problem = make_problem([8] * 64, 30, 10)
-    algorithm = dm.WithoutReplacement(
-        models=10,
-        batch_size=4,
-        controller=DeepQ(anneal_rounds=2, hidden=16, batch_size=1, memory_size=2),
-    )
-    before, runs = kernels.get_threads(), []
-    for count in (1, threads):
-        kernels.set_threads(count)
-        runs.append(dm.simulate(algorithm, problem, rounds=2, key=dm.Key.seeded(3), metrics=[]))
-    kernels.set_threads(before)
-    np.testing.assert_array_equal(runs[0].parameters, runs[1].parameters)
-    np.testing.assert_array_equal(runs[0].released, runs[1].released)
-
-
 test_bad_input_is_named = refused(
     (
         lambda: dm.WithoutReplacement(models=2).init(make_problem([9], 2), dm.Key.seeded(0)),

@@ -13,11 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from linear_calls import linear_gradient
+from linear_calls import linear_gradient, linear_loss
+from test_controllers import observations, run
 
 import dpmesh as dm
 from dpmesh import kernels
 from dpmesh.keys import Key, Purpose
+from dpmesh.reproduce.deep_q import DeepQ
 from dpmesh.reproduce.qnet import q_init, q_values
 
 THREADS, TURNS = 8, 20
@@ -63,6 +65,62 @@ def calls() -> dict[str, Callable[[], Any]]:
         "linear": lambda: linear_gradient(params, x, labels, batches, "logistic", classes=3),
         "networks": lambda: q_values(networks, states),
     }
+
+
+LONG: dict[str, Callable[[], Any]] = {
+    "noise": lambda: kernels.gaussian((50, 3_000), 1.0, _STREAM, dtype=np.float32),
+    "partners": lambda: kernels.add_pair_gaussian(_ROWS.copy(), range(20), _RING, 0.5, _STREAM),
+    "correlated": lambda: kernels.correlated_gaussian(
+        _ROWS.shape, 1.0, [_ROWS, 2 * _ROWS], [0.3, -0.2], _STREAM
+    ),
+    "clipping": lambda: kernels.clip_rows(_ROWS, 1.0),
+    "recursion": lambda: kernels.smooth(_ROWS.ravel(), 2.0, method="recursion"),
+    "recursion of short rows": lambda: kernels.smooth(_ROWS.reshape(-1, 25), 1.0),
+    "fft": lambda: kernels.smooth(_ROWS.astype(np.float32).ravel(), 1e5, method="fft"),
+    "mixing": lambda: kernels.mix(_WEIGHTS, _ROWS.reshape(400, -1)),
+    "quantization": lambda: kernels.quantize(_ROWS, 0.01, _STREAM),
+    "sums": lambda: kernels.weighted_sum((0.1, _ROWS), (0.7, _ROWS[::-1])),
+    "dense gradients": lambda: linear_gradient(*_MODEL, clipping_norm=1.0, classes=5),
+    "sparse gradients": lambda: linear_gradient(
+        _MODEL[0], sp.csr_array(_MODEL[1]), *_MODEL[2:], classes=5
+    ),
+    "losses": lambda: linear_loss(*_MODEL, classes=5),
+    "networks": lambda: _trained_networks(),
+}
+"""Calls that are so long that threads share them."""
+
+_DRAW = np.random.default_rng(2)
+_STREAM, _ROWS = Key.seeded(1).stream(Purpose.NOISE), _DRAW.normal(size=(20, 15_000))
+_RING = [[i, (i + 1) % 20] for i in range(20)]
+_WEIGHTS = sp.random_array((400, 400), density=0.02, rng=_DRAW, format="csr")
+_SIZES = np.array([*[40] * 32, 3000])
+_MODEL: Any = (
+    _DRAW.normal(size=(33, 300)).astype(np.float32),
+    _DRAW.normal(size=(3000, 60)).astype(np.float32),
+    _DRAW.integers(5, size=3000),
+    (np.append(0, _SIZES.cumsum()), _DRAW.integers(3000, size=_SIZES.sum())),
+    "softmax",
+)
+
+
+def _trained_networks() -> np.ndarray:
+    """Return the decisions of Algorithm 2 after 30 rounds, and the networks that make them."""
+    shape, controller = (30, 2, 50), DeepQ(anneal_rounds=20)
+    decisions, state = run(controller, observations(shape, 30), shape)
+    return np.append(decisions.ravel(), state.trained.parameters)
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_bits_do_not_depend_on_the_number_of_threads(name: str) -> None:
+    before, results = kernels.get_threads(), []
+    try:
+        for threads in (1, 2, 7):
+            kernels.set_threads(threads)
+            assert kernels.get_threads() == threads
+            results.append(LONG[name]().tobytes())
+    finally:
+        kernels.set_threads(before)
+    assert results[0] == results[1] == results[2]
 
 
 def test_kernels_give_the_same_bits_when_threads_call_them_at_once() -> None:

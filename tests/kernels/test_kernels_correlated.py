@@ -44,21 +44,6 @@ def test_what_one_end_adds_the_other_subtracts() -> None:
     np.testing.assert_allclose(x, [first, second - first, -second - third], atol=1e-14)
 
 
-def test_the_bits_do_not_depend_on_threads() -> None:
-    earlier = [kernels.gaussian((20, 5_000), 1.0, stream(k)) for k in (1, 2)]
-    pairs = [[i, (i + 1) % 20] for i in range(20)]
-    threads = kernels.get_threads()
-    results = []
-    try:
-        for count in (1, 2, 3):
-            kernels.set_threads(count)
-            out = kernels.correlated_gaussian((20, 5_000), 1.0, earlier, [0.3, -0.2], stream())
-            results.append(kernels.add_pair_gaussian(out, range(20), pairs, 0.5, stream(3)))
-    finally:
-        kernels.set_threads(threads)
-    assert all(np.array_equal(results[0], result) for result in results)
-
-
 def test_arguments_that_do_not_fit_are_refused() -> None:
     shape, row = (2, 3), np.zeros((2, 3))
     with pytest.raises(ValueError, match="weights: wanted one for each of 1"):

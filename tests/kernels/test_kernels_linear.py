@@ -339,26 +339,3 @@ def test_accuracy_counts_signs_and_largest_scores(case: Case) -> None:
         else:
             right = scores.argmax(1) == case.labels
         assert accuracy == pytest.approx(right.mean())
-
-
-@pytest.mark.parametrize("form", ["dense", "sparse"])
-def test_same_bits_on_any_number_of_threads(form: str) -> None:
-    rng = np.random.default_rng(2)
-    x: Any = rng.normal(size=(3000, 60)).astype(np.float32)
-    if form == "sparse":
-        x = sparse.csr_array(np.where(rng.random(x.shape) < 0.3, x, 0))
-    labels = rng.integers(5, size=3000)
-    params = rng.normal(size=(33, 300)).astype(np.float32)
-    sizes = [*[40] * 32, 3000]
-    batches = (np.concatenate([[0], np.cumsum(sizes)]), rng.integers(3000, size=sum(sizes)))
-    before, results = kernels.get_threads(), []
-    try:
-        for threads in (1, 2, 7):
-            kernels.set_threads(threads)
-            arguments: Any = (x, labels, batches, "softmax")
-            gradient = linear_gradient(params, *arguments, classes=5, clipping_norm=1.0)
-            loss = linear_loss(params, *arguments, classes=5)
-            results.append(gradient.tobytes() + loss.tobytes())
-    finally:
-        kernels.set_threads(before)
-    assert results[0] == results[1] == results[2]

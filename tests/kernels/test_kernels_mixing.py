@@ -83,23 +83,6 @@ def test_weights_are_rounded_to_the_type_of_x() -> None:
     assert kernels.mix(np.array([[True, False]]), x).tolist() == [[1.0]]
 
 
-def test_the_bits_do_not_depend_on_the_number_of_threads() -> None:
-    rng = np.random.default_rng(0)
-    matrix = random_matrix(rng, 700, 700, 0.01)
-    x = rng.standard_normal((700, 301))
-    threads = kernels.get_threads()
-    try:
-        results = []
-        for count in (1, 2, 7):
-            kernels.set_threads(count)
-            results.append(kernels.mix(matrix, x))
-    finally:
-        kernels.set_threads(threads)
-    np.testing.assert_allclose(results[0], matrix @ x, rtol=0, atol=1e-13)
-    np.testing.assert_array_equal(results[1], results[0])
-    np.testing.assert_array_equal(results[2], results[0])
-
-
 def test_nan_and_infinity_are_passed_on() -> None:
     mixed = kernels.mix(np.eye(3), [np.nan, np.inf, 1.0])
     np.testing.assert_array_equal(mixed, [np.nan, np.inf, 1.0])

@@ -80,20 +80,6 @@ def test_every_form_gives_the_same(nodes: list[int], dim: int, types: tuple[type
         np.testing.assert_array_equal(values, (codes * 0.01).astype(out_type))
 
 
-def test_the_codes_do_not_depend_on_the_number_of_threads() -> None:
-    x = np.cos(np.arange(300_000)).reshape(300, 1000)
-    threads = kernels.get_threads()
-    try:
-        results = []
-        for count in (1, 2, 7):
-            kernels.set_threads(count)
-            results.append(kernels.quantize(x, 0.01, COINS))
-    finally:
-        kernels.set_threads(threads)
-    np.testing.assert_array_equal(results[1], results[0])
-    np.testing.assert_array_equal(results[2], results[0])
-
-
 X = np.zeros((2, 3))
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -121,30 +119,6 @@ def test_short_cycles_wrap_as_the_papers_matrix_does() -> None:
         )
 
 
-@pytest.fixture
-def threads() -> Iterator[None]:
-    count = kernels.get_threads()
-    yield
-    kernels.set_threads(count)
-
-
-@pytest.mark.usefixtures("threads")
-@pytest.mark.parametrize(
-    ("shape", "smoothing"), [((200_003,), 2.0), ((200_003,), 1e5), ((5000, 30), 1.0)]
-)
-@pytest.mark.parametrize("method", ["recursion", "fft"])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_the_bits_do_not_depend_on_threads(
-    shape: tuple[int, ...], smoothing: float, method: kernels.smoothing.Method, dtype: type
-) -> None:
-    x = rows(5, *shape, dtype=dtype)
-    results = []
-    for count in (1, 2, 7):
-        kernels.set_threads(count)
-        results.append(kernels.smooth(x, smoothing, method=method).tobytes())
-    assert results[0] == results[1] == results[2]
-
-
 def test_nan_is_not_hidden() -> None:
     for smoothing in (0.0, 1.0, 1e4):
         x = rows(1, 5000)
@@ -221,9 +195,3 @@ test_bad_input_is_named = refused(
     (lambda: kernels.smooth(X, 1.0, blocks=[]), "blocks: wanted lengths that sum"),
     (lambda: kernels.smooth(X, 1.0, out=np.empty(6)), "out: wanted an array of float64"),
 )
-
-
-def test_overlapping_arrays_are_refused() -> None:
-    x = np.ones(6)
-    with pytest.raises(ValueError, match="out: wanted a writeable array of its own"):
-        kernels.smooth(x[:5], 1.0, out=x[1:])

@@ -29,16 +29,6 @@ def test_columns_are_summed_as_numpy_does(dtype, shape):
     np.testing.assert_array_equal(kernels.column_sums(x[:, ::-1]), expected[::-1])
 
 
-def test_bits_do_not_depend_on_threads():
-    x, y = np.random.default_rng(2).standard_normal((2, 300_000))
-    before, results = kernels.get_threads(), []
-    for threads in (1, 3):
-        kernels.set_threads(threads)
-        results.append(kernels.weighted_sum((0.1, x), (0.7, y)))
-    kernels.set_threads(before)
-    np.testing.assert_array_equal(*results)
-
-
 @pytest.mark.parametrize(
     ("call", "message"),
     [

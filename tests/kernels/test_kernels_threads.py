@@ -39,17 +39,6 @@ def test_an_environment_that_says_something_else_is_refused(setting: str) -> Non
     assert f"ValueError: {said}" in started_with(setting).stderr
 
 
-@pytest.mark.parametrize("threads", [1, 2, 3, 64])
-def test_results_do_not_depend_on_the_number_of_threads(threads: int) -> None:
-    before, expected = kernels.get_threads(), smoothed()
-    try:
-        kernels.set_threads(threads)
-        assert kernels.get_threads() == threads
-        assert smoothed() == expected
-    finally:
-        kernels.set_threads(before)
-
-
 def test_bad_numbers_of_threads_are_refused() -> None:
     for count in (0, -1, 1.5, "2", 2**32, 2**70):
         with pytest.raises(ValueError, match="count: wanted"):

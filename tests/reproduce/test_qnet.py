@@ -19,7 +19,6 @@ from slow_qnet import (
     slow_values,
 )
 
-from dpmesh import kernels
 from dpmesh.keys import Key, Purpose
 from dpmesh.reproduce.qnet import QReplay, QTrained, q_init, q_learn, q_values, q_weights
 
@@ -142,25 +141,6 @@ def test_xavier_weights_are_uniform_in_their_range() -> None:
         assert abs(np.mean((array / limit) ** 2) - 1 / 3) <= 6 * np.sqrt(4 / 45 / n)
     again = q_init(3, inputs, STREAM)
     np.testing.assert_array_equal(q_init(5, inputs, STREAM)[:3], again)
-
-
-def test_the_threads_do_not_show() -> None:
-    parameters = q_init(60, 52, STREAM)
-    replay = memory(60, 20, 52, np.random.default_rng(0))
-    picks = np.random.default_rng(1).integers(0, 20, (60, 10))
-    results = []
-    before = kernels.get_threads()
-    try:
-        for threads in (1, 2, 7):
-            kernels.set_threads(threads)
-            trained = fresh(parameters)
-            for _ in range(3):
-                losses = q_learn(trained, parameters, replay, picks)
-            values = q_values(trained.parameters, replay.states[:, :, 0])
-            results.append([a.tobytes() for a in (*trained, losses, values)])
-    finally:
-        kernels.set_threads(before)
-    assert results[0] == results[1] == results[2]
 
 
 def test_only_those_that_learn_change() -> None:
