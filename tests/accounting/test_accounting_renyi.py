@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from importlib.metadata import version
 
 import dp_accounting
 import mpmath
@@ -107,54 +106,6 @@ def test_fractional_orders_equal_high_precision(
     np.testing.assert_allclose(poisson(rate, multiplier, orders=order), exact, rtol=1e-9)
     exact = exact_divergence(rate, multiplier, order, symmetrised=True)
     np.testing.assert_allclose(fixed_size(rate, multiplier, orders=order), exact, rtol=1e-9)
-
-
-@pytest.mark.skipif(
-    version("dp-accounting") != "0.6.0", reason="the differences of dp-accounting 0.6.0"
-)
-class TestDifferencesOfDpAccounting:
-    """What we do not copy of this version; of other versions nothing is said."""
-
-    def test_fractional_orders_drop_a_sign(self) -> None:
-        for rate, multiplier, order, theirs in [
-            (0.2, 1.6, 3.3, 0.035028904),
-            (0.2, 1.0, 2.2, 0.078169204),
-        ]:
-            curve = internals._compute_rdp_poisson_subsampled_gaussian(rate, multiplier, [order])
-            assert curve[0] == pytest.approx(theirs, rel=1e-7)
-            assert poisson(rate, multiplier, orders=order)[0] < 0.999 * theirs
-
-    def test_small_fractional_orders_are_dropped(self) -> None:
-        with np.errstate(all="ignore"):
-            curve = internals._compute_rdp_poisson_subsampled_gaussian(0.5, 1.0, [1.1])
-        assert curve[0] == math.inf
-        assert 0 < poisson(0.5, 1.0, orders=1.1)[0] < 1
-
-    def test_only_the_loss_distribution_doubles_the_sensitivity_under_replace_one(self) -> None:
-        def epsilon(accountant: object) -> float:
-            accountant.compose(dp_accounting.GaussianDpEvent(2.0))
-            return accountant.get_epsilon(1e-5)
-
-        assert epsilon(pld.PLDAccountant(ADD_REMOVE)) == pytest.approx(1.9930914, rel=1e-6)
-        assert epsilon(pld.PLDAccountant(REPLACE_ONE)) == pytest.approx(4.3771781, rel=1e-6)
-        for relation in (ADD_REMOVE, REPLACE_ONE):
-            accountant = reference.RdpAccountant(neighboring_relation=relation)
-            assert epsilon(accountant) == pytest.approx(2.1657157, rel=1e-6)
-        assert accounting.gdp_epsilon(delta=1e-5, mu=1 / 2.0) == pytest.approx(1.9930914, rel=1e-6)
-
-    def test_loss_distributions_know_no_fixed_size_and_no_laplace_under_replace_one(self) -> None:
-        gaussian = dp_accounting.GaussianDpEvent(1.0)
-        for event in (
-            dp_accounting.SampledWithoutReplacementDpEvent(100, 10, gaussian),
-            dp_accounting.LaplaceDpEvent(1.0),
-        ):
-            assert not pld.PLDAccountant(REPLACE_ONE).supports(event)
-
-    def test_pure_epsilon_of_composed_laplace_is_lost(self) -> None:
-        accountant = pld.PLDAccountant(ADD_REMOVE)
-        accountant.compose(dp_accounting.LaplaceDpEvent(1.0), 10)
-        assert accountant.get_epsilon(0) == math.inf
-        assert accounting.laplace_epsilon(delta=0, noise_multiplier=1.0, count=10) == 10
 
 
 @given(st.lists(st.tuples(RATES, MULTIPLIERS, st.integers(0, 9)), min_size=1, max_size=6))

@@ -15,7 +15,7 @@ PACKAGE = Path(dpmesh.__file__).parent
 # From the ground up. Entries of one line never import each other; within an entry a module may.
 FLOORS = [
     ["_core"],
-    ["_extras", "_files", "_html", "_moved", "_table", "_validate"],
+    ["_extras", "_files", "_html", "_table", "_validate"],
     ["_ragged", "tables"],
     ["_arrays", "_networks", "ranges"],
     ["tables.sites"],

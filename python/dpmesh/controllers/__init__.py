@@ -3,7 +3,6 @@
 The one that learns is `dpmesh.reproduce.deep_q.DeepQ`.
 """
 
-from dpmesh._moved import moved
 from dpmesh.controllers.base import AnyController, Controller, NoisyLoss, Observation
 from dpmesh.controllers.fixed import (
     AlwaysGlobal,
@@ -24,5 +23,3 @@ __all__ = [
     "Periodic",
     "RandomGlobal",
 ]
-
-__getattr__ = moved(__name__, DeepQ="dpmesh.reproduce.deep_q.DeepQ")
