@@ -23,6 +23,7 @@ from dpmesh.reproduce import (
     quantized_grid,
     quantized_horizon,
 )
+from dpmesh.reproduce.bounds.quantized import Powers
 from dpmesh.reproduce.quantized_comparison import TASKS, GradientPerturbation, Learned, contenders
 from dpmesh.run.carriers import Gossip
 
@@ -226,3 +227,19 @@ def test_figure_2_on_real_digits(
     assert coarse < fine < 32
     assert all(0 < float(row["training_accuracy"]) < 0.5 for row in rows)  # after two rounds
     assert picture.stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(
+    ("powers", "paper", "tight"),
+    [
+        (Powers(0.9, 0.7, 0.85, 0.05), True, True),
+        (Powers(0.9, 0.7, 0.5, 0.1), False, True),
+        (Powers(0.7, 0.5, 0.3, 0.0), False, True),  # on the border, which floats miss
+        (Powers(0.9, 0.7, 0.7, 0.1), False, True),  # on that of the paper
+        (Powers(0.9, 0.7, 0.1, 0.0), False, False),
+    ],
+)
+def test_budgets_stay_finite_as_the_conditions_say(
+    powers: Powers, paper: bool, tight: bool
+) -> None:
+    assert (powers.stays_finite("paper"), powers.stays_finite("tight")) == (paper, tight)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -72,7 +72,7 @@ def audit(
         length = rounds if of_file is None else (rounds or of_file[1])
         if given:
             at = length or algorithm.worst_case(canaries=2)[0].rounds
-            own = {"epsilon": epsilon, "noise": noise, "records": records}
+            own: dict[str, Any] = {"epsilon": epsilon, "noise": noise, "records": records}
             algorithm = dm.audit.claiming(algorithm, rounds=at, delta=delta, **own)
         found = _audited(algorithm, length, runs, canaries, confidence, key)
         typer.echo(f"{case}: {algorithm}\n")

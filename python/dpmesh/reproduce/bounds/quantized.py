@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
-from dpmesh._validate import as_python_numbers, non_negative, number, positive
+from dpmesh._validate import as_python_numbers, non_negative, number, one_of, positive
 from dpmesh.schedules import HorizonPower, PowerLaw, SampleSize
+
+ROUNDING = 1e-12
+"""Sums of exponents are compared up to this: 2 (0.7 - 0.5 + 0.3) is a little less than 1."""
+
+Accountant = Literal["paper", "tight"]
 
 
 class Schedules(NamedTuple):
@@ -65,3 +70,17 @@ class Powers:
             SampleSize(scale=self.sample_size_scale, exponent=self.sample_size, rounds=rounds),
             PowerLaw(scale=self.noise_scale, exponent=self.noise),
         )
+
+    def stays_finite(self, accountant: Accountant) -> bool:
+        """Whether the budget stays finite as the horizon grows, by Theorem 1 or exact accounting.
+
+        Theorem 1 (``"paper"``) requires alpha - beta + gamma > 1 - zeta, Gaussian differential
+        privacy (``"tight"``) 2 (alpha - beta + gamma) >= 1 - 2 zeta, and > where that is 0.
+        """
+        one_of("accountant", accountant, ("paper", "tight"))
+        decay = self.step_size - self.consensus_step_size + self.sample_size
+        if accountant == "paper":
+            return decay - max(0.0, 1 - self.noise) > ROUNDING
+        needed = 1 - 2 * self.noise
+        strict = abs(needed) < ROUNDING
+        return 2 * decay - max(0.0, needed) > (ROUNDING if strict else -ROUNDING)
