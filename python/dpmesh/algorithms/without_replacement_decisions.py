@@ -14,7 +14,7 @@ from dpmesh._validate import fail
 from dpmesh.algorithms.base import KNOWN_TO_ALL, Message
 from dpmesh.algorithms.observations import losses_on, unobserved, with_answers, with_private
 from dpmesh.algorithms.without_replacement_releases import WithoutReplacementReleases
-from dpmesh.controllers import Actions
+from dpmesh.controllers.base import Actions
 from dpmesh.controllers.fixed import FixedController
 from dpmesh.data import Dataset
 from dpmesh.keys import Key, Purpose

@@ -125,6 +125,7 @@ def tune(
     utility = np.array([_utility(one, away, targets[tested]) for one in fitted])
     best = _exponential(utility, total, None if estimator.random_state is None else draw)
     ledgers, delta = [one.ledger_ for one in fitted], estimator.delta
+    of_a_fit = max(one.report_.privacy.epsilon for one in fitted)
     spent = max(total_cost(ledgers, delta, colluding=estimator.partners).epsilon, total)
     chosen = fitted[best]
     chosen.charge(spent, f"chosen among {len(fitted)} fits, whose cost is counted")
@@ -133,7 +134,7 @@ def tune(
         params=dict(candidates[best]),
         epsilon=spent,
         delta=delta,
-        epsilon_of_a_fit=max(one.report_.privacy.epsilon for one in fitted),
+        epsilon_of_a_fit=of_a_fit,
     )
 
 
