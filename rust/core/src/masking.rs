@@ -21,6 +21,7 @@
 //! ```
 
 use crate::KernelError;
+use crate::instructions::vectorized;
 use crate::parallel::for_each_block;
 use crate::stream::{BLOCK_BYTES, Cipher, Key, Stream};
 
@@ -178,7 +179,40 @@ fn pack(words: &[u64], bits: u32, mut out: &mut [u8]) {
 }
 
 /// Adds packed numbers to `out`, modulo 2^64.
-fn add_unpacked(mut message: &[u8], bits: u32, out: &mut [i64]) {
+fn add_unpacked(message: &[u8], bits: u32, out: &mut [i64]) {
+    if bits <= WITHIN_A_WORD {
+        vectorized!(add_short(message, bits, out));
+    } else {
+        add_long(message, bits, out);
+    }
+}
+
+/// Numbers of up to so many bits lie within eight bytes, wherever in the first of these they begin.
+const WITHIN_A_WORD: u32 = 57;
+
+/// As [`add_unpacked`], for up to [`WITHIN_A_WORD`] bits: eight numbers at a time, which take `bits` bytes.
+#[inline(always)]
+fn add_short(message: &[u8], bits: u32, out: &mut [i64]) {
+    let (low, size) = (u64::MAX >> (64 - bits), bits as usize);
+    let whole = (message.len().saturating_sub(8) / size).min(out.len() / 8);
+    let (eights, rest) = out.split_at_mut(8 * whole);
+    for (eight, bytes) in eights
+        .as_chunks_mut::<8>()
+        .0
+        .iter_mut()
+        .zip(message.windows(size + 8).step_by(size))
+    {
+        for (k, sum) in eight.iter_mut().enumerate() {
+            let first = k * size / 8;
+            let word = u64::from_le_bytes(bytes[first..first + 8].try_into().unwrap_or_default());
+            *sum = sum.wrapping_add((word >> (k * size % 8) & low) as i64);
+        }
+    }
+    add_long(&message[whole * size..], bits, rest);
+}
+
+/// As [`add_unpacked`], number after number.
+fn add_long(mut message: &[u8], bits: u32, out: &mut [i64]) {
     let low = u64::MAX >> (64 - bits);
     let (mut held, mut count) = (0_u128, 0);
     for sum in out {
