@@ -123,7 +123,7 @@ def status(folder: Own) -> None:
         charged = 0 if spent is None else rounded_up(spent.epsilon)
         typer.echo(f"contract     {known.hash.hex()}")
         typer.echo(f"  charged    epsilon = {charged} of the {reserved} reserved")
-        typer.echo(f"  state      {own.state_of(known)}; {own.attempts(known)} releases so far")
+        typer.echo(f"  state      {own.state_of(known)}")
     own.close()
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
-from math import inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -49,7 +48,9 @@ create table if not exists events (contract blob, event text, primary key (contr
 """Secrets of runs that are not over, and what folders of an earlier version did not do."""
 _ERASED = "update secrets set secrets = x'' where contract = ?"
 _LATE, _SHARED = "joined after a release", "others hold its records"
-_LOST, _OUTSIDE = "joined by a lost folder", "released outside of contracts"
+_LOST = "joined by a lost folder"
+_OUTSIDE = "outside of contracts"
+"""In the place of the records' digest, of what was released outside of contracts."""
 DATABASE, SIGNING, NOISE = "node.db", "signing.pem", "noise.key"
 
 
@@ -184,7 +185,7 @@ class Folder(Steps):
     def spend(self, release: Agreement) -> None:
         """Charge, once, what is released of these records outside of contracts.
 
-        Until a contract has released, it counts as if it had been planned before anything was.
+        All that is charged later was chosen after a release.
 
         Raises
         ------
@@ -193,7 +194,7 @@ class Folder(Steps):
         ValueError
             If another plan was charged under its name, or this folder was restored.
         """
-        self._join(release, "", _OUTSIDE)
+        self._join(release, _OUTSIDE)
 
     def _join(
         self, contract: Agreement, records: str, event: str | None = None, *, seeded: bool = False
@@ -205,7 +206,7 @@ class Folder(Steps):
         with self.transaction():
             known = self._joined().get(contract.hash)
             if known is None:
-                late = event != _LOST and self._has_released(event)
+                late = self._has_released()
                 self._require(contract.plan, late)
                 self._note(contract.hash, *filter(None, (event, _LATE if late else None)))
                 row = contract.hash, *joined, 0, 0
@@ -215,11 +216,22 @@ class Folder(Steps):
                 fail("records", wanted, "others")
             elif known.seeded != seeded:
                 fail("rehearsal", "the same as when the contract was joined", seeded)
-            elif event == _OUTSIDE and known.plan != joined.plan:
-                fail("release", "the plan that was charged under its name", "another")
+            elif known.plan != joined.plan and self._costs_more(contract.plan, known):
+                fail("plan", "no more than what was charged under this hash", "another plan")
             if contract.copies > 1:  # also if an earlier version joined it
                 self._note(contract.hash, _SHARED)
-        self._marks.put(contract.hash, joined, self.last_sent(contract.hash))
+        self._marks.put(contract.hash, known or joined, self.last_sent(contract.hash))
+
+    def _costs_more(self, plan: Plan, known: Joined) -> bool:
+        """Whether a plan costs more than the one that was charged, beyond rounding.
+
+        A contract names versions and modules, but not all that its plan is computed by.
+        """
+        if known.records == _OUTSIDE:
+            return True
+        charged = Plan.from_dict(json.loads(known.plan))
+        cost, before = (total_cost([each], self.budget.delta).epsilon for each in (plan, charged))
+        return cost > before * (1 + 1e-9) or len(plan.releases) > len(charged.releases)
 
     def _joined(self) -> dict[bytes, Joined]:
         found = self._read("select hash, plan, records, seeded from contracts")
@@ -227,17 +239,15 @@ class Folder(Steps):
 
     def _require(self, plan: Plan, late: bool) -> None:
         cost = self._cost([*self._plans(), plan], late)
-        if cost == inf and late:
-            wanted = "one planned before the first release, or Gaussian noise on all data in every"
-            fail("contract", f"{wanted} contract: for others no filter is proved", "another")
-        if cost > self.budget.epsilon * (1 + ROUNDING):
-            wanted = f"joining costs epsilon {rounded_up(cost)} with the contracts before it"
-            raise OverBudget(f"{wanted}, more than the budget of {self.budget}")
+        if not cost <= self.budget.epsilon * (1 + ROUNDING):
+            wanted = f"this costs epsilon {rounded_up(cost)} with what was charged before"
+            chosen = ", as it is chosen after a release" if late else ""
+            raise OverBudget(f"{wanted}{chosen}, more than the budget of {self.budget}")
 
     def cost(self) -> float:
-        """Return the epsilon of all contracts joined so far, each in whole.
+        """Return the epsilon of all that was charged so far, each contract in whole.
 
-        Once a contract was joined after a release, a filter counts: see `adaptive_cost`.
+        Once something was charged after a release, filters count: see `adaptive_cost`.
         """
         return self._cost(self._plans(), late=False)
 
@@ -258,18 +268,19 @@ class Folder(Steps):
         found = self._read("select hash, plan from contracts order by rowid")
         return [Known(contract, Plan.from_dict(json.loads(plan))) for contract, plan in found]
 
-    def _has_released(self, event: str | None) -> bool:
-        """Whether anything was charged, or may have been released where this folder cannot see it.
-
-        For a contract, that is also what was released outside of contracts.
-        """
+    def _has_released(self) -> bool:
+        """Whether a release was charged, or may have been made where this folder cannot see it."""
         elsewhere = self._events(_SHARED) | self._events(_LOST)
-        outside = self._events(_OUTSIDE) if event != _OUTSIDE else set()
         charged = self._read(
             "select 1 from steps where charged != '[]' "
-            "union select 1 from contracts where incarnation > 0"
+            "union select 1 from contracts where incarnation > 0 or records = ?",
+            _OUTSIDE,
         )
-        return bool(elsewhere or outside or charged)
+        return bool(elsewhere or charged)
+
+    def _is_outside(self, contract: Agreement) -> bool:
+        known = self._joined().get(contract.hash)
+        return known is not None and known.records == _OUTSIDE
 
     def leave(self, contract: Agreement) -> None:
         """Leave a contract for ever. It stays charged in whole: a choice to leave returns nothing.
@@ -279,7 +290,7 @@ class Folder(Steps):
         ValueError
             If it is a release outside of contracts.
         """
-        if contract.hash in self._events(_OUTSIDE):
+        if self._is_outside(contract):
             fail("contract", "a contract", "what dpmesh fit, stats or ranges released")
         self._marks.leave(contract.hash)
         self._leave(contract.hash)
@@ -292,8 +303,11 @@ class Folder(Steps):
     def spent(self, contract: Agreement) -> Cost | None:
         """Return what one contract cost so far, at the budget's delta; None if nothing.
 
-        Each time the folder was restored, the contract is charged in whole once more.
+        Each time the folder was restored, the contract is charged in whole once more. What was
+        released outside of contracts is spent in whole.
         """
+        if self._is_outside(contract):
+            return self.reserved(contract)
         ledger, again = self.ledger(contract), self.incarnation(contract.hash)
         plans = [*again * [contract.plan], *([ledger] if ledger.releases else [])]
         return total_cost(made_again(*plans), self.budget.delta) if plans else None
@@ -333,12 +347,13 @@ class Folder(Steps):
     def restored(self) -> None:
         """Charge every contract in whole once more: this folder is a copy of an older one.
 
-        Contracts that it has forgotten and its marks know of are charged, too.
+        Contracts that it has forgotten and its marks know of are charged, too. A folder is restored
+        after releases, so that filters count from now on.
         """
         marked = self._marks.all()
         with self.transaction():
             known = self._joined()
-            for contract in marked.keys() - known.keys():
+            for contract in marked.keys() | known.keys():
                 self._note(contract, _LATE)
             for contract in self._marks.left():
                 self._note(contract, LEFT)
@@ -348,7 +363,7 @@ class Folder(Steps):
                 self._file.execute(insert, (contract, *joined, last.incarnation))
                 self._file.execute(later, (last.incarnation, contract))
             self._file.execute("update contracts set incarnation = incarnation + 1")
-            over = self.cost() > self.budget.epsilon * (1 + ROUNDING)
+            over = not self.cost() <= self.budget.epsilon * (1 + ROUNDING)
             self._file.execute("update party set over = ?", (over,))
         for contract, joined in self._joined().items():
             self._marks.put(contract, joined, self.last_sent(contract))
@@ -372,14 +387,16 @@ class Folder(Steps):
 
     def state_of(self, contract: Agreement) -> str:
         """Return in words whether a contract goes on."""
-        last = self.last(contract)
+        last, releases = self.last(contract), f"{self.attempts(contract)} releases so far"
+        if self._is_outside(contract):
+            return "released by dpmesh fit, stats or ranges"
         if self.has_left(contract):
-            return "left"
+            return f"left; {releases}"
         if self.has_stopped(contract):
-            return "stopped: a step failed after it was charged; the node's log says why"
+            return f"stopped: a step failed after it was charged, see the node's log; {releases}"
         if last is None:
             return "joined; waits for the first question of its router"
-        return f"waits for its router after round {last.at.round}"
+        return f"waits for its router after round {last.at.round}; {releases}"
 
     def secrets(self, contract: Agreement, new: Callable[[], bytes]) -> bytes:
         """Return the secrets of a contract's run, which are made once; empty if it is over."""

@@ -1,14 +1,16 @@
 """What plans cost that were chosen one after the other, after looking at what others released.
 
 A loss distribution proves what plans cost that were fixed beforehand. Whoever chooses the next plan
-after a release, each time so that the whole keeps the budget, may spend more than that: see
-``docs/privacy/accounting.md``. What holds is a filter, a sum that no choice moves:
+after a release, each time so that the whole keeps the budget, may spend more than that. What holds
+is a filter, a sum that no choice moves. Two filters share delta, and either may allow all plans:
 
-- the epsilon of pure releases;
-- mu^2 of Gaussian releases of all data (Smith and Thakurta 2022, "Fully adaptive composition for
-  Gaussian differential privacy"), also among plans that are run side by side (Haney et al. 2023,
-  "Concurrent composition for interactive differential privacy with adaptive privacy-loss
-  parameters").
+- mu^2 of Gaussian noise on all data (Smith and Thakurta 2022, "Fully adaptive composition for
+  Gaussian differential privacy");
+- the epsilons of plans of any kind, each at a delta of its own (Rogers et al. 2016, "Privacy
+  odometers and filters").
+
+Plans may run side by side (Haney et al. 2023, "Concurrent composition for interactive differential
+privacy with adaptive privacy-loss parameters"). Proofs: ``docs/privacy/accounting.md``.
 """
 
 from __future__ import annotations
@@ -18,14 +20,21 @@ from math import inf, isfinite
 
 import numpy as np
 
-from dpmesh.privacy.accounting.discrete import largest_epsilon
+from dpmesh.privacy.accounting.discrete import FINE, largest_epsilon
 from dpmesh.privacy.budget import Budget
 from dpmesh.privacy.grid import MOST_NUMBERS
-from dpmesh.privacy.kinds import GAUSSIANS, kinds_of
+from dpmesh.privacy.kinds import GAUSSIANS, Kind, kinds_of, scales_of
+from dpmesh.privacy.own_noise import is_own
 from dpmesh.privacy.plan import Plan, total_cost
+from dpmesh.privacy.releases import Release
+from dpmesh.privacy.secure import DistributedDiscreteGaussian
 
 SHARE = 0.01
 """Share of delta for what noise on a grid is short of Gaussian noise."""
+APART = 0.1
+"""Share of delta for plans whose epsilons are added up."""
+LEAST = 1e-3
+"""Share of the budget's epsilon that a plan costs at least where epsilons are added up."""
 
 
 def adaptive_cost(plans: Sequence[Plan], budget: Budget) -> float:
@@ -42,36 +51,66 @@ def adaptive_cost(plans: Sequence[Plan], budget: Budget) -> float:
 
     Returns
     -------
-    A little more than if all were fixed beforehand; infinity where no filter is
-    proved: for releases of samples, Laplace beside Gaussian noise, and noise on coarse grids.
+    A little more than if all were fixed beforehand, for Gaussian noise on all data; else the sum of
+    the plans' epsilons, each at a share of a tenth of delta.
 
     Raises
     ------
     ValueError
         As `total_cost`.
     """
-    pure, delta = total_cost(plans, 0.0).epsilon, budget.delta
-    if isfinite(pure):
-        return pure
-    rows = sum(
-        plan.copies * release.mechanism.integer_rows
-        for plan in plans
-        for touching in plan.compositions()
-        for release in touching
-    )
-    proved = all(map(_is_gaussian, plans))
-    if rows and proved:  # the samplers may err by SHARE of delta, at the budget's epsilon
-        most = largest_epsilon(delta, SHARE, np.array(float(MOST_NUMBERS * rows)))
-        proved = bool(budget.epsilon <= most)
-    return total_cost(plans, (1 - 2 * SHARE) * delta).epsilon + delta if proved else inf
+    pure = total_cost(plans, 0.0).epsilon
+    return min(pure, _by_mu(plans, budget), sum(_apart(plan, budget) for plan in plans))
 
 
-def _is_gaussian(plan: Plan) -> bool:
+def _apart(plan: Plan, budget: Budget) -> float:
+    """Return the epsilon of one plan at its own delta, which is in proportion to it.
+
+    Plans whose epsilons add up to the budget's have at most `APART` of delta together.
+    """
+    if not plan.touching:
+        return 0.0
+    delta = APART * budget.delta
+    least = max(plan.cost(delta).epsilon, LEAST * budget.epsilon)
+    if not isfinite(least):
+        return inf
+    own = delta * min(1.0, least / budget.epsilon)
+    return max(plan.cost(own).epsilon, least)
+
+
+def _by_mu(plans: Sequence[Plan], budget: Budget) -> float:
+    """Return the epsilon of Gaussian noise of the sum of mu^2; infinity if there is another.
+
+    Samplers may err by `SHARE` of delta, at the budget's epsilon.
+    """
+    touching = [(plan, each) for plan in plans for each in plan.compositions()]
+    if not all(_is_gaussian(each, plan) for plan, each in touching):
+        return inf
+    drawn = float(sum(plan.copies * sum(map(_drawn, each)) for plan, each in touching))
+    if drawn and budget.epsilon > largest_epsilon(budget.delta, SHARE, np.array(drawn)):
+        return inf
+    delta = (1 - APART - 2 * SHARE) * budget.delta
+    return total_cost(plans, delta).epsilon + budget.delta
+
+
+def _is_gaussian(touching: Sequence[Release], plan: Plan) -> bool:
     """Whether all releases have Gaussian noise, perhaps on a fine grid, and concern all data."""
-    for touching in plan.compositions():
-        kinds, _ = kinds_of(touching, np.ones(len(touching), bool), plan.neighboring_relation)
-        for kind in kinds:
-            gaussian = kind.mechanism in GAUSSIANS and not kind.moments
-            if kind.sampling is not None or not gaussian:
-                return False
-    return True
+    kinds, _ = kinds_of(touching, np.ones(len(touching), bool), plan.neighboring_relation)
+    return not any(map(is_own, touching)) and all(
+        _is_gaussian_sum(kind, plan)
+        if kind.secure_sum is not None
+        else kind.sampling is None and kind.mechanism in GAUSSIANS and not kind.moments
+        for kind in kinds
+    )
+
+
+def _is_gaussian_sum(kind: Kind, plan: Plan) -> bool:
+    """Whether a secure sum is charged as one of all data, with noise of many steps."""
+    return not kind.is_amplified(plan.neighboring_relation) and scales_of(kind)[0] >= FINE
+
+
+def _drawn(release: Release) -> int:
+    """Return how many numbers of noise on a grid a release rests on."""
+    if isinstance(release.mechanism, DistributedDiscreteGaussian):
+        return release.mechanism.numbers.numbers * release.mechanism.numbers.sites
+    return MOST_NUMBERS * release.mechanism.integer_rows
