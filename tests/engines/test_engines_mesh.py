@@ -257,7 +257,7 @@ def test_a_party_that_starts_again_and_again_keeps_nobody_from_the_run(tmp_path:
         for party in range(4):
             if router.at is not None:
                 fresh = Fresh(3, Sent(0, BEFORE), turn.to_bytes(16, "big"))
-                router.take(3, fresh.as_bytes(contract))
+                router.take(3, Fresh.together(contract, [fresh]))
             message = router.request(party)
             if message is not None and (party != 3 or router.at is None):
                 router.take(party, parties.nodes[party].answer(message))
@@ -285,7 +285,7 @@ def test_who_claims_a_later_row_proves_it_or_counts_as_silent(claim: str, tmp_pa
             answer = parties.nodes[party].answer(message)
             if kind_of(answer) == HEARD and party == liar and claim != "nothing":
                 *fields, _ = unpack(answer)
-                fields = [*fields[:-1], later.get(claim, b"")]
+                fields = [*fields[:-1], pack(later[claim]) if claim in later else b""]
                 fields += [b""] if claim == "a part more" else []
                 answer = pack(*fields, key.sign(*fields))
             router.take(party, answer)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import stat
 import threading
+from collections import Counter
 from copy import deepcopy
 from pathlib import Path
 from shutil import copytree
@@ -15,8 +16,9 @@ import pytest
 from mesh_parties import Parties, Started
 
 import dpmesh as dm
-from dpmesh.deploy import Contract, Folder, Node, Position, Router, Row, exchange
-from dpmesh.deploy.wire import FRESH, ROW, Ask, kind_of, refused
+from dpmesh.deploy import Contract, Folder, Node, Position, Router, Row, exchange, router_of
+from dpmesh.deploy.signing import unpack
+from dpmesh.deploy.wire import FRESH, ROW, Ask, Fresh, Sent, kind_of, refused
 from dpmesh.privacy.budget import OverBudget
 from dpmesh.privacy.filters import adaptive_cost
 
@@ -56,11 +58,39 @@ def test_only_those_who_hear_a_node_confirm_its_start(tmp_path: Path) -> None:
     contract, nodes = parties.contract, parties.nodes
     others, needed = Router(contract).schedule.confirming(Position(0), 0)
     assert (others, needed) == ({1}, 1)  # the link to the other one is down in this round
-    signed = [node.answer(Router(contract).requests()[0]) for node in nodes]
-    asks = nodes[0].answer(Ask(Position(0), tuple(signed)).as_bytes(contract))
-    for by, word in ((2, FRESH), (1, ROW)):
-        said = (*signed, nodes[by].answer(asks))
+    here = [unpack(node.answer(Router(contract).requests()[0])) for node in nodes]
+    signed, asks = [own for _, own, _ in here], here[0][2]
+    assert nodes[0].answer(Ask(Position(0), tuple(signed)).as_bytes(contract)) == asks
+    (own,) = Fresh.read(asks, contract)
+    others = [own._replace(number=bytes(16)), own._replace(last=Sent(0, Position(3)))]
+    together = Fresh.together(contract, [own, *others])
+    for by, asked, word in (
+        (2, asks, FRESH),
+        (1, Fresh.together(contract, others), FRESH),  # a list that lacks its question
+        (1, together, ROW),
+    ):
+        said = (*signed, asked, nodes[by].answer(asked))
         assert kind_of(nodes[0].answer(Ask(Position(0), said).as_bytes(contract))) == word
+
+
+@pytest.mark.parametrize("algorithm", ["sums", "gradient descent"])
+def test_a_start_takes_three_questions_a_party_and_bytes_that_grow_as_parties(
+    algorithm: str, tmp_path: Path
+) -> None:
+    """One signed answer of each party is for all that started; a dealer is asked once more."""
+    moved = []
+    for nodes in (4, 8):
+        path, rounds = tmp_path / str(nodes), 2
+        parties = Parties(path, algorithm, nodes=nodes, rounds=rounds, rehearsal=False)
+        router, asked = router_of(parties.contract), Counter[int]()
+        while router.at is None or router.at.round == 0:
+            for party, message in router.requests().items():
+                asked[party] += 1
+                router.take(party, parties.nodes[party].answer(message))
+        assert max(asked.values()) <= 4
+        assert sum(asked.values()) <= 3 * nodes + 1
+        moved.append(router.bytes / nodes)
+    assert moved[1] < 2 * moved[0]
 
 
 def test_answers_to_an_earlier_start_do_not_confirm_a_restored_folder(tmp_path: Path) -> None:

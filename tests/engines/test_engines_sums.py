@@ -28,7 +28,7 @@ from dpmesh.deploy.sums import (
     added,
 )
 from dpmesh.deploy.traffic import bytes_of_round
-from dpmesh.deploy.wire import HEARD, SIGNED, Ask, Signature, kind_of, refused
+from dpmesh.deploy.wire import HEARD, SIGNED, Ask, Fresh, Signature, kind_of, refused
 from dpmesh.kernels import mask_and_pack, unpack_sum
 
 Lie = Callable[[int, Ask], Ask]
@@ -52,9 +52,10 @@ class Sums(Parties):
                     router.take(party, self.nodes[party].answer(message))
             if len(held) == len(self.nodes):
                 return held
-            for asked, (fresh, _) in [*router._fresh.items()]:  # also of parties that are held
-                for party in {*range(len(self.nodes))} - {asked}:
-                    router.take(party, self.nodes[party].answer(fresh))
+            for asked in [*router._asked.values()]:  # also of parties that are held
+                for node in self.nodes:
+                    fresh = Fresh.together(self.contract, asked)
+                    router.take(node.number, node.answer(fresh))
         raise AssertionError(f"it hangs at {router.at}")
 
     def may_answer(self, party: int, message: bytes) -> bool:
@@ -62,7 +63,7 @@ class Sums(Parties):
         if not is_ask(message):
             return False
         said = [m for m in Ask.read(message, self.contract).attached if kind_of(m) == HEARD]
-        return self.nodes[party]._confirmed or len(said) == len(self.nodes) - 1
+        return self.nodes[party]._confirmed or len(said) >= len(self.nodes) - 1
 
     def answer(self, party: int, ask: Ask) -> bytes:
         """Return a party's answer; if it refuses, it is charged nothing."""

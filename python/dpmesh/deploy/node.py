@@ -36,7 +36,9 @@ from dpmesh.deploy.steps import Stored
 from dpmesh.deploy.sums import Group, RunSecrets
 from dpmesh.deploy.wire import (
     BEFORE,
+    FRESH,
     HEARD,
+    HERE,
     SIGNED,
     Ask,
     Fresh,
@@ -225,11 +227,12 @@ class Node:
             try:
                 ask = Ask.read(message, self.contract)
                 if ask is None:
-                    return self._signature()
-                if isinstance(ask, Fresh):
-                    heard = Heard(self.number, ask, self._later_than(ask))
-                    return heard.signed(self.contract, self.folder.signing)
-                return self._answer(ask)
+                    signed = self._signature()
+                    return signed if self._confirmed else pack(HERE, signed, self._question())
+                if isinstance(ask, Ask):
+                    return self._answer(ask)
+                heard = Heard(self.number, digest(message), self._later_than(ask))
+                return heard.signed(self.contract, self.folder.signing)
             except RefusedError as reason:
                 return refusal(self.contract, str(reason))
             except DISK:
@@ -249,7 +252,7 @@ class Node:
         if folder.has_stopped(contract):
             raise RefusedError("stopped")
         if not self._confirmed and not self._confirm(ask):
-            return self._fresh().as_bytes(contract)
+            return self._question()
         if step is None:
             last = folder.last(contract)
             if last is not None and last.row is None and not self._schedule.gossips:
@@ -297,9 +300,9 @@ class Node:
             _log.error("%s", error)
             raise RefusedError("bad key") from None
 
-    def _later_than(self, fresh: Fresh) -> bytes:
-        """Return what this node knows of one that started."""
-        return self.folder.later_row(self.contract, fresh)
+    def _later_than(self, asked: tuple[Fresh, ...]) -> bytes:
+        """Return what this node knows of those that started."""
+        return pack(*filter(None, (self.folder.later_row(self.contract, own) for own in asked)))
 
     def _compare_again(self, ask: Ask, step: Stored) -> None:
         """Compare what comes with a question that was answered before."""
@@ -348,21 +351,37 @@ class Node:
         folder, contract = self.folder, self.contract
         return Fresh(self.number, folder.last_sent(contract.hash), folder.fresh(contract))
 
+    def _question(self) -> bytes:
+        """Return what this node asks the others after its start."""
+        return Fresh.together(self.contract, [self._fresh()])
+
+    def _said(self, ask: Ask) -> dict[int, bytes]:
+        """Return what others say to questions of which this node's own is one, since it started."""
+        fresh, found = self._fresh(), dict[int, bytes]()
+        asked: dict[bytes, tuple[Fresh, ...]] = {digest(self._question()): (fresh,)}
+        for message in (each for each in ask.attached if kind_of(each) == FRESH):
+            with suppress(ValueError):
+                if fresh in (questions := Fresh.read(message, self.contract)):
+                    asked[digest(message)] = questions
+        for message in (each for each in ask.attached if kind_of(each) == HEARD):
+            with suppress(ValueError):
+                heard = Heard.read(message, self.contract, asked)
+                found[heard.by] = heard.later
+        return found
+
     def _confirm(self, ask: Ask) -> bool:
         """Whether enough others say that they have no row of this node that its folder has not.
 
         They are those that the next row goes to. A router that hides their answers stops this node.
         """
-        contract, folder, fresh, heard = self.contract, self.folder, self._fresh(), list[Heard]()
-        for message in ask.attached:
-            with suppress(ValueError):
-                heard.append(Heard.read(message, contract))
-        answers = {each.by: each.later for each in heard if each.asked == fresh}
-        for by in [by for by, later in answers.items() if later]:
-            name = contract.parties[by].name
-            _log.error("%s has a later row of this node: its folder was restored", name)
-            raise RefusedError("restored")
-        after = self._schedule.after(fresh.last.at)
+        contract, folder, answers = self.contract, self.folder, self._said(ask)
+        for by, later in answers.items():
+            rows = [Row.read(each, contract, stored=True) for each in unpack(later)]
+            if any(row.party == self.number for row in rows):
+                name = contract.parties[by].name
+                _log.error("%s has a later row of this node: its folder was restored", name)
+                raise RefusedError("restored")
+        after = self._schedule.after(self._fresh().last.at)
         others, needed = self._schedule.confirming(after, self.number)
         self._confirmed = len(answers.keys() & others) >= needed
         if self._confirmed:
@@ -391,7 +410,7 @@ class Node:
                     by = Signature.read(message, contract)
                     signed.add(by.party)
                     self.partners.hear(by.party, by.key[KEY_BYTES:])
-            if kind in (SIGNED, HEARD):
+            if kind in (SIGNED, FRESH, HEARD):
                 continue
             try:
                 row = Row.read(message, contract)

@@ -22,10 +22,11 @@ import numpy as np
 
 from dpmesh.deploy.contract import Contract
 from dpmesh.deploy.schedule import Schedule
-from dpmesh.deploy.signing import pack
+from dpmesh.deploy.signing import digest, pack, unpack
 from dpmesh.deploy.wire import (
     FRESH,
     HEARD,
+    HERE,
     ROW,
     SIGNED,
     Ask,
@@ -71,12 +72,17 @@ class Router:
         self._cut: set[tuple[Position, int, int]] = set()
         """Rows that a party refused: where, whose, and by whom."""
         self._late: set[int] = set()
-        self._fresh: dict[int, tuple[bytes, dict[int, bytes]]] = {}
-        """Nodes that started: what each asks the others, and their answers."""
+        self._fresh: dict[int, Fresh] = {}
+        """What nodes that started ask the others."""
+        self._asked: dict[bytes, tuple[Fresh, ...]] = {}
+        """The questions that went out together, by the hash of their message."""
+        self._said: dict[bytes, dict[int, bytes]] = {}
+        """The answers to them."""
         self._at: Position | None = None
         self._since = clock()
         self._takes: dict[bytes, Callable[[int, bytes], None]] = {
             ROW: self._take_row,
+            HERE: self._take_here,
             FRESH: self._take_fresh,
             HEARD: self._take_heard,
             SIGNED: self._take_signature,
@@ -137,10 +143,13 @@ class Router:
                 return Ask(at, self._attached(party)).as_bytes(self.contract)
             if party in self._late:
                 return who(self.contract)  # is it back?
-        for number, (question, answers) in self._fresh.items():
-            if number != party and number not in self.gone and party not in answers:
-                return question
-        return None
+        asked = [each for number, each in self._fresh.items() if number not in self.gone]
+        answered = (self._asked[each] for each, said in self._said.items() if party in said)
+        if not {*asked}.difference(*answered, [self._fresh.get(party)]):
+            return None
+        message = Fresh.together(self.contract, asked)  # the same for all who are asked now
+        self._asked[digest(message)] = tuple(asked)
+        return message
 
     def take(self, party: int, answer: bytes) -> None:
         """Take an answer. Who signed it counts; `party` only says who refuses, or starts."""
@@ -151,17 +160,35 @@ class Router:
             with suppress(ValueError):
                 take(party, answer)
 
+    def _take_here(self, party: int, answer: bytes) -> None:
+        _, signed, question = unpack(answer)
+        self._take_fresh(party, question)
+        self._take_signature(party, signed)
+
     def _take_fresh(self, party: int, answer: bytes) -> None:
-        asked = Fresh.read(answer, self.contract)
-        if asked.party == party and self._fresh.get(party, (b"",))[0] != answer:
-            self._fresh.pop(party, None)  # behind the others that started
-            self._fresh[party] = answer, {}
+        (asked,) = Fresh.read(answer, self.contract)
+        if asked.party == party:
+            self._fresh[party] = asked
+            current = {*self._fresh.values()}
+            for old in [each for each, own in self._asked.items() if not current & {*own}]:
+                self._said.pop(old, None)
+                del self._asked[old]
 
     def _take_heard(self, party: int, answer: bytes) -> None:
-        heard = Heard.read(answer, self.contract)
-        question, answers = self._fresh.get(heard.asked.party, (b"", {}))
-        if question == heard.asked.as_bytes(self.contract):
-            answers[heard.by] = answer
+        heard = Heard.read(answer, self.contract, self._asked)
+        self._said.setdefault(heard.asked, {})[heard.by] = answer
+
+    def _answers(self, party: int) -> dict[int, bytes]:
+        """Return the answers to what a party that started asks, by who gave them."""
+        own = self._fresh.get(party)
+        lists = (said for asked, said in self._said.items() if own in self._asked[asked])
+        return {by: answer for said in lists for by, answer in said.items()}
+
+    def _confirmation(self, party: int) -> tuple[bytes, ...]:
+        """Return these answers, and all questions that they answer."""
+        own, said = self._fresh.get(party), self._answers(party)
+        asked = (each for each in self._asked.values() if own in each)
+        return (*(Fresh.together(self.contract, each) for each in asked), *said.values())
 
     def _take_signature(self, party: int, answer: bytes) -> None:
         signed = Signature.read(answer, self.contract)
@@ -234,7 +261,7 @@ class Router:
         if party not in self._fresh:
             return True
         others, needed = self._confirming(at, party)
-        return len(others & self._fresh[party][1].keys()) >= needed
+        return len(others & self._answers(party).keys()) >= needed
 
     def _confirming(self, at: Position, party: int) -> tuple[set[int], int]:
         """Return who must say what it has of a party that started, and how many of them."""
@@ -247,12 +274,12 @@ class Router:
         at = self._next(party) or self._at
         if self._confirmed(party, at):
             return set()
-        return self._confirming(at, party)[0] - self._fresh[party][1].keys()
+        return self._confirming(at, party)[0] - self._answers(party).keys()
 
     def _attached(self, party: int) -> tuple[bytes, ...]:
         before = self._answered[party]
         signed = tuple(self._signatures.values()) if before is None else ()
-        signed += tuple(self._fresh.get(party, (b"", {}))[1].values())
+        signed += self._confirmation(party)
         if self.schedule.gossips:
             heard = self._heard(party, before)
         else:

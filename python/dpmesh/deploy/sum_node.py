@@ -35,7 +35,6 @@ from dpmesh.deploy.wire import (
     BEFORE,
     Ask,
     Fresh,
-    Heard,
     Position,
     RefusedError,
     kind_of,
@@ -118,7 +117,7 @@ class SumNode(Node):
         """The hash of all totals that this node accepted, and of what was agreed on for each."""
         return self._progress(self.folder.last(self.contract)).transcript
 
-    def _later_than(self, fresh: Fresh) -> bytes:
+    def _later_than(self, asked: tuple[Fresh, ...]) -> bytes:
         last = self.at or Position(-1)
         return b"".join(numbers(last.round + 1, last.exchange, self._spent))
 
@@ -132,14 +131,9 @@ class SumNode(Node):
         Some may have answered this very attempt: under another header it opens nothing, since they
         do not answer it again.
         """
-        headers, fresh, said = self._headers(ask), self._fresh(), dict[int, bytes]()
+        headers, said = self._headers(ask), self._said(ask)
         if not headers:
             return True  # nothing is released at the end
-        for message in ask.attached:
-            with suppress(ValueError):
-                heard = Heard.read(message, self.contract)
-                if heard.asked == fresh:
-                    said[heard.by] = heard.later
         others = {party for header in headers for party in header.cohort} - {self.number}
         self._confirmed = others <= said.keys()
         if self._confirmed:

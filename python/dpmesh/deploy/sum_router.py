@@ -145,7 +145,6 @@ class SumRouter(Router):
         before, contract, at = self._answered[party], self.contract, self._at
         assert at is not None
         signed = tuple(self._signatures.values()) if before is None else ()
-        said = tuple(self._fresh.get(party, (b"", {}))[1].values())
         since = 0 if before is None else before.round
         own = (totals[0 if self._for_all else party] for totals in self._totals[since:])
         totals = (
@@ -157,7 +156,7 @@ class SumRouter(Router):
         headers = (
             self._sealed(header, party).as_bytes(contract) for header in self._headers(at, party)
         )
-        return (*signed, *said, *totals, *headers)
+        return (*signed, *self._confirmation(party), *totals, *headers)
 
     def _headers(self, at: Position, party: int) -> list[Header]:
         """Return the header of each sum that a party is to add to."""

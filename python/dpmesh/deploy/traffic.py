@@ -41,7 +41,8 @@ def longest_answer(contract: Contract) -> int:
     """Return the most bytes that a node sends a router in one message."""
     sums = contract.sums
     parts = 0 if sums is None else sums.sites * (sums.message_bytes + 2**8)
-    return 4 * bytes_of_row(contract, contract.nodes) + parts + 2**6 * contract.nodes + 2**16
+    rows = 4 if sums is not None else 4 + contract.nodes  # later ones of all that started
+    return rows * bytes_of_row(contract, contract.nodes) + parts + 2**6 * contract.nodes + 2**16
 
 
 def bytes_of_round(contract: Contract) -> int:

@@ -6,7 +6,7 @@ questions. Every message begins with its kind and the contract's hash.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -20,11 +20,13 @@ from dpmesh.deploy.signing import SigningKey, digest, is_signed, pack, unpack
 from dpmesh.privacy.compression import Compressor
 from dpmesh.privacy.types import Floats, Released
 
-ROW, SIGNED, ASK, WHO, NO, FRESH, HEARD = (
-    f"dpmesh {kind} 1".encode() for kind in ("row", "signed", "ask", "who", "no", "fresh", "heard")
+ROW, SIGNED, ASK, WHO, NO, HERE, FRESH, HEARD = (
+    f"dpmesh {kind} 1".encode()
+    for kind in ("row", "signed", "ask", "who", "no", "here", "fresh", "heard")
 )
 NUMBER_BYTES = 4
 MIXED_BYTES = 3 * NUMBER_BYTES + 32
+FRESH_BYTES = 4 * NUMBER_BYTES + 16
 PROCESS_BYTES = 8
 
 
@@ -260,81 +262,92 @@ class Fresh(NamedTuple):
     last
         What it knows to have released last.
     number
-        16 random bytes, which the answers repeat.
+        16 random bytes, for this start alone.
     """
 
     party: int
     last: Sent
     number: bytes
 
-    def as_bytes(self, contract: Contract) -> bytes:
-        """Return the number as a message."""
-        round_, exchange = self.last.at
-        named = self.party, self.last.incarnation, round_ + 1, exchange
-        return pack(FRESH, contract.hash, *numbers(*named), self.number)
+    @staticmethod
+    def together(contract: Contract, asked: Iterable[Fresh]) -> bytes:
+        """Return the questions of some nodes as one message."""
+        entries = (
+            (*numbers(each.party, each.last.incarnation, round_ + 1, exchange), each.number)
+            for each in asked
+            for round_, exchange in [each.last.at]
+        )
+        return pack(FRESH, contract.hash, b"".join(part for entry in entries for part in entry))
 
     @classmethod
-    def read(cls, message: bytes, contract: Contract) -> Fresh:
-        """Return the question in a message.
+    def read(cls, message: bytes, contract: Contract) -> tuple[Fresh, ...]:
+        """Return the questions in a message.
 
         Raises
         ------
         ValueError
-            If it is none under this contract.
+            If there are none under this contract.
         """
-        kind, of, *named, number = unpack(message)
-        if kind != FRESH or of != contract.hash or len(named) != 4:
-            fail("message", "a question under this contract", "another message")
-        party, incarnation, round_, exchange = read_numbers(*named)
-        return cls(party, Sent.of(incarnation, round_ - 1, exchange), number)
+        kind, of, entries = unpack(message)
+        if kind != FRESH or of != contract.hash or not entries or len(entries) % FRESH_BYTES:
+            fail("message", "questions under this contract", "another message")
+        found = []
+        for start in range(0, len(entries), FRESH_BYTES):
+            entry = entries[start : start + FRESH_BYTES]
+            named = read_numbers(*(entry[i : i + NUMBER_BYTES] for i in (0, 4, 8, 12)))
+            last = Sent.of(named[1], named[2] - 1, named[3])
+            found.append(cls(named[0], last, entry[16:]))
+        return tuple(found)
 
 
 class Heard(NamedTuple):
-    """A party's signed answer to a fresh question.
+    """A party's signed answer to the questions of all that started: one for all of them.
 
     Attributes
     ----------
     by
         Who answers.
     asked
-        The question.
+        The hash of the message with the questions. Who finds its own among them was answered.
     later
-        A later row of the party who asks, as that party signed it; empty if there is none. Where
-        parties add up sums, how far the party who answers got itself; see `progress`.
+        Later rows of parties who ask, as these signed them. Where parties add up sums, how far the
+        party who answers got itself; see `progress`.
     """
 
     by: int
-    asked: Fresh
+    asked: bytes
     later: bytes
 
     def signed(self, contract: Contract, key: SigningKey) -> bytes:
-        """Return the acknowledgement as bytes, signed."""
-        fields = HEARD, contract.hash, *numbers(self.by), self.asked.as_bytes(contract), self.later
+        """Return the answer as bytes, signed."""
+        fields = HEARD, contract.hash, *numbers(self.by), self.asked, self.later
         return pack(*fields, key.sign(*fields))
 
     @classmethod
-    def read(cls, message: bytes, contract: Contract) -> Heard:
+    def read(
+        cls, message: bytes, contract: Contract, asked: Mapping[bytes, tuple[Fresh, ...]]
+    ) -> Heard:
         """Return a party's answer, whose signature is checked.
 
         Raises
         ------
         ValueError
-            If it is none that a party of this contract signed, or has no such row.
+            If it is none that a party of this contract signed, answers none of what was `asked`, by
+            hash, or has a row that is no later one of who asks.
         """
-        kind, of, number, question, later, signature = fields = unpack(message)
+        kind, of, number, to, later, signature = fields = unpack(message)
         (by,) = read_numbers(number)
-        if kind != HEARD or of != contract.hash or by >= contract.nodes:
+        if kind != HEARD or of != contract.hash or by >= contract.nodes or to not in asked:
             fail("message", "an answer under this contract", "another message")
         if not is_signed(contract.parties[by].public_key, signature, *fields[:-1]):
             fail("signature", f"that of {contract.parties[by].name}", "another")
-        asked = Fresh.read(question, contract)
         if contract.sums is not None:
             progress(later)
-        elif later:
-            row = Row.read(later, contract)
-            if row.party != asked.party or row.sent <= asked.last:
-                fail("message", "a later row of the party who asks", "another row")
-        return cls(by, asked, later)
+            return cls(by, to, later)
+        for row in (Row.read(each, contract) for each in unpack(later)):
+            if not any(row.party == each.party and row.sent > each.last for each in asked[to]):
+                fail("message", "later rows of parties who ask", "another row")
+        return cls(by, to, later)
 
 
 def progress(said: bytes) -> tuple[Position, int]:
@@ -354,8 +367,8 @@ class Ask(NamedTuple):
         return pack(ASK, contract.hash, *numbers(*self.at), *self.attached)
 
     @classmethod
-    def read(cls, message: bytes, contract: Contract) -> Ask | Fresh | None:
-        """Return a question; None if it asks for the signature under the contract.
+    def read(cls, message: bytes, contract: Contract) -> Ask | tuple[Fresh, ...] | None:
+        """Return a question, or those of all that started; None if it asks for the signature.
 
         Raises
         ------

@@ -20,7 +20,6 @@ from logging import getLogger
 from typing import TYPE_CHECKING, NamedTuple
 
 from dpmesh._extras import needed_by
-from dpmesh._validate import non_negative
 from dpmesh.deploy.flower import parties
 from dpmesh.deploy.flower.parties import Parties, asks_for_name, introduction
 
@@ -85,34 +84,18 @@ class Courier:
         Flower's.
     names
         The parties' names, in the order of their numbers.
-    patience
-        Seconds to wait for an answer.
     """
 
-    def __init__(self, grid: Grid, names: Sequence[str], *, patience: float = 600.0) -> None:
-        self._grid, self._patience = grid, non_negative("patience", patience)
+    def __init__(self, grid: Grid, names: Sequence[str]) -> None:
+        self._grid = grid
         self._parties = Parties(len(names), names, kind=QUESTION)
         self._sent: dict[int, _Sent] = {}
 
-    def __call__(self, questions: Mapping[int, bytes]) -> dict[int, bytes]:
-        """Return each party's answer; a party that gives none in time is missing.
+    def look(self, questions: Mapping[int, bytes]) -> dict[int, bytes]:
+        """Send what is not on its way, to those that are connected; return what has arrived.
 
         A party that restarts meanwhile is asked again.
         """
-        said: dict[int, bytes] = {}
-        end = time.monotonic() + self._patience
-        while True:
-            said |= self.look({own: q for own, q in questions.items() if own not in said})
-            if len(said) == len(questions):
-                return said
-            if time.monotonic() >= end:
-                absent = self._parties.absent(said)
-                log.warning("no answer in %g seconds from %s", self._patience, absent)
-                return said
-            time.sleep(parties.PAUSE)
-
-    def look(self, questions: Mapping[int, bytes]) -> dict[int, bytes]:
-        """Send what is not on its way, to those that are connected; return what has arrived."""
         there = self._parties.wait(self._grid, 0, 0.0)
         for party, question in questions.items():
             sent, node = self._sent.get(party), there.get(party)
