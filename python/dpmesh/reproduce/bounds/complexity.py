@@ -124,10 +124,8 @@ def mean_gap_bound(
     ----------
     complexity
         R, as from `rademacher_complexity`: at least 0.
-    sample_size
-        s, from 1 to `records` - 1.
-    records
-        n, at least 2.
+    sample_size, records
+        As for `rademacher_bound_linear`.
     bound
         B: no entry of the class is larger in absolute value; at least 0.
     squared
