@@ -253,6 +253,19 @@ def test_targets_are_copied_every_c_steps() -> None:
     assert (state.targets != state.trained.parameters).any()
 
 
+def test_the_threads_do_not_show() -> None:
+    shape, c = (30, 2, 50), DeepQ(anneal_rounds=20)
+    before, results = kernels.get_threads(), []
+    try:
+        for threads in (1, 2, 7):
+            kernels.set_threads(threads)
+            decisions, state = run(c, observations(shape, 30), shape)
+            results.append((decisions.tobytes(), state.trained.parameters.tobytes()))
+    finally:
+        kernels.set_threads(before)
+    assert results[0] == results[1] == results[2]
+
+
 def test_the_state_holds_arrays_and_no_secret() -> None:
     _, state = run(DeepQ(anneal_rounds=20, hidden=16), observations((2, 2, 3), 15), (2, 2, 3))
     assert isinstance(state, DeepQState)
