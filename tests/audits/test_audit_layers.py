@@ -56,6 +56,31 @@ def test_coupling_takes_the_pairs_that_are_meant_for_it() -> None:
         assert [len(coupling.movements) for coupling in results[:-2]] == releases
 
 
+def test_a_record_that_coins_leave_out_is_removed_by_the_same_coins() -> None:
+    of = RecordGradients(clients=1, records=9, sampling_rate=0.3, neighboring_relation="add_remove")
+    pair, _ = FederatedLearning(of, noise_multiplier=1.0).worst_case(canaries=2)
+    (coupled,) = pair.coupled
+    for seed in range(5):
+        found = couple(
+            coupled.algorithm,
+            coupled.problem,
+            coupled.neighbor,
+            alone,
+            rounds=20,
+            key=Key.seeded(seed),
+        )
+        assert "largest shift = 100.0000%" in str(found)
+        assert not found.violated
+    none = couple(
+        OneRelease(mechanism=Gaussian(1.0), sensitivity=Sensitivity(1.0, "l2", "x")),
+        np.zeros((2, 1)),
+        np.zeros((2, 1)),
+        alone,
+        rounds=1,
+    )
+    assert "verdict   nothing was tested, since no release differed" in str(none)
+
+
 def test_the_command_line_says_what_leaks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     testing = pytest.importorskip("typer.testing")
     pytest.importorskip("matplotlib")
@@ -89,12 +114,15 @@ def test_the_command_line_says_what_leaks(monkeypatch: pytest.MonkeyPatch, tmp_p
     outline.model(np.zeros(columns.dim), about=about).save(tmp_path / "a.model")
     for claim, words in (
         (("gradient-descent", "--epsilon", "2", "--rounds", "4", "--records", "9"), "epsilon = 2 "),
+        (("gaussian", "--noise", "4"), "Gaussian(noise_multiplier=4.0, "),
         (("cross-silo", "--noise", "8", "--rounds", "3"), "noise_multiplier=8.0, combination"),
         ((str(HOSPITALS / "contract.toml"), "--rounds", "3"), "records=180, noise_multiplier=20"),
         ((str(tmp_path / "a.model"), "--rounds", "3"), repr(secure)),
     ):
         code, output = audit(*claim)
         assert (code, words in output, "weak: it shows less" in output) == (0, True, True), output
+    code, output = audit("cross-silo", "--noise", "1.1", "--rounds", "20")
+    assert (code, "delta: wanted one at which the plan has a finite" in output) == (2, True), output
     code, output = audit("nonsense")
     assert (code, "name: wanted one of" in output) == (2, True)
     code, output = audit("online", "--confidence", "1")

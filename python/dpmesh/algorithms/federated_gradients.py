@@ -137,7 +137,11 @@ class RecordGradients(Contribution):
 
         asked["rounds"] = asked["rounds"] or algorithm.run_length or 1
         one: dict[str, Any] = {"records": self.records, "nodes": self.clients, "along": -1.0}
-        return opposed_records(sized, **one, **asked)
+        pair, crowd = opposed_records(sized, **one, **asked)
+        if self.sampling_rate < 1 and algorithm.run_length is None:
+            longer = replace(pair, rounds=max(pair.rounds, 20))  # in which the canary takes part
+            pair = replace(pair, coupled=(longer,))
+        return pair, crowd
 
     def cohort(self, t: int, key: Key, here: int | None) -> Indices:
         """Return all clients."""

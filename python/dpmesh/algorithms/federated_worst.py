@@ -104,9 +104,10 @@ def opposed_records(
     def one_canary(coin: bool) -> LinearProblem:
         coins = np.arange(nodes) == (0 if coin else -1)
         whole = canary_records(coins, records=2, dim=dim)
-        if not absent or coin:
+        if not absent:
             return whole
-        parts = tuple(part[int(i == 0) :] for i, part in enumerate(whole.partition))
+        last = [part[::-1] for part in whole.partition]  # the canary, so that others keep coins
+        parts = (last[0] if coin else last[0][:-1], *last[1:])
         return LinearProblem(whole.train, parts, "squared", label_bound=FAR)
 
     pair = Pair(

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
-from dpmesh._validate import as_python_numbers, instance, non_negative, probability
+from dpmesh._validate import as_python_numbers, fail, instance, non_negative, probability
 from dpmesh.privacy.accounting import analytic_gaussian_noise_multiplier, gdp_epsilon
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.releases import Release
@@ -159,6 +159,8 @@ def claim_of(plan: Plan, delta: float = 0.0) -> Claim:
         mus = [hypot(*(1 / r.noise_multiplier for r in releases)) for releases in compositions]
         return GaussianClaim(max(mus), delta=delta)
     epsilon = plan.cost(delta).epsilon
+    if epsilon == inf:
+        fail("delta", "one at which the plan has a finite epsilon, or more noise", delta)
     if delta > 0 and all(_is_sum(each) for each in plan.touching):
         multiplier = analytic_gaussian_noise_multiplier(target_epsilon=epsilon, target_delta=delta)
         return GaussianClaim(1 / multiplier, delta=delta)

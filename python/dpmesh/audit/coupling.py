@@ -78,11 +78,13 @@ class Coupling(InNotebooks):
         return f"Two coupled runs on neighbouring datasets: {self._moved}; {found}."
 
     def __str__(self) -> str:
-        held = "verdict   no violation found (an audit cannot prove the claim)"
+        held = "no violation found (an audit cannot prove the claim)"
+        if not any(movement.distance > 0 for movement in self.movements):
+            held = "nothing was tested, since no release differed; see the other layers"
         lines = [
             "audit     transcript coupling: one pair of runs that receive the same releases",
             f"moved     {self._moved}",
-            "verdict   violated" if self.faults else held,
+            f"verdict   {'violated' if self.faults else held}",
         ]
         return "\n".join(lines + [f"fault     {fault}" for fault in self.faults])
 

@@ -56,18 +56,20 @@ def claiming(
         if noise is not None:
             epsilon = gdp_epsilon(delta=delta, mu=1 / noise) if delta > 0 else 1 / noise
         return _of(made, epsilon=epsilon, delta=delta)
-    field = next(name for name in NOISES if name in known)
+
+    def noisy(z: float) -> AnyAlgorithm:
+        return _of(next(filter(None, (_placed(made, name, z) for name in NOISES))))
+
     if epsilon is not None:
-        budget = Budget(epsilon, delta=delta)
-        noise = budget.calibrate(lambda z: replace(made, **{field: z}), rounds)
-    return _of(made, **{field: noise})
+        noise = Budget(epsilon, delta=delta).calibrate(noisy, rounds)
+    return noisy(cast("float", noise))
 
 
-def _placed(made: Any, name: str, value: int) -> Any:
+def _placed(made: Any, name: str, value: float) -> Any:
     """Return a part with another value of one of its fields, or theirs; None if it has none."""
     if name in {each.name for each in fields(made)}:
         return replace(made, **{name: value})
-    for part in ("contribution", "combination"):
+    for part in ("contribution", "combination", "mechanism"):
         inner = getattr(made, part, None)
         if inner is not None and (placed := _placed(inner, name, value)) is not None:
             return replace(made, **{part: placed})

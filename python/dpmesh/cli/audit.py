@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import dpmesh as dm
-from dpmesh._validate import fail, integer, probability
+from dpmesh._validate import fail, integer, one_of, probability
 from dpmesh.cli.views import Network, Nodes, Observer, seat_of
 
 if TYPE_CHECKING:
@@ -95,6 +95,8 @@ def _example(name: str) -> AnyAlgorithm:
 
     if ":" in name:
         sys.path.insert(0, "")  # modules in this folder
+    if ":" not in name:
+        one_of("name", name, every_case())
     if name not in MECHANISMS:
         return entry_of(name).audited
     mechanism = dm.privacy.Gaussian(1.0) if name == "gaussian" else dm.privacy.Laplace(1.0)
