@@ -18,6 +18,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
@@ -28,6 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh._validate import fail, nearest
+from dpmesh.tables.cells import shown
 from dpmesh.tables.features import COLUMNS, FeatureMap, Layout, unit
 from dpmesh.tables.kinds import Category, Count, Dates, Flag, Kind, Number
 from dpmesh.tables.table import as_table
@@ -83,31 +85,23 @@ class Encoded(NamedTuple):
     outside
         By column, how many numbers were outside of their public range, and are clipped.
     unread
-        By column, how many values could not be read or are not listed, and count as missing.
+        By column, the values that could not be read or are not listed, and count as missing.
     absent
         Columns that the table does not have; all their values are missing.
     """
 
     features: npt.NDArray[np.float64]
     outside: dict[str, int]
-    unread: dict[str, int]
+    unread: dict[str, list[Any]]
     absent: tuple[str, ...] = ()
 
     def notices(self) -> list[str]:
         """Return in sentences what the data's owner should know."""
-        of = f"of {len(self.features)} values"
+        records = len(self.features)
         return [
             *(f"{name}: no such column; all values count as missing" for name in self.absent),
-            *(
-                f"{name}: {count} {of} cannot be read or are not listed in its range, and count "
-                "as missing"
-                for name, count in self.unread.items()
-            ),
-            *(
-                notice
-                for name, count in self.outside.items()
-                for notice in clipped(name, count, len(self.features))
-            ),
+            *(n for name, values in self.unread.items() for n in unlisted(name, values, records)),
+            *(n for name, count in self.outside.items() for n in clipped(name, count, records)),
         ]
 
 
@@ -115,6 +109,15 @@ def clipped(name: str, count: int, records: int) -> list[str]:
     """Return the notice about numbers that are clipped, if there are any."""
     text = f"{name}: {count} of {records} values are outside of its range, and are clipped"
     return [text] if count else []
+
+
+def unlisted(name: str, values: Sequence[Any], records: int) -> list[str]:
+    """Return the notice about values that count as missing, with the most frequent one."""
+    if not values:
+        return []
+    often = Counter(map(shown, values)).most_common(1)[0][0]
+    which = f"{len(values)} of {records} values, such as {often}, cannot be read or are not listed"
+    return [f"{name}: {which} in its range, and count as missing"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -408,7 +408,7 @@ def test_a_clerk_asks_on_the_command_line(tmp_path: Path, monkeypatch: pytest.Mo
     assert plain.exit_code == 0, plain.output
     for text in ("1200 records at 3 sites", "age, mean", "stage, count", "median", "2020-0"):
         assert text in plain.output
-    assert "0.csv, age: 1 of 400 values cannot be read" in plain.output
+    assert "0.csv, age: 1 of 400 values, such as " in plain.output
     options = [
         "--mean",
         "bmi",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 import warnings
 from collections.abc import Callable
@@ -28,7 +29,10 @@ def telling(command: Callable[P, None]) -> Callable[P, None]:
         except BrokenPipeError:
             raise  # the reader has gone, as with `| head`; typer then exits silently
         except (ValueError, OSError) as error:
-            _end(str(error), error)
+            text = str(error)
+            if isinstance(error, OSError) and error.filename and error.strerror:
+                text = f"{error.filename}: {error.strerror}"
+            _end(text, error)
         except sqlite3.Error as error:
             _end(
                 f"the party's folder: {error}. Nothing is lost: once it can be written, go on",
@@ -41,6 +45,7 @@ def telling(command: Callable[P, None]) -> Callable[P, None]:
 
     paragraphs = cleandoc(command.__doc__ or "").split("\n\n")
     reported.__doc__ = "\n\n".join(" ".join(each.split()) for each in paragraphs)  # of any width
+    reported.__doc__ = re.sub(r"\[(?=[a-z])", r"\\[", reported.__doc__)  # no markup
     return reported
 
 

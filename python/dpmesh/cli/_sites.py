@@ -66,13 +66,14 @@ def charge(
     OverBudget
         If there is too little left: then nothing may be published.
     """
-    from dpmesh.deploy import Folder
-    from dpmesh.deploy.steps import Known
     from dpmesh.privacy.plan import Plan, total_cost
     from dpmesh.privacy.shown import rounded_up
 
     plans = [Plan.from_dict(one["plan"]) for one in spent]
     if folder is not None:
+        from dpmesh.deploy import Folder
+        from dpmesh.deploy.steps import Known
+
         with closing(Folder.open(folder, marks=marks())) as own:
             for one, plan in zip(spent, plans, strict=True):
                 own.spend(Known(bytes.fromhex(one["release"]), plan))

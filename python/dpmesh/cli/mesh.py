@@ -100,7 +100,7 @@ def rehearse(
     for party in read.parties:
         found = [each for each in sorted(folder.glob(f"{party.name}.*")) if each != file]
         if not found:
-            fail("data", f"a file of records of {party.name} in {folder}", "none")
+            fail("--data", f"a folder with a file such as {party.name}.csv", folder)
         files[party.name] = found[0]
     came = run(read, files, progress=_Progress())
     typer.echo(f"{came.bytes:,} bytes through the router")

@@ -15,7 +15,8 @@ def report(
     output: Annotated[
         Path | None,
         typer.Option(
-            help="Page to write; by default report.html, in the folder if there is only one."
+            help="Page to write, or only its first table (.tex, .csv); by default report.html, in "
+            "the folder if there is only one."
         ),
     ] = None,
 ) -> None:

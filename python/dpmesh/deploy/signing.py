@@ -12,7 +12,7 @@ from pathlib import Path
 from dpmesh._extras import needed_by
 from dpmesh._validate import fail
 
-with needed_by("an engine between parties"):
+with needed_by("a contract between parties"):
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric.ed25519 import (

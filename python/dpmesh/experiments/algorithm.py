@@ -62,6 +62,10 @@ def algorithm_of(
         settings.make, "algorithm", kinds=kinds, nodes=nodes, clients=nodes, **of_network
     )
     if "epsilon" not in table or "epsilon" in known:
+        noise = next((name for name in NOISES if _lacks(known, name, table)), None)
+        if noise is not None:
+            of = "; tables in [sweep] replace all of [algorithm]" * ("sweep" in settings.content)
+            settings.fail("algorithm", f"wanted epsilon, or {noise}, for {maker.__name__}{of}")
         return _checked(settings, make(table))
     numbers = {name: nodes for name in NUMBERS if name in known and name not in table} | of_network
     return _calibrated(settings, table, maker, make, numbers, rounds, delta)

@@ -16,6 +16,7 @@ import dpmesh as dm
 import dpmesh.run.baselines as baselines
 from dpmesh._html import InNotebooks
 from dpmesh._networks import scores_of
+from dpmesh._table import Table
 from dpmesh._validate import fail, instance, integer, one_of, positive, probability
 from dpmesh.keys import Key
 from dpmesh.models import Centred, Outline
@@ -95,8 +96,8 @@ class Evaluation(InNotebooks):
         against = (
             f"\nThe epsilon holds against {report.against}." if report.privacy.is_private else ""
         )
-        looked = ["  ".join(f"{cell:<14}" for cell in line).rstrip() for line in self.epsilons()]
-        looked = [*looked, ""] if self.by_epsilon else []
+        head, *rows = self.epsilons()
+        looked = [str(Table(head, rows)), ""] if rows else []
         own = f"{self.verdict.table}\n\n{self.sentence}{against}\n{self.note}".rstrip()
         return "\n".join([*looked, own])
 

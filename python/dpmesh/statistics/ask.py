@@ -20,7 +20,7 @@ from dpmesh.keys import Key
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.report import Report
 from dpmesh.privacy.types import Floats, Sensitive
-from dpmesh.ranges import as_range, clipped, read_ranges
+from dpmesh.ranges import as_range, clipped, read_ranges, unlisted
 from dpmesh.run import simulate
 from dpmesh.statistics.answers import Answer
 from dpmesh.statistics.geometry import Column, Size
@@ -299,7 +299,5 @@ def read_columns(about: Questions, table: Table) -> tuple[dict[str, Column], lis
             table = table.with_missing((name,))
         columns[name], outside, unread = Column.read(name, kind, table)
         notices += clipped(name, outside, table.records)
-        if unread:
-            which = f"{unread} of {table.records} values cannot be read or are not listed"
-            notices.append(f"{name}: {which} in its range, and count as missing")
+        notices += unlisted(name, unread, table.records)
     return columns, notices

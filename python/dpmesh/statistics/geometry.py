@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from math import sqrt
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -69,8 +69,8 @@ class Column(NamedTuple):
     places: npt.NDArray[np.int64]
 
     @classmethod
-    def read(cls, name: str, kind: Kind, table: Table) -> tuple[Column, int, int]:
-        """Return a column, and how many values are clipped, and how many cannot be read."""
+    def read(cls, name: str, kind: Kind, table: Table) -> tuple[Column, int, list[Any]]:
+        """Return a column, and how many values are clipped, and which cannot be read."""
         features, clipped, unread = kind.encode(name, table.select([name]).columns[0])
         if isinstance(kind, Category):
             there = np.asarray(features.any(axis=1))

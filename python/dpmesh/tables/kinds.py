@@ -37,12 +37,12 @@ class Read(NamedTuple):
     clipped
         How many numbers lie outside of their range.
     unread
-        How many values cannot be read, or are not listed, and count as missing.
+        The values that cannot be read, or are not listed, and count as missing.
     """
 
     features: npt.NDArray[np.float64]
     clipped: int
-    unread: int
+    unread: list[Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +95,7 @@ class _Measured:
             said = none if usually_missing(values[first]) else said
             allow = f"{name} = {{{self.form}, missing = true}}"
             raise TableError(first, f"{said}; correct it, or allow missing values: {allow}")
-        unread = sum(not usually_missing(values[i]) for i in np.flatnonzero(absent))
+        unread = [v for v in values[absent] if not usually_missing(v)]
         low, high = self.ends
         with np.errstate(invalid="ignore"):
             clipped = int(((numbers < low) | (numbers > high)).sum())
@@ -364,8 +364,8 @@ class Category:
         features = np.zeros((len(codes), self.width))
         rows = np.flatnonzero(codes >= 0)
         features[rows, codes[rows]] = 1
-        absent = np.flatnonzero(codes < 0)
-        return Read(features, 0, sum(not usually_missing(values[i]) for i in absent))
+        absent = codes < 0
+        return Read(features, 0, [v for v in values[absent] if not usually_missing(v)])
 
     def hint(self, cell: Any) -> str:
         """Return which category was perhaps meant."""

@@ -62,7 +62,7 @@ class Table(NamedTuple):
 
 
 def as_table(value: Any) -> Table:
-    """Return the columns of a pandas or pyarrow table, a dictionary, or an array of two axes.
+    """Return the columns of a pandas or pyarrow table, a dictionary, or an array.
 
     Raises
     ------
@@ -84,6 +84,8 @@ def as_table(value: Any) -> Table:
             fail("table", "columns of equal length", [len(column) for column in columns])
     else:
         array = _cells(value)
+        if array.ndim > 2:
+            array = array.reshape(len(array), -1)  # images: one row for each
         if array.ndim != 2:
             got = f"{array.ndim} axes. Reshape your data: X.reshape(-1, 1) makes one column"
             fail("X", "a table or an array of shape (records, columns)", got)
