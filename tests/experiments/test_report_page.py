@@ -87,6 +87,8 @@ def test_runs_of_a_program_have_a_page(tmp_path) -> None:
         )
         assert f"OnlineLearning(epsilon={epsilon}.0" in text
     assert "1 run of 1 setting." in page.write_page([tmp_path / "at 1.0"]).read_text()
+    assert page.write_page([tmp_path], tmp_path / "a.csv").read_text().count("\n") == 3
+    assert r"\begin{tabular}" in page.write_page([tmp_path], tmp_path / "a.tex").read_text()
 
 
 def test_runs_that_differ_by_chance_are_shown_with_the_privacy_of_the_dearest(tmp_path) -> None:

@@ -33,7 +33,8 @@ def write_page(folders: Sequence[str | Path], target: str | Path | None = None) 
         Folders of sweeps, of single runs, or of several that `Run.save` wrote. The results of
         several folders stand side by side, each under the name of its folder.
     target
-        The page; by default ``report.html``, in the folder if there is only one.
+        The page; by default ``report.html``, in the folder if there is only one. A name that ends
+        in ``.tex`` or ``.csv`` gets the table of settings alone, for a paper.
 
     Returns
     -------
@@ -64,6 +65,10 @@ def write_page(folders: Sequence[str | Path], target: str | Path | None = None) 
     if path.is_dir():
         fail("target", "a file", f"a folder: {path}")
     writable_folder(path.parent)
+    if path.suffix in (".tex", ".csv"):
+        rows = compared(grouped(results)).varying
+        replace_text(path, rows.to_latex() if path.suffix == ".tex" else rows.to_csv())
+        return path
     failed = {name: why for folder in places for name, why in failures(folder).items()}
     replace_text(path, page(title, results, settings, failed))
     return path

@@ -220,14 +220,7 @@ def sentences(groups: Groups) -> list[str]:
 
 def scores(runs: Sequence[Result]) -> list[float]:
     """Return the score of each run's released models; NaN where it was not measured."""
-    return [_score(run) for run in runs]
-
-
-def _score(run: Result) -> float:
-    if run.measured is not None:
-        return next(iter(run.measured.values()))
-    name = "released_accuracy"
-    return run.history.last(name) if name in run.history.metrics else float("nan")
+    return [float("nan") if run.score is None else run.score for run in runs]
 
 
 def _cells(found: Verdict | None, others: Sequence[str]) -> list[str]:

@@ -115,6 +115,17 @@ class Tabled(InNotebooks):
         beside = self.measured, self.baselines
         return in_words(self.settings, self.history, self.traffic, self.privacy, *beside)
 
+    @property
+    def score(self: _Finished) -> float | None:
+        """Accuracy, or R², of the released models on the test records, on average; or None.
+
+        Of networks, which have no `baselines`, the last ``released_accuracy`` that was measured.
+        """
+        if self.measured is not None:
+            return next(iter(self.measured.values()))
+        name = "released_accuracy"
+        return self.history.last(name) if name in self.history.metrics else None
+
     def table(self: _Finished) -> Table:
         """Return the scores beside the baselines, or the last measurements without any.
 
@@ -196,11 +207,6 @@ class Run(Tabled):
             return None
         found = measured(self.problem, self.released)
         return found if isfinite(found[self.baselines.metric]) else None
-
-    @property
-    def score(self) -> float | None:
-        """Accuracy, or R², of `measured`."""
-        return None if self.measured is None else next(iter(self.measured.values()))
 
     def model(self, node: int | None = None) -> Any:
         """Return a released model that predicts, and can be saved and exported.
