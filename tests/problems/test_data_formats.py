@@ -135,6 +135,8 @@ def test_folders_are_resolved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         assert read.features.dtype == np.float32
         np.testing.assert_array_equal(read.features * 255, pixels.reshape(2, 12))
         np.testing.assert_array_equal(read.labels, [7, 2])
+    images, digits = data.mnist("test")
+    assert (images.shape, digits.tolist()) == ((2, 12), [7, 2])
     with pytest.raises(FileNotFoundError, match=r"train-images-idx3-ubyte\.gz or .* in .*mnist;"):
         data.mnist()
     for call in (lambda: data.mnist("dev"), lambda: data.rcv1("dev")):  # type: ignore[arg-type]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -69,6 +69,10 @@ class Dataset:
         if not isinstance(name, str) or not name:
             fail("name", "a text that is not empty", repr(name))
         object.__setattr__(self, "name", name)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield features and labels: ``X, y = dataset``."""
+        return iter((self.features, self.labels))
 
     def __repr__(self) -> str:
         return f"Dataset({self.name!r}, {self.records} records of {self.dim} features)"

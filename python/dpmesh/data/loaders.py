@@ -102,6 +102,8 @@ def from_sklearn(name: str, /, **options: Any) -> Dataset:
 def mnist(part: Part = "train", *, folder: StrPath | None = None) -> Dataset:
     """Handwritten digits of 28 x 28 pixels in [0, 1] (float32), classes 0 to 9: 60,000 and 10,000.
 
+    ``images, digits = dm.data.mnist()`` gives the pair of arrays, with one row for each image.
+
     Parameters
     ----------
     part
