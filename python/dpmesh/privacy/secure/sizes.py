@@ -153,7 +153,7 @@ class SecureSum:
         )
         return (
             f"the guarantee is against {against}; if more collude it is weaker",
-            f"the {parties} run this code, and nobody measures how long they take",
+            f"all {parties} run this code; timing is not observed",
             "X25519, HKDF and AES are as secure as assumed, "
             f"if {parties} are on machines of their own",
         )
