@@ -104,6 +104,29 @@ def test_a_notebook_runs_and_shows_what_it_prints(
             assert without_numbers(found) == without_numbers(printed)
 
 
+def slug(heading: str) -> str:
+    """Return the anchor of a heading, as the site has it."""
+    return re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower())
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    """The site's build checks its own; README and its neighbours are not in it."""
+    lost = []
+    for page in [*PAGES, *ROOT.glob("*.md")]:
+        text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.S | re.M)
+        for link in re.findall(r"\]\(([^)\s]+)\)", text):
+            path, _, anchor = link.partition("#")
+            target = page.parent / path if path else page
+            if "://" in link or link.startswith("mailto:"):
+                continue
+            if not target.exists():
+                lost.append(f"{page.name}: {link}")
+            elif anchor and target.suffix == ".md" and target.parent.name != "api":
+                headings = re.findall(r"^#+ (.*)", target.read_text(), re.M)
+                lost += [] if anchor in map(slug, headings) else [f"{page.name}: {link}"]
+    assert not lost
+
+
 def test_no_line_of_a_program_is_wider_than_the_pages() -> None:
     assert "code_width.css" in (ROOT / "mkdocs.yml").read_text()
     wide = [
