@@ -38,6 +38,14 @@ class TrustedServer:
     ---------
     Clients that drop out change nothing, even if it is known who did: a missing vector is 0. The
     plan counts all as if they had returned.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> sums = dm.algorithms.TrustedServer(grid=2.0**-20)
+    >>> clients = dm.ClientUpdates(clients=100, sampling_rate=0.1, steps=5)
+    >>> dm.FederatedLearning(clients, noise_multiplier=1.0, combination=sums).plan(30).unit
+    'user'
     """
 
     grid: float | None = None

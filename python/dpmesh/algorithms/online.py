@@ -153,6 +153,12 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
     publish broadcasts, or what `average` makes of them. With `noise` the guarantee is that of its
     joint event (``docs/privacy/correlated_noise.md``, Theorems 1 and 3, also on a grid): secrets
     between partners hold against everybody except link partners.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> print(dm.OnlineLearning(epsilon=1.0).plan(100).cost())
+    epsilon = 1 (pure differential privacy of Laplace noise)
     """
 
     travels = "gossip"

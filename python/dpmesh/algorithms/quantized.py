@@ -145,6 +145,13 @@ class QuantizedGossip(Algorithm[QuantizedState, GradientProblem]):
     at most Delta_k (Lemma 2, corrected); quantization is post-processing. No amplification by
     sampling is claimed, since a record's effect stays in the state. The states themselves are not
     covered; publish messages.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> steps = {"step_size": 0.5, "consensus_step_size": 0.5, "sample_size": 20}
+    >>> print(dm.QuantizedGossip(noise_std=5.0, **steps).plan(10).cost(delta=1e-5))
+    epsilon = 4.42771 (Gaussian differential privacy, exact, mu = 1.00996)
     """
 
     travels = "gossip"

@@ -53,6 +53,12 @@ class EpsilonClaim:
     ------
     ValueError
         If `epsilon` is negative or not finite, or `delta` is outside [0, 1).
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> print(f"{dm.audit.EpsilonClaim(1.0).largest_tpr(0.1):.3f}")
+    0.272
     """
 
     epsilon: float
@@ -94,6 +100,12 @@ class GaussianClaim:
     ------
     ValueError
         If `mu` is negative or not finite, or `delta` is outside [0, 1).
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.audit.GaussianClaim(1.0, delta=1e-5).at(1.0)
+    'mu = 1 (epsilon = 4.37718 at delta = 1e-05)'
     """
 
     mu: float

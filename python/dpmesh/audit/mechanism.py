@@ -31,6 +31,14 @@ class OneRelease(Algorithm[None, Floats]):
 
     Its problem is the rows that it releases in even rounds, shape (nodes, dim); in odd ones it
     releases their negatives, so that noise which rounds share cancels in the difference.
+
+    Examples
+    --------
+    >>> from dpmesh.audit import OneRelease
+    >>> from dpmesh.privacy import Gaussian, Sensitivity
+    >>> one = OneRelease(mechanism=Gaussian(2.0), sensitivity=Sensitivity(1.0, "l2", "a count"))
+    >>> print(one.plan(4).cost(delta=1e-5))
+    epsilon = 4.37718 (Gaussian differential privacy, exact, mu = 1)
     """
 
     mechanism: Mechanism

@@ -149,7 +149,9 @@ def fit(
     covers = "The epsilon covers" if seed is None else "The noise is seeded: no epsilon covers"
     of = "all" if found.by_epsilon else "the training"
     typer.echo(f"{covers} {output}, made from {of} records of all tables in one process.")
-    typer.echo(f"It covers neither {page} nor these lines: scores have no noise. Do not publish them.\n")
+    typer.echo(
+        f"It covers neither {page} nor these lines: scores have no noise. Do not publish them.\n"
+    )
     typer.echo(f"{found.estimator.report_}\n")
     typer.echo(f"{found.estimator.report_.plain_words}\n")
     network = "" if model is None else f" --model {model}"

@@ -75,6 +75,14 @@ class Plan(InNotebooks):
     ------
     ValueError
         If the relation or unit is unknown, or `releases` is not a tuple of releases.
+
+    Examples
+    --------
+    >>> from dpmesh.privacy import Gaussian, Plan, Release, Sensitivity
+    >>> count = Release(0, Gaussian(2.0), Sensitivity(1.0, "l2", "a count"))
+    >>> plan = Plan(releases=(count,), neighboring_relation="replace_one", unit="record")
+    >>> print(plan.cost(delta=1e-5))
+    epsilon = 1.9931 (Gaussian differential privacy, exact, mu = 0.5)
     """
 
     releases: tuple[Release, ...]

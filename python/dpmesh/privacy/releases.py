@@ -49,6 +49,12 @@ class Release:
     ValueError
         If `nodes` is not one or more distinct integers of at least 0, or another argument has the
         wrong type.
+
+    Examples
+    --------
+    >>> from dpmesh.privacy import Gaussian, Release, Sensitivity
+    >>> Release(0, Gaussian(2.0), Sensitivity(1.0, "l2", "a count")).name
+    'gaussian'
     """
 
     round: int
