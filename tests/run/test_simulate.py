@@ -310,6 +310,7 @@ def test_what_is_printed_of_a_run_and_its_problem_is_short_and_no_data() -> None
     assert repr(result.ledger) == "Plan(6 releases, replace_one, record)"
     assert result.baselines is not None
     assert result.score is not None
+    assert replace(result, problem=None).score == result.history.last("released_accuracy")
     assert f"{result.privacy}\n\n1 run of {problem.test.records} test records" in str(result)
     assert str(result).endswith("These figures are for research: no epsilon covers the baselines.")
     assert "research    loss" in str(result)
