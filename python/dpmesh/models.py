@@ -98,8 +98,8 @@ class Outline:
         The columns that it reads, with their public ranges; or features that are taken as they are;
         or what is left of either without a released mean.
     classes
-        The classes of a classifier, shape (outputs,): texts, numbers or booleans. None for a
-        regression.
+        The classes of a classifier, shape (outputs,): texts, numbers or booleans; or the names of
+        labels. None for a regression.
     target
         The public range of what a regression predicts, which stands for [-1, 1]; a `Count` of one
         whose scores are logarithms of shares of its bound; None for a classifier, and for a
@@ -111,6 +111,8 @@ class Outline:
         The share of all records that each class has, from public knowledge and never from labels.
         The loss of a record then has the weight ``min(shares) / share`` of its class, so that all
         classes weigh the same. It is at most 1: what one record contributes stays bounded as it is.
+    several
+        Whether a record may have several of the `classes`, or none: they are labels.
 
     Raises
     ------
@@ -123,10 +125,13 @@ class Outline:
     target: Number | None = None
     network: MakeNetwork | None = None
     shares: tuple[float, ...] | None = None
+    several: bool = False
 
     def __post_init__(self) -> None:
         if self.classes is not None and self.target is not None:
             fail("classes", "classes of a classifier or the target range of a regression", "both")
+        if self.several and (self.classes is None or self.shares or self.network is not None):
+            fail("several", "labels of a linear model, without shares of classes", "others")
 
     @property
     def outputs(self) -> int:
@@ -134,10 +139,10 @@ class Outline:
         return 1 if self.classes is None else len(self.classes)
 
     @property
-    def loss(self) -> Literal["softmax", "squared", "poisson"]:
-        """The loss of a linear model for it: softmax, least squares or that of counts."""
+    def loss(self) -> Literal["softmax", "multilabel", "squared", "poisson"]:
+        """The loss of a linear model for it: softmax, of labels, least squares or of counts."""
         if self.classes is not None:
-            return "softmax"
+            return "multilabel" if self.several else "softmax"
         return "poisson" if isinstance(self.target, Count) else "squared"
 
     @property
@@ -170,14 +175,14 @@ class Outline:
             assert not isinstance(self.columns, Centred)
             own = Centred(columns=self.columns, centre=rows[-dim:])
             return replace(self, columns=own).model(rows[:-dim], about)
-        if self.outputs == 2 and len(rows) == self.columns.dim:
+        if self.outputs == 2 and len(rows) == self.columns.dim and not self.several:
             rows = np.concatenate([-rows, rows]) / 2
         if len(rows) != self.outputs * self.columns.dim:
             fail("params", f"{self.outputs} x {self.columns.dim} numbers", len(rows))
         return self._with(rows.reshape(self.outputs, -1), about)
 
     def _with(self, weights: npt.NDArray[np.float64], about: Mapping[str, Any] | None) -> Model:
-        names = "columns", "classes", "target", "network", "shares"
+        names = "columns", "classes", "target", "network", "shares", "several"
         own = {name: getattr(self, name) for name in names}
         return Model(**own, weights=weights, about={} if about is None else about)
 
@@ -189,6 +194,7 @@ class Outline:
             "target": None if self.target is None else self.target.as_dict(),
             "network": None if self.network is None else name_of(self.network),
             "shares": self.shares,
+            "several": self.several,
         }
 
     @classmethod
@@ -212,6 +218,7 @@ class Outline:
             target=target,
             network=None if of is None or network is None else named(network),
             shares=saved.get("shares") and tuple(saved["shares"]),
+            several=bool(saved.get("several")),
         )
 
 
@@ -224,7 +231,7 @@ class Model(Outline):
 
     Parameters
     ----------
-    columns, classes, target, network, shares
+    columns, classes, target, network, shares, several
         As of `Outline`.
     weights
         Shape (outputs, ``columns.dim``): one row for each class, or one for a regression. Of a
@@ -248,7 +255,8 @@ class Model(Outline):
             fail("weights", f"shape {shape}", f"shape {self.weights.shape}")
 
     def __repr__(self) -> str:
-        kind = "regression" if self.classes is None else f"{len(self.classes)} classes"
+        kind = "labels" if self.several else "classes"
+        kind = "regression" if self.classes is None else f"{len(self.classes)} {kind}"
         kind += "" if self.network is None else f", network {name_of(self.network)}"
         spent = self.about.get("privacy", {}).get("epsilon", "unknown")
         budget = self.about.get("epsilon")  # of an estimator, which spends a little less
@@ -297,8 +305,13 @@ class Model(Outline):
         return np.asarray(features @ self.weights.T)
 
     def predict(self, table: Any) -> npt.NDArray[Any]:
-        """Return the class of each record, or the predicted number, shape (records,)."""
+        """Return the class of each record, or the predicted number, shape (records,).
+
+        Of labels: 1 for those that a record has and 0 for others, shape (records, labels).
+        """
         scores = self.scores(table)
+        if self.several:
+            return (scores > 0).astype(np.int64)
         if self.classes is not None:
             return np.asarray(self.classes[scores.argmax(axis=1)])
         if self.target is None:
@@ -309,7 +322,7 @@ class Model(Outline):
         return np.asarray(np.clip(middle + half * scores[:, 0], self.target.low, self.target.high))
 
     def predict_proba(self, table: Any) -> npt.NDArray[np.float64]:
-        """Return the probability of each class, shape (records, classes).
+        """Return the probability of each class, or each label, shape (records, classes).
 
         Raises
         ------
@@ -319,6 +332,8 @@ class Model(Outline):
         if self.classes is None:
             fail("model", "a classifier", "a regression, which has no probabilities")
         scores = self.scores(table)
+        if self.several:
+            return np.asarray(1 / (1 + np.exp(-np.clip(scores, -500, 500))))
         odds = np.exp(scores - scores.max(axis=1, keepdims=True))
         return np.asarray(odds / odds.sum(axis=1, keepdims=True))
 

@@ -43,7 +43,10 @@ def predict(
         loaded = Model.load(released, network=model)
     records = read_table(table, text_format(separator, decimal, encoding))
     with warnings.catch_warnings(record=True) as noticed, of_file(table):
-        heads, columns = ["prediction"], [loaded.predict(records).tolist()]
+        found = loaded.predict(records)
+        heads, columns = ["prediction"], [found.tolist()]
+        if found.ndim == 2 and loaded.classes is not None:
+            heads, columns = [*map(str, loaded.classes)], found.T.tolist()
     for warning in noticed:
         typer.echo(f"Warning: {warning.message}", err=True)
     if probabilities:

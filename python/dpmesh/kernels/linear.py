@@ -2,23 +2,25 @@
 
 With the score ``z = <w, x>`` of a record and its label ``y`` the losses are
 
-==============  =======================================  =========================================
-``"logistic"``  ``log(1 + exp(-y z))``                   labels -1 and +1
-``"hinge"``     ``max(0, 1 - y z)``; the subgradient at  labels -1 and +1
-                the kink ``y z = 1`` is 0
-``"squared"``   ``(z - y)^2 / 2``                        real targets
-``"huber"``     ``(z - y)^2 / 2`` up to ``|z - y| = 1``,  real targets; others than 1: divide
-                ``|z - y| - 1/2`` beyond                 targets by the largest square error
-``"poisson"``   ``exp(z) - y z`` up to ``z = 0``, and    counts as shares of their public bound:
-                its tangent ``1 + (1 - y) z`` beyond     ``exp(z)`` is the expected share
-``"absolute"``  ``|z - y|``; the subgradient at the      real targets
-                kink ``z = y`` is 0
-``"softmax"``   ``log(sum_k exp(z_k)) - z_y``            `classes` scores, labels 0..classes-1
-==============  =======================================  =========================================
+================  =======================================  =========================================
+``"logistic"``    ``log(1 + exp(-y z))``                   labels -1 and +1
+``"hinge"``       ``max(0, 1 - y z)``; the subgradient at  labels -1 and +1
+                  the kink ``y z = 1`` is 0
+``"squared"``     ``(z - y)^2 / 2``                        real targets
+``"huber"``       ``(z - y)^2 / 2`` up to ``|z - y| = 1``,  real targets; others than 1: divide
+                  ``|z - y| - 1/2`` beyond                 targets by the largest square error
+``"poisson"``     ``exp(z) - y z`` up to ``z = 0``, and    counts as shares of their public bound:
+                  its tangent ``1 + (1 - y) z`` beyond     ``exp(z)`` is the expected share
+``"absolute"``    ``|z - y|``; the subgradient at the      real targets
+                  kink ``z = y`` is 0
+``"softmax"``     ``log(sum_k exp(z_k)) - z_y``            `classes` scores, labels 0..classes-1
+``"multilabel"``  ``sum_k log(1 + exp(-y_k z_k))``         sets of labels: ``y_k`` is +1 where bit
+                                                           k of the label is 1, else -1
+================  =======================================  =========================================
 
-Given `classes`, all but softmax and poisson are trained one-vs-all: one model for each class, with
-target +1 for the records of its class and -1 for the others; the models' losses add up. The
-parameters of a node are then the rows of its models, one after the other.
+Given `classes`, all but softmax, multilabel and poisson are trained one-vs-all: one model for each
+class, with target +1 for the records of its class and -1 for the others; the models' losses add up.
+The parameters of a node are then the rows of its models, one after the other.
 
 The objective of node ``i`` on its batch is the sum of its records' losses, divided by the length of
 the batch or by `divide_by`, plus ``regularization / 2 |w|^2``.
@@ -46,6 +48,7 @@ from dpmesh.kernels.linear_model import (
     check_loss,
     feature_parts,
     label_array,
+    members,
 )
 from dpmesh.kernels.projection import Norm
 
@@ -344,7 +347,8 @@ class LinearModel:
         """Fraction of all records that each row of parameters classifies correctly.
 
         With `classes` the largest score decides (the first of equals), otherwise the sign of the
-        one score (0 counts as -1).
+        one score (0 counts as -1). Of sets of labels it is the mean over all labels, of each of
+        which the sign of its score decides.
 
         Parameters
         ----------
@@ -358,6 +362,12 @@ class LinearModel:
         targets = self.labels if self.classes is None and self.loss in REGRESSION else None
         if targets is not None and (np.abs(targets) != 1).any():
             fail("labels", "labels of -1 or +1", targets[np.abs(targets) != 1][0])
+        if self.loss == "multilabel" and self.classes is not None:
+            rows = floats("params", params)
+            scores = linear_scores(rows.reshape(len(rows) * self.classes, -1), self.features)
+            found = scores.reshape(len(scores), len(rows), self.classes) > 0
+            right = found == members(self.labels, self.classes)[:, np.newaxis]
+            return np.asarray(right.mean(axis=(0, 2)))
         return self._native.count_correct(floats("params", params)) / len(self.labels)
 
 

@@ -20,12 +20,16 @@ from dpmesh._arrays import (
 )
 from dpmesh._validate import fail, integer, one_of
 
-Loss = Literal["logistic", "hinge", "squared", "absolute", "huber", "poisson", "softmax"]
+Loss = Literal[
+    "logistic", "hinge", "squared", "absolute", "huber", "poisson", "softmax", "multilabel"
+]
 LOSSES: tuple[Loss, ...] = get_args(Loss)
 REGRESSION: tuple[Loss, ...] = ("squared", "absolute", "huber", "poisson")
 """Losses of one model with real targets."""
 KINKED: tuple[Loss, ...] = ("hinge", "absolute")
 """Losses that are convex, but not smooth."""
+MOST_LABELS = 63
+"""Of a record's set of labels, which is one integer."""
 
 Features: TypeAlias = FloatArray | sparse.csr_array | sparse.csr_matrix
 """Shape (records, dim): a dense array or a scipy CSR matrix with sorted, unique column indices."""
@@ -41,11 +45,12 @@ def check_loss(loss: Loss, classes: int | None) -> None:
     """Fail unless there is such a loss, and it goes with a number of classes, or with None."""
     one_of("loss", loss, LOSSES)
     if classes is not None:
-        integer("classes", classes, at_least=2)
+        most = {"below": MOST_LABELS + 1} if loss == "multilabel" else {}
+        integer("classes", classes, at_least=2, **most)
         if loss == "poisson":
             fail("classes", "None for the loss 'poisson', of counts", classes)
-    elif loss == "softmax":
-        fail("classes", "the number of classes for the loss 'softmax'", None)
+    elif loss in ("softmax", "multilabel"):
+        fail("classes", f"the number of classes for the loss {loss!r}", None)
 
 
 def feature_parts(features: Any) -> tuple[_FeatureParts, int]:
@@ -69,6 +74,17 @@ def label_array(labels: npt.ArrayLike, records: int, classes: int | None) -> npt
     if array.shape != (records,):
         fail("labels", f"shape ({records},)", f"shape {array.shape}")
     return readable(array, dtype)
+
+
+def as_sets(labels: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    """Return the set of labels that each record has, of an array (records, labels) of 0 and 1."""
+    return np.asarray(labels, np.int64) @ (1 << np.arange(labels.shape[1], dtype=np.int64))
+
+
+def members(sets: npt.NDArray[Any], labels: int) -> npt.NDArray[np.bool_]:
+    """Return which labels are in each set, shape (records, labels)."""
+    found: npt.NDArray[np.bool_] = sets[:, np.newaxis] >> np.arange(labels) & 1 == 1
+    return found
 
 
 def batch_parts(batches: Batches) -> Batches:

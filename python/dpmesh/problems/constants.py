@@ -52,6 +52,7 @@ def linear_constants(
     loss                loss_lipschitz                   smoothness, without the regularization
     ==================  ===============================  =======================================
     logistic            ``B``, since ``|s| < 1``         ``B^2 / 4``
+    multilabel of K     ``sqrt(K) B``                    ``B^2 / 4``
     hinge               ``B``, since ``|s| <= 1``        infinite
     absolute            ``B``, since ``|s| <= 1``        infinite
     huber, poisson      ``B``, since ``|s| <= 1``        ``B^2``
@@ -101,6 +102,7 @@ def linear_constants(
     targets = math.sqrt(models) * (1.0 if classes else positive("label_bound", label_bound))
     loss_lipschitz, curvature = {
         "logistic": (math.sqrt(models) * b, b**2 / 4),
+        "multilabel": (math.sqrt(models) * b, b**2 / 4),
         "hinge": (math.sqrt(models) * b, math.inf),
         "absolute": (math.sqrt(models) * b, math.inf),
         "huber": (math.sqrt(models) * b, b**2),

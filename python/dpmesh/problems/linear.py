@@ -60,14 +60,15 @@ class LinearProblem(PartitionedProblem):
         order in which a node's records arrive.
     loss
         ``"logistic"`` or ``"hinge"`` (labels -1 and +1), ``"squared"``, ``"absolute"`` or
-        ``"huber"`` (real targets), ``"poisson"`` (counts over their public bound), or ``"softmax"``
-        (classes).
+        ``"huber"`` (real targets), ``"poisson"`` (counts over their public bound), ``"softmax"``
+        (classes), or ``"multilabel"`` (sets of labels: ``y @ 2 ** np.arange(labels)`` of an array
+        of 0 and 1).
     test
         Records for `accuracy`, with the features and the kind of labels of `train`. Those with real
         targets have no accuracy, and are for metrics of your own.
     classes
         Number of classes, for labels 0 to ``classes - 1``: of softmax, or of one-vs-all models with
-        another loss. None for one model.
+        another loss; or of labels in a set. None for one model.
     regularization
         Factor of ``|w|^2 / 2`` in each node's objective.
     feature_norm
@@ -380,8 +381,9 @@ class LinearProblem(PartitionedProblem):
     def _check_labels(self, argument: str, dataset: Dataset) -> None:
         labels = dataset.labels
         if self.classes is not None:
-            wanted = f"integer labels from 0 to {self.classes - 1}"
-            fits = (labels >= 0) & (labels < self.classes)
+            most = 2**self.classes if self.loss == "multilabel" else self.classes
+            wanted = f"integer labels from 0 to {most - 1}"
+            fits = (labels >= 0) & (labels <= most - 1)
             if labels.dtype != np.int64:
                 fail(argument, wanted, f"labels of {labels.dtype}")
         elif self.loss in REGRESSION:
@@ -404,13 +406,16 @@ class LinearProblem(PartitionedProblem):
             classes = None if regression else np.array(labels)
             target = Count(high=1.0) if self.loss == "poisson" else None
             own = Features(dim=self.train.dim)
-            outline = Outline(columns=own, classes=classes, target=target)
+            several = self.loss == "multilabel"
+            outline = Outline(columns=own, classes=classes, target=target, several=several)
         instance("outline", outline, "a dpmesh.models.Outline, or None", Outline)
         if (outline.columns.dim, max(outline.outputs, 2)) != (self.train.dim, self.classes or 2):
             wanted = f"{self.train.dim} features, {self.classes or 'at most 2'} outputs"
             fail("outline", wanted, f"{outline.columns.dim} and {outline.outputs}")
         if (self.loss == "poisson") != isinstance(outline.target, Count):
             fail("loss", "'poisson' for a label {counts = ..}, and for no other", repr(self.loss))
+        if (self.loss == "multilabel") != outline.several:
+            fail("loss", "'multilabel' for several labels of a record", repr(self.loss))
         object.__setattr__(self, "outline", outline)
 
     def _check_feature_norm(self) -> None:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from dpmesh._arrays import FloatArray
 from dpmesh._validate import fail, instance, integer
 from dpmesh.defaults import Sizes, Task, choose
-from dpmesh.kernels.linear_model import REGRESSION
+from dpmesh.kernels.linear_model import REGRESSION, members
 from dpmesh.keys import Key, Purpose, generator
 from dpmesh.privacy.report import Report
 from dpmesh.privacy.shown import rounded_up
@@ -25,7 +25,7 @@ from dpmesh.problems import LinearProblem
 from dpmesh.run.arguments import wide_enough
 from dpmesh.run.carriers import carrier_for
 from dpmesh.run.channel import run_rounds
-from dpmesh.run.measures import Measures, classification, of_linear
+from dpmesh.run.measures import Measures, classification, of_labels, of_linear
 
 __all__ = ["Baselines", "alone_private", "beside", "compute", "measured", "scores"]
 
@@ -35,6 +35,9 @@ _STEPS = 300
 
 _PENALTIES = np.logspace(-4, 3, 15)
 """Of a ridge, in units of the squared norm of a record."""
+
+_CLASSES = {"logistic": 0.25, "softmax": 0.5, "multilabel": 0.25}
+"""Losses of classifiers, and their largest second derivatives."""
 
 LARGEST = 5_000_000
 """Up to so many stored features times outputs, baselines of a run are computed by default."""
@@ -169,7 +172,7 @@ def beside(problem: object, privacy: Report) -> Baselines | None:
         return None
     epsilon = float(rounded_up(privacy.epsilon))
     fits = privacy.unit == "record" and epsilon > 0 and privacy.is_private and privacy.delta > 0
-    if fits and _longest(problem) <= 1.001 and problem.loss in ("softmax", "logistic"):
+    if fits and _longest(problem) <= 1.001 and problem.loss in _CLASSES:
         return compute(problem, epsilon=epsilon, delta=privacy.delta, key=Key.seeded(0), most=SHOWN)
     return compute(problem)
 
@@ -267,6 +270,12 @@ def _chance(problem: LinearProblem) -> Measures:
     assert problem.test is not None
     if not problem.classifies:
         return {"R²": 0.0}
+    if problem.loss == "multilabel":
+        assert problem.outline is not None
+        names, tested = problem.outline.classes, problem.test.labels
+        assert names is not None
+        often = members(problem.train.labels[problem.everything[1]], len(names)).mean(axis=0) - 0.5
+        return of_labels(np.tile(often, (len(tested), 1)), tested, names)
     kinds = np.array([-1, 1]) if problem.classes is None else np.arange(problem.classes)
     trained = problem.train.labels[problem.everything[1]]
     always = int(np.argmax([(trained == kind).sum() for kind in kinds]))
@@ -282,7 +291,7 @@ def _trained(problem: LinearProblem) -> FloatArray:
         parts = zip(problem.partition, used, strict=True)
         return np.stack([_ridge(problem, part, columns) for part, columns in parts])
     longest = _longest(problem) or 1.0
-    curvature = {"logistic": 0.25, "softmax": 0.5}.get(problem.loss, 1.0)
+    curvature = _CLASSES.get(problem.loss, 1.0)
     step = 1 / (curvature * longest**2 + problem.regularization)
     w = ahead = problem.zeros()
     kept = np.tile(used, problem.classes or 1).astype(w.dtype)

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh.kernels.linear import linear_scores
+from dpmesh.kernels.linear_model import members
 from dpmesh.tables.kinds import Count
 
 __all__ = ["Measures", "classification", "of_linear", "regression", "shown", "shown_difference"]
@@ -40,6 +41,28 @@ def classification(
     return found
 
 
+def of_labels(
+    scores: npt.NDArray[Any], sets: npt.NDArray[Any], names: npt.NDArray[Any]
+) -> Measures:
+    """Return the means over all labels of the measures of each, and the accuracy of each.
+
+    Parameters
+    ----------
+    scores
+        Shape (records, labels): above 0 for those that a record is said to have.
+    sets
+        The labels that records have, shape (records,): label k is bit k.
+    names
+        Of the labels.
+    """
+    pairs = zip(scores.T, members(sets, len(names)).T, strict=True)
+    each = [classification(np.stack([0 * own, own], axis=1), has.astype(int)) for own, has in pairs]
+    known = {name: [one[name] for one in each if one[name] == one[name]] for name in each[0]}
+    found = {name: float(np.mean(own)) if own else float("nan") for name, own in known.items()}
+    accuracies = (one["accuracy"] for one in each)
+    return found | {f"accuracy ({n})": own for n, own in zip(names, accuracies, strict=True)}
+
+
 def _area(scores: npt.NDArray[Any], positive: npt.NDArray[np.bool_]) -> float:
     """Return the chance that a positive record scores above a negative one; ties count half."""
     count = int(positive.sum())
@@ -65,6 +88,8 @@ def of_linear(problem: Any, params: npt.NDArray[Any]) -> Measures:
     problem, params = problem.without_centre(params.reshape(-1))
     rows = params.reshape(problem.classes or 1, -1)
     found, labels = linear_scores(rows, problem.test.features), problem.test.labels
+    if problem.loss == "multilabel":
+        return of_labels(found, labels, problem.outline.classes)
     if problem.classifies:
         if problem.classes is None:
             found, labels = np.concatenate([-found, found], axis=1), (labels > 0).astype(int)

@@ -214,7 +214,7 @@ class Verdict:
         more = [] if self._learned else [f"{who[0].upper()}{who[1:]} is at chance."]
         if self.claim == "worse" and not one:
             more.append("Sharing does not pay here.")
-        return " ".join([begin, *more, *self._by_site()])
+        return " ".join([begin, *more, *self._by_site(), *self._by_label()])
 
     def _by_site(self) -> list[str]:
         """Return how many sites the federation beats, if it does."""
@@ -222,6 +222,27 @@ class Verdict:
         said = [f"better than {better} of {count}"] if better else []
         said += [f"worse than {worse} of {count}"] if worse else []
         return [f"Site by site it is {' and '.join(said)}."] if said and count > 1 else []
+
+    def _by_label(self) -> list[str]:
+        """Return on which labels the federation does better than sites alone, where there are."""
+        each = {name: one for name, one in self.beside[0].others.items() if "accuracy (" in name}
+        found = [
+            self._interval(
+                np.array([own[name] for own in self.measured])
+                - np.array([one.others[name].alone.mean() for one in self.beside])
+            )
+            for name in each
+        ]
+        clear = clearly([one.p for one in found])
+        said = []
+        for word, sign in (("better", 1), ("worse", -1)):
+            own = [
+                name.removeprefix("accuracy (").removesuffix(")")
+                for name, one, is_clear in zip(each, found, clear, strict=True)
+                if is_clear and one.mean * sign > 0
+            ]
+            said += [f"{word} on {len(own)} of {len(each)} ({', '.join(own)})"] if own else []
+        return [f"Label by label it is {' and '.join(said)}."] if said else []
 
     def rows(self) -> list[tuple[str, list[float], list[str]]]:
         """Return names, mean scores in each measure, and what tables show of them."""

@@ -237,13 +237,18 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         return not all(isinstance(k, Number) and not k.missing for k in self.model_.columns.kinds)
 
     def targets(self, X: Any, y: Any) -> npt.NDArray[Any]:
-        """Return y as one axis, checked as scikit-learn does."""
+        """Return y as one axis, or labels of 0 and 1, checked as scikit-learn does."""
         if y is None:
             name = type(self).__name__
             raise ValueError(f"{name} requires y to be passed, but the target y is None")
         if isinstance(y, str):
             fail("y", "the label of each record, such as table['diagnosis']", repr(y))
-        given = np.asarray(y)
+        given = np.asarray(y.toarray() if hasattr(y, "toarray") else y)
+        if given.ndim == 2 and given.shape[1] > 1 and self.task == "classification":
+            check_consistent_length(X, given)
+            if not np.isin(given, (0, 1)).all():
+                fail("y", "0 or 1 for each label of a record", "others")
+            return given.astype(np.int64)
         if given.ndim == 1 and given.dtype.kind in "fO":
             for record in np.flatnonzero(each(is_missing, given, bool)):
                 raise TableError(int(record), "y has no label (None or NaN); leave it out")

@@ -8,13 +8,13 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 from sklearn.base import ClassifierMixin, RegressorMixin
-from sklearn.metrics import accuracy_score
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
 from dpmesh._networks import MakeNetwork, named
 from dpmesh._validate import fail
 from dpmesh.defaults import Method, Noise, Task
+from dpmesh.kernels.linear_model import as_sets
 from dpmesh.ranges import Category, Ranges, as_label, clipped
 from dpmesh.sklearn.base import Encoded, MakeAlgorithm, PrivateEstimator, warn
 from dpmesh.tables.cells import key_of
@@ -24,6 +24,10 @@ from dpmesh.topology import Topology
 
 class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc]
     """A private classifier (softmax) of records at many sites, linear or by a network.
+
+    With y of shape (records, labels), of 0 and 1, a record may have several labels, at most 63.
+    There is a logistic model for each. A record's gradients in all of them are clipped together, so
+    that one record costs what it costs with one class.
 
     Parameters
     ----------
@@ -35,7 +39,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         the data. None stands for [-1, 1] in each column.
     classes
         All classes there may be, from public knowledge. None takes those of `class_shares`, or else
-        those of `y`, which then count as public.
+        those of `y`, which then count as public. With labels: their names.
     class_shares
         The share of all records that each class has, such as ``{"no": 0.97, "yes": 0.03}``, from
         public knowledge. Records then weigh so much less the more frequent their class is, and
@@ -75,7 +79,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
     Attributes
     ----------
     classes_
-        The classes, shape (classes,), sorted.
+        The classes, shape (classes,), sorted; or the labels in their order.
     model_
         The released `dpmesh.models.Model`.
     report_
@@ -99,6 +103,11 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
     """
 
     task: ClassVar[Task] = "classification"
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_label = True
+        return tags
 
     classes_: npt.NDArray[Any]
 
@@ -140,6 +149,8 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
     def encoded(self, X: Any, y: Any, groups: Any) -> Encoded:
         """Return the problem that `fit` solves. Nothing is released."""
         labels, public = self.targets(X, y), ""
+        if labels.ndim == 2:
+            return self._of_labels(X, labels, getattr(y, "columns", None), groups)
         given: Any = self.class_shares if self.classes is None else self.classes
         if isinstance(given, str):
             fail("classes", "a list of all classes, such as ['no', 'yes']", given)
@@ -158,6 +169,16 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         network = None if self.network is None else named(self.network)
         return self.encode(X, groups, codes, public, network=network, **described)
 
+    def _of_labels(self, X: Any, labels: npt.NDArray[np.int64], names: Any, groups: Any) -> Encoded:
+        """Return the problem of records that may have several labels."""
+        if self.class_shares is not None or self.network is not None:
+            fail("y", "one class of each record, with class_shares or a network", "labels")
+        given = self.classes if self.classes is not None else names
+        self.classes_ = np.arange(labels.shape[1]) if given is None else np.asarray([*given])
+        if len(self.classes_) != labels.shape[1]:
+            fail("classes", f"a name of each of {labels.shape[1]} labels", self.classes)
+        return self.encode(X, groups, as_sets(labels), classes=self.classes_, several=True)
+
     def _shares(self) -> tuple[float, ...] | None:
         """Return the public shares in the order of the classes."""
         shares = self.class_shares
@@ -172,9 +193,16 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         return tuple(given[key] for key in wanted)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Return the accuracy; labels are compared as in `fit`, whatever their type."""
-        found = [self.model_.listed.codes(np.asarray(own)) for own in (y, self.predict(X))]
-        return float(accuracy_score(*found, sample_weight=sample_weight))
+        """Return the accuracy, of labels the mean over all; they are compared as in `fit`."""
+        return float(np.average(self.right(X, y), weights=sample_weight))
+
+    def right(self, X: Any, y: Any) -> npt.NDArray[Any]:
+        """Return whether each record's class is predicted, or which share of its labels."""
+        found = self.predict(X)
+        if self.model_.several:
+            return np.asarray((found == self.targets(X, y)).mean(axis=1))
+        codes = self.model_.listed.codes
+        return np.asarray(codes(np.asarray(y)) == codes(found))
 
     def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:
         """Return the probability of each class, shape (records, classes)."""

@@ -18,6 +18,7 @@ from dpmesh._html import InNotebooks
 from dpmesh._networks import scores_of
 from dpmesh._table import Table
 from dpmesh._validate import fail, instance, integer, one_of, positive, probability
+from dpmesh.kernels.linear_model import as_sets
 from dpmesh.keys import Key
 from dpmesh.models import Centred, Outline
 from dpmesh.privacy.shown import as_given
@@ -152,6 +153,8 @@ def evaluate(
     if keep is not None:
         fail("keep", "epsilons beside it", keep)
     table, targets = as_table(X), estimator.targets(X, y)
+    if targets.ndim == 2 and hasattr(y, "columns") and getattr(estimator, "classes", 1) is None:
+        estimator = clone(estimator).set_params(classes=[*y.columns])  # names of labels
     owners = site_of_each(groups, len(targets))
     draw = check_random_state(estimator.random_state)
     found: list[tuple[Any, Measures, baselines.Baselines]] = []
@@ -226,7 +229,8 @@ def _held_out_of_all(
 ) -> npt.NDArray[np.bool_]:
     """Return which records are held out, but for one of a class that only they would have."""
     out = held_out(owners, share, draw)
-    if isinstance(estimator, PrivateClassifier) and estimator.classes is None:
+    names = isinstance(estimator, PrivateClassifier) and estimator.classes is None
+    if names and targets.ndim == 1:
         for label in {*targets[out].tolist()} - {*targets[~out].tolist()}:
             out[np.flatnonzero(targets == label)[0]] = False
     return out
@@ -253,16 +257,18 @@ def _problem(
     model = fitted.model_
     columns = model.columns.columns if isinstance(model.columns, Centred) else model.columns
     features = columns.encode(table.select(columns.names).columns).features
+    labels: npt.NDArray[Any]
     if model.target is not None:
         labels = model.target.encode("y", y).features[:, 0]
+    elif model.several:
+        labels = as_sets(y)
     else:
         labels = read_labels("y", model.listed, y)
     everything, kept = dm.Dataset(features, labels), np.flatnonzero(~out)
     sites = owners[kept]
     parts = tuple(np.flatnonzero(sites == site) for site in np.unique(sites))
-    outline = Outline(
-        columns=columns, classes=model.classes, target=model.target, shares=model.shares
-    )
+    described = {name: getattr(model, name) for name in ("classes", "target", "shares", "several")}
+    outline = Outline(columns=columns, **described)
     return linear_problem(outline, everything.take(kept), parts, everything.take(out))
 
 

@@ -171,10 +171,9 @@ def _scale(
 
 def _utility(fitted: PrivateClassifier | PrivateRegressor, X: Any, y: npt.NDArray[Any]) -> float:
     """Return a score that the replacement of one record moves by at most 1."""
-    predicted = fitted.predict(X)
     if isinstance(fitted, PrivateClassifier):
-        codes = fitted.model_.listed.codes
-        return float((codes(predicted) == codes(y)).sum())
+        return float(fitted.right(X, y).sum())
+    predicted = fitted.predict(X)
     low, high = fitted.target_range or (-1.0, 1.0)
     scale = 2 / (high - low)
     errors = np.square(scale * (np.clip(predicted, low, high) - np.clip(y, low, high)))

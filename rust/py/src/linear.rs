@@ -143,13 +143,23 @@ fn clipping(bound: Option<Number<'_, '_>>, norm: &Bound<'_, PyAny>) -> PyResult<
     Ok(bound.transpose()?.map(|bound| Clipping { norm, bound }))
 }
 
+/// The loss by the models that it is of.
+#[derive(Clone, Copy)]
+enum Kind {
+    /// One model, or one for each class.
+    Of(Loss),
+    /// A logistic model for each label, of which a record may have several.
+    Multilabel,
+    /// One model of all classes.
+    Softmax,
+}
+
 /// Records and their loss, for the parameters of many nodes.
 #[pyclass(frozen, module = "dpmesh._core")]
 pub(crate) struct LinearModel {
     features: Features,
     labels: Py<PyUntypedArray>,
-    /// That of each model; `None` is softmax over all classes.
-    loss: Option<Loss>,
+    loss: Kind,
     classes: Option<usize>,
     /// That of each record's loss.
     weights: Option<Py<PyUntypedArray>>,
@@ -197,20 +207,21 @@ impl LinearModel {
         weights: Option<Py<PyUntypedArray>>,
     ) -> PyResult<LinearModel> {
         let losses = [
-            ("logistic", Some(Loss::Logistic)),
-            ("hinge", Some(Loss::Hinge)),
-            ("squared", Some(Loss::Squared)),
-            ("absolute", Some(Loss::Absolute)),
-            ("huber", Some(Loss::Huber)),
-            ("poisson", Some(Loss::Poisson)),
-            ("softmax", None),
+            ("logistic", Kind::Of(Loss::Logistic)),
+            ("hinge", Kind::Of(Loss::Hinge)),
+            ("squared", Kind::Of(Loss::Squared)),
+            ("absolute", Kind::Of(Loss::Absolute)),
+            ("huber", Kind::Of(Loss::Huber)),
+            ("poisson", Kind::Of(Loss::Poisson)),
+            ("multilabel", Kind::Multilabel),
+            ("softmax", Kind::Softmax),
         ];
         let loss = one_of("loss", loss, &losses)?;
-        if loss.is_none() && classes.is_none() {
-            let wanted = "the number of classes for the loss 'softmax'";
+        if !matches!(loss, Kind::Of(_)) && classes.is_none() {
+            let wanted = "the number of classes for the losses 'softmax' and 'multilabel'";
             return Err(unfit("classes", wanted, "None"));
         }
-        if let (Some(Loss::Poisson), Some(classes)) = (loss, classes) {
+        if let (Kind::Of(Loss::Poisson), Some(classes)) = (loss, classes) {
             return Err(unfit("classes", "None for the loss 'poisson'", classes));
         }
         Ok(LinearModel {
@@ -401,15 +412,24 @@ impl LinearModel {
     fn objective<'a>(&self, labels: &'a Labels<'_>) -> PyResult<Objective<'a>> {
         let classes = self.classes.unwrap_or(1);
         Ok(match (labels, self.loss) {
-            (Labels::Real(labels), loss) => Objective::Single {
-                loss: loss.unwrap_or(Loss::Logistic),
+            (Labels::Real(labels), kind) => Objective::Single {
+                loss: if let Kind::Of(loss) = kind {
+                    loss
+                } else {
+                    Loss::Logistic
+                },
                 labels: labels.as_slice()?,
             },
-            (Labels::Classes(labels), None) => Objective::Softmax {
+            (Labels::Classes(labels), Kind::Softmax) => Objective::Softmax {
                 classes,
                 labels: labels.as_slice()?,
             },
-            (Labels::Classes(labels), Some(loss)) => Objective::OneVsAll {
+            (Labels::Classes(labels), Kind::Multilabel) => Objective::Labels {
+                loss: Loss::Logistic,
+                classes,
+                sets: labels.as_slice()?,
+            },
+            (Labels::Classes(labels), Kind::Of(loss)) => Objective::OneVsAll {
                 loss,
                 classes,
                 labels: labels.as_slice()?,

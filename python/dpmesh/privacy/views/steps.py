@@ -75,7 +75,8 @@ class LossFacts:
         if self.feature_norm is None or self.loss in KINKED:
             return inf
         square = self.feature_norm**2
-        return {"logistic": square / 4, "softmax": square / 2}.get(self.loss, square)
+        quarters = {"logistic": square / 4, "multilabel": square / 4, "softmax": square / 2}
+        return quarters.get(self.loss, square)
 
     def not_proved(self, clipping_norm: float | None, norm: Norm = "l2") -> NotProved | None:
         """Return why clipped gradients of this loss are not those of smooth convex losses, if so.

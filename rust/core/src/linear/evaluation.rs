@@ -42,8 +42,8 @@ impl<F: Features> LinearModel<'_, F> {
         Ok(())
     }
 
-    /// The objective of each model of [`Objective::OneVsAll`] on its node's batch: a row of `out` for each
-    /// node, an element for each class. They add up to what [`losses_into`](Self::losses_into) gives.
+    /// The objective of each model of [`Objective::OneVsAll`] or [`Objective::Labels`] on its node's batch: a row of
+    /// `out` for each node, an element for each class. They add up to what [`losses_into`](Self::losses_into) gives.
     ///
     /// # Errors
     /// As [`gradient_into`](Self::gradient_into), and for any other objective.
@@ -54,7 +54,9 @@ impl<F: Features> LinearModel<'_, F> {
         averaging: Averaging,
         out: &mut [f64],
     ) -> Result<(), KernelError> {
-        let Objective::OneVsAll { classes, .. } = self.objective else {
+        let (Objective::OneVsAll { classes, .. } | Objective::Labels { classes, .. }) =
+            self.objective
+        else {
             let wanted = "one model for each class";
             return Err(KernelError::new("loss", wanted, "another objective"));
         };

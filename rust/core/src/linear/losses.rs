@@ -116,6 +116,16 @@ pub enum Objective<'a> {
         /// Classes, from 0 to `classes - 1`.
         labels: &'a [i64],
     },
+    /// One model for each label, with target +1 in the records that have it and -1 in the others; the losses
+    /// of the models add up.
+    Labels {
+        /// The loss of each model; not that of counts.
+        loss: Loss,
+        /// Number of models, at most [`MOST_LABELS`].
+        classes: usize,
+        /// The labels of each record: label k is bit k.
+        sets: &'a [i64],
+    },
     /// One score for each class; `log(sum_k exp(z_k)) - z_label`.
     Softmax {
         /// Number of scores.
@@ -125,13 +135,18 @@ pub enum Objective<'a> {
     },
 }
 
+/// Labels that a set of 64 bits with a sign can hold.
+pub const MOST_LABELS: usize = 63;
+
 impl Objective<'_> {
     /// Number of scores of one record, and of rows of one node's parameters.
     #[inline(always)]
     pub fn outputs(&self) -> usize {
         match *self {
             Objective::Single { .. } => 1,
-            Objective::OneVsAll { classes, .. } | Objective::Softmax { classes, .. } => classes,
+            Objective::OneVsAll { classes, .. }
+            | Objective::Labels { classes, .. }
+            | Objective::Softmax { classes, .. } => classes,
         }
     }
 
@@ -140,6 +155,7 @@ impl Objective<'_> {
         match self {
             Objective::Single { labels, .. } => labels.len(),
             Objective::OneVsAll { labels, .. } | Objective::Softmax { labels, .. } => labels.len(),
+            Objective::Labels { sets, .. } => sets.len(),
         }
     }
 
@@ -160,6 +176,15 @@ impl Objective<'_> {
                     Err(KernelError::new("labels", wanted, label))
                 }
             }
+            Objective::Labels { classes, sets, .. } => {
+                let set = sets[record];
+                if 0 <= set && (classes >= MOST_LABELS || set < 1 << classes) {
+                    Ok(())
+                } else {
+                    let wanted = format!("sets of {classes} labels, of bit k each");
+                    Err(KernelError::new("labels", wanted, set))
+                }
+            }
         }
     }
 
@@ -168,7 +193,9 @@ impl Objective<'_> {
     pub(crate) fn value(&self, record: usize, scores: &[f64]) -> f64 {
         match *self {
             Objective::Single { loss, labels } => loss.value(scores[0], labels[record]),
-            Objective::OneVsAll { .. } => self.values(record, scores).sum(),
+            Objective::OneVsAll { .. } | Objective::Labels { .. } => {
+                self.values(record, scores).sum()
+            }
             Objective::Softmax { labels, .. } => {
                 let top = first_largest(scores);
                 let others = scores.iter().enumerate().filter(|&(k, _)| k != top);
@@ -178,17 +205,25 @@ impl Objective<'_> {
         }
     }
 
-    /// Losses of one record under each model of [`Objective::OneVsAll`].
+    /// Losses of one record under each model of [`Objective::OneVsAll`] or [`Objective::Labels`].
     ///
     /// # Panics
     /// For any other objective.
     #[inline(always)]
     pub(crate) fn values(&self, record: usize, scores: &[f64]) -> impl Iterator<Item = f64> {
-        let Objective::OneVsAll { loss, labels, .. } = *self else {
-            unreachable!("one loss for each model: only one-vs-all has models");
+        let (loss, label, in_sets) = match *self {
+            Objective::OneVsAll { loss, labels, .. } => (loss, labels[record], false),
+            Objective::Labels { loss, sets, .. } => (loss, sets[record], true),
+            _ => unreachable!("one loss for each model: only one-vs-all has models"),
         };
-        let pairs = scores.iter().zip(targets(labels[record]));
-        pairs.map(move |(&score, target)| loss.value(score, target))
+        scores.iter().enumerate().map(move |(k, &score)| {
+            let has = if in_sets {
+                (label >> k) & 1 == 1
+            } else {
+                k as i64 == label
+            };
+            loss.value(score, if has { 1.0 } else { -1.0 })
+        })
     }
 
     /// Overwrites the scores of some records with the derivatives of their losses.
@@ -207,6 +242,17 @@ impl Objective<'_> {
             } => {
                 for (scores, &record) in scores.chunks_exact_mut(classes).zip(records) {
                     for (score, target) in scores.iter_mut().zip(targets(labels[record as usize])) {
+                        *score = loss.slope(*score, target);
+                    }
+                }
+            }
+            Objective::Labels {
+                loss,
+                classes,
+                sets,
+            } => {
+                for (scores, &record) in scores.chunks_exact_mut(classes).zip(records) {
+                    for (score, target) in scores.iter_mut().zip(members(sets[record as usize])) {
                         *score = loss.slope(*score, target);
                     }
                 }
@@ -239,13 +285,17 @@ impl Objective<'_> {
     }
 
     /// Whether the scores predict the record's label: by the sign of a single score (0 counts as -1), or by the largest
-    /// of several (the first of equals).
+    /// of several (the first of equals). Of labels, all must be right.
     #[inline(always)]
     pub(crate) fn is_right(&self, record: usize, scores: &[f64]) -> bool {
         match *self {
             Objective::Single { labels, .. } => (scores[0] > 0.0) == (labels[record] > 0.0),
             Objective::OneVsAll { labels, .. } | Objective::Softmax { labels, .. } => {
                 first_largest(scores) == labels[record] as usize
+            }
+            Objective::Labels { sets, .. } => {
+                let mut each = scores.iter().zip(members(sets[record]));
+                each.all(|(&score, target)| (score > 0.0) == (target > 0.0))
             }
         }
     }
@@ -255,6 +305,12 @@ impl Objective<'_> {
 #[inline(always)]
 fn targets(label: i64) -> impl Iterator<Item = f64> {
     (0_i64..).map(move |k| if k == label { 1.0 } else { -1.0 })
+}
+
+/// The targets of the models of the labels in a set.
+#[inline(always)]
+fn members(set: i64) -> impl Iterator<Item = f64> {
+    (0..MOST_LABELS).map(move |k| if (set >> k) & 1 == 1 { 1.0 } else { -1.0 })
 }
 
 #[inline(always)]

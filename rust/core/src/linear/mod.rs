@@ -2,8 +2,8 @@
 //! of the records of one shared feature matrix.
 //!
 //! Node `i` has the parameters `W_i`, one row of `columns` elements for each output (one output for a
-//! binary label or a real target, one for each class in [`Objective::OneVsAll`] and
-//! [`Objective::Softmax`]). Its objective on a batch `B` with divisor `m` is
+//! binary label or a real target, one for each class in [`Objective::OneVsAll`], [`Objective::Labels`]
+//! and [`Objective::Softmax`]). Its objective on a batch `B` with divisor `m` is
 //!
 //! ```text
 //! f_i(W) = (1/m) sum_{r in B} loss(W x_r, y_r)  +  (regularization / 2) |W|^2
@@ -51,7 +51,7 @@ use crate::wide::Wide;
 
 pub use batches::{Averaging, Batches, Clipping};
 pub use dense::Dense;
-pub use losses::{Loss, Objective};
+pub use losses::{Loss, MOST_LABELS, Objective};
 pub use model::LinearModel;
 pub use scores::scores_into;
 pub use sparse::Csr;

@@ -5,7 +5,7 @@ use std::mem::take;
 use super::batches::records_factor;
 use super::scratch::Scratch;
 use super::vectors::{add_all, scale_into};
-use super::{Averaging, Batches, Clipping, Features, Objective};
+use super::{Averaging, Batches, Clipping, Features, MOST_LABELS, Objective};
 use crate::error::{rows, same_len};
 use crate::instructions::vectorized;
 use crate::parallel::{BLOCK, for_each_group_or_within, is_serial, map};
@@ -39,7 +39,8 @@ impl<'a, F: Features> LinearModel<'a, F> {
     /// The model of these features and this objective.
     ///
     /// # Errors
-    /// If there is not one label for each record, or there are less than two classes.
+    /// If there is not one label for each record, there are less than two classes, or more than
+    /// [`MOST_LABELS`] labels.
     pub fn new(features: F, objective: Objective<'a>) -> Result<Self, KernelError> {
         let (records, labels) = (features.records(), objective.records());
         if records != labels {
@@ -49,6 +50,10 @@ impl<'a, F: Features> LinearModel<'a, F> {
         let outputs = objective.outputs();
         if outputs < 2 && !matches!(objective, Objective::Single { .. }) {
             return Err(KernelError::new("classes", "at least 2", outputs));
+        }
+        if outputs > MOST_LABELS && matches!(objective, Objective::Labels { .. }) {
+            let wanted = format!("at most {MOST_LABELS} labels");
+            return Err(KernelError::new("classes", wanted, outputs));
         }
         let dim = outputs.saturating_mul(features.columns()); // too much for any parameters
         Ok(LinearModel {

@@ -14,6 +14,7 @@ struct Case {
     outputs: usize,
     features: Vec<f64>,
     classes: Vec<i64>,
+    sets: Vec<i64>,
     signs: Vec<f64>,
     params: Vec<f64>,
     batches: Vec<Vec<i64>>,
@@ -26,10 +27,11 @@ fn case() -> impl Strategy<Value = Case> {
         (
             prop::collection::vec(value, columns * records),
             prop::collection::vec(0..outputs as i64, records),
+            prop::collection::vec(0..1_i64 << outputs, records),
             prop::collection::vec(-1.0_f64..1.0, nodes * outputs * columns),
             prop::collection::vec(prop::collection::vec(0..records as i64, 0..9), nodes),
         )
-            .prop_map(move |(features, classes, params, batches)| Case {
+            .prop_map(move |(features, classes, sets, params, batches)| Case {
                 columns,
                 outputs,
                 signs: classes
@@ -38,6 +40,7 @@ fn case() -> impl Strategy<Value = Case> {
                     .collect(),
                 features,
                 classes,
+                sets,
                 params,
                 batches,
             })
@@ -62,6 +65,12 @@ impl Case {
                 loss,
                 classes,
                 labels,
+            });
+            let sets = self.sets.as_slice();
+            all.push(Objective::Labels {
+                loss,
+                classes,
+                sets,
             });
         }
         all
@@ -190,7 +199,7 @@ fn check<F: Features<Value = f64>>(
     let values: Vec<f64> = slow.iter().map(|(_, value)| *value).collect();
     prop_assert!(close(&losses, &values), "losses of {objective:?}");
 
-    if let Objective::OneVsAll { classes, .. } = objective {
+    if let Objective::OneVsAll { classes, .. } | Objective::Labels { classes, .. } = objective {
         let mut each = vec![f64::NAN; classes * batches.nodes()];
         model
             .class_losses_into(params, batches, averaging, &mut each)

@@ -1,0 +1,135 @@
+"""Several labels of a record: losses, what a record moves, estimators, verdicts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.special import expit
+
+import dpmesh as dm
+from dpmesh.kernels.linear_model import as_sets, members
+from dpmesh.sklearn import PrivateClassifier
+from dpmesh.sklearn.tuning import tune
+
+LABELS, SITES = 3, 4
+
+
+def drawn(records: int = 1200, seed: int = 0) -> tuple[Any, Any, Any]:
+    """Records whose labels follow from their columns: two from lines, one rare."""
+    draw = np.random.default_rng(seed)
+    x = draw.uniform(-1, 1, (records, 4))
+    scores = x @ np.array([[3.0, 0, 0], [0, 3, 0], [0, 3, 1], [1, 0, 3]]) - [0, 0.3, 1.5]
+    y = (scores + 0.3 * draw.standard_normal(scores.shape) > 0).astype(int)
+    return x, y, np.arange(records) % SITES
+
+
+@pytest.mark.parametrize("norm", [None, 0.7])
+def test_a_records_gradient_is_that_of_all_its_labels_together(norm: float | None) -> None:
+    draw = np.random.default_rng(1)
+    x, y = draw.standard_normal((9, 2)), draw.integers(2, size=(9, LABELS))
+    model = dm.kernels.LinearModel(x, as_sets(y), "multilabel", classes=LABELS)
+    w = draw.standard_normal((1, LABELS * 2))
+    scores = x @ w.reshape(LABELS, 2).T
+    slopes = expit(scores) - y
+    each = (slopes[:, :, np.newaxis] * x[:, np.newaxis]).reshape(9, -1)
+    sizes = np.linalg.norm(each, axis=1, keepdims=True)
+    clipped = each if norm is None else each * np.minimum(1, norm / sizes)
+    everybody = np.arange(9)[np.newaxis]
+    found = model.gradient(w, everybody, clipping_norm=norm, divide_by=1.0)
+    assert found == pytest.approx(clipped.sum(axis=0, keepdims=True))
+    losses = np.logaddexp(0, np.where(y == 1, -scores, scores))
+    assert model.record_losses(w, everybody) == pytest.approx(losses.sum(axis=1)[np.newaxis])
+    assert model.class_losses(w, everybody) == pytest.approx(losses.mean(axis=0)[np.newaxis])
+    assert model.accuracy(w) == pytest.approx(((scores > 0) == y).mean())
+    if norm is not None:  # whatever a record holds in the place of another
+        others = model.gradient(
+            np.repeat(w, 9, axis=0), np.arange(9)[:, np.newaxis], clipping_norm=norm
+        )
+        assert np.linalg.norm(others, axis=1).max() <= norm * (1 + 1e-12)
+
+
+def test_labels_are_sets_of_bits_up_to_63() -> None:
+    y = np.eye(63, dtype=int)[::-1]
+    assert np.array_equal(members(as_sets(y), 63), y)
+    with pytest.raises(ValueError, match="below 64"):
+        dm.kernels.LinearModel(np.ones((1, 1)), [1], "multilabel", classes=64)
+    data = dm.Dataset(np.ones((2, 1)), [3, 8])
+    with pytest.raises(ValueError, match="from 0 to 7"):
+        dm.LinearProblem(data, [[0], [1]], "multilabel", classes=3)
+
+
+@pytest.mark.parametrize("algorithm", ["secure", "gossip"])
+def test_a_classifier_learns_each_label_and_its_file_predicts_them(
+    algorithm: Any, tmp_path: Path
+) -> None:
+    x, y, site = drawn()
+    names = ["asthma", "gout", "rare"]
+    model = PrivateClassifier(4.0, ranges=(-1, 1), classes=names, algorithm=algorithm)
+    model.set_params(random_state=0).fit(x, y, groups=site)
+    often = np.maximum(y.mean(axis=0), 1 - y.mean(axis=0)).mean()
+    assert model.score(x, y) > often + 0.05
+    assert list(model.classes_) == names
+    model.save(tmp_path / "model")
+    loaded = dm.Model.load(tmp_path / "model")
+    assert np.array_equal(loaded.predict(x), model.predict(x))
+    assert loaded.predict_proba(x).shape == y.shape
+    assert np.array_equal(loaded.predict_proba(x) > 0.5, loaded.predict(x) == 1)
+    assert repr(loaded).startswith("Model(3 labels")
+
+
+def test_a_record_with_other_labels_is_one_record() -> None:
+    x, y, site = drawn(60)
+    made = PrivateClassifier(1.0, ranges=(-1, 1))
+    one, other = y.copy(), y.copy()
+    one[0], other[0] = 0, 1
+    problems = [made.encoded(x, labels, site).problem for labels in (one, other)]
+    w = np.random.default_rng(0).standard_normal((1, problems[0].dim))
+    sums = [
+        p.gradient_sum(np.repeat(w, SITES, axis=0), p.everything, clipping_norm=0.5)
+        for p in problems
+    ]
+    moved = np.linalg.norm(sums[0] - sums[1], axis=1)
+    assert 0 < moved[0] <= 1.0
+    assert moved[1:] == pytest.approx(0, abs=1e-12)
+
+
+def test_verdicts_are_of_the_mean_and_of_each_label() -> None:
+    pd = pytest.importorskip("pandas")
+    x, y, site = drawn()
+    table = pd.DataFrame(y, columns=["asthma", "gout", "rare"])
+    model = PrivateClassifier(8.0, ranges=(-1, 1), random_state=0)
+    found = dm.sklearn.evaluate(model, x, table, groups=site).verdict
+    own = found.measured[0]
+    each = [own[f"accuracy ({name})"] for name in table.columns]
+    assert own["accuracy"] == pytest.approx(np.mean(each))
+    assert {"balanced accuracy", "AUC"} < {*own} == {*found.beside[0].measures}
+    assert found.beside[0].chance == pytest.approx(
+        np.maximum(y.mean(axis=0), 1 - y.mean(axis=0)).mean(), abs=0.05
+    )
+    assert "accuracy (gout)" in str(found.table)
+    for name in found.heads[1:]:
+        assert found.mean(name) > found.baselines.measures[name].chance - 0.02
+
+
+def test_a_choice_counts_a_record_once() -> None:
+    x, y, site = drawn(400)
+    model = PrivateClassifier(4.0, ranges=(-1, 1), random_state=0)
+    tuned = tune(model, [{"rounds": 20}, {"rounds": 40}], x, y, groups=site)
+    assert 0 <= tuned.estimator.right(x, y).min() <= tuned.estimator.right(x, y).max() <= 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "y", "said"),
+    [
+        ({}, [[0, 2], [1, 0], [0, 1], [1, 1]], "0 or 1"),
+        ({"class_shares": {0: 0.5, 1: 0.5}}, np.eye(4, dtype=int), "one class of each record"),
+        ({"classes": ["a", "b"]}, np.eye(4, dtype=int), "a name of each of 4 labels"),
+    ],
+)
+def test_what_is_no_set_of_labels_is_refused(changes: Any, y: Any, said: str) -> None:
+    model = PrivateClassifier(1.0, ranges=(-1, 1)).set_params(**changes)
+    with pytest.raises(ValueError, match=said):
+        model.fit(np.zeros((4, 2)), y, groups=range(4))
