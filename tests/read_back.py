@@ -18,7 +18,7 @@ import dpmesh.kernels as kernels
 from dpmesh._arrays import FloatArray
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy.correlated.joint import CorrelatedGaussian
-from dpmesh.privacy.correlated.sampler import CorrelatedNoise, pair_numbers
+from dpmesh.privacy.correlated.sampler import CorrelatedNoise, NoiseState, pair_numbers
 
 Array = npt.NDArray[np.float64]
 
@@ -103,6 +103,16 @@ def read_back(
         mu=_mu(factors, release, nodes, coalition),
         claim=release.prefix(rounds).mu_of(coalition) if claim is None else claim,
     )
+
+
+def replayed(
+    plan: CorrelatedNoise, key: Key, row: int, nodes: npt.ArrayLike, dim: int
+) -> NoiseState:
+    """Return the state before a row, by drawing all earlier ones again."""
+    state = plan.start(nodes, dim)
+    for _ in range(row):
+        _, state = plan.draw(key, state)
+    return state
 
 
 def read_back_on_grid(

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from read_back import planned_factors, read_back
+from read_back import planned_factors, read_back, replayed
 from scipy import stats
 
 from dpmesh import kernels, topology
@@ -76,7 +76,7 @@ def test_the_recursion_is_the_inverse_of_its_matrix() -> None:
 def test_a_row_has_the_same_bits_again_in_parts_and_after_a_resume() -> None:
     plan, key = correlated.CorrelatedNoise(release=release()), Key.seeded(2)
     whole = run(plan, key, 30)
-    state = plan.replay(key, 3, range(NODES), 30)
+    state = replayed(plan, key, 3, range(NODES), 30)
     for _ in range(2):  # a second draw from the same state is a resend
         np.testing.assert_array_equal(plan.draw(key, state)[0], whole[3])
     np.testing.assert_array_equal(run(plan, key, 30, nodes=[4, 1]), whole[:, [4, 1]])
@@ -85,7 +85,7 @@ def test_a_row_has_the_same_bits_again_in_parts_and_after_a_resume() -> None:
 def test_a_state_that_ended_and_a_key_for_some_nodes_are_refused() -> None:
     plan, key = correlated.CorrelatedNoise(release=release()), Key.seeded(2)
     with pytest.raises(ValueError, match="a run of at most 6 rows"):
-        plan.draw(key, plan.replay(key, ROUNDS, [0], 1))
+        plan.draw(key, replayed(plan, key, ROUNDS, [0], 1))
     some = key.for_nodes(np.array([0], dtype=np.uint32))
     with pytest.raises(ValueError, match="stream: wanted a stream of a key for all nodes"):
         plan.draw(some, plan.start([0], 1))

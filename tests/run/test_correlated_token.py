@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from one_round import Stage
-from read_back import read_back
+from read_back import read_back, replayed
 
 import dpmesh as dm
 from dpmesh.algorithms import Message
@@ -71,7 +71,7 @@ def test_updates_carry_the_noise_of_the_plan(fault: bool, monkeypatch: Any) -> N
     silent = noise[-1, -1].copy()
     assert not silent.any()
     plan = correlated.CorrelatedNoise(release=joint, first_round=0)
-    state = plan.replay(KEY, ROUNDS - 1, range(NODES), 60)
+    state = replayed(plan, KEY, ROUNDS - 1, range(NODES), 60)
     noise[-1, -1] = plan.draw(KEY, state)[0][-1]  # of the node whose records ran out
     assert bool(read_back(noise, KEY, plan).violations(tolerance=1e-6)) == fault
 

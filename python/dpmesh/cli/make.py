@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass, replace
 from pathlib import Path
 from secrets import token_hex
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 import typer
 
@@ -19,24 +19,9 @@ from dpmesh.schedules import Constant
 _FOLLOW = ("clients", "records", "records_per_client", "dim", "rounds")
 """Numbers of sums that follow from the parties, in no contract."""
 
-_TEXT = """\
-# Everything here is public. Each party reads it, compares its hash, and keeps it.
-
-[contract]
-rounds = {rounds}
-public_key = "{key}"  # of topology and turns; of no noise
-deadline = {deadline!r}  # seconds
-quorum = {quorum}
-{more}
-
-[ranges]
-{ranges}
-
-{about}
-
-[algorithm]
-{algorithm}
-"""
+_Tables: TypeAlias = dict[str, Any]
+"""The tables of a contract, or keywords of what makes them."""
+_HEAD = "# Everything here is public. Each party reads it, compares its hash, and keeps it.\n"
 
 _LATE = typer.Option(help="Parties of a sum that a round may miss; each lost round is charged.")
 _ASKED = typer.Option(help="Without --label: an option of dpmesh stats, as mean=age,weight.")
@@ -66,6 +51,7 @@ def make(
     Run dpmesh contract check next.
     """
     from dpmesh._files import replace_text
+    from dpmesh.ranges import read_ranges
 
     if file.exists():
         fail("file", "a new file", f"{file}, which exists")
@@ -74,93 +60,77 @@ def make(
         if len(each) != 3 or not each[1].isdecimal():
             fail("party", "NAME:RECORDS:KEY, such as north:180:2f..", ":".join(each))
     records, budget = [int(each[1]) for each in parties], {"epsilon": epsilon, "delta": delta}
-    budget["colluding"] = colluding
+    released: list[Any] = []
+    public = read_ranges(ranges, released=released)
+    if released:
+        fail("ranges", "public knowledge alone", "released bounds, which no folder is charged for")
+    wanted: dict[str, Any] = {**budget, "colluding": colluding}
     if label is None:
-        given = {"algorithm": algorithm, "rounds": rounds, "dropouts": dropouts or None}
-        for name, value in given.items():
-            if value is not None:
-                fail(f"--{name}", "--label beside it, as questions need none", value)
-        tables = _asking(ranges, question or (), records, budget)
+        if dropouts or algorithm is not None or rounds is not None:
+            fail("--label", "one beside --algorithm, --rounds or --dropouts", "questions")
+        tables = _asking(public, question or (), records, wanted)
     else:
         if question:
             fail("--question", "no --label beside it", question[0])
-        wanted = {"algorithm": algorithm, "rounds": rounds}
-        tables = _learning(ranges, label, records, features, dropouts, budget | wanted)
+        kind = {"algorithm": algorithm, "rounds": rounds}
+        tables = _learning(ranges, label, records, features, dropouts, wanted | kind)
+    of_all = {"public_key": token_hex(32), "deadline": deadline}
     stated = ranges.read_text(encoding="utf-8-sig").strip()
-    text = _TEXT.format(key=token_hex(32), deadline=deadline, ranges=stated, **tables)
-    text += tables["topology"]
+    text = f"{_HEAD}\n[ranges]\n{stated}\n"
+    tables["contract"] |= of_all
+    for name, table in tables.items():
+        text += f"\n[{name}]\n{_lines(table)}\n"
     for name, count, key in parties:
-        text += f"\n[[party]]\nname = {json.dumps(name)}\nsigning_key = {json.dumps(key)}\n"
-        text += f"records = {count}\nepsilon = {epsilon!r}\ndelta = {delta!r}\n"
+        one = {"name": name, "signing_key": key, "records": int(count), **budget}
+        text += f"\n[[party]]\n{_lines(one)}\n"
     replace_text(file, text)
     typer.echo(f"wrote {file}. Read it, then: dpmesh contract check {file}")
 
 
 def _learning(
-    ranges: Path,
-    label: str,
-    records: list[int],
-    features: str,
-    dropouts: int,
-    wanted: dict[str, Any],
-) -> dict[str, Any]:
-    """Return what a contract states that learns a model, by the rule of `dpmesh.defaults`."""
+    ranges: Path, label: str, records: list[int], features: str, dropouts: int, wanted: _Tables
+) -> _Tables:
+    """Return the tables of a contract that learns a model, by the rule of `dpmesh.defaults`."""
     import dpmesh.defaults as defaults
     from dpmesh.privacy import Budget
     from dpmesh.ranges import Category, Columns
 
-    released: list[Any] = []
-    public, target = public_ranges(ranges, label, None, released)
-    _require_public(released)
+    public, target = public_ranges(ranges, label, None, [])
     classes = len(target.categories) if isinstance(target, Category) else 0
-    sizes = defaults.Sizes(
-        nodes=len(records),
-        smallest=min(records),
-        together=sum(records),
-        dim=Columns.of(public, [*public], features=features).dim * max(1, classes),
-    )
+    dim = Columns.of(public, [*public], features=features).dim * max(1, classes)
+    sizes = {"smallest": min(records), "together": sum(records), "dim": dim}
     task: Any = "classification" if classes else "regression"
-    choice = defaults.choose(sizes, task=task, **wanted)
-    gossips, nodes, topology = choice.topology is not None, len(records), ""
+    choice = defaults.choose(defaults.Sizes(nodes=len(records), **sizes), task=task, **wanted)
     learner: Any = choice.algorithm
-    if dropouts and gossips:
-        fail("--dropouts", "a secure sum, since gossip goes on from its quorum on", dropouts)
-    if dropouts:
-        adds = replace(learner.combination, dropouts=dropouts)
-        budget = Budget(wanted["epsilon"], delta=wanted["delta"])
-        noise = budget.calibrate(
+    terms = {"rounds": choice.rounds, "label": label, "features": features}
+    problem = {"loss": "softmax", "classes": classes} if classes else {"loss": "squared"}
+    tables: _Tables = {"contract": terms, "problem": {**problem, "feature_norm": 1.0}}
+    if choice.topology is not None:
+        if dropouts:
+            fail("--dropouts", "a secure sum, since gossip goes on from its quorum on", dropouts)
+        few, degree = len(records) <= defaults.COMPLETE, defaults.DEGREE
+        graph = {"kind": "complete"} if few else {"kind": "random_regular", "degree": degree}
+        terms |= {"quorum": len(records) // 2 + 1, "largest_row": 1e4}
+        return tables | {"algorithm": _table(learner, ()), "topology": graph}
+    if dropouts:  # which leave less noise
+        adds, budget = replace(learner.combination, dropouts=dropouts), ("epsilon", "delta")
+        noise = Budget(**{name: wanted[name] for name in budget}).calibrate(
             lambda noise: replace(learner, combination=adds, noise_multiplier=noise), choice.rounds
         )
         learner = replace(learner, combination=adds, noise_multiplier=noise)
-    own = _table(learner, () if gossips else _FOLLOW)
-    if gossips:
-        kind = f'kind = "random_regular"\ndegree = {defaults.DEGREE}'
-        kind = 'kind = "complete"' if nodes <= defaults.COMPLETE else kind
-        topology = f"\n[topology]\n{kind}\n"
-    more = f"label = {json.dumps(label)}\nfeatures = {json.dumps(features)}"
-    problem = f'loss = "softmax"\nclasses = {classes}' if classes else 'loss = "squared"'
-    return {
-        "rounds": choice.rounds,
-        "quorum": nodes // 2 + 1 if gossips else nodes - dropouts,
-        "more": f"{more}\nlargest_row = 10000.0" if gossips else more,
-        "about": f"[problem]\n{problem}\nfeature_norm = 1.0",
-        "algorithm": _lines(own),
-        "topology": topology,
-    }
+    terms["quorum"] = len(records) - dropouts
+    return tables | {"algorithm": _table(learner, _FOLLOW)}
 
 
 def _asking(
-    ranges: Path, question: Sequence[str], records: list[int], budget: dict[str, Any]
-) -> dict[str, Any]:
-    """Return what a contract states that asks questions: without any, about all columns."""
+    public: dict[str, Any], question: Sequence[str], records: list[int], wanted: _Tables
+) -> _Tables:
+    """Return the tables of a contract that asks questions: without any, about all columns."""
     from dpmesh.algorithms.record_sums import RecordSums
-    from dpmesh.ranges import as_range, read_ranges
+    from dpmesh.ranges import as_range
     from dpmesh.statistics.ask import questions_about
     from dpmesh.statistics.options import OPTIONS, questions_of
 
-    released: list[Any] = []
-    public = read_ranges(ranges, released=released)
-    _require_public(released)
     given: dict[str, Any] = {}
     for each in question:
         name, _, text = each.partition("=")
@@ -169,23 +139,12 @@ def _asking(
         given[name] = text if name == "by" else [*given.get(name, []), text]
     kinds = {name: as_range(name, one) for name, one in public.items()}
     about = questions_about(questions_of(given, kinds, ""), public)
-    made = RecordSums.for_budget(sites=len(records), records=sum(records), **about.sums, **budget)
+    sizes = {"sites": len(records), "records": sum(records), **about.sums}
+    made = RecordSums.for_budget(**sizes, **wanted)
     about.require(made.noise_scale, sum(records))
-    table = {"kind": "RecordSums", "noise_multiplier": made.noise_multiplier}
-    table["colluding"] = made.colluding
-    return {
-        "rounds": 1,
-        "quorum": len(records),
-        "more": "",
-        "about": f"[questions]\n{_lines(given)}",
-        "algorithm": _lines(table),
-        "topology": "",
-    }
-
-
-def _require_public(released: list[Any]) -> None:
-    if released:
-        fail("ranges", "public knowledge alone", "released bounds, which no folder is charged for")
+    noise = {"noise_multiplier": made.noise_multiplier, "colluding": made.colluding}
+    terms = {"rounds": 1, "quorum": len(records)}
+    return {"contract": terms, "questions": given, "algorithm": {"kind": "RecordSums", **noise}}
 
 
 def _lines(table: Mapping[str, Any]) -> str:

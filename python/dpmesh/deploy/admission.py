@@ -60,7 +60,7 @@ def check_algorithm(
         settings.fail("algorithm", f"{wanted}, got {kind.__name__}")
     if (algorithm.neighboring_relation, algorithm.unit) != ("replace_one", "record"):
         settings.fail("algorithm", "wanted replace_one of a record, as counts are public")
-    for release in algorithm.plan(terms.rounds).touching:
+    for release in settings.call("algorithm", algorithm.plan, rounds=terms.rounds).touching:
         if release.mechanism.distribution == "none":
             settings.fail("algorithm", f"wanted noise, got {kind.__name__} without")
         check_noise(settings, algorithm, release.mechanism)
@@ -163,7 +163,7 @@ def check_costs(
 ) -> None:
     """Refuse a plan that costs a party more than its epsilon at its delta."""
     for party in parties:
-        cost = cost_at(party.delta)
+        cost = settings.call("algorithm", cost_at, delta=party.delta)
         if cost > party.epsilon * (1 + ROUNDING):
             wanted = f"wanted at least {rounded_up(cost)} for {party.name}, which the plan costs"
             settings.fail("party.epsilon", f"{wanted}, got {party.epsilon:g}")

@@ -264,11 +264,15 @@ class Contract:
         """What the table [topology] describes."""
         table = dict(self.settings.table("topology"))
         keep = self.settings.convert("topology.keep", table.pop("keep", 1.0), float)
-        given = {"nodes": self.nodes, "key": self.public_key}
-        graph: Topology = self.settings.make("topology", table, SECTIONS["topology"], **given)
+        own = {"nodes": self.nodes, "key": self.public_key}
+        graph: Topology = self.settings.make("topology", table, SECTIONS["topology"], **own)
         if graph.nodes != self.nodes:
             self.settings.fail("topology", f"wanted {self.nodes} nodes, got {graph.nodes}")
-        return graph if keep == 1 else edge_dropping(graph, keep, key=self.public_key)
+        if keep == 1:
+            return graph
+        given = {"base": graph, "keep": keep, "key": self.public_key}
+        dropping: Topology = self.settings.call("topology", edge_dropping, **given)
+        return dropping
 
     @cached_property
     def columns(self) -> Columns | None:
@@ -278,7 +282,9 @@ class Contract:
         if not ranges or self.questions is not None:
             return None
         features = str(self.terms.features or "columns")
-        return Columns.of({name: ranges[name] for name in names}, names, features=features)
+        given = {"ranges": {name: ranges[name] for name in names}, "names": names}
+        columns: Columns = self.settings.call("ranges", Columns.of, **given, features=features)
+        return columns
 
     @cached_property
     def questions(self) -> Questions | None:
@@ -288,7 +294,10 @@ class Contract:
             return None
         table = settings.table("questions")
         settings.known("questions", table, OPTIONS)
-        kinds = {name: as_range(name, one) for name, one in ranges.items()}
+        kinds = {
+            name: settings.call("ranges", as_range, name=name, given=one)
+            for name, one in ranges.items()
+        }
         asked = settings.call("questions", questions_of, given=table, kinds=kinds, sign="")
         about: Questions = settings.call("questions", questions_about, asked=asked, ranges=ranges)
         return about
@@ -303,7 +312,10 @@ class Contract:
         label, ranges = self.terms.label, self.settings.table("ranges")
         if label is None or label not in ranges:
             self.settings.fail("contract.label", "wanted the column to predict, with a range")
-        return as_label(label, ranges[label])
+        found: Number | Category = self.settings.call(
+            "ranges", as_label, name=label, given=ranges[label]
+        )
+        return found
 
     @property
     def network(self) -> str | None:

@@ -2,7 +2,7 @@
 
 A row is a function of the key, the release and the nodes alone. Its draw needs the rows of earlier
 rounds, which are secret state, like the parameters: whoever has them can subtract noise. Drawing
-from the same state again gives the same bits, and so does a state that was built again by `replay`.
+from the same state again gives the same bits, and so does a state that was drawn again.
 
 What is released once must never be computed again from other values: after a crash resend the
 stored message. Two messages of one row with equal noise differ by the values, without noise.
@@ -129,7 +129,7 @@ class CorrelatedNoise:
         key
             The key of the run, for all nodes.
         state
-            From `start`, `draw` or `replay`.
+            From `start` or `draw`.
         pair_key
             That of the secrets of pairs, the same for both ends, or that of each pair by its
             number; by default `key`.
@@ -231,21 +231,6 @@ class CorrelatedNoise:
             wanted = f"a run of at most {self.release.rounds} rows, as C was planned for"
             fail("state", wanted, row + 1)
         instance("key", key, "a Key", Key)
-
-    def replay(
-        self,
-        key: Key,
-        row: int,
-        nodes: npt.ArrayLike,
-        dim: int,
-        *,
-        dtype: npt.DTypeLike = np.float64,
-    ) -> NoiseState:
-        """Return the state before a row, by drawing all earlier ones again: the same bits."""
-        state = self.start(nodes, dim, dtype=dtype)
-        for _ in range(integer("row", row, 0, self.release.rounds + 1)):
-            _, state = self.draw(key, state)
-        return state
 
 
 def pair_numbers(pairs: npt.NDArray[np.int64]) -> npt.NDArray[np.uint32]:
