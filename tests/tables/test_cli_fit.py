@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from shutil import copytree, rmtree
 from typing import Any
 
 import numpy as np
@@ -183,6 +184,15 @@ def test_released_bounds_and_a_budget_of_a_folder(
     over = call("fit", *given, "--label", "visits", "--splits", "1", "--output", "no.npz", code=2)
     assert "more than the budget" in over
     assert not Path("no.npz").exists()
+    call("contract", "keys", "other", "--epsilon", "8")
+    copytree("other", "older")
+    call("stats", *given[:-1], "other", "--mean", "age")
+    rmtree("other")
+    Path("older").rename("other")
+    told = call("stats", *given[:-1], "other", "--mean", "age", code=2)
+    assert "dpmesh contract restored" in told  # it has forgotten what the file of ranges cost
+    restored = call("contract", "restored", "other")
+    assert "other once more: epsilon = 3." in restored  # 1 and 2, twice
     with pytest.raises(ValueError, match="wanted ranges from public knowledge alone"):
         dm.ranges.read_ranges("ranges.toml")
 

@@ -145,6 +145,19 @@ def leave(
     own.close()
 
 
+@contract.command()
+@telling
+def restored(folder: Own) -> None:
+    """Charge all that a folder was charged once more, as it came from a backup."""
+    from dpmesh.deploy import Folder
+    from dpmesh.privacy.shown import rounded_up
+
+    own = Folder.open(folder, marks=marks())
+    own.restored()
+    typer.echo(f"charged {folder} once more: epsilon = {rounded_up(own.cost())} of {own.budget}")
+    own.close()
+
+
 @model.command()
 @telling
 def verify(

@@ -341,7 +341,7 @@ class Folder(Steps):
         known = self._joined()
         for contract, (_, marked) in self._marks.all().items():
             if contract not in known or self.last_sent(contract) < marked:
-                got = "an older copy. Use --restored, which charges all contracts once more"
+                got = "an older copy. Use --restored, or dpmesh contract restored, to charge again"
                 fail("folder", "the one that answered last on this machine", got)
 
     def restored(self) -> None:
