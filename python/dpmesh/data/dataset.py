@@ -36,6 +36,9 @@ class Dataset:
         real targets, kept as float64.
     name
         The name in reports and plots.
+
+    Attributes
+    ----------
     feature_norm
         A public bound on the L2 norm of every record, where preprocessing ensured one (`unit_norm`
         makes it 1), else None. Problems take it from their training records.
