@@ -64,6 +64,15 @@ def test_a_star_holds_whatever_all_others_do() -> None:
     assert largest > 1 - 1e-6
 
 
+def test_links_that_are_cut_elsewhere_would_show_a_node_whose_partners_all_count() -> None:
+    """The page's example: a torus with mu = 1, of which a node and its partners are cut off."""
+    whole = correlated.links(dm.topology.torus(4, 4).matrix(0))
+    sizes = {"own": 0.30, "shared": 0.921}
+    assert Secrets(nodes=16, pairs=whole, **sizes).mu == pytest.approx(1, abs=2e-3)
+    left = Secrets(nodes=5, pairs=[(0, i) for i in range(1, 5)], **sizes)
+    assert left.leverages(())[1][0] ** 0.5 == pytest.approx(1.55, abs=5e-3)
+
+
 @pytest.mark.parametrize(("nodes", "coalition"), [(3, 0), (8, 2)])
 def test_on_complete_graphs_a_star_is_the_whole_graph(nodes: int, coalition: int) -> None:
     network = dm.topology.complete(nodes)
