@@ -34,16 +34,7 @@ from dpmesh.privacy.accounting.sampled import (
 )
 from dpmesh.privacy.accounting.shares import sum_of_shares_epsilon
 from dpmesh.privacy.grid import MOST_NUMBERS
-from dpmesh.privacy.kinds import (
-    COARSE,
-    GAUSSIANS,
-    LAWS,
-    Kind,
-    kinds_of,
-    pair_of,
-    sampled_by,
-    scales_of,
-)
+from dpmesh.privacy.kinds import ALL_DATA, COARSE, Kind, kinds_of, sampled_by, samples_of
 from dpmesh.privacy.own_noise import is_own, own_costs
 from dpmesh.privacy.parts import Numbers, Parts
 from dpmesh.privacy.releases import Release
@@ -58,13 +49,6 @@ _MOST_KINDS = 1024  # in all compositions of parts that cannot cost most
 
 Names = npt.NDArray[np.object_]
 Chosen = npt.NDArray[np.bool_]
-
-SAMPLED = {
-    None: "all data",
-    PoissonSampling: "Poisson samples",
-    FixedSizeSampling: "samples of fixed size",
-    RandomAllocation: "random allocation",
-}
 
 PURE = "pure differential privacy of Laplace noise"
 SAMPLERS_ERR = "none: what samplers of noise on a grid err exceeds delta at such an epsilon"
@@ -207,10 +191,10 @@ def _costs_of_exact_noise(
     noisy = (multiplier > 0) & ~own
     noise_multipliers(multiplier[noisy])
     kinds, which = kinds_of(few, noisy, relation)
-    laplace = np.array([release.name.endswith("laplace") for release in few], dtype=bool)[place]
     which, own, noisy = which[place], own[place], noisy[place]
     rates("sampling_rate", np.array([kind.rate for kind in kinds] or [1.0]))
-    alone = np.array([_pure(kind, relation) for kind in kinds] + [0.0])[which]
+    laplace = np.array([kind.noise.is_pure for kind in kinds] + [False])[which]
+    alone = np.array([kind.pure(relation) for kind in kinds] + [0.0])[which]
     sampled = np.array([kind.is_amplified(relation) for kind in kinds] + [False])[which]
     pure = parts.totals(np.where(laplace, alone, 0.0))
     amplified = parts.totals((laplace & sampled).astype(np.float64))
@@ -250,16 +234,6 @@ def _failure(release: Release) -> float:
     return release.sampling.failure if isinstance(release.sampling, RandomAllocation) else 0.0
 
 
-def _pure(kind: Kind, relation: NeighboringRelation) -> float:
-    """Return the pure epsilon of a release; 0 if its noise is Gaussian."""
-    if not kind.mechanism.endswith("laplace"):
-        return 0.0
-    largest = pair_of(kind, relation).largest(
-        np.array(kind.rate), np.array(kind.noise_multiplier), deviations=0.0
-    )
-    return float(largest)
-
-
 _Proved: TypeAlias = tuple[Numbers, Callable[[int], str]]
 """The epsilon of each part, and what names its proof."""
 
@@ -288,12 +262,12 @@ def _gaussian(
         touched = parts.totals((which >= 0).astype(np.float64)) > 0
         return np.where(touched, inf, 0.0), lambda part: NEEDS_DELTA if touched[part] else ""
     used = [kinds[index] for index in np.unique(which[which >= 0])]
-    if all(kind.sampling is None and kind.mechanism in GAUSSIANS for kind in used):
+    if all(kind.is_exact for kind in used):
         squares = np.array([float(kind.noise_multiplier) ** -2 for kind in kinds] + [0.0])
         mu = np.sqrt(parts.totals(squares[which]))
         values, part = np.unique(mu, return_inverse=True)
         exact = accounting.gdp_epsilon(delta=delta, mu=values)[part]
-        rounded = np.array([kind.mechanism != "gaussian" for kind in kinds] + [False])[which]
+        rounded = np.array([kind.noise.of_integers for kind in kinds] + [False])[which]
         of_integers = parts.totals(rounded.astype(np.float64)) > 0
         return exact, lambda index: _exact_text(mu[index], of_integers[index])
     counts = parts.counts(which, len(kinds))
@@ -323,9 +297,9 @@ def _together(
     if delta == 0 or not kinds:
         return epsilons, proofs
     counts = parts.counts(which, len(kinds))
-    plain = np.array([kind.mechanism in GAUSSIANS and kind.sampling is None for kind in kinds])
-    unknown = np.array([kind.mechanism not in LAWS for kind in kinds])
-    pure = np.array([kind.mechanism.endswith("laplace") for kind in kinds])
+    plain = np.array([kind.is_exact for kind in kinds])
+    unknown = np.array([kind.noise.law is None for kind in kinds])
+    pure = np.array([kind.noise.is_pure for kind in kinds])
     allocated = np.array([isinstance(kind.sampling, RandomAllocation) for kind in kinds])
     exact = (counts[:, ~plain].sum(axis=1) == 0) | (
         (counts[:, ~pure | allocated].sum(axis=1) == 0) & (counts[:, pure].sum(axis=1) <= 1)
@@ -366,9 +340,9 @@ def _by_curve(
         return Cost(0.0, "")
     sampled = sampled_by(used, relation)
     multiplier, count = np.array([kind.noise_multiplier for kind in used]), times[times > 0]
-    if sampled is None and not any(kind.secure_sum or kind.mechanism == COARSE for kind in used):
+    if sampled is None and not any(kind.secure_sum or kind.noise is COARSE for kind in used):
         mu = accounting.gdp_mu(multiplier, count=count)
-        of_integers = any(kind.mechanism != "gaussian" for kind in used)
+        of_integers = any(kind.noise.of_integers for kind in used)
         return Cost(accounting.gdp_epsilon(delta=delta, mu=mu), _exact_text(mu, of_integers))
     settings: dict[str, Any] = {
         "delta": delta,
@@ -379,13 +353,13 @@ def _by_curve(
     }
     if any(kind.secure_sum is not None for kind in used):
         return _of_sums(used, sampled, settings)
-    if any(kind.mechanism == COARSE for kind in used):
+    if any(kind.noise is COARSE for kind in used):
         epsilon = accounting.discrete_gaussian_epsilon(**settings)  # fine noise is charged too much
-        return Cost(epsilon, f"Rényi curve of discrete Gaussian noise on {SAMPLED[sampled]}")
+        return Cost(epsilon, f"Rényi curve of discrete Gaussian noise on {samples_of(sampled)}")
     poisson = sampled is PoissonSampling
     epsilon_of = poisson_gaussian_epsilon if poisson else fixed_size_gaussian_epsilon
     epsilon = epsilon_of(**settings, accountant="rdp")
-    return Cost(epsilon, f"Rényi curve of {SAMPLED[sampled]}")
+    return Cost(epsilon, f"Rényi curve of {samples_of(sampled)}")
 
 
 def _of_sums(
@@ -395,7 +369,7 @@ def _of_sums(
     if sampled is PoissonSampling:
         only_add_remove(settings["neighboring_relation"])
     sums = [kind.secure_sum for kind in used]
-    scales, shares = zip(*map(scales_of, used), strict=True)
+    scales, shares = zip(*(kind.scales for kind in used), strict=True)
     epsilon = sum_of_shares_epsilon(
         **(settings | {"count": settings["count"].astype(int)}),
         scale=scales,
@@ -404,7 +378,7 @@ def _of_sums(
         dim=[1 if each is None else each.numbers for each in sums],
     )
     how = "Gaussian accounting" if min(scales) >= FINE else "Rényi curve"
-    return Cost(epsilon, f"{how} of sums of discrete Gaussian shares on {SAMPLED[sampled]}")
+    return Cost(epsilon, f"{how} of sums of discrete Gaussian shares on {samples_of(sampled)}")
 
 
 def _composed(
@@ -414,7 +388,7 @@ def _composed(
     count = {kind: number for kind, number in zip(kinds, times, strict=True) if number > 0}
     by_pair: dict[Pair, list[Kind]] = {}
     for kind in count:
-        by_pair.setdefault(pair_of(kind, relation), []).append(kind)
+        by_pair.setdefault(kind.pair(relation), []).append(kind)
     rounds = [
         Rounds(
             pair,
@@ -424,14 +398,10 @@ def _composed(
         )
         for pair, alike in by_pair.items()
     ]
-    names = [
-        name
-        for mechanism, (_, name) in LAWS.items()
-        if any(k.mechanism == mechanism for k in count)
-    ]
-    samples = list(dict.fromkeys(SAMPLED[type(k.sampling) if k.sampling else None] for k in count))
-    what = " and ".join(text for text in samples if text != SAMPLED[None]) or SAMPLED[None]
-    if names != ["Gaussian"]:
+    names = {kind.noise.name for kind in count}
+    samples = [kind.sampling.samples for kind in count if kind.sampling is not None]
+    what = " and ".join(dict.fromkeys(samples)) or ALL_DATA
+    if names != {"Gaussian"}:
         what = f"{' and '.join(sorted(names, reverse=True))} noise on {what}"
     pair, _, multiplier, number = rounds[0]
     if isinstance(pair, Allocation) and len(rounds) == 1 and number.tolist() == [1.0]:

@@ -23,7 +23,7 @@ import numpy as np
 from dpmesh.privacy.accounting.discrete import FINE, largest_epsilon
 from dpmesh.privacy.budget import Budget
 from dpmesh.privacy.grid import MOST_NUMBERS
-from dpmesh.privacy.kinds import GAUSSIANS, Kind, kinds_of, scales_of
+from dpmesh.privacy.kinds import Kind, kinds_of
 from dpmesh.privacy.own_noise import is_own
 from dpmesh.privacy.plan import Plan, total_cost
 from dpmesh.privacy.releases import Release
@@ -99,14 +99,14 @@ def _is_gaussian(touching: Sequence[Release], plan: Plan) -> bool:
     return not any(map(is_own, touching)) and all(
         _is_gaussian_sum(kind, plan)
         if kind.secure_sum is not None
-        else kind.sampling is None and kind.mechanism in GAUSSIANS and not kind.moments
+        else kind.is_exact and not kind.moments
         for kind in kinds
     )
 
 
 def _is_gaussian_sum(kind: Kind, plan: Plan) -> bool:
     """Whether a secure sum is charged as one of all data, with noise of many steps."""
-    return not kind.is_amplified(plan.neighboring_relation) and scales_of(kind)[0] >= FINE
+    return not kind.is_amplified(plan.neighboring_relation) and kind.scales[0] >= FINE
 
 
 def _drawn(release: Release) -> int:

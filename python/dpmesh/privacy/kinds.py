@@ -15,18 +15,15 @@ from dpmesh._validate import fail
 from dpmesh.privacy.accounting._pairs import (
     GAUSSIAN,
     LAPLACE,
-    FixedSize,
+    Law,
     Pair,
-    Poisson,
     Unsampled,
     integer_laplace,
 )
-from dpmesh.privacy.accounting._poisson_pairs import PublishedSample
-from dpmesh.privacy.accounting.allocation import Allocation
 from dpmesh.privacy.accounting.discrete import FINE, gaussian_multiplier
 from dpmesh.privacy.grid import MOST_STEPS as MOST_GRID_STEPS
 from dpmesh.privacy.releases import Release
-from dpmesh.privacy.sampling import FixedSizeSampling, PoissonSampling, RandomAllocation, Sampling
+from dpmesh.privacy.sampling import RandomAllocation, Sampling
 from dpmesh.privacy.secure import DistributedDiscreteGaussian, NeighborSums, SecureSum
 from dpmesh.privacy.types import NeighboringRelation
 
@@ -36,25 +33,39 @@ MOST_STEPS = 64
 MOMENTS_BELOW = 6.0
 """Steps of Gaussian noise below which its moments may prove more than its smoothing."""
 
-LAWS = {
-    "gaussian": (GAUSSIAN, "Gaussian"),
-    "laplace": (LAPLACE, "Laplace"),
-    "discrete_laplace": (integer_laplace(), "discrete Laplace"),
-    "discrete_gaussian": (GAUSSIAN, "discrete Gaussian"),
+
+class Noise(NamedTuple):
+    """A distribution of noise."""
+
+    name: str
+    law: Law | None
+    """Its losses; None if a Rényi curve alone is known."""
+    of_integers: bool = False
+
+    @property
+    def is_pure(self) -> bool:
+        """Whether it is Laplace noise, which needs no delta."""
+        return self.law is not None and self.law.has_atom
+
+
+COARSE = Noise("discrete Gaussian", None, of_integers=True)
+NOISES = {
+    "gaussian": Noise("Gaussian", GAUSSIAN),
+    "laplace": Noise("Laplace", LAPLACE),
+    "discrete_laplace": Noise("discrete Laplace", integer_laplace(), of_integers=True),
+    "discrete_gaussian": Noise("discrete Gaussian", GAUSSIAN, of_integers=True),
 }
-GAUSSIANS = ("gaussian", "discrete_gaussian")
-COARSE = "coarse_gaussian"
+
+ALL_DATA = "all data"
 
 
 class Kind(NamedTuple):
     """What a release costs depends on this alone."""
 
-    mechanism: str
+    noise: Noise
     noise_multiplier: float
     sampling: Sampling | None
     secure_sum: SecureSum | NeighborSums | None
-    steps: int = 1
-    """By which neighbours move a row on a grid, at least, if the noise is Laplace."""
     moments: float = 0.0
     """The noise multiplier of the moments of Gaussian noise on a coarse grid; else 0."""
 
@@ -63,29 +74,43 @@ class Kind(NamedTuple):
         """How often a unit takes part."""
         return 1.0 if self.sampling is None else self.sampling.rate
 
+    @property
+    def is_exact(self) -> bool:
+        """Whether it is Gaussian noise on all data, whose cost has a formula."""
+        return self.noise.law is GAUSSIAN and self.sampling is None
+
+    @property
+    def scales(self) -> tuple[float, float]:
+        """The scales of a sum's unknown noise and of a share of it, in steps.
+
+        Other noise is one share: of no known scale on a coarse grid, else of the finest.
+        """
+        if self.secure_sum is not None:
+            scale = self.noise_multiplier * self.secure_sum.sensitivity
+            return scale, self.secure_sum.smallest_share
+        return 1.0 if self.noise is COARSE else float(MOST_GRID_STEPS), float(MOST_GRID_STEPS)
+
     def is_amplified(self, relation: NeighboringRelation) -> bool:
         """Whether sampling makes it cheaper under a relation."""
         return self.sampling is not None and self.sampling.amplifies_under == relation
 
     def by_moments(self) -> Kind:
         """Return the kind by its moments alone, if it is on a coarse grid."""
-        coarse = self._replace(mechanism=COARSE, noise_multiplier=self.moments, moments=0.0)
+        coarse = self._replace(noise=COARSE, noise_multiplier=self.moments, moments=0.0)
         return coarse if self.moments else self
 
+    def pair(self, relation: NeighboringRelation) -> Pair:
+        """Return the pair that dominates a release with Laplace or Gaussian noise."""
+        law = self.noise.law
+        assert law is not None
+        return Unsampled(law) if self.sampling is None else self.sampling.pair(law, relation)
 
-def pair_of(kind: Kind, relation: NeighboringRelation) -> Pair:
-    """Return the pair that dominates a release with Laplace or Gaussian noise."""
-    law, _ = LAWS[kind.mechanism]
-    if kind.mechanism == "discrete_laplace":
-        law = integer_laplace(kind.steps)
-    if isinstance(kind.sampling, RandomAllocation):
-        shares = tuple((share, 1.0, count) for share, count in kind.sampling.alike)
-        return Allocation(shares, relation, "laplace" if law.has_atom else "gaussian")
-    if isinstance(kind.sampling, FixedSizeSampling):
-        return FixedSize(law)
-    if isinstance(kind.sampling, PoissonSampling):
-        return Poisson(law) if relation == "add_remove" else PublishedSample(law)
-    return Unsampled(law)
+    def pure(self, relation: NeighboringRelation) -> float:
+        """Return the pure epsilon of a release; 0 if its noise is Gaussian."""
+        if not self.noise.is_pure:
+            return 0.0
+        numbers = np.array(self.rate), np.array(self.noise_multiplier)
+        return float(self.pair(relation).largest(*numbers, deviations=0.0))
 
 
 def kinds_of(
@@ -104,9 +129,8 @@ def kinds_of(
                 f"that of the secure sum, {sums.neighboring_relation}",
                 relation,
             )
-        kind = _on_grid(
-            release, Kind(release.name, release.noise_multiplier, release.sampling, sums)
-        )
+        noise = NOISES.get(release.name, Noise(release.name, None, of_integers=True))
+        kind = _on_grid(release, Kind(noise, release.noise_multiplier, release.sampling, sums))
         which[index] = numbers.setdefault(_allocated(kind, release, relation), len(numbers))
     return list(numbers), which
 
@@ -121,11 +145,12 @@ def _on_grid(release: Release, kind: Kind) -> Kind:
     if grid is None or kind.secure_sum is not None:
         return kind
     steps = release.sensitivity.bound / grid + 1
-    if kind.mechanism == "discrete_laplace":
-        return kind._replace(steps=min(2 ** (frexp(steps)[1] - 1), MOST_STEPS))
+    if kind.noise.is_pure:
+        law = integer_laplace(min(2 ** (frexp(steps)[1] - 1), MOST_STEPS))
+        return kind._replace(noise=kind.noise._replace(law=law))
     z = kind.noise_multiplier
     if (scale := z * steps) < FINE:
-        return kind._replace(mechanism=COARSE)
+        return kind._replace(noise=COARSE)
     moments = z if scale < MOMENTS_BELOW else 0.0
     return kind._replace(noise_multiplier=gaussian_multiplier(z, scale), moments=moments)
 
@@ -138,21 +163,16 @@ def _allocated(kind: Kind, release: Release, relation: NeighboringRelation) -> K
     """
     if not isinstance(kind.sampling, RandomAllocation):
         return kind
-    if kind.mechanism not in LAWS or kind.secure_sum is not None:
+    if kind.noise.law is None or kind.secure_sum is not None:
         return kind._replace(sampling=None)
     one = replace(kind.sampling, cycle=0, failure=0.0)
     halved = release.mechanism.grid is not None and relation == "replace_one"
     return kind._replace(sampling=one, noise_multiplier=kind.noise_multiplier / (1 + halved))
 
 
-def scales_of(kind: Kind) -> tuple[float, float]:
-    """Return the scales of a sum's unknown noise and of a share of it, in steps.
-
-    Other noise is one share: of no known scale on a coarse grid, else of the finest.
-    """
-    if kind.secure_sum is not None:
-        return kind.noise_multiplier * kind.secure_sum.sensitivity, kind.secure_sum.smallest_share
-    return 1.0 if kind.mechanism == COARSE else float(MOST_GRID_STEPS), float(MOST_GRID_STEPS)
+def samples_of(sampling: Sampling | type[Sampling] | None) -> str:
+    """Return what releases are of, in words."""
+    return ALL_DATA if sampling is None else sampling.samples
 
 
 def sampled_by(kinds: Iterable[Kind], relation: NeighboringRelation) -> type[Sampling] | None:

@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dpmesh._validate import as_python_numbers, fail, integer, probability
-from dpmesh.privacy.accounting.allocation import share_array
+from dpmesh.privacy.accounting._pairs import FixedSize, Law, Pair, Poisson
+from dpmesh.privacy.accounting._poisson_pairs import PublishedSample
+from dpmesh.privacy.accounting.allocation import Allocation, share_array
 from dpmesh.privacy.types import NeighboringRelation
 
 if TYPE_CHECKING:
@@ -29,6 +31,7 @@ class PoissonSampling:
     """
 
     amplifies_under: ClassVar[NeighboringRelation] = "add_remove"
+    samples: ClassVar[str] = "Poisson samples"
 
     rate: float
 
@@ -41,6 +44,10 @@ class PoissonSampling:
         import dp_accounting
 
         return dp_accounting.PoissonSampledDpEvent(self.rate, release)
+
+    def pair(self, law: Law, relation: NeighboringRelation) -> Pair:
+        """Return the pair that dominates a sampled release whose noise has these losses."""
+        return Poisson(law) if relation == "add_remove" else PublishedSample(law)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +64,7 @@ class FixedSizeSampling:
     """
 
     amplifies_under: ClassVar[NeighboringRelation] = "replace_one"
+    samples: ClassVar[str] = "samples of fixed size"
 
     size: int
     population: int
@@ -76,6 +84,10 @@ class FixedSizeSampling:
         import dp_accounting
 
         return dp_accounting.SampledWithoutReplacementDpEvent(self.population, self.size, release)
+
+    def pair(self, law: Law, relation: NeighboringRelation) -> Pair:
+        """Return the pair that dominates a sampled release whose noise has these losses."""
+        return FixedSize(law)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,6 +126,7 @@ class RandomAllocation:
     """
 
     amplifies_under: ClassVar[None] = None
+    samples: ClassVar[str] = "random allocation"
 
     rounds: int = 0
     shares: tuple[float, ...] = ()
@@ -152,6 +165,11 @@ class RandomAllocation:
     def event(self, release: DpEvent) -> DpEvent:
         """Return the release itself: dp-accounting has no event for less."""
         return release
+
+    def pair(self, law: Law, relation: NeighboringRelation) -> Pair:
+        """Return the pair that dominates all releases whose noise has these losses."""
+        shares = tuple((share, 1.0, count) for share, count in self.alike)
+        return Allocation(shares, relation, "laplace" if law.has_atom else "gaussian")
 
 
 Sampling = PoissonSampling | FixedSizeSampling | RandomAllocation
