@@ -149,12 +149,16 @@ class Gossip(Instant):
         return Traffic(matrix.messages * times, length)
 
 
-class Broadcast(Instant):
-    """Everybody receives what was released, such as by a server or the holder of a token."""
+class ToAll:
+    """Everybody receives what was released."""
 
     def carry(self, round: int, packet: Packet) -> Any:
         """Return the messages as they are, and of a sum the total."""
         return packet.in_one_process
+
+
+class Broadcast(ToAll, Instant):
+    """Everybody receives what was released, such as by a server or the holder of a token."""
 
     def traffic(self, round: int, sent: Sent) -> Traffic:
         """Return what was sent."""
@@ -294,7 +298,7 @@ class FailingGossip:
         return Released(kernels.mix(late, ring.reshape(-1, dim)))
 
 
-class TimedServer:
+class TimedServer(ToAll):
     """A server whose messages take their time; a lost one is sent again until it arrives.
 
     A round ends when the slowest client has received, computed and answered. The clients are drawn
@@ -315,10 +319,6 @@ class TimedServer:
         """Resume from the clock."""
         self.seconds = memory
 
-    def carry(self, round: int, packet: Packet) -> Any:
-        """Return the messages as they are, and of a sum the total."""
-        return packet.in_one_process
-
     def traffic(self, round: int, sent: Sent) -> Traffic:
         """Return what was sent in this round, again included, and let time pass."""
         clients = self._conditions.some_nodes(round, (sent.times + 1) // 2)
@@ -331,7 +331,7 @@ class TimedServer:
         return Traffic(int(tries.sum()), int(tries.sum()) * _length(sent))
 
 
-class TimedToken:
+class TimedToken(ToAll):
     """A token that passes from node to node while all compute: no node waits for a common clock.
 
     A node passes the token on when it holds it and has computed. The holders are drawn anew, as
@@ -356,10 +356,6 @@ class TimedToken:
     def recall(self, memory: Any) -> None:
         """Resume from the clocks."""
         self._clock, self._token = memory
-
-    def carry(self, round: int, packet: Packet) -> Any:
-        """Return the messages as they are, and of a sum the total."""
-        return packet.in_one_process
 
     def traffic(self, round: int, sent: Sent) -> Traffic:
         """Return what was sent in this round, again included, and let time pass."""

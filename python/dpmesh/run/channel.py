@@ -220,7 +220,7 @@ class Channel:
         packet = Packet(None, copies=message.copies, bits=message.bits, masked=masked)
         out = mechanism.opened((yield from self._carry(packet)))
         if self._watcher is not None:
-            out, _ = self._watched(releases, None, values, out, out, None, rows=None)
+            out, _ = self._watched(releases, None, values, out, out, None, None)
         self.received = out = Released(read_only(out))
         return out
 
@@ -262,10 +262,7 @@ class Channel:
         if parts is None:
             mechanism = releases[0].mechanism
             if type(mechanism) is CorrelatedRow:
-                if again or (rows is None) != (message.sender is None):
-                    wanted = "correlated noise in one message of all nodes a round"
-                    fail("release", wanted, releases[0])
-                mechanism = self._correlated(mechanism, t, message, inside, whole)
+                mechanism = self._correlated(mechanism, t, message, inside, whole, again)
             out = mechanism.release(inside, releases[0].sensitivity, stream)
         else:
             out = Released(np.empty_like(inside))
@@ -274,24 +271,31 @@ class Channel:
                 private = Sensitive(inside[some])
                 out[some] = release.mechanism.release(private, release.sensitivity, noise)
         noisy, compressed = out, None
-        if message.compressor is not None:
+        if (compressor := message.compressor) is not None:
             coins = key.stream(Purpose.QUANTIZE + again, t)
-            compressed = _compressed(message.compressor, Released(out * unit), coins)
+            compressed = _compressed(compressor, Released(out * unit) if has_unit else out, coins)
             decoded = read_only(compressed.values)
             out = Released(decoded / unit) if has_unit else Released(decoded)
         if self._watcher is not None:
-            out, compressed = self._watched(
-                releases, parts, inside, noisy, out, compressed, rows=rows
-            )
+            out, compressed = self._watched(releases, parts, inside, noisy, out, compressed, rows)
         if has_unit:
             out = Released(out * unit)
         return self._packed(message, out, compressed)
 
     def _correlated(
-        self, mechanism: CorrelatedRow, t: int, message: Message, inside: Sensitive, key: Key
+        self,
+        mechanism: CorrelatedRow,
+        t: int,
+        message: Message,
+        inside: Sensitive,
+        key: Key,
+        again: int,
     ) -> CorrelatedRow:
         """Return a mechanism with its noise, which depends on earlier rows."""
         rows = message.rows
+        if again or (rows is None) != (message.sender is None):
+            wanted = "correlated noise in one message of all nodes a round"
+            fail("release", wanted, message.release)
         if rows is None:
             return mechanism.drawn(self.noise.draw(key, mechanism, t, inside))
         among = message.among or 1
@@ -361,7 +365,6 @@ class Channel:
         noisy: Released,
         values: Released,
         compressed: Compressed | None,
-        *,
         rows: Indices | None,
     ) -> tuple[Released, Compressed | None]:
         """Show the releases of a message to the watcher; return what travels instead."""
