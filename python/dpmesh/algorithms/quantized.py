@@ -220,16 +220,23 @@ class QuantizedGossip(Algorithm[QuantizedState, GradientProblem]):
 
     def release_of(self, t: int) -> Release:
         """Return the messages z_k of iteration k = t, before their quantization."""
-        return self._numbers(t).release
+        if t not in self._releases:
+            self._releases[t] = Release(t, self.mechanism_of(t), self.sensitivity(t))
+        return self._releases[t]
+
+    @cached_property
+    def _releases(self) -> dict[int, Release]:
+        """Releases by round, as far as they were asked for."""
+        return {}
 
     def _numbers(self, t: int) -> _Numbers:
         """Return the public numbers of round t, which are derived once."""
         found = self._derived.get(t)
         if found is None:
             alpha, beta = at(self.step_size, t + 1), at(self.consensus_step_size, t + 1)
-            release = Release(t, self.mechanism_of(t), self.sensitivity(t))
             gamma, decay = at(self.sample_size, t + 1), self._largest_decay(alpha, beta)
-            found = self._derived[t] = _Numbers(alpha, beta, gamma, release, decay)
+            found = _Numbers(alpha, beta, gamma, self.release_of(t), decay)
+            self._derived[t] = found
         return found
 
     @cached_property
@@ -359,12 +366,13 @@ class QuantizedGossip(Algorithm[QuantizedState, GradientProblem]):
         ValueError
             In mode ``"paper"``, where its conditions do not hold.
         """
+        numbers = self._numbers(k)
         return next_sensitivity(
             sensitivity,
-            step_size=at(self.step_size, k + 1),
-            consensus_step_size=at(self.consensus_step_size, k + 1),
+            step_size=numbers.step_size,
+            consensus_step_size=numbers.consensus_step_size,
             gradient_bound=2 * self.clipping_norm,
-            sample_size=at(self.sample_size, k + 1),
+            sample_size=numbers.sample_size,
             mode=self.mode,
             smoothness=self.smoothness,
         )
