@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from struct import iter_unpack
 from typing import NamedTuple
 
 import numpy as np
@@ -272,12 +273,10 @@ class Fresh(NamedTuple):
     @staticmethod
     def together(contract: Contract, asked: Iterable[Fresh]) -> bytes:
         """Return the questions of some nodes as one message."""
-        entries = (
-            (*numbers(each.party, each.last.incarnation, round_ + 1, exchange), each.number)
-            for each in asked
-            for round_, exchange in [each.last.at]
-        )
-        return pack(FRESH, contract.hash, b"".join(part for entry in entries for part in entry))
+        entries = bytearray()
+        for party, (incarnation, (round_, exchange)), number in asked:
+            entries += b"".join(numbers(party, incarnation, round_ + 1, exchange)) + number
+        return pack(FRESH, contract.hash, bytes(entries))
 
     @classmethod
     def read(cls, message: bytes, contract: Contract) -> tuple[Fresh, ...]:
@@ -291,13 +290,10 @@ class Fresh(NamedTuple):
         kind, of, entries = unpack(message)
         if kind != FRESH or of != contract.hash or not entries or len(entries) % FRESH_BYTES:
             fail("message", "questions under this contract", "another message")
-        found = []
-        for start in range(0, len(entries), FRESH_BYTES):
-            entry = entries[start : start + FRESH_BYTES]
-            named = read_numbers(*(entry[i : i + NUMBER_BYTES] for i in (0, 4, 8, 12)))
-            last = Sent.of(named[1], named[2] - 1, named[3])
-            found.append(cls(named[0], last, entry[16:]))
-        return tuple(found)
+        return tuple(
+            cls(party, Sent.of(incarnation, after - 1, exchange), number)
+            for party, incarnation, after, exchange, number in iter_unpack(">4I16s", entries)
+        )
 
 
 class Heard(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import reprlib
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from traceback import walk_stack
 from typing import Any, ClassVar, NamedTuple, TypeVar
@@ -67,6 +67,19 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
 
     task: ClassVar[Task]
 
+    # Parameters.
+    epsilon: float | None
+    delta: float
+    ranges: Ranges
+    features: str | None
+    fit_intercept: bool
+    algorithm: Method | MakeAlgorithm | None
+    noise: Noise | None
+    colluding: int
+    rounds: int | None
+    topology: Topology | None
+    random_state: Any
+
     # What `fit` learns.
     model_: Model
     report_: FitReport
@@ -74,32 +87,10 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
     sites_: npt.NDArray[Any]
     n_features_in_: int
 
-    def __init__(
-        self,
-        epsilon: float | None = 1.0,
-        *,
-        delta: float = 1e-5,
-        ranges: Ranges = None,
-        features: str | None = None,
-        fit_intercept: bool = True,
-        algorithm: Method | MakeAlgorithm | None = None,
-        noise: Noise | None = None,
-        colluding: int = 1,
-        rounds: int | None = None,
-        topology: Topology | None = None,
-        random_state: Any = None,
-    ) -> None:
-        self.epsilon = epsilon
-        self.delta = delta
-        self.ranges = ranges
-        self.features = features
-        self.fit_intercept = fit_intercept
-        self.algorithm = algorithm
-        self.noise = noise
-        self.colluding = colluding
-        self.rounds = rounds
-        self.topology = topology
-        self.random_state = random_state
+    def keep(self, given: Mapping[str, Any]) -> None:
+        """Keep a constructor's parameters as they are, which scikit-learn asks for."""
+        for name in self._get_param_names():
+            setattr(self, name, given[name])
 
     @property
     def partners(self) -> int | None:

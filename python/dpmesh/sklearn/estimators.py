@@ -104,12 +104,15 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
 
     task: ClassVar[Task] = "classification"
 
+    classes: Sequence[Any] | None
+    class_shares: Mapping[Any, float] | None
+    network: str | MakeNetwork | None
+    classes_: npt.NDArray[Any]
+
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.classifier_tags.multi_label = True
         return tags
-
-    classes_: npt.NDArray[Any]
 
     def __init__(
         self,
@@ -129,22 +132,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         topology: Topology | None = None,
         random_state: Any = None,
     ) -> None:
-        super().__init__(
-            epsilon,
-            delta=delta,
-            ranges=ranges,
-            features=features,
-            fit_intercept=fit_intercept,
-            algorithm=algorithm,
-            noise=noise,
-            colluding=colluding,
-            rounds=rounds,
-            topology=topology,
-            random_state=random_state,
-        )
-        self.classes = classes
-        self.class_shares = class_shares
-        self.network = network
+        self.keep(locals())
 
     def encoded(self, X: Any, y: Any, groups: Any) -> Encoded:
         """Return the problem that `fit` solves. Nothing is released."""
@@ -238,6 +226,9 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
 
     task: ClassVar[Task] = "regression"
 
+    target_range: tuple[float, float] | None
+    counts: float | None
+
     def __init__(
         self,
         epsilon: float | None = 1.0,
@@ -255,21 +246,7 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         topology: Topology | None = None,
         random_state: Any = None,
     ) -> None:
-        super().__init__(
-            epsilon,
-            delta=delta,
-            ranges=ranges,
-            features=features,
-            fit_intercept=fit_intercept,
-            algorithm=algorithm,
-            noise=noise,
-            colluding=colluding,
-            rounds=rounds,
-            topology=topology,
-            random_state=random_state,
-        )
-        self.target_range = target_range
-        self.counts = counts
+        self.keep(locals())
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

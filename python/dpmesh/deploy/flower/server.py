@@ -30,7 +30,6 @@ from dpmesh.privacy.ledger import Ledger
 from dpmesh.privacy.plan import Plan, each_round
 from dpmesh.privacy.releases import Release
 from dpmesh.privacy.report import Report, report
-from dpmesh.privacy.sensitivity import Sensitivity
 from dpmesh.privacy.types import Floats, Released, Sensitive
 from dpmesh.run.carriers import Broadcast, Packet
 from dpmesh.run.channel import Channel
@@ -331,16 +330,14 @@ class DPFedLS(Strategy):
         return replace(own, noise_multiplier=together, combination=arrived)
 
     @property
-    def _by_client(self) -> Sensitivity:
-        return client_sensitivity(self._updates.clipping_norm)
-
-    @property
     def _std_of_client(self) -> float:
         assert self._state is not None
-        return self.algorithm.mechanism.noise_scale(self._by_client, self._state.w.shape[1])
+        of = self._planned_by_client(0)
+        return of.mechanism.noise_scale(of.sensitivity, self._state.w.shape[1])
 
     def _planned_by_client(self, t: int) -> Release:
-        return Release(t, self.algorithm.mechanism, self._by_client)
+        sensitivity = client_sensitivity(self._updates.clipping_norm)
+        return Release(t, self.algorithm.mechanism, sensitivity)
 
     def _resume(self, initial_arrays: ArrayRecord) -> None:
         """Begin, or go on after the rounds in the checkpoint."""
