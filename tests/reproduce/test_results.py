@@ -90,6 +90,7 @@ def test_a_text_is_made_of_its_numbers_and_shown(
             allocated.as_text,
             "algorithms/without_replacement.md",
         ),
+        ("online-figure1", online._text1, "algorithms/online.md"),
         ("online-figure2", online._text2, "algorithms/online.md"),
         ("online-mechanisms", online.text_of_mechanisms, "algorithms/online.md"),
         ("online-table1", online.text_of_table1, "algorithms/online.md"),
