@@ -366,13 +366,12 @@ class QuantizedGossip(Algorithm[QuantizedState, GradientProblem]):
         ValueError
             In mode ``"paper"``, where its conditions do not hold.
         """
-        numbers = self._numbers(k)
         return next_sensitivity(
             sensitivity,
-            step_size=numbers.step_size,
-            consensus_step_size=numbers.consensus_step_size,
+            step_size=at(self.step_size, k + 1),
+            consensus_step_size=at(self.consensus_step_size, k + 1),
             gradient_bound=2 * self.clipping_norm,
-            sample_size=numbers.sample_size,
+            sample_size=at(self.sample_size, k + 1),
             mode=self.mode,
             smoothness=self.smoothness,
         )
