@@ -51,7 +51,7 @@ def copied(folder: Path) -> None:
 def commands(names: list[str]) -> tuple[tuple[str, ...], ...]:
     """Return the commands that run the tests of crates, and one for all files of Python."""
     crates = [name.split("::") for name in names if "::" in name]
-    cargo = [("cargo", "test", "--quiet", "--lib", "--package", *words) for words in crates]
+    cargo = [("cargo", "test", "--quiet", "--tests", "--package", *words) for words in crates]
     files = [str(found_test(name)) for name in names if "::" not in name]
     pytest = (sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *files)
     return (*cargo, *([pytest] if files else []))

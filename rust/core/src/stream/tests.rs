@@ -104,6 +104,20 @@ proptest! {
     }
 }
 
+/// Masks take 16 KiB at once: more than a byte counts blocks of AES.
+#[test]
+fn a_long_fill_is_that_of_its_blocks() {
+    for cipher in [Cipher::Aes, Cipher::ChaCha20] {
+        let stream = Key::new(cipher, &[7; 32]).stream(3, 5).unwrap();
+        let (mut whole, mut blocks) = ([0; 300 * BLOCK_BYTES], [0; 300 * BLOCK_BYTES]);
+        stream.fill(7, 5, &mut whole);
+        for (number, block) in (5..).zip(blocks.chunks_mut(BLOCK_BYTES)) {
+            stream.fill(7, number, block);
+        }
+        assert_eq!(whole, blocks);
+    }
+}
+
 #[test]
 fn key_purpose_round_node_and_cipher_all_matter() {
     let words = |cipher, key, purpose, round, node| {
