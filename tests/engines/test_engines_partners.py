@@ -99,8 +99,27 @@ def test_a_star_is_charged_by_its_claim_also_after_it_was_stored() -> None:
         for c in range(5)
     ]
     assert against[0] == against[1] == plan.cost(1e-5).epsilon < against[2] < against[3]
+    everybody = {
+        plan.cost(1e-5, view=view).everybody
+        for view in (
+            dm.privacy.views.EverybodyButPartners(coalition=1),
+            dm.privacy.views.OneNode(topology=network),
+        )
+    }
+    assert everybody == {against[4]}  # all four partners: own noise alone
+    known = f"who know each secret, epsilon = {dm.privacy.rounded_up(against[4])}"
+    assert any(known in text for text in dm.privacy.report(plan, 1e-5).assumptions)
     with pytest.raises(ValueError, match="partners that hold the same record"):
         replace(plan, copies=2)
+
+
+def test_a_short_number_of_a_process_moves_no_other_in_what_a_node_signs(tmp_path: Path) -> None:
+    parties = Parties(tmp_path, "partners", rehearsal=False, topology={"kind": "complete"})
+    partners, numbers = parties.nodes[0].partners, [bytes([n]) * 8 for n in range(4)]
+    for party in (1, 2, 3):
+        partners.hear(party, numbers[party])
+    partners.hear(1, b"short")
+    assert partners.statement(1) == b"".join([partners.process, *numbers[1:]])
 
 
 class Read:

@@ -59,7 +59,10 @@ def check(file: File, module: Module = None) -> None:
     over = f" over {read.topology}" if read.topology is not None else ", a token that travels"
     against = "everybody: the router and all parties see every released row"
     if (secrets := read.secrets_at(read.terms.rounds - 1)) is not None:
-        against = f"{secrets.claim}; the router may collude with them"
+        against = "the router, which sees every released row, together with any"
+        against = f"{against} {secrets.coalition} of the parties"
+        if secrets.coalition == 0:
+            against = "the router alone: another party can subtract the noise that it shares"
     if (sums := read.sums) is not None:
         over = f", sums of {read.nodes} parties under masks, {sums.modulus_bits} bits a number"
         against = "the router, which sees noisy sums alone, and"

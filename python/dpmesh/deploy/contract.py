@@ -551,7 +551,7 @@ class Contract:
         return largest
 
     def cost(self, delta: float) -> float:
-        """Return the epsilon of a whole run for each party's records, against everybody."""
+        """Return the epsilon of a whole run for each party's records, against whom it claims."""
         if delta not in self._costs:
             self._costs[delta] = self.plan.cost(delta).epsilon
         return self._costs[delta]

@@ -35,8 +35,9 @@ class Partners:
         self.process = self._known.get(node) or token_bytes(PROCESS_BYTES)
 
     def hear(self, party: int, said: bytes) -> None:
-        """Take over what a party signed of itself."""
-        self._known[party] = said[:PROCESS_BYTES]
+        """Take over what a party signed of itself, unless that is shorter than a number."""
+        if len(said) >= PROCESS_BYTES:  # or it would move the numbers of others in a statement
+            self._known[party] = said[:PROCESS_BYTES]
 
     def statement(self, t: int) -> bytes:
         """Return what the node signs before round t."""

@@ -38,6 +38,12 @@ def joints(releases: Iterable[Release]) -> list[CorrelatedGaussian]:
     return list(found)
 
 
+def secrets_in(releases: Iterable[Release]) -> list[Secrets]:
+    """Return what partners share in the first row of each joint event, if they do."""
+    found = (joint.secrets_of(0) for joint in joints(releases))
+    return [each for each in found if each is not None]
+
+
 def joints_from(stored: Iterable[Mapping[str, Any]]) -> list[CorrelatedGaussian]:
     """Return the joint events that a plan stored."""
     fields = list(stored)

@@ -17,7 +17,7 @@ import numpy as np
 
 from dpmesh._html import InNotebooks
 from dpmesh._validate import fail, instance, integer, one_of, probability
-from dpmesh.privacy.charged import charged, joints, joints_from
+from dpmesh.privacy.charged import charged, joints, joints_from, secrets_in
 from dpmesh.privacy.cost import Cost, Costs, costs
 from dpmesh.privacy.parts import Numbers, Parts, nodes_named, parts_of
 from dpmesh.privacy.releases import Release
@@ -237,7 +237,8 @@ class Plan(InNotebooks):
             In [0, 1). At 0, Gaussian releases have infinite epsilon.
         view
             Against whom, such as ``OneNode(topology=topology)`` of `dpmesh.privacy.views`; None for
-            somebody who sees every message. It needs the plan of a problem:
+            somebody who sees every message, with those colluding whom a star of secrets allows. It
+            needs the plan of a problem:
             ``algorithm.plan(rounds, problem)``. Where less than against everybody is not proved,
             the cost states why.
 
@@ -253,10 +254,12 @@ class Plan(InNotebooks):
         from dpmesh.privacy.views import EverybodyButPartners, view_cost
         from dpmesh.privacy.views.cost import partners_cost
 
+        secrets = secrets_in(self.releases)
+        if stars := [each.nodes for each in secrets if each.star]:
+            everybody = self._worst(delta, max(stars))  # all nodes, who know each secret
         if isinstance(view, EverybodyButPartners):
             against = self._worst(delta, view.coalition)
-            shared = any(joint.secrets is not None for joint in joints(self.releases))
-            return partners_cost(delta, view, against, everybody, shared=shared)
+            return partners_cost(delta, view, against, everybody, shared=bool(secrets))
 
         reaction = self.reaction or NotProved(reason="the plan was made without its problem")
         if self.copies > 1:
@@ -361,7 +364,8 @@ def total_cost(plans: Iterable[Plan], delta: float = 0.0, *, colluding: int | No
         In [0, 1).
     colluding
         Where partners share noise: against everybody except link partners, with so many colluding
-        nodes. Each run draws noise of its own, and mu^2 adds up. None for all nodes together.
+        nodes. Each run draws noise of its own, and mu^2 adds up. None for all nodes together, or
+        for those of the claim where it counts a node's own secrets alone (``star=True``).
 
     Raises
     ------

@@ -11,7 +11,7 @@ import numpy as np
 
 from dpmesh._html import InNotebooks
 from dpmesh._validate import instance, probability
-from dpmesh.privacy.charged import joints
+from dpmesh.privacy.charged import secrets_in
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.sampling import RandomAllocation
 from dpmesh.privacy.shown import NEIGHBOURS, rounded_up
@@ -253,8 +253,7 @@ def report(
     if plan.names_nodes:
         epsilons = plan.costs_by_node(delta, nodes)
         by_node = Spread(*(float(q) for q in np.quantile(epsilons, [0, 0.5, 1], method="higher")))
-    secrets = [joint.secrets_of(0) for joint in joints(plan.releases)]
-    claimed = [each.coalition for each in secrets if each is not None and not each.star]
+    claimed = [each.coalition for each in secrets_in(plan.releases) if not each.star]
     if view is None and claimed:  # the claim for which partners share secrets
         view = EverybodyButPartners(coalition=max(claimed))
     seen, proof, assumed = (None, None, ()) if view is None else _seen(plan, delta, view)
@@ -282,6 +281,11 @@ def _assumed(plan: Plan, delta: float, units: int | None, *, seeded: bool) -> It
             "the adversary does not exploit floating-point rounding (use grid= to remove this "
             "assumption)"
         )
+    for secrets in secrets_in(plan.releases):
+        if secrets.star:  # whose claim is the epsilon
+            view = EverybodyButPartners(coalition=secrets.coalition)
+            beyond = rounded_up(plan.cost(delta, view=view).everybody)
+            yield f"against all other nodes together, who know each secret, epsilon = {beyond}"
     if seeded:
         yield (
             "the noise is seeded: whoever knows the seed can remove it, so this run is "
