@@ -285,7 +285,8 @@ def _assumed(plan: Plan, delta: float, units: int | None, *, seeded: bool) -> It
         if secrets.star:  # whose claim is the epsilon
             view = EverybodyButPartners(coalition=secrets.coalition)
             beyond = rounded_up(plan.cost(delta, view=view).everybody)
-            yield f"against all other nodes together, who know each secret, epsilon = {beyond}"
+            beyond = f"a run costs epsilon = {beyond}"
+            yield f"against all other nodes together, who know each secret, {beyond}"
     if seeded:
         yield (
             "the noise is seeded: whoever knows the seed can remove it, so this run is "

@@ -127,7 +127,8 @@ def report_of(
 def _against_view(run: dm.Run, view: EverybodyButPartners) -> Report:
     """Return the report of a run whose budget is kept against a view."""
     all_others = rounded_up(run.privacy.epsilon)
-    beside = f"against all other sites together, who know each secret, epsilon = {all_others}"
+    beside = "against all other sites together, who know each secret, this fit alone costs epsilon"
+    beside = f"{beside} = {all_others}"
     cost = run.ledger.cost(run.privacy.delta, view=view)
     return replace(
         run.privacy,
