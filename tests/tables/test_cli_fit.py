@@ -152,6 +152,22 @@ def test_a_label_of_numbers_makes_a_regression(sites: Path) -> None:
     )
 
 
+def test_a_report_states_against_whom_released_bounds_are_where_it_is_against_more(
+    sites: Path,
+) -> None:
+    Path("draft.toml").write_text('age = {range = ["FILL IN", "FILL IN"]}\n')
+    drafted = call(
+        *("ranges", "sites/*.parquet", "--epsilon", "4", "--colluding", "0"),
+        *("--fill", "draft.toml"),
+    )
+    Path("ranges.toml").write_text(drafted[drafted.index("#") :])
+    printed = call(
+        "stats", "sites/*.parquet", "--epsilon", "2", "--ranges", "ranges.toml", "--mean", "age"
+    )
+    assert "the guarantee is against the server and 1 of the sites" in printed
+    assert "; for them the guarantee is against the server; if more collude" in printed
+
+
 def test_released_bounds_and_a_budget_of_a_folder(
     sites: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

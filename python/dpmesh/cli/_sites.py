@@ -79,8 +79,10 @@ def charge(
                 own.spend(Known(bytes.fromhex(one["release"]), plan))
             of = f"of {own.budget.epsilon:g}, at delta = {own.budget.delta:g}"
             typer.echo(f"{folder}: epsilon = {rounded_up(own.cost())} {of} is spent", err=True)
-    why = "bounds in the file of ranges were released from these records, which is counted"
-    return total_cost(plans, delta, colluding=colluding).epsilon, why
+    why = ["bounds in the file of ranges were released from these records, which is counted"]
+    others = dict.fromkeys(text for plan in plans[:-1] for text in plan.assumptions)
+    why += (f"for them {text}" for text in others if text not in plans[-1].assumptions)
+    return total_cost(plans, delta, colluding=colluding).epsilon, "; ".join(why)
 
 
 def text_format(
