@@ -61,6 +61,21 @@ def test_labels_are_sets_of_bits_up_to_63() -> None:
         dm.LinearProblem(data, [[0], [1]], "multilabel", classes=3)
 
 
+def test_each_label_has_a_model_with_the_constants_of_a_logistic_one() -> None:
+    x, y, site = drawn(40)
+    problem = PrivateClassifier(1.0, ranges=(-1, 1)).encoded(x, y, site).problem
+    alone = dm.LinearProblem(
+        dm.Dataset(problem.train.features, 2 * y[:, 0] - 1),
+        problem.partition,
+        "logistic",
+        feature_norm=1.0,
+    )
+    assert (problem.models, problem.model_constants()) == (LABELS, alone.constants())
+    algorithm = dm.WithoutReplacement(epsilon=1.0, models=LABELS, batch_size=2, step_size=0.1)
+    run = dm.simulate(algorithm, problem, rounds=2, delta=1e-5, metrics=[], progress=False)
+    assert 0 < run.privacy.epsilon <= 1.0
+
+
 @pytest.mark.parametrize("algorithm", ["secure", "gossip"])
 def test_a_classifier_learns_each_label_and_its_file_predicts_them(
     algorithm: Any, tmp_path: Path

@@ -361,8 +361,9 @@ class LinearProblem(PartitionedProblem):
     def _constants(self, classes: int | None, radius: float | None) -> Constants:
         if self.feature_norm is None:
             fail("feature_norm", "a public bound on the norm of a record", None)
+        one_label = self.loss == "multilabel" and classes is None
         return linear_constants(
-            self.loss,
+            "logistic" if one_label else self.loss,
             self.feature_norm,
             classes=classes,
             regularization=self.regularization,
