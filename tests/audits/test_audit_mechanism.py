@@ -132,7 +132,7 @@ def test_results_in_words() -> None:
 
 
 test_bad_input_is_named = refused(
-    (lambda: audit_mechanism(NoNoise(), ONE), "epsilon: wanted a finite number, got inf"),
+    (lambda: audit_mechanism(NoNoise(), ONE), "delta: .* a finite epsilon, or more noise, got 0.0"),
     (
         lambda: audit_mechanism(Laplace(1.0), ONE, pair=([1.0], [1.0, 2.0])),
         r"pair: wanted two rows of one length, got shapes \(1,\) and \(2,\)",

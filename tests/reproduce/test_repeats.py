@@ -89,7 +89,7 @@ def test_bad_input_is_named() -> None:
     repeats = Repeats.deal(problem, 2, key=key)
     with pytest.raises(ValueError, match="topology: wanted 4 nodes, as a copy has, got 3"):
         repeats.simulate(dm.OnlineLearning(), topology.ring(3), at=[1], key=key)
-    with pytest.raises(ValueError, match=r"topology: wanted a network of .*, got None"):
+    with pytest.raises(ValueError, match=r"topology: wanted a topology of .*, got None"):
         repeats.simulate(dm.OnlineLearning(), None, at=[1], key=key)
     with pytest.raises(ValueError, match=r"network: wanted a dpmesh\.Network or None, got 0"):
         repeats.simulate(dm.OnlineLearning(), topology.ring(4), at=[1], key=key, network=0.1)

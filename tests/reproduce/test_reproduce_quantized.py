@@ -200,12 +200,6 @@ def test_quantization_adds_privacy_and_coarse_grids_cost_noise(tmp_path: Path) -
     assert picture.stat().st_size > 10_000
 
 
-def test_all_exponents_of_figure_2_converge() -> None:
-    """The paper says of its own that they meet its assumptions."""
-    for exponent in quantized.NOISE_EXPONENTS:
-        assert replace(quantized.POWERS, noise=exponent).violations("paper") == ()
-
-
 def test_figure_2_on_real_digits(
     tmp_path: Path, real_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

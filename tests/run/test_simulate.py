@@ -422,7 +422,7 @@ class OneRowTooFew(dm.OnlineLearning):
         ({"algorithm": RelaysNothing()}, "algorithm: wanted a Message before a Relay in"),
         ({"algorithm": OfAnotherRound()}, "release: wanted one of round 0, got one of round 1"),
         ({"algorithm": OneRowTooFew()}, r"values: wanted an array of shape \(rows, dim\), as many"),
-        ({"topology": "ring"}, "topology: wanted a network of .*, got 'ring'"),
+        ({"topology": "ring"}, "topology: wanted a topology of .*, got 'ring'"),
         ({"network": "slow"}, "network: wanted a dpmesh.Network or None, got 'slow'"),
         ({"topology": np.eye(4)}, r"topology: wanted .* Static\(MixingMatrix\(weights\)\) .*, got"),
         ({"algorithm": dm.OnlineLearning}, "algorithm: wanted an algorithm of dpmesh.algo"),

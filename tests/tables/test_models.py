@@ -82,7 +82,7 @@ def test_tables_of_all_kinds_give_the_same(model: dm.Model, tmp_path: Path) -> N
 def test_unlisted_categories_count_as_missing_and_are_noticed(model: dm.Model) -> None:
     unlisted, missing = table(), table()
     unlisted["ward"], missing["ward"] = "elsewhere", None
-    with pytest.warns(UserWarning, match="ward: 40 of 40 values .* count as missing"):
+    with pytest.warns(UserWarning, match="ward: 40 of 40 values, .* count as missing"):
         scores = model.scores(unlisted)
     np.testing.assert_array_equal(scores, model.scores(missing))
 
