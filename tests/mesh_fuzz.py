@@ -154,7 +154,7 @@ def run_schedules(numbers: range) -> None:
 
     def once(plan: Plan, *arguments: Any, **named: Any) -> Any:
         """Return the cost of a plan, whose accounting takes longer than a schedule."""
-        asked = json.dumps([plan.as_dict(), arguments, named])
+        asked = json.dumps([plan.as_dict(), arguments, named], default=repr)
         if asked not in known:
             known[asked] = cost(plan, *arguments, **named)
         return known[asked]
