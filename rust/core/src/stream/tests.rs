@@ -109,7 +109,7 @@ proptest! {
 fn a_long_fill_is_that_of_its_blocks() {
     for cipher in [Cipher::Aes, Cipher::ChaCha20] {
         let stream = Key::new(cipher, &[7; 32]).stream(3, 5).unwrap();
-        let (mut whole, mut blocks) = ([0; 300 * BLOCK_BYTES], [0; 300 * BLOCK_BYTES]);
+        let (mut whole, mut blocks) = (vec![0; 300 * BLOCK_BYTES], vec![0; 300 * BLOCK_BYTES]);
         stream.fill(7, 5, &mut whole);
         for (number, block) in (5..).zip(blocks.chunks_mut(BLOCK_BYTES)) {
             stream.fill(7, number, block);
