@@ -427,6 +427,24 @@ def test_samples_cost_less_under_add_remove_alone() -> None:
     assert cost("add_remove", 0.1) < 0.5 * cost("add_remove", 1.0)
 
 
+def test_errors_of_samplers_take_their_part_of_delta() -> None:
+    """10 sites draw 10^6 numbers each: 2^-73 for each is 1.06e-15, and counts at least twice."""
+
+    def cost(delta: float) -> float:
+        return sum_of_shares_epsilon(
+            delta=delta,
+            noise_multiplier=10.0,
+            scale=1000.0,
+            share=400.0,
+            sites=10,
+            dim=10**6,
+            neighboring_relation="replace_one",
+        )
+
+    assert cost(2e-15) == math.inf
+    assert cost(1e-14) < 1
+
+
 @pytest.mark.parametrize(
     "parts", [[range(7)], [[0, 1, 2], [3, 4], [5, 6]], [[6, 2], [0, 1, 3, 4, 5]]]
 )
