@@ -1,6 +1,7 @@
 """Random allocation: oracle values, other means at few rounds, and what a plan is charged."""
 
 import json
+from dataclasses import replace
 from math import exp
 from pathlib import Path
 from typing import Any
@@ -225,6 +226,12 @@ def test_a_group_is_charged_whole_from_its_first_release_on() -> None:
     assert Plan.from_dict(json.loads(json.dumps(unequal.as_dict()))) == unequal
 
 
+def test_unequal_noise_is_charged_as_the_least() -> None:
+    noisy = plan(10, 2.0)
+    mixed = noisy.with_releases((*noisy.releases[:9], *plan(10, 1.182).releases[9:]))
+    assert mixed.cost(1e-5).epsilon == plan(10, 1.182).cost(1e-5).epsilon
+
+
 def test_a_batch_that_is_released_again_gains_nothing() -> None:
     assert plan(11).cost(1e-5).epsilon == pytest.approx(
         gdp_epsilon(delta=1e-5, mu=2**0.5 / 1.182), rel=1e-9
@@ -251,6 +258,9 @@ def test_grids_and_laplace_noise() -> None:
     on_grid = Release(0, Gaussian(1.0, grid=2**-20), MOVED, sampling=RandomAllocation(rounds=10))
     alone = Plan(releases=(on_grid,), neighboring_relation="add_remove", unit="record")
     assert alone.cost(1e-5).epsilon < gdp_epsilon(delta=1e-5, mu=1.0)
+    replaced = Plan(releases=(on_grid,), neighboring_relation="replace_one", unit="record")
+    half = (replace(on_grid, mechanism=Gaussian(0.5)),)
+    assert replaced.cost(1e-5).epsilon >= replaced.with_releases(half).cost(1e-5).epsilon
     laplace = Release(
         0, Laplace(1.0), Sensitivity(1.0, "l1", ""), sampling=RandomAllocation(rounds=10)
     )
