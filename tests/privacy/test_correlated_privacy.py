@@ -211,6 +211,15 @@ def test_toeplitz_is_between_the_square_root_and_the_bands(varying: bool) -> Non
     assert noises[-1] < objective.trace() / 2
 
 
+def test_rows_of_another_sensitivity_than_planned_are_refused() -> None:
+    noise = correlated.InTime(topology=topology.ring(4), rounds=3)
+    plan = dm.OnlineLearning(epsilon=2.0, delta=1e-5, noise=noise).plan(3)
+    *others, last = plan.releases
+    longer = replace(last.sensitivity, bound=1.01 * last.sensitivity.bound)
+    with pytest.raises(ValueError, match="as the noise is planned"):
+        plan.with_releases((*others, replace(last, sensitivity=longer))).cost(1e-5)
+
+
 def test_secrets_are_left_out_where_c_is_chosen() -> None:
     """They cancel in the network's average, whose noise a C that heeds them would not remove."""
     network, ones = topology.torus(4, 4), (1.0,) * 21
