@@ -148,10 +148,10 @@ def test_the_event_is_that_of_the_whole_plan() -> None:
     assert sampled.cost(1e-5).epsilon == pytest.approx(accountant.get_epsilon(1e-5), rel=1e-3)
 
 
-@pytest.mark.parametrize("grid", [None, 2.0**-10])
+@pytest.mark.parametrize("grid", [None, 2.0**-10, 0.25])
 def test_samples_amplify_under_their_own_relation_alone(grid: float | None) -> None:
     """One of fixed size under add-remove proves nothing; a Poisson one under replace-one counts as
-    if it was published, which on a grid is as if all took part."""
+    if it was published, which on a grid is as if all took part; a grid makes none cheaper."""
     noise = Gaussian(1.0, grid=grid)
     fixed = Release(0, noise, ONE, sampling=FixedSizeSampling(size=1, population=2))
     with pytest.raises(ValueError, match="neighboring_relation: wanted"):
@@ -161,6 +161,9 @@ def test_samples_amplify_under_their_own_relation_alone(grid: float | None) -> N
     of_all = plan("replace_one", Release(0, noise, ONE)).cost(1e-5).epsilon
     cost = plan("replace_one", poisson).cost(1e-5).epsilon
     assert secret < cost <= of_all * (1 + 1e-9)
+    fine = plan("replace_one", *rounds(1, 1.0, PoissonSampling(0.01))).cost(1e-5).epsilon
+    rare = Release(0, noise, ONE, sampling=PoissonSampling(0.01))
+    assert plan("replace_one", rare).cost(1e-5).epsilon >= fine * (1 - 1e-9)
 
 
 def test_a_unit_more_in_a_sample_of_fixed_size_is_another_less() -> None:
