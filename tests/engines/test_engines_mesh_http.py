@@ -204,7 +204,7 @@ def test_records_that_do_not_fit_are_named_on_their_partys_screen(
 ) -> None:
     contract, table = read_contract(EXAMPLE / "contract.toml"), read_table(EXAMPLE / "north.csv")
     table.loc[:6, "radius"] = "1000"
-    fits = contract.dataset(table)
+    fits = contract.tables.dataset(table)
     clipped = "radius: 7 of 180 values are outside of its range, and are clipped"
     assert caplog.messages == [clipped]
     with pytest.raises(ValueError, match="180 of north, as the contract has, got 179"):
@@ -213,7 +213,7 @@ def test_records_that_do_not_fit_are_named_on_their_partys_screen(
     with pytest.raises(
         ValueError, match=r"record 5.*: finding is 'unclear', not one of 'benign', 'malig"
     ):
-        contract.dataset(table)
+        contract.tables.dataset(table)
 
 
 def test_a_model_says_that_its_noise_is_seeded_and_what_a_restored_folder_is_charged(

@@ -64,7 +64,7 @@ def test_a_record_moves_a_gossiping_node_by_what_is_charged_for_any_rows(
                 states[i] = rounds.state
             a, b = (contract.algorithm.parameters(state) for state in states)
             moved, release = np.linalg.norm(a - b), contract.releases(0, t + 1)[0]
-            bound = contract.charged(release).sensitivity.bound
+            bound = contract.charges.charged(release).sensitivity.bound
             assert moved <= bound
             largest = max(largest, moved / bound)
     assert largest > 0.3
@@ -100,7 +100,7 @@ def test_a_lying_holder_moves_a_record_by_at_most_what_is_charged(
             assert packets[1] is None
             continue
         moved = np.linalg.norm(packets[0] - packets[1])
-        assert moved <= unit * (1 + contract._rounding)
+        assert moved <= unit * (1 + contract.charges.rounding)
         largest = max(largest, moved / unit)
     assert largest > 0.1
 
@@ -117,7 +117,7 @@ def test_charges_cover_the_rounding_of_long_rows(tmp_path: Path) -> None:
     contract = Parties(tmp_path, "gradient descent", largest_row=1e6).contract
     release = contract.releases(0, 1)[0]
     more = 4 * 2.0**-52 * 1e6 * contract.terms.rounds / release.sensitivity.bound
-    charged = contract.charged(release)
+    charged = contract.charges.charged(release)
     assert charged.sensitivity.bound == pytest.approx(release.sensitivity.bound * (1 + more))
     assert charged.mechanism.noise_scale(charged.sensitivity, 5) == pytest.approx(
         release.mechanism.noise_scale(release.sensitivity, 5)

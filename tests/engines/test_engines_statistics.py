@@ -43,7 +43,7 @@ def content(keys: list[str]) -> dict[str, Any]:
 def test_each_party_has_the_answers_of_one_process(rehearsal: bool, tmp_path: Path) -> None:
     folders = [Folder.create(tmp_path / name, epsilon=9.0, delta=1e-5) for name in NAMES]
     contract = Contract.of(content([each.signing.public.hex() for each in folders]))
-    records = [contract.dataset(table) for table in tables()]
+    records = [contract.tables.dataset(table) for table in tables()]
     nodes = [
         node_of(contract, *each, rehearsal=rehearsal) for each in zip(folders, records, strict=True)
     ]
@@ -56,9 +56,9 @@ def test_each_party_has_the_answers_of_one_process(rehearsal: bool, tmp_path: Pa
     assert all(len(node.seals) == 3 for node in nodes)
     assert found[0].privacy.epsilon <= 2.0
     together = {name: np.concatenate([table[name] for table in tables()]) for name in RANGES}
-    columns, _ = read_columns(contract.questions, as_table(together))
+    columns, _ = read_columns(contract.tables.questions, as_table(together))
     parts = tuple(np.split(np.arange(3 * RECORDS), 3))
-    whole: Any = Asked(questions=contract.questions, columns=columns, parts=parts)
+    whole: Any = Asked(questions=contract.tables.questions, columns=columns, parts=parts)
     key = contract.public_key
     run = dm.simulate(contract.algorithm, whole, rounds=1, key=key, delta=1e-5, metrics=[])
     assert np.array_equal(run.released, nodes[0].released) == rehearsal

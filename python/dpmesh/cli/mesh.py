@@ -174,7 +174,7 @@ def verify(
     from dpmesh.models import Model
 
     read = read_contract(contract, module)
-    origin = verified(Model.load(file, network=read.network), read)
+    origin = verified(Model.load(file, network=read.tables.network), read)
     typer.echo(f"signed by {origin.party}, after {origin.rounds} of {read.terms.rounds} rounds")
     sealed = ", ".join(origin.sealed_by) or "nobody, as each party has a model of its own"
     typer.echo(f"sealed by {sealed}")
@@ -246,7 +246,7 @@ def node(
     if early is None and not party.is_sealed:
         early = LeftOutError(f"{party.name}: not sealed, as too few others have the same end")
     if output is not None and (early is None or (partial and party.released is not None)):
-        if read.questions is not None:
+        if read.tables.questions is not None:
             typer.echo(found := party.statistics())
             write(output, found)
         else:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
-import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import import_module
@@ -16,55 +15,39 @@ import numpy as np
 from scipy import sparse
 
 from dpmesh._core import __version__
-from dpmesh._networks import named
-from dpmesh._validate import fail, instance
-from dpmesh.algorithms.base import Algorithm, AnyAlgorithm, holds_for_any_rows
-from dpmesh.algorithms.federated import FederatedLearning
+from dpmesh._validate import fail
+from dpmesh.algorithms.base import AnyAlgorithm, holds_for_any_rows
 from dpmesh.algorithms.record_sums import RecordSums
 from dpmesh.data import Dataset
 from dpmesh.defaults import against
 from dpmesh.deploy import admission
+from dpmesh.deploy.assembly import Assembly
+from dpmesh.deploy.charges import Charges
 from dpmesh.deploy.signing import digest
+from dpmesh.deploy.tables import Tables
 from dpmesh.deploy.terms import Party, Terms
-from dpmesh.experiments.parts import SECTIONS, VALUES, entries
+from dpmesh.experiments.parts import entries
 from dpmesh.experiments.settings import Settings, read
 from dpmesh.kernels.linear_model import REGRESSION
 from dpmesh.keys import Key
-from dpmesh.models import Model, Outline
+from dpmesh.models import Model
 from dpmesh.privacy.plan import Plan, made_again, total_cost
 from dpmesh.privacy.releases import Release
 from dpmesh.privacy.report import Report, report
-from dpmesh.privacy.rounding import DOUBLE, SINGLE
 from dpmesh.privacy.rows import CorrelatedRow
 from dpmesh.privacy.secure import NeighborSums, SecureSum
 from dpmesh.privacy.secure.mechanism import is_summed
-from dpmesh.problems import LinearProblem
-from dpmesh.problems.named import jax_model
-from dpmesh.ranges import Category, Columns, Number, as_label, as_range, clipped
 from dpmesh.statistics.ask import (
     PUBLIC,
-    Questions,
     Statistics,
-    questions_about,
-    read_columns,
 )
-from dpmesh.statistics.ask import (
-    named as with_names,
-)
-from dpmesh.statistics.options import OPTIONS, questions_of
-from dpmesh.tables import as_table
-from dpmesh.tables.kinds import Count, labelled
-from dpmesh.topology import Topology, edge_dropping
+from dpmesh.topology import Topology
 
 if TYPE_CHECKING:
-    from dpmesh.privacy.correlated import CorrelatedGaussian, Secrets
-
-_log = logging.getLogger("dpmesh")
+    from dpmesh.privacy.correlated import Secrets
 
 PROTOCOL = 3
 MOST_PARTIES = 2**16
-PRECISION = {kind.name: kind for kind in (DOUBLE, SINGLE)}
-PROBLEMS: dict[str, Any] = {"linear": LinearProblem, "jax": jax_model}
 
 
 @dataclass(frozen=True)
@@ -98,17 +81,16 @@ class Contract:
         admission.check_modules(settings)
         admission.check_parties(settings, self.terms, self.parties)
         sums = settings.table("algorithm").get("kind") == RecordSums.__name__
-        if self.questions is not None or sums:
+        if self.tables.questions is not None or sums:
             admission.check_questions(settings, self.terms)
-        elif (self.columns is None) != isinstance(self.terms.features, int):
+        elif (self.tables.columns is None) != isinstance(self.terms.features, int):
             settings.fail("contract.features", "wanted a number of features, or a table [ranges]")
         admission.check_algorithm(settings, self.algorithm, self.topology, self.terms)
-        if self.network is not None:
-            classifies = self.columns is None or isinstance(self._label, Category)
-            admission.check_network(settings, classifies, self.terms.numbers)
-        if self.questions is not None:
+        if self.tables.network is not None:
+            admission.check_network(settings, self.tables.classifies, self.terms.numbers)
+        if self.tables.questions is not None:
             enough = {"noise": self._noise_scale, "records": int(self.records.sum())}
-            settings.call("questions", self.questions.require, **enough)
+            settings.call("questions", self.tables.questions.require, **enough)
         start = {"problem": self.made_up, "key": self.public_key}
         settings.call("algorithm", self.algorithm.init, **start)
         if self.sums is None:
@@ -166,29 +148,19 @@ class Contract:
         return Key.seeded(int(self.terms.public_key, 16))
 
     @cached_property
+    def tables(self) -> Tables:
+        """The parties' tables, and what is learned or asked of them."""
+        return Tables(self.settings, self.terms)
+
+    @cached_property
+    def _assembly(self) -> Assembly:
+        own = self.settings, self.nodes, self.public_key, self.terms.rounds
+        return Assembly(*own, lambda: self._of_sums)
+
+    @property
     def algorithm(self) -> AnyAlgorithm:
         """The algorithm, with all its public parameters."""
-        table = self.settings.table("algorithm")
-        kinds = {**SECTIONS["algorithm"], RecordSums.__name__: RecordSums}
-        if table.get("kind") == FederatedLearning.__name__:
-            parts = {name: self._part(table, name) for name in ("contribution", "combination")}
-            table = {**table, **{name: part for name, part in parts.items() if part}}
-        settings, of_network = self.settings, dict[str, Any]()
-        maker = settings.maker("algorithm", table, kinds)
-        if "topology" in inspect.signature(maker).parameters:
-            table = self._with("algorithm", table, ("dim", "records"))
-            of_network["topology"] = self._graph
-        if maker is RecordSums:
-            table = self._with("algorithm", table, entries(maker))
-        if isinstance(table.get("noise"), dict):
-            gossips = getattr(maker, "travels", None) == "gossip"
-            graph = self._graph if gossips else None
-            filled = {"rounds": self.terms.rounds, "topology": graph, "star": True}
-            settings = replace(settings, filled=filled)
-        made = settings.make("algorithm", table, kinds, nodes=self.nodes, **of_network)
-        instance("algorithm", made, "an algorithm", Algorithm)
-        algorithm: AnyAlgorithm = made
-        return algorithm
+        return self._assembly.algorithm
 
     @property
     def _of_sums(self) -> dict[str, Any]:
@@ -200,23 +172,8 @@ class Contract:
             "records_per_client": int(self.records.max()),
             "rounds": self.terms.rounds,
             "sites": self.nodes,
-            **(self.questions.sums if self.questions is not None else {}),
+            **(self.tables.questions.sums if self.tables.questions is not None else {}),
         }
-
-    def _part(self, table: Mapping[str, Any], name: str) -> dict[str, Any]:
-        """Return a part of an algorithm with what follows from the parties and the records."""
-        part = table.get(name)
-        if not isinstance(part, dict):
-            return {}
-        known = entries(VALUES[part["kind"]]) if part.get("kind") in VALUES else {}
-        return self._with(f"algorithm.{name}", part, known)
-
-    def _with(self, of: str, table: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
-        """Return a table with what no file may state, since it follows from the rest of it."""
-        follow = {name: value for name, value in self._of_sums.items() if name in known}
-        for name in follow.keys() & table.keys():
-            self.settings.fail(f"{of}.{name}", "follows from the contract; remove it")
-        return {**table, **follow}
 
     @cached_property
     def sums(self) -> SecureSum | NeighborSums | None:
@@ -257,78 +214,11 @@ class Contract:
     @cached_property
     def topology(self) -> Topology | None:
         """Who hears whom; None if messages travel by token, or are masked."""
-        return self._graph if self.algorithm.travels == "gossip" else None
-
-    @cached_property
-    def _graph(self) -> Topology:
-        """What the table [topology] describes."""
-        table = dict(self.settings.table("topology"))
-        keep = self.settings.convert("topology.keep", table.pop("keep", 1.0), float)
-        own = {"nodes": self.nodes, "key": self.public_key}
-        graph: Topology = self.settings.make("topology", table, SECTIONS["topology"], **own)
-        if graph.nodes != self.nodes:
-            self.settings.fail("topology", f"wanted {self.nodes} nodes, got {graph.nodes}")
-        if keep == 1:
-            return graph
-        given = {"base": graph, "keep": keep, "key": self.public_key}
-        dropping: Topology = self.settings.call("topology", edge_dropping, **given)
-        return dropping
-
-    @cached_property
-    def columns(self) -> Columns | None:
-        """The columns of a table that the model reads, with their public ranges."""
-        ranges, label = self.settings.table("ranges"), self.terms.label
-        names = [name for name in ranges if name != label]
-        if not ranges or self.questions is not None:
-            return None
-        features = str(self.terms.features or "columns")
-        given = {"ranges": {name: ranges[name] for name in names}, "names": names}
-        columns: Columns = self.settings.call("ranges", Columns.of, **given, features=features)
-        return columns
-
-    @cached_property
-    def questions(self) -> Questions | None:
-        """What the parties ask of their tables together; None if they learn a model."""
-        settings, ranges = self.settings, self.settings.table("ranges")
-        if "questions" not in settings.content:
-            return None
-        table = settings.table("questions")
-        settings.known("questions", table, OPTIONS)
-        kinds = {
-            name: settings.call("ranges", as_range, name=name, given=one)
-            for name, one in ranges.items()
-        }
-        asked = settings.call("questions", questions_of, given=table, kinds=kinds, sign="")
-        about: Questions = settings.call("questions", questions_about, asked=asked, ranges=ranges)
-        return about
+        return self._assembly.graph if self.algorithm.travels == "gossip" else None
 
     @property
     def _noise_scale(self) -> float:
         return float(self.algorithm.noise_scale)  # type: ignore[attr-defined]
-
-    @cached_property
-    def _label(self) -> Number | Category:
-        """The public range of the label."""
-        label, ranges = self.terms.label, self.settings.table("ranges")
-        if label is None or label not in ranges:
-            self.settings.fail("contract.label", "wanted the column to predict, with a range")
-        found: Number | Category = self.settings.call(
-            "ranges", as_label, name=label, given=ranges[label]
-        )
-        return found
-
-    @property
-    def network(self) -> str | None:
-        """The function that makes a network in JAX, as "module:function"; None: a linear model."""
-        maker, arguments = self._problem
-        return arguments["model"] if maker is jax_model else None
-
-    @property
-    def features(self) -> int:
-        """Number of features of a record."""
-        if self.questions is not None:
-            return int(self.questions.sums["dim"])
-        return int(self.terms.features or 0) if self.columns is None else self.columns.dim
 
     @property
     def dim(self) -> int:
@@ -339,39 +229,6 @@ class Contract:
     def models(self) -> int:
         """Number of a party's models that share no parameters: a row of each travels by token."""
         return 1 if self.topology is not None else self.made_up.models
-
-    def dataset(self, table: Any, *, drop: bool = False) -> Dataset:
-        """Return the records of a table, encoded by the contract's public ranges.
-
-        Numbers outside of a range are clipped, and what cannot be read counts as missing, if the
-        range allows that; the log, which stays with the party, counts both. With `drop` records
-        without a label are left out; the contract counts the others.
-
-        Raises
-        ------
-        ValueError
-            If the contract has no ranges, or the table lacks a column.
-        """
-        if self.questions is not None:
-            columns, notices = read_columns(self.questions, with_names(as_table(table)))
-            for notice in notices:
-                _log.warning("%s", notice)
-            vectors = self.questions.vectors(columns)
-            return Dataset(vectors, np.ones(len(vectors), np.int64), "own records")
-        if self.columns is None or self.terms.label is None:
-            fail("ranges", "a contract with [ranges] and a label for tables", "none")
-        label = self.terms.label
-        labels, held = labelled(label, self._label, as_table(table), drop=drop)
-        read = self.columns.encode_table(held)
-        notices = read.notices()
-        if isinstance(self._label, Number):
-            scaled, beyond, _ = self._label.encode(label, labels)
-            labels, notices = scaled[:, 0], notices + clipped(label, beyond, len(labels))
-        elif self.network is None and self._problem[1].get("classes") is None:
-            labels = 2 * labels - 1
-        for notice in notices:
-            _log.warning("%s", notice)
-        return Dataset(read.features.astype(self.terms.numbers), labels, "own records")
 
     def model(self, weights: Any, seeded: bool, charged: int = 1) -> Model:
         """Return released weights, shape (1, dim), as a model that predicts.
@@ -416,31 +273,17 @@ class Contract:
         ValueError
             If nothing was released, or the parties ask no questions.
         """
-        if self.questions is None or total is None:
+        if self.tables.questions is None or total is None:
             fail("questions", "a contract with [questions] whose run is over", "another")
         privacy, records = self._report(seeded, charged), int(self.records.sum())
         return Statistics(
-            answers=self.questions.answers(total[0], self._noise_scale, records),
+            answers=self.tables.questions.answers(total[0], self._noise_scale, records),
             sites=self.nodes,
             records=records,
             against=against(self.algorithm),
             privacy=replace(privacy, assumptions=(*privacy.assumptions, PUBLIC)),
             ledger=self.plan,
         )
-
-    @cached_property
-    def _outline(self) -> Outline | None:
-        """What the numbers of a model stand for; None without ranges."""
-        if self.columns is None:
-            return None
-        if isinstance(self._label, Number):
-            loss = self._problem[1].get("loss")
-            if (loss == "poisson") != isinstance(self._label, Count):
-                fail("problem.loss", "'poisson' for a label {counts = ..}, no other", repr(loss))
-            return Outline(columns=self.columns, target=self._label)
-        network = None if self.network is None else named(self.network)
-        classes, shares = np.array(self._label.categories), self._label.shares
-        return Outline(columns=self.columns, classes=classes, network=network, shares=shares)
 
     def problem(self, records: Dataset, party: int) -> Any:
         """Return what a party learns from its own records, which are checked.
@@ -455,17 +298,17 @@ class Contract:
         if records.records != counted.records:
             wanted = f"{counted.records} of {counted.name}, as the contract has"
             fail("records", wanted, records.records)
-        if records.dim != self.features or records.features.dtype != self.terms.numbers:
-            wanted = f"{self.terms.numbers} records of {self.features} features"
+        if records.dim != self.tables.features or records.features.dtype != self.terms.numbers:
+            wanted = f"{self.terms.numbers} records of {self.tables.features} features"
             fail("records", wanted, f"{records.features.dtype} of {records.dim}")
         own = self.problem_of(records, [np.arange(records.records)])
         return own.as_node(party, self.records)
 
     def problem_of(self, records: Dataset, partition: Any) -> Any:
         """Return the contract's problem on these records, as `LinearProblem` takes them."""
-        maker, arguments = self._problem
-        if self._outline is not None:
-            arguments = {**arguments, "outline": self._outline}
+        maker, arguments = self.tables.problem
+        if self.tables.outline is not None:
+            arguments = {**arguments, "outline": self.tables.outline}
         return maker(records, tuple(partition), **arguments)
 
     def releases(self, node: int, t: int) -> tuple[Release, ...]:
@@ -475,10 +318,15 @@ class Contract:
         return tuple(one for one in each if one.nodes is None or node in one.nodes)
 
     @cached_property
+    def charges(self) -> Charges:
+        """What its releases are charged."""
+        own = self.settings, self.terms, self.algorithm, self.made_up, self.models
+        return Charges(*own, self.sums is not None)
+
+    @property
     def plan(self) -> Plan:
         """What is charged for a whole run, the rounding of rows included."""
-        made = self.algorithm.plan(self.terms.rounds)
-        return made.with_releases(self.charged(release) for release in made.releases)
+        return self.charges.plan
 
     @property
     def copies(self) -> int:
@@ -493,62 +341,6 @@ class Contract:
             return self.plan.assumptions
         own = f"{kind.__name__} is no algorithm of dpmesh; it says that its sensitivity holds"
         return (f"{own} for any rows since {why}", *self.plan.assumptions)
-
-    def charged(self, release: Release) -> Release:
-        """Return what is charged for a release: rounding may move neighbours a little further.
-
-        The noise stays as it is.
-        """
-        if release.sensitivity.bound == 0 or self.sums is not None:
-            return release
-        mechanism, more = release.mechanism, 1 + self._rounding
-        if isinstance(mechanism, CorrelatedRow):
-            mechanism = CorrelatedRow.of(self._moved(mechanism.joint), mechanism.row)
-        else:
-            mechanism = replace(mechanism, noise_multiplier=mechanism.noise_multiplier / more)
-        return replace(
-            release,
-            mechanism=mechanism,
-            sensitivity=replace(release.sensitivity, bound=release.sensitivity.bound * more),
-        )
-
-    def _moved(self, joint: CorrelatedGaussian) -> CorrelatedGaussian:
-        """Return the joint event of rows whose values move further, under the same noise."""
-        if joint not in self._joints:
-            more = 1 + self._rounding
-            moved = np.asarray(joint.sensitivities) * more
-            scaled = joint.noise_multiplier / more
-            self._joints[joint] = replace(joint, noise_multiplier=scaled, sensitivities=moved)
-        return self._joints[joint]
-
-    @cached_property
-    def _joints(self) -> dict[CorrelatedGaussian, CorrelatedGaussian]:
-        return {}
-
-    @cached_property
-    def _rounding(self) -> float:
-        """The largest share of a sensitivity that rounding may add to it.
-
-        A row and those it is made of are rounded: in each round that moves two neighbours apart by
-        at most ``4 2**-digits largest_row``, sqrt(dim) times that in L1 norm.
-        """
-        terms, largest = self.terms, 0.0
-        precision = PRECISION[terms.numbers]
-        longest = terms.largest_row * np.sqrt(self.models)  # a message has a row of each model
-        apart = 4 * 2.0**-precision.digits * longest * terms.rounds
-        for release in self.algorithm.plan(terms.rounds).touching:
-            mechanism, unit = (
-                release.mechanism,
-                self.algorithm.unit_of(release.round, self.made_up),
-            )
-            noise = mechanism.noise_scale(release.sensitivity, self.dim) * unit
-            l1 = np.sqrt(self.dim) if mechanism.norm == "l1" else 1.0
-            largest = max(largest, float(l1 * apart * mechanism.noise_multiplier / noise))
-        if largest > precision.share:
-            most = f"wanted at most {terms.largest_row * precision.share / largest:.3g}"
-            reason = f"{most}: {terms.numbers} rounds longer rows by too much beside the noise"
-            self.settings.fail("contract.largest_row", f"{reason}, got {terms.largest_row:g}")
-        return largest
 
     def cost(self, delta: float) -> float:
         """Return the epsilon of a whole run for each party's records, against whom it claims."""
@@ -574,22 +366,15 @@ class Contract:
         return {}
 
     @cached_property
-    def _problem(self) -> tuple[Any, dict[str, Any]]:
-        """What makes the problem, and its arguments; records that are asked are its features."""
-        if self.questions is not None:
-            return LinearProblem, {"loss": "logistic"}
-        return self.settings.part("problem", self.settings.table("problem"), PROBLEMS)
-
-    @cached_property
     def made_up(self) -> Any:
         """The problem of the party with the fewest records, which are all 0: nobody's."""
-        _, arguments = self._problem
+        _, arguments = self.tables.problem
         party = int(self.records.argmin())
-        shape = self.records[party], self.features
-        signs = self.network is None and not arguments.get("classes")
+        shape = self.records[party], self.tables.features
+        signs = self.tables.network is None and not arguments.get("classes")
         labels = np.full(shape[0], int(signs and arguments.get("loss") not in REGRESSION), np.int64)
         features: Any = sparse.csr_array(shape, dtype=self.terms.numbers)
-        if self.network is not None:
+        if self.tables.network is not None:
             features = np.zeros(shape, self.terms.numbers)
         made_up = Dataset(features, labels, "nobody's")
         everything = {"records": made_up, "partition": [np.arange(shape[0])]}

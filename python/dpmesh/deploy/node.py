@@ -74,7 +74,7 @@ class Node:
     folder
         The party's folder. Its budget gets charged for the whole contract now.
     records
-        The party's own records, as `Contract.dataset` or a file of arrays gives them.
+        The party's own records, as `Tables.dataset` or a file of arrays gives them.
     rehearsal
         Whether all randomness comes from the contract's public key. A run then has the bits of
         `simulate` under that key, and no privacy: whoever has the contract can subtract the noise.
@@ -452,7 +452,8 @@ class Node:
             return ()  # rows sent on
         if self.folder.is_over_budget:
             raise RefusedError("over budget")
-        return tuple(map(self.contract.charged, self.contract.releases(self.number, at.round)))
+        releases = self.contract.releases(self.number, at.round)
+        return tuple(map(self.contract.charges.charged, releases))
 
     def _computed(self, at: Position) -> tuple[Any, bytes]:
         """Return the node's rounds, gone on to a step, and the row that it sends, signed."""

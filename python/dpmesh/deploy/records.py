@@ -39,9 +39,9 @@ def read_records(
     OSError
         If it cannot be read.
     """
-    if contract.columns is not None or contract.questions is not None:
+    if contract.tables.columns is not None or contract.tables.questions is not None:
         with of_file(path):
-            return contract.dataset(read_table(path, written), drop=drop)
+            return contract.tables.dataset(read_table(path, written), drop=drop)
     if Path(path).suffix != ".npz":
         fail("data", "an npz file, since the contract has no [ranges] of columns", path)
     with np.load(path, allow_pickle=False) as held:

@@ -1,0 +1,155 @@
+"""What a contract says about the parties' records: columns with public ranges, or questions."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from dpmesh._networks import named
+from dpmesh._validate import fail
+from dpmesh.data import Dataset
+from dpmesh.deploy.terms import Terms
+from dpmesh.experiments.settings import Settings
+from dpmesh.models import Outline
+from dpmesh.problems import LinearProblem
+from dpmesh.problems.named import jax_model
+from dpmesh.ranges import Category, Columns, Number, as_label, as_range, clipped
+from dpmesh.statistics.ask import Questions, questions_about, read_columns
+from dpmesh.statistics.ask import named as with_names
+from dpmesh.statistics.options import OPTIONS, questions_of
+from dpmesh.tables import as_table
+from dpmesh.tables.kinds import Count, labelled
+
+_log = logging.getLogger("dpmesh")
+
+PROBLEMS: dict[str, Any] = {"linear": LinearProblem, "jax": jax_model}
+
+
+@dataclass(frozen=True)
+class Tables:
+    """The tables that the parties of a contract have, and what is learned or asked of them.
+
+    Parameters
+    ----------
+    settings, terms
+        The content of the contract, and what it states about the run.
+    """
+
+    settings: Settings
+    terms: Terms
+
+    @cached_property
+    def columns(self) -> Columns | None:
+        """The columns of a table that the model reads, with their public ranges."""
+        ranges, label = self.settings.table("ranges"), self.terms.label
+        names = [name for name in ranges if name != label]
+        if not ranges or self.questions is not None:
+            return None
+        features = str(self.terms.features or "columns")
+        given = {"ranges": {name: ranges[name] for name in names}, "names": names}
+        columns: Columns = self.settings.call("ranges", Columns.of, **given, features=features)
+        return columns
+
+    @cached_property
+    def questions(self) -> Questions | None:
+        """What the parties ask of their tables together; None if they learn a model."""
+        settings, ranges = self.settings, self.settings.table("ranges")
+        if "questions" not in settings.content:
+            return None
+        table = settings.table("questions")
+        settings.known("questions", table, OPTIONS)
+        kinds = {
+            name: settings.call("ranges", as_range, name=name, given=one)
+            for name, one in ranges.items()
+        }
+        asked = settings.call("questions", questions_of, given=table, kinds=kinds, sign="")
+        about: Questions = settings.call("questions", questions_about, asked=asked, ranges=ranges)
+        return about
+
+    @cached_property
+    def label(self) -> Number | Category:
+        """The public range of the label."""
+        label, ranges = self.terms.label, self.settings.table("ranges")
+        if label is None or label not in ranges:
+            self.settings.fail("contract.label", "wanted the column to predict, with a range")
+        found: Number | Category = self.settings.call(
+            "ranges", as_label, name=label, given=ranges[label]
+        )
+        return found
+
+    @property
+    def classifies(self) -> bool:
+        """Whether labels are classes, as far as the contract says."""
+        return self.columns is None or isinstance(self.label, Category)
+
+    @property
+    def features(self) -> int:
+        """Number of features of a record."""
+        if self.questions is not None:
+            return int(self.questions.sums["dim"])
+        return int(self.terms.features or 0) if self.columns is None else self.columns.dim
+
+    @cached_property
+    def problem(self) -> tuple[Any, dict[str, Any]]:
+        """What makes the problem, and its arguments; records that are asked are its features."""
+        if self.questions is not None:
+            return LinearProblem, {"loss": "logistic"}
+        maker, arguments = self.settings.part("problem", self.settings.table("problem"), PROBLEMS)
+        return maker, arguments
+
+    @property
+    def network(self) -> str | None:
+        """The function that makes a network in JAX, as "module:function"; None: a linear model."""
+        maker, arguments = self.problem
+        return arguments["model"] if maker is jax_model else None
+
+    def dataset(self, table: Any, *, drop: bool = False) -> Dataset:
+        """Return the records of a table, encoded by the contract's public ranges.
+
+        Numbers outside of a range are clipped, and what cannot be read counts as missing, if the
+        range allows that; the log, which stays with the party, counts both. With `drop` records
+        without a label are left out; the contract counts the others.
+
+        Raises
+        ------
+        ValueError
+            If the contract has no ranges, or the table lacks a column.
+        """
+        if self.questions is not None:
+            columns, notices = read_columns(self.questions, with_names(as_table(table)))
+            for notice in notices:
+                _log.warning("%s", notice)
+            vectors = self.questions.vectors(columns)
+            return Dataset(vectors, np.ones(len(vectors), np.int64), "own records")
+        if self.columns is None or self.terms.label is None:
+            fail("ranges", "a contract with [ranges] and a label for tables", "none")
+        label = self.terms.label
+        labels, held = labelled(label, self.label, as_table(table), drop=drop)
+        read = self.columns.encode_table(held)
+        notices = read.notices()
+        if isinstance(self.label, Number):
+            scaled, beyond, _ = self.label.encode(label, labels)
+            labels, notices = scaled[:, 0], notices + clipped(label, beyond, len(labels))
+        elif self.network is None and self.problem[1].get("classes") is None:
+            labels = 2 * labels - 1
+        for notice in notices:
+            _log.warning("%s", notice)
+        return Dataset(read.features.astype(self.terms.numbers), labels, "own records")
+
+    @cached_property
+    def outline(self) -> Outline | None:
+        """What the numbers of a model stand for; None without ranges."""
+        if self.columns is None:
+            return None
+        if isinstance(self.label, Number):
+            loss = self.problem[1].get("loss")
+            if (loss == "poisson") != isinstance(self.label, Count):
+                fail("problem.loss", "'poisson' for a label {counts = ..}, no other", repr(loss))
+            return Outline(columns=self.columns, target=self.label)
+        network = None if self.network is None else named(self.network)
+        classes, shares = np.array(self.label.categories), self.label.shares
+        return Outline(columns=self.columns, classes=classes, network=network, shares=shares)
