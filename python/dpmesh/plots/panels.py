@@ -89,15 +89,16 @@ def drawn(panels: Sequence[Panel], *, columns: int = 0) -> Figure:
     width, high = PANEL[0] * columns, (PANEL[1] + 1.6 * words) * height
     figure = Figure(figsize=(width, high), layout="constrained")
     looks = _looks(panels)
-    known: dict[str, Any] = {}
+    known, levels = dict[str, Any](), dict[str, Any]()
     for place, panel in enumerate(panels):
         ax = figure.add_subplot(height, columns, place + 1)
         for line in panel.lines:
             known.setdefault(line.label, _draw(ax, line, panel.kind, looks[line.label]))
         for number, (name, level) in enumerate(panel.levels.items()):
             dashes = DASHES[1:][number % 3]
-            known.setdefault(name, ax.axhline(level, color="gray", linestyle=dashes))
+            levels.setdefault(name, ax.axhline(level, color="gray", linestyle=dashes))
         _label(ax, panel)
+    known |= levels  # below the methods
     if len(known) > 1:
         names = [fill(name.replace("$", r"\$"), LEGEND_WIDTH) for name in known]
         longest = max(len(line) for name in names for line in name.split("\n"))

@@ -144,9 +144,11 @@ def _news(key: Key, most: int | None) -> LinearProblem:
     return _softmax(train, test, shards(train, 10, draw, shards_per_node=2))
 
 
-def _roles(_: Key, most: int | None) -> LinearProblem:
-    held = shakespeare(window=4, stride=4 if most is None else 40, least_records=25)
-    size = len(held.alphabet)
+def _roles(key: Key, most: int | None) -> LinearProblem:
+    held = shakespeare(window=4, stride=4, least_records=25)
+    size, draw = len(held.alphabet), generator(key, Purpose.SPLIT)
+    chosen = np.isin(np.arange(held.train.records), draw.permutation(held.train.records)[:most])
+    parts = tuple(part[chosen[part]] for part in held.partition if chosen[part].any())
 
     def one_hot(part: Dataset) -> Dataset:
         places = np.asarray(part.features).astype(int) + size * np.arange(4)
@@ -155,7 +157,7 @@ def _roles(_: Key, most: int | None) -> LinearProblem:
         x = sparse.csr_array((ones, places.ravel(), starts), shape=shape)
         return replace(part, features=x)
 
-    return _softmax(one_hot(held.train), one_hot(held.test), held.partition, classes=size)
+    return _softmax(one_hot(held.train), one_hot(held.test), parts, classes=size)
 
 
 def _wide(records: Dataset) -> Dataset:
