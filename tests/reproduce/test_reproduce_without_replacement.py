@@ -15,7 +15,6 @@ from dpmesh.reproduce import without_replacement, without_replacement_setting
 from dpmesh.reproduce.catalog import REPRODUCTIONS
 from dpmesh.reproduce.without_replacement_cells import Situation, measured
 from dpmesh.reproduce.without_replacement_setting import (
-    Accuracy,
     Setting,
     everything_for_each,
     principal_components,
@@ -92,14 +91,6 @@ def test_a_figure_shows_the_baseline_too(name: str, small, tmp_path, monkeypatch
     assert figure.stat().st_size > 10_000
 
 
-def test_accuracy_over_seeds() -> None:
-    three = Accuracy.of([0.5, 0.6, 0.7])
-    assert three.mean == pytest.approx(60)
-    assert three.interval == pytest.approx(4.302653 * 10 / np.sqrt(3), rel=1e-6)
-    assert str(three) == "60.00 +-24.84"
-    assert str(Accuracy.of([0.5])) == "50.00"
-
-
 def test_every_node_has_all_records_in_an_order_of_its_own(small) -> None:
     problem = everything_for_each(small, 3, "convex", Key.seeded(0))
     original = small.train.features.sum(axis=1)
@@ -117,8 +108,8 @@ def test_cells_of_table_2_on_mnist(real_data) -> None:
         problem = everything_for_each(setting, nodes, "convex", key)
         controller = without_replacement.AlwaysGlobal()
         situation = Situation(setting, "convex", nodes, nodes, [problem], [key])
-        cell = measured(situation, "fully", controller, noise, 1.0)
-        assert abs(cell.released - paper) < within
+        cell = measured(situation, controller, noise, 1.0)
+        assert abs(cell["released"] - paper) < within
 
 
 def test_principal_components_have_the_same_bits_on_any_number_of_threads() -> None:

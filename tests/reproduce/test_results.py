@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import runpy
 from functools import partial
@@ -52,31 +51,6 @@ def test_the_page_of_the_arena_is_made_of_its_cells() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "kind", "as_text", "page"),
-    [
-        (
-            f"without-replacement-{table}",
-            without_replacement.Cell,
-            partial(without_replacement.table_as_text, source=source),
-            "algorithms/without_replacement.md",
-        )
-        for table, source in (
-            ("table1", "Table I, Covertype"),
-            ("table2", "Table II, MNIST"),
-            ("table2-intercept", "Table II, MNIST, without an intercept"),
-        )
-    ],
-)
-def test_a_text_is_made_of_its_numbers_and_shown(
-    name: str, kind: Any, as_text: Any, page: str
-) -> None:
-    with (RESULTS / f"{name}.csv").open() as file:
-        rows = [kind(**{k: _value(v) for k, v in row.items()}) for row in csv.DictReader(file)]
-    assert (RESULTS / f"{name}.txt").read_text() == as_text(rows) + "\n"
-    assert f'--8<-- "docs/results/{name}.txt"' in (DOCS / page).read_text()
-
-
-@pytest.mark.parametrize(
     ("name", "as_text", "page"),
     [
         ("online-counterexample", online_counterexample.as_text, "errata.md"),
@@ -95,6 +69,18 @@ def test_a_text_is_made_of_its_numbers_and_shown(
         ("online-mechanisms", online.text_of_mechanisms, "algorithms/online.md"),
         ("online-table1", online.text_of_table1, "algorithms/online.md"),
         ("quantized-figure4", quantized_comparison.as_text, "algorithms/quantized.md"),
+        *(
+            (
+                f"without-replacement-{table}",
+                partial(without_replacement.table_as_text, source=source),
+                "algorithms/without_replacement.md",
+            )
+            for table, source in (
+                ("table1", "Table I, Covertype"),
+                ("table2", "Table II, MNIST"),
+                ("table2-intercept", "Table II, MNIST, without an intercept"),
+            )
+        ),
     ],
 )
 def test_a_text_is_made_of_its_rows_and_shown(name: str, as_text: Any, page: str) -> None:
@@ -116,12 +102,3 @@ def test_the_table_of_what_composes_is_what_the_code_does(
         pytest.importorskip(needed)
     program = runpy.run_path(str(DOCS.parent / ".ci" / "composed.py"))
     assert program["main"](check=True) == 0, capsys.readouterr().out
-
-
-def _value(text: str) -> Any:
-    """Return what a cell of a CSV file holds."""
-    if text == "nan":
-        return float(text)
-    if not text or text[0].isalpha() or " " in text:
-        return text or None
-    return int(text) if text.isdigit() else float(text)

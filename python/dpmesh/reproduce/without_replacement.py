@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, replace
-from functools import lru_cache
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import lru_cache, partial
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -15,8 +15,8 @@ from dpmesh.controllers import AlwaysGlobal
 from dpmesh.keys import Key
 from dpmesh.privacy.shown import rounded_up
 from dpmesh.problems import LinearProblem
-from dpmesh.reproduce._figure import Line, Panel, drawn
-from dpmesh.reproduce._scaffold import Experiment, Progress, Row
+from dpmesh.reproduce._figure import Line, Panel, drawn, lines_of
+from dpmesh.reproduce._scaffold import Experiment, Progress, Row, kinds, pick
 from dpmesh.reproduce.without_replacement_cells import (
     COLLABORATIVE,
     LEARNED,
@@ -24,11 +24,12 @@ from dpmesh.reproduce.without_replacement_cells import (
     NOISELESS,
     NOISY,
     WITH_REPLACEMENT,
-    Cell,
     Situation,
     controllers,
     in_words,
+    kind_of,
     measured,
+    shown,
 )
 from dpmesh.reproduce.without_replacement_setting import (
     BATCH_SIZE,
@@ -106,9 +107,9 @@ def table(
         known = controllers(here.problems[0].rounds(BATCH_SIZE))
         if method == NOISELESS:
             here = replace(here, problems=list(map(_at_one_node, here.problems)))
-        found = measured(here, method, known.get(method, AlwaysGlobal()), cell["noise"], 1.0)
+        found = measured(here, known.get(method, AlwaysGlobal()), cell["noise"], 1.0)
         numbers = paper.get((cell["case"], method, cell["noise"]), (None,) * len(NODES))
-        return asdict(replace(found, paper=numbers[NODES.index(cell["nodes"])]))
+        return found | {"paper": numbers[NODES.index(cell["nodes"])]}
 
     name, title = ("table1", "Table I") if data == "Covertype" else ("table2", "Table II")
     kind, without = ("", "") if intercept else ("-intercept", ", without an intercept")
@@ -117,15 +118,9 @@ def table(
         {"case": case, "nodes": nodes, "method": method, "noise": noise, "epsilon": 1.0}
         for nodes, case, (method, noise) in product(NODES, CASES, _methods(intercept))
     ]
-    experiment.measure(cells, run, lambda row: in_words(Cell(**row)))
+    experiment.measure(cells, run, in_words)
     source = f"{title}, {data}{without}"
-    return experiment.write(
-        lambda rows: table_as_text(_cells(rows), source), lambda rows: draw_table(_cells(rows))
-    )
-
-
-def _cells(rows: list[Row]) -> list[Cell]:
-    return [Cell(**row) for row in rows]
+    return experiment.write(partial(table_as_text, source=source), draw_table)
 
 
 def _at_one_node(problem: LinearProblem) -> LinearProblem:
@@ -170,8 +165,7 @@ def figure(
 
     def run(cell: Row) -> Row:
         method = cell["method"]
-        found = measured(situation, method, chosen.get(method), cell["noise"], cell["epsilon"])
-        return asdict(found)
+        return measured(situation, chosen.get(method), cell["noise"], cell["epsilon"])
 
     private = [method for method in (*chosen, WITH_REPLACEMENT) if method != LOCAL]
     shown: list[tuple[str, Noise, float]] = [
@@ -187,67 +181,71 @@ def figure(
         for m, noise, epsilon in shown
     ]
     experiment = Experiment(folder, f"without-replacement-figure{number}", progress)
-    experiment.measure(cells, run, lambda row: in_words(Cell(**row)))
+    experiment.measure(cells, run, in_words)
     return experiment.write(
-        lambda rows: figure_as_text(_cells(rows), data, setting),
-        lambda rows: draw_figure(_cells(rows), data),
+        partial(figure_as_text, data=data, setting=setting), partial(draw_figure, data=data)
     )
 
 
-def table_as_text(cells: list[Cell], source: str) -> str:
+def table_as_text(rows: list[Row], source: str) -> str:
     """Return the paper's numbers beside ours."""
     lines = [
-        f"{source}: test accuracy (%) after one pass at epsilon 1, mean of {cells[0].seeds} seeds",
-        "and half of the 95 % interval. 1,000 test records are public instead, and not tested on.",
-        "global: the released model. local: the nodes' own, on average, which nobody may publish.",
-        "noise paper: the paper's formula for each single release; what a record pays is below.",
-        "noise proved: what keeps epsilon 1 for a record in all models and nodes that it enters.",
-        "The paper's noiseless accuracies grow with the nodes like those of one model that is",
-        "handed on. Equations 5 and 6 average it with old local models, and get at most about",
-        "twice as far in a round as one node, however many there are.",
-        "always local: a node learns alone, from all of the data as every node here has them.",
-        "ours less the paper's: * where it is beyond the interval of our seeds. But for what the",
-        "lines above explain, the cause is unknown.",
-        "",
+        f"{source}: test accuracy (%) after one pass at epsilon 1, mean of {rows[0]['seeds']} "
+        "seeds\nand half of the 95 % interval. 1,000 test records are public instead, and not "
+        "tested on.",
+        *ABOUT_TABLES,
         _row("nodes", [str(nodes) for nodes in NODES]),
     ]
     for case in CASES:
         lines += ["", case]
-        mine = [cell for cell in cells if cell.case == case]
-        rows = dict.fromkeys((cell.noise, cell.method) for cell in mine)
-        for noise, method in sorted(
-            rows, key=lambda row: ("none", "paper", "proved").index(row[0])
-        ):
-            row = [cell for cell in mine if (cell.noise, cell.method) == (noise, method)]
-            name = f"{method}, noise {noise}"
-            if any(cell.paper is not None for cell in row):
-                known = ["" if cell.paper is None else f"{cell.paper:.2f}" for cell in row]
-                lines.append(_row(f"{name}: paper", known))
-            if method != LOCAL:
-                values = [str(c.of_released) for c in row]
-                lines.append(_row(f"{name}: global", values))
-            if any(cell.paper is not None for cell in row):
-                lines.append(_row("  ours less the paper's", [_difference(cell) for cell in row]))
-            if method != NOISELESS:
-                values = [str(c.of_local) for c in row]
-                lines.append(_row(f"{name}: local", values))
-            if noise != "none" and method == COLLABORATIVE:
-                values = [rounded_up(c.epsilon_proved, 3) for c in row]
-                lines.append(_row(f"epsilon of a record, noise {noise}", values))
-    full = [c for c in cells if (c.method, c.noise) == (COLLABORATIVE, "paper")]
-    gap = np.mean([abs(c.released - c.paper) for c in full if c.paper is not None])
+        mine = pick(rows, case=case)
+        for noise, method in product(("none", "paper", "proved"), kinds(mine, "method")):
+            if row := pick(mine, noise=noise, method=method):
+                lines += _lines_of_a_method(f"{method}, noise {noise}", row)
+    full = pick(rows, method=COLLABORATIVE, noise="paper")
+    gap = np.mean([abs(row["released"] - row["paper"]) for row in full])
     lines += ["", f"Full collaboration, noise paper: {gap:.1f} points from the paper on average."]
-    return "\n".join([*lines, *_caveats(cells)])
+    return "\n".join([*lines, *_caveats(rows)])
 
 
-def figure_as_text(cells: list[Cell], data: str, setting: Setting) -> str:
+ABOUT_TABLES = (
+    "global: the released model. local: the nodes' own, on average, which nobody may publish.",
+    "noise paper: the paper's formula for each single release; what a record pays is below.",
+    "noise proved: what keeps epsilon 1 for a record in all models and nodes that it enters.",
+    "The paper's noiseless accuracies grow with the nodes like those of one model that is",
+    "handed on. Equations 5 and 6 average it with old local models, and get at most about",
+    "twice as far in a round as one node, however many there are.",
+    "always local: a node learns alone, from all of the data as every node here has them.",
+    "ours less the paper's: * where it is beyond the interval of our seeds. But for what the",
+    "lines above explain, the cause is unknown.",
+    "",
+)
+
+
+def _lines_of_a_method(name: str, row: list[Row]) -> Iterator[str]:
+    """Yield what the paper and we find of a method, by number of nodes."""
+    method, noise, has_paper = row[0]["method"], row[0]["noise"], row[-1]["paper"] is not None
+    if has_paper:
+        known = ["" if cell["paper"] is None else f"{cell['paper']:.2f}" for cell in row]
+        yield _row(f"{name}: paper", known)
+    if method != LOCAL:
+        yield _row(f"{name}: global", [shown(cell, "released") for cell in row])
+    if has_paper:
+        yield _row("  ours less the paper's", [_difference(cell) for cell in row])
+    if method != NOISELESS:
+        yield _row(f"{name}: local", [shown(cell, "local") for cell in row])
+    if noise != "none" and method == COLLABORATIVE:
+        yield _row(f"epsilon of a record, noise {noise}", _costs(row))
+
+
+def figure_as_text(rows: list[Row], data: str, setting: Setting) -> str:
     """Return our numbers; the paper shows curves only."""
     records, labels = setting.train.records, setting.test.labels
     largest_class = np.unique(labels, return_counts=True)[1].max() / len(labels)
     lines = [
-        f"{data}, {cells[0].case}: test accuracy (%) of the released model over epsilon, for",
-        f"{NODES_OF_FIGURES} nodes that share {records:,} records; mean of {cells[0].seeds} seeds, "
-        "and half of the 95 % interval.",
+        f"{data}, {rows[0]['case']}: test accuracy (%) of the released model over epsilon, for",
+        f"{NODES_OF_FIGURES} nodes that share {records:,} records; mean of {rows[0]['seeds']} "
+        "seeds, and half of the 95 % interval.",
         "noise paper: its formula for each single release. proved: what keeps the budget, but for",
         f"{LEARNED}, whose controller looks at private losses: no proof covers its decisions.",
         "The paper says: Algorithm 1 above fully collaborative, that above with replacement.",
@@ -257,95 +255,88 @@ def figure_as_text(cells: list[Cell], data: str, setting: Setting) -> str:
         _row("epsilon", [f"{epsilon:g}" for epsilon in EPSILONS]),
     ]
     for noise in ("none", "paper", "proved"):
-        mine = [cell for cell in cells if cell.noise == noise]
-        for method in dict.fromkeys(cell.method for cell in mine):
-            row = [cell for cell in mine if cell.method == method]
+        mine = pick(rows, noise=noise)
+        for method in kinds(mine, "method"):
+            row = pick(mine, method=method)
             local = ": local" if method == LOCAL else ""
-            lines.append(_row(f"{method}, noise {noise}{local}", [str(c.of_shown) for c in row]))
+            lines.append(_row(f"{method}, noise {noise}{local}", list(map(shown, row))))
             if method in (COLLABORATIVE, WITH_REPLACEMENT) and noise != "none":
-                lines.append(
-                    _row("  epsilon of a record", [rounded_up(c.epsilon_proved, 3) for c in row])
-                )
-    return "\n".join([*lines, "", *_unlike(cells), *_caveats(cells)])
+                lines.append(_row("  epsilon of a record", _costs(row)))
+    return "\n".join([*lines, "", *_unlike(rows), *_caveats(rows)])
 
 
-def _unlike(cells: list[Cell]) -> Iterator[str]:
+def _costs(row: list[Row]) -> list[str]:
+    return [rounded_up(cell["epsilon_proved"], 3) for cell in row]
+
+
+def _unlike(rows: list[Row]) -> Iterator[str]:
     """Yield what the paper's noise compares: methods at epsilons that are not the same."""
-    compared = {c.method: c for c in cells if (c.noise, c.epsilon) == ("paper", 1.0)}
+    compared = {row["method"]: row for row in pick(rows, noise="paper", epsilon=1.0)}
     if {LEARNED, WITH_REPLACEMENT} <= {*compared}:
-        baseline, learned = compared[WITH_REPLACEMENT], compared[LEARNED]
+        both = compared[WITH_REPLACEMENT], compared[LEARNED]
+        costs, accuracies = _costs([*both]), list(map(shown, both))
         yield "At the paper's noise for epsilon 1 methods of different epsilons are compared: with"
         yield (
-            f"replacement a record pays {rounded_up(baseline.epsilon_proved, 3)} "
-            f"({baseline.of_shown}), by Algorithm 1 {rounded_up(learned.epsilon_proved, 3)} "
-            f"({learned.of_shown})."
+            f"replacement a record pays {costs[0]} ({accuracies[0]}), by Algorithm 1 {costs[1]} "
+            f"({accuracies[1]})."
         )
 
 
-def _caveats(cells: list[Cell]) -> Iterator[str]:
+def _caveats(rows: list[Row]) -> Iterator[str]:
     """Yield what reports name as not proved, by method, for the largest number of nodes."""
     yield ""
     yield "Components or feature norms are fitted to the training data: no epsilon covers that."
-    reported = {cell.method: cell.not_proved for cell in cells if cell.noise != "none"}
+    reported = {row["method"]: row["not_proved"] for row in rows if row["noise"] != "none"}
     for method, text in reported.items():
         if text:
             yield f"not proved of {method}: {text}"
 
 
-def draw_table(cells: list[Cell]) -> Figure:
+def draw_table(rows: list[Row]) -> Figure:
     """Draw accuracy over the number of nodes; needs the extra ``plots``."""
     panels = []
-    noises = [noise for noise in ("paper", "proved") if any(c.noise == noise for c in cells)]
-    for case, noise in product(CASES, noises):
-        shown = [
-            c
-            for c in cells
-            if c.case == case
-            and (c.noise == noise or (c.noise == "none" and c.method in (NOISELESS, LOCAL)))
-        ]
+    noiseless = [row for row in pick(rows, noise="none") if row["method"] in (NOISELESS, LOCAL)]
+    for case, noise in product(CASES, (noise for noise in NOISES if pick(rows, noise=noise))):
+        mine = pick([*noiseless, *pick(rows, noise=noise)], case=case)
         title, y = f"{case}, noise: {noise}", "test accuracy (%); x: the paper's"
-        lines = _lines(shown, lambda cell: cell.nodes)
-        ticks, limits = sorted({cell.nodes for cell in cells}), (0.0, 100.0)
+        ticks, limits = sorted(kinds(rows, "nodes")), (0.0, 100.0)
+        lines = _lines(mine, "nodes")
         panels.append(Panel(title=title, x="nodes", y=y, lines=lines, ticks=ticks, limits=limits))
     return drawn(panels, columns=2)
 
 
-def draw_figure(cells: list[Cell], data: str) -> Figure:
+def draw_figure(rows: list[Row], data: str) -> Figure:
     """Draw accuracy over epsilon; needs the extra ``plots``."""
-    noiseless = [cell for cell in cells if cell.noise == "none"]
+    noiseless = pick(rows, noise="none")
     panels = [
         Panel(
-            title=f"{data}, {cells[0].case}, noise: {noise}",
+            title=f"{data}, {rows[0]['case']}, noise: {noise}",
             x="epsilon",
             y="test accuracy of the released model (%)",
-            lines=_lines([c for c in cells if c.noise == noise], lambda cell: cell.epsilon),
-            levels={f"{cell.method}, noiseless": cell.of_shown.mean for cell in noiseless},
+            lines=_lines(pick(rows, noise=noise), "epsilon"),
+            levels={f"{row['method']}, noiseless": row[kind_of(row)] for row in noiseless},
             log="x",
             limits=(0.0, 100.0),
         )
-        for noise in ("paper", "proved")
+        for noise in NOISES
     ]
     return drawn(panels)
 
 
-def _lines(cells: list[Cell], x: Callable[[Cell], float]) -> list[Line]:
+def _lines(rows: list[Row], x: str) -> list[Line]:
     """Return a line for each method."""
-    lines = []
-    for method in dict.fromkeys(cell.method for cell in cells):
-        row = [cell for cell in cells if cell.method == method]
-        heights, spreads = zip(*((c.of_shown.mean, c.of_shown.interval) for c in row), strict=True)
-        papers = [cell.paper for cell in row]
-        xs = [x(cell) for cell in row]
-        lines.append(Line(label=method, x=xs, y=heights, spread=spreads, paper=papers))
-    return lines
+    named = [
+        row | {"y": row[kind_of(row)], "half": row[f"{kind_of(row)}_interval"]} for row in rows
+    ]
+    return lines_of(named, by="method", x=x, y="y", spread="half", paper="paper")
 
 
-def _difference(cell: Cell) -> str:
+def _difference(row: Row) -> str:
     """Return by how much our global model is ahead of the paper's."""
-    if cell.paper is None:
+    if row["paper"] is None:
         return ""
-    ahead = cell.released - cell.paper
-    beyond = abs(ahead) > cell.released_interval  # never for one seed, whose interval is NaN
+    ahead = row["released"] - row["paper"]
+    beyond = abs(ahead) > row["released_interval"]  # never for one seed, whose interval is NaN
     return f"{ahead:+.2f}{'*' if beyond else ' '}"
 
 

@@ -17,9 +17,9 @@ from dpmesh.controllers import (
 from dpmesh.keys import Key
 from dpmesh.privacy.shown import rounded_up
 from dpmesh.problems import LinearProblem
+from dpmesh.reproduce._scaffold import Row, interval
 from dpmesh.reproduce.deep_q import DeepQ
 from dpmesh.reproduce.without_replacement_setting import (
-    Accuracy,
     Case,
     Noise,
     Setting,
@@ -75,74 +75,20 @@ class Situation:
     keys: list[Key]
 
 
-@dataclass(frozen=True)
-class Cell:
-    """One method in one situation.
-
-    Parameters
-    ----------
-    case, nodes, method
-        Which; see `controllers`.
-    noise
-        ``"paper"``: its formula for each single release. ``"proved"``: what keeps a record's budget
-        in all releases that it moves. ``"none"``.
-    epsilon
-        The budget.
-    epsilon_proved
-        What the run cost a record, by our accounting.
-    not_proved
-        What else the report says.
-    paper
-        The paper's accuracy in percent; None where it has none.
-    released, released_interval
-        Ours, of the global model: mean and half the 95 % interval over the seeds.
-    local, local_interval
-        Ours, of the nodes' own models, which are not released.
-    releases
-        Models released by a node, on average.
-    seeds
-        Number of runs.
-    """
-
-    case: Case
-    nodes: int
-    method: str
-    noise: Noise
-    epsilon: float
-    epsilon_proved: float
-    not_proved: str
-    paper: float | None
-    released: float
-    released_interval: float
-    local: float
-    local_interval: float
-    releases: float
-    seeds: int
-
-    @property
-    def of_released(self) -> Accuracy:
-        """Of the global model."""
-        return Accuracy(self.released, self.released_interval)
-
-    @property
-    def of_local(self) -> Accuracy:
-        """Of the nodes' own models."""
-        return Accuracy(self.local, self.local_interval)
-
-    @property
-    def of_shown(self) -> Accuracy:
-        """Of the global model, unless the method has none."""
-        return self.of_local if self.method == LOCAL else self.of_released
-
-
 def measured(
     situation: Situation,
-    method: str,
     controller: AnyController | None,
     noise: Noise,
     epsilon: float,
-) -> Cell:
-    """Run one method with every key; without a controller, the method with replacement."""
+) -> Row:
+    """Run one method with every key; without a controller, the method with replacement.
+
+    `noise` is ``"paper"``, its formula for each single release, ``"proved"``, what keeps a record's
+    budget in all releases that it moves, or ``"none"``. Accuracies are in percent, with half of
+    their 95% intervals over the keys: `released`, of the global model, and `local`, of the nodes'
+    own models, which are not released. `epsilon_proved` is what the run cost a record, `not_proved`
+    what else the report says, and `releases` the models that a node released, on average.
+    """
     setting, case, copies = situation.setting, situation.case, situation.copies
     runs = []
     for given, key in zip(situation.problems, situation.keys, strict=True):
@@ -156,33 +102,35 @@ def measured(
                 setting, problem, case, controller, noise, epsilon, copies=copies
             )
         runs.append(run(algorithm, problem, key))
-    released = Accuracy.of([each.history.last("released_accuracy") for each in runs])
-    local = Accuracy.of([each.history.last("accuracy") for each in runs])
+    found: Row = {
+        "epsilon_proved": max(each.privacy.epsilon for each in runs),
+        "not_proved": "; ".join(algorithm.plan(1).assumptions),
+        "paper": None,
+    }
+    for name, metric in (("released", "released_accuracy"), ("local", "accuracy")):
+        percent = [100 * each.history.last(metric) for each in runs]
+        found |= {name: float(np.mean(percent)), f"{name}_interval": interval(percent)}
     messages = float(np.mean([each.traffic.messages for each in runs]))
-    return Cell(
-        case,
-        situation.nodes,
-        method,
-        noise,
-        epsilon,
-        max(each.privacy.epsilon for each in runs),
-        "; ".join(algorithm.plan(1).assumptions),
-        None,
-        released.mean,
-        released.interval,
-        local.mean,
-        local.interval,
-        messages / situation.nodes / setting.classes,
-        len(runs),
-    )
+    return found | {"releases": messages / situation.nodes / setting.classes, "seeds": len(runs)}
 
 
-def in_words(cell: Cell) -> str:
+def shown(row: Row, which: str = "") -> str:
+    """Return an accuracy: by default of the global model, if the method has one."""
+    which = which or kind_of(row)
+    half = row[f"{which}_interval"]
+    return f"{row[which]:5.2f}" + ("" if np.isnan(half) else f" +-{half:4.2f}")
+
+
+def kind_of(row: Row) -> str:
+    """Return which model of a method counts: the global one, unless it has none."""
+    return "local" if row["method"] == LOCAL else "released"
+
+
+def in_words(row: Row) -> str:
     """Return one cell as a line."""
-    paper = "" if cell.paper is None else f", paper {cell.paper:.2f}"
+    paper = "" if row["paper"] is None else f", paper {row['paper']:.2f}"
     return (
-        f"{cell.case:<15} {cell.nodes:>2} nodes  epsilon {cell.epsilon:<4g} {cell.noise:<6} noise "
-        f"(proved {rounded_up(cell.epsilon_proved, 3)})  {cell.method:<20} "
-        f"global {cell.of_released}  "
-        f"local {cell.of_local}{paper}"
+        f"{row['case']:<15} {row['nodes']:>2} nodes  epsilon {row['epsilon']:<4g} "
+        f"{row['noise']:<6} noise (proved {rounded_up(row['epsilon_proved'], 3)})  "
+        f"{row['method']:<20} global {shown(row, 'released')}  local {shown(row, 'local')}{paper}"
     )

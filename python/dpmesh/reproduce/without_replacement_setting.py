@@ -17,7 +17,6 @@ from dpmesh.keys import Key, Purpose, generator
 from dpmesh.privacy import accounting
 from dpmesh.privacy.accounting.papers import without_replacement as claims
 from dpmesh.problems import LinearProblem
-from dpmesh.reproduce._scaffold import interval
 from dpmesh.reproduce.bounds.without_replacement import theorem_4_steps
 from dpmesh.run import Metrics, Run, simulate
 from dpmesh.schedules import Schedule
@@ -219,28 +218,3 @@ def run(algorithm: AnyAlgorithm, problem: LinearProblem, key: Key) -> Run:
         metrics=Metrics(["accuracy"], every=rounds),
         progress=False,
     )
-
-
-@dataclass(frozen=True)
-class Accuracy:
-    """Test accuracy in percent over the seeds.
-
-    Parameters
-    ----------
-    mean
-        Average.
-    interval
-        Half the width of its 95 % confidence interval (Student's t); NaN for one seed.
-    """
-
-    mean: float
-    interval: float
-
-    @classmethod
-    def of(cls, values: list[float]) -> Accuracy:
-        """Return mean and interval of fractions."""
-        percent = 100 * np.array(values)
-        return cls(float(percent.mean()), interval(percent))
-
-    def __str__(self) -> str:
-        return f"{self.mean:5.2f}" + ("" if np.isnan(self.interval) else f" +-{self.interval:4.2f}")
