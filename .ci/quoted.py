@@ -16,7 +16,7 @@ import numpy as np
 
 from dpmesh.privacy.shown import rounded_up
 from dpmesh.reproduce._scaffold import Row, compared, kinds, only, pick, read
-from dpmesh.reproduce.arena.cells import CHANCE
+from dpmesh.reproduce.arena.cells import ALONE, CHANCE
 from dpmesh.reproduce.arena.results import lines_of, shown, splits_of
 from dpmesh.reproduce.arena.results import read as read_arena
 from dpmesh.reproduce.demonstration import METHODS, means
@@ -38,7 +38,7 @@ Claims: TypeAlias = dict[tuple[str, str], dict[str, str]]
 def claims() -> Claims:
     """Return all claims."""
     of_papers = of_readme() | of_controllers() | of_smoothing() | of_findings()
-    return of_papers | of_demo() | of_arena() | of_scattering()
+    return of_papers | of_demo() | of_arena() | of_scattering() | of_pixels()
 
 
 def of_readme() -> Claims:
@@ -368,6 +368,30 @@ def of_arena() -> Claims:
         "mixed": at("Muffliato on a ring, 8 mixings", 4.0),
         "meetings": at("gradient descent at meetings", 4.0),
     }
+    return found
+
+
+def of_pixels() -> Claims:
+    """Return what the page of data sets says of images in the arena: pixels beside scattering."""
+    cells, _ = read_arena(ROOT / "docs" / "results")
+    both = [
+        {line.method: line for line in lines_of(cells, task)}
+        for task in ("mnist-10", "mnist-10-scattering")
+    ]
+    found: Claims = {}
+    for name, row in {
+        "secure sum, momentum, first stage": "secure sum, momentum, first stage",
+        "gossip, noise between partners": "gossip, noise between partners",
+        "gradient descent by gossip": "gradient descent by gossip",
+        "a node alone, without privacy": ALONE,
+    }.items():
+        numbers = {
+            f"{kind}_{epsilon}": shown(lines[row].at(epsilon), lines[CHANCE].first)
+            for kind, lines in zip(("pixels", "scattered"), both, strict=True)
+            for epsilon in (1, 4)
+        }
+        text = f"| {name} | {{pixels_1}} / {{pixels_4}} | {{scattered_1}} / {{scattered_4}} |"
+        found["docs/reproduce.md", text] = numbers
     return found
 
 

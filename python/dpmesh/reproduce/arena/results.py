@@ -167,7 +167,7 @@ def table_of(cells: Sequence[Cell], task: str) -> tuple[list[str], list[list[str
 def verdict(cells: Sequence[Cell]) -> str:
     """Say which methods beat a node alone, at which epsilon, and whom one trusts for that."""
     tasks = dict.fromkeys(cell.task for cell in cells)
-    return " ".join(
+    return "\n\n".join(
         _verdict(lines, splits_of(cells, task))
         for task in tasks
         if len(lines := {line.method: line for line in lines_of(cells, task)}) > 1
