@@ -3,13 +3,15 @@
     python -m benches.estimators_table [keys]    # set DPMESH_DATA for forest cover and MNIST
 
 One split of each data set, means over keys; the constants of `dpmesh.defaults` are the same for
-all. A site alone and pooled records are without privacy.
+all. Results go to ``docs/results/estimators.csv``, and as text beside it.
 """
 
 from __future__ import annotations
 
+import csv
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +19,9 @@ from sklearn.datasets import load_breast_cancer, load_digits, load_iris, load_wi
 
 import dpmesh as dm
 
+RESULT = Path(__file__).parents[1] / "docs" / "results" / "estimators.csv"
 EPSILONS = (1.0, 2.0, 4.0, 8.0)
+METHODS = ("gossip", "secure")
 
 
 class Data(NamedTuple):
@@ -76,23 +80,48 @@ def tables(keys: int) -> Iterator[Data]:
 
 
 def main(keys: int = 10) -> None:
-    """Print accuracies in percent: gossip / secure sum at each epsilon, alone, pooled."""
+    """Print and write the accuracy of each cell, in percent."""
+    rows: list[dict[str, Any]] = []
     for data in tables(keys):
-        cells = []
+        out = np.random.default_rng(1).random(len(data.y)) < 0.25
         for epsilon in EPSILONS:
-            means = []
-            for algorithm in ("gossip", "secure"):
-                scores = []
+            for method in METHODS:
+                found = []
                 for key in range(data.keys):
                     model = dm.sklearn.PrivateClassifier(
-                        epsilon=epsilon, ranges=data.ranges, algorithm=algorithm, random_state=key
+                        epsilon=epsilon, ranges=data.ranges, algorithm=method, random_state=key
                     )
-                    out = np.random.default_rng(1).random(len(data.y)) < 0.25
                     model.fit(data.x[~out], data.y[~out], groups=data.site[~out])
-                    scores.append(model.score(data.x[out], data.y[out]))
-                means.append(f"{100 * np.mean(scores):.0f} ({100 * np.std(scores):.0f})")
-            cells.append(" / ".join(means))
-        print(f"| {data.name} | {' | '.join(cells)} |", flush=True)
+                    found.append(100 * model.score(data.x[out], data.y[out]))
+                deviation = np.std(found, ddof=1) if data.keys > 1 else np.nan
+                own = {"data": data.name, "epsilon": epsilon, "method": method, "keys": data.keys}
+                numbers = {"accuracy": np.mean(found), "deviation": deviation}
+                rows.append(own | {name: round(float(n), 2) for name, n in numbers.items()})
+                print(rows[-1], flush=True)
+    with RESULT.open("w", newline="") as file:
+        writer = csv.DictWriter(file, [*rows[0]], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    RESULT.with_suffix(".txt").write_text(as_text(rows))
+
+
+def as_text(rows: list[dict[str, Any]]) -> str:
+    """Return a table: by gossip / under a secure sum, each with its deviation over the keys."""
+    lines = [
+        "Test accuracy (%) by gossip / under a secure sum, and in brackets the standard deviation",
+        "over the keys: the noise is drawn anew, the split and the sites are not.",
+        "",
+        f"{'data':<48}{'keys':>4}" + "".join(f"{f'epsilon {e:g}':>19}" for e in EPSILONS),
+    ]
+    by_cell = {(row["data"], row["epsilon"], row["method"]): row for row in rows}
+    for name, keys in dict.fromkeys((row["data"], row["keys"]) for row in rows):
+        cells = []
+        for epsilon in EPSILONS:
+            both = [by_cell[name, epsilon, method] for method in METHODS]
+            texts = (f"{row['accuracy']:.0f} ({row['deviation']:.0f})" for row in both)
+            cells.append(f"{' / '.join(texts).replace(' (nan)', ''):>19}")
+        lines.append(f"{name:<48}{keys:>4}" + "".join(cells))
+    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from dpmesh._networks import MakeNetwork, name_of, named, scores_of
 from dpmesh._validate import fail, instance
 from dpmesh.ranges import Category, Columns, Encoded, Features, Number, as_label
 from dpmesh.tables.features import centred
-from dpmesh.tables.kinds import Count
+from dpmesh.tables.kinds import Count, Label, Labels
 
 __all__ = ["Centred", "Model", "Outline"]
 
@@ -132,6 +132,17 @@ class Outline:
             fail("classes", "classes of a classifier or the target range of a regression", "both")
         if self.several and (self.classes is None or self.shares or self.network is not None):
             fail("several", "labels of a linear model, without shares of classes", "others")
+
+    @classmethod
+    def of(cls, columns: Columns | Features, label: Label, network: Any = None) -> Outline:
+        """Return the outline of a model that learns this label, or these labels, of columns."""
+        if isinstance(label, Labels):
+            names = np.array(label.names)
+            return Outline(columns=columns, classes=names, network=network, several=True)
+        if isinstance(label, Number):
+            return Outline(columns=columns, target=label)
+        classes, shares = np.array(label.categories), label.shares
+        return Outline(columns=columns, classes=classes, network=network, shares=shares)
 
     @property
     def outputs(self) -> int:

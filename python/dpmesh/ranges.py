@@ -31,7 +31,7 @@ import numpy.typing as npt
 from dpmesh._validate import fail, nearest
 from dpmesh.tables.cells import shown
 from dpmesh.tables.features import COLUMNS, FeatureMap, Layout, unit
-from dpmesh.tables.kinds import Category, Count, Dates, Flag, Kind, Number
+from dpmesh.tables.kinds import Category, Count, Dates, Flag, Kind, Label, Labels, Number
 from dpmesh.tables.table import as_table
 
 if sys.version_info >= (3, 11):
@@ -423,6 +423,34 @@ def as_label(name: str, given: Any) -> Number | Category:
     if not isinstance(kind, (Number, Category)) or (isinstance(kind, Number) and kind.missing):
         fail(f"ranges of {name}", _LABELS % ('"no", "yes"', "0, 100"), repr(given))
     return kind
+
+
+def as_labels(given: Mapping[str, Any]) -> Label:
+    """Return the range of a label, or of several labels of a record, from those of their columns.
+
+    Raises
+    ------
+    ValueError
+        If one has another form.
+    """
+    if len(given) == 1:
+        return as_label(*next(iter(given.items())))
+    kinds: Any = tuple(as_range(name, one) for name, one in given.items())
+    return Labels(names=tuple(given), kinds=kinds)
+
+
+def columns_of(label: str | Sequence[str] | None) -> tuple[str, ...]:
+    """Return the columns of one label, of several or of none.
+
+    Raises
+    ------
+    ValueError
+        If one is named twice, or there are none in a list.
+    """
+    names = () if label is None else (label,) if isinstance(label, str) else tuple(label)
+    if len({*names}) < len(names) or (not names and label is not None):
+        fail("label", "the column to predict, or several columns, each once", [*names])
+    return names
 
 
 def _of_mapping(given: dict[str, Any]) -> Kind | None:

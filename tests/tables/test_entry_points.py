@@ -190,8 +190,8 @@ def by_pandas(rows: list[list[Any]]) -> Found:
 
 
 def by_fit(path: str) -> Found:
-    used, target = public_ranges(Path("ranges.toml"), "ill", None, [])
-    held = read_sites([Path(path)], used, "ill", target, "clinic", TextFormat(), drop=False)
+    used, labels, target = public_ranges(Path("ranges.toml"), "ill", None, [])
+    held = read_sites([Path(path)], used, labels, target, "clinic", TextFormat(), drop=False)
     return estimated(held.table, held.labels, held.owners)
 
 

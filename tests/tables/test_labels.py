@@ -72,7 +72,9 @@ def test_each_label_has_a_model_with_the_constants_of_a_logistic_one() -> None:
     )
     assert (problem.models, problem.model_constants()) == (LABELS, alone.constants())
     algorithm = dm.WithoutReplacement(epsilon=1.0, models=LABELS, batch_size=2, step_size=0.1)
-    run = dm.simulate(algorithm, problem, rounds=2, delta=1e-5, metrics=[], progress=False)
+    run = dm.simulate(
+        algorithm, problem, rounds=2, key=dm.Key.seeded(0), delta=1e-5, metrics=[], progress=False
+    )
     assert 0 < run.privacy.epsilon <= 1.0
 
 
@@ -148,3 +150,91 @@ def test_what_is_no_set_of_labels_is_refused(changes: Any, y: Any, said: str) ->
     model = PrivateClassifier(1.0, ranges=(-1, 1)).set_params(**changes)
     with pytest.raises(ValueError, match=said):
         model.fit(np.zeros((4, 2)), y, groups=range(4))
+
+
+RANGES = "a = [-1, 1]\nb = [-1, 1]\nc = [-1, 1]\nd = [-1, 1]\n"
+RANGES += 'asthma = {flag = true}\ngout = {classes = ["no", "yes"]}\nrare = {flag = true}\n'
+NAMES = ("asthma", "gout", "rare")
+
+
+def written(folder: Path, change: Any = None) -> list[Path]:
+    """A file of each site, and the public ranges beside them; `change` changes the first line."""
+    pd = pytest.importorskip("pandas")
+    x, y, site = drawn(80)
+    (folder / "ranges.toml").write_text(RANGES)
+    paths = [folder / f"s{own}.csv" for own in range(SITES)]
+    for own, path in enumerate(paths):
+        table = pd.DataFrame(x[site == own], columns=[*"abcd"])
+        for name, column in zip(NAMES, y[site == own].T, strict=True):
+            table[name] = np.where(column, "yes", "no") if name == "gout" else column
+        table = table.astype(object)
+        if own == 0 and change is not None:
+            table.loc[0, change[0]] = change[1]
+        table.to_csv(path, index=False)
+    return paths
+
+
+def test_files_experiments_and_contracts_read_several_labels_alike(tmp_path: Path) -> None:
+    CliRunner = pytest.importorskip("typer.testing").CliRunner
+    from dpmesh.cli import app
+    from dpmesh.deploy import read_contract
+    from dpmesh.deploy.rehearsal import rehearse
+    from dpmesh.experiments.files import load_files
+
+    paths, (_, y, site) = written(tmp_path), drawn(80)
+    sets = [as_sets(y[site == own]) for own in range(SITES)]
+    ranges, model = str(tmp_path / "ranges.toml"), str(tmp_path / "model")
+    own = load_files(
+        tuple(map(str, paths)), NAMES, ranges=ranges, generator=np.random.default_rng(0)
+    )
+    found = np.concatenate([own.train.labels, own.test.labels])
+    assert sorted(found) == sorted(np.concatenate(sets))
+    assert (own.outline.several, own.outline.loss, own.outline.outputs) == (True, "multilabel", 3)
+
+    def command(*arguments: object) -> Any:
+        return CliRunner().invoke(app, [*map(str, arguments)], catch_exceptions=False)
+
+    asked = ["--label", "asthma, gout,rare", "--epsilon", 4, "--ranges", ranges]
+    fitted = command("fit", *paths, *asked, "--output", model, "--splits", 1)
+    assert "3 labels" in fitted.output
+    assert "accuracy (gout)" in fitted.output
+    assert command("predict", model, paths[0]).output.splitlines()[0] == "asthma,gout,rare"
+    contract = tmp_path / "contract.toml"
+    keys = [dm.deploy.SigningKey.generate().public.hex() for _ in paths]
+    parties = [f"--party=s{i}:20:{key}" for i, key in enumerate(keys)]
+    made = command("contract", "make", contract, *parties, *asked, "--rounds", 3)
+    assert not made.exit_code, made.output
+    agreed = read_contract(contract)
+    table = dm.tables.read_table(paths[0])
+    assert np.array_equal(agreed.dataset(table).labels, sets[0])
+    given = {f"s{i}": path for i, path in enumerate(paths)}
+    done = rehearse(agreed, given)
+    assert done.same
+    assert agreed.model(done.released[0], seeded=True).predict(table).shape == (20, LABELS)
+
+
+@pytest.mark.parametrize(
+    ("change", "label", "said"),
+    [
+        (("gout", ""), "asthma,gout", r"s0.csv, record 1: gout is missing"),
+        (("gout", "maybe"), "asthma,gout", "record 1: gout is 'maybe', not one of 'no', 'yes'"),
+        (("asthma", 2), "asthma,gout", "record 1: asthma is .2., neither true nor false"),
+        (None, "asthma,goat", "no range of the label.*goat.*did you mean gout"),
+        (None, "asthma,a", r"ranges of a: wanted {flag = true}.*got {range = \[-1, 1\]}"),
+        (None, "asthma,asthma", "each once"),
+    ],
+)
+def test_what_is_no_label_is_named(change: Any, label: str, said: str, tmp_path: Path) -> None:
+    from dpmesh.cli import _sites
+    from dpmesh.tables.reader import TextFormat
+
+    paths = written(tmp_path, change)
+
+    def read(*, drop: bool) -> Any:
+        used, labels, target = _sites.public_ranges(tmp_path / "ranges.toml", label, None, [])
+        return _sites.read_sites(paths, used, labels, target, None, TextFormat(), drop=drop)
+
+    with pytest.raises(ValueError, match=said):
+        read(drop=False)
+    if change == ("gout", ""):
+        assert read(drop=True).labels.shape == (79, 2)

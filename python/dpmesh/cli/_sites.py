@@ -14,7 +14,7 @@ from dpmesh._validate import fail, nearest
 
 if TYPE_CHECKING:
     from dpmesh.privacy.plan import Plan
-    from dpmesh.ranges import Category, Number
+    from dpmesh.tables.kinds import Label
     from dpmesh.tables.reader import TextFormat
 
 Separator: TypeAlias = Annotated[
@@ -106,8 +106,10 @@ class Sites(NamedTuple):
 
 def public_ranges(
     path: Path, label: str, site: str | None, released: list[Any]
-) -> tuple[dict[str, Any], Number | Category]:
-    """Return the ranges of the columns to use, and that of the label, from a file.
+) -> tuple[dict[str, Any], tuple[str, ...], Label]:
+    """Return the ranges of the columns to use, the labels, and what they may be, from a file.
+
+    Several labels have commas between them.
 
     `released` receives what bounds in the file cost.
 
@@ -116,24 +118,26 @@ def public_ranges(
     ValueError
         If the file has none of the label, or one of the column that names the site.
     """
-    from dpmesh.ranges import as_label, read_ranges
+    from dpmesh.ranges import as_labels, columns_of, read_ranges
 
     public = read_ranges(path, released=released)
-    if label not in public:
-        given = f'{label} = {{classes = ["no", "yes"]}} or {label} = {{target = [0, 100]}}'
-        hint = nearest(label, public)
-        raise ValueError(f"{path} has no range of the label. Add a line such as {given}{hint}")
-    target = as_label(label, public.pop(label))
+    labels = columns_of(label if label in public else [one.strip() for one in label.split(",")])
+    for one in labels:
+        if one not in public:
+            given = f'{one} = {{classes = ["no", "yes"]}} or {one} = {{target = [0, 100]}}'
+            hint = nearest(one, public)
+            raise ValueError(f"{path} has no range of the label. Add a line such as {given}{hint}")
+    target = as_labels({one: public.pop(one) for one in labels})
     if site in public:
         fail(str(path), f"no range of {site}, which --site names: it is no feature", "one")
-    return public, target
+    return public, labels, target
 
 
 def read_sites(
     files: Sequence[Path],
     used: Mapping[str, Any],
-    label: str | None,
-    target: Number | Category | None,
+    labels: Sequence[str],
+    target: Label | None,
     site: str | None,
     written: TextFormat,
     *,
@@ -156,20 +160,20 @@ def read_sites(
 
     columns, paths = Columns.of(used, used), sites.existing(files)
     tables = [sites.open_table(path, written) for path in paths]
-    read = sites.read_sites(paths, tables, columns, label, target, site=site, drop=drop)
+    read = sites.read_sites(paths, tables, columns, labels, target, site=site, drop=drop)
     kept = []
     for one in read:
         for notice in one.notices:
             typer.echo(notice, err=True)
         whole = one.table.with_missing(one.encoded.absent).select([*used])
         kept.append(DataFrame(dict(zip(used, whole.columns, strict=True))))
-    labels = np.concatenate([one.labels for one in read])
+    learned = np.concatenate([one.labels for one in read])
     if isinstance(target, Category):
-        labels = np.array(target.categories)[labels]
+        learned = np.array(target.categories)[learned]
     unused = dict.fromkeys(name for table in tables for name in table.names or ())
     return Sites(
         concat(kept, ignore_index=True),
-        labels,
+        learned,
         np.concatenate([one.sites for one in read]),
-        [name for name in unused if name not in (*used, label, site)],
+        [name for name in unused if name not in (*used, *labels, site)],
     )

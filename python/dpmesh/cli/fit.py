@@ -21,7 +21,9 @@ def fit(
         list[Path],
         typer.Argument(help="Tables: CSV with a header, Parquet, Arrow or Feather. One per site."),
     ],
-    label: Annotated[str, typer.Option(help="Name of the column to predict.")],
+    label: Annotated[
+        str, typer.Option(help="Column to predict; several labels of a record as asthma,gout.")
+    ],
     epsilon: Annotated[
         str, typer.Option(help="Privacy budget of the fit; several, as 1,2,4,8, are compared.")
     ],
@@ -94,8 +96,8 @@ def fit(
 
     Each file is the table of one site: CSV with a header, Parquet, Arrow or Feather. The file of
     ranges has a line for each column to use, and one for the label: {classes = [..]} makes a
-    classifier, {target = [low, high]} a regression, {counts = 50} one of counts. `dpmesh ranges`
-    drafts it.
+    classifier, {target = [low, high]} a regression, {counts = 50} one of counts. Of several labels
+    each is {flag = true}, or {classes = [..]} of two. `dpmesh ranges` drafts the file.
     """
     import numpy as np
 
@@ -111,12 +113,12 @@ def fit(
         wanted = "no --noise beside it: a folder counts what is released against everybody"
         fail("--budget", wanted, f"--noise {noise}")
     each, released = _numbers(epsilon), list[Any]()
-    used, target = public_ranges(ranges, label, site, released)
+    used, labels, target = public_ranges(ranges, label, site, released)
     page = output.with_suffix(".html") if page is None else page
     for file in (output, page):
         writable_folder(file.parent)
     written = text_format(separator, decimal, encoding)
-    held = read_sites(files, used, label, target, site, written, drop=drop_missing_labels)
+    held = read_sites(files, used, labels, target, site, written, drop=drop_missing_labels)
     made = _estimator(used, target, epsilon=each[0], delta=delta, seed=seed)
     made.set_params(algorithm=algorithm, noise=noise, colluding=colluding, features=features)
     if model is not None:
@@ -127,6 +129,7 @@ def fit(
 
     records, sites = len(held.labels), len(np.unique(held.owners))
     kind = "classes" if hasattr(made, "classes") else "a number (regression)"
+    kind = kind if len(labels) == 1 else f"{len(labels)} labels"
     at, of = f"{sites} site{'s' * (sites != 1)}", f"column{'s' * (len(used) != 1)}"
     typer.echo(f"{records} records at {at}; {len(used)} {of} used to predict {label}: {kind}")
     if algorithm is None and noise is None and 1 < sites < colluding + HONEST:
@@ -173,10 +176,12 @@ def _estimator(
     """Return the estimator of the kind that the label's range implies."""
     from dpmesh.ranges import Category
     from dpmesh.sklearn import PrivateClassifier, PrivateRegressor
-    from dpmesh.tables.kinds import Count
+    from dpmesh.tables.kinds import Count, Labels
 
     made: PrivateClassifier | PrivateRegressor
-    if isinstance(target, Category):
+    if isinstance(target, Labels):
+        made = PrivateClassifier(epsilon, delta=delta, ranges=used, classes=target.names)
+    elif isinstance(target, Category):
         classes, shares = target.categories, target.shares
         given = None if shares is None else dict(zip(classes, shares, strict=True))
         made = PrivateClassifier(

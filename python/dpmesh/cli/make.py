@@ -34,7 +34,7 @@ def make(
     epsilon: Annotated[float, typer.Option(help="What the contract may cost each party.")],
     delta: Annotated[float, typer.Option(help="Delta of that.")] = 1e-5,
     label: Annotated[
-        str | None, typer.Option(help="The column to predict; without one, questions are asked.")
+        str | None, typer.Option(help="As for dpmesh fit; without one, questions are asked.")
     ] = None,
     question: Annotated[list[str] | None, _ASKED] = None,
     algorithm: Annotated[
@@ -92,19 +92,22 @@ def _learning(
 ) -> _Tables:
     """Return the tables of a contract that learns a model, by the rule of `dpmesh.defaults`."""
     import dpmesh.defaults as defaults
+    from dpmesh.models import Outline
     from dpmesh.privacy import Budget
-    from dpmesh.ranges import Category, Columns
+    from dpmesh.ranges import Columns
 
-    public, target = public_ranges(ranges, label, None, [])
-    classes = len(target.categories) if isinstance(target, Category) else 0
-    dim = Columns.of(public, [*public], features=features).dim * max(1, classes)
+    public, labels, target = public_ranges(ranges, label, None, [])
+    outline = Outline.of(Columns.of(public, [*public], features=features), target)
+    dim, loss = outline.columns.dim * outline.outputs, outline.loss
     sizes = {"smallest": min(records), "together": sum(records), "dim": dim}
-    task: Any = "classification" if classes else "regression"
+    task: Any = {"squared": "regression", "poisson": "counts"}.get(loss, "classification")
     choice = defaults.choose(defaults.Sizes(nodes=len(records), **sizes), task=task, **wanted)
     learner: Any = choice.algorithm
-    terms = {"rounds": choice.rounds, "label": label, "features": features}
-    problem = {"loss": "softmax", "classes": classes} if classes else {"loss": "squared"}
-    tables: _Tables = {"contract": terms, "problem": {**problem, "feature_norm": 1.0}}
+    terms = {"rounds": choice.rounds, "features": features}
+    terms["label"] = labels[0] if len(labels) == 1 else labels
+    problem = {"loss": loss, "feature_norm": 1.0}
+    problem |= {} if outline.classes is None else {"classes": outline.outputs}
+    tables: _Tables = {"contract": terms, "problem": problem}
     if choice.topology is not None:
         if dropouts:
             fail("--dropouts", "a secure sum, since gossip goes on from its quorum on", dropouts)

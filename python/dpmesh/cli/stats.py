@@ -68,7 +68,7 @@ def stats(
     asked = questions_of(options, given, "--")
     used = {name: given[name] for name in names_of(asked, given)}
     form = text_format(separator, decimal, encoding)
-    held = read_sites(files, used, None, None, site, form, drop=False)
+    held = read_sites(files, used, (), None, site, form, drop=False)
     most: Any = {"epsilon": epsilon, "delta": delta, "colluding": colluding}
     found = ask(asked, held.table, held.owners, ranges=given, **most)
     more = charge(budget, [*released, as_spent(found.ledger)], delta)

@@ -14,15 +14,16 @@ from dpmesh._validate import fail
 from dpmesh.data import Dataset
 from dpmesh.deploy.terms import Terms
 from dpmesh.experiments.settings import Settings
+from dpmesh.kernels.linear_model import as_sets
 from dpmesh.models import Outline
 from dpmesh.problems import LinearProblem
 from dpmesh.problems.named import jax_model
-from dpmesh.ranges import Category, Columns, Number, as_label, as_range, clipped
+from dpmesh.ranges import Category, Columns, Number, as_labels, as_range, clipped, columns_of
 from dpmesh.statistics.ask import Questions, questions_about, read_columns
 from dpmesh.statistics.ask import named as with_names
 from dpmesh.statistics.options import OPTIONS, questions_of
 from dpmesh.tables import as_table
-from dpmesh.tables.kinds import Count, labelled
+from dpmesh.tables.kinds import Count, Label, Labels, labelled
 
 _log = logging.getLogger("dpmesh")
 
@@ -45,8 +46,8 @@ class Tables:
     @cached_property
     def columns(self) -> Columns | None:
         """The columns of a table that the model reads, with their public ranges."""
-        ranges, label = self.settings.table("ranges"), self.terms.label
-        names = [name for name in ranges if name != label]
+        ranges = self.settings.table("ranges")
+        names = [name for name in ranges if name not in self.labels]
         if not ranges or self.questions is not None:
             return None
         features = str(self.terms.features or "columns")
@@ -71,14 +72,19 @@ class Tables:
         return about
 
     @cached_property
-    def label(self) -> Number | Category:
-        """The public range of the label."""
-        label, ranges = self.terms.label, self.settings.table("ranges")
-        if label is None or label not in ranges:
+    def labels(self) -> tuple[str, ...]:
+        """The columns to predict."""
+        labels: tuple[str, ...] = self.settings.call("contract", columns_of, label=self.terms.label)
+        return labels
+
+    @cached_property
+    def label(self) -> Label:
+        """The public range of the label, or of several."""
+        ranges = self.settings.table("ranges")
+        if not self.labels or not {*self.labels} <= {*ranges}:
             self.settings.fail("contract.label", "wanted the column to predict, with a range")
-        found: Number | Category = self.settings.call(
-            "ranges", as_label, name=label, given=ranges[label]
-        )
+        given = {name: ranges[name] for name in self.labels}
+        found: Label = self.settings.call("ranges", as_labels, given=given)
         return found
 
     @property
@@ -125,15 +131,17 @@ class Tables:
                 _log.warning("%s", notice)
             vectors = self.questions.vectors(columns)
             return Dataset(vectors, np.ones(len(vectors), np.int64), "own records")
-        if self.columns is None or self.terms.label is None:
+        if self.columns is None or not self.labels:
             fail("ranges", "a contract with [ranges] and a label for tables", "none")
-        label = self.terms.label
-        labels, held = labelled(label, self.label, as_table(table), drop=drop)
+        labels, held = labelled(self.labels, self.label, as_table(table), drop=drop)
         read = self.columns.encode_table(held)
         notices = read.notices()
         if isinstance(self.label, Number):
+            (label,) = self.labels
             scaled, beyond, _ = self.label.encode(label, labels)
             labels, notices = scaled[:, 0], notices + clipped(label, beyond, len(labels))
+        elif isinstance(self.label, Labels):
+            labels = as_sets(labels)
         elif self.network is None and self.problem[1].get("classes") is None:
             labels = 2 * labels - 1
         for notice in notices:
@@ -149,7 +157,5 @@ class Tables:
             loss = self.problem[1].get("loss")
             if (loss == "poisson") != isinstance(self.label, Count):
                 fail("problem.loss", "'poisson' for a label {counts = ..}, no other", repr(loss))
-            return Outline(columns=self.columns, target=self.label)
         network = None if self.network is None else named(self.network)
-        classes, shares = np.array(self.label.categories), self.label.shares
-        return Outline(columns=self.columns, classes=classes, network=network, shares=shares)
+        return Outline.of(self.columns, self.label, network)

@@ -78,7 +78,8 @@ class Terms:
         Number of features of a record; where the contract has public ranges of columns, which
         features of them, as `dpmesh.tables.features` names them: by default the columns.
     label
-        The column to predict, if the contract has ranges.
+        The column to predict, if the contract has ranges; or several columns, each of them a flag
+        or two classes.
     numbers
         The type of the numbers.
     """
@@ -89,7 +90,7 @@ class Terms:
     quorum: int
     largest_row: float = 1e10
     features: int | str | None = None
-    label: str | None = None
+    label: str | tuple[str, ...] | None = None
     numbers: Literal["float64", "float32"] = "float64"
 
     def __post_init__(self) -> None:

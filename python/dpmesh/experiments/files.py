@@ -17,10 +17,11 @@ import dpmesh.data as data
 from dpmesh._validate import fail, probability
 from dpmesh.data import Dataset
 from dpmesh.data.partition import Partition
+from dpmesh.kernels.linear_model import as_sets
 from dpmesh.models import Outline
-from dpmesh.ranges import Category, Columns, Features, Number, as_label, read_ranges
+from dpmesh.ranges import Columns, Features, Number, as_labels, columns_of, read_ranges
 from dpmesh.tables.cells import of_file
-from dpmesh.tables.kinds import read_labels
+from dpmesh.tables.kinds import Label, Labels, read_labels
 from dpmesh.tables.reader import TextFormat
 from dpmesh.tables.sites import existing, names_of, open_table, read_sites
 
@@ -38,7 +39,7 @@ class OwnRecords(NamedTuple):
 
 def load_files(
     files: str | tuple[str, ...],
-    label: str | None = None,
+    label: str | tuple[str, ...] | None = None,
     site: str | None = None,
     columns: tuple[str, ...] | None = None,
     ranges: str | tuple[float, ...] | None = None,
@@ -64,7 +65,8 @@ def load_files(
         A file, a pattern such as "sites/*.parquet", or a list of them: CSV with a header, Parquet,
         Arrow, Feather, NumPy's npz, or LIBSVM's format (.libsvm, .svm, .svmlight).
     label
-        Column to predict; an array of an npz file. LIBSVM's format has one.
+        Column to predict; an array of an npz file. LIBSVM's format has one. A list of columns:
+        several labels of a record, each a flag or two classes.
     site
         Column that names the site of each record; by default each file is a site, named after it.
     columns
@@ -113,7 +115,7 @@ def load_files(
     written = TextFormat(separator=separator, decimal=decimal, encoding=encoding)
     forms = {"classes": classes, "target": target}
     stated = tuple((form, given) for form, given in forms.items() if given is not None)
-    form = label, site, columns, ranges, stated, features, intercept, dim
+    form = columns_of(label), site, columns, ranges, stated, features, intercept, dim
     read = _read(dated, len(found), form, written, drop_missing_labels)
     encoded, labels, owners, outline = read
     codes = np.unique(owners, return_inverse=True)[1]
@@ -156,63 +158,64 @@ def _read(
     drop: bool,
 ) -> tuple[Any, npt.NDArray[Any], npt.NDArray[np.str_], Outline]:
     """Return features, labels, the name of each record's site, and what they stand for."""
-    label, site, columns, ranges, stated, features, intercept, dim = form
+    labels, site, columns, ranges, stated, features, intercept, dim = form
     paths = [path for path, _ in files[:count]]  # then that of the ranges
     kinds = {Path(path).suffix.lower() in _LIBSVM for path in paths}
     if len(kinds) > 1:
         fail("files", "LIBSVM's format for all or none", ", ".join(paths))
     if kinds == {True}:
         names_in = {"site": site, "columns": columns, "ranges": ranges}
-        return _of_libsvm(paths, dim, _target("label", {}, stated), names_in)
+        return _of_libsvm(paths, dim, _target(["label"], {}, stated), names_in)
     tables = [open_table(path, written) for path in paths]
     names = [*dict.fromkeys(name for table in tables for name in table.names or ())]
     if ranges is None:
         wanted = "a TOML file of public ranges, or one for all columns such as [-1, 1]"
         fail("ranges", wanted, "none")
-    if label is None or label not in names:
-        got = "none" if label is None else repr(label)
+    if not labels or not {*labels} <= {*names}:
+        got = next((repr(one) for one in labels if one not in names), "none")
         fail("label", f"the column to predict, one of {', '.join(names)}", got)
     public: Any = read_ranges(ranges) if isinstance(ranges, str) else ranges
     by_name = isinstance(public, Mapping)
     listed: Sequence[str] = [*map(str, public)] if by_name else names
-    used: Sequence[str] = columns or tuple(name for name in listed if name not in (label, site))
-    target = _target(label, public if by_name else {}, stated)
+    used: Sequence[str] = columns or tuple(name for name in listed if name not in (*labels, site))
+    target = _target(labels, public if by_name else {}, stated)
     if by_name:
         public = {name: public[name] for name in used if name in public}
     described = Columns.of(public, used, intercept=intercept, features=features)
-    held = read_sites(paths, tables, described, label, target, site=site, drop=drop)
+    held = read_sites(paths, tables, described, labels, target, site=site, drop=drop)
     for notice in chain.from_iterable(one.notices for one in held):
         warnings.warn(notice, UserWarning, stacklevel=2)
     encoded = np.concatenate([one.encoded.features for one in held])
     together = np.concatenate([one.labels for one in held])
-    learned, outline = _described(label, described, target, together)
+    learned, outline = _described(described, target, together)
     return encoded, learned, np.concatenate([one.sites for one in held]), outline
 
 
 def _described(
-    label: str, columns: Columns | Features, target: Number | Category, labels: npt.NDArray[Any]
+    columns: Columns | Features, target: Label, labels: npt.NDArray[Any]
 ) -> tuple[npt.NDArray[Any], Outline]:
     """Return labels as models learn them, and what all numbers stand for."""
-    if isinstance(target, Category):
-        classes = np.array(target.categories)
-        return labels, Outline(columns=columns, classes=classes, shares=target.shares)
-    scaled = target.encode(label, labels).features[:, 0]
-    return scaled, Outline(columns=columns, target=target)
+    if isinstance(target, Number):
+        labels = target.encode("label", labels).features[:, 0]
+    elif isinstance(target, Labels):
+        labels = as_sets(labels)
+    return labels, Outline.of(columns, target)
 
 
 def _target(
-    label: str, public: Mapping[str, Any], stated: tuple[tuple[str, Any], ...]
-) -> Number | Category:
-    """Return what a label may be, which is public and never read off the labels."""
-    given = {**dict(stated), **({"ranges": None} if label in public else {})}
-    if len(given) != 1:
-        wanted = f"classes = [0, 1] or target = [0, 100] in [data], or a range of {label} in ranges"
-        fail("classes", wanted, " and ".join(given) or "none of them")
-    return as_label(label, public[label] if label in public else dict(stated))
+    labels: Sequence[str], public: Mapping[str, Any], stated: tuple[tuple[str, Any], ...]
+) -> Label:
+    """Return what labels may be, which is public and never read off them."""
+    for label in labels:
+        given = {**dict(stated), **({"ranges": None} if label in public else {})}
+        if len(given) != 1:
+            wanted = "classes = [0, 1] or target = [0, 100] in [data], or a range of "
+            fail("classes", f"{wanted}{label} in ranges", " and ".join(given) or "none of them")
+    return as_labels({label: public.get(label, dict(stated)) for label in labels})
 
 
 def _of_libsvm(
-    paths: Sequence[str], dim: int | None, target: Number | Category, named: Mapping[str, Any]
+    paths: Sequence[str], dim: int | None, target: Any, named: Mapping[str, Any]
 ) -> tuple[Any, npt.NDArray[Any], npt.NDArray[np.str_], Outline]:
     for name, given in named.items():
         if given is not None:
@@ -227,5 +230,5 @@ def _of_libsvm(
     owners = np.repeat(names_of(paths), [one.records for one in sets])
     features = sparse.vstack([one.features for one in sets], "csr")
     columns, together = Features(dim=sets[0].dim), np.concatenate(labels)
-    learned, outline = _described("label", columns, target, together)
+    learned, outline = _described(columns, target, together)
     return features, learned, owners, outline

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from numbers import Real
@@ -382,6 +383,38 @@ class Category:
 Kind: TypeAlias = Number | Flag | Dates | Category
 
 
+@dataclass(frozen=True, kw_only=True)
+class Labels:
+    """Several labels of a record, each in a column of its own.
+
+    Parameters
+    ----------
+    names
+        The columns.
+    kinds
+        What each holds: a flag, or two categories, of which the second one is the label.
+
+    Raises
+    ------
+    ValueError
+        If a column may be missing, or hold something else.
+    """
+
+    names: tuple[str, ...]
+    kinds: tuple[Flag | Category, ...]
+
+    def __post_init__(self) -> None:
+        for name, kind in zip(self.names, self.kinds, strict=True):
+            pair = isinstance(kind, Category) and kind.width == 2 and kind.shares is None
+            if not pair and kind != Flag():
+                wanted = '{flag = true}, or {classes = ["no", "yes"]}, as one of several labels'
+                fail(f"ranges of {name}", wanted, f"{{{getattr(kind, 'form', kind)}}}")
+
+
+Label: TypeAlias = Number | Category | Labels
+"""What a model learns of a record."""
+
+
 def _checked_shares(given: Any, classes: int) -> tuple[float, ...]:
     wanted = f"{classes} positive numbers that add up to 1, the public share of each class"
     if not isinstance(given, (list, tuple)) or len(given) != classes:
@@ -406,7 +439,7 @@ def _other_keys(category: Any) -> list[float]:
 
 
 def read_labels(
-    name: str, kind: Number | Category, values: npt.NDArray[Any], *, drop: bool = False
+    name: str, kind: Number | Flag | Category, values: npt.NDArray[Any], *, drop: bool = False
 ) -> npt.NDArray[Any]:
     """Return labels as places among the classes, or as numbers, shape (records,).
 
@@ -435,8 +468,9 @@ def read_labels(
     for record in np.flatnonzero(absent):
         value = values[record]
         if not usually_missing(value):
-            wrong = Number.noun
-            if isinstance(kind, Category):
+            if not isinstance(kind, Category):
+                wrong = kind.noun
+            else:
                 wrong = f"not one of {', '.join(map(repr, kind.categories))}{kind.hint(value)}"
             raise TableError(int(record), f"{name} is {shown(value)}, {wrong}")
         if not drop:
@@ -445,14 +479,20 @@ def read_labels(
 
 
 def labelled(
-    name: str | None, kind: Number | Category | None, table: Table, *, drop: bool
+    names: Sequence[str], kind: Label | None, table: Table, *, drop: bool
 ) -> tuple[npt.NDArray[Any], Table]:
     """Return labels as `read_labels` does, and their records; `drop` leaves out those without.
 
-    Without a name all labels are 0.
+    Several labels are 0 and 1, shape (records, labels). Without names all labels are 0.
     """
-    if name is None or kind is None:
+    if kind is None:
         return np.zeros(table.records), table
-    labels = read_labels(name, kind, table.select([name]).columns[0], drop=drop)
-    there = labels >= 0 if isinstance(kind, Category) else ~np.isnan(labels)
-    return labels[there], table.take(there)
+    kinds = kind.kinds if isinstance(kind, Labels) else (kind,)
+    columns = zip(names, kinds, table.select(names).columns, strict=True)
+    each = [read_labels(name, own, values, drop=drop) for name, own, values in columns]
+    there = np.all([found >= 0 for found in each], axis=0)
+    if isinstance(kind, Number):
+        there = ~np.isnan(each[0])
+    if isinstance(kind, Labels):
+        return np.stack(each, axis=1)[there].astype(np.int64), table.take(there)
+    return each[0][there], table.take(there)

@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh._validate import fail, nearest
-from dpmesh.ranges import Category, Columns, Encoded, Number
+from dpmesh.ranges import Columns, Encoded
 from dpmesh.tables.cells import TableError, each, key_of, of_file, usually_missing
-from dpmesh.tables.kinds import REMEDY, labelled
+from dpmesh.tables.kinds import REMEDY, Label, labelled
 from dpmesh.tables.reader import TextFormat, read_table
 from dpmesh.tables.table import Table, as_table
 
@@ -27,7 +27,7 @@ class Held(NamedTuple):
     table
         All columns of the records that have a label.
     labels
-        Of each record, as `dpmesh.tables.kinds.read_labels` gives them.
+        Of each record, as `dpmesh.tables.kinds.labelled` gives them.
     encoded
         Their features.
     sites
@@ -143,8 +143,8 @@ def read_sites(
     paths: Sequence[str],
     tables: Sequence[Table],
     columns: Columns,
-    label: str | None,
-    target: Number | Category | None,
+    labels: Sequence[str],
+    target: Label | None,
     *,
     site: str | None = None,
     drop: bool = False,
@@ -157,8 +157,8 @@ def read_sites(
         The files, and their tables.
     columns
         What a model reads.
-    label, target
-        The column to predict, and what it may be; None: all labels are 0.
+    labels, target
+        The columns to predict, and what they may be; None: all labels are 0.
     site
         The column that names the site; by default each file is one.
     drop
@@ -171,7 +171,7 @@ def read_sites(
         names file, record, column and value.
     """
     names = [*dict.fromkeys(name for table in tables for name in table.names or ())]
-    sought = {"label": [label], "site": [site], "ranges": columns.names}
+    sought = {"label": labels, "site": [site], "ranges": columns.names}
     for argument, wanted in sought.items():
         for name in wanted:
             if name is not None and name not in names:
@@ -185,15 +185,15 @@ def read_sites(
             kept = table
             if site is not None and drop:
                 kept = table.take(~each(usually_missing, table.select([site]).columns[0], bool))
-            labels, kept = labelled(label, target, kept, drop=drop)
+            own_labels, kept = labelled(labels, target, kept, drop=drop)
             encoded = columns.encode_table(kept)
-            sites = np.full(len(labels), own)
+            sites = np.full(kept.records, own)
             if site is not None:
                 sites = sites_of(site, kept.select([site]).columns[0])
         notices = encoded.notices()
-        if left := table.records - len(labels):
-            what = label if site is None else f"{label} or no {site}"
+        if left := table.records - kept.records:
+            what = " or no ".join([*labels, *([] if site is None else [site])])
             notices.append(f"{left} record{'s are' if left > 1 else ' is'} left out: no {what}")
         notices = [f"{path}, {notice}" for notice in notices]
-        held.append(Held(kept, labels, encoded, sites, notices))
+        held.append(Held(kept, own_labels, encoded, sites, notices))
     return held
