@@ -206,7 +206,7 @@ def test_files_experiments_and_contracts_read_several_labels_alike(tmp_path: Pat
     assert not made.exit_code, made.output
     agreed = read_contract(contract)
     table = dm.tables.read_table(paths[0])
-    assert np.array_equal(agreed.dataset(table).labels, sets[0])
+    assert np.array_equal(agreed.tables.dataset(table).labels, sets[0])
     given = {f"s{i}": path for i, path in enumerate(paths)}
     done = rehearse(agreed, given)
     assert done.same
