@@ -144,19 +144,23 @@ def test_missing_labels_are_named_and_left_out_on_request() -> None:
 
 
 def test_a_draft_has_kinds_and_neither_bounds_nor_categories() -> None:
-    Path("a.csv").write_text(text(people(0)), encoding="utf-8")
+    german = people(0)
+    german["geboren"] = [f"{14 + day % 9}.{1 + day % 12:02d}.1950" for day in range(len(german))]
+    Path("a.csv").write_text(text(german), encoding="utf-8")
     people(1).to_parquet("b.parquet")
     from dpmesh.cli import app
 
     draft = testing.CliRunner().invoke(app, ["ranges", "a.csv", "b.parquet"]).output
     assert f'"größe" = {{range = ["{BLANK}", "{BLANK}"]}}  # guessed: number' in draft
     assert f'tag = {{dates = ["{BLANK}", "{BLANK}"]}}  # guessed: date' in draft
+    form = 'format = "%d.%m.%Y"}  # guessed: date of this form'
+    assert f'geboren = {{dates = ["{BLANK}", "{BLANK}"], {form}' in draft
     assert f'raucht = {{flag = "{BLANK}"}}  # guessed: flag; write true' in draft
     assert f'ort = {{categories = ["{BLANK}"]}}  # guessed: category' in draft
     assert "Köln" not in draft
     Path("r.toml").write_text(draft, encoding="utf-8")
     said = call("fit", "a.csv", *FIT, code=2)
-    assert "got blanks for größe, ort, plz, tag, raucht, krank" in said
+    assert "got blanks for größe, ort, plz, tag, raucht, krank, geboren" in said
 
 
 def kinds() -> dict[str, tuple[str, dict[str, str], tuple[str, ...]]]:

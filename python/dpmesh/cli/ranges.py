@@ -22,6 +22,16 @@ _RELEASED = """\
 # Bounds that stood open were released from the data with noise: powers of two around the numbers,
 # without those that few records have. dpmesh fit and dpmesh stats add what that cost.
 """
+_DATES = tuple(
+    f"{day}{time}"
+    for day in ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%Y/%m/%d", "%d.%m.%y")
+    for time in ("", " %H:%M", " %H:%M:%S")
+)
+"""Forms of dates other than 2024-12-31, as `datetime.strptime` has them."""
+
+_SOME = 100
+"""Values by which a form is guessed."""
+
 _EPSILON = "Release bounds of numbers at this privacy budget, for the blanks of --fill."
 _FILL = "A draft whose kinds and categories are public knowledge: all but bounds of numbers."
 
@@ -140,4 +150,9 @@ def _proposal(values: Any) -> str:
         return f"{{range = [{blank}, {blank}]}}  # guessed: number"
     if np.isfinite(days).sum() > most:
         return f"{{dates = [{blank}, {blank}]}}  # guessed: date"
+    some = values[:_SOME]
+    fits = {form: np.isfinite([day_of(one, form) for one in some]).sum() for form in _DATES}
+    form = max(_DATES, key=lambda one: fits[one])
+    if fits[form] > len(some) / 2:
+        return f'{{dates = [{blank}, {blank}], format = "{form}"}}  # guessed: date of this form'
     return f"{{categories = [{blank}]}}  # guessed: category"

@@ -75,8 +75,11 @@ class Evaluation(InNotebooks):
             if len(found.measured) > 1:
                 ends = found.interval.low, found.interval.high
                 between = " to ".join(shown(found.metric, end) for end in ends)
-            score, claim = shown(found.metric, found.score), found.claim or "no verdict"
-            lines.append([as_given(epsilon), score, between, claim])
+            splits = len(found.measured)
+            few = f"{splits} split{'s' * (splits > 1)} give{'s' * (splits == 1)} no verdict"
+            lines.append(
+                [as_given(epsilon), shown(found.metric, found.score), between, found.claim or few]
+            )
         return lines
 
     @property
