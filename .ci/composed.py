@@ -26,8 +26,8 @@ from dpmesh.deploy import Contract, SigningKey
 from dpmesh.deploy.flower import DPFedLS
 from dpmesh.engines.sums import why_not
 from dpmesh.experiments import Experiment
-from dpmesh.experiments.parts import entries
-from dpmesh.experiments.settings import Settings
+from dpmesh.settings import Settings
+from dpmesh.settings.parts import entries
 
 PAGE = Path(__file__).parents[1] / "docs" / "engines.md"
 BEGIN, END = "<!-- begin: python .ci/composed.py -->\n", "<!-- end -->"

@@ -59,8 +59,7 @@ def ours(problem: dm.LinearProblem, network: dm.topology.Topology) -> Way:
         problem,
         network,
         rounds=ROUNDS,
-        metrics=dm.Metrics((), every=ROUNDS),
-        progress=False,
+        metrics=dm.Metrics((), every=ROUNDS, progress=False),
     )
 
 

@@ -52,8 +52,7 @@ def case(kind: str, what: str, rounds: int, nodes: int, dim: int) -> Case:
             problem,
             network,
             rounds=rounds,
-            metrics=dm.Metrics((), every=rounds),
-            progress=False,
+            metrics=dm.Metrics((), every=rounds, progress=False),
         )
 
     name = f"{kind}, {what}: {rounds} x {nodes} x {dim}"

@@ -58,7 +58,12 @@ def ours(train: Dataset, test: Dataset, epsilon: float, seed: int) -> tuple[floa
     problem = dm.LinearProblem(train, tuple(records), "softmax", test=test, classes=CLASSES)
     key = Key.seeded(seed)
     run = dm.simulate(
-        algorithm, problem, rounds=ROUNDS, key=key, delta=DELTA, metrics=[], progress=False
+        algorithm,
+        problem,
+        rounds=ROUNDS,
+        key=key,
+        delta=DELTA,
+        metrics=dm.Metrics([], progress=False),
     )
     return float(algorithm.noise_multiplier or 0), float(problem.accuracy(run.parameters)[0])
 

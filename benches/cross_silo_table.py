@@ -102,8 +102,7 @@ def train(algorithm: FederatedLearning, problem: dm.LinearProblem, key: Key) -> 
         rounds=algorithm.run_length or 0,
         key=key,
         delta=DELTA,
-        metrics=[],
-        progress=False,
+        metrics=dm.Metrics([], progress=False),
     )
     return float(problem.accuracy(run.parameters)[0])
 
@@ -136,8 +135,7 @@ def gossip(problem: dm.LinearProblem, rounds: int, step: float, epsilon: float, 
         dm.topology.complete(problem.nodes),
         rounds=rounds,
         key=key,
-        metrics=[],
-        progress=False,
+        metrics=dm.Metrics([], progress=False),
     )
     return float(problem.accuracy(run.parameters).mean())
 

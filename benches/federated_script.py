@@ -18,6 +18,6 @@ algorithm = dm.FederatedLearning(
     ),
     noise_multiplier=0.8,
 )
-run = dm.simulate(algorithm, problem, rounds=30, delta=1e-5, progress=False)
+run = dm.simulate(algorithm, problem, rounds=30, delta=1e-5, metrics=dm.Metrics(progress=False))
 print(run.privacy)
 print("accuracy", run.history.last("accuracy"))

@@ -119,8 +119,7 @@ def measured(
         rounds=rounds,
         key=dm.Key.seeded(key),
         delta=DELTA,
-        metrics=dm.Metrics([], every=1, callback=note),
-        progress=False,
+        metrics=dm.Metrics([], every=1, callback=note, progress=False),
     )
     return {
         "accuracy": float(task.accuracy(run.released).mean()),

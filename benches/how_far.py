@@ -54,8 +54,8 @@ def linear(nodes: int, records: int, dim: int) -> dm.LinearProblem:
 
 
 def simulated(algorithm: Any, problem: Any, network: Any, rounds: int) -> Run:
-    measured = dm.Metrics((), every=rounds)
-    asked: dict[str, Any] = {"rounds": rounds, "metrics": measured, "progress": False}
+    measured = dm.Metrics((), every=rounds, progress=False)
+    asked: dict[str, Any] = {"rounds": rounds, "metrics": measured}
     return lambda: dm.simulate(algorithm, problem, network, delta=1e-5, **asked)
 
 

@@ -162,8 +162,7 @@ def accuracy(method: str, problem: Any, epsilon: float, seed: int) -> tuple[floa
         rounds=trial.rounds,
         key=Key.seeded(seed).derive(method.encode()),
         budget=setting.budget,
-        metrics=[],
-        progress=False,
+        metrics=dm.Metrics([], progress=False),
     )
     some = run.released[:: max(1, len(run.released) // 8)]  # of many nodes, about eight
     return float(trial.problem.accuracy(some).mean()), perf_counter() - begin

@@ -106,7 +106,9 @@ def ours(problem: TorchProblem, practice: str, epsilon: float, key: Key) -> Tria
     """Run dpmesh once."""
     algorithm = calibrated(practice, epsilon)
     begin = process_time()
-    run = dm.simulate(algorithm, problem, rounds=ROUNDS, key=key, metrics=[], progress=False)
+    run = dm.simulate(
+        algorithm, problem, rounds=ROUNDS, key=key, metrics=dm.Metrics([], progress=False)
+    )
     seconds = process_time() - begin
     z = algorithm.noise_multiplier or 0.0
     return Trial(z, 100 * float(problem.accuracy(run.released)[0]), seconds)

@@ -71,7 +71,11 @@ def accuracy(
         updates, noise_multiplier=noise, optimizer=optimizer, step_size=step_size
     )
     run = dm.simulate(
-        algorithm, problem, rounds=ROUNDS, key=Key.seeded(seed), metrics=[], progress=False
+        algorithm,
+        problem,
+        rounds=ROUNDS,
+        key=Key.seeded(seed),
+        metrics=dm.Metrics([], progress=False),
     )
     return 100 * float(problem.accuracy(run.released)[0])
 

@@ -45,8 +45,7 @@ def main(divisions: int = 5) -> None:
             rounds=chosen.rounds,
             key=dm.Key.seeded(seed),
             delta=made.delta,
-            metrics=[],
-            progress=False,
+            metrics=dm.Metrics([], progress=False),
         )
         accuracy = 100 * float(problem.accuracy(run.released).mean())
         seconds = round(time.process_time() - start, 1)

@@ -26,7 +26,8 @@ import numpy as np
 from sklearn.datasets import load_breast_cancer, load_digits
 
 import dpmesh as dm
-from dpmesh.defaults import STAGE_SHARE, Sizes, choose
+from dpmesh.defaults import Sizes, choose
+from dpmesh.defaults.rule import STAGE_SHARE
 from dpmesh.privacy import accounting
 from dpmesh.reproduce.arena.tasks import FOREST_RANGES
 from dpmesh.tables.features import centred, unit
@@ -166,7 +167,7 @@ def learned(train: Any, test: Any, sites: int, mu: float, seed: int) -> float:
     )
     rest = float(accounting.gdp_epsilon(delta=DELTA, mu=mu))
     chosen = choose(sizes, epsilon=rest, delta=DELTA, algorithm="secure")
-    key, options = dm.Key.seeded(seed), {"metrics": [], "progress": False, "delta": DELTA}
+    key, options = dm.Key.seeded(seed), {"metrics": dm.Metrics([], progress=False), "delta": DELTA}
     run = dm.simulate(chosen.algorithm, problem, rounds=chosen.rounds, key=key, **options)
     return float(problem.accuracy(run.released)[0])
 

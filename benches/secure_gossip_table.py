@@ -56,7 +56,7 @@ def accuracy(
     algorithm: Any, problem: Any, graph: Static | None, rounds: int, key: Key
 ) -> tuple[float, float]:
     """Mean accuracy of the nodes, and the accuracy of the mean of their models."""
-    settings: dict[str, Any] = {"metrics": [], "progress": False, "delta": DELTA}
+    settings: dict[str, Any] = {"metrics": dm.Metrics([], progress=False), "delta": DELTA}
     run = dm.simulate(algorithm, problem, graph, rounds=rounds, key=key, **settings)
     mean = run.parameters.mean(axis=0, keepdims=True)
     return float(problem.accuracy(run.parameters).mean()), float(problem.accuracy(mean)[0])

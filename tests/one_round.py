@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dpmesh.algorithms import Algorithm
-from dpmesh.algorithms.base import Releases
+from dpmesh.algorithms.messages import Releases
 from dpmesh.audit import alone
 from dpmesh.keys import Key
 from dpmesh.privacy import Budget, Gaussian, Ledger, Plan, Release, Sensitivity

@@ -183,8 +183,7 @@ def _run(
         rounds=choice.rounds,
         key=_own_key(seeds),
         delta=DELTA,
-        metrics=[],
-        progress=False,
+        metrics=dm.Metrics([], progress=False),
     )
 
 

@@ -292,7 +292,6 @@ def _measured(problem: dm.LinearProblem, choice: Choice, draw: np.random.Generat
         rounds=choice.rounds,
         key=Key.seeded(int(draw.integers(2**62))),
         delta=1e-5,
-        metrics=[],
-        progress=False,
+        metrics=dm.Metrics([], progress=False),
     )
     return baselines.measured(problem, run.released)

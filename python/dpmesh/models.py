@@ -18,9 +18,11 @@ from dpmesh import __version__
 from dpmesh._files import replacing
 from dpmesh._networks import MakeNetwork, name_of, named, scores_of
 from dpmesh._validate import fail, instance
-from dpmesh.ranges import Category, Columns, Encoded, Features, Number, as_label
+from dpmesh.ranges import Category, Columns, Encoded, Features, Number
+from dpmesh.ranges.read import as_label
 from dpmesh.tables.features import centred
-from dpmesh.tables.kinds import Count, Label, Labels
+from dpmesh.tables.kinds import Count
+from dpmesh.tables.labels import Label, Labels
 
 __all__ = ["Centred", "Model", "Outline"]
 

@@ -23,7 +23,7 @@ from dpmesh.keys import Key
 from dpmesh.privacy.views import OneNode
 from dpmesh.problems.dense import DenseProblem, as_ragged, microbatches
 from dpmesh.run import StopRun
-from dpmesh.run.carriers import carrier_for
+from dpmesh.run.failing import carrier_for
 
 DELTA = 1e-5
 EXAMPLES: dict[str, Any] = {entry.name: entry.example for entry in REGISTRY}

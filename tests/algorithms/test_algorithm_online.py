@@ -20,7 +20,8 @@ from dpmesh.audit.coupling import couple
 from dpmesh.keys import Purpose
 from dpmesh.privacy.accounting import analytic_gaussian_noise_multiplier
 from dpmesh.privacy.views import NotProved
-from dpmesh.run.carriers import FailingGossip, Gossip
+from dpmesh.run.carriers import Gossip
+from dpmesh.run.failing import FailingGossip
 from dpmesh.run.network import Conditions
 from dpmesh.schedules import InverseSqrt, InverseTime
 

@@ -181,7 +181,7 @@ def test_what_has_no_common_mean_is_refused() -> None:
             "dim=3",
         ),
         (
-            lambda: dm.simulate(gossip, problem(), ring(4), rounds=1, network=dm.Network(loss=0.1)),
+            lambda: dm.simulate(gossip, problem(), ring(4), rounds=1, engine=dm.Network(loss=0.1)),
             "another centre",
         ),
     ):

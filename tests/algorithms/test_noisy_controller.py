@@ -21,7 +21,7 @@ from dpmesh.privacy import Gaussian, Release, Sensitive
 from dpmesh.privacy.accounting import gdp_epsilon
 from dpmesh.problems import LinearProblem
 from dpmesh.reproduce.deep_q import DeepQ
-from dpmesh.run import simulate
+from dpmesh.run import Metrics, simulate
 
 DELTA, BATCH, FAR = 1e-5, 2, 100.0
 
@@ -72,7 +72,9 @@ def test_answers_are_cut_losses_of_the_released_model_and_reach_the_controller()
     problem = LinearProblem(data, parts, "logistic", classes=3, feature_norm=1.0)
     spy = Spy(anneal_rounds=3, hidden=16, sees="noisy", loss=NoisyLoss(bound=0.69))
     algorithm = learner(epsilon=None, models=3, step_size=0.5, radius=None, controller=spy)
-    run = simulate(algorithm, problem, rounds=6, key=Key.seeded(1), metrics=[], progress=False)
+    run = simulate(
+        algorithm, problem, rounds=6, key=Key.seeded(1), metrics=Metrics([], progress=False)
+    )
     for t, observation in enumerate(seen):
         assert np.isnan(observation.local_models).all()
         assert np.isnan(observation.last_losses).all()

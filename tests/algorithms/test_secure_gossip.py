@@ -285,7 +285,7 @@ def test_another_problem_a_network_and_a_topology_are_refused() -> None:
     with pytest.raises(ValueError, match="sends messages by sums and takes no topology"):
         dm.simulate(algorithm, problem, topology.complete(5), **arguments)
     with pytest.raises(ValueError, match="network: wanted None: a sum opens only if"):
-        dm.simulate(algorithm, problem, network=dm.Network(loss=0.1), **arguments)
+        dm.simulate(algorithm, problem, engine=dm.Network(loss=0.1), **arguments)
 
 
 def test_a_record_moves_sums_by_no_more_than_is_charged_at_any_point() -> None:

@@ -39,7 +39,7 @@ def test_every_algorithm_is_priced_and_audited() -> None:
     from dpmesh.algorithms.registry import REGISTRY
     from dpmesh.cli.audit import every_case
     from dpmesh.cli.privacy import privacy
-    from dpmesh.experiments.parts import SECTIONS
+    from dpmesh.settings.parts import SECTIONS
 
     priced = {*get_command(privacy).list_commands(None)}
     names = {entry.name for entry in REGISTRY}

@@ -14,9 +14,9 @@ from test_experiments import TEXT, write
 from test_experiments_module import OWN, WITH_OWN
 
 from dpmesh.experiments import Result
-from dpmesh.experiments.parts import SECTIONS
-from dpmesh.experiments.settings import Settings
 from dpmesh.experiments.sweep import claim
+from dpmesh.settings import Settings
+from dpmesh.settings.parts import SECTIONS
 
 
 def test_the_command_line_tells_a_wrong_number_of_rounds_without_a_traceback(tmp_path) -> None:

@@ -12,11 +12,11 @@ import pytest
 from dpmesh.experiments import Experiment, read, run_sweep
 from dpmesh.experiments.experiment import PUBLIC, Result
 from dpmesh.experiments.keys import all_keys
-from dpmesh.experiments.parts import SECTIONS, VALUES, entries
-from dpmesh.experiments.settings import Settings
 from dpmesh.experiments.sweep import cells, rounds_left
 from dpmesh.privacy import Quantizer, correlated
 from dpmesh.run import LogNormal, Uniform, simulate
+from dpmesh.settings import Settings
+from dpmesh.settings.parts import SECTIONS, VALUES, entries
 
 pytest.importorskip("sklearn")
 
@@ -242,7 +242,7 @@ def test_a_run_from_a_file_is_the_run_of_its_parts(tmp_path) -> None:
         key=experiment.key,
         delta=1e-5,
         metrics=["accuracy", "loss"],
-        network=experiment.network,
+        engine=experiment.network,
     )
     run_sweep(settings, tmp_path / "results", processes=1)
     folder = tmp_path / "results" / "algorithm.epsilon=1.0,seed=2"

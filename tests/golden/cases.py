@@ -245,7 +245,7 @@ def simulate(name: str, **options: Any) -> dm.Run:
         key=dm.Key.seeded(3, cipher=changes.get("cipher", "aes")),
         delta=DELTA,
         metrics=dm.Metrics(["loss", "accuracy"], every=2, callback=options.pop("callback", None)),
-        network=changes.get("failing"),
+        engine=changes.get("failing"),
         **options,
     )
 

@@ -23,7 +23,8 @@ from dpmesh.privacy.views import (
     Reaction,
 )
 from dpmesh.privacy.views.system import systems_of
-from dpmesh.run.carriers import FailingGossip, Packet
+from dpmesh.run.carriers import Packet
+from dpmesh.run.failing import FailingGossip
 from dpmesh.run.network import Conditions
 from dpmesh.run.realized import RealizedNetwork
 
@@ -193,7 +194,7 @@ def test_a_run_over_a_failing_network_has_its_own_view() -> None:
     budget = Budget(6.0, delta=DELTA, view=OneNode(topology=MEETINGS))
     given = {"rounds": 8, "key": dm.Key.seeded(0), "budget": budget}
     network = dm.Network(loss=0.3, max_delay=2)
-    failing = dm.simulate(SMALL, PROBLEM, MEETINGS, network=network, **given).privacy
+    failing = dm.simulate(SMALL, PROBLEM, MEETINGS, engine=network, **given).privacy
     realized = RealizedNetwork(MEETINGS, network, dm.Key.seeded(0))
     cost = SMALL.plan(8, PROBLEM).cost(DELTA, view=OneNode(topology=realized))
     assert cost.reason == ""

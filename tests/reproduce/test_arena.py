@@ -148,16 +148,20 @@ def test_choco_sends_differences_until_all_know_the_models() -> None:
         keep=1.0,
         consensus_step_size=1.0,
     )
-    run = dm.simulate(whole, task, links, rounds=4, key=Key.seeded(0), metrics=[], progress=False)
+    run = dm.simulate(
+        whole, task, links, rounds=4, key=Key.seeded(0), metrics=dm.Metrics([], progress=False)
+    )
     x, mixing = task.zeros(), links.matrix(0).weights.toarray()
     for _ in range(4):
         gradient = task.gradient(x, task.everything, clipping_norm=1.0)
         x = mixing @ (x - 0.5 * gradient)
     np.testing.assert_allclose(run.parameters, x, atol=1e-12)
     parts = replace(whole, keep=0.5, consensus_step_size=0.5)
-    run = dm.simulate(parts, task, links, rounds=40, key=Key.seeded(0), metrics=[], progress=False)
+    run = dm.simulate(
+        parts, task, links, rounds=40, key=Key.seeded(0), metrics=dm.Metrics([], progress=False)
+    )
     whole_run = dm.simulate(
-        whole, task, links, rounds=40, key=Key.seeded(0), metrics=[], progress=False
+        whole, task, links, rounds=40, key=Key.seeded(0), metrics=dm.Metrics([], progress=False)
     )
     assert np.abs(run.parameters.mean(axis=0) - whole_run.parameters.mean(axis=0)).max() < 0.1
     assert run.traffic.bits < 0.75 * whole_run.traffic.bits

@@ -297,7 +297,7 @@ def test_a_server_correlates_its_noise_over_groups_in_turn() -> None:
 def test_nodes_that_are_offline_leave_residues_and_change_no_cost() -> None:
     """Their secrets stay in the messages of their partners; nobody removes or resends them."""
     failing = dm.Network(offline=0.4)
-    whole, part = simulate(online(BOTH)), simulate(online(BOTH), network=failing)
+    whole, part = simulate(online(BOTH)), simulate(online(BOTH), engine=failing)
     assert part.ledger == whole.ledger
     assert part.privacy == whole.privacy
     assert (part.released != whole.released).any()

@@ -18,7 +18,8 @@ from dpmesh import topology
 from dpmesh.algorithms import WithoutReplacement
 from dpmesh.privacy.types import Released
 from dpmesh.run import Exponential, LogNormal, Network, Uniform
-from dpmesh.run.carriers import FailingGossip, Packet, Sent, TimedServer, TimedToken
+from dpmesh.run.carriers import Packet, Sent
+from dpmesh.run.failing import FailingGossip, TimedServer, TimedToken
 from dpmesh.run.network import Conditions
 
 KEY = dm.Key.seeded(5)
@@ -31,7 +32,7 @@ def run(network: Network | None, rounds: int = 6, **options: Any) -> dm.Run:
     algorithm = options.pop("algorithm", dm.OnlineLearning(epsilon=2.0))
     ring = options.pop("topology", topology.ring(4))
     problem = replace(make_problem(4, rounds), feature_norm=10.0)
-    return dm.simulate(algorithm, problem, ring, network=network, **options)
+    return dm.simulate(algorithm, problem, ring, engine=network, **options)
 
 
 def gossip(network: Network, base: Any) -> FailingGossip:

@@ -36,7 +36,7 @@ def run(problem: dm.LinearProblem, network: topology.Topology, conditions: Any) 
         rounds=ROUNDS,
         key=dm.Key.seeded(1),
         metrics=["loss", "consensus_distance"],
-        network=conditions,
+        engine=conditions,
     )
 
 

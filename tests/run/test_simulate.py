@@ -94,7 +94,7 @@ def test_measures_what_it_says_when_it_says() -> None:
 def test_numbers_of_numpy_are_numbers(tmp_path) -> None:
     rounds, delta = np.int64(3), np.float32(1e-5)
     network = dm.Network(latency=np.float32(0.1), max_delay=np.int64(1))
-    options = {"rounds": rounds, "delta": delta, "network": network}
+    options = {"rounds": rounds, "delta": delta, "engine": network}
     result = run(make_problem(), metrics=dm.Metrics(every=np.int64(2)), **options)
     result.save(tmp_path)
     reported = json.loads((tmp_path / "run.json").read_text())
@@ -423,13 +423,12 @@ class OneRowTooFew(dm.OnlineLearning):
         ({"algorithm": OfAnotherRound()}, "release: wanted one of round 0, got one of round 1"),
         ({"algorithm": OneRowTooFew()}, r"values: wanted an array of shape \(rows, dim\), as many"),
         ({"topology": "ring"}, "topology: wanted a topology of .*, got 'ring'"),
-        ({"network": "slow"}, "network: wanted a dpmesh.Network or None, got 'slow'"),
         ({"topology": np.eye(4)}, r"topology: wanted .* Static\(MixingMatrix\(weights\)\) .*, got"),
         ({"algorithm": dm.OnlineLearning}, "algorithm: wanted an algorithm of dpmesh.algo"),
         ({"problem": dm.OnlineLearning()}, "problem: wanted what is to be learned, with accuracy"),
         ({"problem": HalfAProblem()}, "problem: wanted what is to be learned, with test, got"),
         ({"algorithm": dm.OnlineLearning(batch_size=7)}, "problem: wanted enough records at"),
-        ({"engine": "mpi"}, "engine: wanted an engine such as .*, with share, got 'mpi'"),
+        ({"engine": "mpi"}, "engine: wanted a dpmesh.Network, an engine such as .*share, got"),
         (
             {"metrics": iter(["loss"])},
             "metrics: wanted a list of names and .*, got <list_",
@@ -447,3 +446,16 @@ def test_arguments_of_another_kind_are_named(wrong: dict, message: str) -> None:
     right |= {"topology": topology.ring(4), "key": dm.Key.seeded(0)}
     with pytest.raises(ValueError, match=message):
         dm.simulate(**right | wrong)
+
+
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [
+        ("network", r"; write simulate\(\.\., engine=dm\.Network\(\.\.\)\)"),
+        ("progress", r"; write simulate\(\.\., metrics=dm\.Metrics\(progress=\.\.\)\)"),
+        ("epochs", ""),
+    ],
+)
+def test_arguments_that_are_gone_show_the_new_call(name: str, instead: str) -> None:
+    with pytest.raises(TypeError, match=rf"unexpected keyword argument '{name}'{instead}$"):
+        dm.simulate(dm.OnlineLearning(), make_problem(), topology.ring(4), rounds=1, **{name: 1})

@@ -12,16 +12,8 @@ from hypothesis import strategies as st
 
 import dpmesh as dm
 from dpmesh.algorithms.first_stage import FirstStage
-from dpmesh.defaults import (
-    COMPLETE,
-    LITTLE_NOISE,
-    MOST_STEPS,
-    STEPS,
-    Sizes,
-    choose,
-    method_for,
-    network,
-)
+from dpmesh.defaults import Sizes, choose, method_for, network
+from dpmesh.defaults.rule import COMPLETE, LITTLE_NOISE, MOST_STEPS, STEPS
 from dpmesh.privacy.accounting import gdp_epsilon
 from dpmesh.privacy.plan import total_cost
 

@@ -179,7 +179,7 @@ for needed in (
     lambda: dm.problems.TorchProblem,
     lambda: dm.problems.networks,
     lambda: dm.run.History().to_pandas(),
-    lambda: dm.simulate(algorithm, problem, ring, rounds=1, progress=True),
+    lambda: dm.simulate(algorithm, problem, ring, rounds=1, metrics=dm.Metrics(progress=True)),
 ):
     try:
         needed()

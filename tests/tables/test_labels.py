@@ -72,9 +72,7 @@ def test_each_label_has_a_model_with_the_constants_of_a_logistic_one() -> None:
     )
     assert (problem.models, problem.model_constants()) == (LABELS, alone.constants())
     algorithm = dm.WithoutReplacement(epsilon=1.0, models=LABELS, batch_size=2, step_size=0.1)
-    run = dm.simulate(
-        algorithm, problem, rounds=2, key=dm.Key.seeded(0), delta=1e-5, metrics=[], progress=False
-    )
+    run = dm.simulate(algorithm, problem, rounds=2, key=dm.Key.seeded(0), delta=1e-5, metrics=[])
     assert 0 < run.privacy.epsilon <= 1.0
 
 

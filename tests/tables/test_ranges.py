@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpmesh.ranges import Category, Columns, Number, read_ranges
+from dpmesh.ranges import Category, Columns, Number
+from dpmesh.ranges.read import read_ranges
 
 RANGES: dict[str, Any] = {
     "age": [0, 120],

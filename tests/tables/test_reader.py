@@ -16,7 +16,7 @@ pytest.importorskip("typer")
 import pandas as pd
 from typer import testing
 
-from dpmesh.ranges import BLANK
+from dpmesh.ranges.read import BLANK
 from dpmesh.tables import read_table
 from dpmesh.tables.reader import TextFormat
 

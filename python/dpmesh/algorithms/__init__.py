@@ -1,6 +1,6 @@
 """The algorithms, each in the file of its paper's short name."""
 
-from dpmesh.algorithms.base import Algorithm, Message, Relay, Round, Travel
+from dpmesh.algorithms.base import Algorithm
 from dpmesh.algorithms.federated import FederatedLearning
 from dpmesh.algorithms.federated_combination import SecureAggregation, TrustedServer
 from dpmesh.algorithms.federated_gradients import RecordGradients
@@ -9,6 +9,7 @@ from dpmesh.algorithms.federated_updates import ClientUpdates
 from dpmesh.algorithms.first_stage import FirstStage
 from dpmesh.algorithms.gradient_descent import GradientDescent
 from dpmesh.algorithms.gradient_tracking import GradientTracking
+from dpmesh.algorithms.messages import Message, Relay, Round, Travel
 from dpmesh.algorithms.online import OnlineLearning
 from dpmesh.algorithms.push_sum import PushSum
 from dpmesh.algorithms.quantized import QuantizedGossip

@@ -27,15 +27,12 @@ from __future__ import annotations
 import inspect
 import reprlib
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from typing import (
     Any,
     ClassVar,
     Generic,
-    Literal,
-    NamedTuple,
-    TypeAlias,
     TypeVar,
 )
 
@@ -46,14 +43,14 @@ import dpmesh.kernels as kernels
 from dpmesh._arrays import floats
 from dpmesh._ragged import Indices
 from dpmesh._validate import fail, integer, require_methods
+from dpmesh.algorithms.messages import Releases, Round, Travel
 from dpmesh.algorithms.worst_case import CROWD_DELTA, Coins, Crowd, Pair
 from dpmesh.kernels.linear_model import Batches
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy.budget import Budget
-from dpmesh.privacy.compression import Compressor
 from dpmesh.privacy.plan import Plan, each_round
 from dpmesh.privacy.releases import Release
-from dpmesh.privacy.types import Floats, NeighboringRelation, Released, Sensitive, Unit
+from dpmesh.privacy.types import Floats, NeighboringRelation, Unit
 from dpmesh.privacy.views.reaction import NotProved, Reaction
 from dpmesh.privacy.views.steps import LossFacts
 from dpmesh.problems import LinearProblem, ModelProblem, Problem
@@ -66,76 +63,10 @@ AlgorithmT = TypeVar("AlgorithmT", bound="Algorithm[Any, Any]")
 NOISES = ("noise_multiplier", "noise_std")
 """Parameters that set the noise, in all algorithms that take no epsilon."""
 
-Travel: TypeAlias = Literal["gossip", "server", "token", "sums"]
-"""How messages travel: to the neighbours of a network, to everybody from a server, with a token
-that one node after another holds, or in sums over neighbours whose parts nobody sees."""
-
-Releases: TypeAlias = "Release | tuple[Release, ...]"
-"""What nodes release together: one release, or several that name disjoint nodes."""
-
-
-ROW_EACH: tuple[Travel, ...] = ("gossip", "sums")
-"""The travels by which each node receives a row of its own."""
-
 KNOWN_TO_ALL = {"known_to_all": True}
 """Metadata of a field of a state whose array all nodes know, not one with a row for each node."""
 
 AN_ALGORITHM = "an algorithm of dpmesh.algorithms, or a subclass of Algorithm of your own"
-
-
-class Message(NamedTuple):
-    """What nodes want to send: the loop releases it, carries it, and sends back what arrived.
-
-    Attributes
-    ----------
-    values
-        Shape (rows, dim): private values, a row for each node unless `rows` or `sender` differ.
-        None if the sender releases nothing now, or is on another machine.
-    release
-        The public record of it; a tuple of records if nodes' noise or sensitivity differ.
-    compressor
-        If given, it compresses what was released, at no privacy cost.
-    sender
-        The only node that sends, where messages travel with a token.
-    rows
-        Shape (rows,): the numbers of the rows among all that nodes could send in a round, if not
-        0, 1, ..: each number has noise of its own.
-    among
-        How many rows a sender has. The answer has all of them, NaN where nothing was released; it
-        is None if the sender released nothing.
-    unit
-        The unit of the sensitivity, a number or shape (rows, 1): the noise is larger by it.
-    copies
-        How many messages the clients and a server exchange for it.
-    bits
-        Length of all copies together, if it is not that of the values in their type.
-    travels
-        False if it is only to be released: the answer is then what was released, not what arrived,
-        and a `Relay` lets it travel.
-    unmixed
-        Whether gossip carries the rows of all nodes to everybody as they are, so that all receive
-        the same.
-    """
-
-    values: Sensitive | None
-    release: Releases
-    compressor: Compressor | None = None
-    sender: int | None = None
-    rows: Indices | None = None
-    among: int | None = None
-    unit: float | Floats = 1.0
-    copies: int | None = None
-    bits: int | None = None
-    travels: bool = True
-    unmixed: bool = False
-
-
-class Relay(NamedTuple):
-    """Send on the last answer as it is, such as for a second mixing: it costs no privacy."""
-
-
-Round: TypeAlias = Generator["Message | Relay", Released, StateT]
-"""A round: it yields requests, is sent what arrived, shape (nodes, dim), and returns the state."""
 
 
 @cache
@@ -251,6 +182,10 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
     def releases_decide(self) -> bool:
         """Whether earlier releases decide which of the planned ones happen: all then count."""
         return False
+
+    def refused_by_parties(self) -> Mapping[str, str]:
+        """Return parameters with which no party can check the proof, and what it wants instead."""
+        return {}
 
     @property
     def neighboring_relation(self) -> NeighboringRelation:

@@ -17,15 +17,9 @@ import numpy.typing as npt
 
 from dpmesh._ragged import Ragged
 from dpmesh._validate import as_python_numbers, fail, integer, positive
-from dpmesh.algorithms.base import (
-    Algorithm,
-    Message,
-    Relay,
-    StateT,
-    initial_parameters,
-    require_problem,
-)
+from dpmesh.algorithms.base import Algorithm, initial_parameters, require_problem
 from dpmesh.algorithms.gradients import check_batches, check_records
+from dpmesh.algorithms.messages import Message, Relay, StateT
 from dpmesh.keys import Key
 from dpmesh.privacy.mechanisms import Gaussian, Mechanism, NoNoise
 from dpmesh.privacy.releases import Release

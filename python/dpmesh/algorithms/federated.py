@@ -46,16 +46,11 @@ from dpmesh._validate import (
     probability,
     require_methods,
 )
-from dpmesh.algorithms.base import (
-    KNOWN_TO_ALL,
-    Algorithm,
-    Round,
-    initial_parameters,
-    require_problem,
-)
+from dpmesh.algorithms.base import KNOWN_TO_ALL, Algorithm, initial_parameters, require_problem
 from dpmesh.algorithms.federated_combination import Combination, SecureAggregation, TrustedServer
 from dpmesh.algorithms.federated_contribution import Contribution
 from dpmesh.algorithms.federated_server import Average, ServerOptimizer
+from dpmesh.algorithms.messages import Round
 from dpmesh.algorithms.worst_case import Crowd, Pair
 from dpmesh.denoisers import Denoiser, Identity, ReleasedSum
 from dpmesh.keys import Key
@@ -187,7 +182,7 @@ class FederatedLearning(Algorithm[FederatedState, ModelProblem]):
         "secure_aggregation": "combination=SecureAggregation(dim=.., rounds=.., ..)",
     }
 
-    contribution: Contribution
+    contribution: Contribution[Any]
     _: KW_ONLY
     noise_multiplier: float | None
     combination: Combination = TRUSTED

@@ -11,8 +11,8 @@ import numpy as np
 import dpmesh.kernels as kernels
 from dpmesh._ragged import Indices
 from dpmesh._validate import as_python_numbers, fail, integer, probability
-from dpmesh.algorithms.base import Message
-from dpmesh.algorithms.federated_contribution import Contribution, Vectors
+from dpmesh.algorithms.federated_contribution import AnyContribution, Vectors
+from dpmesh.algorithms.messages import Message
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy.grid import power_of_two
 from dpmesh.privacy.mechanisms import Gaussian, Mechanism, NoNoise
@@ -61,14 +61,14 @@ class TrustedServer:
     def rounds(self) -> None:
         """A server serves runs of any length."""
 
-    def numbers(self, of: Contribution, noise_multiplier: float | None) -> None:
+    def numbers(self, of: AnyContribution, noise_multiplier: float | None) -> None:
         """There is no secure sum."""
 
     def mechanism(self, noise_multiplier: float | None, numbers: SecureSum | None) -> Mechanism:
         """Return Gaussian noise on the sum."""
         return NoNoise() if noise_multiplier is None else Gaussian(noise_multiplier, grid=self.grid)
 
-    def assumptions(self, of: Contribution, numbers: SecureSum | None) -> tuple[str, ...]:
+    def assumptions(self, of: AnyContribution, numbers: SecureSum | None) -> tuple[str, ...]:
         """Return what the server must keep to itself."""
         return of.assumptions(trusted=True)
 
@@ -76,7 +76,7 @@ class TrustedServer:
         """Return one for each round."""
         return rounds
 
-    def cohort(self, of: Contribution, t: int, key: Key, here: int) -> Indices:
+    def cohort(self, of: AnyContribution, t: int, key: Key, here: int) -> Indices:
         """Return who of a cohort returns what it contributes; the others drop out."""
         cohort = of.cohort(t, key, None)
         if self.arrival_rate == 1:
@@ -140,7 +140,7 @@ class SecureAggregation:
         """1: a sum opens only if all of its cohort answer."""
         return 1.0
 
-    def numbers(self, of: Contribution, noise_multiplier: float | None) -> SecureSum:
+    def numbers(self, of: AnyContribution, noise_multiplier: float | None) -> SecureSum:
         """Return the public numbers of the sums.
 
         Raises
@@ -154,7 +154,7 @@ class SecureAggregation:
             fail("noise_multiplier", "a positive number under a secure sum", None)
         return SecureSum(noise_multiplier=noise_multiplier, **self.public(of))
 
-    def public(self, of: Contribution) -> dict[str, Any]:
+    def public(self, of: AnyContribution) -> dict[str, Any]:
         """Return all public numbers of the sums but the noise."""
         rate = of.sampling_rate if of.unit == "record" or of.scheme is None else of.scheme.rate
         return {
@@ -174,7 +174,7 @@ class SecureAggregation:
         assert numbers is not None
         return DistributedDiscreteGaussian(numbers)
 
-    def assumptions(self, of: Contribution, numbers: SecureSum | None) -> tuple[str, ...]:
+    def assumptions(self, of: AnyContribution, numbers: SecureSum | None) -> tuple[str, ...]:
         """Return who must not collude."""
         assert numbers is not None
         *against, cryptography = numbers.assumptions_about(of.parties)
@@ -192,7 +192,7 @@ class SecureAggregation:
             fail("rounds", f"at most {self.rounds}, for which the secure sums were made", rounds)
         return rounds + self.dropouts
 
-    def cohort(self, of: Contribution, t: int, key: Key, here: int) -> Indices:
+    def cohort(self, of: AnyContribution, t: int, key: Key, here: int) -> Indices:
         """Return who takes part by coins of their own."""
         return of.cohort(t, key, here)
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -32,13 +32,16 @@ from dpmesh.keys import Key
 from dpmesh.privacy.sampling import Sampling
 from dpmesh.privacy.sensitivity import Sensitivity
 from dpmesh.privacy.types import Floats, NeighboringRelation, Released, Sensitive, Unit
+from dpmesh.problems import ModelProblem
+
+ProblemT = TypeVar("ProblemT", bound=ModelProblem, contravariant=True)
 
 Vectors: TypeAlias = Iterator[tuple[Indices, Sensitive]]
 """Numbers of clients, and a row for each of them: what they contribute."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Contribution(ABC):
+class Contribution(ABC, Generic[ProblemT]):
     """What clients contribute: vectors whose sum one client, or one record, moves by little.
 
     Parameters
@@ -116,7 +119,7 @@ class Contribution(ABC):
         """Fail if a secure sum cannot hide who takes part, or what they send."""
 
     @abstractmethod
-    def check(self, problem: Any) -> None:
+    def check(self, problem: ProblemT) -> None:
         """Fail unless these are the clients of a problem, which it can teach."""
 
     @abstractmethod
@@ -136,7 +139,7 @@ class Contribution(ABC):
 
     @abstractmethod
     def vectors(
-        self, state: Any, cohort: Indices, t: int, problem: Any, key: Key, bit_weight: float
+        self, state: Any, cohort: Indices, t: int, problem: ProblemT, key: Key, bit_weight: float
     ) -> Vectors:
         """Yield what the clients of a cohort contribute in round t. It stays inside.
 
@@ -145,7 +148,7 @@ class Contribution(ABC):
 
     @abstractmethod
     def losses(
-        self, w: Released, cohort: Indices, t: int, problem: Any, key: Key
+        self, w: Released, cohort: Indices, t: int, problem: ProblemT, key: Key
     ) -> npt.NDArray[np.float64]:
         """Return the losses of the clients that learn in round t, before they do."""
 
@@ -173,7 +176,7 @@ class Contribution(ABC):
         """Return the type in which sums are made and averaged."""
         return np.float64
 
-    def decay(self, problem: Any) -> float:
+    def decay(self, problem: ProblemT) -> float:
         """Return the weight decay of the server's steps."""
         return 0.0
 
@@ -188,3 +191,6 @@ class Contribution(ABC):
     def next_control(self, control: Released, delta: Released, t: int, size: float) -> Floats:
         """Return the server's control variate after the estimated average of round t."""
         return control
+
+
+AnyContribution: TypeAlias = Contribution[Any]

@@ -30,7 +30,7 @@ from dpmesh.problems import GradientProblem
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecordGradients(Contribution):
+class RecordGradients(Contribution[GradientProblem]):
     """Each client's sum of its records' clipped gradients: each record is protected.
 
     Parameters

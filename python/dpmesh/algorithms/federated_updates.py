@@ -53,7 +53,7 @@ TOUCHING = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClientUpdates(Contribution):
+class ClientUpdates(Contribution[ClientProblem]):
     """Clipped updates of clients' models after local training: each client is protected as a whole.
 
     Parameters

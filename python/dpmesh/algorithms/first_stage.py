@@ -25,14 +25,8 @@ import numpy.typing as npt
 from scipy import sparse
 
 from dpmesh._validate import fail, instance
-from dpmesh.algorithms.base import (
-    AN_ALGORITHM,
-    KNOWN_TO_ALL,
-    Algorithm,
-    AnyAlgorithm,
-    Message,
-    Round,
-)
+from dpmesh.algorithms.base import AN_ALGORITHM, KNOWN_TO_ALL, Algorithm, AnyAlgorithm
+from dpmesh.algorithms.messages import Message, Round
 from dpmesh.algorithms.record_sums import RecordSums
 from dpmesh.algorithms.worst_case import Crowd, Pair
 from dpmesh.keys import Key

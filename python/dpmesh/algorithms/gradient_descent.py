@@ -18,9 +18,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import sqrt
 
-from dpmesh.algorithms.base import Message, Round
 from dpmesh.algorithms.descent import Descent
 from dpmesh.algorithms.gradients import descended
+from dpmesh.algorithms.messages import Message, Round
 from dpmesh.keys import Key
 from dpmesh.privacy.releases import Release
 from dpmesh.privacy.rounding import ROUNDINGS, SINGLE, most_noise

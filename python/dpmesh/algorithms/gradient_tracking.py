@@ -21,9 +21,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from dpmesh.algorithms.base import Message, Round
 from dpmesh.algorithms.descent import Descent
 from dpmesh.algorithms.gradients import gradient_of
+from dpmesh.algorithms.messages import Message, Round
 from dpmesh.keys import Key
 from dpmesh.privacy.mechanisms import NoNoise
 from dpmesh.privacy.releases import Release

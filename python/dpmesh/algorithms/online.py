@@ -37,15 +37,9 @@ from dpmesh.algorithms.allocation import (
     check_sizes,
     expected_sizes,
 )
-from dpmesh.algorithms.base import (
-    Algorithm,
-    Message,
-    Relay,
-    Round,
-    initial_parameters,
-    require_problem,
-)
+from dpmesh.algorithms.base import Algorithm, initial_parameters, require_problem
 from dpmesh.algorithms.gradients import check_batches, check_records, step_by_sums, step_of
+from dpmesh.algorithms.messages import Message, Relay, Round
 from dpmesh.algorithms.worst_case import Crowd, Pair
 from dpmesh.kernels.linear_model import Batches
 from dpmesh.kernels.projection import NORMS, Norm

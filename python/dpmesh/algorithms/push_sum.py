@@ -21,9 +21,9 @@ from dataclasses import dataclass
 import numpy as np
 
 import dpmesh.kernels as kernels
-from dpmesh.algorithms.base import Message, Round
 from dpmesh.algorithms.descent import Descent
 from dpmesh.algorithms.gradients import gradient_of
+from dpmesh.algorithms.messages import Message, Round
 from dpmesh.keys import Key
 from dpmesh.privacy.mechanisms import NoNoise
 from dpmesh.privacy.releases import Release

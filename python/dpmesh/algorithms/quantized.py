@@ -37,15 +37,9 @@ from dpmesh._validate import (
     positive_or_infinite,
     require_methods,
 )
-from dpmesh.algorithms.base import (
-    Algorithm,
-    Message,
-    Relay,
-    Round,
-    initial_parameters,
-    require_problem,
-)
+from dpmesh.algorithms.base import Algorithm, initial_parameters, require_problem
 from dpmesh.algorithms.gradients import check_records, gradient_of
+from dpmesh.algorithms.messages import Message, Relay, Round
 from dpmesh.algorithms.minibatches import without_replacement
 from dpmesh.algorithms.worst_case import CROWD_DELTA, Coins, Crowd, Pair
 from dpmesh.kernels.linear_model import KINKED

@@ -24,7 +24,8 @@ import numpy as np
 
 import dpmesh.kernels as kernels
 from dpmesh._validate import as_python_numbers, fail, integer, positive
-from dpmesh.algorithms.base import KNOWN_TO_ALL, Algorithm, Message, Round, distinct
+from dpmesh.algorithms.base import KNOWN_TO_ALL, Algorithm, distinct
+from dpmesh.algorithms.messages import Message, Round
 from dpmesh.keys import Key
 from dpmesh.privacy.budget import Budget
 from dpmesh.privacy.mechanisms import Gaussian

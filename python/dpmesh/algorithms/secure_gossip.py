@@ -24,8 +24,9 @@ import numpy.typing as npt
 
 from dpmesh._ragged import Ragged
 from dpmesh._validate import as_python_numbers, fail, instance, integer, positive
-from dpmesh.algorithms.base import Algorithm, Message, Round, distinct, initial_parameters
+from dpmesh.algorithms.base import Algorithm, distinct, initial_parameters
 from dpmesh.algorithms.federated_worst import opposed_records
+from dpmesh.algorithms.messages import Message, Round
 from dpmesh.algorithms.record_gradients import clipped_gradient_sums
 from dpmesh.algorithms.worst_case import Crowd, Pair
 from dpmesh.keys import Key

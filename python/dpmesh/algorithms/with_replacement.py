@@ -24,15 +24,9 @@ import numpy.typing as npt
 import dpmesh.kernels as kernels
 from dpmesh._ragged import Indices
 from dpmesh._validate import as_python_numbers, fail, integer, positive
-from dpmesh.algorithms.base import (
-    KNOWN_TO_ALL,
-    Algorithm,
-    Message,
-    Round,
-    initial_parameters,
-    require_problem,
-)
+from dpmesh.algorithms.base import KNOWN_TO_ALL, Algorithm, initial_parameters, require_problem
 from dpmesh.algorithms.gradients import descended
+from dpmesh.algorithms.messages import Message, Round
 from dpmesh.algorithms.worst_case import CROWD_DELTA, Coins, Crowd, Pair, projection
 from dpmesh.data import Dataset
 from dpmesh.keys import Key, Purpose

@@ -43,13 +43,9 @@ from dpmesh._validate import (
     require_methods,
 )
 from dpmesh.algorithms.allocation import Once, check_sampling, expected_sizes
-from dpmesh.algorithms.base import (
-    Message,
-    Round,
-    initial_parameters,
-    require_problem,
-)
+from dpmesh.algorithms.base import initial_parameters, require_problem
 from dpmesh.algorithms.gradients import gradient_of, gradient_sums
+from dpmesh.algorithms.messages import Message, Round
 from dpmesh.algorithms.without_replacement_decisions import (
     WithoutReplacementDecisions,
     WithoutReplacementState,
@@ -220,6 +216,15 @@ class WithoutReplacement(WithoutReplacementDecisions):
     def rewinds(self) -> bool:
         """Whether a round that fails leaves its state: a learning controller reuses its arrays."""
         return isinstance(self.controller, FixedController)
+
+    def refused_by_parties(self) -> dict[str, str]:
+        """Return a calibration without a proof, and a controller that looks at data, if it does."""
+        refused: dict[str, str] = {}
+        if self.calibration == "paper":
+            refused["calibration"] = "wanted one that is proved, got 'paper'"
+        if not isinstance(self.controller, FixedController):
+            refused["controller"] = "wanted one that looks at no data"
+        return refused
 
     def reaction(self, rounds: int, problem: LinearProblem | LossFacts) -> NotProved:
         """Return why there is no cheaper view: all nodes know each global model."""

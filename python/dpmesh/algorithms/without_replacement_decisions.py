@@ -11,7 +11,8 @@ import numpy.typing as npt
 import dpmesh.kernels as kernels
 from dpmesh._ragged import Indices, Ragged, slices
 from dpmesh._validate import fail
-from dpmesh.algorithms.base import KNOWN_TO_ALL, Message
+from dpmesh.algorithms.base import KNOWN_TO_ALL
+from dpmesh.algorithms.messages import Message
 from dpmesh.algorithms.observations import losses_on, unobserved, with_answers, with_private
 from dpmesh.algorithms.without_replacement_releases import WithoutReplacementReleases
 from dpmesh.controllers.base import Actions

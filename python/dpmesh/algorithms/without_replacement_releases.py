@@ -13,8 +13,9 @@ import numpy as np
 
 from dpmesh._validate import fail, integer
 from dpmesh.algorithms.allocation import SECRET, Once, check_sizes
-from dpmesh.algorithms.base import Algorithm, StateT
+from dpmesh.algorithms.base import Algorithm
 from dpmesh.algorithms.gradients import check_batches
+from dpmesh.algorithms.messages import StateT
 from dpmesh.algorithms.without_replacement_allocation import FAILURE, AllocatedPass
 from dpmesh.algorithms.without_replacement_worst import opposed
 from dpmesh.algorithms.worst_case import Crowd, Pair

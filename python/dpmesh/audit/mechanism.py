@@ -10,7 +10,8 @@ import numpy.typing as npt
 
 from dpmesh._arrays import floats
 from dpmesh._validate import fail, instance, integer, require_methods
-from dpmesh.algorithms.base import Algorithm, Message, Round
+from dpmesh.algorithms.base import Algorithm
+from dpmesh.algorithms.messages import Message, Round
 from dpmesh.algorithms.worst_case import CROWD_DELTA, Coins, Crowd, Pair
 from dpmesh.audit.claims import claim_of
 from dpmesh.audit.contrast import numbers_for

@@ -14,7 +14,7 @@ from dpmesh._validate import fail, nearest
 
 if TYPE_CHECKING:
     from dpmesh.privacy.plan import Plan
-    from dpmesh.tables.kinds import Label
+    from dpmesh.tables.labels import Label
     from dpmesh.tables.reader import TextFormat
 
 Separator: TypeAlias = Annotated[
@@ -118,7 +118,7 @@ def public_ranges(
     ValueError
         If the file has none of the label, or one of the column that names the site.
     """
-    from dpmesh.ranges import as_labels, columns_of, read_ranges
+    from dpmesh.ranges.read import as_labels, columns_of, read_ranges
 
     public = read_ranges(path, released=released)
     labels = columns_of(label if label in public else [one.strip() for one in label.split(",")])
@@ -155,8 +155,7 @@ def read_sites(
     import numpy as np
     from pandas import DataFrame, concat
 
-    from dpmesh.ranges import Category, Columns
-    from dpmesh.tables import sites
+    from dpmesh.ranges import Category, Columns, sites
 
     columns, paths = Columns.of(used, used), sites.existing(files)
     tables = [sites.open_table(path, written) for path in paths]

@@ -109,7 +109,7 @@ def _claimed_in(path: Path) -> tuple[AnyAlgorithm, int]:
     from dpmesh.deploy.contract import Contract
     from dpmesh.experiments import read
     from dpmesh.experiments.experiment import Experiment
-    from dpmesh.experiments.parts import algorithm_in
+    from dpmesh.settings.parts import algorithm_in
 
     if path.suffix != ".toml":
         fit = dm.Model.load(path).about.get("fit")

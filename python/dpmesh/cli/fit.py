@@ -104,7 +104,7 @@ def fit(
     from dpmesh._files import replace_text, writable_folder
     from dpmesh.cli._fit_page import fit_page
     from dpmesh.cli._sites import as_spent, charge, public_ranges, read_sites, text_format
-    from dpmesh.defaults import HONEST
+    from dpmesh.defaults.rule import HONEST
     from dpmesh.sklearn import PrivateClassifier, evaluate
 
     if budget is not None and seed is not None:
@@ -176,7 +176,8 @@ def _estimator(
     """Return the estimator of the kind that the label's range implies."""
     from dpmesh.ranges import Category
     from dpmesh.sklearn import PrivateClassifier, PrivateRegressor
-    from dpmesh.tables.kinds import Count, Labels
+    from dpmesh.tables.kinds import Count
+    from dpmesh.tables.labels import Labels
 
     made: PrivateClassifier | PrivateRegressor
     if isinstance(target, Labels):

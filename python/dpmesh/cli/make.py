@@ -51,7 +51,7 @@ def make(
     Run dpmesh contract check next.
     """
     from dpmesh._files import replace_text
-    from dpmesh.ranges import read_ranges
+    from dpmesh.ranges.read import read_ranges
 
     if file.exists():
         fail("file", "a new file", f"{file}, which exists")
@@ -92,6 +92,7 @@ def _learning(
 ) -> _Tables:
     """Return the tables of a contract that learns a model, by the rule of `dpmesh.defaults`."""
     import dpmesh.defaults as defaults
+    from dpmesh.defaults.rule import COMPLETE, DEGREE
     from dpmesh.models import Outline
     from dpmesh.privacy import Budget
     from dpmesh.ranges import Columns
@@ -111,7 +112,7 @@ def _learning(
     if choice.topology is not None:
         if dropouts:
             fail("--dropouts", "a secure sum, since gossip goes on from its quorum on", dropouts)
-        few, degree = len(records) <= defaults.COMPLETE, defaults.DEGREE
+        few, degree = len(records) <= COMPLETE, DEGREE
         graph = {"kind": "complete"} if few else {"kind": "random_regular", "degree": degree}
         terms |= {"quorum": len(records) // 2 + 1, "largest_row": 1e4}
         return tables | {"algorithm": _table(learner, ()), "topology": graph}
@@ -130,7 +131,7 @@ def _asking(
 ) -> _Tables:
     """Return the tables of a contract that asks questions: without any, about all columns."""
     from dpmesh.algorithms.record_sums import RecordSums
-    from dpmesh.ranges import as_range
+    from dpmesh.ranges.read import as_range
     from dpmesh.statistics.ask import questions_about
     from dpmesh.statistics.options import OPTIONS, questions_of
 

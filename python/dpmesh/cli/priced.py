@@ -21,8 +21,8 @@ from dpmesh.algorithms.registry import Entry
 from dpmesh.cli._errors import telling
 from dpmesh.cli.answers import MOST_ROUNDS, Answer, answered
 from dpmesh.cli.views import Network, Nodes, Seed, Seen, network_named, with_view
-from dpmesh.experiments.parts import Entry as Field
-from dpmesh.experiments.parts import entries, options_of
+from dpmesh.settings.parts import Entry as Field
+from dpmesh.settings.parts import entries, options_of
 
 MOST_ROUNDS_OF_A_VIEW = 1000
 

@@ -55,7 +55,7 @@ def ranges(
     """
     import numpy as np
 
-    from dpmesh.tables.sites import existing, open_table
+    from dpmesh.ranges.sites import existing, open_table
 
     if (epsilon is None) != (fill is None):
         fail("--epsilon", "--fill beside it, a draft with the kinds of the columns", epsilon)
@@ -80,7 +80,7 @@ def _fill(draft: Path, tables: list[Any], most: dict[str, Any], budget: Path | N
     import numpy as np
 
     from dpmesh.cli._sites import as_spent, charge
-    from dpmesh.ranges import BLANK, RELEASED, read_ranges
+    from dpmesh.ranges.read import BLANK, RELEASED, read_ranges
     from dpmesh.statistics.bounds import bounds
 
     given, blank = read_ranges(draft, blanks=True), [BLANK, BLANK]
@@ -136,7 +136,7 @@ def _proposal(values: Any) -> str:
     """Return the kind of which most values are, with blanks for what is public."""
     import numpy as np
 
-    from dpmesh.ranges import BLANK
+    from dpmesh.ranges.read import BLANK
     from dpmesh.tables.cells import day_of, each, numbers_of, usually_missing
 
     blank = f'"{BLANK}"'

@@ -15,8 +15,8 @@ import typer
 from dpmesh._validate import one_of
 
 if TYPE_CHECKING:
-    from dpmesh.experiments.settings import Settings
     from dpmesh.experiments.sweep import Cell
+    from dpmesh.settings import Settings
 
 _FILE = typer.Argument(help="A TOML file; --keys lists what it may hold.")
 _FOLDER = typer.Option(help="Folder for results; by default named after the file.")

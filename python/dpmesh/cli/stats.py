@@ -54,7 +54,7 @@ def stats(
     the file of ranges lists. `dpmesh ranges` drafts that file.
     """
     from dpmesh.cli._sites import as_spent, charge, read_sites, text_format
-    from dpmesh.ranges import as_range, read_ranges
+    from dpmesh.ranges.read import as_range, read_ranges
     from dpmesh.statistics.ask import ask, names_of
     from dpmesh.statistics.options import questions_of
 

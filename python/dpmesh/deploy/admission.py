@@ -7,12 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from dpmesh.algorithms import WithoutReplacement
 from dpmesh.algorithms.base import AnyAlgorithm, holds_for_any_rows
 from dpmesh.algorithms.record_sums import RecordSums
-from dpmesh.controllers.fixed import FixedController
 from dpmesh.deploy.terms import Party, Terms
-from dpmesh.experiments.settings import Settings
 from dpmesh.privacy.mechanisms import Gaussian, Laplace, Mechanism
 from dpmesh.privacy.rows import CorrelatedRow
 from dpmesh.privacy.secure import SecureSum
@@ -20,6 +17,7 @@ from dpmesh.privacy.secure.mechanism import is_summed
 from dpmesh.privacy.shown import ROUNDING, rounded_up
 from dpmesh.problems.dense import DenseProblem
 from dpmesh.run.arguments import check_records as last_long_enough
+from dpmesh.settings import Settings
 from dpmesh.topology import Topology
 
 MOST_BITS = 61
@@ -64,11 +62,8 @@ def check_algorithm(
         if release.mechanism.distribution == "none":
             settings.fail("algorithm", f"wanted noise, got {kind.__name__} without")
         check_noise(settings, algorithm, release.mechanism)
-    if isinstance(algorithm, WithoutReplacement):
-        if algorithm.calibration == "paper":
-            settings.fail("algorithm.calibration", "wanted one that is proved, got 'paper'")
-        if not isinstance(algorithm.controller, FixedController):
-            settings.fail("algorithm.controller", "wanted one that looks at no data")
+    for name, wanted in algorithm.refused_by_parties().items():
+        settings.fail(f"algorithm.{name}", wanted)
     if topology is not None:
         for t in range(min(terms.rounds, 3)):
             if not topology.matrix(t).is_symmetric:

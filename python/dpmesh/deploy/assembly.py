@@ -12,9 +12,9 @@ from dpmesh._validate import instance
 from dpmesh.algorithms.base import Algorithm, AnyAlgorithm
 from dpmesh.algorithms.federated import FederatedLearning
 from dpmesh.algorithms.record_sums import RecordSums
-from dpmesh.experiments.parts import SECTIONS, VALUES, entries
-from dpmesh.experiments.settings import Settings
 from dpmesh.keys import Key
+from dpmesh.settings import Settings
+from dpmesh.settings.parts import SECTIONS, VALUES, entries
 from dpmesh.topology import Topology, edge_dropping
 
 

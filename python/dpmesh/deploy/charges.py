@@ -10,11 +10,11 @@ import numpy as np
 
 from dpmesh.algorithms.base import AnyAlgorithm
 from dpmesh.deploy.terms import Terms
-from dpmesh.experiments.settings import Settings
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.releases import Release
 from dpmesh.privacy.rounding import DOUBLE, SINGLE
 from dpmesh.privacy.rows import CorrelatedRow
+from dpmesh.settings import Settings
 
 if TYPE_CHECKING:
     from dpmesh.privacy.correlated import CorrelatedGaussian

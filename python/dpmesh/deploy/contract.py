@@ -19,15 +19,13 @@ from dpmesh._validate import fail
 from dpmesh.algorithms.base import AnyAlgorithm, holds_for_any_rows
 from dpmesh.algorithms.record_sums import RecordSums
 from dpmesh.data import Dataset
-from dpmesh.defaults import against
+from dpmesh.defaults.choice import against
 from dpmesh.deploy import admission
 from dpmesh.deploy.assembly import Assembly
 from dpmesh.deploy.charges import Charges
 from dpmesh.deploy.signing import digest
 from dpmesh.deploy.tables import Tables
 from dpmesh.deploy.terms import Party, Terms
-from dpmesh.experiments.parts import entries
-from dpmesh.experiments.settings import Settings, read
 from dpmesh.kernels.linear_model import REGRESSION
 from dpmesh.keys import Key
 from dpmesh.models import Model
@@ -37,6 +35,8 @@ from dpmesh.privacy.report import Report, report
 from dpmesh.privacy.rows import CorrelatedRow
 from dpmesh.privacy.secure import NeighborSums, SecureSum
 from dpmesh.privacy.secure.mechanism import is_summed
+from dpmesh.settings import Settings, read
+from dpmesh.settings.parts import entries
 from dpmesh.statistics.ask import (
     PUBLIC,
     Statistics,

@@ -10,7 +10,7 @@ import numpy as np
 from scipy import sparse
 
 import dpmesh.kernels as kernels
-from dpmesh.algorithms.base import Message
+from dpmesh.algorithms.messages import Message
 from dpmesh.deploy.schedule import Schedule
 from dpmesh.deploy.signing import digest, pack
 from dpmesh.deploy.state import state_as_bytes

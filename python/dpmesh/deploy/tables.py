@@ -13,17 +13,20 @@ from dpmesh._networks import named
 from dpmesh._validate import fail
 from dpmesh.data import Dataset
 from dpmesh.deploy.terms import Terms
-from dpmesh.experiments.settings import Settings
 from dpmesh.kernels.linear_model import as_sets
 from dpmesh.models import Outline
 from dpmesh.problems import LinearProblem
 from dpmesh.problems.named import jax_model
-from dpmesh.ranges import Category, Columns, Number, as_labels, as_range, clipped, columns_of
+from dpmesh.ranges import Category, Columns, Number
+from dpmesh.ranges.columns import clipped
+from dpmesh.ranges.read import as_labels, as_range, columns_of
+from dpmesh.settings import Settings
 from dpmesh.statistics.ask import Questions, questions_about, read_columns
 from dpmesh.statistics.ask import named as with_names
 from dpmesh.statistics.options import OPTIONS, questions_of
 from dpmesh.tables import as_table
-from dpmesh.tables.kinds import Count, Label, Labels, labelled
+from dpmesh.tables.kinds import Count
+from dpmesh.tables.labels import Label, Labels, labelled
 
 _log = logging.getLogger("dpmesh")
 

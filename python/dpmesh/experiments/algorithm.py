@@ -10,8 +10,8 @@ from typing import Any
 
 from dpmesh._validate import instance
 from dpmesh.algorithms.base import AN_ALGORITHM, NOISES, Algorithm, AnyAlgorithm
-from dpmesh.experiments.parts import NUMBERS, SECTIONS, entries
-from dpmesh.experiments.settings import Settings
+from dpmesh.settings import Settings
+from dpmesh.settings.parts import NUMBERS, SECTIONS, entries
 from dpmesh.topology import Topology
 
 

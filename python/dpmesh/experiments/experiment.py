@@ -15,12 +15,9 @@ import dpmesh.topology as topology
 from dpmesh._files import replace_text, writable_folder
 from dpmesh._networks import MakeNetwork
 from dpmesh._validate import integer, probability
-from dpmesh.algorithms import WithoutReplacement
 from dpmesh.algorithms.base import AnyAlgorithm
 from dpmesh.experiments.algorithm import algorithm_of
-from dpmesh.experiments.parts import SECTIONS, entries
 from dpmesh.experiments.records import Records
-from dpmesh.experiments.settings import Settings
 from dpmesh.experiments.sources import source_of
 from dpmesh.keys import Key
 from dpmesh.models import Model, Outline
@@ -33,6 +30,8 @@ from dpmesh.run.baselines import Baselines
 from dpmesh.run.engine import Engine
 from dpmesh.run.measures import Measures
 from dpmesh.run.run import Tabled, released_model
+from dpmesh.settings import Settings
+from dpmesh.settings.parts import SECTIONS, entries
 from dpmesh.topology import Topology
 
 CHECKPOINT = "checkpoint"
@@ -151,10 +150,11 @@ class Experiment:
     ) -> Run:
         """Run it; with a seed and a checkpoint it can be interrupted."""
         loaded = Records(self.settings, self.key).load()
-        algorithm = self.algorithm
-        if loaded.public is not None and isinstance(algorithm, WithoutReplacement):
+        algorithm: Any = self.algorithm
+        if loaded.public is not None and hasattr(algorithm, "public_data"):
             algorithm = replace(algorithm, public_data=loaded.public)
-        wanted = {"metrics": self.run.metrics, "every": self.run.every, "callback": callback}
+        wanted: dict[str, Any] = {"metrics": self.run.metrics, "every": self.run.every}
+        wanted |= {"callback": callback, "progress": progress}
         measured = self.settings.call("run", Metrics, **wanted)
         run: Run = self.settings.call(
             "run",
@@ -167,10 +167,8 @@ class Experiment:
             delta=self.run.delta,
             budget=self.budget,
             metrics=measured,
-            network=self.network,
+            engine=engine or self.network,
             checkpoint=checkpoint if self.key.is_seeded else None,
-            progress=progress,
-            engine=engine,
         )
         privacy = run.privacy
         if privacy.is_private:

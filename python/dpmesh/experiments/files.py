@@ -19,11 +19,12 @@ from dpmesh.data import Dataset
 from dpmesh.data.partition import Partition
 from dpmesh.kernels.linear_model import as_sets
 from dpmesh.models import Outline
-from dpmesh.ranges import Columns, Features, Number, as_labels, columns_of, read_ranges
+from dpmesh.ranges import Columns, Features, Number
+from dpmesh.ranges.read import as_labels, columns_of, read_ranges
+from dpmesh.ranges.sites import existing, names_of, open_table, read_sites
 from dpmesh.tables.cells import of_file
-from dpmesh.tables.kinds import Label, Labels, read_labels
+from dpmesh.tables.labels import Label, Labels, read_labels
 from dpmesh.tables.reader import TextFormat
-from dpmesh.tables.sites import existing, names_of, open_table, read_sites
 
 _LIBSVM = (".libsvm", ".svm", ".svmlight")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dpmesh.experiments.experiment import RunSettings
 from dpmesh.experiments.files import load_files
-from dpmesh.experiments.parts import SECTIONS, VALUES, Maker, entries
 from dpmesh.experiments.sources import load
+from dpmesh.settings.parts import SECTIONS, VALUES, Maker, entries
 
 _KEEP = "Each link is up in a round with this probability; by default always."
 _EPSILON = (

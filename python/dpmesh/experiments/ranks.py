@@ -15,8 +15,8 @@ from mpi4py import MPI
 from dpmesh.engines.mpi import MpiEngine
 from dpmesh.engines.sums import why_not
 from dpmesh.experiments.experiment import Experiment, is_finished, run_into
-from dpmesh.experiments.settings import Settings
 from dpmesh.experiments.sweep import cells, claim
+from dpmesh.settings import Settings
 
 NAMED = 64
 """Up to this many ranks their processes are listed."""

@@ -10,11 +10,11 @@ import numpy as np
 import dpmesh.keys as keys
 from dpmesh.data import Dataset
 from dpmesh.experiments.files import OwnRecords
-from dpmesh.experiments.parts import SECTIONS, entries
-from dpmesh.experiments.settings import Settings
 from dpmesh.experiments.sources import source_of
 from dpmesh.keys import Key, Purpose
 from dpmesh.problems import Problem
+from dpmesh.settings import Settings
+from dpmesh.settings.parts import SECTIONS, entries
 
 _MARGINS = ("logistic", "hinge")
 """Losses of labels -1 and +1."""

@@ -10,7 +10,7 @@ import dpmesh.data as data
 from dpmesh._validate import fail, integer, probability
 from dpmesh.data import Dataset
 from dpmesh.experiments.files import load_files
-from dpmesh.experiments.parts import Maker
+from dpmesh.settings.parts import Maker
 
 
 def load(

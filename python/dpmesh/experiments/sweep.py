@@ -25,10 +25,10 @@ from typing import Any
 from dpmesh._files import replace_text, writable_folder
 from dpmesh._validate import fail, instance, integer
 from dpmesh.experiments.experiment import CHECKPOINT, Experiment, Result, is_finished, run_into
-from dpmesh.experiments.parts import SECTIONS
 from dpmesh.experiments.results import FAILED
-from dpmesh.experiments.settings import Settings
 from dpmesh.run.interrupt import Interrupt
+from dpmesh.settings import Settings
+from dpmesh.settings.parts import SECTIONS
 
 Progress = Callable[[int], None]
 """Called with a number of newly finished rounds."""

@@ -14,8 +14,6 @@ from dpmesh._ragged import Indices
 from dpmesh.privacy import accounting
 from dpmesh.privacy.accounting._arguments import (
     noise_multipliers,
-    only_add_remove,
-    only_replace_one,
     rates,
 )
 from dpmesh.privacy.accounting._compose import composed_epsilon
@@ -28,17 +26,13 @@ from dpmesh.privacy.accounting.discrete import (
     largest_epsilon,
     rounding_slack,
 )
-from dpmesh.privacy.accounting.sampled import (
-    fixed_size_gaussian_epsilon,
-    poisson_gaussian_epsilon,
-)
 from dpmesh.privacy.accounting.shares import sum_of_shares_epsilon
 from dpmesh.privacy.grid import MOST_NUMBERS
 from dpmesh.privacy.kinds import ALL_DATA, COARSE, Kind, kinds_of, sampled_by, samples_of
 from dpmesh.privacy.own_noise import is_own, own_costs
 from dpmesh.privacy.parts import Numbers, Parts
 from dpmesh.privacy.releases import Release
-from dpmesh.privacy.sampling import FixedSizeSampling, PoissonSampling, RandomAllocation, Sampling
+from dpmesh.privacy.sampling import RandomAllocation, Sampling
 from dpmesh.privacy.shown import rounded_up
 from dpmesh.privacy.types import NeighboringRelation
 
@@ -148,8 +142,9 @@ def costs(
         If a release was sampled in a way that is not proved to amplify under this relation.
     """
     alike = few, place = _alike(releases)
-    if any(isinstance(release.sampling, FixedSizeSampling) for release in few):
-        only_replace_one(relation)  # to add a unit swaps it for another in a sample
+    for release in few:
+        if release.sampling is not None:
+            release.sampling.require(relation)
     rows = np.array([release.mechanism.integer_rows for release in few], dtype=np.float64)
     numbers = MOST_NUMBERS * parts.totals(rows[place])
 
@@ -183,7 +178,9 @@ def _costs_of_exact_noise(
 ) -> Costs:
     """Return what releases cost if all noise has its exact distribution, as `costs`."""
     few, place = alike
-    failures = parts.totals(np.array([_failure(release) for release in few])[place])
+    samplings = (release.sampling for release in few)
+    failure = np.array([0.0 if one is None else one.failure for one in samplings])
+    failures = parts.totals(failure[place])
     unsure = (failures > 0) & (failures >= delta)
     delta = max(0.0, delta - float(np.max(failures, initial=0.0)))
     multiplier = np.array([release.noise_multiplier for release in few], dtype=np.float64)
@@ -227,11 +224,6 @@ def _alike(releases: Sequence[Release]) -> _Alike:
     first = dict(zip(reversed(keys), reversed(releases), strict=True))
     place = np.array([places[key] for key in keys], np.int64)
     return [first[key] for key in places], place
-
-
-def _failure(release: Release) -> float:
-    """Return what a release adds to delta: see `RandomAllocation`."""
-    return release.sampling.failure if isinstance(release.sampling, RandomAllocation) else 0.0
 
 
 _Proved: TypeAlias = tuple[Numbers, Callable[[int], str]]
@@ -300,7 +292,7 @@ def _together(
     plain = np.array([kind.is_exact for kind in kinds])
     unknown = np.array([kind.noise.law is None for kind in kinds])
     pure = np.array([kind.noise.is_pure for kind in kinds])
-    allocated = np.array([isinstance(kind.sampling, RandomAllocation) for kind in kinds])
+    allocated = np.array([kind.is_allocated for kind in kinds])
     exact = (counts[:, ~plain].sum(axis=1) == 0) | (
         (counts[:, ~pure | allocated].sum(axis=1) == 0) & (counts[:, pure].sum(axis=1) <= 1)
     )
@@ -356,9 +348,9 @@ def _by_curve(
     if any(kind.noise is COARSE for kind in used):
         epsilon = accounting.discrete_gaussian_epsilon(**settings)  # fine noise is charged too much
         return Cost(epsilon, f"Rényi curve of discrete Gaussian noise on {samples_of(sampled)}")
-    poisson = sampled is PoissonSampling
-    epsilon_of = poisson_gaussian_epsilon if poisson else fixed_size_gaussian_epsilon
-    epsilon = epsilon_of(**settings, accountant="rdp")
+    assert sampled is not None
+    assert not issubclass(sampled, RandomAllocation)
+    epsilon = sampled.curve(**settings, accountant="rdp")
     return Cost(epsilon, f"Rényi curve of {samples_of(sampled)}")
 
 
@@ -366,8 +358,6 @@ def _of_sums(
     used: Sequence[Kind], sampled: type[Sampling] | None, settings: dict[str, Any]
 ) -> Cost:
     """Return the cost of Gaussian releases with sums of shares among them."""
-    if sampled is PoissonSampling:
-        only_add_remove(settings["neighboring_relation"])
     sums = [kind.secure_sum for kind in used]
     scales, shares = zip(*(kind.scales for kind in used), strict=True)
     epsilon = sum_of_shares_epsilon(

@@ -80,6 +80,11 @@ class Kind(NamedTuple):
         return self.noise.law is GAUSSIAN and self.sampling is None
 
     @property
+    def is_allocated(self) -> bool:
+        """Whether it is all releases of a group, of which a unit draws one."""
+        return isinstance(self.sampling, RandomAllocation)
+
+    @property
     def scales(self) -> tuple[float, float]:
         """The scales of a sum's unknown noise and of a share of it, in steps.
 

@@ -8,9 +8,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dpmesh._validate import as_python_numbers, fail, integer, probability
+from dpmesh.privacy.accounting._arguments import only_replace_one
 from dpmesh.privacy.accounting._pairs import FixedSize, Law, Pair, Poisson
 from dpmesh.privacy.accounting._poisson_pairs import PublishedSample
 from dpmesh.privacy.accounting.allocation import Allocation, share_array
+from dpmesh.privacy.accounting.sampled import fixed_size_gaussian_epsilon, poisson_gaussian_epsilon
 from dpmesh.privacy.types import NeighboringRelation
 
 if TYPE_CHECKING:
@@ -32,6 +34,9 @@ class PoissonSampling:
 
     amplifies_under: ClassVar[NeighboringRelation] = "add_remove"
     samples: ClassVar[str] = "Poisson samples"
+    failure: ClassVar[float] = 0.0
+    curve = staticmethod(poisson_gaussian_epsilon)
+    """The epsilon of releases with Gaussian noise, by their Rényi curve."""
 
     rate: float
 
@@ -49,6 +54,9 @@ class PoissonSampling:
         """Return the pair that dominates a sampled release whose noise has these losses."""
         return Poisson(law) if relation == "add_remove" else PublishedSample(law)
 
+    def require(self, relation: NeighboringRelation) -> None:
+        """Accept both relations: a sample that is published costs no less than this."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class FixedSizeSampling:
@@ -65,6 +73,9 @@ class FixedSizeSampling:
 
     amplifies_under: ClassVar[NeighboringRelation] = "replace_one"
     samples: ClassVar[str] = "samples of fixed size"
+    failure: ClassVar[float] = 0.0
+    curve = staticmethod(fixed_size_gaussian_epsilon)
+    """The epsilon of releases with Gaussian noise, by their Rényi curve."""
 
     size: int
     population: int
@@ -88,6 +99,10 @@ class FixedSizeSampling:
     def pair(self, law: Law, relation: NeighboringRelation) -> Pair:
         """Return the pair that dominates a sampled release whose noise has these losses."""
         return FixedSize(law)
+
+    def require(self, relation: NeighboringRelation) -> None:
+        """Fail under another relation: to add a unit swaps it for another in a sample."""
+        only_replace_one(relation)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,6 +185,9 @@ class RandomAllocation:
         """Return the pair that dominates all releases whose noise has these losses."""
         shares = tuple((share, 1.0, count) for share, count in self.alike)
         return Allocation(shares, relation, "laplace" if law.has_atom else "gaussian")
+
+    def require(self, relation: NeighboringRelation) -> None:
+        """Accept both relations."""
 
 
 Sampling = PoissonSampling | FixedSizeSampling | RandomAllocation

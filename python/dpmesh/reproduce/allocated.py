@@ -38,7 +38,7 @@ from dpmesh.reproduce.without_replacement_setting import (
     run,
     with_replacement,
 )
-from dpmesh.run import simulate
+from dpmesh.run import Metrics, simulate
 from dpmesh.schedules import Piecewise
 
 if TYPE_CHECKING:
@@ -128,7 +128,9 @@ def _online(cell: Row, key: Key) -> tuple[float, float]:
     problem = LinearProblem(train, tuple(parts), "hinge", test=test)
     learner, _ = _by_rule(cell["sampling"], nodes, cell["batch"])
     links, rounds = changing_graph(nodes), learner.most_rounds(problem)
-    run = simulate(learner, problem, links, rounds=rounds, key=key, metrics=[], progress=False)
+    run = simulate(
+        learner, problem, links, rounds=rounds, key=key, metrics=Metrics([], progress=False)
+    )
     return float(problem.accuracy(run.released).mean()), learner.mechanism.noise_multiplier
 
 
@@ -189,7 +191,7 @@ def _images(cell: Row, key: Key, *, images: int | None) -> tuple[float, float]:
     rounds = problem.rounds(BATCH_SIZE)
     if cell["step"] == RULE:
         algorithm = with_steps(algorithm, problem, rounds, share=1.0)
-    run = simulate(algorithm, problem, rounds=rounds, key=key, metrics=[], progress=False)
+    run = simulate(algorithm, problem, rounds=rounds, key=key, metrics=Metrics([], progress=False))
     return float(problem.accuracy(run.released).mean()), algorithm.mechanism.noise_multiplier
 
 

@@ -41,7 +41,6 @@ from dpmesh._validate import (
     probability,
 )
 from dpmesh.controllers.base import Actions, Controller, NoisyLoss, Observation
-from dpmesh.experiments.parts import register
 from dpmesh.kernels.draws import uniform
 from dpmesh.keys import Key, Purpose, Stream
 from dpmesh.privacy.types import Floats
@@ -56,6 +55,7 @@ from dpmesh.reproduce.qnet import (
     q_learn,
     q_values,
 )
+from dpmesh.settings.parts import register
 
 _BEFORE_THE_RUN = 2**32 - 1
 """The round whose coins initialize the networks: the last that a key has."""

@@ -10,7 +10,8 @@ import numpy.typing as npt
 from dpmesh._arrays import read_only
 from dpmesh._ragged import Ragged
 from dpmesh.algorithms import Algorithm, Message, Round
-from dpmesh.algorithms.base import Relay, initial_parameters
+from dpmesh.algorithms.base import initial_parameters
+from dpmesh.algorithms.messages import Relay
 from dpmesh.algorithms.minibatches import without_replacement
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy import (

@@ -17,7 +17,8 @@ import numpy as np
 import dpmesh.topology as topology
 from dpmesh.data import Dataset, iid, unit_norm
 from dpmesh.data.preprocessing import with_constant
-from dpmesh.defaults import DEGREE, Sizes, choose
+from dpmesh.defaults import Sizes, choose
+from dpmesh.defaults.rule import DEGREE
 from dpmesh.keys import Key, Purpose, generator
 from dpmesh.problems import LinearProblem
 from dpmesh.reproduce._figure import Panel, drawn, lines_of
@@ -31,7 +32,7 @@ from dpmesh.reproduce._scaffold import (
     pick,
     with_spread,
 )
-from dpmesh.run import simulate
+from dpmesh.run import Metrics, simulate
 from dpmesh.topology import Topology
 
 if TYPE_CHECKING:
@@ -115,8 +116,7 @@ def _accuracy(network: str, nodes: int, records: int, key: Key) -> float:
         rounds=choice.rounds,
         key=key,
         delta=DELTA,
-        metrics=[],
-        progress=False,
+        metrics=Metrics([], progress=False),
     )
     tested = np.ascontiguousarray(run.released[:: max(1, nodes // MOST_TESTED)])
     return 100 * float(problem.accuracy(tested).mean())

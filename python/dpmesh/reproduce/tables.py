@@ -21,7 +21,7 @@ from dpmesh.models import Centred, Outline
 from dpmesh.reproduce._figure import Panel, drawn, lines_of
 from dpmesh.reproduce._scaffold import Experiment, Progress, Row, pick, repeated
 from dpmesh.reproduce.arena.tasks import FOREST_RANGES, TASKS
-from dpmesh.run import simulate
+from dpmesh.run import Metrics, simulate
 from dpmesh.sklearn import PrivateClassifier
 from dpmesh.tables.features import COLUMNS
 
@@ -108,8 +108,7 @@ def _learned(cell: Row, seed: int, problem: Any, accuracy: Any) -> tuple[float, 
         rounds=chosen.rounds,
         key=Key.seeded(seed),
         delta=DELTA,
-        metrics=[],
-        progress=False,
+        metrics=Metrics([], progress=False),
     )
     staged = hasattr(chosen.algorithm, "mean")
     how = "columns, first stage" if staged else "columns"

@@ -215,6 +215,5 @@ def run(algorithm: AnyAlgorithm, problem: LinearProblem, key: Key) -> Run:
         rounds=rounds,
         key=key,
         delta=DELTA,
-        metrics=Metrics(["accuracy"], every=rounds),
-        progress=False,
+        metrics=Metrics(["accuracy"], every=rounds, progress=False),
     )

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import reprlib
 import warnings
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from types import NoneType
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, NoReturn, get_args
 
 import numpy as np
 from scipy import sparse
 
 from dpmesh._validate import fail, instance, one_of, require_methods
-from dpmesh.algorithms.base import AN_ALGORITHM, Algorithm, AnyAlgorithm, Travel
+from dpmesh.algorithms.base import AN_ALGORITHM, Algorithm, AnyAlgorithm
+from dpmesh.algorithms.messages import Travel
 from dpmesh.data import Dataset
 from dpmesh.kernels import row_norms
 from dpmesh.keys import A_KEY, Key
@@ -25,6 +27,9 @@ from dpmesh.run.network import Network
 
 if TYPE_CHECKING:
     from dpmesh.topology import Topology
+
+GONE = {"network": "engine=dm.Network(..)", "progress": "metrics=dm.Metrics(progress=..)"}
+"""Arguments that `simulate` had, and what to write in their place."""
 
 UNSCALED = 50.0
 """Records with longer norms are not scaled."""
@@ -42,14 +47,30 @@ class Asked:
     delta: float | None
     budget: Budget | None
     metrics: Metrics
-    network: Network | None
-    engine: Engine | None
+    engine: Engine | Network | None
     checkpoint: Checkpoint | None
 
     @property
     def every(self) -> int:
         """After how many rounds it is measured."""
         return self.metrics.every or max(1, self.rounds // 25)
+
+    @property
+    def network(self) -> Network | None:
+        """Delays and failures of messages in this process, if there are any."""
+        return self.engine if isinstance(self.engine, Network) else None
+
+    @property
+    def ranks(self) -> Engine | None:
+        """Several processes, if there are any."""
+        return None if isinstance(self.engine, Network) else self.engine
+
+
+def fail_gone(names: Iterable[str]) -> NoReturn:
+    """Fail with the new form of an argument that `simulate` had before."""
+    name = next(iter(names))
+    advice = f"; write simulate(.., {GONE[name]})" if name in GONE else ""
+    raise TypeError(f"simulate() got an unexpected keyword argument {name!r}{advice}")
 
 
 def check_kinds(asked: Asked) -> None:
@@ -76,20 +97,17 @@ def check_kinds(asked: Asked) -> None:
             name = type(algorithm).__name__
             wanted = f"doubly stochastic matrices, on which the proof of {name} rests; PushSum "
             fail("topology", f"{wanted}learns over directed networks", topology)
-    instance("network", asked.network, "a dpmesh.Network or None", Network, NoneType)
     instance("key", asked.key, f"{A_KEY}, or None", Key, NoneType)
     instance("budget", asked.budget, "a dpmesh.privacy.Budget or None", Budget, NoneType)
-    if asked.engine is not None:
-        wanted = "an engine such as dpmesh.engines.mpi.MpiEngine(topology)"
-        require_methods("engine", asked.engine, wanted, "share")
+    if asked.ranks is not None:
+        wanted = "a dpmesh.Network, an engine such as dpmesh.engines.mpi.MpiEngine(topology), "
+        require_methods("engine", asked.ranks, f"{wanted}or None", "share")
 
 
 def check_pairs(asked: Asked) -> None:
     """Fail if an argument that another needs is missing, or two are given that clash."""
     if asked.checkpoint is not None and asked.key is None:
         fail("key", "one that you keep, since no checkpoint holds it: Key.load, Key.seeded", None)
-    if asked.engine is not None and asked.network is not None:
-        fail("network", "None, since an engine's network is a real one", asked.network)
 
 
 def check_records(algorithm: AnyAlgorithm, problem: Problem, rounds: int) -> None:

@@ -23,8 +23,8 @@ from dpmesh.privacy.report import Report
 from dpmesh.privacy.shown import rounded_up
 from dpmesh.problems import LinearProblem
 from dpmesh.run.arguments import wide_enough
-from dpmesh.run.carriers import carrier_for
 from dpmesh.run.channel import run_rounds
+from dpmesh.run.failing import carrier_for
 from dpmesh.run.measures import Measures, classification, of_labels, of_linear
 
 __all__ = ["Baselines", "alone_private", "beside", "compute", "measured", "scores"]

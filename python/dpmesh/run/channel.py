@@ -16,7 +16,8 @@ import dpmesh.kernels as kernels
 from dpmesh._arrays import read_only
 from dpmesh._ragged import Indices
 from dpmesh._validate import fail
-from dpmesh.algorithms.base import AnyAlgorithm, Message, Relay
+from dpmesh.algorithms.base import AnyAlgorithm
+from dpmesh.algorithms.messages import Message, Relay
 from dpmesh.keys import Key, Purpose, Stream
 from dpmesh.privacy.compression import Compressed, Compressor
 from dpmesh.privacy.ledger import Ledger

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from os import PathLike
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from zlib import crc32
 
 from dpmesh._validate import integer
@@ -17,7 +17,7 @@ from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.releases import Release
 from dpmesh.privacy.report import Report, not_covered, report
 from dpmesh.problems import Problem
-from dpmesh.run.arguments import Asked, check_kinds
+from dpmesh.run.arguments import Asked, check_kinds, fail_gone
 from dpmesh.run.checkpoint import Checkpoint, SavedRun
 from dpmesh.run.counted import ended_early, with_gaps
 from dpmesh.run.engine import Engine, Sign
@@ -52,12 +52,11 @@ def simulate(
     delta: float | None = None,
     budget: Budget | None = None,
     metrics: Metrics | Chosen = None,
-    progress: bool | None = None,
-    network: Network | None = None,
-    engine: Engine | None = None,
+    engine: Engine | Network | None = None,
     checkpoint: Checkpoint | str | PathLike[str] | None = None,
+    **gone: NoReturn,
 ) -> Run:
-    """Run an algorithm on one machine.
+    """Run an algorithm and report what it learned, sent and cost.
 
     Parameters
     ----------
@@ -82,16 +81,13 @@ def simulate(
         run that departs from its plan ends before the first release that would cost more.
     metrics
         What to measure: names of metrics and functions of your own, or `Metrics`, which also sets
-        how often and who receives the measurements; see there for the names and the default. An
-        empty list measures nothing but traffic.
-    progress
-        Whether to show a progress bar (extra ``progress``); by default in a terminal only.
-    network
-        Delays and failures of the network; ``seconds`` of virtual time are then measured along with
-        the metrics. By default messages take no time and all arrive.
+        how often, who receives the measurements and whether a bar shows progress; see there for the
+        names and the default. An empty list measures nothing but traffic.
     engine
-        Several processes that each hold some of the nodes, such as `dpmesh.engines.mpi.MpiEngine`;
-        all of them make this call. None runs all nodes in this process. The root measures and
+        Where nodes live and how messages move. By default all nodes are in this process, messages
+        take no time and all arrive. A `Network` has delays and failures; ``seconds`` of virtual
+        time are then measured along with the metrics. Several processes that each hold some of the
+        nodes, such as `dpmesh.engines.mpi.MpiEngine`, all make this call: the root measures and
         saves; the others' runs hold their own nodes and no history.
     checkpoint
         A file in which the run keeps its progress, about every 10 seconds; `Checkpoint` sets after
@@ -107,6 +103,8 @@ def simulate(
         If an argument is invalid, or the plan is over the budget (the error states how many rounds
         are affordable), or the topology and the problem differ in their nodes, or a topology is
         missing or superfluous, or the checkpoint is that of another run, key or data.
+    TypeError
+        If an argument is one of an earlier version; the error shows the new call.
     OSError
         If the checkpoint cannot be written; the last one is then untouched.
     ModuleNotFoundError
@@ -124,6 +122,8 @@ def simulate(
     >>> run.privacy.epsilon
     1.0
     """
+    if gone:
+        fail_gone(gone)
     if checkpoint is not None and not isinstance(checkpoint, Checkpoint):
         checkpoint = Checkpoint(checkpoint)
     asked = Asked(
@@ -135,12 +135,11 @@ def simulate(
         delta=delta,
         budget=budget,
         metrics=metrics if isinstance(metrics, Metrics) else Metrics(metrics),
-        network=network,
         engine=engine,
         checkpoint=checkpoint,
     )
     check_kinds(asked)
-    shown = shows_bar(progress)
+    shown = shows_bar(asked.metrics.progress)
     prepared = prepare(asked)
     return finished(prepared, drive(prepared, progress=shown))
 
@@ -184,7 +183,7 @@ def finished(prepared: Prepared, why: str | None) -> Run:
         traffic=end.traffic,
         parameters=algorithm.parameters(end.state),
         released=algorithm.published(end.state, end.received),
-        problem=problem if asked.engine is None else None,
+        problem=problem if asked.ranks is None else None,
         outline=getattr(problem, "outline", None),
     )
 

@@ -39,7 +39,7 @@ Chosen: TypeAlias = Sequence[str | UserMetric] | Literal["covered"] | None
 
 @dataclass(frozen=True)
 class Metrics:
-    """What a run measures, in which rounds, and who receives it.
+    """What a run measures, in which rounds, who receives it, and whether a bar shows progress.
 
     Parameters
     ----------
@@ -58,6 +58,8 @@ class Metrics:
         results. If it raises `StopRun`, the run ends there, saved if there is a checkpoint, from
         which it can resume. The report then counts all rounds, since releases may have decided when
         to end; the ledger holds the rounds so far. If private data decide, no report covers that.
+    progress
+        Whether to show a progress bar (extra ``progress``); by default in a terminal or a notebook.
 
     Raises
     ------
@@ -75,6 +77,7 @@ class Metrics:
     _: KW_ONLY
     every: int | None = None
     callback: Callback | None = None
+    progress: bool | None = None
 
     def __post_init__(self) -> None:
         if self.every is not None:

@@ -23,10 +23,10 @@ from dpmesh.run.arguments import (
     warn_unscaled,
     wide_enough,
 )
-from dpmesh.run.carriers import carrier_for
 from dpmesh.run.channel import Channel
 from dpmesh.run.checkpoint import Checkpoint, SavedRun, salt_in
 from dpmesh.run.engine import Engine, OneProcess, Share
+from dpmesh.run.failing import carrier_for
 from dpmesh.run.identity import digest, identity
 from dpmesh.run.metrics import Metric, build_metrics
 from dpmesh.run.network import Network
@@ -131,7 +131,7 @@ class _Keys:
     """The key of a run on each process: what is asked of all of them, in one order."""
 
     def __init__(self, asked: Asked) -> None:
-        ranks = self.ranks = OneProcess() if asked.engine is None else asked.engine
+        ranks = self.ranks = asked.ranks or OneProcess()
         key = Key.generate() if asked.key is None else asked.key
         self.seeded = any(ranks.everyone(key.is_seeded))
         self._prints = ranks.everyone(fingerprint(key))

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dpmesh.algorithms.base import ROW_EACH
+from dpmesh.algorithms.messages import ROW_EACH
 from dpmesh.run.engine import Engine, Share
 from dpmesh.run.history import Value
 from dpmesh.run.metrics import After, Before, Metric

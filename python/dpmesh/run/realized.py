@@ -12,7 +12,7 @@ from scipy import sparse
 
 from dpmesh.kernels.views import Received
 from dpmesh.keys import Key
-from dpmesh.run.carriers import FailingGossip
+from dpmesh.run.failing import FailingGossip
 from dpmesh.run.network import Conditions, Network
 from dpmesh.topology.matrix import MixingMatrix
 from dpmesh.topology.topology import Topology

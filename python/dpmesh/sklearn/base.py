@@ -18,18 +18,19 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 import dpmesh as dm
 from dpmesh._validate import fail, positive
-from dpmesh.defaults import Choice, Method, Noise, Sizes, Task, choose, features_for, network
+from dpmesh.defaults import Choice, Method, Sizes, Task, choose, network
+from dpmesh.defaults.rule import Noise, features_for
 from dpmesh.keys import Key
 from dpmesh.models import Centred, Model, Outline
 from dpmesh.privacy.budget import Budget
 from dpmesh.privacy.plan import Plan
 from dpmesh.problems.named import jax_model
 from dpmesh.ranges import Columns, Number, Ranges
+from dpmesh.ranges.sites import site_of_each
 from dpmesh.sklearn.report import FitReport, report_of
 from dpmesh.tables import Table, as_table
 from dpmesh.tables.cells import TableError, each, is_missing
 from dpmesh.tables.features import COLUMNS, FeatureMap
-from dpmesh.tables.sites import site_of_each
 from dpmesh.topology import Topology
 
 SelfT = TypeVar("SelfT", bound="PrivateEstimator")
@@ -286,8 +287,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             rounds=chosen.rounds,
             key=self._key(),
             delta=self.delta,
-            metrics=[],
-            progress=False,
+            metrics=dm.Metrics([], progress=False),
         )
         self.report_ = report_of(
             type(self).__name__, run, chosen, given.problem, given.columns, given.also_public

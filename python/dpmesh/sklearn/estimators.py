@@ -13,12 +13,15 @@ from sklearn.utils.validation import check_is_fitted
 
 from dpmesh._networks import MakeNetwork, named
 from dpmesh._validate import fail
-from dpmesh.defaults import Method, Noise, Task
+from dpmesh.defaults import Method, Task
+from dpmesh.defaults.rule import Noise
 from dpmesh.kernels.linear_model import as_sets
-from dpmesh.ranges import Category, Ranges, as_label, clipped
+from dpmesh.ranges import Category, Ranges
+from dpmesh.ranges.columns import clipped
+from dpmesh.ranges.read import as_label
 from dpmesh.sklearn.base import Encoded, MakeAlgorithm, PrivateEstimator, warn
 from dpmesh.tables.cells import key_of
-from dpmesh.tables.kinds import read_labels
+from dpmesh.tables.labels import read_labels
 from dpmesh.topology import Topology
 
 
@@ -47,7 +50,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
     features
         What the model makes of each record's columns: ``"columns"``, ``"hats"``, ``"cosines"``,
         ``"scattering"`` for images, or a union such as ``"hats+cosines"``; see
-        `dpmesh.tables.features`. None decides by `dpmesh.defaults.features_for`.
+        `dpmesh.tables.features`. None decides by `dpmesh.defaults.rule.features_for`.
     fit_intercept
         Whether the model has an intercept.
     network

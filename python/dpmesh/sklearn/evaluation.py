@@ -22,13 +22,13 @@ from dpmesh.kernels.linear_model import as_sets
 from dpmesh.keys import Key
 from dpmesh.models import Centred, Outline
 from dpmesh.privacy.shown import as_given
+from dpmesh.ranges.sites import site_of_each
 from dpmesh.run.measures import Measures, classification, shown
 from dpmesh.run.verdict import LEAST, Verdict
 from dpmesh.sklearn.base import linear_problem
 from dpmesh.sklearn.estimators import PrivateClassifier, PrivateRegressor
 from dpmesh.tables import as_table, rows
-from dpmesh.tables.kinds import read_labels
-from dpmesh.tables.sites import site_of_each
+from dpmesh.tables.labels import read_labels
 
 SPLITS = LEAST
 """Of a linear model whose table has at most `baselines.LARGEST` numbers, over all classes."""

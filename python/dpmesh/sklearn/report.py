@@ -9,7 +9,8 @@ from typing import Any
 import dpmesh as dm
 from dpmesh._html import InNotebooks
 from dpmesh.algorithms.first_stage import FirstStage
-from dpmesh.defaults import EVERYBODY, Choice, against
+from dpmesh.defaults import Choice
+from dpmesh.defaults.choice import EVERYBODY, against
 from dpmesh.privacy.plain_words import plain_words
 from dpmesh.privacy.report import Report
 from dpmesh.privacy.shown import rounded_up

@@ -20,10 +20,10 @@ from dpmesh.defaults import Sizes
 from dpmesh.privacy.accounting import calibrate_noise
 from dpmesh.privacy.plan import total_cost
 from dpmesh.privacy.shown import rounded_up
+from dpmesh.ranges.sites import site_of_each
 from dpmesh.sklearn.estimators import PrivateClassifier, PrivateRegressor
 from dpmesh.sklearn.evaluation import held_out
 from dpmesh.tables import rows
-from dpmesh.tables.sites import site_of_each
 
 _WANTED = "a PrivateClassifier or PrivateRegressor"
 _FARTHEST = 4.0

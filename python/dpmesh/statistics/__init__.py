@@ -6,15 +6,8 @@
 
 from dpmesh.statistics.answers import Answer, Row
 from dpmesh.statistics.ask import Statistics, ask
-from dpmesh.statistics.questions import (
-    Correlation,
-    Histogram,
-    Mean,
-    Quantiles,
-    Question,
-    Survival,
-    TwoWay,
-)
+from dpmesh.statistics.question import Question
+from dpmesh.statistics.questions import Correlation, Histogram, Mean, Quantiles, Survival, TwoWay
 
 __all__ = [
     "Answer",

@@ -15,19 +15,21 @@ import numpy.typing as npt
 from dpmesh._html import InNotebooks
 from dpmesh._validate import fail, instance, nearest, positive, probability
 from dpmesh.algorithms.record_sums import RecordSums
-from dpmesh.defaults import against, method_for
+from dpmesh.defaults import method_for
+from dpmesh.defaults.choice import against
 from dpmesh.keys import Key
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.report import Report
 from dpmesh.privacy.types import Floats, Sensitive
-from dpmesh.ranges import as_range, clipped, read_ranges, unlisted
-from dpmesh.run import simulate
+from dpmesh.ranges.columns import clipped, unlisted
+from dpmesh.ranges.read import as_range, read_ranges
+from dpmesh.ranges.sites import site_of_each
+from dpmesh.run import Metrics, simulate
 from dpmesh.statistics.answers import Answer
 from dpmesh.statistics.geometry import Column, Size
-from dpmesh.statistics.questions import Question
+from dpmesh.statistics.question import Question
 from dpmesh.tables import as_table
 from dpmesh.tables.kinds import Kind
-from dpmesh.tables.sites import site_of_each
 from dpmesh.tables.table import Table
 
 _BLOCK = 2**20
@@ -256,7 +258,9 @@ def ask(
         **about.sums,
     )
     about.require(sums.noise_scale, table.records)
-    run = simulate(sums, problem, rounds=1, key=key, delta=delta, metrics=[], progress=False)
+    run = simulate(
+        sums, problem, rounds=1, key=key, delta=delta, metrics=Metrics([], progress=False)
+    )
     return Statistics(
         answers=about.answers(run.released[0], sums.noise_scale, table.records),
         sites=len(parts),

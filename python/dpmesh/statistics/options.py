@@ -7,7 +7,8 @@ from typing import Any
 
 import dpmesh.statistics.questions as questions
 from dpmesh._validate import fail
-from dpmesh.statistics.questions import Histogram, Mean, Quantiles, Question
+from dpmesh.statistics.question import Question
+from dpmesh.statistics.questions import Histogram, Mean, Quantiles
 from dpmesh.tables.kinds import Category, Dates, Kind
 
 OPTIONS = ("mean", "histogram", "quantiles", "correlation", "table", "survival", "by")

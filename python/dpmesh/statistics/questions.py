@@ -2,91 +2,32 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, replace
 from itertools import combinations
 from math import sqrt
-from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 import dpmesh.statistics.geometry as geometry
-from dpmesh._validate import fail, integer, probability
+from dpmesh._validate import integer, probability
 from dpmesh.statistics.answers import Answer, Row, Z, consistent, nothing, quantile, row, share
 from dpmesh.statistics.geometry import Columns, Floats, Size, cells, kind_of
+from dpmesh.statistics.question import (
+    A_CATEGORY,
+    A_NUMBER,
+    LISTED,
+    MEASURED,
+    Kinds,
+    OfColumns,
+    OneHot,
+    several,
+)
 from dpmesh.statistics.survival import Cells, curve, log_rank
-from dpmesh.tables.kinds import Category, Dates, Flag, Kind, Number
-
-Kinds = Mapping[str, Kind]
-
-_MEASURED, _A_NUMBER = (Number, Flag), "a number or a flag"
-_LISTED, _A_CATEGORY = (Category, Flag), "a category or a flag"
+from dpmesh.tables.kinds import Dates, Flag, Kind, Number
 
 
-class Question(ABC):
-    """What is asked of a table: a vector for each record, whose sum is released with noise."""
-
-    reads: ClassVar[tuple[str, ...]] = ("column",)
-    """The fields that name columns."""
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The columns that it reads."""
-        return tuple(name for field in self.reads if (name := getattr(self, field)) is not None)
-
-    @abstractmethod
-    def size(self, kinds: Kinds) -> Size:
-        """Return the public size of a record's vector.
-
-        Raises
-        ------
-        ValueError
-            If a column has no range, or one of another kind.
-        """
-
-    @abstractmethod
-    def vectors(self, columns: Columns) -> Floats:
-        """Return a vector for each record, shape (records, dim)."""
-
-    def require(self, noise: float, records: int) -> None:  # noqa: B027 (most questions need nothing)
-        """Fail if records are too few for the noise in a number, before anything is released."""
-
-    @abstractmethod
-    def answer(self, kinds: Kinds, total: Floats, noise: float, records: int) -> Answer:
-        """Return the answer.
-
-        Parameters
-        ----------
-        kinds
-            The public ranges of the columns.
-        total
-            The noisy sum, shape (dim,).
-        noise
-            Standard deviation of the noise in each number.
-        records
-            The public number of records of all sites.
-        """
-
-
-@dataclass(frozen=True, init=False)
-class _OfColumns(Question):
-    """A question about several columns together, named one by one."""
-
-    columns: tuple[str, ...]
-    least: ClassVar[int] = 1
-
-    def __init__(self, *columns: str) -> None:
-        object.__setattr__(self, "columns", _several(columns, self.least))
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The columns."""
-        return self.columns
-
-
-class Mean(_OfColumns):
+class Mean(OfColumns):
     """Count, mean and variance of columns of numbers or flags.
 
     A record is in all of them: the sensitivity is 2.06 times the root of their number, in units of
@@ -101,7 +42,7 @@ class Mean(_OfColumns):
 
     def size(self, kinds: Kinds) -> Size:
         """Return the public size of a record's vector."""
-        each = [kind_of(kinds, name, _MEASURED, _A_NUMBER) for name in self.columns]
+        each = [kind_of(kinds, name, MEASURED, A_NUMBER) for name in self.columns]
         missing, count = sum(kind.may_be_missing for kind in each), len(each)
         norm, distance = geometry.MOMENTS
         return Size(4 * count + missing, sqrt(norm**2 * count + missing), distance * sqrt(count))
@@ -150,29 +91,7 @@ def _moments_of(name: str, kind: Kind, sums: Floats, noise: float, records: int)
 
 
 @dataclass(frozen=True)
-class _OneHot(Question):
-    """A question whose records are each in one cell: the sensitivity is sqrt(2)."""
-
-    def cells(self, kinds: Kinds) -> int:
-        """Return the number of cells."""
-        raise NotImplementedError
-
-    def cell(self, columns: Columns) -> npt.NDArray[np.int64]:
-        """Return the number of each record's cell."""
-        raise NotImplementedError
-
-    def size(self, kinds: Kinds) -> Size:
-        """Return the public size of a record's vector."""
-        return Size(self.cells(kinds), *geometry.ONE_HOT)
-
-    def vectors(self, columns: Columns) -> Floats:
-        """Return a 1 at each record's cell."""
-        kinds = {name: column.kind for name, column in columns.items()}
-        return geometry.one_hot(self.cell(columns), self.cells(kinds))
-
-
-@dataclass(frozen=True)
-class Histogram(_OneHot):
+class Histogram(OneHot):
     """How many records are in each bin, or have each category; missing values are a bin.
 
     Parameters
@@ -263,7 +182,7 @@ class Quantiles(Histogram):
 
 
 @dataclass(frozen=True)
-class TwoWay(_OneHot):
+class TwoWay(OneHot):
     """How many records have each pair of categories of two columns; missing is a category.
 
     Parameters
@@ -283,10 +202,10 @@ class TwoWay(_OneHot):
     reads = ("row", "column")
 
     def __post_init__(self) -> None:
-        _several(self.names, 2)
+        several(self.names, 2)
 
     def _cells(self, kinds: Kinds) -> list[list[str]]:
-        return [cells(kind_of(kinds, name, _LISTED, _A_CATEGORY), 2) for name in self.names]
+        return [cells(kind_of(kinds, name, LISTED, A_CATEGORY), 2) for name in self.names]
 
     def cells(self, kinds: Kinds) -> int:
         """Return the number of pairs."""
@@ -305,7 +224,7 @@ class TwoWay(_OneHot):
         return _counts("count", names, total, noise, records)
 
 
-class Correlation(_OfColumns):
+class Correlation(OfColumns):
     """Correlations of all pairs of columns, of the records that lack none of them.
 
     The vector is the upper triangle of ``(1, z)(1, z)^T``: its sensitivity is sqrt(2) (1 + c) for c
@@ -323,7 +242,7 @@ class Correlation(_OfColumns):
     def size(self, kinds: Kinds) -> Size:
         """Return the public size of a record's vector."""
         for name in self.columns:
-            kind_of(kinds, name, _MEASURED, _A_NUMBER)
+            kind_of(kinds, name, MEASURED, A_NUMBER)
         width = len(self.columns) + 1
         return Size(width * (width + 1) // 2, width, sqrt(2) * width)
 
@@ -365,7 +284,7 @@ def _fisher(total: Floats, columns: tuple[str, ...], records: int, missing: bool
 
 
 @dataclass(frozen=True)
-class Survival(_OneHot):
+class Survival(OneHot):
     """A Kaplan-Meier curve of each group, and the log-rank test of whether they differ.
 
     All follow from one noisy table of group, bin of time, and event or not. Each record is one
@@ -400,12 +319,12 @@ class Survival(_OneHot):
 
     def __post_init__(self) -> None:
         integer("bins", self.bins, at_least=2, below=2**12)
-        _several(self.names, 2)
+        several(self.names, 2)
 
     def _groups(self, kinds: Kinds) -> list[str]:
         if self.by is None:
             return ["all"]
-        found = cells(kind_of(kinds, self.by, _LISTED, _A_CATEGORY), 2)
+        found = cells(kind_of(kinds, self.by, LISTED, A_CATEGORY), 2)
         return found[:-1] if kinds[self.by].may_be_missing else found
 
     def cells(self, kinds: Kinds) -> int:
@@ -444,10 +363,3 @@ class Survival(_OneHot):
         p = log_rank(table, noise)
         note = f"log-rank test of {self.by}, simulated with the noise: p = {p:.3g}"
         return replace(answer, notes=(note,), p_value=p)
-
-
-def _several(given: tuple[str, ...], least: int) -> tuple[str, ...]:
-    """Return names of columns, each once."""
-    if len(given) < least or len({*given}) < len(given):
-        fail("columns", f"at least {least}, each once", ", ".join(given) or "none")
-    return given

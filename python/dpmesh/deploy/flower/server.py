@@ -19,7 +19,7 @@ from dpmesh._ragged import Indices
 from dpmesh._validate import fail, instance, integer, non_negative, one_of, probability
 from dpmesh.algorithms.federated import FederatedLearning, FederatedState
 from dpmesh.algorithms.federated_combination import TrustedServer
-from dpmesh.algorithms.federated_contribution import Contribution, Vectors
+from dpmesh.algorithms.federated_contribution import AnyContribution, Vectors
 from dpmesh.algorithms.federated_updates import ClientUpdates
 from dpmesh.deploy.flower.arrays import clipped, flat, moves_in, unflat
 from dpmesh.deploy.flower.client import client_sensitivity
@@ -69,7 +69,7 @@ class _Arrived(TrustedServer):
 
     updates: Sensitive
 
-    def cohort(self, of: Contribution, t: int, key: Key, here: int) -> Indices:
+    def cohort(self, of: AnyContribution, t: int, key: Key, here: int) -> Indices:
         """Return who was asked: who drops out, others see."""
         return of.cohort(t, key, None)
 

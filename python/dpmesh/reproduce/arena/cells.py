@@ -18,7 +18,7 @@ from dpmesh.problems import LinearProblem
 from dpmesh.reproduce.arena.given import EVERYBODY, CannotRun, Row, Setting
 from dpmesh.reproduce.arena.methods import ROWS
 from dpmesh.reproduce.arena.tasks import TASKS, Task
-from dpmesh.run import simulate
+from dpmesh.run import Metrics, simulate
 
 DELTA = 1e-5
 EPSILONS = (1.0, 2.0, 4.0, 8.0)
@@ -200,8 +200,7 @@ def _run(row: Row, given: Setting, key: Key) -> Measured:
         rounds=trial.rounds,
         key=key.derive(row.name.encode()),
         budget=trial.budget or given.budget,
-        metrics=[],
-        progress=False,
+        metrics=Metrics([], progress=False),
     )
     return _scores(trial.problem.accuracy(run.released)) | {
         "seconds": perf_counter() - begin,

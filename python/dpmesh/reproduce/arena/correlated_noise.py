@@ -6,7 +6,8 @@ from dataclasses import replace
 from math import sqrt
 
 from dpmesh.algorithms import GradientDescent, OnlineLearning
-from dpmesh.defaults import COMPLETE, STEPS, network, step_size
+from dpmesh.defaults import network, step_size
+from dpmesh.defaults.rule import COMPLETE, STEPS
 from dpmesh.keys import Key
 from dpmesh.privacy import Budget, accounting, correlated
 from dpmesh.privacy.views import EverybodyButPartners

@@ -23,7 +23,8 @@ from dpmesh.algorithms.allocation import Once
 from dpmesh.algorithms.federated_server import Average, ServerMomentum
 from dpmesh.algorithms.first_stage import FirstStage
 from dpmesh.controllers import AlwaysGlobal
-from dpmesh.defaults import STEPS, Method, Sizes, choose, network, step_size
+from dpmesh.defaults import Method, Sizes, choose, network, step_size
+from dpmesh.defaults.rule import STEPS
 from dpmesh.denoisers import Identity, LaplacianSmoothing
 from dpmesh.keys import Key
 from dpmesh.privacy import Quantizer, accounting, correlated

@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh._validate import fail, nearest
-from dpmesh.ranges import Columns, Encoded
+from dpmesh.ranges.columns import Columns, Encoded
 from dpmesh.tables.cells import TableError, each, key_of, of_file, usually_missing
-from dpmesh.tables.kinds import REMEDY, Label, labelled
+from dpmesh.tables.labels import REMEDY, Label, labelled
 from dpmesh.tables.reader import TextFormat, read_table
 from dpmesh.tables.table import Table, as_table
 

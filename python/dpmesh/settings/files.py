@@ -13,7 +13,7 @@ from typing import Any, Literal, NoReturn, get_args, get_origin
 
 import dpmesh
 from dpmesh._validate import fail, nearest
-from dpmesh.experiments.parts import (
+from dpmesh.settings.parts import (
     FILLED,
     GIVEN,
     NUMBERS,

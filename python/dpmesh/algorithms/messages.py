@@ -1,0 +1,84 @@
+"""What a round yields: messages to release and to carry, and how they travel."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import (
+    Literal,
+    NamedTuple,
+    TypeAlias,
+    TypeVar,
+)
+
+from dpmesh._ragged import Indices
+from dpmesh.privacy.compression import Compressor
+from dpmesh.privacy.releases import Release
+from dpmesh.privacy.types import Floats, Released, Sensitive
+
+StateT = TypeVar("StateT")
+
+Travel: TypeAlias = Literal["gossip", "server", "token", "sums"]
+"""How messages travel: to the neighbours of a network, to everybody from a server, with a token
+that one node after another holds, or in sums over neighbours whose parts nobody sees."""
+
+Releases: TypeAlias = "Release | tuple[Release, ...]"
+"""What nodes release together: one release, or several that name disjoint nodes."""
+
+
+ROW_EACH: tuple[Travel, ...] = ("gossip", "sums")
+"""The travels by which each node receives a row of its own."""
+
+
+class Message(NamedTuple):
+    """What nodes want to send: the loop releases it, carries it, and sends back what arrived.
+
+    Attributes
+    ----------
+    values
+        Shape (rows, dim): private values, a row for each node unless `rows` or `sender` differ.
+        None if the sender releases nothing now, or is on another machine.
+    release
+        The public record of it; a tuple of records if nodes' noise or sensitivity differ.
+    compressor
+        If given, it compresses what was released, at no privacy cost.
+    sender
+        The only node that sends, where messages travel with a token.
+    rows
+        Shape (rows,): the numbers of the rows among all that nodes could send in a round, if not
+        0, 1, ..: each number has noise of its own.
+    among
+        How many rows a sender has. The answer has all of them, NaN where nothing was released; it
+        is None if the sender released nothing.
+    unit
+        The unit of the sensitivity, a number or shape (rows, 1): the noise is larger by it.
+    copies
+        How many messages the clients and a server exchange for it.
+    bits
+        Length of all copies together, if it is not that of the values in their type.
+    travels
+        False if it is only to be released: the answer is then what was released, not what arrived,
+        and a `Relay` lets it travel.
+    unmixed
+        Whether gossip carries the rows of all nodes to everybody as they are, so that all receive
+        the same.
+    """
+
+    values: Sensitive | None
+    release: Releases
+    compressor: Compressor | None = None
+    sender: int | None = None
+    rows: Indices | None = None
+    among: int | None = None
+    unit: float | Floats = 1.0
+    copies: int | None = None
+    bits: int | None = None
+    travels: bool = True
+    unmixed: bool = False
+
+
+class Relay(NamedTuple):
+    """Send on the last answer as it is, such as for a second mixing: it costs no privacy."""
+
+
+Round: TypeAlias = Generator["Message | Relay", Released, StateT]
+"""A round: it yields requests, is sent what arrived, shape (nodes, dim), and returns the state."""

@@ -1,0 +1,272 @@
+"""The algorithm that the rule chooses, with the noise that a budget needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import sqrt
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
+
+from dpmesh._validate import fail, integer, one_of
+from dpmesh.algorithms.base import AnyAlgorithm
+from dpmesh.algorithms.federated import FederatedLearning
+from dpmesh.algorithms.federated_combination import SecureAggregation
+from dpmesh.algorithms.federated_gradients import RecordGradients
+from dpmesh.algorithms.federated_server import Average, ServerMomentum
+from dpmesh.algorithms.first_stage import FirstStage
+from dpmesh.algorithms.gradient_descent import GradientDescent
+from dpmesh.algorithms.record_sums import RecordSums
+from dpmesh.defaults.rule import (
+    CONSTANTS,
+    HONEST,
+    LITTLE_NOISE,
+    MOST_STEPS,
+    STAGE_SHARE,
+    STEPS,
+    Constants,
+    Method,
+    Noise,
+    Sizes,
+    Task,
+    has_first_stage,
+    method_for,
+    mu_of,
+    network,
+    step_size,
+)
+from dpmesh.keys import Key
+from dpmesh.privacy.budget import Budget
+from dpmesh.privacy.views import EverybodyButPartners
+from dpmesh.privacy.views.observers import in_words
+from dpmesh.topology import Topology
+
+if TYPE_CHECKING:
+    from dpmesh.privacy.correlated import CorrelatedStrategy
+
+
+EVERYBODY = "everybody: all noisy messages may be read"
+
+MIXINGS = 5
+"""Of each message, where partners share noise and not all nodes are neighbours."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """What to run.
+
+    Parameters
+    ----------
+    algorithm
+        With the noise that the budget needs.
+    topology
+        The network, None for an algorithm without one.
+    rounds
+        Number of rounds.
+    view
+        Against whom the budget is kept; None for whom the plan of the algorithm is about.
+    """
+
+    algorithm: Any
+    topology: Topology | None
+    rounds: int
+    view: EverybodyButPartners | None = None
+
+    @property
+    def adds_up(self) -> bool:
+        """Whether sites add up gradients of records under a secure sum."""
+        summed = getattr(self.algorithm, "secure_sum", None) is not None
+        return summed and self.algorithm.unit == "record"
+
+
+def choose(
+    sizes: Sizes,
+    *,
+    epsilon: float | None,
+    delta: float,
+    task: Task = "classification",
+    linear: bool = True,
+    algorithm: Method | None = None,
+    noise: Noise | None = None,
+    topology: Topology | None = None,
+    colluding: int = 1,
+    rounds: int | None = None,
+    key: Key | None = None,
+) -> Choice:
+    """Return what serves a budget best, by the rule of this module.
+
+    This is the one place that decides on an algorithm.
+
+    Parameters
+    ----------
+    sizes
+        Public sizes, such as ``Sizes.of(problem)``.
+    epsilon, delta
+        The budget of the whole run; an epsilon of None runs without noise, for comparison.
+    task
+        ``"classification"`` (softmax), ``"regression"`` (squared loss, targets in [-1, 1]) or
+        ``"counts"`` (the loss ``"poisson"``).
+    linear
+        Whether the model is. A network has no momentum, with which it learned less.
+    algorithm
+        ``"secure"``, ``"gossip"``, or None for the choice of `method_for`.
+    noise
+        ``"BetweenPartners"``: sites that gossip share noise, see `dpmesh.privacy.correlated`. The
+        budget is then kept against everybody except link partners. None for independent noise.
+    topology
+        The network of sites that gossip; None for `network`.
+    colluding
+        Sites that may collude with the server of a secure sum, or with who sees all messages where
+        partners share noise. At least 1 protects a site from any other one.
+    rounds
+        None: by the rule. Others share the path that noise allows, in steps that are no longer.
+    key
+        Draws the network of more than 64 nodes; by default a new one.
+
+    Raises
+    ------
+    ValueError
+        If a number is out of its range, there are too few sites for a secure sum or for partners,
+        or an argument is for gossip and `algorithm` is not.
+    """
+    for name, value in (("noise", noise), ("topology", topology)):
+        if value is not None and algorithm == "secure":
+            fail(name, "None with 'secure', whose sites send shares of noise to a server", value)
+        algorithm = algorithm if value is None else "gossip"
+    method = method_for(sizes.nodes, epsilon, algorithm=algorithm, colluding=colluding)
+    links = None
+    if method == "gossip":
+        links = network(sizes.nodes, key=key) if topology is None else topology
+    shared = None if noise is None or links is None else _partners(noise, links, colluding)
+    rule = CONSTANTS[one_of("task", task, [*CONSTANTS])]
+    momentum = rule.momentum if method == "secure" and linear else 0.0
+    step = rule.longest / STEPS
+    most = MOST_STEPS if task == "classification" and linear else STEPS
+    steps = most if rounds is None else integer("rounds", rounds, at_least=2)
+    steps -= method == "gossip" and rounds is not None
+    staged = False
+    if epsilon is not None:
+        mu = mu_of(epsilon, delta)
+        records = sizes.effective_records(method, colluding)
+        staged = task != "regression" and has_first_stage(sizes, method, mu * records)
+        staged = staged and topology is None  # which need not link all sites, as a first stage asks
+        records *= 1.0 if shared is None else _gain(shared)
+        mu *= sqrt(1 - STAGE_SHARE) if staged else 1.0
+        in_a_step = 2 * rule.clipping_norm / (records * mu)
+        if rounds is None:
+            steps = min(max(STEPS, int(LITTLE_NOISE * (1 - momentum) / (in_a_step * step))), most)
+        step = step_size(steps * in_a_step / (1 - momentum), task=task)
+    own = _Steps(sizes, rule, method, colluding, steps, step, momentum, staged, shared)
+    needed = None if epsilon is None else _needed(own, epsilon, delta)
+    return Choice(algorithm=own.made(needed), topology=links, rounds=own.rounds, view=own.view)
+
+
+class _Steps(NamedTuple):
+    """What was decided, but for the noise: all of it public."""
+
+    sizes: Sizes
+    rule: Constants
+    method: Method
+    colluding: int
+    steps: int
+    step: float
+    momentum: float
+    staged: bool
+    shared: CorrelatedStrategy | None
+
+    @property
+    def rounds(self) -> int:
+        return self.steps + (self.method == "gossip")
+
+    @property
+    def view(self) -> EverybodyButPartners | None:
+        return None if self.shared is None else EverybodyButPartners(coalition=self.colluding)
+
+    def made(self, noise_multiplier: float | None) -> AnyAlgorithm:
+        """Return the algorithm with this noise."""
+        own, sizes = self._learns(noise_multiplier), self.sizes
+        if not self.staged:
+            return own
+        assert noise_multiplier is not None
+        return FirstStage(
+            algorithm=own,
+            mean=RecordSums(
+                dim=sizes.features,
+                sites=sizes.nodes,
+                records=sizes.together,
+                noise_multiplier=noise_multiplier * sqrt((1 / STAGE_SHARE - 1) / self.steps),
+                colluding=self.colluding,
+                secure=self.method == "secure",
+            ),
+        )
+
+    def _learns(self, noise_multiplier: float | None) -> AnyAlgorithm:
+        sizes, rule, steps = self.sizes, self.rule, self.steps
+        if self.method == "gossip":
+            return GradientDescent(
+                records=sizes.smallest,
+                noise_multiplier=noise_multiplier,
+                step_size=self.step,
+                clipping_norm=rule.clipping_norm,
+                noise=self.shared and replace(self.shared, rounds=self.rounds),
+            )
+        dim = sizes.dim + self.staged * sizes.dim // max(sizes.features, 1)
+        return FederatedLearning(
+            RecordGradients(
+                clients=sizes.nodes, records=sizes.together, clipping_norm=rule.clipping_norm
+            ),
+            noise_multiplier=noise_multiplier,
+            combination=SecureAggregation(dim=dim, rounds=steps, colluding=self.colluding),
+            optimizer=ServerMomentum(self.momentum) if self.momentum else None,
+            average=Average(since=int(steps * (1 - rule.averaged)) + 1),
+            step_size=self.step,
+        )
+
+
+@lru_cache(maxsize=256)
+def _needed(own: _Steps, epsilon: float, delta: float) -> float:
+    """Return the noise that a budget needs: it follows from public numbers, and is kept."""
+    try:
+        return Budget(epsilon, delta=delta, view=own.view).calibrate(own.made, own.rounds)
+    except ValueError as error:
+        if own.method == "gossip":
+            raise
+        hint = "take a larger epsilon, or algorithm='gossip'"
+        raise ValueError(f"no secure sum keeps this budget: {hint} ({error})") from error
+
+
+def _partners(noise: Noise, links: Topology, colluding: int) -> CorrelatedStrategy:
+    """Return the noise that link partners share in a path of `STEPS`."""
+    from dpmesh.privacy.correlated import BetweenPartners
+
+    if one_of("noise", noise, get_args(Noise)) != "BetweenPartners":
+        wanted = (
+            "'BetweenPartners' by this rule: noise in time buys nothing where every round uses all "
+            "records (Theorem 2 of docs/privacy/correlated_noise.md)"
+        )
+        fail("noise", wanted, noise)
+    if links.nodes < (fewest := integer("colluding", colluding) + HONEST):
+        fail("noise", f"None at fewer than {fewest} sites, of which {colluding} collude", noise)
+    meet = links.matrix(0).messages == links.nodes * (links.nodes - 1)
+    mixings = 1 if meet else MIXINGS
+    return BetweenPartners(topology=links, rounds=STEPS + 1, mixings=mixings, coalition=colluding)
+
+
+def _gain(shared: CorrelatedStrategy) -> float:
+    """Return how many times less noise is left than independent noise leaves in a mean of all."""
+    rows = shared.rows
+    assert shared.topology is not None
+    independent = sqrt(rows * (rows + 1) / 2 / shared.topology.nodes)
+    return independent / shared.mixed_noise(uses=rows)
+
+
+def against(algorithm: object, view: EverybodyButPartners | None = None) -> str:
+    """Return against whom the guarantee of an algorithm holds, in words."""
+    if view is not None:
+        return in_words(view)
+    sums = getattr(algorithm, "secure_sum", None)
+    if sums is None:
+        return EVERYBODY
+    count = sums.colluding
+    verb = "help" if count > 1 else "helps"
+    helped = f"even if any {count} of the sites" if count else "if none of the sites"
+    return f"the server, which learns only noisy sums over all sites, {helped} {verb} it"
