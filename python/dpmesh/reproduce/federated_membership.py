@@ -11,18 +11,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dpmesh.algorithms.federated import FederatedLearning
-from dpmesh.algorithms.federated_updates import ClientUpdates
 from dpmesh.data import Dataset, iid, mnist
 from dpmesh.denoisers import LaplacianSmoothing
 from dpmesh.keys import Key, Purpose, generator
 from dpmesh.privacy.types import Floats
 from dpmesh.problems import LinearProblem
+from dpmesh.reproduce import federated
 from dpmesh.reproduce._figure import Panel, drawn, lines_of
 from dpmesh.reproduce._scaffold import Experiment, Progress, Row, pick
 from dpmesh.reproduce.attacks import likelihood_ratio_attack, threshold_attack
 from dpmesh.reproduce.claims.federated import Sampling
 from dpmesh.reproduce.federated import WEIGHT_DECAY, standardized, states
-from dpmesh.schedules import ExponentialDecay
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -49,19 +48,9 @@ def algorithm_of(
     sampling: Sampling, noise_multiplier: float | None, smoothing: float
 ) -> FederatedLearning:
     """Return the algorithm of section 6.4 with the step sizes of section 6.1."""
-    return FederatedLearning(
-        ClientUpdates(
-            clients=CLIENTS,
-            sampling_rate=0.2,
-            clipping_norm=0.3,
-            sampling=sampling,
-            batch_size=RECORDS_OF_CLIENT,
-            epochs=10,
-            step_size=ExponentialDecay(scale=0.1, rate=0.99),
-        ),
-        noise_multiplier=noise_multiplier,
-        denoiser=LaplacianSmoothing(smoothing),
-    )
+    algorithm = federated.algorithm_of(sampling, noise_multiplier, LaplacianSmoothing(smoothing))
+    other = {"clients": CLIENTS, "sampling_rate": 0.2, "batch_size": RECORDS_OF_CLIENT}
+    return replace(algorithm, contribution=replace(algorithm.contribution, **other, epochs=10))
 
 
 def split(images: Dataset, test: Dataset, key: Key) -> tuple[LinearProblem, np.ndarray]:

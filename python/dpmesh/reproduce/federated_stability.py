@@ -13,7 +13,7 @@ from dpmesh.denoisers import LaplacianSmoothing
 from dpmesh.keys import Key
 from dpmesh.reproduce import federated_curves as curves
 from dpmesh.reproduce import federated_networks as networks
-from dpmesh.reproduce._figure import Line, Panel, drawn
+from dpmesh.reproduce._figure import Panel, drawn, lines_of
 from dpmesh.reproduce._scaffold import Experiment, Progress, Row, kinds, pick
 from dpmesh.reproduce.federated import states
 from dpmesh.reproduce.federated_networks import SAMPLINGS
@@ -149,13 +149,16 @@ def as_text(rows: list[Row]) -> str:
 
 def draw(rows: list[Row]) -> Figure:
     """Draw accuracy over the rounds; needs the extra ``plots``."""
-    panels = []
-    for z in kinds(rows, "noise_multiplier"):
-        lines = []
-        for step_size, model in product(kinds(rows, "step_size"), SMOOTHINGS):
-            mine = pick(rows, noise_multiplier=z, step_size=step_size, model=model)
-            x, y = ([row[name] for row in mine] for name in ("round", "accuracy"))
-            lines.append(Line(label=f"{model}, step size {step_size:g}", x=x, y=y))
-        title, of = f"z = {z:g}", "test accuracy (%)"
-        panels.append(Panel(title=title, x="round", y=of, lines=lines, kind="bands"))
+    named = [row | {"name": f"{row['model']}, step size {row['step_size']:g}"} for row in rows]
+    panels = [
+        Panel(
+            title=f"z = {z:g}",
+            x="round",
+            y="test accuracy (%)",
+            lines=lines_of(mine, by="name", x="round", y="accuracy"),
+            kind="bands",
+        )
+        for z in kinds(rows, "noise_multiplier")
+        for mine in [pick(named, noise_multiplier=z)]
+    ]
     return drawn(panels)

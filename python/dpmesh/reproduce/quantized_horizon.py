@@ -6,15 +6,10 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from dpmesh.privacy import accounting
-from dpmesh.privacy.accounting.papers.quantized import sensitivities
 from dpmesh.reproduce._figure import Panel, drawn, lines_of
 from dpmesh.reproduce._scaffold import Experiment, Progress, Row, pick
 from dpmesh.reproduce.bounds.quantized import Powers
-from dpmesh.reproduce.claims.quantized import theorem_1
-from dpmesh.reproduce.quantized import CHOSEN, DELTA
+from dpmesh.reproduce.quantized import CHOSEN, DELTA, budgets
 from dpmesh.reproduce.quantized_comparison import RECORDS
 
 if TYPE_CHECKING:
@@ -47,28 +42,11 @@ def figure4c(folder: Path, *, progress: Progress = print) -> list[Path]:
 
 
 def budget(cell: Row) -> Row:
-    """Return a run's last sample size and its epsilon by Theorem 1, and by exact accounting.
-
-    Theorem 1 proves nothing, which is infinity here, where an iteration's epsilon is 1 or more.
-    """
+    """Return a run's last sample size and its budgets."""
     (powers, mode), horizon = RUNS[cell["run"]], cell["horizon"]
-    step, consensus, sample, noise = powers.schedules(horizon + 1)
-    deltas = sensitivities(
-        horizon,
-        step_size=step(1),
-        consensus_step_size=consensus(1),
-        gradient_bound=1.0,
-        sample_size=sample(1),
-        mode=mode,
-        smoothness=1.0,
-    )
-    stds = np.array([noise(k + 1) for k in range(1, horizon + 1)])
-    try:
-        paper = theorem_1(target_delta=DELTA, sensitivities=deltas, noise_stds=stds).epsilon
-    except ValueError:  # not proved
-        paper = inf
-    exact = accounting.gdp_epsilon(delta=DELTA, mu=accounting.gdp_mu(stds / deltas))
-    return {"sample_size": sample(1), "paper": paper, "exact": exact}
+    paper, exact = budgets(powers, horizon, mode)
+    sample_size = powers.schedules(horizon + 1).sample_size(1)
+    return {"sample_size": sample_size, "paper": paper, "exact": exact}
 
 
 def as_text(rows: list[Row]) -> str:
