@@ -18,6 +18,8 @@ from dpmesh.reproduce._scaffold import (
     repeated,
 )
 
+PANEL = Panel(title="", lines=[Line(label="one", x=[1, 2], y=[1, 2])])
+
 
 def divided(cell: Row) -> Row:
     return {"inverse": 1 / cell["number"], "name": None}
@@ -27,11 +29,10 @@ def test_a_cell_that_fails_leaves_the_others(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     experiment = Experiment(tmp_path, "inverses", lambda line: None)
     experiment.measure([{"number": number} for number in (2, 0, 4)], divided)
-    panel = Panel(title="", lines=[Line(label="one", x=[1, 2], y=[1, 2])])
     with pytest.raises(
         IncompleteError, match=r"1 cell.* failed; .*number 0: ZeroDivision"
     ) as error:
-        experiment.write(lambda rows: f"{len(rows)} rows", lambda rows: drawn([panel]))
+        experiment.write(lambda rows: f"{len(rows)} rows", lambda rows: drawn([PANEL]))
     table, text, figure = error.value.files
     assert read(table) == [
         {"number": 2, "inverse": 0.5, "name": None},
@@ -39,6 +40,22 @@ def test_a_cell_that_fails_leaves_the_others(tmp_path: Path) -> None:
     ]
     assert text.read_text() == f"2 rows\nfailed: {error.value.failures[0]}\n"
     assert figure.stat().st_size > 10_000
+
+
+def test_an_interrupt_leaves_what_was_measured(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+
+    def measured(cell: Row) -> Row:
+        if cell["number"] == 0:
+            raise KeyboardInterrupt
+        return divided(cell)
+
+    experiment = Experiment(tmp_path, "inverses", lambda line: None)
+    experiment.measure([{"number": number} for number in (2, 0, 4)], measured)
+    with pytest.raises(KeyboardInterrupt, match="interrupted"):
+        experiment.write(lambda rows: "", lambda rows: drawn([PANEL]))
+    assert [row["number"] for row in read(tmp_path / "inverses.csv")] == [2]
+    assert "interrupted" in (tmp_path / "inverses.txt").read_text()
 
 
 def test_a_table_shows_what_is_missing() -> None:

@@ -32,6 +32,7 @@ Row: TypeAlias = dict[str, Any]
 CONFIDENCE = 0.95
 WIDTH = 100
 """Of the texts, in characters."""
+INTERRUPTED = "interrupted: the other cells did not run"
 
 
 class IncompleteError(Exception):
@@ -69,6 +70,8 @@ class Experiment:
     ) -> None:
         """Measure cells and keep their rows; report one that fails, and go on with the others.
 
+        An interrupt ends it, and `write` still writes what was measured.
+
         Parameters
         ----------
         cells
@@ -79,10 +82,13 @@ class Experiment:
         in_words
             Returns a row, the last one of a curve, as a line.
         """
-        for cell in cells:
+        for cell in cells if INTERRUPTED not in self.failures else ():
             try:
                 found = measured(cell)
                 points = [found] if isinstance(found, dict) else [*found]
+            except KeyboardInterrupt:
+                self.failures.append(INTERRUPTED)
+                return
             except Exception as error:  # the others go on
                 settings = ", ".join(f"{name} {value}" for name, value in cell.items())
                 self.failures.append(f"{settings}: {type(error).__name__}: {error}")
@@ -103,9 +109,11 @@ class Experiment:
         ------
         IncompleteError
             After all is written, if a cell failed.
+        KeyboardInterrupt
+            After all is written, if `measure` was interrupted.
         """
         if not self.rows:
-            raise IncompleteError([], self.failures)
+            raise self._incomplete([])
         files = [
             self._base.with_name(f"{self._base.name}.{kind}") for kind in ("csv", "txt", "png")
         ]
@@ -115,8 +123,13 @@ class Experiment:
         with replacing(files[2]) as file:
             draw(self.rows).savefig(file, format="png", dpi=150)
         if self.failures:
-            raise IncompleteError(files, self.failures)
+            raise self._incomplete(files)
         return files
+
+    def _incomplete(self, files: Sequence[Path]) -> BaseException:
+        if INTERRUPTED in self.failures:
+            return KeyboardInterrupt(INTERRUPTED)
+        return IncompleteError(files, self.failures)
 
 
 def as_csv(rows: Sequence[Row]) -> str:

@@ -314,14 +314,14 @@ def reproduce(
         If there is no such experiment, or it has no repetitions.
     FileNotFoundError
         If its data set is not there.
-    IncompleteError
-        After the files are written, if some cells failed.
+    IncompleteError, KeyboardInterrupt
+        After the files are written, if some cells failed, or an interrupt ended the run.
     OSError
         Before it begins, if nothing can be written into the folder.
     """
     from dpmesh.plots import COLOURS  # loads what the list of experiments does without
     from dpmesh.reproduce._output import made
-    from dpmesh.reproduce._scaffold import IncompleteError
+    from dpmesh.reproduce._scaffold import INTERRUPTED, IncompleteError
 
     shown = REPRODUCTIONS[one_of("name", name, tuple(REPRODUCTIONS))]
     known = signature(shown.function).parameters
@@ -340,8 +340,8 @@ def reproduce(
     try:
         with matplotlib.rc_context({"axes.prop_cycle": matplotlib.cycler(color=COLOURS)}):
             files = shown.function(folder, **settings, **shows)
-    except IncompleteError as error:
-        by["failed"] = error.failures
+    except (IncompleteError, KeyboardInterrupt) as error:
+        by["failed"] = getattr(error, "failures", [INTERRUPTED])
         raise
     finally:
         by["seconds"] = round(perf_counter() - begin, 1)
