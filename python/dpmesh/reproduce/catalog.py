@@ -52,143 +52,105 @@ class Reproduction:
         return getattr(import_module(f"dpmesh.reproduce.{module}"), name)  # type: ignore[no-any-return]
 
 
-def _entry(
+def _of(
     run: str, shows: str, data: str = "", settings: Mapping[str, Any] | None = None, **quick: Any
 ) -> Reproduction:
     return Reproduction(run=run, shows=shows, data=data, settings=settings or {}, quick=quick)
 
 
-REPRODUCTIONS = {
-    "demo": _entry("demonstration:demonstration", "what the defaults reach on digits"),
-    "federated-figure1": _entry(
-        "federated_signals:figure1", "spectrum of the federated average", "mnist"
-    ),
-    "federated-figure2": _entry(
-        "federated_curves:figure2", "training with and without smoothing, by round", "mnist"
-    ),
-    "federated-figure3": _entry(
-        "federated_stability:learning",
+def _of_paper(paper: str, table: Mapping[str, Reproduction]) -> dict[str, Reproduction]:
+    """Return them under their names; their modules' names begin with the paper's."""
+    module = paper.replace("-", "_")
+    return {f"{paper}-{key}": replace(own, run=f"{module}{own.run}") for key, own in table.items()}
+
+
+_FEDERATED = {
+    "figure1": _of("_signals:figure1", "spectrum of the federated average", "mnist"),
+    "figure2": _of("_curves:figure2", "training with and without smoothing, by round", "mnist"),
+    "figure3": _of(
+        "_stability:learning",
         "a network with and without smoothing, by round",
         "mnist",
         {"of": "mnist"},
         rounds=1,
         clients=100,
     ),
-    "federated-figure4": _entry(
-        "federated_stability:figure4", "a network under much noise", "mnist", rounds=4, clients=100
+    "figure4": _of(
+        "_stability:figure4", "a network under much noise", "mnist", rounds=4, clients=100
     ),
-    "federated-figure5": _entry(
-        "federated_stability:learning",
+    "figure5": _of(
+        "_stability:learning",
         "the next character with and without smoothing, by round",
         "shakespeare",
         {"of": "small texts"},
         rounds=1,
     ),
-    "federated-figure6": _entry(
-        "federated_membership:figure6",
-        "membership inference and losses over training",
-        "mnist",
-        rounds=10,
+    "figure6": _of(
+        "_membership:figure6", "membership inference and losses over training", "mnist", rounds=10
     ),
-    "federated-figureS7": _entry(
-        "federated_accountants:figure_s7", "two inequalities of the privacy proofs"
-    ),
-    "federated-figureS9": _entry(
-        "federated_accountants:figure_s9", "noise by the theorems and by accountants"
-    ),
-    "federated-figureS14": _entry(
-        "federated_signals:figure_s14", "gradient descent under noise, smoothed or not"
-    ),
-    "federated-figureS15": _entry(
-        "federated_signals:figure_s15", "error that smoothing a noisy sine takes away"
-    ),
-    "federated-table2": _entry(
-        "federated:table2", "logistic regression, with and without smoothing", "mnist"
-    ),
-    "federated-table6": _entry(
-        "federated_networks:table",
+    "figureS7": _of("_accountants:figure_s7", "two inequalities of the privacy proofs"),
+    "figureS9": _of("_accountants:figure_s9", "noise by the theorems and by accountants"),
+    "figureS14": _of("_signals:figure_s14", "gradient descent under noise, smoothed or not"),
+    "figureS15": _of("_signals:figure_s15", "error that smoothing a noisy sine takes away"),
+    "table2": _of(":table2", "logistic regression, with and without smoothing", "mnist"),
+    "table6": _of(
+        "_networks:table",
         "the next character",
         "shakespeare",
         {"table": "table6", "data": "texts"},
         rounds=1,
     ),
-    "online-counterexample": _entry(
-        "online_counterexample:counterexample", "regret above the bound (45)", rounds=10000
+    **{
+        table: _of("_networks:table", shows, "mnist", {"table": table}, rounds=1, clients=100)
+        for table, shows in {
+            "table3": "a network with and without smoothing",
+            "table4": "smoothing or shrinking",
+            "table5": "convolution kernels smoothed in four orders",
+        }.items()
+    },
+}
+_FEDERATED |= {
+    f"{name}-svhn": replace(
+        _FEDERATED[name],
+        shows=f"{_FEDERATED[name].shows}, at the paper's size: wants a GPU",
+        data="svhn",
+        settings={"of": "svhn"} if name == "figure3" else {"table": name, "data": "svhn"},
+        quick={"rounds": 1, "clients": 20},
+    )
+    for name in ("table3", "table4", "table5", "figure3")
+}
+_ONLINE = {
+    "counterexample": _of(
+        "_counterexample:counterexample", "regret above the bound (45)", rounds=10000
     ),
-    "online-allocated": _entry(
-        "allocated:online", "what secret rounds of documents buy at a proved epsilon of 1", "rcv1"
+    "delay": _of("_delay:delay", "regret over delay and absence", checkpoints=2),
+    "figure1": _of(":figure1", "regret over epsilon and over nodes", "rcv1", checkpoints=2),
+    "figure2": _of(":figure2", "regret with mini-batches", "rcv1", checkpoints=2),
+    "mechanisms": _of(":mechanisms", "the paper's noise and better ones", "rcv1", checkpoints=2),
+    "table1": _of(":table1", "accuracy of a private SVM", "rcv1", checkpoints=2),
+}
+_QUANTIZED = {
+    "figure2": _of(
+        ":figure2", "a network by quantizer steps and noise exponents", "mnist", rounds=6
     ),
-    "online-delay": _entry("online_delay:delay", "regret over delay and absence", checkpoints=2),
-    "online-figure1": _entry(
-        "online:figure1", "regret over epsilon and over nodes", "rcv1", checkpoints=2
+    "figure4": _of(
+        "_comparison:figure4", "accuracy over epsilon, bits and samples", "mnist", rounds=100
     ),
-    "online-figure2": _entry("online:figure2", "regret with mini-batches", "rcv1", checkpoints=2),
-    "online-mechanisms": _entry(
-        "online:mechanisms", "the paper's noise and better ones", "rcv1", checkpoints=2
-    ),
-    "online-table1": _entry("online:table1", "accuracy of a private SVM", "rcv1", checkpoints=2),
-    "quantized-figure2": _entry(
-        "quantized:figure2", "a network by quantizer steps and noise exponents", "mnist", rounds=6
-    ),
-    "quantized-figure4": _entry(
-        "quantized_comparison:figure4",
-        "accuracy over epsilon, bits and samples",
-        "mnist",
-        rounds=100,
-    ),
-    "quantized-figure4-network": _entry(
-        "quantized_comparison:figure4",
+    "figure4-network": _of(
+        "_comparison:figure4",
         "the same of a convolutional network",
         "mnist",
         {"of": "network", "rounds": 40},
         rounds=3,
     ),
-    "quantized-figure4c": _entry(
-        "quantized_horizon:figure4c", "the budget over the length of a run"
-    ),
-    "quantized-figure5": _entry("quantized:figure5", "the budget over the exponents"),
-    "quantized-grid": _entry("quantized_grid:grid", "noise on a grid, and its price"),
-    "scale": _entry(
-        "scale:scale",
-        "the same records at 1 to 100,000 nodes, from a ring to an expander",
-        most=1000,
-    ),
-    "without-replacement-table2-intercept": _entry(
-        "without_replacement:table",
-        "full collaboration of table2 without an intercept",
-        "mnist",
-        {"data": "MNIST", "intercept": False},
-        records=2000,
-    ),
-    "tables": _entry(
-        "tables:tables",
-        "what features and a first stage buy linear models of tables",
-        "covtype",
-        records=2000,
-    ),
-    "without-replacement-allocated": _entry(
-        "allocated:without_replacement",
-        "what secret mini-batches of images buy at a proved epsilon of 1",
-        "mnist",
-        records=2000,
-    ),
+    "figure4c": _of("_horizon:figure4c", "the budget over the length of a run"),
+    "figure5": _of(":figure5", "the budget over the exponents"),
+    "grid": _of("_grid:grid", "noise on a grid, and its price"),
 }
-"""All of them, by their names on the command line."""
-
 _FOLDERS = {"Covertype": "covtype", "MNIST": "mnist"}
-REPRODUCTIONS |= {
-    f"federated-{table}": _entry(
-        "federated_networks:table", shows, "mnist", {"table": table}, rounds=1, clients=100
-    )
-    for table, shows in {
-        "table3": "a network with and without smoothing",
-        "table4": "smoothing or shrinking",
-        "table5": "convolution kernels smoothed in four orders",
-    }.items()
-}
-REPRODUCTIONS |= {
-    f"without-replacement-figure{number}": _entry(
-        "without_replacement:figure",
+_WITHOUT_REPLACEMENT = {
+    f"figure{number}": _of(
+        ":figure",
         f"accuracy over epsilon, {case}",
         _FOLDERS[data],
         {"number": number, "data": data, "case": case},
@@ -196,27 +158,49 @@ REPRODUCTIONS |= {
     )
     for number, (data, case) in enumerate(product(_FOLDERS, ("convex", "strongly convex")), 1)
 }
-REPRODUCTIONS |= {
-    f"without-replacement-table{number}": _entry(
-        "without_replacement:table",
-        "controllers by number of nodes",
-        folder,
-        {"data": data},
-        records=2000,
+_WITHOUT_REPLACEMENT |= {
+    f"table{number}": _of(
+        ":table", "controllers by number of nodes", folder, {"data": data}, records=2000
     )
     for number, (data, folder) in enumerate(_FOLDERS.items(), 1)
 }
-REPRODUCTIONS |= {
-    f"federated-{name}-svhn": replace(
-        REPRODUCTIONS[f"federated-{name}"],
-        shows=f"{REPRODUCTIONS[f'federated-{name}'].shows}, at the paper's size: wants a GPU",
-        data="svhn",
-        settings={"of": "svhn"} if name == "figure3" else {"table": name, "data": "svhn"},
-        quick={"rounds": 1, "clients": 20},
-    )
-    for name in ("table3", "table4", "table5", "figure3")
+_WITHOUT_REPLACEMENT["table2-intercept"] = replace(
+    _WITHOUT_REPLACEMENT["table2"],
+    shows="full collaboration of table2 without an intercept",
+    settings={"data": "MNIST", "intercept": False},
+)
+_OTHERS = {
+    "demo": _of("demonstration:demonstration", "what the defaults reach on digits"),
+    "online-allocated": _of(
+        "allocated:online", "what secret rounds of documents buy at a proved epsilon of 1", "rcv1"
+    ),
+    "scale": _of(
+        "scale:scale",
+        "the same records at 1 to 100,000 nodes, from a ring to an expander",
+        most=1000,
+    ),
+    "tables": _of(
+        "tables:tables",
+        "what features and a first stage buy linear models of tables",
+        "covtype",
+        records=2000,
+    ),
+    "without-replacement-allocated": _of(
+        "allocated:without_replacement",
+        "what secret mini-batches of images buy at a proved epsilon of 1",
+        "mnist",
+        records=2000,
+    ),
+}
+REPRODUCTIONS = {
+    **_of_paper("federated", _FEDERATED),
+    **_of_paper("online", _ONLINE),
+    **_of_paper("quantized", _QUANTIZED),
+    **_of_paper("without-replacement", _WITHOUT_REPLACEMENT),
+    **_OTHERS,
 }
 REPRODUCTIONS = dict(sorted(REPRODUCTIONS.items()))
+"""All of them, by their names on the command line."""
 
 
 @dataclass(frozen=True, kw_only=True)
