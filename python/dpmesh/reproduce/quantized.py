@@ -277,7 +277,7 @@ def budgets(powers: Powers, iterations: int, mode: Mode) -> tuple[float, float]:
     )
     stds = np.array([noise(k + 1) for k in range(1, iterations + 1)])
     try:
-        paper = theorem_1(target_delta=DELTA, sensitivities=deltas, noise_stds=stds).epsilon
+        paper = theorem_1(target_delta=DELTA, sensitivities=deltas, noise_stds=stds)
     except ValueError:  # not proved
         paper = inf
     return paper, accounting.gdp_epsilon(delta=DELTA, mu=accounting.gdp_mu(stds / deltas))

@@ -275,7 +275,7 @@ def _claim(algorithm: AnyAlgorithm, rounds: int) -> float:
     if not isinstance(algorithm, QuantizedGossip) or algorithm.noise_std is None:
         return float("nan")
     try:
-        return paper_budget(algorithm, rounds, DELTA).epsilon
+        return paper_budget(algorithm, rounds, DELTA)
     except ValueError:
         return float("nan")
 

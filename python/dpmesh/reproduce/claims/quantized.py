@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 import numpy.typing as npt
 
 from dpmesh._validate import fail, integer, positive
 from dpmesh.algorithms import QuantizedGossip
-from dpmesh.privacy.accounting._arguments import Floats, open_probability, positives
+from dpmesh.privacy.accounting._arguments import open_probability, positives
 from dpmesh.privacy.accounting.papers import NotProved
 from dpmesh.schedules import at
-
-
-class Theorem1(NamedTuple):
-    """The budget of Theorem 1."""
-
-    epsilon: float
-    per_iteration: Floats
-    """epsilon_k for k = 1, ..., K."""
 
 
 def theorem_1(
@@ -28,7 +18,7 @@ def theorem_1(
     sensitivities: npt.ArrayLike,
     noise_stds: npt.ArrayLike,
     decay: float = 2.0,
-) -> Theorem1:
+) -> float:
     """Return the epsilon of Theorem 1: the classical Gaussian mechanism, and basic composition.
 
     ``sum_k sqrt(2 ln(1.25 / delta_k)) Delta_k / sigma_k`` with ``delta_k`` in proportion to ``(k +
@@ -71,10 +61,10 @@ def theorem_1(
             "noise_stds: the classical theorem wants an epsilon below 1 in each iteration, got"
             f" {epsilons[largest]:.4g} in iteration {largest + 1}"
         )
-    return Theorem1(float(np.sum(epsilons)), epsilons)
+    return float(np.sum(epsilons))
 
 
-def paper_budget(algorithm: QuantizedGossip, rounds: int, delta: float) -> Theorem1:
+def paper_budget(algorithm: QuantizedGossip, rounds: int, delta: float) -> float:
     """Return the epsilon of Theorem 1 for the messages of an algorithm.
 
     Parameters

@@ -1,0 +1,90 @@
+"""Run committed results again and compare: ``python .ci/again.py [NAME ..]``, by default all.
+
+A name is that of an experiment, such as federated-figureS9, or of a task of the arena. Each runs by
+the settings and seeds that its record has. What differs by more than the last digits is listed; a
+result of another commit, machine or number of threads may.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable
+from math import isclose, isnan
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from dpmesh.reproduce._scaffold import Row, read
+from dpmesh.reproduce.arena.cells import Cell, cells_of
+from dpmesh.reproduce.arena.results import read as read_arena
+from dpmesh.reproduce.arena.results import splits_of
+from dpmesh.reproduce.catalog import reproduce
+
+RESULTS = Path(__file__).parents[1] / "docs" / "results"
+RELATIVE = 1e-6
+"""Up to which numbers count as the same: threads add floating-point numbers in other orders."""
+
+
+def experiments() -> dict[str, dict[str, Any]]:
+    """Return the records of the committed experiments by name."""
+    records = {path.stem: json.loads(path.read_text()) for path in RESULTS.glob("*.json")}
+    return {name: by for name, by in records.items() if "experiment" in by}
+
+
+def again(name: str, by: dict[str, Any]) -> Iterable[str]:
+    """Run an experiment by its record; yield what differs from the committed rows."""
+    before = read(RESULTS / f"{name}.csv")
+    with TemporaryDirectory() as folder:
+        reproduce(name, Path(folder), seeds=by.get("seeds"), progress=str)
+        after = read(Path(folder) / f"{name}.csv")
+    if len(after) != len(before):
+        yield f"{len(after)} rows, committed {len(before)}"
+    for one, other in zip(after, before, strict=False):
+        yield from _different(one, other)
+
+
+def _different(after: Row, before: Row) -> Iterable[str]:
+    for name in {**before, **after}:
+        new, old = after.get(name), before.get(name)
+        if not _same(new, old):
+            where = ", ".join(f"{k} {v}" for k, v in list(before.items())[:4])
+            yield f"{where}: {name} is {new}, committed {old}"
+
+
+def _same(new: Any, old: Any) -> bool:
+    if isinstance(new, float) and isinstance(old, float) and not (isnan(new) and isnan(old)):
+        return isclose(new, old, rel_tol=RELATIVE, abs_tol=1e-12)
+    return str(new) == str(old)
+
+
+def arena_again(task: str, by: dict[str, Any], cells: list[Cell]) -> Iterable[str]:
+    """Run a task of the arena by its record; yield the cells whose accuracies differ."""
+    most = None if by["records"] == "all" else by["records"]
+    asked: Any = {"epsilons": by["epsilons"], "splits": splits_of(cells, task), "most": most}
+    *_, after = cells_of(task, **asked, progress=str)
+    found = {(cell.method, cell.epsilon): cell for cell in after}
+    for old in (cell for cell in cells if cell.task == task):
+        new = found[old.method, old.epsilon]
+        both = zip(new.accuracy, old.accuracy, strict=False)
+        if new.why != old.why or not all(_same(one, other) for one, other in both):
+            yield f"{old.method}, epsilon {old.epsilon}: {new.accuracy}, committed {old.accuracy}"
+
+
+def main(names: list[str]) -> int:
+    """Run what is named; return how many differ."""
+    known, (cells, tasks) = experiments(), read_arena(RESULTS)
+    differ = 0
+    for name in names or [*known, *tasks]:
+        if name in tasks:
+            found = [*arena_again(name, tasks[name], cells)]
+        else:
+            found = [*again(name, known[name])]
+        print(f"{name}: {f'{len(found)} numbers differ' if found else 'the same'}", flush=True)
+        print("".join(f"  {line}\n" for line in found[:5]), end="")
+        differ += bool(found)
+    return differ
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
