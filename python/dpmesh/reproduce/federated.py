@@ -198,21 +198,20 @@ def tight_multiplier(sampling: Sampling, epsilon: float, delta: float, rounds: i
     )
 
 
-def algorithm_of(sampling: Sampling, z: float | None, estimator: Denoiser) -> FederatedLearning:
-    """Return the algorithm with the parameters of section 6.1."""
-    return FederatedLearning(
-        ClientUpdates(
-            clients=CLIENTS[sampling],
-            sampling_rate=SAMPLING_RATE,
-            clipping_norm=CLIPPING_NORM,
-            sampling=sampling,
-            batch_size=10,
-            epochs=5,
-            step_size=ExponentialDecay(scale=0.1, rate=0.99),
-        ),
-        noise_multiplier=z,
-        denoiser=estimator,
+def algorithm_of(
+    sampling: Sampling, z: float | None, estimator: Denoiser, **others: Any
+) -> FederatedLearning:
+    """Return the algorithm with the parameters of section 6.1, or others of `ClientUpdates`."""
+    updates = ClientUpdates(
+        clients=CLIENTS[sampling],
+        sampling_rate=SAMPLING_RATE,
+        clipping_norm=CLIPPING_NORM,
+        sampling=sampling,
+        batch_size=10,
+        epochs=5,
+        step_size=ExponentialDecay(scale=0.1, rate=0.99),
     )
+    return FederatedLearning(replace(updates, **others), noise_multiplier=z, denoiser=estimator)
 
 
 def accuracy(cell: Row, problem: LinearProblem, key: Key) -> float:

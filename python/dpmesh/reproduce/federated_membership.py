@@ -48,9 +48,11 @@ def algorithm_of(
     sampling: Sampling, noise_multiplier: float | None, smoothing: float
 ) -> FederatedLearning:
     """Return the algorithm of section 6.4 with the step sizes of section 6.1."""
-    algorithm = federated.algorithm_of(sampling, noise_multiplier, LaplacianSmoothing(smoothing))
-    other = {"clients": CLIENTS, "sampling_rate": 0.2, "batch_size": RECORDS_OF_CLIENT}
-    return replace(algorithm, contribution=replace(algorithm.contribution, **other, epochs=10))
+    others = {"clients": CLIENTS, "batch_size": RECORDS_OF_CLIENT, "epochs": 10}
+    estimator = LaplacianSmoothing(smoothing)
+    return federated.algorithm_of(
+        sampling, noise_multiplier, estimator, sampling_rate=0.2, **others
+    )
 
 
 def split(images: Dataset, test: Dataset, key: Key) -> tuple[LinearProblem, np.ndarray]:
