@@ -20,7 +20,8 @@ from network_parties import HERE, certificate
 
 import dpmesh as dm
 from dpmesh.deploy import Folder, Node, Router, read_contract
-from dpmesh.deploy.http import RouterServer, node_tls, run_node, server_tls
+from dpmesh.deploy.http import RouterServer, node_tls, server_tls
+from dpmesh.deploy.http_node import run_node
 from dpmesh.deploy.traffic import bytes_of_round
 from dpmesh.tables import read_table
 

@@ -13,8 +13,9 @@ import pytest
 from mesh_parties import Parties
 from network_parties import HERE, Answer, Liar, Poster, certificate, response, running
 
-from dpmesh.deploy import Router, http
-from dpmesh.deploy.http import LeftOutError, RouterServer, node_tls, run_node, server_tls
+from dpmesh.deploy import Router, http, http_node
+from dpmesh.deploy.http import RouterServer, node_tls, server_tls
+from dpmesh.deploy.http_node import LeftOutError, run_node
 from dpmesh.deploy.wire import Signature, refusal, refused
 
 START, NO_ROUTER = "Dpmesh-Number: 5", "answers what no router does"
@@ -118,11 +119,11 @@ def test_a_node_pauses_whatever_a_router_answers(
         if len(pauses) == 6:
             raise Stop
 
-    monkeypatch.setattr(http, "sleep", sleep)
-    monkeypatch.setattr(http, "monotonic", lambda: 0.0)
+    monkeypatch.setattr(http_node, "sleep", sleep)
+    monkeypatch.setattr(http_node, "monotonic", lambda: 0.0)
     with Liar(*answers) as liar, pytest.raises(Stop):
         run_node(parties.nodes[0], f"http://{liar.address}")
-    assert pauses == 6 * [http.RETRY]
+    assert pauses == 6 * [http_node.RETRY]
     assert len(liar.posts) <= 12
 
 
@@ -136,10 +137,10 @@ def test_the_same_question_again_and_again_is_answered_with_pauses(
         if len(pauses) == 3:
             raise Stop
 
-    monkeypatch.setattr(http, "sleep", sleep)
+    monkeypatch.setattr(http_node, "sleep", sleep)
     with Liar(response(200, question)) as liar, pytest.raises(Stop):
         run_node(parties.nodes[0], f"http://{liar.address}")
-    assert (len(liar.posts), pauses) == (5, 3 * [http.RETRY])
+    assert (len(liar.posts), pauses) == (5, 3 * [http_node.RETRY])
 
 
 def test_a_node_waits_for_no_answer_longer_than_its_deadline(
@@ -165,7 +166,7 @@ def test_a_node_that_has_stopped_reports_it_and_ends(
     async def sleep(seconds: float) -> None:
         pass
 
-    monkeypatch.setattr(http, "sleep", sleep)
+    monkeypatch.setattr(http_node, "sleep", sleep)
     answers = response(401, b"", START), response(200, question), response(410)
     with Liar(*answers) as liar, pytest.raises(LeftOutError, match="before round 0: stopped"):
         run_node(parties.nodes[0], f"http://{liar.address}", patience=0.0)
@@ -186,12 +187,12 @@ def test_a_node_that_cannot_answer_pauses_before_it_is_asked_again(
     def fails(*_: object) -> None:
         raise RuntimeError
 
-    monkeypatch.setattr(http, "sleep", sleep)
+    monkeypatch.setattr(http_node, "sleep", sleep)
     monkeypatch.setattr(Signature, "of", fails)
     with Liar(response(200, question)) as liar, pytest.raises(Stop):
         run_node(parties.nodes[0], f"http://{liar.address}")
     assert [refused(post.partition(b"\r\n\r\n")[2]) for post in liar.posts[2:]] == 2 * ["failed"]
-    assert pauses == 3 * [http.RETRY]
+    assert pauses == 3 * [http_node.RETRY]
 
 
 def test_a_node_that_is_done_waits_a_little_for_the_last_word(
@@ -203,8 +204,8 @@ def test_a_node_that_is_done_waits_a_little_for_the_last_word(
     async def sleep(seconds: float) -> None:
         pauses.append(seconds)
 
-    monkeypatch.setattr(http, "sleep", sleep)
-    monkeypatch.setattr(http, "monotonic", lambda: sum(pauses))
+    monkeypatch.setattr(http_node, "sleep", sleep)
+    monkeypatch.setattr(http_node, "monotonic", lambda: sum(pauses))
     with Liar(response(503)) as liar:
         run_node(parties.nodes[0], f"http://{liar.address}", patience=1e9)
     assert sum(pauses) == http.FAREWELL

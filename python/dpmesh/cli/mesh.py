@@ -216,7 +216,8 @@ def node(
     """
     from dpmesh.cli.stats import write
     from dpmesh.deploy import Folder, node_of, read_contract
-    from dpmesh.deploy.http import LeftOutError, node_tls, run_node
+    from dpmesh.deploy.http import node_tls
+    from dpmesh.deploy.http_node import LeftOutError, run_node
     from dpmesh.deploy.records import read_records
     from dpmesh.privacy.shown import rounded_up
 

@@ -29,16 +29,13 @@ from typing import Any
 from dpmesh._extras import needed_by
 from dpmesh._validate import fail
 from dpmesh.deploy.contract import Contract
-from dpmesh.deploy.node import Node
 from dpmesh.deploy.router import Router
 from dpmesh.deploy.signing import is_signed
-from dpmesh.deploy.traffic import longest_answer, longest_question
-from dpmesh.deploy.wire import refused
+from dpmesh.deploy.traffic import longest_answer
 
 with needed_by("a router or a node over HTTP"):
     import aiohttp
     from aiohttp import hdrs, web
-    from yarl import URL
 
 _log = logging.getLogger("dpmesh")
 _SILENT = logging.Logger("strangers", logging.CRITICAL + 1)
@@ -49,31 +46,21 @@ PAUSE = 0.02
 """Seconds between two looks whether there is one."""
 FAREWELL = 5.0
 """Seconds for which a router that is done still answers; at least a deadline, if some are late."""
-RETRY = 1.0
-"""Seconds before a node tries again what failed: to reach a router, or to answer it."""
 TIMEOUT = 60.0
 """Seconds for a whole request and its response, both ways, many times `HOLD`."""
 RATE = 2**17
 """Bytes a second that a long message may take beyond that."""
-PATIENCE = 3600.0
-"""Seconds for which a node tries to reach a router, unless its caller sets another."""
 STRANGERS, STRANGER = 64, 10.0
 """Most connections that have shown no key, and the seconds for which each is kept."""
 CONNECTIONS = 2
 """Most connections of a party; an older one is closed."""
-_LIMITS: dict[str, Any] = {"max_headers": 32, "max_line_size": 2048, "max_field_size": 2048}
+LIMITS: dict[str, Any] = {"max_headers": 32, "max_line_size": 2048, "max_field_size": 2048}
 """Most headers of a request or a response, and the longest of them in bytes."""
 WINDOW = 2**32
 """By how much the number of a post may exceed the last one."""
 NUMBER, BODY, SIGNATURE = "Dpmesh-Number", "Dpmesh-Body", "Dpmesh-Signature"
 """Headers of a post; a response to one that is not signed has the number to count on from."""
 NOT_SIGNED, OVER = 401, 410
-_ENDS = ("stopped", "restored", "over budget")
-"""A node's own refusals after which it answers nothing any more."""
-
-
-class LeftOutError(RuntimeError):
-    """A party's part of a run ended before its last step; the text says where and why."""
 
 
 def server_tls(certificate: str | Path, key: str | Path | None = None) -> ssl.SSLContext:
@@ -97,7 +84,7 @@ def _http1(tls: ssl.SSLContext) -> ssl.SSLContext:
     return tls
 
 
-def _is_local(host: str) -> bool:
+def is_local(host: str) -> bool:
     """Whether a host is this machine by its loopback address."""
     with suppress(ValueError):
         return ip_address(host).is_loopback
@@ -133,7 +120,7 @@ class RouterServer:
         *,
         insecure: bool = False,
     ) -> None:
-        if tls is None and not insecure and not _is_local(host):
+        if tls is None and not insecure and not is_local(host):
             fail("certificate", f"one to listen at {host} (or --insecure)", "none")
         self.router, self._tls, self._told = router, tls, set[int]()
         nodes = router.contract.nodes
@@ -158,7 +145,7 @@ class RouterServer:
 
     async def _run(self, progress: Callable[[Any], object]) -> None:
         quiet: dict[str, Any] = {"access_log": None, "logger": _SILENT, "lingering_time": 0.0}
-        http = web.Server(self._respond, auto_decompress=False, **quiet, **_LIMITS)
+        http = web.Server(self._respond, auto_decompress=False, **quiet, **LIMITS)
         accepting, over = asyncio.create_task(self._accept(http)), None
         try:
             while over is None or monotonic() < over:
@@ -204,7 +191,7 @@ class RouterServer:
 
     def _keep(self, peer: Any, party: int) -> None:
         """Keep a connection for a request that a party has signed."""
-        self._kept[peer] = self._kept[peer][0], monotonic() + _seconds(self._longest)
+        self._kept[peer] = self._kept[peer][0], monotonic() + seconds_for(self._longest)
         self._whose[peer] = party
         self._drop([old for old, of in self._whose.items() if of == party][:-CONNECTIONS])
 
@@ -234,7 +221,7 @@ class RouterServer:
         contract, last = self.router.contract, self._numbers[party]
         with suppress(ValueError, KeyError):
             number, signature = int(headers[NUMBER]), bytes.fromhex(headers[SIGNATURE])
-            fields = _fields(contract, party, number, length, headers[BODY])
+            fields = fields_of(contract, party, number, length, headers[BODY])
             key, fits = contract.parties[party].public_key, last < number <= last + WINDOW
             if fits and is_signed(key, signature, *fields):
                 self._numbers[party] = number
@@ -260,192 +247,18 @@ class RouterServer:
         return 204, b""
 
 
-def run_node(
-    node: Node,
-    url: str,
-    tls: ssl.SSLContext | None = None,
-    progress: Callable[[Any], object] = id,
-    *,
-    patience: float = PATIENCE,
-    insecure: bool = False,
-) -> None:
-    """Answer a router until its run is over; keep trying while it cannot be reached.
-
-    A node that has answered its last question tries for `FAREWELL` seconds. No word of the router
-    ends another, but for the signatures of most parties under the end of the run.
-
-    Parameters
-    ----------
-    node
-        The node.
-    url
-        Where the router is, such as ``https://router.example:8443``. Nothing else is dialled.
-    tls
-        As `node_tls` returns it; by default the system's authorities are trusted.
-    progress
-        Called after each answer.
-    patience
-        Seconds for which any other node tries to reach a router, from its first failure on.
-    insecure
-        Whether plain HTTP is allowed off the loopback address.
-
-    Raises
-    ------
-    LeftOutError
-        If the node has stopped, if others show that the run is over without it, or if its patience
-        is over. Nothing is lost.
-    ValueError
-        If the url is not allowed, or the router's certificate is wrong.
-    """
-    try:
-        at = URL(url)
-    except ValueError:
-        at = URL()
-    if at.scheme not in ("http", "https") or not at.host or at.user or at.query_string:
-        fail("router", "a url such as https://router.example:8443", repr(url))
-    if at.scheme == "http" and not insecure and not _is_local(at.host):
-        fail("router", "https:// off the loopback address (or --insecure)", url)
-    asyncio.run(_Dialogue(node, at, tls or node_tls(), patience).run(progress))
-
-
-class _Dialogue:
-    """A node's side of the posts to one router."""
-
-    def __init__(self, node: Node, url: URL, tls: ssl.SSLContext, patience: float) -> None:
-        self.node, self.url, self._tls, self._patience = node, url, tls, patience
-        contract = node.contract
-        self._longest = longest_question(contract)
-        self._number: int | None = None
-        """Number of the last post; None before the router has said from where to count."""
-        self._problem, self._since = "", 0.0
-
-    async def run(self, progress: Callable[[Any], object]) -> None:
-        """Post answers until the run is over."""
-        async with aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(ssl=self._tls, limit=1),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            timeout=aiohttp.ClientTimeout(total=_seconds(self._longest)),
-            auto_decompress=False,
-            trust_env=False,
-            **_LIMITS,
-        ) as session:
-            answer = asked = b""
-            while True:
-                begun = monotonic()
-                status, message = await self._posted(session, answer)
-                if self._is_over(status, refused(answer), message):
-                    return
-                if status in (200, 204):
-                    self._problem, repeated, asked = "", message == asked, message
-                    answer = b""
-                    if message:
-                        answer = self.node.answer(message)
-                        progress(self.node)
-                    if message and not repeated and not refused(answer):
-                        continue
-                pause = RETRY if message else RETRY - (monotonic() - begun)
-                await sleep(max(0.0, pause))
-
-    async def _posted(self, session: Any, answer: bytes) -> tuple[int, bytes]:
-        """Post an answer; return the status and the body of the response, 0 if there is none."""
-        try:
-            if self._number is None:
-                self._number = 0
-                await self._post(session, b"")  # the response says from where to count
-            return await self._post(session, answer)
-        except aiohttp.ClientConnectorCertificateError as error:
-            wanted = f"one for {self.url.host} that this node trusts (--certificate)"
-            fail(
-                "certificate", wanted, getattr(error.certificate_error, "verify_message", "another")
-            )
-        except asyncio.TimeoutError:
-            self._fails("does not answer in time")
-        except aiohttp.ClientConnectorError as error:
-            self._fails(f"cannot be reached: {error.os_error.strerror or 'no TLS'}")
-        except (aiohttp.ServerDisconnectedError, OSError):
-            self._fails("cannot be reached: it closes the connection")
-        except (aiohttp.ClientError, ValueError):
-            self._fails("answers what no router does")
-        return 0, b""
-
-    async def _post(self, session: Any, answer: bytes) -> tuple[int, bytes]:
-        node, body = self.node, sha256(answer).hexdigest()
-        assert self._number is not None
-        self._number += 1
-        fields = _fields(node.contract, node.number, self._number, len(answer), body)
-        signature = node.folder.signing.sign(*fields).hex()
-        headers = {NUMBER: str(self._number), BODY: body, SIGNATURE: signature}
-        headers[hdrs.ACCEPT_ENCODING] = "identity"
-        url = self.url / str(node.number)
-        async with session.post(url, data=answer, headers=headers, allow_redirects=False) as got:
-            sound = got.version == aiohttp.HttpVersion11
-            sound = sound and hdrs.CONTENT_ENCODING not in got.headers
-            sound = sound and (got.content_length or 0) <= self._longest
-            message = bytearray()
-            while sound and (part := await got.content.readany()):
-                message += part
-                sound = len(message) <= self._longest
-            if not sound:
-                raise ValueError
-            if got.status == NOT_SIGNED:
-                self._number = int(got.headers.get(NUMBER, "0")[:40])
-            return got.status, bytes(message)
-
-    def _fails(self, found: str) -> None:
-        """Note what went wrong, and since when."""
-        found, before = f"the router at {self.url} {found}", self._problem
-        self._since = self._since if before else monotonic()
-        if found != before:
-            _log.warning("%s; trying for %g seconds", found, self._limit)
-        self._problem, self._number = found, None
-
-    @property
-    def _limit(self) -> float:
-        return FAREWELL if self.node.is_done else self._patience
-
-    def _is_over(self, status: int, reason: str | None, message: bytes) -> bool:
-        """Whether the node's part is over, after a response; raise if it ends early.
-
-        No word of the router ends it before its last step: patience, a refusal of its own, or the
-        signatures of so many others that no other end can have as many do.
-        """
-        node = self.node
-        if status in (200, 204, OVER) and reason in _ENDS:
-            raise LeftOutError(f"{self._where()}: {reason}; the log says why")
-        if status == OVER and node.is_done:
-            return True
-        if status == OVER and node.is_over(message):
-            raise LeftOutError(f"the run is over, as others have signed, without {self._where()}")
-        if status == OVER:
-            self._fails(f"says that the run is over without {node.name}")
-        elif status not in (0, 200, 204):
-            self._fails(f"refuses with status {status}; has it the same contract?")
-        if status in (200, 204) or (waited := monotonic() - self._since) < self._limit:
-            return False
-        if node.is_done:
-            return True
-        tried = f"{self._problem}; for {waited:.0f} seconds now"
-        raise LeftOutError(f"{tried}: the run may be over without {self._where()}; else restart it")
-
-    def _where(self) -> str:
-        """Return the party's name, and where in the run it ends."""
-        at, rounds = self.node.at, self.node.contract.terms.rounds
-        where = "before round 0" if at is None else f"after round {at.round} of {rounds}"
-        return f"{self.node.name}, which ends {where}"
-
-
 async def _ended(hands: Awaitable[Any]) -> None:
     """Shake hands with whoever connects; who leaves, or speaks no TLS, does no harm."""
     with suppress(OSError):
         await hands
 
 
-def _seconds(longest: int) -> float:
+def seconds_for(longest: int) -> float:
     """Return the seconds for a whole request whose messages are at most so long."""
     return TIMEOUT + longest / RATE
 
 
-def _fields(
+def fields_of(
     contract: Contract, party: int, number: int, length: int, body: str
 ) -> tuple[bytes, ...]:
     """Return what a party signs when it posts a body of this length and SHA-256."""
