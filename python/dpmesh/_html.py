@@ -6,8 +6,10 @@ import re
 from html import escape
 from itertools import groupby
 
-_LINE = re.compile(r"(not covered|by distance|\S.*?(?=  )) +(\S.*)")
+_LINE = re.compile(r" *(not covered|by distance|\S.*?(?=  )) +(\S.*)")
 """A name, then its value: two spaces lie between them, but after the two longest names."""
+
+_COLUMNS = re.compile(" {2,}")
 
 
 class InNotebooks:
@@ -27,7 +29,8 @@ def as_html(text: str) -> str:
             continue
         cells = (match.groups() for match, _ in group if match is not None)
         rows = (
-            f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in cells
+            f"<tr><th>{escape(name)}</th><td>{_COLUMNS.sub('</td><td>', escape(value))}</td></tr>"
+            for name, value in cells
         )
         parts.append(f"<table>{''.join(rows)}</table>")
     return "".join(parts)

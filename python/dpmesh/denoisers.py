@@ -37,7 +37,16 @@ __all__ = [
 
 
 class ReleasedSum(NamedTuple):
-    """The noisy vectors of all rounds so far, the present one included."""
+    """The noisy vectors of all rounds so far, the present one included.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dpmesh as dm
+    >>> so_far = dm.denoisers.ReleasedSum(total=np.full((1, 3), 6.0), rounds=3)
+    >>> so_far.total / so_far.rounds
+    array([[2., 2., 2.]])
+    """
 
     total: Released
     """The sum of these vectors, shape (nodes, dim)."""
@@ -63,7 +72,14 @@ class Denoiser(Protocol):
 
 @dataclass(frozen=True)
 class Identity:
-    """The noisy vector as it is."""
+    """The noisy vector as it is.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.FederatedLearning(dm.ClientUpdates(clients=10, steps=5), noise_multiplier=1.0).denoiser
+    Identity()
+    """
 
     def __call__(self, noisy: Released, noise_scale: float, so_far: ReleasedSum) -> Released:
         """Return `noisy`."""
@@ -83,6 +99,14 @@ class LaplacianSmoothing:
     blocks
         Lengths of the parts of a row that are smoothed on their own, such as a network's tensors;
         the whole row by default.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dpmesh as dm
+    >>> noisy, so_far = np.eye(1, 4), dm.denoisers.ReleasedSum(np.eye(1, 4), 1)
+    >>> dm.denoisers.LaplacianSmoothing(1.0)(noisy, 1.0, so_far).round(3)
+    array([[0.467, 0.2  , 0.133, 0.2  ]])
     """
 
     smoothing: float
@@ -119,6 +143,14 @@ class AdaptiveSmoothing:
         Factors from 0 to this one are tried, in steps of a quarter octave from 1/64 on.
     power, blocks
         As for `LaplacianSmoothing`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dpmesh as dm
+    >>> noisy, so_far = np.ones((1, 8)), dm.denoisers.ReleasedSum(np.ones((1, 8)), 1)
+    >>> dm.denoisers.AdaptiveSmoothing(rounds=10)(noisy, 0.5, so_far).shape
+    (1, 8)
     """
 
     rounds: int
@@ -172,6 +204,16 @@ class Reordered:
         The estimator of the reordered rows; its blocks are parts of these.
     order
         Shape (dim,): coordinate ``order[i]`` comes at place i.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dpmesh as dm
+    >>> noisy, so_far = np.eye(1, 4), dm.denoisers.ReleasedSum(np.eye(1, 4), 1)
+    >>> smoothing = dm.denoisers.LaplacianSmoothing(1.0)
+    >>> by_column = dm.denoisers.Reordered(smoothing, np.array([0, 2, 1, 3]))
+    >>> by_column(noisy, 1.0, so_far).round(3)
+    array([[0.467, 0.133, 0.2  , 0.2  ]])
     """
 
     estimator: Denoiser
@@ -195,7 +237,16 @@ class Reordered:
 
 
 class SmoothingRisk(NamedTuple):
-    """Mean square error of a smoothed vector, summed over its coordinates."""
+    """Mean square error of a smoothed vector, summed over its coordinates.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dpmesh as dm
+    >>> risk = dm.denoisers.smoothing_risk(np.ones(16), 0.5, 1.0)
+    >>> round(risk.bias, 3), round(risk.variance, 3)
+    (0.0, 1.073)
+    """
 
     bias: float
     """Squared bias: what smoothing removes from the true vector."""
@@ -241,7 +292,16 @@ def _risk(
 
 @dataclass(frozen=True)
 class JamesStein:
-    """Shrink the row towards 0 by ``1 - (dim - 2) noise_scale**2 / |noisy|**2``, at least by 0."""
+    """Shrink the row towards 0 by ``1 - (dim - 2) noise_scale**2 / |noisy|**2``, at least by 0.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dpmesh as dm
+    >>> noisy, so_far = np.full((1, 4), 2.0), dm.denoisers.ReleasedSum(np.zeros((1, 4)), 1)
+    >>> dm.denoisers.JamesStein()(noisy, 1.0, so_far)
+    array([[1.75, 1.75, 1.75, 1.75]])
+    """
 
     def __call__(self, noisy: Released, noise_scale: float, so_far: ReleasedSum) -> Released:
         """Return the shrunken rows."""
@@ -254,7 +314,16 @@ class JamesStein:
 
 @dataclass(frozen=True)
 class SoftThreshold:
-    """Move every coordinate towards 0 by ``noise_scale * sqrt(2 log dim)``, and no further."""
+    """Move every coordinate towards 0 by ``noise_scale * sqrt(2 log dim)``, and no further.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dpmesh as dm
+    >>> noisy, so_far = np.array([[3.0, 0.5]]), dm.denoisers.ReleasedSum(np.zeros((1, 2)), 1)
+    >>> dm.denoisers.SoftThreshold()(noisy, 1.0, so_far).round(3)
+    array([[1.823, 0.   ]])
+    """
 
     def __call__(self, noisy: Released, noise_scale: float, so_far: ReleasedSum) -> Released:
         """Return the rows with small coordinates set to 0."""

@@ -50,6 +50,13 @@ class Purpose(IntEnum):
     """What a stream is for. Two uses of one key must differ in purpose, round or node.
 
     Integers from 100 to 2**16 - 1 are free for other uses.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> stream = dm.Key.seeded(0).stream(dm.keys.Purpose.NOISE, 1)
+    >>> dm.kernels.gaussian((4, 3), 1.0, stream).shape
+    (4, 3)
     """
 
     NOISE = 1

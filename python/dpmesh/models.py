@@ -120,6 +120,14 @@ class Outline:
     ------
     ValueError
         If `classes` and `target` are both given.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dpmesh as dm
+    >>> columns = dm.ranges.Columns.of({"age": [0, 100]}, ["age"])
+    >>> dm.models.Outline(columns=columns, classes=np.array(["ill", "well"])).outputs
+    2
     """
 
     columns: Columns | Features | Centred
@@ -256,6 +264,16 @@ class Model(Outline):
     ------
     ValueError
         If shapes do not fit, or `classes` and `target` are both given.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dpmesh as dm
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.uniform(-1, 1, size=(300, 3))
+    >>> model = dm.sklearn.PrivateClassifier(2.0, ranges=(-1, 1), classes=[False, True])
+    >>> model.fit(X, X[:, 0] > 0, groups=np.arange(300) % 3).model_
+    Model(2 classes, 3 columns, epsilon 2)
     """
 
     weights: npt.NDArray[np.float64]
@@ -268,12 +286,13 @@ class Model(Outline):
             fail("weights", f"shape {shape}", f"shape {self.weights.shape}")
 
     def __repr__(self) -> str:
+        from dpmesh.privacy.shown import rounded_up  # a model is loaded without it
+
         kind = "labels" if self.several else "classes"
         kind = "regression" if self.classes is None else f"{len(self.classes)} {kind}"
         kind += "" if self.network is None else f", network {name_of(self.network)}"
-        spent = self.about.get("privacy", {}).get("epsilon", "unknown")
-        budget = self.about.get("epsilon")  # of an estimator, which spends a little less
-        epsilon = spent if budget is None else f"{budget:.15g}"
+        spent = self.about.get("epsilon", self.about.get("privacy", {}).get("epsilon"))
+        epsilon = "unknown" if spent is None else rounded_up(spent)
         return f"Model({kind}, {len(self.columns.names)} columns, epsilon {epsilon})"
 
     @property

@@ -38,6 +38,14 @@ class AdaptiveClipping:
     ``sqrt(1 + weight^2 / 4)``. Source: Andrew, Thakkar,
     McMahan and Ramaswamy, "Differentially Private Learning with Adaptive Clipping", 2021,
     Algorithm 1 and Theorem 1, whose two noise multipliers are these.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> clipping = dm.algorithms.AdaptiveClipping(quantile=0.5, step_size=0.2)
+    >>> updates = dm.ClientUpdates(clients=100, steps=5, adaptive_clipping=clipping)
+    >>> dm.FederatedLearning(updates, noise_multiplier=1.0).plan(20).cost(1e-5).epsilon > 0
+    True
     """
 
     quantile: float = 0.5

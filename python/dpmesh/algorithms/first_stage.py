@@ -78,6 +78,14 @@ class FirstStage(Algorithm[FirstStageState, LinearProblem]):
     of themselves and of that release. The plan is that of the algorithm, and before it one release
     of `mean` (proof: ``docs/privacy/first_stage.md``). Released parameters are the weights and,
     after them, the centre.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> sizes = dm.defaults.Sizes(nodes=5, smallest=200, together=1000, dim=8, features=4)
+    >>> choice = dm.defaults.choose(sizes, epsilon=1.0, delta=1e-5)
+    >>> type(choice.algorithm).__name__
+    'FirstStage'
     """
 
     algorithm: AnyAlgorithm

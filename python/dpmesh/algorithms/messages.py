@@ -61,6 +61,15 @@ class Message(NamedTuple):
     unmixed
         Whether gossip carries the rows of all nodes to everybody as they are, so that all receive
         the same.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dpmesh as dm
+    >>> algorithm = dm.GradientDescent(records=100, noise_multiplier=2.0)
+    >>> message = dm.algorithms.Message(np.zeros((4, 3)), algorithm.release_of(1))
+    >>> message.release.round
+    1
     """
 
     values: Sensitive | None
@@ -77,7 +86,14 @@ class Message(NamedTuple):
 
 
 class Relay(NamedTuple):
-    """Send on the last answer as it is, such as for a second mixing: it costs no privacy."""
+    """Send on the last answer as it is, such as for a second mixing: it costs no privacy.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.algorithms.Relay()
+    Relay()
+    """
 
 
 Round: TypeAlias = Generator["Message | Relay", Released, StateT]

@@ -29,7 +29,17 @@ Rates = npt.NDArray[np.float64]
 
 
 class Claim(Protocol):
-    """A guarantee at some level: the number, epsilon or mu, that bounds the privacy loss."""
+    """A guarantee at some level: the number, epsilon or mu, that bounds the privacy loss.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> mechanism = dm.privacy.Gaussian(2.0)
+    >>> sensitivity = dm.privacy.Sensitivity(1.0, "l2", "numbers between 0 and 1")
+    >>> found = dm.audit.audit_mechanism(mechanism, sensitivity, runs=1000, delta=1e-5)
+    >>> found.claim
+    GaussianClaim(mu=0.5, delta=1e-05)
+    """
 
     @property
     def level(self) -> float:

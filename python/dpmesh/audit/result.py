@@ -40,6 +40,16 @@ class AuditResult(InNotebooks):
         How the bound was found.
     most
         The largest lower bound that this audit could have found, if nothing hid the difference.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> mechanism = dm.privacy.Gaussian(2.0)
+    >>> sensitivity = dm.privacy.Sensitivity(1.0, "l2", "numbers between 0 and 1")
+    >>> key = dm.Key.seeded(0)
+    >>> found = dm.audit.audit_mechanism(mechanism, sensitivity, runs=1000, delta=1e-5, key=key)
+    >>> found.violated
+    False
     """
 
     claim: Claim

@@ -44,6 +44,12 @@ class NoisyLoss:
     budget_share
         Share of the run's mu squared (of Gaussian differential privacy) that all answers cost, in
         (0, 1); updates of the global model have the rest.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.controllers.NoisyLoss(bound=2.0, budget_share=0.05)
+    NoisyLoss(bound=2.0, budget_share=0.05)
     """
 
     bound: float = 1.0
@@ -75,6 +81,20 @@ class Observation:
         Shape (classifiers, dim): the last global models, which everybody knows.
     public_losses
         Shape (classifiers,): their losses on public data; None if there is none.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dpmesh as dm
+    >>> seen = dm.controllers.Observation(
+    ...     acting=np.array([True, False]),
+    ...     local_models=np.zeros((2, 1, 3)),
+    ...     losses=np.ones((2, 1)),
+    ...     last_losses=np.ones((2, 1)),
+    ...     released_models=np.zeros((1, 3)),
+    ... )
+    >>> seen.losses.shape
+    (2, 1)
     """
 
     acting: npt.NDArray[np.bool_]

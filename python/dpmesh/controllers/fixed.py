@@ -51,7 +51,14 @@ class FixedController(ABC):
 
 @dataclass(frozen=True)
 class AlwaysGlobal(FixedController):
-    """Every update is global: the paper's "fully collaborative"."""
+    """Every update is global: the paper's "fully collaborative".
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.WithoutReplacement(controller=dm.controllers.AlwaysGlobal()).controller
+    AlwaysGlobal()
+    """
 
     def choose(self, shape: tuple[int, int], round: int, key: Key) -> Actions:
         """Return global updates."""
@@ -60,7 +67,14 @@ class AlwaysGlobal(FixedController):
 
 @dataclass(frozen=True)
 class AlwaysLocal(FixedController):
-    """Every update is local: the nodes never communicate."""
+    """Every update is local: the nodes never communicate.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.WithoutReplacement(controller=dm.controllers.AlwaysLocal()).controller
+    AlwaysLocal()
+    """
 
     def may_be_global(self, round: int) -> bool:
         """Return False."""
@@ -79,6 +93,12 @@ class RandomGlobal(FixedController):
     ----------
     rate
         Probability of a global update, in [0, 1].
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.WithoutReplacement(controller=dm.controllers.RandomGlobal(0.05)).controller
+    RandomGlobal(rate=0.05)
     """
 
     rate: float
@@ -98,7 +118,14 @@ class RandomGlobal(FixedController):
 
 @dataclass(frozen=True)
 class Periodic(FixedController):
-    """Every `period`-th round is global, the first one after `period` - 1 local ones."""
+    """Every `period`-th round is global, the first one after `period` - 1 local ones.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.WithoutReplacement(controller=dm.controllers.Periodic(20)).controller
+    Periodic(period=20)
+    """
 
     period: int
 

@@ -64,6 +64,14 @@ class Choice:
         Number of rounds.
     view
         Against whom the budget is kept; None for whom the plan of the algorithm is about.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> sizes = dm.defaults.Sizes(nodes=8, smallest=100, together=800, dim=20)
+    >>> choice = dm.defaults.choose(sizes, epsilon=2.0, delta=1e-5, algorithm="gossip")
+    >>> type(choice.algorithm).__name__, choice.topology.nodes
+    ('GradientDescent', 8)
     """
 
     algorithm: Any

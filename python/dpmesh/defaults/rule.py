@@ -98,6 +98,12 @@ class Sizes:
     ------
     ValueError
         If one of them is not an integer of at least 1, or they do not fit together.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.defaults.Sizes(nodes=8, smallest=100, together=800, dim=20).together
+    800
     """
 
     nodes: int

@@ -58,6 +58,17 @@ class Folder(Steps):
     """A party's folder, held by this process until it is closed.
 
     Use `create` once, then `open`.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> import dpmesh as dm
+    >>> home = Path(tempfile.mkdtemp())
+    >>> folder = dm.deploy.Folder.create(home / "north", epsilon=4, delta=1e-5)
+    >>> len(folder.signing.public.hex())
+    64
+    >>> folder.close()
     """
 
     def __init__(self, path: Path, marks: Path | None = None) -> None:

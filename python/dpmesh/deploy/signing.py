@@ -28,7 +28,15 @@ LENGTH_BYTES = 8
 
 
 class SigningKey:
-    """A party's long-term Ed25519 key. Its public half is in the contract."""
+    """A party's long-term Ed25519 key. Its public half is in the contract.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> key = dm.deploy.SigningKey.generate()
+    >>> len(key.public)
+    32
+    """
 
     def __init__(self, private: Ed25519PrivateKey) -> None:
         self._private = private

@@ -28,6 +28,14 @@ class Party:
         Number of its records, which is public.
     epsilon, delta
         The most that this contract may cost its records.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> public = dm.deploy.SigningKey.generate().public.hex()
+    >>> terms = {"records": 180, "epsilon": 2.0, "delta": 1e-5}
+    >>> dm.deploy.Party(name="north", signing_key=public, **terms).records
+    180
     """
 
     name: str

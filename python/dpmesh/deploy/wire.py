@@ -32,7 +32,14 @@ PROCESS_BYTES = 8
 
 
 class Position(NamedTuple):
-    """A place in a run: the round, and the exchange of messages within it."""
+    """A place in a run: the round, and the exchange of messages within it.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.deploy.Position(round=3) < dm.deploy.Position(round=3, exchange=1)
+    True
+    """
 
     round: int
     exchange: int = 0

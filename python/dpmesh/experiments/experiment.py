@@ -204,6 +204,20 @@ class Result(Tabled):
         As `Experiment.graph`; None without a file of settings.
     folder
         Where it is.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import numpy as np
+    >>> import dpmesh as dm
+    >>> from dpmesh.experiments import Result
+    >>> data = dm.data.unit_norm(dm.data.breast_cancer())
+    >>> problem = dm.LinearProblem(data, dm.data.iid(data, 4, np.random.default_rng(0)), "hinge")
+    >>> run = dm.simulate(dm.OnlineLearning(epsilon=2.0), problem, dm.topology.ring(4), rounds=5)
+    >>> folder = tempfile.mkdtemp()
+    >>> run.save(folder)
+    >>> Result.load(folder).privacy == run.privacy
+    True
     """
 
     changes: dict[str, Any]

@@ -26,7 +26,16 @@ from dpmesh._validate import fail, instance, integer
 
 @dataclass(frozen=True, kw_only=True)
 class Packed:
-    """A message, and what its receiver must know to decode it."""
+    """A message, and what its receiver must know to decode it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dpmesh as dm
+    >>> packed = dm.kernels.pack(np.array([1, 0, -3], np.int32), bits=3)
+    >>> len(packed.message), packed.bits
+    (2, 3)
+    """
 
     message: bytes
     """What travels."""

@@ -50,7 +50,15 @@ NEEDS_DELTA = "none: Gaussian noise needs a delta above 0, such as 1e-5"
 
 
 class Cost(NamedTuple):
-    """An epsilon, and the argument that proves it."""
+    """An epsilon, and the argument that proves it.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> cost = dm.GradientDescent(records=100, noise_multiplier=20.0).plan(50).cost(1e-5)
+    >>> round(cost.epsilon, 3), cost.accountant
+    (1.341, 'Gaussian differential privacy, exact, mu = 0.35')
+    """
 
     epsilon: float
     accountant: str

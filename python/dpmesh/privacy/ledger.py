@@ -34,6 +34,14 @@ class Ledger:
         None allows everything.
     nodes
         Number of nodes.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> plan = dm.GradientDescent(records=100, noise_multiplier=20.0).plan(50)
+    >>> ledger = dm.privacy.Ledger(plan, dm.privacy.Budget(3.0, delta=1e-5))
+    >>> ledger.plan
+    Plan(0 releases, replace_one, record)
     """
 
     def __init__(self, plan: Plan, budget: Budget | None = None, *, nodes: int = 1) -> None:

@@ -336,7 +336,14 @@ class Gaussian(Mechanism):
 
 @dataclass(frozen=True)
 class NoNoise(Mechanism):
-    """Releases values as they are, and records that nothing protects them: for comparison only."""
+    """Releases values as they are, and records that nothing protects them: for comparison only.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.privacy.NoNoise().noise_multiplier
+    0.0
+    """
 
     noise_multiplier: float = 0.0
 

@@ -79,6 +79,14 @@ class Report(InNotebooks):
         On a static network of up to 64 nodes, the epsilon against any one node at distance 1, 2, ..
     not_covered
         What a run measured and the guarantee does not cover, see `not_covered`.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> plan = dm.GradientDescent(records=100, noise_multiplier=20.0).plan(50)
+    >>> report = dm.privacy.report(plan, delta=1e-5)
+    >>> round(report.epsilon, 3), report.unit
+    (1.341, 'record')
     """
 
     epsilon: float

@@ -25,6 +25,17 @@ class Constants:
     strong_convexity
         The objective minus this times ``|w|^2 / 2`` is convex. It equals the regularization, since
         the loss of a linear model is flat in directions orthogonal to the records.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dpmesh as dm
+    >>> data = dm.data.unit_norm(dm.data.breast_cancer())
+    >>> parts = dm.data.iid(data, 4, np.random.default_rng(0))
+    >>> problem = dm.LinearProblem(data, parts, "logistic", regularization=0.1)
+    >>> constants = problem.constants(radius=1.0)
+    >>> round(constants.smoothness, 3), constants.strong_convexity
+    (0.35, 0.1)
     """
 
     loss_lipschitz: float

@@ -72,6 +72,22 @@ class JaxProblem(DenseProblem):
     ValueError
         If an argument does not fit, or a function returns something of the wrong shape. What a
         function itself raises for the first record's shapes is passed on.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> import numpy as np
+    >>> import dpmesh as dm
+    >>> data = dm.data.Dataset(np.eye(4), np.arange(4) % 2)
+    >>> problem = dm.problems.JaxProblem(
+    ...     data,
+    ...     dm.data.iid(data, 2, np.random.default_rng(0)),
+    ...     lambda key: {"w": jnp.zeros((4, 2))},
+    ...     lambda params, x, y: -(x @ params["w"])[y.astype(int)],
+    ...     lambda params, x: x @ params["w"],
+    ... )
+    >>> problem.dim
+    8
     """
 
     train: Dataset

@@ -38,6 +38,14 @@ class Encoded(NamedTuple):
         By column, the values that could not be read or are not listed, and count as missing.
     absent
         Columns that the table does not have; all their values are missing.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> columns = dm.ranges.Columns.of({"age": [0, 100]}, ["age"])
+    >>> encoded = columns.encode_table(dm.tables.as_table({"age": [50.0, 120.0]}))
+    >>> encoded.outside
+    {'age': 1}
     """
 
     features: npt.NDArray[np.float64]
@@ -251,6 +259,12 @@ class Features:
     ----------
     dim
         Number of features of a record.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.ranges.Features(dim=3).names
+    ('x0', 'x1', 'x2')
     """
 
     dim: int

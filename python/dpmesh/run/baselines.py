@@ -71,6 +71,18 @@ class Baselines:
         Number of test records, and their share of all records; of results of earlier versions 0.
     others
         The same in further measures, by their names.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dpmesh as dm
+    >>> draw = np.random.default_rng(0)
+    >>> data = dm.data.breast_cancer()
+    >>> train, test = dm.data.train_test_split(dm.data.unit_norm(data), 0.25, draw)
+    >>> problem = dm.LinearProblem(train, dm.data.iid(train, 4, draw), "logistic", test=test)
+    >>> beside = dm.baselines.compute(problem)
+    >>> bool(beside.pooled > beside.chance)
+    True
     """
 
     metric: str

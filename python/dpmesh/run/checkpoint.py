@@ -66,6 +66,12 @@ class Checkpoint:
     ------
     ValueError
         If `path` is no path, or `every` not an integer of at least 1.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.Checkpoint("run.checkpoint", every=100).every
+    100
     """
 
     path: str | PathLike[str]

@@ -103,7 +103,14 @@ class Engine(Protocol):
 
 
 class OneProcess:
-    """All nodes in this process."""
+    """All nodes in this process.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.run.OneProcess().is_root
+    True
+    """
 
     processes = 1
     is_root = True

@@ -41,6 +41,15 @@ class History:
 
     They come from the nodes' own parameters, their records and test data, without noise: they are
     for research, and not part of the private release.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> history = dm.run.History()
+    >>> history.add(1, {"accuracy": 0.5})
+    >>> history.add(2, {"accuracy": 0.75})
+    >>> history.last("accuracy")
+    0.75
     """
 
     _measured: list[tuple[int, str, Value]] = field(default_factory=list)

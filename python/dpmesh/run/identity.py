@@ -61,7 +61,7 @@ def without_addresses(value: object) -> str:
 
 def differing(then: str, now: str) -> tuple[str, str]:
     """Return the fields in which two identities differ; all of them, if their names differ."""
-    (kind, before), (other, after) = _fields(then), _fields(now)
+    (kind, before), (other, after) = fields_of(then), fields_of(now)
     if kind != other or len(before) != len(after):
         return then, now
     apart = [(one, two) for one, two in zip(before, after, strict=True) if one != two]
@@ -88,7 +88,7 @@ def _parts(value: Any, depth: int) -> Iterator[bytes]:
         yield without_addresses(repr(value)).encode()
 
 
-def _fields(text: str) -> tuple[str, list[str]]:
+def fields_of(text: str) -> tuple[str, list[str]]:
     """Return the parts of a text such as ``Name(one=1, other=(2, 3))``: its name and fields."""
     if not text.endswith(")"):
         return text, []
@@ -100,5 +100,5 @@ def _fields(text: str) -> tuple[str, list[str]]:
             found[-1] += f", {part}"
         else:
             found.append(part)
-        depth += part.count("(") - part.count(")")
+        depth += sum(map(part.count, "([{")) - sum(map(part.count, ")]}"))
     return name, found

@@ -20,6 +20,7 @@ from dpmesh.problems import Problem
 from dpmesh.run.arguments import Asked, check_kinds, fail_gone
 from dpmesh.run.checkpoint import Checkpoint, SavedRun
 from dpmesh.run.counted import ended_early, with_gaps
+from dpmesh.run.described import chosen
 from dpmesh.run.engine import Engine, Sign
 from dpmesh.run.identity import without_addresses
 from dpmesh.run.interrupt import Interrupt
@@ -172,7 +173,7 @@ def finished(prepared: Prepared, why: str | None) -> Run:
         _log.info("a run ends with %d of %d rounds done", end.rounds, prepared.run.last)
     return Run(
         settings={
-            "algorithm": without_addresses(algorithm),
+            "algorithm": chosen(algorithm),
             "topology": without_addresses(asked.topology),
             "network": str(asked.network),
             "rounds": prepared.run.last if why is None else f"{length}: there {why}",

@@ -39,6 +39,14 @@ class RealizedNetwork:
     realized = RealizedNetwork(topology, network, key)
     plan.cost(1e-5, view=OneNode(topology=realized))
     ```
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> ring, key = dm.topology.ring(8), dm.Key.seeded(0)
+    >>> seen = dm.run.RealizedNetwork(ring, dm.Network(loss=0.1), key)
+    >>> dm.privacy.views.OneNode(topology=seen).topology.nodes
+    8
     """
 
     def __init__(self, topology: Topology, network: Network, key: Key) -> None:

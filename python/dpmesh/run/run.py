@@ -25,6 +25,7 @@ from dpmesh.privacy.shown import rounded_up
 from dpmesh.privacy.types import Floats, Released
 from dpmesh.ranges import Columns
 from dpmesh.run.baselines import Baselines, beside, measured
+from dpmesh.run.described import in_lines
 from dpmesh.run.history import History
 from dpmesh.run.measures import Measures
 from dpmesh.run.traffic import Traffic
@@ -43,7 +44,8 @@ def in_words(
     baselines: Baselines | None,
 ) -> str:
     """Describe a run: settings, last measurements, traffic, cost, and what it compares with."""
-    lines = [f"{name:<11} {value}" for name, value in settings.items() if value != "None"]
+    stated = [in_lines(name, str(value)) for name, value in settings.items() if value != "None"]
+    lines = [line for lines in stated for line in lines]
     names = [name for name in history.metrics if name != "megabytes"]  # they have their own line
     measured = {name: f"{name} {history.last(name):.4g}" for name in names}
     released = [text for name, text in measured.items() if name not in privacy.not_covered]
@@ -136,7 +138,8 @@ class Tabled(InNotebooks):
             return compared(self.measured, self.baselines, self.privacy).table
         names = self.history.metrics
         row = [f"{self.history.last(name):.4g}" for name in names]
-        return Table(["at the end", *names], [[str(self.settings["algorithm"]), *row]])
+        kind = str(self.settings["algorithm"]).partition("(")[0]
+        return Table(["at the end", *names], [[kind, *row]])
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -166,6 +169,16 @@ class Run(Tabled):
         a pickle of the run holds it.
     outline
         What the released numbers stand for, if they are linear models: what `model` needs.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dpmesh as dm
+    >>> data = dm.data.unit_norm(dm.data.breast_cancer())
+    >>> problem = dm.LinearProblem(data, dm.data.iid(data, 4, np.random.default_rng(0)), "hinge")
+    >>> run = dm.simulate(dm.OnlineLearning(epsilon=2.0), problem, dm.topology.ring(4), rounds=5)
+    >>> run.released.shape, round(run.privacy.epsilon, 3)
+    ((4, 30), 2.0)
     """
 
     settings: dict[str, str | int]

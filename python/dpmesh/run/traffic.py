@@ -14,6 +14,12 @@ class Traffic(NamedTuple):
         Number of messages over links.
     bits
         Their length together, as encoded.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.run.Traffic(messages=10, bits=64_000_000).megabytes
+    8.0
     """
 
     messages: int

@@ -38,7 +38,16 @@ Claim = Literal["better", "worse", "no clear difference", "at chance"]
 
 
 class Difference(NamedTuple):
-    """The mean of paired differences, its 95% interval, and its p-value."""
+    """The mean of paired differences, its 95% interval, and its p-value.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dpmesh.run.verdict import difference
+    >>> found = difference(np.array([0.05, 0.04, 0.06, 0.05, 0.05]), held_out=0.25)
+    >>> bool(found.low > 0)
+    True
+    """
 
     mean: float
     low: float
@@ -105,6 +114,16 @@ class Verdict:
     ------
     ValueError
         If there is no split, or not one baseline for each, or sites or measures differ.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dpmesh as dm
+    >>> X = np.random.default_rng(0).uniform(-1, 1, size=(300, 2))
+    >>> model = dm.sklearn.PrivateClassifier(4.0, ranges=(-1, 1), classes=[False, True])
+    >>> found = dm.sklearn.evaluate(model, X, X[:, 0] > 0, groups=np.arange(300) % 3, splits=1)
+    >>> found.verdict.metric
+    'accuracy'
     """
 
     measured: Sequence[Measures]

@@ -225,6 +225,15 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
     ----------
     model_, report_, ledger_, sites_
         As of `PrivateClassifier`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dpmesh as dm
+    >>> X = np.random.default_rng(0).uniform(-1, 1, size=(300, 3))
+    >>> model = dm.sklearn.PrivateRegressor(4.0, target_range=(-1, 1), ranges=(-1, 1))
+    >>> model.fit(X, X[:, 0], groups=np.arange(300) % 3).predict(X[:2]).shape
+    (2,)
     """
 
     task: ClassVar[Task] = "regression"

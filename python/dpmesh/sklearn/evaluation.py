@@ -51,6 +51,16 @@ class Evaluation(InNotebooks):
     by_epsilon
         The verdict of each epsilon, where several were looked at; `estimator` and `verdict` are
         those of the one that was named beforehand.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dpmesh as dm
+    >>> X = np.random.default_rng(0).uniform(-1, 1, size=(300, 2))
+    >>> model = dm.sklearn.PrivateClassifier(4.0, ranges=(-1, 1), classes=[False, True])
+    >>> found = dm.sklearn.evaluate(model, X, X[:, 0] > 0, groups=np.arange(300) % 3, splits=1)
+    >>> found.score > 0.5
+    True
     """
 
     estimator: PrivateClassifier | PrivateRegressor

@@ -16,6 +16,7 @@ from dpmesh.privacy.report import Report
 from dpmesh.privacy.shown import rounded_up
 from dpmesh.privacy.views import EverybodyButPartners
 from dpmesh.ranges import Columns
+from dpmesh.run.described import in_lines
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +45,15 @@ class FitReport(InNotebooks):
         What `records` counts: the records of all sites, or those of the smallest one.
     features
         What is made of a record, in words.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dpmesh as dm
+    >>> X = np.random.default_rng(0).uniform(-1, 1, size=(300, 2))
+    >>> model = dm.sklearn.PrivateClassifier(4.0, ranges=(-1, 1), classes=[False, True])
+    >>> model.fit(X, X[:, 0] > 0, groups=np.arange(300) % 3).report_.sites
+    3
     """
 
     estimator: str
@@ -69,7 +79,7 @@ class FitReport(InNotebooks):
                 *(["sites       all records are one site"] if self.sites == 1 else []),
                 f"against     {self.against}",
                 *([f"features    {self.features}"] if self.features else []),
-                f"algorithm   {self.algorithm}",
+                *in_lines("algorithm", self.algorithm),
                 *([] if self.topology == "None" else [f"topology    {self.topology}"]),
                 f"rounds      {self.rounds}",
                 f"traffic     {self.megabytes:.4g} MB",

@@ -45,6 +45,17 @@ class Tuned:
         holds, and against everybody who learns the choice.
     epsilon_of_a_fit
         What each fit costs by itself, at most.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dpmesh as dm
+    >>> X = np.random.default_rng(0).uniform(-1, 1, size=(300, 2))
+    >>> model = dm.sklearn.PrivateClassifier(4.0, ranges=(-1, 1), classes=[False, True])
+    >>> two = [{"rounds": 5}, {"rounds": 10}]
+    >>> found = dm.sklearn.tune(model, two, X, X[:, 0] > 0, groups=np.arange(300) % 3)
+    >>> found.epsilon <= 4.0
+    True
     """
 
     estimator: PrivateClassifier | PrivateRegressor

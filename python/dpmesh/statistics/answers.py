@@ -32,6 +32,13 @@ class Row(NamedTuple):
         Half of a 95% interval for the noise alone, and for the choice of the records alone.
     low, high
         A 95% interval for what the records were drawn from: both together.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> row = dm.statistics.Row("age", estimate=50.0, noise=0.5, sampling=1.0, low=47.8, high=52.2)
+    >>> row.high - row.low > 4
+    True
     """
 
     name: str
@@ -94,6 +101,16 @@ class Answer:
         Whether the numbers are days, shown as dates.
     p_value
         Of a test, if there is one.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dpmesh as dm
+    >>> table = {"age": np.linspace(20, 80, 900)}
+    >>> question = dm.statistics.Mean("age")
+    >>> found = dm.statistics.ask(question, table, ranges={"age": [0, 100]}, epsilon=1.0)
+    >>> [row.name for row in found.answers[0].rows]
+    ['age, count', 'age, mean', 'age, variance']
     """
 
     title: str

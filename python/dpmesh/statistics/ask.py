@@ -56,6 +56,16 @@ class Statistics(InNotebooks):
         The release that they follow from.
     notices
         What the data's owner alone should know: no epsilon covers it, and it is not printed.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dpmesh as dm
+    >>> table = {"age": np.linspace(20, 80, 900)}
+    >>> question = dm.statistics.Mean("age")
+    >>> found = dm.statistics.ask(question, table, ranges={"age": [0, 100]}, epsilon=1.0)
+    >>> found.answers[0].title
+    'mean'
     """
 
     answers: tuple[Answer, ...]

@@ -21,6 +21,13 @@ class Table(NamedTuple):
         Their names; None for an array, which has none.
     columns
         The values of each, shape (records,).
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> table = dm.tables.as_table({"age": [50, 60], "ill": [True, False]})
+    >>> table.names
+    ('age', 'ill')
     """
 
     names: tuple[str, ...] | None

@@ -41,7 +41,15 @@ Conversion = Literal["optimal", "mironov"]
 
 
 class RdpGuarantee(NamedTuple):
-    """What a Rényi curve proves, and the order that proves it."""
+    """What a Rényi curve proves, and the order that proves it.
+
+    Examples
+    --------
+    >>> from dpmesh.privacy import accounting
+    >>> found = accounting.rdp_epsilon(delta=1e-5, rdp=accounting.rdp_gaussian(4.0))
+    >>> round(found.epsilon, 2)
+    1.01
+    """
 
     epsilon: float
     delta: float

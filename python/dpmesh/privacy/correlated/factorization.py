@@ -47,6 +47,13 @@ class Factorization:
     ValueError
         If the bands are not finite, the diagonal is not positive, or an entry lies before the first
         round.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dpmesh.privacy import correlated
+    >>> correlated.from_matrix(np.array([[1.0, 0.0], [-0.5, 1.0]])).kind
+    'given'
     """
 
     bands: Array = field(repr=False)

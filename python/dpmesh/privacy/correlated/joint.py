@@ -67,6 +67,16 @@ class CorrelatedGaussian:
     ValueError
         If a number is out of range, the secrets are of different nodes or claims, or noise on a
         grid is not proved.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dpmesh.privacy import correlated
+    >>> release = correlated.CorrelatedGaussian(
+    ...     noise_multiplier=4.0, factorization=correlated.from_matrix(np.eye(3))
+    ... )
+    >>> round(release.mu, 3)
+    0.25
     """
 
     noise_multiplier: float

@@ -38,6 +38,13 @@ class Objective:
         The variance of one round's noise along the eigenvectors, over the number of nodes.
     sensitivities
         Largest change of a message in each round, all positive; shape (rounds,).
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> from dpmesh.privacy import correlated
+    >>> correlated.gossip(dm.topology.ring(8).mixing_matrix, 10).eigenvalues.shape
+    (5,)
     """
 
     eigenvalues: Array

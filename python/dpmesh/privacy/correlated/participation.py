@@ -36,6 +36,12 @@ class Participation:
         Two rounds that use it are at least this many apart; 1 allows successive rounds.
     epochs
         Whether they are exactly `separation` apart, as in passes through fixed batches.
+
+    Examples
+    --------
+    >>> from dpmesh.privacy import correlated
+    >>> correlated.Participation(uses=3, separation=10)
+    Participation(uses=3, separation=10, epochs=False)
     """
 
     uses: int = 1

@@ -69,6 +69,17 @@ class CorrelatedNoise:
         Of the nodes' own streams.
     first_round
         The round of row 0; the package's round 0 sends x_0 without noise.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dpmesh.privacy import correlated
+    >>> release = correlated.CorrelatedGaussian(
+    ...     noise_multiplier=4.0, factorization=correlated.from_matrix(np.eye(3))
+    ... )
+    >>> sampler = correlated.CorrelatedNoise(release=release)
+    >>> type(sampler).__name__
+    'CorrelatedNoise'
     """
 
     release: CorrelatedGaussian

@@ -64,6 +64,15 @@ class Secrets:
     ------
     ValueError
         If a number is out of range, or a pair is not of two different nodes or occurs twice.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> from dpmesh.privacy import correlated
+    >>> matrix = dm.topology.ring(8).mixing_matrix
+    >>> secrets = correlated.partner_secrets(matrix, rounds=10, coalition=1)
+    >>> secrets.nodes, len(secrets.pairs)
+    (8, 8)
     """
 
     nodes: int

@@ -246,6 +246,13 @@ class InTime(CorrelatedStrategy):
         Diagonals of C: ``bands - 1`` earlier rows of noise stay in memory; None for all.
     method
         As in `factorize`: ``"optimal"`` up to 2,000 rounds, ``"toeplitz"`` for more.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> noise = dm.privacy.correlated.InTime(topology=dm.topology.ring(8), rounds=20, bands=4)
+    >>> dm.GradientDescent(records=100, noise_multiplier=20.0, batches=5, noise=noise).plan(20)
+    Plan(20 releases, replace_one, record)
     """
 
     bands: int | None = None
@@ -295,6 +302,17 @@ class BetweenPartners(CorrelatedStrategy):
     star
         Whether the guarantee counts a node's own partners alone, so that it holds whatever others
         do or leave out: so it is between parties of a contract. On complete graphs that is free.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> from dpmesh.privacy import correlated, views
+    >>> network = dm.topology.complete(8)
+    >>> noise = correlated.BetweenPartners(topology=network, rounds=20, coalition=1)
+    >>> algorithm = dm.GradientDescent(records=100, noise_multiplier=20.0, noise=noise)
+    >>> cost = algorithm.plan(20).cost(1e-5, view=views.EverybodyButPartners(coalition=1))
+    >>> cost.epsilon < algorithm.plan(20).cost(1e-5).epsilon
+    True
     """
 
     coalition: int = 0
@@ -359,6 +377,13 @@ class Both(InTime, BetweenPartners):
         As in `InTime`.
     coalition, partners, star
         As in `BetweenPartners`.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> noise = dm.privacy.correlated.Both(topology=dm.topology.complete(8), rounds=20, bands=4)
+    >>> dm.GradientDescent(records=100, noise_multiplier=20.0, batches=5, noise=noise).plan(20)
+    Plan(20 releases, replace_one, record)
     """
 
 

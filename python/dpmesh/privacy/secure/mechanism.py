@@ -84,6 +84,13 @@ class DistributedDiscreteGaussian(Mechanism):
     unknown to the server together with `colluding` sites, or neighbours of each node. They are
     accounted as what is proved of sums of shares; see `accounting.shares.sum_of_shares_epsilon`. In
     one process the masks are left out, which changes no bit of the result (`secure_sum` has them).
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> numbers = dm.privacy.secure.SecureSum(dim=10, sites=5, records=1000, noise_multiplier=8.0)
+    >>> round(dm.privacy.secure.DistributedDiscreteGaussian(numbers).noise_multiplier, 3)
+    8.0
     """
 
     distribution = "gaussian"

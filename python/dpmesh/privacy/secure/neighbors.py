@@ -56,6 +56,16 @@ class NeighborSums:
         If an argument is out of its range, a link goes one way, a node has fewer than
         ``colluding + 2`` neighbours or more than `MOST_NEIGHBORS`, or a share of noise is not
         between 4 and 2**25 steps.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> partners = ((1, 2, 3), (0, 2, 3), (0, 1, 3), (0, 1, 2))
+    >>> numbers = dm.privacy.secure.NeighborSums(
+    ...     dim=10, neighbors=partners, noise_multiplier=8.0, moves=0.1
+    ... )
+    >>> numbers.sites
+    3
     """
 
     dim: int

@@ -83,6 +83,12 @@ class SecureSum:
         If an argument is out of its range; fewer than two honest sites are left; the share of noise
         is not between 4 and 2**25 steps; rounding in floating point may exceed one step; or `bits`
         are so few that a run wraps around with a probability above 2**-20.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> numbers = dm.privacy.secure.SecureSum(dim=10, sites=5, records=1000, noise_multiplier=8.0)
+    >>> numbers.bits
     """
 
     dim: int

@@ -31,6 +31,13 @@ class PublishedMessages:
     ----------
     rounds
         Which rounds, counted from 0; -1 is the last one.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> last = dm.privacy.views.PublishedMessages(rounds=(-1,))
+    >>> dm.privacy.views.OneNode(topology=dm.topology.ring(8), also=(last,)).also
+    (PublishedMessages(rounds=(-1,)),)
     """
 
     rounds: tuple[int, ...]
@@ -47,6 +54,13 @@ class PublishedMean:
     """The mean of the last round's messages becomes public; somebody trusted computes it.
 
     If an observer helps to compute the mean, it sees messages: use `PublishedMessages`.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> mean = dm.privacy.views.PublishedMean()
+    >>> dm.privacy.views.OneNode(topology=dm.topology.ring(8), also=(mean,)).also
+    (PublishedMean(),)
     """
 
 
@@ -55,7 +69,16 @@ Published: TypeAlias = PublishedMessages | PublishedMean
 
 @dataclass(frozen=True, kw_only=True)
 class Everybody:
-    """Sees every message: local differential privacy, what ``plan.cost(delta)`` reports."""
+    """Sees every message: local differential privacy, what ``plan.cost(delta)`` reports.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> plan = dm.GradientDescent(records=100, noise_multiplier=20.0).plan(20)
+    >>> everybody = dm.privacy.views.Everybody()
+    >>> plan.cost(1e-5, view=everybody).epsilon == plan.cost(1e-5).epsilon
+    True
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +89,12 @@ class EverybodyButPartners:
     ----------
     coalition
         How many nodes, whichever they are, collude with the observer.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.privacy.views.EverybodyButPartners(coalition=1)
+    EverybodyButPartners(coalition=1)
     """
 
     coalition: int = 0
@@ -103,6 +132,12 @@ class Node(_OnNetwork):
     ------
     ValueError
         If the node is not in the network, or another argument does not fit.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.privacy.views.Node(topology=dm.topology.ring(8), node=3).node
+    3
     """
 
     node: int
@@ -114,7 +149,22 @@ class Node(_OnNetwork):
 
 @dataclass(frozen=True, kw_only=True)
 class OneNode(_OnNetwork):
-    """Any single node, as long as no two of them pool what they see: the worst `Node`."""
+    """Any single node, as long as no two of them pool what they see: the worst `Node`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dpmesh as dm
+    >>> draw = np.random.default_rng(0)
+    >>> data = dm.data.unit_norm(dm.data.breast_cancer())
+    >>> parts = dm.data.iid(data, 8, draw, equal_sizes=True)
+    >>> problem = dm.LinearProblem(data, parts, "logistic")
+    >>> algorithm = dm.GradientDescent(records=71, noise_multiplier=20.0)
+    >>> plan = algorithm.plan(10, problem=problem)
+    >>> one = dm.privacy.views.OneNode(topology=dm.topology.ring(8))
+    >>> plan.cost(1e-5, view=one).epsilon <= plan.cost(1e-5).epsilon
+    True
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,6 +184,12 @@ class Coalition(_OnNetwork):
     ------
     ValueError
         If a member is not in the network or named twice, there is none, or nobody is outside.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.privacy.views.Coalition(topology=dm.topology.ring(8), nodes=(2, 5)).nodes
+    (2, 5)
     """
 
     nodes: tuple[int, ...]
@@ -164,6 +220,13 @@ class AnyCoalition(_OnNetwork):
     ------
     ValueError
         If `size` is below 1 or leaves nobody outside.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> plan = dm.GradientDescent(records=100, noise_multiplier=20.0).plan(20)
+    >>> dm.privacy.views.AnyCoalition(topology=dm.topology.ring(8), size=2).size
+    2
     """
 
     size: int
@@ -190,6 +253,12 @@ class Links(_OnNetwork):
     ------
     ValueError
         If a pair names an unknown node.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.privacy.views.Links(topology=dm.topology.ring(8), links=((0, 1), (1, 0))).links
+    ((0, 1), (1, 0))
     """
 
     links: tuple[tuple[int, int], ...]
@@ -206,7 +275,14 @@ class Links(_OnNetwork):
 
 @dataclass(frozen=True, kw_only=True)
 class LastOnly(_OnNetwork):
-    """Sees only the messages of the last round, of all nodes."""
+    """Sees only the messages of the last round, of all nodes.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.privacy.views.LastOnly(topology=dm.topology.ring(8)).topology.nodes
+    8
+    """
 
 
 OnNetwork: TypeAlias = Node | OneNode | Coalition | AnyCoalition | Links | LastOnly

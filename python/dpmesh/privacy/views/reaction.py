@@ -51,6 +51,14 @@ class Reaction:
     ValueError
         If lengths differ, a number is negative or not finite, or states carry on what a record did
         and `one_round` is set.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dpmesh as dm
+    >>> ones = np.ones(3)
+    >>> dm.privacy.views.Reaction(sensitivity=ones, noise=2 * ones, lipschitz=ones).distribution
+    'gaussian'
     """
 
     sensitivity: Numbers
@@ -104,6 +112,12 @@ class NotProved:
     ----------
     reason
         In words.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.privacy.views.NotProved(reason="the loss is not convex").reason
+    'the loss is not convex'
     """
 
     reason: str

@@ -44,6 +44,12 @@ class LossFacts:
     ------
     ValueError
         If a number is out of range, the loss is unknown, or softmax lacks its number of classes.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.privacy.views.LossFacts(loss="logistic", feature_norm=1.0, regularization=0.1).loss
+    'logistic'
     """
 
     loss: Loss

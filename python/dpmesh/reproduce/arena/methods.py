@@ -54,17 +54,19 @@ from dpmesh.reproduce.arena.given import (
 from dpmesh.reproduce.gradient_perturbation import ChocoSGD, GradientPerturbation
 
 RULE = (
-    "One optimizer for all rows: plain gradient steps of one size, and the last model. The path "
-    "(all steps together) is as long as its noise in a record's score stays below a standard "
-    "deviation of 2, and at most 800 long; no step is longer than 8. There are 100 steps (with "
-    "noise in time 10 passes over 10 batches); 20 of online learning, whose noise grows with them; "
-    "and 5 visits of each record, 10 batches a visit, of SGD with replacement. Longer paths are "
-    "rows of their own: momentum of 0.9 on what is released, which makes a path 10 times as long, "
-    "and the mean of the last tenth of the models; gossip in up to 400 steps, and a path as many "
-    "times as long, while the noise stays below 1. So are first stages, more features and "
-    "allocation. Noise follows from the budget by proof. Only public numbers enter: records, "
-    "nodes, epsilon and delta. It is the rule of dpmesh.defaults. Nothing was tuned on these "
-    "splits, and no test record was looked at."
+    "All rows of a split have the same records, and one optimizer:\n\n"
+    "- plain gradient steps of one size, and the last model;\n"
+    "- a path (all steps together) of at most 800, as long as its noise in a record's score stays "
+    "below a standard deviation of 2, and no step longer than 8;\n"
+    "- 100 steps (with noise in time 10 passes over 10 batches), 20 of online learning, whose "
+    "noise grows with them, and 5 visits of each record, 10 batches a visit, of SGD with "
+    "replacement.\n\n"
+    "What takes more is a row of its own. Momentum is 0.9 on what is released, with a path 10 "
+    "times as long, and the mean of the last tenth of the models. A longer path by gossip has up "
+    "to 400 steps, and is as many times as long, while the noise stays below 1. So are first "
+    "stages, more features and allocation. Noise follows from the budget by proof. Only public "
+    "numbers enter: records, nodes, epsilon and delta (dpmesh.defaults). Nothing was tuned on "
+    "these splits, and no test record was looked at."
 )
 
 DECAY, LAST_TENTH = 0.9, Average(since=STEPS - STEPS // 10 + 1)

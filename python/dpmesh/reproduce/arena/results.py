@@ -30,17 +30,19 @@ UNSTABLE = 20.0
 """Standard deviation over the splits, in points, from which on a cell is left out."""
 
 NOTES = (
-    f"Each column is an epsilon at delta = {DELTA:g}, for replacing one record, or one user where "
-    "the task says so. Mean over nodes and splits, and half of its 95% interval, which counts that "
-    "splits of one table overlap; where all splits have the publisher's test records, it is about "
-    "partitions and noise alone. All rows of a split have the same records. *: better than a node "
-    "alone without privacy and than chance, by paired differences over the splits (95% for all "
-    "cells of a task together, Holm). at chance: not clearly above the largest class. unstable: a "
-    f"standard deviation of {UNSTABLE:g} points or more over the splits. All three take {LEAST} "
-    "splits; the numbers left out are in arena.json. worst: of the worst node, at the largest "
-    "epsilon. proved: the largest epsilon by the ledger against somebody who sees every message, "
-    "at the smallest budget. MB: sent by a node. Seconds: of one run, on one machine, busy or not. "
-    "Records have norm 1.",
+    f"Accuracy at an epsilon, at delta = {DELTA:g}, for replacing one record, or one user where "
+    "the task says so: the mean over nodes and splits, and half of its 95% interval, which "
+    "counts that splits of one table overlap. Where all splits have the publisher's test "
+    "records, it is about partitions and noise alone. Records have norm 1.\n\n"
+    "- `*`: better than a node alone without privacy and than chance, by paired differences over "
+    "the splits (95% for all cells of a task together, Holm).\n"
+    "- at chance: not clearly above the largest class.\n"
+    f"- unstable: a standard deviation of {UNSTABLE:g} points or more over the splits.\n"
+    "- worst: of the worst node, at the largest epsilon.\n"
+    "- proved: the largest epsilon by the ledger against somebody who sees every message, at the "
+    "smallest budget.\n"
+    "- MB: sent by a node. Seconds: of one run, on one machine, busy or not.\n\n"
+    f"The first three take {LEAST} splits; the numbers left out are in arena.json.",
     RULE,
 )
 
@@ -214,7 +216,7 @@ def as_markdown(cells: Sequence[Cell], made: Mapping[str, Made]) -> str:
 def as_page(cells: Sequence[Cell], made: Mapping[str, Made]) -> str:
     """Return one self-contained HTML page."""
     body = [f"<h1>{HEADLINE}</h1>", f"<p>{escape(verdict(cells))}</p>"]
-    body += [f'<p class="note">{escape(note)}</p>' for note in NOTES]
+    body += [f'<p class="note" style="white-space: pre-line">{escape(note)}</p>' for note in NOTES]
     body.append(figures([(draw(cells), "accuracy of all methods by task")]))
     for task, title in _titles(cells):
         heads, rows, notes = table_of(cells, task)
