@@ -67,7 +67,7 @@ def runs_needed(
     confidence: float = 0.95,
     target_power: float = 0.95,
 ) -> int:
-    """Return how many runs in each world refute a claim with probability `target_power`, within 2%.
+    """Return how many runs on each dataset refute with probability `target_power`, within 2%.
 
     Parameters
     ----------

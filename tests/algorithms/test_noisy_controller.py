@@ -33,7 +33,7 @@ def learner(kind: type[WithoutReplacement] = WithoutReplacement, **changes: Any)
     return kind(**settings | changes)
 
 
-def world(canary: float, *, rounds: int = 6, nodes: int = 1) -> LinearProblem:
+def stream(canary: float, *, rounds: int = 6, nodes: int = 1) -> LinearProblem:
     """Targets of 0, which a model of 0 meets, but for the first record of the first node."""
     labels = np.zeros(nodes * rounds * BATCH)
     labels[0] = canary
@@ -94,7 +94,7 @@ def test_answers_are_cut_losses_of_the_released_model_and_reach_the_controller()
 
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_coupled_runs_move_one_answer_and_one_update(nodes: int) -> None:
-    one, other = (world(canary, nodes=nodes) for canary in (0.0, FAR))
+    one, other = (stream(canary, nodes=nodes) for canary in (0.0, FAR))
     found = couple(learner(), one, other, alone, rounds=6, key=Key.seeded(3))
     assert not found.violated, str(found)
     moved = [m for m in found.movements if m.distance > 0]
@@ -147,7 +147,7 @@ def test_coupling_finds_planted_mistakes(kind: type[WithoutReplacement], fault: 
     asked = NoisyLoss(budget_share=0.95)
     controller = StaysLocal(anneal_rounds=3, hidden=16, sees="noisy", loss=asked)
     learns = learner(kind, controller=controller, step_size=0.2)
-    found = couple(learns, world(0.0), world(FAR), alone, rounds=6, key=Key.seeded(3))
+    found = couple(learns, stream(0.0), stream(FAR), alone, rounds=6, key=Key.seeded(3))
     assert fault in str(found)
 
 
@@ -171,8 +171,8 @@ def test_many_runs_refute_too_little_noise(kind: type[WithoutReplacement], viola
     asks = replace(learner().controller, loss=NoisyLoss(budget_share=0.95))
     result = audit_algorithm(
         learner(kind, controller=asks, epsilon=8.0),
-        world(0.0, rounds=1),
-        world(FAR, rounds=1),
+        stream(0.0, rounds=1),
+        stream(FAR, rounds=1),
         alone,
         rounds=1,
         runs=200,
@@ -201,7 +201,7 @@ def test_releases_that_answers_decided_against_are_counted() -> None:
         anneal_rounds=3, hidden=16, batch_size=1, memory_size=2, sees="noisy", loss=NoisyLoss()
     )
     run = simulate(
-        learner(controller=controller), world(0.0), rounds=3, key=Key.seeded(0), delta=DELTA
+        learner(controller=controller), stream(0.0), rounds=3, key=Key.seeded(0), delta=DELTA
     )
     assert run.privacy.epsilon == pytest.approx(2.0)
     assert run.ledger.cost(DELTA).epsilon < 1.9

@@ -86,8 +86,8 @@ def test_simulated_messages_follow_the_law() -> None:
     run, seen = _run(2), _seen(0, 3)
     runs = 40_000
     moved, still = (
-        run.messages(runs, world, np.random.default_rng(1))[:, seen.reshape(-1)]
-        for world in (True, False)
+        run.messages(runs, positive, np.random.default_rng(1))[:, seen.reshape(-1)]
+        for positive in (True, False)
     )
     np.testing.assert_allclose(moved.mean(0) - still.mean(0), run.shift(seen), atol=1e-9)
     spread = run.covariance(seen)

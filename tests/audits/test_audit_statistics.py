@@ -47,7 +47,7 @@ def test_a_true_claim_is_refuted_no_more_often_than_the_confidence_says(
         assert audit_power.power(claim, truth, runs, confidence) <= 1 - confidence
 
 
-# Runs in each world that refute at 95% confidence and power, found by simulation to about 5%.
+# Runs on each dataset that refute at 95% confidence and power, found by simulation to about 5%.
 @pytest.mark.parametrize(
     ("claim", "truth", "runs"),
     [

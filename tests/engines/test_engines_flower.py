@@ -163,10 +163,9 @@ def test_no_round_beyond_the_budget() -> None:
         strategy.configure_train(4, model(np.zeros(DIM)), flwr.ConfigRecord(), clients)
 
 
-@pytest.mark.parametrize("trust", ["central", "local"])
-def test_a_plan_of_too_many_rounds_is_refused_at_once(trust) -> None:
+def test_a_plan_of_too_many_rounds_is_refused_at_once() -> None:
     with pytest.raises(ValueError, match=r"rounds: wanted at most 1.*, got 1000000000"):
-        DPFedLS(ALGORITHM, trust=trust).plan(10**9)
+        DPFedLS(ALGORITHM).plan(10**9)
 
 
 def test_arguments_of_another_kind_are_named() -> None:
@@ -175,8 +174,6 @@ def test_arguments_of_another_kind_are_named() -> None:
     secure = dm.algorithms.SecureAggregation(dim=DIM, rounds=3)
     with pytest.raises(ValueError, match="a contract between parties runs secure sums"):
         DPFedLS(changed(ALGORITHM, combination=secure))
-    with pytest.raises(ValueError, match="independent noise, of which each client adds its own"):
-        DPFedLS(IN_TIME, trust="local")
     with pytest.raises(ValueError, match=r"budget: wanted a .*Budget or None, got \(1.0, 1e-05\)"):
         DPFedLS(ALGORITHM, budget=(1.0, 1e-5))
     with pytest.raises(ValueError, match=r"key: wanted a Key, .*, or None, got 3"):
@@ -200,68 +197,6 @@ def test_two_strategies_have_the_same_noise_only_under_a_seeded_key() -> None:
         assert np.array_equal(flat(one.arrays), flat(other.arrays)) is same
 
 
-def test_local_noise_is_added_by_each_client() -> None:
-    """The variance of the sum is that of all clients' noise; 4,000 numbers: 6 standard errors."""
-    z, dim = 0.7, 4000
-
-    def still(message, context):
-        return flwr.Message(message.content, reply_to=message)
-
-    clients = Clients(make_problem(), private_update(L, z))
-    clients.train = still
-    plain = changed(ALGORITHM, denoiser=dm.denoisers.Identity())
-    strategy = DPFedLS(plain, delta=1e-5, trust="local")
-    moves = flat(strategy.start(clients, model(np.zeros(dim)), 1).arrays)[0] * CLIENTS
-    variance = np.var(moves) / (CLIENTS * (z * 2 * L) ** 2)
-    assert variance == pytest.approx(1, abs=6 * np.sqrt(2 / dim))
-    assert "every client adds the noise" in str(strategy.report)
-    assert "the server asks no client twice in a round" in str(strategy.report)
-    exact = dm.privacy.accounting.gdp_epsilon(delta=1e-5, mu=1 / z)
-    assert strategy.report.epsilon == pytest.approx(exact)
-
-
-@pytest.mark.parametrize("grid", [None, 2.0**-12])
-def test_clients_with_the_budget_of_the_run_answer_as_often_as_it_asks(grid) -> None:
-    """What the server plans for a client is what the client writes down."""
-    algorithm = changed(ALGORITHM, grid=grid)
-    strategy = DPFedLS(algorithm, delta=1e-5, trust="local")
-    budget = dm.privacy.Budget(strategy.plan(3).cost(1e-5).epsilon, delta=1e-5)
-    private = private_update(L, 0.7, grid=grid, budget=budget, simulation=True)
-    clients = Clients(make_problem(), private)
-    refused = []
-    answer = clients.answer
-
-    def noted(message):
-        reply = answer(message)
-        if not asks_for_name(message):
-            refused.append(reply)
-        return reply
-
-    clients.answer = noted
-    run(strategy, clients, 3)
-    assert [reply.has_error() for reply in refused] == [False] * 3 * CLIENTS
-    assert strategy.report.epsilon == budget.epsilon
-    bits = "does not exploit floating-point rounding" in str(strategy.report)
-    assert bits is (grid is None)
-    run(DPFedLS(algorithm, delta=1e-5, trust="local", quorum=0), clients, 1)
-    assert all("OverBudget" in reply.error.reason for reply in refused[3 * CLIENTS :])
-
-
-def test_an_estimator_is_told_the_noise_of_all_clients_together() -> None:
-    reported = []
-
-    def estimator(average, noise_scale, so_far):
-        reported.append(noise_scale)
-        return average
-
-    grid, z = 2.0**-4, 0.7
-    algorithm = changed(ALGORITHM, denoiser=estimator, grid=grid)
-    clients = Clients(make_problem(), private_update(L, z, grid=grid))
-    run(DPFedLS(algorithm, delta=1e-5, trust="local"), clients, 1)
-    each = z * (2 * L + grid * np.sqrt(DIM))
-    assert reported == pytest.approx([each * np.sqrt(CLIENTS) / CLIENTS])
-
-
 def test_arrays_come_back_as_they_went() -> None:
     record = model(np.arange(DIM, dtype=np.float32))
     back = unflat(flat(record), record)
@@ -275,8 +210,6 @@ def test_arrays_come_back_as_they_went() -> None:
 
 
 def test_bad_arguments_are_named() -> None:
-    with pytest.raises(ValueError, match="trust: wanted one of 'central', 'local', got 'nobody'"):
-        DPFedLS(ALGORITHM, delta=1e-5, trust="nobody")
     with pytest.raises(ValueError, match=r"delta: wanted .*, got 1"):
         DPFedLS(ALGORITHM, delta=1)
     with pytest.raises(ValueError, match=r"parties: wanted 6 different names, one for each"):

@@ -161,48 +161,21 @@ def test_a_client_whose_training_diverges_sends_a_clipped_move(training) -> None
     np.testing.assert_allclose(moved, np.full(DIM, L / np.sqrt(DIM)), rtol=1e-6)
 
 
-@pytest.mark.parametrize("grid_step", [None, 2.0**-8])
-def test_a_row_too_long_for_its_noise_is_dropped_under_local_trust(grid_step) -> None:
-    """An honest row is longer with probability 1e-9, of 120 rows 1e-7."""
-    z, local = 0.7, changed(QUIET, noise_multiplier=0.7, grid=grid_step)
-    longest = L + z * (2 * L + (grid_step or 0) * np.sqrt(DIM)) * (np.sqrt(DIM) + 6.5)
-    counts = []
-    for length in (0.99 * longest, 1.01 * longest + (grid_step or 0) * np.sqrt(DIM), 1e12):
-        grid = clients()
-        grid.mod = lambda message, context, call: call(message, context)
-        grid.spoilt = {i: np.zeros(DIM) for i in range(CLIENTS)}
-        grid.spoilt[1] = np.full(DIM, length / np.sqrt(DIM))
-        moved = flat(run(DPFedLS(local, trust="local"), grid, 1).arrays) * CLIENTS
-        counts.append(np.linalg.norm(moved))
-    assert counts == pytest.approx([0.99 * longest, 0, 0])
-    honest = Clients(make_problem(), private_update(L, z, grid=grid_step))
-    strategy = DPFedLS(local, trust="local", quorum=CLIENTS)
-    run(strategy, honest, 20)  # a dropped row would be below the quorum
-    assert strategy.report.releases == 20
-
-
-@pytest.mark.parametrize("trust", ["central", "local"])
-def test_a_round_that_too_few_answer_stops_the_run(trust, tmp_path) -> None:
-    """Nothing is released of it under central trust; clients spend what they were asked for."""
+def test_a_round_that_too_few_answer_stops_the_run(tmp_path) -> None:
+    """Nothing is released of it."""
     path = tmp_path / "run.ckpt"
-    z = None if trust == "central" else 0.7
-    answering = Clients(make_problem(), private_update(L, z))
-    whole = flat(run(DPFedLS(ALGORITHM, trust=trust, key=KEY), answering, 3).arrays)
+    whole = flat(run(DPFedLS(ALGORITHM, key=KEY), clients(), 3).arrays)
 
     def silence(grid, done):
-        grid.mod = private_update(L, z)
         grid.silent = {0, 1, 2, 3} if done == 1 else set()
 
-    strategy = DPFedLS(ALGORITHM, trust=trust, key=KEY, checkpoint=path, delta=1e-5)
+    strategy = DPFedLS(ALGORITHM, key=KEY, checkpoint=path, delta=1e-5)
     with pytest.raises(TooFewAnswersError, match=r"^2 of 6 clients answered in round 2, less than"):
         run(strategy, Changing(silence), 3)
-    spent = 1 if trust == "central" else 2
-    assert strategy.report.epsilon == strategy.plan(spent).cost(1e-5).epsilon
-    again = DPFedLS(ALGORITHM, trust=trust, key=KEY, checkpoint=path, delta=1e-5)
-    resumed = flat(run(again, answering, 3).arrays)
-    assert again.report.epsilon == pytest.approx(again.plan(spent + 2).cost(1e-5).epsilon)
-    if trust == "central":
-        np.testing.assert_array_equal(resumed, whole)
+    assert strategy.report.epsilon == strategy.plan(1).cost(1e-5).epsilon
+    again = DPFedLS(ALGORITHM, key=KEY, checkpoint=path, delta=1e-5)
+    np.testing.assert_array_equal(flat(run(again, clients(), 3).arrays), whole)
+    assert again.report.epsilon == pytest.approx(again.plan(3).cost(1e-5).epsilon)
 
 
 def test_how_many_answered_is_said_where_it_is_no_secret(caplog) -> None:
@@ -256,7 +229,6 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path) -> None:
     for other, said in [
         (DPFedLS(changed(ALGORITHM, noise_multiplier=0.6), key=KEY, checkpoint=path), "algorithm"),
         (DPFedLS(ALGORITHM, key=dm.Key.seeded(4), checkpoint=path), "key"),
-        (DPFedLS(ALGORITHM, key=KEY, trust="local", checkpoint=path), "trust"),
     ]:
         with pytest.raises(ValueError, match=f"^{said}: wanted .* in the checkpoint"):
             run(other, clients(), 2)

@@ -188,10 +188,10 @@ def test_released_bounds_and_a_budget_of_a_folder(
     given = ("visits.csv", "--epsilon", "2", "--ranges", "ranges.toml", *folder)
     printed = call("stats", *given, "--mean", "age")
     spent = re.search(r"party: epsilon = (2\.\d+) of 3.6", printed)
-    told = re.search(r"epsilon = (2\.\d+), ", printed)  # with the ranges, in the report
+    reported = re.search(r"epsilon = (2\.\d+), ", printed)  # with the ranges, in the report
     assert spent
-    assert told
-    assert float(told[1]) < float(spent[1]) < 1.02 * float(told[1])  # by a filter
+    assert reported
+    assert float(reported[1]) < float(spent[1]) < 1.02 * float(reported[1])  # by a filter
     assert "bounds in the file of ranges were released from these records" in printed
     said = call("fit", *given, "--label", "visits", "--splits", "1")
     assert "1 column used to predict visits: a number" in said
@@ -205,8 +205,8 @@ def test_released_bounds_and_a_budget_of_a_folder(
     call("stats", *given[:-1], "other", "--mean", "age")
     rmtree("other")
     Path("older").rename("other")
-    told = call("stats", *given[:-1], "other", "--mean", "age", code=2)
-    assert "dpmesh contract restored" in told  # it has forgotten what the file of ranges cost
+    reported = call("stats", *given[:-1], "other", "--mean", "age", code=2)
+    assert "dpmesh contract restored" in reported  # it has forgotten what the file of ranges cost
     restored = call("contract", "restored", "other")
     assert "other once more: epsilon = 3." in restored  # 1 and 2, twice
     with pytest.raises(ValueError, match="wanted ranges from public knowledge alone"):

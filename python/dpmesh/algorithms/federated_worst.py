@@ -23,7 +23,7 @@ def opposed_clients(
 ) -> tuple[Pair, Crowd]:
     """Return clients that pull against one canary, and as many orthogonal canaries as clients.
 
-    Where clients are added or removed the canary is absent in one world; where they are replaced
+    Where clients are added or removed the canary is absent in one dataset; where they are replaced
     it pulls with the others. By default runs have one round, and the claim a large delta, which
     needs fewer runs where sampling hides the canary; coupled runs have 20 rounds.
 
@@ -81,7 +81,7 @@ def opposed_records(
     """Return nodes whose first record is a canary in a sum of clipped gradients, and many of them.
 
     Each node has two records: noise and sensitivity do not depend on how many there are. Where
-    records are added or removed the canary is absent in one world, else it pulls with the other
+    records are added or removed the canary is absent in one dataset, else it pulls with the other
     one. All gradients are clipped, so that each sum moves as far as it may, and the same way in all
     rounds. The canaries of the crowd are records of the first node, with a direction each.
 

@@ -71,7 +71,7 @@ def _beyond_the_radius(algorithm: Any, radius: float) -> Pair:
     sizes, labels = np.zeros((2, rounds, algorithm.batch_size))
     sizes[:-2], labels[:-2] = length / 2, pull
 
-    def world(present: bool) -> LinearProblem:
+    def neighbor(present: bool) -> LinearProblem:
         sizes[-2, 0], labels[-2, 0] = length * present, -pull
         features = sizes.reshape(-1, 1) * diagonal(3)
         train = Dataset(features, labels.ravel().copy(), "canaries")
@@ -79,4 +79,4 @@ def _beyond_the_radius(algorithm: Any, radius: float) -> Pair:
         return LinearProblem(train, part, "squared", feature_norm=length, label_bound=pull)
 
     seldom = replace(algorithm, controller=Periodic(rounds))
-    return Pair(algorithm=seldom, problem=world(True), neighbor=world(False), rounds=rounds)
+    return Pair(algorithm=seldom, problem=neighbor(True), neighbor=neighbor(False), rounds=rounds)

@@ -46,7 +46,7 @@ def audit_algorithm(
     rounds
         Rounds of each run; few are enough for a canary that is used early.
     runs
-        Runs in each world, and as many again for the pilot.
+        Runs on each dataset, and as many again for the pilot.
     claim
         By default that of the algorithm's plan at `delta`.
     delta
@@ -79,8 +79,8 @@ def audit_algorithm(
         key=next(keys),
     )
 
-    def look(world: bool) -> Seen:
-        data = problem if world else neighbor
+    def look(positive: bool) -> Seen:
+        data = problem if positive else neighbor
         scores, numbers = [], []
         for own in islice(keys, runs):
             run = record(algorithm, data, carrier, rounds=rounds, key=own)

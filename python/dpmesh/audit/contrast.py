@@ -37,7 +37,7 @@ def seen_in(run: Transcript, most: int) -> npt.NDArray[np.float64]:
 
 @dataclass(frozen=True, kw_only=True)
 class Contrast:
-    """A weighted sum of numbers, which has mean 1/2 in the one world's pilot and -1/2 in the other.
+    """A weighted sum of numbers, which has mean 1/2 in one dataset's pilot and -1/2 in the other's.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ def contrast(positives: Floats, negatives: Floats) -> Contrast:
     Parameters
     ----------
     positives, negatives
-        What was seen in the pilot runs of either world, shape (runs, numbers).
+        What was seen in the pilot runs on either dataset, shape (runs, numbers).
     """
     means = positives.mean(axis=0), negatives.mean(axis=0)
     within = np.concatenate((positives - means[0], negatives - means[1]))

@@ -157,8 +157,8 @@ def audit_mechanism(
     scale = mechanism.noise_scale(sensitivity, rows[0].size)
     keys = fresh_keys(key)
 
-    def look(world: bool) -> Seen:
-        values, own = Sensitive(np.tile(rows[0] if world else rows[1], (runs, 1))), next(keys)
+    def look(positive: bool) -> Seen:
+        values, own = Sensitive(np.tile(rows[0] if positive else rows[1], (runs, 1))), next(keys)
         released = mechanism.release(values, sensitivity, own.stream(Purpose.NOISE))
         law = mechanism.norm
         scores = log_likelihood_ratio(released, *rows, law, scale, every_bit=every_bit)

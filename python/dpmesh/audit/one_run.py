@@ -233,8 +233,8 @@ def audit_one_run(
     run = record(algorithm, problem_of(coins), carrier, rounds=rounds, key=next(keys))
     if scores is None:
         problem, neighbor = (problem_of(np.full(canaries, coin)) for coin in (True, False))
-        worlds: dict[str, Any] = {"problem": problem, "neighbor": neighbor, "carrier": carrier}
-        replayed = ReplayedLikelihood(algorithm=algorithm, rounds=rounds, key=next(keys), **worlds)
+        pair: dict[str, Any] = {"problem": problem, "neighbor": neighbor, "carrier": carrier}
+        replayed = ReplayedLikelihood(algorithm=algorithm, rounds=rounds, key=next(keys), **pair)
         ratios = list(replayed.ratios(run))
         score = np.concatenate(ratios) if per_release else sum(ratios, start=np.zeros(canaries))
     else:

@@ -115,7 +115,7 @@ def tell_apart(
     claim
         The guarantee.
     look
-        Called with True for the positive world and False for the negative one; returns what was
+        Called with True for one dataset and False for its neighbour; returns what was
         seen in `runs` new runs in it.
     runs
         At least 1.

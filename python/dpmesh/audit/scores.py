@@ -86,9 +86,9 @@ class ReplayedLikelihood:
         """Yield the logarithm of the ratio for each noisy release, shape (rows,)."""
         positive, negative = (
             record(
-                self.algorithm, world, self.carrier, rounds=self.rounds, key=self.key, replay=run
+                self.algorithm, data, self.carrier, rounds=self.rounds, key=self.key, replay=run
             ).passages
-            for world in (self.problem, self.neighbor)
+            for data in (self.problem, self.neighbor)
         )
         joints = by_joint(run.passages)
         together = {index for rows in joints.values() for index in rows}
@@ -100,8 +100,8 @@ class ReplayedLikelihood:
                 yield log_likelihood_ratio(values, one.inside, other.inside, norm, scale)
         for joint, rows in joints.items():
             from_one, from_other = (
-                standardized(joint, rows_of(run.passages, _apart(world, run), rows))
-                for world in (positive, negative)
+                standardized(joint, rows_of(run.passages, _apart(data, run), rows))
+                for data in (positive, negative)
             )
             for one_row, other_row in zip(from_one, from_other, strict=True):
                 yield ((other_row**2 - one_row**2) / 2).sum(axis=-1).round(5)
@@ -111,6 +111,6 @@ class ReplayedLikelihood:
         return float(sum(ratio.sum() for ratio in self.ratios(run)))
 
 
-def _apart(world: Sequence[Passage], run: Transcript) -> Callable[[int], Numbers]:
+def _apart(data: Sequence[Passage], run: Transcript) -> Callable[[int], Numbers]:
     """The noise of each release of a run, if its values are those of a replay."""
-    return lambda i: noise_between(world[i], run.passages[i].values)
+    return lambda i: noise_between(data[i], run.passages[i].values)

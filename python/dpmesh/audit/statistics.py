@@ -84,7 +84,7 @@ def count(threshold: float, positives: npt.ArrayLike, negatives: npt.ArrayLike) 
     threshold
         Chosen on other runs, see `best_threshold`.
     positives, negatives
-        Scores of the runs in either world.
+        Scores of the runs on either dataset.
     """
     ones, zeros = np.asarray(positives), np.asarray(negatives)
     hits, alarms = int((ones >= threshold).sum()), int((zeros >= threshold).sum())
@@ -104,7 +104,7 @@ def best_threshold(
     claim
         The kind of guarantee and its delta.
     positives, negatives
-        Scores of the pilot runs in either world.
+        Scores of the pilot runs on either dataset.
     confidence
         In (0, 1).
 

@@ -171,7 +171,7 @@ def shards(
     shards_per_node: int = 2,
     equal_sizes: bool = False,
 ) -> Partition:
-    """Sort the records by class, cut them into equal shards, deal these out (McMahan et al., 2017).
+    """Sort the records by class and cut them into shards, which nodes get (McMahan et al., 2017).
 
     With 2 shards most nodes see 2 classes only. With `equal_sizes` the shards have exactly the same
     size; the records left out for that are chosen at random. Changing one record's label may move
@@ -202,9 +202,9 @@ def shards(
         kept = generator.permutation(dataset.records)[: dataset.records // count * count]
         order = order[np.sort(kept)]
     pieces = np.array_split(order, count)
-    dealt = generator.permutation(count).reshape(nodes, shards_per_node)
+    hands = generator.permutation(count).reshape(nodes, shards_per_node)
     return _parts(
-        [generator.permutation(np.concatenate([pieces[i] for i in hand])) for hand in dealt]
+        [generator.permutation(np.concatenate([pieces[i] for i in hand])) for hand in hands]
     )
 
 

@@ -122,7 +122,7 @@ class RouterServer:
     ) -> None:
         if tls is None and not insecure and not is_local(host):
             fail("certificate", f"one to listen at {host} (or --insecure)", "none")
-        self.router, self._tls, self._told = router, tls, set[int]()
+        self.router, self._tls, self._answered = router, tls, set[int]()
         nodes = router.contract.nodes
         self._parties = {f"/{number}": number for number in range(nodes)}
         self._numbers = [
@@ -154,8 +154,8 @@ class RouterServer:
                 progress(self.router)
                 if over is None and self.router.done:
                     late = self.router.contract.terms.deadline if self.router.missing else 0.0
-                    over = monotonic() + max(FAREWELL, late)  # to tell them that it is over
-                if over and len(self._told) == self.router.contract.nodes:
+                    over = monotonic() + max(FAREWELL, late)  # to report that it is over
+                if over and len(self._answered) == self.router.contract.nodes:
                     break
                 now = monotonic()
                 self._drop([peer for peer, (_, until) in self._kept.items() if now > until])
@@ -238,7 +238,7 @@ class RouterServer:
                 if (message := router.request(party)) is not None:
                     return 200, message
                 if router.done or party in router.gone:
-                    self._told.add(party)
+                    self._answered.add(party)
                     return OVER, router.ended
                 await sleep(PAUSE)
         except Exception:

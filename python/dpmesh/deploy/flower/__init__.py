@@ -17,13 +17,8 @@ to a `WarmNode`, which stays while Flower starts one process after another.
 """
 
 from dpmesh.deploy.flower.arrays import flat, unflat
-from dpmesh.deploy.flower.client import (
-    OnlyTrains,
-    TrainingFailed,
-    client_sensitivity,
-    private_update,
-)
-from dpmesh.deploy.flower.server import DPFedLS, TooFewAnswersError, Trust
+from dpmesh.deploy.flower.client import TrainingFailed, private_update
+from dpmesh.deploy.flower.server import DPFedLS, TooFewAnswersError
 from dpmesh.deploy.flower.transport import Courier, NoAnswerError, answers, route
 from dpmesh.deploy.flower.warm import WarmNode, ask
 
@@ -31,14 +26,11 @@ __all__ = [
     "Courier",
     "DPFedLS",
     "NoAnswerError",
-    "OnlyTrains",
     "TooFewAnswersError",
     "TrainingFailed",
-    "Trust",
     "WarmNode",
     "answers",
     "ask",
-    "client_sensitivity",
     "flat",
     "private_update",
     "route",

@@ -7,31 +7,29 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from logging import getLogger
-from math import ceil, sqrt
+from math import ceil
 from pathlib import Path
 from types import NoneType, SimpleNamespace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from dpmesh._extras import needed_by
 from dpmesh._ragged import Indices
-from dpmesh._validate import fail, instance, integer, non_negative, one_of, probability
+from dpmesh._validate import fail, instance, integer, non_negative, probability
 from dpmesh.algorithms.federated import FederatedLearning, FederatedState
 from dpmesh.algorithms.federated_combination import TrustedServer
 from dpmesh.algorithms.federated_contribution import AnyContribution, Vectors
 from dpmesh.algorithms.federated_updates import ClientUpdates
 from dpmesh.deploy.flower.arrays import clipped, flat, moves_in, unflat
-from dpmesh.deploy.flower.client import client_sensitivity
 from dpmesh.deploy.flower.parties import Parties
 from dpmesh.keys import A_KEY, Key, fingerprint
 from dpmesh.privacy.budget import Budget
 from dpmesh.privacy.ledger import Ledger
-from dpmesh.privacy.plan import Plan, each_round
-from dpmesh.privacy.releases import Release
+from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.report import Report, report
 from dpmesh.privacy.types import Floats, Released, Sensitive
-from dpmesh.run.carriers import Broadcast, Packet
+from dpmesh.run.carriers import Broadcast
 from dpmesh.run.channel import Channel
 from dpmesh.run.checkpoint import Checkpoint, SavedRun, salt_in
 from dpmesh.run.identity import without_addresses
@@ -44,13 +42,8 @@ with needed_by("the engine 'flower'"):
 
 log = getLogger("flwr")
 
-Trust = Literal["central", "local"]
-
 ARRAYS, CONFIG, ROUND = "arrays", "config", "server-round"
 """Names of records and of an entry, by Flower's convention."""
-
-TAIL = 6.5
-"""A standard normal vector is longer than sqrt(dim) + 6.5 with a probability below 1e-9."""
 
 
 class TooFewAnswersError(RuntimeError):
@@ -82,16 +75,9 @@ class _Arrived(TrustedServer):
 class _Server(Channel):
     """Drives the server's rounds; under a key that is not seeded no two sums have one noise."""
 
-    adds_noise = True
-
     def _step_key(self, values: Sensitive) -> Key:
         under = b"noise on" + sha256(values.tobytes()).digest()
         return self._key if self._key.is_seeded else self._key.derive(under)
-
-    def _released(self, t: int, message: Any, values: Sensitive, releases: Any) -> Packet:
-        if self.adds_noise:
-            return super()._released(t, message, values, releases)
-        return Packet(Released(values))  # the clients released it
 
 
 class DPFedLS(Strategy):
@@ -106,10 +92,6 @@ class DPFedLS(Strategy):
         Budget of the whole run: what would cost more is refused. None for no limit.
     delta
         Delta of the reports, in [0, 1); by default that of the budget, or 0.
-    trust
-        ``"central"``: the server sees each client's clipped update and adds the noise. ``"local"``:
-        each client adds its own, by ``private_update(clipping_norm, noise_multiplier, grid=grid)``
-        with the algorithm's numbers, and the server never sees an update without noise.
     key
         Key of the server; by default a new one from the operating system. Into a key that is not
         seeded a run mixes fresh bits, and into its noise what it is added to, so that no two
@@ -126,9 +108,9 @@ class DPFedLS(Strategy):
         up to Flower's authentication of SuperNodes.
     quorum
         Number of clients that must be connected for a round. The same share of the clients that are
-        asked must answer, where who takes part is no secret: under local trust and
-        ``sampling="uniform"``; else too few answers are a warning in the log. By default half of
-        those expected to answer, ``arrival_rate * clients``.
+        asked must answer, where how many take part is no secret: with ``sampling="uniform"``; else
+        too few answers are a warning in the log. By default half of those expected to answer,
+        ``arrival_rate * clients``.
     patience
         Seconds to wait for all clients before the first round, and for the quorum before others.
 
@@ -144,7 +126,6 @@ class DPFedLS(Strategy):
         *,
         budget: Budget | None = None,
         delta: float | None = None,
-        trust: Trust = "central",
         key: Key | None = None,
         checkpoint: str | Path | None = None,
         parties: Sequence[str] | None = None,
@@ -163,15 +144,10 @@ class DPFedLS(Strategy):
         if of.adaptive_clipping is not None or of.proximal or of.control_variates:
             wanted = "no adaptive_clipping, proximal term and control_variates under Flower"
             fail("algorithm", wanted, algorithm)
-        self.algorithm, self._updates, self._grid = algorithm, of, algorithm.combination.grid
-        self.budget = budget
+        self.algorithm, self._updates, self.budget = algorithm, of, budget
         if delta is None:
             delta = 0.0 if budget is None else budget.delta
         self.delta = probability("delta", delta, one=False)
-        self.trust = one_of("trust", trust, ("central", "local"))
-        if trust == "local" and algorithm.noise is not None:
-            wanted = "independent noise, of which each client adds its own"
-            fail("algorithm", wanted, algorithm.noise)
         self.parties = Parties(of.clients, parties)
         if quorum is None:
             quorum = ceil(algorithm.combination.arrival_rate * of.clients / 2)
@@ -185,7 +161,6 @@ class DPFedLS(Strategy):
         self._checkpoint: SavedRun | None = None
         self._ledger = Ledger(self.plan(1))
         self._server = _Server(Broadcast(), self.key, self._ledger)
-        self._server.adds_noise = self._is_central
         self._cohort = 0
         self._asked: list[tuple[Message, int]] = []
         self._state: FederatedState | None = None
@@ -194,22 +169,12 @@ class DPFedLS(Strategy):
         self._started = self._waited = False
 
     def plan(self, rounds: int) -> Plan:
-        """Return the releases of `rounds` rounds: the server's, or one client's in all rounds."""
-        if self._is_central:
-            return self.algorithm.plan(rounds)
-        return Plan(
-            releases=tuple(self._planned_by_client(t) for t in each_round(rounds)),
-            neighboring_relation="replace_one",
-            unit="user",
-            assumptions=(
-                "every client adds the noise that it was asked to add",
-                "the server asks no client twice in a round, or clients refuse by their own budget",
-            ),
-        )
+        """Return the server's releases of `rounds` rounds."""
+        return self.algorithm.plan(rounds)
 
     @property
     def report(self) -> Report:
-        """What was released so far, and what it cost; it names who sees what."""
+        """What was released so far, and what it cost."""
         return self._report(self.plan(1).with_releases(self._ledger.releases))
 
     def start(
@@ -259,9 +224,6 @@ class DPFedLS(Strategy):
             return []
         self._require(server_round)
         nodes = self._connected(grid)
-        if not self._is_central:  # the clients spend it, whatever becomes of their answers
-            self._ledger.restore([self._planned_by_client(server_round - 1)])
-            self._save()
         cohort = self._updates.cohort(server_round - 1, self.key, None)
         config[ROUND] = server_round
         start = unflat(self._state.w, self._arrays)  # `arrays` are the output, which may be a mean
@@ -307,7 +269,7 @@ class DPFedLS(Strategy):
 
     def summary(self) -> None:
         """Log what the rounds so far cost; before the first one, what all rounds will cost."""
-        log.info("\t%s sees the clients' updates", "The server" if self._is_central else "Nobody")
+        log.info("\tThe server sees the clients' updates")
         begun = self._ledger.releases
         reported = self.report if begun else self._report(self.plan(self._rounds))
         for line in str(reported).splitlines():
@@ -316,28 +278,14 @@ class DPFedLS(Strategy):
     def _report(self, plan: Plan) -> Report:
         return report(plan, self.delta, seeded=self.key.is_seeded)
 
-    @property
-    def _is_central(self) -> bool:
-        return self.trust == "central"
-
     def _of(self, moves: Floats) -> FederatedLearning:
-        """Return the algorithm of what arrived, with the noise in it, as denoisers need it."""
-        own, plain = self.algorithm, self.algorithm.combination
-        arrived = _Arrived(arrival_rate=plain.arrival_rate, updates=Sensitive(moves))
-        if self._is_central or own.noise_multiplier is None:
-            return replace(own, combination=replace(arrived, grid=self._grid))
-        together = self._std_of_client * sqrt(own.expected_size) / own.sensitivity(0).bound
-        return replace(own, noise_multiplier=together, combination=arrived)
-
-    @property
-    def _std_of_client(self) -> float:
-        assert self._state is not None
-        of = self._planned_by_client(0)
-        return of.mechanism.noise_scale(of.sensitivity, self._state.w.shape[1])
-
-    def _planned_by_client(self, t: int) -> Release:
-        sensitivity = client_sensitivity(self._updates.clipping_norm)
-        return Release(t, self.algorithm.mechanism, sensitivity)
+        """Return the algorithm of what arrived."""
+        trusted = self.algorithm.combination
+        assert isinstance(trusted, TrustedServer)
+        arrived = _Arrived(
+            arrival_rate=trusted.arrival_rate, grid=trusted.grid, updates=Sensitive(moves)
+        )
+        return replace(self.algorithm, combination=arrived)
 
     def _resume(self, initial_arrays: ArrayRecord) -> None:
         """Begin, or go on after the rounds in the checkpoint."""
@@ -349,7 +297,6 @@ class DPFedLS(Strategy):
         parts = zip(initial_arrays, initial_arrays.to_numpy_ndarrays(), strict=True)
         run = {
             "algorithm": without_addresses(self.algorithm),
-            "trust": self.trust,
             "parties": list(self.parties.numbers),
             "model": ", ".join(f"{name} {part.dtype}{part.shape}" for name, part in parts),
         }
@@ -395,25 +342,11 @@ class DPFedLS(Strategy):
     def _moves(self, replies: Iterable[Message], w: Floats) -> Floats:
         """Return the usable moves, each bounded by itself, in the order of the clients."""
         asked = {message.metadata.message_id: client for message, client in self._asked}
-        moves = moves_in(replies, asked, w)
-        if self._is_central or self.algorithm.noise_multiplier is None:
-            return clipped(moves, self._updates.clipping_norm)  # whatever the clients did
-        with np.errstate(over="ignore"):
-            lengths = np.linalg.norm(moves.astype(np.float64), axis=1)
-        honest: Floats = moves[lengths <= self._longest]
-        return honest
-
-    @property
-    def _longest(self) -> float:
-        """Length of a client's noisy update that an honest one exceeds with probability 1e-9."""
-        assert self._state is not None
-        dim, grid = self._state.w.shape[1], self._grid or 0.0
-        rounded = self._updates.clipping_norm + grid * sqrt(dim)
-        return rounded + self._std_of_client * (sqrt(dim) + TAIL)
+        return clipped(moves_in(replies, asked, w), self._updates.clipping_norm)
 
     def _count(self, answers: int, server_round: int) -> None:
         """Report how many answered, where that is no secret, and stop below the quorum."""
-        secret = self._is_central and self._updates.sampling == "poisson"
+        secret = self._updates.sampling == "poisson"
         said = f"{answers} of {self._cohort} clients answered in round {server_round}"
         few = answers < ceil(self._cohort * self.quorum / self._updates.clients)
         if not secret:
