@@ -1,10 +1,10 @@
 """Would a noisy second moment pay after the mean: ``python -m benches.second_moment [task ..]``.
 
 All sites' records, less their noisy mean, are whitened by their noisy second moment, which is
-released within the same budget. `dpmesh.algorithms.FirstStage` releases the mean alone. Two
-designs: ``full`` takes a tenth of mu^2 for the moment and divides by the roots of its eigenvalues;
-``half`` takes 0.03 and divides by their fourth roots. Eigenvalues below the noise count as large as
-the noise.
+released within the same budget. Two designs: ``full`` takes a tenth of mu^2 for the moment and
+divides by the roots of its eigenvalues; ``half`` takes 0.03 and divides by their fourth roots.
+Eigenvalues below the noise count as large as the noise. `dpmesh.algorithms.FirstStage` is ``full``
+along the largest axes alone, where `dpmesh.defaults` says so.
 
 A record of norm 1 that is replaced moves the upper triangle of the sum of x x^T, its off-diagonals
 times sqrt 2, by at most sqrt 2. A secure sum is assumed in which 1 site may collude. Each split
@@ -20,9 +20,10 @@ import sys
 from collections.abc import Callable
 from math import sqrt
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.stats import t
 from sklearn.datasets import load_breast_cancer, load_digits
 
 import dpmesh as dm
@@ -33,7 +34,7 @@ from dpmesh.reproduce.arena.tasks import FOREST_RANGES
 from dpmesh.tables.features import centred, unit
 
 RESULT = Path(__file__).parents[1] / "docs" / "results" / "second-moment.csv"
-DELTA, SPLITS = 1e-5, 5
+DELTA = 1e-5
 DESIGNS = {"mean alone": (0.0, 0.0), "full": (STAGE_SHARE, 0.5), "half": (0.03, 0.25)}
 """Share of mu^2 for the second moment, and the power of its eigenvalues to divide by."""
 
@@ -57,12 +58,22 @@ def images() -> tuple[Any, Any, Any, int]:
     return np.asarray(data.features), data.labels, (0, 1), 10
 
 
-TASKS: dict[str, tuple[Callable[[], tuple[Any, Any, Any, int]], str, tuple[float, ...]]] = {
-    "digits": (lambda: (*load_digits(return_X_y=True), (0, 16), 10), "columns", (1.0, 2.0, 4.0)),
-    "breast cancer": (tumours, "columns", (1.0, 2.0, 4.0)),
-    "covertype": (forest, "hats+cosines", (1.0,)),
-    "mnist": (images, "columns", (1.0,)),
-    "mnist scattering": (images, "scattering", (1.0,)),
+class Task(NamedTuple):
+    """What is learned, at which epsilons, and what is measured."""
+
+    load: Callable[[], tuple[Any, Any, Any, int]]
+    features: str = "columns"
+    epsilons: tuple[float, ...] = (1.0, 2.0, 4.0)
+    splits: int = 5
+    designs: tuple[str, ...] = tuple(DESIGNS)
+
+
+TASKS = {
+    "digits": Task(lambda: (*load_digits(return_X_y=True), (0, 16), 10)),
+    "breast cancer": Task(tumours),
+    "covertype": Task(forest, "hats+cosines", (1.0,)),
+    "mnist": Task(images, epsilons=(1.0, 4.0), splits=3, designs=("mean alone", "full")),
+    "mnist scattering": Task(images, "scattering", (1.0,)),
 }
 
 
@@ -73,20 +84,21 @@ def main(*names: str) -> None:
         with RESULT.open(newline="") as file:
             rows = [row for row in csv.DictReader(file) if row["task"] not in (names or TASKS)]
     for name in names or TASKS:
-        load, features, epsilons = TASKS[name]
-        x, y, ranges, sites = load()
+        task = TASKS[name]
+        x, y, ranges, sites = task.load()
         made = dm.sklearn.PrivateClassifier(
-            1.0, ranges=ranges, features=features, classes=np.unique(y), random_state=0
+            1.0, ranges=ranges, features=task.features, classes=np.unique(y), random_state=0
         )
         data = made.encoded(x, y, np.arange(len(y)) % sites).problem.train
-        for epsilon in epsilons:
-            found = measured(data.features, data.labels, sites, epsilon)
+        for epsilon in task.epsilons:
+            found = measured(data.features, data.labels, sites, epsilon, task)
             for design, scores in found.items():
                 gain = scores - found["mean alone"]
-                half = 2.776 * gain.std(ddof=1) / sqrt(SPLITS)  # Student's t at 4 degrees
+                half = t.ppf(0.975, task.splits - 1) * gain.std(ddof=1) / sqrt(task.splits)
                 numbers = [round(float(v), 2) for v in (scores.mean(), gain.mean(), half)]
                 keys = "accuracy", "gain", "interval"
-                own = {"task": name, "epsilon": epsilon, "design": design, "splits": SPLITS}
+                own = {"task": name, "epsilon": epsilon, "design": design}
+                own["splits"] = task.splits
                 rows.append(own | dict(zip(keys, numbers, strict=True)))
                 print(rows[-1], flush=True)
         with RESULT.open("w", newline="") as file:
@@ -100,26 +112,27 @@ def as_text(rows: list[dict[str, Any]]) -> str:
     """Return the gains of all that was measured as a table."""
     lines = [
         "Accuracy (%) with a first stage of the mean alone, and what a second moment adds to it",
-        "(points, with half of the 95% interval over "
-        f"{SPLITS} splits of the training records; delta 1e-5,",
+        "(points, with half of the 95% interval over splits of the training records; delta 1e-5,",
         "replace one record, a secure sum in which 1 site may collude).",
         "",
-        f"{'task':<18}{'epsilon':>8}{'mean alone':>12}{'full':>17}{'half':>17}",
+        f"{'task':<18}{'epsilon':>8}{'splits':>8}{'mean alone':>12}{'full':>17}{'half':>17}",
     ]
     found = {(row["task"], float(row["epsilon"]), row["design"]): row for row in rows}
     for task, epsilon in dict.fromkeys((task, epsilon) for task, epsilon, _ in found):
-        alone, *others = (found[task, epsilon, design] for design in DESIGNS)
-        gains = (f"{float(o['gain']):+.2f} +- {float(o['interval']):.2f}" for o in others)
-        cells = "".join(f"{gain:>17}" for gain in gains)
-        lines.append(f"{task:<18}{epsilon:>8g}{float(alone['accuracy']):>12.2f}{cells}")
+        alone, *others = (found.get((task, epsilon, design)) for design in DESIGNS)
+        assert alone is not None
+        gains = (o and f"{float(o['gain']):+.2f} +- {float(o['interval']):.2f}" for o in others)
+        cells = "".join(f"{gain or '-':>17}" for gain in gains)
+        first = f"{task:<18}{epsilon:>8g}{alone['splits']:>8}"
+        lines.append(f"{first}{float(alone['accuracy']):>12.2f}{cells}")
     return "\n".join(lines) + "\n"
 
 
-def measured(x: Any, y: Any, sites: int, epsilon: float) -> dict[str, Any]:
+def measured(x: Any, y: Any, sites: int, epsilon: float, task: Task) -> dict[str, Any]:
     """Return the accuracies (%) of each design over the splits."""
     public = np.random.default_rng(99).permutation(len(y))[: int(0.8 * len(y))]
-    found: dict[str, list[float]] = {design: [] for design in DESIGNS}
-    for seed in range(SPLITS):
+    found: dict[str, list[float]] = {design: [] for design in task.designs}
+    for seed in range(task.splits):
         draw = np.random.default_rng(seed)
         order = draw.permutation(public)
         kept, judged = np.split(order, [int(0.75 * len(order))])
@@ -133,7 +146,8 @@ def measured(x: Any, y: Any, sites: int, epsilon: float) -> dict[str, Any]:
         error = triangle + triangle.T + np.diag(draw.standard_normal(x.shape[1]))
         left = unit(x[kept] - centre)
         moment = left.T @ left / len(left)
-        for design, (share, power) in DESIGNS.items():
+        for design in task.designs:
+            share, power = DESIGNS[design]
             whiten = np.eye(x.shape[1])
             if share:
                 scale = sqrt(2) / (sqrt(share) * strength)

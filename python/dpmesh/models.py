@@ -20,7 +20,7 @@ from dpmesh._networks import MakeNetwork, name_of, named, scores_of
 from dpmesh._validate import fail, instance
 from dpmesh.ranges import Category, Columns, Encoded, Features, Number
 from dpmesh.ranges.read import as_label
-from dpmesh.tables.features import centred
+from dpmesh.tables.features import AXES, centred
 from dpmesh.tables.kinds import Count
 from dpmesh.tables.labels import Label, Labels
 
@@ -38,7 +38,8 @@ class Centred:
     columns
         Which, and what is made of them.
     centre
-        The mean, shape (``columns.dim``,), see `dpmesh.tables.features.centred`.
+        The mean, shape (``columns.dim``,), perhaps with axes after it: see
+        `dpmesh.tables.features.centred`.
     """
 
     columns: Columns | Features
@@ -192,10 +193,11 @@ class Outline:
         if self.network is not None:
             return self._with(rows.reshape(1, -1), about)
         dim = self.columns.dim
-        if len(rows) - dim in (dim + 1, self.outputs * (dim + 1)):
-            assert not isinstance(self.columns, Centred)
-            own = Centred(columns=self.columns, centre=rows[-dim:])
-            return replace(self, columns=own).model(rows[:-dim], about)
+        for vectors in (1, 2) if self.outputs == 2 and not self.several else (self.outputs,):
+            ends = len(rows) - vectors * (dim + 1)
+            if ends in (dim, (1 + AXES) * dim) and not isinstance(self.columns, Centred):
+                own = Centred(columns=self.columns, centre=rows[-ends:])
+                return replace(self, columns=own).model(rows[:-ends], about)
         if self.outputs == 2 and len(rows) == self.columns.dim and not self.several:
             rows = np.concatenate([-rows, rows]) / 2
         if len(rows) != self.outputs * self.columns.dim:

@@ -11,7 +11,15 @@ import pytest
 from federated_parts import changed
 
 import dpmesh as dm
-from dpmesh.algorithms import FirstStage, GradientDescent, PushSum, RecordSums, SecureAggregation
+from dpmesh.algorithms import (
+    FirstStage,
+    GradientDescent,
+    PushSum,
+    RecordSums,
+    SecureAggregation,
+    first_stage,
+)
+from dpmesh.algorithms.first_stage import SecondMoments, axes, triangle
 from dpmesh.audit import alone, couple
 from dpmesh.audit.claims import GaussianClaim
 from dpmesh.audit.seat import from_scores
@@ -19,7 +27,7 @@ from dpmesh.audit.transcript import record
 from dpmesh.keys import Key
 from dpmesh.privacy import Budget, Plan
 from dpmesh.run.carriers import Gossip
-from dpmesh.tables.features import centred
+from dpmesh.tables.features import AXES, centred
 from dpmesh.topology import complete, ring
 
 SITES, RECORDS, FEATURES, ROUNDS = 4, 6, 3, 4
@@ -31,7 +39,7 @@ def mean(secure: bool, **others: Any) -> RecordSums:
 
 
 def staged(kind: str) -> FirstStage:
-    if kind == "sum":
+    if kind in ("sum", "moment"):
         learns: Any = dm.FederatedLearning(
             dm.RecordGradients(clients=SITES, records=24),
             noise_multiplier=3.0,
@@ -41,16 +49,20 @@ def staged(kind: str) -> FirstStage:
         learns = {"gossip": GradientDescent, "push-sum": PushSum}[kind](
             records=RECORDS, noise_multiplier=3.0
         )
-    return FirstStage(algorithm=learns, mean=mean(kind == "sum"))
+    moment = SecondMoments(dim=6, sites=SITES, records=24, noise_multiplier=6.0)
+    secure = kind in ("sum", "moment")
+    return FirstStage(
+        algorithm=learns, mean=mean(secure), moment=moment if kind == "moment" else None
+    )
 
 
-def problem(first: float = 1.0, test: bool = False) -> dm.LinearProblem:
-    """Records of norm 1, of which the first one points to either side."""
+def problem(first: Any = (1, 0, 0), test: bool = False) -> dm.LinearProblem:
+    """Records of norm 1, of which the first one points to a side."""
     draw = np.random.default_rng(0)
     x = draw.standard_normal((SITES * RECORDS, FEATURES))
     x[:, 0] += 1
     x /= np.linalg.norm(x, axis=1, keepdims=True)
-    x[0] = [first, 0, 0]
+    x[0] = first
     data = dm.Dataset(x, np.arange(len(x)) % 2, "signs")
     parts = np.arange(len(x)).reshape(SITES, RECORDS)
     return dm.LinearProblem(data, tuple(parts), "softmax", classes=2, test=data if test else None)
@@ -58,7 +70,7 @@ def problem(first: float = 1.0, test: bool = False) -> dm.LinearProblem:
 
 @pytest.mark.parametrize("kind", ["sum", "gossip", "push-sum"])
 def test_a_record_moves_the_mean_by_its_sensitivity_and_what_follows_by_theirs(kind: str) -> None:
-    algorithm, pair = staged(kind), (problem(1.0), problem(-1.0))
+    algorithm, pair = staged(kind), (problem(), problem((-1, 0, 0)))
     carrier = alone if kind == "sum" else Gossip(complete(SITES))
     found = couple(algorithm, *pair, carrier, rounds=ROUNDS)
     assert not found.violated, found
@@ -67,17 +79,69 @@ def test_a_record_moves_the_mean_by_its_sensitivity_and_what_follows_by_theirs(k
     assert "moved by 2" in couple(half, *pair, carrier, rounds=ROUNDS).faults[0]
 
 
-@pytest.mark.parametrize("kind", ["sum", "gossip"])
+def test_a_record_moves_the_second_moment_by_sqrt_2_at_most(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    draw = np.random.default_rng(0)
+    sides = draw.standard_normal((60, FEATURES))
+    sides[:4] = [[1, 0, 0], [0, 1, 0], [1, 1, 0], [1, -1, 0]]
+    sides /= np.linalg.norm(sides, axis=1, keepdims=True)
+    sides[4:] *= draw.uniform(0.3, 1, (56, 1))
+    each = np.array(
+        [
+            [x[i] * x[j] * (1 if i == j else np.sqrt(2)) for i in range(3) for j in range(i, 3)]
+            for x in sides
+        ]
+    )
+    assert triangle(sides) == pytest.approx(each.sum(axis=0))
+    apart = np.linalg.norm(each[:, np.newaxis] - each, axis=2)
+    full = np.einsum("ri,rj->rij", sides, sides)
+    assert apart == pytest.approx(np.linalg.norm(full[:, np.newaxis] - full, axis=(2, 3)))
+    assert apart.max() == pytest.approx(np.sqrt(2))
+    algorithm = replace(staged("moment"), mean=mean(True, noise_multiplier=0.2))
+    centre = problem().train.features[1:].mean(axis=0)
+    centre[1:] = [np.sqrt((1 - centre[0] ** 2) / 2)] * 2  # what is left has no first number
+    pair = problem(centre), problem(centre * [1, 1, -1])
+    options: Any = {"rounds": ROUNDS, "key": Key.seeded(1)}
+    found = couple(algorithm, *pair, alone, **options)
+    assert not found.violated, found
+    assert 1.35 < found.movements[1].distance <= found.movements[1].allowed
+    charged = replace(algorithm, moment=replace(algorithm.moment, diameter=1.0))
+    assert "moved by 1." in couple(charged, *pair, alone, **options).faults[0]
+    wrong = np.array([1, np.sqrt(2), np.sqrt(2), 1, np.sqrt(2), 1])  # twice the root
+    monkeypatch.setattr(first_stage, "triangle", lambda vectors: wrong * triangle(vectors))
+    assert "moved by 1.9" in couple(algorithm, *pair, alone, **options).faults[0]
+
+
+def test_axes_shorten_what_stands_out_of_the_noise() -> None:
+    draw = np.random.default_rng(0)
+    x = draw.standard_normal((500, 20)) * np.linspace(6, 0.1, 20) / 30
+    values, vectors = np.linalg.eigh(x.T @ x)
+    largest = 0.05 * np.sqrt(2 * 20)
+    left = np.minimum(1, np.sqrt(largest / values))
+    left[: 20 - AXES] = 1  # but the largest
+    found = axes(triangle(x), 0.05, 20).reshape(AXES, 20)
+    assert np.eye(20) - found.T @ found == pytest.approx((vectors * left) @ vectors.T)
+    assert 3 < np.count_nonzero(np.linalg.norm(found, axis=1)) <= AXES
+    row = np.concatenate([np.full(20, 0.1), found.ravel()])
+    expected = (x - 0.1) @ ((vectors * left) @ vectors.T)
+    expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+    assert centred(x, row)[:, :-1] * np.sqrt(1.09) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("kind", ["sum", "moment", "gossip"])
 def test_it_is_the_algorithm_on_what_is_left_of_each_record(kind: str) -> None:
     algorithm, whole = staged(kind), problem(test=True)
-    links = None if kind == "sum" else complete(SITES)
+    links = complete(SITES) if kind == "gossip" else None
     options: Any = {"rounds": ROUNDS, "key": Key.seeded(3), "delta": 1e-5, "metrics": []}
     run = dm.simulate(algorithm, whole, links, **options)
-    weights, centres = run.released[:, :-FEATURES], run.released[:, -FEATURES:]
+    weights, centres = np.split(run.released, [2 * (FEATURES + 1)], axis=1)
+    assert centres.shape[1] == FEATURES * (1 + AXES if kind == "moment" else 1)
     assert np.ptp(centres, axis=0) == pytest.approx(0, abs=0)  # one centre for all
     rows = whole.train.features.reshape(SITES, RECORDS, FEATURES).sum(axis=1)
     spread = algorithm.mean.noise_scale / (SITES * RECORDS)
-    assert np.abs(centres[0] - rows.sum(axis=0) / (SITES * RECORDS)).max() < 6 * spread
+    off = centres[0, :FEATURES] - rows.sum(axis=0) / (SITES * RECORDS)
+    assert np.abs(off).max() < 6 * spread
     left = whole.centred(centres[0])
     assert np.array_equal(left.train.features, centred(whole.train.features, centres[0]))
     assert whole.accuracy(run.released) == pytest.approx(left.accuracy(weights))
@@ -87,8 +151,9 @@ def test_it_is_the_algorithm_on_what_is_left_of_each_record(kind: str) -> None:
     plan = algorithm.plan(ROUNDS)
     assert run.ledger.releases == plan.releases
     inner = algorithm.algorithm.plan(ROUNDS)
-    assert plan.releases[1:] == inner.releases
-    exact = np.hypot(1 / 2.0, np.sqrt(len(inner.touching)) / 3.0)  # mu^2 adds
+    assert plan.releases[len(algorithm.stages) :] == inner.releases
+    before = np.hypot(1 / 2.0, (kind == "moment") / 6.0)
+    exact = np.hypot(before, np.sqrt(len(inner.touching)) / 3.0)  # mu^2 adds
     assert plan.cost(1e-5).epsilon >= dm.privacy.accounting.gdp_epsilon(delta=1e-5, mu=exact)
     assert plan.cost(1e-5).epsilon > inner.cost(1e-5).epsilon
 
@@ -100,9 +165,10 @@ class NotCharged(FirstStage):
         return self.algorithm.plan(rounds)
 
 
-def test_a_stage_that_is_used_and_not_charged_ends_the_run_at_its_budget() -> None:
-    honest = staged("sum")
-    algorithm = NotCharged(algorithm=honest.algorithm, mean=honest.mean)
+@pytest.mark.parametrize("kind", ["sum", "moment"])
+def test_a_stage_that_is_used_and_not_charged_ends_the_run_at_its_budget(kind: str) -> None:
+    honest = staged(kind)
+    algorithm = NotCharged(**vars(honest))
     budget = Budget(algorithm.plan(ROUNDS).cost(1e-5).epsilon, delta=1e-5)
     run = dm.simulate(algorithm, problem(), rounds=ROUNDS, budget=budget, metrics=[])
     assert "the budget ended" in str(run.settings["rounds"])
@@ -167,6 +233,8 @@ def test_what_has_no_common_mean_is_refused() -> None:
     for refused, said in (
         (lambda: replace(gossip, algorithm=gossip), "one without a first stage"),
         (lambda: replace(gossip, mean=mean(True)), "secure if the algorithm is"),
+        (lambda: replace(gossip, moment=staged("moment").moment), "one secure release of 6"),
+        (lambda: replace(summed, moment=mean(True)), "wanted SecondMoments"),
         (lambda: replace(summed, algorithm=changed(summed.algorithm, dropouts=1)), "dropouts"),
         (
             lambda: replace(

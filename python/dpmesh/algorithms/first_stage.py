@@ -9,6 +9,9 @@ From then on, each record is what is left of it without c, at norm 1: a function
 what was released (`dpmesh.tables.features.centred`). Any algorithm for linear models learns from
 these records, in the same rounds, plan and ledger.
 
+Few directions may still have most of the length of all records. A second release, of the sum of
+v v^T over what is left of each record, v of norm 1, shows which: along them records are shortened.
+
 By a sum, everybody receives the total. By gossip, everybody receives the row of each node as it is,
 not mixed: all have the same centre.
 """
@@ -17,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass, field, replace
+from math import sqrt
 from operator import attrgetter
 from typing import Any
 
@@ -24,6 +28,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
+import dpmesh.kernels as kernels
 from dpmesh._validate import fail, instance
 from dpmesh.algorithms.base import AN_ALGORITHM, KNOWN_TO_ALL, Algorithm, AnyAlgorithm
 from dpmesh.algorithms.messages import Message, Round
@@ -36,6 +41,7 @@ from dpmesh.privacy.secure import SecureSum
 from dpmesh.privacy.sensitivity import Sensitivity
 from dpmesh.privacy.types import Floats, Released
 from dpmesh.problems import LinearProblem
+from dpmesh.tables.features import AXES, CONSTANT
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +60,71 @@ class FirstStageState:
     state: Any
 
 
+@dataclass(frozen=True, kw_only=True)
+class SecondMoments(RecordSums):
+    """The noisy sum of v v^T over all records, where v is what is left of one without a centre.
+
+    A release has the upper triangle, its off-diagonals times sqrt 2: lengths are then Frobenius
+    norms of matrices, and one record that is replaced moves it by at most sqrt 2.
+
+    Parameters
+    ----------
+    dim
+        Length of the triangle: d (d + 1) / 2 of d features.
+    diameter
+        sqrt 2, for v of norm at most 1.
+    sites, records, noise_multiplier, longest, colluding, secure, rounds
+        As of `RecordSums`.
+    """
+
+    diameter: float = sqrt(2)
+
+    def _sum(self, problem: Any, node: int) -> Floats:
+        total = np.zeros(self.dim)
+        for block in problem.vectors(node):  # less a centre, with a constant
+            total += triangle(sqrt(1 + CONSTANT**2) * block[:, :-1])
+        return total
+
+
+def triangle(vectors: Floats) -> Floats:
+    """Return the upper triangle of sum_r v_r v_r^T, off-diagonals times sqrt 2.
+
+    Parameters
+    ----------
+    vectors
+        Shape (records, features); longer ones than 1 are clipped.
+    """
+    rows, columns = np.triu_indices(vectors.shape[1])
+    clipped = kernels.clip_rows(vectors, 1.0)
+    found: Floats = (clipped.T @ clipped)[rows, columns]
+    return np.where(rows == columns, 1.0, sqrt(2)) * found
+
+
+def axes(total: Floats, scale: float, features: int) -> Floats:
+    """Return axes along which records are shortened, shape (`AXES` x features,), from a triangle.
+
+    Eigenvalues w above the largest of the noise alone, w_0, have the length ``sqrt(w_0 / w)`` of
+    their eigenvectors left; a moment whose eigenvalues were all w_0 would change nothing.
+
+    Parameters
+    ----------
+    total
+        A triangle with noise, see `triangle`.
+    scale
+        The standard deviation of the noise in each number.
+    features
+        Number of features.
+    """
+    rows, columns = np.triu_indices(features)
+    moment = np.zeros((features, features))
+    moment[columns, rows] = total / np.where(rows == columns, 1.0, sqrt(2))
+    values, vectors = np.linalg.eigh(moment)  # which reads the lower triangle
+    largest = scale * sqrt(2 * features)
+    shorter = 1 - np.sqrt(largest / np.maximum(values, largest))
+    found = (np.sqrt(shorter) * vectors).T[::-1][:AXES]
+    return np.concatenate([found, np.zeros((AXES - len(found), features))]).ravel()
+
+
 def _of_algorithm(name: str) -> Any:
     """Return a property that is that of the algorithm."""
     return property(attrgetter(f"algorithm.{name}"), doc="As of the algorithm.")
@@ -70,14 +141,16 @@ class FirstStage(Algorithm[FirstStageState, LinearProblem]):
         than the problem, a constant.
     mean
         The release of the sum of all records, of norm 1: secure if the algorithm's sums are.
+    moment
+        The release of what is left of them after that, for sums that are secure; None for none.
 
     Guarantee
     ---------
     Under replace-one a record moves the sum of its node by at most 2, since it is clipped to norm
-    1, and nothing else in that release. All further rounds learn from records that are functions
-    of themselves and of that release. The plan is that of the algorithm, and before it one release
-    of `mean` (proof: ``docs/privacy/first_stage.md``). Released parameters are the weights and,
-    after them, the centre.
+    1, and that of second moments by at most sqrt 2, and nothing else in these releases. All further
+    rounds learn from records that are functions of themselves and of them. The plan is that of the
+    algorithm, and before it `mean` and `moment` (proof: ``docs/privacy/first_stage.md``). Released
+    parameters are the weights and, after them, the centre, and the axes of the moment.
 
     Examples
     --------
@@ -90,6 +163,7 @@ class FirstStage(Algorithm[FirstStageState, LinearProblem]):
 
     algorithm: AnyAlgorithm
     mean: RecordSums
+    moment: SecondMoments | None = None
 
     travels = _of_algorithm("travels")
     parameters_are_released = _of_algorithm("parameters_are_released")
@@ -121,6 +195,14 @@ class FirstStage(Algorithm[FirstStageState, LinearProblem]):
         own = (self.mean.secure, self.mean.longest, self.mean.rounds)
         if own != (self.travels != "gossip", 1.0, 1):
             fail("mean", "one release of records of norm 1, secure if the algorithm is", self.mean)
+        if self.moment is not None:
+            instance("moment", self.moment, "SecondMoments", SecondMoments)
+            needed = self.mean.dim * (self.mean.dim + 1) // 2
+            like = replace(self.moment, dim=needed, secure=True, longest=1.0, rounds=1)
+            like = replace(like, sites=self.mean.sites, records=self.mean.records)
+            if not self.mean.secure or self.moment != like:
+                wanted = f"one secure release of {needed} numbers of the same sites and records"
+                fail("moment", wanted, self.moment)
 
     def worst_case(
         self,
@@ -130,8 +212,8 @@ class FirstStage(Algorithm[FirstStageState, LinearProblem]):
         delta: float | None = None,
         canaries: int = 1_000,
     ) -> tuple[Pair, Crowd]:
-        """Return that of the algorithm: the first stage is one more sum of the same kind."""
-        rounds = None if rounds is None else max(1, rounds - 1)
+        """Return that of the algorithm: the first stage is more sums of the same kind."""
+        rounds = None if rounds is None else max(1, rounds - len(self.stages))
         return self.algorithm.worst_case(rounds, dim=dim, delta=delta, canaries=canaries)
 
     @property
@@ -140,31 +222,33 @@ class FirstStage(Algorithm[FirstStageState, LinearProblem]):
         return getattr(self.algorithm, "secure_sum", None)
 
     @property
-    def stage(self) -> Release:
-        """The release of the sum of records."""
-        return self.mean.release_of(0)
+    def stages(self) -> tuple[Release, ...]:
+        """The release of the sum of records, and that of second moments."""
+        sums = (self.mean,) if self.moment is None else (self.mean, self.moment)
+        return tuple(one.release_of(0) for one in sums)
 
     def sensitivity(self, t: int) -> Sensitivity:
         """How far one record moves the last release of round t that depends on the data."""
         own: Sensitivity = self.algorithm.sensitivity(t)  # type: ignore[attr-defined]
-        return own if t or own.bound else self.stage.sensitivity
+        return own if t or own.bound else self.stages[-1].sensitivity
 
     def release_of(self, t: int) -> Any:
-        """Return the releases of the algorithm, and in round 0 the sum of records before them."""
+        """Return the releases of the algorithm, and in round 0 those of records before them."""
         own = self.algorithm.release_of(t)
         if t:
             return own
-        return (self.stage, *((own,) if isinstance(own, Release) else own))
+        return (*self.stages, *((own,) if isinstance(own, Release) else own))
 
     def plan(self, rounds: int, problem: object = None) -> Plan:
-        """Return the plan of the algorithm, and the sum of records before it."""
+        """Return the plan of the algorithm, and the sums over records before it."""
         own = self.algorithm.plan(rounds)
-        return replace(own, releases=(self.stage, *own.releases))
+        return replace(own, releases=(*self.stages, *own.releases))
 
     def outgrows_single(self, rounds: int, dim: int) -> bool:
         """Whether float32 might round messages by more than the noise covers."""
         outgrows = getattr(self.algorithm, "outgrows_single", None)
-        return outgrows is not None and bool(outgrows(rounds, dim + self.mean.dim))
+        ends = self.mean.dim * (1 if self.moment is None else 1 + AXES)
+        return outgrows is not None and bool(outgrows(rounds, dim + ends))
 
     def init(self, problem: LinearProblem, key: Key) -> FirstStageState:
         """Start without a centre.
@@ -187,20 +271,36 @@ class FirstStage(Algorithm[FirstStageState, LinearProblem]):
             fail("mean", f"records={held}, those of all nodes", self.mean.records)
         centre = self.mean.init(problem, key).total
         state = self.algorithm.init(problem.centred(centre[0]), key)
+        if self.moment is not None:
+            centre = Released(np.pad(centre, ((0, 0), (0, AXES * self.mean.dim))))
         return FirstStageState(centre=centre, state=state)
 
     def round(
         self, state: FirstStageState, t: int, problem: LinearProblem, key: Key
     ) -> Round[FirstStageState]:
         """Release the mean in round 0, and run the algorithm's round on what is left of records."""
-        centre = state.centre if t else (yield from self._mean(problem, key))
+        centre = state.centre if t else (yield from self._centre(problem, key))
         inner = problem.centred(centre[0])
         after = yield from self.algorithm.round(state.state, t, inner, key)
         return FirstStageState(centre=centre, state=after)
 
-    def _mean(self, problem: LinearProblem, key: Key) -> Generator[Message, Released, Released]:
-        """Release the sum of all records; return the mean that follows, shape (1, features)."""
-        sums = self.mean.round(self.mean.init(problem, key), 0, problem, key)
+    def _centre(self, problem: LinearProblem, key: Key) -> Generator[Message, Released, Released]:
+        """Release the sum of all records; return the mean that follows, shape (1, features).
+
+        With second moments, the axes that they show are after it.
+        """
+        mean = (yield from self._total(self.mean, problem, key)) / self.mean.records
+        if self.moment is None:
+            return Released(mean)
+        total = yield from self._total(self.moment, problem.centred(mean[0]), key)
+        found = axes(total[0], self.moment.noise_scale, self.mean.dim)
+        return Released(np.concatenate([mean, found[np.newaxis]], axis=1))
+
+    def _total(
+        self, released: RecordSums, problem: LinearProblem, key: Key
+    ) -> Generator[Message, Released, Released]:
+        """Release a sum over all records; return it, shape (1, dim)."""
+        sums = released.round(released.init(problem, key), 0, problem, key)
         message = next(sums)
         assert isinstance(message, Message)
         if self.travels == "gossip":  # the rows go over all links
@@ -209,7 +309,7 @@ class FirstStage(Algorithm[FirstStageState, LinearProblem]):
         try:
             sums.send(arrived)
         except StopIteration as end:
-            return Released(end.value.total / self.mean.records)
+            return Released(end.value.total)
         raise AssertionError("a sum of records is one release")
 
     def published(self, state: FirstStageState, received: Any) -> Any:

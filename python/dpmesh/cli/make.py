@@ -100,7 +100,7 @@ def _learning(
     public, labels, target = public_ranges(ranges, label, None, [])
     outline = Outline.of(Columns.of(public, [*public], features=features), target)
     dim, loss = outline.columns.dim * outline.outputs, outline.loss
-    sizes = {"smallest": min(records), "together": sum(records), "dim": dim}
+    sizes: Any = {"smallest": min(records), "together": sum(records), "dim": dim}
     task: Any = {"squared": "regression", "poisson": "counts"}.get(loss, "classification")
     choice = defaults.choose(defaults.Sizes(nodes=len(records), **sizes), task=task, **wanted)
     learner: Any = choice.algorithm

@@ -13,7 +13,7 @@ from dpmesh.algorithms.federated import FederatedLearning
 from dpmesh.algorithms.federated_combination import SecureAggregation
 from dpmesh.algorithms.federated_gradients import RecordGradients
 from dpmesh.algorithms.federated_server import Average, ServerMomentum
-from dpmesh.algorithms.first_stage import FirstStage
+from dpmesh.algorithms.first_stage import FirstStage, SecondMoments
 from dpmesh.algorithms.gradient_descent import GradientDescent
 from dpmesh.algorithms.record_sums import RecordSums
 from dpmesh.defaults.rule import (
@@ -28,7 +28,7 @@ from dpmesh.defaults.rule import (
     Noise,
     Sizes,
     Task,
-    has_first_stage,
+    first_stages,
     method_for,
     mu_of,
     network,
@@ -151,19 +151,19 @@ def choose(
     most = MOST_STEPS if task == "classification" and linear else STEPS
     steps = most if rounds is None else integer("rounds", rounds, at_least=2)
     steps -= method == "gossip" and rounds is not None
-    staged = False
+    stages = 0
     if epsilon is not None:
         mu = mu_of(epsilon, delta)
         records = sizes.effective_records(method, colluding)
-        staged = task != "regression" and has_first_stage(sizes, method, mu * records)
-        staged = staged and topology is None  # which need not link all sites, as a first stage asks
+        if task != "regression" and topology is None:  # which need not link all sites
+            stages = first_stages(sizes, method, mu * records)
         records *= 1.0 if shared is None else _gain(shared)
-        mu *= sqrt(1 - STAGE_SHARE) if staged else 1.0
+        mu *= sqrt(1 - stages * STAGE_SHARE)
         in_a_step = 2 * rule.clipping_norm / (records * mu)
         if rounds is None:
             steps = min(max(STEPS, int(LITTLE_NOISE * (1 - momentum) / (in_a_step * step))), most)
         step = step_size(steps * in_a_step / (1 - momentum), task=task)
-    own = _Steps(sizes, rule, method, colluding, steps, step, momentum, staged, shared)
+    own = _Steps(sizes, rule, method, colluding, steps, step, momentum, stages, shared)
     needed = None if epsilon is None else _needed(own, epsilon, delta)
     return Choice(algorithm=own.made(needed), topology=links, rounds=own.rounds, view=own.view)
 
@@ -178,7 +178,7 @@ class _Steps(NamedTuple):
     steps: int
     step: float
     momentum: float
-    staged: bool
+    stages: int
     shared: CorrelatedStrategy | None
 
     @property
@@ -192,20 +192,19 @@ class _Steps(NamedTuple):
     def made(self, noise_multiplier: float | None) -> AnyAlgorithm:
         """Return the algorithm with this noise."""
         own, sizes = self._learns(noise_multiplier), self.sizes
-        if not self.staged:
+        if not self.stages:
             return own
         assert noise_multiplier is not None
-        return FirstStage(
-            algorithm=own,
-            mean=RecordSums(
-                dim=sizes.features,
-                sites=sizes.nodes,
-                records=sizes.together,
-                noise_multiplier=noise_multiplier * sqrt((1 / STAGE_SHARE - 1) / self.steps),
-                colluding=self.colluding,
-                secure=self.method == "secure",
-            ),
-        )
+        dim, rest = sizes.features, 1 - self.stages * STAGE_SHARE
+        public: Any = {
+            "sites": sizes.nodes,
+            "records": sizes.together,
+            "noise_multiplier": noise_multiplier * sqrt(rest / STAGE_SHARE / self.steps),
+            "colluding": self.colluding,
+            "secure": self.method == "secure",
+        }
+        moment = SecondMoments(dim=dim * (dim + 1) // 2, **public) if self.stages > 1 else None
+        return FirstStage(algorithm=own, mean=RecordSums(dim=dim, **public), moment=moment)
 
     def _learns(self, noise_multiplier: float | None) -> AnyAlgorithm:
         sizes, rule, steps = self.sizes, self.rule, self.steps
@@ -217,7 +216,7 @@ class _Steps(NamedTuple):
                 clipping_norm=rule.clipping_norm,
                 noise=self.shared and replace(self.shared, rounds=self.rounds),
             )
-        dim = sizes.dim + self.staged * sizes.dim // max(sizes.features, 1)
+        dim = sizes.dim + (self.stages > 0) * sizes.dim // max(sizes.features, 1)
         return FederatedLearning(
             RecordGradients(
                 clients=sizes.nodes, records=sizes.together, clipping_norm=rule.clipping_norm

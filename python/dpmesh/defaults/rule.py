@@ -12,6 +12,7 @@ from dpmesh._validate import fail, integer, one_of, positive, probability
 from dpmesh.keys import Key
 from dpmesh.privacy.accounting import analytic_gaussian_noise_multiplier
 from dpmesh.problems import LinearProblem
+from dpmesh.tables.features import SCATTERING
 from dpmesh.topology import Topology, complete, random_regular
 
 Task = Literal["classification", "regression", "counts"]
@@ -70,10 +71,13 @@ MOST_NUMBERS = 32
 """Most columns of numbers for which they do: more are images or measurements, of another rule."""
 
 STAGE_SHARE = 0.1
-"""Share of mu^2 that a first stage gets."""
+"""Share of mu^2 that each release of a first stage gets."""
 
 STAGE_NOISE = 0.5
 """Largest norm of the noise in the mean of records of norm 1, for which it pays to release it."""
+
+MOMENT_NOISE = 0.02
+"""Largest eigenvalue of the noise in their second moment, of trace 1, for which that pays."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +97,8 @@ class Sizes:
     features
         Number of features of a dense record of a linear model; 0 of any other, which has no first
         stage.
+    images
+        Whether these are scattering coefficients of images, for which a second moment paid.
 
     Raises
     ------
@@ -111,6 +117,7 @@ class Sizes:
     together: int
     dim: int
     features: int = 0
+    images: bool = False
 
     def __post_init__(self) -> None:
         for name in ("nodes", "smallest", "dim"):
@@ -122,7 +129,9 @@ class Sizes:
     def of(cls, problem: Any) -> Sizes:
         """Return the sizes of a problem with records in memory."""
         dense = isinstance(problem, LinearProblem) and isinstance(problem.train.features, ndarray)
+        columns: Any = getattr(getattr(problem, "outline", None), "columns", None)
         return cls(
+            images=dense and getattr(columns, "features", None) == SCATTERING,
             features=problem.train.dim if dense else 0,
             nodes=problem.nodes,
             smallest=problem.fewest_records,
@@ -178,8 +187,11 @@ def features_for(
     return "hats+cosines" if records * mu_of(epsilon, delta) >= MANY else "columns"
 
 
-def has_first_stage(sizes: Sizes, method: Method, strength: float) -> bool:
-    """Return whether a noisy mean pays a classifier: if its noise is well below a record's norm.
+def first_stages(sizes: Sizes, method: Method, strength: float) -> int:
+    """Return how many releases before learning pay a classifier: none, a mean, or a moment after.
+
+    A mean pays if its noise is well below a record's norm; a second moment of images, under a
+    secure sum, if the largest eigenvalue of its noise is far below the moment's trace.
 
     Parameters
     ----------
@@ -191,9 +203,11 @@ def has_first_stage(sizes: Sizes, method: Method, strength: float) -> bool:
         The effective number of records times mu, of the whole budget.
     """
     if method == "gossip" and sizes.nodes > COMPLETE:
-        return False
-    noise = sqrt(sizes.features) * 2 / (sqrt(STAGE_SHARE) * strength)
-    return 0 < noise <= STAGE_NOISE
+        return 0
+    noise = sqrt(sizes.features) * 2 / (sqrt(STAGE_SHARE) * strength)  # also the eigenvalue
+    if not 0 < noise <= STAGE_NOISE:
+        return 0
+    return 1 + (sizes.images and method == "secure" and noise <= MOMENT_NOISE)
 
 
 def step_size(noise: float, *, rounds: int = STEPS, task: Task = "classification") -> float:

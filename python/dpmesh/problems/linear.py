@@ -34,7 +34,7 @@ from dpmesh.privacy.types import Sensitive
 from dpmesh.problems.constants import Constants, linear_constants
 from dpmesh.problems.partition import IndexArrays, PartitionedProblem, flat_partition
 from dpmesh.ranges import Features
-from dpmesh.tables.features import centred
+from dpmesh.tables.features import AXES, centred
 from dpmesh.tables.kinds import Count
 
 _AT_ONCE = 1 << 12
@@ -287,12 +287,11 @@ class LinearProblem(PartitionedProblem):
         Parameters
         ----------
         centre
-            Shape (features,).
+            Shape (features,), or longer: see `dpmesh.tables.features.centred`.
 
         Returns
         -------
-        The problem with one more feature, a constant; see `dpmesh.tables.features.centred`. The
-        last one is kept.
+        The problem with one more feature, a constant. The last one is kept.
         """
         at = centre.tobytes()
         known: tuple[bytes, LinearProblem] | None = self.__dict__.get("_centred")
@@ -324,11 +323,13 @@ class LinearProblem(PartitionedProblem):
         """
         if not self._holds_centre(params):
             return self, params
-        return self.centred(params[-self.train.dim :]), params[: -self.train.dim]
+        weights = self.dim + (self.classes or 1)
+        return self.centred(params[weights:]), params[:weights]
 
     def _holds_centre(self, params: npt.NDArray[Any]) -> bool:
         """Whether models end with a centre, for one more feature than there is here."""
-        return bool(params.shape[-1] == self.dim + (self.classes or 1) + self.train.dim)
+        ends = params.shape[-1] - self.dim - (self.classes or 1)
+        return ends in (self.train.dim, (1 + AXES) * self.train.dim)
 
     def constants(self, radius: float | None = None) -> Constants:
         """Lipschitz, smoothness and strong convexity constants, see `linear_constants`.

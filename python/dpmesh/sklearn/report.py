@@ -113,10 +113,10 @@ def report_of(
     """Return the report of a run; `also_public` states what is, beside the numbers of records."""
     privacy = run.privacy if chosen.view is None else _against_view(run, chosen.view)
     secure = getattr(chosen.algorithm, "secure_sum", None) is not None
-    staged = isinstance(chosen.algorithm, FirstStage)
+    stage = chosen.algorithm if isinstance(chosen.algorithm, FirstStage) else None
     if privacy.is_private:
         counted = "of all records together" if secure else "of records of the smallest site"
-        counted += " and of all sites together" * (staged and not secure)
+        counted += " and of all sites together" * (stage is not None and not secure)
         public = f"the number of sites and {counted} are public"
         public += f", and so is {also_public}" if also_public else ""
         privacy = replace(privacy, assumptions=(*privacy.assumptions, public))
@@ -131,7 +131,7 @@ def report_of(
         privacy=privacy,
         against=against(chosen.algorithm, chosen.view),
         together=secure,
-        features=_features(columns, staged),
+        features=_features(columns, stage),
     )
 
 
@@ -151,7 +151,12 @@ def _against_view(run: dm.Run, view: EverybodyButPartners) -> Report:
     )
 
 
-def _features(columns: Columns, staged: bool) -> str:
-    """Return what is made of a record, and whether it loses a released mean before learning."""
+def _features(columns: Columns, stage: FirstStage | None) -> str:
+    """Return what is made of a record, and what it loses by a first stage before learning."""
     made = f"{columns.features.name}: {columns.dim} numbers"
-    return f"{made}, less their noisy mean, which is part of the cost" if staged else made
+    if stage is None:
+        return made
+    if stage.moment is None:
+        return f"{made}, less their noisy mean, which is part of the cost"
+    shorter = "shortened along the largest axes of their noisy second moment"
+    return f"{made}, less their noisy mean and {shorter}, which are part of the cost"

@@ -34,6 +34,9 @@ Records: TypeAlias = npt.NDArray[np.float64]
 CONSTANT = 0.3
 """The intercept of a record that is centred, whose other features have norm 1."""
 
+AXES = 16
+"""Axes along which records are shortened by a second moment; those of noise alone are 0."""
+
 MOST_NUMBERS = 10
 """Cosines of more numbers than these turn no faster."""
 
@@ -273,6 +276,9 @@ class FeatureMap:
 COLUMNS = FeatureMap()
 """The columns as they are."""
 
+SCATTERING = FeatureMap((Scattering(),))
+"""Of images."""
+
 
 def unit(records: Records) -> Records:
     """Return records divided by their L2 norm; those of norm 0 as they are."""
@@ -291,14 +297,18 @@ def centred(records: Records, centre: npt.NDArray[Any]) -> Records:
     records
         Shape (records, features).
     centre
-        Shape (features,).
+        Shape (features,); or longer, with axes a_1, a_2, .. of as many numbers after it, along
+        which differences are shortened: to ``v - sum_i a_i <a_i, v>``.
 
     Returns
     -------
     Shape (records, features + 1), in the type of the records.
     """
     out = np.empty((len(records), records.shape[1] + 1), records.dtype)
-    left = np.subtract(records, centre, out=out[:, :-1])
+    mean, *axes = centre.reshape(-1, records.shape[1])
+    left = np.subtract(records, mean, out=out[:, :-1])
+    if axes:
+        left -= (left @ np.transpose(axes)) @ np.asarray(axes)
     norms = np.sqrt(np.einsum("ij,ij->i", left, left, dtype=np.float64))
     factors = 1 / (sqrt(1 + CONSTANT**2) * np.where(norms > 0, norms, 1))
     left *= factors[:, np.newaxis].astype(records.dtype)
