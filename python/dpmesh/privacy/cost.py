@@ -186,9 +186,7 @@ def _costs_of_exact_noise(
 ) -> Costs:
     """Return what releases cost if all noise has its exact distribution, as `costs`."""
     few, place = alike
-    samplings = (release.sampling for release in few)
-    failure = np.array([0.0 if one is None else one.failure for one in samplings])
-    failures = parts.totals(failure[place])
+    failures = parts.totals(np.array([release.failure for release in few])[place])
     unsure = (failures > 0) & (failures >= delta)
     delta = max(0.0, delta - float(np.max(failures, initial=0.0)))
     multiplier = np.array([release.noise_multiplier for release in few], dtype=np.float64)

@@ -103,6 +103,11 @@ class Release:
         return self.mechanism.noise_multiplier
 
     @property
+    def failure(self) -> float:
+        """What it adds to delta: the probability that it is more sensitive than declared."""
+        return 0.0 if self.sampling is None else self.sampling.failure
+
+    @property
     def event(self) -> DpEvent:
         """The release as an event of the dp-accounting library, see `Mechanism.event`."""
         import dp_accounting
