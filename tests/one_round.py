@@ -15,7 +15,8 @@ from dpmesh.keys import Key
 from dpmesh.privacy import Budget, Gaussian, Ledger, Plan, Release, Sensitivity
 from dpmesh.run import Channel
 from dpmesh.run.carriers import Carrier, Sent
-from dpmesh.run.channel import Passage, Step, Watcher
+from dpmesh.run.channel import Step
+from dpmesh.run.watch import Passage, Watcher
 
 ONE = Sensitivity(1.0, "l2", "a test")
 

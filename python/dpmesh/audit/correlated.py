@@ -11,7 +11,7 @@ import numpy.typing as npt
 from dpmesh.privacy.correlated import CorrelatedGaussian
 from dpmesh.privacy.rows import CorrelatedRow
 from dpmesh.privacy.types import Floats
-from dpmesh.run.channel import Passage
+from dpmesh.run.watch import Passage
 
 Numbers = npt.NDArray[np.float64]
 

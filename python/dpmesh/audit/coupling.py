@@ -29,7 +29,7 @@ from dpmesh.privacy.rows import CorrelatedRow
 from dpmesh.privacy.shown import rounded_up
 from dpmesh.privacy.types import Floats
 from dpmesh.run.carriers import Carrier
-from dpmesh.run.channel import Passage
+from dpmesh.run.watch import Passage
 
 _ROUNDING = 1 + 1e-9  # tolerance for rounding of the bounds themselves
 

@@ -16,7 +16,7 @@ from dpmesh.kernels.projection import Norm
 from dpmesh.keys import Key
 from dpmesh.privacy.types import Floats
 from dpmesh.run.carriers import Carrier
-from dpmesh.run.channel import Passage
+from dpmesh.run.watch import Passage
 
 
 def log_likelihood_ratio(

@@ -15,8 +15,9 @@ from dpmesh.privacy.ledger import Ledger
 from dpmesh.privacy.releases import Release
 from dpmesh.privacy.types import Released
 from dpmesh.run.carriers import Broadcast, Carrier, Packet, Sent
-from dpmesh.run.channel import Channel, Passage
+from dpmesh.run.channel import Channel
 from dpmesh.run.traffic import Traffic
+from dpmesh.run.watch import Passage
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import reprlib
 import secrets
-from collections.abc import Callable, Generator, Iterator
-from dataclasses import replace
+from collections.abc import Generator, Iterator
 from types import GeneratorType
 from typing import Any, NamedTuple, TypeAlias
 
@@ -29,29 +28,14 @@ from dpmesh.privacy.types import Released, Sensitive
 from dpmesh.problems import Problem
 from dpmesh.run.carriers import Carrier, Packet, Sent
 from dpmesh.run.noise import NoiseRows
+from dpmesh.run.watch import Watcher, watched
 
 AGAIN = 2**16
 """Added to the purpose of a stream for each earlier message of a row in the same round."""
 
 
-class Passage(NamedTuple):
-    """One release as an audit sees it, in units of its message: before and after the noise.
-
-    `values` are those that travel, after their compression if there is one, `bits` the lengths of
-    compressed rows, shape (rows,), and `rows` their numbers, if the message names some.
-    """
-
-    release: Release
-    noise_scale: float
-    inside: Sensitive
-    noisy: Released
-    values: Released
-    bits: npt.NDArray[np.int64] | None = None
-    rows: Indices | None = None
-
-
-Watcher: TypeAlias = Callable[[Passage], Passage]
-"""Sees every release of a run that is audited; what it returns travels instead."""
+_Parts: TypeAlias = list[tuple[Release, Indices]]
+"""Releases, and the rows of each."""
 
 
 class Step(NamedTuple):
@@ -221,7 +205,7 @@ class Channel:
         packet = Packet(None, copies=message.copies, bits=message.bits, masked=masked)
         out = mechanism.opened((yield from self._carry(packet)))
         if self._watcher is not None:
-            out, _ = self._watched(releases, None, values, out, out, None, None)
+            out, _ = watched(self._watcher, releases, None, values, out, out, None, None)
         self.received = out = Released(read_only(out))
         return out
 
@@ -266,11 +250,7 @@ class Channel:
                 mechanism = self._correlated(mechanism, t, message, inside, whole, again)
             out = mechanism.release(inside, releases[0].sensitivity, stream)
         else:
-            out = Released(np.empty_like(inside))
-            for release, some in parts:
-                noise = stream.for_nodes(some.astype(np.uint32))
-                private = Sensitive(inside[some])
-                out[some] = release.mechanism.release(private, release.sensitivity, noise)
+            out = _in_parts(parts, inside, stream)
         noisy, compressed = out, None
         if (compressor := message.compressor) is not None:
             coins = key.stream(Purpose.QUANTIZE + again, t)
@@ -278,7 +258,9 @@ class Channel:
             decoded = read_only(compressed.values)
             out = Released(decoded / unit) if has_unit else Released(decoded)
         if self._watcher is not None:
-            out, compressed = self._watched(releases, parts, inside, noisy, out, compressed, rows)
+            out, compressed = watched(
+                self._watcher, releases, parts, inside, noisy, out, compressed, rows
+            )
         if has_unit:
             out = Released(out * unit)
         return self._packed(message, out, compressed)
@@ -306,9 +288,7 @@ class Channel:
         """Return where the noise on these values comes from."""
         return self._key
 
-    def _parts(
-        self, message: Message, releases: tuple[Release, ...], count: int
-    ) -> list[tuple[Release, Indices]] | None:
+    def _parts(self, message: Message, releases: tuple[Release, ...], count: int) -> _Parts | None:
         """Return the rows of each release; None if there is one release of all rows."""
         if message.sender is not None:
             if len(releases) != 1:
@@ -358,34 +338,6 @@ class Channel:
         self._times[which] = earlier + 1
         return earlier
 
-    def _watched(
-        self,
-        releases: tuple[Release, ...],
-        parts: list[tuple[Release, Indices]] | None,
-        inside: Sensitive,
-        noisy: Released,
-        values: Released,
-        compressed: Compressed | None,
-        rows: Indices | None,
-    ) -> tuple[Released, Compressed | None]:
-        """Show the releases of a message to the watcher; return what travels instead."""
-        assert self._watcher is not None
-        out = values.copy()
-        bits = None if compressed is None else compressed.bits.copy()
-        whole: list[tuple[Release, Indices | slice]] = [(releases[0], slice(None))]
-        for release, some in parts or whole:
-            mechanism, sensitivity = release.mechanism, release.sensitivity
-            scale = mechanism.drawn_scale(inside, sensitivity)
-            before = Sensitive(mechanism.prepared(Sensitive(inside[some])))
-            length = None if compressed is None else compressed.bits[some]
-            after = Released(noisy[some]), Released(values[some]), length
-            shown = self._watcher(Passage(release, scale, before, *after, rows))
-            out[some] = shown.values
-            if bits is not None:
-                bits[some] = shown.bits
-        sent = None if compressed is None or bits is None else replace(compressed, bits=bits)
-        return Released(out), sent
-
     def _packed(self, message: Message, out: Released, compressed: Compressed | None) -> Packet:
         """Return what travels of a message."""
         copies = message.copies
@@ -400,6 +352,16 @@ class Channel:
         return Packet(
             out, compressed, message.sender, copies, message.bits, unmixed=message.unmixed
         )
+
+
+def _in_parts(parts: _Parts, inside: Sensitive, stream: Stream) -> Released:
+    """Release the rows of each part by its own mechanism."""
+    out = Released(np.empty_like(inside))
+    for release, some in parts:
+        noise = stream.for_nodes(some.astype(np.uint32))
+        private = Sensitive(inside[some])
+        out[some] = release.mechanism.release(private, release.sensitivity, noise)
+    return out
 
 
 def _compressed(compressor: Compressor, values: Released, coins: Stream) -> Compressed:
