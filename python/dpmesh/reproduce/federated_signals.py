@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from math import sqrt
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -63,44 +62,25 @@ The paper: the path of smoothed gradients is the smoother one. Here:
 """
 
 
-@dataclass(frozen=True, eq=False)
-class Spectrum:
-    """Magnitudes of a vector's Fourier coefficients.
+def spectrum(vector: npt.ArrayLike) -> tuple[npt.NDArray[np.int64], Floats]:
+    """Return the frequencies 1, 2, .. of a vector, and the magnitudes of its Fourier coefficients.
 
-    Parameters
-    ----------
-    frequency
-        1, 2, .., half the length of the vector; shape (frequencies,).
-    magnitude
-        Of each; shape (frequencies,).
+    The highest frequency is half the length of the vector.
     """
-
-    frequency: npt.NDArray[np.int64]
-    magnitude: Floats
-
-    @property
-    def decay(self) -> float:
-        """Exponent of the power law through the upper half of the frequencies (in logarithms)."""
-        upper = slice(len(self.frequency) // 2, None)
-        x, y = np.log(self.frequency[upper]), np.log(self.magnitude[upper] + 1e-300)
-        return float(np.polyfit(x, y, 1)[0])
-
-    @property
-    def energy_below_a_tenth(self) -> float:
-        """Share of the energy in the lowest tenth of the frequencies; 0.1 for white noise."""
-        energy = self.magnitude**2
-        return float(energy[: len(energy) // 10].sum() / energy.sum())
-
-    def without_multiples(self, period: int) -> Spectrum:
-        """Return the spectrum without the multiples of a frequency."""
-        others = self.frequency % period > 0
-        return Spectrum(self.frequency[others], self.magnitude[others])
-
-
-def spectrum(vector: npt.ArrayLike) -> Spectrum:
-    """Return the Fourier magnitudes of a vector, without its mean."""
     magnitude = np.abs(np.fft.rfft(np.asarray(vector, dtype=np.float64)))[1:]
-    return Spectrum(np.arange(1, len(magnitude) + 1), magnitude)
+    return np.arange(1, len(magnitude) + 1), magnitude
+
+
+def decay(frequency: npt.ArrayLike, magnitude: npt.ArrayLike) -> float:
+    """Return the exponent of the power law through the upper half of the frequencies."""
+    x, y = np.log(frequency), np.log(np.asarray(magnitude) + 1e-300)
+    return float(np.polyfit(x[len(x) // 2 :], y[len(x) // 2 :], 1)[0])
+
+
+def energy_below_a_tenth(magnitude: npt.ArrayLike) -> float:
+    """Return the energy in the lowest tenth of the frequencies: of white noise 0.1 of all."""
+    energy = np.square(magnitude)
+    return float(energy[: len(energy) // 10].sum() / energy.sum())
 
 
 def average_moves(problem: LinearProblem, key: Key, rounds: Iterable[int]) -> dict[int, Floats]:
@@ -127,42 +107,44 @@ def figure1(folder: Path, *, progress: Progress = print) -> list[Path]:
     moves = average_moves(mnist_clients(train, test, 1000, key), key, SHOWN_ROUNDS)
 
     def measured(cell: Row) -> list[Row]:
-        shown = spectrum(moves[cell["round"]]).without_multiples(CLASSES)
-        points = zip(shown.frequency.tolist(), shown.magnitude.tolist(), strict=True)
-        return [{"frequency": frequency, "magnitude": height} for frequency, height in points]
+        points = zip(*(each.tolist() for each in spectrum(moves[cell["round"]])), strict=True)
+        return [{"frequency": f, "magnitude": height} for f, height in points if f % CLASSES]
 
     experiment = Experiment(folder, "federated-figure1", progress)
     experiment.measure(({"round": t} for t in SHOWN_ROUNDS), measured)
     return experiment.write(text_of_spectra, draw_spectra)
 
 
-def _spectra(rows: list[Row]) -> dict[int, Spectrum]:
-    """Return the spectrum of each round."""
-    return {
-        t: Spectrum(*(np.array([row[name] for row in mine]) for name in ("frequency", "magnitude")))
-        for t in kinds(rows, "round")
-        for mine in [pick(rows, round=t)]
-    }
+def _spectra(rows: list[Row]) -> Iterator[tuple[int, list[int], list[float]]]:
+    """Yield each round with its frequencies and magnitudes."""
+    for t in kinds(rows, "round"):
+        mine = pick(rows, round=t)
+        yield t, [row["frequency"] for row in mine], [row["magnitude"] for row in mine]
 
 
 def text_of_spectra(rows: list[Row]) -> str:
     """Return how fast magnitudes fall, and how much is at low frequencies."""
     found = [
-        f"    round {t:<2d}  power {shown.decay:.2f}, "
-        f"{100 * shown.energy_below_a_tenth:.0f}% of the energy in the lowest tenth"
-        for t, shown in _spectra(rows).items()
+        f"    round {t:<2d}  power {decay(frequency, magnitude):.2f}, "
+        f"{100 * energy_below_a_tenth(magnitude):.0f}% of the energy in the lowest tenth"
+        for t, frequency, magnitude in _spectra(rows)
     ]
     return "\n".join([SPECTRA, *found])
 
 
 def draw_spectra(rows: list[Row]) -> Figure:
     """Draw magnitudes over frequencies; needs the extra ``plots``."""
-    panels = []
-    for t, shown in _spectra(rows).items():
-        line = Line(label="", x=shown.frequency, y=shown.magnitude)  # type: ignore[arg-type]
-        title = f"round {t}: decay {shown.decay:.2f}"
-        axes = "frequency", "magnitude"
-        panels.append(Panel(title=title, x=axes[0], y=axes[1], log="xy", lines=[line], kind="dots"))
+    panels = [
+        Panel(
+            title=f"round {t}: decay {decay(x, y):.2f}",
+            x="frequency",
+            y="magnitude",
+            log="xy",
+            lines=[Line(label="", x=x, y=y)],
+            kind="dots",
+        )
+        for t, x, y in _spectra(rows)
+    ]
     return drawn(panels)
 
 
