@@ -37,7 +37,7 @@ Claims: TypeAlias = dict[tuple[str, str], dict[str, str]]
 
 def claims() -> Claims:
     """Return all claims."""
-    of_papers = of_readme() | of_controllers() | of_smoothing() | of_findings()
+    of_papers = of_readme() | of_controllers() | of_allocation() | of_smoothing() | of_findings()
     return of_papers | of_demo() | of_arena() | of_scattering() | of_pixels()
 
 
@@ -265,6 +265,21 @@ def of_controllers() -> Claims:
     )
     found[page, text] = {"with_one": _gap_of_table2(""), "without": _gap_of_table2("-intercept")}
     return found
+
+
+def of_allocation() -> Claims:
+    """Return what the page says of secret mini-batches beside the baseline."""
+    says = {
+        name: compared(
+            *(
+                result("without-replacement-allocated", step=name, sampling=sampling)
+                for sampling in ("allocation", "replaced")
+            )
+        )
+        for name in ("paper", "rule")
+    }
+    text = "by the intervals: with the paper's steps {paper},\nwith steps by the rule {rule}."
+    return {("docs/algorithms/without_replacement.md", text): says}
 
 
 def _gap_of_table2(kind: str) -> str:

@@ -24,7 +24,7 @@ from dpmesh.algorithms.federated_server import Average, ServerMomentum
 from dpmesh.algorithms.first_stage import FirstStage
 from dpmesh.controllers import AlwaysGlobal
 from dpmesh.defaults import Method, Sizes, choose, network, step_size
-from dpmesh.defaults.rule import STEPS
+from dpmesh.defaults.rule import CONSTANTS, LITTLE_NOISE, MOST_STEPS, STEPS
 from dpmesh.denoisers import Identity, LaplacianSmoothing
 from dpmesh.keys import Key
 from dpmesh.privacy import Quantizer, accounting, correlated
@@ -53,24 +53,26 @@ from dpmesh.reproduce.arena.given import (
 )
 from dpmesh.reproduce.gradient_perturbation import ChocoSGD, GradientPerturbation
 
+PATH = CONSTANTS["classification"]
+DECAY, LAST_TENTH = 0.9, Average(since=STEPS - STEPS // 10 + 1)
+"""Of the rows with momentum, as `dpmesh.defaults.choose` has them."""
+
 RULE = (
     "All rows of a split have the same records, and one optimizer:\n\n"
     "- plain gradient steps of one size, and the last model;\n"
-    "- a path (all steps together) of at most 800, as long as its noise in a record's score stays "
-    "below a standard deviation of 2, and no step longer than 8;\n"
-    "- 100 steps (with noise in time 10 passes over 10 batches), 20 of online learning, whose "
-    "noise grows with them, and 5 visits of each record, 10 batches a visit, of SGD with "
-    "replacement.\n\n"
-    "What takes more is a row of its own. Momentum is 0.9 on what is released, with a path 10 "
-    "times as long, and the mean of the last tenth of the models. A longer path by gossip has up "
-    "to 400 steps, and is as many times as long, while the noise stays below 1. So are first "
-    "stages, more features and allocation. Noise follows from the budget by proof. Only public "
-    "numbers enter: records, nodes, epsilon and delta (dpmesh.defaults). Nothing was tuned on "
-    "these splits, and no test record was looked at."
+    f"- a path (all steps together) of at most {PATH.longest:g}, as long as its noise in a "
+    f"record's score stays below a standard deviation of {PATH.noise:g}, and no step longer than "
+    f"{PATH.longest / STEPS:g};\n"
+    f"- {STEPS} steps (with noise in time {STEPS // PASSES} passes over {PASSES} batches), "
+    f"{ONLINE_ROUNDS} of online learning, whose noise grows with them, and {VISITS} visits of each "
+    f"record, {PASSES} batches a visit, of SGD with replacement.\n\n"
+    f"What takes more is a row of its own. Momentum is {DECAY:g} on what is released, with a path "
+    f"{1 / (1 - DECAY):.0f} times as long, and the mean of the last tenth of the models. A longer "
+    f"path by gossip has up to {MOST_STEPS} steps, and is as many times as long, while the noise "
+    f"stays below {LITTLE_NOISE:g}. So are first stages, more features and allocation. Noise "
+    "follows from the budget by proof. Only public numbers enter: records, nodes, epsilon and "
+    "delta (dpmesh.defaults). Nothing was tuned on these splits, and no test record was looked at."
 )
-
-DECAY, LAST_TENTH = 0.9, Average(since=STEPS - STEPS // 10 + 1)
-"""Of the rows with momentum, as `dpmesh.defaults.choose` has them."""
 
 
 def _chosen(
