@@ -102,4 +102,5 @@ test_bad_input_is_named = refused(
         "vectors: wanted finite values",
     ),
     (lambda: rademacher_complexity(ONES, 1, 9, None), "stream: wanted"),
+    (lambda: rademacher_bound_linear(1, 4, -1.0), "bound: wanted .* at least 0"),
 )

@@ -70,15 +70,6 @@ def split(images: Dataset, test: Dataset, key: Key) -> tuple[LinearProblem, np.n
     return problem, members
 
 
-def training(
-    algorithm: FederatedLearning, problem: LinearProblem, key: Key, rounds: int
-) -> Iterator[tuple[int, Floats]]:
-    """Yield the model every few rounds."""
-    for t, state in enumerate(states(algorithm, problem, rounds, key), 1):
-        if t % EVERY == 0:
-            yield t, algorithm.parameters(state)
-
-
 def losses_on(images: Dataset, model: Floats, problem: LinearProblem) -> np.ndarray:
     """Return the model's loss on each image."""
     everywhere = replace(problem, train=images, partition=(np.arange(images.records),), test=None)
@@ -95,7 +86,10 @@ def curve(
     """
     problem, members = split(images, test, key)
     is_member = np.isin(np.arange(images.records), members)
-    for t, model in training(algorithm, problem, key, rounds):
+    for t, state in enumerate(states(algorithm, problem, rounds, key), 1):
+        if t % EVERY:
+            continue
+        model = algorithm.parameters(state)
         losses = losses_on(images, model, problem)
         stronger = np.nan
         if t == rounds:
@@ -123,8 +117,8 @@ def shadows(
         for half in (had, ~had):  # so that every record is in half of the models
             train = images.take(np.flatnonzero(half))
             shadow = replace(problem, train=train)
-            *_, (_, model) = training(algorithm, shadow, own, rounds)
-            losses.append(losses_on(images, model, shadow))
+            *_, last = states(algorithm, shadow, rounds, own)
+            losses.append(losses_on(images, algorithm.parameters(last), shadow))
             memberships.append(half)
     return np.array(losses), np.array(memberships)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import product
 from time import perf_counter
@@ -85,13 +85,9 @@ class Cell:
             others["proved"] = max(self.proved, others["proved"])
         return replace(self, **longer, **others)
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return the cell in plain types that JSON can hold."""
-        return asdict(self)
-
     @classmethod
     def from_dict(cls, saved: dict[str, Any]) -> Cell:
-        """Return the cell that `as_dict` gave."""
+        """Return the cell whose fields were saved."""
         lists = {name: tuple(saved[name]) for name in ("accuracy", "worst", "best")}
         return cls(**{**saved, **lists})
 

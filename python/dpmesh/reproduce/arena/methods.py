@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 from math import sqrt
 from typing import Any
@@ -239,7 +239,7 @@ def _choco(given: Setting) -> Trial:
     z = given.budget.calibrate(lambda z: replace(plain, noise_multiplier=z), rounds)
     noise = sqrt(rounds / problem.nodes) * z * plain.sensitivity(0).bound
     own = replace(plain, noise_multiplier=z, step_size=step_size(noise, rounds=rounds))
-    choco = ChocoSGD(**vars_of(own), keep=KEEP, consensus_step_size=KEEP)
+    choco = ChocoSGD(**vars(own), keep=KEEP, consensus_step_size=KEEP)
     return Trial(choco, problem, network(problem.nodes, key=Key.seeded(0)), rounds)
 
 
@@ -303,11 +303,6 @@ def replaced(algorithm: WithReplacement, problem: LinearProblem) -> WithReplacem
 
 def _online_correlated(given: Setting, kind: correlated_noise.Strategy) -> Trial:
     return correlated_noise.online_learning(given, _online(given), kind)
-
-
-def vars_of(algorithm: Any) -> dict[str, Any]:
-    """Return the parameters of an algorithm by name."""
-    return {own.name: getattr(algorithm, own.name) for own in fields(algorithm)}
 
 
 _secure, _gossip = partial(_chosen, method="secure"), partial(_chosen, method="gossip")

@@ -281,7 +281,7 @@ def save(cells: Sequence[Cell], folder: Path, made: Mapping[str, Made]) -> None:
     known = [*(cell for cell in kept if cell.task not in made), *cells]
     known.sort(key=lambda cell: ([*TASKS].index(cell.task), cell.epsilon or 0.0))
     by = {task: {**before, **made}[task] for task, _ in _titles(known)}
-    rows = ",\n  ".join(json.dumps(cell.as_dict()) for cell in known)
+    rows = ",\n  ".join(json.dumps(vars(cell)) for cell in known)
     text = f'{{"made": {json.dumps(by, indent=1)},\n "cells": [\n  {rows}]}}\n'
     replace_text(folder / "arena.json", text)
 

@@ -106,11 +106,7 @@ def rademacher_bound_linear(sample_size: int, records: int, bound: float) -> flo
     >>> round(rademacher_bound_linear(500, 1000, 1.0), 3)
     0.126
     """
-    s, u = _split(sample_size, records)
-    return sqrt(2) * (1 / sqrt(s) + 1 / sqrt(u)) * non_negative("bound", bound)
-
-
-def _split(sample_size: int, records: int) -> tuple[int, int]:
     n = integer("records", records, at_least=2)
     s = integer("sample_size", sample_size, at_least=1, below=n)
-    return s, n - s
+    u = n - s
+    return sqrt(2) * (1 / sqrt(s) + 1 / sqrt(u)) * non_negative("bound", bound)
