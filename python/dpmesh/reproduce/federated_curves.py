@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from dpmesh.problems.jax_model import JaxProblem
 
 AnyProblem: TypeAlias = "LinearProblem | JaxProblem"
-ProblemT = TypeVar("ProblemT", bound=AnyProblem)
 
 EPSILON = 7
 SHOWN = 7
@@ -99,7 +98,7 @@ def training(
 
     Losses include weight decay.
     """
-    on_training, held_out = replace(problem, test=problem.train), _of_test_records(problem)
+    on_training, held_out = _measured_on(problem)
     for t, state in enumerate(states(algorithm, problem, rounds, key), 1):
         if t % every == 0:
             model = algorithm.parameters(state)
@@ -112,9 +111,15 @@ def training(
             }
 
 
-def _of_test_records(problem: ProblemT) -> ProblemT:
+@lru_cache(maxsize=8)  # a network is compiled for each problem
+def _measured_on(problem: AnyProblem) -> tuple[AnyProblem, AnyProblem]:
+    """Return the problem tested on its training records, and one that has the test records."""
     assert problem.test is not None
-    return replace(problem, train=problem.test, partition=(np.arange(problem.test.records),))
+    everywhere = (np.arange(problem.test.records),)
+    return (
+        replace(problem, test=problem.train),
+        replace(problem, train=problem.test, partition=everywhere),
+    )
 
 
 def _loss(problem: AnyProblem, model: Floats) -> float:
