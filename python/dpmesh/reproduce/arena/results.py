@@ -147,6 +147,10 @@ def table_of(cells: Sequence[Cell], task: str) -> tuple[list[str], list[list[str
     rows: list[list[str]] = []
     reasons: dict[str, list[str]] = {}
     chance, better = lines[0].first, beating(lines)
+
+    def kept(cell: Cell) -> bool:
+        return bool(cell.worst) and not left_out(cell, chance)
+
     for line in lines:
         first, last = line.first, line.last
         if note := first.why or first.view or _range(first):
@@ -157,7 +161,7 @@ def table_of(cells: Sequence[Cell], task: str) -> tuple[list[str], list[list[str
                 line.method,
                 first.trust,
                 *(shown(cell, chance, (line.method, cell.epsilon) in better) for cell in found),
-                f"{100 * np.mean(last.worst):.1f}" if last.worst else "-",
+                f"{100 * np.mean(last.worst):.1f}" if kept(last) else "-",
                 "-" if first.proved is None else rounded_up(first.proved, 3),
                 "-" if last.bytes is None else f"{last.bytes / 1e6:.3g}",
                 "-" if last.seconds is None else f"{last.seconds:.1f}",
