@@ -118,8 +118,13 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     },
     "neighbour sums": {"kind": "SecureGossip", "noise_multiplier": 9.0, "step_size": 2.0},
 }
+STAGES = {
+    "first stage": {"noise_multiplier": 7.0},
+    "second moment": {"noise_multiplier": 7.0, "moment_noise": 5.0},
+}
+ALGORITHMS |= dict.fromkeys(STAGES, ALGORITHMS["sums"])
 PARTNERS = ("partners", "both")
-SUMS = ("sums", "clients", "neighbour sums")
+SUMS = ("sums", "clients", *STAGES, "neighbour sums")
 
 
 def network() -> Any:
@@ -171,7 +176,7 @@ class Parties:
         self.folders = [Folder.create(path / name, **given) for name in self.names]
         settings, table = ALGORITHMS[algorithm] | (changes or {}), {"kind": "ring"}
         quorum = terms.pop("quorum", nodes if algorithm in SUMS else 2)
-        if algorithm == "sums":
+        if algorithm in ("sums", *STAGES):
             lost = {"colluding": int(quorum == nodes), "dropouts": nodes - quorum}
             settings["combination"] = lost | settings["combination"]
         self.content: dict[str, Any] = {
@@ -197,6 +202,8 @@ class Parties:
                 for name, folder in zip(self.names, self.folders, strict=True)
             ],
         }
+        if algorithm in STAGES:
+            self.content["first_stage"] = STAGES[algorithm]
         if algorithm == "neighbour sums":
             self.content["topology"] = topology or {"kind": "complete"}
         elif not settings["kind"].startswith("With") and algorithm not in SUMS:

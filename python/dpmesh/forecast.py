@@ -19,7 +19,7 @@ import dpmesh as dm
 import dpmesh.run.baselines as baselines
 from dpmesh._extras import needed_by
 from dpmesh._validate import fail, integer, positive
-from dpmesh.defaults import Choice, Method, Sizes, choose
+from dpmesh.defaults import Choice, Method, Noise, Sizes, choose
 from dpmesh.keys import Key, Purpose, generator
 from dpmesh.privacy.shown import as_given
 from dpmesh.ranges import Columns
@@ -145,6 +145,7 @@ def forecast(
     delta: float = 1e-5,
     classes: int = 2,
     algorithm: Method | None = None,
+    noise: Noise | None = None,
     colluding: int = 1,
     key: Key | None = None,
 ) -> Forecast:
@@ -162,7 +163,7 @@ def forecast(
         The budget of one training.
     classes
         From 2 to 10.
-    algorithm, colluding
+    algorithm, noise, colluding
         As for `dpmesh.defaults.choose`.
     key
         Draws records and noise; by default a new one. Nothing here is private.
@@ -186,7 +187,7 @@ def forecast(
 
     def chosen(problem: dm.LinearProblem) -> Choice:
         sizes = Sizes.of(problem)
-        method = {"algorithm": algorithm, "colluding": colluding}
+        method = {"algorithm": algorithm, "noise": noise, "colluding": colluding}
         return choose(sizes, epsilon=epsilon, delta=delta, **method)  # type: ignore[arg-type]
 
     levels, choice, seeds = [], None, draw.integers(2**62, size=KEYS)

@@ -186,7 +186,7 @@ def test_three_hospitals_from_the_command_line_one_of_them_killed(
         "model", "verify", tmp_path / "south.dpmesh", file
     )
     shown = command("contract", "status", tmp_path / "west")
-    assert "after round 20; 20 releases" in shown
+    assert f"finished after 20 rounds; wrote {tmp_path / 'west.dpmesh'}; 20 releases" in shown
     hashed = re.findall("contract +([0-9a-f]{64})", shown)[0]
     assert "for ever" in command("contract", "leave", tmp_path / "west", hashed[:8])
     contract = read_contract(file)

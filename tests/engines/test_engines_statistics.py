@@ -66,12 +66,17 @@ def test_each_party_has_the_answers_of_one_process(rehearsal: bool, tmp_path: Pa
     assert mean.low < together["age"].mean() < mean.high
 
 
+LEARN = ["--label", "stage", "--rounds", "4"]
+
+
 @pytest.mark.parametrize(
     "options",
     [
         ["--question", "mean=age,ill", "--question", "histogram=stage"],
         [],  # about all columns
-        ["--label", "stage", "--algorithm", "secure", "--colluding", "0", "--dropouts", "1"],
+        ["--question", "mean=age", "--colluding", "0", "--dropouts", "1"],
+        [*LEARN, "--algorithm", "secure", "--colluding", "0", "--dropouts", "1"],
+        [*LEARN, "--noise", "BetweenPartners"],
     ],
 )
 def test_contracts_are_made_from_public_numbers_and_rehearsed(
@@ -101,8 +106,8 @@ def test_contracts_are_made_from_public_numbers_and_rehearsed(
     command(*made)
     shown = command("contract", "check", file)
     assert re.search("north +epsilon = (2|1.9[0-9]*) of 2 allowed", shown)
-    if "--label" not in options:  # whose default has hundreds of rounds
-        assert "the same bits" in command("contract", "rehearse", file)
+    assert ("FirstStage of" in shown) == ("secure" in options)
+    assert "the same bits" in command("contract", "rehearse", file)
 
 
 @pytest.mark.parametrize(

@@ -202,7 +202,7 @@ def test_sums_open_between_machines_whose_arithmetic_differs(made: Sums) -> None
             return getattr(made.contract.algorithm, name)
 
     other = Contract.of(made.content)
-    vars(other)["algorithm"] = Rounds()
+    vars(other._assembly)["algorithm"] = Rounds()
     made.nodes[2]._schedule.contract = other
     made.run()
     transcripts = {node.transcript for node in made.nodes}
@@ -446,7 +446,7 @@ def test_a_restored_party_takes_over_what_the_others_know(made: Sums) -> None:
     heard = tuple(made.nodes[party].answer(fresh) for party in (0, 2, 3))
     answer = made.answer(1, Ask(stale.at, (*stale.attached, *heard)))
     assert refused(answer) == "not the next round"
-    assert made.nodes[1]._spent == 3
+    assert made.nodes[1]._spent == (3,)
     assert refused(made.answer(1, asks[1])) == "not the next round"  # it needs older totals
     router.take(1, made.nodes[1].answer(asks[1].as_bytes(made.contract)))
     made.run(router)
@@ -469,6 +469,75 @@ def test_a_model_that_too_few_signed_is_not_sealed(made: Sums) -> None:
     router = router_of(made.contract)
     made.run(router, lambda *_: bool(router.seals.clear()))
     assert [node.is_sealed for node in made.nodes] == [False] * 4
+
+
+# Sums of different lengths, one after another
+
+
+@pytest.fixture
+def staged(tmp_path: Path) -> Iterator[Sums]:
+    """Four parties that add up records before they learn; one of them may be lost."""
+    made = Sums(tmp_path, "first stage", quorum=3)
+    yield made
+    for folder in made.folders:
+        folder.close()
+
+
+def test_each_kind_of_sum_has_its_own_attempts_in_one_plan(staged: Sums) -> None:
+    router = router_of(staged.contract)
+
+    def lost(party: int, message: bytes) -> bool:
+        return party == 2 and (router.at == (0, 1) or (router.at == (0, 0) and is_ask(message)))
+
+    staged.run(router, lost)
+    rounds = [[one.round for one in own.ledger(staged.contract).releases] for own in staged.folders]
+    assert rounds == [[0, 1, 0, 1, 2, 3], [0, 1, 0, 1, 2, 3], [0, 1, 2], [0, 1, 0, 1, 2, 3]]
+    assert len(staged.contract.plan.releases) == 7  # of each kind one more
+    np.testing.assert_array_equal(staged.nodes[2].released, staged.nodes[0].released)
+    assert all(node.is_sealed for node in staged.nodes)
+
+
+def test_the_mean_is_released_no_more_often_than_planned(staged: Sums) -> None:
+    ask = staged.asks(router_of(staged.contract))[0]
+    for attempt in range(3):
+        answer = staged.answer(0, staged.other(ask, at=Position(0, attempt)))
+        assert refused(answer) == (None if attempt < 2 else "over budget")
+
+
+def test_a_router_that_confuses_lengths_is_refused(staged: Sums) -> None:
+    contract, router = staged.contract, router_of(staged.contract)
+    first, second = contract.sums_at(0), contract.sums_at(1)
+    assert (first.dim, second.dim) == (5, 6)
+    ask = staged.asks(router, 1)[0]
+    (total,) = (Total.read(m, contract) for m in ask.attached if kind_of(m) == TOTAL)
+    rest = [m for m in ask.attached if kind_of(m) != TOTAL]
+    longer = mask_and_pack(np.zeros(6, np.int64), second.modulus_bits)
+    later = replace(total.header, at=Position(1))
+    for lie, reason in [
+        (replace(total, packed=longer), "bad total"),
+        (replace(total, packed=total.packed + b"x"), "bad total"),
+        (replace(total, header=later), "not the next round"),
+        (replace(total, header=later, packed=longer), "not the next round"),
+    ]:
+        answer = staged.answer(0, Ask(ask.at, (*rest, lie.as_bytes(contract))))
+        assert refused(answer) == reason
+    skips = staged.other(Ask(ask.at, tuple(rest)), at=Position(2))
+    assert refused(staged.answer(0, skips)) == "not the next round"
+    part = staged.part(0, ask)
+    for short in (replace(part, packed=part.packed[:-1]), replace(part, header=total.header)):
+        with pytest.raises(ValueError, match="part of the length"):
+            Part.read(short.as_bytes(contract), contract)
+
+
+def test_a_restored_party_knows_what_the_others_spent_of_each_kind(staged: Sums) -> None:
+    router = router_of(staged.contract)
+    staged.asks(router)
+    old = staged.backup(1)
+    staged.asks(router, 3)
+    staged.restart(1, old)
+    staged.run(router)
+    assert staged.nodes[1]._spent == (1, 4)
+    assert staged.nodes[1].is_sealed
 
 
 # Sums over neighbours

@@ -370,9 +370,11 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
 def holds_for_any_rows(algorithm: AnyAlgorithm) -> str:
     """Return why an algorithm's sensitivity holds for any rows that it receives; else nothing.
 
-    The class itself must say so: a subclass may have changed what its base proves.
+    The class itself must say so, and that of the algorithm that it begins, if it is a first stage:
+    a subclass may have changed what its base proves.
     """
-    return str(vars(type(algorithm)).get("any_rows", ""))
+    why, inner = vars(type(algorithm)).get("any_rows", ""), getattr(algorithm, "algorithm", None)
+    return str(why) if inner is None or holds_for_any_rows(inner) else ""
 
 
 def distinct(copies: int | None) -> tuple[str, ...]:

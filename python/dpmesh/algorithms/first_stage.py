@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from math import sqrt
 from operator import attrgetter
 from typing import Any
@@ -73,7 +74,7 @@ class SecondMoments(RecordSums):
         Length of the triangle: d (d + 1) / 2 of d features.
     diameter
         sqrt 2, for v of norm at most 1.
-    sites, records, noise_multiplier, longest, colluding, secure, rounds
+    sites, records, noise_multiplier, longest, colluding, dropouts, secure, rounds
         As of `RecordSums`.
     """
 
@@ -165,6 +166,7 @@ class FirstStage(Algorithm[FirstStageState, LinearProblem]):
     mean: RecordSums
     moment: SecondMoments | None = None
 
+    any_rows = "each record is clipped, and has norm 1 whatever centre the totals make"
     travels = _of_algorithm("travels")
     parameters_are_released = _of_algorithm("parameters_are_released")
     public_coins = _of_algorithm("public_coins")
@@ -186,9 +188,9 @@ class FirstStage(Algorithm[FirstStageState, LinearProblem]):
             wanted = "one under which one record is replaced, as the sum of all records is"
             got = f"{self.neighboring_relation} of a {self.unit}"
             fail("algorithm", wanted, got)
-        if self.secure_sum is not None and self.secure_sum.dropouts:
-            wanted = "one without dropouts, each of which would release the mean again"
-            fail("algorithm", wanted, self.algorithm)
+        if self.secure_sum is not None and self.secure_sum.dropouts != self.mean.dropouts:
+            wanted = f"{self.secure_sum.dropouts} dropouts, each of which may release it again"
+            fail("mean", wanted, self.mean)
         if self.travels != "gossip" and self.secure_sum is None:
             wanted = "one that gossips, or adds up over sites (a secure sum): others have no mean "
             fail("algorithm", f"{wanted}that all nodes receive", type(self.algorithm).__name__)
@@ -199,7 +201,8 @@ class FirstStage(Algorithm[FirstStageState, LinearProblem]):
             instance("moment", self.moment, "SecondMoments", SecondMoments)
             needed = self.mean.dim * (self.mean.dim + 1) // 2
             like = replace(self.moment, dim=needed, secure=True, longest=1.0, rounds=1)
-            like = replace(like, sites=self.mean.sites, records=self.mean.records)
+            of_mean = {name: getattr(self.mean, name) for name in ("sites", "records", "dropouts")}
+            like = replace(like, **of_mean)
             if not self.mean.secure or self.moment != like:
                 wanted = f"one secure release of {needed} numbers of the same sites and records"
                 fail("moment", wanted, self.moment)
@@ -224,8 +227,11 @@ class FirstStage(Algorithm[FirstStageState, LinearProblem]):
     @property
     def stages(self) -> tuple[Release, ...]:
         """The release of the sum of records, and that of second moments."""
-        sums = (self.mean,) if self.moment is None else (self.mean, self.moment)
-        return tuple(one.release_of(0) for one in sums)
+        return tuple(one.release_of(0) for one in self._sums)
+
+    @property
+    def _sums(self) -> tuple[RecordSums, ...]:
+        return (self.mean,) if self.moment is None else (self.mean, self.moment)
 
     def sensitivity(self, t: int) -> Sensitivity:
         """How far one record moves the last release of round t that depends on the data."""
@@ -242,7 +248,8 @@ class FirstStage(Algorithm[FirstStageState, LinearProblem]):
     def plan(self, rounds: int, problem: object = None) -> Plan:
         """Return the plan of the algorithm, and the sums over records before it."""
         own = self.algorithm.plan(rounds)
-        return replace(own, releases=(*self.stages, *own.releases))
+        stages = [one.plan(1).releases for one in self._sums]
+        return replace(own, releases=(*chain(*stages), *own.releases))
 
     def outgrows_single(self, rounds: int, dim: int) -> bool:
         """Whether float32 might round messages by more than the noise covers."""

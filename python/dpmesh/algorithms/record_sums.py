@@ -29,6 +29,7 @@ from dpmesh.algorithms.messages import Message, Round
 from dpmesh.keys import Key
 from dpmesh.privacy.budget import Budget
 from dpmesh.privacy.mechanisms import Gaussian
+from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.releases import Release
 from dpmesh.privacy.secure import DistributedDiscreteGaussian, SecureSum
 from dpmesh.privacy.secure.sizes import calibrated_sum
@@ -71,6 +72,8 @@ class RecordSums(Algorithm[RecordSumsState, VectorProblem]):
         Sites that may collude with the server of a secure sum.
     secure
         Whether sites add up under a secure sum; if not, each releases a noisy sum of its own.
+    dropouts
+        Sites of a secure sum that may be lost for good; each costs one more release.
     rounds
         How often the sum is released: estimates are means over all rounds.
 
@@ -97,6 +100,7 @@ class RecordSums(Algorithm[RecordSumsState, VectorProblem]):
     longest: float = 1.0
     diameter: float = 2.0
     colluding: int = 1
+    dropouts: int = 0
     secure: bool = True
     rounds: int = 1
 
@@ -105,6 +109,7 @@ class RecordSums(Algorithm[RecordSumsState, VectorProblem]):
         for name in ("dim", "sites", "records", "rounds"):
             integer(name, getattr(self, name), at_least=1)
         positive("longest", self.longest)
+        integer("dropouts", self.dropouts)
         if positive("diameter", self.diameter) > 2:
             fail("diameter", "at most 2, that of a ball", self.diameter)
         _ = self.mechanism  # checks the other numbers
@@ -145,7 +150,7 @@ class RecordSums(Algorithm[RecordSumsState, VectorProblem]):
 
     def _public_numbers(self) -> dict[str, Any]:
         """Return the fields of the secure sum but for its noise."""
-        names = ("dim", "sites", "records", "rounds", "colluding", "diameter")
+        names = ("dim", "sites", "records", "rounds", "colluding", "dropouts", "diameter")
         own = {name: getattr(self, name) for name in names}
         return {**own, "clipping_norm": self.longest}
 
@@ -182,6 +187,10 @@ class RecordSums(Algorithm[RecordSumsState, VectorProblem]):
         """How far one record moves the sum before it is rounded to the grid."""
         moved = self.diameter * self.longest
         return Sensitivity(moved, "l2", f"{self.diameter:g} C, one record's vector replaced")
+
+    def plan(self, rounds: int, problem: Any = None) -> Plan:
+        """Return the sums of `rounds` rounds, and one more for each site that may be lost."""
+        return super().plan(rounds + self.dropouts * self.secure, problem)
 
     def release_of(self, t: int) -> Release:
         """Return the sum over all sites as one joint release, or the sum of each site."""

@@ -32,6 +32,13 @@ DropMissingLabels: TypeAlias = Annotated[
     bool, typer.Option("--drop-missing-labels", help="Leave out records without a label or a site.")
 ]
 
+Noise: TypeAlias = Annotated[
+    Literal["BetweenPartners", "InTime", "Both"] | None,
+    typer.Option(
+        help="BetweenPartners: sites gossip and share noise that cancels in their mean. The "
+        "epsilon then holds against everybody except link partners."
+    ),
+]
 
 BudgetFolder: TypeAlias = Annotated[
     Path | None,

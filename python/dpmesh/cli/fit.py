@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from dpmesh._validate import fail
-from dpmesh.cli._sites import BudgetFolder, Decimal, DropMissingLabels, Encoding, Separator
+from dpmesh.cli._sites import BudgetFolder, Decimal, DropMissingLabels, Encoding, Noise, Separator
 
 if TYPE_CHECKING:
     from dpmesh.sklearn import PrivateClassifier, PrivateRegressor
@@ -52,13 +52,7 @@ def fit(
             "By default a secure sum from 3 sites on."
         ),
     ] = None,
-    noise: Annotated[
-        Literal["BetweenPartners", "InTime", "Both"] | None,
-        typer.Option(
-            help="BetweenPartners: sites gossip and share noise that cancels in their mean. The "
-            "epsilon then holds against everybody except link partners."
-        ),
-    ] = None,
+    noise: Noise = None,
     colluding: Annotated[
         int, typer.Option(min=0, help="Sites that may collude, for a secure sum or --noise.")
     ] = 1,

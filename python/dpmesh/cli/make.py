@@ -12,12 +12,12 @@ from typing import Annotated, Any, Literal, TypeAlias
 import typer
 
 from dpmesh._validate import fail
-from dpmesh.cli._sites import public_ranges
+from dpmesh.cli._sites import Noise, public_ranges
 from dpmesh.cli.mesh import File
 from dpmesh.schedules import Constant
 
-_FOLLOW = ("clients", "records", "records_per_client", "dim", "rounds")
-"""Numbers of sums that follow from the parties, in no contract."""
+_FOLLOW = ("clients", "records", "records_per_client", "dim", "rounds", "topology", "star")
+"""What follows from the parties, and stands in no contract, within an algorithm's parts."""
 
 _Tables: TypeAlias = dict[str, Any]
 """The tables of a contract, or keywords of what makes them."""
@@ -40,6 +40,7 @@ def make(
     algorithm: Annotated[
         Literal["secure", "gossip"] | None, typer.Option(help="By default what serves best.")
     ] = None,
+    noise: Noise = None,
     colluding: Annotated[int, typer.Option(help="Parties that may collude with the router.")] = 1,
     dropouts: Annotated[int, _LATE] = 0,
     features: Annotated[str, typer.Option(help="Of the columns, as for dpmesh fit.")] = "columns",
@@ -64,16 +65,16 @@ def make(
     public = read_ranges(ranges, released=released)
     if released:
         fail("ranges", "public knowledge alone", "released bounds, which no folder is charged for")
-    wanted: dict[str, Any] = {**budget, "colluding": colluding}
+    wanted: dict[str, Any] = {**budget, "colluding": colluding, "dropouts": dropouts}
     if label is None:
-        if dropouts or algorithm is not None or rounds is not None:
-            fail("--label", "one beside --algorithm, --rounds or --dropouts", "questions")
+        if algorithm is not None or noise is not None or rounds is not None:
+            fail("--label", "one beside --algorithm, --noise or --rounds", "questions")
         tables = _asking(public, question or (), records, wanted)
     else:
         if question:
             fail("--question", "no --label beside it", question[0])
-        kind = {"algorithm": algorithm, "rounds": rounds}
-        tables = _learning(ranges, label, records, features, dropouts, wanted | kind)
+        kind = {"algorithm": algorithm, "noise": noise, "rounds": rounds}
+        tables = _learning(ranges, label, records, features, wanted | kind)
     of_all = {"public_key": token_hex(32), "deadline": deadline}
     stated = ranges.read_text(encoding="utf-8-sig").strip()
     text = f"{_HEAD}\n[ranges]\n{stated}\n"
@@ -88,42 +89,54 @@ def make(
 
 
 def _learning(
-    ranges: Path, label: str, records: list[int], features: str, dropouts: int, wanted: _Tables
+    ranges: Path, label: str, records: list[int], features: str, wanted: _Tables
 ) -> _Tables:
     """Return the tables of a contract that learns a model, by the rule of `dpmesh.defaults`."""
     import dpmesh.defaults as defaults
     from dpmesh.defaults.rule import COMPLETE, DEGREE
     from dpmesh.models import Outline
-    from dpmesh.privacy import Budget
     from dpmesh.ranges import Columns
 
     public, labels, target = public_ranges(ranges, label, None, [])
     outline = Outline.of(Columns.of(public, [*public], features=features), target)
-    dim, loss = outline.columns.dim * outline.outputs, outline.loss
-    sizes: Any = {"smallest": min(records), "together": sum(records), "dim": dim}
+    dim, loss = outline.columns.dim, outline.loss
+    sizes: Any = {"smallest": min(records), "together": sum(records), "features": dim}
+    sizes["images"] = features == "scattering"
+    own = defaults.Sizes(nodes=len(records), dim=dim * outline.outputs, **sizes)
     task: Any = {"squared": "regression", "poisson": "counts"}.get(loss, "classification")
-    choice = defaults.choose(defaults.Sizes(nodes=len(records), **sizes), task=task, **wanted)
-    learner: Any = choice.algorithm
-    terms = {"rounds": choice.rounds, "features": features}
+    choice = defaults.choose(own, task=task, between_parties=True, **wanted)
+    terms: _Tables = {"rounds": choice.rounds, "features": features}
     terms["label"] = labels[0] if len(labels) == 1 else labels
     problem = {"loss": loss, "feature_norm": 1.0}
     problem |= {} if outline.classes is None else {"classes": outline.outputs}
     tables: _Tables = {"contract": terms, "problem": problem}
-    if choice.topology is not None:
-        if dropouts:
-            fail("--dropouts", "a secure sum, since gossip goes on from its quorum on", dropouts)
-        few, degree = len(records) <= COMPLETE, DEGREE
-        graph = {"kind": "complete"} if few else {"kind": "random_regular", "degree": degree}
-        terms |= {"quorum": len(records) // 2 + 1, "largest_row": 1e4}
-        return tables | {"algorithm": _table(learner, ()), "topology": graph}
-    if dropouts:  # which leave less noise
-        adds, budget = replace(learner.combination, dropouts=dropouts), ("epsilon", "delta")
-        noise = Budget(**{name: wanted[name] for name in budget}).calibrate(
-            lambda noise: replace(learner, combination=adds, noise_multiplier=noise), choice.rounds
-        )
-        learner = replace(learner, combination=adds, noise_multiplier=noise)
-    terms["quorum"] = len(records) - dropouts
-    return tables | {"algorithm": _table(learner, _FOLLOW)}
+    if choice.topology is None:
+        terms["quorum"] = len(records) - wanted["dropouts"]
+        return tables | _summing(choice.algorithm)
+    few, degree = len(records) <= COMPLETE, DEGREE
+    graph = {"kind": "complete"} if few else {"kind": "random_regular", "degree": degree}
+    terms |= {"quorum": len(records) // 2 + 1, "largest_row": min(1e4, 1e7 / max(records))}
+    return tables | {"algorithm": _gossiping(choice.algorithm), "topology": graph}
+
+
+def _summing(algorithm: Any) -> _Tables:
+    """Return the tables of an algorithm that adds up sums, and of a first stage before it."""
+    if (mean := getattr(algorithm, "mean", None)) is None:
+        return {"algorithm": _table(algorithm, _FOLLOW)}
+    stage = {"noise_multiplier": mean.noise_multiplier}
+    if algorithm.moment is not None:
+        stage["moment_noise"] = algorithm.moment.noise_multiplier
+    return {"first_stage": stage, "algorithm": _table(algorithm.algorithm, _FOLLOW)}
+
+
+def _gossiping(algorithm: Any) -> _Tables:
+    """Return the table of an algorithm that gossips, with noise for the rounding of rows."""
+    from dpmesh.privacy.rounding import DOUBLE
+
+    noise = algorithm.noise_multiplier * (1 + DOUBLE.share)
+    table = _table(replace(algorithm, noise_multiplier=noise, noise=None), ())
+    shared = algorithm.noise
+    return table if shared is None else {**table, "noise": _table(shared, _FOLLOW)}
 
 
 def _asking(
@@ -147,7 +160,8 @@ def _asking(
     made = RecordSums.for_budget(**sizes, **wanted)
     about.require(made.noise_scale, sum(records))
     noise = {"noise_multiplier": made.noise_multiplier, "colluding": made.colluding}
-    terms = {"rounds": 1, "quorum": len(records)}
+    noise |= {"dropouts": made.dropouts} if made.dropouts else {}
+    terms = {"rounds": 1, "quorum": len(records) - made.dropouts}
     return {"contract": terms, "questions": given, "algorithm": {"kind": "RecordSums", **noise}}
 
 

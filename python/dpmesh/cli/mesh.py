@@ -54,7 +54,9 @@ def check(file: File, module: Module = None) -> None:
     from dpmesh.privacy.shown import rounded_up
 
     read = read_contract(file, module)
-    terms, algorithm = read.terms, type(read.algorithm).__name__
+    terms, of = read.terms, read.algorithm
+    kinds = (type(each).__name__ for each in (of, getattr(of, "algorithm", None)) if each)
+    algorithm = " of ".join(kinds)
     typer.echo(f"contract     {read.hash.hex()}")
     over = f" over {read.topology}" if read.topology is not None else ", a token that travels"
     against = "everybody: the router and all parties see every released row"
@@ -254,6 +256,7 @@ def node(
             party.model().save(output)
             made_of = "rows" if read.sums is None else "sums"
             typer.echo(f"wrote {output}: made of released {made_of} alone")
+        own.wrote(read, output)
     if early is not None:
         typer.echo(f"Error: {early}", err=True)
         raise typer.Exit(3)
@@ -297,7 +300,7 @@ class _Progress:
         self._said: Any = None
 
     def __call__(self, router: Router) -> None:
-        at, total = router.at, router.contract.terms.rounds
+        at, total = router.at, router.contract.steps
         if at is None:
             now = f"waiting for the signatures of {', '.join(router.waits_for)}"
         elif router.waits_since() > router.contract.terms.deadline:
@@ -318,7 +321,7 @@ class _NodeProgress:
         self._said = -1
 
     def __call__(self, node: Node) -> None:
-        at, total = node.at, node.contract.terms.rounds
+        at, total = node.at, node.contract.steps
         if at is not None and at.round != self._said and at.round % max(1, total // 10) == 0:
             typer.echo(f"round {at.round} of {total}")
             self._said = at.round

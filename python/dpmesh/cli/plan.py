@@ -6,6 +6,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from dpmesh.cli._sites import Noise
+
 
 def plan(
     sites: Annotated[int, typer.Option(min=1, help="Number of sites.")],
@@ -18,8 +20,9 @@ def plan(
         Literal["secure", "gossip"] | None,
         typer.Option(help="How sites learn together; by default a secure sum from 3 sites on."),
     ] = None,
+    noise: Noise = None,
     colluding: Annotated[
-        int, typer.Option(min=0, help="Sites that may collude, for a secure sum.")
+        int, typer.Option(min=0, help="Sites that may collude, for a secure sum or --noise.")
     ] = 1,
     seed: Annotated[int | None, typer.Option(min=0, help="Make the answer reproducible.")] = None,
 ) -> None:
@@ -35,6 +38,7 @@ def plan(
         delta=delta,
         classes=classes,
         algorithm=algorithm,
+        noise=noise,
         colluding=colluding,
         key=None if seed is None else Key.seeded(seed),
     )

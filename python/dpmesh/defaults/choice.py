@@ -41,7 +41,7 @@ from dpmesh.privacy.views.observers import in_words
 from dpmesh.topology import Topology
 
 if TYPE_CHECKING:
-    from dpmesh.privacy.correlated import CorrelatedStrategy
+    from dpmesh.privacy.correlated import BetweenPartners
 
 
 EVERYBODY = "everybody: all noisy messages may be read"
@@ -97,7 +97,9 @@ def choose(
     noise: Noise | None = None,
     topology: Topology | None = None,
     colluding: int = 1,
+    dropouts: int = 0,
     rounds: int | None = None,
+    between_parties: bool = False,
     key: Key | None = None,
 ) -> Choice:
     """Return what serves a budget best, by the rule of this module.
@@ -125,8 +127,13 @@ def choose(
     colluding
         Sites that may collude with the server of a secure sum, or with who sees all messages where
         partners share noise. At least 1 protects a site from any other one.
+    dropouts
+        Sites that may be lost during a run of secure sums; each costs one more of each kind.
     rounds
         None: by the rule. Others share the path that noise allows, in steps that are no longer.
+    between_parties
+        Whether it is for a contract: a node that gossips then counts the secrets of its own
+        partners alone, and has no first stage, of which it may miss a row.
     key
         Draws the network of more than 64 nodes; by default a new one.
 
@@ -144,7 +151,11 @@ def choose(
     links = None
     if method == "gossip":
         links = network(sizes.nodes, key=key) if topology is None else topology
-    shared = None if noise is None or links is None else _partners(noise, links, colluding)
+        if dropouts:
+            fail("dropouts", "0 by gossip, which goes on from its quorum on", dropouts)
+    shared = None
+    if noise is not None and links is not None:
+        shared = _partners(noise, links, colluding, star=between_parties)
     rule = CONSTANTS[one_of("task", task, [*CONSTANTS])]
     momentum = rule.momentum if method == "secure" and linear else 0.0
     step = rule.longest / STEPS
@@ -155,7 +166,8 @@ def choose(
     if epsilon is not None:
         mu = mu_of(epsilon, delta)
         records = sizes.effective_records(method, colluding)
-        if task != "regression" and topology is None:  # which need not link all sites
+        alone = method == "gossip" and between_parties  # which may miss rows of others
+        if task != "regression" and topology is None and not alone:  # which need not link all sites
             stages = first_stages(sizes, method, mu * records)
         records *= 1.0 if shared is None else _gain(shared)
         mu *= sqrt(1 - stages * STAGE_SHARE)
@@ -163,7 +175,7 @@ def choose(
         if rounds is None:
             steps = min(max(STEPS, int(LITTLE_NOISE * (1 - momentum) / (in_a_step * step))), most)
         step = step_size(steps * in_a_step / (1 - momentum), task=task)
-    own = _Steps(sizes, rule, method, colluding, steps, step, momentum, stages, shared)
+    own = _Steps(sizes, rule, method, colluding, dropouts, steps, step, momentum, stages, shared)
     needed = None if epsilon is None else _needed(own, epsilon, delta)
     return Choice(algorithm=own.made(needed), topology=links, rounds=own.rounds, view=own.view)
 
@@ -175,11 +187,12 @@ class _Steps(NamedTuple):
     rule: Constants
     method: Method
     colluding: int
+    dropouts: int
     steps: int
     step: float
     momentum: float
     stages: int
-    shared: CorrelatedStrategy | None
+    shared: BetweenPartners | None
 
     @property
     def rounds(self) -> int:
@@ -187,7 +200,9 @@ class _Steps(NamedTuple):
 
     @property
     def view(self) -> EverybodyButPartners | None:
-        return None if self.shared is None else EverybodyButPartners(coalition=self.colluding)
+        if self.shared is None or self.shared.star:  # whose claim is the plan's own
+            return None
+        return EverybodyButPartners(coalition=self.colluding)
 
     def made(self, noise_multiplier: float | None) -> AnyAlgorithm:
         """Return the algorithm with this noise."""
@@ -201,6 +216,7 @@ class _Steps(NamedTuple):
             "records": sizes.together,
             "noise_multiplier": noise_multiplier * sqrt(rest / STAGE_SHARE / self.steps),
             "colluding": self.colluding,
+            "dropouts": self.dropouts,
             "secure": self.method == "secure",
         }
         moment = SecondMoments(dim=dim * (dim + 1) // 2, **public) if self.stages > 1 else None
@@ -222,7 +238,9 @@ class _Steps(NamedTuple):
                 clients=sizes.nodes, records=sizes.together, clipping_norm=rule.clipping_norm
             ),
             noise_multiplier=noise_multiplier,
-            combination=SecureAggregation(dim=dim, rounds=steps, colluding=self.colluding),
+            combination=SecureAggregation(
+                dim=dim, rounds=steps, colluding=self.colluding, dropouts=self.dropouts
+            ),
             optimizer=ServerMomentum(self.momentum) if self.momentum else None,
             average=Average(since=int(steps * (1 - rule.averaged)) + 1),
             step_size=self.step,
@@ -241,7 +259,7 @@ def _needed(own: _Steps, epsilon: float, delta: float) -> float:
         raise ValueError(f"no secure sum keeps this budget: {hint} ({error})") from error
 
 
-def _partners(noise: Noise, links: Topology, colluding: int) -> CorrelatedStrategy:
+def _partners(noise: Noise, links: Topology, colluding: int, *, star: bool) -> BetweenPartners:
     """Return the noise that link partners share in a path of `STEPS`."""
     from dpmesh.privacy.correlated import BetweenPartners
 
@@ -255,10 +273,11 @@ def _partners(noise: Noise, links: Topology, colluding: int) -> CorrelatedStrate
         fail("noise", f"None at fewer than {fewest} sites, of which {colluding} collude", noise)
     meet = links.matrix(0).messages == links.nodes * (links.nodes - 1)
     mixings = 1 if meet else MIXINGS
-    return BetweenPartners(topology=links, rounds=STEPS + 1, mixings=mixings, coalition=colluding)
+    own: dict[str, Any] = {"mixings": mixings, "coalition": colluding, "star": star}
+    return BetweenPartners(topology=links, rounds=STEPS + 1, **own)
 
 
-def _gain(shared: CorrelatedStrategy) -> float:
+def _gain(shared: BetweenPartners) -> float:
     """Return how many times less noise is left than independent noise leaves in a mean of all."""
     rows = shared.rows
     assert shared.topology is not None

@@ -116,18 +116,22 @@ def check_sums(settings: Settings, algorithm: AnyAlgorithm, terms: Terms) -> Non
     Counts of records are public, so that one can be replaced, but none be added; a client, which is
     protected as a whole, may send noise alone.
     """
-    numbers = algorithm.release_of(0).mechanism.numbers  # type: ignore[union-attr]
+    first: Any = algorithm.release_of(0)
+    every = [one.mechanism.numbers for one in (first if isinstance(first, tuple) else (first,))]
+    numbers, most = every[-1], max(each.modulus_bits for each in every)
     if algorithm.unit == "record" and algorithm.neighboring_relation != "replace_one":
         settings.fail("algorithm", "wanted replace_one of a record, as counts are public")
     for_all = isinstance(numbers, SecureSum)
-    if for_all and numbers.modulus_bits > MOST_BITS:
+    if for_all and most > MOST_BITS:
         wanted = f"wanted sums of at most {MOST_BITS} bits a number, whose total can carry a tag"
-        settings.fail("algorithm", f"{wanted}, got {numbers.modulus_bits}")
+        settings.fail("algorithm", f"{wanted}, got {most}")
     if for_all and numbers.sites <= 2 * numbers.dropouts + numbers.colluding:
         wanted = "wanted more parties than 2 dropouts + colluding, so that only one model is sealed"
         settings.fail("algorithm.dropouts", f"{wanted}, got {numbers.sites}")
     if terms.quorum != numbers.fewest:
         wanted = f"wanted {numbers.fewest} for these sums, got {terms.quorum}"
+        if not for_all:
+            wanted += ": no proof covers sums over neighbours in which a party is missing"
         settings.fail("contract.quorum", wanted)
     linear = settings.table("problem").get("kind", "linear") == "linear"
     if linear and terms.numbers != "float64":

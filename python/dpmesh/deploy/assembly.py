@@ -11,6 +11,7 @@ from typing import Any
 from dpmesh._validate import instance
 from dpmesh.algorithms.base import Algorithm, AnyAlgorithm
 from dpmesh.algorithms.federated import FederatedLearning
+from dpmesh.algorithms.first_stage import FirstStage, SecondMoments
 from dpmesh.algorithms.record_sums import RecordSums
 from dpmesh.keys import Key
 from dpmesh.settings import Settings
@@ -74,7 +75,26 @@ class Assembly:
         made = settings.make("algorithm", table, kinds, nodes=self.nodes, **of_network)
         instance("algorithm", made, "an algorithm", Algorithm)
         algorithm: AnyAlgorithm = made
-        return algorithm
+        return self._staged(algorithm) if "first_stage" in self.settings.content else algorithm
+
+    def _staged(self, algorithm: AnyAlgorithm) -> AnyAlgorithm:
+        """Return an algorithm after the first stage that the table [first_stage] describes."""
+        settings, sums = self.settings, getattr(algorithm, "secure_sum", None)
+        if sums is None:
+            wanted = "wanted a secure sum of all parties: who misses one row of gossip has another"
+            settings.fail("first_stage", f"{wanted} centre than the others, for which no proof is")
+        noise = entries(RecordSums)["noise_multiplier"]
+        known = {"noise_multiplier": noise, "moment_noise": replace(noise, required=False)}
+        given = settings.arguments("first_stage", settings.table("first_stage"), known)
+        follows, moment = self.follows(), given.pop("moment_noise", None)
+        dim, own = follows["features"], {"sites": self.nodes, "records": follows["records"]}
+        own |= {"colluding": sums.colluding, "dropouts": sums.dropouts}
+        stages = {"mean": settings.call("first_stage", RecordSums, dim=dim, **given, **own)}
+        if moment is not None:
+            own |= {"dim": dim * (dim + 1) // 2, "noise_multiplier": moment}
+            stages["moment"] = settings.call("first_stage", SecondMoments, **own)
+        staged: FirstStage = settings.call("algorithm", FirstStage, algorithm=algorithm, **stages)
+        return staged
 
     def _part(self, table: Mapping[str, Any], name: str) -> dict[str, Any]:
         """Return a part of an algorithm with what follows from the parties and the records."""

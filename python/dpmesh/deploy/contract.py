@@ -166,7 +166,8 @@ class Contract:
     def _of_sums(self) -> dict[str, Any]:
         """The parameters of sums that follow from the parties and the records."""
         return {
-            "dim": self.dim,
+            "dim": int(self._learned.dim),
+            "features": self.tables.features,
             "clients": self.nodes,
             "records": int(self.records.sum()),
             "records_per_client": int(self.records.max()),
@@ -176,13 +177,56 @@ class Contract:
         }
 
     @cached_property
-    def sums(self) -> SecureSum | NeighborSums | None:
-        """The numbers of the sums that parties add up under masks; None if they send rows.
+    def summed(self) -> tuple[Release, ...]:
+        """The sums that parties add up under masks, one after another; none if they send rows.
 
-        What is not the same in all rounds, grid and noise, is that of the first.
+        A round has one, or several: what is summed first may be a vector of another length.
         """
-        release: Any = self.algorithm.release_of(0)
-        return release.mechanism.numbers if is_summed(release) else None
+        each = map(self.algorithm.release_of, range(self.terms.rounds))
+        found = (one for some in each for one in (some if isinstance(some, tuple) else (some,)))
+        return tuple(found) if is_summed(self.algorithm.release_of(0)) else ()
+
+    @property
+    def sums(self) -> SecureSum | NeighborSums | None:
+        """The numbers of the first sum that parties add up; None if they send rows.
+
+        Those of others may differ in length, grid and noise.
+        """
+        return self.sums_at(0) if self.summed else None
+
+    def sums_at(self, step: int) -> SecureSum | NeighborSums:
+        """Return the numbers of a sum; fail if there is none."""
+        if not step < len(self.summed):
+            fail("step", f"one of the {len(self.summed)} sums that parties add up", step)
+        mechanism: Any = self.summed[step].mechanism
+        numbers: SecureSum | NeighborSums = mechanism.numbers
+        return numbers
+
+    @property
+    def steps(self) -> int:
+        """How many sums are added up; where parties send rows, how many rounds they take."""
+        return len(self.summed) or self.terms.rounds
+
+    def rounds_before(self, step: int) -> int:
+        """Return how many rounds are over when a step begins."""
+        return self.summed[step].round if step < len(self.summed) else min(step, self.terms.rounds)
+
+    @cached_property
+    def _kinds(self) -> dict[tuple[int, float], list[Release]]:
+        """The planned sums that cost the same, by what they have in common."""
+        kinds: dict[tuple[int, float], list[Release]] = {}
+        for release in self.plan.releases if self.summed else ():
+            kinds.setdefault(_kind(release), []).append(release)
+        return kinds
+
+    def kind_at(self, step: int) -> int:
+        """Return the number of the kind of sum that a step is an attempt at."""
+        return [*self._kinds].index(_kind(self.summed[step]))
+
+    @cached_property
+    def planned(self) -> tuple[tuple[Release, ...], ...]:
+        """The releases of sums that the plan allows, by kind."""
+        return tuple(map(tuple, self._kinds.values()))
 
     @cached_property
     def _correlated(self) -> dict[int, CorrelatedRow]:
@@ -365,6 +409,12 @@ class Contract:
     def _costs(self) -> dict[float, float]:
         return {}
 
+    @property
+    def _learned(self) -> Any:
+        """What the algorithm learns from, after a first stage if there is one."""
+        staged = "first_stage" in self.settings.content
+        return self.made_up.centred(np.zeros(self.tables.features)) if staged else self.made_up
+
     @cached_property
     def made_up(self) -> Any:
         """The problem of the party with the fewest records, which are all 0: nobody's."""
@@ -374,7 +424,7 @@ class Contract:
         signs = self.tables.network is None and not arguments.get("classes")
         labels = np.full(shape[0], int(signs and arguments.get("loss") not in REGRESSION), np.int64)
         features: Any = sparse.csr_array(shape, dtype=self.terms.numbers)
-        if self.tables.network is not None:
+        if self.tables.network is not None or "first_stage" in self.settings.content:
             features = np.zeros(shape, self.terms.numbers)
         made_up = Dataset(features, labels, "nobody's")
         everything = {"records": made_up, "partition": [np.arange(shape[0])]}
@@ -384,8 +434,13 @@ class Contract:
 
 _TABLES = (
     *(("contract", True), ("problem", True), ("algorithm", True)),
-    *(("topology", False), ("questions", False)),
+    *(("topology", False), ("questions", False), ("first_stage", False)),
 )
+
+
+def _kind(release: Any) -> tuple[int, float]:
+    """Return what sums that cost the same have in common: their length, and their noise."""
+    return release.mechanism.numbers.dim, release.mechanism.noise_multiplier
 
 
 def read_contract(path: str | Path, module: str | None = None) -> Contract:

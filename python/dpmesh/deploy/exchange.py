@@ -203,15 +203,21 @@ class NodeChannel(Channel):
 class SumChannel(NodeChannel):
     """Drives the rounds of one node whose parts of sums leave it under masks.
 
-    A round may be begun several times, for one attempt at its sum after another. It ends with the
-    total of any of them.
+    A round has one sum or several, a step each. It may be begun several times, for one attempt at
+    a step after another, given the totals of the steps before, and ends with that of its last one.
 
     Parameters
     ----------
-    schedule, node, problem, own, state, t
+    schedule, node, problem, own
         As of a `NodeChannel`.
+    state
+        The state before the round of `step`.
+    step
+        The first to be run.
     transcript
-        The hash of all totals before round t, and of what was agreed on for each.
+        The hash of all totals before it, and of what was agreed on for each.
+    totals
+        Those of its round before it.
     """
 
     def __init__(
@@ -221,24 +227,27 @@ class SumChannel(NodeChannel):
         problem: Problem,
         own: Key | None,
         state: Any,
-        t: int,
+        step: int,
         transcript: bytes,
+        totals: list[Integers],
     ) -> None:
         key = own or Key.seeded(0)  # of which nothing is drawn: each attempt has its own
-        super().__init__(schedule, node, problem, key, None, state, t)
-        self.round, self.transcript, self._rehearses = t, transcript, own is not None
+        super().__init__(schedule, node, problem, key, None, state)
+        self.step, self.transcript, self._rehearses = step, transcript, own is not None
+        self.totals = totals
+        """What the open round added up so far."""
         self._steps: Generator[Packet, Any, None] | None = None
 
     def take(self, total: Integers, transcript: bytes) -> None:
-        """End the round with a total, and with the transcript after it."""
+        """End the step with a total, and with the transcript after it."""
         steps = self._steps or self._begun(None)[0]
+        self.totals.append(total)
         with suppress(StopIteration):
             steps.send(total)
-            raise RuntimeError(f"round {self.round} has more than one sum")
-        self.transcript, self._steps = transcript, None
+        self.transcript, self._steps, self.step = transcript, None, self.step + 1
 
     def attempt(self, at: Position, own: Key | None) -> Masked | None:
-        """Begin the round for an attempt; return what the node adds to sums, None at the end.
+        """Begin the round for an attempt; return what the node adds to its step, None at the end.
 
         All that is drawn comes from `own`, a key of this attempt alone; in a rehearsal there is
         none.
@@ -248,31 +257,35 @@ class SumChannel(NodeChannel):
             return None
         self._steps, packet = self._begun(own)
         if packet.masked is None:
-            raise RuntimeError(f"round {at.round} releases no sum")
+            raise RuntimeError(f"step {at.round} releases no sum")
         return packet.masked
 
     def _begun(self, own: Key | None) -> tuple[Generator[Packet, Any, None], Packet]:
-        contract, t = self.schedule.contract, self.round
+        contract = self.schedule.contract
+        t = contract.summed[self.step].round
         self.received, self._allowed = None, list(contract.releases(self.node, t))
         if not self._rehearses:
             self._key = own or Key.seeded(0)  # of whose draws nothing leaves
         coins = Coins(self._key, self._key, contract.public_key, contract.algorithm.public_coins)
         seated = self.schedule.seat(self.node, coins)
-        steps = self._round(seated)
-        return steps, next(steps)
+        steps = self._round(t, seated)
+        packet = next(steps)
+        for total in self.totals:
+            packet = steps.send(total)
+        return steps, packet
 
-    def _round(self, coins: Any) -> Generator[Packet, Any, None]:
-        contract, t = self.schedule.contract, self.round
+    def _round(self, t: int, coins: Any) -> Generator[Packet, Any, None]:
+        contract = self.schedule.contract
         step = yield from self.steps(contract.algorithm, self.state, t, self._problem, coins)
-        self.state, self.round = step.state, t + 1
+        self.state, self.totals = step.state, []
         self.end_round()
         self.published = contract.algorithm.published(self.state, self.received)
 
     def _step_key(self, values: Sensitive) -> Key:
         if self._rehearses:
             return self._key
-        release: Any = self.schedule.contract.algorithm.release_of(self.round)
-        return self._key.derive(digest(release.mechanism.numbers.steps_of(values).tobytes()))
+        numbers = self.schedule.contract.sums_at(self.step)  # of the values that leave, the last
+        return self._key.derive(digest(numbers.steps_of(values).tobytes()))
 
 
 def _flat(rows: Mapping[int, Released | None]) -> list[bytes]:

@@ -51,6 +51,10 @@ _LATE, _SHARED = "joined after a release", "others hold its records"
 _LOST = "joined by a lost folder"
 _OUTSIDE = "outside of contracts"
 """In the place of the records' digest, of what was released outside of contracts."""
+FINISHED, WRITTEN = "finished", "wrote its model to"
+"""How events begin that say when a run was over, and where its model was written."""
+FINISHED, WRITTEN = "finished", "wrote"
+"""How events begin that say when a run was over, and where its result was written."""
 DATABASE, SIGNING, NOISE = "node.db", "signing.pem", "noise.key"
 
 
@@ -398,11 +402,14 @@ class Folder(Steps):
 
     def state_of(self, contract: Agreement) -> str:
         """Return in words whether a contract goes on."""
-        last, releases = self.last(contract), f"{self.attempts(contract)} releases so far"
+        last, count = self.last(contract), sum(self.attempts(contract).values())
+        releases, finished = f"{count} releases so far", self._begins(contract, FINISHED)
         if self._is_outside(contract):
             return "released by dpmesh fit, stats or ranges"
         if self.has_left(contract):
             return f"left; {releases}"
+        if finished:
+            return f"{finished}; {self._begins(contract, WRITTEN) or 'wrote no model'}; {releases}"
         if self.has_stopped(contract):
             return f"stopped: a step failed after it was charged, see the node's log; {releases}"
         if last is None:
@@ -424,9 +431,21 @@ class Folder(Steps):
         query = "update secrets set secrets = ? where contract = ?"
         self._file.execute(query, (secrets, contract.hash))
 
-    def erase_secrets(self, contract: Agreement) -> None:
-        """Erase the secrets of a run that is over, for ever."""
+    def end(self, contract: Agreement, rounds: int) -> None:
+        """Note within a transaction that a run is over, and erase its secrets for ever."""
+        self._note(contract.hash, f"{FINISHED} after {rounds} rounds")
         self._file.execute(_ERASED, (contract.hash,))
+
+    def wrote(self, contract: Agreement, path: Path) -> None:
+        """Note where what a contract learned was written."""
+        with self.transaction():
+            self._note(contract.hash, f"{WRITTEN} {path.absolute()}")
+
+    def _begins(self, contract: Agreement, word: str) -> str:
+        """Return the last event of a contract that begins with a word; empty if there is none."""
+        query = "select event from events where contract = ? and event like ? order by rowid desc"
+        found = self._read(query, contract.hash, f"{word} %")
+        return str(found[0][0]) if found else ""
 
     def fresh(self, contract: Agreement) -> bytes:
         """Return the number with which the node asks others since its start."""

@@ -188,7 +188,7 @@ class Node:
             contract,
             folder.signing,
             party=self.name,
-            rounds=0 if self.at is None else min(self.at.round, contract.terms.rounds),
+            rounds=0 if self.at is None else contract.rounds_before(self.at.round),
             seals=[seal.hex() for seal in self.seals],
         )
 
@@ -326,7 +326,7 @@ class Node:
             with self.folder.transaction():
                 self.folder.finish(self.contract, at, self._kept(channel), row, released)
                 if at.round == self._schedule.end.round:
-                    self.folder.erase_secrets(self.contract)
+                    self.folder.end(self.contract, self.contract.terms.rounds)
             self.folder.mark(self.contract)
             self._channel = channel
         except DISK:

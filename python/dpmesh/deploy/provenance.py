@@ -68,7 +68,8 @@ def verified(model: Model, contract: Contract) -> Origin:
     if not is_signed(key, signature, *_fields(model)):
         fail("model", f"as {origin['party']} signed it", "another, or one that was changed")
     seals = [Seal.read(bytes.fromhex(seal), contract) for seal in origin["seals"]]
-    ended = [seal for seal in seals if seal.at.round == origin["rounds"] == contract.terms.rounds]
+    whole = origin["rounds"] == contract.terms.rounds
+    ended = [seal for seal in seals if whole and seal.at.round == contract.steps]
     signers = {seal.party for seal in ended}
     if len({seal.transcript for seal in seals}) > 1 or len(ended) < len(seals):
         fail("model", "one whose parties signed the same totals", "one of which they differ")

@@ -24,7 +24,7 @@ class Schedule:
 
     def __init__(self, contract: Contract) -> None:
         self.contract, self.topology = contract, contract.topology
-        self.end = Position(contract.terms.rounds, int(isinstance(contract.sums, SecureSum)))
+        self.end = Position(contract.steps, int(isinstance(contract.sums, SecureSum)))
         """After the last message, when the nodes take what was sent last; where one sum is for
         all, once they have signed what they took."""
         self._turns: list[tuple[int, ...]] = []

@@ -166,11 +166,10 @@ class Steps:
         earlier = "where contract = ? and (round, exchange) < (?, ?)"
         self._file.execute(f"update steps set state = null, released = null {earlier}", key)
 
-    def attempts(self, contract: Agreement) -> int:
-        """Return how many steps of a contract were charged for."""
-        query = "select count(*) from steps where contract = ? and charged != '[]'"
-        ((count,),) = self._read(query, contract.hash)
-        return int(count)
+    def attempts(self, contract: Agreement) -> dict[int, int]:
+        """Return how many steps of each round of a contract were charged for."""
+        query = "select round, count(*) from steps where contract = ? and charged != '[]'"
+        return dict(self._read(f"{query} group by round", contract.hash))
 
     def hear(self, contract: Agreement, row: Row, message: bytes) -> None:
         """Store a row of a party, if it is the latest of the party's."""

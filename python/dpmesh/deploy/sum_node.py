@@ -12,6 +12,8 @@ import logging
 from contextlib import suppress
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from dpmesh.data import Dataset
 from dpmesh.deploy.contract import Contract
 from dpmesh.deploy.exchange import SumChannel
@@ -29,7 +31,6 @@ from dpmesh.deploy.sums import (
     Header,
     Seal,
     Total,
-    sums_of,
 )
 from dpmesh.deploy.wire import (
     BEFORE,
@@ -70,9 +71,9 @@ class SumNode(Node):
         self, contract: Contract, folder: Folder, records: Dataset, *, rehearsal: bool = False
     ) -> None:
         super().__init__(contract, folder, records, rehearsal=rehearsal)
-        self._known, self._ahead = BEFORE, 0
+        self._known, self._ahead = BEFORE, (0,) * len(contract.planned)
         """The last attempt that another party had answered when this node started, and how many
-        more than this node the others had been charged for."""
+        more than this node the others had been charged for, of each kind of sum."""
         self._tries = 0
 
     def answer(self, message: bytes) -> bytes:
@@ -119,11 +120,20 @@ class SumNode(Node):
 
     def _later_than(self, asked: tuple[Fresh, ...]) -> bytes:
         last = self.at or Position(-1)
-        return b"".join(numbers(last.round + 1, last.exchange, self._spent))
+        return b"".join(numbers(last.round + 1, last.exchange, *self._spent))
 
     @property
-    def _spent(self) -> int:
-        return self.folder.attempts(self.contract) + self._ahead
+    def _own_spent(self) -> tuple[int, ...]:
+        """How many sums of each kind this node was charged for."""
+        of_steps, spent = self.folder.attempts(self.contract), [0] * len(self.contract.planned)
+        for step, count in of_steps.items():
+            spent[self.contract.kind_at(step)] += count
+        return tuple(spent)
+
+    @property
+    def _spent(self) -> tuple[int, ...]:
+        """The same, or more of them if others were."""
+        return tuple(map(sum, zip(self._own_spent, self._ahead, strict=True)))
 
     def _confirm(self, ask: Ask) -> bool:
         """Whether all others of the cohort have said how far they got since this node started.
@@ -137,10 +147,13 @@ class SumNode(Node):
         others = {party for header in headers for party in header.cohort} - {self.number}
         self._confirmed = others <= said.keys()
         if self._confirmed:
-            found = [progress(each) for by, each in said.items() if by != self.number]
+            found = [progress(each, self.contract) for by, each in said.items() if by in others]
             self._known = max((at for at, _ in found), default=BEFORE)
-            most = max((spent - (at == ask.at) for at, spent in found), default=0)
-            self._ahead = max(0, most - self.folder.attempts(self.contract))
+            now = self.contract.kind_at(ask.at.round)
+            self._ahead = tuple(
+                max(0, *(spent[kind] - (at == ask.at and kind == now) - own for at, spent in found))
+                for kind, own in enumerate(self._own_spent)
+            )
             self.folder.confirmed(self.contract)
         return self._confirmed
 
@@ -151,7 +164,7 @@ class SumNode(Node):
         """
         with suppress(ValueError):
             headers = _headers_in(ask.attached, self.contract)
-            adds = sum(self.number in some for some in sums_of(self.contract).receivers)
+            adds = sum(self.number in some for some in self.contract.sums_at(0).receivers)
             count = 0 if ask.at.round == self._schedule.end.round else adds
             dealers = {header.dealer for header in headers if header.at == ask.at}
             if len(dealers) == len(headers) == count:
@@ -175,9 +188,9 @@ class SumNode(Node):
                 total = Total.read(message, self.contract)
             except ValueError:
                 raise RefusedError("malformed") from None
-            if total.header.at.round < reached.round:
+            if total.header.at.round < reached.step:
                 continue  # the router did not get the last answer
-            if total.header.at.round > reached.round or not self._may_open(total, last):
+            if total.header.at.round > reached.step or not self._may_open(total, last):
                 raise RefusedError("not the next round")
             try:
                 _, transcript = self._group_of(ask.attached).opened(total, reached.transcript)
@@ -185,9 +198,9 @@ class SumNode(Node):
                 raise
             except ValueError:
                 raise self._bad_total() from None
-            reached = _Reached(reached.round + 1, transcript)
+            reached = _Reached(reached.step + 1, transcript)
             totals.append(message)
-        if ask.at.round != reached.round:
+        if ask.at.round != reached.step:
             raise RefusedError("not the next round")
         if not headers:
             return (*totals, *(m for m in ask.attached if kind_of(m) == SEAL))
@@ -204,7 +217,7 @@ class SumNode(Node):
 
     def _is_enough(self, header: Header) -> bool:
         """Whether the shares of noise of a cohort's honest parties are enough."""
-        return sums_of(self.contract).is_cohort(header.cohort, header.dealer)
+        return self.contract.sums_at(header.at.round).is_cohort(header.cohort, header.dealer)
 
     def _bad_total(self) -> RefusedError:
         self._tries += 1
@@ -228,10 +241,11 @@ class SumNode(Node):
     def _charged(self, at: Position) -> tuple[Release, ...]:
         if at.round == self._schedule.end.round:
             return ()
-        planned = self.contract.plan.releases
-        if self._spent >= len(planned) or self.folder.is_over_budget:
+        kind = self.contract.kind_at(at.round)
+        planned = self.contract.planned[kind]
+        if self._spent[kind] >= len(planned) or self.folder.is_over_budget:
             raise RefusedError("over budget")
-        return (planned[self.folder.attempts(self.contract)],)
+        return (planned[self._own_spent[kind]],)
 
     def _compare_again(self, ask: Ask, step: Stored) -> None:
         """Compare nothing, either."""
@@ -269,7 +283,7 @@ class SumNode(Node):
         headers = _headers_in(step.rows, self.contract)
         for message in (m for m in step.rows if kind_of(m) == TOTAL):
             total = Total.read(message, self.contract)
-            if total.header.at.round == channel.round:
+            if total.header.at.round == channel.step:
                 opened, transcript = self._group_of().opened(total, channel.transcript)
                 channel.take(opened[None], transcript)
         own = None
@@ -287,23 +301,26 @@ class SumNode(Node):
         if base is not None and base.state is not None:
             state = self._state_in(base.state)
         own = self._own if self.rehearsal else None
-        inputs = self._problem, own, state, reached.round, reached.transcript
-        channel = SumChannel(self._schedule, self.number, *inputs)
+        kept = () if base is None or base.state is None else unpack(base.state)[2:]
+        inputs = self._problem, own, state, reached.step, reached.transcript
+        totals = [np.frombuffer(each, np.int64)[None] for each in kept]
+        channel = SumChannel(self._schedule, self.number, *inputs, totals)
         if base is not None:
             self._gone_on(channel, base)
         return channel
 
     def _kept(self, channel: SumChannel) -> bytes:
-        return pack(channel.transcript, state_as_bytes(channel.state))
+        totals = (total.tobytes() for total in channel.totals)
+        return pack(channel.transcript, state_as_bytes(channel.state), *totals)
 
     def _state_in(self, kept: bytes) -> Any:
         return state_from_bytes(unpack(kept)[1], self._start)
 
 
 class _Reached(NamedTuple):
-    """The round that a node is in, and the transcript of all rounds before it."""
+    """The step that a node is at, and the transcript of all steps before it."""
 
-    round: int
+    step: int
     transcript: bytes
 
 

@@ -16,7 +16,7 @@ from dataclasses import replace
 from dpmesh.deploy.contract import Contract
 from dpmesh.deploy.router import Router
 from dpmesh.deploy.signing import digest, pack, unpack
-from dpmesh.deploy.sums import DEAL, DEALT, PARTS, SEAL, Header, Part, Seal, Total, added, sums_of
+from dpmesh.deploy.sums import DEAL, DEALT, PARTS, SEAL, Header, Part, Seal, Total, added
 from dpmesh.deploy.wire import Position, read_numbers
 from dpmesh.privacy.secure import SecureSum
 
@@ -117,7 +117,7 @@ class SumRouter(Router):
             for (header, _), parts in groups.items()
             if (*parts,) == header.cohort
         }
-        complete = len(whole) == len(sums_of(self.contract).receivers)
+        complete = len(whole) == len(self.contract.sums_at(0).receivers)
         return [parts for _, parts in sorted(whole.items())] if complete else []
 
     def _take_totals(self, whole: list[list[Part]]) -> None:
@@ -160,7 +160,7 @@ class SumRouter(Router):
 
     def _headers(self, at: Position, party: int) -> list[Header]:
         """Return the header of each sum that a party is to add to."""
-        receivers = sums_of(self.contract).receivers
+        receivers = self.contract.sums_at(0).receivers
         if self._for_all:
             return [Header(at, tuple(sorted(self._cohort)), self._dealer)]
         return [

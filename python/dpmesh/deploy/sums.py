@@ -24,7 +24,7 @@ from dpmesh.deploy.signing import KEY_BYTES, SigningKey, digest, is_signed, pack
 from dpmesh.deploy.wire import NUMBER_BYTES, Position, numbers, read_numbers
 from dpmesh.kernels.tags import LARGEST, PRIME
 from dpmesh.keys import Key, Purpose, Stream
-from dpmesh.privacy.secure import NeighborSums, SecureSum
+from dpmesh.privacy.secure import SecureSum
 from dpmesh.privacy.secure.sums import Integers
 
 with needed_by("a sum between parties"):
@@ -39,13 +39,6 @@ HEADER, PART, PARTS, TOTAL, DEAL, DEALT, SEAL = (
     for kind in ("header", "part", "parts", "total", "deal", "dealt", "seal")
 )
 TAG_BYTES, NONCE_BYTES = 8, 12
-
-
-def sums_of(contract: Contract) -> SecureSum | NeighborSums:
-    """Return the numbers of the sums of a contract; fail if its parties send rows."""
-    if contract.sums is None:
-        fail("contract", "one whose parties add up sums", type(contract.algorithm).__name__)
-    return contract.sums
 
 
 @dataclass(frozen=True, repr=False)
@@ -203,10 +196,12 @@ class Part:
     def read(cls, message: bytes, contract: Contract) -> Part:
         """Return the part in a message; fail if it is none."""
         kind, place, members, body = unpack(message)
-        whole, sums = members or bits_of(np.ones(contract.nodes)), sums_of(contract)
-        if kind != PART or len(body) != sums.message_bytes + TAG_BYTES:
+        if kind != PART:
             fail("message", "a part", "another message")
+        whole = members or bits_of(np.ones(contract.nodes))
         header = Header.read(pack(HEADER, place[:12], whole, b"", b""), contract)
+        if len(body) != contract.sums_at(header.at.round).message_bytes + TAG_BYTES:
+            fail("message", "a part of the length of its sum", "another message")
         return cls(header, place[12:], body[:-TAG_BYTES], int.from_bytes(body[-TAG_BYTES:], "big"))
 
 
@@ -243,7 +238,7 @@ def word(tag: int) -> bytes:
 
 def added(parts: Sequence[Part], contract: Contract) -> tuple[bytes, int]:
     """Return the total of parts as it travels, and the sum of their tags."""
-    sums = sums_of(contract)
+    sums = contract.sums_at(parts[0].header.at.round)
     total = kernels.unpack_sum([part.packed for part in parts], sums.dim, sums.modulus_bits)
     packed = kernels.mask_and_pack(total, sums.modulus_bits)
     return packed, sum(part.tag for part in parts) % PRIME
@@ -295,7 +290,7 @@ class Group:
     def dealt(self) -> bytes:
         """Return this party's secret for tags as a message, sealed for each who adds to its sum."""
         secret, sealed = self._own_tags(), [b""] * self.contract.nodes
-        adds = sums_of(self.contract).receivers[self.receiver(self.own)]
+        adds = self.contract.sums_at(0).receivers[self.receiver(self.own)]
         for party in {*adds} - {self.own}:
             nonce = token_bytes(NONCE_BYTES)
             cipher = ChaCha20Poly1305(self._pair(self.own, party))
@@ -314,7 +309,8 @@ class Group:
 
     def part(self, header: Header, transcript: bytes, noisy: Integers) -> Part:
         """Return integers with noise as they leave this party, under masks for an attempt."""
-        agreement, bits = self.agreement(header, transcript), sums_of(self.contract).modulus_bits
+        agreement = self.agreement(header, transcript)
+        bits = self.contract.sums_at(header.at.round).modulus_bits
         tag = kernels.tag(noisy, self._weights(header, agreement))
         signs: dict[bool, list[bytes]] = {True: [], False: []}
         for party in header.cohort:
@@ -337,7 +333,8 @@ class Group:
         ValueError
             If it is not the sum of parts of parties who all have this party's transcript.
         """
-        sums, header = sums_of(self.contract), total.header
+        header = total.header
+        sums = self.contract.sums_at(header.at.round)
         opened = kernels.unpack_sum([total.packed], sums.dim, sums.modulus_bits)
         agreement = self.agreement(header, transcript)
         small = max(-int(opened.min()), int(opened.max())) < LARGEST

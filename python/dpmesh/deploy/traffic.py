@@ -7,7 +7,7 @@ import numpy as np
 from dpmesh.deploy.contract import Contract
 from dpmesh.deploy.schedule import Schedule
 from dpmesh.deploy.signing import SigningKey, pack
-from dpmesh.deploy.sums import Header, Part, Total, sums_of
+from dpmesh.deploy.sums import Header, Part, Total
 from dpmesh.deploy.wire import MIXED_BYTES, PROCESS_BYTES, Ask, Position, Row
 
 _FIRST = 10
@@ -26,21 +26,26 @@ def bytes_of_row(contract: Contract, mixed: int) -> int:
 
 
 def bytes_of_total(contract: Contract) -> int:
-    """Return the length of a total with its header, as it goes to a node."""
-    packed = bytes(sums_of(contract).message_bytes)
+    """Return the length of the longest total with its header, as it goes to a node."""
+    packed = bytes(_longest(contract))
     return len(Total(_NOBODY, packed, 0).as_bytes(contract))
+
+
+def _longest(contract: Contract) -> int:
+    """Return the length of the longest sum, packed."""
+    return max(contract.sums_at(step).message_bytes for step in range(contract.steps))
 
 
 def longest_question(contract: Contract) -> int:
     """Return the most bytes that a router sends a node in one message."""
-    missed = 0 if contract.sums is None else contract.terms.rounds * bytes_of_total(contract)
+    missed = 0 if contract.sums is None else contract.steps * bytes_of_total(contract)
     return 2 * contract.nodes * bytes_of_row(contract, contract.nodes) + missed + 2**16
 
 
 def longest_answer(contract: Contract) -> int:
     """Return the most bytes that a node sends a router in one message."""
     sums = contract.sums
-    parts = 0 if sums is None else sums.sites * (sums.message_bytes + 2**8)
+    parts = 0 if sums is None else sums.sites * (_longest(contract) + 2**8)
     rows = 4 if sums is not None else 4 + contract.nodes  # later ones of all that started
     return rows * bytes_of_row(contract, contract.nodes) + parts + 2**6 * contract.nodes + 2**16
 
@@ -50,10 +55,10 @@ def bytes_of_round(contract: Contract) -> int:
 
     Each node's row goes to the router once, and once to each node that receives it. By token each
     model goes to the router and to the next holder. A part of a sum goes to the router, and the
-    total to all.
+    total to all; where sums differ in length, the longest counts.
     """
     if contract.sums is not None:
-        part = Part(_NOBODY, bytes(32), bytes(contract.sums.message_bytes), 0)
+        part = Part(_NOBODY, bytes(32), bytes(_longest(contract)), 0)
         parts = sum(map(len, contract.sums.receivers))
         each = len(part.as_bytes(contract)) + len(_NOBODY.as_bytes(contract)) + 16
         question = len(Ask(Position(0), ()).as_bytes(contract)) + 24

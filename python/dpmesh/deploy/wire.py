@@ -345,7 +345,7 @@ class Heard(NamedTuple):
         if not is_signed(contract.parties[by].public_key, signature, *fields[:-1]):
             fail("signature", f"that of {contract.parties[by].name}", "another")
         if contract.sums is not None:
-            progress(later)
+            progress(later, contract)
             return cls(by, to, later)
         for row in (Row.read(each, contract) for each in unpack(later)):
             if not any(row.party == each.party and row.sent > each.last for each in asked[to]):
@@ -353,10 +353,20 @@ class Heard(NamedTuple):
         return cls(by, to, later)
 
 
-def progress(said: bytes) -> tuple[Position, int]:
-    """Return the last attempt that a party answered, and how many it was charged for; or fail."""
-    after, attempt, spent = read_numbers(said[:4], said[4:8], said[8:])
-    return Position(after - 1, attempt), spent
+def progress(said: bytes, contract: Contract) -> tuple[Position, tuple[int, ...]]:
+    """Return the last attempt that a party answered, and how many of each kind it was charged for.
+
+    Raises
+    ------
+    ValueError
+        If a message says nothing of that.
+    """
+    kinds = len(contract.planned)
+    parts = (said[i : i + NUMBER_BYTES] for i in range(0, (2 + kinds) * NUMBER_BYTES, NUMBER_BYTES))
+    after, attempt, *spent = read_numbers(*parts)
+    if len(said) != (2 + kinds) * NUMBER_BYTES:
+        fail("message", "the progress of a party", "another message")
+    return Position(after - 1, attempt), tuple(spent)
 
 
 class Ask(NamedTuple):

@@ -164,5 +164,6 @@ class DistributedDiscreteGaussian(Mechanism):
 
 
 def is_summed(release: object) -> bool:
-    """Whether a release is a sum of all nodes' rows, so that messages travel as sums."""
-    return isinstance(getattr(release, "mechanism", None), DistributedDiscreteGaussian)
+    """Whether a release, or the first of several, is a sum of all nodes' rows: these travel."""
+    first = release[0] if isinstance(release, tuple) and release else release
+    return isinstance(getattr(first, "mechanism", None), DistributedDiscreteGaussian)
