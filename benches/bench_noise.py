@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Literal, TypeAlias
 
 import numpy as np
 
@@ -10,6 +11,8 @@ from benches.measure import Case, Way
 from dpmesh import kernels
 from dpmesh.keys import Key
 
+Law: TypeAlias = Literal["gaussian", "laplace"]
+LAWS: tuple[Law, ...] = ("gaussian", "laplace")
 SHAPES = [(64, 10), (16, 600), (1, 8192), (1, 1_000_000)]
 GOALS = {
     ("gaussian", "float32", "aes"): 8.0,
@@ -22,20 +25,20 @@ GOALS = {
 GENERATOR = np.random.Generator(np.random.SFC64(1))
 
 
-def numpy_draw(law: str, x: np.ndarray) -> Way:
+def numpy_draw(law: Law, x: np.ndarray) -> Way:
     """The draw alone. numpy lacks float32 Laplace draws: they are float64 ones."""
     if law == "laplace":
         return lambda: GENERATOR.laplace(size=x.shape)
     return lambda: GENERATOR.standard_normal(dtype=x.dtype, out=x)
 
 
-def case(law: str, dtype: type, shape: tuple[int, int], cipher: str) -> Case:
-    add, stream = getattr(kernels, f"add_{law}"), Key.generate(cipher).stream(1)
+def case(law: Law, dtype: type, shape: tuple[int, int], cipher: str) -> Case:
+    stream = Key.generate(cipher).stream(1)
     x, drawn, scaled = np.zeros((3, *shape), dtype=dtype)
     goal = GOALS.get((law, dtype.__name__, cipher))
     return Case(
         f"{law} {dtype.__name__} {shape[0]} x {shape[1]}, {cipher}",
-        lambda: add(x, 1.5, stream, out=x),
+        lambda: kernels.add_noise(law, x, 1.5, stream, out=x),
         peers={"numpy": numpy_draw(law, drawn)},
         limits={"scale": lambda: np.multiply(scaled, dtype(1), out=scaled)},
         goals={"numpy": goal} if goal and shape[1] > 8000 else {},
@@ -71,7 +74,7 @@ def between_partners(dtype: type, nodes: int, dim: int) -> Case:
 
 
 def cases() -> Iterator[Case]:
-    for law in ("gaussian", "laplace"):
+    for law in LAWS:
         for dtype in (np.float32, np.float64):
             for shape in SHAPES:
                 for cipher in ("aes", "chacha20"):
