@@ -38,7 +38,7 @@ Claims: TypeAlias = dict[tuple[str, str], dict[str, str]]
 def claims() -> Claims:
     """Return all claims."""
     of_papers = of_readme() | of_controllers() | of_allocation() | of_smoothing() | of_findings()
-    return of_papers | of_demo() | of_arena() | of_scattering() | of_pixels()
+    return of_papers | of_demo() | of_arena() | of_scattering() | of_goals() | of_pixels()
 
 
 def of_readme() -> Claims:
@@ -366,6 +366,20 @@ def of_scattering() -> Claims:
     )
     numbers = {"accuracy": f"{np.mean(found):.1f}", "spread": f"{np.std(found, ddof=1):.2f}"}
     return {("docs/estimators.md", text): {**numbers, "divisions": str(len(found))}}
+
+
+def of_goals() -> Claims:
+    """Return how long an estimator learns."""
+    text = (
+        "a fit of 40,000 records with 54 columns takes {rule} processor seconds, with the columns "
+        "alone {columns}."
+    )
+    fit = "fit of 40,000 x 54, "
+    whats = {"rule": "features by the rule", "columns": "columns"}
+    numbers = {
+        key: f"{result('goals', what=fit + what)['mean']:.1f}" for key, what in whats.items()
+    }
+    return {("docs/estimators.md", text): numbers}
 
 
 def of_arena() -> Claims:

@@ -60,12 +60,12 @@ def _cells() -> Iterator[Row]:
 
 
 def _measured(cell: Row, seeds: int, records: int | None) -> Row:
-    learned = _forest if cell["task"] == FOREST else _of_arena
+    learned = _forest if cell["task"] == FOREST else of_arena
     found = [learned(cell, seed, records) for seed in range(seeds)]
     return {"made": found[0][1]} | repeated([100 * accuracy for accuracy, _ in found])
 
 
-def _of_arena(cell: Row, seed: int, _: int | None) -> tuple[float, str]:
+def of_arena(cell: Row, seed: int, _: int | None = None) -> tuple[float, str]:
     """Return the accuracy on a split of an arena's task, and what was made of records."""
     problem = TASKS[cell["task"]].problem(Key.seeded(seed))
     return _learned(cell, seed, problem, problem.accuracy)

@@ -34,7 +34,7 @@ from dpmesh.algorithms.federated_server import (
     ServerOptimizer,
 )
 from dpmesh.algorithms.federated_updates import ClientUpdates
-from dpmesh.algorithms.first_stage import FirstStage
+from dpmesh.algorithms.first_stage import FirstStage, SecondMoments
 from dpmesh.algorithms.record_sums import RecordSums
 from dpmesh.algorithms.registry import KINDS
 from dpmesh.privacy.budget import Budget
@@ -272,7 +272,7 @@ def algorithm_in(text: str) -> AnyAlgorithm:
     ValueError
         If it is none of this package, or has parts that a text does not state.
     """
-    stages = {cls.__name__: cls for cls in (FirstStage, RecordSums)}
+    stages = {cls.__name__: cls for cls in (FirstStage, RecordSums, SecondMoments)}
     known: dict[str, Maker] = {**SECTIONS["algorithm"], **VALUES, **stages}
 
     def part(node: ast.expr) -> Any:

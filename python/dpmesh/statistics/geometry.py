@@ -102,7 +102,7 @@ def kind_of(
 ) -> Kind:
     """Return the kind of a column; fail unless it is one of those that are wanted."""
     if not isinstance(kinds[name], wanted):
-        fail(name, noun, f"{kinds[name]}")
+        fail(name, noun, f"{{{kinds[name].form}}}")
     return kinds[name]
 
 
