@@ -126,7 +126,9 @@ def _by_method(found: Found, levels: Mapping[str, float]) -> Figure:
     methods, networks = sorted(best, key=best.__getitem__), list({one.network: 0 for one in found})
     columns = _beside(len(networks))
     rows = -(-len(networks) // columns)
-    size = 2.6 + 2.4 * columns, 0.6 + rows * (0.8 + 0.32 * len(methods))
+    names = [fill(name, 32) for name in methods]
+    lines = 1 + max(name.count("\n") for name in names)
+    size = 2.6 + 2.4 * columns, 0.6 + rows * (0.8 + max(0.32, 0.17 * lines) * len(methods))
     figure = Figure(figsize=size, layout="constrained")
     axes = list(figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).flat)
     for ax, network in zip(axes, networks, strict=False):
@@ -138,7 +140,7 @@ def _by_method(found: Found, levels: Mapping[str, float]) -> Figure:
         for (name, level), dashes in zip(levels.items(), DASHES, strict=False):
             ax.axvline(level, color="gray", linestyle=dashes, label=name)
         ax.set(title=(network or "no network") if len(networks) > 1 else "", xlabel="score")
-        ax.set_yticks(range(len(methods)), [fill(name, 30) for name in methods])
+        ax.set_yticks(range(len(methods)), names)
         ax.grid(alpha=0.3)
     for ax in axes[len(networks) :]:
         ax.remove()

@@ -19,7 +19,10 @@ _STYLE, _SCRIPT = (
 )
 
 
-_UNQUOTED = " <>/=:;,.()'!*?@$+-_"
+_LONG = 30
+"""Letters from which on a cell of a table may have several lines."""
+
+_UNQUOTED = ' <>/=:;,.()"!*?@$+-_'
 """What may stand in a quoted attribute that holds an address."""
 
 
@@ -36,13 +39,21 @@ def document(title: str, body: Iterable[str]) -> str:
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     """Return a table with a line of heads, which sort it; it scrolls where it is too wide."""
+    kinds = [_kind(column) for column in zip(heads, *rows, strict=True)]
     head = "".join(
-        f'<th scope="col"><button>{escape(text)}</button></th>' if text else "<td></td>"
-        for text in heads
+        f'<th scope="col"{kind}><button>{escape(text)}</button></th>' if text else "<td></td>"
+        for kind, text in zip(kinds, heads, strict=True)
     )
-    lines = ("".join(f"<td>{escape(str(cell))}</td>" for cell in row) for row in rows)
+    lines = (
+        "".join(f"<td{k}>{escape(str(cell))}</td>" for k, cell in zip(kinds, row, strict=True))
+        for row in rows
+    )
     body = "".join(f"<tr>{line}</tr>" for line in lines)
     return f'<div class="wide" tabindex="0"><table><tr>{head}</tr>{body}</table></div>'
+
+
+def _kind(column: Sequence[object]) -> str:
+    return ' class="text"' if max(len(str(cell)) for cell in column) > _LONG else ""
 
 
 def figures(drawn: Iterable[tuple[Figure, str]]) -> str:
@@ -55,12 +66,13 @@ def figures(drawn: Iterable[tuple[Figure, str]]) -> str:
 
 def _figure(figure: Figure, text: str, number: int) -> str:
     picture = _drawn(figure, "svg", transparent=True).decode()  # on the page's paper
-    lean = re.sub(r"(\.\d\d)\d+|\n\s+", r"\1 ", picture)  # hundredths of a point are enough
+    bare = re.sub(r"<!--.*?-->|<metadata>.*?</metadata>", "", picture, flags=re.S)
+    lean = re.sub(r"(\.\d)\d+|\n\s*", r"\1 ", bare)  # tenths of a point are enough
     paper = base64.b64encode(_drawn(figure, "pdf")).decode()
     inches = figure.get_figwidth()
     return (
         f'<figure><img style="width: {inches * 100:.0f}px" '
-        f'src="data:image/svg+xml,{quote(lean, safe=_UNQUOTED)}" '
+        f"src='data:image/svg+xml,{quote(lean, safe=_UNQUOTED)}' "
         f'alt="{escape(text, quote=True)}"><figcaption>{escape(text)} <span class="export">'
         f'<a download="figure{number}.pdf" href="data:application/pdf;base64,{paper}">PDF</a>'
         "</span></figcaption></figure>"

@@ -125,9 +125,9 @@ def _failed(failed: Mapping[str, str]) -> Iterable[str]:
     names: dict[str, list[str]] = defaultdict(list)
     for name, why in failed.items():
         names[why].append(name)
-    rows = [[", ".join(those), str(len(those)), why] for why, those in names.items()]
+    rows = [[why, str(len(those)), "\n".join(those)] for why, those in names.items()]
     yield f'<p class="warning">{len(failed)} runs failed. The same command repeats them.</p>'
-    yield table(["failed runs", "number", "error"], rows)
+    yield table(["error", "number", "failed runs"], rows)
 
 
 def _summary(results: Sequence[Result], groups: Groups) -> Iterable[str]:

@@ -89,14 +89,18 @@ def _label(changes: Mapping[str, Any], differing: set[tuple[str, str]]) -> str:
         if isinstance(value, dict) and "kind" in value:
             kind = str(value["kind"])
             own = {k: v for k, v in value.items() if (kind, k) in differing}
-            parts.append(", ".join([kind, *(f"{k} = {_short(v)}" for k, v in own.items())]))
+            parts.append(", ".join([kind, *map(_stated, own, own.values())]))
         else:
             parts.append(f"{key.rpartition('.')[2]} = {value}")
     return ", ".join(parts) or "run"
 
 
-def _short(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
+def _stated(key: str, value: Any) -> str:
+    """Return a key and its value; a table that has a kind is named by it."""
+    if not isinstance(value, dict) or "kind" not in value:
+        return f"{key} = {value if isinstance(value, str) else json.dumps(value)}"
+    own = ", ".join(_stated(*one) for one in value.items() if one[0] != "kind")
+    return f"{value['kind']}({own})" if own else str(value["kind"])
 
 
 def compared(groups: Groups) -> Settings:
