@@ -19,7 +19,8 @@ import dpmesh as dm
 import dpmesh.run.baselines as baselines
 from dpmesh._extras import needed_by
 from dpmesh._validate import fail, integer, positive
-from dpmesh.defaults import Choice, Method, Noise, Sizes, choose
+from dpmesh.defaults import Choice, Method, Sizes, choose
+from dpmesh.defaults.rule import Noise
 from dpmesh.keys import Key, Purpose, generator
 from dpmesh.privacy.shown import as_given
 from dpmesh.ranges import Columns

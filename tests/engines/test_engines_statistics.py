@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 import dpmesh as dm
 from dpmesh.deploy import Contract, Folder, node_of, router_of
+from dpmesh.deploy.provenance import verified
 from dpmesh.statistics.ask import Asked, read_columns
 from dpmesh.tables import as_table
 
@@ -53,7 +55,11 @@ def test_each_party_has_the_answers_of_one_process(rehearsal: bool, tmp_path: Pa
             router.take(party, nodes[party].answer(message))
     found = [node.statistics() for node in nodes]
     assert found[0] == found[1] == found[2]
-    assert all(len(node.seals) == 3 for node in nodes)
+    written = json.loads(json.dumps(found[1].as_dict()))
+    assert verified(written, contract) == (NAMES[1], 1, tuple(NAMES))
+    for changed in ({"records": 7}, {"provenance": {**written["provenance"], "party": NAMES[0]}}):
+        with pytest.raises(ValueError, match="signed it"):
+            verified(written | changed, contract)
     assert found[0].privacy.epsilon <= 2.0
     together = {name: np.concatenate([table[name] for table in tables()]) for name in RANGES}
     columns, _ = read_columns(contract.tables.questions, as_table(together))

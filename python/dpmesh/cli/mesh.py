@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -166,17 +167,20 @@ def restored(folder: Own) -> None:
 @model.command()
 @telling
 def verify(
-    file: Annotated[Path, typer.Argument(help="The model, which dpmesh node wrote.")],
+    file: Annotated[
+        Path, typer.Argument(help="What dpmesh node wrote: a model, or answers (.json).")
+    ],
     contract: File,
     module: Module = None,
 ) -> None:
-    """Check who signed a model, and that it is the one that they signed."""
+    """Check who signed a model, or answers, and that they are what was signed."""
     from dpmesh.deploy import read_contract
     from dpmesh.deploy.provenance import verified
     from dpmesh.models import Model
 
     read = read_contract(contract, module)
-    origin = verified(Model.load(file, network=read.tables.network), read)
+    made: Any = file.suffix == ".json" and json.loads(file.read_text(encoding="utf-8"))
+    origin = verified(made or Model.load(file, network=read.tables.network), read)
     typer.echo(f"signed by {origin.party}, after {origin.rounds} of {read.terms.rounds} rounds")
     sealed = ", ".join(origin.sealed_by) or "nobody, as each party has a model of its own"
     typer.echo(f"sealed by {sealed}")

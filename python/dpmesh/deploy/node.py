@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from threading import Lock
 from typing import Any, cast
@@ -28,7 +29,7 @@ from dpmesh.deploy.exchange import NodeChannel
 from dpmesh.deploy.folder import Folder
 from dpmesh.deploy.partners import Partners
 from dpmesh.deploy.private_file import DISK
-from dpmesh.deploy.provenance import signed as signed_model
+from dpmesh.deploy.provenance import NAME, MadeT, signed
 from dpmesh.deploy.schedule import Schedule
 from dpmesh.deploy.signing import KEY_BYTES, digest, pack, unpack
 from dpmesh.deploy.state import state_as_bytes, state_from_bytes
@@ -182,18 +183,17 @@ class Node:
         """
         contract, folder = self.contract, self.folder
         charged = 1 + folder.incarnation(contract.hash)
-        made = contract.model(self.released, folder.is_seeded(contract), charged)
-        return signed_model(
-            made,
-            contract,
-            folder.signing,
-            party=self.name,
-            rounds=0 if self.at is None else contract.rounds_before(self.at.round),
-            seals=[seal.hex() for seal in self.seals],
-        )
+        return self._signed(contract.model(self.released, folder.is_seeded(contract), charged))
+
+    def _signed(self, made: MadeT) -> MadeT:
+        """Return what came of the run, signed, with the seals of all who have the same."""
+        rounds = 0 if self.at is None else self.contract.rounds_before(self.at.round)
+        seals = [each.hex() for each in self.seals]
+        origin = {"party": self.name, "rounds": rounds, "seals": seals}
+        return signed(made, self.contract, self.folder.signing, **origin)
 
     def statistics(self) -> Statistics:
-        """Return the answers to the contract's questions, with what they cost.
+        """Return the answers to the contract's questions, with what they cost and who signed them.
 
         Raises
         ------
@@ -202,7 +202,8 @@ class Node:
         """
         contract, folder = self.contract, self.folder
         charged = 1 + folder.incarnation(contract.hash)
-        return contract.statistics(self.released, folder.is_seeded(contract), charged)
+        found = contract.statistics(self.released, folder.is_seeded(contract), charged)
+        return replace(found, origin=self._signed(found.as_dict())[NAME])
 
     def own_model(self) -> Any:
         """Return the party's own model, shape (1, dim), without noise: it must not leave it."""

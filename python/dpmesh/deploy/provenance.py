@@ -1,10 +1,10 @@
-"""Where a model came from: what a party signs of the model that it wrote, and who has it, too."""
+"""Where a model, or answers, came from: what a party signs of them, and who has the same."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from dpmesh._validate import fail
 from dpmesh.deploy.contract import Contract
@@ -15,8 +15,13 @@ from dpmesh.models import Model
 NAME = "provenance"
 
 
+Made: TypeAlias = "Model | dict[str, Any]"
+"""What parties made: a model, or answers to questions in plain types."""
+MadeT = TypeVar("MadeT", Model, dict[str, Any])
+
+
 class Origin(NamedTuple):
-    """Where a model came from.
+    """Where a model, or answers, came from.
 
     Attributes
     ----------
@@ -33,39 +38,38 @@ class Origin(NamedTuple):
     sealed_by: tuple[str, ...]
 
 
-def signed(model: Model, contract: Contract, key: SigningKey, **origin: Any) -> Model:
-    """Return a model with what shows where it came from, under its party's signature.
+def signed(made: MadeT, contract: Contract, key: SigningKey, **origin: Any) -> MadeT:
+    """Return a model, or answers, with what shows where they came from, under a signature.
 
     Parameters
     ----------
-    model, contract
-        The model, and under which contract it was made.
+    made, contract
+        Which, and under which contract.
     key
         The party's.
     origin
         Its name (`party`), how many `rounds` the model is made of, and what parties signed at the
         end (`seals`), as texts.
     """
-    made = replace(model, about={**model.about, NAME: {"contract": contract.hash.hex(), **origin}})
-    signature = key.sign(*_fields(made)).hex()
-    return replace(made, about={**made.about, NAME: {**made.about[NAME], "signature": signature}})
+    whole = {"contract": contract.hash.hex(), **origin, "signature": None}
+    return _with(made, whole | {"signature": key.sign(*_fields(_with(made, whole))).hex()})
 
 
-def verified(model: Model, contract: Contract) -> Origin:
-    """Return where a model came from: a party's signature shows it, and that nobody changed it.
+def verified(made: Made, contract: Contract) -> Origin:
+    """Return where a model, or answers, came from, as a party's signature shows.
 
     Raises
     ------
     ValueError
         If it comes from another contract or version, or its party or others did not sign it.
     """
-    origin = dict(model.about.get(NAME) or fail("model", "one that dpmesh node wrote", "another"))
+    origin = dict(_about(made).get(NAME) or fail("model", "one that dpmesh node wrote", "another"))
     if origin["contract"] != contract.hash.hex():
         got = f"that of {origin['contract']}"
         fail("model", f"that of contract {contract.hash.hex()} under this version of dpmesh", got)
     parties = {party.name: party.public_key for party in contract.parties}
     signature, key = bytes.fromhex(origin["signature"]), parties.get(origin["party"], b"")
-    if not is_signed(key, signature, *_fields(model)):
+    if not is_signed(key, signature, *_fields(made)):
         fail("model", f"as {origin['party']} signed it", "another, or one that was changed")
     seals = [Seal.read(bytes.fromhex(seal), contract) for seal in origin["seals"]]
     whole = origin["rounds"] == contract.terms.rounds
@@ -79,8 +83,19 @@ def verified(model: Model, contract: Contract) -> Origin:
     return Origin(origin["party"], origin["rounds"], names)
 
 
-def _fields(model: Model) -> tuple[bytes, ...]:
+def _about(made: Made) -> dict[str, Any]:
+    return dict(made.about) if isinstance(made, Model) else made
+
+
+def _with(made: MadeT, origin: dict[str, Any]) -> MadeT:
+    about = {**_about(made), NAME: origin}
+    return replace(made, about=about) if isinstance(made, Model) else about
+
+
+def _fields(made: Made) -> tuple[bytes, ...]:
     """Return what a party signs: all that the file holds but the signature."""
-    about = {**model.about, NAME: {**model.about[NAME], "signature": None}}
-    text = json.dumps([model.as_dict(), about], sort_keys=True)
-    return b"dpmesh model 1", text.encode(), digest(model.params.tobytes())
+    about = {**_about(made), NAME: {**_about(made)[NAME], "signature": None}}
+    if not isinstance(made, Model):
+        return b"dpmesh answers 1", json.dumps(about, sort_keys=True).encode()
+    text = json.dumps([made.as_dict(), about], sort_keys=True)
+    return b"dpmesh model 1", text.encode(), digest(made.params.tobytes())

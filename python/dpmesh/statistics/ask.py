@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import sqrt
 from typing import Any
@@ -56,6 +56,8 @@ class Statistics(InNotebooks):
         The release that they follow from.
     notices
         What the data's owner alone should know: no epsilon covers it, and it is not printed.
+    origin
+        Under a contract, which one, and who signed the total: see `dpmesh.deploy.provenance`.
 
     Examples
     --------
@@ -75,6 +77,7 @@ class Statistics(InNotebooks):
     privacy: Report
     ledger: Plan
     notices: tuple[str, ...] = ()
+    origin: Mapping[str, Any] | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
         head = f"{self.records} records at {self.sites} site{'s' * (self.sites != 1)}"
@@ -95,7 +98,8 @@ class Statistics(InNotebooks):
             "ledger": self.ledger.as_dict(),
         }
         numbers = {"sites": self.sites, "records": self.records, "against": self.against}
-        return {**numbers, **plain, "privacy": self.privacy.as_dict()}
+        signed = {} if self.origin is None else {"provenance": dict(self.origin)}
+        return {**numbers, **plain, "privacy": self.privacy.as_dict(), **signed}
 
 
 @dataclass(frozen=True, kw_only=True)
