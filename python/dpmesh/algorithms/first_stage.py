@@ -105,7 +105,9 @@ def axes(total: Floats, scale: float, features: int) -> Floats:
     """Return axes along which records are shortened, shape (`AXES` x features,), from a triangle.
 
     Eigenvalues w above the largest of the noise alone, w_0, have the length ``sqrt(w_0 / w)`` of
-    their eigenvectors left; a moment whose eigenvalues were all w_0 would change nothing.
+    their eigenvectors left; a moment whose eigenvalues were all w_0 would change nothing. Numbers
+    are rounded to 2^-20, and the largest of an axis is positive: libraries of linear algebra differ
+    in last bits and signs, and parties of a contract compute axes by themselves.
 
     Parameters
     ----------
@@ -123,6 +125,8 @@ def axes(total: Floats, scale: float, features: int) -> Floats:
     largest = scale * sqrt(2 * features)
     shorter = 1 - np.sqrt(largest / np.maximum(values, largest))
     found = (np.sqrt(shorter) * vectors).T[::-1][:AXES]
+    found *= np.sign(found[np.arange(len(found)), np.abs(found).argmax(axis=1)])[:, np.newaxis]
+    found = np.rint(found * 2.0**20) / 2.0**20 + 0.0  # no negative zeros
     return np.concatenate([found, np.zeros((AXES - len(found), features))]).ravel()
 
 
