@@ -181,20 +181,13 @@ def theorem_multiplier(sampling: Sampling, epsilon: float, delta: float, rounds:
 
 def tight_multiplier(sampling: Sampling, epsilon: float, delta: float, rounds: int) -> float:
     """Return the least noise over sensitivity that is proved to suffice."""
+    budget: Any = {"target_epsilon": epsilon, "target_delta": delta, "sampling_rate": SAMPLING_RATE}
     if sampling == "uniform":
         return accounting.fixed_size_gaussian_noise_multiplier(
-            target_epsilon=epsilon,
-            target_delta=delta,
-            sampling_rate=SAMPLING_RATE,
-            neighboring_relation="replace_one",
-            count=rounds,
+            **budget, neighboring_relation="replace_one", count=rounds
         )
     return accounting.poisson_gaussian_noise_multiplier(
-        target_epsilon=epsilon,
-        target_delta=delta,
-        sampling_rate=SAMPLING_RATE,
-        neighboring_relation="add_remove",
-        count=rounds,
+        **budget, neighboring_relation="add_remove", count=rounds
     )
 
 
