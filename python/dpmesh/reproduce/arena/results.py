@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -240,12 +241,15 @@ def draw(cells: Sequence[Cell]) -> Figure:
     down = -(-len(ran) // across) or 1
     figure = Figure(figsize=(7.5 * across, 5.6 * down), layout="constrained")
     axes = np.ravel(figure.subplots(down, across, squeeze=False))
+    budgets = sorted({epsilon for task in ran for epsilon in epsilons_of(cells, task)})
+    known: dict[str, Any] = {}
     for ax, task in zip(axes, ran, strict=False):
-        _draw(ax, task, lines_of(cells, task), epsilons_of(cells, task))
+        _draw(ax, task, lines_of(cells, task), budgets)
+        known |= {name: line for line, name in zip(*ax.get_legend_handles_labels(), strict=True)}
     for ax in axes[len(ran) :]:
         ax.set_axis_off()
     if ran:
-        figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=4)
+        figure.legend([*known.values()], [*known], loc="outside upper center", ncols=4)
     return figure
 
 
@@ -329,19 +333,22 @@ def _titles(cells: Sequence[Cell]) -> Iterator[tuple[str, str]]:
 
 def _draw(ax: Axes, task: str, lines: Sequence[Line], epsilons: Sequence[float]) -> None:
     levels = {CHANCE: ":", ALONE: "-", POOLED: "--"}
+    lines = [line for line in lines if any(cell.accuracy for cell in line.cells.values())]
     rows = [line for line in lines if line.method not in levels]
     for line in lines:
-        if line.method in levels and line.first.accuracy:
+        if line.method in levels:
             style = levels[line.method]
             ax.axvline(100 * line.first.mean, color="0.3", linestyle=style, label=line.method)
     for number, epsilon in enumerate(epsilons):
-        found = [line.at(epsilon) for line in rows]
+        if not (found := [line.cells[epsilon] for line in rows if epsilon in line.cells]):
+            continue
         kept = [np.nan if left_out(cell, lines[0].first) else 100 * cell.mean for cell in found]
         halves = np.nan_to_num([_half(cell) for cell in found])
         shift = np.arange(len(rows)) + 0.16 * (number - (len(epsilons) - 1) / 2)
         colour, name = f"C{number}", f"epsilon {epsilon:g}"
         ax.errorbar(kept, shift, xerr=halves, fmt="o", ms=4, color=colour, label=name)
     ax.set_yticks(range(len(rows)), labels=[line.method for line in rows], fontsize=8)
-    ax.invert_yaxis()
-    ax.set(title=f"{task}: {TASKS[task].title}", xlabel="accuracy (%)", xlim=(0, 100))
+    ax.set_ylim(len(rows) - 0.4, -0.6)
+    title = fill(f"{task}: {TASKS[task].title}", 48)
+    ax.set(title=title, xlabel="accuracy (%)", xlim=(0, 100))
     ax.grid(axis="x", alpha=0.3)
