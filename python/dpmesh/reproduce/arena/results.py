@@ -192,7 +192,7 @@ def _verdict(lines: dict[str, Line], splits: int) -> str:
     alone = lines[ALONE].first
     says = f"On {alone.task} a node alone without privacy reaches {100 * alone.mean:.1f}%"
     if splits < LEAST:
-        return f"{says}; {splits} split{'s' * (splits != 1)} give no verdict."
+        return f"{says}; {splits} split{'s give' if splits != 1 else ' gives'} no verdict."
     if not best:
         return f"{says}, and no private method clearly beats it."
     parts = (
