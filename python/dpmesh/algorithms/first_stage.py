@@ -41,7 +41,7 @@ from dpmesh.privacy.releases import Release
 from dpmesh.privacy.secure import SecureSum
 from dpmesh.privacy.sensitivity import Sensitivity
 from dpmesh.privacy.types import Floats, Released
-from dpmesh.problems import LinearProblem
+from dpmesh.problems import LinearProblem, VectorProblem
 from dpmesh.tables.features import AXES, CONSTANT
 
 
@@ -80,7 +80,7 @@ class SecondMoments(RecordSums):
 
     diameter: float = sqrt(2)
 
-    def _sum(self, problem: Any, node: int) -> Floats:
+    def _sum(self, problem: VectorProblem, node: int) -> Floats:
         total = np.zeros(self.dim)
         for block in problem.vectors(node):  # less a centre, with a constant
             total += triangle(sqrt(1 + CONSTANT**2) * block[:, :-1])

@@ -51,7 +51,7 @@ def run_on_ranks(settings: Settings, folder: Path) -> None:
         settled = settings.replaced(cell.changes)
         experiment = Experiment.of(settled)
         if settled.table("run").get("seed") is None:
-            settled.fail("run.seed", "wanted a seed, by which all ranks deal out the same records")
+            settled.fail("run.seed", "wanted a seed, by which all ranks partition the same records")
         if reason := why_not(experiment.algorithm):
             settled.fail("algorithm", f"wanted another on MPI, since {reason}")
         if experiment.network is not None:
