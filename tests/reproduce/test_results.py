@@ -50,11 +50,19 @@ def test_the_page_of_the_arena_is_made_of_its_cells() -> None:
     assert (RESULTS / "arena.md").read_text() == as_markdown(*read_arena(RESULTS)) + "\n"
 
 
+def text_of_networks(rows: list[dict[str, Any]]) -> str:
+    pytest.importorskip("jax")
+    from dpmesh.reproduce.federated_stability import as_text
+
+    return as_text(rows)
+
+
 @pytest.mark.parametrize(
     ("name", "as_text", "page"),
     [
         ("online-counterexample", online_counterexample.as_text, "errata.md"),
         ("federated-table2", federated.as_text, "algorithms/federated.md"),
+        ("federated-figure4", text_of_networks, "algorithms/federated.md"),
         ("scale", scale.as_text, "reproduce.md"),
         ("demo", demonstration.as_text, "which_algorithm.md"),
         ("online-allocated", allocated.as_text, "algorithms/online.md"),
