@@ -236,3 +236,28 @@ def test_what_is_no_label_is_named(change: Any, label: str, said: str, tmp_path:
         read(drop=False)
     if change == ("gout", ""):
         assert read(drop=True).labels.shape == (79, 2)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_changed_cell_changes_the_features_and_labels_of_its_record_alone(tmp_path: Path) -> None:
+    from dpmesh.cli import _sites
+    from dpmesh.tables.reader import TextFormat
+
+    def read(change: Any) -> Any:
+        paths = written(tmp_path, change)[:1]
+        used, labels, target = _sites.public_ranges(
+            tmp_path / "ranges.toml", ",".join(NAMES), None, []
+        )
+        held = _sites.read_sites(paths, used, labels, target, None, TextFormat(), drop=False)
+        return np.concatenate([held.table.to_numpy(), held.labels], axis=1)
+
+    before, read_again = read(None), 0
+    for column in ("a", *NAMES):
+        for cell in ("", "no", "yes", "true", 0, 1, 2.5, "x"):
+            try:
+                after = read((column, cell))
+            except ValueError:
+                continue  # the owner sees an error, and nothing is released
+            assert np.array_equal(after[1:], before[1:])
+            read_again += 1
+    assert read_again > 10
