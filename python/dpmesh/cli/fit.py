@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from dpmesh._validate import fail
+from dpmesh._validate import fail, one_of
 from dpmesh.cli._sites import BudgetFolder, Decimal, DropMissingLabels, Encoding, Noise, Separator
 
 if TYPE_CHECKING:
@@ -107,6 +107,8 @@ def fit(
         wanted = "no --noise beside it: a folder counts what is released against everybody"
         fail("--budget", wanted, f"--noise {noise}")
     each, released = _numbers(epsilon), list[Any]()
+    if keep is not None:
+        one_of("--keep", keep, each)
     used, labels, target = public_ranges(ranges, label, site, released)
     page = output.with_suffix(".html") if page is None else page
     for file in (output, page):
