@@ -239,6 +239,7 @@ def test_what_does_not_fit_is_said_in_one_line(
 
 def test_files_that_do_not_fit_are_named(sites: Path) -> None:
     assert "no file matches sites/*.csv" in call("fit", "sites/*.csv", *FIT, code=2)
+    assert "--epsilon is given 2 times" in call("fit", "all.csv", *FIT, "--epsilon", "3", code=2)
     assert "wanted one that ends in .csv" in call("fit", "ranges.toml", *FIT, code=2)
     small: Any = pandas.read_csv("all.csv").drop(columns="sex")
     small.to_csv("small.csv")

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from dpmesh import __version__
-from dpmesh.cli._errors import telling
+from dpmesh.cli._errors import Once, telling
 from dpmesh.cli.arena import arena
 from dpmesh.cli.audit import audit
 from dpmesh.cli.demo import demo
@@ -57,8 +57,8 @@ _PANELS = {
 }
 for panel, commands in _PANELS.items():
     for command in commands:
-        app.command(rich_help_panel=panel)(telling(command))
-contract.command()(telling(make))
+        app.command(cls=Once, rich_help_panel=panel)(telling(command))
+contract.command(cls=Once)(telling(make))
 app.add_typer(contract, name="contract", rich_help_panel="Deploy")
 app.add_typer(model, name="model", rich_help_panel="Deploy")
 app.add_typer(privacy, name="privacy", rich_help_panel="Privacy")

@@ -8,9 +8,10 @@ import warnings
 from collections.abc import Callable
 from functools import wraps
 from inspect import cleandoc
-from typing import NoReturn, ParamSpec
+from typing import Any, NoReturn, ParamSpec
 
 import typer
+from typer.core import TyperCommand
 
 from dpmesh._extras import EXTRA_OF, needed_by
 
@@ -47,6 +48,21 @@ def telling(command: Callable[P, None]) -> Callable[P, None]:
     reported.__doc__ = "\n\n".join(" ".join(each.split()) for each in paragraphs)  # of any width
     reported.__doc__ = re.sub(r"\[(?=[a-z])", r"\\[", reported.__doc__)  # no markup
     return reported
+
+
+class Once(TyperCommand):
+    """A command that refuses an option that is given twice, of which the last one would count."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Return what is left of the arguments, as click does."""
+        given: list[Any] = [*self.make_parser(ctx).parse_args(args=list(args))[2]]
+        for option in given:
+            takes_one = option.param_type_name == "option" and not (
+                option.multiple or option.is_flag
+            )
+            if takes_one and given.count(option) > 1:
+                ctx.fail(f"{option.opts[0]} is given {given.count(option)} times; give it once")
+        return super().parse_args(ctx, args)
 
 
 def _show(message: Warning | str, *_: object, **__: object) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dpmesh._validate import fail
-from dpmesh.cli._errors import telling
+from dpmesh.cli._errors import Once, telling
 from dpmesh.cli._sites import Decimal, DropMissingLabels, Encoding, Separator, marks, text_format
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ Module = Annotated[
 ]
 
 
-@contract.command()
+@contract.command(cls=Once)
 @telling
 def keys(
     folder: Annotated[Path, typer.Argument(help="The party's folder, which must not exist.")],
@@ -46,7 +46,7 @@ def keys(
     made.close()
 
 
-@contract.command()
+@contract.command(cls=Once)
 @telling
 def check(file: File, module: Module = None) -> None:
     """Print what joining a contract costs each party, against whom, and what a round sends."""
@@ -87,7 +87,7 @@ def check(file: File, module: Module = None) -> None:
     typer.echo(f"traffic      about {bytes_of_round(read):,} bytes a round through the router")
 
 
-@contract.command()
+@contract.command(cls=Once)
 @telling
 def rehearse(
     file: File,
@@ -115,7 +115,7 @@ def rehearse(
     typer.echo("a rehearsal is not private: all noise comes from the contract's public key")
 
 
-@contract.command()
+@contract.command(cls=Once)
 @telling
 def status(folder: Own) -> None:
     """Print what each contract of a folder is charged, and how far it got; end its node first."""
@@ -133,7 +133,7 @@ def status(folder: Own) -> None:
     own.close()
 
 
-@contract.command()
+@contract.command(cls=Once)
 @telling
 def leave(
     folder: Own,
@@ -151,7 +151,7 @@ def leave(
     own.close()
 
 
-@contract.command()
+@contract.command(cls=Once)
 @telling
 def restored(folder: Own) -> None:
     """Charge all that a folder was charged once more, as it came from a backup."""
@@ -164,7 +164,7 @@ def restored(folder: Own) -> None:
     own.close()
 
 
-@model.command()
+@model.command(cls=Once)
 @telling
 def verify(
     file: Annotated[

@@ -18,7 +18,7 @@ import dpmesh as dm
 from dpmesh._validate import fail, integer, positive
 from dpmesh.algorithms.base import NOISES, Algorithm, AnyAlgorithm
 from dpmesh.algorithms.registry import Entry
-from dpmesh.cli._errors import telling
+from dpmesh.cli._errors import Once, telling
 from dpmesh.cli.answers import MOST_ROUNDS, Answer, answered
 from dpmesh.cli.views import Network, Nodes, Seed, Seen, network_named, with_view
 from dpmesh.settings.parts import Entry as Field
@@ -244,5 +244,5 @@ def command_of(entry: Entry) -> Any:
     """Return the command of an algorithm."""
     viewed = with_view if _has_views(entry.kind) else (lambda command: command)
     one = typer.Typer(add_completion=False)
-    one.command(entry.name)(telling(answered(viewed(_command(entry)))))
+    one.command(entry.name, cls=Once)(telling(answered(viewed(_command(entry)))))
     return typer.main.get_command(one)
