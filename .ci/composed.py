@@ -78,6 +78,10 @@ ABSENT = {
 }
 """Which proof an algorithm lacks that has no parameter for a release."""
 
+NO_MODEL = (
+    "what is proved and released is a sum of records' vectors: no model follows from it that an "
+    "experiment could measure, or an estimator predict with (`dpmesh stats` asks by it)"
+)
 SCHEDULES = ("HorizonPower", "SampleSize")
 FOLLOWS = ("topology", "dim", "clients", "rounds", "nodes", "estimator")
 
@@ -135,15 +139,33 @@ def contract(described: dict[str, Any]) -> Contract:
     masked = described["kind"] in ("FederatedLearning", "SecureGossip")
     terms = {"rounds": ROUNDS, "public_key": "05" * 32, "deadline": 10.0, "features": FEATURES}
     terms |= {"quorum": NODES if masked else 2, "largest_row": 1e3}
-    party = {"records": RECORDS, "epsilon": 1e4, "delta": DELTA}
-    parties = [
-        {"name": f"p{i}", "signing_key": SigningKey.generate().public.hex(), **party}
-        for i in range(NODES)
-    ]
     problem = {"loss": "logistic", "feature_norm": 1.0}
-    return Contract.of(
-        content(described) | {"contract": terms, "problem": problem, "party": parties}
-    )
+    tables = {"contract": terms, "problem": problem, "party": parties()}
+    return Contract.of(content(described) | tables)
+
+
+def parties() -> list[dict[str, Any]]:
+    """Return the parties of a contract."""
+    party = {"records": RECORDS, "epsilon": 1e4, "delta": DELTA}
+    keys = [SigningKey.generate().public.hex() for _ in range(NODES)]
+    return [{"name": f"p{i}", "signing_key": key, **party} for i, key in enumerate(keys)]
+
+
+def asking() -> Contract:
+    """Return a contract of questions, which are a sum of records' vectors."""
+    terms = {"rounds": 1, "public_key": "05" * 32, "deadline": 10.0, "quorum": NODES}
+    asked = {"ranges": {"age": [0, 100]}, "questions": {"mean": ["age"]}}
+    sums = {"kind": "RecordSums", "noise_multiplier": 9.0}
+    tables = {"contract": terms, "algorithm": sums, "party": parties()}
+    return Contract.of(asked | tables)
+
+
+def sums_alone() -> list[str]:
+    """Return the reasons of the row of `RecordSums`, which is in no registry."""
+    sums = asking().algorithm
+    alone = replace(sums, dim=FEATURES)  # type: ignore[type-var]
+    tried = [lambda: ran(alone), None, lambda: on_ranks(sums), asking, asking, None]
+    return [NO_MODEL if one is None else reason(one) for one in tried]
 
 
 def in_estimator(algorithm: AnyAlgorithm) -> None:
@@ -171,9 +193,14 @@ def in_estimator(algorithm: AnyAlgorithm) -> None:
 
 def simulated(made: Experiment) -> dm.Run:
     """Run the algorithm in one process."""
+    return ran(made.algorithm, made.topology)
+
+
+def ran(algorithm: AnyAlgorithm, network: dm.Topology | None = None) -> dm.Run:
+    """Run an algorithm on all records, in two rounds."""
     parts = np.split(np.arange(NODES * RECORDS), NODES)
     problem = dm.LinearProblem(records(), parts, "logistic", feature_norm=1.0)
-    return dm.simulate(made.algorithm, problem, made.topology, rounds=2, delta=DELTA)
+    return dm.simulate(algorithm, problem, network, rounds=2, delta=DELTA, metrics=[])
 
 
 def on_ranks(algorithm: AnyAlgorithm) -> None:
@@ -229,6 +256,7 @@ def rows() -> Iterator[tuple[str, list[str]]]:
             together = NEEDS.get(entry.name, {}) if field else {}
             described = made | (change | together if field == "noise" else together | change)
             yield label, [reason(attempt) for attempt in attempts(described)]
+    yield "record-sums | independent", sums_alone()
 
 
 def written() -> str:

@@ -13,8 +13,9 @@ from dpmesh.deploy.folder import Folder
 from dpmesh.deploy.node import Node
 from dpmesh.deploy.router import Router
 from dpmesh.deploy.signing import SigningKey
+from dpmesh.deploy.sum_node import node_of
+from dpmesh.deploy.sum_router import router_of
 from dpmesh.deploy.terms import Party
-from dpmesh.deploy.travels import node_of, router_of
 from dpmesh.deploy.wire import Position, RefusedError, Row
 
 __all__ = [

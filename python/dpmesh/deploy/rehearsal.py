@@ -15,7 +15,8 @@ from dpmesh.data import Dataset
 from dpmesh.deploy.contract import Contract
 from dpmesh.deploy.folder import Folder
 from dpmesh.deploy.records import read_records
-from dpmesh.deploy.travels import node_of, router_of
+from dpmesh.deploy.sum_node import node_of
+from dpmesh.deploy.sum_router import router_of
 from dpmesh.run import simulate
 
 

@@ -327,3 +327,11 @@ class _Reached(NamedTuple):
 def _headers_in(messages: tuple[bytes, ...], contract: Contract) -> list[Header]:
     """Return the headers among messages; none at the end."""
     return [Header.read(each, contract) for each in messages if kind_of(each) == HEADER]
+
+
+def node_of(
+    contract: Contract, folder: Folder, records: Dataset, *, rehearsal: bool = False
+) -> Node:
+    """Return the node of a party: see `Node` for the parameters, and for what is raised."""
+    kind = Node if contract.sums is None else SumNode
+    return kind(contract, folder, records, rehearsal=rehearsal)

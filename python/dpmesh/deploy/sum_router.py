@@ -208,3 +208,8 @@ class SumRouter(Router):
             self._refused.add(party)
             self._answered[party] = None  # it may need older totals
         super()._take_refusal(party, reason)
+
+
+def router_of(contract: Contract, clock: Callable[[], float] = time.monotonic) -> Router:
+    """Return the router of a contract: see `Router` for the parameters."""
+    return (Router if contract.sums is None else SumRouter)(contract, clock)
