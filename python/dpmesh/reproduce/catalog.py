@@ -131,7 +131,7 @@ _ONLINE = {
 }
 _QUANTIZED = {
     "figure2": _of(
-        ":figure2", "a network by quantizer steps and noise exponents", "mnist", rounds=6
+        ":figure2", "a network by quantizer steps and noise exponents", "mnist", rounds=2
     ),
     "figure4": _of(
         "_comparison:figure4", "accuracy over epsilon, bits and samples", "mnist", rounds=100
