@@ -304,13 +304,14 @@ class _Progress:
         self._said: Any = None
 
     def __call__(self, router: Router) -> None:
-        at, total = router.at, router.contract.steps
+        contract = router.contract
+        at, total = router.at, contract.terms.rounds
         if at is None:
             now = f"waiting for the signatures of {', '.join(router.waits_for)}"
-        elif router.waits_since() > router.contract.terms.deadline:
+        elif router.waits_since() > contract.terms.deadline:
             now = f"paused below the quorum: waiting for {', '.join(router.waits_for)}"
-        elif at.round % max(1, total // 10) == 0:
-            now = f"round {at.round} of {total}"
+        elif (t := contract.rounds_before(at.round)) % max(1, total // 10) == 0:
+            now = f"round {t} of {total}"
         else:
             return
         if now != self._said:
@@ -325,10 +326,10 @@ class _NodeProgress:
         self._said = -1
 
     def __call__(self, node: Node) -> None:
-        at, total = node.at, node.contract.steps
-        if at is not None and at.round != self._said and at.round % max(1, total // 10) == 0:
-            typer.echo(f"round {at.round} of {total}")
-            self._said = at.round
+        total, t = node.contract.terms.rounds, node.rounds
+        if node.at is not None and t != self._said and t % max(1, total // 10) == 0:
+            typer.echo(f"round {t} of {total}")
+            self._said = t
 
 
 def _log_here() -> None:

@@ -218,6 +218,6 @@ class _Dialogue:
 
     def _where(self) -> str:
         """Return the party's name, and where in the run it ends."""
-        at, rounds = self.node.at, self.node.contract.steps
-        where = "before round 0" if at is None else f"after round {at.round} of {rounds}"
+        at, rounds = self.node.at, self.node.contract.terms.rounds
+        where = "before round 0" if at is None else f"after round {self.node.rounds} of {rounds}"
         return f"{self.node.name}, which ends {where}"

@@ -128,6 +128,11 @@ class Node:
         return None if at == BEFORE else at
 
     @property
+    def rounds(self) -> int:
+        """How many whole rounds were over at the position that it answered last."""
+        return 0 if self.at is None else self.contract.rounds_before(self.at.round)
+
+    @property
     def is_done(self) -> bool:
         """Whether it has answered the last question of the contract."""
         return self.at == self._schedule.end
@@ -187,9 +192,8 @@ class Node:
 
     def _signed(self, made: MadeT) -> MadeT:
         """Return what came of the run, signed, with the seals of all who have the same."""
-        rounds = 0 if self.at is None else self.contract.rounds_before(self.at.round)
         seals = [each.hex() for each in self.seals]
-        origin = {"party": self.name, "rounds": rounds, "seals": seals}
+        origin = {"party": self.name, "rounds": self.rounds, "seals": seals}
         return signed(made, self.contract, self.folder.signing, **origin)
 
     def statistics(self) -> Statistics:
