@@ -7,7 +7,7 @@ from math import sqrt
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import dpmesh as dm
@@ -50,6 +50,7 @@ def test_gossip_keeps_its_budget_and_limits_its_noise(nodes, records, epsilon, t
     st.floats(0.1, 20),
     st.sampled_from(["classification", "regression"]),
 )
+@example(30, 242, 220, 19.0, "classification")  # twice its epsilon has no delta left
 def test_a_secure_sum_keeps_its_budget_and_limits_its_noise(
     nodes, records, dim, epsilon, task
 ) -> None:

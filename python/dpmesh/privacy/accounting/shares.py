@@ -163,7 +163,9 @@ def _consistent(proved: Callable[[float], float]) -> float:
         epsilon = proved(allowed)
         if epsilon <= allowed:
             return epsilon
-        allowed = max(2 * allowed, epsilon)
+        if epsilon == inf:
+            return inf
+        allowed = max(1.01 * allowed, epsilon)
     return inf
 
 
