@@ -40,6 +40,7 @@ RELEASES: dict[str, dict[str, Any]] = {
     "`noise=BetweenPartners`": {"noise": {"kind": "BetweenPartners"}},
     "`noise=Both`": {"noise": {"kind": "Both"}},
     '`sampling="allocation"`': {"sampling": "allocation", "records": RECORDS},
+    "`[first_stage]`": {"first_stage": {"noise_multiplier": 7.0}},
 }
 """What is changed in an algorithm for a release."""
 
@@ -114,14 +115,17 @@ def records() -> dm.Dataset:
 
 def content(described: dict[str, Any]) -> dict[str, Any]:
     """Return what files and contracts have in common."""
+    own = {name: table for name, table in described.items() if name != "first_stage"}
+    before = {name: described[name] for name in described.keys() - own.keys()}
     gossips = described["kind"] not in (
         "FederatedLearning",
         "WithReplacement",
         "WithoutReplacement",
     )
     directed = described["kind"] == "PushSum"
-    graph = {"kind": "random_directed", "degree": 2} if directed else {"kind": "complete"}
-    return {"algorithm": described} | ({"topology": graph} if gossips else {})
+    sparse = directed and not before  # a mean goes to all
+    graph = {"kind": "random_directed", "degree": 2} if sparse else {"kind": "complete"}
+    return before | {"algorithm": own} | ({"topology": graph} if gossips else {})
 
 
 def experiment(described: dict[str, Any]) -> Experiment:
@@ -170,18 +174,24 @@ def sums_alone() -> list[str]:
 
 def in_estimator(algorithm: AnyAlgorithm) -> None:
     """Fit an estimator whose function makes the algorithm."""
-    own = [each.name for each in fields(algorithm)]
+    learns: Any = getattr(algorithm, "algorithm", algorithm)
+    staged = learns is not algorithm
+    own = [each.name for each in fields(learns)]
     name = next((each for each in NOISES if each in own), "epsilon")
-    x, sites, dim = records(), np.repeat(np.arange(NODES), RECORDS), 2 * FEATURES
-    if isinstance(algorithm, dm.SecureGossip):
-        algorithm = replace(algorithm, dim=dim)
-    elif hasattr(getattr(algorithm, "combination", None), "dim"):
-        algorithm = replace(algorithm, combination=replace(algorithm.combination, dim=dim))
+    x, sites = records(), np.repeat(np.arange(NODES), RECORDS)
+    dim = 2 * (FEATURES + staged)
+    if isinstance(learns, dm.SecureGossip):
+        learns = replace(learns, dim=dim)
+    elif hasattr(getattr(learns, "combination", None), "dim"):
+        learns = replace(learns, combination=replace(learns.combination, dim=dim))
+
+    def made(noise: float) -> AnyAlgorithm:
+        found = replace(learns, **{name: noise if name in NOISES else 1 / noise})
+        return replace(algorithm, algorithm=found) if staged else found
+
     model = dm.sklearn.PrivateClassifier(
         4.0,
-        algorithm=lambda noise: replace(
-            algorithm, **{name: noise if name in NOISES else 1 / noise}
-        ),
+        algorithm=made,
         rounds=ROUNDS,
         random_state=0,
         ranges=(-1, 1),
@@ -244,7 +254,7 @@ def rows() -> Iterator[tuple[str, list[str]]]:
         for release, change in RELEASES.items():
             field, kind = next(iter(change), ""), type(entry.example).__name__
             made, parts = table(entry.example), getattr(entry.example, "contribution", None)
-            known = {each.name for each in fields(entry.example)}  # type: ignore[arg-type]
+            known = {"first_stage", *(each.name for each in fields(entry.example))}  # type: ignore[arg-type]
             if field == "sampling" and isinstance(parts, dm.ClientUpdates):
                 change = {"contribution": made["contribution"] | {field: "allocation"}}
                 known.add(field)
@@ -253,7 +263,7 @@ def rows() -> Iterator[tuple[str, list[str]]]:
             if field and field not in known:
                 yield label, [why] * len(COLUMNS)
                 continue
-            together = NEEDS.get(entry.name, {}) if field else {}
+            together = NEEDS.get(entry.name, {}) if field not in ("", "first_stage") else {}
             described = made | (change | together if field == "noise" else together | change)
             yield label, [reason(attempt) for attempt in attempts(described)]
     yield "record-sums | independent", sums_alone()

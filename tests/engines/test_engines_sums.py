@@ -497,6 +497,15 @@ def test_each_kind_of_sum_has_its_own_attempts_in_one_plan(staged: Sums) -> None
     assert all(node.is_sealed for node in staged.nodes)
 
 
+def test_a_contract_states_the_noise_of_its_first_stage(staged: Sums) -> None:
+    for stage, said in (
+        ({"noise_multiplier": "rule"}, "first_stage: wanted noise as a number"),
+        ({"noise_multiplier": 7.0, "moment_noise": 0.0}, "first_stage.moment_noise: wanted"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            Contract.of(staged.content | {"first_stage": stage})
+
+
 def test_the_mean_is_released_no_more_often_than_planned(staged: Sums) -> None:
     ask = staged.asks(router_of(staged.contract))[0]
     for attempt in range(3):

@@ -130,6 +130,13 @@ def axes(total: Floats, scale: float, features: int) -> Floats:
     return np.concatenate([found, np.zeros((AXES - len(found), features))]).ravel()
 
 
+def require_dense(problem: object) -> None:
+    """Fail unless a problem is a linear one of dense records, whose mean can be taken off."""
+    instance("problem", problem, "a LinearProblem, whose records have a mean", LinearProblem)
+    if sparse.issparse(problem.train.features):  # type: ignore[attr-defined]
+        fail("problem", "dense records: sparse ones are not after a mean is taken off", "sparse")
+
+
 def _of_algorithm(name: str) -> Any:
     """Return a property that is that of the algorithm."""
     return property(attrgetter(f"algorithm.{name}"), doc="As of the algorithm.")
@@ -270,11 +277,7 @@ class FirstStage(Algorithm[FirstStageState, LinearProblem]):
             If the problem is not a linear one of dense records as `mean` describes them; or as
             that of the algorithm.
         """
-        instance("problem", problem, "a LinearProblem, whose records have a mean", LinearProblem)
-        if sparse.issparse(problem.train.features):
-            fail(
-                "problem", "dense records: sparse ones are not after a mean is taken off", "sparse"
-            )
+        require_dense(problem)
         if problem.train.dim != self.mean.dim:
             fail("mean", f"dim={problem.train.dim}, the features of a record", self.mean.dim)
         counts = problem.records if problem.nodes == self.mean.sites else problem.all_records

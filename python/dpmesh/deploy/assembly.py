@@ -11,7 +11,6 @@ from typing import Any
 from dpmesh._validate import instance
 from dpmesh.algorithms.base import Algorithm, AnyAlgorithm
 from dpmesh.algorithms.federated import FederatedLearning
-from dpmesh.algorithms.first_stage import FirstStage, SecondMoments
 from dpmesh.algorithms.record_sums import RecordSums
 from dpmesh.keys import Key
 from dpmesh.settings import Settings
@@ -79,21 +78,14 @@ class Assembly:
 
     def _staged(self, algorithm: AnyAlgorithm) -> AnyAlgorithm:
         """Return an algorithm after the first stage that the table [first_stage] describes."""
-        settings, sums = self.settings, getattr(algorithm, "secure_sum", None)
-        if sums is None:
+        settings, table = self.settings, self.settings.table("first_stage")
+        if getattr(algorithm, "secure_sum", None) is None:
             wanted = "wanted a secure sum of all parties: who misses one row of gossip has another"
             settings.fail("first_stage", f"{wanted} centre than the others, for which no proof is")
-        noise = entries(RecordSums)["noise_multiplier"]
-        known = {"noise_multiplier": noise, "moment_noise": replace(noise, required=False)}
-        given = settings.arguments("first_stage", settings.table("first_stage"), known)
-        follows, moment = self.follows(), given.pop("moment_noise", None)
-        dim, own = follows["features"], {"sites": self.nodes, "records": follows["records"]}
-        own |= {"colluding": sums.colluding, "dropouts": sums.dropouts}
-        stages = {"mean": settings.call("first_stage", RecordSums, dim=dim, **given, **own)}
-        if moment is not None:
-            own |= {"dim": dim * (dim + 1) // 2, "noise_multiplier": moment}
-            stages["moment"] = settings.call("first_stage", SecondMoments, **own)
-        staged: FirstStage = settings.call("algorithm", FirstStage, algorithm=algorithm, **stages)
+        stage = settings.make("first_stage", table, SECTIONS["first_stage"])
+        follows, own = self.follows(), {"sites": self.nodes, "algorithm": algorithm}
+        own |= {"records": follows["records"], "dim": follows["features"]}
+        staged: AnyAlgorithm = settings.call("first_stage", stage.before, **own)
         return staged
 
     def _part(self, table: Mapping[str, Any], name: str) -> dict[str, Any]:

@@ -8,10 +8,15 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from dpmesh._validate import instance
 from dpmesh.algorithms.base import AN_ALGORITHM, NOISES, Algorithm, AnyAlgorithm
+from dpmesh.algorithms.first_stage import require_dense
+from dpmesh.privacy.budget import Budget
 from dpmesh.settings import Settings
 from dpmesh.settings.parts import NUMBERS, SECTIONS, entries
+from dpmesh.settings.stage import RULE
 from dpmesh.topology import Topology
 
 
@@ -27,13 +32,15 @@ def algorithm_of(
     """Return the algorithm that the table [algorithm] describes.
 
     Public numbers that it, or a part of it, leaves out (`clients`, `records`, `dim`, `rounds`) are
-    those of the problem and the run. An ``epsilon`` stands for the noise of any algorithm.
+    those of the problem and the run. An ``epsilon`` stands for the noise of any algorithm. A table
+    [first_stage] puts a `FirstStage` before it, within that epsilon.
 
     Raises
     ------
     ValueError
         If a setting does not fit.
     """
+    problem, staged = _first_stage(settings, nodes, problem)
     table, kinds = dict(settings.table("algorithm")), SECTIONS["algorithm"]
     maker = settings.maker("algorithm", table, kinds)
     known, given = entries(maker), {"rounds": rounds}
@@ -66,9 +73,24 @@ def algorithm_of(
         if noise is not None:
             of = "; tables in [sweep] replace all of [algorithm]" * ("sweep" in settings.content)
             settings.fail("algorithm", f"wanted epsilon, or {noise}, for {maker.__name__}{of}")
-        return _checked(settings, make(table))
+        return staged(algorithm=_checked(settings, make(table)))
     numbers = {name: nodes for name in NUMBERS if name in known and name not in table} | of_network
-    return _calibrated(settings, table, maker, make, numbers, rounds, delta)
+    return _calibrated(settings, table, maker, make, numbers, rounds, delta, staged)
+
+
+def _first_stage(
+    settings: Settings, nodes: int, problem: Callable[[], Any]
+) -> tuple[Callable[[], Any], Callable[..., AnyAlgorithm]]:
+    """Return what is learned after the table [first_stage], and what puts the stage before it."""
+    if "first_stage" not in settings.content:
+        return problem, lambda algorithm: algorithm
+    whole = problem()
+    settings.call("problem", require_dense, problem=whole)
+    table, dim = settings.table("first_stage"), whole.train.dim
+    stage = settings.make("first_stage", table, SECTIONS["first_stage"])
+    public = {"sites": nodes, "records": int(whole.records.sum()), "dim": dim}
+    left = whole.centred(np.zeros(dim))
+    return lambda: left, partial(settings.call, "first_stage", stage.before, **public)
 
 
 def _calibrated(
@@ -76,9 +98,10 @@ def _calibrated(
     table: dict[str, Any],
     maker: Any,
     make: Callable[..., Any],
-    numbers: Mapping[str, Any],
+    numbers: dict[str, Any],
     rounds: int,
     delta: float | None,
+    staged: Callable[..., AnyAlgorithm],
 ) -> AnyAlgorithm:
     """Return the algorithm with the noise that the epsilon of its table allows."""
     known = entries(maker)
@@ -90,19 +113,29 @@ def _calibrated(
     if noise in table:
         settings.fail("algorithm.epsilon", f"wanted either it or {noise}, got both")
     if epsilon is None:
-        return _checked(settings, make({**table, noise: "none"}))
+        return staged(algorithm=_checked(settings, make({**table, noise: "none"})))
     delta = settings.convert("algorithm.delta", own, float) if own is not None else delta
     if not delta:
         settings.fail("run.delta", "wanted a positive number such as 1e-5, for Gaussian noise")
     if not hasattr(maker, "for_budget"):
         settings.fail("algorithm.epsilon", "wanted none for a function of one's own")
-    own_length = {} if "rounds" in known else {"rounds": rounds}
-    plain = {name: value for name, value in table.items() if name != "kind"}
-    public = settings.arguments("algorithm", {**plain, noise: 1.0}, known, maker.__name__)
-    public |= numbers
+    plain = {name: value for name, value in table.items() if name != "kind"} | {noise: 1.0}
+    public = settings.arguments("algorithm", plain, known, maker.__name__) | numbers
     del public[noise]
-    budget = {"epsilon": epsilon, "delta": delta, **own_length}
-    return _checked(settings, settings.call("algorithm", maker.for_budget, **budget, **public))
+    budget: Budget = settings.call("algorithm", Budget, epsilon=epsilon, delta=delta)
+    if "first_stage" not in settings.content:
+        public = {"epsilon": epsilon, "delta": delta, "rounds": rounds} | public
+        return _checked(settings, settings.call("algorithm", maker.for_budget, **public))
+
+    def after_stage(scale: float) -> AnyAlgorithm:
+        own = settings.call("algorithm", maker, **public, **{noise: scale})
+        return staged(algorithm=own, budget=budget)
+
+    after_stage(1.0)  # whose errors are of other parameters
+    try:
+        return after_stage(budget.calibrate(after_stage, rounds))
+    except ValueError as error:
+        settings.fail("first_stage", f'wanted more noise, or "{RULE}", within {budget} ({error})')
 
 
 def _lacks(known: Mapping[str, Any], name: str, table: Mapping[str, Any]) -> bool:

@@ -27,6 +27,7 @@ from dpmesh.privacy.report import Report
 from dpmesh.privacy.types import Released
 from dpmesh.run import History, Metrics, Network, Run, Traffic, simulate
 from dpmesh.run.baselines import Baselines
+from dpmesh.run.carriers import all_linked
 from dpmesh.run.engine import Engine
 from dpmesh.run.measures import Measures
 from dpmesh.run.run import Tabled, released_model
@@ -112,6 +113,8 @@ class Experiment:
         algorithm = algorithm_of(settings, **public, problem=data.problem, topology=graph_of)
         if "topology" in settings.content and algorithm.travels == "gossip":
             graph = graph_of()  # others of a sweep need none
+            if "first_stage" in settings.content:
+                settings.call("topology", all_linked, matrix=graph.matrix(0))
         budget, network = _part(settings, "budget"), _part(settings, "network")
         plan = algorithm.plan if budget is None else partial(budget.require, algorithm)
         if "view" in settings.content:

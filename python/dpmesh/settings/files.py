@@ -86,10 +86,16 @@ class Settings:
         return value
 
     def replaced(self, changes: Mapping[str, Any]) -> Settings:
-        """Return the settings with other values, by key: a cell of a sweep."""
+        """Return the settings with other values, by key: a cell of a sweep.
+
+        The value "none" of a table leaves it out.
+        """
         content = _copied(self.content)
         for key, value in changes.items():
             *tables, name = key.split(".")
+            if not tables and value == "none":
+                content.pop(name, None)
+                continue
             table = content
             for i, part in enumerate(tables, 1):
                 table = table.setdefault(part, {})

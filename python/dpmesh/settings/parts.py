@@ -53,6 +53,7 @@ from dpmesh.privacy.views import (
 from dpmesh.problems import LinearProblem
 from dpmesh.problems.named import jax_model, torch_model
 from dpmesh.run.network import Exponential, LogNormal, Network, Uniform
+from dpmesh.settings.stage import Stage
 
 Maker: TypeAlias = Callable[..., Any]
 
@@ -121,6 +122,7 @@ SECTIONS: dict[str, Mapping[str, Maker]] = {
         "one_peer_exponential": topology.one_peer_exponential,
     },
     "algorithm": KINDS,
+    "first_stage": {"first_stage": Stage},
     "network": {"network": Network},
     "budget": {"budget": Budget},
     "view": {

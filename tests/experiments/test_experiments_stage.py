@@ -1,0 +1,172 @@
+"""A first stage that a file names: the bits of its parts, its share of the budget, refusals."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from test_experiments import write
+
+import dpmesh as dm
+from dpmesh.algorithms import FirstStage, RecordSums, SecureAggregation
+from dpmesh.algorithms.first_stage import SecondMoments
+from dpmesh.experiments import Experiment, read, run_sweep
+from dpmesh.experiments.experiment import Result
+
+pytest.importorskip("sklearn")
+
+TEXT = """\
+[run]
+rounds = 4
+seed = 1
+delta = 1e-5
+
+[data]
+source = "breast_cancer"
+
+[partition]
+kind = "iid"
+nodes = 5
+
+[problem]
+loss = "logistic"
+
+[topology]
+kind = "complete"
+
+[algorithm]
+kind = "FederatedLearning"
+contribution = {kind = "RecordGradients"}
+combination = {kind = "SecureAggregation"}
+epsilon = 2.0
+
+[first_stage]
+noise_multiplier = "rule"
+"""
+
+NODES, RECORDS, FEATURES, ROUNDS = 5, 455, 30, 4
+LEARNS: dict[str, Any] = {
+    "sum": {
+        "kind": "FederatedLearning",
+        "contribution": {"kind": "RecordGradients"},
+        "combination": {"kind": "SecureAggregation", "dropouts": 1},
+    },
+    "gossip": {"kind": "GradientDescent"},
+}
+
+
+def settings(folder: Path, changes: dict[str, Any]) -> Any:
+    return read(write(folder, TEXT)).replaced(changes)
+
+
+def by_hand(kind: str) -> FirstStage:
+    """Return what the files describe, without a file."""
+    own: dict[str, Any] = {"sites": NODES, "records": RECORDS, "secure": kind == "sum"}
+    learns: Any = dm.GradientDescent(records=RECORDS // NODES, noise_multiplier=3.0)
+    moment = None
+    if kind == "sum":
+        own["dropouts"] = 1
+        learns = dm.FederatedLearning(
+            dm.RecordGradients(clients=NODES, records=RECORDS),
+            noise_multiplier=3.0,
+            combination=SecureAggregation(dim=FEATURES + 1, rounds=ROUNDS, dropouts=1),
+        )
+        moment = SecondMoments(dim=465, noise_multiplier=6.0, **own)
+    mean = RecordSums(dim=FEATURES, noise_multiplier=7.0, **own)
+    return FirstStage(algorithm=learns, mean=mean, moment=moment)
+
+
+@pytest.mark.parametrize("kind", LEARNS)
+def test_a_file_gives_the_bits_of_its_parts(kind: str, tmp_path: Path) -> None:
+    stage = {"noise_multiplier": 7.0} | ({"moment_noise": 6.0} if kind == "sum" else {})
+    learns = LEARNS[kind] | {"noise_multiplier": 3.0}
+    made = settings(tmp_path, {"algorithm": learns, "first_stage": stage})
+    made.content["sweep"] = {"first_stage": ["none", stage]}  # with and without
+    assert run_sweep(made, tmp_path / "results", processes=1) == []
+    swept = sorted(each.parent for each in (tmp_path / "results").glob("*/result.json"))
+    staged, plain = (Result.load(folder) for folder in swept)
+    experiment, algorithm = Experiment.of(made), by_hand(kind)
+    assert experiment.algorithm == algorithm
+    links = experiment.topology if kind == "gossip" else None
+    options: Any = {"rounds": ROUNDS, "key": dm.Key.seeded(1), "delta": 1e-5}
+    run = dm.simulate(algorithm, experiment.problem(), links, **options)
+    np.testing.assert_array_equal(staged.released, run.released)
+    assert staged.ledger == run.ledger
+    assert staged.privacy.epsilon == run.privacy.epsilon > plain.privacy.epsilon
+    assert plain.released.shape[1] == FEATURES
+
+
+@pytest.mark.parametrize("kind", LEARNS)
+def test_the_rule_divides_an_epsilon_as_estimators_do(kind: str, tmp_path: Path) -> None:
+    learns = LEARNS[kind] | {"epsilon": 2.0}
+    experiment = Experiment.of(settings(tmp_path, {"algorithm": learns}))
+    algorithm: Any = experiment.algorithm
+    assert algorithm.plan(ROUNDS).cost(1e-5).epsilon == pytest.approx(2.0, abs=1e-6)
+    if kind == "gossip":
+        sizes: Any = {"smallest": RECORDS // NODES, "together": RECORDS, "features": FEATURES}
+        choice = dm.defaults.choose(
+            dm.defaults.Sizes(nodes=NODES, dim=2 * FEATURES, **sizes),
+            epsilon=2.0,
+            delta=1e-5,
+            algorithm="gossip",
+            rounds=ROUNDS,
+        )
+        for part in ("mean", "algorithm"):
+            chosen = getattr(choice.algorithm, part).noise_multiplier
+            assert getattr(algorithm, part).noise_multiplier == pytest.approx(chosen, rel=1e-3)
+    else:  # both attempts at the mean together take a tenth
+        mu = 1 / dm.privacy.accounting.analytic_gaussian_noise_multiplier(
+            target_epsilon=2.0, target_delta=1e-5
+        )
+        assert 2 / algorithm.mean.noise_multiplier**2 == pytest.approx(mu**2 / 10)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"first_stage": {"noise_multiplier": -1.0}}, "noise_multiplier: wanted a finite number"),
+        ({"first_stage": {"noise_multiplier": "no"}}, "wanted a number or one of 'rule', got 'no'"),
+        ({"first_stage": {"moment_noise": 5.0}}, "first_stage.noise_multiplier: wanted a value"),
+        ({"first_stage": {"noise_multiplier": 0.3}}, 'wanted more noise, or "rule"'),
+        (
+            {"algorithm": LEARNS["gossip"] | {"noise_multiplier": 2.0}},
+            'noise as a number: "rule" divides an epsilon to calibrate to',
+        ),
+        (
+            {
+                "algorithm": LEARNS["gossip"] | {"epsilon": 2.0},
+                "first_stage.moment_noise": "rule",
+            },
+            "first_stage.moment_noise: wanted none: a second moment takes a secure sum",
+        ),
+        (
+            {"algorithm": LEARNS["gossip"] | {"epsilon": 2.0}, "topology.kind": "ring"},
+            "topology: wanted complete(5), over which all receive the same rows",
+        ),
+        (
+            {"algorithm.contribution": {"kind": "ClientUpdates", "steps": 1}},
+            "got add_remove of a user",
+        ),
+        (
+            {"algorithm": {"kind": "WithoutReplacement"}, "first_stage.noise_multiplier": 3.0},
+            "algorithm: wanted one that gossips, or adds up over sites (a secure sum)",
+        ),
+        (
+            {"data": {"source": "libsvm"}, "problem.loss": "hinge"},
+            "problem: wanted dense records",
+        ),
+    ],
+)
+def test_what_has_no_first_stage_is_refused(
+    changes: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    if "data" in changes:
+        lines = [f"{(-1) ** i} 1:{i / 60} 3:0.5" for i in range(60)]
+        (tmp_path / "all.libsvm").write_text("\n".join(lines))
+        files = {"files": str(tmp_path / "all.libsvm"), "dim": 3, "classes": [-1, 1]}
+        changes = {**changes, "data": files}
+    with pytest.raises(ValueError, match=re.escape(said)):
+        Experiment.of(settings(tmp_path, changes))
