@@ -245,8 +245,7 @@ def simulate(name: str, **options: Any) -> dm.Run:
         key=dm.Key.seeded(3, cipher=changes.get("cipher", "aes")),
         delta=DELTA,
         metrics=dm.Metrics(["loss", "accuracy"], every=2, callback=options.pop("callback", None)),
-        engine=changes.get("failing"),
-        **options,
+        **{"engine": changes.get("failing"), **options},
     )
 
 

@@ -44,8 +44,8 @@ def test_a_run_is_a_simulation(batch_size: int, failing: dm.Network | None) -> N
             "rounds": rounds,
             "metrics": dm.Metrics(["regret"], every=rounds // 2),
             "key": key,
+            "engine": failing,
         }
-        options["network"] = failing
         expected = dm.simulate(algorithm, single(repeats, r), network, **options)
         np.testing.assert_allclose(runs.parameters[r], expected.parameters, atol=1e-12)
         np.testing.assert_allclose(runs.released[r], expected.released, atol=1e-12)
