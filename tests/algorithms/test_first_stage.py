@@ -75,8 +75,9 @@ def test_a_record_moves_the_mean_by_its_sensitivity_and_what_follows_by_theirs(k
     found = couple(algorithm, *pair, carrier, rounds=ROUNDS)
     assert not found.violated, found
     assert found.movements[0].distance == pytest.approx(2, rel=1e-6)
-    half = replace(algorithm, mean=replace(algorithm.mean, diameter=1.0))
-    assert "moved by 2" in couple(half, *pair, carrier, rounds=ROUNDS).faults[0]
+    half = replace(algorithm.mean, diameter=1.0)
+    object.__setattr__(algorithm, "mean", half)  # which the constructor refuses
+    assert "moved by 2" in couple(algorithm, *pair, carrier, rounds=ROUNDS).faults[0]
 
 
 def test_a_record_moves_the_second_moment_by_sqrt_2_at_most(
@@ -106,7 +107,8 @@ def test_a_record_moves_the_second_moment_by_sqrt_2_at_most(
     found = couple(algorithm, *pair, alone, **options)
     assert not found.violated, found
     assert 1.35 < found.movements[1].distance <= found.movements[1].allowed
-    charged = replace(algorithm, moment=replace(algorithm.moment, diameter=1.0))
+    charged = replace(algorithm)
+    object.__setattr__(charged, "moment", replace(charged.moment, diameter=1.0))
     assert "moved by 1." in couple(charged, *pair, alone, **options).faults[0]
     wrong = np.array([1, np.sqrt(2), np.sqrt(2), 1, np.sqrt(2), 1])  # twice the root
     monkeypatch.setattr(first_stage, "triangle", lambda vectors: wrong * triangle(vectors))
@@ -230,8 +232,12 @@ def test_the_audit_comes_close_to_the_claim_and_finds_planted_faults() -> None:
 
 
 def test_what_has_no_common_mean_is_refused() -> None:
-    gossip, summed = staged("gossip"), staged("sum")
+    gossip, summed, both = staged("gossip"), staged("sum"), staged("moment")
     for refused, said in (
+        (lambda: replace(summed, mean=mean(True, diameter=0.1)), "diameter=2"),
+        (lambda: replace(summed, mean=mean(True, colluding=0)), "against colluding=1"),
+        (lambda: replace(both, moment=replace(both.moment, diameter=0.1)), "as the mean's"),
+        (lambda: replace(both, moment=replace(both.moment, colluding=0)), "as the mean's"),
         (lambda: replace(gossip, algorithm=gossip), "one without a first stage"),
         (lambda: replace(gossip, mean=mean(True)), "secure if the algorithm is"),
         (lambda: replace(gossip, moment=staged("moment").moment), "one secure release of 6"),

@@ -19,7 +19,7 @@ not mixed: all have the same centre.
 from __future__ import annotations
 
 from collections.abc import Generator
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from math import sqrt
 from operator import attrgetter
@@ -199,23 +199,25 @@ class FirstStage(Algorithm[FirstStageState, LinearProblem]):
             wanted = "one under which one record is replaced, as the sum of all records is"
             got = f"{self.neighboring_relation} of a {self.unit}"
             fail("algorithm", wanted, got)
-        if self.secure_sum is not None and self.secure_sum.dropouts != self.mean.dropouts:
-            wanted = f"{self.secure_sum.dropouts} dropouts, each of which may release it again"
-            fail("mean", wanted, self.mean)
+        if (sums := self.secure_sum) is not None:
+            alike = (sums.colluding, sums.dropouts)
+            if (self.mean.colluding, self.mean.dropouts) != alike:
+                wanted = "one against colluding={} sites, with dropouts={}, as of the algorithm"
+                fail("mean", wanted.format(*alike), self.mean)
         if self.travels != "gossip" and self.secure_sum is None:
             wanted = "one that gossips, or adds up over sites (a secure sum): others have no mean "
             fail("algorithm", f"{wanted}that all nodes receive", type(self.algorithm).__name__)
-        own = (self.mean.secure, self.mean.longest, self.mean.rounds)
-        if own != (self.travels != "gossip", 1.0, 1):
-            fail("mean", "one release of records of norm 1, secure if the algorithm is", self.mean)
+        own = (self.mean.secure, self.mean.longest, self.mean.diameter, self.mean.rounds)
+        if own != (self.travels != "gossip", 1.0, 2.0, 1):
+            wanted = "one release of records of norm 1 (diameter=2), secure if the algorithm is"
+            fail("mean", wanted, self.mean)
         if self.moment is not None:
             instance("moment", self.moment, "SecondMoments", SecondMoments)
             needed = self.mean.dim * (self.mean.dim + 1) // 2
-            like = replace(self.moment, dim=needed, secure=True, longest=1.0, rounds=1)
-            of_mean = {name: getattr(self.mean, name) for name in ("sites", "records", "dropouts")}
-            like = replace(like, **of_mean)
-            if not self.mean.secure or self.moment != like:
-                wanted = f"one secure release of {needed} numbers of the same sites and records"
+            own = {"dim": needed, "diameter": sqrt(2), "noise_multiplier": 1.0}
+            like = SecondMoments(**{**asdict(self.mean), **own})
+            if not self.mean.secure or replace(self.moment, noise_multiplier=1.0) != like:
+                wanted = f"one secure release of {needed} numbers, else as the mean's"
                 fail("moment", wanted, self.moment)
 
     def worst_case(
