@@ -60,6 +60,9 @@ def test_each_party_has_the_answers_of_one_process(rehearsal: bool, tmp_path: Pa
     for changed in ({"records": 7}, {"provenance": {**written["provenance"], "party": NAMES[0]}}):
         with pytest.raises(ValueError, match="signed it"):
             verified(written | changed, contract)
+    for other in (3, written | {"provenance": [1]}, written | {"provenance": {"party": "p"}}):
+        with pytest.raises(ValueError, match="that dpmesh node wrote"):
+            verified(other, contract)
     assert found[0].privacy.epsilon <= 2.0
     together = {name: np.concatenate([table[name] for table in tables()]) for name in RANGES}
     columns, _ = read_columns(contract.tables.questions, as_table(together))

@@ -142,6 +142,8 @@ def test_a_choice_counts_a_record_once() -> None:
         ({}, [[0, 2], [1, 0], [0, 1], [1, 1]], "0 or 1"),
         ({"class_shares": {0: 0.5, 1: 0.5}}, np.eye(4, dtype=int), "one class of each record"),
         ({"classes": ["a", "b"]}, np.eye(4, dtype=int), "a name of each of 4 labels"),
+        ({"classes": ["a", "a"]}, np.eye(4, 2, dtype=int), "a name of each of 2 labels"),
+        ({}, np.eye(4, 64, dtype=int), "at most 63 labels of a record, got 64"),
     ],
 )
 def test_what_is_no_set_of_labels_is_refused(changes: Any, y: Any, said: str) -> None:
@@ -220,6 +222,8 @@ def test_files_experiments_and_contracts_read_several_labels_alike(tmp_path: Pat
         (None, "asthma,goat", "no range of the label.*goat.*did you mean gout"),
         (None, "asthma,a", r"ranges of a: wanted {flag = true}.*got {range = \[-1, 1\]}"),
         (None, "asthma,asthma", "each once"),
+        (None, "asthma,", "each once"),
+        (None, ",".join(map(str, range(64))), "at most 63 columns"),
     ],
 )
 def test_what_is_no_label_is_named(change: Any, label: str, said: str, tmp_path: Path) -> None:

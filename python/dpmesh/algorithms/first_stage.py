@@ -214,8 +214,8 @@ class FirstStage(Algorithm[FirstStageState, LinearProblem]):
         if self.moment is not None:
             instance("moment", self.moment, "SecondMoments", SecondMoments)
             needed = self.mean.dim * (self.mean.dim + 1) // 2
-            own = {"dim": needed, "diameter": sqrt(2), "noise_multiplier": 1.0}
-            like = SecondMoments(**{**asdict(self.mean), **own})
+            changed = {"dim": needed, "diameter": sqrt(2), "noise_multiplier": 1.0}
+            like = SecondMoments(**{**asdict(self.mean), **changed})
             if not self.mean.secure or replace(self.moment, noise_multiplier=1.0) != like:
                 wanted = f"one secure release of {needed} numbers, else as the mean's"
                 fail("moment", wanted, self.moment)

@@ -29,6 +29,9 @@ def telling(command: Callable[P, None]) -> Callable[P, None]:
                 command(*args, **kwargs)
         except BrokenPipeError:
             raise  # the reader has gone, as with `| head`; typer then exits silently
+        except KeyboardInterrupt:
+            typer.echo("interrupted", err=True)
+            raise typer.Exit(130) from None
         except (ValueError, OSError) as error:
             text = str(error)
             if isinstance(error, OSError) and error.filename and error.strerror:

@@ -13,7 +13,7 @@ from dpmesh.deploy.sums import Seal
 from dpmesh.models import Model
 
 NAME = "provenance"
-
+_KINDS = {"contract": str, "party": str, "rounds": int, "seals": list, "signature": str}
 
 Made: TypeAlias = "Model | dict[str, Any]"
 """What parties made: a model, or answers to questions in plain types."""
@@ -63,7 +63,10 @@ def verified(made: Made, contract: Contract) -> Origin:
     ValueError
         If it comes from another contract or version, or its party or others did not sign it.
     """
-    origin = dict(_about(made).get(NAME) or fail("model", "one that dpmesh node wrote", "another"))
+    about: Any = _about(made) if isinstance(made, (Model, dict)) else {}
+    origin = about.get(NAME)
+    if not (isinstance(origin, dict) and {k: type(v) for k, v in origin.items()} == _KINDS):
+        fail("model", "one that dpmesh node wrote", "another")
     if origin["contract"] != contract.hash.hex():
         got = f"that of {origin['contract']}"
         fail("model", f"that of contract {contract.hash.hex()} under this version of dpmesh", got)

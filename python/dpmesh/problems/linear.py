@@ -417,7 +417,9 @@ class LinearProblem(PartitionedProblem):
         if (self.loss == "poisson") != isinstance(outline.target, Count):
             fail("loss", "'poisson' for a label {counts = ..}, and for no other", repr(self.loss))
         if (self.loss == "multilabel") != outline.several:
-            fail("loss", "'multilabel' for several labels of a record", repr(self.loss))
+            given = "several" if outline.several else "one"
+            wanted = "'multilabel' for several labels of a record, and for no other"
+            fail("loss", wanted, f"{self.loss!r} for {given}")
         object.__setattr__(self, "outline", outline)
 
     def _check_feature_norm(self) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from dpmesh._validate import fail
 from dpmesh.tables.kinds import Category, Count, Dates, Flag, Kind, Number
-from dpmesh.tables.labels import Label, Labels
+from dpmesh.tables.labels import MOST_LABELS, Label, Labels
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -146,11 +146,13 @@ def columns_of(label: str | Sequence[str] | None) -> tuple[str, ...]:
     Raises
     ------
     ValueError
-        If one is named twice, or there are none in a list.
+        If one is named twice or has no name, or there are none in a list, or too many.
     """
     names = () if label is None else (label,) if isinstance(label, str) else tuple(label)
-    if len({*names}) < len(names) or (not names and label is not None):
+    if len({*names}) < len(names) or not all(names) or (not names and label is not None):
         fail("label", "the column to predict, or several columns, each once", [*names])
+    if len(names) > MOST_LABELS:
+        fail("label", f"at most {MOST_LABELS} columns", len(names))
     return names
 
 

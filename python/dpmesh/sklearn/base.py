@@ -31,6 +31,7 @@ from dpmesh.sklearn.report import FitReport, report_of
 from dpmesh.tables import Table, as_table
 from dpmesh.tables.cells import TableError, each, is_missing
 from dpmesh.tables.features import COLUMNS, FeatureMap
+from dpmesh.tables.labels import MOST_LABELS
 from dpmesh.topology import Topology
 
 SelfT = TypeVar("SelfT", bound="PrivateEstimator")
@@ -240,6 +241,8 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             check_consistent_length(X, given)
             if not np.isin(given, (0, 1)).all():
                 fail("y", "0 or 1 for each label of a record", "others")
+            if given.shape[1] > MOST_LABELS:
+                fail("y", f"at most {MOST_LABELS} labels of a record", given.shape[1])
             return given.astype(np.int64)
         if given.ndim == 1 and given.dtype.kind in "fO":
             for record in np.flatnonzero(each(is_missing, given, bool)):

@@ -166,8 +166,8 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
             fail("y", "one class of each record, with class_shares or a network", "labels")
         given = self.classes if self.classes is not None else names
         self.classes_ = np.arange(labels.shape[1]) if given is None else np.asarray([*given])
-        if len(self.classes_) != labels.shape[1]:
-            fail("classes", f"a name of each of {labels.shape[1]} labels", self.classes)
+        if len({*self.classes_.tolist()}) != labels.shape[1] or self.classes_.ndim != 1:
+            fail("classes", f"a name of each of {labels.shape[1]} labels", self.classes_.tolist())
         return self.encode(X, groups, as_sets(labels), classes=self.classes_, several=True)
 
     def _shares(self) -> tuple[float, ...] | None:

@@ -20,6 +20,9 @@ from dpmesh.tables.table import Table
 
 REMEDY = "fill it in, or leave such records out (dpmesh fit: --drop-missing-labels)"
 
+MOST_LABELS = 63
+"""Labels of a record, whose set is an int64."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Labels:
