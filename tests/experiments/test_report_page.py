@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -17,7 +18,7 @@ from problems import stream_problem as make_problem
 from test_experiments import TEXT, write
 
 import dpmesh as dm
-from dpmesh.experiments import Experiment, page, read, run_sweep, sweep
+from dpmesh.experiments import Experiment, html, page, read, run_sweep, sweep
 from dpmesh.experiments.experiment import run_into
 from dpmesh.experiments.figures import drawings
 from dpmesh.experiments.results import finished
@@ -70,6 +71,15 @@ def test_the_page_holds_everything_itself(tmp_path) -> None:
     assert "1 run of 1 setting." in (tmp_path / "one").read_text()
     with pytest.raises(ValueError, match="folder: wanted one with finished runs"):
         page.write_page([run, tmp_path / "nowhere"])
+
+
+def test_places_are_rounded_and_labels_are_not() -> None:
+    figure = pytest.importorskip("matplotlib.figure").Figure()
+    figure.subplots().set(yticks=[0.35, 0.4], ylim=(0.317, 0.4))
+    picture = unquote(html.figures([(figure, "two ticks")]))
+    assert ">0.35<" in picture
+    assert ">0.40<" in picture
+    assert not re.search(r' (?:x|y|d)="[^"]*\.\d\d', picture)
 
 
 def test_runs_of_a_program_have_a_page(tmp_path) -> None:

@@ -55,7 +55,7 @@ def measured(folder: Path, *, without: str = "") -> tuple[int, int]:
 
 @pytest.mark.parametrize(
     ("folder", "without", "most"),
-    [(PACKAGE, "reproduce", 33_072), (PACKAGE / "reproduce", "", 6_058), (TESTS, "", 33_391)],
+    [(PACKAGE, "reproduce", 33_073), (PACKAGE / "reproduce", "", 6_058), (TESTS, "", 33_399)],
 )
 def test_code_does_not_grow(folder: Path, without: str, most: int) -> None:
     assert measured(folder, without=without)[0] <= most

@@ -64,10 +64,14 @@ def figures(drawn: Iterable[tuple[Figure, str]]) -> str:
     return "".join(_figure(*one, number) for number, one in enumerate(drawn, 1))
 
 
+_TENTHS = re.compile(r"(\.\d)\d+|\n\s*")
+"""Tenths of a point are enough for places in tags; what labels say stays."""
+
+
 def _figure(figure: Figure, text: str, number: int) -> str:
     picture = _drawn(figure, "svg", transparent=True).decode()  # on the page's paper
     bare = re.sub(r"<!--.*?-->|<metadata>.*?</metadata>", "", picture, flags=re.S)
-    lean = re.sub(r"(\.\d)\d+|\n\s*", r"\1 ", bare)  # tenths of a point are enough
+    lean = re.sub(r"<[^>]*>|\n\s*", lambda tag: _TENTHS.sub(r"\1 ", tag[0]), bare)
     paper = base64.b64encode(_drawn(figure, "pdf")).decode()
     inches = figure.get_figwidth()
     return (
