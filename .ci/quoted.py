@@ -319,20 +319,16 @@ def of_smoothing() -> Claims:
     }
     most = f"{max(gains['tight']):.1f}"
     return {
-        (
-            "docs/algorithms/federated.md",
-            "it lifts the accuracy by {low} to {high} points",
-        ): {"low": f"{at_6[0]:.1f}", "high": f"{at_6[1]:.1f}"},
+        ("docs/algorithms/federated.md", "it lifts the accuracy by {low} to {high} points"): {
+            "low": f"{at_6[0]:.1f}",
+            "high": f"{at_6[1]:.1f}",
+        },
         ("docs/algorithms/federated.md", "smoothing gains at most {most}\npoints"): {"most": most},
         (
             "docs/reproduce.md",
             "we are {below} points\nbelow the paper on average with uniform sampling, {above} "
             "above with Poisson. At the noise that epsilon needs\nsmoothing gains at most {most}.",
-        ): {
-            "below": f"{-gap['uniform']:.1f}",
-            "above": f"{gap['poisson']:.1f}",
-            "most": most,
-        },
+        ): {"below": f"{-gap['uniform']:.1f}", "above": f"{gap['poisson']:.1f}", "most": most},
     }
 
 

@@ -174,10 +174,7 @@ def cases() -> Iterator[Case]:
         ours(problem, network),
         peers=peers,
         goals={"numpy": 3.0, "jax": 3.0, "gossipy": 50.0, "decentralizepy": 50.0},
-        part={
-            "gossipy": GOSSIPY_ROUNDS / ROUNDS,
-            "decentralizepy": DECENTRALIZEPY_ROUNDS / ROUNDS,
-        },
+        part={"gossipy": GOSSIPY_ROUNDS / ROUNDS, "decentralizepy": DECENTRALIZEPY_ROUNDS / ROUNDS},
         values=ROUNDS,
         rounds=3,
     )

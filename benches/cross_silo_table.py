@@ -204,11 +204,7 @@ def _alone(problem: dm.LinearProblem, epsilon: float, step: float, trace: float,
     for node, part in enumerate(problem.partition):
         own = problem.for_nodes(np.array([node]))
         rounds = suggested_rounds(
-            delta=DELTA,
-            epsilon=epsilon,
-            records=len(part),
-            step_size=step,
-            curvature_trace=trace,
+            delta=DELTA, epsilon=epsilon, records=len(part), step_size=step, curvature_trace=trace
         )
         z = analytic_gaussian_noise_multiplier(
             target_epsilon=epsilon, target_delta=DELTA

@@ -43,11 +43,7 @@ SUMS: dict[str, Any] = {
     "combination": {"kind": "SecureAggregation"},
     "noise_multiplier": 20.0,
 }
-GOSSIP: dict[str, Any] = {
-    "kind": "GradientDescent",
-    "records": RECORDS,
-    "noise_multiplier": 5.0,
-}
+GOSSIP: dict[str, Any] = {"kind": "GradientDescent", "records": RECORDS, "noise_multiplier": 5.0}
 
 
 @contextmanager

@@ -127,10 +127,7 @@ def a_million_rounds() -> Made:
 def secret_rounds() -> Made:
     def run() -> float:
         return accounting.random_allocation_epsilon(
-            delta=1e-6,
-            noise_multiplier=0.5,
-            rounds=100_000,
-            neighboring_relation="replace_one",
+            delta=1e-6, noise_multiplier=0.5, rounds=100_000, neighboring_relation="replace_one"
         )
 
     return "epsilon of one secret round out of 100,000", "pass", 1, 0.0, run

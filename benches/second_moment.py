@@ -174,10 +174,7 @@ def learned(train: Any, test: Any, sites: int, mu: float, seed: int) -> float:
         feature_norm=1.0,
     )
     sizes = Sizes(
-        nodes=sites,
-        smallest=problem.fewest_records,
-        together=train.records,
-        dim=problem.dim,
+        nodes=sites, smallest=problem.fewest_records, together=train.records, dim=problem.dim
     )
     rest = float(accounting.gdp_epsilon(delta=DELTA, mu=mu))
     chosen = choose(sizes, epsilon=rest, delta=DELTA, algorithm="secure")

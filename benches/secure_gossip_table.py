@@ -20,14 +20,7 @@ from typing import Any
 import numpy as np
 
 import dpmesh as dm
-from benches.cross_silo_table import (
-    DELTA,
-    EPSILONS,
-    averaged,
-    descend,
-    digits_problem,
-    pooled,
-)
+from benches.cross_silo_table import DELTA, EPSILONS, averaged, descend, digits_problem, pooled
 from benches.suggested_rounds import suggested_rounds
 from dpmesh.algorithms import SecureAggregation
 from dpmesh.keys import Key
@@ -44,11 +37,7 @@ GRAPHS = {
 
 def rounds_for(epsilon: float, records: float) -> int:
     return suggested_rounds(
-        delta=DELTA,
-        epsilon=epsilon,
-        records=round(records),
-        step_size=STEP,
-        curvature_trace=TRACE,
+        delta=DELTA, epsilon=epsilon, records=round(records), step_size=STEP, curvature_trace=TRACE
     )
 
 

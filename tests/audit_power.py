@@ -61,11 +61,7 @@ def power(claim: Claim, truth: Curve, runs: int, confidence: float = 0.95) -> fl
 
 
 def runs_needed(
-    claim: Claim,
-    truth: Curve,
-    *,
-    confidence: float = 0.95,
-    target_power: float = 0.95,
+    claim: Claim, truth: Curve, *, confidence: float = 0.95, target_power: float = 0.95
 ) -> int:
     """Return how many runs on each dataset refute with probability `target_power`, within 2%.
 

@@ -34,11 +34,7 @@ class Clients:
 
     def local_training(self, start, walks, *, step_size, radius):
         updates, _ = self.linear.train(
-            start,
-            walks,
-            step_size=step_size,
-            radius=radius,
-            regularization=self.weight_decay,
+            start, walks, step_size=step_size, radius=radius, regularization=self.weight_decay
         )
         return updates
 

@@ -8,16 +8,7 @@ from typing import Any
 import numpy as np
 
 import dpmesh as dm
-from dpmesh.deploy import (
-    Contract,
-    Folder,
-    Node,
-    Position,
-    Router,
-    Row,
-    node_of,
-    router_of,
-)
+from dpmesh.deploy import Contract, Folder, Node, Position, Router, Row, node_of, router_of
 from dpmesh.deploy.wire import Ask, refused
 
 PUBLIC = "05" * 32

@@ -42,9 +42,7 @@ def certificate(folder: Path, host: str = HERE) -> tuple[Path, Path]:
     )
     (folder / "cert.pem").write_bytes(signed.public_bytes(serialization.Encoding.PEM))
     private = key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
     (folder / "key.pem").write_bytes(private)
     return folder / "cert.pem", folder / "key.pem"

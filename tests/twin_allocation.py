@@ -92,11 +92,7 @@ def _partial(p: float, a: float, u: float, v: float, k: np.ndarray) -> list[np.n
 
 
 def _positive_part(
-    laws: list[tuple[np.ndarray, np.ndarray, int]],
-    offset: float,
-    h: float,
-    cells: int,
-    low: float,
+    laws: list[tuple[np.ndarray, np.ndarray, int]], offset: float, h: float, cells: int, low: float
 ) -> tuple[float, float]:
     """Return ``E[(S + offset)_+]``, and the chance that S + offset is below `low`."""
     theta = _tilt(laws, offset)

@@ -120,10 +120,7 @@ def discrete_noise(
 # draws
 def uniform(stream: Stream, nodes: npt.NDArray[np.uint32] | None, out: _Floats) -> None: ...
 def bernoulli(
-    p: float,
-    stream: Stream,
-    nodes: npt.NDArray[np.uint32] | None,
-    out: npt.NDArray[np.bool_],
+    p: float, stream: Stream, nodes: npt.NDArray[np.uint32] | None, out: npt.NDArray[np.bool_]
 ) -> None: ...
 def sample(
     counts: npt.NDArray[np.int64],

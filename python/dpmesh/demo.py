@@ -234,10 +234,7 @@ def _draw(panel: Panel, ax: Axes) -> None:
     for level, colour, style in (*levels, (float(plain.alone.mean()), _ALONE, "-")):
         ax.axhline(level, color=colour, linestyle=style, linewidth=1.4)
     ax.plot(places, private, "s--", color=_PRIVATE, markersize=5)
-    for found, colour, width, above in (
-        (gossip, _GOSSIP, 1.8, False),
-        (secure, _OURS, 2.8, True),
-    ):
+    for found, colour, width, above in ((gossip, _GOSSIP, 1.8, False), (secure, _OURS, 2.8, True)):
         low, means, high = found.min(axis=1), found.mean(axis=1), found.max(axis=1)
         ax.fill_between(places, low, high, color=colour, alpha=0.2, linewidth=0)
         ax.plot(places, means, "o-", color=colour, linewidth=width)

@@ -190,10 +190,7 @@ def test_noise_keeps_the_budget() -> None:
     """The table of the page, for replacing a record at delta 1e-5."""
     for rounds, expected in ((1, 3.731), (10, 1.182), (100, 0.458)):
         z = random_allocation_noise_multiplier(
-            target_epsilon=1.0,
-            target_delta=1e-5,
-            rounds=rounds,
-            neighboring_relation="replace_one",
+            target_epsilon=1.0, target_delta=1e-5, rounds=rounds, neighboring_relation="replace_one"
         )
         assert z == pytest.approx(expected, rel=1e-3)
         epsilon = random_allocation_epsilon(

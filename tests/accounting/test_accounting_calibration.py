@@ -78,17 +78,11 @@ def test_next_to_no_sample_costs_next_to_nothing(kind: str) -> None:
         < 1e-9
     )
     noise = noise_multiplier(
-        target_epsilon=2.0,
-        target_delta=1e-30,
-        sampling_rate=1e-30,
-        neighboring_relation=relation,
+        target_epsilon=2.0, target_delta=1e-30, sampling_rate=1e-30, neighboring_relation=relation
     )
     assert (
         epsilon(
-            delta=1e-30,
-            sampling_rate=1e-30,
-            noise_multiplier=noise,
-            neighboring_relation=relation,
+            delta=1e-30, sampling_rate=1e-30, noise_multiplier=noise, neighboring_relation=relation
         )
         <= 2
     )

@@ -87,10 +87,7 @@ def test_poisson_plans_cost_between_rounded_losses(count, lowest, seed, delta) -
     rate = np.exp(generator.uniform(log(lowest), 0, count)) if seed % 2 else np.full(count, lowest)
     z = np.exp(generator.uniform(log(0.7), log(20), count))
     found = accounting.poisson_gaussian_epsilon(
-        delta=delta,
-        sampling_rate=rate,
-        noise_multiplier=z,
-        neighboring_relation="add_remove",
+        delta=delta, sampling_rate=rate, noise_multiplier=z, neighboring_relation="add_remove"
     )
     lower, upper = both_bounds(
         [gaussian_losses(*kind) for kind in zip(rate, z, strict=True)], delta

@@ -202,10 +202,7 @@ def test_samples_on_a_grid_cost_a_little_more_and_never_more_than_unsampled() ->
     assert cost("replace_one", PoissonSampling(0.5), 0.5) < unsampled
 
 
-LATTICES = {
-    Laplace: from_discrete_laplace_mechanism,
-    Gaussian: from_discrete_gaussian_mechanism,
-}
+LATTICES = {Laplace: from_discrete_laplace_mechanism, Gaussian: from_discrete_gaussian_mechanism}
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)

@@ -262,10 +262,7 @@ def test_small_deltas_and_many_kinds_and_noise_on_a_grid_are_composed() -> None:
 def test_nodes_have_costs_of_their_own() -> None:
     """Node 0 releases twice, node 1 with Gaussian noise alone, node 2 with Laplace noise alone."""
     delta = 1e-6
-    releases = [
-        *rounds(10, Laplace(20.0), nodes=(0, 2)),
-        *rounds(5, Gaussian(3.0), nodes=(0, 1)),
-    ]
+    releases = [*rounds(10, Laplace(20.0), nodes=(0, 2)), *rounds(5, Gaussian(3.0), nodes=(0, 1))]
     by_node = plan(*releases).costs_by_node(delta, nodes=4)
     alone = [
         plan(*rounds(10, Laplace(20.0)), *rounds(5, Gaussian(3.0))).cost(delta).epsilon,

@@ -245,14 +245,7 @@ def test_noise_on_a_grid_is_in_the_sums_the_plan_and_what_estimators_get(samplin
     )
     gridded, problem, key = changed(usual, grid=grid), make_clients([3] * 20, dim), Key.seeded(0)
     passages = []
-    one_round(
-        gridded,
-        gridded.init(problem, key),
-        0,
-        problem,
-        key,
-        watcher=watcher_of(passages),
-    )
+    one_round(gridded, gridded.init(problem, key), 0, problem, key, watcher=watcher_of(passages))
     (passage,) = passages
     np.testing.assert_array_equal(passage.noisy / grid, np.rint(passage.noisy / grid))
     assert passage.release == gridded.plan(1).releases[0]

@@ -10,11 +10,7 @@ from federated_parts import changed
 from federated_problem import Clients, make_clients
 from one_round import one_round
 
-from dpmesh.algorithms import (
-    ClientUpdates,
-    FederatedLearning,
-    TrustedServer,
-)
+from dpmesh.algorithms import ClientUpdates, FederatedLearning, TrustedServer
 from dpmesh.keys import Key
 from dpmesh.privacy import FixedSizeSampling, PoissonSampling
 

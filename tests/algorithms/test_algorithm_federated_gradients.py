@@ -274,9 +274,7 @@ def test_traffic_counts_the_bits_under_masks_and_the_model_that_comes_back() -> 
 def test_steps_are_those_of_the_docstring() -> None:
     problem = linear((20, 35, 50), 7, 3, regularization=0.1)
     algorithm = silo(
-        step_size=InverseSqrt(2.0),
-        optimizer=ServerMomentum(0.9),
-        denoiser=LaplacianSmoothing(0.5),
+        step_size=InverseSqrt(2.0), optimizer=ServerMomentum(0.9), denoiser=LaplacianSmoothing(0.5)
     )
     model, released = train(algorithm, problem, Key.seeded(2))
     w, m, models = np.zeros((1, 7)), 0.0, []

@@ -84,10 +84,7 @@ def test_moves_of_a_problem_of_ones_own_are_any_array_of_numbers(changed) -> Non
             r"local_training: wanted updates of shape \(6, 1\), got \(12",
         ),
         (lambda moves: moves.astype(complex), "local_training: wanted an array of float32 or floa"),
-        (
-            lambda moves: moves * np.inf,
-            "problem: wanted training that stays finite at a step",
-        ),
+        (lambda moves: moves * np.inf, "problem: wanted training that stays finite at a step"),
     ],
 )
 def test_a_problem_of_ones_own_moves_each_client_once(changed, message) -> None:

@@ -17,12 +17,7 @@ from twin_federated import client_update, epoch_orders
 
 import dpmesh as dm
 from dpmesh import kernels
-from dpmesh.algorithms import (
-    AdaptiveClipping,
-    ClientUpdates,
-    FederatedLearning,
-    SecureAggregation,
-)
+from dpmesh.algorithms import AdaptiveClipping, ClientUpdates, FederatedLearning, SecureAggregation
 from dpmesh.audit import alone, couple
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy import Budget, correlated

@@ -18,10 +18,7 @@ from without_replacement_problems import make_problem
 
 import dpmesh as dm
 from dpmesh import kernels, topology
-from dpmesh.algorithms import (
-    ClientUpdates,
-    SecureAggregation,
-)
+from dpmesh.algorithms import ClientUpdates, SecureAggregation
 from dpmesh.audit import alone
 from dpmesh.audit.coupling import couple
 from dpmesh.controllers import AlwaysGlobal, AlwaysLocal, Periodic, RandomGlobal

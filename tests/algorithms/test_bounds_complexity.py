@@ -13,10 +13,7 @@ from refused import refused
 
 from dpmesh import kernels
 from dpmesh.keys import Key, Purpose
-from dpmesh.reproduce.bounds.complexity import (
-    rademacher_bound_linear,
-    rademacher_complexity,
-)
+from dpmesh.reproduce.bounds.complexity import rademacher_bound_linear, rademacher_complexity
 
 
 def stream():
@@ -35,10 +32,7 @@ def exact(vectors: np.ndarray, s: int) -> float:
     return (1 / s + 1 / u) * total
 
 
-@given(
-    hnp.arrays(np.float64, (3, 5), elements=st.floats(-5, 5)),
-    st.integers(1, 4),
-)
+@given(hnp.arrays(np.float64, (3, 5), elements=st.floats(-5, 5)), st.integers(1, 4))
 def test_estimates_the_exact_expectation(vectors: np.ndarray, s: int) -> None:
     # A correct estimate is further than 6 standard errors off about once in 5e8; the small
     # constant is for classes whose suprema hardly vary.
@@ -97,10 +91,7 @@ test_bad_input_is_named = refused(
     (lambda: rademacher_complexity(ONES, 2, 1, stream()), "draws: wanted an integer"),
     (lambda: rademacher_complexity([[1.0]], 1, 9, stream()), "vectors: wanted at leas"),
     (lambda: rademacher_complexity(ONES[0], 1, 9, stream()), "vectors: wanted 2 axes"),
-    (
-        lambda: rademacher_complexity(ONES * np.nan, 1, 9, stream()),
-        "vectors: wanted finite values",
-    ),
+    (lambda: rademacher_complexity(ONES * np.nan, 1, 9, stream()), "vectors: wanted finite values"),
     (lambda: rademacher_complexity(ONES, 1, 9, None), "stream: wanted"),
     (lambda: rademacher_bound_linear(1, 4, -1.0), "bound: wanted .* at least 0"),
 )

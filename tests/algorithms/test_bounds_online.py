@@ -160,5 +160,5 @@ test_bad_input_is_named = refused(
             nodes=1, dim=1, rounds=1, lipschitz=1.0, diameter=1.0, bounded_outside=False
         ),
         "strong_convexity: wanted greater than 0 without bounded_outside, got 0",
-    ),
+    )
 )

@@ -14,13 +14,7 @@ from faulty_mechanisms import CommonToCoordinates, CommonToNodes, CommonToRounds
 from scipy import stats
 
 from dpmesh.algorithms import GradientDescent
-from dpmesh.audit import (
-    GaussianClaim,
-    OneRelease,
-    alone,
-    audit_algorithm,
-    audit_mechanism,
-)
+from dpmesh.audit import GaussianClaim, OneRelease, alone, audit_algorithm, audit_mechanism
 from dpmesh.audit.contrast import contrast, seen_in
 from dpmesh.audit.result import Seen, tell_apart
 from dpmesh.audit.transcript import Transcript

@@ -18,11 +18,7 @@ import dpmesh as dm
 from dpmesh import kernels
 from dpmesh.algorithms import Message
 from dpmesh.algorithms.gradient_descent import GradientDescentState
-from dpmesh.audit import (
-    GaussianClaim,
-    audit_algorithm,
-    couple,
-)
+from dpmesh.audit import GaussianClaim, audit_algorithm, couple
 from dpmesh.audit.claims import claim_of
 from dpmesh.audit.transcript import alone, record
 from dpmesh.keys import Purpose

@@ -197,13 +197,7 @@ def test_noise_that_is_missing_or_shared_is_found(mechanism, fault: str) -> None
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(
-    "mechanism",
-    [
-        Gaussian(2.0),
-        Laplace(2.0),
-        Gaussian(2.0, grid=2.0**-6),
-        Laplace(2.0, grid=0.25),
-    ],
+    "mechanism", [Gaussian(2.0), Laplace(2.0), Gaussian(2.0, grid=2.0**-6), Laplace(2.0, grid=0.25)]
 )
 def test_noise_that_meets_by_chance_is_no_fault(mechanism, dtype) -> None:
     rows = np.full((50, 100), 1000.0, dtype)

@@ -14,12 +14,7 @@ from faulty_mechanisms import HalvedGaussian
 
 from dpmesh.algorithms import GradientDescent, Message
 from dpmesh.algorithms.gradient_descent import GradientDescentState
-from dpmesh.audit import (
-    GaussianClaim,
-    alone,
-    audit_layers,
-    couple,
-)
+from dpmesh.audit import GaussianClaim, alone, audit_layers, couple
 from dpmesh.keys import Key
 
 SURE = 1 - 1e-3

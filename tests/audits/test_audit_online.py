@@ -28,14 +28,7 @@ from hypothesis import strategies as st
 from rounded_problem import CLIPPED, FromOne, chosen_problems
 
 from dpmesh.algorithms import OnlineLearning
-from dpmesh.audit import (
-    EpsilonClaim,
-    alone,
-    audit_algorithm,
-    audit_layers,
-    audit_one_run,
-    couple,
-)
+from dpmesh.audit import EpsilonClaim, alone, audit_algorithm, audit_layers, audit_one_run, couple
 from dpmesh.keys import Key
 from dpmesh.problems.canaries import canary_records
 from dpmesh.schedules import InverseTime

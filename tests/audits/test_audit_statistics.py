@@ -181,11 +181,7 @@ def test_one_run_of_gaussian_privacy_refutes_what_has_too_small_a_chance(
     chance = largest_chance(mu, canaries, guesses, correct)
     for factor, refuted in ((1.01, True), (0.99, False)):
         assert refuted == one_run.mu_is_refuted(
-            mu,
-            canaries=canaries,
-            guesses=guesses,
-            correct=correct,
-            confidence=1 - factor * chance,
+            mu, canaries=canaries, guesses=guesses, correct=correct, confidence=1 - factor * chance
         )
 
 

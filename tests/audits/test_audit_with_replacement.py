@@ -14,12 +14,7 @@ from faulty_mechanisms import HalvedGaussian, SilentGaussian
 from scipy import stats
 
 from dpmesh.algorithms import WithReplacement
-from dpmesh.audit import (
-    EpsilonClaim,
-    alone,
-    audit_algorithm,
-    couple,
-)
+from dpmesh.audit import EpsilonClaim, alone, audit_algorithm, couple
 from dpmesh.audit.layers import audit_crowd
 from dpmesh.keys import Key
 

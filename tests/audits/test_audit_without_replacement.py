@@ -21,13 +21,7 @@ from faulty_without_replacement import (
 )
 
 from dpmesh.algorithms import WithoutReplacement
-from dpmesh.audit import (
-    GaussianClaim,
-    alone,
-    audit_algorithm,
-    audit_layers,
-    couple,
-)
+from dpmesh.audit import GaussianClaim, alone, audit_algorithm, audit_layers, couple
 from dpmesh.audit.layers import audit_crowd
 from dpmesh.controllers import AlwaysGlobal, Periodic
 from dpmesh.data import Dataset

@@ -25,13 +25,7 @@ from flower_clients import (  # noqa: E402
     run,
 )
 
-from dpmesh.deploy.flower import (  # noqa: E402
-    DPFedLS,
-    TooFewAnswersError,
-    flat,
-    parties,
-    private_update,
-)
+from dpmesh.deploy.flower import DPFedLS, TooFewAnswersError, flat, parties, private_update  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("inside_an_app")
 

@@ -22,15 +22,7 @@ flwr = pytest.importorskip("flwr.app", reason="needs the extra 'flower'")
 from flwr.clientapp import ClientApp  # noqa: E402
 
 from dpmesh.deploy import Router, router_of  # noqa: E402
-from dpmesh.deploy.flower import (  # noqa: E402
-    Courier,
-    WarmNode,
-    answers,
-    ask,
-    parties,
-    route,
-    warm,
-)
+from dpmesh.deploy.flower import Courier, WarmNode, answers, ask, parties, route, warm  # noqa: E402
 from dpmesh.deploy.wire import refused, who  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("inside_an_app")

@@ -19,16 +19,7 @@ import dpmesh as dm
 from dpmesh.deploy import Contract, Node, Position, Router, Row, router_of
 from dpmesh.deploy.signing import SigningKey, pack, unpack
 from dpmesh.deploy.sums import DEALT
-from dpmesh.deploy.wire import (
-    BEFORE,
-    HEARD,
-    ROW,
-    Ask,
-    Fresh,
-    Sent,
-    kind_of,
-    refused,
-)
+from dpmesh.deploy.wire import BEFORE, HEARD, ROW, Ask, Fresh, Sent, kind_of, refused
 
 each = pytest.mark.parametrize("algorithm", [name for name in ALGORITHMS if name != "noisy"])
 

@@ -16,17 +16,7 @@ from scipy import stats
 from dpmesh.deploy import Contract, Folder, Position, Router, read_contract, router_of
 from dpmesh.deploy.signing import SigningKey, pack, unpack
 from dpmesh.deploy.sum_node import MOST_TRIES
-from dpmesh.deploy.sums import (
-    HEADER,
-    PARTS,
-    TOTAL,
-    Group,
-    Header,
-    Part,
-    RunSecrets,
-    Total,
-    added,
-)
+from dpmesh.deploy.sums import HEADER, PARTS, TOTAL, Group, Header, Part, RunSecrets, Total, added
 from dpmesh.deploy.traffic import bytes_of_round
 from dpmesh.deploy.wire import HEARD, SIGNED, Ask, Fresh, Signature, kind_of, refused
 from dpmesh.kernels import mask_and_pack, unpack_sum

@@ -136,10 +136,7 @@ def test_the_rule_divides_an_epsilon_as_estimators_do(kind: str, tmp_path: Path)
             'noise as a number: "rule" divides an epsilon to calibrate to',
         ),
         (
-            {
-                "algorithm": LEARNS["gossip"] | {"epsilon": 2.0},
-                "first_stage.moment_noise": "rule",
-            },
+            {"algorithm": LEARNS["gossip"] | {"epsilon": 2.0}, "first_stage.moment_noise": "rule"},
             "first_stage.moment_noise: wanted none: a second moment takes a secure sum",
         ),
         (
@@ -154,10 +151,7 @@ def test_the_rule_divides_an_epsilon_as_estimators_do(kind: str, tmp_path: Path)
             {"algorithm": {"kind": "WithoutReplacement"}, "first_stage.noise_multiplier": 3.0},
             "algorithm: wanted one that gossips, or adds up over sites (a secure sum)",
         ),
-        (
-            {"data": {"source": "libsvm"}, "problem.loss": "hinge"},
-            "problem: wanted dense records",
-        ),
+        ({"data": {"source": "libsvm"}, "problem.loss": "hinge"}, "problem: wanted dense records"),
     ],
 )
 def test_what_has_no_first_stage_is_refused(

@@ -62,11 +62,7 @@ def never(*_: object, **__: object) -> None:
     ids=["demo", "reproduce", "run"],
 )
 def test_a_command_tells_it_before_its_runs(
-    command: list[str],
-    work: str,
-    unwritable: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    command: list[str], work: str, unwritable: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("matplotlib")
     pytest.importorskip("sklearn")

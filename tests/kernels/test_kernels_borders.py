@@ -97,10 +97,7 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[Array, ...]]] = {
     "smooth": (lambda x: kernels.smooth(x, 2.0, blocks=[2, 3]), (X,)),
     "weighted_sum": (lambda x, y: kernels.weighted_sum((2, x), (-1, y)), (X, PARAMS)),
     "column_sums": (kernels.column_sums, (X,)),
-    "mix": (
-        lambda x, *parts: kernels.mix(csr(*parts, SQUARE.shape), x),
-        (X, *SQUARE_PARTS),
-    ),
+    "mix": (lambda x, *parts: kernels.mix(csr(*parts, SQUARE.shape), x), (X, *SQUARE_PARTS)),
     "linear_step": (
         lambda *a: linear_step(*a, "logistic", clipping_norm=0.5),
         (PARAMS, STEPS, FEATURES, LABELS, BATCHES),

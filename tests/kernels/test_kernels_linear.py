@@ -228,10 +228,7 @@ def test_sparse_features_give_what_dense_ones_give(case: Case, index: type) -> N
     csr = sparse.csr_array(case.features)
     csr.indices, csr.indptr = csr.indices.astype(index), csr.indptr.astype(index)
     settings: Any = {"classes": case.classes, "clipping_norm": 1.0}
-    for kernel in (
-        linear_gradient,
-        lambda w, *rest, **s: linear_step(w, 1, *rest, **s),
-    ):
+    for kernel in (linear_gradient, lambda w, *rest, **s: linear_step(w, 1, *rest, **s)):
         dense = kernel(case.params, *case.model, **settings)
         got = kernel(case.params, csr, *case.model[1:], **settings)
         np.testing.assert_allclose(got, dense, **tolerance(case))

@@ -45,20 +45,12 @@ TWICE = sparse.csr_array((np.ones(2), [0, 0], [0, 2, 2, 2]), shape=(3, 2))
         (([[0.0] * 4], X, Y / 2, B, "hinge"), {"classes": 2}, "labels: wanted integers, got"),
         ((W, X, Y, B / 2, "hinge"), {}, "batches: wanted integers with 2 axes, got dtype float"),
         ((W, X, Y, B[0], "hinge"), {}, "batches: wanted integers with 2 axes, got shape"),
-        (
-            (W, X, Y, [[0], [0]], "hinge"),
-            {},
-            "batches: wanted one batch for each .*, got 2",
-        ),
+        ((W, X, Y, [[0], [0]], "hinge"), {}, "batches: wanted one batch for each .*, got 2"),
         ((W, X, Y, B + 3, "hinge"), {}, "batches: wanted records from 0 to 2, got 3"),
         ((W, X, Y, B - 1, "hinge"), {}, "batches: wanted records from 0 to 2, got -1"),
         ((W, X, Y, (B[0],), "hinge"), {}, r"batches: wanted \(indptr, indices\), got 1 arrays"),
         ((W, X, Y, ([0, 2], [0]), "hinge"), {}, "batches: wanted an indptr that rises"),
-        (
-            (W, X, Y, ([0, 0, 1], [0]), "hinge"),
-            {},
-            "batches: wanted one batch for each .*, got 2",
-        ),
+        ((W, X, Y, ([0, 0, 1], [0]), "hinge"), {}, "batches: wanted one batch for each .*, got 2"),
         (
             (W, X, Y, B, "hinge"),
             {"regularization": -1},

@@ -137,11 +137,7 @@ def test_a_server_and_quantized_messages_are_on_the_grid() -> None:
     cost, of_real = server.plan(ROUNDS).cost(DELTA), real.plan(ROUNDS).cost(DELTA)
     assert of_real.epsilon < cost.epsilon < of_real.epsilon * 1.0001  # for what samplers err
     quantized = dm.QuantizedGossip(
-        step_size=0.1,
-        consensus_step_size=0.5,
-        sample_size=2,
-        noise_std=0.3,
-        noise=PARTNERS,
+        step_size=0.1, consensus_step_size=0.5, sample_size=2, noise_std=0.3, noise=PARTNERS
     )
     assert read(quantized, sent_by(quantized)) == []
 

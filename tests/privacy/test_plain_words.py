@@ -11,9 +11,7 @@ from dpmesh.privacy.plain_words import found_at, plain_words, right_guesses
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 4.0, 12.0])
-def test_randomized_response_attains_the_bounds_and_gaussian_noise_does_not(
-    epsilon: float,
-) -> None:
+def test_randomized_response_attains_the_bounds_and_gaussian_noise_does_not(epsilon: float) -> None:
     expected = np.exp(epsilon) / (1 + np.exp(epsilon))
     assert right_guesses(epsilon) == pytest.approx(expected)
     assert found_at(1 - expected, epsilon) == pytest.approx(expected)

@@ -92,9 +92,7 @@ def test_the_whole_works(real_data) -> None:
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [
-        ({"least_records": 9}, "texts: wanted a role with at least 9 training records, got none"),
-    ],
+    [({"least_records": 9}, "texts: wanted a role with at least 9 training records, got none")],
 )
 def test_bad_input_is_named(options, message: str) -> None:
     with pytest.raises(ValueError, match=message):

@@ -20,8 +20,7 @@ from dpmesh.reproduce.repeats import Repeats
 
 KEY = dm.Key.seeded(1)
 FEDERATED = FederatedLearning(
-    ClientUpdates(clients=4, sampling_rate=1.0, clipping_norm=0.1, epochs=2),
-    noise_multiplier=1.0,
+    ClientUpdates(clients=4, sampling_rate=1.0, clipping_norm=0.1, epochs=2), noise_multiplier=1.0
 )
 
 

@@ -130,10 +130,7 @@ LONG = float(np.linalg.norm(X, axis=1).max()) * 0.999
         ({"loss": "softmax"}, "classes: wanted the number of classes"),
         ({"classes": 1}, "classes: wanted an integer of at least 2, got 1"),
         ({"classes": 3}, "train: wanted integer labels from 0 to 2, got -1"),
-        (
-            {"train": Dataset(X, CLASSES, "x")},
-            "train: wanted labels of -1 .*relabelled.*, got 0",
-        ),
+        ({"train": Dataset(X, CLASSES, "x")}, "train: wanted labels of -1 .*relabelled.*, got 0"),
         (
             {"train": Dataset(X, SIGNS / 1.0, "x"), "classes": 2},
             "train: wanted integer labels from 0 to 1, got labels of float64",

@@ -17,12 +17,7 @@ from dpmesh.audit import couple
 from dpmesh.data import iid
 from dpmesh.privacy.accounting import gdp_delta
 from dpmesh.problems import LinearProblem
-from dpmesh.reproduce import (
-    quantized,
-    quantized_comparison,
-    quantized_grid,
-    quantized_horizon,
-)
+from dpmesh.reproduce import quantized, quantized_comparison, quantized_grid, quantized_horizon
 from dpmesh.reproduce.bounds.quantized import Powers
 from dpmesh.reproduce.quantized_comparison import TASKS, GradientPerturbation, Learned, contenders
 from dpmesh.run.carriers import Gossip

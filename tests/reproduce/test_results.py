@@ -67,11 +67,7 @@ def text_of_networks(rows: list[dict[str, Any]]) -> str:
         ("demo", demonstration.as_text, "which_algorithm.md"),
         ("online-allocated", allocated.as_text, "algorithms/online.md"),
         ("online-delay", online_delay.as_text, "algorithms/online.md"),
-        (
-            "without-replacement-allocated",
-            allocated.as_text,
-            "algorithms/without_replacement.md",
-        ),
+        ("without-replacement-allocated", allocated.as_text, "algorithms/without_replacement.md"),
         ("online-figure1", online._text1, "algorithms/online.md"),
         ("online-figure2", online._text2, "algorithms/online.md"),
         ("online-mechanisms", online.text_of_mechanisms, "algorithms/online.md"),

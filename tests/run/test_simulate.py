@@ -267,10 +267,7 @@ def test_plots_a_metric() -> None:
         ({"rounds": 7}, "rounds: wanted at most 6, as many as the records last, .*, got 7"),
         ({"delta": 1.0}, r"delta: wanted a number in \[0, 1\), got 1"),
         ({"metrics": ["beauty"]}, "metrics: wanted one of 'loss', 'accuracy'"),
-        (
-            {"metrics": "loss"},
-            "metrics: wanted a list of names and .*, got 'loss'",
-        ),
+        ({"metrics": "loss"}, "metrics: wanted a list of names and .*, got 'loss'"),
         ({"checkpoint": 3}, "checkpoint: wanted the path of a file, or None, got 3"),
     ],
 )
@@ -429,10 +426,7 @@ class OneRowTooFew(dm.OnlineLearning):
         ({"problem": HalfAProblem()}, "problem: wanted what is to be learned, with test, got"),
         ({"algorithm": dm.OnlineLearning(batch_size=7)}, "problem: wanted enough records at"),
         ({"engine": "mpi"}, "engine: wanted a dpmesh.Network, an engine such as .*share, got"),
-        (
-            {"metrics": iter(["loss"])},
-            "metrics: wanted a list of names and .*, got <list_",
-        ),
+        ({"metrics": iter(["loss"])}, "metrics: wanted a list of names and .*, got <list_"),
         ({"metrics": 3}, "metrics: wanted a list of names and .*, got 3"),
         ({"checkpoint": True}, "checkpoint: wanted the path of a file, or None, got True"),
         ({"metrics": [3]}, "metrics: wanted names and functions, got 3"),

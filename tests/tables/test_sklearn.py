@@ -22,13 +22,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from dpmesh.sklearn import (
-    FitReport,
-    PrivateClassifier,
-    PrivateRegressor,
-    evaluate,
-    tune,
-)
+from dpmesh.sklearn import FitReport, PrivateClassifier, PrivateRegressor, evaluate, tune
 
 pytestmark = pytest.mark.filterwarnings("ignore:all records are one site")
 

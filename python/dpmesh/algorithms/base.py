@@ -29,12 +29,7 @@ import reprlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from functools import cache
-from typing import (
-    Any,
-    ClassVar,
-    Generic,
-    TypeVar,
-)
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt

@@ -22,14 +22,7 @@ import numpy.typing as npt
 import dpmesh.kernels as kernels
 from dpmesh._arrays import floats, read_only
 from dpmesh._ragged import Indices, Walks, rows
-from dpmesh._validate import (
-    fail,
-    instance,
-    integer,
-    non_negative,
-    one_of,
-    positive,
-)
+from dpmesh._validate import fail, instance, integer, non_negative, one_of, positive
 from dpmesh.algorithms.base import require_problem
 from dpmesh.algorithms.federated_contribution import Contribution
 from dpmesh.algorithms.federated_server import AdaptiveClipping
@@ -37,12 +30,7 @@ from dpmesh.algorithms.federated_worst import opposed_clients
 from dpmesh.algorithms.minibatches import local_walks
 from dpmesh.algorithms.worst_case import Crowd, Pair
 from dpmesh.keys import Key, Purpose
-from dpmesh.privacy.sampling import (
-    FixedSizeSampling,
-    PoissonSampling,
-    RandomAllocation,
-    Sampling,
-)
+from dpmesh.privacy.sampling import FixedSizeSampling, PoissonSampling, RandomAllocation, Sampling
 from dpmesh.privacy.sensitivity import Sensitivity
 from dpmesh.privacy.types import Floats, NeighboringRelation, Released, Sensitive
 from dpmesh.problems import ClientProblem

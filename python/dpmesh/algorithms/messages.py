@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import (
-    Literal,
-    NamedTuple,
-    TypeAlias,
-    TypeVar,
-)
+from typing import Literal, NamedTuple, TypeAlias, TypeVar
 
 from dpmesh._ragged import Indices
 from dpmesh.privacy.compression import Compressor

@@ -184,11 +184,7 @@ REGISTRY: list[Entry] = [
         kind=WithoutReplacement,
         example=WithoutReplacement(delta=1e-5, batch_size=2, controller=Periodic(2)),
         small=WithoutReplacement(
-            epsilon=4.0,
-            batch_size=2,
-            step_size=0.001,
-            controller=Periodic(2),
-            radius=1.0,
+            epsilon=4.0, batch_size=2, step_size=0.001, controller=Periodic(2), radius=1.0
         ),
         asked=("models", "batch_size", "copies"),
     ),

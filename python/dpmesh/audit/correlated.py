@@ -26,9 +26,7 @@ def by_joint(passages: Sequence[Passage]) -> dict[CorrelatedGaussian, list[int]]
 
 
 def rows_of(
-    passages: Sequence[Passage],
-    apart: Callable[[int], Numbers],
-    indices: Sequence[int],
+    passages: Sequence[Passage], apart: Callable[[int], Numbers], indices: Sequence[int]
 ) -> list[Numbers]:
     """Return `apart` of the passages of a joint event by its rows, all nodes of a row together.
 

@@ -15,12 +15,7 @@ from dpmesh.run.carriers import Carrier
 
 
 def audit_layers(
-    pair: Pair,
-    crowd: Crowd,
-    *,
-    runs: int = 1_000,
-    confidence: float = 0.95,
-    key: Key | None = None,
+    pair: Pair, crowd: Crowd, *, runs: int = 1_000, confidence: float = 0.95, key: Key | None = None
 ) -> Iterator[Coupling | AuditResult]:
     """Couple pairs of runs, distinguish many, guess the canaries of one; yield each result in turn.
 

@@ -97,12 +97,7 @@ class AuditResult(InNotebooks):
 
 
 def tell_apart(
-    claim: Claim,
-    look: Callable[[bool], Seen],
-    *,
-    runs: int,
-    confidence: float,
-    what: str,
+    claim: Claim, look: Callable[[bool], Seen], *, runs: int, confidence: float, what: str
 ) -> AuditResult:
     """Return what the best threshold on a score proves: found on pilot runs, tested on fresh ones.
 

@@ -82,8 +82,7 @@ def fit(
     encoding: Encoding = None,
     drop_missing_labels: DropMissingLabels = False,
     seed: Annotated[
-        int | None,
-        typer.Option(min=0, help="Make the fit reproducible. It is then not private."),
+        int | None, typer.Option(min=0, help="Make the fit reproducible. It is then not private.")
     ] = None,
 ) -> None:
     """Fit a private model to the tables of several sites, and report whether sharing paid.

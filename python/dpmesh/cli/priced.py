@@ -182,10 +182,7 @@ class Question:
         return self._kind(**{**self._public, "epsilon": epsilon, "delta": self.delta})
 
     def _solved(
-        self,
-        make: Callable[[float], AnyAlgorithm],
-        epsilon: float | None,
-        noise: float | None,
+        self, make: Callable[[float], AnyAlgorithm], epsilon: float | None, noise: float | None
     ) -> Answer:
         """Find the one of epsilon, noise and rounds that is missing."""
         rounds = self._rounds

@@ -37,11 +37,7 @@ class FixedController(ABC):
         """Learn nothing."""
 
     def decide(
-        self,
-        state: None,
-        observation: Observation,
-        round: int,
-        key: Key,
+        self, state: None, observation: Observation, round: int, key: Key
     ) -> tuple[Actions, None]:
         """Return the decisions of the acting nodes."""
         nodes, classifiers, _ = observation.local_models.shape

@@ -122,11 +122,7 @@ def next_characters(
 
 
 def shakespeare(
-    *,
-    window: int = 80,
-    stride: int = 1,
-    least_records: int = 100,
-    folder: StrPath | None = None,
+    *, window: int = 80, stride: int = 1, least_records: int = 100, folder: StrPath | None = None
 ) -> Characters:
     """Return next-character prediction by role; see `next_characters`.
 

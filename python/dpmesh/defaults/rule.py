@@ -234,11 +234,7 @@ def step_size(noise: float, *, rounds: int = STEPS, task: Task = "classification
 
 
 def method_for(
-    nodes: int,
-    epsilon: float | None,
-    *,
-    algorithm: Method | None = None,
-    colluding: int = 1,
+    nodes: int, epsilon: float | None, *, algorithm: Method | None = None, colluding: int = 1
 ) -> Method:
     """Return whether to add up gradients under a secure sum or to gossip.
 

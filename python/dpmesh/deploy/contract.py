@@ -37,10 +37,7 @@ from dpmesh.privacy.secure import NeighborSums, SecureSum
 from dpmesh.privacy.secure.mechanism import is_summed
 from dpmesh.settings import Settings, read
 from dpmesh.settings.parts import entries
-from dpmesh.statistics.ask import (
-    PUBLIC,
-    Statistics,
-)
+from dpmesh.statistics.ask import PUBLIC, Statistics
 from dpmesh.topology import Topology
 
 if TYPE_CHECKING:

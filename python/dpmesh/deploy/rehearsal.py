@@ -39,10 +39,7 @@ class Rehearsal(NamedTuple):
 
 
 def rehearse(
-    contract: Contract,
-    files: Mapping[str, Path],
-    *,
-    progress: Callable[[Any], object] = id,
+    contract: Contract, files: Mapping[str, Path], *, progress: Callable[[Any], object] = id
 ) -> Rehearsal:
     """Run a contract in this process, with seeded noise and keys that are thrown away.
 

@@ -22,16 +22,7 @@ from dpmesh.deploy.node import Node
 from dpmesh.deploy.signing import pack, unpack
 from dpmesh.deploy.state import state_as_bytes, state_from_bytes
 from dpmesh.deploy.steps import Stored
-from dpmesh.deploy.sums import (
-    DEAL,
-    HEADER,
-    PARTS,
-    SEAL,
-    TOTAL,
-    Header,
-    Seal,
-    Total,
-)
+from dpmesh.deploy.sums import DEAL, HEADER, PARTS, SEAL, TOTAL, Header, Seal, Total
 from dpmesh.deploy.wire import (
     BEFORE,
     Ask,

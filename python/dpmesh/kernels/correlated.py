@@ -77,11 +77,7 @@ def correlated_gaussian(
 
 
 def add_pair_gaussian(
-    x: FloatArray,
-    pairs: npt.ArrayLike,
-    ends: npt.ArrayLike,
-    scale: float,
-    stream: Stream,
+    x: FloatArray, pairs: npt.ArrayLike, ends: npt.ArrayLike, scale: float, stream: Stream
 ) -> FloatArray:
     """Add noise that the two ends of each pair share: what one adds, the other subtracts; in place.
 

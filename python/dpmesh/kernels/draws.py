@@ -90,11 +90,7 @@ def bernoulli(
 
 
 def sample(
-    counts: npt.ArrayLike,
-    size: int,
-    stream: Stream,
-    *,
-    nodes: npt.ArrayLike | None = None,
+    counts: npt.ArrayLike, size: int, stream: Stream, *, nodes: npt.ArrayLike | None = None
 ) -> npt.NDArray[np.int64]:
     """Draw `size` different numbers below each row's count, all such sets equally likely.
 
@@ -136,11 +132,7 @@ def sample(
 
 
 def integers(
-    counts: npt.ArrayLike,
-    below: int,
-    stream: Stream,
-    *,
-    nodes: npt.ArrayLike | None = None,
+    counts: npt.ArrayLike, below: int, stream: Stream, *, nodes: npt.ArrayLike | None = None
 ) -> npt.NDArray[np.int64]:
     """Draw integers from 0 to `below` - 1, each with exactly the same probability.
 
@@ -205,11 +197,7 @@ def _bits(dim: int, stream: Stream, nodes: npt.NDArray[np.uint32]) -> npt.NDArra
 
 
 def shuffle(
-    rows: Ragged,
-    lengths: npt.ArrayLike,
-    stream: Stream,
-    *,
-    nodes: npt.ArrayLike | None = None,
+    rows: Ragged, lengths: npt.ArrayLike, stream: Stream, *, nodes: npt.ArrayLike | None = None
 ) -> npt.NDArray[np.int64]:
     """Go through the values of each row, pass by pass, each in a new, uniformly random order.
 

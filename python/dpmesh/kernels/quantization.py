@@ -18,15 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh import _core
-from dpmesh._arrays import (
-    CodeArray,
-    FloatArray,
-    code_array,
-    code_type,
-    filled,
-    float_type,
-    floats,
-)
+from dpmesh._arrays import CodeArray, FloatArray, code_array, code_type, filled, float_type, floats
 from dpmesh._core import Stream
 from dpmesh._validate import positive
 from dpmesh.kernels._rows import node_ids

@@ -177,10 +177,7 @@ def all_pairs(observers: Sequence[Observer], nodes: int) -> npt.NDArray[np.int64
 
 
 def cheap_bounds(
-    system: ViewSystem,
-    observers: Sequence[Observer],
-    pairs: npt.NDArray[np.int64],
-    entries: int,
+    system: ViewSystem, observers: Sequence[Observer], pairs: npt.NDArray[np.int64], entries: int
 ) -> npt.NDArray[np.float64]:
     """Return a bound for each pair without a search: 1.3 to 2 times the least one.
 

@@ -50,11 +50,7 @@ def curves(histories: Mapping[str, Curves], metric: str, *, ax: Axes | None = No
 
 
 def bands(
-    groups: Mapping[str, Sequence[Curves]],
-    metric: str,
-    *,
-    x: str = "round",
-    ax: Axes | None = None,
+    groups: Mapping[str, Sequence[Curves]], metric: str, *, x: str = "round", ax: Axes | None = None
 ) -> Axes:
     """Draw one metric over the rounds: the mean of each group's runs, and its 95% interval.
 

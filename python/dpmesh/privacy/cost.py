@@ -12,10 +12,7 @@ import numpy.typing as npt
 from dpmesh._html import as_html
 from dpmesh._ragged import Indices
 from dpmesh.privacy import accounting
-from dpmesh.privacy.accounting._arguments import (
-    noise_multipliers,
-    rates,
-)
+from dpmesh.privacy.accounting._arguments import noise_multipliers, rates
 from dpmesh.privacy.accounting._compose import composed_epsilon
 from dpmesh.privacy.accounting._merge import Rounds
 from dpmesh.privacy.accounting._pairs import Pair
@@ -246,11 +243,7 @@ def _cheaper(one: _Proved, other: _Proved) -> _Proved:
 
 
 def _gaussian(
-    kinds: Sequence[Kind],
-    which: Indices,
-    parts: Parts,
-    delta: float,
-    relation: NeighboringRelation,
+    kinds: Sequence[Kind], which: Indices, parts: Parts, delta: float, relation: NeighboringRelation
 ) -> _Proved:
     """Return each part's epsilon for its Gaussian releases, and what names its proof.
 

@@ -15,15 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, final
 import dpmesh.kernels as kernels
 from dpmesh._arrays import floats, read_only
 from dpmesh._core import is_float_array
-from dpmesh._validate import (
-    argument_of,
-    as_python_numbers,
-    fail,
-    integer,
-    number,
-    one_of,
-    positive,
-)
+from dpmesh._validate import argument_of, as_python_numbers, fail, integer, number, one_of, positive
 from dpmesh.kernels.projection import Norm
 from dpmesh.keys import Stream
 from dpmesh.privacy.grid import MOST_STEPS, add_on_grid, check_length, power_of_two, round_to_grid

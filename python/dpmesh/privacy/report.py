@@ -16,13 +16,7 @@ from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.sampling import RandomAllocation
 from dpmesh.privacy.shown import NEIGHBOURS, rounded_up
 from dpmesh.privacy.types import NeighboringRelation, Unit
-from dpmesh.privacy.views import (
-    EverybodyButPartners,
-    OneNode,
-    Reaction,
-    View,
-    costs_by_distance,
-)
+from dpmesh.privacy.views import EverybodyButPartners, OneNode, Reaction, View, costs_by_distance
 from dpmesh.topology.topology import Static
 
 COVERED = ("released_accuracy", "bits_per_node", "compression", "megabytes", "seconds")

@@ -15,14 +15,7 @@ from scipy import sparse
 import dpmesh.kernels as kernels
 from dpmesh._arrays import FloatArray
 from dpmesh._ragged import Ragged, Walks
-from dpmesh._validate import (
-    as_python_numbers,
-    fail,
-    instance,
-    integer,
-    non_negative,
-    positive,
-)
+from dpmesh._validate import as_python_numbers, fail, instance, integer, non_negative, positive
 from dpmesh.data import Dataset
 from dpmesh.data.dataset import A_DATASET
 from dpmesh.kernels.linear import LinearModel
@@ -201,11 +194,7 @@ class LinearProblem(PartitionedProblem):
     ) -> FloatArray:
         """Updates of many nodes from one model, see `LinearModel.train`."""
         updates, _ = self._linear.train(
-            start,
-            walks,
-            step_size=step_size,
-            radius=radius,
-            regularization=self.regularization,
+            start, walks, step_size=step_size, radius=radius, regularization=self.regularization
         )
         return updates
 

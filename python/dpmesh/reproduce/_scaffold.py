@@ -99,9 +99,7 @@ class Experiment:
                 self.progress(in_words(self.rows[-1]))
 
     def write(
-        self,
-        text: Callable[[list[Row]], str],
-        draw: Callable[[list[Row]], Figure],
+        self, text: Callable[[list[Row]], str], draw: Callable[[list[Row]], Figure]
     ) -> list[Path]:
         """Write the rows, the text and the figure that are made of them.
 

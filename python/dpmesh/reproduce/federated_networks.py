@@ -122,12 +122,7 @@ TABLE4: Papers = {
 }
 """Two rows of Table 3 stand beside those of Table 4."""
 
-ORDERS = {
-    "BCWH": (3, 2, 1, 0),
-    "BCHW": (3, 2, 0, 1),
-    "BWHC": (3, 1, 0, 2),
-    "BHWC": (3, 0, 1, 2),
-}
+ORDERS = {"BCWH": (3, 2, 1, 0), "BCHW": (3, 2, 0, 1), "BWHC": (3, 1, 0, 2), "BHWC": (3, 0, 1, 2)}
 """Axes of a kernel (height, width, channel, batch of filters), the slowest first."""
 TABLE5_EPSILONS = {sampling: {1.1: by[1.1]} for sampling, by in TABLE3_EPSILONS.items()}
 TABLE5: Papers = {
@@ -232,10 +227,7 @@ def estimator_of(method: str, problem: JaxProblem) -> Denoiser:
     return Reordered(estimator, problem.flattening({4: ORDERS[order[0]]}))
 
 
-SHRINKING: dict[str, Denoiser] = {
-    "James-Stein": JamesStein(),
-    "soft-threshold": SoftThreshold(),
-}
+SHRINKING: dict[str, Denoiser] = {"James-Stein": JamesStein(), "soft-threshold": SoftThreshold()}
 
 
 def small_images(key: Key, *, clients: int = IMAGES.clients) -> JaxProblem:
@@ -304,10 +296,7 @@ def _characters(window: int, stride: int, least: int, *, hidden: int, layers: in
 
 
 def trained(
-    training: Training,
-    make_problem: Callable[[Key], JaxProblem],
-    seeds: int,
-    progress: Progress,
+    training: Training, make_problem: Callable[[Key], JaxProblem], seeds: int, progress: Progress
 ) -> Callable[[Row], Row]:
     """Return the function that trains a cell; cells of a seed share data, cohorts and noise."""
     progress(

@@ -60,11 +60,7 @@ def by_tensor(smoothing: float, features: int) -> Reordered:
 
 
 def best_accuracy(
-    algorithm: FederatedLearning,
-    tested: RandomStart,
-    validated: RandomStart,
-    rounds: int,
-    key: Key,
+    algorithm: FederatedLearning, tested: RandomStart, validated: RandomStart, rounds: int, key: Key
 ) -> float:
     """Return the test accuracy at the round that is best on the validation images."""
     found = []

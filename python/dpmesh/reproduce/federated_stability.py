@@ -51,11 +51,7 @@ CURVES = {
 
 
 def figure4(
-    folder: Path,
-    *,
-    rounds: int = ROUNDS,
-    clients: int | None = None,
-    progress: Progress = print,
+    folder: Path, *, rounds: int = ROUNDS, clients: int | None = None, progress: Progress = print
 ) -> list[Path]:
     """Run Figure 4: Poisson sampling, large noise, two local step sizes, one run of each.
 

@@ -142,10 +142,7 @@ class Copies:
         )
 
     def run(
-        self,
-        algorithm: OnlineLearning,
-        nodes: int = MOST_NODES,
-        network: Network | None = None,
+        self, algorithm: OnlineLearning, nodes: int = MOST_NODES, network: Network | None = None
     ) -> RepeatedRuns:
         """Run all copies at this number of nodes."""
         at = [count * MOST_NODES // nodes for count in self.source.at]

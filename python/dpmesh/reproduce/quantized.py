@@ -41,13 +41,7 @@ our own, so that shapes can be compared and values cannot."""
 
 
 POWERS = Powers(
-    0.9,
-    0.7,
-    0.85,
-    0.05,
-    step_size_scale=50.0,
-    consensus_step_size_scale=5.0,
-    noise_scale=0.03,
+    0.9, 0.7, 0.85, 0.05, step_size_scale=50.0, consensus_step_size_scale=5.0, noise_scale=0.03
 )
 """Our schedules for Figures 2 and 3. They converge with all exponents of the noise below."""
 
@@ -56,11 +50,7 @@ NOISE_EXPONENTS = (0.05, 0.14, 0.23)
 
 
 def figure2(
-    folder: Path,
-    *,
-    seeds: int = 1,
-    rounds: int = 150,
-    progress: Progress = print,
+    folder: Path, *, seeds: int = 1, rounds: int = 150, progress: Progress = print
 ) -> list[Path]:
     """Train a network on MNIST with several quantizer steps and noise exponents.
 

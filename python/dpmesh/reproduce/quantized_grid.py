@@ -153,11 +153,7 @@ def draw(rows: list[Row]) -> Figure:
     return drawn(
         [
             Panel(
-                title="privacy",
-                x=x,
-                y="share of Gaussian noise's",
-                log="x",
-                lines=lines(privacy),
+                title="privacy", x=x, y="share of Gaussian noise's", log="x", lines=lines(privacy)
             ),
             Panel(title="error", x=x, y="mean squared error", log="xy", lines=lines(errors)),
         ]

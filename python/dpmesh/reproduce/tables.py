@@ -51,12 +51,7 @@ def _cells() -> Iterator[Row]:
         for method in ("secure", "gossip"):
             for epsilon in EPSILONS[: 1 if task == FOREST else None]:
                 for features in (WITHOUT, RULE):
-                    yield {
-                        "task": task,
-                        "method": method,
-                        "epsilon": epsilon,
-                        "features": features,
-                    }
+                    yield {"task": task, "method": method, "epsilon": epsilon, "features": features}
 
 
 def _measured(cell: Row, seeds: int, records: int | None) -> Row:

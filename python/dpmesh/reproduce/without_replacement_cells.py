@@ -7,13 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpmesh.algorithms.base import AnyAlgorithm
-from dpmesh.controllers import (
-    AlwaysGlobal,
-    AlwaysLocal,
-    AnyController,
-    Periodic,
-    RandomGlobal,
-)
+from dpmesh.controllers import AlwaysGlobal, AlwaysLocal, AnyController, Periodic, RandomGlobal
 from dpmesh.keys import Key
 from dpmesh.privacy.shown import rounded_up
 from dpmesh.problems import LinearProblem
@@ -76,10 +70,7 @@ class Situation:
 
 
 def measured(
-    situation: Situation,
-    controller: AnyController | None,
-    noise: Noise,
-    epsilon: float,
+    situation: Situation, controller: AnyController | None, noise: Noise, epsilon: float
 ) -> Row:
     """Run one method with every key; without a controller, the method with replacement.
 

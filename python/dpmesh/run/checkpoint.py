@@ -100,11 +100,7 @@ class SavedRun:
     """
 
     def __init__(
-        self,
-        checkpoint: Checkpoint,
-        run: Mapping[str, Any],
-        keys: Iterable[str],
-        salt: str,
+        self, checkpoint: Checkpoint, run: Mapping[str, Any], keys: Iterable[str], salt: str
     ) -> None:
         self.path, self._every, self._salt = Path(checkpoint.path), checkpoint.every, salt
         self._run = {"dpmesh": __version__, "key": ", ".join(dict.fromkeys(keys)), **run}

@@ -20,11 +20,7 @@ _DEPTH = 4
 
 
 def identity(
-    algorithm: object,
-    problem: object,
-    topology: Topology | None,
-    network: object,
-    rounds: int,
+    algorithm: object, problem: object, topology: Topology | None, network: object, rounds: int
 ) -> dict[str, Any]:
     """Return what releases depend on, beside the key. Private data enter as digests alone."""
     links = [] if topology is None else [topology.matrix(t).weights for t in _seen(rounds)]

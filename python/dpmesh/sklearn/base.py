@@ -322,12 +322,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         self.model_ = replace(self.model_, about=about)
 
     def encode(
-        self,
-        X: Any,
-        groups: Any,
-        labels: npt.NDArray[Any],
-        also_public: str = "",
-        **described: Any,
+        self, X: Any, groups: Any, labels: npt.NDArray[Any], also_public: str = "", **described: Any
     ) -> Encoded:
         """Return the problem of a table and labels that are encoded already.
 

@@ -186,11 +186,7 @@ def evaluate(
         problem = _problem(own, table, targets, owners, out)
         key = None if estimator.random_state is None else Key.seeded(int(draw.randint(2**31)))
         beside = baselines.compute(
-            problem,
-            epsilon=estimator.epsilon,
-            delta=estimator.delta,
-            key=key,
-            most=baselines.SHOWN,
+            problem, epsilon=estimator.epsilon, delta=estimator.delta, key=key, most=baselines.SHOWN
         )
         found.append((own, _measured(own, problem), beside))
         if splits is None:

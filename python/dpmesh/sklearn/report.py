@@ -103,12 +103,7 @@ class FitReport(InNotebooks):
 
 
 def report_of(
-    estimator: str,
-    run: dm.Run,
-    chosen: Choice,
-    problem: Any,
-    columns: Columns,
-    also_public: str,
+    estimator: str, run: dm.Run, chosen: Choice, problem: Any, columns: Columns, also_public: str
 ) -> FitReport:
     """Return the report of a run; `also_public` states what is, beside the numbers of records."""
     privacy = run.privacy if chosen.view is None else _against_view(run, chosen.view)

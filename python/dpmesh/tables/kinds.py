@@ -13,15 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh._validate import fail, nearest, number, positive
-from dpmesh.tables.cells import (
-    TableError,
-    day_of,
-    each,
-    key_of,
-    numbers_of,
-    shown,
-    usually_missing,
-)
+from dpmesh.tables.cells import TableError, day_of, each, key_of, numbers_of, shown, usually_missing
 
 
 class Read(NamedTuple):

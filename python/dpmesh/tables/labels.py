@@ -10,11 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh._validate import fail
-from dpmesh.tables.cells import (
-    TableError,
-    shown,
-    usually_missing,
-)
+from dpmesh.tables.cells import TableError, shown, usually_missing
 from dpmesh.tables.kinds import Category, Flag, Number
 from dpmesh.tables.table import Table
 

@@ -82,8 +82,7 @@ def rounds(**arguments: Floats) -> tuple[Floats, ...]:
 def noisy_rounds(noise_multiplier: npt.ArrayLike, count: npt.ArrayLike) -> tuple[Floats, ...]:
     """Noise multipliers and counts of rounds."""
     return rounds(
-        noise_multiplier=noise_multipliers(noise_multiplier),
-        count=counts("count", count),
+        noise_multiplier=noise_multipliers(noise_multiplier), count=counts("count", count)
     )
 
 

@@ -32,10 +32,7 @@ from dpmesh.privacy.accounting._loss import UNIT, Profile
 from dpmesh.privacy.accounting._merge import Rounds
 from dpmesh.privacy.accounting._pairs import GAUSSIAN, LAPLACE, Directions, Law, Numbers
 from dpmesh.privacy.accounting.calibration import calibrate_noise
-from dpmesh.privacy.accounting.gaussian import (
-    analytic_gaussian_noise_multiplier,
-    gdp_epsilon,
-)
+from dpmesh.privacy.accounting.gaussian import analytic_gaussian_noise_multiplier, gdp_epsilon
 from dpmesh.privacy.types import NeighboringRelation
 
 Noise = Literal["gaussian", "laplace"]

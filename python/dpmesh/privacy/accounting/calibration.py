@@ -18,12 +18,7 @@ import numpy.typing as npt
 from dpmesh._validate import fail, integer, one_of, positive
 from dpmesh.privacy.accounting._arguments import Floats, open_probability, sampled_rounds
 from dpmesh.privacy.accounting.gaussian import analytic_gaussian_noise_multiplier
-from dpmesh.privacy.accounting.renyi import (
-    RdpGuarantee,
-    best_order,
-    orders_beside,
-    rdp_epsilon,
-)
+from dpmesh.privacy.accounting.renyi import RdpGuarantee, best_order, orders_beside, rdp_epsilon
 from dpmesh.privacy.accounting.sampled import (
     Accountant,
     Curve,
@@ -303,10 +298,7 @@ def _sampled_noise(
         return by_curve
     return calibrate_noise(
         lambda noise: epsilon(
-            delta=target_delta,
-            noise_multiplier=noise * relative,
-            accountant=accountant,
-            **each,
+            delta=target_delta, noise_multiplier=noise * relative, accountant=accountant, **each
         ),
         target_epsilon=target_epsilon,
         guess=by_curve,
@@ -314,9 +306,7 @@ def _sampled_noise(
 
 
 def _noise_by_curve(
-    guarantee: Callable[[float, Sequence[float]], RdpGuarantee],
-    target_epsilon: float,
-    noise: float,
+    guarantee: Callable[[float, Sequence[float]], RdpGuarantee], target_epsilon: float, noise: float
 ) -> float:
     """Calibrate at one order, then look for a better order at that noise, until there is none.
 

@@ -192,11 +192,7 @@ def curve_epsilon(delta: float, curve: Curve, rounds: tuple[Floats, ...]) -> flo
 
 
 def _epsilon(
-    delta: float,
-    pair: Pair,
-    curve: Curve,
-    rounds: tuple[Floats, ...],
-    accountant: Accountant,
+    delta: float, pair: Pair, curve: Curve, rounds: tuple[Floats, ...], accountant: Accountant
 ) -> float:
     delta = open_probability("delta", delta)
     one_of("accountant", accountant, get_args(Accountant))

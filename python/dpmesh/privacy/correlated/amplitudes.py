@@ -121,21 +121,12 @@ def partner_secrets(
         own = _best_own(mixing_matrix, who.tobytes(), coalition, star, rounds, mixings, relative)
     own = positive("own", own)
     return Secrets(
-        nodes=nodes,
-        pairs=who,
-        own=own,
-        shared=shared_for(own, of),
-        coalition=coalition,
-        star=star,
+        nodes=nodes, pairs=who, own=own, shared=shared_for(own, of), coalition=coalition, star=star
     )
 
 
 def changing_secrets(
-    graphs: Sequence[npt.NDArray[np.int64]],
-    nodes: int,
-    *,
-    coalition: int = 0,
-    star: bool = False,
+    graphs: Sequence[npt.NDArray[np.int64]], nodes: int, *, coalition: int = 0, star: bool = False
 ) -> tuple[Secrets, ...]:
     """Return secrets along the graph of each round, with mu = 1 at noise multiplier 1 in each.
 

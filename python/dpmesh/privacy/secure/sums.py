@@ -55,11 +55,7 @@ def decode(sizes: SecureSum | NeighborSums, total: Integers) -> Floats:
 
 
 def with_noise(
-    sizes: SecureSum,
-    steps: Integers,
-    stream: Stream,
-    *,
-    nodes: npt.ArrayLike | None = None,
+    sizes: SecureSum, steps: Integers, stream: Stream, *, nodes: npt.ArrayLike | None = None
 ) -> Integers:
     """Return each site's integers plus its share of noise, an independent one for each row.
 

@@ -13,13 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh._core import ViewSystem
-from dpmesh.kernels.views import (
-    Certificate,
-    all_pairs,
-    cheap_bounds,
-    solve_pairs,
-    worst_pair,
-)
+from dpmesh.kernels.views import Certificate, all_pairs, cheap_bounds, solve_pairs, worst_pair
 
 MOST_COALITIONS = 100_000
 """More than so many are bounded from pairs."""

@@ -144,10 +144,7 @@ def _meetings(given: Setting) -> Trial:
 
     def with_noise(z: float, step: float = 1.0) -> GradientDescent:
         return GradientDescent(
-            records=given.smallest,
-            noise_multiplier=z,
-            step_size=step,
-            clipping_norm=clipping_norm,
+            records=given.smallest, noise_multiplier=z, step_size=step, clipping_norm=clipping_norm
         )
 
     z = budget.calibrate(with_noise, rounds, problem)
@@ -346,11 +343,7 @@ ROWS = tuple(
         ("CHOCO-SGD, a quarter of each message", EVERYBODY, _choco),
         ("online learning", EVERYBODY, _online),
         ("online learning, allocated", EVERYBODY, partial(_online, sampling="allocation")),
-        (
-            "online learning, noise in time",
-            EVERYBODY,
-            partial(_online_correlated, kind=_in_time),
-        ),
+        ("online learning, noise in time", EVERYBODY, partial(_online_correlated, kind=_in_time)),
         (
             "online learning, noise in time and between partners",
             PARTNERS_BUT_1,

@@ -13,14 +13,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from dpmesh._validate import (
-    fail,
-    integer,
-    non_negative,
-    one_of,
-    positive,
-    positive_or_infinite,
-)
+from dpmesh._validate import fail, integer, non_negative, one_of, positive, positive_or_infinite
 from dpmesh.privacy.accounting._arguments import Floats, counts, positives
 from dpmesh.privacy.accounting.papers.refusal import NotProved
 
