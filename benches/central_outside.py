@@ -5,12 +5,13 @@
 Digits, softmax regression, Poisson batches, one record added or removed. Either library samples,
 clips, draws noise and asks an accountant of its own for as much as the epsilon needs; jax-privacy's
 is that of dp-accounting, by privacy loss distributions. Rates, steps and rounds were fixed before
-any run.
+any run. Results go to ``docs/results/central-outside.csv``, and as the page's table beside it.
 """
 
 from __future__ import annotations
 
 import sys
+from itertools import product
 from typing import Any
 
 import jax
@@ -21,8 +22,10 @@ from jax_privacy import accounting, clipped_grad, noise_addition
 from jax_privacy.batch_selection import CyclicPoissonSampling
 
 import dpmesh as dm
+from benches.results import keep, table
 from dpmesh.data import Dataset, digits, unit_norm
 from dpmesh.keys import Key
+from dpmesh.reproduce._scaffold import Row, over_seeds, pick
 
 EPSILONS, DELTA = (1.0, 2.0, 4.0, 8.0), 1e-5
 RATE, ROUNDS, CLIPPING_NORM, STEP_SIZE = 0.1, 150, 0.5, 4.0
@@ -109,17 +112,26 @@ def jax_privacy(train: Dataset, test: Dataset, epsilon: float, seed: int) -> tup
 
 
 def main(seeds: int = 10) -> None:
-    """Print noise multipliers and accuracies."""
-    print(f"{seeds} splits; noise multiplier, accuracy in percent and its standard deviation")
+    """Keep noise multipliers and accuracies."""
+    rows = []
+    for epsilon, way in product(EPSILONS, (ours, jax_privacy)):
+        found = [way(*halves(seed), epsilon, seed) for seed in range(seeds)]
+        own = {"epsilon": epsilon, "library": way.__name__, "noise_multiplier": found[0][0]}
+        rows.append(own | over_seeds([100 * accuracy for _, accuracy in found]))
+        print(rows[-1], flush=True)
+    keep("central-outside", rows, as_text(rows))
+
+
+def as_text(rows: list[Row]) -> str:
+    """Return the page's table."""
+    lines = []
     for epsilon in EPSILONS:
-        for way in (ours, jax_privacy):
-            found = np.array([way(*halves(seed), epsilon, seed) for seed in range(seeds)])
-            z, accuracy = found[0, 0], 100 * found[:, 1]
-            print(
-                f"epsilon {epsilon:g}  {way.__name__:12} {z:7.4f}  "
-                f"{accuracy.mean():5.2f} +- {accuracy.std(ddof=1):.2f}",
-                flush=True,
-            )
+        both = pick(rows, epsilon=epsilon)
+        noises = " / ".join(f"{row['noise_multiplier']:.3f}" for row in both)
+        rates = " / ".join(f"{row['accuracy']:.1f} ± {row['spread']:.1f}" for row in both)
+        lines.append([f"{epsilon:g}", noises, rates])
+    ways = "here / jax-privacy"
+    return table(["epsilon", f"noise multiplier, {ways}", f"accuracy (%), {ways}"], lines)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ Flower starts for a question asks it.
 
 from __future__ import annotations
 
-import csv
 import json
 import subprocess
 import sys
@@ -28,12 +27,12 @@ import numpy as np
 
 import dpmesh as dm
 from benches.machine import description
+from benches.results import keep, kept
 from dpmesh.deploy import Contract, Folder, Node, Router, node_of, router_of
 from dpmesh.deploy.flower import WarmNode, ask
 from dpmesh.deploy.http import RouterServer
 from dpmesh.deploy.http_node import run_node
 
-RESULT = Path(__file__).parents[1] / "docs" / "results" / "deployed.csv"
 FIELDS = ("case", "what", "rounds", "start", "starts", "seconds", "bytes", "least", "processor")
 Answers = list[Callable[[bytes], bytes]]
 RECORDS = 10
@@ -174,19 +173,15 @@ def main(names: list[str]) -> None:
     if names[:1] == ["--here"]:
         print(json.dumps({"case": names[1], **CASES[names[1]](), **description()}))
         return
-    known = list(csv.DictReader(RESULT.open())) if RESULT.exists() else []
-    lines = {line["case"]: line for line in known}
+    lines = {line["case"]: line for line in kept("deployed")}
     for name in names or CASES:
         command = [sys.executable, "-m", "benches.deployed", "--here", name]
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
         found = json.loads(done.stdout.splitlines()[-1])
         lines[name] = {field: found[field] for field in FIELDS}
         print(lines[name], flush=True)
-        with RESULT.open("w", newline="") as file:
-            writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows := [lines[case] for case in CASES if case in lines])
-        RESULT.with_suffix(".txt").write_text(as_text(rows))
+        rows = [lines[case] for case in CASES if case in lines]
+        keep("deployed", rows, as_text(rows))
 
 
 if __name__ == "__main__":

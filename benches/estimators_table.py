@@ -8,18 +8,16 @@ all. Results go to ``docs/results/estimators.csv``, and as text beside it.
 
 from __future__ import annotations
 
-import csv
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.datasets import load_breast_cancer, load_digits, load_iris, load_wine
 
 import dpmesh as dm
+from benches.results import keep
 
-RESULT = Path(__file__).parents[1] / "docs" / "results" / "estimators.csv"
 EPSILONS = (1.0, 2.0, 4.0, 8.0)
 METHODS = ("gossip", "secure")
 
@@ -98,11 +96,7 @@ def main(keys: int = 10) -> None:
                 numbers = {"accuracy": np.mean(found), "deviation": deviation}
                 rows.append(own | {name: round(float(n), 2) for name, n in numbers.items()})
                 print(rows[-1], flush=True)
-    with RESULT.open("w", newline="") as file:
-        writer = csv.DictWriter(file, [*rows[0]], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-    RESULT.with_suffix(".txt").write_text(as_text(rows))
+    keep("estimators", rows, as_text(rows))
 
 
 def as_text(rows: list[dict[str, Any]]) -> str:

@@ -11,22 +11,20 @@ estimator, with what the rule makes of columns and with the columns alone. All o
 
 from __future__ import annotations
 
-import csv
 import sys
 import time
 from math import sqrt
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from scipy.stats import t
 
 import dpmesh as dm
-from dpmesh.reproduce._scaffold import only, read
+from benches.results import keep, kept
+from dpmesh.reproduce._scaffold import only
 from dpmesh.reproduce.arena.tasks import FOREST_RANGES
 from dpmesh.reproduce.tables import FOREST, RULE, of_arena
 
-RESULTS = Path(__file__).parents[1] / "docs" / "results"
 RECORDS, SPLITS = 40_000, 20
 TASKS = (("digits-by-class", "secure"), ("digits-by-class", "gossip"), ("breast-cancer", "secure"))
 NAMES = {"secure": "secure sum", "gossip": "gossip"}
@@ -35,13 +33,8 @@ NAMES = {"secure": "secure sum", "gossip": "gossip"}
 def main(fits: int = 5) -> None:
     """Print and write all rows."""
     rows = [*accuracies(), *seconds(fits)]
-    with (RESULTS / "goals.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, [*rows[0]], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-    text = as_text(rows)
-    (RESULTS / "goals.txt").write_text(text)
-    print(text)
+    keep("goals", rows, as_text(rows))
+    print(as_text(rows))
 
 
 def as_text(rows: list[dict[str, Any]]) -> str:
@@ -65,10 +58,10 @@ def accuracies() -> list[dict[str, Any]]:
         found = [100 * of_arena(cell, seed)[0] for seed in range(SPLITS)]
         rows.append(repeated(f"{task}, {NAMES[method]}", found, "%"))
     cell = {"task": FOREST, "method": "secure", "epsilon": 1.0, "features": RULE}
-    forest = only(read(RESULTS / "tables.csv"), **cell)
+    forest = only(kept("tables"), **cell)
     known = {"what": f"{FOREST}, {NAMES['secure']}", "unit": "%", "mean": forest["accuracy"]}
     rows.append(known | {"interval": forest["interval"], "repeats": forest["seeds"]})
-    images = [float(row["accuracy"]) for row in read(RESULTS / "scattering.csv")]
+    images = [float(row["accuracy"]) for row in kept("scattering")]
     return [*rows, repeated(f"MNIST, scattering, {NAMES['secure']}", images, "%")]
 
 

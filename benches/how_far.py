@@ -7,14 +7,12 @@ Linux.
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,11 +21,11 @@ import dpmesh as dm
 from benches.machine import description
 from benches.measure import with_unit
 from benches.memory import added
+from benches.results import keep, kept
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy import accounting
 from dpmesh.privacy.secure import SecureSum, secure_sum
 
-RESULT = Path(__file__).parents[1] / "docs" / "results" / "how-far.csv"
 FIELDS = ("case", "what", "unit", "seconds", "per_unit", "mib", "states", "processor")
 Run = Callable[[], object]
 Made = tuple[str, str, int, float, Run]
@@ -181,8 +179,7 @@ def main(names: list[str]) -> None:
     if names[:1] == ["--here"]:
         print(json.dumps(measured(names[1])))
         return
-    known = list(csv.DictReader(RESULT.open())) if RESULT.exists() else []
-    lines = {line["case"]: line for line in known}
+    lines = {line["case"]: line for line in kept("how-far")}
     for name in names or CASES:
         command = [sys.executable, "-m", "benches.how_far", "--here", name]
         one_thread = {**os.environ, "DPMESH_NUM_THREADS": "1"}
@@ -191,11 +188,8 @@ def main(names: list[str]) -> None:
         )
         lines[name] = json.loads(done.stdout.splitlines()[-1])
         print(lines[name], flush=True)
-        with RESULT.open("w", newline="") as file:
-            writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows := [lines[case] for case in CASES if case in lines])
-        RESULT.with_suffix(".txt").write_text(as_text(rows))
+        rows = [lines[case] for case in CASES if case in lines]
+        keep("how-far", rows, as_text(rows))
 
 
 if __name__ == "__main__":

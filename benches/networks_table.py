@@ -7,7 +7,8 @@ in JAX (5,994 parameters). Steps are the arena's, by its one rule from public nu
 (`dpmesh.reproduce.arena.methods.RULE`). That rule is made for scores that move as far as the
 parameters do, as those of a linear model on records of norm 1. So the network is trained in units
 in which this holds where it starts, on an image of noise: `in_units_of_its_scores`. No test record
-was looked at, and no constant was changed for MNIST.
+was looked at, and no constant was changed for MNIST. Results go to docs/results, as
+networks-NODES.csv, and as the page's table beside it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from time import perf_counter
+from itertools import product
 from typing import Any
 
 import jax
@@ -23,6 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import dpmesh as dm
+from benches.results import keep, table
 from dpmesh.algorithms import WithoutReplacement, WithReplacement
 from dpmesh.controllers import AlwaysGlobal
 from dpmesh.data import Dataset, mnist, random_projection, scattering, unit_norm
@@ -31,6 +33,7 @@ from dpmesh.keys import Key
 from dpmesh.privacy import accounting
 from dpmesh.problems import JaxProblem, LinearProblem
 from dpmesh.problems.networks import Model, strided_convolutional
+from dpmesh.reproduce._scaffold import Row, over_seeds, pick
 from dpmesh.reproduce.arena import given, methods
 from dpmesh.reproduce.arena.given import CLIPPING_NORM, Setting, Trial
 
@@ -150,9 +153,8 @@ def problems(records: int, nodes: int, seed: int) -> Iterator[tuple[str, Any]]:
     yield "network, pixels", JaxProblem(train, parts, *model, test=test, record_shape=shape)
 
 
-def accuracy(method: str, problem: Any, epsilon: float, seed: int) -> tuple[float, float]:
-    """Return the mean accuracy of what a run releases, and its seconds."""
-    begin = perf_counter()
+def accuracy(method: str, problem: Any, epsilon: float, seed: int) -> float:
+    """Return the mean accuracy of what a run releases."""
     setting = Setting(problem=problem, unit="record", epsilon=epsilon, delta=DELTA)
     trial = METHODS[method](setting)
     run = dm.simulate(
@@ -165,28 +167,30 @@ def accuracy(method: str, problem: Any, epsilon: float, seed: int) -> tuple[floa
         metrics=dm.Metrics([], progress=False),
     )
     some = run.released[:: max(1, len(run.released) // 8)]  # of many nodes, about eight
-    return float(trial.problem.accuracy(some).mean()), perf_counter() - begin
+    return float(trial.problem.accuracy(some).mean())
 
 
 def main(records: int = 3_200, seeds: int = 1, *nodes: int) -> None:
-    """Print a row for each method and model as it is finished."""
+    """Print cells as they are finished, and keep them."""
     for count in nodes or (10, 64):
-        print(f"\nMNIST, {count} nodes of {records // count} records, {seeds} seeds", flush=True)
-        print("| method | model | epsilon 1 | 2 | 4 | 8 | seconds of a run |\n|" + "---|" * 7)
         made = [dict(problems(records, count, seed)) for seed in range(seeds)]
-        for method in METHODS:
-            for model in made[0]:
-                cells, seconds = [], []
-                for epsilon in EPSILONS:
-                    runs = [
-                        accuracy(method, own[model], epsilon, seed) for seed, own in enumerate(made)
-                    ]
-                    rates = 100 * np.array([rate for rate, _ in runs])
-                    spread = f" ± {rates.std(ddof=1):.1f}" if seeds > 1 else ""
-                    cells.append(f"{rates.mean():.1f}{spread}")
-                    seconds += [time for _, time in runs]
-                row = [method, model, *cells, f"{np.mean(seconds):.0f}"]
-                print(f"| {' | '.join(row)} |", flush=True)
+        rows: list[Row] = []
+        for method, model, epsilon in product(METHODS, made[0], EPSILONS):
+            found = [accuracy(method, own[model], epsilon, seed) for seed, own in enumerate(made)]
+            cell = {"nodes": count, "method": method, "model": model, "epsilon": epsilon}
+            rows.append(cell | over_seeds([100 * rate for rate in found]))
+            print(rows[-1], flush=True)
+        keep(f"networks-{count}", rows, as_text(rows))
+
+
+def as_text(rows: list[Row]) -> str:
+    """Return the page's table: accuracies at all epsilons, of each algorithm and model."""
+    models = list(dict.fromkeys(row["model"] for row in rows))
+    lines = []
+    for method in METHODS:
+        own = [pick(rows, method=method, model=model) for model in models]
+        lines.append([method, *(" / ".join(f"{row['accuracy']:.1f}" for row in of) for of in own)])
+    return table(["algorithm", *models], lines)
 
 
 if __name__ == "__main__":

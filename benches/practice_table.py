@@ -5,7 +5,8 @@
 200 clients hold 7 digits each, sorted by class, so that nearly all have digits of one class; a
 fifth takes part in a round, by coins, for 40 rounds; delta is 200^-1.1. A layer of 16 units in JAX
 learns. Each cell has the best local step size, clipping norm and global step size of the grid below
-at its own epsilon, on another split: that choice is counted in no epsilon.
+at its own epsilon, on another split: that choice is counted in no epsilon. Results go to
+``docs/results/practice.csv``, and as the page's table beside it.
 """
 
 from __future__ import annotations
@@ -21,10 +22,12 @@ import jax.numpy as jnp
 import numpy as np
 
 import dpmesh as dm
+from benches.results import keep, table
 from dpmesh.algorithms import ServerAdam
 from dpmesh.keys import Key
 from dpmesh.problems import JaxProblem
 from dpmesh.problems.networks import cross_entropy
+from dpmesh.reproduce._scaffold import Row, over_seeds, pick
 
 CLIENTS, RATE, ROUNDS, HIDDEN = 200, 0.2, 40, 16
 EPSILONS, DELTA = (2.0, 8.0, inf), CLIENTS**-1.1
@@ -89,11 +92,11 @@ def noise_at(epsilon: float) -> float | None:
     return made.noise_multiplier
 
 
-def rows(seeds: int, steps: int) -> Iterator[str]:
-    """Yield a row of the table for each practice."""
+def rows(seeds: int, steps: int) -> Iterator[Row]:
+    """Yield what each practice reaches at each epsilon, and the settings that were chosen."""
     problems = {seed: problem_of(seed) for seed in (*range(seeds), TUNED)}
     for name, practice in PRACTICES.items():
-        unit, cells = ADAM if "optimizer" in practice else 1.0, []
+        unit = ADAM if "optimizer" in practice else 1.0
         grid = [
             {"step_size": step, "clipping_norm": norm, "server_step_size": unit * factor}
             for step, norm, factor in product(STEP_SIZES, CLIPPING_NORMS, GLOBAL_STEPS)
@@ -106,16 +109,28 @@ def rows(seeds: int, steps: int) -> Iterator[str]:
                 accuracy(problems[seed], noise, steps, seed, practice | best)
                 for seed in range(seeds)
             ]
-            chosen = ", ".join(f"{value:g}" for value in best.values())
-            cells.append(f"{np.mean(found):.1f} ± {np.std(found, ddof=1):.1f} ({chosen})")
-        yield f"| {name} | {' | '.join(cells)} |"
+            yield {"practice": name, "epsilon": epsilon, "steps": steps} | over_seeds(found) | best
+
+
+def as_text(found: list[Row]) -> str:
+    """Return the page's table: accuracy, its deviation, and the settings that were chosen."""
+    lines = []
+    for name in PRACTICES:
+        cells = [
+            f"{row['accuracy']:.1f} ± {row['spread']:.1f} ({row['step_size']:g}, "
+            f"{row['clipping_norm']:g}, {row['server_step_size']:g})"
+            for row in pick(found, practice=name)
+        ]
+        lines.append([name, *cells])
+    return table([f"{found[0]['steps']} local steps", "epsilon 2", "8", "no noise"], lines)
 
 
 def main(seeds: int = 5, steps: int = 10) -> None:
-    """Print a row for each practice as it is finished."""
-    print(f"| {steps} local steps | epsilon 2 | 8 | no noise |\n|---|---|---|---|", flush=True)
+    """Print cells as they are finished, and keep them."""
+    found = []
     for row in rows(seeds, steps):
-        print(row, flush=True)
+        print(found.append(row) or row, flush=True)
+    keep("practice", found, as_text(found))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ those of ``dpmesh reproduce tables``. Both figures are drawn from these files.
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import dpmesh as dm
+from benches.results import keep, kept
 from dpmesh.plots import COLOURS
-from dpmesh.reproduce._scaffold import pick, read
+from dpmesh.reproduce._scaffold import pick
 from dpmesh.statistics import Survival, ask
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -44,7 +44,7 @@ def exact(table: dict[str, np.ndarray], arm: str, months: float) -> float:
     return float(np.prod([1 - (time[died] == t).sum() / (time >= t).sum() for t in at]))
 
 
-def measure(path: Path) -> None:
+def measure() -> None:
     """Write the curves at each epsilon, with their 95% intervals."""
     table, site = patients(), np.arange(RECORDS) % SITES
     question = Survival("months", "died", by="arm", bins=BINS)
@@ -59,10 +59,7 @@ def measure(path: Path) -> None:
                 numbers["exact"] = exact(table, arm, months)
                 found = {name: round(value, 4) for name, value in numbers.items()}
                 rows.append({"epsilon": epsilon, "arm": arm, "months": months, **found})
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, [*rows[0]], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    keep("survival", rows)
 
 
 def survival(rows: list[Any], path: Path) -> None:
@@ -112,10 +109,9 @@ def accuracies(rows: list[Any], path: Path) -> None:
 
 def main() -> None:
     """Measure the curves, and draw both figures from the results."""
-    results, images = DOCS / "results", DOCS / "images"
-    measure(results / "survival.csv")
-    survival(read(results / "survival.csv"), images / "survival.png")
-    accuracies(read(results / "tables.csv"), images / "accuracy_over_epsilon.png")
+    measure()
+    survival(kept("survival"), DOCS / "images" / "survival.png")
+    accuracies(kept("tables"), DOCS / "images" / "accuracy_over_epsilon.png")
 
 
 if __name__ == "__main__":

@@ -1,15 +1,19 @@
 """Rare classes with and without public shares: ``python -m benches.rare_classes``.
 
-Tables of 4 columns at 5 sites, whose label is positive in 3 records of 100.
+Tables of 4 columns at 5 sites, whose label is positive in 3 records of 100. Results go to
+``docs/results/rare-classes.csv``, and as the page's table beside it.
 """
 
 from __future__ import annotations
 
 import warnings
+from itertools import product
+from typing import Any
 
 import numpy as np
 
 import dpmesh as dm
+from benches.results import keep, table
 
 SHARES = {"no": 0.97, "yes": 0.03}
 
@@ -29,16 +33,25 @@ def balanced(records: int, epsilon: float, seed: int, *, stated: bool) -> tuple[
 
 
 def main(tables: int = 5) -> None:
-    """Print the means over tables, in percent."""
+    """Keep the means over tables, in percent."""
     warnings.simplefilter("ignore")
-    print("records  epsilon  shares   federation  pooled")
-    for records in (3_000, 20_000):
-        for epsilon in (1.0, 4.0):
-            for stated in (False, True):
-                found = [balanced(records, epsilon, s, stated=stated) for s in range(tables)]
-                own, pooled = 100 * np.mean(found, axis=0)
-                word = "stated" if stated else "none"
-                print(f"{records:>7}  {epsilon:>7g}  {word:<6}  {own:>10.0f}  {pooled:>6.0f}")
+    rows = []
+    for records, epsilon, stated in product((3_000, 20_000), (1.0, 4.0), (False, True)):
+        found = [balanced(records, epsilon, s, stated=stated) for s in range(tables)]
+        own, pooled = 100 * np.mean(found, axis=0)
+        rows.append({"records": records, "epsilon": epsilon, "stated": stated, "tables": tables})
+        rows[-1] |= {"federation": float(own), "pooled": float(pooled)}
+        print(rows[-1], flush=True)
+    keep("rare-classes", rows, as_text(rows))
+
+
+def as_text(rows: list[dict[str, Any]]) -> str:
+    """Return the page's table: without / with stated shares."""
+    lines = []
+    for one, two in zip(rows[::2], rows[1::2], strict=True):
+        found = [f"{one[name]:.0f} / {two[name]:.0f}" for name in ("federation", "pooled")]
+        lines.append([f"{one['records']:,}", f"{one['epsilon']:g}", "none / stated", *found])
+    return table(["records", "epsilon", "shares", "federation", "pooled, without privacy"], lines)
 
 
 if __name__ == "__main__":

@@ -7,19 +7,17 @@ once. Set DPMESH_DATA. Results go to ``docs/results/scattering.csv``.
 
 from __future__ import annotations
 
-import csv
 import sys
 import time
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import dpmesh as dm
+from benches.results import keep
 from dpmesh.defaults import Sizes
 
-RESULT = Path(__file__).parents[1] / "docs" / "results" / "scattering.csv"
 SITES = 10
 
 
@@ -56,10 +54,7 @@ def main(divisions: int = 5) -> None:
             f"epsilon {run.privacy.epsilon:.4f}",
             flush=True,
         )
-    with RESULT.open("w", newline="") as file:
-        writer = csv.DictWriter(file, [*rows[0]], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    keep("scattering", rows)
     found = [row["accuracy"] for row in rows]
     print(f"mean {np.mean(found):.2f}, standard deviation {np.std(found, ddof=1):.2f}")
 

@@ -15,11 +15,9 @@ publisher's test records and the other 20% are never seen. Results go to
 
 from __future__ import annotations
 
-import csv
 import sys
 from collections.abc import Callable
 from math import sqrt
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,13 +25,13 @@ from scipy.stats import t
 from sklearn.datasets import load_breast_cancer, load_digits
 
 import dpmesh as dm
+from benches.results import keep, kept
 from dpmesh.defaults import Sizes, choose
 from dpmesh.defaults.rule import STAGE_SHARE
 from dpmesh.privacy import accounting
 from dpmesh.reproduce.arena.tasks import FOREST_RANGES
 from dpmesh.tables.features import centred, unit
 
-RESULT = Path(__file__).parents[1] / "docs" / "results" / "second-moment.csv"
 DELTA = 1e-5
 DESIGNS = {"mean alone": (0.0, 0.0), "full": (STAGE_SHARE, 0.5), "half": (0.03, 0.25)}
 """Share of mu^2 for the second moment, and the power of its eigenvalues to divide by."""
@@ -79,10 +77,7 @@ TASKS = {
 
 def main(*names: str) -> None:
     """Measure these tasks, by default all, and write the rows of all that are known."""
-    rows: list[dict[str, Any]] = []
-    if RESULT.exists():
-        with RESULT.open(newline="") as file:
-            rows = [row for row in csv.DictReader(file) if row["task"] not in (names or TASKS)]
+    rows = [row for row in kept("second-moment") if row["task"] not in (names or TASKS)]
     for name in names or TASKS:
         task = TASKS[name]
         x, y, ranges, sites = task.load()
@@ -101,11 +96,7 @@ def main(*names: str) -> None:
                 own["splits"] = task.splits
                 rows.append(own | dict(zip(keys, numbers, strict=True)))
                 print(rows[-1], flush=True)
-        with RESULT.open("w", newline="") as file:
-            writer = csv.DictWriter(file, [*rows[0]], lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows)
-        RESULT.with_suffix(".txt").write_text(as_text(rows))
+        keep("second-moment", rows, as_text(rows))
 
 
 def as_text(rows: list[dict[str, Any]]) -> str:

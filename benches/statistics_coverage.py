@@ -8,19 +8,17 @@ share of tables without a difference whose log-rank test has p <= 0.05. Results 
 
 from __future__ import annotations
 
-import csv
 import sys
 from collections import defaultdict
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import dpmesh as dm
+from benches.results import keep
 from dpmesh.statistics import Correlation, Histogram, Mean, Quantiles, Survival, TwoWay
 
-RESULT = Path(__file__).parents[1] / "docs" / "results" / "statistics-coverage.csv"
 RANGES = {
     "age": {"range": [18, 110], "missing": True},
     "bmi": [12, 50],
@@ -120,13 +118,11 @@ def main(runs: int) -> None:
     rows = []
     for records, epsilon in ((500, 1.0), (5000, 1.0), (5000, 0.3)):
         for name, (hits, of) in covered(runs, records, epsilon).items():
-            rows.append([name, records, epsilon, runs, of, f"{hits / of:.3f}"])
-            print(*rows[-1], sep="\t", flush=True)
+            own = {"statistic": name, "records": records, "epsilon": epsilon, "runs": runs}
+            rows.append(own | {"intervals": of, "share": f"{hits / of:.3f}"})
+            print(*rows[-1].values(), sep="\t", flush=True)
     if runs >= 1000:
-        with RESULT.open("w", newline="") as file:
-            lines = csv.writer(file, lineterminator="\n")
-            lines.writerow(["statistic", "records", "epsilon", "runs", "intervals", "share"])
-            lines.writerows(rows)
+        keep("statistics-coverage", rows)
 
 
 if __name__ == "__main__":

@@ -4,25 +4,31 @@
 
 Gradient descent over round-robin meetings in random order, the best of 8 orders for its worst pair.
 Steps by the arena's rule from public numbers (`dpmesh.defaults.step_size`), but at most 2 over the
-smoothness, which the proof needs; accuracy of the nodes' own models on the test records.
+smoothness, which the proof needs; accuracy of the nodes' own models on the test records. Results go
+to ``docs/results/views.csv``, and as the page's table beside it.
 """
 
 from __future__ import annotations
 
 import sys
-from math import sqrt
+from itertools import product
+from math import inf, sqrt
 
 import numpy as np
 
 import dpmesh as dm
+from benches.results import keep, table
 from dpmesh.defaults import step_size
 from dpmesh.privacy.views import OneNode
+from dpmesh.reproduce._scaffold import Row, pick
 
 NODES, DELTA, EPSILONS = 64, 1e-5, (1.0, 2.0, 4.0, 8.0)
+SHOWN = (("noise", 2), ("accuracy", 1))
+"""Numbers of a row of the page's table, and their decimals."""
 
 
 def main(records: int = 400, rounds: int = 32) -> None:
-    """Print a row for each epsilon: noise and accuracy of either guarantee."""
+    """Keep noise and accuracy of either guarantee at each epsilon."""
     train, test = (dm.data.unit_norm(dm.data.mnist(part)) for part in ("train", "test"))
     order = np.random.default_rng(0).permutation(train.records)[: NODES * records]
     problem = dm.LinearProblem(
@@ -39,7 +45,7 @@ def main(records: int = 400, rounds: int = 32) -> None:
             records=records, noise_multiplier=noise, step_size=step, clipping_norm=clipping_norm
         )
 
-    def accuracy(noise: float | None) -> str:
+    def accuracy(noise: float | None) -> float:
         of_score = sqrt(rounds / NODES) * (noise or 1e-3) * 2 * clipping_norm / records
         step = min(step_size(of_score, rounds=rounds), 2 / constants.smoothness)
         run = dm.simulate(
@@ -50,22 +56,29 @@ def main(records: int = 400, rounds: int = 32) -> None:
             key=key,
             metrics=dm.Metrics(["accuracy"], every=rounds),
         )
-        return f"{run.history['accuracy'][-1]:.1%}"
+        return 100 * float(run.history["accuracy"][-1])
 
-    print(
-        f"MNIST, {NODES} nodes of {records} records, {rounds} rounds, delta {DELTA:g}; "
-        f"without noise {accuracy(None)}",
-        flush=True,
-    )
-    print("| epsilon | noise, any one node | accuracy | noise, everybody | accuracy |")
-    print("|---|---|---|---|---|")
+    rows = []
+    for epsilon, view in product(EPSILONS, (OneNode(topology=links), None)):
+        budget = dm.privacy.Budget(epsilon, delta=DELTA, view=view)
+        noise = budget.calibrate(learning, rounds, problem)
+        against = "everybody" if view is None else "any one node"
+        rows.append({"epsilon": epsilon, "against": against, "noise": noise})
+        rows[-1]["accuracy"] = accuracy(noise)
+        print(rows[-1], flush=True)
+    without = {"epsilon": inf, "against": "nobody", "noise": 0.0, "accuracy": accuracy(None)}
+    keep("views", [*rows, without], as_text(rows))
+
+
+def as_text(rows: list[Row]) -> str:
+    """Return the page's table."""
+    lines = []
     for epsilon in EPSILONS:
-        row = []
-        for view in (OneNode(topology=links), None):
-            budget = dm.privacy.Budget(epsilon, delta=DELTA, view=view)
-            noise = budget.calibrate(learning, rounds, problem)
-            row += [f"{noise:.2f}", accuracy(noise)]
-        print(f"| {epsilon:g} | {' | '.join(row)} |", flush=True)
+        own = pick(rows, epsilon=epsilon)
+        numbers = [f"{row[name]:.{digits}f}" for row in own for name, digits in SHOWN]
+        lines.append([f"{epsilon:g}", *numbers])
+    head = ["epsilon", "noise, any one node", "accuracy (%)", "noise, everybody", "accuracy (%)"]
+    return table(head, lines)
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ SERVER = "a server that sees all records or their gradients"
 HONEST_BUT_1 = "that the server and no 2 sites collude"
 HONEST_THIRD = "that the server and no more than a third of the sites collude"
 PARTNERS_BUT_1 = "that its link partners, but 1, keep shared noise secret"
+NO_TWO_NEIGHBOURS = "that no 2 neighbours of a node collude"
 NO_TWO_POOL = "that no 2 nodes pool what they see"
 
 

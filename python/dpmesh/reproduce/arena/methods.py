@@ -16,6 +16,7 @@ from dpmesh.algorithms import (
     GradientDescent,
     OnlineLearning,
     QuantizedGossip,
+    SecureGossip,
     WithoutReplacement,
     WithReplacement,
 )
@@ -40,6 +41,7 @@ from dpmesh.reproduce.arena.given import (
     HONEST_THIRD,
     KEEP,
     MIXINGS,
+    NO_TWO_NEIGHBOURS,
     NO_TWO_POOL,
     ONLINE_ROUNDS,
     PARTNERS_BUT_1,
@@ -224,6 +226,22 @@ def _quantized(given: Setting) -> Trial:
     return Trial(algorithm, problem, network(problem.nodes, key=Key.seeded(0)), rounds)
 
 
+def _secure_gossip(given: Setting) -> Trial:
+    problem, rounds = given.problem, STEPS
+    links = network(problem.nodes, key=Key.seeded(0))
+    plain = SecureGossip(
+        topology=links,
+        dim=problem.dim,
+        records=problem.everything[1].size,
+        noise_multiplier=1.0,
+        clipping_norm=CLIPPING_NORM,
+    )
+    z = given.budget.calibrate(lambda z: replace(plain, noise_multiplier=z), rounds)
+    shares = problem.nodes * (1 - plain.colluding / int(links.mixing_matrix.degrees.min()))
+    step = step_size(sqrt(rounds / shares) * z * plain.sensitivity(0).bound, rounds=rounds)
+    return Trial(replace(plain, noise_multiplier=z, step_size=step), problem, None, rounds)
+
+
 def _choco(given: Setting) -> Trial:
     problem, rounds = given.problem, STEPS
     plain = GradientPerturbation(
@@ -339,6 +357,7 @@ ROWS = tuple(
         ("gradient descent at meetings", NO_TWO_POOL, _meetings),
         ("gossip, noise in time", EVERYBODY, partial(_descent, kind=_in_time)),
         ("gossip, noise between partners", PARTNERS_BUT_1, partial(_descent, kind=_between)),
+        ("secure gossip, 1 neighbour may collude", NO_TWO_NEIGHBOURS, _secure_gossip),
         ("quantized gossip", EVERYBODY, _quantized),
         ("CHOCO-SGD, a quarter of each message", EVERYBODY, _choco),
         ("online learning", EVERYBODY, _online),
