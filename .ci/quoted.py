@@ -16,7 +16,7 @@ import numpy as np
 
 from dpmesh.privacy.shown import rounded_up
 from dpmesh.reproduce._scaffold import Row, compared, kinds, only, pick, read
-from dpmesh.reproduce.arena.cells import ALONE, CHANCE
+from dpmesh.reproduce.arena.cells import ALONE, ALONE_PRIVATE, CHANCE, POOLED
 from dpmesh.reproduce.arena.results import lines_of, shown, splits_of
 from dpmesh.reproduce.arena.results import read as read_arena
 from dpmesh.reproduce.demonstration import METHODS, means
@@ -24,6 +24,7 @@ from dpmesh.reproduce.demonstration import METHODS, means
 ROOT = Path(__file__).parents[1]
 NUMBER = r"(?:[\d.,]+(?: ± [\d.]+)?|[a-z ]+?)"
 """Or the words of a verdict."""
+GOSSIP = "gradient descent by gossip"
 
 
 def result(name: str, **wanted: object) -> Row:
@@ -39,7 +40,7 @@ def claims() -> Claims:
     """Return all claims."""
     of_papers = of_readme() | of_controllers() | of_allocation() | of_smoothing() | of_findings()
     of_papers |= of_much_noise()
-    return of_papers | of_demo() | of_arena() | of_scattering() | of_goals() | of_pixels()
+    return of_papers | of_demo() | of_arena() | of_scattering() | of_goals() | of_pixels() | of_sums()
 
 
 def of_readme() -> Claims:
@@ -443,26 +444,43 @@ def of_arena() -> Claims:
 
 def of_pixels() -> Claims:
     """Return what the page of data sets says of images in the arena: pixels beside scattering."""
+    rows = {"a node alone, without privacy": ALONE}
+    for name in ("secure sum, momentum, first stage", "gossip, noise between partners", GOSSIP):
+        rows[name] = name
+    return _beside("docs/reproduce.md", ("mnist-10", "mnist-10-scattering"), rows)
+
+
+def of_sums() -> Claims:
+    """Return what the page of secure sums says of them in the arena, beside others."""
+    names = (
+        *("secure sum, 1 site may collude", "secure sum, a third may collude"),
+        *("secure sum, momentum", "central DP-SGD, all records in a batch", "federated"),
+        *("secure gossip, 1 neighbour may collude", GOSSIP, ALONE_PRIVATE, ALONE, POOLED),
+    )
+    page = "docs/secure_sums.md"
+    found = _beside(page, ("digits-by-class", "breast-cancer"), {name: name for name in names})
+    digits = [found[page, text] for text in (_row(names[5]), _row(GOSSIP), _row(names[0]))]
+    text = "at epsilon 1 it reaches {own}%, gossip {gossip}, one secure sum of all sites {sums}."
+    values = (numbers["one_1"] for numbers in digits)
+    return found | {(page, text): dict(zip(("own", "gossip", "sums"), values, strict=True))}
+
+
+def _row(name: str) -> str:
+    return f"| {name} | {{one_1}} / {{one_4}} | {{two_1}} / {{two_4}} |"
+
+
+def _beside(page: str, tasks: tuple[str, str], rows: dict[str, str]) -> Claims:
+    """Return rows of two tasks of the arena at epsilon 1 and 4, by the names that a page has."""
     cells, _ = read_arena(ROOT / "docs" / "results")
-    both = [
-        {line.method: line for line in lines_of(cells, task)}
-        for task in ("mnist-10", "mnist-10-scattering")
-    ]
-    found: Claims = {}
-    for name, row in {
-        "secure sum, momentum, first stage": "secure sum, momentum, first stage",
-        "gossip, noise between partners": "gossip, noise between partners",
-        "gradient descent by gossip": "gradient descent by gossip",
-        "a node alone, without privacy": ALONE,
-    }.items():
-        numbers = {
-            f"{kind}_{epsilon}": shown(lines[row].at(epsilon), lines[CHANCE].first)
-            for kind, lines in zip(("pixels", "scattered"), both, strict=True)
+    both = [{line.method: line for line in lines_of(cells, task)} for task in tasks]
+    return {
+        (page, _row(name)): {
+            f"{which}_{epsilon}": shown(lines[row].at(epsilon), lines[CHANCE].first)
+            for which, lines in zip(("one", "two"), both, strict=True)
             for epsilon in (1, 4)
         }
-        text = f"| {name} | {{pixels_1}} / {{pixels_4}} | {{scattered_1}} / {{scattered_4}} |"
-        found["docs/reproduce.md", text] = numbers
-    return found
+        for name, row in rows.items()
+    }
 
 
 def _plain_and_best(rows: list[Row]) -> tuple[float, float]:
@@ -514,7 +532,8 @@ def list_of_results() -> str:
                 asked += f" --seeds {splits_of(cells, task)}"
                 lines.append(f"| `dpmesh arena {task}{asked}` | {own['date']} | {own['commit']} |")
             continue
-        name = f"dpmesh reproduce {by['experiment']}"
+        name = f"python -m benches.{by['bench']}" if "bench" in by else ""
+        name = name or f"dpmesh reproduce {by['experiment']}"
         name += f" --seeds {by['seeds']}" if "seeds" in by else ""
         lines.append(f"| `{name}` | {by['date']} | {by['commit']} |")
     return "\n".join([*lines, ""])

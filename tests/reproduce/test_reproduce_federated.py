@@ -12,7 +12,7 @@ from dpmesh.data import digits, mnist
 from dpmesh.denoisers import ReleasedSum
 from dpmesh.keys import Key
 from dpmesh.privacy import Released
-from dpmesh.reproduce import federated, federated_protocol
+from dpmesh.reproduce import federated
 from dpmesh.reproduce._scaffold import Row
 from dpmesh.run import Broadcast
 from dpmesh.run.channel import run_rounds
@@ -89,14 +89,14 @@ def test_the_papers_protocol_takes_the_best_round_by_validation() -> None:
     """Digits; smoothing takes nothing from intercepts that are all alike, and leaves no class."""
     images = digits()
     key = Key.seeded(0)
-    tested, validated = federated_protocol.with_intercept(
+    tested, validated = federated.with_intercept(
         images, images, 50, key, at_clients=1500, weight_decay=0.0
     )
     assert (tested.train.dim, tested.test.records) == (65, 1010)
     assert (validated.test.records, tested.records.sum()) == (images.records - 1500, 1500)
     start = tested.initial(key)
     assert 0.9 / 8 < np.abs(start).max() <= 1 / 8
-    estimator = federated_protocol.by_tensor(3.0, 65)
+    estimator = federated.by_tensor(3.0, 65)
     x = np.zeros((1, 650))
     x[:, 64::65] = 1.0
     x[:, 10] = 1.0
@@ -107,7 +107,7 @@ def test_the_papers_protocol_takes_the_best_round_by_validation() -> None:
         dm.ClientUpdates(clients=50, sampling_rate=0.5, clipping_norm=1.0, epochs=1, step_size=0.1),
         noise_multiplier=None,
     )
-    best = federated_protocol.best_accuracy(algorithm, tested, validated, 4, key)
+    best = federated.best_accuracy(algorithm, tested, validated, 4, key)
     found = []
     for step in run_rounds(algorithm, tested, Broadcast(), rounds=4, key=key):
         w = algorithm.parameters(step.state)
