@@ -40,7 +40,9 @@ def claims() -> Claims:
     """Return all claims."""
     of_papers = of_readme() | of_controllers() | of_allocation() | of_smoothing() | of_findings()
     of_papers |= of_much_noise()
-    return of_papers | of_demo() | of_arena() | of_scattering() | of_goals() | of_pixels() | of_sums()
+    return (
+        of_papers | of_demo() | of_arena() | of_scattering() | of_goals() | of_pixels() | of_sums()
+    )
 
 
 def of_readme() -> Claims:
@@ -444,9 +446,8 @@ def of_arena() -> Claims:
 
 def of_pixels() -> Claims:
     """Return what the page of data sets says of images in the arena: pixels beside scattering."""
-    rows = {"a node alone, without privacy": ALONE}
-    for name in ("secure sum, momentum, first stage", "gossip, noise between partners", GOSSIP):
-        rows[name] = name
+    names = "secure sum, momentum, first stage", "gossip, noise between partners", GOSSIP
+    rows = {name: name for name in names} | {"a node alone, without privacy": ALONE}
     return _beside("docs/reproduce.md", ("mnist-10", "mnist-10-scattering"), rows)
 
 
@@ -455,14 +456,10 @@ def of_sums() -> Claims:
     names = (
         *("secure sum, 1 site may collude", "secure sum, a third may collude"),
         *("secure sum, momentum", "central DP-SGD, all records in a batch", "federated"),
-        *("secure gossip, 1 neighbour may collude", GOSSIP, ALONE_PRIVATE, ALONE, POOLED),
+        *(GOSSIP, ALONE_PRIVATE, ALONE, POOLED),
     )
-    page = "docs/secure_sums.md"
-    found = _beside(page, ("digits-by-class", "breast-cancer"), {name: name for name in names})
-    digits = [found[page, text] for text in (_row(names[5]), _row(GOSSIP), _row(names[0]))]
-    text = "at epsilon 1 it reaches {own}%, gossip {gossip}, one secure sum of all sites {sums}."
-    values = (numbers["one_1"] for numbers in digits)
-    return found | {(page, text): dict(zip(("own", "gossip", "sums"), values, strict=True))}
+    tasks = "digits-by-class", "breast-cancer"
+    return _beside("docs/secure_sums.md", tasks, {name: name for name in names})
 
 
 def _row(name: str) -> str:
