@@ -58,7 +58,7 @@ def one_torus(rows: int, columns: int, dim: int) -> tuple[int, int, int, list[fl
 
     import dpmesh as dm
     from dpmesh.engines.blocks import boundary
-    from dpmesh.engines.gossip import MpiGossip
+    from dpmesh.engines.carriers import MpiGossip
     from dpmesh.engines.mpi import MpiEngine
     from dpmesh.keys import Purpose
     from dpmesh.privacy.types import Released
