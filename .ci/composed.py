@@ -24,7 +24,7 @@ from dpmesh.algorithms.base import NOISES, AnyAlgorithm
 from dpmesh.algorithms.registry import NODES, RECORDS, REGISTRY, ROUNDS
 from dpmesh.deploy import Contract, SigningKey
 from dpmesh.deploy.flower import DPFedLS
-from dpmesh.engines.sums import why_not
+from dpmesh.engines.mpi import why_not
 from dpmesh.experiments import Experiment
 from dpmesh.settings import Settings
 from dpmesh.settings.parts import entries

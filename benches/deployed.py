@@ -28,7 +28,7 @@ import numpy as np
 import dpmesh as dm
 from benches.machine import description
 from benches.results import keep, kept
-from dpmesh.deploy import Contract, Folder, Node, Router, node_of, router_of
+from dpmesh.deploy import Contract, Folder, Node, Router
 from dpmesh.deploy.flower import WarmNode, ask
 from dpmesh.deploy.http import RouterServer
 from dpmesh.deploy.http_node import run_node
@@ -78,7 +78,7 @@ def parties(
             content["contract"]["largest_row"] = 1e3
         contract = Contract.of(content)
         own = (train.take(np.arange(i * RECORDS, (i + 1) * RECORDS)) for i in range(count))
-        yield contract, [node_of(contract, *each) for each in zip(folders, own, strict=True)]
+        yield contract, [Node(contract, *each) for each in zip(folders, own, strict=True)]
         for folder in folders:
             folder.close()
 
@@ -110,7 +110,7 @@ class Watch:
 def over_http(count: int, dim: int, rounds: int) -> dict[str, str]:
     """Add up vectors of all parties over HTTP."""
     with parties(SUMS, count, dim, rounds) as (contract, nodes):
-        watch = Watch(router_of(contract))
+        watch = Watch(Router(contract))
         server = RouterServer(watch.router, "127.0.0.1", 0)
         url = f"http://127.0.0.1:{server.port}"
         threads = [Thread(target=run_node, args=(node, url), daemon=True) for node in nodes]
@@ -122,7 +122,7 @@ def over_http(count: int, dim: int, rounds: int) -> dict[str, str]:
         models = {node.released.tobytes() for node in nodes}
         assert len(models) == 1
         assert all(node.is_sealed for node in nodes)
-        least = 2 * count * contract.sums_at(0).message_bytes
+        least = 2 * count * contract.planned.sums_at(0).message_bytes
     what = f"a secure sum of {count} parties' {dim:,} numbers over HTTP"
     return {"what": what, "rounds": str(rounds), "least": str(least), **watch.line(rounds)}
 
@@ -136,7 +136,7 @@ def by_hand(warm: bool, count: int, dim: int, rounds: int) -> dict[str, str]:
             Thread(target=one.serve_forever, daemon=True).start()
         if warm:
             answers = [partial(ask, f"{place}/{node.name}") for node in nodes]
-        watch = Watch(router_of(contract))
+        watch = Watch(Router(contract))
         router = watch.router
         while not router.done:
             for party, message in router.requests().items():

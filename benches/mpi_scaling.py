@@ -58,8 +58,7 @@ def one_torus(rows: int, columns: int, dim: int) -> tuple[int, int, int, list[fl
 
     import dpmesh as dm
     from dpmesh.engines.blocks import boundary
-    from dpmesh.engines.gossip import MpiGossip
-    from dpmesh.engines.mpi import MpiEngine
+    from dpmesh.engines.mpi import MpiEngine, MpiGossip
     from dpmesh.keys import Purpose
     from dpmesh.privacy.types import Released
     from dpmesh.run.carriers import Packet

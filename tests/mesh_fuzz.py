@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 from mesh_parties import Parties
 
-from dpmesh.deploy import Folder, private_file, router_of
+from dpmesh.deploy import Folder, Router, files
+from dpmesh.deploy.row import ROW, Row
 from dpmesh.deploy.sums import PART, Part
-from dpmesh.deploy.wire import ROW, Row, kind_of
+from dpmesh.deploy.wire import kind_of
 from dpmesh.privacy.plan import Plan
 
 NAMES = (
@@ -43,7 +44,7 @@ class Schedule:
         name = NAMES[number % len(NAMES)]
         size: dict[str, Any] = {"nodes": 3, "rounds": 3, "dim": 2, "quorum": 2 + number // 4 % 2}
         self.parties = Parties(folder, name, rehearsal=bool(number % 3), **size)
-        self.router = router_of(self.parties.contract)
+        self.router = Router(self.parties.contract)
         self.rows: dict[tuple[Any, int], bytes] = {}
         self.past: list[tuple[int, bytes]] = []
         self.on_the_way: list[tuple[int, bytes]] = []
@@ -99,7 +100,9 @@ class Schedule:
         """The ledgers are within the plan; where nothing was lost, the bits are the simulator's."""
         contract = self.parties.contract
         assert not any(
-            node.witness.disputed or node.witness.equivocating for node in self.parties.nodes
+            seen.disputed or seen.equivocating
+            for seen in (node.travel.witness for node in self.parties.nodes)
+            if seen is not None
         )
         for folder in self.parties.folders:
             spent = folder.ledger(contract)
@@ -150,7 +153,7 @@ def dying(schedule: Schedule) -> Iterator[None]:
 
 def run_schedules(numbers: range) -> None:
     """Run these schedules, in files that need not survive a power cut."""
-    connect, cost, known = private_file.connect, Plan.cost, dict[Any, Any]()
+    connect, cost, known = files.connect, Plan.cost, dict[Any, Any]()
 
     def once(plan: Plan, *arguments: Any, **named: Any) -> Any:
         """Return the cost of a plan, whose accounting takes longer than a schedule."""
@@ -165,7 +168,7 @@ def run_schedules(numbers: range) -> None:
         connection.execute("pragma journal_mode = memory")
         return connection
 
-    private_file.connect, Plan.cost = fast, once  # type: ignore[assignment, method-assign]
+    files.connect, Plan.cost = fast, once  # type: ignore[assignment, method-assign]
     try:
         for number in numbers:
             with TemporaryDirectory() as folder:
@@ -178,7 +181,7 @@ def run_schedules(numbers: range) -> None:
                     for each in schedule.parties.folders:
                         each.close()
     finally:
-        private_file.connect, Plan.cost = connect, cost  # type: ignore[method-assign]
+        files.connect, Plan.cost = connect, cost  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import numpy as np
 
 import dpmesh as dm
-from dpmesh.deploy import Contract, Folder, Node, Position, Router, Row, node_of, router_of
-from dpmesh.deploy.wire import Ask, refused
+from dpmesh.deploy import Contract, Folder, Node, Position, Router, Row
+from dpmesh.deploy.row import HEARD
+from dpmesh.deploy.signing import unpack
+from dpmesh.deploy.sums import HEADER, Header, Part
+from dpmesh.deploy.wire import Ask, Fresh, kind_of, refused
+from dpmesh.kernels import unpack_sum
 
 PUBLIC = "05" * 32
 ALGORITHMS: dict[str, dict[str, Any]] = {
@@ -206,7 +212,7 @@ class Parties:
     def node(self, number: int) -> Node:
         """Return the node of a party, made anew from its folder."""
         own = self.folders[number], self.records[number]
-        return node_of(self.contract, *own, rehearsal=self.rehearsal)
+        return Node(self.contract, *own, rehearsal=self.rehearsal)
 
     def models(self) -> Any:
         """Return all parties' own models."""
@@ -227,7 +233,7 @@ class Parties:
 
     def run(self, router: Router | None = None, lost: Any = lambda party, message: False) -> Router:
         """Run to the end in this process; `lost` says which messages do not arrive."""
-        router = router_of(self.contract) if router is None else router
+        router = Router(self.contract) if router is None else router
         while not router.done:
             moved = False
             for party, message in router.requests().items():
@@ -257,3 +263,98 @@ class Started:
         if refused(answer):
             assert self.parties.folders[0].ledger(self.parties.contract) == before
         return answer
+
+
+class Sums(Parties):
+    """Parties that add up sums, and how to ask them by hand."""
+
+    def __init__(self, path: Path, algorithm: str = "sums", **terms: Any) -> None:
+        super().__init__(path, algorithm, **{"rehearsal": False, **terms})
+
+    def asks(self, router: Router, t: int = 0) -> dict[int, Ask]:
+        """Return what an honest router asks in a round, of parties that may answer it."""
+        for _ in range(100):
+            held: dict[int, Ask] = {}
+            for party, message in router.requests().items():
+                if router.at == Position(t) and self.may_answer(party, message):
+                    held[party] = Ask.read(message, self.contract)  # type: ignore[assignment]
+                else:
+                    router.take(party, self.nodes[party].answer(message))
+            if len(held) == len(self.nodes):
+                return held
+            for asked in [*router._asked.values()]:  # also of parties that are held
+                for node in self.nodes:
+                    fresh = Fresh.together(self.contract, asked)
+                    router.take(node.number, node.answer(fresh))
+        raise AssertionError(f"it hangs at {router.at}")
+
+    def may_answer(self, party: int, message: bytes) -> bool:
+        """Whether all others have confirmed a party's start."""
+        if not is_ask(message):
+            return False
+        said = [m for m in Ask.read(message, self.contract).attached if kind_of(m) == HEARD]
+        return self.nodes[party]._confirmed or len(said) >= len(self.nodes) - 1
+
+    def answer(self, party: int, ask: Ask) -> bytes:
+        """Return a party's answer; if it refuses, it is charged nothing."""
+        before = self.folders[party].ledger(self.contract)
+        answer = self.nodes[party].answer(ask.as_bytes(self.contract))
+        if refused(answer):
+            assert self.folders[party].ledger(self.contract) == before
+        return answer
+
+    def part(self, party: int, ask: Ask) -> Part:
+        return self.parts(party, ask)[0]
+
+    def parts(self, party: int, ask: Ask) -> list[Part]:
+        _, *parts = unpack(self.answer(party, ask))
+        return [Part.read(each, self.contract) for each in parts]
+
+    def other(self, ask: Ask, **changes: Any) -> Ask:
+        """Return a question with another header."""
+        header = replace(self.header(ask), **changes)
+        rest = [m for m in ask.attached if kind_of(m) != HEADER]
+        return Ask(header.at, (*rest, header.as_bytes(self.contract)))
+
+    def opened(self, parts: list[Part]) -> Any:
+        """Return what a router can open of parts, in steps of the grid."""
+        sums = self.contract.sums
+        return unpack_sum([part.packed for part in parts], sums.dim, sums.modulus_bits)
+
+    def header(self, ask: Ask) -> Header:
+        return self.headers(ask)[0]
+
+    def headers(self, ask: Ask) -> list[Header]:
+        found = (m for m in ask.attached if kind_of(m) == HEADER)
+        return [Header.read(each, self.contract) for each in found]
+
+    def own(self, party: int | None = None) -> Any:
+        """Return a party's rounded vector of round 0, or the sum of all."""
+        contract = self.contract
+        w = contract.algorithm.init(self.whole, contract.public_key).w
+        sums = contract.algorithm.contribution.sums(w, 0, self.whole, contract.public_key)
+        return (sums.sum(axis=0) if party is None else sums[party]) / contract.sums.grid
+
+    def is_open(self, total: Any, vector: Any, shares: float) -> bool:
+        """Whether a total is a vector with so many shares of noise, and not uniform."""
+        error = np.sqrt(((total - vector) ** 2).mean())
+        return bool(error < 1.7 * np.sqrt(shares) * self.contract.sums.share)
+
+    def restart(self, party: int, path: Path | None = None) -> None:
+        """Start a party anew from its folder, or from a copy of it."""
+        self.folders[party].close()
+        self.folders[party] = Folder.open(path or self.path / self.names[party])
+        self.nodes[party] = self.node(party)
+
+    def backup(self, party: int) -> Path:
+        """Copy the folder of a party, which goes on."""
+        self.folders[party].close()
+        copy = copytree(self.path / self.names[party], self.path / f"backup {party}")
+        self.folders[party] = Folder.open(self.path / self.names[party])
+        self.nodes[party].folder = self.folders[party]
+        self.nodes[party]._confirmed = True
+        return copy
+
+
+def is_ask(message: bytes) -> bool:
+    return kind_of(message) == b"dpmesh ask 1"

@@ -21,8 +21,8 @@ flwr = pytest.importorskip("flwr.app", reason="needs the extra 'flower'")
 
 from flwr.clientapp import ClientApp  # noqa: E402
 
-from dpmesh.deploy import Router, router_of  # noqa: E402
-from dpmesh.deploy.flower import Courier, WarmNode, answers, ask, parties, route, warm  # noqa: E402
+from dpmesh.deploy import Router  # noqa: E402
+from dpmesh.deploy.flower import Courier, WarmNode, answers, ask, parties, route, transport  # noqa: E402
 from dpmesh.deploy.wire import refused, who  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("inside_an_app")
@@ -84,7 +84,7 @@ def test_a_mesh_over_flower_has_the_bits_of_the_simulator(algorithm, tmp_path: P
         number = made.names.index(context.node_config["dpmesh-party"])
         return made.node(number).answer(question)
 
-    route(Grid(made.names, answer, {9: "p1", 14: "p2"}), router_of(made.contract))
+    route(Grid(made.names, answer, {9: "p1", 14: "p2"}), Router(made.contract))
     simulated = made.simulated().parameters
     np.testing.assert_array_equal(made.models()[: len(simulated)], simulated)
 
@@ -111,7 +111,7 @@ def test_nodes_that_stay_are_asked_by_apps_that_do_not(tmp_path: Path) -> None:
         return ask(tmp_path / f"{context.node_config['dpmesh-party']}.socket", question)
 
     with staying(made, tmp_path):
-        route(Grid(made.names, answer, {9: "p1"}), router_of(made.contract))
+        route(Grid(made.names, answer, {9: "p1"}), Router(made.contract))
     np.testing.assert_array_equal(made.models(), made.simulated().parameters)
 
 
@@ -121,7 +121,7 @@ def test_who_asks_a_node_that_stays_gets_an_answer_or_a_closed_socket(
 ) -> None:
     made = mesh_parties.Parties(tmp_path, "online", nodes=2)
     if how == "slow":
-        monkeypatch.setattr(warm, "PATIENCE", 0.05)
+        monkeypatch.setattr(transport, "PATIENCE", 0.05)
     if how == "stranger":
         monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
     path, question = tmp_path / "p0.socket", who(made.contract)

@@ -1,16 +1,29 @@
-"""Hostile contracts: each is refused in one sentence, in a moment, and runs no code of its own."""
+"""Contracts that are hostile or do not hold: each is refused, and runs no code of its own."""
 
 from __future__ import annotations
 
 import re
+import sys
+from copy import deepcopy
 from pathlib import Path
+from typing import Any
 
 import pytest
+from mesh_parties import ALGORITHMS, Parties
 
-from dpmesh.deploy import read_contract
+from dpmesh.deploy import Contract, read_contract
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "three_hospitals"
 NETWORK = 'loss = "softmax"\nclasses = 2\nfeature_norm = 1.0'
+ONLINE = {"kind": "OnlineLearning", "epsilon": 2.0, "delta": 1e-5}
+TURNS = {
+    "kind": "WithoutReplacement",
+    "batch_size": 2,
+    "epsilon": 2.0,
+    "delta": 1e-5,
+    "controller": {"kind": "AlwaysGlobal"},
+    "step_size": 0.5,
+}
 CASES = {  # what is replaced in which file, and by what
     "contract": [
         ("records = 180\nnoise", "records = 10000\nnoise"),
@@ -88,3 +101,128 @@ def test_what_is_no_text_is_refused(tmp_path: Path) -> None:
         place.write_bytes(content)
         with pytest.raises(ValueError, match=re.escape(str(place))):
             read_contract(place)
+
+
+@pytest.fixture(scope="module")
+def content(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What a contract says."""
+    parties = Parties(tmp_path_factory.mktemp("content"))
+    for folder in parties.folders:
+        folder.close()
+    return parties.content
+
+
+@pytest.mark.parametrize(
+    ("table", "changes", "match"),
+    [
+        ("algorithm", {"kind": "FederatedLearning", "sampling_rate": 0.5}, "clipping_norm"),
+        ("algorithm", {"kind": "OnlineLearning", "epsilon": "none"}, "wanted noise"),
+        ("algorithm", {"kind": "WithoutReplacement", "calibration": "paper"}, "that is proved"),
+        (
+            "algorithm",
+            ONLINE | {"noise": {"kind": "BetweenPartners", "star": False}},
+            "the proof is for a whole graph",
+        ),
+        (
+            "algorithm",
+            ONLINE | {"noise": {"kind": "BetweenPartners", "grid": 2.0**-16}},
+            "a router chooses after",
+        ),
+        ("algorithm", TURNS | {"noise": {"kind": "InTime"}}, "turns that a node misses have no"),
+        ("algorithm", {"kind": "PushSum", "records": 9, "noise_multiplier": 5.0}, "any_rows"),
+        ("contract", {"rounds": 11}, "at most 10, as many as the records last"),
+        ("problem", {"loss": "logistic"}, "a public bound on the norm of a record"),
+        ("contract", {"largest_row": 1e20}, "rounds longer rows"),
+        ("contract", {"public_key": "12"}, "hexadecimal"),
+        ("contract", {"features": "five"}, "a number of features"),
+        ("topology", {"kind": "torus", "rows": 2, "columns": 3}, "4 nodes"),
+        ("party", [], "at least 2"),
+        ("strange", {}, "wanted one of contract"),
+        ("signing_key", "01" + 31 * "00", "an Ed25519 key"),  # of order 1
+        ("signing_key", "ec" + 30 * "ff" + "7f", "an Ed25519 key"),  # 2
+        ("signing_key", 32 * "00", "an Ed25519 key"),  # 4
+        ("signing_key", "26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05", "Ed"),
+        ("signing_key", 31 * "00" + "01", "an Ed25519 key"),  # no point
+        ("signing_key", "f0" + 30 * "ff" + "7f", "an Ed25519 key"),  # 2^255 - 16 is 3
+        ("records", 5, "records"),
+        ("name", 65 * "x", "at most 64"),
+        ("delta", 0.1, "delta: wanted less than 1 / records"),
+    ],
+)
+def test_a_contract_that_does_not_hold_is_refused(
+    table: str, changes: Any, match: str, content: dict[str, Any]
+) -> None:
+    content = deepcopy(content)
+    if table in content["party"][0]:
+        content["algorithm"] = ALGORITHMS["gradient descent"]
+        assert Contract.of(content)
+        content["party"][0][table] = changes
+    else:
+        content[table] = content[table] | changes if table == "contract" else changes
+    with pytest.raises(ValueError, match=match):
+        Contract.of(content)
+
+
+def test_a_network_runs_no_code_that_its_reader_did_not_name(content: dict[str, Any]) -> None:
+    content = deepcopy(content) | {"problem": {"kind": "jax", "model": "os:abort"}}
+    for module in (None, "mesh_parties"):
+        with pytest.raises(ValueError, match="--module os if you want to run its code"):
+            Contract.of(content, module)
+
+
+def test_an_algorithm_of_ones_own_is_hashed_with_its_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = deepcopy(Parties(tmp_path).content) | {"algorithm": {"kind": "Mine", "epsilon": 2.0}}
+    file = tmp_path / "my_algorithm.py"
+    file.write_text("import dpmesh as dm\n\nclass Mine(dm.OnlineLearning):\n    pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ValueError, match=r"for any rows that others send \(any_rows\), got Mine"):
+        Contract.of(content, "my_algorithm")  # what its base proves may hold no more
+    file.write_text(file.read_text().replace("pass", "any_rows = 'it changes nothing'"))
+    del sys.modules["my_algorithm"]
+    hashed = Contract.of(content, "my_algorithm").hash
+    file.write_text(file.read_text() + "# another\n")
+    assert Contract.of(content, "my_algorithm").hash != hashed
+
+
+def test_another_contract_has_another_hash_and_costs_what_it_says(tmp_path: Path) -> None:
+    parties = Parties(tmp_path)
+    content = deepcopy(parties.content)
+    assert Contract.of(content).hash == parties.contract.hash
+    content["party"][0]["epsilon"] = 999.0
+    assert Contract.of(content).hash != parties.contract.hash
+    content["party"][0]["epsilon"] = 1.0
+    with pytest.raises(ValueError, match=r"at least 2.* for p0"):
+        Contract.of(content)
+
+
+def test_contracts_of_sums_that_do_not_fit_are_refused() -> None:
+    content = read_contract(EXAMPLE / "secure_sum.toml").settings.content
+    records, sums = {"kind": "RecordGradients"}, {"kind": "SecureAggregation", "colluding": 1}
+    for table, change, said in [
+        ("algorithm", {"contribution": records | {"records": 5}}, "follows from the contract"),
+        (
+            "algorithm",
+            {"contribution": records | {"neighboring_relation": "add_remove"}},
+            "replace_one",
+        ),
+        ("algorithm", {"combination": sums | {"dropouts": 1}}, "2 honest sites"),
+        ("algorithm", {"combination": sums | {"bits": 62}}, "bits"),
+        ("contract", {"quorum": 2}, "quorum: wanted 3"),
+        ("contract", {"numbers": "float32"}, "numbers: wanted float64"),
+        ("topology", {"kind": "complete"}, "have a server and no topology"),
+    ]:
+        changed = {**content, table: content.get(table, {}) | change}
+        with pytest.raises(ValueError, match=said):
+            Contract.of(changed)
+    poor = [content["party"][0] | {"epsilon": 1.0}, *content["party"][1:]]
+    with pytest.raises(ValueError, match=r"wanted at least 1\.99888 for north"):
+        Contract.of({**content, "party": poor})
+
+
+def test_a_server_that_sees_each_part_is_refused(tmp_path: Path) -> None:
+    content = Parties(tmp_path, "clients").content
+    trusted = content["algorithm"] | {"combination": {"kind": "TrustedServer"}}
+    with pytest.raises(ValueError, match="without a server that sees each part"):
+        Contract.of({**content, "algorithm": trusted})

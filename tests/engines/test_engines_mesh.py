@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-import sys
 from contextlib import suppress
-from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,23 +14,13 @@ import pytest
 from mesh_parties import ALGORITHMS, NETWORK, PARTNERS, SUMS, Parties, Started
 
 import dpmesh as dm
-from dpmesh.deploy import Contract, Node, Position, Router, Row, router_of
+from dpmesh.deploy import Node, Position, Router, Row
+from dpmesh.deploy.row import HEARD, ROW
 from dpmesh.deploy.signing import SigningKey, pack, unpack
 from dpmesh.deploy.sums import DEALT
-from dpmesh.deploy.wire import BEFORE, HEARD, ROW, Ask, Fresh, Sent, kind_of, refused
+from dpmesh.deploy.wire import BEFORE, Ask, Fresh, Sent, kind_of, refused
 
 each = pytest.mark.parametrize("algorithm", [name for name in ALGORITHMS if name != "noisy"])
-
-
-ONLINE = {"kind": "OnlineLearning", "epsilon": 2.0, "delta": 1e-5}
-TURNS = {
-    "kind": "WithoutReplacement",
-    "batch_size": 2,
-    "epsilon": 2.0,
-    "delta": 1e-5,
-    "controller": {"kind": "AlwaysGlobal"},
-    "step_size": 0.5,
-}
 
 
 @each
@@ -40,7 +28,7 @@ def test_nodes_made_anew_for_each_message_and_asked_twice_have_the_simulators_bi
     algorithm: str, tmp_path: Path
 ) -> None:
     parties = Parties(tmp_path, algorithm)
-    router = router_of(parties.contract)
+    router = Router(parties.contract)
     while not router.done:
         for party, message in router.requests().items():
             answer = parties.node(party).answer(message)
@@ -364,7 +352,7 @@ def test_a_row_signed_twice_is_named(tmp_path: Path) -> None:
     started.answer(started.ask)
     other = forged(row, started.parties.folders[1].signing, codes=np.ones(5).tobytes())
     started.answer(Ask(Position(2), (other,)))
-    assert started.parties.nodes[0].witness.equivocating == {"p1"}
+    assert started.parties.nodes[0].travel.witness.equivocating == {"p1"}
 
 
 def test_a_party_that_sends_each_neighbour_another_row_is_named_by_a_third(
@@ -387,9 +375,9 @@ def test_a_party_that_sends_each_neighbour_another_row_is_named_by_a_third(
                 signed = [each for each in asked.attached if kind_of(each) != ROW]
                 message = Ask(asked.at, (*signed, *lies)).as_bytes(contract)
             router.take(party, parties.nodes[party].answer(message))
-    assert parties.nodes[0].witness.disputed == {"p2"}
+    assert parties.nodes[0].travel.witness.disputed == {"p2"}
     assert re.search("p[13] and p[13] have different rows of p2", caplog.text)
-    assert parties.nodes[2].witness.disputed == {"p2"}  # it knows what it sent
+    assert parties.nodes[2].travel.witness.disputed == {"p2"}  # it knows what it sent
 
 
 def test_a_failure_after_the_charge_stops_the_node_with_one_word(
@@ -410,113 +398,6 @@ def test_a_failure_after_the_charge_stops_the_node_with_one_word(
     assert b"planted" not in b"".join(answers)
     assert "planted" in caplog.text
     assert len(started.parties.folders[0].ledger(node.contract).releases) == 3  # it is charged
-
-
-@pytest.fixture(scope="module")
-def content(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What a contract says."""
-    parties = Parties(tmp_path_factory.mktemp("content"))
-    for folder in parties.folders:
-        folder.close()
-    return parties.content
-
-
-@pytest.mark.parametrize(
-    ("table", "changes", "match"),
-    [
-        ("algorithm", {"kind": "FederatedLearning", "sampling_rate": 0.5}, "clipping_norm"),
-        ("algorithm", {"kind": "OnlineLearning", "epsilon": "none"}, "wanted noise"),
-        ("algorithm", {"kind": "WithoutReplacement", "calibration": "paper"}, "that is proved"),
-        (
-            "algorithm",
-            ONLINE | {"noise": {"kind": "BetweenPartners", "star": False}},
-            "the proof is for a whole graph",
-        ),
-        (
-            "algorithm",
-            ONLINE | {"noise": {"kind": "BetweenPartners", "grid": 2.0**-16}},
-            "a router chooses after",
-        ),
-        ("algorithm", TURNS | {"noise": {"kind": "InTime"}}, "turns that a node misses have no"),
-        ("algorithm", {"kind": "PushSum", "records": 9, "noise_multiplier": 5.0}, "any_rows"),
-        ("contract", {"rounds": 11}, "at most 10, as many as the records last"),
-        ("problem", {"loss": "logistic"}, "a public bound on the norm of a record"),
-        ("contract", {"largest_row": 1e20}, "rounds longer rows"),
-        ("contract", {"public_key": "12"}, "hexadecimal"),
-        ("contract", {"features": "five"}, "a number of features"),
-        ("topology", {"kind": "torus", "rows": 2, "columns": 3}, "4 nodes"),
-        ("party", [], "at least 2"),
-        ("strange", {}, "wanted one of contract"),
-    ],
-)
-def test_a_contract_that_does_not_hold_is_refused(
-    table: str, changes: Any, match: str, content: dict[str, Any]
-) -> None:
-    content = deepcopy(content)
-    if table == "contract":
-        changes = content["contract"] | changes
-    content[table] = changes
-    with pytest.raises(ValueError, match=match):
-        Contract.of(content)
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "match"),
-    [
-        ("signing_key", "01" + 31 * "00", "an Ed25519 key"),  # of order 1
-        ("signing_key", "ec" + 30 * "ff" + "7f", "an Ed25519 key"),  # 2
-        ("signing_key", 32 * "00", "an Ed25519 key"),  # 4
-        ("signing_key", "26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05", "Ed"),
-        ("signing_key", 31 * "00" + "01", "an Ed25519 key"),  # no point
-        ("signing_key", "f0" + 30 * "ff" + "7f", "an Ed25519 key"),  # 2^255 - 16 is 3
-        ("records", 5, "records"),
-        ("name", 65 * "x", "at most 64"),
-        ("delta", 0.1, "delta: wanted less than 1 / records"),
-    ],
-)
-def test_a_party_that_does_not_hold_is_refused(
-    key: str, value: Any, match: str, content: dict[str, Any]
-) -> None:
-    content = deepcopy(content)
-    content["algorithm"] = ALGORITHMS["gradient descent"]
-    assert Contract.of(content)
-    content["party"][0][key] = value
-    with pytest.raises(ValueError, match=match):
-        Contract.of(content)
-
-
-def test_a_network_runs_no_code_that_its_reader_did_not_name(content: dict[str, Any]) -> None:
-    content = deepcopy(content) | {"problem": {"kind": "jax", "model": "os:abort"}}
-    for module in (None, "mesh_parties"):
-        with pytest.raises(ValueError, match="--module os if you want to run its code"):
-            Contract.of(content, module)
-
-
-def test_an_algorithm_of_ones_own_is_hashed_with_its_source(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    content = deepcopy(Parties(tmp_path).content) | {"algorithm": {"kind": "Mine", "epsilon": 2.0}}
-    file = tmp_path / "my_algorithm.py"
-    file.write_text("import dpmesh as dm\n\nclass Mine(dm.OnlineLearning):\n    pass\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(ValueError, match=r"for any rows that others send \(any_rows\), got Mine"):
-        Contract.of(content, "my_algorithm")  # what its base proves may hold no more
-    file.write_text(file.read_text().replace("pass", "any_rows = 'it changes nothing'"))
-    del sys.modules["my_algorithm"]
-    hashed = Contract.of(content, "my_algorithm").hash
-    file.write_text(file.read_text() + "# another\n")
-    assert Contract.of(content, "my_algorithm").hash != hashed
-
-
-def test_another_contract_has_another_hash_and_costs_what_it_says(tmp_path: Path) -> None:
-    parties = Parties(tmp_path)
-    content = deepcopy(parties.content)
-    assert Contract.of(content).hash == parties.contract.hash
-    content["party"][0]["epsilon"] = 999.0
-    assert Contract.of(content).hash != parties.contract.hash
-    content["party"][0]["epsilon"] = 1.0
-    with pytest.raises(ValueError, match=r"at least 2.* for p0"):
-        Contract.of(content)
 
 
 def test_random_schedules_release_once_and_end() -> None:

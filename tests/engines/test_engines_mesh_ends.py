@@ -19,8 +19,8 @@ from scipy.stats import norm
 
 import dpmesh as dm
 from dpmesh.algorithms import SecureAggregation
-from dpmesh.deploy import Contract, Folder, RefusedError, node_of, router_of
-from dpmesh.deploy.provenance import verified
+from dpmesh.deploy import Contract, Folder, Node, RefusedError, Router
+from dpmesh.deploy.outcome import verified
 from dpmesh.deploy.signing import pack, unpack
 from dpmesh.deploy.steps import Known
 from dpmesh.deploy.wire import ASK, Ask, Position, kind_of
@@ -94,7 +94,7 @@ def test_a_disk_that_fails_at_any_write_costs_a_restart_and_nothing_else(
     for k in count(1):
         place, marks, node = tmp_path / str(k), tmp_path / f"marks of {k}", None
         parties = Parties(place, algorithm, nodes=nodes, rounds=5 - nodes, marks=marks)
-        router, fails = router_of(parties.contract), list[str]()
+        router, fails = Router(parties.contract), list[str]()
         parties.folders[0].close()
         with pytest.MonkeyPatch.context() as patch:
             disk = Disk(patch, k)
@@ -110,7 +110,7 @@ def test_a_disk_that_fails_at_any_write_costs_a_restart_and_nothing_else(
                         parties.folders[0].close()
                         node = None
                     if party == 0 and node is not None and node.at is not None:
-                        ((_, marked),) = parties.folders[0]._marks.all().values()
+                        ((_, marked),) = parties.folders[0].marks.all().values()
                         assert marked.at == node.at
         assert fails == [FULL] * (disk.left <= 0)
         assert parties.folders[0].ledger(parties.contract) == parties.contract.plan
@@ -176,7 +176,7 @@ def test_a_filter_counts_what_is_joined_after_a_release(tmp_path: Path) -> None:
         return Contract.of(content)
 
     def join(contract: Contract) -> None:
-        node_of(contract, folder, parties.records[0])
+        Node(contract, folder, parties.records[0])
 
     join(two := another(2))
     assert folder.cost() == total_cost([plan, two.plan], 1e-5).epsilon
@@ -187,7 +187,7 @@ def test_a_filter_counts_what_is_joined_after_a_release(tmp_path: Path) -> None:
     join(online := another(3, "online"))  # Laplace beside Gaussian noise
     whole.append(online.plan)
     assert folder.cost() == adaptive_cost(whole, folder.budget)
-    folder._marks.leave(three.hash)  # and killed before the folder was changed
+    folder.marks.leave(three.hash)  # and killed before the folder was changed
     folder.close()
     folder = parties.folders[0] = Folder.open(tmp_path / "p0", marks=tmp_path)
     folder.leave(two)

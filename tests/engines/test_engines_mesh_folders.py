@@ -16,9 +16,10 @@ import pytest
 from mesh_parties import Parties, Started
 
 import dpmesh as dm
-from dpmesh.deploy import Contract, Folder, Node, Position, Router, Row, exchange, router_of
+from dpmesh.deploy import Contract, Folder, Node, Position, Router, Row, exchange
+from dpmesh.deploy.row import ROW
 from dpmesh.deploy.signing import unpack
-from dpmesh.deploy.wire import FRESH, ROW, Ask, Fresh, Sent, kind_of, refused
+from dpmesh.deploy.wire import FRESH, Ask, Fresh, Sent, kind_of, refused
 from dpmesh.privacy.budget import OverBudget
 from dpmesh.privacy.filters import adaptive_cost
 
@@ -82,7 +83,7 @@ def test_a_start_takes_three_questions_a_party_and_bytes_that_grow_as_parties(
     for nodes in (4, 8):
         path, rounds = tmp_path / str(nodes), 2
         parties = Parties(path, algorithm, nodes=nodes, rounds=rounds, rehearsal=False)
-        router, asked = router_of(parties.contract), Counter[int]()
+        router, asked = Router(parties.contract), Counter[int]()
         while router.at is None or router.at.round == 0:
             for party, message in router.requests().items():
                 asked[party] += 1
@@ -166,7 +167,7 @@ def test_coins_follow_from_the_rows_that_arrived(
 
     monkeypatch.setattr(exchange, "Coins", Spied)
     for rows in ((), (b"a row",), (b"a row",)):
-        node._rounds_from(node._start).go_to(Position(1), rows)
+        node.travel.rounds_from(node.start).go_to(Position(1), rows)
     noise = [
         dm.kernels.add_noise("gaussian", np.zeros((1, 4)), 1.0, key.stream(1, 0)) for key in drawn
     ]

@@ -22,7 +22,7 @@ import dpmesh as dm
 from dpmesh.deploy import Folder, Node, Router, read_contract
 from dpmesh.deploy.http import RouterServer, node_tls, server_tls
 from dpmesh.deploy.http_node import run_node
-from dpmesh.deploy.traffic import bytes_of_round
+from dpmesh.deploy.schedule import bytes_of_round
 from dpmesh.tables import read_table
 
 NAMES = ("north", "south", "west")
@@ -221,7 +221,6 @@ def test_a_model_says_that_its_noise_is_seeded_and_what_a_restored_folder_is_cha
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from dpmesh.deploy import Contract
-    from dpmesh.deploy.records import read_records
 
     monkeypatch.setattr(Node, "released", np.ones((1, 14)))
     costs = []
@@ -230,9 +229,7 @@ def test_a_model_says_that_its_noise_is_seeded_and_what_a_restored_folder_is_cha
         content = dict(read_contract(EXAMPLE / "contract.toml").settings.content)
         own = content["party"][0] | {"signing_key": folder.signing.public.hex()}
         contract = Contract.of(content | {"party": [own, *content["party"][1:]]})
-        node = Node(
-            contract, folder, read_records(contract, EXAMPLE / "north.csv"), rehearsal=seeded
-        )
+        node = Node(contract, folder, contract.tables.read(EXAMPLE / "north.csv"), rehearsal=seeded)
         privacy = node.model().about["privacy"]
         assert seeded == any("seeded" in text for text in privacy["assumptions"])
         folder.restored()

@@ -25,6 +25,19 @@ class Stop(Exception):  # noqa: N818
     pass
 
 
+def without_waiting(monkeypatch: pytest.MonkeyPatch, most: int = 10**9) -> list[float]:
+    """Let nodes pause at most so often, and not at all; return for how long they would."""
+    pauses: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == most:
+            raise Stop
+
+    monkeypatch.setattr(http_node, "sleep", sleep)
+    return pauses
+
+
 @pytest.fixture
 def parties(tmp_path: Path) -> Any:
     return Parties(tmp_path, nodes=2, rounds=2)
@@ -112,14 +125,7 @@ def test_a_lying_router_moves_a_node_to_nothing_but_trying_again(
 def test_a_node_pauses_whatever_a_router_answers(
     answers: list[Answer], parties: Parties, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pauses: list[float] = []
-
-    async def sleep(seconds: float) -> None:
-        pauses.append(seconds)
-        if len(pauses) == 6:
-            raise Stop
-
-    monkeypatch.setattr(http_node, "sleep", sleep)
+    pauses = without_waiting(monkeypatch, 6)
     monkeypatch.setattr(http_node, "monotonic", lambda: 0.0)
     with Liar(*answers) as liar, pytest.raises(Stop):
         run_node(parties.nodes[0], f"http://{liar.address}")
@@ -130,14 +136,7 @@ def test_a_node_pauses_whatever_a_router_answers(
 def test_the_same_question_again_and_again_is_answered_with_pauses(
     parties: Parties, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    question, pauses = Router(parties.contract).requests()[0], list[float]()
-
-    async def sleep(seconds: float) -> None:
-        pauses.append(seconds)
-        if len(pauses) == 3:
-            raise Stop
-
-    monkeypatch.setattr(http_node, "sleep", sleep)
+    question, pauses = Router(parties.contract).requests()[0], without_waiting(monkeypatch, 3)
     with Liar(response(200, question)) as liar, pytest.raises(Stop):
         run_node(parties.nodes[0], f"http://{liar.address}")
     assert (len(liar.posts), pauses) == (5, 3 * [http_node.RETRY])
@@ -162,11 +161,7 @@ def test_a_node_that_has_stopped_reports_it_and_ends(
     question = Router(parties.contract).requests()[0]
     stopped = refusal(parties.contract, "stopped")
     monkeypatch.setattr(parties.nodes[0], "answer", lambda message: stopped)
-
-    async def sleep(seconds: float) -> None:
-        pass
-
-    monkeypatch.setattr(http_node, "sleep", sleep)
+    without_waiting(monkeypatch)
     answers = response(401, b"", START), response(200, question), response(410)
     with Liar(*answers) as liar, pytest.raises(LeftOutError, match="before round 0: stopped"):
         run_node(parties.nodes[0], f"http://{liar.address}", patience=0.0)
@@ -177,17 +172,11 @@ def test_a_node_that_cannot_answer_pauses_before_it_is_asked_again(
     parties: Parties, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would be asked as fast as the network is."""
-    question, pauses = Router(parties.contract).requests()[0], list[float]()
-
-    async def sleep(seconds: float) -> None:
-        pauses.append(seconds)
-        if len(pauses) == 3:
-            raise Stop
+    question, pauses = Router(parties.contract).requests()[0], without_waiting(monkeypatch, 3)
 
     def fails(*_: object) -> None:
         raise RuntimeError
 
-    monkeypatch.setattr(http_node, "sleep", sleep)
     monkeypatch.setattr(Signature, "of", fails)
     with Liar(response(200, question)) as liar, pytest.raises(Stop):
         run_node(parties.nodes[0], f"http://{liar.address}")
@@ -199,12 +188,7 @@ def test_a_node_that_is_done_waits_a_little_for_the_last_word(
     parties: Parties, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parties.run()
-    pauses: list[float] = []
-
-    async def sleep(seconds: float) -> None:
-        pauses.append(seconds)
-
-    monkeypatch.setattr(http_node, "sleep", sleep)
+    pauses = without_waiting(monkeypatch)
     monkeypatch.setattr(http_node, "monotonic", lambda: sum(pauses))
     with Liar(response(503)) as liar:
         run_node(parties.nodes[0], f"http://{liar.address}", patience=1e9)

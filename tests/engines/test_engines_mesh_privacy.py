@@ -13,8 +13,7 @@ from mesh_parties import ALGORITHMS, Parties
 
 import dpmesh as dm
 from dpmesh.deploy import Folder, Node, Position
-from dpmesh.deploy.node import Node as Answering
-from dpmesh.deploy.wire import check_length
+from dpmesh.deploy.row import check_length
 
 LARGEST = 1e3
 
@@ -30,7 +29,8 @@ def neighbours(path: Path, algorithm: str) -> tuple[Node, Node]:
     labels[0] = -labels[0]
     other = Node.__new__(Node)
     vars(other).update(vars(one))
-    other._problem = parties.contract.problem(dm.Dataset(features, labels, "neighbour"), 0)
+    other.problem = parties.contract.problem(dm.Dataset(features, labels, "neighbour"), 0)
+    other.travel = type(one.travel)(other)
     return one, other
 
 
@@ -50,7 +50,7 @@ def test_a_record_moves_a_gossiping_node_by_what_is_charged_for_any_rows(
     one, other = neighbours(tmp_path, algorithm)
     contract, rng, largest = one.contract, np.random.default_rng(0), 0.0
     for _ in range(150):
-        states = [one._start, other._start]
+        states = [one.start, other.start]
         for t in range(contract.terms.rounds - 1):
             rows, until = {}, Position(t + 1)
             for exchange in range(contract.algorithm.exchanges):
@@ -58,13 +58,13 @@ def test_a_record_moves_a_gossiping_node_by_what_is_charged_for_any_rows(
                 sent[0] = hostile(rng, contract.dim)  # given what it sent itself
                 rows[Position(t, exchange)] = sent
             for i, node in enumerate((one, other)):
-                rounds = node._rounds_from(states[i], t)
+                rounds = node.travel.rounds_from(states[i], t)
                 rounds.rows.update(deepcopy(rows))
                 rounds.go_to(until, ())
                 states[i] = rounds.state
             a, b = (contract.algorithm.parameters(state) for state in states)
-            moved, release = np.linalg.norm(a - b), contract.releases(0, t + 1)[0]
-            bound = contract.charges.charged(release).sensitivity.bound
+            moved, release = np.linalg.norm(a - b), contract.planned.releases(0, t + 1)[0]
+            bound = contract.planned.charged(release).sensitivity.bound
             assert moved <= bound
             largest = max(largest, moved / bound)
     assert largest > 0.3
@@ -79,28 +79,28 @@ def test_a_lying_holder_moves_a_record_by_at_most_what_is_charged(
     turns = [
         Position(t, k)
         for t in range(contract.terms.rounds)
-        for k, holder in enumerate(one._schedule.holders(t))
+        for k, holder in enumerate(one.schedule.holders(t))
         if holder == 0
     ]
-    unit = max(contract.algorithm.unit_of(t, one._problem) for t in range(contract.terms.rounds))
+    unit = max(contract.algorithm.unit_of(t, one.problem) for t in range(contract.terms.rounds))
     for at in turns * 60:
         sent: dict[Position, Any] = {}
         for t in range(at.round + 1):
-            for k, holder in enumerate(one._schedule.holders(t)):
+            for k, holder in enumerate(one.schedule.holders(t)):
                 if holder == 0 and Position(t, k) < at:
                     sent[Position(t, k)] = {0: None}  # given what it sent itself
                 elif Position(t, k) < at and rng.random() < 0.7:
                     sent[Position(t, k)] = {holder: hostile(rng, contract.dim)}
         packets = []
         for node in (one, other):
-            rounds = node._rounds_from(node._start)
+            rounds = node.travel.rounds_from(node.start)
             rounds.rows.update(deepcopy(sent))
             packets.append(rounds.go_to(at, ()).values)
         if packets[0] is None:
             assert packets[1] is None
             continue
         moved = np.linalg.norm(packets[0] - packets[1])
-        assert moved <= unit * (1 + contract.charges.rounding)
+        assert moved <= unit * (1 + contract.planned.rounding)
         largest = max(largest, moved / unit)
     assert largest > 0.1
 
@@ -115,9 +115,9 @@ def test_a_row_beyond_the_bound_is_refused_whatever_the_records(tmp_path: Path) 
 def test_charges_cover_the_rounding_of_long_rows(tmp_path: Path) -> None:
     """Against plain arithmetic: the noise stays, the distance grows by the rounding."""
     contract = Parties(tmp_path, "gradient descent", largest_row=1e6).contract
-    release = contract.releases(0, 1)[0]
+    release = contract.planned.releases(0, 1)[0]
     more = 4 * 2.0**-52 * 1e6 * contract.terms.rounds / release.sensitivity.bound
-    charged = contract.charges.charged(release)
+    charged = contract.planned.charged(release)
     assert charged.sensitivity.bound == pytest.approx(release.sensitivity.bound * (1 + more))
     assert charged.mechanism.noise_scale(charged.sensitivity, 5) == pytest.approx(
         release.mechanism.noise_scale(release.sensitivity, 5)
@@ -129,7 +129,7 @@ def test_schedules_catch_a_node_that_answers_anew(monkeypatch: pytest.MonkeyPatc
     """Planted: asked again, it forgets its answer and takes the rows that come this time."""
     step, last = Folder.step, Folder.last
 
-    def forgets(self: Answering, ask: Any) -> bytes:
+    def forgets(self: Node, ask: Any) -> bytes:
         key = (self.contract.hash, *ask.at)
         found = step(self.folder, self.contract, ask.at)
         if found is not None and found == last(self.folder, self.contract):
@@ -138,8 +138,8 @@ def test_schedules_catch_a_node_that_answers_anew(monkeypatch: pytest.MonkeyPatc
                 self.folder._file.execute(f"delete from steps {where}", key)
         return answer(self, ask)
 
-    answer = Answering._answer
-    monkeypatch.setattr(Answering, "_answer", forgets)
+    answer = Node._step
+    monkeypatch.setattr(Node, "_step", forgets)
     with pytest.raises(AssertionError, match="schedule"):
         mesh_fuzz.run_schedules(range(40))
 

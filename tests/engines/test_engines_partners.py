@@ -13,9 +13,10 @@ import pytest
 from mesh_parties import Parties
 
 import dpmesh as dm
-from dpmesh.deploy import Folder, Node, Position, router_of
-from dpmesh.deploy.exchange import NodeChannel
-from dpmesh.deploy.wire import ROW, Ask, kind_of, refused
+from dpmesh.deploy import Folder, Node, Position, Router
+from dpmesh.deploy.exchange import RowChannel
+from dpmesh.deploy.row import ROW
+from dpmesh.deploy.wire import Ask, kind_of, refused
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy import correlated
 from dpmesh.privacy.correlated.secrets import Secrets
@@ -115,7 +116,7 @@ def test_a_star_is_charged_by_its_claim_also_after_it_was_stored() -> None:
 
 def test_a_short_number_of_a_process_moves_no_other_in_what_a_node_signs(tmp_path: Path) -> None:
     parties = Parties(tmp_path, "partners", rehearsal=False, topology={"kind": "complete"})
-    partners, numbers = parties.nodes[0].partners, [bytes([n]) * 8 for n in range(4)]
+    partners, numbers = parties.nodes[0].travel.partners, [bytes([n]) * 8 for n in range(4)]
     for party in (1, 2, 3):
         partners.hear(party, numbers[party])
     partners.hear(1, b"short")
@@ -127,7 +128,7 @@ class Read:
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.rows: dict[int, list[Any]] = defaultdict(list)
-        share, step_key, draw = NodeChannel.share, NodeChannel._step_key, NoiseRows.draw
+        share, step_key, draw = RowChannel.share, RowChannel._step_key, NoiseRows.draw
         now: dict[str, Any] = {}
 
         def shared(channel: Any, seeds: Any) -> None:
@@ -144,8 +145,8 @@ class Read:
             self.rows[t].append(now | {"noise": noise[0] * unit})
             return noise
 
-        patch.setattr(NodeChannel, "share", shared)
-        patch.setattr(NodeChannel, "_step_key", keyed)
+        patch.setattr(RowChannel, "share", shared)
+        patch.setattr(RowChannel, "_step_key", keyed)
         patch.setattr(NoiseRows, "draw", drawn)
 
     def worst(self) -> float:
@@ -189,7 +190,7 @@ def test_noise_read_back_is_what_is_charged_and_planted_mistakes_are_seen(
     changes = {"noise": {"kind": "BetweenPartners"}, "mixings": 1}
     own: dict[str, Any] = {"changes": changes, "topology": {"kind": "complete"}, "dim": 60}
     parties = Parties(tmp_path, "partners", rehearsal=False, rounds=6, **own)
-    contract, router = parties.contract, router_of(parties.contract)
+    contract, router = parties.contract, Router(parties.contract)
 
     def cut(ask: Ask, share: float) -> bytes:
         kept = [m for m in ask.attached if kind_of(m) != ROW or rng.random() >= share]
@@ -208,8 +209,8 @@ def test_noise_read_back_is_what_is_charged_and_planted_mistakes_are_seen(
         restored = Node(contract, Folder.open(place), parties.records[party])
         restored._confirmed = True  # by a router that hides what others say
         if planted == "number kept":
-            restored.partners.process = parties.nodes[party].partners.process
-        restored._own = Key.generate()  # as its noise is under other rows
+            restored.travel.partners.process = parties.nodes[party].travel.partners.process
+        restored.key = Key.generate()  # as its noise is under other rows
         assert refused(restored.answer(message)) is None
         return sent
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import dpmesh as dm
-from dpmesh.deploy import Contract, Folder, node_of, router_of
-from dpmesh.deploy.provenance import verified
+from dpmesh.deploy import Contract, Folder, Node, Router
+from dpmesh.deploy.outcome import verified
 from dpmesh.statistics.ask import Asked, read_columns
 from dpmesh.tables import as_table
 
@@ -47,9 +47,9 @@ def test_each_party_has_the_answers_of_one_process(rehearsal: bool, tmp_path: Pa
     contract = Contract.of(content([each.signing.public.hex() for each in folders]))
     records = [contract.tables.dataset(table) for table in tables()]
     nodes = [
-        node_of(contract, *each, rehearsal=rehearsal) for each in zip(folders, records, strict=True)
+        Node(contract, *each, rehearsal=rehearsal) for each in zip(folders, records, strict=True)
     ]
-    router = router_of(contract)
+    router = Router(contract)
     while not router.done:
         for party, message in router.requests().items():
             router.take(party, nodes[party].answer(message))

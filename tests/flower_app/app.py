@@ -70,7 +70,7 @@ def answer(question: bytes, context: Context) -> bytes:
     for (name, content), asked in zip(made["mesh"].items(), unpack(question), strict=True):
         with closing(deploy.Folder.open(folder / name / NAMES[own])) as opened:
             contract, records = deploy.Contract.of(content), made["records"][own]
-            node = deploy.node_of(contract, opened, records, rehearsal=True)
+            node = deploy.Node(contract, opened, records, rehearsal=True)
             said.append(node.answer(asked) if asked else b"")
     return pack(*said)
 
@@ -96,7 +96,7 @@ def route_meshes(grid: Grid, folder: Path, contents: dict) -> list[str]:
     """
     from dpmesh import deploy
 
-    routers = [deploy.router_of(deploy.Contract.of(content)) for content in contents.values()]
+    routers = [deploy.Router(deploy.Contract.of(content)) for content in contents.values()]
     courier, questions = Courier(grid, NAMES), dict[int, bytes]()
     while not all(router.done for router in routers):
         asked = [router.requests() for router in routers]

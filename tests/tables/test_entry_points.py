@@ -27,7 +27,6 @@ from dpmesh.cli._sites import public_ranges, read_sites
 from dpmesh.defaults import Sizes
 from dpmesh.deploy import read_contract
 from dpmesh.deploy.contract import Contract
-from dpmesh.deploy.records import read_records
 from dpmesh.experiments.files import load_files
 from dpmesh.ranges import Columns
 from dpmesh.tables import read_table
@@ -215,7 +214,7 @@ def by_node(path: str) -> Found:
     content = dict(read_contract(example).settings.content)
     content["ranges"] = dm.ranges.read_ranges("ranges.toml")
     content["contract"] = {**content["contract"], "label": "ill"}
-    made = read_records(Contract.of(content), path)
+    made = Contract.of(content).tables.read(path)
     return made.features, made.labels, None, made.records
 
 

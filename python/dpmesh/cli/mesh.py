@@ -51,7 +51,7 @@ def keys(
 def check(file: File, module: Module = None) -> None:
     """Print what joining a contract costs each party, against whom, and what a round sends."""
     from dpmesh.deploy import read_contract
-    from dpmesh.deploy.traffic import bytes_of_round
+    from dpmesh.deploy.schedule import bytes_of_round
     from dpmesh.privacy.shown import rounded_up
 
     read = read_contract(file, module)
@@ -61,7 +61,7 @@ def check(file: File, module: Module = None) -> None:
     typer.echo(f"contract     {read.hash.hex()}")
     over = f" over {read.topology}" if read.topology is not None else ", a token that travels"
     against = "everybody: the router and all parties see every released row"
-    if (secrets := read.secrets_at(read.terms.rounds - 1)) is not None:
+    if (secrets := read.planned.secrets_at(read.terms.rounds - 1)) is not None:
         against = "the router, which sees every released row, together with any"
         against = f"{against} {secrets.coalition} of the parties"
         if secrets.coalition == 0:
@@ -175,7 +175,7 @@ def verify(
 ) -> None:
     """Check who signed a model, or answers, and that they are what was signed."""
     from dpmesh.deploy import read_contract
-    from dpmesh.deploy.provenance import verified
+    from dpmesh.deploy.outcome import verified
     from dpmesh.models import Model
 
     read = read_contract(contract, module)
@@ -221,20 +221,19 @@ def node(
     model unless you give --partial.
     """
     from dpmesh.cli.stats import write
-    from dpmesh.deploy import Folder, node_of, read_contract
+    from dpmesh.deploy import Folder, Node, read_contract
     from dpmesh.deploy.http import node_tls
     from dpmesh.deploy.http_node import LeftOutError, run_node
-    from dpmesh.deploy.records import read_records
     from dpmesh.privacy.shown import rounded_up
 
     _log_here()
     read = read_contract(file, module)
     written = text_format(separator, decimal, encoding)
-    records = read_records(read, data, written, drop=drop_missing_labels)
+    records = read.tables.read(data, written, drop=drop_missing_labels)
     own = Folder.open(folder, marks=marks())
     if restored:
         own.restored()
-    party = node_of(read, own, records)
+    party = Node(read, own, records)
     tls, early = node_tls(certificate), None
     typer.echo(f"{party.name} takes part; interrupt it whenever you like, and start it again")
     try:
@@ -278,7 +277,7 @@ def router(
     module: Module = None,
 ) -> None:
     """Carry released rows, or add up secure sums, between nodes of a contract until it is over."""
-    from dpmesh.deploy import read_contract, router_of
+    from dpmesh.deploy import Router, read_contract
     from dpmesh.deploy.http import RouterServer, server_tls
 
     _log_here()
@@ -286,7 +285,7 @@ def router(
     if key is not None and certificate is None:
         fail("certificate", "that of the key", "none")
     tls = None if certificate is None else server_tls(certificate, key)
-    server = RouterServer(router_of(read), host, port, tls, insecure=insecure)
+    server = RouterServer(Router(read), host, port, tls, insecure=insecure)
     typer.echo(f"listening at {'http' if tls is None else 'https'}://{host}:{server.port}")
     try:
         server.run(_Progress())
@@ -310,7 +309,7 @@ class _Progress:
             now = f"waiting for the signatures of {', '.join(router.waits_for)}"
         elif router.waits_since() > contract.terms.deadline:
             now = f"paused below the quorum: waiting for {', '.join(router.waits_for)}"
-        elif (t := contract.rounds_before(at.round)) % max(1, total // 10) == 0:
+        elif (t := contract.planned.rounds_before(at.round)) % max(1, total // 10) == 0:
             now = f"round {t} of {total}"
         else:
             return

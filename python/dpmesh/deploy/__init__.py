@@ -2,8 +2,8 @@
 
 Needs the extra ``secure``. Each party runs a `Node` on its own machine, with its own records and
 folder; a `Router` carries what nodes released, or adds up their parts of sums, which are masked.
-`node_of` and `router_of` make those of a contract. Both are objects without a transport: bytes in,
-bytes out. `flower` is imported when it is first used, since it needs its extra.
+Both are objects without a transport: bytes in, bytes out. `flower` is imported when it is first
+used, since it needs its extra.
 """
 
 from importlib import import_module
@@ -12,11 +12,10 @@ from dpmesh.deploy.contract import Contract, read_contract
 from dpmesh.deploy.folder import Folder
 from dpmesh.deploy.node import Node
 from dpmesh.deploy.router import Router
+from dpmesh.deploy.row import Row
 from dpmesh.deploy.signing import SigningKey
-from dpmesh.deploy.sum_node import node_of
-from dpmesh.deploy.sum_router import router_of
 from dpmesh.deploy.terms import Party
-from dpmesh.deploy.wire import Position, RefusedError, Row
+from dpmesh.deploy.wire import Position, RefusedError
 
 __all__ = [
     "Contract",
@@ -28,9 +27,7 @@ __all__ = [
     "Router",
     "Row",
     "SigningKey",
-    "node_of",
     "read_contract",
-    "router_of",
 ]
 
 

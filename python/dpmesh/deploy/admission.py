@@ -149,9 +149,8 @@ def check_records(settings: Settings, algorithm: AnyAlgorithm, made_up: Any, rou
     bounded = isinstance(made_up, DenseProblem) or made_up.feature_norm is not None
     if not settings.table("ranges") and not bounded:
         settings.fail("problem.feature_norm", "wanted a public bound on the norm of a record")
-    needs_number = getattr(algorithm, "mode", "") == "paper" or np.isfinite(
-        getattr(algorithm, "smoothness", np.inf)
-    )
+    smooth = np.isfinite(getattr(algorithm, "smoothness", np.inf))
+    needs_number = smooth or getattr(algorithm, "mode", "") == "paper"
     if needs_number and not bounded:
         settings.fail("problem.feature_norm", "wanted a public bound, for this algorithm")
     settings.call("contract", last_long_enough, algorithm=algorithm, problem=made_up, rounds=rounds)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from scipy import sparse
@@ -19,29 +19,19 @@ from dpmesh._validate import fail
 from dpmesh.algorithms.base import AnyAlgorithm, holds_for_any_rows
 from dpmesh.algorithms.record_sums import RecordSums
 from dpmesh.data import Dataset
-from dpmesh.defaults.choice import against
 from dpmesh.deploy import admission
 from dpmesh.deploy.assembly import Assembly
-from dpmesh.deploy.charges import Charges
+from dpmesh.deploy.planned import Planned
 from dpmesh.deploy.signing import digest
 from dpmesh.deploy.tables import Tables
 from dpmesh.deploy.terms import Party, Terms
 from dpmesh.kernels.linear_model import REGRESSION
 from dpmesh.keys import Key
-from dpmesh.models import Model
-from dpmesh.privacy.plan import Plan, made_again, total_cost
-from dpmesh.privacy.releases import Release
-from dpmesh.privacy.report import Report, report
-from dpmesh.privacy.rows import CorrelatedRow
+from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.secure import NeighborSums, SecureSum
-from dpmesh.privacy.secure.mechanism import is_summed
 from dpmesh.settings import Settings, read
 from dpmesh.settings.parts import entries
-from dpmesh.statistics.ask import PUBLIC, Statistics
 from dpmesh.topology import Topology
-
-if TYPE_CHECKING:
-    from dpmesh.privacy.correlated import Secrets
 
 PROTOCOL = 3
 MOST_PARTIES = 2**16
@@ -86,7 +76,7 @@ class Contract:
         if self.tables.network is not None:
             admission.check_network(settings, self.tables.classifies, self.terms.numbers)
         if self.tables.questions is not None:
-            enough = {"noise": self._noise_scale, "records": int(self.records.sum())}
+            enough = {"noise": self.algorithm.noise_scale, "records": int(self.records.sum())}
             settings.call("questions", self.tables.questions.require, **enough)
         start = {"problem": self.made_up, "key": self.public_key}
         settings.call("algorithm", self.algorithm.init, **start)
@@ -173,74 +163,6 @@ class Contract:
             **(self.tables.questions.sums if self.tables.questions is not None else {}),
         }
 
-    @cached_property
-    def summed(self) -> tuple[Release, ...]:
-        """The sums that parties add up under masks, one after another; none if they send rows.
-
-        A round has one, or several: what is summed first may be a vector of another length.
-        """
-        each = map(self.algorithm.release_of, range(self.terms.rounds))
-        found = (one for some in each for one in (some if isinstance(some, tuple) else (some,)))
-        return tuple(found) if is_summed(self.algorithm.release_of(0)) else ()
-
-    @property
-    def sums(self) -> SecureSum | NeighborSums | None:
-        """The numbers of the first sum that parties add up; None if they send rows.
-
-        Those of others may differ in length, grid and noise.
-        """
-        return self.sums_at(0) if self.summed else None
-
-    def sums_at(self, step: int) -> SecureSum | NeighborSums:
-        """Return the numbers of a sum; fail if there is none."""
-        if not step < len(self.summed):
-            fail("step", f"one of the {len(self.summed)} sums that parties add up", step)
-        mechanism: Any = self.summed[step].mechanism
-        numbers: SecureSum | NeighborSums = mechanism.numbers
-        return numbers
-
-    @property
-    def steps(self) -> int:
-        """How many sums are added up; where parties send rows, how many rounds they take."""
-        return len(self.summed) or self.terms.rounds
-
-    def rounds_before(self, step: int) -> int:
-        """Return how many rounds are over when a step begins."""
-        return self.summed[step].round if step < len(self.summed) else min(step, self.terms.rounds)
-
-    @cached_property
-    def _kinds(self) -> dict[tuple[int, float], list[Release]]:
-        """The planned sums that cost the same, by what they have in common."""
-        kinds: dict[tuple[int, float], list[Release]] = {}
-        for release in self.plan.releases if self.summed else ():
-            kinds.setdefault(_kind(release), []).append(release)
-        return kinds
-
-    def kind_at(self, step: int) -> int:
-        """Return the number of the kind of sum that a step is an attempt at."""
-        return [*self._kinds].index(_kind(self.summed[step]))
-
-    @cached_property
-    def planned(self) -> tuple[tuple[Release, ...], ...]:
-        """The releases of sums that the plan allows, by kind."""
-        return tuple(map(tuple, self._kinds.values()))
-
-    @cached_property
-    def _correlated(self) -> dict[int, CorrelatedRow]:
-        """The rows of noise that works together, by round."""
-        rows = ((release.round, release.mechanism) for release in self.plan.releases)
-        return {t: row for t, row in rows if isinstance(row, CorrelatedRow)}
-
-    @cached_property
-    def has_partners(self) -> bool:
-        """Whether nodes share secrets with partners, in the noise of their rows."""
-        return any(row.joint.secrets is not None for row in self._correlated.values())
-
-    def secrets_at(self, t: int) -> Secrets | None:
-        """Return what partners share in round t, if they do."""
-        row = self._correlated.get(t)
-        return None if row is None else row.joint.secrets_of(row.row)
-
     @property
     def has_one_model(self) -> bool:
         """Whether all parties compute the same model, from the same totals."""
@@ -258,10 +180,6 @@ class Contract:
         return self._assembly.graph if self.algorithm.travels == "gossip" else None
 
     @property
-    def _noise_scale(self) -> float:
-        return float(self.algorithm.noise_scale)  # type: ignore[attr-defined]
-
-    @property
     def dim(self) -> int:
         """Length of a model."""
         return int(self.made_up.dim)
@@ -270,61 +188,6 @@ class Contract:
     def models(self) -> int:
         """Number of a party's models that share no parameters: a row of each travels by token."""
         return 1 if self.topology is not None else self.made_up.models
-
-    def model(self, weights: Any, seeded: bool, charged: int = 1) -> Model:
-        """Return released weights, shape (1, dim), as a model that predicts.
-
-        Parameters
-        ----------
-        weights
-            What was released.
-        seeded
-            Whether the noise was that of a rehearsal.
-        charged
-            How often the contract is charged in whole: more than once for a restored folder.
-
-        Raises
-        ------
-        ValueError
-            If nothing was released, or this is a network of records that are no tables.
-        """
-        if weights is None:
-            fail("weights", "a run with at least one released model", "none")
-        outline = self.made_up.outline
-        if outline is None:
-            fail("ranges", "a contract with [ranges] for a network", "none")
-        about = {"privacy": self._report(seeded, charged).as_dict()}
-        made: Model = outline.model(weights, about)
-        return made
-
-    def _report(self, seeded: bool, charged: int) -> Report:
-        """Return what was released cost; see `model`."""
-        delta = max(party.delta for party in self.parties)
-        privacy = report(self.plan, delta, seeded=seeded, nodes=self.nodes)
-        if charged > 1:
-            epsilon = total_cost(made_again(*charged * [self.plan]), delta).epsilon
-            privacy = replace(privacy, epsilon=epsilon, releases=charged * privacy.releases)
-        return privacy
-
-    def statistics(self, total: Any, seeded: bool, charged: int = 1) -> Statistics:
-        """Return the answers that follow from a released sum, shape (1, dim); see `model`.
-
-        Raises
-        ------
-        ValueError
-            If nothing was released, or the parties ask no questions.
-        """
-        if self.tables.questions is None or total is None:
-            fail("questions", "a contract with [questions] whose run is over", "another")
-        privacy, records = self._report(seeded, charged), int(self.records.sum())
-        return Statistics(
-            answers=self.tables.questions.answers(total[0], self._noise_scale, records),
-            sites=self.nodes,
-            records=records,
-            against=against(self.algorithm),
-            privacy=replace(privacy, assumptions=(*privacy.assumptions, PUBLIC)),
-            ledger=self.plan,
-        )
 
     def problem(self, records: Dataset, party: int) -> Any:
         """Return what a party learns from its own records, which are checked.
@@ -352,22 +215,24 @@ class Contract:
             arguments = {**arguments, "outline": self.tables.outline}
         return maker(records, tuple(partition), **arguments)
 
-    def releases(self, node: int, t: int) -> tuple[Release, ...]:
-        """Return what a party releases if it sends in round t, from public numbers alone."""
-        found = self.algorithm.release_by(node, t)
-        each = (found,) if isinstance(found, Release) else found
-        return tuple(one for one in each if one.nodes is None or node in one.nodes)
-
     @cached_property
-    def charges(self) -> Charges:
-        """What its releases are charged."""
+    def planned(self) -> Planned:
+        """What its parties release, and what that is charged."""
         own = self.settings, self.terms, self.algorithm, self.made_up, self.models
-        return Charges(*own, self.sums is not None)
+        return Planned(*own)
 
     @property
     def plan(self) -> Plan:
         """What is charged for a whole run, the rounding of rows included."""
-        return self.charges.plan
+        return self.planned.plan
+
+    @property
+    def sums(self) -> SecureSum | NeighborSums | None:
+        """The numbers of the first sum that parties add up; None if they send rows.
+
+        Those of others may differ in length, grid and noise.
+        """
+        return self.planned.sums_at(0) if self.planned.summed else None
 
     @property
     def copies(self) -> int:
@@ -433,11 +298,6 @@ _TABLES = (
     *(("contract", True), ("problem", True), ("algorithm", True)),
     *(("topology", False), ("questions", False), ("first_stage", False)),
 )
-
-
-def _kind(release: Any) -> tuple[int, float]:
-    """Return what sums that cost the same have in common: their length, and their noise."""
-    return release.mechanism.numbers.dim, release.mechanism.noise_multiplier
 
 
 def read_contract(path: str | Path, module: str | None = None) -> Contract:

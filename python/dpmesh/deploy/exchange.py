@@ -1,9 +1,11 @@
-"""The rounds of an algorithm at one node, suspended where the node must wait for others."""
+"""The rounds of an algorithm at one node, suspended where it waits for others, or as bytes."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import suppress
+from io import BytesIO
 from typing import Any
 
 import numpy as np
@@ -12,8 +14,7 @@ from scipy import sparse
 import dpmesh.kernels as kernels
 from dpmesh.algorithms.messages import Message
 from dpmesh.deploy.schedule import Schedule
-from dpmesh.deploy.signing import digest, pack
-from dpmesh.deploy.state import state_as_bytes
+from dpmesh.deploy.signing import digest, pack, unpack
 from dpmesh.deploy.wire import BEFORE, Position
 from dpmesh.keys import Key, Purpose, Stream
 from dpmesh.privacy.ledger import Ledger
@@ -24,6 +25,7 @@ from dpmesh.privacy.types import Released, Sensitive
 from dpmesh.problems import Problem
 from dpmesh.run.carriers import Packet
 from dpmesh.run.channel import Channel
+from dpmesh.run.codec import Arrays, classes_in, decode, encode
 from dpmesh.run.noise import DrawnRows
 
 Rows = dict[Position, dict[int, Released | None]]
@@ -46,13 +48,54 @@ class Coins:
 
     def for_nodes(self, nodes: Any) -> Coins:
         """Return those of some nodes."""
-        own, lasting, public = (
-            key.for_nodes(nodes) for key in (self._own, self._lasting, self._public)
-        )
-        return Coins(own, lasting, public, self._shared)
+        keys = (key.for_nodes(nodes) for key in (self._own, self._lasting, self._public))
+        return Coins(*keys, self._shared)
 
 
 class NodeChannel(Channel):
+    """Drives the rounds of one node, and fails at any release that is not charged.
+
+    Parameters
+    ----------
+    schedule, node
+        Who sends when, and whose rounds they are.
+    problem, own
+        Its own problem, and its own key.
+    state
+        The state before its next round.
+    """
+
+    def __init__(
+        self, schedule: Schedule, node: int, problem: Problem, own: Key, state: Any
+    ) -> None:
+        contract = schedule.contract
+        ledger = Ledger(contract.plan.with_releases(()), nodes=contract.nodes)
+        super().__init__(None, own, ledger, nodes=np.array([node]))
+        self.schedule, self.node, self.state = schedule, node, state
+        self.published: Any = None
+        """The released model after the last round that it finished."""
+        self._problem, self._allowed = problem, list[Release]()
+
+    def _admit(self, t: int, message: Message, releases: tuple[Release, ...]) -> None:
+        """Fail unless the releases are charged."""
+        if message.sender not in (None, self.node):
+            return
+        for release in releases:
+            if release.nodes is None or self.node in release.nodes:
+                if release not in self._allowed:
+                    raise RuntimeError(f"round {t} releases what its plan does not")
+                self._allowed.remove(release)
+
+    def _round(self, t: int, coins: Any) -> Generator[Packet, Any, None]:
+        """Run round t; set the state and the released model after it."""
+        algorithm = self.schedule.contract.algorithm
+        step = yield from self.steps(algorithm, self.state, t, self._problem, coins)
+        self.state = step.state
+        self.end_round()
+        self.published = algorithm.published(self.state, self.received)
+
+
+class RowChannel(NodeChannel):
     """Drives the rounds of one node, one position after another, as far as rows have arrived.
 
     What the node has sent before is never released again.
@@ -82,22 +125,22 @@ class NodeChannel(Channel):
         state: Any,
         t: int = 0,
     ) -> None:
-        contract = schedule.contract
-        ledger = Ledger(contract.plan.with_releases(()), nodes=contract.nodes)
-        super().__init__(None, own, ledger, nodes=np.array([node]))
-        self.schedule, self.node, self.state = schedule, node, state
+        super().__init__(schedule, node, problem, own, state)
         self.rows: Rows = {}
         """What arrived in the current round, and what the node itself sent."""
         self.at = BEFORE
         """The position that it waits at."""
         self.drawn: dict[str, DrawnRows] = {}
         """The noise that works together of what the node sent in round t, before a restart."""
-        self.published: Any = None
-        """The released model after the last round that it finished."""
-        self._problem, self._own, self._context = problem, own, context
+        self._own, self._context = own, context
         self._life, self._arrived = self._rounds(t), tuple[bytes, ...]()
-        self._allowed: list[Release] = []
         self._seeds: tuple[bytes, ...] = ()
+
+    @property
+    def kept(self) -> bytes:
+        """What the next start needs of it."""
+        noise = self.noise
+        return pack(*map(state_as_bytes, (self.state, noise.memory, noise.in_round)))
 
     def share(self, seeds: Mapping[int, bytes]) -> None:
         """Let the next row share secrets with these partners alone, each from a seed."""
@@ -126,19 +169,14 @@ class NodeChannel(Channel):
         """Run all rounds from t on; yield what the node sends at each position."""
         contract = self.schedule.contract
         while t < contract.terms.rounds:
-            coins, arrived = self._begin(t), None
-            steps = self.steps(contract.algorithm, self.state, t, self._problem, coins)
-            try:
+            steps, arrived = self._round(t, self._begin(t)), None
+            with suppress(StopIteration):
                 while True:
-                    self._allowed = list(contract.releases(self.node, t))
+                    self._allowed = list(contract.planned.releases(self.node, t))
                     packet = steps.send(arrived)
                     yield packet
                     arrived = self._received(packet)
                     self.at = Position(t, self.at.exchange + 1)
-            except StopIteration as end:
-                self.state = end.value.state
-            self.end_round()
-            self.published = contract.algorithm.published(self.state, self.received)
             t += 1
         self.at = self.schedule.end
         yield Packet(None)
@@ -189,16 +227,6 @@ class NodeChannel(Channel):
         self.noise.in_round.update(self.drawn)
         return Packet(sent[self.node], sender=message.sender)
 
-    def _admit(self, t: int, message: Message, releases: tuple[Release, ...]) -> None:
-        """Fail unless the releases are charged."""
-        if message.sender not in (None, self.node):
-            return
-        for release in releases:
-            if release.nodes is None or self.node in release.nodes:
-                if release not in self._allowed:
-                    raise RuntimeError(f"round {t} releases what its plan does not")
-                self._allowed.remove(release)
-
 
 class SumChannel(NodeChannel):
     """Drives the rounds of one node whose parts of sums leave it under masks.
@@ -232,60 +260,57 @@ class SumChannel(NodeChannel):
         totals: list[Integers],
     ) -> None:
         key = own or Key.seeded(0)  # of which nothing is drawn: each attempt has its own
-        super().__init__(schedule, node, problem, key, None, state)
+        super().__init__(schedule, node, problem, key, state)
         self.step, self.transcript, self._rehearses = step, transcript, own is not None
         self.totals = totals
         """What the open round added up so far."""
         self._steps: Generator[Packet, Any, None] | None = None
 
+    @property
+    def kept(self) -> bytes:
+        """What the next start needs of it."""
+        totals = (total.tobytes() for total in self.totals)
+        return pack(state_as_bytes(self.state), self.transcript, *totals)
+
     def take(self, total: Integers, transcript: bytes) -> None:
         """End the step with a total, and with the transcript after it."""
         steps = self._steps or self._begun(None)[0]
         self.totals.append(total)
-        with suppress(StopIteration):
+        try:
             steps.send(total)
+        except StopIteration:
+            self.totals = []
         self.transcript, self._steps, self.step = transcript, None, self.step + 1
 
-    def attempt(self, at: Position, own: Key | None) -> Masked | None:
-        """Begin the round for an attempt; return what the node adds to its step, None at the end.
+    def attempt(self, own: Key | None) -> Masked:
+        """Begin the round for an attempt; return what the node adds to its step.
 
         All that is drawn comes from `own`, a key of this attempt alone; in a rehearsal there is
         none.
         """
-        self.at = at
-        if at.round == self.schedule.end.round:
-            return None
         self._steps, packet = self._begun(own)
         if packet.masked is None:
-            raise RuntimeError(f"step {at.round} releases no sum")
+            raise RuntimeError(f"step {self.step} releases no sum")
         return packet.masked
 
     def _begun(self, own: Key | None) -> tuple[Generator[Packet, Any, None], Packet]:
         contract = self.schedule.contract
-        t = contract.summed[self.step].round
-        self.received, self._allowed = None, list(contract.releases(self.node, t))
+        t = contract.planned.summed[self.step].round
+        self.received, self._allowed = None, list(contract.planned.releases(self.node, t))
         if not self._rehearses:
             self._key = own or Key.seeded(0)  # of whose draws nothing leaves
         coins = Coins(self._key, self._key, contract.public_key, contract.algorithm.public_coins)
-        seated = self.schedule.seat(self.node, coins)
-        steps = self._round(t, seated)
+        steps = self._round(t, self.schedule.seat(self.node, coins))
         packet = next(steps)
         for total in self.totals:
             packet = steps.send(total)
         return steps, packet
 
-    def _round(self, t: int, coins: Any) -> Generator[Packet, Any, None]:
-        contract = self.schedule.contract
-        step = yield from self.steps(contract.algorithm, self.state, t, self._problem, coins)
-        self.state, self.totals = step.state, []
-        self.end_round()
-        self.published = contract.algorithm.published(self.state, self.received)
-
     def _step_key(self, values: Sensitive) -> Key:
         if self._rehearses:
             return self._key
-        numbers = self.schedule.contract.sums_at(self.step)  # of the values that leave, the last
-        return self._key.derive(digest(numbers.steps_of(values).tobytes()))
+        numbers = self.schedule.contract.planned.sums_at(self.step)
+        return self._key.derive(digest(numbers.steps_of(values).tobytes()))  # as they leave
 
 
 def _flat(rows: Mapping[int, Released | None]) -> list[bytes]:
@@ -294,3 +319,27 @@ def _flat(rows: Mapping[int, Released | None]) -> list[bytes]:
     for party, row in sorted(rows.items()):
         fields += [str(party).encode(), b"" if row is None else row.tobytes()]
     return fields
+
+
+def state_as_bytes(state: Any) -> bytes:
+    """Return an algorithm's state as bytes, the same for the same state."""
+    arrays: Arrays = {}
+    tree = json.dumps(encode(state, arrays)).encode()
+    return pack(tree, *(part for name in arrays for part in (name.encode(), _saved(arrays[name]))))
+
+
+def state_from_bytes(data: bytes, start: Any) -> Any:
+    """Return the state, of the same classes as `start`."""
+    tree, *parts = unpack(data)
+    names, held = parts[::2], parts[1::2]
+    arrays = {
+        name.decode(): np.load(BytesIO(array), allow_pickle=False)
+        for name, array in zip(names, held, strict=True)
+    }
+    return decode(json.loads(tree), arrays, classes_in(start))
+
+
+def _saved(array: Any) -> bytes:
+    file = BytesIO()
+    np.save(file, array, allow_pickle=False)
+    return file.getvalue()

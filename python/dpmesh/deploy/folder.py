@@ -7,16 +7,15 @@ backup, and never copy it.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from dpmesh._files import sync, writable_folder
 from dpmesh._validate import fail, positive, probability
-from dpmesh.deploy import private_file
-from dpmesh.deploy.marks import Joined, Marks
+from dpmesh.deploy.files import Joined, Marks, PrivateFile
 from dpmesh.deploy.signing import SigningKey
-from dpmesh.deploy.steps import LEFT, Agreement, Known, Steps
+from dpmesh.deploy.steps import ERASED, FINISHED, LEFT, Agreement, Known, Steps
 from dpmesh.deploy.wire import BEFORE, Position, Sent
 from dpmesh.keys import Key
 from dpmesh.privacy.budget import Budget, OverBudget
@@ -46,15 +45,12 @@ create table if not exists secrets (contract blob primary key, secrets blob);
 create table if not exists events (contract blob, event text, primary key (contract, event));
 """
 """Secrets of runs that are not over, and what folders of an earlier version did not do."""
-_ERASED = "update secrets set secrets = x'' where contract = ?"
 _LATE, _SHARED = "joined after a release", "others hold its records"
 _LOST = "joined by a lost folder"
 _OUTSIDE = "outside of contracts"
 """In the place of the records' digest, of what was released outside of contracts."""
-FINISHED, WRITTEN = "finished", "wrote its model to"
-"""How events begin that say when a run was over, and where its model was written."""
-FINISHED, WRITTEN = "finished", "wrote"
-"""How events begin that say when a run was over, and where its result was written."""
+WRITTEN = "wrote"
+"""How an event begins that says where the result of a run was written."""
 DATABASE, SIGNING, NOISE = "node.db", "signing.pem", "noise.key"
 
 
@@ -77,17 +73,16 @@ class Folder(Steps):
 
     def __init__(self, path: Path, marks: Path | None = None) -> None:
         self.signing, self.key = SigningKey.load(path / SIGNING), Key.load(path / NOISE)
-        super().__init__(private_file.connect(path / DATABASE))
-        self._file.executescript(f"begin; {_LATER} commit;")
+        super().__init__(path / DATABASE, _LATER)
         mark = None if marks is None else marks / f"{self.signing.public.hex()}.db"
         try:
-            self._marks = Marks(mark)
+            self.marks = Marks(mark)
         except ValueError as error:
             self._file.close()
             raise ValueError(f"{path}: a copy of this folder is in use ({error})") from None
         ((epsilon, delta),) = self._read("select epsilon, delta from party")
         self.budget = Budget(epsilon, delta=delta)
-        for contract in self._marks.left() & self._joined().keys():
+        for contract in self.marks.left() & self._joined().keys():
             self._leave(contract)  # if it was killed before the folder was changed
 
     @classmethod
@@ -127,9 +122,8 @@ class Folder(Steps):
         with TemporaryDirectory(dir=parent, prefix=f".{path.name}.") as place:  # whole, or not
             new = Path(place) / path.name
             new.mkdir(0o700)
-            file = private_file.create(new / DATABASE, _TABLES)
-            with file:
-                file.execute("insert into party values (?, ?, 0)", (epsilon, delta))
+            file = PrivateFile(new / DATABASE, _TABLES)
+            file.change("insert into party values (?, ?, 0)", epsilon, delta)
             file.close()
             SigningKey.generate().save(new / SIGNING)
             Key.generate().save(new / NOISE)
@@ -172,8 +166,8 @@ class Folder(Steps):
 
     def close(self) -> None:
         """Let another process open it."""
-        self._file.close()
-        self._marks.close()
+        super().close()
+        self.marks.close()
 
     def join(self, contract: Agreement, records: str, *, seeded: bool) -> None:
         """Reserve the whole cost of a contract, unless that is done.
@@ -235,7 +229,7 @@ class Folder(Steps):
                 fail("plan", "no more than what was charged under this hash", "another plan")
             if contract.copies > 1:  # also if an earlier version joined it
                 self._note(contract.hash, _SHARED)
-        self._marks.put(contract.hash, known or joined, self.last_sent(contract.hash))
+        self.marks.put(contract.hash, known or joined, self.last_sent(contract.hash))
 
     def _costs_more(self, plan: Plan, known: Joined) -> bool:
         """Whether a plan costs more than the one that was charged, beyond rounding.
@@ -286,12 +280,9 @@ class Folder(Steps):
     def _has_released(self) -> bool:
         """Whether a release was charged, or may have been made where this folder cannot see it."""
         elsewhere = self._events(_SHARED) | self._events(_LOST)
-        charged = self._read(
-            "select 1 from steps where charged != '[]' "
-            "union select 1 from contracts where incarnation > 0 or records = ?",
-            _OUTSIDE,
-        )
-        return bool(elsewhere or charged)
+        charged = "select 1 from steps where charged != '[]'"
+        again = "select 1 from contracts where incarnation > 0 or records = ?"
+        return bool(elsewhere or self._read(f"{charged} union {again}", _OUTSIDE))
 
     def _is_outside(self, contract: Agreement) -> bool:
         known = self._joined().get(contract.hash)
@@ -307,19 +298,18 @@ class Folder(Steps):
         """
         if self._is_outside(contract):
             fail("contract", "a contract", "what dpmesh fit, stats or ranges released")
-        self._marks.leave(contract.hash)
+        self.marks.leave(contract.hash)
         self._leave(contract.hash)
 
     def _leave(self, contract: bytes) -> None:
         with self.transaction():
             self._note(contract, LEFT)
-            self._file.execute(_ERASED, (contract,))
+            self._file.execute(ERASED, (contract,))
 
     def spent(self, contract: Agreement) -> Cost | None:
         """Return what one contract cost so far, at the budget's delta; None if nothing.
 
-        Each time the folder was restored, the contract is charged in whole once more. What was
-        released outside of contracts is spent in whole.
+        What was released outside of contracts is spent in whole.
         """
         if self._is_outside(contract):
             return self.reserved(contract)
@@ -327,10 +317,14 @@ class Folder(Steps):
         plans = [*again * [contract.plan], *([ledger] if ledger.releases else [])]
         return total_cost(made_again(*plans), self.budget.delta) if plans else None
 
-    def reserved(self, contract: Agreement) -> Cost:
-        """Return what a contract that was joined may cost in all, at the budget's delta."""
+    def reserved(self, contract: Agreement, delta: float | None = None) -> Cost:
+        """Return what a contract that was joined may cost in all, by default at the budget's delta.
+
+        Each time the folder was restored, the contract is charged in whole once more.
+        """
         charged = 1 + self.incarnation(contract.hash)
-        return total_cost(made_again(*charged * [contract.plan]), self.budget.delta)
+        plans = made_again(*charged * [contract.plan])
+        return total_cost(plans, self.budget.delta if delta is None else delta)
 
     def incarnation(self, contract: bytes) -> int:
         """How often this folder was restored since it joined a contract."""
@@ -349,12 +343,12 @@ class Folder(Steps):
 
     def mark(self, contract: Agreement) -> None:
         """Mark the last answer outside of the folder."""
-        self._marks.move(contract.hash, self.last_sent(contract.hash))
+        self.marks.move(contract.hash, self.last_sent(contract.hash))
 
     def _check_marks(self) -> None:
         """Fail if this folder has forgotten a contract or an answer that a mark knows of."""
         known = self._joined()
-        for contract, (_, marked) in self._marks.all().items():
+        for contract, (_, marked) in self.marks.all().items():
             if contract not in known or self.last_sent(contract) < marked:
                 got = "an older copy. Use --restored, or dpmesh contract restored, to charge again"
                 fail("folder", "the one that answered last on this machine", got)
@@ -365,12 +359,12 @@ class Folder(Steps):
         Contracts that it has forgotten and its marks know of are charged, too. A folder is restored
         after releases, so that filters count from now on.
         """
-        marked = self._marks.all()
+        marked = self.marks.all()
         with self.transaction():
             known = self._joined()
             for contract in marked.keys() | known.keys():
                 self._note(contract, _LATE)
-            for contract in self._marks.left():
+            for contract in self.marks.left():
                 self._note(contract, LEFT)
             insert = "insert or ignore into contracts values (?, ?, ?, ?, ?, 0)"
             later = "update contracts set incarnation = max(incarnation, ?) where hash = ?"
@@ -381,24 +375,13 @@ class Folder(Steps):
             over = not self.cost() <= self.budget.epsilon * (1 + ROUNDING)
             self._file.execute("update party set over = ?", (over,))
         for contract, joined in self._joined().items():
-            self._marks.put(contract, joined, self.last_sent(contract))
+            self.marks.put(contract, joined, self.last_sent(contract))
 
     @property
     def is_over_budget(self) -> bool:
         """Whether the contracts cost more than the budget, as they may once it was restored."""
         ((over,),) = self._read("select over from party")
         return bool(over)
-
-    def stop(self, contract: Agreement) -> None:
-        """Never compute a step of this contract again."""
-        with self.transaction():
-            query = "update contracts set stopped = 1 where hash = ?"
-            self._file.execute(query, (contract.hash,))
-
-    def has_stopped(self, contract: Agreement) -> bool:
-        """Whether a step failed after it was charged."""
-        ((stopped,),) = self._read("select stopped from contracts where hash = ?", contract.hash)
-        return bool(stopped)
 
     def state_of(self, contract: Agreement) -> str:
         """Return in words whether a contract goes on."""
@@ -416,26 +399,6 @@ class Folder(Steps):
             return "joined; waits for the first question of its router"
         return f"waits for its router after round {last.at.round}; {releases}"
 
-    def secrets(self, contract: Agreement, new: Callable[[], bytes]) -> bytes:
-        """Return the secrets of a contract's run, which are made once; empty if it is over."""
-        with self.transaction():
-            found = self._read("select secrets from secrets where contract = ?", contract.hash)
-            if not found:
-                made = (contract.hash, new())
-                self._file.execute("insert into secrets values (?, ?)", made)
-                return made[1]
-        return bytes(found[0][0])
-
-    def keep_secrets(self, contract: Agreement, secrets: bytes) -> None:
-        """Store the secrets of a run anew, within a transaction."""
-        query = "update secrets set secrets = ? where contract = ?"
-        self._file.execute(query, (secrets, contract.hash))
-
-    def end(self, contract: Agreement, rounds: int) -> None:
-        """Note within a transaction that a run is over, and erase its secrets for ever."""
-        self._note(contract.hash, f"{FINISHED} after {rounds} rounds")
-        self._file.execute(_ERASED, (contract.hash,))
-
     def wrote(self, contract: Agreement, path: Path) -> None:
         """Note where what a contract learned was written."""
         with self.transaction():
@@ -446,11 +409,3 @@ class Folder(Steps):
         query = "select event from events where contract = ? and event like ? order by rowid desc"
         found = self._read(query, contract.hash, f"{word} %")
         return str(found[0][0]) if found else ""
-
-    def fresh(self, contract: Agreement) -> bytes:
-        """Return the number with which the node asks others since its start."""
-        return self._marks.fresh(contract.hash)
-
-    def confirmed(self, contract: Agreement) -> None:
-        """Never ask with that number again."""
-        self._marks.confirmed(contract.hash)

@@ -30,8 +30,8 @@ from dpmesh._extras import needed_by
 from dpmesh._validate import fail
 from dpmesh.deploy.contract import Contract
 from dpmesh.deploy.router import Router
+from dpmesh.deploy.schedule import longest_answer
 from dpmesh.deploy.signing import is_signed
-from dpmesh.deploy.traffic import longest_answer
 
 with needed_by("a router or a node over HTTP"):
     import aiohttp

@@ -13,21 +13,9 @@ from typing import Any
 
 from dpmesh._extras import needed_by
 from dpmesh._validate import fail
-from dpmesh.deploy.http import (
-    BODY,
-    FAREWELL,
-    LIMITS,
-    NOT_SIGNED,
-    NUMBER,
-    OVER,
-    SIGNATURE,
-    fields_of,
-    is_local,
-    node_tls,
-    seconds_for,
-)
+from dpmesh.deploy import http
 from dpmesh.deploy.node import Node
-from dpmesh.deploy.traffic import longest_question
+from dpmesh.deploy.schedule import longest_question
 from dpmesh.deploy.wire import refused
 
 with needed_by("a router or a node over HTTP"):
@@ -60,8 +48,8 @@ def run_node(
 ) -> None:
     """Answer a router until its run is over; keep trying while it cannot be reached.
 
-    A node that has answered its last question tries for `FAREWELL` seconds. No word of the router
-    ends another, but for the signatures of most parties under the end of the run.
+    A node that has answered its last question tries for `http.FAREWELL` seconds. No word of the
+    router ends another, but for the signatures of most parties under the end of the run.
 
     Parameters
     ----------
@@ -92,9 +80,9 @@ def run_node(
         at = URL()
     if at.scheme not in ("http", "https") or not at.host or at.user or at.query_string:
         fail("router", "a url such as https://router.example:8443", repr(url))
-    if at.scheme == "http" and not insecure and not is_local(at.host):
+    if at.scheme == "http" and not insecure and not http.is_local(at.host):
         fail("router", "https:// off the loopback address (or --insecure)", url)
-    asyncio.run(_Dialogue(node, at, tls or node_tls(), patience).run(progress))
+    asyncio.run(_Dialogue(node, at, tls or http.node_tls(), patience).run(progress))
 
 
 class _Dialogue:
@@ -113,10 +101,10 @@ class _Dialogue:
         async with aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(ssl=self._tls, limit=1),
             cookie_jar=aiohttp.DummyCookieJar(),
-            timeout=aiohttp.ClientTimeout(total=seconds_for(self._longest)),
+            timeout=aiohttp.ClientTimeout(total=http.seconds_for(self._longest)),
             auto_decompress=False,
             trust_env=False,
-            **LIMITS,
+            **http.LIMITS,
         ) as session:
             answer = asked = b""
             while True:
@@ -144,9 +132,8 @@ class _Dialogue:
             return await self._post(session, answer)
         except aiohttp.ClientConnectorCertificateError as error:
             wanted = f"one for {self.url.host} that this node trusts (--certificate)"
-            fail(
-                "certificate", wanted, getattr(error.certificate_error, "verify_message", "another")
-            )
+            got = getattr(error.certificate_error, "verify_message", "another")
+            fail("certificate", wanted, got)
         except asyncio.TimeoutError:
             self._fails("does not answer in time")
         except aiohttp.ClientConnectorError as error:
@@ -161,9 +148,9 @@ class _Dialogue:
         node, body = self.node, sha256(answer).hexdigest()
         assert self._number is not None
         self._number += 1
-        fields = fields_of(node.contract, node.number, self._number, len(answer), body)
+        fields = http.fields_of(node.contract, node.number, self._number, len(answer), body)
         signature = node.folder.signing.sign(*fields).hex()
-        headers = {NUMBER: str(self._number), BODY: body, SIGNATURE: signature}
+        headers = {http.NUMBER: str(self._number), http.BODY: body, http.SIGNATURE: signature}
         headers[hdrs.ACCEPT_ENCODING] = "identity"
         url = self.url / str(node.number)
         async with session.post(url, data=answer, headers=headers, allow_redirects=False) as got:
@@ -176,8 +163,8 @@ class _Dialogue:
                 sound = len(message) <= self._longest
             if not sound:
                 raise ValueError
-            if got.status == NOT_SIGNED:
-                self._number = int(got.headers.get(NUMBER, "0")[:40])
+            if got.status == http.NOT_SIGNED:
+                self._number = int(got.headers.get(http.NUMBER, "0")[:40])
             return got.status, bytes(message)
 
     def _fails(self, found: str) -> None:
@@ -190,7 +177,7 @@ class _Dialogue:
 
     @property
     def _limit(self) -> float:
-        return FAREWELL if self.node.is_done else self._patience
+        return http.FAREWELL if self.node.is_done else self._patience
 
     def _is_over(self, status: int, reason: str | None, message: bytes) -> bool:
         """Whether the node's part is over, after a response; raise if it ends early.
@@ -199,13 +186,13 @@ class _Dialogue:
         signatures of so many others that no other end can have as many do.
         """
         node = self.node
-        if status in (200, 204, OVER) and reason in _ENDS:
+        if status in (200, 204, http.OVER) and reason in _ENDS:
             raise LeftOutError(f"{self._where()}: {reason}; the log says why")
-        if status == OVER and node.is_done:
+        if status == http.OVER and node.is_done:
             return True
-        if status == OVER and node.is_over(message):
+        if status == http.OVER and node.is_over(message):
             raise LeftOutError(f"the run is over, as others have signed, without {self._where()}")
-        if status == OVER:
+        if status == http.OVER:
             self._fails(f"says that the run is over without {node.name}")
         elif status not in (0, 200, 204):
             self._fails(f"refuses with status {status}; has it the same contract?")

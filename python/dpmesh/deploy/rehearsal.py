@@ -14,9 +14,8 @@ from dpmesh._validate import fail
 from dpmesh.data import Dataset
 from dpmesh.deploy.contract import Contract
 from dpmesh.deploy.folder import Folder
-from dpmesh.deploy.records import read_records
-from dpmesh.deploy.sum_node import node_of
-from dpmesh.deploy.sum_router import router_of
+from dpmesh.deploy.node import Node
+from dpmesh.deploy.router import Router
 from dpmesh.run import simulate
 
 
@@ -65,10 +64,10 @@ def rehearse(
     with TemporaryDirectory() as place:
         content = _with_new_keys(contract, Path(place))
         own = Contract.of(content, contract.settings.module)
-        records = [read_records(own, files[name]) for name in names]
+        records = [own.tables.read(files[name]) for name in names]
         folders = [Folder.open(Path(place) / name) for name in names]
-        nodes = [node_of(own, *each, rehearsal=True) for each in zip(folders, records, strict=True)]
-        router = router_of(own)
+        nodes = [Node(own, *each, rehearsal=True) for each in zip(folders, records, strict=True)]
+        router = Router(own)
         while not router.done:
             for party, message in router.requests().items():
                 router.take(party, nodes[party].answer(message))

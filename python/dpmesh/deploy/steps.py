@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
-from sqlite3 import Connection
-from threading import RLock
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, TypeAlias
 
+from dpmesh.deploy.contract import Contract
+from dpmesh.deploy.files import PrivateFile
+from dpmesh.deploy.row import Row
 from dpmesh.deploy.signing import pack, unpack
-from dpmesh.deploy.wire import Fresh, Position, RefusedError, Row
+from dpmesh.deploy.wire import Fresh, Position, RefusedError
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.releases import Release
 from dpmesh.privacy.rows import CorrelatedRow
 
-LEFT = "left"
+LEFT, FINISHED = "left", "finished"
+"""The event of a contract that was left, and how that of a run begins that is over."""
+ERASED = "update secrets set secrets = x'' where contract = ?"
 _HEARD = """
 insert into heard values (?, ?, ?, ?, ?, ?) on conflict (contract, party) do update set
 (incarnation, round, exchange, row) =
@@ -25,28 +27,16 @@ where (excluded.incarnation, excluded.round, excluded.exchange) > (incarnation, 
 """
 
 
-class Agreement(Protocol):
-    """What a folder needs of a contract."""
-
-    @property
-    def hash(self) -> bytes:
-        """Identifies it."""
-
-    @property
-    def plan(self) -> Plan:
-        """What it may cost in all."""
-
-    @property
-    def copies(self) -> int:
-        """How many parties may hold a record, each of which releases it."""
-
-
 class Known(NamedTuple):
     """A contract as a folder that joined it knows it."""
 
     hash: bytes
     plan: Plan
     copies: int = 1
+
+
+Agreement: TypeAlias = Contract | Known
+"""What a folder needs the hash, the plan and the copies of."""
 
 
 @dataclass(frozen=True)
@@ -71,28 +61,8 @@ class Stored:
     row: bytes | None
 
 
-class Steps:
-    """The steps of all contracts, in the file of a folder.
-
-    Parameters
-    ----------
-    file
-        The folder's database.
-    """
-
-    def __init__(self, file: Connection) -> None:
-        self._file, self._lock = file, RLock()
-
-    @contextmanager
-    def transaction(self) -> Iterator[None]:
-        """Commit all changes of the block, on disk before it ends, or none of them."""
-        with self._lock, self._file:
-            self._file.execute("begin immediate")
-            yield
-
-    def _read(self, query: str, *values: Any) -> list[Any]:
-        with self._lock:
-            return self._file.execute(query, values).fetchall()
+class Steps(PrivateFile):
+    """The steps of all contracts, in the file of a folder."""
 
     def _events(self, event: str) -> set[bytes]:
         found = self._read("select contract from events where event = ?", event)
@@ -137,16 +107,11 @@ class Steps:
         """Store what arrived before a step, and charge it; refuse if the contract was left."""
         if self.has_left(contract):
             raise RefusedError("stopped")
-        planned = contract.plan.releases
-        charges = json.dumps(
-            [
-                {"planned": planned.index(release)}  # not its joint event with each row
-                if isinstance(release.mechanism, CorrelatedRow)
-                else release.as_dict()
-                for release in charged
-            ]
-        )
-        values = contract.hash, *at, pack(*rows), charges
+        planned, charges = contract.plan.releases, list[dict[str, Any]]()
+        for release in charged:
+            is_joint = isinstance(release.mechanism, CorrelatedRow)  # not stored with each row
+            charges.append({"planned": planned.index(release)} if is_joint else release.as_dict())
+        values = contract.hash, *at, pack(*rows), json.dumps(charges)
         query = "insert into steps values (?, ?, ?, ?, ?, null, null, null)"
         self._file.execute(query, values)
 
@@ -157,12 +122,10 @@ class Steps:
 
         `released` is the model that follows from what was released so far.
         """
-        where = "where contract = ? and round = ? and exchange = ?"
         key = contract.hash, *at
-        self._file.execute(
-            f"update steps set state = ?, row = ?, released = ? {where}",
-            (state, row, released, *key),
-        )
+        where = "where contract = ? and round = ? and exchange = ?"
+        change = f"update steps set state = ?, row = ?, released = ? {where}"
+        self._file.execute(change, (state, row, released, *key))
         earlier = "where contract = ? and (round, exchange) < (?, ?)"
         self._file.execute(f"update steps set state = null, released = null {earlier}", key)
 
@@ -199,3 +162,32 @@ class Steps:
             for one in json.loads(text)
         ]
         return contract.plan.with_releases(releases)
+
+    def stop(self, contract: Agreement) -> None:
+        """Never compute a step of this contract again."""
+        self.change("update contracts set stopped = 1 where hash = ?", contract.hash)
+
+    def has_stopped(self, contract: Agreement) -> bool:
+        """Whether a step failed after it was charged."""
+        ((stopped,),) = self._read("select stopped from contracts where hash = ?", contract.hash)
+        return bool(stopped)
+
+    def secrets(self, contract: Agreement, new: Callable[[], bytes]) -> bytes:
+        """Return the secrets of a contract's run, which are made once; empty if it is over."""
+        with self.transaction():
+            found = self._read("select secrets from secrets where contract = ?", contract.hash)
+            if not found:
+                made = (contract.hash, new())
+                self._file.execute("insert into secrets values (?, ?)", made)
+                return made[1]
+        return bytes(found[0][0])
+
+    def keep_secrets(self, contract: Agreement, secrets: bytes) -> None:
+        """Store the secrets of a run anew, within a transaction."""
+        query = "update secrets set secrets = ? where contract = ?"
+        self._file.execute(query, (secrets, contract.hash))
+
+    def end(self, contract: Agreement, rounds: int) -> None:
+        """Note within a transaction that a run is over, and erase its secrets for ever."""
+        self._note(contract.hash, f"{FINISHED} after {rounds} rounds")
+        self._file.execute(ERASED, (contract.hash,))

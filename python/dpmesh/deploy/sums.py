@@ -20,8 +20,8 @@ import dpmesh.kernels as kernels
 from dpmesh._extras import needed_by
 from dpmesh._validate import fail
 from dpmesh.deploy.contract import Contract
-from dpmesh.deploy.signing import KEY_BYTES, SigningKey, digest, is_signed, pack, unpack
-from dpmesh.deploy.wire import NUMBER_BYTES, Position, numbers, read_numbers
+from dpmesh.deploy.signing import KEY_BYTES, SigningKey, digest, pack, unpack
+from dpmesh.deploy.wire import NUMBER_BYTES, Position, numbers, read_numbers, read_signed, signed
 from dpmesh.kernels.tags import LARGEST, PRIME
 from dpmesh.keys import Key, Purpose, Stream
 from dpmesh.privacy.secure import SecureSum
@@ -200,7 +200,7 @@ class Part:
             fail("message", "a part", "another message")
         whole = members or bits_of(np.ones(contract.nodes))
         header = Header.read(pack(HEADER, place[:12], whole, b"", b""), contract)
-        if len(body) != contract.sums_at(header.at.round).message_bytes + TAG_BYTES:
+        if len(body) != contract.planned.sums_at(header.at.round).message_bytes + TAG_BYTES:
             fail("message", "a part of the length of its sum", "another message")
         return cls(header, place[12:], body[:-TAG_BYTES], int.from_bytes(body[-TAG_BYTES:], "big"))
 
@@ -214,20 +214,13 @@ class Seal(NamedTuple):
 
     def signed(self, contract: Contract, key: SigningKey) -> bytes:
         """Return the seal as bytes, signed."""
-        fields = SEAL, contract.hash, *numbers(*self.at, self.party), self.transcript
-        return pack(*fields, key.sign(*fields))
+        named = numbers(*self.at, self.party)
+        return signed(key, SEAL, contract.hash, *named, self.transcript)
 
     @classmethod
     def read(cls, message: bytes, contract: Contract) -> Seal:
         """Return the word in a message, whose signature is checked; fail if it is none."""
-        kind, of, *named, transcript, signature = fields = unpack(message)
-        if kind != SEAL or of != contract.hash or len(named) != 3:
-            fail("message", "a seal under this contract", "another message")
-        round_, exchange, party = read_numbers(*named)
-        if party >= contract.nodes:
-            fail("message", "a seal of a party of the contract", party)
-        if not is_signed(contract.parties[party].public_key, signature, *fields[:-1]):
-            fail("signature", f"that of {contract.parties[party].name}", "another")
+        (round_, exchange, party), (transcript,) = read_signed(message, SEAL, contract, 3)
         return cls(Position(round_, exchange), party, transcript)
 
 
@@ -238,7 +231,7 @@ def word(tag: int) -> bytes:
 
 def added(parts: Sequence[Part], contract: Contract) -> tuple[bytes, int]:
     """Return the total of parts as it travels, and the sum of their tags."""
-    sums = contract.sums_at(parts[0].header.at.round)
+    sums = contract.planned.sums_at(parts[0].header.at.round)
     total = kernels.unpack_sum([part.packed for part in parts], sums.dim, sums.modulus_bits)
     packed = kernels.mask_and_pack(total, sums.modulus_bits)
     return packed, sum(part.tag for part in parts) % PRIME
@@ -290,7 +283,7 @@ class Group:
     def dealt(self) -> bytes:
         """Return this party's secret for tags as a message, sealed for each who adds to its sum."""
         secret, sealed = self._own_tags(), [b""] * self.contract.nodes
-        adds = self.contract.sums_at(0).receivers[self.receiver(self.own)]
+        adds = self.contract.planned.sums_at(0).receivers[self.receiver(self.own)]
         for party in {*adds} - {self.own}:
             nonce = token_bytes(NONCE_BYTES)
             cipher = ChaCha20Poly1305(self._pair(self.own, party))
@@ -310,7 +303,7 @@ class Group:
     def part(self, header: Header, transcript: bytes, noisy: Integers) -> Part:
         """Return integers with noise as they leave this party, under masks for an attempt."""
         agreement = self.agreement(header, transcript)
-        bits = self.contract.sums_at(header.at.round).modulus_bits
+        bits = self.contract.planned.sums_at(header.at.round).modulus_bits
         tag = kernels.tag(noisy, self._weights(header, agreement))
         signs: dict[bool, list[bytes]] = {True: [], False: []}
         for party in header.cohort:
@@ -334,7 +327,7 @@ class Group:
             If it is not the sum of parts of parties who all have this party's transcript.
         """
         header = total.header
-        sums = self.contract.sums_at(header.at.round)
+        sums = self.contract.planned.sums_at(header.at.round)
         opened = kernels.unpack_sum([total.packed], sums.dim, sums.modulus_bits)
         agreement = self.agreement(header, transcript)
         small = max(-int(opened.min()), int(opened.max())) < LARGEST

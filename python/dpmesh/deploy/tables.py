@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,9 +25,11 @@ from dpmesh.settings import Settings
 from dpmesh.statistics.ask import Questions, questions_about, read_columns
 from dpmesh.statistics.ask import named as with_names
 from dpmesh.statistics.options import OPTIONS, questions_of
-from dpmesh.tables import as_table
+from dpmesh.tables import as_table, read_table
+from dpmesh.tables.cells import of_file
 from dpmesh.tables.kinds import Count
 from dpmesh.tables.labels import Label, Labels, labelled
+from dpmesh.tables.reader import TextFormat
 
 _log = logging.getLogger("dpmesh")
 
@@ -115,6 +118,41 @@ class Tables:
         """The function that makes a network in JAX, as "module:function"; None: a linear model."""
         maker, arguments = self.problem
         return arguments["model"] if maker is jax_model else None
+
+    def read(
+        self, path: str | Path, written: TextFormat | None = None, *, drop: bool = False
+    ) -> Dataset:
+        """Return a party's own records from a file, as the contract describes them.
+
+        Parameters
+        ----------
+        path
+            A table (CSV with a header, Parquet, Arrow, Feather) with the columns of the contract's
+            ranges; or a numpy archive (npz) with ``features``, shape (records, features), and
+            ``labels``, if the contract has none.
+        written
+            How a text file is written; by default as its header shows.
+        drop
+            Whether records without a label are left out; else they are an error.
+
+        Raises
+        ------
+        ValueError
+            If the file holds something else.
+        OSError
+            If it cannot be read.
+        """
+        if self.columns is not None or self.questions is not None:
+            with of_file(path):
+                return self.dataset(read_table(path, written), drop=drop)
+        if Path(path).suffix != ".npz":
+            fail("data", "an npz file, since the contract has no [ranges] of columns", path)
+        with np.load(path, allow_pickle=False) as held:
+            for name in ("features", "labels"):
+                if name not in held:
+                    fail("data", "arrays features and labels", f"{', '.join(held)}")
+            features, labels = held["features"], held["labels"]
+        return Dataset(features.astype(self.terms.numbers), labels, "own records")
 
     def dataset(self, table: Any, *, drop: bool = False) -> Dataset:
         """Return the records of a table, encoded by the contract's public ranges.

@@ -12,27 +12,47 @@ Run it by ``mpiexec -n 4 python -m mpi4py program.py``.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, NamedTuple
+from functools import lru_cache
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+import dpmesh.kernels as kernels
 from dpmesh._extras import needed_by
 from dpmesh._validate import fail, in_python, integer, require_methods
-from dpmesh.engines.blocks import blocks
+from dpmesh.algorithms.base import AnyAlgorithm
+from dpmesh.engines.blocks import Boundary, Nodes, blocks, boundary
 from dpmesh.keys import Key, Purpose, fingerprint
-from dpmesh.run.engine import Share
+from dpmesh.privacy.budget import OverBudget
+from dpmesh.privacy.compression import Compressed
+from dpmesh.privacy.secure.mechanism import is_summed
+from dpmesh.privacy.secure.sums import Integers
+from dpmesh.privacy.types import Floats, Released
+from dpmesh.run import carriers
+from dpmesh.run.carriers import Broadcast, Instant, Packet, all_linked
+from dpmesh.run.engine import Share, Sign
+from dpmesh.run.traffic import Traffic
 from dpmesh.topology import Topology
+from dpmesh.topology.matrix import MixingMatrix
 
 with needed_by("the engine 'mpi'"):
     from mpi4py import MPI
 
-    from dpmesh.engines.gossip import MpiGossip
-    from dpmesh.engines.ranks import RankFailed, Ranks
-    from dpmesh.engines.sums import MpiSums, why_not
-    from dpmesh.engines.token import MpiToken
 
-__all__ = ["MpiEngine", "RankFailed", "Sent"]
+T = TypeVar("T")
+
+_BITS = 2**32 - 1
+
+
+class RankFailed(RuntimeError):  # noqa: N818
+    """A run on ranks ended because one of them failed; the text states which, and what is saved."""
+
+
+class _Elsewhere(Exception):  # noqa: N818
+    """Another rank has failed."""
 
 
 class Sent(NamedTuple):
@@ -50,7 +70,7 @@ class Sent(NamedTuple):
     least: int
 
 
-class MpiEngine(Ranks):
+class MpiEngine:
     """The ranks of an MPI communicator, each with a nearly equal share of the nodes.
 
     For gossip the nodes are assigned by the network of round 0, so that few rows travel between
@@ -92,11 +112,31 @@ class MpiEngine(Ranks):
         else:
             cut = blocks(topology.matrix(0).weights, size) if communicator.rank == 0 else None
             parts = communicator.bcast(cut)
-        super().__init__(communicator, parts)
+        self.communicator: MPI.Comm = communicator
+        self.parts: list[Nodes] = parts
+        """The nodes of each rank, ascending."""
+        self.bytes_sent = self.bytes_least = 0
+        """To other ranks in the rounds of the last run, as in `Sent`."""
+        self._ended = False
+
+    @property
+    def processes(self) -> int:
+        """Number of ranks."""
+        return int(self.communicator.size)
+
+    @property
+    def is_root(self) -> bool:
+        """Whether this is rank 0."""
+        return bool(self.communicator.rank == 0)
+
+    @property
+    def nodes(self) -> Nodes:
+        """The nodes of this rank, ascending."""
+        return self.parts[self.communicator.rank]
 
     def share(self, whole: Share, topology: Topology | None) -> Share:
         """Return this rank's part of a run."""
-        self.begin()
+        self._ended, self.bytes_sent, self.bytes_least = False, 0, 0
         if sum(map(len, self.parts)) != whole.total:
             fail("engine", f"one for {whole.total} nodes", sum(map(len, self.parts)))
         if reason := why_not(whole.algorithm):
@@ -115,6 +155,51 @@ class MpiEngine(Ranks):
         mine = Sent(self.bytes_sent, self.bytes_least)
         return [Sent(*sent) for sent in self.everyone(tuple(mine))]
 
+    def count(self, sent: int, least: int) -> None:
+        """Count bytes sent to other ranks."""
+        self.bytes_sent += sent
+        self.bytes_least += least
+
+    @contextmanager
+    def guard(self, keep: Callable[[], str | None]) -> Iterator[None]:
+        """Fail on all ranks if the block fails on one, and report which did and what is saved."""
+        try:
+            yield
+        except OverBudget:
+            self._inform(Sign.OVER_BUDGET)
+            raise
+        except Exception as error:
+            self._inform(Sign.FAILED)
+            here = None if isinstance(error, _Elsewhere) else error
+            raise RankFailed(self._story(here, keep)) from here
+
+    def agree(self, signs: Sign = Sign.NONE, same: int = 0) -> Sign:
+        """Return the signs of all ranks; fail if one of them did, or `same` is not the same."""
+        found, ones, others = self._all(signs, same)
+        self._ended = bool(found & (Sign.FAILED | Sign.OVER_BUDGET))
+        if found & Sign.FAILED:
+            raise _Elsewhere
+        if found & Sign.OVER_BUDGET:
+            raise OverBudget("the budget has no room for a release of another rank")
+        if ones & others:
+            fail("releases", "the same on all ranks, as they are public", "others on some")
+        return found
+
+    def everyone(self, mine: T) -> list[T]:
+        """Return what each rank passed."""
+        return self.communicator.allgather(mine)
+
+    def rows(self, mine: Any) -> Any:
+        """Return the rows of all nodes on rank 0, and None elsewhere.
+
+        If not every node has a row, they come rank by rank.
+        """
+        gathered = self.communicator.gather(mine)
+        if gathered is None:
+            return None
+        rows, order = np.concatenate(gathered), np.concatenate(self.parts)
+        return rows[np.argsort(order)] if len(rows) == len(order) else rows
+
     def _coins(self, key: Key) -> Key:
         """Return a key that all ranks have, for starts, turns and samples, but not for noise.
 
@@ -126,3 +211,179 @@ class MpiEngine(Ranks):
         if len(set(self.everyone(fingerprint(key)))) == 1:
             return key
         return Key.seeded(int.from_bytes(secret, "little"), key.cipher)
+
+    def _all(self, signs: Sign, same: int = 0) -> tuple[Sign, int, int]:
+        """Return which bits are set on some rank: of the signs, of `same`, and of its opposite."""
+        found = np.empty(3, np.int64)
+        mine = np.array([signs, same & _BITS, ~same & _BITS], np.int64)
+        self.communicator.Allreduce(mine, found, op=MPI.BOR)
+        if found[0] & (Sign.FAILED | Sign.OVER_BUDGET):
+            found[1:] = 0  # a rank that failed has nothing to compare
+        return Sign(int(found[0])), int(found[1]), int(found[2])
+
+    def _inform(self, sign: Sign) -> None:
+        """Pass the sign on when the others `agree` next, unless all know it."""
+        if not self._ended:
+            self._all(sign)
+            self._ended = True
+
+    def _story(self, error: Exception | None, keep: Callable[[], str | None]) -> str:
+        """Return which rank failed and what is saved; all ranks must call it."""
+        mine = None if error is None else f"{type(error).__name__}: {error}"
+        texts = enumerate(self.communicator.allgather(mine))
+        size = self.communicator.size
+        failed = "; ".join(f"rank {r} of {size} failed: {text}" for r, text in texts if text)
+        try:
+            kept = keep()
+        except Exception as second:
+            kept = f"nothing more could be saved: {second or type(second).__name__}"
+            self._inform(Sign.FAILED)
+        return f"{failed} ({kept})" if kept else failed
+
+
+class MpiGossip(Instant):
+    """The carrier of one rank: its nodes' messages go to neighbours on whichever rank.
+
+    Parameters
+    ----------
+    ranks
+        The ranks and their nodes.
+    topology
+        The whole network, the same on every rank.
+    """
+
+    def __init__(self, ranks: MpiEngine, topology: Topology) -> None:
+        self._ranks, self._communicator = ranks, ranks.communicator
+
+        @lru_cache(maxsize=16)
+        def boundary_of(matrix: MixingMatrix) -> Boundary:
+            return boundary(matrix.weights, ranks.parts, ranks.communicator.rank)
+
+        self._boundary_of = boundary_of
+        self._matrix = lru_cache(maxsize=1)(topology.matrix)
+
+    def carry(self, round: int, packet: Packet) -> Released:
+        """Return what this rank's nodes receive, shape (own nodes, dim)."""
+        self._ranks.agree()
+        messages = packet.rows
+        if packet.unmixed:
+            all_linked(self._matrix(round))
+            everybody = np.concatenate(self._ranks.everyone(messages))
+            return Released(everybody[np.argsort(np.concatenate(self._ranks.parts))])
+        across = self._boundary_of(self._matrix(round))
+        rows = np.empty((across.weights.shape[1], messages.shape[1]), dtype=messages.dtype)
+        rows[: len(messages)] = messages
+        if packet.compressed is not None:
+            self._travel_packed(across, packet.compressed, rows[len(messages) :])
+        else:
+            self._travel(across, messages, rows[len(messages) :])
+        return Released(kernels.mix(across.weights, rows))
+
+    def traffic(self, round: int, sent: carriers.Sent) -> Traffic:
+        """Return what this rank's nodes sent over links in this round, to whichever rank."""
+        listeners = self._matrix(round).listeners[self._ranks.nodes]
+        return Traffic(int(listeners.sum()) * sent.times, int(np.sum(listeners * sent.bits)))
+
+    def _travel(self, across: Boundary, messages: Released, foreign: Floats) -> None:
+        """Send the rows that other ranks need, and receive into `foreign`."""
+        requests, first = [], 0
+        for rank, count in enumerate(across.receive):
+            if count:
+                rows = foreign[first : first + count]
+                requests.append(self._communicator.Irecv(rows, source=rank))
+            first += count
+        for rank, needed in enumerate(across.send):
+            if len(needed):
+                packet = messages[needed]
+                requests.append(self._communicator.Isend(packet, dest=rank))
+                self._ranks.count(packet.nbytes, packet.nbytes)
+        MPI.Request.Waitall(requests)
+
+    def _travel_packed(self, across: Boundary, packed: Compressed, foreign: Floats) -> None:
+        """Send these rows as their nodes pack them, and unpack into `foreign`."""
+        requests, first = [], 0
+        for rank, needed in enumerate(across.send):
+            if len(needed):
+                packet = packed.together(needed)
+                requests.append(self._communicator.Isend([packet, MPI.BYTE], dest=rank))
+                self._ranks.count(len(packet), int(packed.bits[needed].sum()) // 8)
+        for rank, count in enumerate(across.receive):
+            if count:
+                status = MPI.Status()
+                message = self._communicator.Mprobe(source=rank, status=status)
+                came = bytearray(status.Get_count(MPI.BYTE))
+                message.Recv([came, MPI.BYTE])
+                rows = packed.compressor.apart(bytes(came), count, foreign.shape[1], foreign.dtype)
+                foreign[first : first + count] = rows
+            first += count
+        MPI.Request.Waitall(requests)
+
+
+class MpiToken(Broadcast):
+    """The carrier of a token: what its holder released goes to all ranks.
+
+    Parameters
+    ----------
+    ranks
+        The ranks and their nodes.
+    """
+
+    def __init__(self, ranks: MpiEngine) -> None:
+        self._ranks = ranks
+        self._owner = np.empty(sum(map(len, ranks.parts)), np.int64)
+        for rank, part in enumerate(ranks.parts):
+            self._owner[part] = rank
+
+    def carry(self, round: int, packet: Packet) -> Released | None:
+        """Return on all ranks what the sender released; None if that is nothing."""
+        self._ranks.agree()
+        owner, communicator = int(self._owner[packet.sender]), self._ranks.communicator
+        if communicator.rank == owner and packet.values is not None:
+            length = packet.values.nbytes * (communicator.size - 1)
+            self._ranks.count(length, length)
+        arrived: Released | None = communicator.bcast(packet.values, root=owner)
+        return arrived
+
+
+class MpiSums(Broadcast):
+    """The carrier of sums: each rank adds up its own nodes' integers, and all ranks add up these.
+
+    Every rank gets the sums that its nodes learn. The masks of deployed parties are left out, as in
+    one process: ranks trust each other, and masks change no bit of a sum.
+
+    Parameters
+    ----------
+    ranks
+        The ranks and their nodes.
+    """
+
+    def __init__(self, ranks: MpiEngine) -> None:
+        self._ranks = ranks
+
+    def carry(self, round: int, packet: Packet) -> Integers:
+        """Return the totals of the one sum of all nodes, or those of this rank's own nodes.
+
+        They are integers modulo ``2**64``.
+        """
+        if packet.masked is None:
+            fail("release", "a sum of all nodes, since they are on several ranks", "another")
+        parts = packet.masked.totals()
+        self._ranks.agree()
+        totals, sent = np.empty_like(parts), (self._ranks.processes > 1) * parts.nbytes
+        self._ranks.count(sent, sent)
+        words = parts.view(np.uint64), totals.view(np.uint64)  # which wrap around by definition
+        self._ranks.communicator.Allreduce(*words, op=MPI.SUM)
+        return totals if len(totals) == 1 else totals[self._ranks.nodes]
+
+    def traffic(self, round: int, sent: carriers.Sent) -> Traffic:
+        """Return what all nodes sent, on rank 0 alone: every rank knows it, and ranks add up."""
+        return super().traffic(round, sent) if self._ranks.is_root else Traffic(0, 0)
+
+
+def why_not(algorithm: AnyAlgorithm) -> str | None:
+    """Return why an algorithm does not run on ranks; None if it does."""
+    first = algorithm.release_of(0)
+    releases = first if isinstance(first, tuple) else (first,)
+    if algorithm.travels == "server" and not all(map(is_summed, releases)):
+        return "a trusted server sees all that its clients send: it is one process"
+    return None

@@ -12,8 +12,7 @@ from typing import Any
 
 from mpi4py import MPI
 
-from dpmesh.engines.mpi import MpiEngine
-from dpmesh.engines.sums import why_not
+from dpmesh.engines.mpi import MpiEngine, why_not
 from dpmesh.experiments.experiment import Experiment, is_finished, run_into
 from dpmesh.experiments.sweep import cells, claim
 from dpmesh.settings import Settings

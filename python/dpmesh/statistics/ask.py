@@ -57,7 +57,7 @@ class Statistics(InNotebooks):
     notices
         What the data's owner alone should know: no epsilon covers it, and it is not printed.
     origin
-        Under a contract, which one, and who signed the total: see `dpmesh.deploy.provenance`.
+        Under a contract, which one, and who signed the total: see `dpmesh.deploy.outcome`.
 
     Examples
     --------

@@ -16,11 +16,9 @@ leave; the server keeps what it did in a file, and goes on after its last round.
 to a `WarmNode`, which stays while Flower starts one process after another.
 """
 
-from dpmesh.deploy.flower.arrays import flat, unflat
-from dpmesh.deploy.flower.client import TrainingFailed, private_update
+from dpmesh.deploy.flower.client import TrainingFailed, flat, private_update, unflat
 from dpmesh.deploy.flower.server import DPFedLS, TooFewAnswersError
-from dpmesh.deploy.flower.transport import Courier, NoAnswerError, answers, route
-from dpmesh.deploy.flower.warm import WarmNode, ask
+from dpmesh.deploy.flower.transport import Courier, NoAnswerError, WarmNode, answers, ask, route
 
 __all__ = [
     "Courier",

@@ -21,7 +21,7 @@ from dpmesh.algorithms.federated import FederatedLearning, FederatedState
 from dpmesh.algorithms.federated_combination import TrustedServer
 from dpmesh.algorithms.federated_contribution import AnyContribution, Vectors
 from dpmesh.algorithms.federated_updates import ClientUpdates
-from dpmesh.deploy.flower.arrays import clipped, flat, moves_in, unflat
+from dpmesh.deploy.flower.client import clipped, flat, moves_in, unflat
 from dpmesh.deploy.flower.parties import Parties
 from dpmesh.keys import A_KEY, Key, fingerprint
 from dpmesh.privacy.budget import Budget

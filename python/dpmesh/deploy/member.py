@@ -1,0 +1,101 @@
+"""What a party brings to a contract's run: its records, its folder, and its keys of the run."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from typing import Any
+
+from dpmesh.data import Dataset
+from dpmesh.deploy.contract import Contract
+from dpmesh.deploy.exchange import state_from_bytes
+from dpmesh.deploy.folder import Folder
+from dpmesh.deploy.outcome import Outcome
+from dpmesh.deploy.signing import KEY_BYTES, unpack
+from dpmesh.deploy.sums import Group, RunSecrets
+from dpmesh.deploy.wire import RefusedError, Signature
+from dpmesh.run.identity import digest
+
+_log = logging.getLogger("dpmesh")
+
+
+class Member(Outcome):
+    """A party of a contract, with its records.
+
+    Parameters
+    ----------
+    contract
+        The contract, from the parties and not from the router.
+    folder
+        The party's folder. Its budget gets charged for the whole contract now.
+    records
+        The party's own records, as `Tables.dataset` or a file of arrays gives them.
+    rehearsal
+        Whether all randomness comes from the contract's public key, but for masks. A run then has
+        the bits of `simulate` under that key, and no privacy: whoever has the contract can subtract
+        the noise.
+
+    Raises
+    ------
+    OverBudget
+        A `ValueError`, if the folder's budget has no room for the contract.
+    ValueError
+        If the folder's key is not in the contract, or the records are not those that the contract
+        describes or with which it was joined. The text may depend on the records: keep it.
+    """
+
+    def __init__(
+        self, contract: Contract, folder: Folder, records: Dataset, *, rehearsal: bool = False
+    ) -> None:
+        super().__init__(contract, folder)
+        self.rehearsal = rehearsal
+        self.problem = contract.problem(records, self.number)
+        """What it learns from its own records."""
+        self.records = digest(self.problem)
+        self.key = contract.public_key if rehearsal else folder.key
+        """Its own key."""
+        seated = self.schedule.seat(self.number, contract.public_key)
+        self.start = contract.algorithm.init(self.problem, seated)
+        """The state before the first round."""
+        folder.join(contract, self.records, seeded=rehearsal)
+        self._group: Group | None = None
+        self._secrets: RunSecrets | None = None
+        if contract.planned.has_partners or contract.sums is not None:
+            kept = folder.secrets(contract, lambda: RunSecrets.generate().as_bytes())
+            mine, keys = unpack(kept)[:2], unpack(kept)[2:]
+            self._secrets = RunSecrets(*mine) if mine else None
+            self._group = self._group_with(keys) if keys else None
+
+    def own_model(self) -> Any:
+        """Return the party's own model, shape (1, dim), without noise: it must not leave it."""
+        last = self.folder.last(self.contract)
+        kept = None if last is None else last.state
+        return self.contract.algorithm.parameters(self.start if kept is None else self.state(kept))
+
+    def state(self, kept: bytes) -> Any:
+        """Return the algorithm's state in what the folder kept of a step."""
+        return state_from_bytes(unpack(kept)[0], self.start)
+
+    def group(self, messages: tuple[bytes, ...] = ()) -> Group:
+        """Return the parties with their keys of the run: those of its first step, or signed now."""
+        if self._group is not None:
+            return self._group
+        if self._secrets is None:
+            raise RefusedError("stopped")  # the run is over
+        keys = {self.number: self._secrets.public}
+        for message in messages:
+            with suppress(ValueError):
+                of = Signature.read(message, self.contract)
+                keys.setdefault(of.party, of.key[:KEY_BYTES])
+        for number, party in enumerate(self.contract.parties):
+            if len(keys.get(number, b"")) != KEY_BYTES:
+                raise RefusedError(f"not signed by {party.name}")
+        return self._group_with(tuple(keys[number] for number in range(self.contract.nodes)))
+
+    def _group_with(self, keys: tuple[bytes, ...]) -> Group:
+        assert self._secrets is not None
+        try:
+            return Group(self.contract, self.number, self._secrets, keys)
+        except ValueError as error:
+            _log.error("%s", error)
+            raise RefusedError("bad key") from None

@@ -1,0 +1,229 @@
+"""How a node's parts of sums leave it, under masks.
+
+A position is a round and an attempt at its sums: one for all parties, or one for each over its
+neighbours. The node takes its totals of the rounds before, each of which must carry the tag of an
+agreement that names what this node has accepted so far, and then answers once for each attempt: its
+parts of all sums that it adds to, one for each header, under masks, of a fresh draw, and charged.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import numpy as np
+
+from dpmesh.deploy.contract import Contract
+from dpmesh.deploy.exchange import SumChannel
+from dpmesh.deploy.member import Member
+from dpmesh.deploy.row import progress
+from dpmesh.deploy.signing import pack, unpack
+from dpmesh.deploy.steps import Stored
+from dpmesh.deploy.sums import HEADER, PARTS, SEAL, TOTAL, Header, Seal, Total
+from dpmesh.deploy.wire import BEFORE, Ask, Fresh, Position, RefusedError, kind_of, numbers
+from dpmesh.keys import Key
+from dpmesh.privacy.releases import Release
+from dpmesh.privacy.secure import SecureSum
+
+MOST_TRIES = 1000
+"""Totals without a right tag after which a node stops."""
+
+
+class Sums:
+    """What a node checks of totals, is charged for its parts, and sends.
+
+    Parameters
+    ----------
+    node
+        The node.
+    """
+
+    witness, process = None, b""
+    """Nothing is kept of others: parts are seen by nobody."""
+
+    def __init__(self, node: Member) -> None:
+        self._node, self._schedule, self._number = node, node.schedule, node.number
+        self._contract = node.contract
+        self._known, self._ahead = BEFORE, (0,) * len(node.contract.planned.attempts)
+        """The last attempt that another party had answered when this node started, and how many
+        more than this node the others had been charged for, of each kind of sum."""
+        self._tries = 0
+
+    def releases(self, ask: Ask) -> bool:
+        """Whether a question is for parts of sums; nothing is released at the end."""
+        return bool(self._headers(ask))
+
+    def later_than(self, asked: tuple[Fresh, ...]) -> bytes:
+        """Return how far this node got itself."""
+        last = self._node.at or BEFORE
+        return b"".join(numbers(last.round + 1, last.exchange, *self.spent))
+
+    @property
+    def _own_spent(self) -> tuple[int, ...]:
+        """How many sums of each kind this node was charged for."""
+        planned = self._contract.planned
+        spent = [0] * len(planned.attempts)
+        for step, count in self._node.folder.attempts(self._contract).items():
+            spent[planned.kind_at(step)] += count
+        return tuple(spent)
+
+    @property
+    def spent(self) -> tuple[int, ...]:
+        """How many sums of each kind this node was charged for, or more of them if others were."""
+        return tuple(map(sum, zip(self._own_spent, self._ahead, strict=True)))
+
+    def is_confirmed(self, ask: Ask, said: dict[int, bytes], last: Position) -> bool:
+        """Whether all others of the cohort have said how far they got since this node started.
+
+        Some may have answered this very attempt: under another header it opens nothing, since they
+        do not answer it again.
+        """
+        contract = self._contract
+        cohort = {party for header in self._headers(ask) for party in header.cohort}
+        others = cohort - {self._number}
+        if others - said.keys():
+            return False
+        found = [progress(each, contract) for by, each in said.items() if by in others]
+        self._known = max((at for at, _ in found), default=BEFORE)
+        now = contract.planned.kind_at(ask.at.round)
+        self._ahead = tuple(
+            max(0, *(spent[kind] - (at == ask.at and kind == now) - own for at, spent in found))
+            for kind, own in enumerate(self._own_spent)
+        )
+        return True
+
+    def _headers(self, ask: Ask) -> list[Header]:
+        """Return a question's header for each sum that this node adds to, none at the end.
+
+        Refuse those of another attempt, and two for one sum, which would get the same noise.
+        """
+        with suppress(ValueError):
+            headers = _headers_in(ask.attached, self._contract)
+            adds = sum(self._number in some for some in self._contract.planned.sums_at(0).receivers)
+            count = 0 if ask.at.round == self._schedule.end.round else adds
+            dealers = {header.dealer for header in headers if header.at == ask.at}
+            if len(dealers) == len(headers) == count:
+                return headers
+        raise RefusedError("malformed")
+
+    def follows(self, last: Stored | None, at: Position) -> bool:
+        """Whether an attempt is after the last one, and the run is not over."""
+        before = BEFORE if last is None else last.at
+        return before < at <= self._schedule.end and at >= self._known
+
+    def checked(self, ask: Ask, last: Stored | None) -> tuple[bytes, ...]:
+        """Return the totals and headers of a question; refuse what does not pass."""
+        contract, headers = self._contract, self._headers(ask)
+        step, transcript = self._reached(last)
+        totals = list[bytes]()
+        for message in (m for m in ask.attached if kind_of(m) == TOTAL):
+            try:
+                total = Total.read(message, contract)
+            except ValueError:
+                raise RefusedError("malformed") from None
+            if total.header.at.round < step:
+                continue  # the router did not get the last answer
+            if total.header.at.round > step or not self._may_open(total, last):
+                raise RefusedError("not the next round")
+            group = self._node.group(ask.attached)
+            try:
+                step, transcript = step + 1, group.opened(total, transcript)[1]
+            except ValueError:
+                raise self._bad_total() from None
+            totals.append(message)
+        if ask.at.round != step:
+            raise RefusedError("not the next round")
+        for header in headers:
+            if self._number not in header.cohort or not self._is_enough(header):
+                raise RefusedError("bad cohort")
+            group = self._node.group(ask.attached)
+            try:
+                group.agreement(header, transcript)
+            except ValueError:
+                raise RefusedError("bad key") from None
+        seals = (m for m in ask.attached if kind_of(m) == SEAL and not headers)
+        return (*totals, *(header.as_bytes(contract) for header in headers), *seals)
+
+    def _is_enough(self, header: Header) -> bool:
+        """Whether the shares of noise of a cohort's honest parties are enough."""
+        sums = self._contract.planned.sums_at(header.at.round)
+        return sums.is_cohort(header.cohort, header.dealer)
+
+    def _bad_total(self) -> RefusedError:
+        self._tries += 1
+        if self._tries > MOST_TRIES:
+            self._node.folder.stop(self._contract)
+        return RefusedError("bad total")
+
+    def _may_open(self, total: Total, last: Stored | None) -> bool:
+        """Whether a total is of the last attempt that this node answered, or of a later one.
+
+        Of sums over neighbours it must be this node's own, of which it has answered no header.
+        """
+        header, for_all = total.header, isinstance(self._contract.sums, SecureSum)
+        if not self._is_enough(header) or not (for_all or header.dealer == self._number):
+            return False
+        if last is None or header.at > last.at:
+            return True
+        answered = _headers_in(last.rows, self._contract) if for_all else [header]
+        return last.at == header.at and header.common in [each.common for each in answered]
+
+    def charged(self, at: Position) -> tuple[Release, ...]:
+        """Return what an attempt is charged; refuse it over budget."""
+        if at.round == self._schedule.end.round:
+            return ()
+        kind = self._contract.planned.kind_at(at.round)
+        planned = self._contract.planned.attempts[kind]
+        if self.spent[kind] >= len(planned) or self._node.folder.is_over_budget:
+            raise RefusedError("over budget")
+        return (planned[self._own_spent[kind]],)
+
+    def _reached(self, last: Stored | None) -> tuple[int, bytes]:
+        """Return the step that this node is in, and the transcript of all steps before it."""
+        step = 0 if last is None or last.state is None else last.at.round
+        return step, self._node.transcript_at(last)
+
+    def go_on(self, channel: SumChannel, step: Stored) -> bytes:
+        """Take the totals of a stored step, begin its attempt; return the node's parts or seal."""
+        headers = self._take(channel, step)
+        if not headers:
+            seal = Seal(step.at, self._number, channel.transcript)
+            return seal.signed(self._contract, self._node.folder.signing)
+        group, before, own = self._node.group(), channel.transcript, None
+        if not self._node.rehearsal:
+            seed = group.noise(*(group.agreement(header, before) for header in headers))
+            own = Key.seeded(int.from_bytes(seed, "big"))
+        masked = channel.attempt(own)
+        parts = list[bytes]()
+        for header in headers:
+            (noisy,) = masked.part(group.receiver(header.dealer))
+            parts.append(group.part(header, before, noisy).as_bytes(self._contract))
+        return pack(PARTS, *parts)
+
+    def _take(self, channel: SumChannel, step: Stored) -> list[Header]:
+        """Take the totals of a stored step; return its headers."""
+        for message in (m for m in step.rows if kind_of(m) == TOTAL):
+            total = Total.read(message, self._contract)
+            if total.header.at.round == channel.step:
+                opened, transcript = self._node.group().opened(total, channel.transcript)
+                channel.take(opened[None], transcript)
+        return _headers_in(step.rows, self._contract)
+
+    def resumed(self, base: Stored | None, steps: list[Stored]) -> SumChannel:
+        """Return the node's rounds, gone on to the step `base`, after which none has a state."""
+        node = self._node
+        step, transcript = self._reached(base)
+        kept = None if base is None else base.state
+        state = node.start if kept is None else node.state(kept)
+        totals = [] if kept is None else unpack(kept)[2:]
+        opened = [np.frombuffer(each, np.int64)[None] for each in totals]
+        own = node.key if node.rehearsal else None
+        inputs = node.problem, own, state, step, transcript, opened
+        channel = SumChannel(self._schedule, self._number, *inputs)
+        if base is not None:
+            self._take(channel, base)
+        return channel
+
+
+def _headers_in(messages: tuple[bytes, ...], contract: Contract) -> list[Header]:
+    """Return the headers among messages; none at the end."""
+    return [Header.read(each, contract) for each in messages if kind_of(each) == HEADER]

@@ -1,0 +1,277 @@
+"""What came of a contract's run at a party: how far it got, and a model or answers, signed.
+
+What a party signs of them shows where they came from, and who has the same.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+import numpy as np
+
+from dpmesh._validate import fail
+from dpmesh.defaults.choice import against
+from dpmesh.deploy.contract import Contract
+from dpmesh.deploy.folder import Folder
+from dpmesh.deploy.row import Row
+from dpmesh.deploy.schedule import Schedule
+from dpmesh.deploy.signing import SigningKey, digest, is_signed, unpack
+from dpmesh.deploy.steps import Stored
+from dpmesh.deploy.sums import Seal
+from dpmesh.deploy.wire import BEFORE, Position
+from dpmesh.models import Model
+from dpmesh.privacy.report import Report, report
+from dpmesh.statistics.ask import PUBLIC, Statistics
+
+NAME = "provenance"
+_KINDS = {"contract": str, "party": str, "rounds": int, "seals": list, "signature": str}
+
+Made: TypeAlias = "Model | dict[str, Any]"
+"""What parties made: a model, or answers to questions in plain types."""
+MadeT = TypeVar("MadeT", Model, dict[str, Any])
+
+
+class Outcome:
+    """How far a party got, and what it may publish.
+
+    Parameters
+    ----------
+    contract, folder
+        The contract and the party's folder.
+
+    Raises
+    ------
+    ValueError
+        If the folder's key is not in the contract.
+    """
+
+    def __init__(self, contract: Contract, folder: Folder) -> None:
+        self.contract, self.folder = contract, folder
+        self.number = contract.party_of(folder.signing.public)
+        self.schedule = Schedule(contract)
+
+    @property
+    def name(self) -> str:
+        """The party's name in the contract."""
+        return self.contract.parties[self.number].name
+
+    @property
+    def at(self) -> Position | None:
+        """The position that it answered last; None before the first."""
+        at = self.folder.last_sent(self.contract.hash).at
+        return None if at == BEFORE else at
+
+    @property
+    def rounds(self) -> int:
+        """How many whole rounds were over at the position that it answered last."""
+        return 0 if self.at is None else self.contract.planned.rounds_before(self.at.round)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it has answered the last question of the contract."""
+        return self.at == self.schedule.end
+
+    @property
+    def is_sealed(self) -> bool:
+        """Whether its model is one that the others have, too.
+
+        Where one sum is for all, so many parties signed the same totals that no two models can have
+        as many. Where models differ, each is its own: then whether its last round reached it from
+        anybody.
+        """
+        if self.contract.has_one_model:
+            return len(self.seals) >= self.contract.sealing
+        last, schedule = self.folder.last(self.contract), self.schedule
+        if not self.is_done or last is None or not schedule.gossips:
+            return self.is_done
+        before = Position(schedule.end.round - 1, self.contract.algorithm.exchanges - 1)
+        return bool(last.rows) or not schedule.heard(before, self.number)
+
+    @property
+    def seals(self) -> tuple[bytes, ...]:
+        """The words, one of each party, that it accepted the totals that this one accepted.
+
+        There are none where models differ.
+        """
+        last, found = self.folder.last(self.contract), dict[int, bytes]()
+        ends = last is not None and last.at.round == self.schedule.end.round
+        if last is None or last.row is None or not ends or not self.contract.has_one_model:
+            return ()
+        for message in (last.row, *last.rows):
+            with suppress(ValueError):
+                seal = Seal.read(message, self.contract)
+                if seal.transcript == self.transcript:
+                    found.setdefault(seal.party, message)
+        return tuple(found.values())
+
+    @property
+    def transcript(self) -> bytes:
+        """The hash of all totals that this party accepted, and of what was agreed on for each."""
+        return self.transcript_at(self.folder.last(self.contract))
+
+    def transcript_at(self, last: Stored | None) -> bytes:
+        """Return the transcript as of a stored step."""
+        kept = None if last is None else last.state
+        return self.contract.hash if kept is None else unpack(kept)[1]
+
+    def is_over(self, proof: bytes) -> bool:
+        """Whether so many parties show that they have ended that this one is left out."""
+        ended, end = set[int](), self.schedule.end
+        with suppress(ValueError):
+            for message in unpack(proof):
+                last = (Row if self.contract.sums is None else Seal).read(message, self.contract)
+                ended |= {last.party} if last.at.round == end.round else set()
+        return len(ended) >= self.contract.sealing
+
+    @property
+    def released(self) -> Any:
+        """The model that follows from released rows alone, shape (1, dim); None at the start.
+
+        It may be published, at the epsilon of the contract.
+        """
+        kept = self.folder.released(self.contract)
+        kind = self.contract.terms.numbers
+        return np.frombuffer(kept, kind).reshape(1, -1) if kept else None
+
+    def model(self) -> Model:
+        """Return the released model, which predicts, with what it cost and who signed it.
+
+        Raises
+        ------
+        ValueError
+            If nothing was released, or this is a network of records that are no tables.
+        """
+        weights, outline = self.released, self.contract.made_up.outline
+        if weights is None:
+            fail("weights", "a run with at least one released model", "none")
+        if outline is None:
+            fail("ranges", "a contract with [ranges] for a network", "none")
+        made: Model = outline.model(weights, {"privacy": self._privacy().as_dict()})
+        return self._signed(made)
+
+    def statistics(self) -> Statistics:
+        """Return the answers to the contract's questions, with what they cost and who signed them.
+
+        Raises
+        ------
+        ValueError
+            If nothing was released, or the parties ask no questions.
+        """
+        contract, total = self.contract, self.released
+        if contract.tables.questions is None or total is None:
+            fail("questions", "a contract with [questions] whose run is over", "another")
+        privacy, records = self._privacy(), int(contract.records.sum())
+        noise: Any = contract.algorithm
+        found = Statistics(
+            answers=contract.tables.questions.answers(total[0], noise.noise_scale, records),
+            sites=contract.nodes,
+            records=records,
+            against=against(contract.algorithm),
+            privacy=replace(privacy, assumptions=(*privacy.assumptions, PUBLIC)),
+            ledger=contract.plan,
+        )
+        return replace(found, origin=self._signed(found.as_dict())[NAME])
+
+    def _privacy(self) -> Report:
+        """Return what was released cost: in whole once more for each time it was restored."""
+        contract, folder = self.contract, self.folder
+        delta = max(party.delta for party in contract.parties)
+        seeded = folder.is_seeded(contract)
+        privacy = report(contract.plan, delta, seeded=seeded, nodes=contract.nodes)
+        if restored := folder.incarnation(contract.hash):
+            epsilon, releases = folder.reserved(contract, delta).epsilon, privacy.releases
+            privacy = replace(privacy, epsilon=epsilon, releases=(1 + restored) * releases)
+        return privacy
+
+    def _signed(self, made: MadeT) -> MadeT:
+        """Return what came of the run, signed, with the seals of all who have the same."""
+        seals = [each.hex() for each in self.seals]
+        origin = {"party": self.name, "rounds": self.rounds, "seals": seals}
+        return signed(made, self.contract, self.folder.signing, **origin)
+
+
+class Origin(NamedTuple):
+    """Where a model, or answers, came from.
+
+    Attributes
+    ----------
+    party
+        Who wrote and signed it.
+    rounds
+        How many rounds it is made of.
+    sealed_by
+        Who signed the totals that it is made of; nobody where the parties' models differ.
+    """
+
+    party: str
+    rounds: int
+    sealed_by: tuple[str, ...]
+
+
+def signed(made: MadeT, contract: Contract, key: SigningKey, **origin: Any) -> MadeT:
+    """Return a model, or answers, with what shows where they came from, under a signature.
+
+    Parameters
+    ----------
+    made, contract
+        Which, and under which contract.
+    key
+        The party's.
+    origin
+        Its name (`party`), how many `rounds` the model is made of, and what parties signed at the
+        end (`seals`), as texts.
+    """
+    whole = {"contract": contract.hash.hex(), **origin, "signature": None}
+    return _with(made, whole | {"signature": key.sign(*_fields(_with(made, whole))).hex()})
+
+
+def verified(made: Made, contract: Contract) -> Origin:
+    """Return where a model, or answers, came from, as a party's signature shows.
+
+    Raises
+    ------
+    ValueError
+        If it comes from another contract or version, or its party or others did not sign it.
+    """
+    about: Any = _about(made) if isinstance(made, (Model, dict)) else {}
+    origin = about.get(NAME)
+    if not (isinstance(origin, dict) and {k: type(v) for k, v in origin.items()} == _KINDS):
+        fail("model", "one that dpmesh node wrote", "another")
+    if origin["contract"] != contract.hash.hex():
+        got = f"that of {origin['contract']}"
+        fail("model", f"that of contract {contract.hash.hex()} under this version of dpmesh", got)
+    parties = {party.name: party.public_key for party in contract.parties}
+    signature, key = bytes.fromhex(origin["signature"]), parties.get(origin["party"], b"")
+    if not is_signed(key, signature, *_fields(made)):
+        fail("model", f"as {origin['party']} signed it", "another, or one that was changed")
+    seals = [Seal.read(bytes.fromhex(seal), contract) for seal in origin["seals"]]
+    whole = origin["rounds"] == contract.terms.rounds
+    ended = [seal for seal in seals if whole and seal.at.round == contract.planned.steps]
+    signers = {seal.party for seal in ended}
+    if len({seal.transcript for seal in seals}) > 1 or len(ended) < len(seals):
+        fail("model", "one whose parties signed the same totals", "one of which they differ")
+    if contract.has_one_model and len(signers) < contract.sealing:
+        fail("model", f"one that {contract.sealing} parties sealed", f"one that {len(signers)} did")
+    names = tuple(contract.parties[party].name for party in sorted(signers))
+    return Origin(origin["party"], origin["rounds"], names)
+
+
+def _about(made: Made) -> dict[str, Any]:
+    return dict(made.about) if isinstance(made, Model) else made
+
+
+def _with(made: MadeT, origin: dict[str, Any]) -> MadeT:
+    about = {**_about(made), NAME: origin}
+    return replace(made, about=about) if isinstance(made, Model) else about
+
+
+def _fields(made: Made) -> tuple[bytes, ...]:
+    """Return what a party signs: all that the file holds but the signature."""
+    about = {**_about(made), NAME: {**_about(made)[NAME], "signature": None}}
+    if not isinstance(made, Model):
+        return b"dpmesh answers 1", json.dumps(about, sort_keys=True).encode()
+    text = json.dumps([made.as_dict(), about], sort_keys=True)
+    return b"dpmesh model 1", text.encode(), digest(made.params.tobytes())

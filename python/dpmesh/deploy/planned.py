@@ -1,0 +1,174 @@
+"""What the parties of a contract release, and what that is charged, with the rounding of rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dpmesh._validate import fail
+from dpmesh.algorithms.base import AnyAlgorithm
+from dpmesh.deploy.terms import Terms
+from dpmesh.privacy.plan import Plan
+from dpmesh.privacy.releases import Release
+from dpmesh.privacy.rounding import DOUBLE, SINGLE
+from dpmesh.privacy.rows import CorrelatedRow
+from dpmesh.privacy.secure import NeighborSums, SecureSum
+from dpmesh.privacy.secure.mechanism import is_summed
+from dpmesh.settings import Settings
+
+if TYPE_CHECKING:
+    from dpmesh.privacy.correlated import CorrelatedGaussian, Secrets
+
+PRECISION = {kind.name: kind for kind in (DOUBLE, SINGLE)}
+
+
+@dataclass(frozen=True)
+class Planned:
+    """The releases of a contract: which stands where, and what each is charged.
+
+    Parameters
+    ----------
+    settings, terms, algorithm
+        Of the contract.
+    problem
+        That of a party whose records are all 0.
+    models
+        Number of a party's models that share no parameters.
+    """
+
+    settings: Settings
+    terms: Terms
+    algorithm: AnyAlgorithm
+    problem: Any
+    models: int
+
+    @cached_property
+    def plan(self) -> Plan:
+        """What is charged for a whole run."""
+        made = self.algorithm.plan(self.terms.rounds)
+        return made.with_releases(self.charged(release) for release in made.releases)
+
+    @cached_property
+    def summed(self) -> tuple[Release, ...]:
+        """The sums that parties add up under masks, one after another; none if they send rows.
+
+        A round has one, or several: what is summed first may be a vector of another length.
+        """
+        each = map(self.algorithm.release_of, range(self.terms.rounds))
+        found = (one for some in each for one in (some if isinstance(some, tuple) else (some,)))
+        return tuple(found) if is_summed(self.algorithm.release_of(0)) else ()
+
+    def sums_at(self, step: int) -> SecureSum | NeighborSums:
+        """Return the numbers of a sum; fail if there is none."""
+        if not step < len(self.summed):
+            fail("step", f"one of the {len(self.summed)} sums that parties add up", step)
+        mechanism: Any = self.summed[step].mechanism
+        numbers: SecureSum | NeighborSums = mechanism.numbers
+        return numbers
+
+    @property
+    def steps(self) -> int:
+        """How many sums are added up; where parties send rows, how many rounds they take."""
+        return len(self.summed) or self.terms.rounds
+
+    def rounds_before(self, step: int) -> int:
+        """Return how many rounds are over when a step begins."""
+        return self.summed[step].round if step < len(self.summed) else min(step, self.terms.rounds)
+
+    @cached_property
+    def _kinds(self) -> dict[tuple[int, float], list[Release]]:
+        """The planned sums that cost the same, by what they have in common."""
+        kinds: dict[tuple[int, float], list[Release]] = {}
+        for release in self.plan.releases if self.summed else ():
+            kinds.setdefault(_kind(release), []).append(release)
+        return kinds
+
+    def kind_at(self, step: int) -> int:
+        """Return the number of the kind of sum that a step is an attempt at."""
+        return [*self._kinds].index(_kind(self.summed[step]))
+
+    @cached_property
+    def attempts(self) -> tuple[tuple[Release, ...], ...]:
+        """The releases of sums that the plan allows, by kind."""
+        return tuple(map(tuple, self._kinds.values()))
+
+    @cached_property
+    def _correlated(self) -> dict[int, CorrelatedRow]:
+        """The rows of noise that works together, by round."""
+        rows = ((release.round, release.mechanism) for release in self.plan.releases)
+        return {t: row for t, row in rows if isinstance(row, CorrelatedRow)}
+
+    @cached_property
+    def has_partners(self) -> bool:
+        """Whether nodes share secrets with partners, in the noise of their rows."""
+        return any(row.joint.secrets is not None for row in self._correlated.values())
+
+    def secrets_at(self, t: int) -> Secrets | None:
+        """Return what partners share in round t, if they do."""
+        row = self._correlated.get(t)
+        return None if row is None else row.joint.secrets_of(row.row)
+
+    def releases(self, node: int, t: int) -> tuple[Release, ...]:
+        """Return what a party releases if it sends in round t, from public numbers alone."""
+        found = self.algorithm.release_by(node, t)
+        each = (found,) if isinstance(found, Release) else found
+        return tuple(one for one in each if one.nodes is None or node in one.nodes)
+
+    def charged(self, release: Release) -> Release:
+        """Return what is charged for a release: rounding may move neighbours a little further.
+
+        The noise stays as it is.
+        """
+        if release.sensitivity.bound == 0 or self.summed:
+            return release
+        mechanism, more = release.mechanism, 1 + self.rounding
+        if isinstance(mechanism, CorrelatedRow):
+            mechanism = CorrelatedRow.of(self._moved(mechanism.joint), mechanism.row)
+        else:
+            mechanism = replace(mechanism, noise_multiplier=mechanism.noise_multiplier / more)
+        sensitivity = replace(release.sensitivity, bound=release.sensitivity.bound * more)
+        return replace(release, mechanism=mechanism, sensitivity=sensitivity)
+
+    def _moved(self, joint: CorrelatedGaussian) -> CorrelatedGaussian:
+        """Return the joint event of rows whose values move further, under the same noise."""
+        if joint not in self._joints:
+            more = 1 + self.rounding
+            moved = np.asarray(joint.sensitivities) * more
+            scaled = joint.noise_multiplier / more
+            self._joints[joint] = replace(joint, noise_multiplier=scaled, sensitivities=moved)
+        return self._joints[joint]
+
+    @cached_property
+    def _joints(self) -> dict[CorrelatedGaussian, CorrelatedGaussian]:
+        return {}
+
+    @cached_property
+    def rounding(self) -> float:
+        """The largest share of a sensitivity that rounding may add to it.
+
+        A row and those it is made of are rounded: in each round that moves two neighbours apart by
+        at most ``4 2**-digits largest_row``, sqrt(dim) times that in L1 norm.
+        """
+        terms, largest, dim = self.terms, 0.0, int(self.problem.dim)
+        precision = PRECISION[terms.numbers]
+        longest = terms.largest_row * np.sqrt(self.models)  # a message has a row of each model
+        apart = 4 * 2.0**-precision.digits * longest * terms.rounds
+        for release in self.algorithm.plan(terms.rounds).touching:
+            mechanism = release.mechanism
+            unit = self.algorithm.unit_of(release.round, self.problem)
+            noise = mechanism.noise_scale(release.sensitivity, dim) * unit
+            l1 = np.sqrt(dim) if mechanism.norm == "l1" else 1.0
+            largest = max(largest, float(l1 * apart * mechanism.noise_multiplier / noise))
+        if largest > precision.share:
+            most = f"wanted at most {terms.largest_row * precision.share / largest:.3g}"
+            reason = f"{most}: {terms.numbers} rounds longer rows by too much beside the noise"
+            self.settings.fail("contract.largest_row", f"{reason}, got {terms.largest_row:g}")
+        return largest
+
+
+def _kind(release: Any) -> tuple[int, float]:
+    """Return what sums that cost the same have in common: their length, and their noise."""
+    return release.mechanism.numbers.dim, release.mechanism.noise_multiplier

@@ -1,0 +1,126 @@
+"""What a router does with rows: it brings each to those who mix it, or build upon it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from dpmesh.deploy.attendance import Attendance
+from dpmesh.deploy.row import ROW, Row
+from dpmesh.deploy.wire import Position
+
+
+class RowRouting:
+    """The rows of a contract's run.
+
+    Parameters
+    ----------
+    router
+        The router that asks for them.
+    """
+
+    lacking = frozenset[int]()
+    """Whose secret is needed before the first position: nobody's."""
+
+    def __init__(self, router: Attendance) -> None:
+        self._router, self._contract, self._schedule = router, router.contract, router.schedule
+        self.takes: dict[bytes, Callable[[int, bytes], None]] = {ROW: self._take_row}
+        self._rows: dict[Position, dict[int, bytes]] = {}
+        self._newest: dict[int, tuple[Position, int]] = {}
+        """By token: where each model was released last, and by whom."""
+        self._cut: set[tuple[Position, int, int]] = set()
+        """Rows that a party refused: where, whose, and by whom."""
+
+    @property
+    def ended(self) -> dict[int, bytes]:
+        """The last message of each party that ended."""
+        return self._rows.get(self._schedule.end, {})
+
+    @property
+    def waited(self) -> set[int]:
+        """For whom the open position waits."""
+        router, at = self._router, self._router.at
+        assert at is not None
+        everybody = range(self._contract.nodes)
+        due = everybody if at == self._schedule.end else self._schedule.senders(at)
+        return {*due} - router.in_time[at] - router.out
+
+    def open(self, at: Position) -> None:
+        """Open the first position."""
+        self._router.move(at)
+        self.settle()
+
+    def settle(self) -> None:
+        """Advance to the first position that waits for somebody, if there is a quorum."""
+        router, end = self._router, self._schedule.end
+        while router.at not in (None, end) and not self.waited and router.enough:
+            router.move(self._schedule.after(router.at))
+
+    def next(self, party: int) -> Position | None:
+        """Return the position that a party is to answer next, if any."""
+        at, before, end = self._router.at, self._router.answered[party], self._schedule.end
+        assert at is not None
+        if before == end:
+            return None
+        if self._schedule.gossips:
+            after = self._schedule.after(before)
+            return after if after <= at else None
+        holds = party in self._schedule.senders(at) or at == end
+        return at if holds and before != at else None
+
+    def confirming(self, at: Position, party: int) -> tuple[set[int], int]:
+        """Return who must say what it has of a party that started, and how many of them."""
+        return self._schedule.confirming(at, party)
+
+    def attached(self, party: int) -> tuple[bytes, ...]:
+        """Return what goes with a party's question: signatures, confirmations, rows."""
+        router, before = self._router, self._router.answered[party]
+        signed = tuple(router.signatures.values()) if before is None else ()
+        if self._schedule.gossips:
+            heard = self._heard(party, before)
+        else:
+            heard = [(at, other) for at, other in self._newest.values() if other != party]
+            heard = [place for place in heard if before is None or before < place[0]]
+        rows = (self._rows[at][n] for at, n in sorted({*heard}) if (at, n, party) not in self._cut)
+        return (*signed, *router.confirmation(party), *rows)
+
+    def _heard(self, party: int, before: Position | None) -> list[tuple[Position, int]]:
+        """Return the neighbours' rows of a position, if they and the party were in time."""
+        if before is None or party not in (in_time := self._router.in_time[before]):
+            return []
+        return [(before, n) for n in self._schedule.sent(before, party) & in_time]
+
+    def _take_row(self, _: int, answer: bytes) -> None:
+        row, router = Row.read(answer, self._contract), self._router
+        party, at = row.party, row.at
+        if router.at is None or party in router.gone or at != self.next(party):
+            return
+        values = None if at == self._schedule.end else row.values(self._contract)
+        router.came(party, at)
+        if at == router.at:
+            router.in_time[at].add(party)
+            self._rows.setdefault(at, {})[party] = answer
+            if values is not None and not self._schedule.gossips:
+                released = np.flatnonzero(~np.isnan(values[:, 0])).tolist()
+                self._newest |= dict.fromkeys(released, (at, party))
+            self._forget()
+        self.settle()
+
+    def _forget(self) -> None:
+        """Drop rows that nobody will be asked with."""
+        router = self._router
+        if self._schedule.gossips:
+            answered = [each for n, each in router.answered.items() if n not in router.gone]
+            old = [at for at in self._rows if all(each and at < each for each in answered)]
+        else:
+            used = {at for at, _ in self._newest.values()} | {router.at}
+            old = [at for at in self._rows if at not in used]
+        for at in old:
+            del self._rows[at], router.in_time[at]
+
+    def refused(self, party: int, reason: str) -> None:
+        """Bring a row that a party refuses to it no more."""
+        for number, each in enumerate(self._contract.parties):
+            if reason == f"bad row of {each.name}":
+                self._cut |= {(at, number, party) for at in self._rows}
