@@ -38,7 +38,6 @@ FLOORS = [
     ["privacy.plain_words", "privacy.report", "privacy.budget"],
     ["privacy.filters", "privacy.ledger"],
     ["algorithms.allocation", "algorithms.record_gradients", "algorithms.worst_case"],
-    ["algorithms.federated_worst", "algorithms.without_replacement_worst"],
     ["algorithms.messages"],
     [
         "algorithms.base",

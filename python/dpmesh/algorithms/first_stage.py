@@ -34,7 +34,7 @@ from dpmesh._validate import fail, instance
 from dpmesh.algorithms.base import AN_ALGORITHM, KNOWN_TO_ALL, Algorithm, AnyAlgorithm
 from dpmesh.algorithms.messages import Message, Round
 from dpmesh.algorithms.record_sums import RecordSums
-from dpmesh.algorithms.worst_case import Crowd, Pair
+from dpmesh.algorithms.worst_case import AuditSize, Crowd, Pair
 from dpmesh.keys import Key
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.releases import Release
@@ -220,17 +220,11 @@ class FirstStage(Algorithm[FirstStageState, LinearProblem]):
                 wanted = f"one secure release of {needed} numbers, else as the mean's"
                 fail("moment", wanted, self.moment)
 
-    def worst_case(
-        self,
-        rounds: int | None = None,
-        *,
-        dim: int = 3,
-        delta: float | None = None,
-        canaries: int = 1_000,
-    ) -> tuple[Pair, Crowd]:
+    def leaking_data(self, size: AuditSize) -> tuple[Pair, Crowd]:
         """Return that of the algorithm: the first stage is more sums of the same kind."""
-        rounds = None if rounds is None else max(1, rounds - len(self.stages))
-        return self.algorithm.worst_case(rounds, dim=dim, delta=delta, canaries=canaries)
+        rounds = None if size.rounds is None else max(1, size.rounds - len(self.stages))
+        found: tuple[Pair, Crowd] = self.algorithm.leaking_data(replace(size, rounds=rounds))
+        return found
 
     @property
     def secure_sum(self) -> SecureSum | None:

@@ -30,6 +30,7 @@ import dpmesh.kernels as kernels
 from dpmesh._ragged import Ragged
 from dpmesh._validate import (
     as_python_numbers,
+    every,
     fail,
     integer,
     one_of,
@@ -41,7 +42,7 @@ from dpmesh.algorithms.base import Algorithm, initial_parameters, require_proble
 from dpmesh.algorithms.gradients import check_records, gradient_of
 from dpmesh.algorithms.messages import Message, Relay, Round
 from dpmesh.algorithms.minibatches import without_replacement
-from dpmesh.algorithms.worst_case import CROWD_DELTA, Coins, Crowd, Pair
+from dpmesh.algorithms.worst_case import CROWD_DELTA, AuditSize, Coins, Crowd, Pair
 from dpmesh.kernels.linear_model import KINKED
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy.accounting.papers.quantized import MODES, Mode, next_sensitivity
@@ -169,6 +170,7 @@ class QuantizedGossip(Algorithm[QuantizedState, GradientProblem]):
         keep_sample_size(self, "sample_size")
         if self.noise_std is not None:
             keep_schedules(self, "noise_std")
+        every(self, power_of_two, "grid")
         if self.compressor is not None:
             require_methods(
                 "compressor", self.compressor, "a compressor", "compress", "decode", "apart"
@@ -177,8 +179,6 @@ class QuantizedGossip(Algorithm[QuantizedState, GradientProblem]):
         one_of("mode", self.mode, MODES)
         integer("copies", self.copies, at_least=1)
         positive_or_infinite("smoothness", self.smoothness)
-        if self.grid is not None:
-            power_of_two("grid", self.grid)
         if self.noise is not None:
             check_strategy(self.noise, self)
             if self.noise.correlates_time or self.noise.mixings > 1 or self.grid is not None:
@@ -319,14 +319,7 @@ class QuantizedGossip(Algorithm[QuantizedState, GradientProblem]):
             return refused
         return abs(1 - beta), np.stack([alpha * low, alpha * high], axis=1)
 
-    def worst_case(
-        self,
-        rounds: int | None = None,
-        *,
-        delta: float | None = None,
-        canaries: int = 1_000,
-        **_: Any,
-    ) -> tuple[Pair, Crowd]:
+    def leaking_data(self, size: AuditSize) -> tuple[Pair, Crowd]:
         """Return nodes on a hilltop whose canary pushes their state down either side of it.
 
         A node has as many records as it samples, so that it always samples the canary. The more
@@ -340,15 +333,10 @@ class QuantizedGossip(Algorithm[QuantizedState, GradientProblem]):
             return HillProblem(coins=coins, records=records, pull=pull, curvature=curvature)
 
         one, other = (problem_of(np.array([coin, False])) for coin in (True, False))
-        own: dict[str, Any] = {"algorithm": self, "rounds": rounds or 6, "silent": True}
+        own: dict[str, Any] = {"algorithm": self, "rounds": size.rounds or 6, "silent": True}
+        delta, canaries = size.delta_or(1e-5), size.canaries
         return (
-            Pair(
-                problem=one,
-                neighbor=other,
-                delta=1e-5 if delta is None else delta,
-                score=_drift,
-                **own,
-            ),
+            Pair(problem=one, neighbor=other, delta=delta, score=_drift, **own),
             Crowd(problem_of=problem_of, canaries=canaries, delta=CROWD_DELTA, **own),
         )
 
@@ -437,9 +425,7 @@ class QuantizedGossip(Algorithm[QuantizedState, GradientProblem]):
     @property
     def assumptions(self) -> tuple[str, ...]:
         """What stays secret, and what the losses are assumed to be."""
-        said = ["which records a node samples stays secret"]
-        if self.noise is not None:
-            said.extend(self.noise.assumptions)
+        said = ["which records a node samples stays secret", *super().assumptions]
         if self.mode == "paper":
             said.append("every record's loss is convex")
             said.append(f"no record's gradient is longer than {self.clipping_norm:g}")

@@ -197,7 +197,7 @@ KINDS: dict[str, type[AnyAlgorithm]] = {entry.kind.__name__: entry.kind for entr
 def register(entry: Entry) -> None:
     """Add an algorithm of your own: the command line, files and contracts then name it, too.
 
-    Its class states what is proved: `sensitivity`, `reaction`, `worst_case`, `any_rows`.
+    Its class states what is proved: `sensitivity`, `reaction`, `leaking_data`, `any_rows`.
 
     Raises
     ------

@@ -35,6 +35,7 @@ import dpmesh.kernels as kernels
 from dpmesh._ragged import Indices, Ragged
 from dpmesh._validate import (
     as_python_numbers,
+    every,
     fail,
     integer,
     one_of,
@@ -58,7 +59,7 @@ from dpmesh.keys import Key, Purpose
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.releases import Release
 from dpmesh.privacy.types import Floats, Released, Sensitive
-from dpmesh.privacy.views import LossFacts, NotProved
+from dpmesh.privacy.views import LossFacts
 from dpmesh.problems import LinearProblem, Problem
 from dpmesh.problems.dense import DenseProblem
 from dpmesh.schedules import Schedule, at, keep_schedules
@@ -156,6 +157,7 @@ class WithoutReplacement(WithoutReplacementDecisions):
 
     travels = "token"
     any_rows = "a holder projects the model that it received before it uses it"
+    no_views = "every node receives the global model after each update"
     counts_copies = True
     public_coins = frozenset({Purpose.INIT, Purpose.SAMPLE, Purpose.CONTROLLER})
 
@@ -180,33 +182,25 @@ class WithoutReplacement(WithoutReplacementDecisions):
 
     def __post_init__(self) -> None:
         as_python_numbers(self)
-        if self.epsilon is not None:
-            positive("epsilon", self.epsilon)
+        every(self, positive, "epsilon", "radius", "clipping_norm")
+        every(self, integer, "models", "batch_size", "copies", "nodes", at_least=1)
+        integer("decisions_seed", self.decisions_seed)
         probability("delta", self.delta, zero=False, one=False)
-        for name in ("models", "batch_size", "copies"):
-            integer(name, getattr(self, name), at_least=1)
+        probability("arrival_rate", self.arrival_rate, zero=False)
         keep_schedules(self, "step_size")
         require_methods("controller", self.controller, "a controller", "init", "learn", "decide")
         one_of("calibration", self.calibration, ("analytic", "classical", "paper"))
         if self.controller.noisy_loss is not None and self.calibration != "analytic":
             fail("calibration", "'analytic', which noisy losses need", repr(self.calibration))
-        if self.radius is not None:
-            positive("radius", self.radius)
-        probability("arrival_rate", self.arrival_rate, zero=False)
         if self.public_data is not None:
             require_methods("public_data", self.public_data, "a Dataset, or None", "take")
-        if self.clipping_norm is not None:
-            positive("clipping_norm", self.clipping_norm)
-            if not isinstance(self.controller, AlwaysGlobal):
-                wanted = "AlwaysGlobal() with a clipping_norm (local steps need convex losses)"
-                fail("controller", wanted, self.controller)
+        if self.clipping_norm is not None and not isinstance(self.controller, AlwaysGlobal):
+            wanted = "AlwaysGlobal() with a clipping_norm (local steps need convex losses)"
+            fail("controller", wanted, self.controller)
         check_sampling(self.sampling, self.records, self.batch_size, self.delta)
         one_of("decisions", self.decisions, ("apart", "together"))
         if self.decisions == "together" and not isinstance(self.controller, FixedController):
             fail("decisions", "'apart' for a controller that learns", repr(self.decisions))
-        if self.nodes is not None:
-            integer("nodes", self.nodes, at_least=1)
-        integer("decisions_seed", self.decisions_seed)
         if self.noise is not None:
             self._check_noise(self.noise)
         if self.sampling == "allocation":
@@ -225,10 +219,6 @@ class WithoutReplacement(WithoutReplacementDecisions):
         if not isinstance(self.controller, FixedController):
             refused["controller"] = "wanted one that looks at no data"
         return refused
-
-    def reaction(self, rounds: int, problem: LinearProblem | LossFacts) -> NotProved:
-        """Return why there is no cheaper view: all nodes know each global model."""
-        return NotProved(reason="every node receives the global model after each update")
 
     def most_rounds(self, problem: LinearProblem) -> int | None:
         """Return how many steps the largest node's mini-batches last, if all nodes always act."""

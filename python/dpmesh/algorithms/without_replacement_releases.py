@@ -17,8 +17,7 @@ from dpmesh.algorithms.base import Algorithm
 from dpmesh.algorithms.gradients import check_batches
 from dpmesh.algorithms.messages import StateT
 from dpmesh.algorithms.without_replacement_allocation import FAILURE, AllocatedPass
-from dpmesh.algorithms.without_replacement_worst import opposed
-from dpmesh.algorithms.worst_case import Crowd, Pair
+from dpmesh.algorithms.worst_case import AuditSize, Crowd, Pair, opposed_batches
 from dpmesh.controllers import AnyController
 from dpmesh.controllers.base import PRIVATE_DECISIONS
 from dpmesh.controllers.fixed import AlwaysGlobal, FixedController, RandomGlobal
@@ -70,24 +69,11 @@ class WithoutReplacementReleases(Algorithm[StateT, LinearProblem]):
     decisions: Decisions
     decisions_seed: int
 
-    def worst_case(
-        self,
-        rounds: int | None = None,
-        *,
-        delta: float | None = None,
-        canaries: int = 1_000,
-        **_: Any,
-    ) -> tuple[Pair, Crowd]:
+    def leaking_data(self, size: AuditSize) -> tuple[Pair, Crowd]:
         """Return one node whose records oppose canaries: a single one, or one per release."""
         if self.radius is None:
             fail("algorithm", "one with a radius", None)
-        return opposed(
-            self,
-            radius=self.radius,
-            rounds=rounds or 2,
-            delta=1e-5 if delta is None else delta,
-            canaries=canaries,
-        )
+        return opposed_batches(self, size)
 
     @property
     def releases_decide(self) -> bool:

@@ -14,7 +14,15 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from dpmesh._validate import as_python_numbers, fail, integer, non_negative, positive, probability
+from dpmesh._validate import (
+    as_python_numbers,
+    every,
+    fail,
+    integer,
+    non_negative,
+    positive,
+    probability,
+)
 from dpmesh.keys import Key, Purpose, generator
 
 Numbers: TypeAlias = npt.NDArray[np.float64]
@@ -171,15 +179,11 @@ class Network:
             _check_distribution(name, getattr(self, name), zero=True)
         if self.bandwidth is not None:
             _check_distribution("bandwidth", self.bandwidth, zero=False)
-        probability("straggler_fraction", self.straggler_fraction)
+        every(self, probability, "straggler_fraction", "late_fraction")
+        every(self, probability, "loss", "offline", one=False)
+        every(self, integer, "attempts", "outage_rounds", "late_rounds", at_least=1)
         if positive("straggler_slowdown", self.straggler_slowdown) < 1:
             fail("straggler_slowdown", "at least 1", self.straggler_slowdown)
-        probability("loss", self.loss, one=False)
-        integer("attempts", self.attempts, at_least=1)
-        probability("offline", self.offline, one=False)
-        integer("outage_rounds", self.outage_rounds, at_least=1)
-        probability("late_fraction", self.late_fraction)
-        integer("late_rounds", self.late_rounds, at_least=1)
         integer("max_delay", self.max_delay)
         integer("min_delay", self.min_delay, below=self.max_delay + 1)
 
