@@ -13,7 +13,7 @@ import numpy.typing as npt
 from scipy import sparse
 
 from dpmesh import _core
-from dpmesh._validate import fail
+from dpmesh._validate import fail, integer
 
 _CSR = (sparse.csr_array, sparse.csr_matrix)
 _LARGE, _LINE = 2**17, 64  # bytes
@@ -198,3 +198,33 @@ def filled(
     if not out.flags.carray:
         fail("out", "a writeable C-contiguous array", "one that is not")
     return out
+
+
+def row_shape(shape: int | tuple[int, ...]) -> tuple[int, ...]:
+    """`shape` as (dim,) or (rows, dim)."""
+    sizes = shape if isinstance(shape, tuple) else (shape,)
+    checked = tuple([integer("shape", size, at_least=1) for size in sizes])
+    if len(checked) not in (1, 2):
+        fail("shape", "shape (dim,) or (rows, dim)", f"shape {checked}")
+    return checked
+
+
+def per_row(argument: str, value: npt.ArrayLike) -> float | npt.NDArray[np.float64]:
+    """`value`, a number or one for each row, as kernels take it."""
+    if isinstance(value, float):
+        return value
+    given = np.atleast_1d(unmasked(argument, value))
+    return np.ascontiguousarray(floats(argument, given), dtype=np.float64)
+
+
+def node_ids(nodes: npt.ArrayLike | None) -> npt.NDArray[np.uint32] | None:
+    """The node of each row, as kernels take them."""
+    if nodes is None:
+        return None
+    ids: npt.NDArray[Any] = np.atleast_1d(unmasked("nodes", nodes))
+    if ids.dtype.kind not in "iu" or ids.ndim != 1:
+        fail("nodes", "an integer for each row", f"dtype {ids.dtype} and shape {ids.shape}")
+    if ids.dtype != np.uint32 and ids.size and (ids.min() < 0 or ids.max() >= 2**32):
+        outside = ids[(ids < 0) | (ids >= 2**32)][0]
+        fail("nodes", "integers of at least 0 and below 2**32", outside)
+    return readable(ids, np.uint32)

@@ -37,17 +37,14 @@ FLOORS = [
     ["privacy.foreseen"],
     ["privacy.plain_words", "privacy.report", "privacy.budget"],
     ["privacy.filters", "privacy.ledger"],
-    ["algorithms.allocation", "algorithms.record_gradients", "algorithms.worst_case"],
+    ["algorithms.allocation", "algorithms.worst_case"],
     ["algorithms.messages"],
     [
         "algorithms.base",
         "algorithms.federated_contribution",
         "algorithms.federated_server",
-        "algorithms.observations",
         "algorithms.gradients",
-        "algorithms.minibatches",
     ],
-    ["algorithms.without_replacement_allocation"],
     [
         "algorithms.federated_combination",
         "algorithms.federated_gradients",

@@ -19,7 +19,7 @@ import dpmesh.kernels as kernels
 from dpmesh._ragged import Indices, Ragged
 from dpmesh._validate import every, fail, integer, one_of
 from dpmesh.algorithms.federated_contribution import Contribution
-from dpmesh.algorithms.record_gradients import clipped_gradient_sums
+from dpmesh.algorithms.gradients import clipped_gradient_sums
 from dpmesh.algorithms.worst_case import AuditSize, Crowd, Pair, opposed_records
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy.sampling import PoissonSampling

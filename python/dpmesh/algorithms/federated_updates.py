@@ -26,8 +26,8 @@ from dpmesh._validate import every, fail, instance, integer, non_negative, one_o
 from dpmesh.algorithms.base import require_problem
 from dpmesh.algorithms.federated_contribution import Contribution
 from dpmesh.algorithms.federated_server import AdaptiveClipping
-from dpmesh.algorithms.minibatches import local_walks
 from dpmesh.algorithms.worst_case import AuditSize, Crowd, Pair, opposed_clients
+from dpmesh.kernels.draws import local_walks
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy.sampling import FixedSizeSampling, PoissonSampling, RandomAllocation, Sampling
 from dpmesh.privacy.sensitivity import Sensitivity

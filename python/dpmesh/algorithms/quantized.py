@@ -41,8 +41,8 @@ from dpmesh._validate import (
 from dpmesh.algorithms.base import Algorithm, initial_parameters, require_problem
 from dpmesh.algorithms.gradients import check_records, gradient_of
 from dpmesh.algorithms.messages import Message, Relay, Round
-from dpmesh.algorithms.minibatches import without_replacement
 from dpmesh.algorithms.worst_case import CROWD_DELTA, AuditSize, Coins, Crowd, Pair
+from dpmesh.kernels.draws import without_replacement
 from dpmesh.kernels.linear_model import KINKED
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy.accounting.papers.quantized import MODES, Mode, next_sensitivity

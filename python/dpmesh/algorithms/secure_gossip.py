@@ -25,8 +25,8 @@ import numpy.typing as npt
 from dpmesh._ragged import Ragged
 from dpmesh._validate import as_python_numbers, fail, instance, integer, positive
 from dpmesh.algorithms.base import Algorithm, distinct, initial_parameters
+from dpmesh.algorithms.gradients import clipped_gradient_sums
 from dpmesh.algorithms.messages import Message, Round
-from dpmesh.algorithms.record_gradients import clipped_gradient_sums
 from dpmesh.algorithms.worst_case import AuditSize, Crowd, Pair, opposed_records
 from dpmesh.keys import Key
 from dpmesh.privacy.releases import Release

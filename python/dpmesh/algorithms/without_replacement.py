@@ -24,9 +24,9 @@ with decisions of its own. The paper needs repair in some places:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import sqrt
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -43,7 +43,7 @@ from dpmesh._validate import (
     probability,
     require_methods,
 )
-from dpmesh.algorithms.allocation import Once, check_sampling, expected_sizes
+from dpmesh.algorithms.allocation import check_sampling, expected_sizes
 from dpmesh.algorithms.base import initial_parameters, require_problem
 from dpmesh.algorithms.gradients import gradient_of, gradient_sums
 from dpmesh.algorithms.messages import Message, Round
@@ -51,10 +51,7 @@ from dpmesh.algorithms.without_replacement_decisions import (
     WithoutReplacementDecisions,
     WithoutReplacementState,
 )
-from dpmesh.algorithms.without_replacement_releases import Calibration, Decisions
-from dpmesh.controllers import AnyController, RandomGlobal
-from dpmesh.controllers.fixed import AlwaysGlobal, FixedController
-from dpmesh.data import Dataset
+from dpmesh.controllers import AlwaysGlobal, FixedController
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.releases import Release
@@ -62,10 +59,7 @@ from dpmesh.privacy.types import Floats, Released, Sensitive
 from dpmesh.privacy.views import LossFacts
 from dpmesh.problems import LinearProblem, Problem
 from dpmesh.problems.dense import DenseProblem
-from dpmesh.schedules import Schedule, at, keep_schedules
-
-if TYPE_CHECKING:
-    from dpmesh.privacy.correlated import CorrelatedStrategy
+from dpmesh.schedules import at, keep_schedules
 
 ANNOUNCEMENT_BITS = 64
 """The step and the node's number, which all others receive after a global update of a model."""
@@ -160,25 +154,6 @@ class WithoutReplacement(WithoutReplacementDecisions):
     no_views = "every node receives the global model after each update"
     counts_copies = True
     public_coins = frozenset({Purpose.INIT, Purpose.SAMPLE, Purpose.CONTROLLER})
-
-    epsilon: float | None = 1.0
-    delta: float = 1e-5
-    models: int = 1
-    batch_size: int = 50
-    step_size: float | Schedule = 0.1
-    controller: AnyController = RandomGlobal(0.05)
-    calibration: Calibration = "analytic"
-    copies: int = 1
-    radius: float | None = None
-    arrival_rate: float = 1.0
-    public_data: Dataset | None = field(default=None, repr=False)
-    clipping_norm: float | None = None
-    sampling: Once = "arrival"
-    records: int | None = None
-    decisions: Decisions = "apart"
-    nodes: int | None = None
-    decisions_seed: int = 0
-    noise: CorrelatedStrategy | None = None
 
     def __post_init__(self) -> None:
         as_python_numbers(self)

@@ -13,14 +13,13 @@ from dpmesh._ragged import Indices, Ragged, slices
 from dpmesh._validate import fail
 from dpmesh.algorithms.base import KNOWN_TO_ALL
 from dpmesh.algorithms.messages import Message
-from dpmesh.algorithms.observations import losses_on, unobserved, with_answers, with_private
 from dpmesh.algorithms.without_replacement_releases import WithoutReplacementReleases
-from dpmesh.controllers.base import Actions
-from dpmesh.controllers.fixed import FixedController
+from dpmesh.controllers import Actions, FixedController, Observation
 from dpmesh.data import Dataset
+from dpmesh.kernels import LinearModel
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy.releases import Release
-from dpmesh.privacy.types import Released, Sensitive
+from dpmesh.privacy.types import Floats, Released, Sensitive
 from dpmesh.problems import LinearProblem
 
 
@@ -50,10 +49,9 @@ class WithoutReplacementState:
     controller: Any
 
 
+@dataclass(frozen=True, kw_only=True)
 class WithoutReplacementDecisions(WithoutReplacementReleases[WithoutReplacementState]):
     """Turns, mini-batches and decisions of `WithoutReplacement`, which explains the parameters."""
-
-    public_data: Dataset | None
 
     def senders(self, t: int, turns: Indices, records: Indices, key: Key) -> Indices:
         """Return the nodes that act in step t, in their order, both drawn by public coins."""
@@ -152,3 +150,68 @@ class WithoutReplacementDecisions(WithoutReplacementReleases[WithoutReplacementS
         if not isinstance(self.controller, FixedController):
             rows = (rows[:, np.newaxis] * self.models + np.arange(self.models)).ravel()
         return key.for_nodes(rows.astype(np.uint32))
+
+
+def unobserved(
+    local: Sensitive,
+    acting: npt.NDArray[np.bool_],
+    released: Released,
+    public_losses: Floats | None,
+) -> Observation:
+    """Return what every controller may see: NaN stands for all that is private.
+
+    Parameters
+    ----------
+    local
+        Local models, shape (M, K, d), of which only the shape counts.
+    acting
+        Which nodes act, shape (M,).
+    released
+        Global models, shape (K, d).
+    public_losses
+        Those of the global models on public records, shape (K,); None without such records.
+    """
+    unseen = np.broadcast_to(local.dtype.type(np.nan), local.shape)
+    return Observation(
+        acting=acting.copy(),
+        local_models=Sensitive(unseen),
+        losses=Sensitive(unseen[:, :, 0]),
+        last_losses=Sensitive(unseen[:, :, 0]),
+        released_models=Released(released.copy()),
+        public_losses=public_losses,
+    )
+
+
+def with_answers(seen: Observation, answers: Released) -> Observation:
+    """Return an observation with the noisy losses of the nodes that act, shape (acting, 1)."""
+    noisy = seen.losses.astype(np.float64)
+    noisy[seen.acting] = answers
+    return replace(seen, losses=Sensitive(noisy))
+
+
+def with_private(
+    seen: Observation, local: Sensitive, problem: LinearProblem, batches: Ragged, last: Ragged
+) -> Observation:
+    """Return an observation with the local models and their losses, without noise.
+
+    Parameters
+    ----------
+    batches, last
+        The coming mini-batch of each node and the one before, possibly none.
+    """
+    w = local.reshape(len(local), -1)
+    return replace(
+        seen,
+        local_models=Sensitive(local.copy()),
+        losses=Sensitive(problem.class_objectives(w, batches)),
+        last_losses=Sensitive(problem.class_objectives(w, last)),
+    )
+
+
+def losses_on(public: Dataset, released: Released, problem: LinearProblem) -> Floats:
+    """Return the losses of the global models, shape (K, d), on public records, shape (K,)."""
+    model = LinearModel(public.features, public.labels, problem.loss, classes=problem.classes)
+    measure = model.losses if len(released) == 1 else model.class_losses
+    everything = np.arange(public.records)[np.newaxis]
+    losses = measure(released.reshape(1, -1), everything, regularization=problem.regularization)
+    return losses.reshape(-1)

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh._arrays import floats
-from dpmesh.controllers.fixed import AlwaysGlobal, Periodic
+from dpmesh.controllers import AlwaysGlobal, Periodic
 from dpmesh.data import Dataset
 from dpmesh.problems import LinearProblem
 from dpmesh.problems.canaries import PullingClients, canary_records, diagonal

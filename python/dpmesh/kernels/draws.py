@@ -10,12 +10,20 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh import _core
-from dpmesh._arrays import FloatArray, code_array, filled, float_type, ragged, shaped
+from dpmesh._arrays import (
+    FloatArray,
+    code_array,
+    filled,
+    float_type,
+    node_ids,
+    ragged,
+    row_shape,
+    shaped,
+)
 from dpmesh._arrays import integers as index_array
 from dpmesh._core import Stream
-from dpmesh._ragged import Ragged
+from dpmesh._ragged import Indices, Ragged, Walks
 from dpmesh._validate import fail, integer, probability
-from dpmesh.kernels._rows import node_ids, row_shape
 
 
 def uniform(
@@ -119,7 +127,7 @@ def sample(
     --------
     >>> import dpmesh as dm
     >>> stream = dm.Key.seeded(1).stream(1000)
-    >>> dm.kernels.sample([5], 5, stream).tolist()  # a whole row, in order
+    >>> dm.sample([5], 5, stream).tolist()  # a whole row, in order
     [[0, 1, 2, 3, 4]]
     """
     numbers = counts
@@ -256,7 +264,7 @@ def batch_ends(
     Examples
     --------
     >>> import dpmesh as dm
-    >>> dm.kernels.batch_ends([5, 3], [3, 2], 2)
+    >>> dm.batch_ends([5, 3], [3, 2], 2)
     array([0, 2, 4, 5, 7, 8])
     """
     numbers = index_array("sizes", sizes, ndim=1)
@@ -265,3 +273,52 @@ def batch_ends(
     size = integer("batch_size", batch_size, at_least=1, below=2**63)
     _core.batch_ends(numbers, counts, size, ends)
     return ends
+
+
+def local_walks(
+    records: Ragged,
+    clients: Indices,
+    stream: Stream,
+    *,
+    batch_size: int,
+    local_epochs: int | None,
+    local_steps: int | None,
+) -> Walks:
+    """Return the batches of every client in the order of its local steps.
+
+    Every pass over a client's records is in a new random order, cut into batches of `batch_size`;
+    the last batch of a pass is shorter if `batch_size` does not divide their number.
+
+    Parameters
+    ----------
+    records
+        The records of each client.
+    clients
+        Their indices: a client's order depends on its own index, not on which others take part.
+    stream
+        Randomness of the order, for this round.
+    batch_size
+        At least 1.
+    local_epochs, local_steps
+        Exactly one of them: passes of each client, or batches of each client that has records, over
+        as many passes as that takes.
+    """
+    sizes = records[0][1:] - records[0][:-1]
+    per_pass = -(-sizes // batch_size)
+    if local_epochs is not None:
+        steps, lengths = local_epochs * per_pass, local_epochs * sizes
+    else:
+        steps = np.where(per_pass > 0, local_steps or 0, 0)
+        full_passes, rest = np.divmod(steps, np.maximum(per_pass, 1))
+        lengths = full_passes * sizes + rest * batch_size
+    order = shuffle(records, lengths, stream, nodes=clients)
+    ends = batch_ends(sizes, steps, batch_size)
+    return Walks(np.concatenate(([0], np.cumsum(steps))), (ends, order))
+
+
+def without_replacement(records: Ragged, size: int, stream: Stream) -> Ragged:
+    """Draw `size` different records of each node uniformly; each must have that many."""
+    indptr, indices = records
+    places = sample(indptr[1:] - indptr[:-1], size, stream)
+    chosen = indices[indptr[:-1, np.newaxis] + places]
+    return np.arange(len(indptr)) * size, chosen.reshape(-1)

@@ -34,11 +34,10 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh import _core
-from dpmesh._arrays import FloatArray, floats, integers, ragged
+from dpmesh._arrays import FloatArray, floats, integers, per_row, ragged
 from dpmesh._core import is_float_array, is_index_array
 from dpmesh._ragged import Walks
 from dpmesh._validate import fail, non_negative, positive
-from dpmesh.kernels._rows import per_row
 from dpmesh.kernels.linear_model import (
     REGRESSION,
     Batches,

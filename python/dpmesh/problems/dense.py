@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from dataclasses import KW_ONLY, dataclass, field
 from math import prod
 from types import NoneType
 from typing import NamedTuple
@@ -16,6 +17,7 @@ from dpmesh._arrays import FloatArray
 from dpmesh._ragged import Indices, Ragged
 from dpmesh._validate import (
     as_python_numbers,
+    every,
     fail,
     instance,
     integer,
@@ -27,12 +29,13 @@ from dpmesh.data import Dataset
 from dpmesh.data.dataset import A_DATASET
 from dpmesh.kernels.linear_model import Batches
 from dpmesh.kernels.projection import NORMS, Norm
-from dpmesh.problems.partition import PartitionedProblem, flat_partition
+from dpmesh.problems.partition import IndexArrays, PartitionedProblem, flat_partition
 
 _ROUNDING = 2.0**-16
 """Bounds what float32 adds to the norm of a clipped gradient, relative."""
 
 
+@dataclass(frozen=True, eq=False)
 class DenseProblem(PartitionedProblem, ABC):
     """Common base of problems of any model: dense records of one shape, divided among nodes.
 
@@ -40,19 +43,22 @@ class DenseProblem(PartitionedProblem, ABC):
     it by that.
     """
 
-    train: Dataset
-    test: Dataset | None
-    record_shape: tuple[int, ...] | None
-    regularization: float
-    nodes_at_once: int
-    records_at_once: int
     models = 1  # of a node, as of a LinearProblem
+
+    train: Dataset
+    partition: IndexArrays = field(repr=False)
+    _: KW_ONLY
+    test: Dataset | None = None
+    record_shape: tuple[int, ...] | None = None
+    regularization: float = 0.0
+    nodes_at_once: int = 32
+    records_at_once: int = 16
+    _records: Ragged = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         as_python_numbers(self)
         non_negative("regularization", self.regularization)
-        integer("nodes_at_once", self.nodes_at_once, at_least=1)
-        integer("records_at_once", self.records_at_once, at_least=1)
+        every(self, integer, "nodes_at_once", "records_at_once", at_least=1)
         instance("train", self.train, A_DATASET, Dataset)
         instance("test", self.test, f"{A_DATASET}, or None", Dataset, NoneType)
         object.__setattr__(self, "_records", flat_partition(self.partition, self.train.records))

@@ -19,13 +19,11 @@ import dpmesh.kernels as kernels
 from dpmesh._arrays import FloatArray
 from dpmesh._ragged import Indices, Ragged, Walks, rectangle, rows
 from dpmesh._validate import fail
-from dpmesh.data import Dataset
 from dpmesh.kernels.linear_model import Batches
 from dpmesh.kernels.projection import Norm
 from dpmesh.keys import Key, Purpose, generator
 from dpmesh.models import Outline
 from dpmesh.problems.dense import DenseProblem, Microbatches, as_ragged
-from dpmesh.problems.partition import IndexArrays
 
 Params = Any
 """A pytree of arrays: what a model's functions take."""
@@ -90,19 +88,11 @@ class JaxProblem(DenseProblem):
     8
     """
 
-    train: Dataset
-    partition: IndexArrays = field(repr=False)
     start: Callable[[Any], Params]
     loss: Callable[[Params, Any, Any], Any]
     scores: Callable[[Params, Any], Any] | None = None
     _: KW_ONLY
-    test: Dataset | None = None
-    record_shape: tuple[int, ...] | None = None
-    regularization: float = 0.0
-    nodes_at_once: int = 32
-    records_at_once: int = 16
     outline: Outline | None = field(default=None, repr=False)
-    _records: Ragged = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()

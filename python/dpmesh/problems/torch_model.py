@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Callable
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from typing import Any
 
@@ -16,12 +16,10 @@ from torch import func
 from dpmesh._arrays import FloatArray
 from dpmesh._ragged import Ragged, Walks, rectangle, rows
 from dpmesh._validate import fail, instance
-from dpmesh.data import Dataset
 from dpmesh.kernels.linear_model import Batches
 from dpmesh.kernels.projection import Norm
 from dpmesh.keys import Key, Purpose, generator
 from dpmesh.problems.dense import DenseProblem, Microbatches, as_ragged
-from dpmesh.problems.partition import IndexArrays
 
 TESTS_AT_ONCE = 1024
 
@@ -71,18 +69,10 @@ class TorchProblem(DenseProblem):
         By PyTorch, if the module cannot take a record.
     """
 
-    train: Dataset
-    partition: IndexArrays = field(repr=False)
     make_module: Callable[[], torch.nn.Module]
     _: KW_ONLY
-    test: Dataset | None = None
     loss: Callable[..., torch.Tensor] = torch.nn.functional.cross_entropy
-    record_shape: tuple[int, ...] | None = None
-    regularization: float = 0.0
-    nodes_at_once: int = 32
-    records_at_once: int = 16
     device: str = "cpu"
-    _records: Ragged = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()

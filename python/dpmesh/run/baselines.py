@@ -22,12 +22,12 @@ from dpmesh.keys import Key, Purpose, generator
 from dpmesh.privacy.report import Report
 from dpmesh.privacy.shown import rounded_up
 from dpmesh.problems import LinearProblem
-from dpmesh.run.arguments import wide_enough
 from dpmesh.run.channel import run_rounds
 from dpmesh.run.failing import carrier_for
 from dpmesh.run.measures import Measures, classification, of_labels, of_linear
+from dpmesh.run.prepare import wide_enough
 
-__all__ = ["Baselines", "alone_private", "beside", "compute", "measured", "scores"]
+__all__ = ["Baselines", "alone_private", "beside", "compute", "measured"]
 
 Scores = npt.NDArray[np.float64]
 
@@ -239,20 +239,6 @@ def _alone_private(
     count = min(problem.nodes, integer("most", most, at_least=1))
     chosen = np.linspace(0, problem.nodes - 1, count).round().astype(int)
     return [_private(problem, int(i), epsilon, delta, key) for i in chosen]
-
-
-def scores(problem: LinearProblem, params: FloatArray) -> Scores:
-    """Return the accuracy, or R², of each row of parameters on the problem's test records.
-
-    Raises
-    ------
-    ValueError
-        If the problem has no test records.
-    """
-    _require_test(problem)
-    if problem.classifies:
-        return problem.accuracy(params)
-    return np.array([of_linear(problem, row)["R²"] for row in params])
 
 
 def measured(problem: LinearProblem, params: FloatArray) -> Measures:

@@ -18,9 +18,8 @@ from scipy import sparse
 from dpmesh._validate import fail, instance, integer, positive, require_methods
 from dpmesh.kernels.views import Mixing, all_pairs, view_system, worst_pair
 from dpmesh.keys import A_KEY, Key
-from dpmesh.topology._random import Use, public_generator
 from dpmesh.topology.matrix import MixingMatrix
-from dpmesh.topology.topology import Topology, Varying
+from dpmesh.topology.topology import Topology, Use, Varying, public_generator
 
 
 def meetings(nodes: int, *, key: Key, order: int = 0) -> Varying:
