@@ -13,6 +13,7 @@ import numpy.typing as npt
 from scipy import sparse
 
 from dpmesh import _core
+from dpmesh._ragged import Indices, Numbers
 from dpmesh._validate import fail, integer
 
 _CSR = (sparse.csr_array, sparse.csr_matrix)
@@ -108,7 +109,7 @@ def whole(argument: str, value: Any) -> None:
             fail(argument, "a sparse matrix whose arrays fit together", f"one where {error}")
 
 
-def integers(argument: str, value: npt.ArrayLike, *, ndim: int) -> npt.NDArray[np.int64]:
+def integers(argument: str, value: npt.ArrayLike, *, ndim: int) -> Indices:
     """`value` as a C-contiguous array of int64 with `ndim` axes."""
     if _core.is_index_array(value) and value.ndim == ndim:
         return value
@@ -119,7 +120,7 @@ def integers(argument: str, value: npt.ArrayLike, *, ndim: int) -> npt.NDArray[n
     return readable(array, np.int64)
 
 
-def ragged(argument: str, value: Any) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def ragged(argument: str, value: Any) -> tuple[Indices, Indices]:
     """`value` as rows of different lengths: ``(indptr, indices)``, integers with one axis each."""
     if not isinstance(value, (tuple, list)) or len(value) != 2:
         got = f"{len(value)} arrays" if isinstance(value, (tuple, list)) else type(value).__name__
@@ -209,7 +210,7 @@ def row_shape(shape: int | tuple[int, ...]) -> tuple[int, ...]:
     return checked
 
 
-def per_row(argument: str, value: npt.ArrayLike) -> float | npt.NDArray[np.float64]:
+def per_row(argument: str, value: npt.ArrayLike) -> float | Numbers:
     """`value`, a number or one for each row, as kernels take it."""
     if isinstance(value, float):
         return value

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 import dpmesh.kernels as kernels
 from dpmesh._arrays import read_only
+from dpmesh._ragged import Flags
 from dpmesh._validate import as_python_numbers, fail, integer, positive, probability
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy.types import Released, Sensitive
@@ -35,7 +36,7 @@ __all__ = [
 
 StateT = TypeVar("StateT")
 
-Actions: TypeAlias = npt.NDArray[np.bool_]
+Actions: TypeAlias = Flags
 """Shape (nodes, classifiers): whether the update is global; False for nodes that do not act."""
 
 PRIVATE_DECISIONS = (
@@ -112,7 +113,7 @@ class Observation:
     (2, 1)
     """
 
-    acting: npt.NDArray[np.bool_]
+    acting: Flags
     local_models: Sensitive
     losses: Sensitive
     last_losses: Sensitive

@@ -29,14 +29,14 @@ import reprlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from functools import cache
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 import dpmesh.kernels as kernels
 from dpmesh._arrays import floats
-from dpmesh._ragged import Indices
+from dpmesh._ragged import Indices, Numbers
 from dpmesh._validate import fail, integer, require_methods
 from dpmesh.algorithms.messages import Releases, Round, Travel
 from dpmesh.algorithms.worst_case import CROWD_DELTA, AuditSize, Coins, Crowd, Pair
@@ -130,6 +130,11 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
             names = ", ".join(takes.parameters)
             raise TypeError(f"{cls.__name__}: {error}; it takes by name: {names}") from None
         return super().__new__(cls)
+
+    @staticmethod
+    def of_part(path: str) -> Any:
+        """Return a property that is that of a part, such as "contribution.unit"."""
+        return property(attrgetter(path), doc=f"As `{path}`.")
 
     @classmethod
     def for_budget(
@@ -369,9 +374,7 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
         """Return the least `unit` of the messages of round t, from public numbers alone."""
         return 1.0
 
-    def losses(
-        self, state: StateT, t: int, problem: ProblemT, key: Key
-    ) -> npt.NDArray[np.float64] | None:
+    def losses(self, state: StateT, t: int, problem: ProblemT, key: Key) -> Numbers | None:
         """Return the losses of the nodes that learn in round t, before they do.
 
         They are on the records that the round uses; None if nobody learns. A run asks for them in

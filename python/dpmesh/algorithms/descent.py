@@ -13,9 +13,8 @@ from math import sqrt
 from typing import TYPE_CHECKING, ClassVar, Generic
 
 import numpy as np
-import numpy.typing as npt
 
-from dpmesh._ragged import Ragged
+from dpmesh._ragged import Numbers, Ragged
 from dpmesh._validate import as_python_numbers, every, fail, integer, positive
 from dpmesh.algorithms.base import Algorithm, initial_parameters, require_problem
 from dpmesh.algorithms.gradients import check_batches, check_records
@@ -168,9 +167,7 @@ class Descent(Algorithm[StateT, LinearProblem], Generic[StateT]):
         check_records(problem, x, self.clipping_norm)
         return x
 
-    def losses(
-        self, state: StateT, t: int, problem: LinearProblem, key: Key
-    ) -> npt.NDArray[np.float64]:
+    def losses(self, state: StateT, t: int, problem: LinearProblem, key: Key) -> Numbers:
         """Return each node's loss at its own model, on the records that the round uses."""
         return problem.objective(Sensitive(self.parameters(state)), self.records_of(t, problem))
 

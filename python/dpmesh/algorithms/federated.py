@@ -35,9 +35,8 @@ from math import sqrt
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
-from dpmesh._ragged import Indices
+from dpmesh._ragged import Indices, Numbers
 from dpmesh._validate import (
     as_python_numbers,
     every,
@@ -63,7 +62,7 @@ from dpmesh.privacy.sampling import RandomAllocation
 from dpmesh.privacy.secure import SecureSum
 from dpmesh.privacy.secure.sizes import calibrated_sum
 from dpmesh.privacy.sensitivity import Sensitivity
-from dpmesh.privacy.types import Floats, NeighboringRelation, Released, Sensitive, Unit
+from dpmesh.privacy.types import Floats, Released, Sensitive
 from dpmesh.privacy.views import LossFacts
 from dpmesh.problems import ModelProblem, Problem
 from dpmesh.schedules import Schedule, at, keep_schedules
@@ -173,6 +172,10 @@ class FederatedLearning(Algorithm[FederatedState, ModelProblem]):
         "by a constant"
     )
 
+    neighboring_relation = Algorithm.of_part("contribution.neighboring_relation")
+    unit = Algorithm.of_part("contribution.unit")
+    run_length = Algorithm.of_part("combination.rounds")
+
     instead: ClassVar[Mapping[str, str]] = {
         **dict.fromkeys(
             _OF_CLIENTS,
@@ -255,21 +258,6 @@ class FederatedLearning(Algorithm[FederatedState, ModelProblem]):
     @cached_property
     def _of_each_round(self) -> Sensitivity:
         return self.contribution.sensitivity(self.bit_weight)
-
-    @property
-    def neighboring_relation(self) -> NeighboringRelation:
-        """The relation under which the contribution's sampling amplifies."""
-        return self.contribution.neighboring_relation
-
-    @property
-    def unit(self) -> Unit:
-        """A client with all that it holds, or a record."""
-        return self.contribution.unit
-
-    @property
-    def run_length(self) -> int | None:
-        """Rounds for which a secure sum is made."""
-        return self.combination.rounds
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -381,7 +369,7 @@ class FederatedLearning(Algorithm[FederatedState, ModelProblem]):
 
     def losses(
         self, state: FederatedState, t: int, problem: ModelProblem, key: Key
-    ) -> npt.NDArray[np.float64] | None:
+    ) -> Numbers | None:
         """Return the losses of the clients that learn in round t, at w^t."""
         cohort = self.cohort(t, key, problem.nodes)
         losses = self.contribution.losses(state.w, cohort, t, problem, key)

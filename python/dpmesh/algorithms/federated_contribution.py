@@ -25,7 +25,7 @@ from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from dpmesh._ragged import Indices
+from dpmesh._ragged import Indices, Numbers
 from dpmesh._validate import as_python_numbers, integer, positive, probability
 from dpmesh.algorithms.worst_case import AuditSize, Crowd, Pair
 from dpmesh.keys import Key
@@ -147,9 +147,7 @@ class Contribution(ABC, Generic[ProblemT]):
         """
 
     @abstractmethod
-    def losses(
-        self, w: Released, cohort: Indices, t: int, problem: ProblemT, key: Key
-    ) -> npt.NDArray[np.float64]:
+    def losses(self, w: Released, cohort: Indices, t: int, problem: ProblemT, key: Key) -> Numbers:
         """Return the losses of the clients that learn in round t, before they do."""
 
     @abstractmethod

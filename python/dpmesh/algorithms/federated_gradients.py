@@ -13,10 +13,9 @@ from dataclasses import dataclass, replace
 from typing import Any, get_args
 
 import numpy as np
-import numpy.typing as npt
 
 import dpmesh.kernels as kernels
-from dpmesh._ragged import Indices, Ragged
+from dpmesh._ragged import Indices, Numbers, Ragged
 from dpmesh._validate import every, fail, integer, one_of
 from dpmesh.algorithms.federated_contribution import Contribution
 from dpmesh.algorithms.gradients import clipped_gradient_sums
@@ -177,10 +176,10 @@ class RecordGradients(Contribution[GradientProblem]):
 
     def losses(
         self, w: Released, cohort: Indices, t: int, problem: GradientProblem, key: Key
-    ) -> npt.NDArray[np.float64]:
+    ) -> Numbers:
         """Return each client's loss on all of its records; only a simulation can."""
         models = np.repeat(w, problem.nodes, axis=0)
-        losses: npt.NDArray[np.float64] = problem.objective(models, self._all_records(problem))
+        losses: Numbers = problem.objective(models, self._all_records(problem))
         return losses
 
     def moved(self, w: Released, direction: Floats, step_size: float, decay: float) -> Floats:

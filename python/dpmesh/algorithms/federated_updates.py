@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 import dpmesh.kernels as kernels
 from dpmesh._arrays import floats, read_only
-from dpmesh._ragged import Indices, Walks, rows
+from dpmesh._ragged import Indices, Numbers, Walks, rows
 from dpmesh._validate import every, fail, instance, integer, non_negative, one_of, positive
 from dpmesh.algorithms.base import require_problem
 from dpmesh.algorithms.federated_contribution import Contribution
@@ -316,7 +316,7 @@ class ClientUpdates(Contribution[ClientProblem]):
 
     def losses(
         self, w: Released, cohort: Indices, t: int, problem: ClientProblem, key: Key
-    ) -> npt.NDArray[np.float64]:
+    ) -> Numbers:
         """Return the losses of the cohort's clients at w^t, each on its first batch."""
         steps, batches = self._walks(cohort, t, problem, key)
         first = steps[:-1][np.diff(steps) > 0]

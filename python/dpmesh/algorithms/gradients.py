@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 import dpmesh.kernels as kernels
 from dpmesh._arrays import read_only
-from dpmesh._ragged import Indices, Ragged
+from dpmesh._ragged import Indices, Numbers, Ragged
 from dpmesh._validate import fail
 from dpmesh.kernels.linear_model import Batches
 from dpmesh.kernels.projection import Norm
@@ -298,7 +297,7 @@ def step_by_sums(
     point: Floats,
     step_size: float,
     batches: Ragged,
-    divisors: npt.NDArray[np.float64],
+    divisors: Numbers,
     *,
     clipping_norm: float,
     norm: Norm,

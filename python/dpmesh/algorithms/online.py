@@ -23,9 +23,9 @@ from math import sqrt
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 import dpmesh.kernels as kernels
+from dpmesh._ragged import Numbers
 from dpmesh._validate import as_python_numbers, every, fail, integer, one_of, positive, probability
 from dpmesh.algorithms import allocation as allocations
 from dpmesh.algorithms.base import Algorithm, initial_parameters, require_problem
@@ -337,9 +337,7 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
             return np.zeros(problem.nodes + 1, np.int64), np.zeros(0, np.int64)
         return problem.allocated(t, key, rounds=self._rounds)
 
-    def losses(
-        self, state: OnlineState, t: int, problem: LinearProblem, key: Key
-    ) -> npt.NDArray[np.float64]:
+    def losses(self, state: OnlineState, t: int, problem: LinearProblem, key: Key) -> Numbers:
         """Return each learner's loss on its examples of round t, at w_t, if it has any."""
         examples = self.examples(t, problem, key)
         losses = problem.objective(state.w, examples)

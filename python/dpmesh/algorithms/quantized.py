@@ -24,10 +24,9 @@ from math import inf, sqrt
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 import dpmesh.kernels as kernels
-from dpmesh._ragged import Ragged
+from dpmesh._ragged import Numbers, Ragged
 from dpmesh._validate import (
     as_python_numbers,
     every,
@@ -55,7 +54,7 @@ from dpmesh.privacy.rows import CorrelatedRow, check_strategy
 from dpmesh.privacy.sensitivity import Sensitivity
 from dpmesh.privacy.types import Floats, Sensitive
 from dpmesh.privacy.views import LossFacts, NotProved, Reaction
-from dpmesh.privacy.views.reaction import NO_NOISE, Numbers
+from dpmesh.privacy.views.reaction import NO_NOISE
 from dpmesh.problems import GradientProblem, LinearProblem
 from dpmesh.problems.canaries import HillProblem
 from dpmesh.problems.dense import DenseProblem
@@ -358,7 +357,7 @@ class QuantizedGossip(Algorithm[QuantizedState, GradientProblem]):
             smoothness=self.smoothness,
         )
 
-    def sensitivities(self, rounds: int) -> npt.NDArray[np.float64]:
+    def sensitivities(self, rounds: int) -> Numbers:
         """Return Delta_0, .., Delta_(rounds - 1)."""
         return np.array([self._delta(k) for k in each_round(rounds)])
 
@@ -412,9 +411,7 @@ class QuantizedGossip(Algorithm[QuantizedState, GradientProblem]):
         gamma = self._numbers(k).sample_size
         return without_replacement(records, gamma, key.stream(Purpose.SAMPLE, k))
 
-    def losses(
-        self, state: QuantizedState, t: int, problem: GradientProblem, key: Key
-    ) -> npt.NDArray[np.float64]:
+    def losses(self, state: QuantizedState, t: int, problem: GradientProblem, key: Key) -> Numbers:
         """Return each node's loss at x_k on the records that it samples."""
         return problem.objective(state.x, self.sample(t, problem, key))
 

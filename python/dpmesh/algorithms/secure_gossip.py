@@ -20,9 +20,8 @@ from functools import cached_property, partial
 from math import sqrt
 
 import numpy as np
-import numpy.typing as npt
 
-from dpmesh._ragged import Ragged
+from dpmesh._ragged import Indices, Numbers, Ragged
 from dpmesh._validate import as_python_numbers, fail, instance, integer, positive
 from dpmesh.algorithms.base import Algorithm, distinct, initial_parameters
 from dpmesh.algorithms.gradients import clipped_gradient_sums
@@ -116,7 +115,7 @@ class SecureGossip(Algorithm[SecureGossipState, LinearProblem]):
         return tuple(tuple(matrix.neighbours(v).tolist()) for v in range(matrix.nodes))
 
     @cached_property
-    def _degrees(self) -> npt.NDArray[np.int64]:
+    def _degrees(self) -> Indices:
         """Shape (nodes, 1)."""
         return self.topology.mixing_matrix.degrees[:, np.newaxis]
 
@@ -195,11 +194,9 @@ class SecureGossip(Algorithm[SecureGossipState, LinearProblem]):
         own = self.topology.mixing_matrix.weights.diagonal()[problem.members, np.newaxis]
         return SecureGossipState(Released((sums + own * p).astype(state.p.dtype)))
 
-    def losses(
-        self, state: SecureGossipState, t: int, problem: LinearProblem, key: Key
-    ) -> npt.NDArray[np.float64]:
+    def losses(self, state: SecureGossipState, t: int, problem: LinearProblem, key: Key) -> Numbers:
         """Return each node's loss at its point on all of its records; only a simulation can."""
-        losses: npt.NDArray[np.float64] = problem.objective(state.p, self._everything(problem))
+        losses: Numbers = problem.objective(state.p, self._everything(problem))
         return losses
 
     def parameters(self, state: SecureGossipState) -> Floats:

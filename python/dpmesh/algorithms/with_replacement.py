@@ -18,10 +18,9 @@ from functools import cached_property
 from math import inf, sqrt
 
 import numpy as np
-import numpy.typing as npt
 
 import dpmesh.kernels as kernels
-from dpmesh._ragged import Indices
+from dpmesh._ragged import Indices, Numbers
 from dpmesh._validate import as_python_numbers, every, fail, integer, positive
 from dpmesh.algorithms.base import KNOWN_TO_ALL, Algorithm, initial_parameters, require_problem
 from dpmesh.algorithms.gradients import descended
@@ -47,7 +46,7 @@ class WithReplacementState:
     """The global models, shape (K, d), and how often each node has updated them."""
 
     released: Released = field(metadata=KNOWN_TO_ALL)
-    turns: npt.NDArray[np.int64] = field(metadata=KNOWN_TO_ALL)
+    turns: Indices = field(metadata=KNOWN_TO_ALL)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,7 +179,7 @@ class WithReplacement(Algorithm[WithReplacementState, LinearProblem]):
             fail("algorithm", "one of one node and one model", self)
         along, canaries = diagonal(size.dim or 3), size.canaries
 
-        def problem_of(coins: Coins, features: npt.NDArray[np.float64]) -> LinearProblem:
+        def problem_of(coins: Coins, features: Numbers) -> LinearProblem:
             train = Dataset(features, np.where(coins, 1, -1), "canaries")
             return LinearProblem(train, (np.arange(len(coins)),), "hinge", feature_norm=1.0)
 
@@ -257,7 +256,7 @@ class WithReplacement(Algorithm[WithReplacementState, LinearProblem]):
 
     def losses(
         self, state: WithReplacementState, t: int, problem: LinearProblem, key: Key
-    ) -> npt.NDArray[np.float64]:
+    ) -> Numbers:
         """Return the loss of the node that updates on its mini-batch, at w_t."""
         (m,) = self.senders(t, state.turns, problem.all_records, key).tolist()
         if not problem.holds(m):
@@ -270,7 +269,7 @@ class WithReplacement(Algorithm[WithReplacementState, LinearProblem]):
         left = np.where(turns < self.turns_of_a_node, coins, 2.0)
         return np.array([left.argmin()])
 
-    def sample(self, m: int, t: int, problem: LinearProblem, key: Key) -> npt.NDArray[np.int64]:
+    def sample(self, m: int, t: int, problem: LinearProblem, key: Key) -> Indices:
         """Draw the mini-batch of node m, shape (1, b): secret."""
         places = kernels.sample([self.records], self.batch_size, key.stream(Purpose.BATCHES, t))
         _, own = problem.records_of(np.array([problem.row_of(m)]))

@@ -29,10 +29,9 @@ from math import sqrt
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 import dpmesh.kernels as kernels
-from dpmesh._ragged import Indices, Ragged
+from dpmesh._ragged import Flags, Indices, Numbers, Ragged
 from dpmesh._validate import (
     as_python_numbers,
     every,
@@ -269,7 +268,7 @@ class WithoutReplacement(WithoutReplacementDecisions):
 
     def losses(
         self, state: WithoutReplacementState, t: int, problem: LinearProblem, key: Key
-    ) -> npt.NDArray[np.float64] | None:
+    ) -> Numbers | None:
         """Return the losses of the nodes that act in step t, on their mini-batches."""
         turns, acting, batches = self._acting(state, t, problem, key)
         if not len(turns):
@@ -283,7 +282,7 @@ class WithoutReplacement(WithoutReplacementDecisions):
         state: WithoutReplacementState,
         t: int,
         problem: LinearProblem,
-        chosen: npt.NDArray[np.bool_],
+        chosen: Flags,
         batches: Ragged,
     ) -> WithoutReplacementState:
         """Step the chosen local models, all at once, since they are independent."""
@@ -307,7 +306,7 @@ class WithoutReplacement(WithoutReplacementDecisions):
         batches: Ragged,
         w_g: Floats,
         w_l: Floats,
-        chosen: npt.NDArray[np.bool_],
+        chosen: Flags,
         delta: Floats,
         eta: float,
     ) -> Message:

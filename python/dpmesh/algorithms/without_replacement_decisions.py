@@ -6,10 +6,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 import dpmesh.kernels as kernels
-from dpmesh._ragged import Indices, Ragged, slices
+from dpmesh._ragged import Flags, Indices, Numbers, Ragged, slices
 from dpmesh._validate import fail
 from dpmesh.algorithms.base import KNOWN_TO_ALL
 from dpmesh.algorithms.messages import Message
@@ -44,8 +43,8 @@ class WithoutReplacementState:
 
     local: Sensitive
     released: Released = field(metadata=KNOWN_TO_ALL)
-    used: npt.NDArray[np.int64] = field(metadata=KNOWN_TO_ALL)
-    largest_step: npt.NDArray[np.float64]
+    used: Indices = field(metadata=KNOWN_TO_ALL)
+    largest_step: Numbers
     controller: Any
 
 
@@ -60,13 +59,13 @@ class WithoutReplacementDecisions(WithoutReplacementReleases[WithoutReplacementS
         has_records = turns < batches
         shape = len(has_records), 2
         arrives, place = kernels.uniform(shape, key.stream(Purpose.SAMPLE, t)).T
-        acts: npt.NDArray[np.bool_] = has_records & (arrives < self.arrival_rate)
+        acts: Flags = has_records & (arrives < self.arrival_rate)
         order: Indices = np.argsort(place)
         return order[acts[order]]
 
     def _acting(
         self, state: WithoutReplacementState, t: int, problem: LinearProblem, key: Key
-    ) -> tuple[Indices, npt.NDArray[np.bool_], Ragged]:
+    ) -> tuple[Indices, Flags, Ragged]:
         """Return all turns of step t; which of the nodes here act, and their mini-batches."""
         turns = self.senders(t, state.used, problem.all_records, key)
         acts = np.zeros(len(state.used), dtype=np.bool_)
@@ -77,9 +76,7 @@ class WithoutReplacementDecisions(WithoutReplacementReleases[WithoutReplacementS
             return turns, acting, problem.allocated(t, secret, rounds=self.allocated.steps)
         return turns, acting, self.batches(problem, state.used[problem.members], acting)
 
-    def batches(
-        self, problem: LinearProblem, number: Indices, nodes: npt.NDArray[np.bool_]
-    ) -> Ragged:
+    def batches(self, problem: LinearProblem, number: Indices, nodes: Flags) -> Ragged:
         """Return mini-batch `number` of each of these nodes, and empty ones for the others."""
         starts, records = problem.everything
         b = self.batch_size
@@ -90,7 +87,7 @@ class WithoutReplacementDecisions(WithoutReplacementReleases[WithoutReplacementS
         state: WithoutReplacementState,
         t: int,
         problem: LinearProblem,
-        acting: npt.NDArray[np.bool_],
+        acting: Flags,
         batches: Ragged,
         key: Key,
         answers: Released | None,
@@ -125,7 +122,7 @@ class WithoutReplacementDecisions(WithoutReplacementReleases[WithoutReplacementS
         state: WithoutReplacementState,
         query: Release,
         problem: LinearProblem,
-        acting: npt.NDArray[np.bool_],
+        acting: Flags,
         batches: Ragged,
     ) -> Message:
         """Return the losses of w^G on the coming batches, each record's cut, for the controller."""
@@ -153,10 +150,7 @@ class WithoutReplacementDecisions(WithoutReplacementReleases[WithoutReplacementS
 
 
 def unobserved(
-    local: Sensitive,
-    acting: npt.NDArray[np.bool_],
-    released: Released,
-    public_losses: Floats | None,
+    local: Sensitive, acting: Flags, released: Released, public_losses: Floats | None
 ) -> Observation:
     """Return what every controller may see: NaN stands for all that is private.
 

@@ -12,9 +12,9 @@ from math import inf, sqrt
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 from scipy.special import bdtrc
 
+from dpmesh._ragged import Flags, Indices
 from dpmesh._validate import fail, integer
 from dpmesh.algorithms.allocation import SECRET, Once, allocated_noise, check_sizes, dominating
 from dpmesh.algorithms.base import Algorithm
@@ -70,7 +70,7 @@ class AllocatedPass:
     failure: float
 
     @cached_property
-    def is_global(self) -> npt.NDArray[np.bool_]:
+    def is_global(self) -> Flags:
         """Which steps are global, shape (steps, nodes), or (steps, 1) if all nodes decide alike."""
         key = Key.seeded(self.seed)
         coins = [self.controller.choose((self.nodes, 1), t, key)[:, 0] for t in range(self.steps)]
@@ -86,7 +86,7 @@ class AllocatedPass:
         """
         return tuple(self._allocation(column) for column in self.is_global.T)
 
-    def _allocation(self, is_global: npt.NDArray[np.bool_]) -> RandomAllocation | None:
+    def _allocation(self, is_global: Flags) -> RandomAllocation | None:
         failure = 0.0 if self.is_global.all() else self.failure  # the same for all nodes
         if is_global.all():
             return RandomAllocation(rounds=self.steps, failure=failure)
@@ -102,7 +102,7 @@ class AllocatedPass:
         return allocated_noise(dominating(found), epsilon, delta, copies=copies)
 
     def expansions(
-        self, records: npt.NDArray[np.int64], step_sizes: Sequence[float], constants: Constants
+        self, records: Indices, step_sizes: Sequence[float], constants: Constants
     ) -> Floats:
         """Return the probability that a batch makes one of a node's local steps expand, per node.
 

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh._arrays import floats
+from dpmesh._ragged import Flags, Numbers
 from dpmesh.controllers import AlwaysGlobal, Periodic
 from dpmesh.data import Dataset
 from dpmesh.problems import LinearProblem
@@ -28,9 +29,9 @@ CROWD_DELTA = 1e-9
 FAR = 1e6
 """A label or a pull so large that it is always clipped."""
 
-Coins: TypeAlias = npt.NDArray[np.bool_]
+Coins: TypeAlias = Flags
 Score: TypeAlias = Callable[[Any], SupportsFloat]
-Scores: TypeAlias = Callable[[Any], npt.NDArray[np.float64]]
+Scores: TypeAlias = Callable[[Any], Numbers]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +115,7 @@ def projection(directions: npt.ArrayLike) -> Scores:
     """
     along = floats("directions", directions)
 
-    def score(run: Any) -> npt.NDArray[np.float64]:
+    def score(run: Any) -> Numbers:
         total = sum(values.reshape(-1, values.shape[-1]).sum(axis=0) for values in run.released)
         return np.asarray(along @ total)
 
@@ -138,7 +139,7 @@ def opposed_clients(algorithm: Any, size: AuditSize) -> tuple[Pair, Crowd]:
     of, absent = algorithm.contribution, algorithm.neighboring_relation == "add_remove"
     along, canaries, rounds = diagonal(size.dim or 3), size.canaries, size.rounds
 
-    def clients(coins: Coins, directions: npt.NDArray[np.float64]) -> PullingClients:
+    def clients(coins: Coins, directions: Numbers) -> PullingClients:
         if absent:
             return PullingClients(pulls=directions, present=coins)
         signs = np.where(coins, 1, -1)[:, np.newaxis]

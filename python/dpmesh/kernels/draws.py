@@ -22,7 +22,7 @@ from dpmesh._arrays import (
 )
 from dpmesh._arrays import integers as index_array
 from dpmesh._core import Stream
-from dpmesh._ragged import Indices, Ragged, Walks
+from dpmesh._ragged import Flags, Indices, Ragged, Walks
 from dpmesh._validate import fail, integer, probability
 
 
@@ -77,8 +77,8 @@ def bernoulli(
     stream: Stream,
     *,
     nodes: npt.ArrayLike | None = None,
-    out: npt.NDArray[np.bool_] | None = None,
-) -> npt.NDArray[np.bool_]:
+    out: Flags | None = None,
+) -> Flags:
     """Draw booleans that are true with probability `p`, a number in [0, 1].
 
     Everything else is as in `uniform`.
@@ -99,7 +99,7 @@ def bernoulli(
 
 def sample(
     counts: npt.ArrayLike, size: int, stream: Stream, *, nodes: npt.ArrayLike | None = None
-) -> npt.NDArray[np.int64]:
+) -> Indices:
     """Draw `size` different numbers below each row's count, all such sets equally likely.
 
     They are the places of the `size` smallest of the `count` numbers that `uniform` draws for the
@@ -141,7 +141,7 @@ def sample(
 
 def integers(
     counts: npt.ArrayLike, below: int, stream: Stream, *, nodes: npt.ArrayLike | None = None
-) -> npt.NDArray[np.int64]:
+) -> Indices:
     """Draw integers from 0 to `below` - 1, each with exactly the same probability.
 
     Number ``j`` of a row is the remainder of 53 bits, those of place ``j`` of `uniform`. The last
@@ -199,14 +199,14 @@ def integers(
     return out % below
 
 
-def _bits(dim: int, stream: Stream, nodes: npt.NDArray[np.uint32]) -> npt.NDArray[np.int64]:
+def _bits(dim: int, stream: Stream, nodes: npt.NDArray[np.uint32]) -> Indices:
     """Return 53 bits of each place of some rows, those of `uniform`."""
     return (uniform((len(nodes), dim), stream, nodes=nodes) * 2.0**53).astype(np.int64)
 
 
 def shuffle(
     rows: Ragged, lengths: npt.ArrayLike, stream: Stream, *, nodes: npt.ArrayLike | None = None
-) -> npt.NDArray[np.int64]:
+) -> Indices:
     """Go through the values of each row, pass by pass, each in a new, uniformly random order.
 
     In a pass the values are sorted by as many numbers that `uniform` draws for the row, one pass
@@ -238,9 +238,7 @@ def shuffle(
     return out
 
 
-def batch_ends(
-    sizes: npt.ArrayLike, batches: npt.ArrayLike, batch_size: int
-) -> npt.NDArray[np.int64]:
+def batch_ends(sizes: npt.ArrayLike, batches: npt.ArrayLike, batch_size: int) -> Indices:
     """Cut the result of `shuffle` into batches: return 0, then the end of each batch.
 
     Parameters

@@ -26,6 +26,7 @@ import numpy.typing as npt
 
 from dpmesh import _core
 from dpmesh._arrays import integers
+from dpmesh._ragged import Indices
 from dpmesh._validate import fail, instance, integer
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def mask_and_pack(
     return _core.mask_and_pack(integers("values", values, ndim=1), pairs, _bits(bits))
 
 
-def unpack_sum(messages: Sequence[bytes], dim: int, bits: int) -> npt.NDArray[np.int64]:
+def unpack_sum(messages: Sequence[bytes], dim: int, bits: int) -> Indices:
     """Return the sum of masked vectors modulo ``2**bits``, in [-2**(bits - 1), 2**(bits - 1)).
 
     Parameters

@@ -35,6 +35,7 @@ import numpy.typing as npt
 from dpmesh import _core
 from dpmesh._arrays import FloatArray, filled, float_type, floats, node_ids, per_row, row_shape
 from dpmesh._core import Stream, is_float_array
+from dpmesh._ragged import Indices
 from dpmesh._validate import fail, non_negative, number
 
 
@@ -181,8 +182,8 @@ def discrete_laplace(
     stream: Stream,
     *,
     nodes: npt.ArrayLike | None = None,
-    out: npt.NDArray[np.int64] | None = None,
-) -> npt.NDArray[np.int64]:
+    out: Indices | None = None,
+) -> Indices:
     """Draw integers with P(k) proportional to ``exp(-abs(k) / scale)``.
 
     Added to an integer query of L1 sensitivity ``s`` (add or remove one), it gives epsilon =
@@ -226,8 +227,8 @@ def discrete_gaussian(
     stream: Stream,
     *,
     nodes: npt.ArrayLike | None = None,
-    out: npt.NDArray[np.int64] | None = None,
-) -> npt.NDArray[np.int64]:
+    out: Indices | None = None,
+) -> Indices:
     """Draw integers with P(k) proportional to ``exp(-k**2 / (2 scale**2))``.
 
     Added to an integer query of L2 sensitivity ``s``, it gives ``s**2 / (2 scale**2)``
@@ -250,8 +251,8 @@ def _draw(
     scale: float,
     stream: Stream,
     nodes: npt.ArrayLike | None,
-    out: npt.NDArray[np.int64] | None,
-) -> npt.NDArray[np.int64]:
+    out: Indices | None,
+) -> Indices:
     sizes = row_shape(shape)
     out = filled(out, sizes, np.dtype(np.int64))
     ids = node_ids(nodes)

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from dpmesh import _core
 from dpmesh._arrays import FloatArray, buffer, floats
 from dpmesh._core import is_float_array
+from dpmesh._ragged import Numbers
 from dpmesh._validate import fail, number
 
 Norm = Literal["l1", "l2"]
@@ -41,7 +42,7 @@ def all_finite(x: npt.ArrayLike) -> bool:
     return _core.all_finite(x if is_float_array(x) else floats("x", x))
 
 
-def row_norms(x: npt.ArrayLike, *, norm: Norm = "l2") -> npt.NDArray[np.float64]:
+def row_norms(x: npt.ArrayLike, *, norm: Norm = "l2") -> Numbers:
     """Norm of each row of the last axis, summed in float64.
 
     Parameters
@@ -156,7 +157,7 @@ def weighted_sum(*terms: tuple[float, npt.ArrayLike], out: FloatArray | None = N
     return out
 
 
-def column_sums(x: npt.ArrayLike) -> npt.NDArray[np.float64]:
+def column_sums(x: npt.ArrayLike) -> Numbers:
     """Sum of each column, in float64 and in the order of the rows, as ``x.sum(0, np.float64)``.
 
     Parameters

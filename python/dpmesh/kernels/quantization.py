@@ -43,6 +43,7 @@ from dpmesh._arrays import (
     node_ids,
 )
 from dpmesh._core import Stream
+from dpmesh._ragged import Indices
 from dpmesh._validate import fail, instance, integer, positive
 
 
@@ -187,7 +188,7 @@ def bits_needed(codes: CodeArray) -> int:
     return _core.bits_needed(code_array("codes", codes))
 
 
-def packed_sizes(codes: CodeArray, bits: int, most: int | None = None) -> npt.NDArray[np.int64]:
+def packed_sizes(codes: CodeArray, bits: int, most: int | None = None) -> Indices:
     """Length in bytes of the message of each row of the last axis, without packing it.
 
     Parameters

@@ -10,11 +10,10 @@ from types import NoneType
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 import dpmesh.kernels as kernels
 from dpmesh._arrays import FloatArray
-from dpmesh._ragged import Indices, Ragged
+from dpmesh._ragged import Flags, Indices, Numbers, Ragged
 from dpmesh._validate import (
     as_python_numbers,
     every,
@@ -81,10 +80,10 @@ class DenseProblem(PartitionedProblem, ABC):
         return sum(self.blocks)
 
     @abstractmethod
-    def objective(self, params: FloatArray, batches: Batches) -> npt.NDArray[np.float64]:
+    def objective(self, params: FloatArray, batches: Batches) -> Numbers:
         """Each row's objective on its batch, shape (rows,)."""
 
-    def class_objectives(self, params: FloatArray, batches: Batches) -> npt.NDArray[np.float64]:
+    def class_objectives(self, params: FloatArray, batches: Batches) -> Numbers:
         """Objectives of each row's only model on its batch, shape (rows, 1)."""
         return self.objective(params, batches)[:, np.newaxis]
 
@@ -95,7 +94,7 @@ class DenseProblem(PartitionedProblem, ABC):
         *,
         clipping_norm: float | None,
         norm: Norm = "l2",
-    ) -> npt.NDArray[np.float64]:
+    ) -> Numbers:
         """Sum of the gradients of each row's records at its own parameters, each clipped.
 
         A record whose gradient is NaN or infinite counts as 0. A record's part of the sum depends
@@ -136,7 +135,7 @@ class DenseProblem(PartitionedProblem, ABC):
     @abstractmethod
     def _clipped_sums(
         self, params: FloatArray, micro: Microbatches, bound: float, norm: Norm
-    ) -> npt.NDArray[np.float64]:
+    ) -> Numbers:
         """Return the sum of each microbatch's clipped gradients, shape (microbatches, dim).
 
         Each gradient is one of float32, and they are added up as if in float64.
@@ -182,7 +181,7 @@ class DenseProblem(PartitionedProblem, ABC):
 
     def _gradient(
         self, params: FloatArray, batches: Batches, clipping_norm: float | None, norm: Norm
-    ) -> npt.NDArray[np.float64]:
+    ) -> Numbers:
         """Return `gradient` in float64."""
         sums = self.gradient_sum(params, batches, clipping_norm=clipping_norm, norm=norm)
         sums /= np.maximum(np.diff(as_ragged(batches)[0]), 1)[:, np.newaxis]
@@ -209,7 +208,7 @@ class Microbatches(NamedTuple):
     """Shape (microbatches,): the row of each, ascending."""
     indices: Indices
     """Shape (microbatches, size): records; places without one repeat the first."""
-    used: npt.NDArray[np.bool_]
+    used: Flags
     """Of the same shape: which places have a record."""
 
 

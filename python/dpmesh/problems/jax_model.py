@@ -17,7 +17,7 @@ from jax.flatten_util import ravel_pytree
 
 import dpmesh.kernels as kernels
 from dpmesh._arrays import FloatArray
-from dpmesh._ragged import Indices, Ragged, Walks, rectangle, rows
+from dpmesh._ragged import Indices, Numbers, Ragged, Walks, rectangle, rows
 from dpmesh._validate import fail
 from dpmesh.kernels.linear_model import Batches
 from dpmesh.kernels.projection import Norm
@@ -211,7 +211,7 @@ class JaxProblem(DenseProblem):
         _on_threads(train, groups)
         return updates
 
-    def objective(self, params: FloatArray, batches: Batches) -> npt.NDArray[np.float64]:
+    def objective(self, params: FloatArray, batches: Batches) -> Numbers:
         """Each row's objective on its batch, shape (rows,)."""
         values = np.empty(len(params))
         for some, indices, weights in self._chunks(as_ragged(batches)):
@@ -220,7 +220,7 @@ class JaxProblem(DenseProblem):
             values[some] = losses[: len(values[some])]
         return values
 
-    def accuracy(self, params: FloatArray) -> npt.NDArray[np.float64]:
+    def accuracy(self, params: FloatArray) -> Numbers:
         """Fraction of the test records that each row of parameters classifies correctly.
 
         Raises
@@ -270,14 +270,14 @@ class JaxProblem(DenseProblem):
 
     def _clipped_sums(
         self, params: FloatArray, micro: Microbatches, bound: float, norm: Norm
-    ) -> npt.NDArray[np.float64]:
+    ) -> Numbers:
         count, room = len(micro.owners), (0, self.nodes_at_once - len(micro.owners))
         owners = np.pad(micro.owners, room)
         indices, used = np.pad(micro.indices, (room, (0, 0))), np.pad(micro.used, (room, (0, 0)))
         sums, rest = self._compiled_sums[norm](
             params, count, owners, indices, used, np.float32(bound), *self._on_device
         )
-        exact: npt.NDArray[np.float64] = np.add(sums[:count], rest[:count], dtype=np.float64)
+        exact: Numbers = np.add(sums[:count], rest[:count], dtype=np.float64)
         return exact
 
     @cached_property

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh._arrays import FloatArray
+from dpmesh._ragged import Flags, Numbers
 from dpmesh._validate import fail, instance, integer
 from dpmesh.defaults import Sizes, Task, choose
 from dpmesh.kernels.linear_model import REGRESSION, members
@@ -29,7 +30,7 @@ from dpmesh.run.prepare import wide_enough
 
 __all__ = ["Baselines", "alone_private", "beside", "compute", "measured"]
 
-Scores = npt.NDArray[np.float64]
+Scores = Numbers
 
 _STEPS = 300
 
@@ -300,7 +301,7 @@ def _trained(problem: LinearProblem) -> FloatArray:
     return w
 
 
-def _used(problem: LinearProblem) -> npt.NDArray[np.bool_]:
+def _used(problem: LinearProblem) -> Flags:
     """Return which columns vary at each node, or nowhere, shape (nodes, features).
 
     Records that are divided by their norm are compared with their intercept. A sparse column that
@@ -312,7 +313,7 @@ def _used(problem: LinearProblem) -> npt.NDArray[np.bool_]:
     if outline is not None and outline.columns.intercept:
         x = x / x[:, :1]
 
-    def varies(part: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.bool_]:
+    def varies(part: npt.NDArray[np.integer[Any]]) -> Flags:
         own = x[part]
         return np.asarray(np.ptp(own, axis=0) > 1e-6 * np.abs(own).max(axis=0))
 
@@ -321,7 +322,7 @@ def _used(problem: LinearProblem) -> npt.NDArray[np.bool_]:
 
 
 def _ridge(
-    problem: LinearProblem, part: npt.NDArray[np.integer[Any]], columns: npt.NDArray[np.bool_]
+    problem: LinearProblem, part: npt.NDArray[np.integer[Any]], columns: Flags
 ) -> FloatArray:
     """Return a ridge on some records and columns; its penalty leaves out one record at a time."""
     x: Any = problem.train.features[part]

@@ -5,10 +5,8 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-import numpy as np
-import numpy.typing as npt
-
 import dpmesh.kernels as kernels
+from dpmesh._ragged import Indices
 from dpmesh._validate import fail
 from dpmesh.privacy.compression import Compressed
 from dpmesh.privacy.secure.mechanism import Masked
@@ -58,7 +56,7 @@ class Sent(NamedTuple):
         How many messages each node sent; by server or token, how many there were in all.
     """
 
-    bits: int | npt.NDArray[np.int64] = 0
+    bits: int | Indices = 0
     times: int = 0
 
 

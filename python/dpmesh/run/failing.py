@@ -11,10 +11,10 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from scipy import sparse
 
 import dpmesh.kernels as kernels
+from dpmesh._ragged import Indices, Numbers
 from dpmesh._validate import fail
 from dpmesh.algorithms.base import AnyAlgorithm
 from dpmesh.algorithms.messages import Travel
@@ -49,12 +49,12 @@ class Links:
     """
 
     matrix: MixingMatrix
-    senders: npt.NDArray[np.int64]
-    receivers: npt.NDArray[np.int64]
-    weights: npt.NDArray[np.float64]
-    tries: npt.NDArray[np.int64]
+    senders: Indices
+    receivers: Indices
+    weights: Numbers
+    tries: Indices
     carried: Flags
-    delays: npt.NDArray[np.int64]
+    delays: Indices
 
 
 class _Past(NamedTuple):

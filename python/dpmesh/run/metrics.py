@@ -9,9 +9,9 @@ from math import nan
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from dpmesh._arrays import read_only
+from dpmesh._ragged import Indices, Numbers
 from dpmesh._validate import fail, integer, one_of
 from dpmesh.algorithms.base import Algorithm, AnyAlgorithm
 from dpmesh.kernels.linear_model import Batches
@@ -108,8 +108,8 @@ class Before(NamedTuple):
     """
 
     parameters: Floats | None = None
-    examples: npt.NDArray[np.int64] | None = None
-    losses: npt.NDArray[np.float64] | None = None
+    examples: Indices | None = None
+    losses: Numbers | None = None
 
     @classmethod
     def of(cls, own: Share, state: Any, t: int, watched: Collection[str]) -> Before:
@@ -140,7 +140,7 @@ class After(NamedTuple):
 
     parameters: Floats
     received: Released
-    bits: int | npt.NDArray[np.int64]
+    bits: int | Indices
 
 
 class Metric(Protocol):
@@ -259,8 +259,8 @@ class Regret:
 
     problem: LinearProblem
     radius: float | None
-    _examples: list[npt.NDArray[np.int64]] = field(default_factory=list)
-    _total: npt.NDArray[np.float64] | None = None
+    _examples: list[Indices] = field(default_factory=list)
+    _total: Numbers | None = None
     watches = ("parameters", "examples")
 
     def observe(self, before: Before) -> None:
@@ -362,7 +362,7 @@ def build_metrics(chosen: Chosen, algorithm: AnyAlgorithm, problem: Problem) -> 
     return meters
 
 
-def _records(batches: Batches | None) -> npt.NDArray[np.int64] | None:
+def _records(batches: Batches | None) -> Indices | None:
     """Return the records of batches: a row for each node, or those of all if sizes differ."""
     return batches[1] if isinstance(batches, tuple) else batches
 

@@ -9,10 +9,10 @@ from typing import Literal, TypeAlias
 
 import networkx as nx
 import numpy as np
-import numpy.typing as npt
 from scipy import sparse
 from scipy.sparse.csgraph import connected_components
 
+from dpmesh._ragged import Indices
 from dpmesh._validate import fail, instance, integer, one_of, probability
 from dpmesh.keys import Key
 from dpmesh.topology.matrix import MixingMatrix
@@ -69,7 +69,7 @@ def weigh(links: sparse.csr_array, weights: Weights = "metropolis") -> MixingMat
     return MixingMatrix(sent + sparse.diags_array(own))
 
 
-Ends = npt.NDArray[np.int64]
+Ends = Indices
 
 
 def links_of(nodes: int, i: Ends, j: Ends) -> sparse.csr_array:

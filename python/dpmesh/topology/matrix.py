@@ -21,9 +21,10 @@ from scipy.sparse.csgraph import connected_components
 from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh, splu
 
 from dpmesh._arrays import compressed, unmasked, whole
+from dpmesh._ragged import Indices, Numbers
 from dpmesh._validate import fail, integer
 
-Vector: TypeAlias = npt.NDArray[np.float64]
+Vector: TypeAlias = Numbers
 
 DENSE_NODES = 300
 RELATIVE_RESIDUAL = 1e-4
@@ -160,27 +161,27 @@ class MixingMatrix:
         return int(self.degrees.sum())
 
     @cached_property
-    def degrees(self) -> npt.NDArray[np.int64]:
+    def degrees(self) -> Indices:
         """Shape (nodes,): how many other nodes each node receives from."""
         heard = np.diff(self.weights.indptr.astype(np.int64))
-        others: npt.NDArray[np.int64] = heard - (self.weights.diagonal() > 0)
+        others: Indices = heard - (self.weights.diagonal() > 0)
         others.flags.writeable = False
         return others
 
     @cached_property
-    def listeners(self) -> npt.NDArray[np.int64]:
+    def listeners(self) -> Indices:
         """Shape (nodes,): how many others receive from each node (`degrees` if A is symmetric)."""
         heard = np.bincount(self.weights.indices, minlength=self.nodes)
-        others: npt.NDArray[np.int64] = heard - (self.weights.diagonal() > 0)
+        others: Indices = heard - (self.weights.diagonal() > 0)
         others.flags.writeable = False
         return others
 
-    def neighbours(self, node: int) -> npt.NDArray[np.int64]:
+    def neighbours(self, node: int) -> Indices:
         """Return the other nodes that `node` receives from, in ascending order."""
         node = integer("node", node, below=self.nodes)
         start, end = self.weights.indptr[node : node + 2]
         heard = self.weights.indices[start:end].astype(np.int64)
-        others: npt.NDArray[np.int64] = heard[heard != node]
+        others: Indices = heard[heard != node]
         return others
 
     @cached_property
@@ -247,7 +248,7 @@ class MixingMatrix:
         return min(2.0, largest_eigenvalue(_laplacian(self.weights)))
 
     @cached_property
-    def edges(self) -> npt.NDArray[np.int64]:
+    def edges(self) -> Indices:
         """Shape (edges, 2): the pairs i < j of a symmetric A that exchange messages, sorted."""
         self._want_symmetric()
         pairs = np.stack(self._upper.coords, axis=1).astype(np.int64)
@@ -255,10 +256,10 @@ class MixingMatrix:
         return pairs
 
     @property
-    def edge_weights(self) -> npt.NDArray[np.float64]:
+    def edge_weights(self) -> Numbers:
         """Shape (edges,): the weights of the `edges` of a symmetric A."""
         self._want_symmetric()
-        weights: npt.NDArray[np.float64] = self._upper.data
+        weights: Numbers = self._upper.data
         weights.flags.writeable = False
         return weights
 
