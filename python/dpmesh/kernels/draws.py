@@ -127,7 +127,7 @@ def sample(
     --------
     >>> import dpmesh as dm
     >>> stream = dm.Key.seeded(1).stream(1000)
-    >>> dm.sample([5], 5, stream).tolist()  # a whole row, in order
+    >>> dm.kernels.sample([5], 5, stream).tolist()  # a whole row, in order
     [[0, 1, 2, 3, 4]]
     """
     numbers = counts
@@ -262,7 +262,7 @@ def batch_ends(sizes: npt.ArrayLike, batches: npt.ArrayLike, batch_size: int) ->
     Examples
     --------
     >>> import dpmesh as dm
-    >>> dm.batch_ends([5, 3], [3, 2], 2)
+    >>> dm.kernels.batch_ends([5, 3], [3, 2], 2)
     array([0, 2, 4, 5, 7, 8])
     """
     numbers = index_array("sizes", sizes, ndim=1)
