@@ -13,7 +13,8 @@ import numpy.typing as npt
 from scipy import sparse
 
 from dpmesh import _core
-from dpmesh._validate import fail
+from dpmesh._ragged import Indices, Numbers
+from dpmesh._validate import fail, integer
 
 _CSR = (sparse.csr_array, sparse.csr_matrix)
 _LARGE, _LINE = 2**17, 64  # bytes
@@ -108,7 +109,7 @@ def whole(argument: str, value: Any) -> None:
             fail(argument, "a sparse matrix whose arrays fit together", f"one where {error}")
 
 
-def integers(argument: str, value: npt.ArrayLike, *, ndim: int) -> npt.NDArray[np.int64]:
+def integers(argument: str, value: npt.ArrayLike, *, ndim: int) -> Indices:
     """`value` as a C-contiguous array of int64 with `ndim` axes."""
     if _core.is_index_array(value) and value.ndim == ndim:
         return value
@@ -119,7 +120,7 @@ def integers(argument: str, value: npt.ArrayLike, *, ndim: int) -> npt.NDArray[n
     return readable(array, np.int64)
 
 
-def ragged(argument: str, value: Any) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def ragged(argument: str, value: Any) -> tuple[Indices, Indices]:
     """`value` as rows of different lengths: ``(indptr, indices)``, integers with one axis each."""
     if not isinstance(value, (tuple, list)) or len(value) != 2:
         got = f"{len(value)} arrays" if isinstance(value, (tuple, list)) else type(value).__name__
@@ -198,3 +199,33 @@ def filled(
     if not out.flags.carray:
         fail("out", "a writeable C-contiguous array", "one that is not")
     return out
+
+
+def row_shape(shape: int | tuple[int, ...]) -> tuple[int, ...]:
+    """`shape` as (dim,) or (rows, dim)."""
+    sizes = shape if isinstance(shape, tuple) else (shape,)
+    checked = tuple([integer("shape", size, at_least=1) for size in sizes])
+    if len(checked) not in (1, 2):
+        fail("shape", "shape (dim,) or (rows, dim)", f"shape {checked}")
+    return checked
+
+
+def per_row(argument: str, value: npt.ArrayLike) -> float | Numbers:
+    """`value`, a number or one for each row, as kernels take it."""
+    if isinstance(value, float):
+        return value
+    given = np.atleast_1d(unmasked(argument, value))
+    return np.ascontiguousarray(floats(argument, given), dtype=np.float64)
+
+
+def node_ids(nodes: npt.ArrayLike | None) -> npt.NDArray[np.uint32] | None:
+    """The node of each row, as kernels take them."""
+    if nodes is None:
+        return None
+    ids: npt.NDArray[Any] = np.atleast_1d(unmasked("nodes", nodes))
+    if ids.dtype.kind not in "iu" or ids.ndim != 1:
+        fail("nodes", "an integer for each row", f"dtype {ids.dtype} and shape {ids.shape}")
+    if ids.dtype != np.uint32 and ids.size and (ids.min() < 0 or ids.max() >= 2**32):
+        outside = ids[(ids < 0) | (ids >= 2**32)][0]
+        fail("nodes", "integers of at least 0 and below 2**32", outside)
+    return readable(ids, np.uint32)

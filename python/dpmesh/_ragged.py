@@ -1,4 +1,4 @@
-"""Rows of different lengths, concatenated in one array, handled without a loop over rows."""
+"""Names of arrays' types, and rows of different lengths, handled without a loop over rows."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+Numbers: TypeAlias = npt.NDArray[np.float64]
 Indices: TypeAlias = npt.NDArray[np.int64]
+Flags: TypeAlias = npt.NDArray[np.bool_]
 Ragged: TypeAlias = tuple[Indices, Indices]
 """``(indptr, values)``: row i is ``values[indptr[i]:indptr[i + 1]]``, possibly empty."""
 

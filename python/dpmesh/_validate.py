@@ -5,7 +5,8 @@ from __future__ import annotations
 import difflib
 import math
 import reprlib
-from collections.abc import Collection, Hashable
+from collections.abc import Callable, Collection, Hashable
+from dataclasses import fields
 from numbers import Integral, Real
 from typing import Any, NoReturn, TypeVar
 
@@ -138,6 +139,27 @@ def in_python(value: Any) -> Any:
         except OverflowError:  # a fraction beyond the range of floats, refused by name later
             return value
     return value
+
+
+def every(record: Any, check: Callable[..., object], *names: str, **bounds: float | bool) -> None:
+    """Check fields of a dataclass, each under its name; one that may be None if it is not.
+
+    Parameters
+    ----------
+    record
+        The dataclass, whose annotations state which fields may be None.
+    check
+        `positive`, `integer` or another check of an argument.
+    names
+        The fields.
+    bounds
+        What else the check takes, such as ``at_least=1``.
+    """
+    kinds = {field.name: str(field.type) for field in fields(record)}
+    for name in names:
+        value = getattr(record, name)
+        if value is not None or "None" not in kinds[name]:
+            check(name, value, **bounds)
 
 
 def as_python_numbers(record: object) -> None:

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 import dpmesh.kernels as kernels
 from dpmesh._arrays import floats
+from dpmesh._ragged import Indices, Numbers
 from dpmesh._validate import as_python_numbers, fail, integer, non_negative, positive
 from dpmesh.privacy.types import Floats, Released
 
@@ -171,7 +172,7 @@ class AdaptiveSmoothing:
             estimate[row, block] = kernels.smooth(noisy[row, block], factor, power=self.power)
         return Released(estimate)
 
-    def factors(self, noise_scale: float, so_far: ReleasedSum) -> npt.NDArray[np.float64]:
+    def factors(self, noise_scale: float, so_far: ReleasedSum) -> Numbers:
         """Return the chosen factors, shape (nodes, blocks)."""
         chosen = [factor for *_, factor in self._choices(noise_scale, so_far)]
         return np.reshape(chosen, (len(so_far.total), -1))
@@ -217,7 +218,7 @@ class Reordered:
     """
 
     estimator: Denoiser
-    order: npt.NDArray[np.int64]
+    order: Indices
 
     def __post_init__(self) -> None:
         places = np.asarray(self.order)
@@ -277,14 +278,12 @@ def smoothing_risk(
     return _risk(_energies(vector), non_negative("noise_scale", noise_scale), smoothing, power)
 
 
-def _energies(vector: Floats) -> npt.NDArray[np.float64]:
+def _energies(vector: Floats) -> Numbers:
     """Return the squared coefficients in the orthonormal Fourier basis."""
     return np.square(np.abs(np.fft.fft(vector, norm="ortho")))
 
 
-def _risk(
-    energies: npt.NDArray[np.float64], noise_scale: float, smoothing: float, power: int
-) -> SmoothingRisk:
+def _risk(energies: Numbers, noise_scale: float, smoothing: float, power: int) -> SmoothingRisk:
     kept = kernels.smoothing_spectrum(len(energies), smoothing, power=power)
     bias = np.square(1 - kept) @ energies
     return SmoothingRisk(float(bias), float(noise_scale**2 * (kept @ kept)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import inf, log
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -46,82 +47,67 @@ def run(algorithm, problem, rounds, key):
 
 
 @given(
-    sampling=st.sampled_from(["poisson", "uniform"]),
-    sizes=st.lists(st.integers(0, 7), min_size=1, max_size=9),
-    sampling_rate=st.floats(0.1, 1),
-    dim=st.integers(1, 9),
-    rounds=st.integers(1, 4),
-    noise_multiplier=st.one_of(st.none(), st.floats(0.1, 3)),
-    batch_size=st.integers(1, 8),
-    epochs=st.one_of(st.none(), st.integers(1, 3)),
-    steps=st.integers(1, 9),
-    smoothing=st.sampled_from([0.0, 1.0, 7.5]),
-    average=st.sampled_from([None, Average(), Average(weights=RISING)]),
-    weight_decay=st.sampled_from([0.0, 0.2]),
-    clients_at_once=st.sampled_from([1, 3, 1024]),
-    arrival_rate=st.sampled_from([1.0, 0.6]),
-    adaptive=st.booleans(),
-    optimizer=st.sampled_from(list(SERVERS)),
-    seed=st.integers(0, 2**32),
+    case=st.builds(
+        SimpleNamespace,
+        sampling=st.sampled_from(["poisson", "uniform"]),
+        sizes=st.lists(st.integers(0, 7), min_size=1, max_size=9),
+        sampling_rate=st.floats(0.1, 1),
+        dim=st.integers(1, 9),
+        rounds=st.integers(1, 4),
+        noise_multiplier=st.one_of(st.none(), st.floats(0.1, 3)),
+        batch_size=st.integers(1, 8),
+        epochs=st.one_of(st.none(), st.integers(1, 3)),
+        steps=st.integers(1, 9),
+        smoothing=st.sampled_from([0.0, 1.0, 7.5]),
+        average=st.sampled_from([None, Average(), Average(weights=RISING)]),
+        weight_decay=st.sampled_from([0.0, 0.2]),
+        clients_at_once=st.sampled_from([1, 3, 1024]),
+        arrival_rate=st.sampled_from([1.0, 0.6]),
+        adaptive=st.booleans(),
+        optimizer=st.sampled_from(list(SERVERS)),
+        seed=st.integers(0, 2**32),
+    )
 )
-def test_equals_its_twin(
-    sampling,
-    sizes,
-    sampling_rate,
-    dim,
-    rounds,
-    noise_multiplier,
-    batch_size,
-    epochs,
-    steps,
-    smoothing,
-    average,
-    weight_decay,
-    clients_at_once,
-    arrival_rate,
-    adaptive,
-    optimizer,
-    seed,
-) -> None:
-    assume(sum(sizes) > 0)
-    N, key = len(sizes), Key.seeded(seed)
-    problem = make_clients(sizes, dim, weight_decay=weight_decay, seed=seed)
+def test_equals_its_twin(case) -> None:
+    assume(sum(case.sizes) > 0)
+    N, key = len(case.sizes), Key.seeded(case.seed)
+    problem = make_clients(case.sizes, case.dim, weight_decay=case.weight_decay, seed=case.seed)
     algorithm = FederatedLearning(
         ClientUpdates(
             clients=N,
-            sampling_rate=sampling_rate,
+            sampling_rate=case.sampling_rate,
             clipping_norm=0.4,
-            sampling=sampling,
-            batch_size=batch_size,
-            epochs=epochs,
-            steps=None if epochs else steps,
+            sampling=case.sampling,
+            batch_size=case.batch_size,
+            epochs=case.epochs,
+            steps=None if case.epochs else case.steps,
             step_size=ExponentialDecay(scale=0.8, rate=0.9),
-            clients_at_once=clients_at_once,
-            adaptive_clipping=ADAPTIVE if adaptive else None,
+            clients_at_once=case.clients_at_once,
+            adaptive_clipping=ADAPTIVE if case.adaptive else None,
         ),
-        noise_multiplier=noise_multiplier,
+        noise_multiplier=case.noise_multiplier,
         step_size=0.7,
-        denoiser=LaplacianSmoothing(smoothing),
-        average=average,
-        optimizer=optimizer,
-        combination=TrustedServer(arrival_rate=arrival_rate),
+        denoiser=LaplacianSmoothing(case.smoothing),
+        average=case.average,
+        optimizer=case.optimizer,
+        combination=TrustedServer(arrival_rate=case.arrival_rate),
     )
-    state = run(algorithm, problem, rounds, key)
+    state = run(algorithm, problem, case.rounds, key)
 
-    size = max(1, round(sampling_rate * N))
+    size = max(1, round(case.sampling_rate * N))
 
     def cohort(t):
         stream = key.stream(Purpose.SAMPLE, t)
         coins = kernels.uniform((1, N), stream, nodes=[1])[0]
-        if sampling == "poisson":
-            asked = np.flatnonzero(kernels.bernoulli(N, sampling_rate, stream))
+        if case.sampling == "poisson":
+            asked = np.flatnonzero(kernels.bernoulli(N, case.sampling_rate, stream))
         else:
             asked = np.argsort(kernels.uniform(N, stream))[:size]
-        return [j for j in asked if coins[j] < arrival_rate]
+        return [j for j in asked if coins[j] < case.arrival_rate]
 
     def orders(j, t):
         records = list(range(problem.indptr[j], problem.indptr[j + 1]))
-        passes = epochs or steps
+        passes = case.epochs or case.steps
         coins = kernels.uniform(
             (1, max(1, passes * len(records))), key.stream(Purpose.BATCHES, t), nodes=[j]
         )[0]
@@ -131,24 +117,26 @@ def test_equals_its_twin(
         cohort=cohort,
         orders=orders,
         example=lambda r: (problem.features[r], problem.labels[r]),
-        noise=lambda t: kernels.gaussian(dim + adaptive, 1.0, key.stream(Purpose.NOISE, t)),
+        noise=lambda t: kernels.gaussian(
+            case.dim + case.adaptive, 1.0, key.stream(Purpose.NOISE, t)
+        ),
         N=N,
-        tau=sampling_rate if sampling == "poisson" else size / N,
-        arrival_rate=arrival_rate,
-        T=rounds,
-        n=dim,
+        tau=case.sampling_rate if case.sampling == "poisson" else size / N,
+        arrival_rate=case.arrival_rate,
+        T=case.rounds,
+        n=case.dim,
         L=0.4,
-        z=noise_multiplier,
-        replace_one=sampling == "uniform",
-        b=batch_size,
-        K=None if epochs else steps,
+        z=case.noise_multiplier,
+        replace_one=case.sampling == "uniform",
+        b=case.batch_size,
+        K=None if case.epochs else case.steps,
         eta_l=ExponentialDecay(scale=0.8, rate=0.9),
         eta_g=0.7,
-        sigma=smoothing,
-        lam=weight_decay,
-        a=None if average is None else average.weights,
-        adapt=(0.3, 0.5, 4.0) if adaptive else None,
-        server=SERVERS[optimizer],
+        sigma=case.smoothing,
+        lam=case.weight_decay,
+        a=None if case.average is None else case.average.weights,
+        adapt=(0.3, 0.5, 4.0) if case.adaptive else None,
+        server=SERVERS[case.optimizer],
     )
     np.testing.assert_allclose(algorithm.parameters(state)[0], twin, rtol=1e-10, atol=1e-10)
 

@@ -22,7 +22,7 @@ from dpmesh.algorithms import (
     SecureAggregation,
     ServerMomentum,
 )
-from dpmesh.algorithms.record_gradients import clipped_gradient_sums
+from dpmesh.algorithms.gradients import clipped_gradient_sums
 from dpmesh.audit import couple
 from dpmesh.data import Dataset, digits, unit_norm
 from dpmesh.denoisers import LaplacianSmoothing

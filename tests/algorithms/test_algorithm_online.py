@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import inf, sqrt
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -50,85 +51,76 @@ def make_topology(kind: str, nodes: int, key: dm.Key) -> topology.Topology:
     [("l2", "ball"), ("l2", "box"), ("l1", "box"), ("l1", "none"), ("l1", "mixture")],
 )
 @given(
-    loss=st.sampled_from(["hinge", "logistic", "squared", "absolute", "huber"]),
-    graph=st.sampled_from(["ring", "matchings", "dropping"]),
-    nodes=st.sampled_from([2, 4, 6]),
-    dim=st.integers(1, 12),
-    rounds=st.integers(1, 9),
-    batch_size=st.integers(1, 3),
-    epsilon=st.sampled_from([1.0, 20.0, None]),
-    delta=st.sampled_from([0.0, 1e-5]),
-    schedule=st.sampled_from([InverseSqrt(0.5), InverseTime(scale=2.0)]),
-    clipping_norm=st.floats(0.1, 3),
-    radius=st.floats(0.1, 2),
-    regularization=st.sampled_from([0.0, 0.3]),
-    seed=st.integers(0, 2**32),
+    case=st.builds(
+        SimpleNamespace,
+        loss=st.sampled_from(["hinge", "logistic", "squared", "absolute", "huber"]),
+        graph=st.sampled_from(["ring", "matchings", "dropping"]),
+        nodes=st.sampled_from([2, 4, 6]),
+        dim=st.integers(1, 12),
+        rounds=st.integers(1, 9),
+        batch_size=st.integers(1, 3),
+        epsilon=st.sampled_from([1.0, 20.0, None]),
+        delta=st.sampled_from([0.0, 1e-5]),
+        schedule=st.sampled_from([InverseSqrt(0.5), InverseTime(scale=2.0)]),
+        clipping_norm=st.floats(0.1, 3),
+        radius=st.floats(0.1, 2),
+        regularization=st.sampled_from([0.0, 0.3]),
+        seed=st.integers(0, 2**32),
+    )
 )
-def test_equals_its_twin(
-    loss,
-    graph,
-    nodes,
-    dim,
-    rounds,
-    batch_size,
-    epsilon,
-    delta,
-    schedule,
-    clipping_norm,
-    radius,
-    norm,
-    projection,
-    regularization,
-    seed,
-) -> None:
-    key = dm.Key.seeded(seed)
-    records = rounds * batch_size
-    problem = make_problem(loss, nodes, records, dim, regularization=regularization, seed=seed)
-    network = make_topology(graph, nodes, key)
+def test_equals_its_twin(norm, projection, case) -> None:
+    key = dm.Key.seeded(case.seed)
+    records = case.rounds * case.batch_size
+    problem = make_problem(
+        case.loss, case.nodes, records, case.dim, regularization=case.regularization, seed=case.seed
+    )
+    network = make_topology(case.graph, case.nodes, key)
     parameters: dict[str, Any] = {
-        "epsilon": epsilon,
-        "delta": delta,
-        "step_size": schedule,
-        "radius": radius,
-        "clipping_norm": clipping_norm,
-        "batch_size": batch_size,
+        "epsilon": case.epsilon,
+        "delta": case.delta,
+        "step_size": case.schedule,
+        "radius": case.radius,
+        "clipping_norm": case.clipping_norm,
+        "batch_size": case.batch_size,
         "norm": norm,
         "projection": projection,
     }
     algorithm = dm.OnlineLearning(**parameters)
 
-    run = dm.simulate(algorithm, problem, network, rounds=rounds, key=key, metrics=["loss"])
+    run = dm.simulate(algorithm, problem, network, rounds=case.rounds, key=key, metrics=["loss"])
 
-    train, h = problem.train, batch_size
-    draw = kernels.gaussian if delta else kernels.laplace
+    train, h = problem.train, case.batch_size
+    draw = kernels.gaussian if case.delta else kernels.laplace
     multiplier = (
         0.0
-        if epsilon is None
-        else analytic_gaussian_noise_multiplier(target_epsilon=epsilon, target_delta=delta)
-        if delta
-        else 1 / epsilon
+        if case.epsilon is None
+        else analytic_gaussian_noise_multiplier(
+            target_epsilon=case.epsilon, target_delta=case.delta
+        )
+        if case.delta
+        else 1 / case.epsilon
     )
     w = online_learning(
-        loss=loss,
+        loss=case.loss,
         examples=lambda i, t: [
             (train.features[r], train.labels[r]) for r in problem.partition[i][t * h : (t + 1) * h]
         ],
         A=lambda t: network.matrix(t).weights.toarray(),
-        alpha=schedule,
-        noise=lambda j, t: draw((nodes, dim), 1.0, key.stream(Purpose.NOISE, t))[j],
-        norm_factor=sqrt(dim) if norm == "l2" and not delta else 1.0,
+        alpha=case.schedule,
+        noise=lambda j, t: draw((case.nodes, case.dim), 1.0, key.stream(Purpose.NOISE, t))[j],
+        norm_factor=sqrt(case.dim) if norm == "l2" and not case.delta else 1.0,
         multiplier=multiplier,
-        m=nodes,
-        n=dim,
-        T=rounds,
-        L=clipping_norm,
+        m=case.nodes,
+        n=case.dim,
+        T=case.rounds,
+        L=case.clipping_norm,
         norm=int(norm[1]),
         projection=projection,
-        radius=radius,
-        lam=regularization,
-        h=lambda _: batch_size,
+        radius=case.radius,
+        lam=case.regularization,
+        h=lambda _: case.batch_size,
     )
-    np.testing.assert_allclose(run.parameters, w[rounds], rtol=1e-10, atol=1e-10)
+    np.testing.assert_allclose(run.parameters, w[case.rounds], rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("projection", ["ball", "mixture"])

@@ -26,85 +26,77 @@ from dpmesh.schedules import Constant, HorizonPower, PowerLaw, SampleSize
 
 
 @given(
-    loss=st.sampled_from(["hinge", "logistic", "squared", "absolute", "huber"]),
-    graph=st.sampled_from(["ring", "complete", "dropping"]),
-    nodes=st.sampled_from([2, 3, 5]),
-    dim=st.integers(1, 9),
-    rounds=st.integers(1, 12),
-    exponents=st.tuples(*[st.floats(0.1, 1)] * 2, st.floats(0, 0.6), st.floats(-0.5, 0.5)),
-    noisy=st.booleans(),
-    step=st.sampled_from([None, 1e-3, 0.1, 2.0]),
-    mode=st.sampled_from(["safe", "public_point"]),
-    clipping_norm=st.floats(0.1, 3),
-    regularization=st.sampled_from([0.0, 0.1]),
-    seed=st.integers(0, 2**32),
+    case=st.builds(
+        SimpleNamespace,
+        loss=st.sampled_from(["hinge", "logistic", "squared", "absolute", "huber"]),
+        graph=st.sampled_from(["ring", "complete", "dropping"]),
+        nodes=st.sampled_from([2, 3, 5]),
+        dim=st.integers(1, 9),
+        rounds=st.integers(1, 12),
+        exponents=st.tuples(*[st.floats(0.1, 1)] * 2, st.floats(0, 0.6), st.floats(-0.5, 0.5)),
+        noisy=st.booleans(),
+        step=st.sampled_from([None, 1e-3, 0.1, 2.0]),
+        mode=st.sampled_from(["safe", "public_point"]),
+        clipping_norm=st.floats(0.1, 3),
+        regularization=st.sampled_from([0.0, 0.1]),
+        seed=st.integers(0, 2**32),
+    )
 )
-def test_equals_its_twin(
-    loss,
-    graph,
-    nodes,
-    dim,
-    rounds,
-    exponents,
-    noisy,
-    step,
-    mode,
-    clipping_norm,
-    regularization,
-    seed,
-) -> None:
-    alpha, beta, gamma, zeta = exponents
-    key = dm.Key.seeded(seed)
-    problem = make_problem(loss, nodes, dim=dim, regularization=regularization, seed=seed)
-    network = make_topology(graph, nodes, key)
+def test_equals_its_twin(case) -> None:
+    alpha, beta, gamma, zeta = case.exponents
+    key = dm.Key.seeded(case.seed)
+    problem = make_problem(
+        case.loss, case.nodes, dim=case.dim, regularization=case.regularization, seed=case.seed
+    )
+    network = make_topology(case.graph, case.nodes, key)
     size, sigma = (
-        SampleSize(scale=1.0, exponent=gamma, rounds=rounds),
+        SampleSize(scale=1.0, exponent=gamma, rounds=case.rounds),
         PowerLaw(scale=0.3, exponent=zeta),
     )
     algorithm = dm.QuantizedGossip(
-        step_size=HorizonPower(scale=0.8, exponent=-alpha, rounds=rounds),
-        consensus_step_size=HorizonPower(scale=0.9, exponent=-beta, rounds=rounds),
+        step_size=HorizonPower(scale=0.8, exponent=-alpha, rounds=case.rounds),
+        consensus_step_size=HorizonPower(scale=0.9, exponent=-beta, rounds=case.rounds),
         sample_size=size,
-        noise_std=sigma if noisy else None,
-        compressor=None if step is None else Quantizer(step),
-        clipping_norm=clipping_norm,
-        mode=mode,
+        noise_std=sigma if case.noisy else None,
+        compressor=None if case.step is None else Quantizer(case.step),
+        clipping_norm=case.clipping_norm,
+        mode=case.mode,
     )
-    run = dm.simulate(algorithm, problem, network, rounds=rounds, key=key, metrics=["loss"])
+    run = dm.simulate(algorithm, problem, network, rounds=case.rounds, key=key, metrics=["loss"])
 
     train = problem.train
-    shape = nodes, dim
+    shape = case.nodes, case.dim
 
     def noise(i: int, k: int) -> np.ndarray:
-        if k == 0 or not noisy:
-            return np.zeros(dim)
+        if k == 0 or not case.noisy:
+            return np.zeros(case.dim)
         return sigma(k + 1) * kernels.gaussian(shape, 1.0, key.stream(Purpose.NOISE, k))[i]
 
     def records(i: int, k: int) -> list[int]:
         most = max(len(part) for part in problem.partition)
-        coins = kernels.uniform((nodes, most), key.stream(Purpose.SAMPLE, k))[i]
+        coins = kernels.uniform((case.nodes, most), key.stream(Purpose.SAMPLE, k))[i]
         mine = problem.partition[i]
         return [mine[r] for r in sorted(range(len(mine)), key=lambda r: coins[r])[: size(1)]]
 
     x, sent = quantized_gossip(
-        x0=[np.zeros(dim)] * nodes,
+        x0=[np.zeros(case.dim)] * case.nodes,
         gradient=lambda i, w, r: shorten(
-            subgradient(loss, w, train.features[r], train.labels[r]), clipping_norm
+            subgradient(case.loss, w, train.features[r], train.labels[r]), case.clipping_norm
         ),
-        regularization=regularization,
+        regularization=case.regularization,
         records=records,
         A=lambda k: network.matrix(k).weights.toarray(),
         alpha=algorithm.step_size(1),
         beta=algorithm.consensus_step_size(1),
         noise=noise,
         coins=lambda i, k: kernels.uniform(shape, key.stream(Purpose.QUANTIZE, k))[i],
-        step=step,
-        n=nodes,
-        K=rounds - 1,
-        at_public_point=mode == "public_point",
+        step=case.step,
+        n=case.nodes,
+        K=case.rounds - 1,
+        at_public_point=case.mode == "public_point",
     )
-    np.testing.assert_allclose(run.parameters, x[rounds], rtol=1e-10, atol=1e-10)
-    mixed = network.matrix(rounds - 1).weights @ np.array(sent[-1])
+    np.testing.assert_allclose(run.parameters, x[case.rounds], rtol=1e-10, atol=1e-10)
+    mixed = network.matrix(case.rounds - 1).weights @ np.array(sent[-1])
     np.testing.assert_allclose(run.released, mixed, rtol=1e-10, atol=1e-10)
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from dpmesh.algorithms import WithoutReplacement
 from dpmesh.audit import alone, audit_algorithm, couple
-from dpmesh.controllers.base import NoisyLoss
+from dpmesh.controllers import NoisyLoss
 from dpmesh.data import Dataset
 from dpmesh.keys import Key
 from dpmesh.privacy import Gaussian, Release, Sensitive

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dpmesh.kernels import tag
-from dpmesh.kernels.tags import LARGEST, PRIME
+from dpmesh.kernels.masking import LARGEST, PRIME
 from dpmesh.keys import Key, Purpose, Stream
 
 

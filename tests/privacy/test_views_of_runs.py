@@ -24,9 +24,8 @@ from dpmesh.privacy.views import (
 )
 from dpmesh.privacy.views.system import systems_of
 from dpmesh.run.carriers import Packet
-from dpmesh.run.failing import FailingGossip
+from dpmesh.run.failing import FailingGossip, RealizedNetwork
 from dpmesh.run.network import Conditions
-from dpmesh.run.realized import RealizedNetwork
 
 DELTA = 1e-5
 RING = dm.topology.ring(16)

@@ -11,7 +11,7 @@ import pytest
 
 import dpmesh as dm
 from dpmesh.run import Run
-from dpmesh.run.baselines import LARGEST, Baselines, alone_private, beside, compute, scores
+from dpmesh.run.baselines import LARGEST, Baselines, alone_private, beside, compute, measured
 
 
 def problem(loss: str = "softmax") -> dm.LinearProblem:
@@ -64,7 +64,7 @@ def test_classes_are_told_by_accuracy() -> None:
 def test_a_better_model_scores_better() -> None:
     own = problem("squared")
     truth = np.linalg.lstsq(np.asarray(own.train.features), own.train.labels, rcond=None)[0]
-    zero, best = scores(own, np.stack([np.zeros(5), truth]))
+    zero, best = (measured(own, w[np.newaxis])["R²"] for w in (np.zeros(5), truth))
     assert zero <= 0.05
     assert best == pytest.approx(1)
 
@@ -102,7 +102,7 @@ def test_a_run_is_shown_beside_what_it_costs_and_a_pickle_leaves_the_data_behind
     assert found.alone_private is not None
     assert found.epsilon is not None
     assert found.epsilon == pytest.approx(run.privacy.epsilon, rel=1e-5)
-    assert run.score == scores(run.problem, run.released).mean()
+    assert run.score == run.problem.accuracy(run.released).mean()
     copied = pickle.loads(pickle.dumps(run))
     assert copied.problem is None
     assert repr(copied) == repr(run)

@@ -12,8 +12,8 @@ from functools import lru_cache
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
+from dpmesh._ragged import Numbers
 from dpmesh._validate import fail, integer, one_of
 from dpmesh.privacy.accounting import random_allocation_noise_multiplier
 from dpmesh.privacy.mechanisms import Gaussian
@@ -107,6 +107,6 @@ def dominating(allocations: Iterable[RandomAllocation]) -> RandomAllocation:
     return replace(one, rounds=0, shares=tuple(shares[shares > 1e-12].tolist()))
 
 
-def expected_sizes(problem: PartitionedProblem, rounds: int) -> npt.NDArray[np.float64]:
+def expected_sizes(problem: PartitionedProblem, rounds: int) -> Numbers:
     """Return the public divisor of each node's batches, shape (nodes,): their expected size."""
     return np.asarray(problem.records / rounds, dtype=np.float64)

@@ -29,27 +29,30 @@ import reprlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, ClassVar, Generic, TypeVar
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 import dpmesh.kernels as kernels
 from dpmesh._arrays import floats
-from dpmesh._ragged import Indices
+from dpmesh._ragged import Indices, Numbers
 from dpmesh._validate import fail, integer, require_methods
 from dpmesh.algorithms.messages import Releases, Round, Travel
-from dpmesh.algorithms.worst_case import CROWD_DELTA, Coins, Crowd, Pair
+from dpmesh.algorithms.worst_case import CROWD_DELTA, AuditSize, Coins, Crowd, Pair
 from dpmesh.kernels.linear_model import Batches
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy.budget import Budget
 from dpmesh.privacy.plan import Plan, each_round
 from dpmesh.privacy.releases import Release
-from dpmesh.privacy.types import Floats, NeighboringRelation, Unit
+from dpmesh.privacy.types import Floats, NeighboringRelation, Released, Unit
 from dpmesh.privacy.views.reaction import NotProved, Reaction
 from dpmesh.privacy.views.steps import LossFacts
 from dpmesh.problems import LinearProblem, ModelProblem, Problem
 from dpmesh.problems.canaries import canary_records
+
+if TYPE_CHECKING:
+    from dpmesh.privacy.correlated import CorrelatedStrategy
 
 StateT = TypeVar("StateT")
 ProblemT = TypeVar("ProblemT", contravariant=True)
@@ -100,6 +103,9 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
     takes_directed: ClassVar[bool] = False
     """Whether it learns over a `PushMatrix`, whose columns alone sum to 1."""
 
+    no_views: ClassVar[str] = ""
+    """Why there is no proof against less than everybody, where that holds for all its runs."""
+
     counts_copies: ClassVar[bool] = False
     """Whether `release_of` counts the copies of a record that `copies` allows."""
 
@@ -124,6 +130,11 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
             names = ", ".join(takes.parameters)
             raise TypeError(f"{cls.__name__}: {error}; it takes by name: {names}") from None
         return super().__new__(cls)
+
+    @staticmethod
+    def of_part(path: str) -> Any:
+        """Return a property that is that of a part, such as "contribution.unit"."""
+        return property(attrgetter(path), doc=f"As `{path}`.")
 
     @classmethod
     def for_budget(
@@ -156,6 +167,8 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
         known = getattr(cls, "__dataclass_fields__", {})
         if "epsilon" in known:
             return cls(*parts, epsilon=epsilon, delta=delta, **public)
+        if rounds is not None and "rounds" in known:
+            public["rounds"] = rounds
         noise = next((name for name in NOISES if name in known), None)
         if noise is None:
             fail(cls.__name__, f"an algorithm with one of {', '.join(NOISES)}", "none")
@@ -163,10 +176,17 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
         def make(scale: float) -> AlgorithmT:
             return cls(*parts, **{noise: scale}, **public)
 
-        rounds = make(1.0).run_length if rounds is None else rounds
+        trial = make(1.0)
+        if (secure := trial.least_secure_noise(epsilon, delta)) is not None:
+            return make(secure)
+        rounds = trial.run_length if rounds is None else rounds
         if rounds is None:
             fail("rounds", "the length of the run", None)
         return make(Budget(epsilon, delta=delta).calibrate(make, rounds))
+
+    def least_secure_noise(self, epsilon: float, delta: float) -> float | None:
+        """Return the least noise multiplier of its secure sums for a budget; None without sums."""
+        return None
 
     @property
     def rewinds(self) -> bool:
@@ -199,8 +219,12 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What the guarantee rests on and this package cannot check, in words."""
-        return ()
+        """What the guarantee rests on and this package cannot check, in words.
+
+        By default whom partners trust who share `noise`, if it has any.
+        """
+        noise: CorrelatedStrategy | None = getattr(self, "noise", None)
+        return () if noise is None else noise.assumptions
 
     @abstractmethod
     def release_of(self, t: int) -> Releases:
@@ -226,44 +250,50 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
 
         The cost against a view rests on it, see `dpmesh.privacy.views`.
         """
-        return NotProved(reason=f"{type(self).__name__} has no proof against less than everybody")
+        unknown = f"{type(self).__name__} has no proof against less than everybody"
+        return NotProved(reason=self.no_views or unknown)
 
     def worst_case(
         self,
         rounds: int | None = None,
         *,
-        dim: int = 3,
+        dim: int | None = None,
         delta: float | None = None,
         canaries: int = 1_000,
     ) -> tuple[Pair, Crowd]:
         """Return data on which it leaks as much as its plan allows, for `dpmesh.audit`.
-
-        By default the first record of each node is a canary against all its others, on a linear
-        model; a second node, whose noise must differ, has none. Override it where other data leak
-        more.
 
         Parameters
         ----------
         rounds
             Rounds of each run; by default as few as the canary needs.
         dim
-            Length of the model.
+            Length of the model, by default 3 or less.
         delta
-            Of the pair's claim; by default 1e-5.
+            Of the pair's claim; by default 1e-5, more where that needs fewer runs.
         canaries
-            Nodes of the crowd, each with a canary of its own.
+            Of the crowd.
         """
-        rounds = 3 if rounds is None else integer("rounds", rounds, at_least=1)
+        size = AuditSize(rounds=rounds, dim=dim, delta=delta, canaries=canaries)
+        return self.leaking_data(size)
+
+    def leaking_data(self, size: AuditSize) -> tuple[Pair, Crowd]:
+        """Return the data of `worst_case`; override it where others leak more than these.
+
+        The first record of each node is a canary against all its others, on a linear model; a
+        second node, whose noise must differ, has none.
+        """
+        rounds = 3 if size.rounds is None else integer("rounds", size.rounds, at_least=1)
         records = getattr(self, "records", None) or rounds * getattr(self, "batch_size", 1)
 
         def problem_of(coins: Coins) -> LinearProblem:
-            return canary_records(coins, records=records, dim=dim)
+            return canary_records(coins, records=records, dim=size.dim or 3)
 
         one, other = (problem_of(np.array([coin, False])) for coin in (True, False))
         own: dict[str, Any] = {"algorithm": self, "rounds": rounds}
         return (
-            Pair(problem=one, neighbor=other, delta=1e-5 if delta is None else delta, **own),
-            Crowd(problem_of=problem_of, canaries=canaries, delta=CROWD_DELTA, **own),
+            Pair(problem=one, neighbor=other, delta=size.delta_or(1e-5), **own),
+            Crowd(problem_of=problem_of, canaries=size.canaries, delta=CROWD_DELTA, **own),
         )
 
     def plan(self, rounds: int, problem: Problem | LossFacts | None = None) -> Plan:
@@ -314,10 +344,10 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
         state
             The state after a round.
         received
-            What arrived last, shape (nodes, dim), by default the models to publish; None before the
-            first message.
+            What arrived last, shape (nodes, dim): the models to publish, unless `parameters` are
+            released themselves; None before the first message.
         """
-        return received
+        return Released(self.parameters(state)) if self.parameters_are_released else received
 
     @property
     def exchanges(self) -> int:
@@ -344,9 +374,7 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
         """Return the least `unit` of the messages of round t, from public numbers alone."""
         return 1.0
 
-    def losses(
-        self, state: StateT, t: int, problem: ProblemT, key: Key
-    ) -> npt.NDArray[np.float64] | None:
+    def losses(self, state: StateT, t: int, problem: ProblemT, key: Key) -> Numbers | None:
         """Return the losses of the nodes that learn in round t, before they do.
 
         They are on the records that the round uses; None if nobody learns. A run asks for them in
@@ -385,7 +413,7 @@ def _changed_since_reaction(kind: type) -> str:
     Post-processing is free against everybody, but against a view it may carry a record further.
     """
     for each in kind.__mro__:
-        if "reaction" in vars(each):
+        if {"reaction", "no_views"} & vars(each).keys():
             return ""
         for name, member in vars(each).items():
             if not name.startswith("__") and (callable(member) or hasattr(member, "__get__")):

@@ -13,10 +13,9 @@ from math import sqrt
 from typing import TYPE_CHECKING, ClassVar, Generic
 
 import numpy as np
-import numpy.typing as npt
 
-from dpmesh._ragged import Ragged
-from dpmesh._validate import as_python_numbers, fail, integer, positive
+from dpmesh._ragged import Numbers, Ragged
+from dpmesh._validate import as_python_numbers, every, fail, integer, positive
 from dpmesh.algorithms.base import Algorithm, initial_parameters, require_problem
 from dpmesh.algorithms.gradients import check_batches, check_records
 from dpmesh.algorithms.messages import Message, Relay, StateT
@@ -81,15 +80,10 @@ class Descent(Algorithm[StateT, LinearProblem], Generic[StateT]):
 
     def __post_init__(self) -> None:
         as_python_numbers(self)
-        integer("records", self.records, at_least=1)
-        if self.noise_multiplier is not None:
-            positive("noise_multiplier", self.noise_multiplier)
-        keep_schedules(self, "step_size")
-        positive("clipping_norm", self.clipping_norm)
+        every(self, integer, "records", "copies", "mixings", at_least=1)
+        every(self, positive, "noise_multiplier", "clipping_norm")
         integer("batches", self.batches, at_least=1, below=self.records + 1)
-        integer("copies", self.copies, at_least=1)
-        if self.mixings is not None:
-            integer("mixings", self.mixings, at_least=1)
+        keep_schedules(self, "step_size")
         if self.noise is not None:
             if self.exchanges != self.noise.mixings:
                 fail("noise", f"noise made for mixings={self.mixings}", f"{self.noise.mixings}")
@@ -141,11 +135,6 @@ class Descent(Algorithm[StateT, LinearProblem], Generic[StateT]):
         )
 
     @property
-    def assumptions(self) -> tuple[str, ...]:
-        """Whom partners who share noise trust."""
-        return () if self.noise is None else self.noise.assumptions
-
-    @property
     def exchanges(self) -> int:
         """Number of mixings."""
         return self.mixings or (1 if self.noise is None else self.noise.mixings)
@@ -178,9 +167,7 @@ class Descent(Algorithm[StateT, LinearProblem], Generic[StateT]):
         check_records(problem, x, self.clipping_norm)
         return x
 
-    def losses(
-        self, state: StateT, t: int, problem: LinearProblem, key: Key
-    ) -> npt.NDArray[np.float64]:
+    def losses(self, state: StateT, t: int, problem: LinearProblem, key: Key) -> Numbers:
         """Return each node's loss at its own model, on the records that the round uses."""
         return problem.objective(Sensitive(self.parameters(state)), self.records_of(t, problem))
 

@@ -35,11 +35,11 @@ from math import sqrt
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
-from dpmesh._ragged import Indices
+from dpmesh._ragged import Indices, Numbers
 from dpmesh._validate import (
     as_python_numbers,
+    every,
     fail,
     instance,
     positive,
@@ -51,7 +51,7 @@ from dpmesh.algorithms.federated_combination import Combination, SecureAggregati
 from dpmesh.algorithms.federated_contribution import Contribution
 from dpmesh.algorithms.federated_server import Average, ServerOptimizer
 from dpmesh.algorithms.messages import Round
-from dpmesh.algorithms.worst_case import Crowd, Pair
+from dpmesh.algorithms.worst_case import AuditSize, Crowd, Pair
 from dpmesh.denoisers import Denoiser, Identity, ReleasedSum
 from dpmesh.keys import Key
 from dpmesh.privacy.mechanisms import Mechanism
@@ -62,9 +62,9 @@ from dpmesh.privacy.sampling import RandomAllocation
 from dpmesh.privacy.secure import SecureSum
 from dpmesh.privacy.secure.sizes import calibrated_sum
 from dpmesh.privacy.sensitivity import Sensitivity
-from dpmesh.privacy.types import Floats, NeighboringRelation, Released, Sensitive, Unit
-from dpmesh.privacy.views import LossFacts, NotProved
-from dpmesh.problems import LinearProblem, ModelProblem, Problem
+from dpmesh.privacy.types import Floats, Released, Sensitive
+from dpmesh.privacy.views import LossFacts
+from dpmesh.problems import ModelProblem, Problem
 from dpmesh.schedules import Schedule, at, keep_schedules
 
 if TYPE_CHECKING:
@@ -167,6 +167,14 @@ class FederatedLearning(Algorithm[FederatedState, ModelProblem]):
     any_rows = (
         "each update, or each record's gradient, is clipped at whatever model the totals make"
     )
+    no_views = (
+        "all models are public; hiding all but the last is not proved for random cohorts divided "
+        "by a constant"
+    )
+
+    neighboring_relation = Algorithm.of_part("contribution.neighboring_relation")
+    unit = Algorithm.of_part("contribution.unit")
+    run_length = Algorithm.of_part("combination.rounds")
 
     instead: ClassVar[Mapping[str, str]] = {
         **dict.fromkeys(
@@ -198,8 +206,7 @@ class FederatedLearning(Algorithm[FederatedState, ModelProblem]):
         instance("contribution", self.contribution, wanted, Contribution)
         wanted = "TrustedServer() or SecureAggregation(dim=.., rounds=..)"
         instance("combination", self.combination, wanted, TrustedServer, SecureAggregation)
-        if self.noise_multiplier is not None:
-            positive("noise_multiplier", self.noise_multiplier)
+        every(self, positive, "noise_multiplier")
         if isinstance(self.denoiser, type) or not callable(self.denoiser):
             fail("denoiser", "one of dpmesh.denoisers, such as Identity()", repr(self.denoiser))
         if self.optimizer is not None:
@@ -214,28 +221,15 @@ class FederatedLearning(Algorithm[FederatedState, ModelProblem]):
 
     # What is released, from public numbers and coins
 
-    @classmethod
-    def for_budget(
-        cls,
-        *parts: Any,
-        epsilon: float,
-        delta: float = 0.0,
-        rounds: int | None = None,
-        **public: Any,
-    ) -> FederatedLearning:
-        """Return the algorithm with the least noise at which a run is (epsilon, delta)-private.
-
-        See `Algorithm.for_budget`; the length of a secure sum's run is known.
-        """
-        trial = cls(*parts, noise_multiplier=1.0, **public)
-        if not isinstance(trial.combination, SecureAggregation):
-            return super().for_budget(*parts, epsilon=epsilon, delta=delta, rounds=rounds, **public)
+    def least_secure_noise(self, epsilon: float, delta: float) -> float | None:
+        """Return the least noise multiplier of its secure sums for a budget; None without sums."""
+        if not isinstance(self.combination, SecureAggregation):
+            return None
         if not probability("delta", delta, one=False):
             wanted = "a positive number such as 1e-5: no sum has a finite epsilon at delta 0"
             fail("delta", wanted, delta)
-        numbers = trial.combination.public(trial.contribution)
-        multiplier = calibrated_sum(epsilon=epsilon, delta=delta, **numbers).noise_multiplier
-        return replace(trial, noise_multiplier=multiplier)
+        numbers = self.combination.public(self.contribution)
+        return calibrated_sum(epsilon=epsilon, delta=delta, **numbers).noise_multiplier
 
     @cached_property
     def secure_sum(self) -> SecureSum | None:
@@ -266,21 +260,6 @@ class FederatedLearning(Algorithm[FederatedState, ModelProblem]):
         return self.contribution.sensitivity(self.bit_weight)
 
     @property
-    def neighboring_relation(self) -> NeighboringRelation:
-        """The relation under which the contribution's sampling amplifies."""
-        return self.contribution.neighboring_relation
-
-    @property
-    def unit(self) -> Unit:
-        """A client with all that it holds, or a record."""
-        return self.contribution.unit
-
-    @property
-    def run_length(self) -> int | None:
-        """Rounds for which a secure sum is made."""
-        return self.combination.rounds
-
-    @property
     def assumptions(self) -> tuple[str, ...]:
         """What the server must keep to itself; under a secure sum, who must not collude."""
         return self.combination.assumptions(self.contribution, self.secure_sum)
@@ -300,25 +279,9 @@ class FederatedLearning(Algorithm[FederatedState, ModelProblem]):
         """Return the sums of `rounds` rounds, and one more for each client that may be lost."""
         return super().plan(self.combination.attempts(rounds), problem)
 
-    def reaction(self, rounds: int, problem: LinearProblem | LossFacts) -> NotProved:
-        """Return why there is no cheaper view: the server publishes all models."""
-        reason = (
-            "all models are public; hiding all but the last is not proved for random cohorts "
-            "divided by a constant"
-        )
-        return NotProved(reason=reason)
-
-    def worst_case(
-        self,
-        rounds: int | None = None,
-        *,
-        dim: int = 3,
-        delta: float | None = None,
-        canaries: int = 1_000,
-    ) -> tuple[Pair, Crowd]:
+    def leaking_data(self, size: AuditSize) -> tuple[Pair, Crowd]:
         """Return clients, or records, that pull against one canary, and many canaries."""
-        asked: dict[str, Any] = {"rounds": rounds, "dim": dim, "delta": delta}
-        return self.contribution.worst_case(self, **asked, canaries=canaries)
+        return self.contribution.leaking_data(self, size)
 
     # A run
 
@@ -406,15 +369,11 @@ class FederatedLearning(Algorithm[FederatedState, ModelProblem]):
 
     def losses(
         self, state: FederatedState, t: int, problem: ModelProblem, key: Key
-    ) -> npt.NDArray[np.float64] | None:
+    ) -> Numbers | None:
         """Return the losses of the clients that learn in round t, at w^t."""
         cohort = self.cohort(t, key, problem.nodes)
         losses = self.contribution.losses(state.w, cohort, t, problem, key)
         return losses if len(losses) or self.secure_sum is not None else None
-
-    def published(self, state: FederatedState, received: Any) -> Released:
-        """Return the output, which follows from released sums."""
-        return Released(self.parameters(state))
 
     def parameters(self, state: FederatedState) -> Floats:
         """Return the output, shape (1, dim): the last model, or the weighted average."""

@@ -10,7 +10,7 @@ import numpy as np
 
 import dpmesh.kernels as kernels
 from dpmesh._ragged import Indices
-from dpmesh._validate import as_python_numbers, fail, integer, probability
+from dpmesh._validate import as_python_numbers, every, fail, integer, probability
 from dpmesh.algorithms.federated_contribution import AnyContribution, Vectors
 from dpmesh.algorithms.messages import Message
 from dpmesh.keys import Key, Purpose
@@ -53,8 +53,7 @@ class TrustedServer:
 
     def __post_init__(self) -> None:
         as_python_numbers(self)
-        if self.grid is not None:
-            power_of_two("grid", self.grid)
+        every(self, power_of_two, "grid")
         probability("arrival_rate", self.arrival_rate, zero=False)
 
     @property

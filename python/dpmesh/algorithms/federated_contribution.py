@@ -25,9 +25,9 @@ from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from dpmesh._ragged import Indices
+from dpmesh._ragged import Indices, Numbers
 from dpmesh._validate import as_python_numbers, integer, positive, probability
-from dpmesh.algorithms.worst_case import Crowd, Pair
+from dpmesh.algorithms.worst_case import AuditSize, Crowd, Pair
 from dpmesh.keys import Key
 from dpmesh.privacy.sampling import Sampling
 from dpmesh.privacy.sensitivity import Sensitivity
@@ -147,9 +147,7 @@ class Contribution(ABC, Generic[ProblemT]):
         """
 
     @abstractmethod
-    def losses(
-        self, w: Released, cohort: Indices, t: int, problem: ProblemT, key: Key
-    ) -> npt.NDArray[np.float64]:
+    def losses(self, w: Released, cohort: Indices, t: int, problem: ProblemT, key: Key) -> Numbers:
         """Return the losses of the clients that learn in round t, before they do."""
 
     @abstractmethod
@@ -157,16 +155,8 @@ class Contribution(ABC, Generic[ProblemT]):
         """Return the global model after a step along an estimated average."""
 
     @abstractmethod
-    def worst_case(self, algorithm: Any, **asked: Any) -> tuple[Pair, Crowd]:
-        """Return data on which an algorithm of it leaks as much as its plan allows.
-
-        Parameters
-        ----------
-        algorithm
-            A `FederatedLearning` of this contribution.
-        asked
-            See `Algorithm.worst_case`.
-        """
+    def leaking_data(self, algorithm: Any, size: AuditSize) -> tuple[Pair, Crowd]:
+        """Return data on which a `FederatedLearning` of it leaks as much as its plan allows."""
 
     def bounded(self, vectors: Sensitive) -> Sensitive:
         """Return vectors in float64 that keep the bound exactly, for sums of integers."""

@@ -13,15 +13,13 @@ from dataclasses import dataclass, replace
 from typing import Any, get_args
 
 import numpy as np
-import numpy.typing as npt
 
 import dpmesh.kernels as kernels
-from dpmesh._ragged import Indices, Ragged
-from dpmesh._validate import fail, integer, one_of
+from dpmesh._ragged import Indices, Numbers, Ragged
+from dpmesh._validate import every, fail, integer, one_of
 from dpmesh.algorithms.federated_contribution import Contribution
-from dpmesh.algorithms.federated_worst import opposed_records
-from dpmesh.algorithms.record_gradients import clipped_gradient_sums
-from dpmesh.algorithms.worst_case import Crowd, Pair
+from dpmesh.algorithms.gradients import clipped_gradient_sums
+from dpmesh.algorithms.worst_case import AuditSize, Crowd, Pair, opposed_records
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy.sampling import PoissonSampling
 from dpmesh.privacy.sensitivity import Sensitivity
@@ -73,9 +71,8 @@ class RecordGradients(Contribution[GradientProblem]):
     def __post_init__(self) -> None:
         super().__post_init__()
         integer("records", self.records, at_least=1, below=2**32)
+        every(self, integer, "records_per_client", at_least=1)
         one_of("neighboring_relation", self.neighboring_relation, get_args(NeighboringRelation))
-        if self.records_per_client is not None:
-            integer("records_per_client", self.records_per_client, at_least=1)
 
     @property
     def scheme(self) -> PoissonSampling | None:
@@ -126,7 +123,7 @@ class RecordGradients(Contribution[GradientProblem]):
             wanted = f"at most {most} records at each client (records_per_client)"
             fail("problem", wanted, f"{counts.max()} at client {names[counts.argmax()]}")
 
-    def worst_case(self, algorithm: Any, **asked: Any) -> tuple[Pair, Crowd]:
+    def leaking_data(self, algorithm: Any, size: AuditSize) -> tuple[Pair, Crowd]:
         """Return clients whose first record is a canary in each sum, and many canaries of one."""
 
         def sized(*, dim: int, records: int) -> Any:
@@ -135,9 +132,10 @@ class RecordGradients(Contribution[GradientProblem]):
                 return made
             return replace(made, combination=replace(algorithm.combination, dim=dim))
 
-        asked["rounds"] = asked["rounds"] or algorithm.run_length or 1
-        one: dict[str, Any] = {"records": self.records, "nodes": self.clients, "along": -1.0}
-        pair, crowd = opposed_records(sized, **one, **asked)
+        size = replace(size, rounds=size.rounds or algorithm.run_length)
+        pair, crowd = opposed_records(
+            sized, size, records=self.records, nodes=self.clients, along=-1.0
+        )
         if self.sampling_rate < 1 and algorithm.run_length is None:
             longer = replace(pair, rounds=max(pair.rounds, 20))  # in which the canary takes part
             pair = replace(pair, coupled=(longer,))
@@ -178,10 +176,10 @@ class RecordGradients(Contribution[GradientProblem]):
 
     def losses(
         self, w: Released, cohort: Indices, t: int, problem: GradientProblem, key: Key
-    ) -> npt.NDArray[np.float64]:
+    ) -> Numbers:
         """Return each client's loss on all of its records; only a simulation can."""
         models = np.repeat(w, problem.nodes, axis=0)
-        losses: npt.NDArray[np.float64] = problem.objective(models, self._all_records(problem))
+        losses: Numbers = problem.objective(models, self._all_records(problem))
         return losses
 
     def moved(self, w: Released, direction: Floats, step_size: float, decay: float) -> Floats:

@@ -8,7 +8,7 @@ from typing import ClassVar, Protocol
 
 import numpy as np
 
-from dpmesh._validate import as_python_numbers, fail, integer, positive, probability
+from dpmesh._validate import as_python_numbers, every, fail, integer, positive, probability
 from dpmesh.privacy.types import Floats, Released
 from dpmesh.schedules import Schedule, at, keep_schedules
 
@@ -55,9 +55,7 @@ class AdaptiveClipping:
     def __post_init__(self) -> None:
         as_python_numbers(self)
         probability("quantile", self.quantile, zero=False, one=False)
-        positive("step_size", self.step_size)
-        if self.noise_std is not None:
-            positive("noise_std", self.noise_std)
+        every(self, positive, "step_size", "noise_std")
 
     def weight(self, least_std: float, updates: float) -> float:
         """Return how far a bit moves the released vector, in units of C_t.
@@ -150,8 +148,7 @@ class ServerAdam:
 
     def __post_init__(self) -> None:
         as_python_numbers(self)
-        probability("decay", self.decay, one=False)
-        probability("square_decay", self.square_decay, one=False)
+        every(self, probability, "decay", "square_decay", one=False)
         positive("adaptivity", self.adaptivity)
 
     def step(self, delta: Released, moments: Floats) -> tuple[Floats, Floats]:

@@ -21,14 +21,13 @@ import numpy.typing as npt
 
 import dpmesh.kernels as kernels
 from dpmesh._arrays import floats, read_only
-from dpmesh._ragged import Indices, Walks, rows
-from dpmesh._validate import fail, instance, integer, non_negative, one_of, positive
+from dpmesh._ragged import Indices, Numbers, Walks, rows
+from dpmesh._validate import every, fail, instance, integer, non_negative, one_of, positive
 from dpmesh.algorithms.base import require_problem
 from dpmesh.algorithms.federated_contribution import Contribution
 from dpmesh.algorithms.federated_server import AdaptiveClipping
-from dpmesh.algorithms.federated_worst import opposed_clients
-from dpmesh.algorithms.minibatches import local_walks
-from dpmesh.algorithms.worst_case import Crowd, Pair
+from dpmesh.algorithms.worst_case import AuditSize, Crowd, Pair, opposed_clients
+from dpmesh.kernels.draws import local_walks
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy.sampling import FixedSizeSampling, PoissonSampling, RandomAllocation, Sampling
 from dpmesh.privacy.sensitivity import Sensitivity
@@ -110,9 +109,8 @@ class ClientUpdates(Contribution[ClientProblem]):
         if (self.epochs is None) == (self.steps is None):
             got = f"epochs={self.epochs}, steps={self.steps}"
             fail("epochs", "either this or steps", got)
-        for name in ("batch_size", "epochs", "steps", "clients_at_once"):
-            if getattr(self, name) is not None:
-                integer(name, getattr(self, name), at_least=1)
+        counts = ("batch_size", "epochs", "steps", "clients_at_once")
+        every(self, integer, *counts, at_least=1)
         keep_schedules(self, "step_size")
         wanted = "AdaptiveClipping() or None"
         instance("adaptive_clipping", self.adaptive_clipping, wanted, AdaptiveClipping, NoneType)
@@ -222,9 +220,9 @@ class ClientUpdates(Contribution[ClientProblem]):
             wanted = "None under a secure sum, whose clipping norm stays"
             fail("adaptive_clipping", wanted, adaptive)
 
-    def worst_case(self, algorithm: Any, **asked: Any) -> tuple[Pair, Crowd]:
+    def leaking_data(self, algorithm: Any, size: AuditSize) -> tuple[Pair, Crowd]:
         """Return clients that pull against one canary, and as many canaries as clients."""
-        return opposed_clients(algorithm, **asked)
+        return opposed_clients(algorithm, size)
 
     # What a client does
 
@@ -318,7 +316,7 @@ class ClientUpdates(Contribution[ClientProblem]):
 
     def losses(
         self, w: Released, cohort: Indices, t: int, problem: ClientProblem, key: Key
-    ) -> npt.NDArray[np.float64]:
+    ) -> Numbers:
         """Return the losses of the cohort's clients at w^t, each on its first batch."""
         steps, batches = self._walks(cohort, t, problem, key)
         first = steps[:-1][np.diff(steps) > 0]

@@ -22,19 +22,18 @@ from collections.abc import Generator
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from math import sqrt
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from scipy import sparse
 
 import dpmesh.kernels as kernels
+from dpmesh._ragged import Numbers
 from dpmesh._validate import fail, instance
 from dpmesh.algorithms.base import AN_ALGORITHM, KNOWN_TO_ALL, Algorithm, AnyAlgorithm
 from dpmesh.algorithms.messages import Message, Round
 from dpmesh.algorithms.record_sums import RecordSums
-from dpmesh.algorithms.worst_case import Crowd, Pair
+from dpmesh.algorithms.worst_case import AuditSize, Crowd, Pair
 from dpmesh.keys import Key
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.releases import Release
@@ -137,11 +136,6 @@ def require_dense(problem: object) -> None:
         fail("problem", "dense records: sparse ones are not after a mean is taken off", "sparse")
 
 
-def _of_algorithm(name: str) -> Any:
-    """Return a property that is that of the algorithm."""
-    return property(attrgetter(f"algorithm.{name}"), doc="As of the algorithm.")
-
-
 @dataclass(frozen=True, kw_only=True)
 class FirstStage(Algorithm[FirstStageState, LinearProblem]):
     """An algorithm for linear models, which learns from records less their noisy mean.
@@ -178,17 +172,17 @@ class FirstStage(Algorithm[FirstStageState, LinearProblem]):
     moment: SecondMoments | None = None
 
     any_rows = "each record is clipped, and has norm 1 whatever centre the totals make"
-    travels = _of_algorithm("travels")
-    parameters_are_released = _of_algorithm("parameters_are_released")
-    public_coins = _of_algorithm("public_coins")
-    takes_directed = _of_algorithm("takes_directed")
-    rewinds = _of_algorithm("rewinds")
-    releases_decide = _of_algorithm("releases_decide")
-    neighboring_relation = _of_algorithm("neighboring_relation")
-    unit = _of_algorithm("unit")
-    run_length = _of_algorithm("run_length")
-    assumptions = _of_algorithm("assumptions")
-    exchanges = _of_algorithm("exchanges")
+    travels = Algorithm.of_part("algorithm.travels")
+    parameters_are_released = Algorithm.of_part("algorithm.parameters_are_released")
+    public_coins = Algorithm.of_part("algorithm.public_coins")
+    takes_directed = Algorithm.of_part("algorithm.takes_directed")
+    rewinds = Algorithm.of_part("algorithm.rewinds")
+    releases_decide = Algorithm.of_part("algorithm.releases_decide")
+    neighboring_relation = Algorithm.of_part("algorithm.neighboring_relation")
+    unit = Algorithm.of_part("algorithm.unit")
+    run_length = Algorithm.of_part("algorithm.run_length")
+    assumptions = Algorithm.of_part("algorithm.assumptions")
+    exchanges = Algorithm.of_part("algorithm.exchanges")
 
     def __post_init__(self) -> None:
         instance("algorithm", self.algorithm, AN_ALGORITHM, Algorithm)
@@ -220,17 +214,11 @@ class FirstStage(Algorithm[FirstStageState, LinearProblem]):
                 wanted = f"one secure release of {needed} numbers, else as the mean's"
                 fail("moment", wanted, self.moment)
 
-    def worst_case(
-        self,
-        rounds: int | None = None,
-        *,
-        dim: int = 3,
-        delta: float | None = None,
-        canaries: int = 1_000,
-    ) -> tuple[Pair, Crowd]:
+    def leaking_data(self, size: AuditSize) -> tuple[Pair, Crowd]:
         """Return that of the algorithm: the first stage is more sums of the same kind."""
-        rounds = None if rounds is None else max(1, rounds - len(self.stages))
-        return self.algorithm.worst_case(rounds, dim=dim, delta=delta, canaries=canaries)
+        rounds = None if size.rounds is None else max(1, size.rounds - len(self.stages))
+        found: tuple[Pair, Crowd] = self.algorithm.leaking_data(replace(size, rounds=rounds))
+        return found
 
     @property
     def secure_sum(self) -> SecureSum | None:
@@ -339,7 +327,7 @@ class FirstStage(Algorithm[FirstStageState, LinearProblem]):
 
     def losses(
         self, state: FirstStageState, t: int, problem: LinearProblem, key: Key
-    ) -> npt.NDArray[np.float64] | None:
+    ) -> Numbers | None:
         """Return the losses of the algorithm on what is left of records."""
         return self.algorithm.losses(state.state, t, problem.centred(state.centre[0]), key)
 

@@ -23,24 +23,15 @@ from math import sqrt
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 import dpmesh.kernels as kernels
-from dpmesh._validate import as_python_numbers, fail, integer, one_of, positive, probability
-from dpmesh.algorithms.allocation import (
-    ALLOCATED,
-    ALLOCATED_VIEWS,
-    SECRET,
-    Once,
-    allocated_noise,
-    check_sampling,
-    check_sizes,
-    expected_sizes,
-)
+from dpmesh._ragged import Numbers
+from dpmesh._validate import as_python_numbers, every, fail, integer, one_of, positive, probability
+from dpmesh.algorithms import allocation as allocations
 from dpmesh.algorithms.base import Algorithm, initial_parameters, require_problem
 from dpmesh.algorithms.gradients import check_batches, check_records, step_by_sums, step_of
 from dpmesh.algorithms.messages import Message, Relay, Round
-from dpmesh.algorithms.worst_case import Crowd, Pair
+from dpmesh.algorithms.worst_case import AuditSize, Crowd, Pair
 from dpmesh.kernels.linear_model import Batches
 from dpmesh.kernels.projection import NORMS, Norm
 from dpmesh.keys import Key
@@ -166,7 +157,7 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
     batch_size: int = 1
     norm: Norm = "l2"
     projection: Projection = "ball"
-    sampling: Once = "arrival"
+    sampling: allocations.Once = "arrival"
     records: int | None = None
     copies: int = 1
     noise: CorrelatedStrategy | None = None
@@ -174,22 +165,18 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
 
     def __post_init__(self) -> None:
         as_python_numbers(self)
-        if self.epsilon is not None:
-            positive("epsilon", self.epsilon)
+        every(self, positive, "epsilon", "radius", "clipping_norm")
         probability("delta", self.delta, one=False)
         keep_schedules(self, "step_size")
-        positive("radius", self.radius)
-        positive("clipping_norm", self.clipping_norm)
-        integer("batch_size", self.batch_size, at_least=1)
-        integer("copies", self.copies, at_least=1)
+        every(self, integer, "batch_size", "copies", at_least=1)
         one_of("norm", self.norm, NORMS)
         one_of("projection", self.projection, ("ball", "mixture", "box", "none"))
-        check_sampling(self.sampling, self.records, self.batch_size, self.delta)
+        allocations.check_sampling(self.sampling, self.records, self.batch_size, self.delta)
         if self.norm == "l1" and self.projection == "ball":
             fail("projection", "another one with norm='l1': the ball expands L1", "'ball'")
         if self.noise is not None:
             if self.sampling == "allocation":
-                fail("noise", f"None with {ALLOCATED}", self.noise)
+                fail("noise", f"None with {allocations.ALLOCATED}", self.noise)
             if self.copies > 1:
                 fail(
                     "copies", "1 with correlated noise, which is for distinct records", self.copies
@@ -205,7 +192,9 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
         if self.epsilon is None:
             return NoNoise()
         if self.allocation is not None:
-            return allocated_noise(self.allocation, self.epsilon, self.delta, copies=self.copies)
+            return allocations.allocated_noise(
+                self.allocation, self.epsilon, self.delta, copies=self.copies
+            )
         if self.delta > 0:
             on_grid = self.noise is not None and self.noise.grid is not None
             multiplier = analytic_gaussian_noise_multiplier(
@@ -270,10 +259,8 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """Whom partners who share noise trust; what an allocation keeps secret."""
-        if self.allocation is not None:
-            return (SECRET,)
-        return () if self.noise is None else self.noise.assumptions
+        """What an allocation keeps secret, or whom partners who share noise trust."""
+        return super().assumptions if self.allocation is None else (allocations.SECRET,)
 
     def reaction(self, rounds: int, problem: LinearProblem | LossFacts) -> Reaction | NotProved:
         """Return how w_(t+1) reacts to an example and to messages.
@@ -281,7 +268,7 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
         Every projection is nonexpansive in L2 norm, and each example is used in one round.
         """
         if self.allocation is not None:
-            return NotProved(reason=ALLOCATED_VIEWS)
+            return NotProved(reason=allocations.ALLOCATED_VIEWS)
         if self.average:
             return NotProved(reason="the mean that is published depends on messages of all rounds")
         return reaction_of_steps(
@@ -293,22 +280,15 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
             one_round=True,
         )
 
-    def worst_case(
-        self,
-        rounds: int | None = None,
-        *,
-        dim: int = 1,
-        delta: float | None = None,
-        canaries: int = 1_000,
-    ) -> tuple[Pair, Crowd]:
+    def leaking_data(self, size: AuditSize) -> tuple[Pair, Crowd]:
         """Return learners whose first example is a canary, against all their others.
 
         `radius` should be so large that projections do nothing. One dimension needs the fewest
         runs; coupled runs have 3 or more.
         """
-        delta = self.delta if delta is None else delta
-        pair, crowd = super().worst_case(rounds, dim=dim, delta=delta, canaries=canaries)
-        wide, _ = super().worst_case(rounds, dim=max(dim, 3), delta=delta, canaries=2)
+        size = replace(size, dim=size.dim or 1, delta=size.delta_or(self.delta))
+        pair, crowd = super().leaking_data(size)
+        wide, _ = super().leaking_data(replace(size, dim=max(size.dim or 1, 3), canaries=2))
         crowd = crowd if self.delta > 0 else replace(crowd, delta=0.0)
         return replace(pair, coupled=(wide,)), crowd
 
@@ -325,7 +305,7 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
     def init(self, problem: LinearProblem, key: Key) -> OnlineState:
         """Start all learners at the problem's `initial`: 0, but for a problem of one's own."""
         check_batches(problem)
-        check_sizes(self.records, problem)
+        allocations.check_sizes(self.records, problem)
         w = initial_parameters(problem, key, problem.nodes)
         check_records(problem, w, self.clipping_norm, norm=self.norm, by="step")
         return OnlineState(Sensitive(w), Released(np.zeros_like(w)) if self.average else None)
@@ -357,9 +337,7 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
             return np.zeros(problem.nodes + 1, np.int64), np.zeros(0, np.int64)
         return problem.allocated(t, key, rounds=self._rounds)
 
-    def losses(
-        self, state: OnlineState, t: int, problem: LinearProblem, key: Key
-    ) -> npt.NDArray[np.float64]:
+    def losses(self, state: OnlineState, t: int, problem: LinearProblem, key: Key) -> Numbers:
         """Return each learner's loss on its examples of round t, at w_t, if it has any."""
         examples = self.examples(t, problem, key)
         losses = problem.objective(state.w, examples)
@@ -377,7 +355,7 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
         """Pro[b_t - alpha_(t+1) g_t], the regularizer's gradient being that at b_t."""
         L, norm = self.clipping_norm, self.norm
         if isinstance(examples, tuple):
-            sizes = expected_sizes(problem, self._rounds)
+            sizes = allocations.expected_sizes(problem, self._rounds)
             return step_by_sums(
                 problem, b, alpha, examples, sizes, clipping_norm=L, norm=norm, radius=radius
             )

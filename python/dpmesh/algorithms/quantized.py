@@ -24,12 +24,12 @@ from math import inf, sqrt
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 import dpmesh.kernels as kernels
-from dpmesh._ragged import Ragged
+from dpmesh._ragged import Numbers, Ragged
 from dpmesh._validate import (
     as_python_numbers,
+    every,
     fail,
     integer,
     one_of,
@@ -40,8 +40,8 @@ from dpmesh._validate import (
 from dpmesh.algorithms.base import Algorithm, initial_parameters, require_problem
 from dpmesh.algorithms.gradients import check_records, gradient_of
 from dpmesh.algorithms.messages import Message, Relay, Round
-from dpmesh.algorithms.minibatches import without_replacement
-from dpmesh.algorithms.worst_case import CROWD_DELTA, Coins, Crowd, Pair
+from dpmesh.algorithms.worst_case import CROWD_DELTA, AuditSize, Coins, Crowd, Pair
+from dpmesh.kernels.draws import without_replacement
 from dpmesh.kernels.linear_model import KINKED
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy.accounting.papers.quantized import MODES, Mode, next_sensitivity
@@ -54,7 +54,7 @@ from dpmesh.privacy.rows import CorrelatedRow, check_strategy
 from dpmesh.privacy.sensitivity import Sensitivity
 from dpmesh.privacy.types import Floats, Sensitive
 from dpmesh.privacy.views import LossFacts, NotProved, Reaction
-from dpmesh.privacy.views.reaction import NO_NOISE, Numbers
+from dpmesh.privacy.views.reaction import NO_NOISE
 from dpmesh.problems import GradientProblem, LinearProblem
 from dpmesh.problems.canaries import HillProblem
 from dpmesh.problems.dense import DenseProblem
@@ -169,6 +169,7 @@ class QuantizedGossip(Algorithm[QuantizedState, GradientProblem]):
         keep_sample_size(self, "sample_size")
         if self.noise_std is not None:
             keep_schedules(self, "noise_std")
+        every(self, power_of_two, "grid")
         if self.compressor is not None:
             require_methods(
                 "compressor", self.compressor, "a compressor", "compress", "decode", "apart"
@@ -177,8 +178,6 @@ class QuantizedGossip(Algorithm[QuantizedState, GradientProblem]):
         one_of("mode", self.mode, MODES)
         integer("copies", self.copies, at_least=1)
         positive_or_infinite("smoothness", self.smoothness)
-        if self.grid is not None:
-            power_of_two("grid", self.grid)
         if self.noise is not None:
             check_strategy(self.noise, self)
             if self.noise.correlates_time or self.noise.mixings > 1 or self.grid is not None:
@@ -319,14 +318,7 @@ class QuantizedGossip(Algorithm[QuantizedState, GradientProblem]):
             return refused
         return abs(1 - beta), np.stack([alpha * low, alpha * high], axis=1)
 
-    def worst_case(
-        self,
-        rounds: int | None = None,
-        *,
-        delta: float | None = None,
-        canaries: int = 1_000,
-        **_: Any,
-    ) -> tuple[Pair, Crowd]:
+    def leaking_data(self, size: AuditSize) -> tuple[Pair, Crowd]:
         """Return nodes on a hilltop whose canary pushes their state down either side of it.
 
         A node has as many records as it samples, so that it always samples the canary. The more
@@ -340,15 +332,10 @@ class QuantizedGossip(Algorithm[QuantizedState, GradientProblem]):
             return HillProblem(coins=coins, records=records, pull=pull, curvature=curvature)
 
         one, other = (problem_of(np.array([coin, False])) for coin in (True, False))
-        own: dict[str, Any] = {"algorithm": self, "rounds": rounds or 6, "silent": True}
+        own: dict[str, Any] = {"algorithm": self, "rounds": size.rounds or 6, "silent": True}
+        delta, canaries = size.delta_or(1e-5), size.canaries
         return (
-            Pair(
-                problem=one,
-                neighbor=other,
-                delta=1e-5 if delta is None else delta,
-                score=_drift,
-                **own,
-            ),
+            Pair(problem=one, neighbor=other, delta=delta, score=_drift, **own),
             Crowd(problem_of=problem_of, canaries=canaries, delta=CROWD_DELTA, **own),
         )
 
@@ -370,7 +357,7 @@ class QuantizedGossip(Algorithm[QuantizedState, GradientProblem]):
             smoothness=self.smoothness,
         )
 
-    def sensitivities(self, rounds: int) -> npt.NDArray[np.float64]:
+    def sensitivities(self, rounds: int) -> Numbers:
         """Return Delta_0, .., Delta_(rounds - 1)."""
         return np.array([self._delta(k) for k in each_round(rounds)])
 
@@ -424,9 +411,7 @@ class QuantizedGossip(Algorithm[QuantizedState, GradientProblem]):
         gamma = self._numbers(k).sample_size
         return without_replacement(records, gamma, key.stream(Purpose.SAMPLE, k))
 
-    def losses(
-        self, state: QuantizedState, t: int, problem: GradientProblem, key: Key
-    ) -> npt.NDArray[np.float64]:
+    def losses(self, state: QuantizedState, t: int, problem: GradientProblem, key: Key) -> Numbers:
         """Return each node's loss at x_k on the records that it samples."""
         return problem.objective(state.x, self.sample(t, problem, key))
 
@@ -437,9 +422,7 @@ class QuantizedGossip(Algorithm[QuantizedState, GradientProblem]):
     @property
     def assumptions(self) -> tuple[str, ...]:
         """What stays secret, and what the losses are assumed to be."""
-        said = ["which records a node samples stays secret"]
-        if self.noise is not None:
-            said.extend(self.noise.assumptions)
+        said = ["which records a node samples stays secret", *super().assumptions]
         if self.mode == "paper":
             said.append("every record's loss is convex")
             said.append(f"no record's gradient is longer than {self.clipping_norm:g}")

@@ -15,7 +15,7 @@ by at most D C.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import floor, log2, sqrt
 from typing import Any
@@ -23,11 +23,10 @@ from typing import Any
 import numpy as np
 
 import dpmesh.kernels as kernels
-from dpmesh._validate import as_python_numbers, fail, integer, positive
+from dpmesh._validate import as_python_numbers, every, fail, integer, positive
 from dpmesh.algorithms.base import KNOWN_TO_ALL, Algorithm, distinct
 from dpmesh.algorithms.messages import Message, Round
 from dpmesh.keys import Key
-from dpmesh.privacy.budget import Budget
 from dpmesh.privacy.mechanisms import Gaussian
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.releases import Release
@@ -106,47 +105,19 @@ class RecordSums(Algorithm[RecordSumsState, VectorProblem]):
 
     def __post_init__(self) -> None:
         as_python_numbers(self)
-        for name in ("dim", "sites", "records", "rounds"):
-            integer(name, getattr(self, name), at_least=1)
+        every(self, integer, "dim", "sites", "records", "rounds", at_least=1)
         positive("longest", self.longest)
         integer("dropouts", self.dropouts)
         if positive("diameter", self.diameter) > 2:
             fail("diameter", "at most 2, that of a ball", self.diameter)
         _ = self.mechanism  # checks the other numbers
 
-    @classmethod
-    def for_budget(
-        cls,
-        *parts: Any,
-        epsilon: float,
-        delta: float = 0.0,
-        rounds: int | None = None,
-        **public: Any,
-    ) -> RecordSums:
-        """Return the algorithm with the least noise for which a run is (epsilon, delta)-private.
-
-        Parameters
-        ----------
-        epsilon, delta
-            The budget of all rounds.
-        rounds
-            Their number, by default 1.
-        public
-            The other parameters.
-
-        Raises
-        ------
-        ValueError
-            If a number is out of its range, or no noise keeps the budget.
-        """
-        trial = cls(*parts, noise_multiplier=1.0, rounds=rounds or 1, **public)
-        if trial.secure:
-            sums = calibrated_sum(epsilon=epsilon, delta=delta, **trial._public_numbers())
-            return replace(trial, noise_multiplier=sums.noise_multiplier)
-        needed = Budget(epsilon, delta=delta).calibrate(
-            lambda noise: replace(trial, noise_multiplier=noise), trial.rounds
-        )
-        return replace(trial, noise_multiplier=needed)
+    def least_secure_noise(self, epsilon: float, delta: float) -> float | None:
+        """Return the least noise multiplier of its secure sums for a budget; None without sums."""
+        if not self.secure:
+            return None
+        sums = calibrated_sum(epsilon=epsilon, delta=delta, **self._public_numbers())
+        return sums.noise_multiplier
 
     def _public_numbers(self) -> dict[str, Any]:
         """Return the fields of the secure sum but for its noise."""
@@ -226,10 +197,6 @@ class RecordSums(Algorithm[RecordSumsState, VectorProblem]):
         for block in problem.vectors(node):
             total += kernels.clip_rows(block, self.longest).sum(axis=0)
         return total
-
-    def published(self, state: RecordSumsState, received: Any) -> Released:
-        """Return the estimate of the sum, shape (1, dim)."""
-        return state.total
 
     def parameters(self, state: RecordSumsState) -> Floats:
         """Return the estimate of the sum, shape (1, dim)."""

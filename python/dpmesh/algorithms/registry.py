@@ -14,6 +14,7 @@ from typing import Any
 
 from dpmesh._validate import fail, one_of
 from dpmesh.algorithms.base import AnyAlgorithm
+from dpmesh.algorithms.descent import Descent
 from dpmesh.algorithms.federated import FederatedLearning
 from dpmesh.algorithms.federated_combination import SecureAggregation, TrustedServer
 from dpmesh.algorithms.federated_gradients import RecordGradients
@@ -80,6 +81,18 @@ class Entry:
 NODES, RECORDS, DIM, ROUNDS = 4, 12, 3, 5
 """The examples are for so many nodes, records of each of them, parameters, and rounds."""
 
+
+def _descent(name: str, kind: type[Descent[Any]]) -> Entry:
+    """Return the entry of an algorithm with the parameters of gradient descent."""
+    return Entry(
+        name=name,
+        kind=kind,
+        example=kind(records=RECORDS, noise_multiplier=2.0),
+        small=kind(records=4, noise_multiplier=1.5),
+        asked=("records", "step_size", "clipping_norm", "batches", "copies"),
+    )
+
+
 REGISTRY: list[Entry] = [
     Entry(
         name="cross-silo",
@@ -109,20 +122,8 @@ REGISTRY: list[Entry] = [
         public={"steps": 1},
         parts={"contribution": ClientUpdates, "combination": TrustedServer},
     ),
-    Entry(
-        name="gradient-descent",
-        kind=GradientDescent,
-        example=GradientDescent(records=RECORDS, noise_multiplier=2.0),
-        small=GradientDescent(records=4, noise_multiplier=1.5),
-        asked=("records", "step_size", "clipping_norm", "batches", "copies"),
-    ),
-    Entry(
-        name="gradient-tracking",
-        kind=GradientTracking,
-        example=GradientTracking(records=RECORDS, noise_multiplier=2.0),
-        small=GradientTracking(records=4, noise_multiplier=1.5),
-        asked=("records", "step_size", "clipping_norm", "batches", "copies"),
-    ),
+    _descent("gradient-descent", GradientDescent),
+    _descent("gradient-tracking", GradientTracking),
     Entry(
         name="online",
         kind=OnlineLearning,
@@ -130,13 +131,7 @@ REGISTRY: list[Entry] = [
         small=OnlineLearning(epsilon=1.0),
         asked=("step_size", "clipping_norm", "batch_size", "norm", "copies"),
     ),
-    Entry(
-        name="push-sum",
-        kind=PushSum,
-        example=PushSum(records=RECORDS, noise_multiplier=2.0),
-        small=PushSum(records=4, noise_multiplier=1.5),
-        asked=("records", "step_size", "clipping_norm", "batches", "copies"),
-    ),
+    _descent("push-sum", PushSum),
     Entry(
         name="quantized",
         kind=QuantizedGossip,
@@ -197,7 +192,7 @@ KINDS: dict[str, type[AnyAlgorithm]] = {entry.kind.__name__: entry.kind for entr
 def register(entry: Entry) -> None:
     """Add an algorithm of your own: the command line, files and contracts then name it, too.
 
-    Its class states what is proved: `sensitivity`, `reaction`, `worst_case`, `any_rows`.
+    Its class states what is proved: `sensitivity`, `reaction`, `leaking_data`, `any_rows`.
 
     Raises
     ------

@@ -20,15 +20,13 @@ from functools import cached_property, partial
 from math import sqrt
 
 import numpy as np
-import numpy.typing as npt
 
-from dpmesh._ragged import Ragged
+from dpmesh._ragged import Indices, Numbers, Ragged
 from dpmesh._validate import as_python_numbers, fail, instance, integer, positive
 from dpmesh.algorithms.base import Algorithm, distinct, initial_parameters
-from dpmesh.algorithms.federated_worst import opposed_records
+from dpmesh.algorithms.gradients import clipped_gradient_sums
 from dpmesh.algorithms.messages import Message, Round
-from dpmesh.algorithms.record_gradients import clipped_gradient_sums
-from dpmesh.algorithms.worst_case import Crowd, Pair
+from dpmesh.algorithms.worst_case import AuditSize, Crowd, Pair, opposed_records
 from dpmesh.keys import Key
 from dpmesh.privacy.releases import Release
 from dpmesh.privacy.secure import DistributedDiscreteGaussian, NeighborSums
@@ -117,7 +115,7 @@ class SecureGossip(Algorithm[SecureGossipState, LinearProblem]):
         return tuple(tuple(matrix.neighbours(v).tolist()) for v in range(matrix.nodes))
 
     @cached_property
-    def _degrees(self) -> npt.NDArray[np.int64]:
+    def _degrees(self) -> Indices:
         """Shape (nodes, 1)."""
         return self.topology.mixing_matrix.degrees[:, np.newaxis]
 
@@ -159,25 +157,10 @@ class SecureGossip(Algorithm[SecureGossipState, LinearProblem]):
         """What the guarantee rests on beside the proof."""
         return (*self.sums(0).assumptions, *distinct(1))
 
-    def worst_case(
-        self,
-        rounds: int | None = None,
-        *,
-        dim: int = 3,
-        delta: float | None = None,
-        canaries: int = 1_000,
-    ) -> tuple[Pair, Crowd]:
+    def leaking_data(self, size: AuditSize) -> tuple[Pair, Crowd]:
         """Return nodes whose first record is a canary in its neighbours' sums, and many of them."""
-        return opposed_records(
-            partial(replace, self),
-            records=self.records,
-            nodes=self.topology.nodes,
-            along=1.0,
-            rounds=rounds or 1,
-            dim=dim,
-            delta=delta,
-            canaries=canaries,
-        )
+        of, nodes = partial(replace, self), self.topology.nodes
+        return opposed_records(of, size, records=self.records, nodes=nodes, along=1.0)
 
     def init(self, problem: LinearProblem, key: Key) -> SecureGossipState:
         """Start all nodes at the problem's initial model, which is public.
@@ -211,15 +194,9 @@ class SecureGossip(Algorithm[SecureGossipState, LinearProblem]):
         own = self.topology.mixing_matrix.weights.diagonal()[problem.members, np.newaxis]
         return SecureGossipState(Released((sums + own * p).astype(state.p.dtype)))
 
-    def published(self, state: SecureGossipState, received: Released) -> Released:
-        """Return the points, which follow from released sums."""
-        return state.p
-
-    def losses(
-        self, state: SecureGossipState, t: int, problem: LinearProblem, key: Key
-    ) -> npt.NDArray[np.float64]:
+    def losses(self, state: SecureGossipState, t: int, problem: LinearProblem, key: Key) -> Numbers:
         """Return each node's loss at its point on all of its records; only a simulation can."""
-        losses: npt.NDArray[np.float64] = problem.objective(state.p, self._everything(problem))
+        losses: Numbers = problem.objective(state.p, self._everything(problem))
         return losses
 
     def parameters(self, state: SecureGossipState) -> Floats:

@@ -16,18 +16,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import inf, sqrt
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 import dpmesh.kernels as kernels
-from dpmesh._ragged import Indices
-from dpmesh._validate import as_python_numbers, fail, integer, positive
+from dpmesh._ragged import Indices, Numbers
+from dpmesh._validate import as_python_numbers, every, fail, integer, positive
 from dpmesh.algorithms.base import KNOWN_TO_ALL, Algorithm, initial_parameters, require_problem
 from dpmesh.algorithms.gradients import descended
 from dpmesh.algorithms.messages import Message, Round
-from dpmesh.algorithms.worst_case import CROWD_DELTA, Coins, Crowd, Pair, projection
+from dpmesh.algorithms.worst_case import CROWD_DELTA, AuditSize, Coins, Crowd, Pair, projection
 from dpmesh.data import Dataset
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy.mechanisms import Gaussian, Mechanism, NoNoise
@@ -36,7 +34,7 @@ from dpmesh.privacy.releases import Release
 from dpmesh.privacy.sampling import FixedSizeSampling
 from dpmesh.privacy.sensitivity import Sensitivity
 from dpmesh.privacy.types import Floats, Released, Sensitive
-from dpmesh.privacy.views import LossFacts, NotProved
+from dpmesh.privacy.views import LossFacts
 from dpmesh.problems import LinearProblem, Problem
 from dpmesh.problems.canaries import diagonal
 from dpmesh.problems.dense import DenseProblem
@@ -48,7 +46,7 @@ class WithReplacementState:
     """The global models, shape (K, d), and how often each node has updated them."""
 
     released: Released = field(metadata=KNOWN_TO_ALL)
-    turns: npt.NDArray[np.int64] = field(metadata=KNOWN_TO_ALL)
+    turns: Indices = field(metadata=KNOWN_TO_ALL)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +94,7 @@ class WithReplacement(Algorithm[WithReplacementState, LinearProblem]):
 
     travels = "token"
     any_rows = "gradients are bounded at any model, as `init` checks"
+    no_views = "every node receives each global model"
     parameters_are_released = True
     public_coins = frozenset({Purpose.INIT, Purpose.SAMPLE})
 
@@ -111,15 +110,12 @@ class WithReplacement(Algorithm[WithReplacementState, LinearProblem]):
 
     def __post_init__(self) -> None:
         as_python_numbers(self)
-        for name in ("nodes", "records", "models", "batch_size", "visits", "copies"):
-            integer(name, getattr(self, name), at_least=1)
+        counts = ("nodes", "records", "models", "batch_size", "visits", "copies")
+        every(self, integer, *counts, at_least=1)
+        every(self, positive, "noise_multiplier", "clipping_norm")
         if self.batch_size > self.records:
             fail("batch_size", f"at most {self.records}, the records of a node", self.batch_size)
-        if self.noise_multiplier is not None:
-            positive("noise_multiplier", self.noise_multiplier)
         keep_schedules(self, "step_size")
-        if self.clipping_norm is not None:
-            positive("clipping_norm", self.clipping_norm)
 
     @property
     def run_length(self) -> int:
@@ -172,18 +168,7 @@ class WithReplacement(Algorithm[WithReplacementState, LinearProblem]):
             return 1.0
         return 2 * at(self.step_size, t + 1) * self._gradient_bound(problem) / self.batch_size
 
-    def reaction(self, rounds: int, problem: LinearProblem | LossFacts) -> NotProved:
-        """Return why there is no cheaper view: all nodes know each global model."""
-        return NotProved(reason="every node receives each global model")
-
-    def worst_case(
-        self,
-        rounds: int | None = None,
-        *,
-        dim: int = 3,
-        delta: float | None = None,
-        canaries: int = 1_000,
-    ) -> tuple[Pair, Crowd]:
+    def leaking_data(self, size: AuditSize) -> tuple[Pair, Crowd]:
         """Return one node whose other records oppose its canary, and one of orthogonal canaries.
 
         For one node and one model. By default coupled runs take all turns of the node, the others
@@ -192,24 +177,25 @@ class WithReplacement(Algorithm[WithReplacementState, LinearProblem]):
         """
         if (self.nodes, self.models) != (1, 1):
             fail("algorithm", "one of one node and one model", self)
+        along, canaries = diagonal(size.dim or 3), size.canaries
 
-        def problem_of(coins: Coins, features: npt.NDArray[np.float64]) -> LinearProblem:
+        def problem_of(coins: Coins, features: Numbers) -> LinearProblem:
             train = Dataset(features, np.where(coins, 1, -1), "canaries")
             return LinearProblem(train, (np.arange(len(coins)),), "hinge", feature_norm=1.0)
 
         def one_canary(coin: bool) -> LinearProblem:
             coins = np.zeros(self.records, dtype=bool)
             coins[0] = coin
-            return problem_of(coins, np.tile(diagonal(dim), (len(coins), 1)))
+            return problem_of(coins, np.tile(along, (len(coins), 1)))
 
         drawn = max(1, canaries * self.batch_size // self.records)
         pair = Pair(
             algorithm=self,
             problem=one_canary(True),
             neighbor=one_canary(False),
-            rounds=rounds or 1,
-            delta=0.03 if delta is None else delta,
-            score=projection(diagonal(dim)),
+            rounds=size.rounds or 1,
+            delta=size.delta_or(0.03),
+            score=projection(along),
         )
         crowd = Crowd(
             algorithm=replace(self, records=canaries, batch_size=drawn),
@@ -219,7 +205,7 @@ class WithReplacement(Algorithm[WithReplacementState, LinearProblem]):
             delta=CROWD_DELTA,
             scores=projection(np.eye(canaries)),
         )
-        every_turn = replace(pair, rounds=rounds or self.turns_of_a_node)
+        every_turn = replace(pair, rounds=size.rounds or self.turns_of_a_node)
         return replace(pair, coupled=(every_turn,)), crowd
 
     def plan(self, rounds: int, problem: Problem | LossFacts | None = None) -> Plan:
@@ -270,7 +256,7 @@ class WithReplacement(Algorithm[WithReplacementState, LinearProblem]):
 
     def losses(
         self, state: WithReplacementState, t: int, problem: LinearProblem, key: Key
-    ) -> npt.NDArray[np.float64]:
+    ) -> Numbers:
         """Return the loss of the node that updates on its mini-batch, at w_t."""
         (m,) = self.senders(t, state.turns, problem.all_records, key).tolist()
         if not problem.holds(m):
@@ -283,15 +269,11 @@ class WithReplacement(Algorithm[WithReplacementState, LinearProblem]):
         left = np.where(turns < self.turns_of_a_node, coins, 2.0)
         return np.array([left.argmin()])
 
-    def sample(self, m: int, t: int, problem: LinearProblem, key: Key) -> npt.NDArray[np.int64]:
+    def sample(self, m: int, t: int, problem: LinearProblem, key: Key) -> Indices:
         """Draw the mini-batch of node m, shape (1, b): secret."""
         places = kernels.sample([self.records], self.batch_size, key.stream(Purpose.BATCHES, t))
         _, own = problem.records_of(np.array([problem.row_of(m)]))
         return own[places]
-
-    def published(self, state: WithReplacementState, received: Any) -> Released:
-        """Return the global models, shape (1, K d)."""
-        return Released(state.released.reshape(1, -1))
 
     def parameters(self, state: WithReplacementState) -> Floats:
         """Return the global models, shape (1, K d)."""

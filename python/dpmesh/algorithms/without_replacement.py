@@ -24,17 +24,17 @@ with decisions of its own. The paper needs repair in some places:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import sqrt
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 import dpmesh.kernels as kernels
-from dpmesh._ragged import Indices, Ragged
+from dpmesh._ragged import Flags, Indices, Numbers, Ragged
 from dpmesh._validate import (
     as_python_numbers,
+    every,
     fail,
     integer,
     one_of,
@@ -42,7 +42,7 @@ from dpmesh._validate import (
     probability,
     require_methods,
 )
-from dpmesh.algorithms.allocation import Once, check_sampling, expected_sizes
+from dpmesh.algorithms.allocation import check_sampling, expected_sizes
 from dpmesh.algorithms.base import initial_parameters, require_problem
 from dpmesh.algorithms.gradients import gradient_of, gradient_sums
 from dpmesh.algorithms.messages import Message, Round
@@ -50,21 +50,15 @@ from dpmesh.algorithms.without_replacement_decisions import (
     WithoutReplacementDecisions,
     WithoutReplacementState,
 )
-from dpmesh.algorithms.without_replacement_releases import Calibration, Decisions
-from dpmesh.controllers import AnyController, RandomGlobal
-from dpmesh.controllers.fixed import AlwaysGlobal, FixedController
-from dpmesh.data import Dataset
+from dpmesh.controllers import AlwaysGlobal, FixedController
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.releases import Release
 from dpmesh.privacy.types import Floats, Released, Sensitive
-from dpmesh.privacy.views import LossFacts, NotProved
+from dpmesh.privacy.views import LossFacts
 from dpmesh.problems import LinearProblem, Problem
 from dpmesh.problems.dense import DenseProblem
-from dpmesh.schedules import Schedule, at, keep_schedules
-
-if TYPE_CHECKING:
-    from dpmesh.privacy.correlated import CorrelatedStrategy
+from dpmesh.schedules import at, keep_schedules
 
 ANNOUNCEMENT_BITS = 64
 """The step and the node's number, which all others receive after a global update of a model."""
@@ -156,57 +150,31 @@ class WithoutReplacement(WithoutReplacementDecisions):
 
     travels = "token"
     any_rows = "a holder projects the model that it received before it uses it"
+    no_views = "every node receives the global model after each update"
     counts_copies = True
     public_coins = frozenset({Purpose.INIT, Purpose.SAMPLE, Purpose.CONTROLLER})
 
-    epsilon: float | None = 1.0
-    delta: float = 1e-5
-    models: int = 1
-    batch_size: int = 50
-    step_size: float | Schedule = 0.1
-    controller: AnyController = RandomGlobal(0.05)
-    calibration: Calibration = "analytic"
-    copies: int = 1
-    radius: float | None = None
-    arrival_rate: float = 1.0
-    public_data: Dataset | None = field(default=None, repr=False)
-    clipping_norm: float | None = None
-    sampling: Once = "arrival"
-    records: int | None = None
-    decisions: Decisions = "apart"
-    nodes: int | None = None
-    decisions_seed: int = 0
-    noise: CorrelatedStrategy | None = None
-
     def __post_init__(self) -> None:
         as_python_numbers(self)
-        if self.epsilon is not None:
-            positive("epsilon", self.epsilon)
+        every(self, positive, "epsilon", "radius", "clipping_norm")
+        every(self, integer, "models", "batch_size", "copies", "nodes", at_least=1)
+        integer("decisions_seed", self.decisions_seed)
         probability("delta", self.delta, zero=False, one=False)
-        for name in ("models", "batch_size", "copies"):
-            integer(name, getattr(self, name), at_least=1)
+        probability("arrival_rate", self.arrival_rate, zero=False)
         keep_schedules(self, "step_size")
         require_methods("controller", self.controller, "a controller", "init", "learn", "decide")
         one_of("calibration", self.calibration, ("analytic", "classical", "paper"))
         if self.controller.noisy_loss is not None and self.calibration != "analytic":
             fail("calibration", "'analytic', which noisy losses need", repr(self.calibration))
-        if self.radius is not None:
-            positive("radius", self.radius)
-        probability("arrival_rate", self.arrival_rate, zero=False)
         if self.public_data is not None:
             require_methods("public_data", self.public_data, "a Dataset, or None", "take")
-        if self.clipping_norm is not None:
-            positive("clipping_norm", self.clipping_norm)
-            if not isinstance(self.controller, AlwaysGlobal):
-                wanted = "AlwaysGlobal() with a clipping_norm (local steps need convex losses)"
-                fail("controller", wanted, self.controller)
+        if self.clipping_norm is not None and not isinstance(self.controller, AlwaysGlobal):
+            wanted = "AlwaysGlobal() with a clipping_norm (local steps need convex losses)"
+            fail("controller", wanted, self.controller)
         check_sampling(self.sampling, self.records, self.batch_size, self.delta)
         one_of("decisions", self.decisions, ("apart", "together"))
         if self.decisions == "together" and not isinstance(self.controller, FixedController):
             fail("decisions", "'apart' for a controller that learns", repr(self.decisions))
-        if self.nodes is not None:
-            integer("nodes", self.nodes, at_least=1)
-        integer("decisions_seed", self.decisions_seed)
         if self.noise is not None:
             self._check_noise(self.noise)
         if self.sampling == "allocation":
@@ -225,10 +193,6 @@ class WithoutReplacement(WithoutReplacementDecisions):
         if not isinstance(self.controller, FixedController):
             refused["controller"] = "wanted one that looks at no data"
         return refused
-
-    def reaction(self, rounds: int, problem: LinearProblem | LossFacts) -> NotProved:
-        """Return why there is no cheaper view: all nodes know each global model."""
-        return NotProved(reason="every node receives the global model after each update")
 
     def most_rounds(self, problem: LinearProblem) -> int | None:
         """Return how many steps the largest node's mini-batches last, if all nodes always act."""
@@ -304,7 +268,7 @@ class WithoutReplacement(WithoutReplacementDecisions):
 
     def losses(
         self, state: WithoutReplacementState, t: int, problem: LinearProblem, key: Key
-    ) -> npt.NDArray[np.float64] | None:
+    ) -> Numbers | None:
         """Return the losses of the nodes that act in step t, on their mini-batches."""
         turns, acting, batches = self._acting(state, t, problem, key)
         if not len(turns):
@@ -318,7 +282,7 @@ class WithoutReplacement(WithoutReplacementDecisions):
         state: WithoutReplacementState,
         t: int,
         problem: LinearProblem,
-        chosen: npt.NDArray[np.bool_],
+        chosen: Flags,
         batches: Ragged,
     ) -> WithoutReplacementState:
         """Step the chosen local models, all at once, since they are independent."""
@@ -342,7 +306,7 @@ class WithoutReplacement(WithoutReplacementDecisions):
         batches: Ragged,
         w_g: Floats,
         w_l: Floats,
-        chosen: npt.NDArray[np.bool_],
+        chosen: Flags,
         delta: Floats,
         eta: float,
     ) -> Message:

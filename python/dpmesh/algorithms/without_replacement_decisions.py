@@ -6,21 +6,19 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 import dpmesh.kernels as kernels
-from dpmesh._ragged import Indices, Ragged, slices
+from dpmesh._ragged import Flags, Indices, Numbers, Ragged, slices
 from dpmesh._validate import fail
 from dpmesh.algorithms.base import KNOWN_TO_ALL
 from dpmesh.algorithms.messages import Message
-from dpmesh.algorithms.observations import losses_on, unobserved, with_answers, with_private
 from dpmesh.algorithms.without_replacement_releases import WithoutReplacementReleases
-from dpmesh.controllers.base import Actions
-from dpmesh.controllers.fixed import FixedController
+from dpmesh.controllers import Actions, FixedController, Observation
 from dpmesh.data import Dataset
+from dpmesh.kernels import LinearModel
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy.releases import Release
-from dpmesh.privacy.types import Released, Sensitive
+from dpmesh.privacy.types import Floats, Released, Sensitive
 from dpmesh.problems import LinearProblem
 
 
@@ -45,15 +43,14 @@ class WithoutReplacementState:
 
     local: Sensitive
     released: Released = field(metadata=KNOWN_TO_ALL)
-    used: npt.NDArray[np.int64] = field(metadata=KNOWN_TO_ALL)
-    largest_step: npt.NDArray[np.float64]
+    used: Indices = field(metadata=KNOWN_TO_ALL)
+    largest_step: Numbers
     controller: Any
 
 
+@dataclass(frozen=True, kw_only=True)
 class WithoutReplacementDecisions(WithoutReplacementReleases[WithoutReplacementState]):
     """Turns, mini-batches and decisions of `WithoutReplacement`, which explains the parameters."""
-
-    public_data: Dataset | None
 
     def senders(self, t: int, turns: Indices, records: Indices, key: Key) -> Indices:
         """Return the nodes that act in step t, in their order, both drawn by public coins."""
@@ -62,13 +59,13 @@ class WithoutReplacementDecisions(WithoutReplacementReleases[WithoutReplacementS
         has_records = turns < batches
         shape = len(has_records), 2
         arrives, place = kernels.uniform(shape, key.stream(Purpose.SAMPLE, t)).T
-        acts: npt.NDArray[np.bool_] = has_records & (arrives < self.arrival_rate)
+        acts: Flags = has_records & (arrives < self.arrival_rate)
         order: Indices = np.argsort(place)
         return order[acts[order]]
 
     def _acting(
         self, state: WithoutReplacementState, t: int, problem: LinearProblem, key: Key
-    ) -> tuple[Indices, npt.NDArray[np.bool_], Ragged]:
+    ) -> tuple[Indices, Flags, Ragged]:
         """Return all turns of step t; which of the nodes here act, and their mini-batches."""
         turns = self.senders(t, state.used, problem.all_records, key)
         acts = np.zeros(len(state.used), dtype=np.bool_)
@@ -79,9 +76,7 @@ class WithoutReplacementDecisions(WithoutReplacementReleases[WithoutReplacementS
             return turns, acting, problem.allocated(t, secret, rounds=self.allocated.steps)
         return turns, acting, self.batches(problem, state.used[problem.members], acting)
 
-    def batches(
-        self, problem: LinearProblem, number: Indices, nodes: npt.NDArray[np.bool_]
-    ) -> Ragged:
+    def batches(self, problem: LinearProblem, number: Indices, nodes: Flags) -> Ragged:
         """Return mini-batch `number` of each of these nodes, and empty ones for the others."""
         starts, records = problem.everything
         b = self.batch_size
@@ -92,7 +87,7 @@ class WithoutReplacementDecisions(WithoutReplacementReleases[WithoutReplacementS
         state: WithoutReplacementState,
         t: int,
         problem: LinearProblem,
-        acting: npt.NDArray[np.bool_],
+        acting: Flags,
         batches: Ragged,
         key: Key,
         answers: Released | None,
@@ -127,7 +122,7 @@ class WithoutReplacementDecisions(WithoutReplacementReleases[WithoutReplacementS
         state: WithoutReplacementState,
         query: Release,
         problem: LinearProblem,
-        acting: npt.NDArray[np.bool_],
+        acting: Flags,
         batches: Ragged,
     ) -> Message:
         """Return the losses of w^G on the coming batches, each record's cut, for the controller."""
@@ -152,3 +147,65 @@ class WithoutReplacementDecisions(WithoutReplacementReleases[WithoutReplacementS
         if not isinstance(self.controller, FixedController):
             rows = (rows[:, np.newaxis] * self.models + np.arange(self.models)).ravel()
         return key.for_nodes(rows.astype(np.uint32))
+
+
+def unobserved(
+    local: Sensitive, acting: Flags, released: Released, public_losses: Floats | None
+) -> Observation:
+    """Return what every controller may see: NaN stands for all that is private.
+
+    Parameters
+    ----------
+    local
+        Local models, shape (M, K, d), of which only the shape counts.
+    acting
+        Which nodes act, shape (M,).
+    released
+        Global models, shape (K, d).
+    public_losses
+        Those of the global models on public records, shape (K,); None without such records.
+    """
+    unseen = np.broadcast_to(local.dtype.type(np.nan), local.shape)
+    return Observation(
+        acting=acting.copy(),
+        local_models=Sensitive(unseen),
+        losses=Sensitive(unseen[:, :, 0]),
+        last_losses=Sensitive(unseen[:, :, 0]),
+        released_models=Released(released.copy()),
+        public_losses=public_losses,
+    )
+
+
+def with_answers(seen: Observation, answers: Released) -> Observation:
+    """Return an observation with the noisy losses of the nodes that act, shape (acting, 1)."""
+    noisy = seen.losses.astype(np.float64)
+    noisy[seen.acting] = answers
+    return replace(seen, losses=Sensitive(noisy))
+
+
+def with_private(
+    seen: Observation, local: Sensitive, problem: LinearProblem, batches: Ragged, last: Ragged
+) -> Observation:
+    """Return an observation with the local models and their losses, without noise.
+
+    Parameters
+    ----------
+    batches, last
+        The coming mini-batch of each node and the one before, possibly none.
+    """
+    w = local.reshape(len(local), -1)
+    return replace(
+        seen,
+        local_models=Sensitive(local.copy()),
+        losses=Sensitive(problem.class_objectives(w, batches)),
+        last_losses=Sensitive(problem.class_objectives(w, last)),
+    )
+
+
+def losses_on(public: Dataset, released: Released, problem: LinearProblem) -> Floats:
+    """Return the losses of the global models, shape (K, d), on public records, shape (K,)."""
+    model = LinearModel(public.features, public.labels, problem.loss, classes=problem.classes)
+    measure = model.losses if len(released) == 1 else model.class_losses
+    everything = np.arange(public.records)[np.newaxis]
+    losses = measure(released.reshape(1, -1), everything, regularization=problem.regularization)
+    return losses.reshape(-1)

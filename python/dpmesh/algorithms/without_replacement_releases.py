@@ -5,28 +5,37 @@ All of this follows from public numbers: nothing here looks at data.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf, sqrt
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+from scipy.special import bdtrc
 
+from dpmesh._ragged import Flags, Indices
 from dpmesh._validate import fail, integer
-from dpmesh.algorithms.allocation import SECRET, Once, check_sizes
+from dpmesh.algorithms.allocation import SECRET, Once, allocated_noise, check_sizes, dominating
 from dpmesh.algorithms.base import Algorithm
 from dpmesh.algorithms.gradients import check_batches
 from dpmesh.algorithms.messages import StateT
-from dpmesh.algorithms.without_replacement_allocation import FAILURE, AllocatedPass
-from dpmesh.algorithms.without_replacement_worst import opposed
-from dpmesh.algorithms.worst_case import Crowd, Pair
-from dpmesh.controllers import AnyController
-from dpmesh.controllers.base import PRIVATE_DECISIONS
-from dpmesh.controllers.fixed import AlwaysGlobal, FixedController, RandomGlobal
+from dpmesh.algorithms.worst_case import AuditSize, Crowd, Pair, opposed_batches
+from dpmesh.controllers import (
+    PRIVATE_DECISIONS,
+    AlwaysGlobal,
+    AnyController,
+    FixedController,
+    RandomGlobal,
+)
+from dpmesh.data import Dataset
+from dpmesh.keys import Key
 from dpmesh.privacy.accounting import analytic_gaussian_noise_multiplier
 from dpmesh.privacy.accounting.papers import without_replacement as claims
 from dpmesh.privacy.mechanisms import Gaussian, Mechanism, NoNoise
 from dpmesh.privacy.releases import Release
 from dpmesh.privacy.rows import CorrelatedRow, check_strategy
+from dpmesh.privacy.sampling import RandomAllocation
 from dpmesh.privacy.sensitivity import Sensitivity
 from dpmesh.privacy.types import Floats
 from dpmesh.problems import Constants, LinearProblem
@@ -35,6 +44,89 @@ from dpmesh.schedules import Schedule, at
 
 if TYPE_CHECKING:
     from dpmesh.privacy.correlated import CorrelatedGaussian, CorrelatedStrategy
+
+FAILURE = 0.1
+"""Share of delta that pays for batches of random size whose local steps expand."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AllocatedPass:
+    """One pass over records that each draw secretly which mini-batch uses them.
+
+    Parameters
+    ----------
+    steps
+        How many mini-batches each node has.
+    controller, seed, nodes
+        What decides, from coins of this seed, for so many nodes.
+    failure
+        Of each allocation that local steps are part of.
+    """
+
+    steps: int
+    controller: FixedController
+    seed: int
+    nodes: int
+    failure: float
+
+    @cached_property
+    def is_global(self) -> Flags:
+        """Which steps are global, shape (steps, nodes), or (steps, 1) if all nodes decide alike."""
+        key = Key.seeded(self.seed)
+        coins = [self.controller.choose((self.nodes, 1), t, key)[:, 0] for t in range(self.steps)]
+        found = np.array(coins)
+        return found[:, :1] if (found == found[:, :1]).all() else found
+
+    @cached_property
+    def allocations(self) -> tuple[RandomAllocation | None, ...]:
+        """How records are allocated to the releases of each column; None if there are none.
+
+        A share is that of the records whose first release after their mini-batch it is. Those after
+        the last release have none: what they moved is forgotten at the end of the pass.
+        """
+        return tuple(self._allocation(column) for column in self.is_global.T)
+
+    def _allocation(self, is_global: Flags) -> RandomAllocation | None:
+        failure = 0.0 if self.is_global.all() else self.failure  # the same for all nodes
+        if is_global.all():
+            return RandomAllocation(rounds=self.steps, failure=failure)
+        gaps = np.diff(np.flatnonzero(is_global), prepend=-1)
+        shares = tuple((gaps / self.steps).tolist())
+        return RandomAllocation(shares=shares, failure=failure) if shares else None
+
+    def noise(self, epsilon: float, delta: float, copies: int) -> Mechanism:
+        """Return noise that is enough for each node, however unequal its shares are."""
+        found = [each for each in self.allocations if each is not None]
+        if not found:
+            return NoNoise()
+        return allocated_noise(dominating(found), epsilon, delta, copies=copies)
+
+    def expansions(
+        self, records: Indices, step_sizes: Sequence[float], constants: Constants
+    ) -> Floats:
+        """Return the probability that a batch makes one of a node's local steps expand, per node.
+
+        A step of 2 eta along the sum over a batch divided by its expected size h does not expand
+        if the other records in it number at most ``h (1 / eta - lambda) / kappa``: those follow a
+        binomial distribution (``docs/privacy/random_allocation.md``).
+
+        Parameters
+        ----------
+        records
+            Of each node, shape (nodes,).
+        step_sizes
+            eta of each step.
+        constants
+            Of one model, whose losses have smoothness kappa without the regularizer lambda.
+        """
+        decay = constants.strong_convexity
+        room = (1 / np.asarray(step_sizes) - decay) / (constants.smoothness - decay)
+        counts, place = np.unique(records, return_inverse=True)
+        others = counts[:, np.newaxis] - 1
+        most = np.clip(np.floor((others + 1) / self.steps * room), 0, others)
+        tails = np.where(most < others, bdtrc(most, others, 1 / self.steps), 0.0)
+        return np.asarray((tails[place] * ~self.is_global.T).sum(axis=1), dtype=np.float64)
+
 
 Calibration = Literal["analytic", "classical", "paper"]
 Decisions = Literal["apart", "together"]
@@ -46,48 +138,37 @@ ROUNDED_STEPS = (
 """What is not proved of local models, which are rounded in every step and never sent themselves."""
 
 
+@dataclass(frozen=True, kw_only=True)
 class WithoutReplacementReleases(Algorithm[StateT, LinearProblem]):
     """The noise on global updates of `WithoutReplacement`, and how far a record moves these.
 
     The numbers are parameters of `WithoutReplacement`, which explains and checks them.
     """
 
-    epsilon: float | None
-    delta: float
-    models: int
-    batch_size: int
-    step_size: float | Schedule
-    controller: AnyController
-    calibration: Calibration
-    copies: int
-    radius: float | None
-    arrival_rate: float
-    clipping_norm: float | None
-    noise: CorrelatedStrategy | None
-    sampling: Once
-    records: int | None
-    nodes: int | None
-    decisions: Decisions
-    decisions_seed: int
+    epsilon: float | None = 1.0
+    delta: float = 1e-5
+    models: int = 1
+    batch_size: int = 50
+    step_size: float | Schedule = 0.1
+    controller: AnyController = RandomGlobal(0.05)
+    calibration: Calibration = "analytic"
+    copies: int = 1
+    radius: float | None = None
+    arrival_rate: float = 1.0
+    public_data: Dataset | None = field(default=None, repr=False)
+    clipping_norm: float | None = None
+    sampling: Once = "arrival"
+    records: int | None = None
+    decisions: Decisions = "apart"
+    nodes: int | None = None
+    decisions_seed: int = 0
+    noise: CorrelatedStrategy | None = None
 
-    def worst_case(
-        self,
-        rounds: int | None = None,
-        *,
-        delta: float | None = None,
-        canaries: int = 1_000,
-        **_: Any,
-    ) -> tuple[Pair, Crowd]:
+    def leaking_data(self, size: AuditSize) -> tuple[Pair, Crowd]:
         """Return one node whose records oppose canaries: a single one, or one per release."""
         if self.radius is None:
             fail("algorithm", "one with a radius", None)
-        return opposed(
-            self,
-            radius=self.radius,
-            rounds=rounds or 2,
-            delta=1e-5 if delta is None else delta,
-            canaries=canaries,
-        )
+        return opposed_batches(self, size)
 
     @property
     def releases_decide(self) -> bool:

@@ -1,25 +1,63 @@
 """What an audit runs: two neighbouring problems, and problems with many canaries.
 
-`Algorithm.worst_case` returns both. They know nothing of how an audit runs them.
+`Algorithm.worst_case` returns both. They know nothing of how an audit runs them. The data on which
+several algorithms leak as much as their plans allow are here, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
+from math import sqrt
 from typing import Any, SupportsFloat, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from dpmesh._arrays import floats
+from dpmesh._ragged import Flags, Numbers
+from dpmesh.controllers import AlwaysGlobal, Periodic
+from dpmesh.data import Dataset
+from dpmesh.problems import LinearProblem
+from dpmesh.problems.canaries import PullingClients, canary_records, diagonal
+from dpmesh.schedules import at
 
 CROWD_DELTA = 1e-9
 """Delta of a crowd's claim: 2 * canaries * delta must be far below 1 - confidence."""
 
-Coins: TypeAlias = npt.NDArray[np.bool_]
+FAR = 1e6
+"""A label or a pull so large that it is always clipped."""
+
+Coins: TypeAlias = Flags
 Score: TypeAlias = Callable[[Any], SupportsFloat]
-Scores: TypeAlias = Callable[[Any], npt.NDArray[np.float64]]
+Scores: TypeAlias = Callable[[Any], Numbers]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditSize:
+    """How large an audit's runs are; None stands for what the algorithm needs least.
+
+    Parameters
+    ----------
+    rounds
+        Of each run.
+    dim
+        Length of the model.
+    delta
+        Of the pair's claim.
+    canaries
+        Of the crowd.
+    """
+
+    rounds: int | None = None
+    dim: int | None = None
+    delta: float | None = None
+    canaries: int = 1_000
+
+    def delta_or(self, default: float) -> float:
+        """Return delta; 0 is one."""
+        return default if self.delta is None else self.delta
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,8 +115,180 @@ def projection(directions: npt.ArrayLike) -> Scores:
     """
     along = floats("directions", directions)
 
-    def score(run: Any) -> npt.NDArray[np.float64]:
+    def score(run: Any) -> Numbers:
         total = sum(values.reshape(-1, values.shape[-1]).sum(axis=0) for values in run.released)
         return np.asarray(along @ total)
 
     return score
+
+
+def opposed_clients(algorithm: Any, size: AuditSize) -> tuple[Pair, Crowd]:
+    """Return clients that pull against one canary, and as many orthogonal canaries as clients.
+
+    Where clients are added or removed the canary is absent in one dataset; where they are replaced
+    it pulls with the others. By default runs have one round, and the claim a large delta, which
+    needs fewer runs where sampling hides the canary; coupled runs have 20 rounds.
+
+    Parameters
+    ----------
+    algorithm
+        A `FederatedLearning`, whose contribution has the clients of the pair.
+    size
+        Of the runs.
+    """
+    of, absent = algorithm.contribution, algorithm.neighboring_relation == "add_remove"
+    along, canaries, rounds = diagonal(size.dim or 3), size.canaries, size.rounds
+
+    def clients(coins: Coins, directions: Numbers) -> PullingClients:
+        if absent:
+            return PullingClients(pulls=directions, present=coins)
+        signs = np.where(coins, 1, -1)[:, np.newaxis]
+        return PullingClients(pulls=signs * directions, present=np.ones_like(coins))
+
+    def one_canary(coin: bool) -> PullingClients:
+        coins = np.arange(of.clients) > 0
+        directions = np.where(coins, -1.0, 1.0)[:, np.newaxis] * along
+        coins[0] = coin
+        return clients(coins, directions)
+
+    pair = Pair(
+        algorithm=algorithm,
+        problem=one_canary(True),
+        neighbor=one_canary(False),
+        rounds=rounds or 1,
+        delta=size.delta_or(0.03),
+        score=projection(along),
+    )
+    crowd = Crowd(
+        algorithm=replace(algorithm, contribution=replace(of, clients=canaries)),
+        problem_of=lambda coins: clients(coins, np.eye(canaries)),
+        canaries=canaries,
+        rounds=rounds or 1,
+        delta=CROWD_DELTA,
+        scores=projection(np.eye(canaries)),
+    )
+    return replace(pair, coupled=(replace(pair, rounds=rounds or 20),)), crowd
+
+
+def opposed_records(
+    sized: Callable[..., Any], size: AuditSize, *, records: int, nodes: int, along: float
+) -> tuple[Pair, Crowd]:
+    """Return nodes whose first record is a canary in a sum of clipped gradients, and many of them.
+
+    Each node has two records: noise and sensitivity do not depend on how many there are. Where
+    records are added or removed the canary is absent in one dataset, else it pulls with the other
+    one. All gradients are clipped, so that each sum moves as far as it may, and the same way in all
+    rounds. The canaries of the crowd are records of the first node, with a direction each.
+
+    Parameters
+    ----------
+    sized
+        Returns the algorithm for models of length `dim` and so many `records`, both by name.
+    size
+        Of the runs, by default of 1 round.
+    records
+        Number of records that it is made for.
+    nodes
+        Number of nodes.
+    along
+        1 if releases move towards what a record pulls to, -1 if they are its gradients.
+    """
+    dim, canaries, rounds = size.dim or 3, size.canaries, size.rounds or 1
+    algorithm = sized(dim=dim, records=records)
+    absent = algorithm.neighboring_relation == "add_remove"
+
+    def one_canary(coin: bool) -> LinearProblem:
+        coins = np.arange(nodes) == (0 if coin else -1)
+        whole = canary_records(coins, records=2, dim=dim)
+        if not absent:
+            return whole
+        last = [part[::-1] for part in whole.partition]  # the canary, so that others keep coins
+        parts = (last[0] if coin else last[0][:-1], *last[1:])
+        return LinearProblem(whole.train, parts, "squared", label_bound=FAR)
+
+    pair = Pair(
+        algorithm=algorithm,
+        problem=one_canary(True),
+        neighbor=one_canary(False),
+        rounds=rounds,
+        delta=size.delta_or(1e-5),
+        score=projection(along * diagonal(dim)),
+    )
+    crowd = Crowd(
+        algorithm=sized(dim=canaries, records=max(records, canaries + nodes)),
+        problem_of=partial(_canaries_of_one_node, nodes=nodes, absent=absent),
+        canaries=canaries,
+        rounds=rounds,
+        delta=CROWD_DELTA,
+        scores=projection(along * np.eye(canaries)),
+    )
+    return pair, crowd
+
+
+def _canaries_of_one_node(coins: Coins, *, nodes: int, absent: bool) -> LinearProblem:
+    """Return canaries that are records of the first node, each with a direction of its own."""
+    own, rest = np.arange(len(coins)), len(coins) + np.arange(nodes - 1)
+    features = np.eye(len(coins) + len(rest), len(coins))
+    labels = np.append(np.where(coins, FAR, -FAR), np.zeros(len(rest)))
+    parts = (own[coins] if absent else own, *rest[:, np.newaxis])
+    return LinearProblem(Dataset(features, labels, "canaries"), parts, "squared", label_bound=FAR)
+
+
+def opposed_batches(algorithm: Any, size: AuditSize) -> tuple[Pair, Crowd]:
+    """Return one node whose records oppose canaries: a single one, or one per release.
+
+    Parameters
+    ----------
+    algorithm
+        A `WithoutReplacement` of one model. Its steps must be so small that a local model moves
+        less than its radius, far beyond which the targets lie.
+    size
+        Of the runs: rounds of the pair's reach at least until the first release, by default 2; the
+        crowd's has a round for each canary, in which every update is global.
+    """
+    far, batch_size, rounds = 100 * algorithm.radius, algorithm.batch_size, size.rounds or 2
+
+    def problem_of(coins: Coins) -> LinearProblem:
+        """Return batches of records against their first, which pulls up if its coin is True."""
+        labels = np.full((len(coins), batch_size), -far)
+        labels[coins, 0] = far
+        train = Dataset(np.tile(diagonal(3), (labels.size, 1)), labels.ravel(), "canaries")
+        part = np.arange(labels.size)
+        return LinearProblem(train, (part,), "squared", feature_norm=1.0, label_bound=far)
+
+    one, other = (problem_of((np.arange(rounds) == 0) & coin) for coin in (True, False))
+    claim = {"rounds": rounds, "delta": size.delta_or(1e-5)}
+    pair = Pair(algorithm=algorithm, problem=one, neighbor=other, **claim)
+    crowd = Crowd(
+        algorithm=replace(algorithm, controller=AlwaysGlobal()),
+        problem_of=problem_of,
+        canaries=size.canaries,
+        rounds=size.canaries,
+        delta=CROWD_DELTA,
+        per_release=True,
+    )
+    return replace(pair, coupled=(pair, _beyond_the_radius(algorithm))), crowd
+
+
+def _beyond_the_radius(algorithm: Any) -> Pair:
+    """Return a node that a projection alone keeps from where gradients exceed their bound.
+
+    Short records pull its local model out in all steps but the last two. Then a long one pulls it
+    back, or is absent. The last step releases. Features are as long as Lemma 4 lets them be.
+    """
+    rounds = 12
+    largest_step = max(at(algorithm.step_size, t + 1) for t in range(rounds))
+    length = sqrt(0.45 / largest_step)  # of a long record; the smoothness is its square
+    pull = 100 * length * algorithm.radius
+    sizes, labels = np.zeros((2, rounds, algorithm.batch_size))
+    sizes[:-2], labels[:-2] = length / 2, pull
+
+    def neighbor(present: bool) -> LinearProblem:
+        sizes[-2, 0], labels[-2, 0] = length * present, -pull
+        features = sizes.reshape(-1, 1) * diagonal(3)
+        train = Dataset(features, labels.ravel().copy(), "canaries")
+        part = (np.arange(labels.size),)
+        return LinearProblem(train, part, "squared", feature_norm=length, label_bound=pull)
+
+    seldom = replace(algorithm, controller=Periodic(rounds))
+    return Pair(algorithm=seldom, problem=neighbor(True), neighbor=neighbor(False), rounds=rounds)

@@ -14,9 +14,8 @@ from dpmesh.keys import Key, Purpose, generator
 from dpmesh.privacy.ledger import Ledger
 from dpmesh.privacy.releases import Release
 from dpmesh.privacy.types import Released
-from dpmesh.run.carriers import Broadcast, Carrier, Packet, Sent
+from dpmesh.run.carriers import Broadcast, Carrier, Packet, Sent, Traffic
 from dpmesh.run.channel import Channel
-from dpmesh.run.traffic import Traffic
 from dpmesh.run.watch import Passage
 
 

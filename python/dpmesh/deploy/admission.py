@@ -16,7 +16,7 @@ from dpmesh.privacy.secure import SecureSum
 from dpmesh.privacy.secure.mechanism import is_summed
 from dpmesh.privacy.shown import ROUNDING, rounded_up
 from dpmesh.problems.dense import DenseProblem
-from dpmesh.run.arguments import check_records as last_long_enough
+from dpmesh.run.prepare import check_records as last_long_enough
 from dpmesh.settings import Settings
 from dpmesh.topology import Topology
 

@@ -22,7 +22,7 @@ from dpmesh._validate import fail
 from dpmesh.deploy.contract import Contract
 from dpmesh.deploy.signing import KEY_BYTES, SigningKey, digest, pack, unpack
 from dpmesh.deploy.wire import NUMBER_BYTES, Position, numbers, read_numbers, read_signed, signed
-from dpmesh.kernels.tags import LARGEST, PRIME
+from dpmesh.kernels.masking import LARGEST, PRIME
 from dpmesh.keys import Key, Purpose, Stream
 from dpmesh.privacy.secure import SecureSum
 from dpmesh.privacy.secure.sums import Integers

@@ -32,9 +32,8 @@ from dpmesh.privacy.secure.mechanism import is_summed
 from dpmesh.privacy.secure.sums import Integers
 from dpmesh.privacy.types import Floats, Released
 from dpmesh.run import carriers
-from dpmesh.run.carriers import Broadcast, Instant, Packet, all_linked
+from dpmesh.run.carriers import Broadcast, Instant, Packet, Traffic, all_linked
 from dpmesh.run.engine import Share, Sign
-from dpmesh.run.traffic import Traffic
 from dpmesh.topology import Topology
 from dpmesh.topology.matrix import MixingMatrix
 

@@ -15,19 +15,30 @@ Rules that all of them keep:
   numpy does.
 """
 
-from dpmesh.kernels.correlated import add_pair_gaussian, correlated_gaussian
-from dpmesh.kernels.discrete import discrete_gaussian, discrete_laplace
 from dpmesh.kernels.draws import batch_ends, bernoulli, integers, sample, shuffle, uniform
 from dpmesh.kernels.linear import LinearModel, linear_scores
-from dpmesh.kernels.masking import mask_and_pack, unpack_sum
+from dpmesh.kernels.masking import mask_and_pack, tag, unpack_sum
 from dpmesh.kernels.mixing import mix
-from dpmesh.kernels.noise import add_noise, gaussian, laplace
-from dpmesh.kernels.packing import Packed, bits_needed, pack, packed_sizes, unpack
-from dpmesh.kernels.projection import all_finite, clip_rows, row_norms
-from dpmesh.kernels.quantization import dequantize, quantize
+from dpmesh.kernels.noise import (
+    add_noise,
+    add_pair_gaussian,
+    correlated_gaussian,
+    discrete_gaussian,
+    discrete_laplace,
+    gaussian,
+    laplace,
+)
+from dpmesh.kernels.projection import all_finite, clip_rows, column_sums, row_norms, weighted_sum
+from dpmesh.kernels.quantization import (
+    Packed,
+    bits_needed,
+    dequantize,
+    pack,
+    packed_sizes,
+    quantize,
+    unpack,
+)
 from dpmesh.kernels.smoothing import effective_dimensions, smooth, smoothing_spectrum
-from dpmesh.kernels.sums import column_sums, weighted_sum
-from dpmesh.kernels.tags import tag
 from dpmesh.kernels.threads import get_threads, set_threads
 
 __all__ = [

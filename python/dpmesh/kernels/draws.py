@@ -10,12 +10,20 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh import _core
-from dpmesh._arrays import FloatArray, code_array, filled, float_type, ragged, shaped
+from dpmesh._arrays import (
+    FloatArray,
+    code_array,
+    filled,
+    float_type,
+    node_ids,
+    ragged,
+    row_shape,
+    shaped,
+)
 from dpmesh._arrays import integers as index_array
 from dpmesh._core import Stream
-from dpmesh._ragged import Ragged
+from dpmesh._ragged import Flags, Indices, Ragged, Walks
 from dpmesh._validate import fail, integer, probability
-from dpmesh.kernels._rows import node_ids, row_shape
 
 
 def uniform(
@@ -69,8 +77,8 @@ def bernoulli(
     stream: Stream,
     *,
     nodes: npt.ArrayLike | None = None,
-    out: npt.NDArray[np.bool_] | None = None,
-) -> npt.NDArray[np.bool_]:
+    out: Flags | None = None,
+) -> Flags:
     """Draw booleans that are true with probability `p`, a number in [0, 1].
 
     Everything else is as in `uniform`.
@@ -91,7 +99,7 @@ def bernoulli(
 
 def sample(
     counts: npt.ArrayLike, size: int, stream: Stream, *, nodes: npt.ArrayLike | None = None
-) -> npt.NDArray[np.int64]:
+) -> Indices:
     """Draw `size` different numbers below each row's count, all such sets equally likely.
 
     They are the places of the `size` smallest of the `count` numbers that `uniform` draws for the
@@ -133,7 +141,7 @@ def sample(
 
 def integers(
     counts: npt.ArrayLike, below: int, stream: Stream, *, nodes: npt.ArrayLike | None = None
-) -> npt.NDArray[np.int64]:
+) -> Indices:
     """Draw integers from 0 to `below` - 1, each with exactly the same probability.
 
     Number ``j`` of a row is the remainder of 53 bits, those of place ``j`` of `uniform`. The last
@@ -191,14 +199,14 @@ def integers(
     return out % below
 
 
-def _bits(dim: int, stream: Stream, nodes: npt.NDArray[np.uint32]) -> npt.NDArray[np.int64]:
+def _bits(dim: int, stream: Stream, nodes: npt.NDArray[np.uint32]) -> Indices:
     """Return 53 bits of each place of some rows, those of `uniform`."""
     return (uniform((len(nodes), dim), stream, nodes=nodes) * 2.0**53).astype(np.int64)
 
 
 def shuffle(
     rows: Ragged, lengths: npt.ArrayLike, stream: Stream, *, nodes: npt.ArrayLike | None = None
-) -> npt.NDArray[np.int64]:
+) -> Indices:
     """Go through the values of each row, pass by pass, each in a new, uniformly random order.
 
     In a pass the values are sorted by as many numbers that `uniform` draws for the row, one pass
@@ -230,9 +238,7 @@ def shuffle(
     return out
 
 
-def batch_ends(
-    sizes: npt.ArrayLike, batches: npt.ArrayLike, batch_size: int
-) -> npt.NDArray[np.int64]:
+def batch_ends(sizes: npt.ArrayLike, batches: npt.ArrayLike, batch_size: int) -> Indices:
     """Cut the result of `shuffle` into batches: return 0, then the end of each batch.
 
     Parameters
@@ -265,3 +271,52 @@ def batch_ends(
     size = integer("batch_size", batch_size, at_least=1, below=2**63)
     _core.batch_ends(numbers, counts, size, ends)
     return ends
+
+
+def local_walks(
+    records: Ragged,
+    clients: Indices,
+    stream: Stream,
+    *,
+    batch_size: int,
+    local_epochs: int | None,
+    local_steps: int | None,
+) -> Walks:
+    """Return the batches of every client in the order of its local steps.
+
+    Every pass over a client's records is in a new random order, cut into batches of `batch_size`;
+    the last batch of a pass is shorter if `batch_size` does not divide their number.
+
+    Parameters
+    ----------
+    records
+        The records of each client.
+    clients
+        Their indices: a client's order depends on its own index, not on which others take part.
+    stream
+        Randomness of the order, for this round.
+    batch_size
+        At least 1.
+    local_epochs, local_steps
+        Exactly one of them: passes of each client, or batches of each client that has records, over
+        as many passes as that takes.
+    """
+    sizes = records[0][1:] - records[0][:-1]
+    per_pass = -(-sizes // batch_size)
+    if local_epochs is not None:
+        steps, lengths = local_epochs * per_pass, local_epochs * sizes
+    else:
+        steps = np.where(per_pass > 0, local_steps or 0, 0)
+        full_passes, rest = np.divmod(steps, np.maximum(per_pass, 1))
+        lengths = full_passes * sizes + rest * batch_size
+    order = shuffle(records, lengths, stream, nodes=clients)
+    ends = batch_ends(sizes, steps, batch_size)
+    return Walks(np.concatenate(([0], np.cumsum(steps))), (ends, order))
+
+
+def without_replacement(records: Ragged, size: int, stream: Stream) -> Ragged:
+    """Draw `size` different records of each node uniformly; each must have that many."""
+    indptr, indices = records
+    places = sample(indptr[1:] - indptr[:-1], size, stream)
+    chosen = indices[indptr[:-1, np.newaxis] + places]
+    return np.arange(len(indptr)) * size, chosen.reshape(-1)

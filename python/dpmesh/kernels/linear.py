@@ -34,11 +34,10 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh import _core
-from dpmesh._arrays import FloatArray, floats, integers, ragged
+from dpmesh._arrays import FloatArray, floats, integers, per_row, ragged
 from dpmesh._core import is_float_array, is_index_array
-from dpmesh._ragged import Walks
+from dpmesh._ragged import Numbers, Walks
 from dpmesh._validate import fail, non_negative, positive
-from dpmesh.kernels._rows import per_row
 from dpmesh.kernels.linear_model import (
     REGRESSION,
     Batches,
@@ -221,7 +220,7 @@ class LinearModel:
         radius: float,
         regularization: float = 0.0,
         form: Literal["direct", "span"] | None = None,
-    ) -> tuple[FloatArray, npt.NDArray[np.float64]]:
+    ) -> tuple[FloatArray, Numbers]:
         """Updates of nodes that start from one model, each trained on its own sequence of batches.
 
         Each batch of a node's walk moves its model ``w``, which stays within a ball around ``w0``::
@@ -274,7 +273,7 @@ class LinearModel:
         *,
         regularization: float = 0.0,
         divide_by: float | None = None,
-    ) -> npt.NDArray[np.float64]:
+    ) -> Numbers:
         """Objective of each node on its batch, at its own parameters: shape (nodes,).
 
         Parameters
@@ -293,7 +292,7 @@ class LinearModel:
         *,
         regularization: float = 0.0,
         divide_by: float | None = None,
-    ) -> npt.NDArray[np.float64]:
+    ) -> Numbers:
         """Objective of each of a node's one-vs-all models on its batch; `losses` is their sum.
 
         Parameters
@@ -320,7 +319,7 @@ class LinearModel:
         divide_by: float | None,
         *,
         of_classes: bool,
-    ) -> npt.NDArray[np.float64]:
+    ) -> Numbers:
         return self._native.losses(
             params if is_float_array(params) else floats("params", params),
             batches if is_index_array(batches) else batch_parts(batches),
@@ -329,7 +328,7 @@ class LinearModel:
             of_classes,
         )
 
-    def record_losses(self, params: npt.ArrayLike, batches: Batches) -> npt.NDArray[np.float64]:
+    def record_losses(self, params: npt.ArrayLike, batches: Batches) -> Numbers:
         """Loss of each record of each node's batch, at the node's own parameters.
 
         Parameters
@@ -343,7 +342,7 @@ class LinearModel:
         """
         return self._native.record_losses(floats("params", params), batch_parts(batches))
 
-    def accuracy(self, params: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    def accuracy(self, params: npt.ArrayLike) -> Numbers:
         """Fraction of all records that each row of parameters classifies correctly.
 
         With `classes` the largest score decides (the first of equals), otherwise the sign of the
@@ -377,7 +376,7 @@ def _made(
     return LinearModel(features, labels, loss, classes=classes, weights=weights)
 
 
-def _weights(given: npt.ArrayLike, records: int) -> npt.NDArray[np.float64]:
+def _weights(given: npt.ArrayLike, records: int) -> Numbers:
     weights = np.ascontiguousarray(floats("weights", given, ndim=1), np.float64)
     if weights.shape != (records,) or not ((weights >= 0) & (weights <= 1)).all():
         fail("weights", f"{records} numbers from 0 to 1, one for each record", weights)

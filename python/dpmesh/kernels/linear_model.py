@@ -18,6 +18,7 @@ from dpmesh._arrays import (
     readable,
     unmasked,
 )
+from dpmesh._ragged import Flags, Indices
 from dpmesh._validate import fail, integer, one_of
 
 Loss = Literal[
@@ -34,7 +35,7 @@ MOST_LABELS = 63
 Features: TypeAlias = FloatArray | sparse.csr_array | sparse.csr_matrix
 """Shape (records, dim): a dense array or a scipy CSR matrix with sorted, unique column indices."""
 
-Batches: TypeAlias = npt.NDArray[np.int64] | tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
+Batches: TypeAlias = Indices | tuple[Indices, Indices]
 """Records of each node: an array (nodes, batch_size), or ``(indptr, indices)`` where node ``i`` has
 the records ``indices[indptr[i]:indptr[i + 1]]``, possibly none."""
 
@@ -76,14 +77,14 @@ def label_array(labels: npt.ArrayLike, records: int, classes: int | None) -> npt
     return readable(array, dtype)
 
 
-def as_sets(labels: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+def as_sets(labels: npt.NDArray[Any]) -> Indices:
     """Return the set of labels that each record has, of an array (records, labels) of 0 and 1."""
     return np.asarray(labels, np.int64) @ (1 << np.arange(labels.shape[1], dtype=np.int64))
 
 
-def members(sets: npt.NDArray[Any], labels: int) -> npt.NDArray[np.bool_]:
+def members(sets: npt.NDArray[Any], labels: int) -> Flags:
     """Return which labels are in each set, shape (records, labels)."""
-    found: npt.NDArray[np.bool_] = sets[:, np.newaxis] >> np.arange(labels) & 1 == 1
+    found: Flags = sets[:, np.newaxis] >> np.arange(labels) & 1 == 1
     return found
 
 

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from dpmesh import _core
 from dpmesh._arrays import FloatArray, floats
 from dpmesh._core import is_float_array
+from dpmesh._ragged import Numbers
 from dpmesh._validate import fail, integer, non_negative
 
 Method = Literal["recursion", "fft"]
@@ -90,7 +91,7 @@ def smooth(
     return _core.smooth(x, smoothing, power, lengths, method, out)
 
 
-def smoothing_spectrum(dim: int, smoothing: float, *, power: int = 1) -> npt.NDArray[np.float64]:
+def smoothing_spectrum(dim: int, smoothing: float, *, power: int = 1) -> Numbers:
     """Eigenvalues by which `smooth` damps each frequency of a cycle.
 
     Parameters

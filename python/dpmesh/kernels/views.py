@@ -21,6 +21,7 @@ from scipy import sparse
 
 from dpmesh._arrays import unmasked
 from dpmesh._core import ViewSystem
+from dpmesh._ragged import Indices, Numbers
 from dpmesh._validate import fail, integer, number
 
 Observer = tuple[int, ...]
@@ -168,7 +169,7 @@ def solve_pair(
     return Certificate(float(upper[0]), float(lower[0]), seeing, int(target))
 
 
-def all_pairs(observers: Sequence[Observer], nodes: int) -> npt.NDArray[np.int64]:
+def all_pairs(observers: Sequence[Observer], nodes: int) -> Indices:
     """Return each number of an observer with each target outside it, shape (pairs, 2)."""
     outside = np.ones((len(observers), nodes), dtype=bool)
     for number_of, members in enumerate(observers):
@@ -177,8 +178,8 @@ def all_pairs(observers: Sequence[Observer], nodes: int) -> npt.NDArray[np.int64
 
 
 def cheap_bounds(
-    system: ViewSystem, observers: Sequence[Observer], pairs: npt.NDArray[np.int64], entries: int
-) -> npt.NDArray[np.float64]:
+    system: ViewSystem, observers: Sequence[Observer], pairs: Indices, entries: int
+) -> Numbers:
     """Return a bound for each pair without a search: 1.3 to 2 times the least one.
 
     `entries` is rounds times nodes, from which the work between two checks for Ctrl-C follows.
@@ -191,12 +192,12 @@ def cheap_bounds(
 def solve_pairs(
     system: ViewSystem,
     observers: Sequence[Observer],
-    pairs: npt.NDArray[np.int64],
+    pairs: Indices,
     *,
     gap: float = 1e-3,
     at_most: float = 0.0,
     iterations: int = MOST_ITERATIONS,
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+) -> tuple[Numbers, Numbers]:
     """Return upper and lower bounds of each pair; a search ends once it is below `at_most`."""
     lists = [list(members) for members in observers]
     uppers, lowers = np.empty(len(pairs)), np.empty(len(pairs))
@@ -210,11 +211,11 @@ def solve_pairs(
 def worst_pair(
     system: ViewSystem,
     observers: Sequence[Observer],
-    pairs: npt.NDArray[np.int64],
+    pairs: Indices,
     entries: int,
     *,
     gap: float = 1e-3,
-    bounds: npt.NDArray[np.float64] | None = None,
+    bounds: Numbers | None = None,
     at_least: float = 0.0,
 ) -> Certificate | None:
     """Return the pair of an observer and a target against which the run costs most.
@@ -274,13 +275,13 @@ def worst_pair(
     return worst
 
 
-def _parts(pairs: npt.NDArray[np.int64], entries: int) -> Iterator[npt.NDArray[np.int64]]:
+def _parts(pairs: Indices, entries: int) -> Iterator[Indices]:
     at_once = max(1, _CHEAP_AT_ONCE // max(1, entries))
     for first in range(0, len(pairs), at_once):
         yield np.ascontiguousarray(pairs[first : first + at_once])
 
 
-def _by_node(name: str, value: npt.ArrayLike, nodes: int) -> npt.NDArray[np.float64]:
+def _by_node(name: str, value: npt.ArrayLike, nodes: int) -> Numbers:
     array = np.asarray(unmasked(name, value), dtype=np.float64)
     if array.ndim == 1:
         array = array[:, None]

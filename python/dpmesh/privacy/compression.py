@@ -98,8 +98,8 @@ class Quantizer:
     """Each number becomes one of the two nearest multiples of `step`, without bias.
 
     A message is the number of bits per code, in one byte, and the codes packed as in
-    `dpmesh.kernels.packing`: a code that needs more bits is escaped, at 8 bytes more, and never
-    clipped. Codes are below 2**51.
+    `dpmesh.kernels.quantization`: a code that needs more bits is escaped, at 8 bytes more, and
+    never clipped. Codes are below 2**51.
 
     Parameters
     ----------

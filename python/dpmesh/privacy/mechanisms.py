@@ -262,7 +262,7 @@ class Laplace(Mechanism):
     floating point from a 64-bit uniform: its tail ends at 43 scales (mass 2**-63), and the last
     bits of the sum are not hidden, which alone may distinguish neighbours (Mironov 2012). With a
     `grid`, pure epsilon-differential privacy of what is released, up to 2**-73 in total variation
-    for each number (see `dpmesh.kernels.discrete`).
+    for each number (see `dpmesh.kernels.noise`).
 
     Examples
     --------

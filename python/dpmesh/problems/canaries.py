@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh._arrays import floats
-from dpmesh._ragged import Indices, Ragged, Walks
+from dpmesh._ragged import Flags, Indices, Numbers, Ragged, Walks
 from dpmesh._validate import fail, integer, non_negative, positive
 from dpmesh.data import Dataset
 from dpmesh.keys import Key
@@ -20,7 +20,7 @@ from dpmesh.problems import LinearProblem
 _FAR = 1e6  # a pull so strong that it is always clipped
 
 
-def diagonal(dim: int) -> npt.NDArray[np.float64]:
+def diagonal(dim: int) -> Numbers:
     """Return a unit vector whose numbers are equal but for the sign of the last of several.
 
     Clipping by coordinate leaves it sqrt(dim) times as long as clipping by norm, Laplace noise
@@ -86,8 +86,8 @@ class PullingClients:
         If the shapes do not fit.
     """
 
-    pulls: npt.NDArray[np.float64]
-    present: npt.NDArray[np.bool_]
+    pulls: Numbers
+    present: Flags
 
     def __post_init__(self) -> None:
         if self.pulls.ndim != 2 or self.present.shape != self.pulls.shape[:1]:
@@ -119,7 +119,7 @@ class PullingClients:
         updates[active] = _FAR * self.pulls[clients]
         return updates
 
-    def objective(self, params: Floats, batches: Ragged) -> npt.NDArray[np.float64]:
+    def objective(self, params: Floats, batches: Ragged) -> Numbers:
         """Return 0: these losses are not used."""
         return np.zeros(len(params))
 
@@ -149,7 +149,7 @@ class HillProblem:
         If there is no coin, or a number is out of range.
     """
 
-    coins: npt.NDArray[np.bool_]
+    coins: Flags
     records: int
     pull: float
     curvature: float
@@ -191,6 +191,6 @@ class HillProblem:
         share = (canaries / np.diff(indptr))[:, np.newaxis]
         return np.asarray((1 - share) * slopes + share * pushes)
 
-    def objective(self, params: Floats, batches: Ragged) -> npt.NDArray[np.float64]:
+    def objective(self, params: Floats, batches: Ragged) -> Numbers:
         """Return 0: these losses are not used."""
         return np.zeros(self.nodes)

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from dataclasses import KW_ONLY, dataclass, field
 from math import prod
 from types import NoneType
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 import dpmesh.kernels as kernels
 from dpmesh._arrays import FloatArray
-from dpmesh._ragged import Indices, Ragged
+from dpmesh._ragged import Flags, Indices, Numbers, Ragged
 from dpmesh._validate import (
     as_python_numbers,
+    every,
     fail,
     instance,
     integer,
@@ -27,12 +28,13 @@ from dpmesh.data import Dataset
 from dpmesh.data.dataset import A_DATASET
 from dpmesh.kernels.linear_model import Batches
 from dpmesh.kernels.projection import NORMS, Norm
-from dpmesh.problems.partition import PartitionedProblem, flat_partition
+from dpmesh.problems.partition import IndexArrays, PartitionedProblem, flat_partition
 
 _ROUNDING = 2.0**-16
 """Bounds what float32 adds to the norm of a clipped gradient, relative."""
 
 
+@dataclass(frozen=True, eq=False)
 class DenseProblem(PartitionedProblem, ABC):
     """Common base of problems of any model: dense records of one shape, divided among nodes.
 
@@ -40,19 +42,22 @@ class DenseProblem(PartitionedProblem, ABC):
     it by that.
     """
 
-    train: Dataset
-    test: Dataset | None
-    record_shape: tuple[int, ...] | None
-    regularization: float
-    nodes_at_once: int
-    records_at_once: int
     models = 1  # of a node, as of a LinearProblem
+
+    train: Dataset
+    partition: IndexArrays = field(repr=False)
+    _: KW_ONLY
+    test: Dataset | None = None
+    record_shape: tuple[int, ...] | None = None
+    regularization: float = 0.0
+    nodes_at_once: int = 32
+    records_at_once: int = 16
+    _records: Ragged = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         as_python_numbers(self)
         non_negative("regularization", self.regularization)
-        integer("nodes_at_once", self.nodes_at_once, at_least=1)
-        integer("records_at_once", self.records_at_once, at_least=1)
+        every(self, integer, "nodes_at_once", "records_at_once", at_least=1)
         instance("train", self.train, A_DATASET, Dataset)
         instance("test", self.test, f"{A_DATASET}, or None", Dataset, NoneType)
         object.__setattr__(self, "_records", flat_partition(self.partition, self.train.records))
@@ -75,10 +80,10 @@ class DenseProblem(PartitionedProblem, ABC):
         return sum(self.blocks)
 
     @abstractmethod
-    def objective(self, params: FloatArray, batches: Batches) -> npt.NDArray[np.float64]:
+    def objective(self, params: FloatArray, batches: Batches) -> Numbers:
         """Each row's objective on its batch, shape (rows,)."""
 
-    def class_objectives(self, params: FloatArray, batches: Batches) -> npt.NDArray[np.float64]:
+    def class_objectives(self, params: FloatArray, batches: Batches) -> Numbers:
         """Objectives of each row's only model on its batch, shape (rows, 1)."""
         return self.objective(params, batches)[:, np.newaxis]
 
@@ -89,7 +94,7 @@ class DenseProblem(PartitionedProblem, ABC):
         *,
         clipping_norm: float | None,
         norm: Norm = "l2",
-    ) -> npt.NDArray[np.float64]:
+    ) -> Numbers:
         """Sum of the gradients of each row's records at its own parameters, each clipped.
 
         A record whose gradient is NaN or infinite counts as 0. A record's part of the sum depends
@@ -130,7 +135,7 @@ class DenseProblem(PartitionedProblem, ABC):
     @abstractmethod
     def _clipped_sums(
         self, params: FloatArray, micro: Microbatches, bound: float, norm: Norm
-    ) -> npt.NDArray[np.float64]:
+    ) -> Numbers:
         """Return the sum of each microbatch's clipped gradients, shape (microbatches, dim).
 
         Each gradient is one of float32, and they are added up as if in float64.
@@ -176,7 +181,7 @@ class DenseProblem(PartitionedProblem, ABC):
 
     def _gradient(
         self, params: FloatArray, batches: Batches, clipping_norm: float | None, norm: Norm
-    ) -> npt.NDArray[np.float64]:
+    ) -> Numbers:
         """Return `gradient` in float64."""
         sums = self.gradient_sum(params, batches, clipping_norm=clipping_norm, norm=norm)
         sums /= np.maximum(np.diff(as_ragged(batches)[0]), 1)[:, np.newaxis]
@@ -203,7 +208,7 @@ class Microbatches(NamedTuple):
     """Shape (microbatches,): the row of each, ascending."""
     indices: Indices
     """Shape (microbatches, size): records; places without one repeat the first."""
-    used: npt.NDArray[np.bool_]
+    used: Flags
     """Of the same shape: which places have a record."""
 
 

@@ -17,11 +17,12 @@ import scipy
 from threadpoolctl import ThreadpoolController
 
 import dpmesh.kernels as kernels
+from dpmesh._ragged import Numbers
 from dpmesh._validate import fail, instance, positive
 from dpmesh.kernels.linear_model import KINKED
 from dpmesh.problems.linear import LinearProblem
 
-Vector = npt.NDArray[np.float64]
+Vector = Numbers
 
 WIDTHS = tuple(0.1**k for k in range(1, 9))
 """Widths over which the kink of a loss is smoothed, one after the other."""

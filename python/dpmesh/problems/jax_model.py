@@ -17,15 +17,13 @@ from jax.flatten_util import ravel_pytree
 
 import dpmesh.kernels as kernels
 from dpmesh._arrays import FloatArray
-from dpmesh._ragged import Indices, Ragged, Walks, rectangle, rows
+from dpmesh._ragged import Indices, Numbers, Ragged, Walks, rectangle, rows
 from dpmesh._validate import fail
-from dpmesh.data import Dataset
 from dpmesh.kernels.linear_model import Batches
 from dpmesh.kernels.projection import Norm
 from dpmesh.keys import Key, Purpose, generator
 from dpmesh.models import Outline
 from dpmesh.problems.dense import DenseProblem, Microbatches, as_ragged
-from dpmesh.problems.partition import IndexArrays
 
 Params = Any
 """A pytree of arrays: what a model's functions take."""
@@ -90,19 +88,11 @@ class JaxProblem(DenseProblem):
     8
     """
 
-    train: Dataset
-    partition: IndexArrays = field(repr=False)
     start: Callable[[Any], Params]
     loss: Callable[[Params, Any, Any], Any]
     scores: Callable[[Params, Any], Any] | None = None
     _: KW_ONLY
-    test: Dataset | None = None
-    record_shape: tuple[int, ...] | None = None
-    regularization: float = 0.0
-    nodes_at_once: int = 32
-    records_at_once: int = 16
     outline: Outline | None = field(default=None, repr=False)
-    _records: Ragged = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -221,7 +211,7 @@ class JaxProblem(DenseProblem):
         _on_threads(train, groups)
         return updates
 
-    def objective(self, params: FloatArray, batches: Batches) -> npt.NDArray[np.float64]:
+    def objective(self, params: FloatArray, batches: Batches) -> Numbers:
         """Each row's objective on its batch, shape (rows,)."""
         values = np.empty(len(params))
         for some, indices, weights in self._chunks(as_ragged(batches)):
@@ -230,7 +220,7 @@ class JaxProblem(DenseProblem):
             values[some] = losses[: len(values[some])]
         return values
 
-    def accuracy(self, params: FloatArray) -> npt.NDArray[np.float64]:
+    def accuracy(self, params: FloatArray) -> Numbers:
         """Fraction of the test records that each row of parameters classifies correctly.
 
         Raises
@@ -280,14 +270,14 @@ class JaxProblem(DenseProblem):
 
     def _clipped_sums(
         self, params: FloatArray, micro: Microbatches, bound: float, norm: Norm
-    ) -> npt.NDArray[np.float64]:
+    ) -> Numbers:
         count, room = len(micro.owners), (0, self.nodes_at_once - len(micro.owners))
         owners = np.pad(micro.owners, room)
         indices, used = np.pad(micro.indices, (room, (0, 0))), np.pad(micro.used, (room, (0, 0)))
         sums, rest = self._compiled_sums[norm](
             params, count, owners, indices, used, np.float32(bound), *self._on_device
         )
-        exact: npt.NDArray[np.float64] = np.add(sums[:count], rest[:count], dtype=np.float64)
+        exact: Numbers = np.add(sums[:count], rest[:count], dtype=np.float64)
         return exact
 
     @cached_property

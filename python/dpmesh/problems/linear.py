@@ -14,7 +14,7 @@ from scipy import sparse
 
 import dpmesh.kernels as kernels
 from dpmesh._arrays import FloatArray
-from dpmesh._ragged import Ragged, Walks
+from dpmesh._ragged import Numbers, Ragged, Walks
 from dpmesh._validate import as_python_numbers, fail, instance, integer, non_negative, positive
 from dpmesh.data import Dataset
 from dpmesh.data.dataset import A_DATASET
@@ -198,11 +198,11 @@ class LinearProblem(PartitionedProblem):
         )
         return updates
 
-    def objective(self, params: npt.ArrayLike, batches: Batches) -> npt.NDArray[np.float64]:
+    def objective(self, params: npt.ArrayLike, batches: Batches) -> Numbers:
         """Each node's objective on its batch, shape (nodes,), see `LinearModel.losses`."""
         return self._linear.losses(params, batches, regularization=self.regularization)
 
-    def class_objectives(self, params: npt.ArrayLike, batches: Batches) -> npt.NDArray[np.float64]:
+    def class_objectives(self, params: npt.ArrayLike, batches: Batches) -> Numbers:
         """Objectives of each node's models on its batch, shape (nodes, models).
 
         A node has `classes` one-vs-all models, or just one; see `LinearModel.class_losses`.
@@ -211,7 +211,7 @@ class LinearProblem(PartitionedProblem):
             return self.objective(params, batches)[:, np.newaxis]
         return self._linear.class_losses(params, batches, regularization=self.regularization)
 
-    def record_losses(self, params: npt.ArrayLike, batches: Batches) -> npt.NDArray[np.float64]:
+    def record_losses(self, params: npt.ArrayLike, batches: Batches) -> Numbers:
         """Loss of each record of the batches, see `LinearModel.record_losses`."""
         return self._linear.record_losses(params, batches)
 
@@ -222,7 +222,7 @@ class LinearProblem(PartitionedProblem):
             return False
         return self.classes is not None or bool((np.abs(self.test.labels) == 1).all())
 
-    def accuracy(self, params: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    def accuracy(self, params: npt.ArrayLike) -> Numbers:
         """Fraction of the test records that each row of parameters classifies correctly.
 
         Parameters

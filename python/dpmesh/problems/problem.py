@@ -15,10 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Protocol
 
-import numpy as np
-import numpy.typing as npt
-
-from dpmesh._ragged import Indices, Ragged, Walks
+from dpmesh._ragged import Indices, Numbers, Ragged, Walks
 from dpmesh.data import Dataset
 from dpmesh.keys import Key
 from dpmesh.privacy.types import Floats, Sensitive
@@ -35,7 +32,7 @@ class Problem(Protocol):
     def test(self) -> Dataset | None:
         """Records to test on, if there are any."""
 
-    def accuracy(self, params: Floats) -> npt.NDArray[np.float64]:
+    def accuracy(self, params: Floats) -> Numbers:
         """Return the fraction of test records that each row of `params` classifies correctly."""
 
 
@@ -58,7 +55,7 @@ class ModelProblem(Problem, Protocol):
         Each record is at one node, once, in all rounds; a client may have none.
         """
 
-    def objective(self, params: Floats, batches: Ragged) -> npt.NDArray[np.float64]:
+    def objective(self, params: Floats, batches: Ragged) -> Numbers:
         """Return each node's objective on its batch, shape (nodes,), which runs report."""
 
 

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Callable
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import func
 
 from dpmesh._arrays import FloatArray
-from dpmesh._ragged import Ragged, Walks, rectangle, rows
+from dpmesh._ragged import Numbers, Ragged, Walks, rectangle, rows
 from dpmesh._validate import fail, instance
-from dpmesh.data import Dataset
 from dpmesh.kernels.linear_model import Batches
 from dpmesh.kernels.projection import Norm
 from dpmesh.keys import Key, Purpose, generator
 from dpmesh.problems.dense import DenseProblem, Microbatches, as_ragged
-from dpmesh.problems.partition import IndexArrays
 
 TESTS_AT_ONCE = 1024
 
@@ -71,18 +68,10 @@ class TorchProblem(DenseProblem):
         By PyTorch, if the module cannot take a record.
     """
 
-    train: Dataset
-    partition: IndexArrays = field(repr=False)
     make_module: Callable[[], torch.nn.Module]
     _: KW_ONLY
-    test: Dataset | None = None
     loss: Callable[..., torch.Tensor] = torch.nn.functional.cross_entropy
-    record_shape: tuple[int, ...] | None = None
-    regularization: float = 0.0
-    nodes_at_once: int = 32
-    records_at_once: int = 16
     device: str = "cpu"
-    _records: Ragged = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -184,7 +173,7 @@ class TorchProblem(DenseProblem):
             updates[own] = stack.cpu().numpy()
         return updates
 
-    def objective(self, params: FloatArray, batches: Batches) -> npt.NDArray[np.float64]:
+    def objective(self, params: FloatArray, batches: Batches) -> Numbers:
         """Each row's objective on its batch, shape (rows,)."""
         values, batches = [], as_ragged(batches)
         for first in range(0, len(params), self.nodes_at_once):
@@ -193,7 +182,7 @@ class TorchProblem(DenseProblem):
             values.append(func.vmap(self._objective)(stack, *self._batch(rows(batches, some))))
         return np.asarray(torch.cat(values).detach().cpu().numpy(), dtype=np.float64)
 
-    def accuracy(self, params: FloatArray) -> npt.NDArray[np.float64]:
+    def accuracy(self, params: FloatArray) -> Numbers:
         """Fraction of the test records that each row of parameters classifies correctly.
 
         Raises
@@ -253,7 +242,7 @@ class TorchProblem(DenseProblem):
 
     def _clipped_sums(
         self, params: FloatArray, micro: Microbatches, bound: float, norm: Norm
-    ) -> npt.NDArray[np.float64]:
+    ) -> Numbers:
         stack = torch.as_tensor(params[micro.owners], device=self.device)
         indices = torch.as_tensor(micro.indices, device=self.device)
         gradients = self._record_gradients(stack, indices)
@@ -265,7 +254,7 @@ class TorchProblem(DenseProblem):
         gradients = gradients.where(finite[:, :, None], 0.0)
         # No matrix product, whose precision users can lower for all of PyTorch.
         clipped = gradients.mul_(factors[:, :, None])
-        sums: npt.NDArray[np.float64] = clipped.sum(dim=1, dtype=torch.float64).cpu().numpy()
+        sums: Numbers = clipped.sum(dim=1, dtype=torch.float64).cpu().numpy()
         return sums
 
     @cached_property

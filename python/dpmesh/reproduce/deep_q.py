@@ -40,7 +40,7 @@ from dpmesh._validate import (
     positive,
     probability,
 )
-from dpmesh.controllers.base import Actions, Controller, NoisyLoss, Observation
+from dpmesh.controllers import Actions, Controller, NoisyLoss, Observation
 from dpmesh.kernels.draws import uniform
 from dpmesh.keys import Key, Purpose, Stream
 from dpmesh.privacy.types import Floats

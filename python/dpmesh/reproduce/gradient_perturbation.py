@@ -12,7 +12,7 @@ from dpmesh._ragged import Ragged
 from dpmesh.algorithms import Algorithm, Message, Round
 from dpmesh.algorithms.base import initial_parameters
 from dpmesh.algorithms.messages import Relay
-from dpmesh.algorithms.minibatches import without_replacement
+from dpmesh.kernels.draws import without_replacement
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy import (
     FixedSizeSampling,

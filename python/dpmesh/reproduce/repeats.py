@@ -26,11 +26,10 @@ from dpmesh.privacy.ledger import Ledger
 from dpmesh.privacy.types import Floats, Released
 from dpmesh.problems import LinearProblem
 from dpmesh.problems.hindsight import best_fixed_predictor
-from dpmesh.run.carriers import Carrier, Gossip, Instant, Packet, Sent
+from dpmesh.run.carriers import Carrier, Gossip, Instant, Packet, Sent, Traffic
 from dpmesh.run.channel import Channel
 from dpmesh.run.failing import FailingGossip
 from dpmesh.run.network import Conditions, Network
-from dpmesh.run.traffic import Traffic
 
 if TYPE_CHECKING:
     from dpmesh.topology import Topology

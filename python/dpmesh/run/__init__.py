@@ -1,19 +1,17 @@
 """Running an algorithm on one machine: the round loop, history, traffic, reports."""
 
 from dpmesh.run import baselines
-from dpmesh.run.carriers import Broadcast, Carrier, Gossip
+from dpmesh.run.carriers import Broadcast, Carrier, Gossip, Traffic
 from dpmesh.run.channel import Channel
 from dpmesh.run.checkpoint import Checkpoint
 from dpmesh.run.engine import Engine, OneProcess
+from dpmesh.run.failing import RealizedNetwork
 from dpmesh.run.history import History
 from dpmesh.run.loop import simulate
-from dpmesh.run.metrics import Metrics
+from dpmesh.run.metrics import Metrics, tracked
 from dpmesh.run.network import Exponential, LogNormal, Network, Uniform
-from dpmesh.run.realized import RealizedNetwork
 from dpmesh.run.rounds import StopRun
 from dpmesh.run.run import Run
-from dpmesh.run.trackers import tracked
-from dpmesh.run.traffic import Traffic
 
 __all__ = [
     "Broadcast",

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh._arrays import FloatArray
+from dpmesh._ragged import Flags, Numbers
 from dpmesh._validate import fail, instance, integer
 from dpmesh.defaults import Sizes, Task, choose
 from dpmesh.kernels.linear_model import REGRESSION, members
@@ -22,14 +23,14 @@ from dpmesh.keys import Key, Purpose, generator
 from dpmesh.privacy.report import Report
 from dpmesh.privacy.shown import rounded_up
 from dpmesh.problems import LinearProblem
-from dpmesh.run.arguments import wide_enough
 from dpmesh.run.channel import run_rounds
 from dpmesh.run.failing import carrier_for
 from dpmesh.run.measures import Measures, classification, of_labels, of_linear
+from dpmesh.run.prepare import wide_enough
 
-__all__ = ["Baselines", "alone_private", "beside", "compute", "measured", "scores"]
+__all__ = ["Baselines", "alone_private", "beside", "compute", "measured"]
 
-Scores = npt.NDArray[np.float64]
+Scores = Numbers
 
 _STEPS = 300
 
@@ -241,20 +242,6 @@ def _alone_private(
     return [_private(problem, int(i), epsilon, delta, key) for i in chosen]
 
 
-def scores(problem: LinearProblem, params: FloatArray) -> Scores:
-    """Return the accuracy, or R², of each row of parameters on the problem's test records.
-
-    Raises
-    ------
-    ValueError
-        If the problem has no test records.
-    """
-    _require_test(problem)
-    if problem.classifies:
-        return problem.accuracy(params)
-    return np.array([of_linear(problem, row)["R²"] for row in params])
-
-
 def measured(problem: LinearProblem, params: FloatArray) -> Measures:
     """Return what rows of parameters reach on the test records: the means, by measure.
 
@@ -314,7 +301,7 @@ def _trained(problem: LinearProblem) -> FloatArray:
     return w
 
 
-def _used(problem: LinearProblem) -> npt.NDArray[np.bool_]:
+def _used(problem: LinearProblem) -> Flags:
     """Return which columns vary at each node, or nowhere, shape (nodes, features).
 
     Records that are divided by their norm are compared with their intercept. A sparse column that
@@ -326,7 +313,7 @@ def _used(problem: LinearProblem) -> npt.NDArray[np.bool_]:
     if outline is not None and outline.columns.intercept:
         x = x / x[:, :1]
 
-    def varies(part: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.bool_]:
+    def varies(part: npt.NDArray[np.integer[Any]]) -> Flags:
         own = x[part]
         return np.asarray(np.ptp(own, axis=0) > 1e-6 * np.abs(own).max(axis=0))
 
@@ -335,7 +322,7 @@ def _used(problem: LinearProblem) -> npt.NDArray[np.bool_]:
 
 
 def _ridge(
-    problem: LinearProblem, part: npt.NDArray[np.integer[Any]], columns: npt.NDArray[np.bool_]
+    problem: LinearProblem, part: npt.NDArray[np.integer[Any]], columns: Flags
 ) -> FloatArray:
     """Return a ridge on some records and columns; its penalty leaves out one record at a time."""
     x: Any = problem.train.features[part]

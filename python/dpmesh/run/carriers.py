@@ -5,18 +5,44 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-import numpy as np
-import numpy.typing as npt
-
 import dpmesh.kernels as kernels
+from dpmesh._ragged import Indices
 from dpmesh._validate import fail
 from dpmesh.privacy.compression import Compressed
 from dpmesh.privacy.secure.mechanism import Masked
 from dpmesh.privacy.types import Released
-from dpmesh.run.traffic import Traffic
 
 if TYPE_CHECKING:
     from dpmesh.topology import MixingMatrix, Topology
+
+
+class Traffic(NamedTuple):
+    """What crossed the network.
+
+    Attributes
+    ----------
+    messages
+        Number of messages over links.
+    bits
+        Their length together, as encoded.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.run.Traffic(messages=10, bits=64_000_000).megabytes
+    8.0
+    """
+
+    messages: int
+    bits: int
+
+    def __add__(self, other: Traffic) -> Traffic:  # type: ignore[override]
+        return Traffic(self.messages + other.messages, self.bits + other.bits)
+
+    @property
+    def megabytes(self) -> float:
+        """Length in 10**6 bytes."""
+        return self.bits / 8e6
 
 
 class Sent(NamedTuple):
@@ -30,7 +56,7 @@ class Sent(NamedTuple):
         How many messages each node sent; by server or token, how many there were in all.
     """
 
-    bits: int | npt.NDArray[np.int64] = 0
+    bits: int | Indices = 0
     times: int = 0
 
 

@@ -9,7 +9,6 @@ from types import GeneratorType
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 import dpmesh.kernels as kernels
 from dpmesh._arrays import read_only
@@ -94,7 +93,7 @@ class Channel:
         """What was released to be carried by a later `Relay`."""
         self.received: Released | None = None
         """What arrived last, in this round or an earlier one; None before the first message."""
-        self._bits: int | npt.NDArray[np.int64] = 0
+        self._bits: int | Indices = 0
         self._count = 0
         self.noise = NoiseRows(nodes, ledger.nodes, key if nodes is None else pair_key)
         """The secret rows of correlated noise."""

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from dpmesh._extras import needed_by
 from dpmesh._files import replace_text
+from dpmesh._ragged import Indices, Numbers
 from dpmesh._validate import fail, integer, number, one_of
 
 if TYPE_CHECKING:
@@ -111,11 +112,11 @@ class History:
         """Names of the metrics of each node."""
         return tuple(dict.fromkeys(name for _, name, v in self._measured if not _is_one(v)))
 
-    def __getitem__(self, metric: str) -> npt.NDArray[np.float64]:
+    def __getitem__(self, metric: str) -> Numbers:
         """Return the values of a network metric, over the rounds in which it was measured."""
         return np.array([value for _, value in self._of(metric)])
 
-    def rounds(self, metric: str) -> npt.NDArray[np.int64]:
+    def rounds(self, metric: str) -> Indices:
         """Return the rounds in which a metric of the network was measured."""
         return np.array([t for t, _ in self._of(metric)], dtype=np.int64)
 
@@ -123,7 +124,7 @@ class History:
         """Return the last value of a metric of the network."""
         return float(self[metric][-1])
 
-    def of_nodes(self, metric: str) -> npt.NDArray[np.float64]:
+    def of_nodes(self, metric: str) -> Numbers:
         """Return the values of a metric of each node, shape (measurements, nodes)."""
         if not self.node_metrics:
             wanted = (
@@ -167,20 +168,10 @@ class History:
         Needs the extra ``pandas``.
         """
         with needed_by("a table"):
-            from pandas import DataFrame, arrays
+            from pandas import DataFrame
 
-        kept = [(t, name, np.atleast_1d(value)) for t, name, value in self._measured]
-        sizes = [len(values) for _, _, values in kept]
-        alone = np.repeat([_is_one(value) for _, _, value in self._measured], sizes).astype(bool)
-        node = np.concatenate([np.arange(0), *map(np.arange, sizes)])
-        return DataFrame(
-            {
-                "round": np.repeat([t for t, _, _ in kept], sizes).astype(np.int64),
-                "node": arrays.IntegerArray(node, mask=alone),
-                "metric": np.repeat(np.array([name for _, name, _ in kept], object), sizes),
-                "value": np.concatenate([np.empty(0), *(values for _, _, values in kept)]),
-            }
-        )
+        kinds = {"round": "int64", "node": "Int64", "value": "float64"}
+        return DataFrame(self.records, columns=Record._fields).astype(kinds)
 
     def to_csv(self, path: str | Path) -> None:
         """Write the records with the header round,node,metric,value."""

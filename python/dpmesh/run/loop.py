@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from zlib import crc32
@@ -13,20 +13,18 @@ from dpmesh._validate import integer
 from dpmesh.algorithms.base import Algorithm
 from dpmesh.keys import Key
 from dpmesh.privacy.budget import Budget, OverBudget
+from dpmesh.privacy.foreseen import unplanned
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.releases import Release
 from dpmesh.privacy.report import Report, not_covered, report
 from dpmesh.problems import Problem
-from dpmesh.run.arguments import Asked, check_kinds, fail_gone
 from dpmesh.run.checkpoint import Checkpoint, SavedRun
-from dpmesh.run.counted import ended_early, with_gaps
-from dpmesh.run.described import chosen
 from dpmesh.run.engine import Engine, Sign
-from dpmesh.run.identity import without_addresses
+from dpmesh.run.identity import chosen, without_addresses
 from dpmesh.run.interrupt import Interrupt
 from dpmesh.run.metrics import Chosen, Metrics
 from dpmesh.run.network import Network
-from dpmesh.run.prepare import Prepared, prepare
+from dpmesh.run.prepare import Asked, Prepared, check_kinds, fail_gone, prepare
 from dpmesh.run.progress_bar import shows_bar, with_bar
 from dpmesh.run.ranks import gathered
 from dpmesh.run.rounds import Progress, Rounds
@@ -291,3 +289,48 @@ class _Loop:
 def _digest(releases: Sequence[Release]) -> int:
     """Return a number that is the same on all processes, and differs for other releases."""
     return crc32(repr(releases).encode())
+
+
+def ended_early(plan: Plan, released: Plan, rounds: int, length: str) -> tuple[Plan, Plan]:
+    """Return what a report counts of a run that its callback ended, and its ledger.
+
+    The report counts the remaining rounds, too, since releases may have decided when to end: the
+    whole plan where the run kept to it, as chance may have given the rest to any batch.
+    """
+    ended = f"the callback ended the run after {length} rounds without a look at"
+    all_rounds = plan.releases
+    if unplanned(plan, released.releases):
+        rest = (release for release in plan.releases if release.round >= rounds)
+        all_rounds = (*released.releases, *rest)
+    counted = released.with_releases(all_rounds)
+    return (
+        _assuming(f"{ended} private data", counted),
+        _assuming(f"{ended} data or releases", released),
+    )
+
+
+def with_gaps(
+    plan: Plan, released: Plan, rounds: int, delta: float, *, releases_decide: bool
+) -> tuple[Plan, Plan]:
+    """Return what a report counts of a run, and its ledger, with a note on missing releases.
+
+    A note is needed where planned releases did not happen and that makes the run cheaper. If
+    earlier releases decided it, the report counts the missing ones, too.
+    """
+    planned = plan.with_releases(each for each in plan.touching if each.round < rounds)
+    missing = len(planned.releases) - len(released.touching)
+    if missing <= 0 or released.cost(delta).epsilon >= planned.cost(delta).epsilon:
+        return released, released
+    silent = f"{missing} of {len(planned.releases)} planned releases did not happen"
+    noted = _assuming(f"{silent}, which neither data nor releases decided", released)
+    if not releases_decide:
+        return noted, noted
+    counted = planned.releases
+    if unplanned(plan, released.releases):
+        counted = (*released.releases, *planned.releases)
+    why = f"{silent}; they are counted, as earlier releases decided which happen"
+    return _assuming(why, released.with_releases(counted)), noted
+
+
+def _assuming(what: str, plan: Plan) -> Plan:
+    return replace(plan, assumptions=(*plan.assumptions, what))

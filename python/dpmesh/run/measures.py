@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dpmesh._ragged import Flags
 from dpmesh.kernels.linear import linear_scores
 from dpmesh.kernels.linear_model import members
 from dpmesh.tables.kinds import Count
@@ -63,7 +64,7 @@ def of_labels(
     return found | {f"accuracy ({n})": own for n, own in zip(names, accuracies, strict=True)}
 
 
-def _area(scores: npt.NDArray[Any], positive: npt.NDArray[np.bool_]) -> float:
+def _area(scores: npt.NDArray[Any], positive: Flags) -> float:
     """Return the chance that a positive record scores above a negative one; ties count half."""
     count = int(positive.sum())
     pairs = count * (len(positive) - count)

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
+from functools import partial
 from math import nan
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from dpmesh._arrays import read_only
+from dpmesh._ragged import Indices, Numbers
 from dpmesh._validate import fail, integer, one_of
 from dpmesh.algorithms.base import Algorithm, AnyAlgorithm
 from dpmesh.kernels.linear_model import Batches
-from dpmesh.privacy.report import COVERED
+from dpmesh.privacy.report import COVERED, not_covered
 from dpmesh.privacy.types import Floats, Released
 from dpmesh.problems import LinearProblem, NotReached, Problem, best_fixed_predictor
 from dpmesh.run.history import Value
 
 if TYPE_CHECKING:
     from dpmesh.run.engine import Share
-
 
 UserMetric: TypeAlias = Callable[[Any, Any, Any], Value]
 """``metric(problem, parameters, received)``: a number, or one for each node.
@@ -108,8 +108,8 @@ class Before(NamedTuple):
     """
 
     parameters: Floats | None = None
-    examples: npt.NDArray[np.int64] | None = None
-    losses: npt.NDArray[np.float64] | None = None
+    examples: Indices | None = None
+    losses: Numbers | None = None
 
     @classmethod
     def of(cls, own: Share, state: Any, t: int, watched: Collection[str]) -> Before:
@@ -140,7 +140,7 @@ class After(NamedTuple):
 
     parameters: Floats
     received: Released
-    bits: int | npt.NDArray[np.int64]
+    bits: int | Indices
 
 
 class Metric(Protocol):
@@ -164,9 +164,11 @@ class Metric(Protocol):
         """Resume from what it remembered."""
 
 
-class Stateless:
+@dataclass(frozen=True)
+class OfRound:
     """A metric of a round's results alone."""
 
+    measure: Callable[[After], Mapping[str, Value]]
     watches = ()
     memory = None
 
@@ -175,6 +177,54 @@ class Stateless:
 
     def observe(self, before: Before) -> None:
         """Need nothing of the round."""
+
+    def values(self, after: After) -> Mapping[str, Value]:
+        """Return what the function measures."""
+        return self.measure(after)
+
+
+def _accuracy(problem: Problem, after: After) -> dict[str, Value]:
+    """Return the mean accuracy of the nodes' own models, and of what may be published."""
+    own = float(problem.accuracy(read_only(after.parameters)).mean())
+    return {"accuracy": own, **_released_accuracy(problem, after)}
+
+
+def _released_accuracy(problem: Problem, after: After) -> dict[str, Value]:
+    """Return the mean accuracy of what may be published."""
+    return {"released_accuracy": float(problem.accuracy(read_only(after.received)).mean())}
+
+
+def _node_accuracy(problem: Problem, after: After) -> dict[str, Value]:
+    """Return the accuracy of each node's own model."""
+    return {"node_accuracy": problem.accuracy(read_only(after.parameters))}
+
+
+def _consensus(after: After) -> dict[str, Value]:
+    """Return the root mean square distance of the nodes' models from their average."""
+    spread = after.parameters - after.parameters.mean(axis=0)
+    return {"consensus_distance": float(np.sqrt((spread**2).sum(axis=1).mean()))}
+
+
+def _compression(after: After) -> dict[str, Value]:
+    """Return the mean length of a node's message in bits, and 32 bits per parameter over it."""
+    bits = float(np.mean(after.bits))
+    return {"bits_per_node": bits, "compression": 32 * after.parameters.shape[1] / bits}
+
+
+def _user_defined(measure: UserMetric, problem: Problem, after: After) -> dict[str, Value]:
+    """Return a user's measurement under the function's name.
+
+    Raises
+    ------
+    ValueError
+        If it is neither one number nor one for each node or row of parameters.
+    """
+    name, received = metric_name(measure), Released(read_only(after.received))
+    value = measure(problem, read_only(after.parameters), received)
+    shape = np.shape(value)
+    if len(shape) == 1 and shape[0] not in (len(after.parameters), problem.nodes):
+        fail(name, "a number, or one for each node", f"{shape[0]} numbers")
+    return {name: value}
 
 
 @dataclass
@@ -198,83 +248,6 @@ class Loss:
         return {"loss": self.memory}
 
 
-@dataclass(frozen=True)
-class Accuracy(Stateless):
-    """Mean accuracy on the test set: of the nodes' own models, and of the messages they received.
-
-    ``accuracy`` is that of the nodes' own models, unless only `released` ones are measured, and
-    ``released_accuracy`` that of what may be published.
-    """
-
-    problem: Problem
-    released: bool = False
-
-    def values(self, after: After) -> dict[str, float]:
-        """Return both means over the nodes."""
-        released = float(self.problem.accuracy(read_only(after.received)).mean())
-        if self.released:
-            return {"released_accuracy": released}
-        own = float(self.problem.accuracy(read_only(after.parameters)).mean())
-        return {"accuracy": own, "released_accuracy": released}
-
-
-@dataclass(frozen=True)
-class Consensus(Stateless):
-    """Root mean square distance of the nodes' models from their average."""
-
-    def values(self, after: After) -> dict[str, float]:
-        """Return the distance."""
-        spread = after.parameters - after.parameters.mean(axis=0)
-        return {"consensus_distance": float(np.sqrt((spread**2).sum(axis=1).mean()))}
-
-
-@dataclass(frozen=True)
-class NodeAccuracy(Stateless):
-    """Accuracy of each node's own model on the test set."""
-
-    problem: Problem
-
-    def values(self, after: After) -> dict[str, Value]:
-        """Return one for each node."""
-        return {"node_accuracy": self.problem.accuracy(read_only(after.parameters))}
-
-
-@dataclass(frozen=True)
-class UserDefined(Stateless):
-    """What a user's function computes from a round's results."""
-
-    measure: UserMetric
-    problem: Problem
-
-    def values(self, after: After) -> dict[str, Value]:
-        """Return the measurement under the function's name.
-
-        Raises
-        ------
-        ValueError
-            If it is neither one number nor one for each node or row of parameters.
-        """
-        name, rows = metric_name(self.measure), len(after.parameters)
-        received = Released(read_only(after.received))
-        value = self.measure(self.problem, read_only(after.parameters), received)
-        shape = np.shape(value)
-        if len(shape) == 1 and shape[0] not in (rows, self.problem.nodes):
-            fail(name, "a number, or one for each node", f"{shape[0]} numbers")
-        return {name: value}
-
-
-class Compression(Stateless):
-    """Length in bits of a node's message in the round, and how much shorter than float32 it is.
-
-    ``bits_per_node`` is the mean over the nodes, ``compression`` is 32 bits per parameter over it.
-    """
-
-    def values(self, after: After) -> dict[str, float]:
-        """Return the mean length, and the ratio."""
-        bits = float(np.mean(after.bits))
-        return {"bits_per_node": bits, "compression": 32 * after.parameters.shape[1] / bits}
-
-
 @dataclass
 class Regret:
     """Regret of Definition 2: a learner's losses on all examples, less the best fixed model's.
@@ -286,8 +259,8 @@ class Regret:
 
     problem: LinearProblem
     radius: float | None
-    _examples: list[npt.NDArray[np.int64]] = field(default_factory=list)
-    _total: npt.NDArray[np.float64] | None = None
+    _examples: list[Indices] = field(default_factory=list)
+    _total: Numbers | None = None
     watches = ("parameters", "examples")
 
     def observe(self, before: Before) -> None:
@@ -351,16 +324,16 @@ def build_metrics(chosen: Chosen, algorithm: AnyAlgorithm, problem: Problem) -> 
     radius = getattr(algorithm, "radius", None)
     makers: dict[str, Callable[[], Metric]] = {"loss": Loss}
     if getattr(problem, "classifies", problem.test is not None):
-        makers["accuracy"] = lambda: Accuracy(problem)
-        makers["node_accuracy"] = lambda: NodeAccuracy(problem)
-        makers["released_accuracy"] = lambda: Accuracy(problem, released=True)
+        makers["accuracy"] = lambda: OfRound(partial(_accuracy, problem))
+        makers["node_accuracy"] = lambda: OfRound(partial(_node_accuracy, problem))
+        makers["released_accuracy"] = lambda: OfRound(partial(_released_accuracy, problem))
     has_examples = type(algorithm).examples is not Algorithm.examples
     if radius and has_examples and isinstance(problem, LinearProblem):
         makers["regret"] = lambda: Regret(problem, radius)
     if algorithm.travels == "gossip":
-        makers["consensus_distance"] = Consensus
+        makers["consensus_distance"] = lambda: OfRound(_consensus)
     if getattr(algorithm, "compressor", None) is not None:
-        makers["compression"] = Compression
+        makers["compression"] = lambda: OfRound(_compression)
     if chosen is None:
         unasked = {"node_accuracy", "released_accuracy"} | (
             {"regret"} if problem.nodes > REGRET_NODES else set()
@@ -380,7 +353,7 @@ def build_metrics(chosen: Chosen, algorithm: AnyAlgorithm, problem: Problem) -> 
         if not isinstance(one, str):
             if not callable(one):
                 fail("metrics", "names and functions", repr(one))
-            meters.append(UserDefined(one, problem))
+            meters.append(OfRound(partial(_user_defined, one, problem)))
             continue
         one_of("metrics", one, NAMES)
         if one not in makers:
@@ -389,7 +362,7 @@ def build_metrics(chosen: Chosen, algorithm: AnyAlgorithm, problem: Problem) -> 
     return meters
 
 
-def _records(batches: Batches | None) -> npt.NDArray[np.int64] | None:
+def _records(batches: Batches | None) -> Indices | None:
     """Return the records of batches: a row for each node, or those of all if sizes differ."""
     return batches[1] if isinstance(batches, tuple) else batches
 
@@ -399,3 +372,32 @@ def metric_name(metric: str | UserMetric) -> str:
     if isinstance(metric, str):
         return metric
     return str(getattr(metric, "__name__", type(metric).__name__))
+
+
+def tracked(
+    log: Callable[[str, float, int], object], *, released_only: bool = False
+) -> Callable[[int, Mapping[str, Any]], None]:
+    """Return a callback for `Metrics` that logs each measurement of the whole network.
+
+    Parameters
+    ----------
+    log
+        Called with a measurement's name, value and round, as are ``SummaryWriter.add_scalar`` of
+        TensorBoard and ``mlflow.log_metric``.
+    released_only
+        Whether to leave out what no epsilon covers: losses, and accuracies of models before noise.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.run.tracked(print, released_only=True)(5, {"loss": 1.5, "released_accuracy": 0.5})
+    released_accuracy 0.5 5
+    """
+
+    def callback(t: int, values: Mapping[str, Any]) -> None:
+        hidden = not_covered(values, parameters_are_released=False) if released_only else ()
+        for name, value in values.items():
+            if np.ndim(value) == 0 and name not in hidden:
+                log(name, float(value), t)
+
+    return callback

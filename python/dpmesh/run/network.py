@@ -12,13 +12,18 @@ from enum import IntEnum, auto
 from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
-from dpmesh._validate import as_python_numbers, fail, integer, non_negative, positive, probability
+from dpmesh._ragged import Flags, Indices, Numbers
+from dpmesh._validate import (
+    as_python_numbers,
+    every,
+    fail,
+    integer,
+    non_negative,
+    positive,
+    probability,
+)
 from dpmesh.keys import Key, Purpose, generator
-
-Numbers: TypeAlias = npt.NDArray[np.float64]
-Flags: TypeAlias = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -171,15 +176,11 @@ class Network:
             _check_distribution(name, getattr(self, name), zero=True)
         if self.bandwidth is not None:
             _check_distribution("bandwidth", self.bandwidth, zero=False)
-        probability("straggler_fraction", self.straggler_fraction)
+        every(self, probability, "straggler_fraction", "late_fraction")
+        every(self, probability, "loss", "offline", one=False)
+        every(self, integer, "attempts", "outage_rounds", "late_rounds", at_least=1)
         if positive("straggler_slowdown", self.straggler_slowdown) < 1:
             fail("straggler_slowdown", "at least 1", self.straggler_slowdown)
-        probability("loss", self.loss, one=False)
-        integer("attempts", self.attempts, at_least=1)
-        probability("offline", self.offline, one=False)
-        integer("outage_rounds", self.outage_rounds, at_least=1)
-        probability("late_fraction", self.late_fraction)
-        integer("late_rounds", self.late_rounds, at_least=1)
         integer("max_delay", self.max_delay)
         integer("min_delay", self.min_delay, below=self.max_delay + 1)
 
@@ -227,28 +228,26 @@ class Conditions:
         """Seconds that each node computes in a round, shape (nodes,)."""
         return self._slowness * self._draw(_Use.COMPUTE, self.network.compute, self.nodes, round)
 
-    def transfer(
-        self, round: int, senders: npt.NDArray[np.int64], bits: npt.NDArray[np.int64] | int
-    ) -> Numbers:
+    def transfer(self, round: int, senders: Indices, bits: Indices | int) -> Numbers:
         """Seconds that one message of each sender takes; `bits` as in `Info`."""
         length = np.broadcast_to(bits, self.nodes)[senders]
         latency = self._draw(_Use.LATENCY, self.network.latency, len(senders), round)
         return latency + length * self._seconds_per_bit[senders]
 
-    def attempts(self, round: int, count: int) -> npt.NDArray[np.int64]:
+    def attempts(self, round: int, count: int) -> Indices:
         """Return how often each of `count` messages has to be sent until it arrives."""
         if self.network.loss == 0:
             return np.ones(count, dtype=np.int64)
         return self._source(_Use.ATTEMPTS, round).geometric(1 - self.network.loss, count)
 
-    def delays(self, round: int, count: int) -> npt.NDArray[np.int64]:
+    def delays(self, round: int, count: int) -> Indices:
         """Return how many rounds each of `count` messages is late."""
         drawn = self._source(_Use.DELAY, round).integers(
             self.network.min_delay, self.network.max_delay + 1, size=count
         )
         return np.minimum(drawn, round)  # there are no messages before round 0
 
-    def some_nodes(self, round: int, count: int) -> npt.NDArray[np.int64]:
+    def some_nodes(self, round: int, count: int) -> Indices:
         """Return `count` random nodes, without repetition as long as there are enough."""
         source = self._source(_Use.PARTNERS, round)
         return source.choice(self.nodes, count, replace=count > self.nodes)

@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
 from dpmesh._arrays import FloatArray
-from dpmesh._ragged import Indices
+from dpmesh._ragged import Flags, Indices
 from dpmesh._validate import fail
 from dpmesh.keys import Key
 from dpmesh.privacy.rows import CorrelatedRow
@@ -57,7 +56,7 @@ class NoiseRows:
         """What the finished rounds drew, by the digest of the joint event."""
         self.in_round: dict[str, DrawnRows] = {}
         """What the round that is not over drew."""
-        self._left: dict[str, tuple[int, FloatArray, npt.NDArray[np.bool_]]] = {}
+        self._left: dict[str, tuple[int, FloatArray, Flags]] = {}
         """The row of that round, its noise, and which of it is not released yet."""
 
     def begin_round(self) -> None:

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dpmesh.privacy.releases import Release
+from dpmesh.run.carriers import Traffic
 from dpmesh.run.channel import Channel, Step
 from dpmesh.run.engine import Engine, Share
 from dpmesh.run.history import History, Value
 from dpmesh.run.metrics import UNWATCHED, After, Before, Callback, Metric
 from dpmesh.run.noise import DrawnRows
-from dpmesh.run.traffic import Traffic
 
 
 @dataclass(kw_only=True)

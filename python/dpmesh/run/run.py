@@ -25,10 +25,10 @@ from dpmesh.privacy.shown import rounded_up
 from dpmesh.privacy.types import Floats, Released
 from dpmesh.ranges import Columns
 from dpmesh.run.baselines import Baselines, beside, measured
-from dpmesh.run.described import in_lines
+from dpmesh.run.carriers import Traffic
 from dpmesh.run.history import History
+from dpmesh.run.identity import in_lines
 from dpmesh.run.measures import Measures
-from dpmesh.run.traffic import Traffic
 from dpmesh.run.verdict import Verdict
 
 if TYPE_CHECKING:

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import stdtr, stdtrit
 
+from dpmesh._ragged import Flags, Indices, Numbers
 from dpmesh._table import Table
 from dpmesh._validate import fail
 from dpmesh.privacy.shown import as_given
@@ -85,7 +86,7 @@ def interval(mean: float, spread: float, count: int, *, held_out: float) -> Diff
     return Difference(mean, mean - half, mean + half, p)
 
 
-def clearly(p: Sequence[float]) -> npt.NDArray[np.bool_]:
+def clearly(p: Sequence[float]) -> Flags:
     """Return which of several differences are clear, for all together: Holm's procedure at 5%."""
     found = np.zeros(len(p), np.bool_)
     for place, which in enumerate(np.argsort(p)):
@@ -185,7 +186,7 @@ class Verdict:
         return self._against(self._alone.mean(axis=1))
 
     @cached_property
-    def sites(self) -> npt.NDArray[np.int64]:
+    def sites(self) -> Indices:
         """1 for a site that the federation clearly beats, -1 if it clearly loses, else 0."""
         found = [self._against(own) for own in self._alone.T]
         signs = np.sign([one.mean for one in found]).astype(np.int64)
@@ -281,9 +282,7 @@ class Verdict:
             named.append(("all records pooled, without privacy", pooled))
         return [self._row(name, [np.asarray(one) for one in found]) for name, found in named]
 
-    def _row(
-        self, name: str, found: list[npt.NDArray[np.float64]]
-    ) -> tuple[str, list[float], list[str]]:
+    def _row(self, name: str, found: list[Numbers]) -> tuple[str, list[float], list[str]]:
         means = [float(one.mean()) for one in found]
         texts = [shown(m, mean) for m, mean in zip(self.baselines.measures, means, strict=True)]
         if found[0].ndim:
@@ -315,14 +314,14 @@ class Verdict:
         return self._interval(self._alone.mean(axis=1) - chance).sign > 0
 
     @property
-    def _alone(self) -> npt.NDArray[np.float64]:
+    def _alone(self) -> Numbers:
         """Shape (splits, sites)."""
         return np.stack([one.alone for one in self.beside])
 
-    def _against(self, others: npt.NDArray[np.float64]) -> Difference:
+    def _against(self, others: Numbers) -> Difference:
         return self._interval(np.array([one[self.metric] for one in self.measured]) - others)
 
-    def _interval(self, differences: npt.NDArray[np.float64]) -> Difference:
+    def _interval(self, differences: Numbers) -> Difference:
         of = self.beside[0]
         finest = 1 / of.tested if of.tested and self.metric == "accuracy" else 0.0
         return difference(differences, held_out=of.held_out, resolution=finest)

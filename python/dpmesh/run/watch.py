@@ -6,9 +6,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
-
 from dpmesh._ragged import Indices
 from dpmesh.privacy.compression import Compressed
 from dpmesh.privacy.releases import Release
@@ -27,7 +24,7 @@ class Passage(NamedTuple):
     inside: Sensitive
     noisy: Released
     values: Released
-    bits: npt.NDArray[np.int64] | None = None
+    bits: Indices | None = None
     rows: Indices | None = None
 
 

@@ -16,7 +16,7 @@ from dpmesh.privacy.report import Report
 from dpmesh.privacy.shown import rounded_up
 from dpmesh.privacy.views import EverybodyButPartners
 from dpmesh.ranges import Columns
-from dpmesh.run.described import in_lines
+from dpmesh.run.identity import in_lines
 
 
 @dataclass(frozen=True, kw_only=True)

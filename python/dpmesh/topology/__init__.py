@@ -6,6 +6,7 @@ random ones take a key and are the same for the same key.
 
 from dpmesh.topology.directed import PushMatrix, directed, random_directed
 from dpmesh.topology.graphs import (
+    Weights,
     complete,
     erdos_renyi,
     from_networkx,
@@ -16,9 +17,15 @@ from dpmesh.topology.graphs import (
 )
 from dpmesh.topology.matrix import MixingMatrix
 from dpmesh.topology.meetings import best_schedule, meetings, one_peer_exponential
-from dpmesh.topology.sequences import cycle, edge_dropping, random_matchings, shuffled
-from dpmesh.topology.topology import Static, Topology, Varying
-from dpmesh.topology.weights import Weights
+from dpmesh.topology.topology import (
+    Static,
+    Topology,
+    Varying,
+    cycle,
+    edge_dropping,
+    random_matchings,
+    shuffled,
+)
 
 __all__ = [
     "MixingMatrix",

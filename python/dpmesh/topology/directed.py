@@ -18,9 +18,8 @@ from scipy.sparse.linalg import eigs
 
 from dpmesh._validate import fail, instance, integer
 from dpmesh.keys import A_KEY, Key
-from dpmesh.topology._random import Use, public_generator
 from dpmesh.topology.matrix import MixingMatrix
-from dpmesh.topology.topology import Static, Varying
+from dpmesh.topology.topology import Static, Use, Varying, public_generator
 
 FEW = 300
 """Nodes up to which all eigenvalues of a matrix are computed."""

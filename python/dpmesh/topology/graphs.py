@@ -1,22 +1,119 @@
-"""Common graphs as static topologies."""
+"""Common graphs as static topologies, and weights that make their matrices doubly stochastic."""
 
 from __future__ import annotations
 
 import reprlib
 from collections.abc import Callable, Hashable, Iterable
 from types import NoneType
+from typing import Literal, TypeAlias
 
 import networkx as nx
 import numpy as np
 from scipy import sparse
 from scipy.sparse.csgraph import connected_components
 
-from dpmesh._validate import fail, instance, integer, probability
+from dpmesh._ragged import Indices
+from dpmesh._validate import fail, instance, integer, one_of, probability
 from dpmesh.keys import Key
-from dpmesh.topology._links import regular_links, torus_links
-from dpmesh.topology._random import Use, public_generator
-from dpmesh.topology.topology import Static
-from dpmesh.topology.weights import Weights, weigh
+from dpmesh.topology.matrix import MixingMatrix
+from dpmesh.topology.topology import Static, Use, public_generator
+
+Weights: TypeAlias = Literal["metropolis", "max_degree", "equal"]
+"""How a link (i, j) between nodes of degrees d_i and d_j is weighted.
+
+``"metropolis"``
+    1 / (1 + max(d_i, d_j)): each node needs to know its neighbours' degrees only.
+``"max_degree"``
+    1 / (1 + d), where d is the largest degree of the graph.
+``"equal"``
+    1 / d for each neighbour and nothing for the node itself; for regular graphs only. On an even
+    ring, or any other bipartite graph, gossip then never converges: the spectral gap is 0.
+
+With the first two a node keeps the rest of 1 for itself. On a regular graph they are the same.
+"""
+
+
+def weigh(links: sparse.csr_array, weights: Weights = "metropolis") -> MixingMatrix:
+    """Return the mixing matrix of an undirected graph.
+
+    Parameters
+    ----------
+    links
+        Shape (nodes, nodes), symmetric: each nonzero entry is a link. The diagonal is ignored.
+    weights
+        ``"metropolis"``, ``"max_degree"`` or ``"equal"``, see `Weights`.
+
+    Raises
+    ------
+    ValueError
+        If `weights` is unknown, or is ``"equal"`` and the graph is not regular.
+    """
+    one_of("weights", weights, ("metropolis", "max_degree", "equal"))
+    links = links.tocoo()
+    off_diagonal = (links.row != links.col) & (links.data != 0)
+    i, j = links.row[off_diagonal], links.col[off_diagonal]
+    nodes = links.shape[0]
+    degrees = np.bincount(i, minlength=nodes)
+    if weights == "equal":
+        least, most = int(degrees.min()), int(degrees.max())
+        if least != most:
+            wanted = "'metropolis' or 'max_degree' for a graph that is not regular"
+            fail("weights", wanted, f"'equal' for degrees from {least} to {most}")
+        share = np.full(len(i), 1 / max(most, 1))
+    elif weights == "max_degree":
+        share = np.full(len(i), 1 / (1 + degrees.max()))
+    else:
+        share = 1 / (1 + np.maximum(degrees[i], degrees[j]))
+    sent = sparse.csr_array((share, (i, j)), shape=(nodes, nodes))
+    own = 1.0 * (degrees == 0) if weights == "equal" else 1 - sent.sum(axis=1)
+    return MixingMatrix(sent + sparse.diags_array(own))
+
+
+Ends = Indices
+
+
+def links_of(nodes: int, i: Ends, j: Ends) -> sparse.csr_array:
+    """Return the symmetric matrix of links between `i` and `j`, without self-loops, each once."""
+    linked = i != j
+    i, j = i[linked], j[linked]
+    links = sparse.coo_array((np.ones(len(i)), (i, j)), shape=(nodes, nodes)).tocsr()
+    links += links.T
+    links.data[:] = 1.0
+    return links
+
+
+def torus_links(rows: int, columns: int) -> sparse.csr_array:
+    """Link each cell of a grid that wraps around to the next in its row and in its column."""
+    cells = np.arange(rows * columns).reshape(rows, columns)
+    following = [np.roll(cells, -1, axis).ravel() for axis in (0, 1)]
+    return links_of(cells.size, np.tile(cells.ravel(), 2), np.concatenate(following))
+
+
+def regular_links(nodes: int, degree: int, generator: np.random.Generator) -> sparse.csr_array:
+    """Draw a graph with `degree` links at each node, almost uniformly.
+
+    Free ends of links are paired at random; pairs that would be a loop or a second link are free
+    again. Where no pair of free ends can be linked, all begins anew (Steger and Wormald, 1999).
+    """
+    while True:
+        free, links = np.repeat(np.arange(nodes), degree), np.empty(0, np.int64)
+        while len(free):
+            i, j = np.sort(generator.permutation(free).reshape(-1, 2)).T
+            pairs = i * nodes + j
+            kept, first = np.unique(pairs, return_index=True)
+            is_new = (i[first] != j[first]) & ~np.isin(kept, links)
+            if not is_new.any() and not _can_link(free, links, nodes):
+                break
+            links = np.concatenate((links, kept[is_new]))
+            free = np.delete(np.stack((i, j), axis=1), first[is_new], axis=0).ravel()
+        else:
+            return links_of(nodes, *np.divmod(links, nodes))
+
+
+def _can_link(free: Ends, links: Ends, nodes: int) -> bool:
+    i, j = np.triu_indices(len(ends := np.unique(free)), 1)
+    return not np.isin(ends[i] * nodes + ends[j], links).all()
+
 
 ATTEMPTS = 100
 """The most draws of a random graph in search of a connected one."""

@@ -1,20 +1,92 @@
-"""Mixing matrices: who receives from whom in a round and with what weight, checked once."""
+"""Mixing matrices: who receives from whom in a round and with what weight, checked once.
+
+Both ends of their spectrum are known for a few nodes or 100,000. Small matrices are solved densely.
+Large ones are left to the Lanczos method, which on expanders needs a few hundred products. It fails
+on long, thin graphs (rings, grids), whose eigenvalues crowd at the ends; but those have small
+separators, which makes their sparse factorization cheap.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 from scipy.sparse.csgraph import connected_components
+from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh, splu
 
 from dpmesh._arrays import compressed, unmasked, whole
+from dpmesh._ragged import Indices, Numbers
 from dpmesh._validate import fail, integer
-from dpmesh.topology.spectrum import largest_eigenvalue, second_smallest_eigenvalue
+
+Vector: TypeAlias = Numbers
+
+DENSE_NODES = 300
+RELATIVE_RESIDUAL = 1e-4
+RESTARTS = 150
+SHIFT = 1e-12
+"""Makes a semidefinite matrix definite; far below every eigenvalue of interest."""
+
+
+def second_smallest_eigenvalue(laplacian: sparse.csr_array) -> float:
+    """Return the smallest eigenvalue of a symmetric I - A apart from the constant vector's."""
+    nodes = laplacian.shape[0]
+    if nodes <= DENSE_NODES:
+        return float(np.linalg.eigvalsh(laplacian.toarray())[1])
+
+    def moved(x: Vector) -> Any:
+        return laplacian @ x + 2 * x.mean()  # the constant vector goes to the other end
+
+    try:
+        return _extreme(moved, nodes, "SA")
+    except ArpackNoConvergence:
+        solve = _inverse(laplacian)
+        return 1 / _extreme(lambda x: _centre(solve(_centre(x))), nodes, "LA") - SHIFT
+
+
+def largest_eigenvalue(laplacian: sparse.csr_array) -> float:
+    """Return the largest eigenvalue of a symmetric I - A."""
+    nodes = laplacian.shape[0]
+    if nodes <= DENSE_NODES:
+        return float(np.linalg.eigvalsh(laplacian.toarray())[-1])
+    try:
+        return _extreme(laplacian.__matmul__, nodes, "LA")
+    except ArpackNoConvergence:
+        bound = 2 * float(laplacian.diagonal().max())  # Gershgorin
+        below = sparse.csr_array(bound * sparse.eye_array(nodes) - laplacian)
+        return bound - 1 / _extreme(_inverse(below), nodes, "LA") + SHIFT
+
+
+def _extreme(times: Callable[[Vector], Any], nodes: int, which: str) -> float:
+    operator = LinearOperator((nodes, nodes), matvec=times, dtype=np.float64)
+    start = np.random.default_rng(0).standard_normal(nodes)  # any fixed vector will do
+    values = eigsh(
+        operator,
+        k=1,
+        which=which,
+        v0=start,
+        tol=RELATIVE_RESIDUAL,
+        maxiter=RESTARTS,
+        return_eigenvectors=False,
+    )
+    return float(values[0])
+
+
+def _inverse(matrix: sparse.csr_array) -> Callable[[Vector], Any]:
+    definite = sparse.csc_array(matrix + SHIFT * sparse.eye_array(matrix.shape[0]))
+    factors = splu(definite, permc_spec="MMD_AT_PLUS_A", options={"SymmetricMode": True})
+    solve: Callable[[Vector], Any] = factors.solve
+    return solve
+
+
+def _centre(x: Vector) -> Any:
+    return x - x.mean()
+
 
 MatrixT = TypeVar("MatrixT", bound="MixingMatrix")
 
@@ -89,27 +161,27 @@ class MixingMatrix:
         return int(self.degrees.sum())
 
     @cached_property
-    def degrees(self) -> npt.NDArray[np.int64]:
+    def degrees(self) -> Indices:
         """Shape (nodes,): how many other nodes each node receives from."""
         heard = np.diff(self.weights.indptr.astype(np.int64))
-        others: npt.NDArray[np.int64] = heard - (self.weights.diagonal() > 0)
+        others: Indices = heard - (self.weights.diagonal() > 0)
         others.flags.writeable = False
         return others
 
     @cached_property
-    def listeners(self) -> npt.NDArray[np.int64]:
+    def listeners(self) -> Indices:
         """Shape (nodes,): how many others receive from each node (`degrees` if A is symmetric)."""
         heard = np.bincount(self.weights.indices, minlength=self.nodes)
-        others: npt.NDArray[np.int64] = heard - (self.weights.diagonal() > 0)
+        others: Indices = heard - (self.weights.diagonal() > 0)
         others.flags.writeable = False
         return others
 
-    def neighbours(self, node: int) -> npt.NDArray[np.int64]:
+    def neighbours(self, node: int) -> Indices:
         """Return the other nodes that `node` receives from, in ascending order."""
         node = integer("node", node, below=self.nodes)
         start, end = self.weights.indptr[node : node + 2]
         heard = self.weights.indices[start:end].astype(np.int64)
-        others: npt.NDArray[np.int64] = heard[heard != node]
+        others: Indices = heard[heard != node]
         return others
 
     @cached_property
@@ -176,7 +248,7 @@ class MixingMatrix:
         return min(2.0, largest_eigenvalue(_laplacian(self.weights)))
 
     @cached_property
-    def edges(self) -> npt.NDArray[np.int64]:
+    def edges(self) -> Indices:
         """Shape (edges, 2): the pairs i < j of a symmetric A that exchange messages, sorted."""
         self._want_symmetric()
         pairs = np.stack(self._upper.coords, axis=1).astype(np.int64)
@@ -184,10 +256,10 @@ class MixingMatrix:
         return pairs
 
     @property
-    def edge_weights(self) -> npt.NDArray[np.float64]:
+    def edge_weights(self) -> Numbers:
         """Shape (edges,): the weights of the `edges` of a symmetric A."""
         self._want_symmetric()
-        weights: npt.NDArray[np.float64] = self._upper.data
+        weights: Numbers = self._upper.data
         weights.flags.writeable = False
         return weights
 

@@ -12,15 +12,14 @@ from functools import lru_cache, partial
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from scipy import sparse
 
+from dpmesh._ragged import Indices
 from dpmesh._validate import fail, instance, integer, positive, require_methods
 from dpmesh.kernels.views import Mixing, all_pairs, view_system, worst_pair
 from dpmesh.keys import A_KEY, Key
-from dpmesh.topology._random import Use, public_generator
 from dpmesh.topology.matrix import MixingMatrix
-from dpmesh.topology.topology import Topology, Varying
+from dpmesh.topology.topology import Topology, Use, Varying, public_generator
 
 
 def meetings(nodes: int, *, key: Key, order: int = 0) -> Varying:
@@ -166,7 +165,7 @@ def _scored(schedule: Topology, rounds: int, gap: float) -> ScoredSchedule:
     return ScoredSchedule(schedule, share, worst.observer[0], worst.target)
 
 
-def pairs_of_round(nodes: int, round: int) -> npt.NDArray[np.int64]:
+def pairs_of_round(nodes: int, round: int) -> Indices:
     """Return who meets whom in a round of the circle method: shape (pairs, 2).
 
     One node stays in its place, the others walk around a circle; those opposite each other meet. An
@@ -175,7 +174,7 @@ def pairs_of_round(nodes: int, round: int) -> npt.NDArray[np.int64]:
     places = nodes + nodes % 2
     circle = np.concatenate([[0], 1 + (np.arange(places - 1) + round) % (places - 1)])
     pairs = np.stack([circle[: places // 2], circle[: places // 2 - 1 : -1]], axis=1)
-    found: npt.NDArray[np.int64] = pairs[(pairs < nodes).all(axis=1)]
+    found: Indices = pairs[(pairs < nodes).all(axis=1)]
     return found
 
 
@@ -185,7 +184,7 @@ def _meeting(nodes: int, key: Key, order: int, round: int) -> MixingMatrix:
     return _averages(nodes, int(_order(length, key, order, cycle)[place]))
 
 
-def _order(length: int, key: Key, order: int, cycle: int) -> npt.NDArray[np.int64]:
+def _order(length: int, key: Key, order: int, cycle: int) -> Indices:
     numbers = public_generator(key, Use.MEETINGS, cycle * 2**16 + order)
     return numbers.permutation(length)
 
@@ -195,16 +194,16 @@ def _averages(nodes: int, round: int) -> MixingMatrix:
     left, right = pairs_of_round(nodes, round).T
     partner = np.arange(nodes)
     partner[left], partner[right] = right, left
-    each = np.arange(nodes)
-    places = (np.concatenate([each, each]), np.concatenate([each, partner]))
-    half = np.full(2 * nodes, 0.5)
-    return MixingMatrix(sparse.csr_array((half, places), shape=(nodes, nodes)))
+    return _halves(partner)
 
 
 def _one_peer(nodes: int, round: int) -> MixingMatrix:
     steps = (nodes - 1).bit_length()
-    each = np.arange(nodes)
-    peer = (each + 2 ** (round % steps)) % nodes
-    places = (np.concatenate([each, each]), np.concatenate([each, peer]))
-    half = np.full(2 * nodes, 0.5)
-    return MixingMatrix(sparse.csr_array((half, places), shape=(nodes, nodes)))
+    return _halves((np.arange(nodes) + 2 ** (round % steps)) % nodes)
+
+
+def _halves(partner: Indices) -> MixingMatrix:
+    """Return the matrix in which each node averages with its partner."""
+    nodes, each = len(partner), np.arange(len(partner))
+    places = (np.concatenate([each, each]), np.concatenate([each, partner]))
+    return MixingMatrix(sparse.csr_array((np.full(2 * nodes, 0.5), places), shape=(nodes, nodes)))

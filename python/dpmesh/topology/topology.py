@@ -1,12 +1,23 @@
-"""What a run asks of its network: the mixing matrix of a round."""
+"""What a run asks of its network, the mixing matrix of a round, and networks that change over time.
+
+Each round's graph depends on a key and the round alone. One key can serve a random graph and, in
+addition, one sequence of each kind. Two sequences of the same kind need separate keys: with the
+same key they draw the same numbers.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from enum import IntEnum, auto
+from functools import partial
 from typing import Protocol
 
-from dpmesh._validate import fail, instance, integer
+import numpy as np
+from scipy import sparse
+
+from dpmesh._validate import fail, instance, integer, probability, require_methods
+from dpmesh.keys import A_KEY, Key, Purpose, generator
 from dpmesh.topology.matrix import MixingMatrix
 
 
@@ -99,3 +110,141 @@ class Varying:
 
     def __str__(self) -> str:
         return self.description
+
+
+class Use(IntEnum):
+    """Uses of random numbers."""
+
+    RANDOM_REGULAR = auto()
+    ERDOS_RENYI = auto()
+    MATCHINGS = auto()
+    EDGE_DROPPING = auto()
+    SHUFFLING = auto()
+    MEETINGS = auto()
+    DIRECTED = auto()
+
+
+def public_generator(key: Key, use: Use, round: int = 0) -> np.random.Generator:
+    """Return the generator of one use in one round."""
+    return generator(key, Purpose.TOPOLOGY, round=round, node=use)
+
+
+def random_matchings(nodes: int, *, key: Key) -> Varying:
+    """Pairwise gossip: each round pairs the nodes at random, and each pair averages.
+
+    With an odd number of nodes one of them sits the round out.
+
+    Raises
+    ------
+    ValueError
+        If `nodes` is below 2, or `key` is not a key.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.topology.random_matchings(10, key=dm.Key.seeded(1))
+    Varying(nodes=10, description='random matchings of 10 nodes')
+    """
+    nodes = integer("nodes", nodes, at_least=2)
+    instance("key", key, A_KEY, Key)
+    return Varying(nodes, partial(_matching, nodes, key), f"random matchings of {nodes} nodes")
+
+
+def edge_dropping(base: Topology, keep: float, *, key: Key) -> Varying:
+    """Each link of `base` is up in a round with probability `keep`, independently of all others.
+
+    A link that is down leaves its weight with its two ends (`MixingMatrix.keep_edges`).
+
+    Raises
+    ------
+    ValueError
+        If `base` is not a network, `keep` is not in (0, 1], or `key` is not a key; when a round is
+        asked for: if its matrix is not symmetric.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> ring = dm.topology.ring(16)
+    >>> dm.topology.edge_dropping(ring, 0.9, key=dm.Key.seeded(1))
+    Varying(nodes=16, description='ring (16 nodes), each link up with probability 0.9')
+    """
+    require_methods("base", base, "a network, such as ring(16)", "matrix")
+    keep = probability("keep", keep, zero=False)
+    instance("key", key, A_KEY, Key)
+    description = f"{base}, each link up with probability {keep:g}"
+    return Varying(base.nodes, partial(_kept, base, keep, key), description)
+
+
+def shuffled(base: Topology, *, key: Key) -> Varying:
+    """The graph of `base`, with the nodes at its places in a new random order each round.
+
+    A shuffled random regular graph is a new random regular graph in each round.
+
+    Raises
+    ------
+    ValueError
+        If `base` is not a network, or `key` is not a key.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.topology.shuffled(dm.topology.ring(8), key=dm.Key.seeded(1))
+    Varying(nodes=8, description='ring (8 nodes), shuffled each round')
+    """
+    require_methods("base", base, "a network, such as ring(16)", "matrix")
+    instance("key", key, A_KEY, Key)
+    return Varying(base.nodes, partial(_shuffled, base, key), f"{base}, shuffled each round")
+
+
+def cycle(matrices: Sequence[MixingMatrix]) -> Varying:
+    """The given matrices in turn, again and again; each by itself need not be connected.
+
+    Raises
+    ------
+    ValueError
+        If there is none, or they are not mixing matrices, or differ in their nodes.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> ring, star = dm.topology.ring(4), dm.topology.star(4)
+    >>> dm.topology.cycle([ring.matrix(0), star.matrix(0)])
+    Varying(nodes=4, description='cycle of 2 graphs (4 nodes)')
+    """
+    matrices = tuple(matrices)
+    for matrix in matrices:
+        instance("matrices", matrix, "mixing matrices", MixingMatrix)
+    if not matrices:
+        fail("matrices", "at least 1 mixing matrix", "none")
+    sizes = sorted({matrix.nodes for matrix in matrices})
+    if len(sizes) > 1:
+        fail("matrices", "mixing matrices of the same number of nodes", f"{sizes}")
+    description = f"cycle of {len(matrices)} graphs ({sizes[0]} nodes)"
+    return Varying(sizes[0], partial(_in_turn, matrices), description)
+
+
+def _matching(nodes: int, key: Key, round: int) -> MixingMatrix:
+    order = public_generator(key, Use.MATCHINGS, round).permutation(nodes)
+    left, right = order[0 : nodes - 1 : 2], order[1::2]
+    partner = np.arange(nodes)
+    partner[left], partner[right] = right, left
+    own = np.arange(nodes)
+    half = np.full(2 * nodes, 0.5)
+    entries = (half, (np.concatenate([own, own]), np.concatenate([own, partner])))
+    return MixingMatrix(sparse.csr_array(entries, shape=(nodes, nodes)))
+
+
+def _kept(base: Topology, keep: float, key: Key, round: int) -> MixingMatrix:
+    matrix = base.matrix(round)
+    draws = public_generator(key, Use.EDGE_DROPPING, round).random(len(matrix.edges))
+    return matrix.keep_edges(draws < keep)
+
+
+def _shuffled(base: Topology, key: Key, round: int) -> MixingMatrix:
+    order = public_generator(key, Use.SHUFFLING, round).permutation(base.nodes)
+    matrix = base.matrix(round)
+    return type(matrix)(matrix.weights[order][:, order])
+
+
+def _in_turn(matrices: tuple[MixingMatrix, ...], round: int) -> MixingMatrix:
+    return matrices[round % len(matrices)]
