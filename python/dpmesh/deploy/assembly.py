@@ -1,21 +1,36 @@
-"""The algorithm and the topology that a contract's tables describe."""
+"""The algorithm and the topology that a contract's tables describe, and what they must fulfil.
+
+The guarantee then holds for any rows, by public numbers alone.
+"""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from dpmesh._validate import instance
-from dpmesh.algorithms.base import Algorithm, AnyAlgorithm
+from dpmesh.algorithms.base import Algorithm, AnyAlgorithm, holds_for_any_rows
 from dpmesh.algorithms.federated import FederatedLearning
 from dpmesh.algorithms.record_sums import RecordSums
+from dpmesh.deploy.terms import Party, Terms
 from dpmesh.keys import Key
+from dpmesh.privacy.mechanisms import Gaussian, Laplace, Mechanism
+from dpmesh.privacy.rows import CorrelatedRow
+from dpmesh.privacy.secure import SecureSum
+from dpmesh.privacy.secure.mechanism import is_summed
+from dpmesh.privacy.shown import ROUNDING, rounded_up
+from dpmesh.problems.dense import DenseProblem
+from dpmesh.run.prepare import check_records as last_long_enough
 from dpmesh.settings import Settings
 from dpmesh.settings.parts import SECTIONS, VALUES, entries
 from dpmesh.topology import Topology, edge_dropping
+
+MOST_BITS = 61
 
 
 @dataclass(frozen=True)
@@ -102,3 +117,147 @@ class Assembly:
         for name in follow.keys() & table.keys():
             self.settings.fail(f"{of}.{name}", "follows from the contract; remove it")
         return {**table, **follow}
+
+
+def check_modules(settings: Settings) -> None:
+    """Refuse a network of a module that this party has not named itself: its code would run."""
+    named = str(settings.table("problem").get("model", "")).partition(":")[0]
+    if named not in ("", settings.module):
+        wanted = f"read {named}, and give --module {named} if you want to run its code"
+        settings.fail("problem.model", wanted)
+
+
+def check_parties(settings: Settings, terms: Terms, parties: Sequence[Party]) -> None:
+    """Refuse parties with the same name or key, and a quorum of more than all of them."""
+    for name in ("name", "signing_key"):
+        values = [getattr(party, name) for party in parties]
+        if len(set(values)) < len(values):
+            settings.fail("party", f"wanted a {name} of its own for each party")
+    if terms.quorum > len(parties):
+        settings.fail("contract.quorum", f"wanted at most {len(parties)}, the parties")
+
+
+def check_algorithm(
+    settings: Settings, algorithm: AnyAlgorithm, topology: Topology | None, terms: Terms
+) -> None:
+    """Refuse an algorithm whose guarantee needs more than the parties can check."""
+    kind = type(algorithm)
+    if not holds_for_any_rows(algorithm):
+        wanted = "wanted one whose class proves its sensitivity for any rows that others send"
+        settings.fail("algorithm", f"{wanted} (any_rows), got {kind.__name__}")
+    if is_summed(algorithm.release_of(0)):
+        check_sums(settings, algorithm, terms)
+        return
+    if algorithm.travels == "server":
+        wanted = "wanted one without a server that sees each part, against whom no noise protects,"
+        wanted += " or under a secure sum"
+        settings.fail("algorithm", f"{wanted}, got {kind.__name__}")
+    if (algorithm.neighboring_relation, algorithm.unit) != ("replace_one", "record"):
+        settings.fail("algorithm", "wanted replace_one of a record, as counts are public")
+    for release in settings.call("algorithm", algorithm.plan, rounds=terms.rounds).touching:
+        if release.mechanism.distribution == "none":
+            settings.fail("algorithm", f"wanted noise, got {kind.__name__} without")
+        check_noise(settings, algorithm, release.mechanism)
+    for name, wanted in algorithm.refused_by_parties().items():
+        settings.fail(f"algorithm.{name}", wanted)
+    if topology is not None:
+        for t in range(min(terms.rounds, 3)):
+            if not topology.matrix(t).is_symmetric:
+                settings.fail("topology", "wanted a symmetric mixing matrix")
+
+
+def check_noise(settings: Settings, algorithm: AnyAlgorithm, mechanism: Mechanism) -> None:
+    """Refuse noise whose guarantee rests on what a party cannot check.
+
+    Noise that is correlated in time is a node's own: it adds each row to its own messages, in
+    their order. Of secrets a node counts those that it shares itself.
+    """
+    kind = type(mechanism)
+    if not isinstance(mechanism, CorrelatedRow):
+        if kind not in (Gaussian, Laplace):
+            wanted = "wanted Gaussian or Laplace noise of each node by itself"
+            settings.fail("algorithm", f"{wanted}, got {mechanism}")
+    elif mechanism.joint.secrets is not None and not mechanism.joint.claims_star:
+        wanted = "wanted star = true: else the proof is for a whole graph of secrets, and no party"
+        settings.fail("algorithm.noise", f"{wanted} can check that others still use theirs")
+    elif algorithm.travels != "gossip":
+        wanted = "wanted none: rows of noise of the turns that a node misses have no proof"
+        settings.fail("algorithm.noise", wanted)
+
+
+def check_questions(settings: Settings, terms: Terms) -> None:
+    """Refuse questions beside a model, and another algorithm than the sum of their vectors."""
+    kind = settings.table("algorithm").get("kind")
+    if "questions" not in settings.content or kind != RecordSums.__name__:
+        wanted = "wanted RecordSums for a contract with [questions], and for no other"
+        settings.fail("algorithm.kind", f"{wanted}, got {kind}")
+    for key in ("problem", "topology"):
+        if settings.table(key):
+            settings.fail(key, "questions learn no model; remove it")
+    if (terms.features, terms.label) != (None, None):
+        settings.fail("contract", "questions have no features and no label; remove them")
+
+
+def check_network(settings: Settings, classifies: bool, numbers: str) -> None:
+    """Refuse a network that learns no classes, or in other numbers than its own."""
+    if not classifies:
+        settings.fail("contract.label", "wanted a column of categories for a network")
+    if numbers != "float32":
+        settings.fail("contract.numbers", f"wanted 'float32' for a network, got {numbers!r}")
+
+
+def check_sums(settings: Settings, algorithm: AnyAlgorithm, terms: Terms) -> None:
+    """Refuse secure sums that are not what the rest of the contract says.
+
+    Counts of records are public, so that one can be replaced, but none be added; a client, which is
+    protected as a whole, may send noise alone.
+    """
+    first: Any = algorithm.release_of(0)
+    every = [one.mechanism.numbers for one in (first if isinstance(first, tuple) else (first,))]
+    numbers, most = every[-1], max(each.modulus_bits for each in every)
+    if algorithm.unit == "record" and algorithm.neighboring_relation != "replace_one":
+        settings.fail("algorithm", "wanted replace_one of a record, as counts are public")
+    for_all = isinstance(numbers, SecureSum)
+    if for_all and most > MOST_BITS:
+        wanted = f"wanted sums of at most {MOST_BITS} bits a number, whose total can carry a tag"
+        settings.fail("algorithm", f"{wanted}, got {most}")
+    if for_all and numbers.sites <= 2 * numbers.dropouts + numbers.colluding:
+        wanted = "wanted more parties than 2 dropouts + colluding, so that only one model is sealed"
+        settings.fail("algorithm.dropouts", f"{wanted}, got {numbers.sites}")
+    if terms.quorum != numbers.fewest:
+        wanted = f"wanted {numbers.fewest} for these sums, got {terms.quorum}"
+        if not for_all:
+            wanted += ": no proof covers sums over neighbours in which a party is missing"
+        settings.fail("contract.quorum", wanted)
+    linear = settings.table("problem").get("kind", "linear") == "linear"
+    if linear and terms.numbers != "float64":
+        settings.fail("contract.numbers", f"wanted float64 for these sums, got {terms.numbers}")
+    if for_all and settings.table("topology"):
+        settings.fail("topology", "secure sums have a server and no topology; remove it")
+
+
+def check_records(settings: Settings, algorithm: AnyAlgorithm, made_up: Any, rounds: int) -> None:
+    """Refuse records without a public bound, or too few for the rounds.
+
+    A linear model's gradient overflows at a record of norm 1e155, and a node that then stops says
+    that it has one. A network's counts as 0 where it is not finite.
+    """
+    bounded = isinstance(made_up, DenseProblem) or made_up.feature_norm is not None
+    if not settings.table("ranges") and not bounded:
+        settings.fail("problem.feature_norm", "wanted a public bound on the norm of a record")
+    smooth = np.isfinite(getattr(algorithm, "smoothness", np.inf))
+    needs_number = smooth or getattr(algorithm, "mode", "") == "paper"
+    if needs_number and not bounded:
+        settings.fail("problem.feature_norm", "wanted a public bound, for this algorithm")
+    settings.call("contract", last_long_enough, algorithm=algorithm, problem=made_up, rounds=rounds)
+
+
+def check_costs(
+    settings: Settings, parties: Sequence[Party], cost_at: Callable[[float], float]
+) -> None:
+    """Refuse a plan that costs a party more than its epsilon at its delta."""
+    for party in parties:
+        cost = settings.call("algorithm", cost_at, delta=party.delta)
+        if cost > party.epsilon * (1 + ROUNDING):
+            wanted = f"wanted at least {rounded_up(cost)} for {party.name}, which the plan costs"
+            settings.fail("party.epsilon", f"{wanted}, got {party.epsilon:g}")

@@ -19,8 +19,7 @@ from dpmesh._validate import fail
 from dpmesh.algorithms.base import AnyAlgorithm, holds_for_any_rows
 from dpmesh.algorithms.record_sums import RecordSums
 from dpmesh.data import Dataset
-from dpmesh.deploy import admission
-from dpmesh.deploy.assembly import Assembly
+from dpmesh.deploy import assembly
 from dpmesh.deploy.planned import Planned
 from dpmesh.deploy.signing import digest
 from dpmesh.deploy.tables import Tables
@@ -65,24 +64,24 @@ class Contract:
             if needed and not self.settings.table(name):
                 self.settings.fail(name, f"wanted a table [{name}]")
         settings, rounds = self.settings, self.terms.rounds
-        admission.check_modules(settings)
-        admission.check_parties(settings, self.terms, self.parties)
+        assembly.check_modules(settings)
+        assembly.check_parties(settings, self.terms, self.parties)
         sums = settings.table("algorithm").get("kind") == RecordSums.__name__
         if self.tables.questions is not None or sums:
-            admission.check_questions(settings, self.terms)
+            assembly.check_questions(settings, self.terms)
         elif (self.tables.columns is None) != isinstance(self.terms.features, int):
             settings.fail("contract.features", "wanted a number of features, or a table [ranges]")
-        admission.check_algorithm(settings, self.algorithm, self.topology, self.terms)
+        assembly.check_algorithm(settings, self.algorithm, self.topology, self.terms)
         if self.tables.network is not None:
-            admission.check_network(settings, self.tables.classifies, self.terms.numbers)
+            assembly.check_network(settings, self.tables.classifies, self.terms.numbers)
         if self.tables.questions is not None:
-            enough = {"noise": self.algorithm.noise_scale, "records": int(self.records.sum())}
+            enough = {"noise": self.noise_scale, "records": int(self.records.sum())}
             settings.call("questions", self.tables.questions.require, **enough)
         start = {"problem": self.made_up, "key": self.public_key}
         settings.call("algorithm", self.algorithm.init, **start)
         if self.sums is None:
-            admission.check_records(settings, self.algorithm, self.made_up, rounds)
-        admission.check_costs(settings, self.parties, self.cost)
+            assembly.check_records(settings, self.algorithm, self.made_up, rounds)
+        assembly.check_costs(settings, self.parties, self.cost)
 
     @classmethod
     def of(cls, content: Mapping[str, Any], module: str | None = None) -> Contract:
@@ -140,9 +139,9 @@ class Contract:
         return Tables(self.settings, self.terms)
 
     @cached_property
-    def _assembly(self) -> Assembly:
+    def _assembly(self) -> assembly.Assembly:
         own = self.settings, self.nodes, self.public_key, self.terms.rounds
-        return Assembly(*own, lambda: self._of_sums)
+        return assembly.Assembly(*own, lambda: self._of_sums)
 
     @property
     def algorithm(self) -> AnyAlgorithm:
@@ -178,6 +177,11 @@ class Contract:
     def topology(self) -> Topology | None:
         """Who hears whom; None if messages travel by token, or are masked."""
         return self._assembly.graph if self.algorithm.travels == "gossip" else None
+
+    @property
+    def noise_scale(self) -> float:
+        """The standard deviation of the noise in a released sum of records' vectors."""
+        return float(self.algorithm.noise_scale)  # type: ignore[attr-defined]
 
     @property
     def dim(self) -> int:

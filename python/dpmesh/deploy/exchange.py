@@ -48,8 +48,9 @@ class Coins:
 
     def for_nodes(self, nodes: Any) -> Coins:
         """Return those of some nodes."""
-        keys = (key.for_nodes(nodes) for key in (self._own, self._lasting, self._public))
-        return Coins(*keys, self._shared)
+        keys = self._own, self._lasting, self._public
+        own, lasting, public = (key.for_nodes(nodes) for key in keys)
+        return Coins(own, lasting, public, self._shared)
 
 
 class NodeChannel(Channel):

@@ -94,9 +94,9 @@ class Node(Member):
     def _answer(self, message: bytes) -> bytes:
         if kind_of(message) == DEAL and self.contract.sums is not None:
             with suppress(ValueError):
-                _, of, *signed = unpack(message)
+                _, of, *others = unpack(message)
                 if of == self.contract.hash:
-                    return self.group(tuple(signed)).dealt()
+                    return self.group(tuple(others)).dealt()
         ask = Ask.read(message, self.contract)
         if ask is None:
             signed = self._signature()

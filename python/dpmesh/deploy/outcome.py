@@ -164,9 +164,8 @@ class Outcome:
         if contract.tables.questions is None or total is None:
             fail("questions", "a contract with [questions] whose run is over", "another")
         privacy, records = self._privacy(), int(contract.records.sum())
-        noise: Any = contract.algorithm
         found = Statistics(
-            answers=contract.tables.questions.answers(total[0], noise.noise_scale, records),
+            answers=contract.tables.questions.answers(total[0], contract.noise_scale, records),
             sites=contract.nodes,
             records=records,
             against=against(contract.algorithm),
