@@ -257,7 +257,7 @@ def opposed_batches(algorithm: Any, size: AuditSize) -> tuple[Pair, Crowd]:
         return LinearProblem(train, (part,), "squared", feature_norm=1.0, label_bound=far)
 
     one, other = (problem_of((np.arange(rounds) == 0) & coin) for coin in (True, False))
-    claim = {"rounds": rounds, "delta": size.delta_or(1e-5)}
+    claim: dict[str, Any] = {"rounds": rounds, "delta": size.delta_or(1e-5)}
     pair = Pair(algorithm=algorithm, problem=one, neighbor=other, **claim)
     crowd = Crowd(
         algorithm=replace(algorithm, controller=AlwaysGlobal()),

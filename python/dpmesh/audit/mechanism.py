@@ -12,7 +12,7 @@ from dpmesh._arrays import floats
 from dpmesh._validate import fail, instance, integer, require_methods
 from dpmesh.algorithms.base import Algorithm
 from dpmesh.algorithms.messages import Message, Round
-from dpmesh.algorithms.worst_case import CROWD_DELTA, Coins, Crowd, Pair
+from dpmesh.algorithms.worst_case import CROWD_DELTA, AuditSize, Coins, Crowd, Pair
 from dpmesh.audit.claims import claim_of
 from dpmesh.audit.contrast import numbers_for
 from dpmesh.audit.result import AuditResult, Seen, tell_apart
@@ -62,36 +62,24 @@ class OneRelease(Algorithm[None, Floats]):
         """Return no parameters."""
         return np.empty((0, 0))
 
-    def worst_case(
-        self,
-        rounds: int | None = None,
-        *,
-        dim: int = 1,
-        delta: float | None = None,
-        canaries: int = 1_000,
-    ) -> tuple[Pair, Crowd]:
+    def leaking_data(self, size: AuditSize) -> tuple[Pair, Crowd]:
         """Return two rows as far apart as the mechanism should cover, and a crowd of such rows.
 
         The pair has a second node, that does not differ.
         """
+        dim = size.dim or 1
         one, other = worst_pair(self.sensitivity, dim)
         problem, neighbor = (np.array([row, np.zeros(dim)]) for row in (one, other))
 
         def problem_of(coins: Coins) -> Floats:
             return np.where(coins[:, np.newaxis], one, other)
 
-        own: dict[str, Any] = {
-            "algorithm": self,
-            "rounds": rounds or 2,
-            "delta": 1e-5 if delta is None else delta,
-        }
+        delta, canaries = size.delta_or(1e-5), size.canaries
+        own: dict[str, Any] = {"algorithm": self, "rounds": size.rounds or 2, "delta": delta}
+        few: dict[str, Any] = own | {"rounds": 1, "delta": CROWD_DELTA}
         return (
             Pair(problem=problem, neighbor=neighbor, **own),
-            Crowd(
-                problem_of=problem_of,
-                canaries=canaries,
-                **(own | {"rounds": 1, "delta": CROWD_DELTA}),
-            ),
+            Crowd(problem_of=problem_of, canaries=canaries, **few),
         )
 
 

@@ -11,7 +11,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, NoReturn, get_args, get_origin
 
-import dpmesh
 from dpmesh._validate import fail, nearest
 from dpmesh.settings.parts import (
     FILLED,
@@ -145,10 +144,7 @@ class Settings:
             got = "none" if kind is None else repr(kind)
             own = "" if self.module is None else f", or one of {self.module}"
             wanted = f"wanted one of {', '.join(kinds)}{own}"
-            self.fail(f"{path}.kind", f"{wanted}, got {got}{dpmesh.now(kind)}")
-        instead: Mapping[str, str] = getattr(maker, "instead", {})
-        for name in table.keys() & instead.keys():
-            self.fail(f"{path}.{name}", f"wanted {instead[name]}")
+            self.fail(f"{path}.kind", f"{wanted}, got {got}")
         return maker
 
     def _own(self, path: str, kind: object) -> Maker | None:
