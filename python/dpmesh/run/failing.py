@@ -14,7 +14,7 @@ import numpy as np
 from scipy import sparse
 
 import dpmesh.kernels as kernels
-from dpmesh._ragged import Indices, Numbers
+from dpmesh._ragged import Flags, Indices, Numbers
 from dpmesh._validate import fail
 from dpmesh.algorithms.base import AnyAlgorithm
 from dpmesh.algorithms.messages import Travel
@@ -23,7 +23,7 @@ from dpmesh.keys import Key
 from dpmesh.privacy.types import Floats, Released
 from dpmesh.problems import Problem
 from dpmesh.run.carriers import Broadcast, Carrier, Gossip, Packet, Sent, ToAll, Traffic
-from dpmesh.run.network import Conditions, Flags, Network
+from dpmesh.run.network import Conditions, Network
 from dpmesh.topology.matrix import MixingMatrix
 from dpmesh.topology.topology import Topology
 
