@@ -50,11 +50,13 @@ def test_the_page_of_the_arena_is_made_of_its_cells() -> None:
     assert (RESULTS / "arena.md").read_text() == as_markdown(*read_arena(RESULTS)) + "\n"
 
 
-def text_of_networks(rows: list[dict[str, Any]]) -> str:
+def text_of_networks(rows: list[dict[str, Any]], table: str = "") -> str:
     pytest.importorskip("jax")
-    from dpmesh.reproduce.federated_stability import as_text
+    from dpmesh.reproduce import federated_networks, federated_stability
 
-    return as_text(rows)
+    if table:
+        return federated_networks.as_text(f"federated-{table}", "mnist", rows)
+    return federated_stability.as_text(rows)
 
 
 @pytest.mark.parametrize(
@@ -63,6 +65,14 @@ def text_of_networks(rows: list[dict[str, Any]]) -> str:
         ("online-counterexample", online_counterexample.as_text, "errata.md"),
         ("federated-table2", federated.as_text, "algorithms/federated.md"),
         ("federated-figure4", text_of_networks, "algorithms/federated.md"),
+        *(
+            (
+                f"federated-{table}",
+                partial(text_of_networks, table=table),
+                "algorithms/federated.md",
+            )
+            for table in ("table3", "table5")
+        ),
         ("scale", scale.as_text, "reproduce.md"),
         ("demo", demonstration.as_text, "which_algorithm.md"),
         ("online-allocated", allocated.as_text, "algorithms/online.md"),
