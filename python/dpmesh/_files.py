@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import gzip
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -12,7 +13,7 @@ from glob import escape
 from pathlib import Path
 from secrets import token_hex
 from tempfile import TemporaryFile
-from typing import IO
+from typing import IO, Any
 
 
 def writable_folder(folder: Path) -> Path:
@@ -39,6 +40,28 @@ def read_bytes(path: str | os.PathLike[str]) -> bytes:
     """Return the content of a file, decompressed if its name is that of a compressed file."""
     unpack = {".gz": gzip.decompress, ".bz2": bz2.decompress}.get(Path(path).suffix.lower(), bytes)
     return unpack(Path(path).read_bytes())
+
+
+def read_toml(path: str | os.PathLike[str]) -> tuple[dict[str, Any], str]:
+    """Return the content of a TOML file, and its text.
+
+    Raises
+    ------
+    ValueError
+        If it is not TOML in UTF-8; the message names the file, and the line.
+    OSError
+        If it cannot be read.
+    """
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+
+    try:
+        text = Path(path).read_text(encoding="utf-8-sig")  # some editors write a byte order mark
+        return tomllib.loads(text), text
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{os.fspath(path)}: not a TOML file in UTF-8: {error}") from error
 
 
 @contextmanager

@@ -26,20 +26,25 @@ def named(network: str | MakeNetwork) -> MakeNetwork:
     """
     if callable(network):
         return network
-    wanted = 'a function as "module:function", with the module beside the file'
     module, _, name = str(network).partition(":")
-    if not name or not all(part.isidentifier() for part in module.split(".")):
-        fail("model", wanted, repr(network))
-    try:
-        found: Any = getattr(import_module(module), name, None)
-    except ModuleNotFoundError as error:
-        if not f"{module}.".startswith(f"{error.name}."):  # it is there, and misses another
-            raise
-        found = None
+    found: Any = getattr(imported(module), name, None) if name else None
     if not callable(found):
+        wanted = 'a function as "module:function", with the module beside the file'
         fail("model", wanted, repr(network))
     function: MakeNetwork = found
     return function
+
+
+def imported(module: str) -> Any:
+    """Return a module by its name; None if there is none of this name."""
+    if not all(part.isidentifier() for part in module.split(".")):
+        return None
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        if not f"{module}.".startswith(f"{error.name}."):  # it is there, and misses another
+            raise
+        return None
 
 
 def name_of(network: MakeNetwork) -> str:

@@ -290,6 +290,11 @@ class RandomGlobal(FixedController):
 class Periodic(FixedController):
     """Every `period`-th round is global, the first one after `period` - 1 local ones.
 
+    Parameters
+    ----------
+    period
+        Rounds from one global update to the next.
+
     Examples
     --------
     >>> import dpmesh as dm

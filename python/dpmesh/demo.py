@@ -5,26 +5,24 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 import dpmesh as dm
+import dpmesh.plots.panels as figures
 import dpmesh.run.baselines as baselines
 from dpmesh._files import replace_text, replacing
 from dpmesh.data import Dataset, digits, iid, train_test_split
 from dpmesh.defaults import Method, Sizes, choose
 from dpmesh.keys import Key, Purpose, generator
+from dpmesh.plots.panels import interval
 from dpmesh.privacy.report import Report
 from dpmesh.problems import LinearProblem
 from dpmesh.ranges import Columns
 from dpmesh.run.verdict import Verdict
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 EPSILONS = (1.0, 2.0, 4.0, 8.0)
 DELTA = 1e-5
@@ -34,7 +32,6 @@ LITTLE = 0.1
 """A federation pays little that gains less accuracy than this over a site alone, at any epsilon."""
 
 _METHODS: tuple[Method, ...] = ("secure", "gossip")
-_OURS, _GOSSIP, _ALONE, _PRIVATE, _POOLED = "#0072B2", "#009E73", "#D55E00", "#E69F00", "#333333"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -77,16 +74,11 @@ class Panel:
         beside = [own.baselines for own in self.secure]
         yield "chance", [f"{own.chance:.1%}" for own in beside]
         yield "one site alone, without privacy", [f"{own.alone.mean():.1%}" for own in beside]
-        private = [own.alone_private for own in beside]
-        yield (
-            "one site alone, private",
-            [f"{own.mean():.1%}" for own in private if own is not None],
-        )
+        private = [own.alone_private for own in beside if own.alone_private is not None]
+        yield "one site alone, private", [f"{own.mean():.1%}" for own in private]
         for name, found in (("gossip", self.gossip), ("secure sum", self.secure)):
-            yield (
-                f"the federation, private, {name}",
-                [f"{own.score:.1%} +- {100 * scores(own).std():.1f}" for own in found],
-            )
+            each = [f"{own.score:.1%} +- {100 * scores(own).std():.1f}" for own in found]
+            yield f"the federation, private, {name}", each
         yield "all records pooled, without privacy", [f"{own.pooled:.1%}" for own in beside]
         shown = {"no clear difference": "not clear"}
         claims = [shown.get(str(own.claim), str(own.claim)) for own in self.secure]
@@ -126,13 +118,11 @@ def problems(key: Key) -> dict[str, LinearProblem]:
     pairs = _two_digits_each(train, draw)
     even = [part.relabelled(lambda digit: (digit % 2 == 0).astype(int)) for part in (train, test)]
     alike = iid(train, 16, draw)
+    one = "10 sites, each sees two of ten digits"
+    other = f"16 sites that are alike, {len(alike[-1])} records each, even or odd"
     return {
-        "10 sites, each sees two of ten digits": LinearProblem(
-            train, pairs, "softmax", test=test, classes=10
-        ),
-        f"16 sites that are alike, {len(alike[-1])} records each, even or odd": LinearProblem(
-            even[0], alike, "softmax", test=even[1], classes=2
-        ),
+        one: LinearProblem(train, pairs, "softmax", test=test, classes=10),
+        other: LinearProblem(even[0], alike, "softmax", test=even[1], classes=2),
     }
 
 
@@ -152,23 +142,16 @@ def run_demo(key: Key, on_panel: Callable[[Panel], None]) -> list[Panel]:
         for epsilon in EPSILONS:
             for method in _METHODS:
                 runs = [_run(problem, epsilon, method, seeds) for problem in every]
-                measured = [
-                    baselines.measured(problem, run.released)
-                    for problem, run in zip(every, runs, strict=True)
-                ]
+                pairs = zip(every, runs, strict=True)
+                measured = [baselines.measured(problem, run.released) for problem, run in pairs]
                 found[method].append(Verdict(measured=measured, beside=plain, epsilon=epsilon))
                 if method == "secure":
                     privacy.append(runs[-1].privacy)
             own = baselines.compute(every[0], epsilon=epsilon, delta=DELTA, key=_own_key(seeds))
             found["secure"][-1] = replace(found["secure"][-1], beside=[own, *plain[1:]])
-        panel = Panel(
-            title=title,
-            secure=tuple(found["secure"]),
-            gossip=tuple(found["gossip"]),
-            privacy=tuple(privacy),
-        )
-        panels.append(panel)
-        on_panel(panel)
+        own_scores: Any = {method: tuple(verdicts) for method, verdicts in found.items()}
+        panels.append(Panel(title=title, privacy=tuple(privacy), **own_scores))
+        on_panel(panels[-1])
     return panels
 
 
@@ -176,15 +159,9 @@ def _run(
     problem: LinearProblem, epsilon: float, method: Method, seeds: np.random.Generator | None
 ) -> dm.Run:
     choice = choose(Sizes.of(problem), epsilon=epsilon, delta=DELTA, algorithm=method)
-    return dm.simulate(
-        choice.algorithm,
-        problem,
-        choice.topology,
-        rounds=choice.rounds,
-        key=_own_key(seeds),
-        delta=DELTA,
-        metrics=dm.Metrics([], progress=False),
-    )
+    how: Any = {"rounds": choice.rounds, "metrics": dm.Metrics([], progress=False)}
+    key = _own_key(seeds)
+    return dm.simulate(choice.algorithm, problem, choice.topology, key=key, delta=DELTA, **how)
 
 
 def save(panels: list[Panel], folder: Path) -> tuple[Path, Path]:
@@ -195,16 +172,40 @@ def save(panels: list[Panel], folder: Path) -> tuple[Path, Path]:
     OSError
         If the folder cannot be written to.
     """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(13, 4.8), layout="constrained")
-    for ax, panel in zip(figure.subplots(1, 2), panels, strict=True):
-        _draw(panel, ax)
+    figure = figures.drawn([_drawn(panel) for panel in panels])
     picture, numbers = folder / "demo.png", folder / "demo.json"
     with replacing(picture) as file:
         figure.savefig(file, format="png", dpi=150)
     replace_text(numbers, json.dumps([panel.as_dict() for panel in panels], indent=1))
     return picture, numbers
+
+
+def _drawn(panel: Panel) -> figures.Panel:
+    """Return accuracy against epsilon beside the baselines; bands are 95% intervals."""
+    beside = [own.baselines for own in panel.secure]
+    plain, lines = beside[0], []
+    for label, found in (("secure sum, private", panel.secure), ("gossip, private", panel.gossip)):
+        values = [scores(own) for own in found]
+        means, spread = (
+            [float(own.mean()) for own in values],
+            [interval(own.tolist()) for own in values],
+        )
+        lines.append(figures.Line(label=label, x=EPSILONS, y=means, spread=spread))
+    private = [float(own.alone_private.mean()) for own in beside if own.alone_private is not None]
+    lines.append(figures.Line(label="one site alone, private", x=EPSILONS, y=private))
+    levels = {"all records pooled, not private": plain.pooled, "chance": plain.chance}
+    levels["one site alone, not private"] = float(plain.alone.mean())
+    return figures.Panel(
+        title=f"{panel.verdict}: {panel.title}",
+        lines=lines,
+        x=f"epsilon of the whole run, at delta {DELTA:g}",
+        y="accuracy on digits of all sites",
+        levels=levels,
+        log="x",
+        ticks=EPSILONS,
+        limits=(0.4 if plain.chance > 0.4 else 0.0, 1.0),
+        kind="bands",
+    )
 
 
 def _two_digits_each(train: Dataset, draw: np.random.Generator) -> tuple[npt.NDArray[Any], ...]:
@@ -218,74 +219,3 @@ def _two_digits_each(train: Dataset, draw: np.random.Generator) -> tuple[npt.NDA
 
 def _own_key(seeds: np.random.Generator | None) -> Key | None:
     return None if seeds is None else Key.seeded(int(seeds.integers(2**62)))
-
-
-def _draw(panel: Panel, ax: Axes) -> None:
-    """Draw accuracy against epsilon beside the baselines, each named at its right end."""
-    from matplotlib.patheffects import withStroke
-
-    places, every = np.arange(len(EPSILONS)), [own.baselines for own in panel.secure]
-    private = [own.alone_private.mean() for own in every if own.alone_private is not None]
-    plain, secure = every[0], np.array([scores(own) for own in panel.secure])
-    gossip = np.array([scores(own) for own in panel.gossip])
-    last, lowest = len(EPSILONS) - 0.75, 0.4 if plain.chance > 0.4 else 0.0
-    ax.axhspan(plain.alone.min(), plain.alone.max(), color=_ALONE, alpha=0.13, linewidth=0)
-    levels = ((plain.pooled, _POOLED, "--"), (plain.chance, _POOLED, ":"))
-    for level, colour, style in (*levels, (float(plain.alone.mean()), _ALONE, "-")):
-        ax.axhline(level, color=colour, linestyle=style, linewidth=1.4)
-    ax.plot(places, private, "s--", color=_PRIVATE, markersize=5)
-    for found, colour, width, above in ((gossip, _GOSSIP, 1.8, False), (secure, _OURS, 2.8, True)):
-        low, means, high = found.min(axis=1), found.mean(axis=1), found.max(axis=1)
-        ax.fill_between(places, low, high, color=colour, alpha=0.2, linewidth=0)
-        ax.plot(places, means, "o-", color=colour, linewidth=width)
-        for place, value in zip(places, means, strict=True):
-            ax.annotate(
-                f"{value:.0%}",
-                (place, value),
-                xytext=(0, 10 if above else -17),
-                textcoords="offset points",
-                ha="center",
-                fontsize=11 if above else 9.5,
-                fontweight="bold" if above else "normal",
-                color=colour,
-                path_effects=[withStroke(linewidth=4, foreground="white")],
-            )
-    ends = {
-        "all records pooled,\nnot private": (plain.pooled, _POOLED),
-        "secure sum,\nprivate": (secure[-1].mean(), _OURS),
-        "gossip,\nprivate": (gossip[-1].mean(), _GOSSIP),
-        "one site alone,\nnot private": (float(plain.alone.mean()), _ALONE),
-        "one site alone,\nprivate": (private[-1], _PRIVATE),
-        "chance": (plain.chance, _POOLED),
-    }
-    for (name, (_, colour)), level in zip(
-        ends.items(),
-        _apart([level for level, _ in ends.values()], 0.085 * (1 - lowest)),
-        strict=True,
-    ):
-        bold = "bold" if colour == _OURS else "normal"
-        ax.text(last + 0.06, level, name, color=colour, fontsize=9, va="center", fontweight=bold)
-    ax.set_xticks(places, labels=[f"{epsilon:g}" for epsilon in EPSILONS])
-    ax.set_xlim(-0.3, last)
-    ax.set_ylim(lowest, 1)
-    ax.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
-    ax.set_xlabel("epsilon of the whole run, at delta 1e-5 (left: more private)")
-    ax.set_ylabel("accuracy on digits of all sites")
-    ax.set_title(panel.verdict, loc="left", fontsize=15, fontweight="bold", pad=24)
-    ax.text(0, 1.025, panel.title, transform=ax.transAxes, fontsize=10.5, color="0.35")
-    for side in ("top", "right"):
-        ax.spines[side].set_visible(False)
-    ax.grid(axis="y", alpha=0.25)
-
-
-def _apart(levels: list[float], gap: float) -> list[float]:
-    """Return heights of labels in their order of height, at least `gap` apart, near their lines."""
-    order = sorted(range(len(levels)), key=lambda i: levels[i])
-    placed = list(levels)
-    for below, above in pairwise(order):
-        placed[above] = max(placed[above], placed[below] + gap)
-    excess = max(0.0, placed[order[-1]] - 0.99)
-    placed[order[-1]] -= excess
-    for above, below in pairwise(order[::-1]):
-        placed[below] = min(placed[below], placed[above] - gap)
-    return placed

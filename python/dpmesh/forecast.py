@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib import import_module
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -176,7 +177,8 @@ def forecast(
     ModuleNotFoundError
         Without scikit-learn (extra ``data``), which has the data.
     """
-    for name, value in {"sites": sites, "records": records, "features": features}.items():
+    shape: Any = {"sites": sites, "records": records, "features": features, "classes": classes}
+    for name, value in shape.items():
         integer(name, value, at_least=1)
     if features > MOST_FEATURES:
         fail("features", f"at most {MOST_FEATURES}, so that a simulation ends soon", features)
@@ -187,9 +189,8 @@ def forecast(
     draw = generator(Key.generate() if key is None else key, Purpose.SPLIT)
 
     def chosen(problem: dm.LinearProblem) -> Choice:
-        sizes = Sizes.of(problem)
-        method = {"algorithm": algorithm, "noise": noise, "colluding": colluding}
-        return choose(sizes, epsilon=epsilon, delta=delta, **method)  # type: ignore[arg-type]
+        method: Any = {"algorithm": algorithm, "noise": noise, "colluding": colluding}
+        return choose(Sizes.of(problem), epsilon=epsilon, delta=delta, **method)
 
     levels, choice, seeds = [], None, draw.integers(2**62, size=KEYS)
     for name, data in public_data(classes).items():
@@ -203,16 +204,7 @@ def forecast(
             if factor == 1:
                 choice = chosen(problems[0])
     assert choice is not None
-    return Forecast(
-        sites=sites,
-        records=records,
-        features=features,
-        classes=classes,
-        epsilon=epsilon,
-        delta=delta,
-        choice=choice,
-        levels=tuple(levels),
-    )
+    return Forecast(**shape, epsilon=epsilon, delta=delta, choice=choice, levels=tuple(levels))
 
 
 def public_data(classes: int) -> dict[str, Labelled]:
@@ -268,12 +260,9 @@ def _level(
     draw: np.random.Generator,
 ) -> Level:
     choice = chosen(problems[0])
-    found = Verdict(
-        measured=[_measured(problem, choice, draw) for problem in problems],
-        beside=[replace(baselines.compute(own), held_out=TESTED) for own in problems],
-        epsilon=None,
-        unit="run",
-    )
+    measured = [_measured(problem, choice, draw) for problem in problems]
+    beside = [replace(baselines.compute(own), held_out=TESTED) for own in problems]
+    found = Verdict(measured=measured, beside=beside, epsilon=None, unit="run")
     return Level(
         data=name,
         records=records,
@@ -287,13 +276,7 @@ def _level(
 
 
 def _measured(problem: dm.LinearProblem, choice: Choice, draw: np.random.Generator) -> Measures:
-    run = dm.simulate(
-        choice.algorithm,
-        problem,
-        choice.topology,
-        rounds=choice.rounds,
-        key=Key.seeded(int(draw.integers(2**62))),
-        delta=1e-5,
-        metrics=dm.Metrics([], progress=False),
-    )
+    key = Key.seeded(int(draw.integers(2**62)))
+    how: Any = {"rounds": choice.rounds, "metrics": dm.Metrics([], progress=False)}
+    run = dm.simulate(choice.algorithm, problem, choice.topology, key=key, delta=1e-5, **how)
     return baselines.measured(problem, run.released)

@@ -18,77 +18,15 @@ from dpmesh import __version__
 from dpmesh._files import replacing
 from dpmesh._networks import MakeNetwork, name_of, named, scores_of
 from dpmesh._validate import fail, instance
-from dpmesh.ranges import Category, Columns, Encoded, Features, Number
+from dpmesh.ranges import Category, Columns, Features, Number
 from dpmesh.ranges.read import as_label
-from dpmesh.tables.features import AXES, centred
+from dpmesh.tables.features import AXES
 from dpmesh.tables.kinds import Count
 from dpmesh.tables.labels import Label, Labels
 
-__all__ = ["Centred", "Model", "Outline"]
+__all__ = ["Model", "Outline"]
 
 _FORMAT = 1
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Centred:
-    """Columns, or features that are taken as they are, less a released mean.
-
-    Parameters
-    ----------
-    columns
-        Which, and what is made of them.
-    centre
-        The mean, shape (``columns.dim``,), perhaps with axes after it: see
-        `dpmesh.tables.features.centred`.
-    """
-
-    columns: Columns | Features
-    centre: npt.NDArray[np.float64]
-
-    @property
-    def dim(self) -> int:
-        """Number of features of a record, the constant included."""
-        return self.columns.dim + 1
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of the columns."""
-        return self.columns.names
-
-    @property
-    def kinds(self) -> tuple[Any, ...]:
-        """What each of the columns holds."""
-        return self.columns.kinds
-
-    @property
-    def intercept(self) -> bool:
-        """Whether the columns have one."""
-        return self.columns.intercept
-
-    def encode(self, records: Any) -> Any:
-        """Return the features of records as the columns take them, and what they notice."""
-        found = self.columns.encode(records)
-        if isinstance(found, Encoded):
-            return found._replace(features=centred(found.features, self.centre))
-        return centred(found.toarray() if hasattr(found, "toarray") else found, self.centre)
-
-    def encode_table(self, table: Any) -> Encoded:
-        """Return the encoded records of a table, see `Columns.encode_table`."""
-        assert isinstance(self.columns, Columns)
-        found = self.columns.encode_table(table)
-        return found._replace(features=centred(found.features, self.centre))
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the centre in plain types that JSON can hold."""
-        return {**self.columns.as_dict(), "centre": self.centre.tolist()}
-
-
-def _columns_of(saved: Mapping[str, Any]) -> Columns | Features | Centred:
-    """Return the columns that `as_dict` gave."""
-    own = Columns.from_dict(saved) if "names" in saved else Features(dim=saved["features"])
-    if "centre" not in saved:
-        return own
-    return Centred(columns=own, centre=np.array(saved["centre"], np.float64))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -98,8 +36,7 @@ class Outline:
     Parameters
     ----------
     columns
-        The columns that it reads, with their public ranges; or features that are taken as they are;
-        or what is left of either without a released mean.
+        The columns that it reads, with their public ranges; or features that are taken as they are.
     classes
         The classes of a classifier, shape (outputs,): texts, numbers or booleans; or the names of
         labels. None for a regression.
@@ -131,7 +68,7 @@ class Outline:
     2
     """
 
-    columns: Columns | Features | Centred
+    columns: Columns | Features
     classes: npt.NDArray[Any] | None = None
     target: Number | None = None
     network: MakeNetwork | None = None
@@ -173,6 +110,16 @@ class Outline:
         assert self.classes is not None
         return Category(categories=tuple(self.classes.tolist()), shares=self.shares)
 
+    def learned(self, labels: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return labels that were read, numbers or places among classes, as models learn them."""
+        if self.target is not None:
+            return self.target.encode("label", labels).features[:, 0]
+        if not self.several:
+            return labels
+        from dpmesh.kernels.linear_model import as_sets  # a model is loaded without it
+
+        return as_sets(labels)
+
     @property
     def weights_of_classes(self) -> npt.NDArray[np.float64] | None:
         """The weight of a record of each class, in (0, 1]; None if all weigh 1."""
@@ -195,8 +142,8 @@ class Outline:
         dim = self.columns.dim
         for vectors in (1, 2) if self.outputs == 2 and not self.several else (self.outputs,):
             ends = len(rows) - vectors * (dim + 1)
-            if ends in (dim, (1 + AXES) * dim) and not isinstance(self.columns, Centred):
-                own = Centred(columns=self.columns, centre=rows[-ends:])
+            if ends in (dim, (1 + AXES) * dim) and self.columns.centre is None:
+                own = self.columns.less(rows[-ends:])
                 return replace(self, columns=own).model(rows[:-ends], about)
         if self.outputs == 2 and len(rows) == self.columns.dim and not self.several:
             rows = np.concatenate([-rows, rows]) / 2
@@ -236,7 +183,7 @@ class Outline:
         columns = saved["columns"]
         target: Any = saved["target"] and as_label("target", saved["target"])
         return Outline(
-            columns=_columns_of(columns),
+            columns=(Columns if "names" in columns else Features).from_dict(columns),
             classes=None if saved["classes"] is None else np.array(saved["classes"]),
             target=target,
             network=None if of is None or network is None else named(network),
@@ -300,9 +247,7 @@ class Model(Outline):
     @property
     def params(self) -> npt.NDArray[np.float64]:
         """All released parameters, as `Outline.model` takes them: shape (dim,)."""
-        own = self.columns
-        ends = (own.centre,) if isinstance(own, Centred) else ()
-        return np.concatenate([self.weights.reshape(-1), *ends])
+        return np.concatenate([self.weights.reshape(-1), self.columns.centre or ()])
 
     def scores(self, table: Any) -> npt.NDArray[np.float64]:
         """Return the score of each output, shape (records, outputs).
@@ -326,10 +271,9 @@ class Model(Outline):
             they count as missing.
         """
         features: Any
-        if not self.columns.kinds:
+        if isinstance(self.columns, Features):
             features = self.columns.encode(table)
         else:
-            assert not isinstance(self.columns, Features)
             read = self.columns.encode_table(table)
             features = read.features
             for notice in read._replace(outside={}).notices():

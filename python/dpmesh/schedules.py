@@ -47,6 +47,11 @@ class Schedule(Protocol):
 class Constant:
     """The same value for every t.
 
+    Parameters
+    ----------
+    value
+        The value for every t.
+
     Examples
     --------
     >>> import dpmesh as dm

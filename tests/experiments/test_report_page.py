@@ -1,7 +1,8 @@
-"""The page about finished runs: one file, of one folder or of several that it compares."""
+"""Figures show what they were given; the page about finished runs is one file that holds all."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -13,16 +14,22 @@ from typing import Any
 from urllib.parse import unquote
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 from problems import stream_problem as make_problem
+from refused import refused
 from test_experiments import TEXT, write
 
 import dpmesh as dm
+from dpmesh import plots, topology
 from dpmesh.experiments import Experiment, html, page, read, run_sweep, sweep
 from dpmesh.experiments.experiment import run_into
 from dpmesh.experiments.figures import drawings
 from dpmesh.experiments.results import finished
 from dpmesh.experiments.sweep import cells
+from dpmesh.run import History
+
+pytest.importorskip("matplotlib").use("Agg")
 
 
 class Links(HTMLParser):
@@ -37,7 +44,6 @@ class Links(HTMLParser):
 
 
 def test_the_page_holds_everything_itself(tmp_path) -> None:
-    pytest.importorskip("matplotlib").use("Agg")
     run_sweep(read(write(tmp_path)), tmp_path / "results", processes=1)
     path = page.write_page([tmp_path / "results"])
     text, links = path.read_text(), Links()
@@ -74,7 +80,9 @@ def test_the_page_holds_everything_itself(tmp_path) -> None:
 
 
 def test_places_are_rounded_and_labels_are_not() -> None:
-    figure = pytest.importorskip("matplotlib.figure").Figure()
+    from matplotlib.figure import Figure
+
+    figure = Figure()
     figure.subplots().set(yticks=[0.35, 0.4], ylim=(0.317, 0.4))
     picture = unquote(html.figures([(figure, "two ticks")]))
     assert ">0.35<" in picture
@@ -84,7 +92,6 @@ def test_places_are_rounded_and_labels_are_not() -> None:
 
 def test_runs_of_a_program_have_a_page(tmp_path) -> None:
     """They were no results: only `dpmesh run` leaves notes on what a run changes."""
-    pytest.importorskip("matplotlib").use("Agg")
     for epsilon in (1.0, 4.0):
         algorithm = dm.OnlineLearning(epsilon=epsilon)
         run = dm.simulate(algorithm, make_problem(), dm.topology.ring(4), rounds=3)
@@ -103,7 +110,6 @@ def test_runs_of_a_program_have_a_page(tmp_path) -> None:
 
 def test_runs_that_differ_by_chance_are_shown_with_the_privacy_of_the_dearest(tmp_path) -> None:
     """A run that by chance released nothing has epsilon 0; others of its settings have not."""
-    pytest.importorskip("matplotlib").use("Agg")
     settings = read(write(tmp_path, TEXT.replace('[1.0, "none"]', "[1.0]")))
     run_sweep(settings, tmp_path / "results", processes=1)
     first = tmp_path / "results" / cells(settings)[0].name / "run.json"
@@ -119,7 +125,6 @@ def test_runs_that_differ_by_chance_are_shown_with_the_privacy_of_the_dearest(tm
 
 
 def test_what_is_written_is_utf_8_in_any_locale(tmp_path) -> None:
-    pytest.importorskip("matplotlib")
     run_sweep(read(write(tmp_path)), tmp_path / "results", processes=1)
     code = """
 import sys
@@ -138,7 +143,6 @@ measured.to_csv(sys.argv[1] + "/history.csv")
 
 
 def test_the_page_of_several_folders_compares_them(tmp_path, monkeypatch) -> None:
-    pytest.importorskip("matplotlib").use("Agg")
     monkeypatch.chdir(tmp_path)
     seeds = TEXT.replace('algorithm.epsilon = [1.0, "none"]', "")
     for name, radius in (("small", "10"), ("large", "20")):
@@ -157,7 +161,6 @@ def test_methods_stand_in_a_panel_for_each_network_and_failures_on_top(
     tmp_path, monkeypatch
 ) -> None:
     """Nine methods in three networks were one picture with a legend of 21 entries over it."""
-    pytest.importorskip("matplotlib").use("Agg")
     swept = """
 seeds = [1, 2, 3, 4]
 topology = [{kind = "ring"}, {kind = "complete"}]
@@ -185,3 +188,118 @@ algorithm = [
     assert text.index("5 runs failed") < text.index("What privacy buys")
     assert text.count("no disk for seed 4") == 1  # one line for all of them
     assert len(text) < 500_000
+
+
+@pytest.fixture(autouse=True)
+def _closed() -> Any:
+    yield
+    import matplotlib.pyplot as plt
+
+    plt.close("all")
+
+
+def history(*values: float, every: int = 1) -> History:
+    measured = History()
+    for i, value in enumerate(values):
+        measured.add((i + 1) * every, {"accuracy": value})
+    return measured
+
+
+def test_bands_show_the_mean_and_its_interval() -> None:
+    groups = {
+        "a": [history(0.1, 0.5), history(0.2, 0.6), history(0.3, 1.0)],
+        "b": [history(0.2, 0.2)],
+    }
+    ax = plots.bands(groups, "accuracy")
+    np.testing.assert_allclose(ax.lines[0].get_ydata(), [0.2, 0.7])
+    np.testing.assert_allclose(ax.lines[1].get_ydata(), [0.2, 0.2])
+    corners = ax.collections[0].get_paths()[0].vertices
+    half = 4.302653 * 0.1 / np.sqrt(3)  # Student's quantile with two degrees of freedom
+    assert min(corners[:, 1]) == pytest.approx(0.2 - half, abs=1e-6)
+    assert np.isfinite(ax.collections[0].get_paths()[0].vertices).all()
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["a", "b"]
+    assert ax.lines[0].get_color() != ax.lines[1].get_color()
+    assert ax.lines[0].get_linestyle() != ax.lines[1].get_linestyle()
+
+
+def test_long_labels_go_on_in_the_next_line_of_the_legend() -> None:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5, 3.5), layout="constrained")
+    label = "folder = " + 20 * "results-"
+    ax = plots.curves(
+        {label: history(0.1, 0.5), "b": history(0.2)}, "accuracy", ax=figure.subplots()
+    )
+    figure.canvas.draw()  # which warns where no room is left
+    long, short = (text.get_text() for text in ax.get_legend().get_texts())
+    assert long.replace("\n", "") == label
+    assert max(map(len, long.splitlines())) <= 40
+    assert short == "b"
+
+
+def test_bands_can_lie_over_virtual_time() -> None:
+    slow, fast = history(0.1, 0.5), history(0.3, 0.9)
+    for run, seconds in ((slow, (3.0, 6.0)), (fast, (1.0, 2.0))):
+        for t, value in enumerate(seconds, 1):
+            run.add(t, {"seconds": value})
+    ax = plots.bands({"a": [slow, fast]}, "accuracy", x="seconds")
+    np.testing.assert_allclose(ax.lines[0].get_xydata(), [[2.0, 0.2], [4.0, 0.7]])
+    assert ax.get_xlabel() == "virtual time in seconds"
+
+
+def test_a_legend_tells_only_curves_apart_that_differ() -> None:
+    from matplotlib.figure import Figure
+
+    for count in (28, 29):
+        ax = Figure(figsize=(5, 3.5), layout="constrained").subplots()
+        plots.curves({f"run-{i}": history(0.1, i) for i in range(count)}, "accuracy", ax=ax)
+        ax.figure.canvas.draw()  # which warns where no room is left
+        assert (ax.get_legend() is not None) == (count == 28)
+
+
+@pytest.mark.parametrize("nodes", [6, 40])
+def test_a_network_has_its_links(nodes: int) -> None:
+    matrix = topology.ring(nodes).matrix(0)
+    ax = plots.network(matrix.edges, nodes, title="ring")
+    assert len(ax.lines) == nodes
+    assert len(ax.collections[0].get_offsets()) == nodes
+    assert ax.get_title() == "ring"
+
+
+def test_a_torus_is_a_grid_and_a_star_has_its_hub_in_the_middle() -> None:
+    edges = topology.torus(3, 4).matrix(0).edges
+    ax = plots.network(edges, 12, grid=(3, 4))
+    places = np.asarray(ax.collections[0].get_offsets())
+    corners = set(itertools.product(range(4), range(3)))
+    assert {tuple(place) for place in places.astype(int)} == corners
+    assert len(ax.lines) + len(ax.texts) == len(edges)
+    assert len(ax.texts) == 3 + 4  # links around it
+    star = plots.network(topology.star(9).matrix(0).edges, 9)
+    offsets = np.asarray(star.collections[0].get_offsets())
+    distances = np.linalg.norm(offsets - offsets.mean(axis=0), axis=1)
+    assert np.sort(distances)[0] < 1e-6  # single precision
+    assert np.sort(distances)[1] > 0.1
+
+
+def test_figures_draw_where_they_are_told() -> None:
+    import matplotlib.pyplot as plt
+
+    ax = plt.figure().subplots()
+    assert plots.curves({"a": history(1.0)}, "accuracy", ax=ax) is ax
+    assert ax.get_legend() is None
+    assert plots.network([], 1, ax=ax) is ax
+
+
+test_bad_arguments_are_named = refused(
+    (lambda: plots.bands({"a": []}, "accuracy"), "groups: wanted at least 1 run in each"),
+    (
+        lambda: plots.bands({"a": [history(1.0), history(1.0, every=2)]}, "accuracy"),
+        "groups: wanted runs measured in the same rounds, got different ones in 'a'",
+    ),
+    (lambda: plots.bands({"a": history(1.0)}, "accuracy"), "groups: wanted a list of histories"),
+    (lambda: plots.curves(history(1.0), "loss"), "histories: wanted the history of each run"),
+    (lambda: plots.curves({"a": 1.0}, "loss"), "'a': wanted the history of a run, .*, got 1"),
+    (lambda: plots.curves({"a": history(1.0)}, "loss"), "metric: wanted one of 'accuracy'"),
+    (lambda: plots.network([[0, 3]], 3), "edges: wanted pairs of nodes below 3, got 0 to 3"),
+    (lambda: plots.network([], 0), "nodes: wanted an integer of at least 1, got 0"),
+)

@@ -11,11 +11,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from command import command
 
 import dpmesh as dm
 from dpmesh._files import replace_text, replacing, writable_folder
-
-testing = pytest.importorskip("typer.testing")
 
 EXPERIMENT = """
 [run]
@@ -53,7 +52,7 @@ def never(*_: object, **__: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "work"),
+    ("asked", "work"),
     [
         (["demo"], "dpmesh.demo.run_demo"),
         (["reproduce", "federated-figureS15"], "dpmesh.reproduce.federated_signals.figure_s15"),
@@ -62,19 +61,16 @@ def never(*_: object, **__: object) -> None:
     ids=["demo", "reproduce", "run"],
 )
 def test_a_command_tells_it_before_its_runs(
-    command: list[str], work: str, unwritable: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    asked: list[str], work: str, unwritable: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("matplotlib")
     pytest.importorskip("sklearn")
-    from dpmesh.cli import app
-
     monkeypatch.chdir(tmp_path)
     Path("experiment.toml").write_text(EXPERIMENT)
     monkeypatch.setattr(work, never)
-    result = testing.CliRunner().invoke(app, [*command, "--folder", str(unwritable)])
-    assert result.exit_code == 2, result.output
-    assert "cannot write into this folder: " in result.output
-    assert str(unwritable) in result.output
+    said = command(*asked, "--folder", unwritable, code=2)
+    assert "cannot write into this folder: " in said
+    assert str(unwritable) in said
 
 
 def test_a_report_tells_it_before_its_figures(
@@ -82,20 +78,14 @@ def test_a_report_tells_it_before_its_figures(
 ) -> None:
     pytest.importorskip("matplotlib")
     pytest.importorskip("sklearn")
-    from dpmesh.cli import app
-
-    def report(*output: str) -> str:
-        result = testing.CliRunner().invoke(app, ["report", str(tmp_path / "results"), *output])
-        assert result.exit_code == 2, result.output
-        return result.output
-
-    file = tmp_path / "experiment.toml"
-    file.write_text(EXPERIMENT)
-    invoke: Callable[..., object] = testing.CliRunner().invoke
-    invoke(app, ["run", str(file), "--folder", str(tmp_path / "results")])
+    (tmp_path / "experiment.toml").write_text(EXPERIMENT)
+    command("run", tmp_path / "experiment.toml", "--folder", tmp_path / "results")
     monkeypatch.setattr("dpmesh.experiments.page.page", never)
-    assert "cannot write into this folder: " in report("--output", str(unwritable / "page.html"))
-    assert "target: wanted a file, got a folder" in report("--output", str(tmp_path))
+    for output, said in (
+        (unwritable / "page.html", "cannot write into this folder: "),
+        (tmp_path, "target: wanted a file, got a folder"),
+    ):
+        assert said in command("report", tmp_path / "results", "--output", output, code=2)
 
 
 def test_a_writable_folder_is_made_and_left_empty(tmp_path: Path) -> None:

@@ -49,14 +49,12 @@ def test_a_row_follows_from_public_numbers_and_keeps_the_budget(row: Row) -> Non
 
 
 def test_the_arena_runs_on_a_small_task(tmp_path: Path) -> None:
-    testing = pytest.importorskip("typer.testing")
     for extra in ("sklearn", "matplotlib"):
         pytest.importorskip(extra)
-    from dpmesh.cli import app
+    from command import command
 
-    arguments = ["arena", "breast-cancer", "--quick", "--folder", str(tmp_path)]
-    result = testing.CliRunner().invoke(app, arguments)
-    assert result.exit_code == 0, result.output
+    arguments = "arena", "breast-cancer", "--quick", "--folder", tmp_path
+    assert "split 0" in command(*arguments)
     found = json.loads((tmp_path / "arena.json").read_text())
     cells = {cell["method"]: cell for cell in found["cells"]}
     assert {row.name for row in ROWS} <= {*cells}
@@ -67,9 +65,7 @@ def test_the_arena_runs_on_a_small_task(tmp_path: Path) -> None:
     assert verdict([*map(Cell.from_dict, found["cells"])]) in (tmp_path / "arena.md").read_text()
     assert found["made"]["breast-cancer"]["quick"] is True
     assert "data:image/svg+xml" in (tmp_path / "arena.html").read_text()
-    again = testing.CliRunner().invoke(app, arguments)
-    assert "split 0" in result.output
-    assert "split 0" not in again.output  # it goes on, from the end
+    assert "split 0" not in command(*arguments)  # it goes on, from the end
 
 
 def test_a_task_without_data_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

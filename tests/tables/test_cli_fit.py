@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from command import command
 
 import dpmesh as dm
 
-testing = pytest.importorskip("typer.testing")
 pandas = pytest.importorskip("pandas")
 pytest.importorskip("sklearn")
 
@@ -66,11 +66,8 @@ def sites(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def call(*arguments: str, code: int = 0) -> str:
-    from dpmesh.cli import app
-
-    result = testing.CliRunner().invoke(app, [*arguments])
-    assert result.exit_code == code, result.output
-    return " ".join(result.output.split()) if code else result.output
+    said = command(*arguments, code=code)
+    return " ".join(said.split()) if code else said
 
 
 FIT = ("--label", "diagnosis", "--epsilon", "8", "--ranges", "ranges.toml")
@@ -233,9 +230,7 @@ def test_what_does_not_fit_is_said_in_one_line(
 ) -> None:
     given = {**dict(zip(FIT[::2], FIT[1::2], strict=True)), **changed}
     options = [part for pair in given.items() for part in pair]
-    output = call("fit", "all.csv", *options, code=2)
-    assert said in output
-    assert "Traceback" not in output
+    assert said in call("fit", "all.csv", *options, code=2)
 
 
 def test_files_that_do_not_fit_are_named(sites: Path) -> None:

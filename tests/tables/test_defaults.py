@@ -1,4 +1,4 @@
-"""The rule for steps and rounds keeps its budget, and its noise is what it says."""
+"""The rule for steps and rounds keeps its budget; its noise and forecasts are what they say."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ import dpmesh as dm
 from dpmesh.algorithms.first_stage import FirstStage
 from dpmesh.defaults import Sizes, choose, method_for, network
 from dpmesh.defaults.rule import COMPLETE, LITTLE_NOISE, MOST_STEPS, STEPS
+from dpmesh.forecast import _problem, forecast, public_data
+from dpmesh.keys import Purpose, generator
 from dpmesh.privacy.accounting import gdp_epsilon
 from dpmesh.privacy.plan import total_cost
 
@@ -208,3 +210,38 @@ def test_gossip_chooses_the_type_that_its_messages_need(records: int, kind: type
     assert one.shape == (3,)
     if kind is np.float64:  # the same numbers, since the records were widened
         np.testing.assert_array_equal(one, other)
+
+
+def test_public_data_take_any_shape() -> None:
+    pytest.importorskip("sklearn")
+    for classes in (2, 3, 7):
+        for data in public_data(classes).values():
+            for features in (3, 70):
+                draw = generator(dm.Key.seeded(0), Purpose.SPLIT)
+                problem = _problem(data, 4, 30, features, draw)
+                assert problem.records.tolist() == [30] * 4
+                assert problem.train.dim == features + 1
+                assert problem.classes == classes
+                assert (problem.train.features**2).sum(axis=1).max() <= 1 + 1e-9
+
+
+def test_a_forecast_grows_with_epsilon_and_is_that_of_the_rule() -> None:
+    pytest.importorskip("sklearn")
+    shape = {"sites": 3, "records": 40, "features": 5, "key": dm.Key.seeded(1)}
+    low, high = (forecast(**shape, epsilon=epsilon) for epsilon in (0.1, 50.0))  # type: ignore[arg-type]
+    assert {level.records for level in high.levels} == {10, 40, 160}
+    sizes = dm.defaults.Sizes(nodes=3, smallest=40, together=120, dim=12, features=6)
+    assert high.choice == dm.defaults.choose(sizes, epsilon=50.0, delta=1e-5)
+    for weak, strong in zip(low.asked, high.asked, strict=True):
+        assert strong.federation > weak.federation
+        assert strong.federation > strong.chance
+    assert "by a secure sum (FederatedLearning)" in str(high)
+    assert "on the public data sets, " in high.sentence
+
+
+def test_what_cannot_be_forecast_is_refused() -> None:
+    pytest.importorskip("sklearn")
+    with pytest.raises(ValueError, match="classes: wanted an integer of at least 2"):
+        public_data(1)
+    with pytest.raises(ValueError, match="records: wanted at most"):
+        forecast(sites=1000, records=1000, features=3, epsilon=1.0)

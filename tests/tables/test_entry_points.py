@@ -53,6 +53,8 @@ ROWS: list[list[Any]] = [
     [50.0, 3, "02134", "None", True, "2022-05-01", 8, 0, "1"],
 ]
 
+ODD = ["unknown", "1.0", "01", "true", "NaN", ",", ";", "1,5", "1e999", "-0", "inf", "2020-01-01"]
+ODD += ["None", "", '"', '""', "\n", "a\r\nb", "\x00", "9" * 400, " 1", "\ufeff", "\ufffd"]
 CELLS = st.one_of(
     st.none(),
     st.booleans(),
@@ -60,37 +62,7 @@ CELLS = st.one_of(
     st.floats(),
     st.dates(),
     st.text(st.characters(codec="utf-8")),
-    st.sampled_from(
-        [
-            *(
-                "unknown",
-                "1.0",
-                "01",
-                "true",
-                "NaN",
-                "",
-                ",",
-                ";",
-                '"',
-                '""',
-                "\n",
-                "a\r\nb",
-                "\x00",
-            ),
-            *(
-                "1,5",
-                "1e999",
-                "-0",
-                "inf",
-                "2020-01-01",
-                "9" * 400,
-                " 1",
-                "\ufeff",
-                "\ufffd",
-                "None",
-            ),
-        ]
-    ),
+    st.sampled_from(ODD),
 )
 
 Found = tuple[Any, Any, Any, Any]
@@ -229,12 +201,8 @@ def by_predict(path: str) -> Found:
 
 
 FILES = [to_csv, to_parquet, to_feather]
-ENTRIES: dict[str, Callable[[list[list[Any]]], Found]] = {
-    one.__name__: one
-    for one in (
-        *(as_lists, as_objects, as_numpy_chooses, as_pandas, as_categoricals, as_arrow, by_pandas),
-    )
-} | {
+TABLES = as_lists, as_objects, as_numpy_chooses, as_pandas, as_categoricals, as_arrow, by_pandas
+ENTRIES: dict[str, Callable[[list[list[Any]]], Found]] = {one.__name__: one for one in TABLES} | {
     f"{read.__name__}_{write.__name__}": lambda rows, read=read, write=write: read(write(rows))
     for read in (by_fit, by_run, by_node, by_predict)
     for write in FILES

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from command import command
 
 import dpmesh as dm
 
@@ -48,24 +49,19 @@ def test_the_program_of_the_readme_prints_what_stands_below_it(
 
 
 def test_the_demo_writes_a_figure_and_numbers(tmp_path: Path) -> None:
-    testing = pytest.importorskip("typer.testing")
     pytest.importorskip("matplotlib")
     pytest.importorskip("sklearn")
-    from dpmesh.cli import app
-
-    options = ["demo", "--folder", str(tmp_path), "--seed", "1"]
-    result = testing.CliRunner().invoke(app, options)
-    assert result.exit_code == 0, result.output
-    assert "epsilon = 2, delta = 1e-05" in result.output
-    assert "no private release" in result.output
+    output = command("demo", "--folder", tmp_path, "--seed", 1)
+    assert "epsilon = 2, delta = 1e-05" in output
+    assert "no private release" in output
     page = (Path(__file__).parent.parent.parent / "docs" / "index.md").read_text()
     printed = page.partition("`--seed 1` it prints:\n\n```text\n")[2].partition("```")[0]
     assert printed
-    shown = [" ".join(re.sub(r"[\d.]+", "#", text).split()) for text in (printed, result.output)]
+    shown = [" ".join(re.sub(r"[\d.]+", "#", text).split()) for text in (printed, output)]
     assert shown[0] in shown[1]
     pays, alike = json.loads((tmp_path / "demo.json").read_text())
     for panel in (pays, alike):
-        assert panel["verdict"] in result.output
+        assert panel["verdict"] in output
         for scores in ("scores", "gossip"):
             assert np.shape(panel[scores]) == (len(panel["epsilons"]), 5)
         reported = [own["epsilon"] for own in panel["privacy"]]
@@ -76,55 +72,47 @@ def test_the_demo_writes_a_figure_and_numbers(tmp_path: Path) -> None:
     assert pays["verdict"] == "Sharing pays"
     assert np.mean(pays["scores"][0]) > np.mean(pays["gossip"][0]) + 0.1
     assert "Sharing pays little" in alike["verdict"]
-    assert "the server and 1 of the sites" in result.output
+    assert "the server and 1 of the sites" in output
     assert (tmp_path / "demo.png").stat().st_size > 10_000
 
 
 def test_reproduce_lists_runs_and_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    testing = pytest.importorskip("typer.testing")
     pytest.importorskip("matplotlib")
-    from dpmesh.cli import app
 
-    def reproduce(*arguments: str) -> tuple[int, str]:
-        result = testing.CliRunner().invoke(app, ["reproduce", *arguments])
-        return result.exit_code, result.output
+    def refused(*arguments: str) -> str:
+        return command("reproduce", *arguments, code=2)
 
-    listed = " ".join(reproduce()[1].split())
+    listed = " ".join(command("reproduce").split())
     assert "federated-table2 mnist logistic regression" in listed
-    code, output = reproduce("federated-figureS15", "--folder", str(tmp_path))
-    assert code == 0, output
+    command("reproduce", "federated-figureS15", "--folder", tmp_path)
     assert {path.suffix for path in tmp_path.iterdir()} == {".csv", ".txt", ".png", ".json"}
-    code, output = reproduce("federated-figureS15", "--seeds", "2")
-    assert (code, "seeds: wanted none" in output) == (2, True)
-    code, output = reproduce("nonsense")
-    assert (code, "name: wanted one of" in output, "did you mean" in output) == (2, True, False)
-    assert "did you mean federated-table2?" in reproduce("federated-tabel2")[1]
+    assert "seeds: wanted none" in refused("federated-figureS15", "--seeds", "2")
+    unknown = refused("nonsense")
+    assert ("name: wanted one of" in unknown, "did you mean" in unknown) == (True, False)
+    assert "did you mean federated-table2?" in refused("federated-tabel2")
     monkeypatch.setenv("DPMESH_DATA", str(tmp_path))
-    code, output = reproduce("online-table1")
-    assert (code, "DPMESH_DATA: wanted rcv1_train.binary.bz2" in output) == (2, True)
+    assert "DPMESH_DATA: wanted rcv1_train.binary.bz2" in refused("online-table1")
     monkeypatch.delenv("DPMESH_DATA", raising=False)
-    code, output = reproduce("online-table1")
-    said = "--data: wanted a folder whose subfolder rcv1 holds rcv1_train.binary.bz2"
-    assert (code, said in output, "libsvmtools" in output) == (2, True, True)
+    output = refused("online-table1")
+    assert "--data: wanted a folder whose subfolder rcv1 holds rcv1_train.binary.bz2" in output
+    assert "libsvmtools" in output
 
 
-@pytest.mark.parametrize("command", ["audit", "fit", "predict", "reproduce", "report", "run"])
-def test_what_a_command_takes_is_said_beside_its_help_of_arguments(command: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "taken"),
+    [
+        ("audit", "Audit a claim"),
+        ("fit", "the table of one site"),
+        ("predict", "dpmesh fit"),
+        ("reproduce", "List"),
+        ("report", "dpmesh run"),
+        ("run", "TOML file"),
+    ],
+)
+def test_what_a_command_takes_is_said_beside_its_help_of_arguments(name: str, taken: str) -> None:
     """Some versions of what parses the command line leave out the help of arguments."""
-    testing = pytest.importorskip("typer.testing")
-    from dpmesh.cli import app
-
-    shown = testing.CliRunner().invoke(app, [command, "--help"]).output
-    said = " ".join(shown.partition("Arguments")[0].split())
-    taken = {
-        "audit": "Audit a claim",
-        "fit": "the table of one site",
-        "predict": "dpmesh fit",
-        "reproduce": "List",
-        "report": "dpmesh run",
-        "run": "TOML file",
-    }
-    assert taken[command] in said
+    shown = command(name, "--help")
+    assert taken in " ".join(shown.partition("Arguments")[0].split())
 
 
 def test_reproduce_names_the_folders_in_which_loaders_look(tmp_path, monkeypatch) -> None:
@@ -145,14 +133,14 @@ def test_a_command_names_the_extra_that_it_lacks(capsys: pytest.CaptureFixture[s
     typer = pytest.importorskip("typer")
     from dpmesh.cli._errors import telling
 
-    def command(package: str) -> None:
+    def lacking(package: str) -> None:
         raise ModuleNotFoundError(name=package)
 
     with pytest.raises(typer.Exit):
-        telling(command)("matplotlib.figure")
+        telling(lacking)("matplotlib.figure")
     assert "this needs matplotlib: pip install matplotlib" in capsys.readouterr().err
     with pytest.raises(ModuleNotFoundError):
-        telling(command)("dpmesh.nonsense")
+        telling(lacking)("dpmesh.nonsense")
 
 
 def test_a_name_that_needs_an_extra_says_which() -> None:
@@ -187,34 +175,24 @@ for needed in (
         print(str(error).partition("pip install ")[2])
 """
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
-    engines = ("flwr", "mpi4py")
-    models = ("jax", "torch", "jax")
-    wanted = (
-        "scikit-learn",
-        *engines,
-        *engines,
-        "matplotlib",
-        *models,
-        "pandas",
-        "pyarrow",
-        "tqdm",
-    )
-    assert said.stdout.split() == [*wanted]
+    engines = "flwr mpi4py"
+    wanted = f"scikit-learn {engines} {engines} matplotlib jax torch jax pandas pyarrow tqdm"
+    assert said.stdout.split() == wanted.split()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="pipes break in another way there")
 def test_a_command_whose_reader_leaves_ends_in_silence() -> None:
     pytest.importorskip("typer")
     asked = [sys.executable, "-m", "dpmesh", "reproduce"]
-    command = subprocess.Popen(asked, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    command.stdout.close()
-    with command.stderr:
-        assert command.stderr.read() == b""
-    command.wait()
+    ran = subprocess.Popen(asked, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    ran.stdout.close()
+    with ran.stderr:
+        assert ran.stderr.read() == b""
+    ran.wait()
 
 
-@pytest.mark.parametrize("command", ["--help", "doctor", "--version"])
-def test_the_command_line_loads_nothing_heavy_to_answer(command: str) -> None:
+@pytest.mark.parametrize("name", ["--help", "doctor", "--version"])
+def test_the_command_line_loads_nothing_heavy_to_answer(name: str) -> None:
     pytest.importorskip("typer")
     code = (
         "import atexit, sys; sys.argv = ['dpmesh', sys.argv[1]]\n"
@@ -222,7 +200,7 @@ def test_the_command_line_loads_nothing_heavy_to_answer(command: str) -> None:
         "atexit.register(lambda: print('heavy:', *(heavy & set(sys.modules))))\n"
         "from dpmesh.__main__ import main; main()"
     )
-    asked = [sys.executable, "-c", code, command]
+    asked = [sys.executable, "-c", code, name]
     found = subprocess.run(asked, capture_output=True, check=True, text=True)
     assert found.stdout.splitlines()[-1].strip() == "heavy:"
 

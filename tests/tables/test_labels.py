@@ -1,4 +1,4 @@
-"""Several labels of a record: losses, what a record moves, estimators, verdicts."""
+"""Several labels of a record, classes by their shares: losses, what a record moves, verdicts."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from dpmesh.kernels.linear_model import as_sets, members
 from dpmesh.sklearn import PrivateClassifier
 from dpmesh.sklearn.tuning import tune
 
+DRAW = np.random.default_rng(0)
 LABELS, SITES = 3, 4
 
 
@@ -174,9 +175,19 @@ def written(folder: Path, change: Any = None) -> list[Path]:
     return paths
 
 
+def read(paths: list[Path], label: str, *, drop: bool = False) -> Any:
+    """Read files as `dpmesh fit` does, by the ranges beside them."""
+    pytest.importorskip("typer")
+    from dpmesh.cli import _sites
+    from dpmesh.tables.reader import TextFormat
+
+    used, labels, target = _sites.public_ranges(paths[0].parent / "ranges.toml", label, None, [])
+    return _sites.read_sites(paths, used, labels, target, None, TextFormat(), drop=drop)
+
+
 def test_files_experiments_and_contracts_read_several_labels_alike(tmp_path: Path) -> None:
-    CliRunner = pytest.importorskip("typer.testing").CliRunner
-    from dpmesh.cli import app
+    from command import command
+
     from dpmesh.deploy import read_contract
     from dpmesh.deploy.rehearsal import rehearse
     from dpmesh.experiments.files import load_files
@@ -191,19 +202,15 @@ def test_files_experiments_and_contracts_read_several_labels_alike(tmp_path: Pat
     assert sorted(found) == sorted(np.concatenate(sets))
     assert (own.outline.several, own.outline.loss, own.outline.outputs) == (True, "multilabel", 3)
 
-    def command(*arguments: object) -> Any:
-        return CliRunner().invoke(app, [*map(str, arguments)], catch_exceptions=False)
-
     asked = ["--label", "asthma, gout,rare", "--epsilon", 4, "--ranges", ranges]
     fitted = command("fit", *paths, *asked, "--output", model, "--splits", 1)
-    assert "3 labels" in fitted.output
-    assert "accuracy (gout)" in fitted.output
-    assert command("predict", model, paths[0]).output.splitlines()[0] == "asthma,gout,rare"
+    assert "3 labels" in fitted
+    assert "accuracy (gout)" in fitted
+    assert command("predict", model, paths[0]).splitlines()[0] == "asthma,gout,rare"
     contract = tmp_path / "contract.toml"
     keys = [dm.deploy.SigningKey.generate().public.hex() for _ in paths]
     parties = [f"--party=s{i}:20:{key}" for i, key in enumerate(keys)]
-    made = command("contract", "make", contract, *parties, *asked, "--rounds", 3)
-    assert not made.exit_code, made.output
+    command("contract", "make", contract, *parties, *asked, "--rounds", 3)
     agreed = read_contract(contract)
     table = dm.tables.read_table(paths[0])
     assert np.array_equal(agreed.tables.dataset(table).labels, sets[0])
@@ -227,41 +234,83 @@ def test_files_experiments_and_contracts_read_several_labels_alike(tmp_path: Pat
     ],
 )
 def test_what_is_no_label_is_named(change: Any, label: str, said: str, tmp_path: Path) -> None:
-    from dpmesh.cli import _sites
-    from dpmesh.tables.reader import TextFormat
-
     paths = written(tmp_path, change)
-
-    def read(*, drop: bool) -> Any:
-        used, labels, target = _sites.public_ranges(tmp_path / "ranges.toml", label, None, [])
-        return _sites.read_sites(paths, used, labels, target, None, TextFormat(), drop=drop)
-
     with pytest.raises(ValueError, match=said):
-        read(drop=False)
+        read(paths, label)
     if change == ("gout", ""):
-        assert read(drop=True).labels.shape == (79, 2)
+        assert read(paths, label, drop=True).labels.shape == (79, 2)
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_a_changed_cell_changes_the_features_and_labels_of_its_record_alone(tmp_path: Path) -> None:
-    from dpmesh.cli import _sites
-    from dpmesh.tables.reader import TextFormat
-
-    def read(change: Any) -> Any:
-        paths = written(tmp_path, change)[:1]
-        used, labels, target = _sites.public_ranges(
-            tmp_path / "ranges.toml", ",".join(NAMES), None, []
-        )
-        held = _sites.read_sites(paths, used, labels, target, None, TextFormat(), drop=False)
+    def encoded(change: Any) -> Any:
+        held = read(written(tmp_path, change)[:1], ",".join(NAMES))
         return np.concatenate([held.table.to_numpy(), held.labels], axis=1)
 
-    before, read_again = read(None), 0
+    before, read_again = encoded(None), 0
     for column in ("a", *NAMES):
         for cell in ("", "no", "yes", "true", 0, 1, 2.5, "x"):
             try:
-                after = read((column, cell))
+                after = encoded((column, cell))
             except ValueError:
                 continue  # the owner sees an error, and nothing is released
             assert np.array_equal(after[1:], before[1:])
             read_again += 1
     assert read_again > 10
+
+
+@pytest.mark.parametrize("loss", ["softmax", "logistic"])
+def test_a_weighted_record_contributes_its_clipped_weighted_gradient(loss: Any) -> None:
+    x, codes = DRAW.normal(size=(60, 3)), DRAW.integers(2, size=60)
+    labels, classes = (codes, 2) if loss == "softmax" else (2 * codes - 1, None)
+    weights, bound = np.array([0.2, 1.0])[codes], 0.3
+    model = dm.kernels.LinearModel(x, labels, loss, classes=classes, weights=weights)
+    plain = dm.kernels.LinearModel(x, labels, loss, classes=classes)
+    params = np.ones((1, x.shape[1] * (classes or 1)))
+    each = np.stack([plain.gradient(params, np.array([[i]]))[0] for i in range(60)])
+    each *= weights[:, np.newaxis]
+    each *= np.minimum(1, bound / np.linalg.norm(each, axis=1, keepdims=True))
+    batch = np.arange(60)[np.newaxis]
+    found = model.gradient(params, batch, clipping_norm=bound, divide_by=1.0)[0]
+    np.testing.assert_allclose(found, each.sum(axis=0), rtol=1e-12)
+    assert 0.99 * bound < np.linalg.norm(each, axis=1).max() <= bound * (1 + 1e-12)
+    np.testing.assert_allclose(
+        model.record_losses(params, batch), weights * plain.record_losses(params, batch)
+    )
+    with pytest.raises(ValueError, match="weights: wanted 60 numbers from 0 to 1"):
+        dm.kernels.LinearModel(x, labels, loss, classes=classes, weights=2 * weights)
+
+
+def rare() -> tuple[Any, Any, Any]:
+    x = DRAW.uniform(-1, 1, (4000, 2))
+    ill = x[:, 0] + DRAW.normal(0, 0.3, 4000) > 1.0
+    return x, np.where(ill, "yes", "no"), np.arange(4000) % 4
+
+
+def test_rare_classes_are_recognised_and_verdicts_are_balanced(tmp_path: Path) -> None:
+    pytest.importorskip("sklearn")
+    x, y, site = rare()
+    shares = {"yes": 0.06, "no": 0.94}
+    found = {}
+    for given in (None, shares):
+        model = dm.sklearn.PrivateClassifier(4.0, class_shares=given, random_state=0)
+        found[given is None] = dm.sklearn.evaluate(
+            model, x, y, groups=site, test_size=0.5, splits=1
+        )
+    balanced = [one.verdict.mean("balanced accuracy") for one in found.values()]
+    assert balanced[1] > 0.8 > 0.7 > balanced[0]
+    assert "balanced accuracy" in found[False].sentence
+    assert found[False].verdict.heads[1:] == ["balanced accuracy", "accuracy", "AUC"]
+    fitted = found[False].estimator
+    assert fitted.report_.privacy.epsilon <= 4
+    assert not any("which classes" in text for text in fitted.report_.privacy.assumptions)
+    fitted.save(tmp_path / "m")
+    assert dm.sklearn.PrivateClassifier.load(tmp_path / "m").class_shares == shares
+    for wrong, said in (
+        ({"yes": 0.5, "no": 0.4}, "which add up to 0.9"),
+        ({"yes": 1.0, "no": 0.0}, "shares: wanted a finite number greater than 0"),
+        ({"yes": 0.5, "n": 0.5}, "y is 'no', not one of 'n', 'yes'"),
+        ({"no": 1.0}, "y: wanted at least 2 classes"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            dm.sklearn.PrivateClassifier(class_shares=wrong).fit(x, y, site)  # type: ignore[arg-type]

@@ -14,7 +14,7 @@ pytest.importorskip("sklearn")
 pytest.importorskip("typer")
 
 import pandas as pd
-from typer import testing
+from command import command
 
 from dpmesh.ranges.read import BLANK
 from dpmesh.tables import read_table
@@ -57,16 +57,7 @@ def text(table: Any, separator: str = ",", decimal: str = ".") -> str:
 
 
 def call(*arguments: str, code: int = 0) -> str:
-    return " ".join(" ".join(call_lines(*arguments, code=code)).split())
-
-
-def call_lines(*arguments: str, code: int = 0) -> list[str]:
-    from dpmesh.cli import app
-
-    result = testing.CliRunner().invoke(app, [*arguments])
-    assert result.exit_code == code, result.output
-    found: list[str] = result.output.splitlines()
-    return found
+    return " ".join(command(*arguments, code=code).split())
 
 
 FIT = ("--label", "krank", "--epsilon", "8", "--ranges", "r.toml", "--seed", "0")
@@ -148,9 +139,7 @@ def test_a_draft_has_kinds_and_neither_bounds_nor_categories() -> None:
     german["geboren"] = [f"{14 + day % 9}.{1 + day % 12:02d}.1950" for day in range(len(german))]
     Path("a.csv").write_text(text(german), encoding="utf-8")
     people(1).to_parquet("b.parquet")
-    from dpmesh.cli import app
-
-    draft = testing.CliRunner().invoke(app, ["ranges", "a.csv", "b.parquet"]).output
+    draft = command("ranges", "a.csv", "b.parquet")
     assert f'"größe" = {{range = ["{BLANK}", "{BLANK}"]}}  # guessed: number' in draft
     assert f'tag = {{dates = ["{BLANK}", "{BLANK}"]}}  # guessed: date' in draft
     form = 'format = "%d.%m.%Y"}  # guessed: date of this form'
@@ -195,7 +184,7 @@ def kinds() -> dict[str, tuple[str, dict[str, str], tuple[str, ...]]]:
 def test_tables_go_from_file_to_model_by_commands_alone(kind: str) -> None:
     written, filled, options = kinds()[kind]
     Path("own.csv").write_text(written, encoding="utf-8")
-    draft = [line.partition(" = ") for line in call_lines("ranges", "own.csv")]
+    draft = [line.partition(" = ") for line in command("ranges", "own.csv").splitlines()]
     names = {name: name.strip('"') for name, equal, _ in draft if equal}
     assert {*filled} <= {*names.values()}
     lines = [f"{name} = {filled[own]}" for name, own in names.items() if own in filled]

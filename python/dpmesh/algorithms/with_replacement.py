@@ -65,7 +65,7 @@ class WithReplacement(Algorithm[WithReplacementState, LinearProblem]):
     models
         K: the problem's models, one per class (one-vs-all), or 1.
     batch_size
-        b.
+        Records of a node's mini-batch, b.
     visits
         v: how often a node visits a record on average.
     copies

@@ -77,7 +77,7 @@ class WithoutReplacement(WithoutReplacementDecisions):
     models
         K: a node's models, one per class of the problem (one-vs-all), or 1.
     batch_size
-        b.
+        Records of a node's mini-batch, b.
     step_size
         eta_t for t = 1, 2, ..: at most 1 / (2 mu), where mu is the smoothness of the objective.
     controller

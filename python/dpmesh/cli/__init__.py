@@ -1,4 +1,4 @@
-"""The command line; needs the extra ``cli``. One file for each command."""
+"""The command line; needs the extra ``cli``."""
 
 from __future__ import annotations
 
@@ -7,24 +7,21 @@ from typing import Annotated
 import typer
 
 from dpmesh import __version__
-from dpmesh.cli._errors import Once, telling
-from dpmesh.cli.arena import arena
+from dpmesh.cli._errors import Group, Once, telling
 from dpmesh.cli.audit import audit
-from dpmesh.cli.demo import demo
-from dpmesh.cli.doctor import doctor
 from dpmesh.cli.fit import fit
 from dpmesh.cli.make import make
-from dpmesh.cli.mesh import contract, model, node, router
-from dpmesh.cli.plan import plan
+from dpmesh.cli.mesh import check, keys, leave, node, rehearse, restored, router, status, verify
 from dpmesh.cli.predict import predict
 from dpmesh.cli.privacy import privacy
 from dpmesh.cli.ranges import ranges
-from dpmesh.cli.report import report
-from dpmesh.cli.reproduce import reproduce
-from dpmesh.cli.run import run
+from dpmesh.cli.reproduce import arena, reproduce
+from dpmesh.cli.run import report, run
+from dpmesh.cli.start import demo, doctor, plan
 from dpmesh.cli.stats import stats
 
 app = typer.Typer(
+    cls=Group,
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_show_locals=False,  # they hold private data
@@ -37,17 +34,20 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
+_VERSION = typer.Option(
+    "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
+)
+
+
 @app.callback()
-def main(
-    version: Annotated[
-        bool,
-        typer.Option(
-            "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
-        ),
-    ] = False,
-) -> None:
+def main(version: Annotated[bool, _VERSION] = False) -> None:
     """Differentially private learning among many nodes."""
 
+
+contract = typer.Typer(
+    cls=Group, no_args_is_help=True, help="Contracts between the parties of a mesh."
+)
+model = typer.Typer(cls=Group, no_args_is_help=True, help="Models that parties learned together.")
 
 _PANELS = {
     "Start": (demo, doctor, ranges, stats, fit, predict, plan),
@@ -58,7 +58,9 @@ _PANELS = {
 for panel, commands in _PANELS.items():
     for command in commands:
         app.command(cls=Once, rich_help_panel=panel)(telling(command))
-contract.command(cls=Once)(telling(make))
+for each in (keys, check, rehearse, status, leave, restored, make):
+    contract.command(cls=Once)(telling(each))
+model.command(cls=Once)(telling(verify))
 app.add_typer(contract, name="contract", rich_help_panel="Deploy")
 app.add_typer(model, name="model", rich_help_panel="Deploy")
 app.add_typer(privacy, name="privacy", rich_help_panel="Privacy")

@@ -11,7 +11,7 @@ from inspect import cleandoc
 from typing import Any, NoReturn, ParamSpec
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 from dpmesh._extras import EXTRA_OF, needed_by
 
@@ -66,6 +66,14 @@ class Once(TyperCommand):
             if takes_one and given.count(option) > 1:
                 ctx.fail(f"{option.opts[0]} is given {given.count(option)} times; give it once")
         return super().parse_args(ctx, args)
+
+
+class Group(TyperGroup):
+    """Commands, of which click suggests the nearest one to a wrong name: typer does it again."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        self.suggest_commands = False
 
 
 def _show(message: Warning | str, *_: object, **__: object) -> None:

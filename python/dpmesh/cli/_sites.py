@@ -1,12 +1,13 @@
-"""The tables of several sites, as commands read them."""
+"""The tables of several sites, as commands read them, and files of ranges, as they write them."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from secrets import token_hex
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import typer
 
@@ -16,34 +17,6 @@ if TYPE_CHECKING:
     from dpmesh.privacy.plan import Plan
     from dpmesh.tables.labels import Label
     from dpmesh.tables.reader import TextFormat
-
-Separator: TypeAlias = Annotated[
-    str | None, typer.Option(help="Between two values of a text file; by default as its header.")
-]
-Decimal: TypeAlias = Annotated[
-    Literal[".", ","] | None,
-    typer.Option(help="Before decimals; by default a comma if a semicolon separates values."),
-]
-Encoding: TypeAlias = Annotated[
-    str | None, typer.Option(help="Of text files, such as latin-1; by default as the header.")
-]
-
-DropMissingLabels: TypeAlias = Annotated[
-    bool, typer.Option("--drop-missing-labels", help="Leave out records without a label or a site.")
-]
-
-Noise: TypeAlias = Annotated[
-    Literal["BetweenPartners", "InTime", "Both"] | None,
-    typer.Option(
-        help="BetweenPartners: sites gossip and share noise that cancels in their mean. The "
-        "epsilon then holds against everybody except link partners."
-    ),
-]
-
-BudgetFolder: TypeAlias = Annotated[
-    Path | None,
-    typer.Option("--budget", help="Folder of dpmesh contract keys, whose budget this is taken of."),
-]
 
 
 def marks() -> Path:
@@ -100,6 +73,21 @@ def text_format(
 
     tab = "\t" if separator == "\\t" else separator
     return TextFormat(separator=tab, decimal=decimal, encoding=encoding)
+
+
+def toml(value: Any) -> str:
+    """Return a value as a TOML file has it."""
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{toml_key(name)} = {toml(one)}' for name, one in value.items())}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(toml, value))}]"
+    return str(value) if hasattr(value, "isoformat") else json.dumps(value, ensure_ascii=False)
+
+
+def toml_key(name: str) -> str:
+    """Return the name of a column as a TOML file has it."""
+    bare = name.isascii() and name.replace("_", "").replace("-", "").isalnum()
+    return name if bare else json.dumps(name, ensure_ascii=False)
 
 
 class Sites(NamedTuple):

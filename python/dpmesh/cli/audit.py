@@ -58,9 +58,10 @@ def audit(
     """
     probability("confidence", confidence, zero=False, one=False)
     key = None if seed is None else dm.Key.seeded(seed)
+    how: dict[str, Any] = {"confidence": confidence, "key": key}
     if view is not None:
         seat = seat_of(view, nodes=nodes, network=network, seed=seed or 0)
-        _conclude(_audit_seat(name, seat, rounds or 16, target, runs or 1_000, confidence, key))
+        _conclude(_audit_seat(name, seat, rounds or 16, target=target, runs=runs or 1_000, **how))
         return
     given = (noise, epsilon, records) != (None,) * 3
     if name is None and (given or rounds is not None):
@@ -74,7 +75,7 @@ def audit(
             at = length or algorithm.worst_case(canaries=2)[0].rounds
             own: dict[str, Any] = {"epsilon": epsilon, "noise": noise, "records": records}
             algorithm = dm.audit.claiming(algorithm, rounds=at, delta=delta, **own)
-        found = _audited(algorithm, length, runs, canaries, confidence, key)
+        found = _audited(algorithm, length, runs, canaries, **how)
         typer.echo(f"{case}: {algorithm}\n")
         for result in found:
             typer.echo(f"{result}\n")
@@ -125,30 +126,17 @@ def _claimed_in(path: Path) -> tuple[AnyAlgorithm, int]:
 
 
 def _audited(
-    algorithm: AnyAlgorithm,
-    rounds: int | None,
-    runs: int | None,
-    canaries: int,
-    confidence: float,
-    key: dm.Key | None,
+    algorithm: AnyAlgorithm, rounds: int | None, runs: int | None, canaries: int, **how: Any
 ) -> Iterator[AuditResult | Coupling]:
     """Yield what each layer finds, of as many runs as were asked for."""
     pair, crowd = algorithm.worst_case(rounds, canaries=canaries)
     if runs is None:
         runs = min(1_000, max(50, ROUNDS_IN_ALL // (4 * pair.rounds)))
-    yield from dm.audit.audit_layers(
-        pair, crowd, runs=integer("runs", runs, at_least=1), confidence=confidence, key=key
-    )
+    yield from dm.audit.audit_layers(pair, crowd, runs=integer("runs", runs, at_least=1), **how)
 
 
 def _audit_seat(
-    name: str | None,
-    seat: OneNode | Node | Coalition,
-    rounds: int,
-    target: int | None,
-    runs: int,
-    confidence: float,
-    key: dm.Key | None,
+    name: str | None, seat: OneNode | Node | Coalition, rounds: int, **how: Any
 ) -> list[str]:
     """Audit gradient descent from the seat of an observer; return what leaks more than claimed."""
     if name not in (None, "gradient-descent"):
@@ -156,15 +144,7 @@ def _audit_seat(
     faults = []
     for forgetful in (False, True):
         others = "wipe out what they receive" if forgetful else "pass on what they receive"
-        seen = dm.audit.audit_view(
-            seat,
-            rounds=rounds,
-            target=target,
-            forgetful=forgetful,
-            runs=runs,
-            confidence=confidence,
-            key=key,
-        )
+        seen = dm.audit.audit_view(seat, rounds=rounds, forgetful=forgetful, **how)
         typer.echo(f"gradient descent on {seat.topology}; other nodes {others}\n\n{seen}\n")
         faults += ["the view"] if seen.violated else []
     return faults

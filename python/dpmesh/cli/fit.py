@@ -5,85 +5,58 @@ from __future__ import annotations
 import sys
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import dpmesh.cli._options as options
 from dpmesh._validate import fail, one_of
-from dpmesh.cli._sites import BudgetFolder, Decimal, DropMissingLabels, Encoding, Noise, Separator
 
 if TYPE_CHECKING:
     from dpmesh.sklearn import PrivateClassifier, PrivateRegressor
+    from dpmesh.tables.labels import Label
+
+
+_FILES = "Tables: CSV with a header, Parquet, Arrow or Feather. One per site."
+_LABEL = "Column to predict; several labels of a record as asthma,gout."
+_EPSILON = "Privacy budget of the fit; several, as 1,2,4,8, are compared."
+_KEEP = "Which of several epsilons the model has; by default the smallest."
+_FEATURES = (
+    "What the model makes of each record: columns, hats, cosines, scattering, or a union such as "
+    "hats+cosines. By default by the number of records."
+)
+_MODEL = (
+    "A network in JAX: module:function, with the module in this folder. By default a linear model."
+)
+_TEST_SIZE = "Share of each site's records that are held out for the scores."
+_SPLITS = "Number of splits into training and test records. A verdict takes 5."
+_PAGE = "Report page; by default beside the model file."
+_SEED = "Make the fit reproducible. It is then not private."
 
 
 def fit(
-    files: Annotated[
-        list[Path],
-        typer.Argument(help="Tables: CSV with a header, Parquet, Arrow or Feather. One per site."),
-    ],
-    label: Annotated[
-        str, typer.Option(help="Column to predict; several labels of a record as asthma,gout.")
-    ],
-    epsilon: Annotated[
-        str, typer.Option(help="Privacy budget of the fit; several, as 1,2,4,8, are compared.")
-    ],
-    ranges: Annotated[
-        Path, typer.Option(help="TOML file with the public ranges of the columns and the label.")
-    ],
-    keep: Annotated[
-        float | None,
-        typer.Option(help="Which of several epsilons the model has; by default the smallest."),
-    ] = None,
-    delta: Annotated[float, typer.Option(help="Delta of the guarantee.")] = 1e-5,
-    site: Annotated[
-        str | None, typer.Option(help="Column that names the site; by default each file is one.")
-    ] = None,
-    features: Annotated[
-        str | None,
-        typer.Option(
-            help="What the model makes of each record: columns, hats, cosines, scattering, or a "
-            "union such as hats+cosines. By default by the number of records."
-        ),
-    ] = None,
-    algorithm: Annotated[
-        Literal["secure", "gossip"] | None,
-        typer.Option(
-            help="How sites learn together: add up gradients under a secure sum, or gossip. "
-            "By default a secure sum from 3 sites on."
-        ),
-    ] = None,
-    noise: Noise = None,
-    colluding: Annotated[
-        int, typer.Option(min=0, help="Sites that may collude, for a secure sum or --noise.")
-    ] = 1,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            help="A network in JAX: module:function, with the module in this folder. "
-            "By default a linear model."
-        ),
-    ] = None,
-    test_size: Annotated[
-        float, typer.Option(help="Share of each site's records that are held out for the scores.")
-    ] = 0.25,
-    splits: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Number of splits into training and test records. A verdict takes 5."
-        ),
-    ] = None,
+    files: Annotated[list[Path], typer.Argument(help=_FILES)],
+    label: Annotated[str, typer.Option(help=_LABEL)],
+    epsilon: Annotated[str, typer.Option(help=_EPSILON)],
+    ranges: options.Ranges,
+    keep: Annotated[float | None, typer.Option(help=_KEEP)] = None,
+    delta: options.Delta = 1e-5,
+    site: options.Site = None,
+    features: Annotated[str | None, typer.Option(help=_FEATURES)] = None,
+    algorithm: options.Method = None,
+    noise: options.Noise = None,
+    colluding: options.Colluding = 1,
+    model: Annotated[str | None, typer.Option(help=_MODEL)] = None,
+    test_size: Annotated[float, typer.Option(help=_TEST_SIZE)] = 0.25,
+    splits: Annotated[int | None, typer.Option(min=1, help=_SPLITS)] = None,
     output: Annotated[Path, typer.Option(help="Model file to write.")] = Path("model.dpmesh"),
-    page: Annotated[
-        Path | None, typer.Option(help="Report page; by default beside the model file.")
-    ] = None,
-    budget: BudgetFolder = None,
-    separator: Separator = None,
-    decimal: Decimal = None,
-    encoding: Encoding = None,
-    drop_missing_labels: DropMissingLabels = False,
-    seed: Annotated[
-        int | None, typer.Option(min=0, help="Make the fit reproducible. It is then not private.")
-    ] = None,
+    page: Annotated[Path | None, typer.Option(help=_PAGE)] = None,
+    budget: options.BudgetFolder = None,
+    separator: options.Separator = None,
+    decimal: options.Decimal = None,
+    encoding: options.Encoding = None,
+    drop_missing_labels: options.DropMissingLabels = False,
+    seed: Annotated[int | None, typer.Option(min=0, help=_SEED)] = None,
 ) -> None:
     """Fit a private model to the tables of several sites, and report whether sharing paid.
 
@@ -95,7 +68,7 @@ def fit(
     import numpy as np
 
     from dpmesh._files import replace_text, writable_folder
-    from dpmesh.cli._fit_page import fit_page
+    from dpmesh.cli._pages import fit_page
     from dpmesh.cli._sites import as_spent, charge, public_ranges, read_sites, text_format
     from dpmesh.defaults.rule import HONEST
     from dpmesh.sklearn import PrivateClassifier, evaluate
@@ -114,8 +87,9 @@ def fit(
         writable_folder(file.parent)
     written = text_format(separator, decimal, encoding)
     held = read_sites(files, used, labels, target, site, written, drop=drop_missing_labels)
-    made = _estimator(used, target, epsilon=each[0], delta=delta, seed=seed)
-    made.set_params(algorithm=algorithm, noise=noise, colluding=colluding, features=features)
+    given: Any = {"epsilon": each[0], "delta": delta, "ranges": used, "random_state": seed}
+    given |= {"algorithm": algorithm, "noise": noise, "colluding": colluding}
+    made = _estimator(target, **given, features=features)
     if model is not None:
         if not isinstance(made, PrivateClassifier):
             fail("--model", "a label with categories: networks predict classes", "a range")
@@ -165,27 +139,19 @@ def _numbers(epsilon: str) -> list[float]:
         fail("--epsilon", "numbers, separated by commas, such as 1,2,4", repr(epsilon))
 
 
-def _estimator(
-    used: dict[str, Any], target: Any, *, epsilon: float, delta: float, seed: int | None
-) -> PrivateClassifier | PrivateRegressor:
+def _estimator(target: Label, **given: Any) -> PrivateClassifier | PrivateRegressor:
     """Return the estimator of the kind that the label's range implies."""
     from dpmesh.ranges import Category
     from dpmesh.sklearn import PrivateClassifier, PrivateRegressor
     from dpmesh.tables.kinds import Count
     from dpmesh.tables.labels import Labels
 
-    made: PrivateClassifier | PrivateRegressor
     if isinstance(target, Labels):
-        made = PrivateClassifier(epsilon, delta=delta, ranges=used, classes=target.names)
-    elif isinstance(target, Category):
+        return PrivateClassifier(classes=target.names, **given)
+    if isinstance(target, Category):
         classes, shares = target.categories, target.shares
-        given = None if shares is None else dict(zip(classes, shares, strict=True))
-        made = PrivateClassifier(
-            epsilon, delta=delta, ranges=used, classes=classes, class_shares=given
-        )
-    else:
-        given = {"target_range": (target.low, target.high)}
-        given = {"counts": target.high} if isinstance(target, Count) else given
-        made = PrivateRegressor(epsilon, delta=delta, ranges=used, **given)
-    made.random_state = seed
-    return made
+        by_class = None if shares is None else dict(zip(classes, shares, strict=True))
+        return PrivateClassifier(classes=classes, class_shares=by_class, **given)
+    if isinstance(target, Count):
+        return PrivateRegressor(counts=target.high, **given)
+    return PrivateRegressor(target_range=target.ends, **given)

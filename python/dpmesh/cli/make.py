@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass, replace
 from pathlib import Path
 from secrets import token_hex
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import typer
 
+import dpmesh.cli._options as options
 from dpmesh._validate import fail
-from dpmesh.cli._sites import Noise, public_ranges
+from dpmesh.cli._sites import public_ranges, toml
 from dpmesh.cli.mesh import File
 from dpmesh.schedules import Constant
 
@@ -23,6 +23,7 @@ _Tables: TypeAlias = dict[str, Any]
 """The tables of a contract, or keywords of what makes them."""
 _HEAD = "# Everything here is public. Each party reads it, compares its hash, and keeps it.\n"
 
+_LABEL = typer.Option(help="As for dpmesh fit; without one, questions are asked.")
 _LATE = typer.Option(help="Parties of a sum that a round may miss; each lost round is charged.")
 _ASKED = typer.Option(help="Without --label: an option of dpmesh stats, as mean=age,weight.")
 
@@ -33,14 +34,10 @@ def make(
     ranges: Annotated[Path, typer.Option(help="Public ranges, as for dpmesh fit.")],
     epsilon: Annotated[float, typer.Option(help="What the contract may cost each party.")],
     delta: Annotated[float, typer.Option(help="Delta of that.")] = 1e-5,
-    label: Annotated[
-        str | None, typer.Option(help="As for dpmesh fit; without one, questions are asked.")
-    ] = None,
+    label: Annotated[str | None, _LABEL] = None,
     question: Annotated[list[str] | None, _ASKED] = None,
-    algorithm: Annotated[
-        Literal["secure", "gossip"] | None, typer.Option(help="By default what serves best.")
-    ] = None,
-    noise: Noise = None,
+    algorithm: options.Method = None,
+    noise: options.Noise = None,
     colluding: Annotated[int, typer.Option(help="Parties that may collude with the router.")] = 1,
     dropouts: Annotated[int, _LATE] = 0,
     features: Annotated[str, typer.Option(help="Of the columns, as for dpmesh fit.")] = "columns",
@@ -75,10 +72,9 @@ def make(
             fail("--question", "no --label beside it", question[0])
         kind = {"algorithm": algorithm, "noise": noise, "rounds": rounds}
         tables = _learning(ranges, label, records, features, wanted | kind)
-    of_all = {"public_key": token_hex(32), "deadline": deadline}
     stated = ranges.read_text(encoding="utf-8-sig").strip()
     text = f"{_HEAD}\n[ranges]\n{stated}\n"
-    tables["contract"] |= of_all
+    tables["contract"] |= {"public_key": token_hex(32), "deadline": deadline}
     for name, table in tables.items():
         text += f"\n[{name}]\n{_lines(table)}\n"
     for name, count, key in parties:
@@ -166,7 +162,7 @@ def _asking(
 
 
 def _lines(table: Mapping[str, Any]) -> str:
-    return "\n".join(f"{name} = {_toml(value)}" for name, value in table.items())
+    return "\n".join(f"{name} = {toml(value)}" for name, value in table.items())
 
 
 def _table(part: Any, follow: tuple[str, ...]) -> dict[str, Any]:
@@ -179,9 +175,3 @@ def _table(part: Any, follow: tuple[str, ...]) -> dict[str, Any]:
         if each.init and value is not None and value != default and each.name not in follow:
             table[each.name] = _table(value, follow) if is_dataclass(value) else value
     return table
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{name} = {_toml(own)}" for name, own in value.items()) + "}"
-    return json.dumps(value)

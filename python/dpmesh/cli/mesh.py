@@ -9,32 +9,43 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import dpmesh.cli._options as options
 from dpmesh._validate import fail
-from dpmesh.cli._errors import Once, telling
-from dpmesh.cli._sites import Decimal, DropMissingLabels, Encoding, Separator, marks, text_format
+from dpmesh.cli._sites import marks, text_format
 
 if TYPE_CHECKING:
-    from dpmesh.deploy import Node, Router
+    from dpmesh.deploy import Folder, Node, Router
 
-contract = typer.Typer(no_args_is_help=True, help="Contracts between the parties of a mesh.")
-model = typer.Typer(no_args_is_help=True, help="Models that parties learned together.")
+_INSECURE = "Allow plain HTTP off the loopback address: others can read."
+_MODULE = "Your Python module, whose algorithm the contract names."
 
 File = Annotated[Path, typer.Argument(help="The contract, a TOML file.")]
-Insecure = Annotated[
-    bool,
-    typer.Option("--insecure", help="Allow plain HTTP off the loopback address: others can read."),
-]
+Insecure = Annotated[bool, typer.Option("--insecure", help=_INSECURE)]
 Own = Annotated[Path, typer.Argument(help="Your folder, which dpmesh contract keys made.")]
-Module = Annotated[
-    str | None, typer.Option(help="Your Python module, whose algorithm the contract names.")
-]
+Module = Annotated[str | None, typer.Option(help=_MODULE)]
+
+_NEW = typer.Argument(help="The party's folder, which must not exist.")
+_MOST = typer.Option(help="The most that its records may cost, in all.")
+_REHEARSED = typer.Option(help="Folder with a file of records for each party, named after it.")
+_HASH = typer.Argument(help="Its hash, or the beginning, as status shows.")
+_WROTE = typer.Argument(help="What dpmesh node wrote: a model, or answers (.json).")
+_RECORDS = typer.Option(help="Your records: CSV, Parquet, Arrow or npz.")
+_FOLDER = typer.Option(help="Your folder, which dpmesh contract keys made.")
+_ROUTER = typer.Option(help="Where the router is: https://host:port.")
+_TRUSTED = typer.Option(exists=True, help="Certificate to trust for it, if the system does not.")
+_OUTPUT = typer.Option(help="File for the released model.")
+_PARTIAL = typer.Option("--partial", help="Write it also if the run ends early for you.")
+_RESTORED = typer.Option(
+    "--restored", help="Your folder came from a backup: charge all contracts once more."
+)
+_PATIENCE = typer.Option(help="Seconds without a router after which the node ends.")
+_CERTIFICATE = typer.Option(exists=True, help="TLS certificate, PEM.")
+_KEY = typer.Option(exists=True, help="Its private key, PEM.")
 
 
-@contract.command(cls=Once)
-@telling
 def keys(
-    folder: Annotated[Path, typer.Argument(help="The party's folder, which must not exist.")],
-    epsilon: Annotated[float, typer.Option(help="The most that its records may cost, in all.")],
+    folder: Annotated[Path, _NEW],
+    epsilon: Annotated[float, _MOST],
     delta: Annotated[float, typer.Option(help="Delta of that budget.")] = 1e-5,
 ) -> None:
     """Make a party's folder with its keys and its budget, and print the key for contracts."""
@@ -46,8 +57,6 @@ def keys(
     made.close()
 
 
-@contract.command(cls=Once)
-@telling
 def check(file: File, module: Module = None) -> None:
     """Print what joining a contract costs each party, against whom, and what a round sends."""
     from dpmesh.deploy import read_contract
@@ -87,15 +96,8 @@ def check(file: File, module: Module = None) -> None:
     typer.echo(f"traffic      about {bytes_of_round(read):,} bytes a round through the router")
 
 
-@contract.command(cls=Once)
-@telling
 def rehearse(
-    file: File,
-    data: Annotated[
-        Path | None,
-        typer.Option(help="Folder with a file of records for each party, named after it."),
-    ] = None,
-    module: Module = None,
+    file: File, data: Annotated[Path | None, _REHEARSED] = None, module: Module = None
 ) -> None:
     """Run a contract on this machine, without a network, and compare with the simulator."""
     from dpmesh.deploy import read_contract
@@ -115,8 +117,6 @@ def rehearse(
     typer.echo("a rehearsal is not private: all noise comes from the contract's public key")
 
 
-@contract.command(cls=Once)
-@telling
 def status(folder: Own) -> None:
     """Print what each contract of a folder is charged, and how far it got; end its node first."""
     from dpmesh.deploy import Folder
@@ -125,20 +125,13 @@ def status(folder: Own) -> None:
     own = Folder.open(folder, marks=marks())
     typer.echo(f"budget       {rounded_up(own.cost())} of {own.budget} is promised to contracts")
     for known in own.contracts():
-        spent, reserved = own.spent(known), rounded_up(own.reserved(known).epsilon)
-        charged = 0 if spent is None else rounded_up(spent.epsilon)
         typer.echo(f"contract     {known.hash.hex()}")
-        typer.echo(f"  charged    epsilon = {charged} of the {reserved} reserved")
+        typer.echo(f"  charged    {_charged(own, known)}")
         typer.echo(f"  state      {own.state_of(known)}")
     own.close()
 
 
-@contract.command(cls=Once)
-@telling
-def leave(
-    folder: Own,
-    contract: Annotated[str, typer.Argument(help="Its hash, or the beginning, as status shows.")],
-) -> None:
+def leave(folder: Own, contract: Annotated[str, _HASH]) -> None:
     """Leave a contract for ever; its cost stays charged. End its node first."""
     from dpmesh.deploy import Folder
 
@@ -151,8 +144,6 @@ def leave(
     own.close()
 
 
-@contract.command(cls=Once)
-@telling
 def restored(folder: Own) -> None:
     """Charge all that a folder was charged once more, as it came from a backup."""
     from dpmesh.deploy import Folder
@@ -164,15 +155,7 @@ def restored(folder: Own) -> None:
     own.close()
 
 
-@model.command(cls=Once)
-@telling
-def verify(
-    file: Annotated[
-        Path, typer.Argument(help="What dpmesh node wrote: a model, or answers (.json).")
-    ],
-    contract: File,
-    module: Module = None,
-) -> None:
+def verify(file: Annotated[Path, _WROTE], contract: File, module: Module = None) -> None:
     """Check who signed a model, or answers, and that they are what was signed."""
     from dpmesh.deploy import read_contract
     from dpmesh.deploy.outcome import verified
@@ -188,31 +171,19 @@ def verify(
 
 def node(
     file: File,
-    data: Annotated[Path, typer.Option(help="Your records: CSV, Parquet, Arrow or npz.")],
-    folder: Annotated[Path, typer.Option(help="Your folder, which dpmesh contract keys made.")],
-    router: Annotated[str, typer.Option(help="Where the router is: https://host:port.")],
-    certificate: Annotated[
-        Path | None,
-        typer.Option(exists=True, help="Certificate to trust for it, if the system does not."),
-    ] = None,
+    data: Annotated[Path, _RECORDS],
+    folder: Annotated[Path, _FOLDER],
+    router: Annotated[str, _ROUTER],
+    certificate: Annotated[Path | None, _TRUSTED] = None,
     insecure: Insecure = False,
-    output: Annotated[Path | None, typer.Option(help="File for the released model.")] = None,
-    partial: Annotated[
-        bool, typer.Option("--partial", help="Write it also if the run ends early for you.")
-    ] = False,
-    restored: Annotated[
-        bool,
-        typer.Option(
-            "--restored", help="Your folder came from a backup: charge all contracts once more."
-        ),
-    ] = False,
-    patience: Annotated[
-        float, typer.Option(help="Seconds without a router after which the node ends.")
-    ] = 3600.0,
-    separator: Separator = None,
-    decimal: Decimal = None,
-    encoding: Encoding = None,
-    drop_missing_labels: DropMissingLabels = False,
+    output: Annotated[Path | None, _OUTPUT] = None,
+    partial: Annotated[bool, _PARTIAL] = False,
+    restored: Annotated[bool, _RESTORED] = False,
+    patience: Annotated[float, _PATIENCE] = 3600.0,
+    separator: options.Separator = None,
+    decimal: options.Decimal = None,
+    encoding: options.Encoding = None,
+    drop_missing_labels: options.DropMissingLabels = False,
     module: Module = None,
 ) -> None:
     """Take part in a contract, with your own records, until its run is over.
@@ -220,13 +191,12 @@ def node(
     Exits with code 3 if the run ended without you, or your node has stopped, and then writes no
     model unless you give --partial.
     """
-    from dpmesh.cli.stats import write
+    from dpmesh.cli._pages import write_answers
     from dpmesh.deploy import Folder, Node, read_contract
     from dpmesh.deploy.http import node_tls
     from dpmesh.deploy.http_node import LeftOutError, run_node
-    from dpmesh.privacy.shown import rounded_up
 
-    _log_here()
+    logging.basicConfig(format="%(message)s")
     read = read_contract(file, module)
     written = text_format(separator, decimal, encoding)
     records = read.tables.read(data, written, drop=drop_missing_labels)
@@ -237,7 +207,7 @@ def node(
     tls, early = node_tls(certificate), None
     typer.echo(f"{party.name} takes part; interrupt it whenever you like, and start it again")
     try:
-        run_node(party, router, tls, _NodeProgress(), patience=patience, insecure=insecure)
+        run_node(party, router, tls, _Progress().of_node, patience=patience, insecure=insecure)
     except LeftOutError as error:
         early = error
     except KeyboardInterrupt:
@@ -245,16 +215,14 @@ def node(
         typer.echo(f"interrupted; the same command goes on{without}")
         raise typer.Exit(130) from None
     finally:
-        spent, reserved = own.spent(read), rounded_up(own.reserved(read).epsilon)
-        epsilon = 0 if spent is None else rounded_up(spent.epsilon)
-        of = f"of the {reserved} reserved for this contract, at delta = {own.budget.delta:g}"
-        typer.echo(f"charged so far: epsilon = {epsilon} {of}")
+        of = f"for this contract, at delta = {own.budget.delta:g}"
+        typer.echo(f"charged so far: {_charged(own, read)} {of}")
     if early is None and not party.is_sealed:
         early = LeftOutError(f"{party.name}: not sealed, as too few others have the same end")
     if output is not None and (early is None or (partial and party.released is not None)):
         if read.tables.questions is not None:
             typer.echo(found := party.statistics())
-            write(output, found)
+            write_answers(output, found)
         else:
             party.model().save(output)
             made_of = "rows" if read.sums is None else "sums"
@@ -265,14 +233,22 @@ def node(
         raise typer.Exit(3)
 
 
+def _charged(own: Folder, known: Any) -> str:
+    """Return what a contract was charged in a folder, of what is reserved for it, in words."""
+    from dpmesh.privacy.shown import rounded_up
+
+    spent, reserved = own.spent(known), rounded_up(own.reserved(known).epsilon)
+    return (
+        f"epsilon = {0 if spent is None else rounded_up(spent.epsilon)} of the {reserved} reserved"
+    )
+
+
 def router(
     file: File,
     host: Annotated[str, typer.Option(help="Address to listen at.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen at.")] = 8443,
-    certificate: Annotated[
-        Path | None, typer.Option(exists=True, help="TLS certificate, PEM.")
-    ] = None,
-    key: Annotated[Path | None, typer.Option(exists=True, help="Its private key, PEM.")] = None,
+    certificate: Annotated[Path | None, _CERTIFICATE] = None,
+    key: Annotated[Path | None, _KEY] = None,
     insecure: Insecure = False,
     module: Module = None,
 ) -> None:
@@ -280,7 +256,7 @@ def router(
     from dpmesh.deploy import Router, read_contract
     from dpmesh.deploy.http import RouterServer, server_tls
 
-    _log_here()
+    logging.basicConfig(format="%(message)s")
     read = read_contract(file, module)
     if key is not None and certificate is None:
         fail("certificate", "that of the key", "none")
@@ -297,39 +273,30 @@ def router(
 
 
 class _Progress:
-    """Reports when the run reaches another round, and for whom it waits."""
+    """Reports when a router or a node reaches another round, and for whom a router waits."""
 
     def __init__(self) -> None:
         self._said: Any = None
 
+    def of_node(self, node: Node) -> None:
+        """Report a round that the node has answered."""
+        if node.at is not None:
+            self._reached(node.rounds, node.contract.terms.rounds)
+
     def __call__(self, router: Router) -> None:
         contract = router.contract
-        at, total = router.at, contract.terms.rounds
-        if at is None:
-            now = f"waiting for the signatures of {', '.join(router.waits_for)}"
+        if router.at is None:
+            self._say(f"waiting for the signatures of {', '.join(router.waits_for)}")
         elif router.waits_since() > contract.terms.deadline:
-            now = f"paused below the quorum: waiting for {', '.join(router.waits_for)}"
-        elif (t := contract.planned.rounds_before(at.round)) % max(1, total // 10) == 0:
-            now = f"round {t} of {total}"
+            self._say(f"paused below the quorum: waiting for {', '.join(router.waits_for)}")
         else:
-            return
+            self._reached(contract.planned.rounds_before(router.at.round), contract.terms.rounds)
+
+    def _reached(self, t: int, total: int) -> None:
+        if t % max(1, total // 10) == 0:
+            self._say(f"round {t} of {total}")
+
+    def _say(self, now: str) -> None:
         if now != self._said:
             typer.echo(now)
             self._said = now
-
-
-class _NodeProgress:
-    """Reports when the node has answered another round."""
-
-    def __init__(self) -> None:
-        self._said = -1
-
-    def __call__(self, node: Node) -> None:
-        total, t = node.contract.terms.rounds, node.rounds
-        if node.at is not None and t != self._said and t % max(1, total // 10) == 0:
-            typer.echo(f"round {t} of {total}")
-            self._said = t
-
-
-def _log_here() -> None:
-    logging.basicConfig(format="%(message)s")

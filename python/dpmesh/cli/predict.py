@@ -9,7 +9,8 @@ from typing import Annotated
 
 import typer
 
-from dpmesh.cli._sites import Decimal, Encoding, Separator, text_format
+import dpmesh.cli._options as options
+from dpmesh.cli._sites import text_format
 
 _RELEASED = typer.Argument(metavar="MODEL", help="Model file of dpmesh fit, or folder of a run.")
 _OUTPUT = typer.Option(help="CSV file to write; by default the standard output.")
@@ -23,9 +24,9 @@ def predict(
     output: Annotated[Path | None, _OUTPUT] = None,
     model: Annotated[str | None, _MODEL] = None,
     probabilities: Annotated[bool, _PROBABILITIES] = False,
-    separator: Separator = None,
-    decimal: Decimal = None,
-    encoding: Encoding = None,
+    separator: options.Separator = None,
+    decimal: options.Decimal = None,
+    encoding: options.Encoding = None,
 ) -> None:
     """Predict a table with a model of dpmesh fit or a folder of dpmesh run, as CSV lines."""
     from dpmesh._files import replace_text
@@ -36,7 +37,7 @@ def predict(
 
     sys.path.insert(0, "")  # modules in this folder
     if released.is_dir():
-        from dpmesh.experiments.experiment import Result
+        from dpmesh.experiments.results import Result
 
         loaded = Result.load(released).model(network=model)
     else:

@@ -6,10 +6,11 @@ import sys
 from typing import Any
 
 import typer
-from typer.core import TyperGroup
+
+from dpmesh.cli._errors import Group
 
 
-class WithAlgorithms(TyperGroup):
+class WithAlgorithms(Group):
     """The commands of the registry, which is not loaded for other help."""
 
     def list_commands(self, ctx: Any) -> list[str]:

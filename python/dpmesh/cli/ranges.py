@@ -8,8 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
+import dpmesh.cli._options as options
 from dpmesh._validate import fail
-from dpmesh.cli._sites import BudgetFolder, Decimal, Encoding, Separator, text_format
+from dpmesh.cli._sites import text_format, toml, toml_key
 
 _HEAD = """\
 # Draft, for the owner of the tables alone: the kinds are guessed from the data.
@@ -40,12 +41,12 @@ def ranges(
     files: Annotated[list[Path], typer.Argument(help="Tables, as for dpmesh fit.")],
     epsilon: Annotated[float | None, typer.Option(help=_EPSILON)] = None,
     fill: Annotated[Path | None, typer.Option(help=_FILL)] = None,
-    delta: Annotated[float, typer.Option(help="Delta of the guarantee.")] = 1e-5,
+    delta: options.Delta = 1e-5,
     colluding: Annotated[int, typer.Option(min=0, help="Sites that may collude.")] = 1,
-    budget: BudgetFolder = None,
-    separator: Separator = None,
-    decimal: Decimal = None,
-    encoding: Encoding = None,
+    budget: options.BudgetFolder = None,
+    separator: options.Separator = None,
+    decimal: options.Decimal = None,
+    encoding: options.Encoding = None,
 ) -> None:
     """Draft a file of public ranges for your own tables: names, and kinds as proposals.
 
@@ -72,7 +73,7 @@ def ranges(
     typer.echo(_HEAD)
     for name, parts in columns.items():
         values = np.concatenate([part.astype(object) for part in parts])
-        typer.echo(f"{_key(name)} = {_proposal(values)}")
+        typer.echo(f"{toml_key(name)} = {_proposal(values)}")
 
 
 def _fill(draft: Path, tables: list[Any], most: dict[str, Any], budget: Path | None) -> None:
@@ -85,22 +86,22 @@ def _fill(draft: Path, tables: list[Any], most: dict[str, Any], budget: Path | N
 
     given, blank = read_ranges(draft, blanks=True), [BLANK, BLANK]
     of = {
-        n: key for n, one in given.items() for key in ("range", "target") if _has(one, key, blank)
+        name: key
+        for name, one in given.items()
+        for key in ("range", "target")
+        if isinstance(one, dict) and one.get(key) == blank
     }
     for name in of:
-        if absent := [i for i, table in enumerate(tables) if name not in (table.names or ())]:
-            fail(
-                str(draft),
-                f"columns that all tables have, such as {name}",
-                f"{len(absent)} lack it",
-            )
+        if lack := sum(name not in (table.names or ()) for table in tables):
+            fail(str(draft), f"columns that all tables have, such as {name}", f"{lack} lack it")
     if not of:
         fail(str(draft), f'numbers with blanks, {{range = ["{BLANK}", "{BLANK}"]}}', "none")
-    whole = {
-        n: np.concatenate([t.select([n]).columns[0].astype(object) for t in tables]) for n in of
-    }
+
+    def together(name: str) -> Any:
+        return np.concatenate([t.select([name]).columns[0].astype(object) for t in tables])
+
     sites = np.repeat(np.arange(len(tables)), [table.records for table in tables])
-    found, release = bounds([*of], whole, sites, **most)
+    found, release = bounds([*of], {name: together(name) for name in of}, sites, **most)
     spent = as_spent(release.ledger)
     charge(budget, [spent], most["delta"])
     typer.echo(_RELEASED)
@@ -108,28 +109,9 @@ def _fill(draft: Path, tables: list[Any], most: dict[str, Any], budget: Path | N
     for name, one in given.items():
         if name in found:
             one[of[name]] = [*found[name]]
-        typer.echo(f"{_key(name)} = {_toml(one)}")
+        typer.echo(f"{toml_key(name)} = {toml(one)}")
     if lacking := [name for name in of if name not in found]:
         typer.echo(f"no bounds for {', '.join(lacking)}: no bin stands out of the noise", err=True)
-
-
-def _has(given: Any, key: str, wanted: list[str]) -> bool:
-    return isinstance(given, dict) and given.get(key) == wanted
-
-
-def _toml(value: Any) -> str:
-    """Return a value as a TOML file has it."""
-    if isinstance(value, dict):
-        return f"{{{', '.join(f'{_key(name)} = {_toml(one)}' for name, one in value.items())}}}"
-    if isinstance(value, list):
-        return f"[{', '.join(map(_toml, value))}]"
-    return str(value) if hasattr(value, "isoformat") else json.dumps(value, ensure_ascii=False)
-
-
-def _key(name: str) -> str:
-    """Return the name of a column as a TOML file has it."""
-    bare = name.isascii() and name.replace("_", "").replace("-", "").isalnum()
-    return name if bare else json.dumps(name, ensure_ascii=False)
 
 
 def _proposal(values: Any) -> str:

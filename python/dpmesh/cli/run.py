@@ -1,4 +1,4 @@
-"""``dpmesh run``: experiments from files."""
+"""``dpmesh run``: experiments from files; ``dpmesh report``: a page about finished ones."""
 
 from __future__ import annotations
 
@@ -26,6 +26,12 @@ _ENGINE = typer.Option(
 )
 _MODULE = typer.Option(help="Your Python module, beside the file, whose parts it can name.")
 
+_FOLDERS = typer.Argument(help="Folders of dpmesh run or Run.save; several are compared.")
+_PAGE = typer.Option(
+    help="Page to write, or only its first table (.tex, .csv); by default report.html, in the "
+    "folder if there is only one."
+)
+
 
 def run(
     file: Annotated[Path | None, _FILE] = None,
@@ -38,7 +44,7 @@ def run(
 ) -> None:
     """Run an experiment from a TOML file: all cells of its sweep that are not finished yet."""
     from dpmesh.experiments import read, run_sweep
-    from dpmesh.experiments.keys import all_keys
+    from dpmesh.experiments.experiment import all_keys
     from dpmesh.experiments.sweep import rounds_left
 
     if keys:
@@ -140,17 +146,20 @@ def _page(folder: Path) -> str:
 @contextmanager
 def _progress(rounds: int, wanted: bool) -> Iterator[Callable[[int], None]]:
     """Show one bar for the rounds of all runs, in a terminal."""
-    if not (wanted and sys.stderr.isatty()):
-        yield lambda _: None
-        return
     try:
         from tqdm.auto import tqdm
     except ImportError:
         yield lambda _: None
         return
-    with tqdm(total=rounds, unit="round", leave=False) as bar:
+    hidden = not (wanted and sys.stderr.isatty())
+    with tqdm(total=rounds, unit="round", leave=False, disable=hidden) as bar:
+        yield bar.update
 
-        def progress(more: int) -> None:
-            bar.update(more)
 
-        yield progress
+def report(
+    folders: Annotated[list[Path], _FOLDERS], output: Annotated[Path | None, _PAGE] = None
+) -> None:
+    """Write one self-contained HTML page about finished runs, of dpmesh run or Run.save."""
+    from dpmesh.experiments.page import write_page
+
+    typer.echo(f"wrote {write_page(folders, output)}")

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+import dpmesh.cli._options as options
 from dpmesh._validate import fail
-from dpmesh.cli._sites import BudgetFolder, Decimal, Encoding, Separator
-
-if TYPE_CHECKING:
-    from dpmesh.statistics import Statistics
 
 _Given = list[str] | None
 
@@ -24,15 +20,14 @@ _TABLE = typer.Option(help="Two columns of categories, as sex,stage.")
 _SURVIVAL = typer.Option(help="Columns of time and event, as months,died.")
 _BY = typer.Option(help="Column of groups to compare, with --survival.")
 _OUTPUT = typer.Option(help="Write the answers into this file, .html or .json.")
-_SITE = typer.Option(help="Column that names the site; by default each file is one.")
 
 
 def stats(
     files: Annotated[list[Path], typer.Argument(help="Tables, as for dpmesh fit. One per site.")],
     epsilon: Annotated[float, typer.Option(help="Privacy budget of all answers together.")],
     ranges: Annotated[Path, typer.Option(help="TOML file with the public ranges of the columns.")],
-    delta: Annotated[float, typer.Option(help="Delta of the guarantee.")] = 1e-5,
-    site: Annotated[str | None, _SITE] = None,
+    delta: options.Delta = 1e-5,
+    site: options.Site = None,
     mean: Annotated[str | None, _MEAN] = None,
     histogram: Annotated[_Given, _HISTOGRAM] = None,
     quantiles: Annotated[_Given, _QUANTILES] = None,
@@ -42,10 +37,10 @@ def stats(
     by: Annotated[str | None, _BY] = None,
     colluding: Annotated[int, typer.Option(min=0, help="Sites that may collude.")] = 1,
     output: Annotated[Path | None, _OUTPUT] = None,
-    budget: BudgetFolder = None,
-    separator: Separator = None,
-    decimal: Decimal = None,
-    encoding: Encoding = None,
+    budget: options.BudgetFolder = None,
+    separator: options.Separator = None,
+    decimal: options.Decimal = None,
+    encoding: options.Encoding = None,
 ) -> None:
     """Answer questions about the tables of several sites: how many, what mean, which survival.
 
@@ -53,6 +48,7 @@ def stats(
     it gives means of all numbers and flags, medians of dates and counts of categories, of all that
     the file of ranges lists. `dpmesh ranges` drafts that file.
     """
+    from dpmesh.cli._pages import write_answers
     from dpmesh.cli._sites import as_spent, charge, read_sites, text_format
     from dpmesh.ranges.read import as_range, read_ranges
     from dpmesh.statistics.ask import ask, names_of
@@ -63,9 +59,9 @@ def stats(
     released: list[Any] = []
     public = read_ranges(ranges, released=released)
     given = {name: as_range(name, one) for name, one in public.items()}
-    options = {"mean": mean, "histogram": histogram, "quantiles": quantiles, "table": table}
-    options |= {"correlation": correlation, "survival": survival, "by": by}
-    asked = questions_of(options, given, "--")
+    texts = {"mean": mean, "histogram": histogram, "quantiles": quantiles, "table": table}
+    texts |= {"correlation": correlation, "survival": survival, "by": by}
+    asked = questions_of(texts, given, "--")
     used = {name: given[name] for name in names_of(asked, given)}
     form = text_format(separator, decimal, encoding)
     held = read_sites(files, used, (), None, site, form, drop=False)
@@ -75,24 +71,4 @@ def stats(
     found = found.charged(*more) if released else found
     typer.echo(found)
     if output is not None:
-        write(output, found)
-
-
-def write(output: Path, found: Statistics) -> None:
-    """Write the answers as JSON, or as one self-contained HTML page."""
-    from html import escape
-
-    from dpmesh._files import replace_text
-    from dpmesh.experiments.html import document, table
-
-    body = [f"<h1>Statistics of {found.records} records at {found.sites} sites</h1>"]
-    for answer in found.answers:
-        notes = [
-            f'<p class="note">{escape(note)}</p>' for note in (*answer.notes, *answer.warnings)
-        ]
-        body += [table(*answer.table()), *notes]
-    cost = f"against     {found.against}\n{found.privacy}"
-    page = document("Statistics", [*body, "<h2>Privacy</h2>", f"<pre>{escape(cost)}</pre>"])
-    plain = json.dumps(found.as_dict(), indent=1)
-    replace_text(output, plain if output.suffix == ".json" else page)
-    typer.echo(f"\nwrote {output}: it holds the answers and what they cost, no records")
+        write_answers(output, found)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import wraps
-from inspect import signature
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,72 +10,42 @@ import dpmesh as dm
 from dpmesh._validate import fail, one_of
 
 if TYPE_CHECKING:
-    from dpmesh.cli.answers import Answer
-    from dpmesh.kernels.linear_model import Loss
     from dpmesh.privacy.views import LossFacts, View
     from dpmesh.topology import Topology
 
-Observer = Annotated[
-    str | None,
-    typer.Option(
-        "--view",
-        help="Cost against an observer: one (any node), 3 (node 3), 3,7 (both), any-2 (any two), "
-        "last. The options below describe the network and the loss.",
-    ),
-]
+_OBSERVER = (
+    "Cost against an observer: one (any node), 3 (node 3), 3,7 (both), any-2 (any two), last. The "
+    "options below describe the network and the loss."
+)
+_NETWORK = "meetings, matchings, one-peer, ring, torus or complete."
+
+Observer = Annotated[str | None, typer.Option("--view", help=_OBSERVER)]
 Nodes = Annotated[int, typer.Option(help="Number of nodes.")]
-Network = Annotated[
-    str, typer.Option(help="meetings, matchings, one-peer, ring, torus or complete.")
-]
+Network = Annotated[str, typer.Option(help=_NETWORK)]
 Seed = Annotated[int, typer.Option(help="Seed of the network.")]
-Seen: TypeAlias = "tuple[View | None, LossFacts | None]"
-"""The view that the options describe, and the facts that it rests on; None without --view."""
 
-LossName = Annotated[str, typer.Option("--loss", help="logistic, squared or softmax.")]
-FeatureNorm = Annotated[float, typer.Option(help="Largest norm of a record.")]
-Classes = Annotated[int | None, typer.Option(help="Number of classes.")]
-Regularization = Annotated[float, typer.Option(help="Weight decay, lambda.")]
-
-
-def with_view(command: Callable[..., Answer]) -> Callable[..., Answer]:
-    """Give a command the options of a view, in place of its `seen`, which they describe."""
-    own, more = (signature(each, eval_str=True) for each in (command, _seen))
-    options = more.parameters
-
-    @wraps(command)
-    def viewed(**given: Any) -> Answer:
-        described = {name: given.pop(name) for name in options}
-        return command(**given, seen=_seen(**described))
-
-    kept = [each for each in own.parameters.values() if each.name != "seen"]
-    merged = own.replace(parameters=[*kept, *options.values()])
-    viewed.__signature__ = merged  # type: ignore[attr-defined]
-    viewed.__annotations__ = {each.name: each.annotation for each in merged.parameters.values()}
-    return viewed
+OF_A_VIEW: dict[str, tuple[Any, Any]] = {
+    "view": (Observer, None),
+    "nodes": (Nodes, 16),
+    "network": (Network, "meetings"),
+    "seed": (Seed, 0),
+    "loss": (Annotated[str, typer.Option(help="logistic, squared or softmax.")], "logistic"),
+    "feature_norm": (Annotated[float, typer.Option(help="Largest norm of a record.")], 1.0),
+    "classes": (Annotated[int | None, typer.Option(help="Number of classes.")], None),
+    "regularization": (Annotated[float, typer.Option(help="Weight decay, lambda.")], 0.0),
+}
+"""Options of a command by name, each with its default: what `seen` takes."""
 
 
-def _seen(
-    *,
-    view: Observer = None,
-    nodes: Nodes = 16,
-    network: Network = "meetings",
-    seed: Seed = 0,
-    loss: LossName = "logistic",
-    feature_norm: FeatureNorm = 1.0,
-    classes: Classes = None,
-    regularization: Regularization = 0.0,
-) -> Seen:
-    from dpmesh.privacy import views
+def seen(
+    *, view: str | None, nodes: int, network: str, seed: int, **facts: Any
+) -> tuple[View | None, LossFacts | None]:
+    """Return the view that options describe, and the facts that it rests on; None without one."""
+    from dpmesh.privacy.views import LossFacts
 
     if view is None:
         return None, None
-    facts = views.LossFacts(
-        loss=cast("Loss", loss),
-        feature_norm=feature_norm,
-        classes=classes,
-        regularization=regularization,
-    )
-    return seat_of(view, nodes=nodes, network=network, seed=seed), facts
+    return seat_of(view, nodes=nodes, network=network, seed=seed), LossFacts(**facts)
 
 
 def seat_of(text: str, *, nodes: int, network: str, seed: int) -> Any:
@@ -112,8 +79,7 @@ def network_named(name: str, nodes: int, seed: int) -> Topology:
         "torus": lambda: dm.topology.torus(*_sides(nodes)),
         "complete": lambda: dm.topology.complete(nodes),
     }
-    one_of("network", name, tuple(makers))
-    made: Topology = makers[name]()
+    made: Topology = makers[one_of("network", name, tuple(makers))]()
     return made
 
 

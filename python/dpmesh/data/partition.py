@@ -177,6 +177,11 @@ def shards(
     size; the records left out for that are chosen at random. Changing one record's label may move
     others: a guarantee is for the nodes' records, not for the whole collection.
 
+    Parameters
+    ----------
+    shards_per_node
+        How many shards each node gets.
+
     Raises
     ------
     ValueError

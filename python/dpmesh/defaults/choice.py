@@ -7,6 +7,7 @@ from functools import lru_cache
 from math import sqrt
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
+import dpmesh.defaults.rule as rule
 from dpmesh._validate import fail, integer, one_of
 from dpmesh.algorithms.base import AnyAlgorithm
 from dpmesh.algorithms.federated import FederatedLearning
@@ -16,24 +17,7 @@ from dpmesh.algorithms.federated_server import Average, ServerMomentum
 from dpmesh.algorithms.first_stage import FirstStage, SecondMoments
 from dpmesh.algorithms.gradient_descent import GradientDescent
 from dpmesh.algorithms.record_sums import RecordSums
-from dpmesh.defaults.rule import (
-    CONSTANTS,
-    HONEST,
-    LITTLE_NOISE,
-    MOST_STEPS,
-    STAGE_SHARE,
-    STEPS,
-    Constants,
-    Method,
-    Noise,
-    Sizes,
-    Task,
-    first_stages,
-    method_for,
-    mu_of,
-    network,
-    step_size,
-)
+from dpmesh.defaults.rule import Constants, Method, Noise, Sizes, Task
 from dpmesh.keys import Key
 from dpmesh.privacy.budget import Budget
 from dpmesh.privacy.views import EverybodyButPartners
@@ -147,35 +131,38 @@ def choose(
         if value is not None and algorithm == "secure":
             fail(name, "None with 'secure', whose sites send shares of noise to a server", value)
         algorithm = algorithm if value is None else "gossip"
-    method = method_for(sizes.nodes, epsilon, algorithm=algorithm, colluding=colluding)
+    method = rule.method_for(sizes.nodes, epsilon, algorithm=algorithm, colluding=colluding)
     links = None
     if method == "gossip":
-        links = network(sizes.nodes, key=key) if topology is None else topology
+        links = rule.network(sizes.nodes, key=key) if topology is None else topology
         if dropouts:
             fail("dropouts", "0 by gossip, which goes on from its quorum on", dropouts)
     shared = None
     if noise is not None and links is not None:
         shared = _partners(noise, links, colluding, star=between_parties)
-    rule = CONSTANTS[one_of("task", task, [*CONSTANTS])]
-    momentum = rule.momentum if method == "secure" and linear else 0.0
-    step = rule.longest / STEPS
-    most = MOST_STEPS if task == "classification" and linear else STEPS
+    constants = rule.CONSTANTS[one_of("task", task, [*rule.CONSTANTS])]
+    momentum = constants.momentum if method == "secure" and linear else 0.0
+    step = constants.longest / rule.STEPS
+    most = rule.MOST_STEPS if task == "classification" and linear else rule.STEPS
     steps = most if rounds is None else integer("rounds", rounds, at_least=2)
     steps -= method == "gossip" and rounds is not None
     stages = 0
     if epsilon is not None:
-        mu = mu_of(epsilon, delta)
+        mu = rule.mu_of(epsilon, delta)
         records = sizes.effective_records(method, colluding)
         alone = method == "gossip" and between_parties  # which may miss rows of others
         if task != "regression" and topology is None and not alone:  # which need not link all sites
-            stages = first_stages(sizes, method, mu * records)
+            stages = rule.first_stages(sizes, method, mu * records)
         records *= 1.0 if shared is None else _gain(shared)
-        mu *= sqrt(1 - stages * STAGE_SHARE)
-        in_a_step = 2 * rule.clipping_norm / (records * mu)
+        mu *= sqrt(1 - stages * rule.STAGE_SHARE)
+        in_a_step = 2 * constants.clipping_norm / (records * mu)
         if rounds is None:
-            steps = min(max(STEPS, int(LITTLE_NOISE * (1 - momentum) / (in_a_step * step))), most)
-        step = step_size(steps * in_a_step / (1 - momentum), task=task)
-    own = _Steps(sizes, rule, method, colluding, dropouts, steps, step, momentum, stages, shared)
+            quiet = int(rule.LITTLE_NOISE * (1 - momentum) / (in_a_step * step))
+            steps = min(max(rule.STEPS, quiet), most)
+        step = rule.step_size(steps * in_a_step / (1 - momentum), task=task)
+    own = _Steps(
+        sizes, constants, method, colluding, dropouts, steps, step, momentum, stages, shared
+    )
     needed = None if epsilon is None else _needed(own, epsilon, delta)
     return Choice(algorithm=own.made(needed), topology=links, rounds=own.rounds, view=own.view)
 
@@ -184,7 +171,7 @@ class _Steps(NamedTuple):
     """What was decided, but for the noise: all of it public."""
 
     sizes: Sizes
-    rule: Constants
+    constants: Constants
     method: Method
     colluding: int
     dropouts: int
@@ -210,39 +197,32 @@ class _Steps(NamedTuple):
         if not self.stages:
             return own
         assert noise_multiplier is not None
-        dim, rest = sizes.features, 1 - self.stages * STAGE_SHARE
-        public: Any = {
-            "sites": sizes.nodes,
-            "records": sizes.together,
-            "noise_multiplier": noise_multiplier * sqrt(rest / STAGE_SHARE / self.steps),
-            "colluding": self.colluding,
-            "dropouts": self.dropouts,
-            "secure": self.method == "secure",
-        }
+        dim, rest = sizes.features, 1 - self.stages * rule.STAGE_SHARE
+        noise = noise_multiplier * sqrt(rest / rule.STAGE_SHARE / self.steps)
+        public: Any = {"sites": sizes.nodes, "records": sizes.together, "noise_multiplier": noise}
+        public |= {"colluding": self.colluding, "dropouts": self.dropouts}
+        public["secure"] = self.method == "secure"
         moment = SecondMoments(dim=dim * (dim + 1) // 2, **public) if self.stages > 1 else None
         return FirstStage(algorithm=own, mean=RecordSums(dim=dim, **public), moment=moment)
 
     def _learns(self, noise_multiplier: float | None) -> AnyAlgorithm:
-        sizes, rule, steps = self.sizes, self.rule, self.steps
+        sizes, own, steps = self.sizes, self.constants, self.steps
         if self.method == "gossip":
             return GradientDescent(
                 records=sizes.smallest,
                 noise_multiplier=noise_multiplier,
                 step_size=self.step,
-                clipping_norm=rule.clipping_norm,
+                clipping_norm=own.clipping_norm,
                 noise=self.shared and replace(self.shared, rounds=self.rounds),
             )
         dim = sizes.dim + (self.stages > 0) * sizes.dim // max(sizes.features, 1)
+        clip, trusted = own.clipping_norm, {"colluding": self.colluding, "dropouts": self.dropouts}
         return FederatedLearning(
-            RecordGradients(
-                clients=sizes.nodes, records=sizes.together, clipping_norm=rule.clipping_norm
-            ),
+            RecordGradients(clients=sizes.nodes, records=sizes.together, clipping_norm=clip),
             noise_multiplier=noise_multiplier,
-            combination=SecureAggregation(
-                dim=dim, rounds=steps, colluding=self.colluding, dropouts=self.dropouts
-            ),
+            combination=SecureAggregation(dim=dim, rounds=steps, **trusted),
             optimizer=ServerMomentum(self.momentum) if self.momentum else None,
-            average=Average(since=int(steps * (1 - rule.averaged)) + 1),
+            average=Average(since=int(steps * (1 - own.averaged)) + 1),
             step_size=self.step,
         )
 
@@ -265,16 +245,16 @@ def _partners(noise: Noise, links: Topology, colluding: int, *, star: bool) -> B
 
     if one_of("noise", noise, get_args(Noise)) != "BetweenPartners":
         wanted = (
-            "'BetweenPartners' by this rule: noise in time buys nothing where every round uses all "
-            "records (Theorem 2 of docs/privacy/correlated_noise.md)"
+            "'BetweenPartners' by this rule: noise in time buys nothing where every round uses "
         )
+        wanted += "all records (Theorem 2 of docs/privacy/correlated_noise.md)"
         fail("noise", wanted, noise)
-    if links.nodes < (fewest := integer("colluding", colluding) + HONEST):
+    if links.nodes < (fewest := integer("colluding", colluding) + rule.HONEST):
         fail("noise", f"None at fewer than {fewest} sites, of which {colluding} collude", noise)
     meet = links.matrix(0).messages == links.nodes * (links.nodes - 1)
     mixings = 1 if meet else MIXINGS
     own: dict[str, Any] = {"mixings": mixings, "coalition": colluding, "star": star}
-    return BetweenPartners(topology=links, rounds=STEPS + 1, **own)
+    return BetweenPartners(topology=links, rounds=rule.STEPS + 1, **own)
 
 
 def _gain(shared: BetweenPartners) -> float:

@@ -9,30 +9,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 import dpmesh.topology as topology
 from dpmesh._files import replace_text, writable_folder
-from dpmesh._networks import MakeNetwork
 from dpmesh._validate import integer, probability
 from dpmesh.algorithms.base import AnyAlgorithm
 from dpmesh.experiments.algorithm import algorithm_of
-from dpmesh.experiments.records import Records
-from dpmesh.experiments.sources import source_of
+from dpmesh.experiments.files import load_files
+from dpmesh.experiments.records import Records, load, source_of
 from dpmesh.keys import Key
-from dpmesh.models import Model, Outline
 from dpmesh.privacy.budget import Budget
-from dpmesh.privacy.plan import Plan
-from dpmesh.privacy.report import Report
-from dpmesh.privacy.types import Released
-from dpmesh.run import History, Metrics, Network, Run, Traffic, simulate
-from dpmesh.run.baselines import Baselines
+from dpmesh.run import Metrics, Network, Run, simulate
 from dpmesh.run.carriers import all_linked
 from dpmesh.run.engine import Engine
-from dpmesh.run.measures import Measures
-from dpmesh.run.run import Tabled, released_model
 from dpmesh.settings import Settings
-from dpmesh.settings.parts import SECTIONS, entries
+from dpmesh.settings.parts import SECTIONS, VALUES, Maker, entries
 from dpmesh.topology import Topology
 
 CHECKPOINT = "checkpoint"
@@ -41,9 +31,18 @@ CHECKPOINT = "checkpoint"
 EDGES_SHOWN = 2000
 """A graph with more links is not drawn in a report."""
 
-
 PUBLIC = "numbers of nodes, records, features and classes are public, and so are test records"
 """What an experiment reads off its data, and its report names."""
+
+_KEEP = "Each link is up in a round with this probability; by default always."
+_EPSILON = (
+    "Budget of the run at run.delta, from which the noise is calibrated, or "
+    '"none", instead of the noise.'
+)
+_SWEEP = (
+    "Lists of values by key, such as algorithm.epsilon = [1.0, 4.0], and seeds: "
+    "every combination is run."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,16 +128,8 @@ class Experiment:
         if scores and not settings.table("data").get("public_fraction"):
             wanted = "wanted more than 0, for a controller that scores released models"
             settings.fail("data.public_fraction", f"{wanted}, got none")
-        return cls(
-            settings=settings,
-            run=run,
-            nodes=nodes,
-            key=key,
-            algorithm=algorithm,
-            topology=graph,
-            network=network,
-            budget=budget,
-        )
+        own: Any = {"topology": graph, "network": network, "budget": budget}
+        return cls(settings=settings, run=run, nodes=nodes, key=key, algorithm=algorithm, **own)
 
     def problem(self) -> Any:
         """Load the data, set some aside for testing, and partition the rest."""
@@ -158,21 +149,12 @@ class Experiment:
             algorithm = replace(algorithm, public_data=loaded.public)
         wanted: dict[str, Any] = {"metrics": self.run.metrics, "every": self.run.every}
         wanted |= {"callback": callback, "progress": progress}
-        measured = self.settings.call("run", Metrics, **wanted)
-        run: Run = self.settings.call(
-            "run",
-            simulate,
-            algorithm=algorithm,
-            problem=loaded.problem,
-            topology=self.topology,
-            rounds=self.run.rounds,
-            key=self.key,
-            delta=self.run.delta,
-            budget=self.budget,
-            metrics=measured,
-            engine=engine or self.network,
-            checkpoint=checkpoint if self.key.is_seeded else None,
-        )
+        how: dict[str, Any] = {"metrics": self.settings.call("run", Metrics, **wanted)}
+        how |= {"rounds": self.run.rounds, "delta": self.run.delta, "budget": self.budget}
+        how |= {"checkpoint": checkpoint if self.key.is_seeded else None, "key": self.key}
+        how |= {"topology": self.topology, "engine": engine or self.network}
+        of = {"algorithm": algorithm, "problem": loaded.problem}
+        run: Run = self.settings.call("run", simulate, **of, **how)
         privacy = run.privacy
         if privacy.is_private:
             privacy = replace(privacy, assumptions=(*privacy.assumptions, PUBLIC))
@@ -191,136 +173,6 @@ class Experiment:
             "edges": matrix.edges.tolist() if few else None,
             "grid": [table["rows"], table["columns"]] if table["kind"] == "torus" else None,
         }
-
-
-@dataclass(frozen=True, kw_only=True, repr=False)
-class Result(Tabled):
-    """What a run's folder holds.
-
-    Parameters
-    ----------
-    changes
-        What this cell of a sweep sets, by key; nothing without a sweep.
-    run
-        As `Run.as_dict`.
-    graph
-        As `Experiment.graph`; None without a file of settings.
-    folder
-        Where it is.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> import numpy as np
-    >>> import dpmesh as dm
-    >>> from dpmesh.experiments import Result
-    >>> data = dm.data.unit_norm(dm.data.breast_cancer())
-    >>> problem = dm.LinearProblem(data, dm.data.iid(data, 4, np.random.default_rng(0)), "hinge")
-    >>> run = dm.simulate(dm.OnlineLearning(epsilon=2.0), problem, dm.topology.ring(4), rounds=5)
-    >>> folder = tempfile.mkdtemp()
-    >>> run.save(folder)
-    >>> Result.load(folder).privacy == run.privacy
-    True
-    """
-
-    changes: dict[str, Any]
-    run: dict[str, Any]
-    graph: dict[str, Any] | None
-    folder: Path
-
-    def __repr__(self) -> str:
-        changes = [f"{key:<11} {value}" for key, value in self.changes.items()]
-        return "\n".join([*changes, super().__repr__()])
-
-    @property
-    def settings(self) -> dict[str, str | int]:
-        """The algorithm, the network and the number of rounds, in words."""
-        settings: dict[str, str | int] = self.run["settings"]
-        return settings
-
-    @property
-    def history(self) -> History:
-        """The measurements."""
-        return History.from_dicts(self.run["history"])
-
-    @property
-    def ledger(self) -> Plan:
-        """What it released, from which its cost can be computed again."""
-        return Plan.from_dict(self.run["ledger"])
-
-    @property
-    def traffic(self) -> Traffic:
-        """What it sent."""
-        return Traffic(**self.run["traffic"])
-
-    @property
-    def privacy(self) -> Report:
-        """The privacy report."""
-        return Report.from_dict(self.run["privacy"])
-
-    @property
-    def measured(self) -> Measures | None:
-        """What the released models reach: see `Run.measured`."""
-        found: Measures | None = self.run.get("measured")
-        return found
-
-    @property
-    def baselines(self) -> Baselines | None:
-        """What it compares with: see `Run.baselines`."""
-        saved = self.run.get("baselines")
-        return None if saved is None else Baselines.from_dict(saved)
-
-    @property
-    def released(self) -> Released:
-        """The models to publish, as `Run.released`."""
-        return Released(np.load(self.folder / "released.npy"))
-
-    def model(self, node: int | None = None, *, network: str | MakeNetwork | None = None) -> Model:
-        """Return a released model that predicts, as `Run.model`.
-
-        Parameters
-        ----------
-        node
-            By default the mean of all released models.
-        network
-            Of a network, the function that makes it, as in `Model.load`.
-
-        Raises
-        ------
-        ValueError
-            If there is no such node, or nothing states what the released numbers stand for.
-        OSError
-            If `released` cannot be read.
-        """
-        saved = self.run.get("outline")
-        outline = None if saved is None else Outline.from_dict(saved, network)
-        return released_model(outline, self.released, self.privacy, node)
-
-    @classmethod
-    def load(cls, folder: str | Path) -> Result:
-        """Read the folder of a run of ``dpmesh run``, or one that `Run.save` wrote.
-
-        Raises
-        ------
-        OSError
-            If there is none.
-        """
-        folder = Path(folder)
-        if not (folder / "run.json").exists():
-            runs = sorted(file.parent for file in folder.glob("*/run.json"))
-            hint = f"; name one of its runs, such as {runs[0]}" if runs else ""
-            raise FileNotFoundError(f"{folder} is not the folder of a run{hint}")
-        run = json.loads((folder / "run.json").read_text())
-        if not is_finished(folder):
-            return cls(changes={}, run=run, graph=None, folder=folder)
-        content = json.loads((folder / "result.json").read_text())
-        changes, graph = content["changes"], content["graph"]
-        return cls(changes=changes, run=run, graph=graph, folder=folder)
-
-
-def is_finished(folder: Path) -> bool:
-    """Whether a folder holds a result."""
-    return (folder / "result.json").exists()
 
 
 def run_into(
@@ -379,7 +231,27 @@ def _topology(settings: Settings, nodes: int, key: Key) -> Topology:
     graph: Topology = settings.make("topology", table, SECTIONS["topology"], nodes=nodes, key=key)
     if keep == 1.0:
         return graph
-    dropping: Topology = settings.call(
-        "topology", topology.edge_dropping, base=graph, keep=keep, key=key
-    )
+    public: Any = {"base": graph, "keep": keep, "key": key}
+    dropping: Topology = settings.call("topology", topology.edge_dropping, **public)
     return dropping
+
+
+def all_keys() -> str:
+    """Return every key of a file with its meaning and its default, as text."""
+    lines: list[str] = []
+    tables: dict[str, Maker] = {"[run]": RunSettings, "[data]": load}
+    tables["[data] with files of your own"] = load_files
+    for section, kinds in SECTIONS.items():
+        for kind, maker in kinds.items():
+            of_kind = f' kind = "{kind}"' if len(kinds) > 1 else ""
+            tables[f"[{section}]{of_kind}"] = maker
+    tables |= {f'{{kind = "{name}"}}': cls for name, cls in VALUES.items()}
+    for title, maker in tables.items():
+        lines += ["", title]
+        for name, entry in entries(maker).items():
+            default = "" if entry.required or entry.default is None else f" [{entry.default}]"
+            lines.append(f"  {name}{default}: {entry.text}")
+    lines += ["", "[algorithm]", f"  epsilon, for any: {_EPSILON}"]
+    lines += ["  clients, records, dim, rounds: those of the data and the run if left out."]
+    lines += ["", "[topology]", f"  keep [1.0]: {_KEEP}", "", "[sweep]", f"  {_SWEEP}"]
+    return "\n".join(lines[1:])

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import dpmesh.plots as plots
-from dpmesh.experiments.experiment import Result
+from dpmesh.experiments.results import Result
 from dpmesh.experiments.summary import Setting, placed, scores
-from dpmesh.plots.panels import DASHES, Line, Panel, drawn
-from dpmesh.plots.style import in_words, interval
+from dpmesh.plots.measurements import mean_line
+from dpmesh.plots.panels import DASHES, Line, Panel, drawn, in_words, interval
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -85,12 +85,7 @@ def _curves(found: Found, metric: str, x: str) -> Figure:
         return ", ".join(filter(None, (one.network, at)))
 
     def line(method: str, mine: Sequence[Setting]) -> Line:
-        histories = [run.history for one in mine for run in found[one]]
-        values = np.array([history[metric] for history in histories])
-        rounds = histories[0].rounds(metric)
-        over = rounds if x == "round" else np.mean([history[x] for history in histories], axis=0)
-        spread = [interval(column) for column in values.T]
-        return Line(label=method, x=over.tolist(), y=values.mean(axis=0).tolist(), spread=spread)
+        return mean_line(method, [run.history for one in mine for run in found[one]], metric, x)
 
     return _panels(found, panel, line, x=in_words(x), y=in_words(metric), kind="bands")
 

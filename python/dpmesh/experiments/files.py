@@ -17,13 +17,12 @@ import dpmesh.data as data
 from dpmesh._validate import fail, probability
 from dpmesh.data import Dataset
 from dpmesh.data.partition import Partition
-from dpmesh.kernels.linear_model import as_sets
 from dpmesh.models import Outline
-from dpmesh.ranges import Columns, Features, Number
+from dpmesh.ranges import Columns, Features
 from dpmesh.ranges.read import as_labels, columns_of, read_ranges
 from dpmesh.ranges.sites import existing, names_of, open_table, read_sites
 from dpmesh.tables.cells import of_file
-from dpmesh.tables.labels import Label, Labels, read_labels
+from dpmesh.tables.labels import Label, read_labels
 from dpmesh.tables.reader import TextFormat
 
 _LIBSVM = (".libsvm", ".svm", ".svmlight")
@@ -187,20 +186,9 @@ def _read(
     for notice in chain.from_iterable(one.notices for one in held):
         warnings.warn(notice, UserWarning, stacklevel=2)
     encoded = np.concatenate([one.encoded.features for one in held])
-    together = np.concatenate([one.labels for one in held])
-    learned, outline = _described(described, target, together)
-    return encoded, learned, np.concatenate([one.sites for one in held]), outline
-
-
-def _described(
-    columns: Columns | Features, target: Label, labels: npt.NDArray[Any]
-) -> tuple[npt.NDArray[Any], Outline]:
-    """Return labels as models learn them, and what all numbers stand for."""
-    if isinstance(target, Number):
-        labels = target.encode("label", labels).features[:, 0]
-    elif isinstance(target, Labels):
-        labels = as_sets(labels)
-    return labels, Outline.of(columns, target)
+    labelled, outline = np.concatenate([one.labels for one in held]), Outline.of(described, target)
+    owners = np.concatenate([one.sites for one in held])
+    return encoded, outline.learned(labelled), owners, outline
 
 
 def _target(
@@ -230,6 +218,5 @@ def _of_libsvm(
             labels.append(read_labels("label", target, one.labels))
     owners = np.repeat(names_of(paths), [one.records for one in sets])
     features = sparse.vstack([one.features for one in sets], "csr")
-    columns, together = Features(dim=sets[0].dim), np.concatenate(labels)
-    learned, outline = _described(columns, target, together)
-    return features, learned, owners, outline
+    outline = Outline.of(Features(dim=sets[0].dim), target)
+    return features, outline.learned(np.concatenate(labels)), owners, outline

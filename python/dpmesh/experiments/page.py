@@ -17,10 +17,9 @@ import numpy as np
 from dpmesh import __version__
 from dpmesh._files import replace_text, writable_folder
 from dpmesh._validate import fail
-from dpmesh.experiments.experiment import Result
 from dpmesh.experiments.figures import CURVES, drawings, graphs
 from dpmesh.experiments.html import document, figures, table
-from dpmesh.experiments.results import failures, finished
+from dpmesh.experiments.results import Result, failures, finished
 from dpmesh.experiments.summary import Groups, compared, dearest, grouped, measured, sentences
 
 

@@ -13,7 +13,8 @@ from typing import Any
 from mpi4py import MPI
 
 from dpmesh.engines.mpi import MpiEngine, why_not
-from dpmesh.experiments.experiment import Experiment, is_finished, run_into
+from dpmesh.experiments.experiment import Experiment, run_into
+from dpmesh.experiments.results import is_finished
 from dpmesh.experiments.sweep import cells, claim
 from dpmesh.settings import Settings
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from dpmesh._table import Table
 from dpmesh.algorithms.base import NOISES
-from dpmesh.experiments.experiment import Result
+from dpmesh.experiments.results import Result
 from dpmesh.privacy.report import Report
 from dpmesh.privacy.shown import rounded_up
 from dpmesh.run.measures import shown_difference

@@ -24,8 +24,8 @@ from typing import Any
 
 from dpmesh._files import replace_text, writable_folder
 from dpmesh._validate import fail, instance, integer
-from dpmesh.experiments.experiment import CHECKPOINT, Experiment, Result, is_finished, run_into
-from dpmesh.experiments.results import FAILED
+from dpmesh.experiments.experiment import CHECKPOINT, Experiment, run_into
+from dpmesh.experiments.results import FAILED, Result, is_finished
 from dpmesh.run.interrupt import Interrupt
 from dpmesh.settings import Settings
 from dpmesh.settings.parts import SECTIONS

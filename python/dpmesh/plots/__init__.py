@@ -2,6 +2,6 @@
 
 from dpmesh.plots.measurements import bands, curves
 from dpmesh.plots.networks import network
-from dpmesh.plots.style import COLOURS
+from dpmesh.plots.panels import COLOURS
 
 __all__ = ["COLOURS", "bands", "curves", "network"]

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh._validate import fail, instance, require_methods
-from dpmesh.plots.style import axes, finished, interval, look
+from dpmesh.plots.panels import Line, axes, finished, interval, look
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -80,22 +80,30 @@ def bands(
     """
     ax = axes(ax)
     for i, (label, histories) in enumerate(groups.items()):
-        _check_group(label, histories, "histories")
-        for history in histories:
-            require_methods(f"{label!r}", history, "the history of a run", "rounds")
-        rounds = histories[0].rounds(metric)
-        if any(not np.array_equal(history.rounds(metric), rounds) for history in histories):
-            fail("groups", "runs measured in the same rounds", f"different ones in {label!r}")
-        values = np.array([history[metric] for history in histories])
-        places = rounds if x == "round" else np.mean([h[x] for h in histories], axis=0)
-        mean, half = values.mean(axis=0), np.array([interval(column) for column in values.T])
-        ax.plot(places, mean, label=label, **look(i))
-        colour = look(i)["color"]
-        ax.fill_between(places, mean - half, mean + half, color=colour, alpha=0.18, linewidth=0)
+        line, own = mean_line(label, histories, metric, x), look(i)
+        ax.plot(line.x, line.y, label=label, **own)
+        low, high = (np.add(line.y, sign * np.asarray(line.spread)) for sign in (-1, 1))
+        ax.fill_between(line.x, low, high, color=own["color"], alpha=0.18, linewidth=0)
     return finished(ax, x, metric, curves=len(groups))
 
 
-def _check_group(label: str, runs: object, kind: str) -> None:
-    instance("groups", runs, f"a list of {kind} for each label", Sequence)
-    if not runs:
+def mean_line(label: str, histories: Sequence[Curves], metric: str, x: str = "round") -> Line:
+    """Return the mean of a metric over runs, and half of its 95% interval, as `bands` draws them.
+
+    Raises
+    ------
+    ValueError
+        As `bands`, about one group.
+    """
+    instance("groups", histories, "a list of histories for each label", Sequence)
+    if not histories:
         fail("groups", "at least 1 run in each group", f"none in {label!r}")
+    for history in histories:
+        require_methods(f"{label!r}", history, "the history of a run", "rounds")
+    rounds = histories[0].rounds(metric)
+    if any(not np.array_equal(history.rounds(metric), rounds) for history in histories):
+        fail("groups", "runs measured in the same rounds", f"different ones in {label!r}")
+    values = np.array([history[metric] for history in histories])
+    places = rounds if x == "round" else np.mean([h[x] for h in histories], axis=0)
+    spread = [interval(column) for column in values.T]
+    return Line(label=label, x=places.tolist(), y=values.mean(axis=0).tolist(), spread=spread)

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh._validate import fail, integer
-from dpmesh.plots.style import COLOURS, axes
+from dpmesh.plots.panels import COLOURS, axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

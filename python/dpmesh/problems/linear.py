@@ -22,7 +22,7 @@ from dpmesh.kernels.linear import LinearModel
 from dpmesh.kernels.linear_model import REGRESSION, Batches, Loss, check_loss
 from dpmesh.kernels.projection import Norm
 from dpmesh.keys import Key
-from dpmesh.models import Centred, Model, Outline
+from dpmesh.models import Model, Outline
 from dpmesh.privacy.types import Sensitive
 from dpmesh.problems.constants import Constants, linear_constants
 from dpmesh.problems.partition import IndexArrays, PartitionedProblem, flat_partition
@@ -287,19 +287,18 @@ class LinearProblem(PartitionedProblem):
         if known is None or known[0] != at:
             assert self.outline is not None
             columns = self.outline.columns
-            if isinstance(columns, Centred):
+            if columns.centre is not None:
                 fail("problem", "records that are not centred", "records less a centre")
 
             def left(data: Dataset) -> Dataset:
                 return replace(data, features=centred(np.asarray(data.features), centre))
 
-            own = Centred(columns=columns, centre=np.asarray(centre, np.float64))
             made = replace(
                 self,
                 train=left(self.train),
                 test=None if self.test is None else left(self.test),
                 feature_norm=1.0,
-                outline=replace(self.outline, columns=own),
+                outline=replace(self.outline, columns=columns.less(np.asarray(centre, np.float64))),
             )
             made.__dict__["_part"] = self._part
             known = self.__dict__["_centred"] = at, made

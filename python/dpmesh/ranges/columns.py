@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
@@ -14,7 +14,7 @@ import numpy.typing as npt
 from dpmesh._validate import fail, nearest
 from dpmesh.ranges.read import are_ends, as_range, read_ranges
 from dpmesh.tables.cells import shown
-from dpmesh.tables.features import COLUMNS, FeatureMap, Layout, unit
+from dpmesh.tables.features import COLUMNS, FeatureMap, Layout, centred, unit
 from dpmesh.tables.kinds import Dates, Kind, Number
 from dpmesh.tables.table import as_table
 
@@ -92,6 +92,9 @@ class Columns:
         Whether a constant 1 is added to each record.
     features
         What is made of the encoded columns.
+    centre
+        A released mean that is taken off these, perhaps with axes after it: see
+        `dpmesh.tables.features.centred`. None takes nothing off.
 
     Examples
     --------
@@ -105,6 +108,7 @@ class Columns:
     kinds: tuple[Kind, ...]
     intercept: bool = True
     features: FeatureMap = COLUMNS
+    centre: tuple[float, ...] | None = None
 
     @classmethod
     def of(
@@ -179,7 +183,11 @@ class Columns:
     @property
     def dim(self) -> int:
         """Number of features of an encoded record."""
-        return self.intercept + self.features.width(self.layout)
+        return self.intercept + self.features.width(self.layout) + (self.centre is not None)
+
+    def less(self, centre: npt.NDArray[Any]) -> Columns:
+        """Return the columns less a released mean, with a constant: see `centre`."""
+        return replace(self, centre=tuple(centre.ravel().tolist()))
 
     def encode(self, columns: Sequence[npt.NDArray[Any]]) -> Encoded:
         """Return the encoded records.
@@ -207,7 +215,10 @@ class Columns:
         features = self.features.encode(np.concatenate(parts, axis=1), self.layout)
         if self.intercept:
             features = np.concatenate([np.ones((len(features), 1)), features], axis=1)
-        return Encoded(unit(features), outside, unread)
+        features = unit(features)
+        if self.centre is not None:
+            features = centred(features, np.array(self.centre))
+        return Encoded(features, outside, unread)
 
     def encode_table(self, table: Any) -> Encoded:
         """Return the encoded records of a table; a column that may be missing may be absent.
@@ -240,6 +251,7 @@ class Columns:
             "kinds": [kind.as_dict() for kind in self.kinds],
             "intercept": self.intercept,
             "features": self.features.as_dict(),
+            **({} if self.centre is None else {"centre": list(self.centre)}),
         }
 
     @classmethod
@@ -248,7 +260,8 @@ class Columns:
         names = tuple(saved["names"])
         kinds = tuple(map(as_range, names, saved["kinds"]))
         features = FeatureMap.from_dict(saved["features"])
-        return cls(names=names, kinds=kinds, intercept=saved["intercept"], features=features)
+        own = cls(names=names, kinds=kinds, intercept=saved["intercept"], features=features)
+        return own.less(np.array(saved["centre"])) if "centre" in saved else own
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -259,6 +272,8 @@ class Features:
     ----------
     dim
         Number of features of a record.
+    centre
+        As of `Columns`; the last one of the features is then a constant.
 
     Examples
     --------
@@ -268,13 +283,23 @@ class Features:
     """
 
     dim: int
+    centre: tuple[float, ...] | None = None
     kinds: ClassVar[tuple[Kind, ...]] = ()
     intercept: ClassVar[bool] = False
 
     @property
     def names(self) -> tuple[str, ...]:
         """Names for the features, which have none of their own."""
-        return tuple(f"x{i}" for i in range(self.dim))
+        return tuple(f"x{i}" for i in range(self._given))
+
+    @property
+    def _given(self) -> int:
+        """Number of features that a record comes with."""
+        return self.dim - (self.centre is not None)
+
+    def less(self, centre: npt.NDArray[Any]) -> Features:
+        """Return the features less a released mean, with a constant: see `Columns.less`."""
+        return Features(dim=self.dim + 1, centre=tuple(centre.ravel().tolist()))
 
     def encode(self, records: Any) -> Any:
         """Return the features, shape (records, dim): an array, or a sparse matrix as it is.
@@ -286,18 +311,27 @@ class Features:
         """
         sparse = hasattr(records, "tocsr")
         try:
-            features = records if sparse else np.asarray(records, np.float64)
+            features: Any = records if sparse else np.asarray(records, np.float64)
         except (TypeError, ValueError):
-            fail("X", f"numbers, shape (records, {self.dim})", "something else")
-        if len(features.shape) != 2 or features.shape[1] != self.dim:
-            fail("X", f"shape (records, {self.dim}), features as in training", features.shape)
+            fail("X", f"numbers, shape (records, {self._given})", "something else")
+        if len(features.shape) != 2 or features.shape[1] != self._given:
+            fail("X", f"shape (records, {self._given}), features as in training", features.shape)
         if not np.isfinite(features.data if sparse else features).all():
             fail("X", "finite numbers", "NaN or infinity")
-        return features
+        if self.centre is None:
+            return features
+        return centred(features.toarray() if sparse else features, np.array(self.centre))
 
     def as_dict(self) -> dict[str, Any]:
         """Return the features in plain types that JSON can hold."""
-        return {"features": self.dim}
+        centre = {} if self.centre is None else {"centre": list(self.centre)}
+        return {"features": self._given, **centre}
+
+    @classmethod
+    def from_dict(cls, saved: Mapping[str, Any]) -> Features:
+        """Return the features that `as_dict` gave."""
+        own = cls(dim=saved["features"])
+        return own.less(np.array(saved["centre"])) if "centre" in saved else own
 
 
 def _match(by_name: Mapping[Any, Any], given: Mapping[Any, Any]) -> None:

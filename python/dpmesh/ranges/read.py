@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from numbers import Real
-from pathlib import Path
 from typing import Any
 
+from dpmesh._files import read_toml
 from dpmesh._validate import fail
 from dpmesh.tables.kinds import Category, Count, Dates, Flag, Kind, Number
 from dpmesh.tables.labels import MOST_LABELS, Label, Labels
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 BLANK = "FILL IN"
 """What a draft of ranges has where public knowledge is wanted."""
@@ -59,17 +53,12 @@ def read_ranges(
     OSError
         If it cannot be read.
     """
-    try:
-        ranges: dict[str, Any] = tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
-    except ValueError as error:  # not TOML, or not UTF-8
-        raise ValueError(f"{os.fspath(path)} is not a TOML file: {error}") from error
+    ranges, _ = read_toml(path)
     release = ranges.pop(RELEASED, None)
-    if release is not None and released is None:
-        wanted = (
-            "ranges from public knowledge alone; dpmesh fit and dpmesh stats take, and charge, "
-        )
-        fail(os.fspath(path), f"{wanted}those that were released from data", "such")
-    if release is not None and released is not None:
+    if release is not None:
+        if released is None:
+            wanted = "ranges from public knowledge alone; dpmesh fit and dpmesh stats take, and "
+            fail(os.fspath(path), f"{wanted}charge, those that were released from data", "such")
         released.append(json.loads(release))
     found = [name for name, given in ranges.items() if _has_blank(given)]
     if found and not blanks:

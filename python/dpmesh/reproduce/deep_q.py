@@ -111,7 +111,7 @@ class DeepQ:
     activation
         Of the hidden units: ``"linear"``, the paper's, or ``"relu"``.
     learning_rate
-        Of Adam.
+        Learning rate of Adam.
     discount
         The paper's gamma_DQ.
     memory_size

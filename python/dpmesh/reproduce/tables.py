@@ -17,7 +17,7 @@ import numpy as np
 from dpmesh.data import covertype, train_test_split
 from dpmesh.defaults import Sizes, choose
 from dpmesh.keys import Key, Purpose, generator
-from dpmesh.models import Centred, Outline
+from dpmesh.models import Outline
 from dpmesh.reproduce._figure import Panel, drawn, lines_of
 from dpmesh.reproduce._scaffold import Experiment, Progress, Row, pick, repeated
 from dpmesh.reproduce.arena.tasks import FOREST_RANGES, TASKS
@@ -77,9 +77,7 @@ def _forest(cell: Row, seed: int, records: int | None) -> tuple[float, str]:
     given = train.features, train.labels, np.asarray(train.features)[:, 10:14].argmax(axis=1)
     if cell["features"] == RULE:
         made.fit(*given)
-        columns = made.model_.columns
-        assert isinstance(columns, Centred)
-        name = getattr(columns.columns, "features", COLUMNS).name
+        name = getattr(made.model_.columns, "features", COLUMNS).name
         return float(made.score(test.features, test.labels)), f"{name}, first stage"
     encoded = made.set_params(features="columns").encoded(*given)
     outline = Outline(columns=encoded.columns, classes=made.classes_)

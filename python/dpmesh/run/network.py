@@ -30,6 +30,11 @@ from dpmesh.keys import Key, Purpose, generator
 class Exponential:
     """Draws with this mean, independent of each other and without memory.
 
+    Parameters
+    ----------
+    mean
+        Mean of the draws.
+
     Examples
     --------
     >>> import dpmesh as dm
@@ -54,6 +59,13 @@ class LogNormal:
 
     About two thirds lie between median / e^sigma and median * e^sigma.
 
+    Parameters
+    ----------
+    median
+        Median of the draws.
+    sigma
+        Standard deviation of the logarithm.
+
     Examples
     --------
     >>> import dpmesh as dm
@@ -77,6 +89,11 @@ class LogNormal:
 @dataclass(frozen=True, kw_only=True)
 class Uniform:
     """Draws between two numbers.
+
+    Parameters
+    ----------
+    low, high
+        Smallest and largest draw.
 
     Examples
     --------

@@ -4,30 +4,18 @@ from __future__ import annotations
 
 import inspect
 import re
-import sys
 from collections.abc import Collection, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, NoReturn, get_args, get_origin
 
+import dpmesh.settings.parts as parts
+from dpmesh._files import read_toml
+from dpmesh._networks import imported
 from dpmesh._validate import fail, nearest
-from dpmesh.settings.parts import (
-    FILLED,
-    GIVEN,
-    NUMBERS,
-    SECTIONS,
-    Entry,
-    Maker,
-    entries,
-    kinds_of,
-    options_of,
-)
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from dpmesh.settings.parts import Entry, Maker, entries, kinds_of, options_of
 
 _MISFIT = object()
 
@@ -89,7 +77,7 @@ class Settings:
 
         The value "none" of a table leaves it out.
         """
-        content = _copied(self.content)
+        content = deepcopy(self.content)
         for key, value in changes.items():
             *tables, name = key.split(".")
             if not tables and value == "none":
@@ -101,7 +89,7 @@ class Settings:
                 if not isinstance(table, dict):
                     path = ".".join(tables[:i])
                     self.fail(path, f"wanted a table, of which {key} is swept, got {table!r}")
-            table[name] = value
+            table[name] = deepcopy(value)  # whose keys others of the changes may set
         return replace(self, content=content)
 
     def known(self, path: str, table: Mapping[str, Any], names: Collection[str]) -> None:
@@ -155,7 +143,7 @@ class Settings:
         if not callable(found):
             return None
         for name, parameter in inspect.signature(found).parameters.items():
-            known = name in GIVEN or name in NUMBERS or name in entries(found)
+            known = name in parts.GIVEN or name in parts.NUMBERS or name in entries(found)
             if parameter.default is parameter.empty and not known:
                 self.fail(f"{path}.kind", f"wanted a type that a file can give, got {kind}({name})")
         return found
@@ -184,7 +172,7 @@ class Settings:
 
     def _key(self, path: str, argument: str, arguments: Collection[str]) -> str | None:
         """Return the key behind a wrong argument: in `path`, or in the only table that has it."""
-        if argument in SECTIONS:  # made of a whole table
+        if argument in parts.SECTIONS:  # made of a whole table
             return argument
         if argument in arguments:
             return f"{path}.{argument}"
@@ -200,7 +188,7 @@ class Settings:
         options = options_of(hint)
         kinds = {cls.__name__: cls for option in options for cls in kinds_of(option)}
         if isinstance(value, dict) and kinds:
-            names = FILLED.get(self.maker(key, value, kinds), ())
+            names = parts.FILLED.get(self.maker(key, value, kinds), ())
             given = {name: self.filled[name] for name in names if name in self.filled}
             return self.make(key, value, kinds, **given)
         for option in options:
@@ -247,24 +235,9 @@ def read(path: str | Path, module: str | None = None) -> Settings:
     OSError
         If it cannot be read.
     """
-    if module is not None:
-        wanted = "the name of one that can be imported, such as mine"
-        if not all(part.isidentifier() for part in module.split(".")):
-            fail("module", wanted, repr(module))
-        try:
-            import_module(module)
-        except ModuleNotFoundError as error:
-            if not f"{module}.".startswith(f"{error.name}."):  # it is there, and misses another
-                raise
-            fail("module", wanted, repr(module))
-    try:
-        text = Path(path).read_text(encoding="utf-8-sig")  # some editors write a byte order mark
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: wanted TOML, which is UTF-8, got {error}") from error
-    try:
-        content = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise ValueError(f"{path}: {error}") from error
+    if module is not None and imported(module) is None:
+        fail("module", "the name of one that can be imported, such as mine", repr(module))
+    content, text = read_toml(path)
     return Settings(content, str(path), _lines(text), module)
 
 
@@ -283,10 +256,6 @@ def _lines(text: str) -> dict[str, int]:
 
 def _plain(key: str) -> str:
     return re.sub(r"[\s\"']", "", key)
-
-
-def _copied(table: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: _copied(v) if isinstance(v, dict) else v for key, v in table.items()}
 
 
 def _in_words(hint: Any) -> str:

@@ -17,117 +17,76 @@ from importlib import import_module
 from math import inf
 from typing import Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
 
+import dpmesh.algorithms as algorithms
 import dpmesh.controllers as controllers
 import dpmesh.data as data
 import dpmesh.denoisers as denoisers
+import dpmesh.privacy as privacy
+import dpmesh.privacy.views as views
+import dpmesh.run.network as delays
 import dpmesh.schedules as schedules
 import dpmesh.topology as topology
 from dpmesh.algorithms.base import AnyAlgorithm
-from dpmesh.algorithms.federated_combination import SecureAggregation, TrustedServer
 from dpmesh.algorithms.federated_contribution import Contribution
-from dpmesh.algorithms.federated_gradients import RecordGradients
-from dpmesh.algorithms.federated_server import (
-    AdaptiveClipping,
-    Average,
-    ServerAdam,
-    ServerMomentum,
-    ServerOptimizer,
-)
-from dpmesh.algorithms.federated_updates import ClientUpdates
-from dpmesh.algorithms.first_stage import FirstStage, SecondMoments
-from dpmesh.algorithms.record_sums import RecordSums
+from dpmesh.algorithms.federated_server import ServerOptimizer
+from dpmesh.algorithms.first_stage import SecondMoments
 from dpmesh.algorithms.registry import KINDS
-from dpmesh.privacy.budget import Budget
-from dpmesh.privacy.compression import Compressor, Levels, Quantizer, RandomSparsifier
 from dpmesh.privacy.correlated import BetweenPartners, Both, CorrelatedStrategy, InTime
-from dpmesh.privacy.views import (
-    AnyCoalition,
-    Coalition,
-    LastOnly,
-    Links,
-    Node,
-    OneNode,
-    PublishedMean,
-    PublishedMessages,
-)
 from dpmesh.problems import LinearProblem
 from dpmesh.problems.named import jax_model, torch_model
-from dpmesh.run.network import Exponential, LogNormal, Network, Uniform
 from dpmesh.settings.stage import Stage
 
 Maker: TypeAlias = Callable[..., Any]
 
+
+def _named(module: Any, names: str) -> dict[str, Any]:
+    """Return the parts of a module that have these names, with blanks between them."""
+    return {name: getattr(module, name) for name in names.split()}
+
+
+def _classes(module: Any, names: str) -> tuple[type, ...]:
+    return tuple(_named(module, names).values())
+
+
 PROTOCOLS: dict[Any, tuple[type, ...]] = {
-    schedules.Schedule: (
-        schedules.Constant,
-        schedules.InverseTime,
-        schedules.InverseSqrt,
-        schedules.PowerLaw,
-        schedules.HorizonPower,
-        schedules.ExponentialDecay,
-        schedules.Piecewise,
+    schedules.Schedule: _classes(
+        schedules,
+        "Constant InverseTime InverseSqrt PowerLaw HorizonPower ExponentialDecay Piecewise",
     ),
-    denoisers.Denoiser: (
-        denoisers.Identity,
-        denoisers.LaplacianSmoothing,
-        denoisers.AdaptiveSmoothing,
-        denoisers.JamesStein,
-        denoisers.SoftThreshold,
+    denoisers.Denoiser: _classes(
+        denoisers, "Identity LaplacianSmoothing AdaptiveSmoothing JamesStein SoftThreshold"
     ),
-    controllers.Controller: (
-        controllers.AlwaysGlobal,
-        controllers.AlwaysLocal,
-        controllers.RandomGlobal,
-        controllers.Periodic,
-    ),
-    Compressor: (Quantizer, Levels, RandomSparsifier),
+    controllers.Controller: _classes(controllers, "AlwaysGlobal AlwaysLocal RandomGlobal Periodic"),
+    privacy.Compressor: (privacy.Quantizer, privacy.Levels, privacy.RandomSparsifier),
     CorrelatedStrategy: (InTime, BetweenPartners, Both),
-    Contribution: (ClientUpdates, RecordGradients),
-    ServerOptimizer: (ServerMomentum, ServerAdam),
+    Contribution: (algorithms.ClientUpdates, algorithms.RecordGradients),
+    ServerOptimizer: (algorithms.ServerMomentum, algorithms.ServerAdam),
 }
 """Interfaces, and the classes with which a file can implement them."""
 
 VALUES: dict[str, type] = {
-    cls.__name__: cls
-    for cls in (
-        *(cls for classes in PROTOCOLS.values() for cls in classes),
-        schedules.SampleSize,
-        controllers.NoisyLoss,
-        TrustedServer,
-        SecureAggregation,
-        AdaptiveClipping,
-        Average,
-        PublishedMessages,
-        PublishedMean,
-        Exponential,
-        LogNormal,
-        Uniform,
-    )
+    **{cls.__name__: cls for classes in PROTOCOLS.values() for cls in classes},
+    "SampleSize": schedules.SampleSize,
+    "NoisyLoss": controllers.NoisyLoss,
+    **_named(algorithms, "TrustedServer SecureAggregation AdaptiveClipping Average"),
+    **_named(views, "PublishedMessages PublishedMean"),
+    **_named(delays, "Exponential LogNormal Uniform"),
 }
 """Classes of the tables ``{kind = "..", ..}`` that are values of keys."""
 
 SECTIONS: dict[str, Mapping[str, Maker]] = {
     "partition": {"iid": data.iid, "dirichlet": data.dirichlet, "shards": data.shards},
     "problem": {"linear": LinearProblem, "jax": jax_model, "torch": torch_model},
-    "topology": {
-        "ring": topology.ring,
-        "complete": topology.complete,
-        "star": topology.star,
-        "torus": topology.torus,
-        "random_regular": topology.random_regular,
-        "erdos_renyi": topology.erdos_renyi,
-        "meetings": topology.meetings,
-        "random_directed": topology.random_directed,
-        "random_matchings": topology.random_matchings,
-        "one_peer_exponential": topology.one_peer_exponential,
-    },
+    "topology": _named(
+        topology,
+        "ring complete star torus random_regular erdos_renyi meetings random_directed "
+        "random_matchings one_peer_exponential",
+    ),
     "algorithm": KINDS,
     "first_stage": {"first_stage": Stage},
-    "network": {"network": Network},
-    "budget": {"budget": Budget},
-    "view": {
-        cls.__name__: cls for cls in (OneNode, Node, Coalition, AnyCoalition, Links, LastOnly)
-    },
+    "network": {"network": delays.Network},
+    "budget": {"budget": privacy.Budget},
+    "view": _named(views, "OneNode Node Coalition AnyCoalition Links LastOnly"),
 }
 """Tables of a file, and their possible ``kind``; a table with only one kind may omit it."""
 
@@ -147,9 +106,9 @@ NUMBERS = ("nodes", "clients")
 
 FILLED: dict[Maker, tuple[str, ...]] = {
     **dict.fromkeys(PROTOCOLS[CorrelatedStrategy], ("topology", "rounds", "star")),
-    ClientUpdates: ("clients",),
-    RecordGradients: ("clients", "records", "records_per_client"),
-    SecureAggregation: ("dim", "rounds"),
+    algorithms.ClientUpdates: ("clients",),
+    algorithms.RecordGradients: ("clients", "records", "records_per_client"),
+    algorithms.SecureAggregation: ("dim", "rounds"),
 }
 """Parameters of parts of an algorithm that the data and the run determine, if they are left out."""
 
@@ -164,29 +123,12 @@ _DEFERRED = {"CorrelatedStrategy": CorrelatedStrategy}
 
 _COMMON = {
     "also": "What is published beside: PublishedMessages or PublishedMean.",
-    "copies": "How many nodes may hold one record.",
     "nodes": "Number of nodes: in a topology, that of the partition if it is left out.",
-    "clients": "Number of clients: that of the partition if it is left out.",
-    "learning_rate": "Learning rate of the optimizer.",
-    "batch_size": "Records of a node's mini-batch.",
     "weights": "How links are weighted: metropolis, max_degree or equal (regular graphs only).",
     "equal_sizes": "Whether all nodes hold equally many records.",
-    "shards_per_node": "How many shards each node gets.",
-    "rows": "Rows of the grid.",
-    "columns": "Columns of the grid.",
-    "degree": "Neighbours of each node.",
-    "edge_probability": "Probability that two nodes are linked.",
-    "value": "The value for every t.",
     "offset": "Added to t before all else.",
-    "mean": "Mean of the draws.",
-    "median": "Median of the draws.",
-    "sigma": "Standard deviation of the logarithm.",
-    "low": "Smallest draw.",
-    "high": "Largest draw.",
     "scale": "Factor of the whole schedule.",
     "exponent": "Power of t.",
-    "period": "Rounds from one global update to the next.",
-    "rounds": "Length of the whole run.",
 }
 """Descriptions of parameters that docstrings do not describe one by one."""
 
@@ -274,7 +216,9 @@ def algorithm_in(text: str) -> AnyAlgorithm:
     ValueError
         If it is none of this package, or has parts that a text does not state.
     """
-    stages = {cls.__name__: cls for cls in (FirstStage, RecordSums, SecondMoments)}
+    stages = {
+        cls.__name__: cls for cls in (algorithms.FirstStage, algorithms.RecordSums, SecondMoments)
+    }
     known: dict[str, Maker] = {**SECTIONS["algorithm"], **VALUES, **stages}
 
     def part(node: ast.expr) -> Any:

@@ -21,7 +21,7 @@ from dpmesh._validate import fail, positive
 from dpmesh.defaults import Choice, Method, Sizes, Task, choose, network
 from dpmesh.defaults.rule import Noise, features_for
 from dpmesh.keys import Key
-from dpmesh.models import Centred, Model, Outline
+from dpmesh.models import Model, Outline
 from dpmesh.privacy.budget import Budget
 from dpmesh.privacy.plan import Plan
 from dpmesh.problems.named import jax_model
@@ -121,19 +121,11 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             wanted += "lambda noise: FederatedLearning(.., noise_multiplier=noise)"
             fail("algorithm", wanted, reprlib.repr(algorithm))
         if not callable(algorithm):
-            return choose(
-                sizes,
-                epsilon=epsilon,
-                delta=self.delta,
-                task=self.task if getattr(self, "counts", None) is None else "counts",
-                linear=getattr(self, "network", None) is None,
-                algorithm=algorithm,
-                noise=self.noise,
-                topology=self.topology,
-                colluding=self.colluding,
-                rounds=self.rounds,
-                key=self._key(),
-            )
+            names = "delta", "noise", "topology", "colluding", "rounds"
+            how: Any = {name: getattr(self, name) for name in names} | {"algorithm": algorithm}
+            how["task"] = self.task if getattr(self, "counts", None) is None else "counts"
+            how["linear"] = getattr(self, "network", None) is None
+            return choose(sizes, epsilon=epsilon, key=self._key(), **how)
         if self.noise is not None:
             fail("noise", "None beside an algorithm, whose function names its noise", self.noise)
         if self.rounds is None or epsilon is None:
@@ -177,7 +169,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         made.report_ = FitReport.from_dict(saved)
         made.epsilon, made.delta = model.about["epsilon"], model.about["delta"]
         made.ranges = [kind.as_dict() for kind in model.columns.kinds]
-        columns = model.columns.columns if isinstance(model.columns, Centred) else model.columns
+        columns = model.columns
         assert isinstance(columns, Columns)
         made.features, made.fit_intercept = columns.features.name, columns.intercept
         made.model_ = model
@@ -283,18 +275,11 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         """
         given = self.encoded(X, y, groups)
         chosen = self.choice(Sizes.of(given.problem))
-        run = dm.simulate(
-            chosen.algorithm,
-            given.problem,
-            chosen.topology,
-            rounds=chosen.rounds,
-            key=self._key(),
-            delta=self.delta,
-            metrics=dm.Metrics([], progress=False),
-        )
-        self.report_ = report_of(
-            type(self).__name__, run, chosen, given.problem, given.columns, given.also_public
-        )
+        how: Any = {"rounds": chosen.rounds, "metrics": dm.Metrics([], progress=False)}
+        how |= {"key": self._key(), "delta": self.delta}
+        run = dm.simulate(chosen.algorithm, given.problem, chosen.topology, **how)
+        of = given.problem, given.columns, given.also_public
+        self.report_ = report_of(type(self).__name__, run, chosen, *of)
         self.ledger_ = run.ledger
         report = self.report_.as_dict()
         weights = np.asarray(run.released, np.float64).mean(axis=0)
@@ -358,16 +343,9 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         counts = [len(part) for part in partition]
         sizes = Sizes(nodes=len(counts), smallest=min(counts), together=sum(counts), dim=1)
         gossips = self.noise is not None or self.topology is not None
-        name = features_for(
-            sizes,
-            len(columns.layout.numbers),
-            epsilon=self.epsilon,
-            delta=self.delta,
-            algorithm="gossip" if gossips else self.algorithm,
-            noise=self.noise,
-            colluding=self.colluding,
-        )
-        return FeatureMap.of(name)
+        how: Any = {"epsilon": self.epsilon, "delta": self.delta, "colluding": self.colluding}
+        how |= {"algorithm": "gossip" if gossips else self.algorithm, "noise": self.noise}
+        return FeatureMap.of(features_for(sizes, len(columns.layout.numbers), **how))
 
 
 def _is_searched() -> bool:

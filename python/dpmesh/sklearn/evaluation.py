@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -18,10 +18,10 @@ from dpmesh._html import InNotebooks
 from dpmesh._networks import scores_of
 from dpmesh._table import Table
 from dpmesh._validate import fail, instance, integer, one_of, positive, probability
-from dpmesh.kernels.linear_model import as_sets
 from dpmesh.keys import Key
-from dpmesh.models import Centred, Outline
+from dpmesh.models import Outline
 from dpmesh.privacy.shown import as_given
+from dpmesh.ranges import Columns
 from dpmesh.ranges.sites import site_of_each
 from dpmesh.run.measures import Measures, classification, shown
 from dpmesh.run.verdict import LEAST, Verdict
@@ -81,15 +81,13 @@ class Evaluation(InNotebooks):
         """Return the lines of a table of scores over epsilon, that of heads first."""
         lines = [["epsilon", self.verdict.metric, "95% interval", "beside sites alone"]]
         for epsilon, found in self.by_epsilon.items():
-            between = "-"
-            if len(found.measured) > 1:
+            splits, between = len(found.measured), "-"
+            if splits > 1:
                 ends = found.interval.low, found.interval.high
                 between = " to ".join(shown(found.metric, end) for end in ends)
-            splits = len(found.measured)
             few = f"{splits} split{'s' * (splits > 1)} give{'s' * (splits == 1)} no verdict"
-            lines.append(
-                [as_given(epsilon), shown(found.metric, found.score), between, found.claim or few]
-            )
+            score, claim = shown(found.metric, found.score), found.claim or few
+            lines.append([as_given(epsilon), score, between, claim])
         return lines
 
     @property
@@ -106,10 +104,9 @@ class Evaluation(InNotebooks):
         return f"The baselines are linear models; the federation's has {parameters} parameters."
 
     def __repr__(self) -> str:
-        report = self.estimator.report_
-        against = (
-            f"\nThe epsilon holds against {report.against}." if report.privacy.is_private else ""
-        )
+        report, against = self.estimator.report_, ""
+        if report.privacy.is_private:
+            against = f"\nThe epsilon holds against {report.against}."
         head, *rows = self.epsilons()
         looked = [str(Table(head, rows)), ""] if rows else []
         own = f"{self.verdict.table}\n\n{self.sentence}{against}\n{self.note}".rstrip()
@@ -185,20 +182,14 @@ def evaluate(
             own.fit(rows(X, kept), targets[kept], None if groups is None else owners[kept])
         problem = _problem(own, table, targets, owners, out)
         key = None if estimator.random_state is None else Key.seeded(int(draw.randint(2**31)))
-        beside = baselines.compute(
-            problem, epsilon=estimator.epsilon, delta=estimator.delta, key=key, most=baselines.SHOWN
-        )
+        budget: Any = {"epsilon": estimator.epsilon, "delta": estimator.delta, "key": key}
+        beside = baselines.compute(problem, **budget, most=baselines.SHOWN)
         found.append((own, _measured(own, problem), beside))
         if splits is None:
             splits = _affordable(own, problem)
-    return Evaluation(
-        estimator=found[0][0],
-        verdict=Verdict(
-            measured=[own for _, own, _ in found],
-            beside=[own for *_, own in found],
-            epsilon=estimator.epsilon,
-        ),
-    )
+    fitted, measured, others = zip(*found, strict=True)
+    verdict = Verdict(measured=measured, beside=others, epsilon=estimator.epsilon)
+    return Evaluation(estimator=fitted[0], verdict=verdict)
 
 
 def _over_epsilons(
@@ -264,16 +255,12 @@ def _problem(
 ) -> dm.LinearProblem:
     """Return the records as the fitted model encodes them, those that are held out for testing."""
     model = fitted.model_
-    columns = model.columns.columns if isinstance(model.columns, Centred) else model.columns
+    assert isinstance(model.columns, Columns)
+    columns = replace(model.columns, centre=None)
     features = columns.encode(table.select(columns.names).columns).features
-    labels: npt.NDArray[Any]
-    if model.target is not None:
-        labels = model.target.encode("y", y).features[:, 0]
-    elif model.several:
-        labels = as_sets(y)
-    else:
-        labels = read_labels("y", model.listed, y)
-    everything, kept = dm.Dataset(features, labels), np.flatnonzero(~out)
+    if model.target is None and not model.several:
+        y = read_labels("y", model.listed, y)
+    everything, kept = dm.Dataset(features, model.learned(y)), np.flatnonzero(~out)
     sites = owners[kept]
     parts = tuple(np.flatnonzero(sites == site) for site in np.unique(sites))
     described = {name: getattr(model, name) for name in ("classes", "target", "shares", "several")}

@@ -138,15 +138,9 @@ def tune(
     ledgers, delta = [one.ledger_ for one in fitted], estimator.delta
     of_a_fit = max(one.report_.privacy.epsilon for one in fitted)
     spent = max(total_cost(ledgers, delta, colluding=estimator.partners).epsilon, total)
-    chosen = fitted[best]
+    chosen, cost = fitted[best], {"epsilon": spent, "delta": delta, "epsilon_of_a_fit": of_a_fit}
     chosen.charge(spent, f"chosen among {len(fitted)} fits, whose cost is counted")
-    return Tuned(
-        estimator=chosen,
-        params=dict(candidates[best]),
-        epsilon=spent,
-        delta=delta,
-        epsilon_of_a_fit=of_a_fit,
-    )
+    return Tuned(estimator=chosen, params=dict(candidates[best]), **cost)
 
 
 def _check_candidates(candidates: Sequence[Mapping[str, Any]]) -> None:

@@ -6,8 +6,8 @@
 
 from dpmesh.statistics.answers import Answer, Row
 from dpmesh.statistics.ask import Statistics, ask
-from dpmesh.statistics.question import Question
-from dpmesh.statistics.questions import Correlation, Histogram, Mean, Quantiles, Survival, TwoWay
+from dpmesh.statistics.questions import Correlation, Histogram, Mean, Quantiles, Question, TwoWay
+from dpmesh.statistics.survival import Survival
 
 __all__ = [
     "Answer",

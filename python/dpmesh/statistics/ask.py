@@ -27,7 +27,7 @@ from dpmesh.ranges.sites import site_of_each
 from dpmesh.run import Metrics, simulate
 from dpmesh.statistics.answers import Answer
 from dpmesh.statistics.geometry import Column, Size
-from dpmesh.statistics.question import Question
+from dpmesh.statistics.questions import Question
 from dpmesh.tables import as_table
 from dpmesh.tables.kinds import Kind
 from dpmesh.tables.table import Table
@@ -86,20 +86,17 @@ class Statistics(InNotebooks):
 
     def charged(self, epsilon: float, why: str) -> Statistics:
         """Return the same answers with what they cost beside something else."""
-        assumptions = (*self.privacy.assumptions, why)
-        return replace(
-            self, privacy=replace(self.privacy, epsilon=epsilon, assumptions=assumptions)
-        )
+        privacy = self.privacy
+        privacy = replace(privacy, epsilon=epsilon, assumptions=(*privacy.assumptions, why))
+        return replace(self, privacy=privacy)
 
     def as_dict(self) -> dict[str, Any]:
         """Return what may be published in plain types that JSON can hold."""
-        plain = {
-            "answers": [one.as_dict() for one in self.answers],
-            "ledger": self.ledger.as_dict(),
-        }
         numbers = {"sites": self.sites, "records": self.records, "against": self.against}
+        answers = [one.as_dict() for one in self.answers]
+        cost = {"ledger": self.ledger.as_dict(), "privacy": self.privacy.as_dict()}
         signed = {} if self.origin is None else {"provenance": dict(self.origin)}
-        return {**numbers, **plain, "privacy": self.privacy.as_dict(), **signed}
+        return {**numbers, "answers": answers, **cost, **signed}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -262,23 +259,16 @@ def ask(
     owners = site_of_each(groups, table.records)
     parts = tuple(np.flatnonzero(owners == site) for site in np.unique(owners))
     problem: Any = Asked(questions=about, columns=columns, parts=parts)
-    sums = RecordSums.for_budget(
-        epsilon=epsilon,
-        delta=delta,
-        sites=len(parts),
-        records=table.records,
-        colluding=colluding,
-        secure=method_for(len(parts), epsilon, colluding=colluding) == "secure",
-        **about.sums,
-    )
+    sizes: Any = {"sites": len(parts), "records": table.records}
+    secure = method_for(len(parts), epsilon, colluding=colluding) == "secure"
+    budget: Any = {"epsilon": epsilon, "delta": delta, "colluding": colluding, "secure": secure}
+    sums = RecordSums.for_budget(**budget, **sizes, **about.sums)
     about.require(sums.noise_scale, table.records)
-    run = simulate(
-        sums, problem, rounds=1, key=key, delta=delta, metrics=Metrics([], progress=False)
-    )
+    quiet = Metrics([], progress=False)
+    run = simulate(sums, problem, rounds=1, key=key, delta=delta, metrics=quiet)
     return Statistics(
         answers=about.answers(run.released[0], sums.noise_scale, table.records),
-        sites=len(parts),
-        records=table.records,
+        **sizes,
         against=against(sums),
         privacy=replace(run.privacy, assumptions=(*run.privacy.assumptions, PUBLIC)),
         ledger=run.ledger,

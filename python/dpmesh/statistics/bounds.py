@@ -13,8 +13,7 @@ from dpmesh._validate import fail
 from dpmesh.statistics.answers import Answer, Row, nothing
 from dpmesh.statistics.ask import Statistics, ask
 from dpmesh.statistics.geometry import Columns, Floats
-from dpmesh.statistics.question import Kinds
-from dpmesh.statistics.questions import Histogram
+from dpmesh.statistics.questions import Histogram, Kinds
 from dpmesh.tables.kinds import Number
 
 LEAST, OCTAVES = -16, 48

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import dpmesh.statistics.questions as questions
 from dpmesh._validate import fail
-from dpmesh.statistics.question import Question
-from dpmesh.statistics.questions import Histogram, Mean, Quantiles
+from dpmesh.statistics.questions import Correlation, Histogram, Mean, Quantiles, Question, TwoWay
+from dpmesh.statistics.survival import Survival
 from dpmesh.tables.kinds import Category, Dates, Kind
 
 OPTIONS = ("mean", "histogram", "quantiles", "correlation", "table", "survival", "by")
@@ -46,12 +45,12 @@ def questions_of(given: Mapping[str, Any], kinds: Mapping[str, Kind], sign: str)
 
 
 _FORMS = (
-    ("mean", "Mean", 0),
-    ("histogram", "Histogram", None),
-    ("quantiles", "Quantiles", None),
-    ("correlation", "Correlation", 0),
-    ("table", "TwoWay", 2),
-    ("survival", "Survival", 2),
+    ("mean", Mean, 0),
+    ("histogram", Histogram, None),
+    ("quantiles", Quantiles, None),
+    ("correlation", Correlation, 0),
+    ("table", TwoWay, 2),
+    ("survival", Survival, 2),
 )
 """Options, what each asks, and of how many columns: any number if 0, one with bins if None."""
 
@@ -66,17 +65,17 @@ def _everything(kinds: Mapping[str, Kind]) -> Iterator[Question]:
     yield from map(Histogram, listed)
 
 
-def _of(option: str, kind: str, given: str, count: int, **others: str) -> Iterator[Question]:
+def _of(option: str, kind: Any, given: str, count: int, **others: str) -> Iterator[Question]:
     """Ask about columns, separated by commas."""
     names = [name.strip() for name in given.split(",")]
     if not all(names) or len(names) != (count or len(names)):
         wanted = f"{count} columns, as a,b" if count else "columns, separated by commas"
         fail(option, wanted, repr(given))
-    yield getattr(questions, kind)(*names, **others)
+    yield kind(*names, **others)
 
 
-def _binned(kind: str, given: str) -> Iterator[Question]:
+def _binned(kind: Any, given: str) -> Iterator[Question]:
     """Ask about a column that may name how many bins."""
     name, _, bins = given.rpartition(":")
     made = {"bins": int(bins)} if bins.isdigit() and name else {}
-    yield getattr(questions, kind)(name if made else given, **made)
+    yield kind(name if made else given, **made)

@@ -2,29 +2,116 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass, replace
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass
 from itertools import combinations
 from math import sqrt
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 import dpmesh.statistics.geometry as geometry
-from dpmesh._validate import integer, probability
+from dpmesh._validate import fail, integer, probability
 from dpmesh.statistics.answers import Answer, Row, Z, consistent, nothing, quantile, row, share
 from dpmesh.statistics.geometry import Columns, Floats, Size, cells, kind_of
-from dpmesh.statistics.question import (
-    A_CATEGORY,
-    A_NUMBER,
-    LISTED,
-    MEASURED,
-    Kinds,
-    OfColumns,
-    OneHot,
-    several,
-)
-from dpmesh.statistics.survival import Cells, curve, log_rank
-from dpmesh.tables.kinds import Dates, Flag, Kind, Number
+from dpmesh.tables.kinds import Category, Dates, Flag, Kind, Number
+
+Kinds = Mapping[str, Kind]
+
+MEASURED, A_NUMBER = (Number, Flag), "a number or a flag"
+LISTED, A_CATEGORY = (Category, Flag), "a category or a flag"
+
+
+class Question(ABC):
+    """What is asked of a table: a vector for each record, whose sum is released with noise."""
+
+    reads: ClassVar[tuple[str, ...]] = ("column",)
+    """The fields that name columns."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns that it reads."""
+        return tuple(name for field in self.reads if (name := getattr(self, field)) is not None)
+
+    @abstractmethod
+    def size(self, kinds: Kinds) -> Size:
+        """Return the public size of a record's vector.
+
+        Raises
+        ------
+        ValueError
+            If a column has no range, or one of another kind.
+        """
+
+    @abstractmethod
+    def vectors(self, columns: Columns) -> Floats:
+        """Return a vector for each record, shape (records, dim)."""
+
+    def require(self, noise: float, records: int) -> None:  # noqa: B027 (most questions need nothing)
+        """Fail if records are too few for the noise in a number, before anything is released."""
+
+    @abstractmethod
+    def answer(self, kinds: Kinds, total: Floats, noise: float, records: int) -> Answer:
+        """Return the answer.
+
+        Parameters
+        ----------
+        kinds
+            The public ranges of the columns.
+        total
+            The noisy sum, shape (dim,).
+        noise
+            Standard deviation of the noise in each number.
+        records
+            The public number of records of all sites.
+        """
+
+
+@dataclass(frozen=True, init=False)
+class OfColumns(Question):
+    """A question about several columns together, named one by one."""
+
+    columns: tuple[str, ...]
+    least: ClassVar[int] = 1
+
+    def __init__(self, *columns: str) -> None:
+        object.__setattr__(self, "columns", several(columns, self.least))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns."""
+        return self.columns
+
+
+@dataclass(frozen=True)
+class OneHot(Question):
+    """A question whose records are each in one cell: the sensitivity is sqrt(2)."""
+
+    @abstractmethod
+    def cells(self, kinds: Kinds) -> int:
+        """Return the number of cells."""
+
+    @abstractmethod
+    def cell(self, columns: Columns) -> npt.NDArray[np.int64]:
+        """Return the number of each record's cell."""
+
+    def size(self, kinds: Kinds) -> Size:
+        """Return the public size of a record's vector."""
+        return Size(self.cells(kinds), *geometry.ONE_HOT)
+
+    def vectors(self, columns: Columns) -> Floats:
+        """Return a 1 at each record's cell."""
+        kinds = {name: column.kind for name, column in columns.items()}
+        return geometry.one_hot(self.cell(columns), self.cells(kinds))
+
+
+def several(given: tuple[str, ...], least: int) -> tuple[str, ...]:
+    """Return names of columns, each once."""
+    if len(given) < least or len({*given}) < len(given):
+        fail("columns", f"at least {least}, each once", ", ".join(given) or "none")
+    return given
 
 
 class Mean(OfColumns):
@@ -281,85 +368,3 @@ def _fisher(total: Floats, columns: tuple[str, ...], records: int, missing: bool
     deviations = np.sqrt(np.where(spread > 0, spread, np.nan))
     r = covariance / np.outer(deviations, deviations)
     return np.asarray(np.arctanh(np.clip(r[np.triu_indices(len(columns), 1)], -0.999, 0.999)))
-
-
-@dataclass(frozen=True)
-class Survival(OneHot):
-    """A Kaplan-Meier curve of each group, and the log-rank test of whether they differ.
-
-    All follow from one noisy table of group, bin of time, and event or not. Each record is one
-    person, followed from the low end of the range of `time` on. Late entry and repeated events have
-    no proof here: a person would be in several cells.
-
-    Parameters
-    ----------
-    time
-        A number: how long the person was followed. Who is followed to the end of its range, or
-        longer, is censored there.
-    event
-        A flag: whether the event ended it.
-    by
-        Categories or a flag that divide the records into groups.
-    bins
-        Equal bins of time.
-
-    Examples
-    --------
-    >>> import dpmesh as dm
-    >>> dm.statistics.Survival("months", "died", by="arm")
-    Survival(time='months', event='died', by='arm', bins=20)
-    """
-
-    time: str
-    event: str
-    by: str | None = None
-    _: KW_ONLY
-    bins: int = 20
-    reads = ("time", "event", "by")
-
-    def __post_init__(self) -> None:
-        integer("bins", self.bins, at_least=2, below=2**12)
-        several(self.names, 2)
-
-    def _groups(self, kinds: Kinds) -> list[str]:
-        if self.by is None:
-            return ["all"]
-        found = cells(kind_of(kinds, self.by, LISTED, A_CATEGORY), 2)
-        return found[:-1] if kinds[self.by].may_be_missing else found
-
-    def cells(self, kinds: Kinds) -> int:
-        """Return the number of cells; the last one is of records that lack a value."""
-        kind_of(kinds, self.time, Number, "a number, how long a person was followed")
-        kind_of(kinds, self.event, Flag, "a flag, {flag = true}: whether the event came")
-        return (2 * self.bins + 1) * len(self._groups(kinds)) + self._may_lack(kinds)
-
-    def _may_lack(self, kinds: Kinds) -> bool:
-        return any(kinds[name].may_be_missing for name in self.names)
-
-    def cell(self, columns: Columns) -> npt.NDArray[np.int64]:
-        """Return the number of each record's cell."""
-        kinds = {name: columns[name].kind for name in self.names}
-        time, event = columns[self.time], columns[self.event]
-        found = np.where(time.z < 1, 2 * time.cell(self.bins) + (event.z <= 0), 2 * self.bins)
-        if self.by is not None:
-            found = found + (2 * self.bins + 1) * columns[self.by].cell(2)
-        whole = np.all([columns[name].present for name in self.names], axis=0)
-        return np.where(whole, found, self.cells(kinds) - 1)
-
-    def answer(self, kinds: Kinds, total: Floats, noise: float, records: int) -> Answer:
-        """Return the curve of each group at the end of each bin, and the p-value."""
-        groups, rows = self._groups(kinds), list[Row]()
-        of_groups = (2 * self.bins + 1) * len(groups)
-        table = Cells.of(consistent(total, records)[:of_groups].reshape(len(groups), -1))
-        marks = geometry.edges_of(kinds[self.time], self.bins)[1:]
-        for group, own in enumerate(groups):
-            of = "" if self.by is None else f"{self.by} {own}, "
-            found = np.transpose(curve(Cells(*(part[group] for part in table)), noise))
-            names = [f"{of}{self.time} {mark:.4g}" for mark in marks]
-            rows += [row(name, at, (0, 1)) for name, at in zip(names, found, strict=True)]
-        answer = Answer(title="survival", rows=tuple(rows))
-        if len(groups) < 2:
-            return answer
-        p = log_rank(table, noise)
-        note = f"log-rank test of {self.by}, simulated with the noise: p = {p:.3g}"
-        return replace(answer, notes=(note,), p_value=p)

@@ -7,15 +7,102 @@ noise of their own.
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from dpmesh.statistics.answers import Z
-from dpmesh.statistics.geometry import Floats
+import dpmesh.statistics.questions as questions
+from dpmesh._validate import integer
+from dpmesh.statistics.answers import Answer, Row, Z, consistent, row
+from dpmesh.statistics.geometry import Columns, Floats, cells, edges_of, kind_of
+from dpmesh.tables.kinds import Flag, Number
 
 SIMULATIONS = 999
 """Of the log-rank statistic where groups do not differ."""
+
+
+@dataclass(frozen=True)
+class Survival(questions.OneHot):
+    """A Kaplan-Meier curve of each group, and the log-rank test of whether they differ.
+
+    All follow from one noisy table of group, bin of time, and event or not. Each record is one
+    person, followed from the low end of the range of `time` on. Late entry and repeated events have
+    no proof here: a person would be in several cells.
+
+    Parameters
+    ----------
+    time
+        A number: how long the person was followed. Who is followed to the end of its range, or
+        longer, is censored there.
+    event
+        A flag: whether the event ended it.
+    by
+        Categories or a flag that divide the records into groups.
+    bins
+        Equal bins of time.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.statistics.Survival("months", "died", by="arm")
+    Survival(time='months', event='died', by='arm', bins=20)
+    """
+
+    time: str
+    event: str
+    by: str | None = None
+    _: KW_ONLY
+    bins: int = 20
+    reads = ("time", "event", "by")
+
+    def __post_init__(self) -> None:
+        integer("bins", self.bins, at_least=2, below=2**12)
+        questions.several(self.names, 2)
+
+    def _groups(self, kinds: questions.Kinds) -> list[str]:
+        if self.by is None:
+            return ["all"]
+        found = cells(kind_of(kinds, self.by, questions.LISTED, questions.A_CATEGORY), 2)
+        return found[:-1] if kinds[self.by].may_be_missing else found
+
+    def cells(self, kinds: questions.Kinds) -> int:
+        """Return the number of cells; the last one is of records that lack a value."""
+        kind_of(kinds, self.time, Number, "a number, how long a person was followed")
+        kind_of(kinds, self.event, Flag, "a flag, {flag = true}: whether the event came")
+        return (2 * self.bins + 1) * len(self._groups(kinds)) + self._may_lack(kinds)
+
+    def _may_lack(self, kinds: questions.Kinds) -> bool:
+        return any(kinds[name].may_be_missing for name in self.names)
+
+    def cell(self, columns: Columns) -> npt.NDArray[np.int64]:
+        """Return the number of each record's cell."""
+        kinds = {name: columns[name].kind for name in self.names}
+        time, event = columns[self.time], columns[self.event]
+        found = np.where(time.z < 1, 2 * time.cell(self.bins) + (event.z <= 0), 2 * self.bins)
+        if self.by is not None:
+            found = found + (2 * self.bins + 1) * columns[self.by].cell(2)
+        whole = np.all([columns[name].present for name in self.names], axis=0)
+        return np.where(whole, found, self.cells(kinds) - 1)
+
+    def answer(self, kinds: questions.Kinds, total: Floats, noise: float, records: int) -> Answer:
+        """Return the curve of each group at the end of each bin, and the p-value."""
+        groups, rows = self._groups(kinds), list[Row]()
+        of_groups = (2 * self.bins + 1) * len(groups)
+        table = Cells.of(consistent(total, records)[:of_groups].reshape(len(groups), -1))
+        marks = edges_of(kinds[self.time], self.bins)[1:]
+        for group, own in enumerate(groups):
+            of = "" if self.by is None else f"{self.by} {own}, "
+            found = np.transpose(curve(Cells(*(part[group] for part in table)), noise))
+            names = [f"{of}{self.time} {mark:.4g}" for mark in marks]
+            rows += [row(name, at, (0, 1)) for name, at in zip(names, found, strict=True)]
+        answer = Answer(title="survival", rows=tuple(rows))
+        if len(groups) < 2:
+            return answer
+        p = log_rank(table, noise)
+        note = f"log-rank test of {self.by}, simulated with the noise: p = {p:.3g}"
+        return replace(answer, notes=(note,), p_value=p)
 
 
 class Curve(NamedTuple):

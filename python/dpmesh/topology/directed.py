@@ -114,6 +114,11 @@ def directed(
 def random_directed(nodes: int, degree: int, *, key: Key) -> Varying:
     """Each node sends to `degree` others, drawn anew in each round.
 
+    Parameters
+    ----------
+    degree
+        To how many others each node sends.
+
     Raises
     ------
     ValueError

@@ -232,6 +232,11 @@ def star(nodes: int, *, weights: Weights = "metropolis") -> Static:
 def torus(rows: int, columns: int, *, weights: Weights = "metropolis") -> Static:
     """A grid that wraps around; node ``row * columns + column`` receives from the four next to it.
 
+    Parameters
+    ----------
+    rows, columns
+        Rows and columns of the grid.
+
     Raises
     ------
     ValueError
@@ -250,6 +255,11 @@ def torus(rows: int, columns: int, *, weights: Weights = "metropolis") -> Static
 
 def random_regular(nodes: int, degree: int, *, key: Key, weights: Weights = "metropolis") -> Static:
     """A connected random graph in which each node has `degree` neighbours: an expander from 3 up.
+
+    Parameters
+    ----------
+    degree
+        Neighbours of each node.
 
     Raises
     ------
@@ -280,6 +290,11 @@ def erdos_renyi(
     nodes: int, edge_probability: float, *, key: Key, weights: Weights = "metropolis"
 ) -> Static:
     """A connected random graph in which each pair is linked with probability `edge_probability`.
+
+    Parameters
+    ----------
+    edge_probability
+        Probability that two nodes are linked.
 
     Raises
     ------

@@ -1,15 +1,21 @@
-"""The page that ``dpmesh fit`` writes."""
+"""What ``dpmesh fit``, ``stats`` and ``node`` write for people: pages, and answers."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from html import escape
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import typer
+
+from dpmesh._files import replace_text
 from dpmesh.experiments.html import document, table
 
 if TYPE_CHECKING:
     from dpmesh.sklearn import Evaluation
+    from dpmesh.statistics import Statistics
 
 
 def fit_page(found: Evaluation, *, label: str, unused: Sequence[str]) -> str:
@@ -36,3 +42,18 @@ def fit_page(found: Evaluation, *, label: str, unused: Sequence[str]) -> str:
         f"<p>Not used: {escape(', '.join(unused))}.</p>" if unused else "",
     ]
     return document(label, body)
+
+
+def write_answers(output: Path, found: Statistics) -> None:
+    """Write the answers as JSON, or as one self-contained HTML page."""
+    body = [f"<h1>Statistics of {found.records} records at {found.sites} sites</h1>"]
+    for answer in found.answers:
+        notes = [
+            f'<p class="note">{escape(note)}</p>' for note in (*answer.notes, *answer.warnings)
+        ]
+        body += [table(*answer.table()), *notes]
+    cost = f"against     {found.against}\n{found.privacy}"
+    page = document("Statistics", [*body, "<h2>Privacy</h2>", f"<pre>{escape(cost)}</pre>"])
+    plain = json.dumps(found.as_dict(), indent=1)
+    replace_text(output, plain if output.suffix == ".json" else page)
+    typer.echo(f"\nwrote {output}: it holds the answers and what they cost, no records")

@@ -1,4 +1,4 @@
-"""A first stage that a file names: the bits of its parts, its share of the budget, refusals."""
+"""Tables of a file that few have: a first stage, a view, public records."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from test_experiments import write
 import dpmesh as dm
 from dpmesh.algorithms import FirstStage, RecordSums, SecureAggregation
 from dpmesh.algorithms.first_stage import SecondMoments
-from dpmesh.experiments import Experiment, read, run_sweep
-from dpmesh.experiments.experiment import Result
+from dpmesh.experiments import Experiment, Result, read, run_sweep
+from dpmesh.keys import Purpose, generator
+from dpmesh.reproduce.deep_q import DeepQ
 
 pytest.importorskip("sklearn")
 
@@ -163,4 +164,119 @@ def test_what_has_no_first_stage_is_refused(
         files = {"files": str(tmp_path / "all.libsvm"), "dim": 3, "classes": [-1, 1]}
         changes = {**changes, "data": files}
     with pytest.raises(ValueError, match=re.escape(said)):
+        Experiment.of(settings(tmp_path, changes))
+
+
+VIEWED: dict[str, Any] = {
+    "run": {"rounds": 8, "seed": 1},
+    "data": {"source": "digits", "positive": [5, 6, 7, 8, 9]},
+    "partition": {"kind": "iid", "nodes": 6, "equal_sizes": True},
+    "problem.feature_norm": 1.0,
+    "topology.kind": "meetings",
+    "algorithm": {"kind": "GradientDescent", "noise_multiplier": 2.0},
+    "first_stage": "none",
+    "budget": {"epsilon": 6.0, "delta": 1e-5},
+    "view": {"kind": "OneNode"},
+}
+
+
+def test_a_file_has_a_budget_against_a_view(tmp_path: Path) -> None:
+    """Eight rounds cost more against everybody than the budget allows."""
+    run = Experiment.of(settings(tmp_path, VIEWED)).simulate()
+    assert "against any one node" in str(run.privacy.view)
+    assert run.privacy.epsilon > 6.0
+    with pytest.raises(ValueError, match=r"run\.rounds: wanted at most"):
+        Experiment.of(settings(tmp_path, VIEWED | {"view": "none"}))
+
+
+@pytest.mark.parametrize(
+    ("view", "words"),
+    [
+        ({"kind": "Coalition", "nodes": [1, 4]}, "against nodes 1, 4 together"),
+        ({"kind": "Links", "links": [[0, 1], [2, 3]]}, "against a listener on 2 links"),
+        (
+            {"kind": "Node", "node": 2, "also": [{"kind": "PublishedMean"}]},
+            "and the published mean of",
+        ),
+    ],
+)
+def test_a_file_names_who_looks_on(view: Any, words: str, tmp_path: Path) -> None:
+    assert words in str(Experiment.of(settings(tmp_path, VIEWED | {"view": view})).budget)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"budget": "none"}, r"view: wanted tables \[budget\]"),
+        ({"view": {"kind": "Coalition"}}, r"view\.nodes: wanted a value for Coal"),
+        ({"view": {"kind": "Node"}}, r"view\.node: wanted a value for N"),
+        ({"view": {"kind": "Node", "node": 6}}, r"view\.node: wanted an integer .* below"),
+        ({"view": {"kind": "Two"}}, r"view\.kind: wanted one of OneNode, Node"),
+    ],
+)
+def test_a_view_that_does_not_fit_is_named(changes: Any, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=message):
+        Experiment.of(settings(tmp_path, VIEWED | changes))
+
+
+SCORES = {"kind": "DeepQ", "sees": "released", "anneal_rounds": 4, "hidden": 16}
+LEARNS_ALONE = {"kind": "WithoutReplacement", "epsilon": 4.0, "batch_size": 5}
+RELEASED: dict[str, Any] = {
+    "run": {"rounds": 6, "seed": 3, "delta": 1e-5},
+    "data": {"source": "digits", "positive": [5, 6, 7, 8, 9], "records": 400},
+    "data.public_fraction": 0.25,
+    "partition.nodes": 4,
+    "problem.feature_norm": 1.0,
+    "topology": "none",
+    "algorithm": LEARNS_ALONE | {"controller": SCORES},
+    "first_stage": "none",
+}
+
+
+def test_a_controller_scores_released_models_on_public_records(tmp_path: Path) -> None:
+    """Of 400 records 80 are for testing, 80 are public, and 240 lie on nodes."""
+    assert run_sweep(settings(tmp_path, RELEASED), tmp_path / "results") == []
+    result = Result.load(tmp_path / "results" / "run")
+    assert "released models is public" in str(result.privacy.assumptions)
+    digits = dm.data.unit_norm(dm.data.digits().take(np.arange(400)))
+    digits = digits.relabelled(lambda label: np.where(label >= 5, 1, -1))
+    key = dm.Key.seeded(3)
+    draw = generator(key, Purpose.SPLIT)
+    train, test = dm.data.train_test_split(digits, 0.2, draw)
+    train, public = dm.data.train_test_split(train, 0.25, draw)
+    problem = dm.LinearProblem(
+        train, dm.data.iid(train, 4, draw), "logistic", test=test, feature_norm=1.0
+    )
+    assert (test.records, public.records, train.records) == (80, 80, 240)
+    controller = DeepQ(anneal_rounds=4, sees="released", hidden=16)
+    algorithm = dm.WithoutReplacement(
+        epsilon=4.0, batch_size=5, controller=controller, public_data=public
+    )
+    run = dm.simulate(algorithm, problem, rounds=6, key=key, delta=1e-5)
+    np.testing.assert_array_equal(
+        np.load(tmp_path / "results" / "run" / "released.npy"), run.released
+    )
+
+
+def test_public_records_are_set_aside_for_whoever_does_not_look(tmp_path: Path) -> None:
+    """So that the cells of a sweep over controllers learn from the same records."""
+    others = RELEASED | {"algorithm": LEARNS_ALONE | {"controller": {"kind": "AlwaysGlobal"}}}
+    made = (Experiment.of(settings(tmp_path, changes)) for changes in (RELEASED, others))
+    parts = [experiment.problem() for experiment in made]
+    assert parts[0].records.sum() == 240
+    np.testing.assert_array_equal(parts[0].train.features, parts[1].train.features)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({}, r"data\.public_fraction: wanted more than 0, for a controller .*, got none"),
+        ({"public_fraction": 0.0}, r"data\.public_fraction: wanted more than 0, for a con"),
+        ({"public_fraction": "x"}, r"data\.public_fraction: wanted a number, got 'x'"),
+    ],
+)
+def test_a_file_without_public_records_is_told_so(given: Any, message: str, tmp_path: Path) -> None:
+    without = {key: value for key, value in RELEASED.items() if key != "data.public_fraction"}
+    changes = without | {"data": RELEASED["data"] | given}
+    with pytest.raises(ValueError, match=message):
         Experiment.of(settings(tmp_path, changes))

@@ -1,0 +1,36 @@
+"""Options that several commands have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+_SEPARATOR = "Between two values of a text file; by default as its header."
+_DECIMAL = "Before decimals; by default a comma if a semicolon separates values."
+_ENCODING = "Of text files, such as latin-1; by default as the header."
+_DROP = "Leave out records without a label or a site."
+_NOISE = (
+    "BetweenPartners: sites gossip and share noise that cancels in their mean. The epsilon then "
+    "holds against everybody except link partners."
+)
+_BUDGET = "Folder of dpmesh contract keys, whose budget this is taken of."
+_COLLUDING = "Sites that may collude, for a secure sum or --noise."
+_METHOD = "How sites learn together: under a secure sum (by default from 3 sites on), or by gossip."
+_DATA = "Folder of all data sets: mnist, rcv1, .."
+_SITE = "Column that names the site; by default each file is one."
+_RANGES = "TOML file with the public ranges of the columns and the label."
+
+Separator = Annotated[str | None, typer.Option(help=_SEPARATOR)]
+Decimal = Annotated[Literal[".", ","] | None, typer.Option(help=_DECIMAL)]
+Encoding = Annotated[str | None, typer.Option(help=_ENCODING)]
+DropMissingLabels = Annotated[bool, typer.Option("--drop-missing-labels", help=_DROP)]
+Noise = Annotated[Literal["BetweenPartners", "InTime", "Both"] | None, typer.Option(help=_NOISE)]
+BudgetFolder = Annotated[Path | None, typer.Option("--budget", help=_BUDGET)]
+Delta = Annotated[float, typer.Option(help="Delta of the guarantee.")]
+Colluding = Annotated[int, typer.Option(min=0, help=_COLLUDING)]
+Method = Annotated[Literal["secure", "gossip"] | None, typer.Option(help=_METHOD)]
+DataFolder = Annotated[Path | None, typer.Option("--data", envvar="DPMESH_DATA", help=_DATA)]
+Site = Annotated[str | None, typer.Option(help=_SITE)]
+Ranges = Annotated[Path, typer.Option(help=_RANGES)]

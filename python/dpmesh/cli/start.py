@@ -1,0 +1,122 @@
+"""``dpmesh demo``, ``doctor`` and ``plan``: what needs no data of one's own."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import sys
+from importlib import import_module, metadata, util
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+import dpmesh as dm
+import dpmesh.cli._options as options
+from dpmesh import _core
+from dpmesh._extras import EXTRAS
+from dpmesh._files import writable_folder
+
+if TYPE_CHECKING:
+    from dpmesh.demo import Panel
+
+_FOLDER = typer.Option(help="Folder for the figure and the numbers.")
+_SEED = typer.Option(min=0, help="Make the demo reproducible. It is then not private.")
+_AGAIN = typer.Option(min=0, help="Make the answer reproducible.")
+
+
+def demo(
+    folder: Annotated[Path, _FOLDER] = Path("dpmesh-demo"),
+    seed: Annotated[int | None, _SEED] = None,
+) -> None:
+    """Learn handwritten digits at many sites, privately, beside chance, alone and pooled."""
+    from dpmesh.demo import EPSILONS, KEYS, run_demo, save
+
+    import_module("matplotlib")
+    writable_folder(folder)
+
+    def show(panel: Panel) -> None:
+        typer.echo(f"{panel.verdict}: {panel.title}\n")
+        for name, cells in (("epsilon", [f"{one:g}" for one in EPSILONS]), *panel.rows()):
+            typer.echo(f"{name:<37}{''.join(f'{cell:>15}' for cell in cells)}")
+        typer.echo(f"\n{panel.sentence}\n")
+
+    typer.echo(
+        "Sites keep their records and learn one model; epsilon protects each record.\n"
+        "Secure sum: the server learns only noisy sums over all sites; one site may collude.\n"
+        "Gossip: sites send each other noisy models, and everybody may read them.\n"
+        f"Accuracy on held-out digits of all sites; mean and standard deviation of {KEYS} splits.\n"
+    )
+    panels = run_demo(dm.Key.generate() if seed is None else dm.Key.seeded(seed), show)
+    typer.echo(f"The privacy report of the secure sum at epsilon {EPSILONS[1]:g}:\n")
+    typer.echo(f"{panels[0].privacy[1]}\n")
+    for path in save(panels, folder):
+        typer.echo(f"wrote {path}")
+
+
+def plan(
+    sites: Annotated[int, typer.Option(min=1, help="Number of sites.")],
+    records: Annotated[int, typer.Option(min=1, help="Number of records of each site.")],
+    features: Annotated[int, typer.Option(min=1, help="Numbers in a record.")],
+    epsilon: Annotated[float, typer.Option(help="Privacy budget of the training.")],
+    delta: options.Delta = 1e-5,
+    classes: Annotated[int, typer.Option(min=2, max=10, help="Number of classes.")] = 2,
+    algorithm: options.Method = None,
+    noise: options.Noise = None,
+    colluding: options.Colluding = 1,
+    seed: Annotated[int | None, _AGAIN] = None,
+) -> None:
+    """Estimate the accuracy of a federation, by simulation on public data of its shape."""
+    from dpmesh.forecast import forecast
+
+    shape: Any = {"sites": sites, "records": records, "features": features, "classes": classes}
+    method: Any = {"algorithm": algorithm, "noise": noise, "colluding": colluding}
+    key = None if seed is None else dm.Key.seeded(seed)
+    typer.echo(forecast(**shape, epsilon=epsilon, delta=delta, **method, key=key))
+    typer.echo(
+        "\nMeans of 5 runs on public data that were drawn to this shape (alone and pooled: without "
+        "privacy).\nHow hard your own task is, they cannot know."
+    )
+
+
+def doctor() -> None:
+    """Show the engines, extras, threads and data sets that this installation finds."""
+    typer.echo(f"dpmesh     {dm.__version__}, Python {platform.python_version()}")
+    typer.echo(f"processor  {platform.machine()}, {os.cpu_count()} cores seen")
+    typer.echo(f"threads    {_core.get_threads()}: kernels.set_threads or DPMESH_NUM_THREADS")
+    folder = os.environ.get("DPMESH_DATA")
+    if folder is None:
+        typer.echo("data sets  none: DPMESH_DATA is not set")
+    else:
+        found = sorted(path.name for path in Path(folder).glob("*") if path.is_dir())
+        typer.echo(f"data sets  {', '.join(found) or 'none'} in DPMESH_DATA")
+    for extra, distributions in EXTRAS.items():
+        versions = _versions(distributions)
+        if versions is None:
+            typer.echo(f"missing    {extra}: pip install {' '.join(distributions)}")
+        else:
+            typer.echo(f"extra      {extra}: {versions}")
+    typer.echo("engine     one process: always")
+    for engine, ready in (("MPI", _mpi()), ("Flower", _flower())):
+        typer.echo(f"engine     {engine}: {ready}")
+
+
+def _versions(distributions: tuple[str, ...]) -> str | None:
+    """Return name and version of each, or None if one is missing."""
+    try:
+        return ", ".join(f"{name} {metadata.version(name)}" for name in distributions)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _mpi() -> str:
+    launcher = shutil.which("mpiexec", path=str(Path(sys.executable).parent))
+    launcher = launcher or shutil.which("mpiexec")
+    if util.find_spec("mpi4py") is None:
+        return "no, it needs the extra mpi"
+    return "yes" if launcher else "no, there is no mpiexec: pip install mpich, or your system's"
+
+
+def _flower() -> str:
+    return "no, it needs the extra flower" if util.find_spec("flwr") is None else "yes"
