@@ -86,6 +86,9 @@ def test_accuracy_is_that_of_the_test_records() -> None:
     w = RNG.normal(size=(5, 3))
     right = np.where(X[:10] @ w.T > 0, 1, -1) == SIGNS[:10, None]
     np.testing.assert_allclose(p.accuracy(w), right.mean(0))
+    x = X.astype(np.float32)
+    single = problem(train=Dataset(x, SIGNS, "x"), test=Dataset(x[:10], SIGNS[:10], "test"))
+    np.testing.assert_allclose(single.accuracy(w), p.accuracy(w))  # of a run that went to float64
     with pytest.raises(ValueError, match="test: wanted records to measure the accuracy on"):
         problem().accuracy(w)
 

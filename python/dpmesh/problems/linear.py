@@ -228,7 +228,7 @@ class LinearProblem(PartitionedProblem):
         Parameters
         ----------
         params
-            Shape (models, dim).
+            Shape (models, dim), rounded to the type of the features: a long run may be in float64.
 
         Returns
         -------
@@ -241,10 +241,11 @@ class LinearProblem(PartitionedProblem):
         """
         if self.test is None:
             fail("test", "records to measure the accuracy on", None)
-        if self._holds_centre(rows := np.asarray(params)):
+        rows = np.asarray(params, self.test.features.dtype)
+        if self._holds_centre(rows):
             split = map(self.without_centre, rows)
             return np.concatenate([own.accuracy(w[np.newaxis]) for own, w in split])
-        return self._tested.accuracy(params)
+        return self._tested.accuracy(rows)
 
     @cached_property
     def _tested(self) -> LinearModel:
