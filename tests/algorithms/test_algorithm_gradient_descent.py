@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from problems import contract_problem as make_problem
 from twin_gradient_descent import (
     beside_its_twin,
     gradient_descent,
@@ -17,6 +18,8 @@ from twin_gradient_descent import (
 )
 
 import dpmesh as dm
+from dpmesh.algorithms.registry import NODES, RECORDS, ROUNDS
+from dpmesh.audit import audit_layers
 from dpmesh.keys import Key
 from dpmesh.privacy.accounting import gdp_epsilon
 
@@ -69,3 +72,51 @@ def test_a_problem_that_chooses_its_batches_is_refused() -> None:
     algorithm = dm.GradientDescent(records=12, noise_multiplier=1.0, batches=4)
     with pytest.raises(ValueError, match=r"batches in the order of its partition"):
         algorithm.init(mine, dm.Key.seeded(0))
+
+
+RING = dm.topology.ring(NODES)
+
+
+def run(algorithm: dm.GradientDescent) -> dm.Run:
+    return dm.simulate(
+        algorithm, make_problem(), RING, rounds=ROUNDS, key=dm.Key.seeded(0), delta=1e-5
+    )
+
+
+def test_it_is_gradient_descent_on_the_power_of_the_network_and_costs_the_same() -> None:
+    """Against a loop over nodes that mixes with W^3 at once."""
+    mixed = run(dm.GradientDescent(records=RECORDS, noise_multiplier=2.0, mixings=3))
+    weights = np.linalg.matrix_power(RING.matrix(0).weights.toarray(), 3)
+    power = dm.topology.Static(dm.topology.MixingMatrix(weights))
+    at_once = dm.simulate(
+        dm.GradientDescent(records=RECORDS, noise_multiplier=2.0),
+        make_problem(),
+        power,
+        rounds=ROUNDS,
+        key=dm.Key.seeded(0),
+        delta=1e-5,
+    )
+    np.testing.assert_allclose(mixed.parameters, at_once.parameters, rtol=1e-9)
+    assert mixed.ledger == at_once.ledger
+    assert mixed.privacy.epsilon == at_once.privacy.epsilon
+
+
+def test_every_mixing_is_traffic() -> None:
+    plain, mixed = (
+        run(dm.GradientDescent(records=RECORDS, noise_multiplier=2.0)),
+        run(dm.GradientDescent(records=RECORDS, noise_multiplier=2.0, mixings=4)),
+    )
+    assert mixed.traffic.messages == 4 * plain.traffic.messages
+    assert mixed.traffic.bits == 4 * plain.traffic.bits
+
+
+def test_audits_find_nothing() -> None:
+    algorithm = dm.GradientDescent(records=4, noise_multiplier=1.5, mixings=3)
+    layers = algorithm.worst_case(canaries=200)
+    for result in audit_layers(*layers, runs=300, confidence=0.999, key=dm.Key.seeded(5)):
+        assert not result.violated, str(result)
+
+
+def test_no_mixing_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"mixings: wanted an integer of at least 1, got 0"):
+        dm.GradientDescent(records=RECORDS, noise_multiplier=2.0, mixings=0)

@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 
 import dpmesh as dm
-from dpmesh import controllers, data, denoisers, privacy, topology
+from dpmesh import controllers, data, denoisers, kernels, privacy, topology
 from dpmesh import schedules as s
 from dpmesh.audit import EpsilonClaim, GaussianClaim, audit_mechanism, one_run
 from dpmesh.keys import Key, Purpose
-from dpmesh.privacy import accounting
+from dpmesh.privacy import Gaussian, Sensitivity, accounting
 from dpmesh.privacy.accounting import papers
+from dpmesh.reproduce.attacks import threshold_attack
 from dpmesh.reproduce.bounds import online, quantized
 from dpmesh.reproduce.claims import federated as claims
 from dpmesh.reproduce.deep_q import DeepQ
@@ -284,3 +285,40 @@ def test_what_does_not_fit_is_named(call: Callable[..., Any], arguments: dict[st
         for bad in kind.bad:
             with pytest.raises(ValueError, match=rf"^(target_)?{name.removeprefix('target_')}: "):
                 call(**{**good, name: bad})
+
+
+ROWS, Y = np.ones((4, 3)), np.array([1, -1, 1, -1])
+DATA = dm.Dataset(ROWS, Y)
+NORM = Sensitivity(1.0, "l2", "a test")
+
+
+def hidden(array: np.ndarray) -> np.ma.MaskedArray:
+    """The array with its first element under a mask."""
+    mask = np.zeros(array.shape, dtype=bool)
+    mask.flat[0] = True
+    return np.ma.masked_array(array, mask)
+
+
+def released(values: np.ndarray) -> None:
+    Gaussian(1.0).release(values, NORM, dm.Key.generate().stream(1, 0))
+
+
+@pytest.mark.parametrize(
+    ("argument", "takes"),
+    [
+        ("features", lambda: dm.Dataset(hidden(ROWS), Y)),
+        ("labels", lambda: dm.Dataset(ROWS, hidden(Y))),
+        ("indices", lambda: DATA.take(hidden(np.arange(4)))),
+        ("rule", lambda: DATA.relabelled(hidden)),
+        ("users", lambda: dm.data.by_user(hidden(Y))),
+        ("partition", lambda: dm.LinearProblem(DATA, (hidden(np.arange(4)),), "logistic")),
+        ("weights", lambda: dm.topology.MixingMatrix(hidden(np.eye(2)))),
+        ("x", lambda: kernels.clip_rows(hidden(ROWS), 1.0)),
+        ("noise_multiplier", lambda: accounting.gdp_mu(hidden(np.ones(2)))),
+        ("member_losses", lambda: threshold_attack(hidden(np.ones(3)), np.ones(3))),
+        ("", lambda: released(hidden(ROWS))),
+    ],
+)
+def test_a_mask_is_refused(argument, takes) -> None:
+    with pytest.raises(ValueError, match=rf"^{argument}.*: wanted an array without a mask"):
+        takes()
