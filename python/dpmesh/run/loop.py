@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from zlib import crc32
 
 from dpmesh._validate import integer
@@ -24,7 +24,7 @@ from dpmesh.run.identity import chosen, without_addresses
 from dpmesh.run.interrupt import Interrupt
 from dpmesh.run.metrics import Chosen, Metrics
 from dpmesh.run.network import Network
-from dpmesh.run.prepare import Asked, Prepared, check_kinds, prepare
+from dpmesh.run.prepare import Asked, Prepared, check_kinds, fail_gone, prepare
 from dpmesh.run.progress_bar import shows_bar, with_bar
 from dpmesh.run.ranks import gathered
 from dpmesh.run.rounds import Progress, Rounds
@@ -53,6 +53,7 @@ def simulate(
     metrics: Metrics | Chosen = None,
     engine: Engine | Network | None = None,
     checkpoint: Checkpoint | str | PathLike[str] | None = None,
+    **gone: NoReturn,
 ) -> Run:
     """Run an algorithm and report what it learned, sent and cost.
 
@@ -101,6 +102,8 @@ def simulate(
         If an argument is invalid, or the plan is over the budget (the error states how many rounds
         are affordable), or the topology and the problem differ in their nodes, or a topology is
         missing or superfluous, or the checkpoint is that of another run, key or data.
+    TypeError
+        If an argument is one of an earlier version; the error shows the new call.
     OSError
         If the checkpoint cannot be written; the last one is then untouched.
     ModuleNotFoundError
@@ -118,6 +121,8 @@ def simulate(
     >>> run.privacy.epsilon
     1.0
     """
+    if gone:
+        fail_gone(gone)
     if checkpoint is not None and not isinstance(checkpoint, Checkpoint):
         checkpoint = Checkpoint(checkpoint)
     asked = Asked(

@@ -11,6 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, NoReturn, get_args, get_origin
 
+import dpmesh
 import dpmesh.settings.parts as parts
 from dpmesh._files import read_toml
 from dpmesh._networks import imported
@@ -132,7 +133,10 @@ class Settings:
             got = "none" if kind is None else repr(kind)
             own = "" if self.module is None else f", or one of {self.module}"
             wanted = f"wanted one of {', '.join(kinds)}{own}"
-            self.fail(f"{path}.kind", f"{wanted}, got {got}")
+            self.fail(f"{path}.kind", f"{wanted}, got {got}{dpmesh.now(kind)}")
+        instead: Mapping[str, str] = getattr(maker, "instead", {})
+        for name in table.keys() & instead.keys():
+            self.fail(f"{path}.{name}", f"wanted {instead[name]}")
         return maker
 
     def _own(self, path: str, kind: object) -> Maker | None:
