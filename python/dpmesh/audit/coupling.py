@@ -19,7 +19,7 @@ from scipy import stats
 from dpmesh._html import InNotebooks
 from dpmesh._validate import instance, integer
 from dpmesh.algorithms.base import AN_ALGORITHM, Algorithm, AnyAlgorithm
-from dpmesh.audit.correlated import by_joint, noise_between, rows_of, standardized
+from dpmesh.audit.scores import by_joint, noise_between, rows_of, standardized
 from dpmesh.audit.transcript import Transcript, fresh_keys, record
 from dpmesh.keys import Key
 from dpmesh.privacy.foreseen import unplanned

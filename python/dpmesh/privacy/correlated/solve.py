@@ -12,16 +12,17 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh._validate import fail, integer, one_of
-from dpmesh.privacy.correlated.banded import optimal_bands
-from dpmesh.privacy.correlated.dense import LARGEST, optimal_matrix
 from dpmesh.privacy.correlated.factorization import Factorization, from_matrix
 from dpmesh.privacy.correlated.objective import Objective
-from dpmesh.privacy.correlated.participation import SINGLE_USE, Participation
-from dpmesh.privacy.correlated.toeplitz import (
+from dpmesh.privacy.correlated.optimal import (
+    LARGEST,
+    optimal_bands,
     optimal_coefficients,
+    optimal_matrix,
     square_root_coefficients,
     toeplitz_bands,
 )
+from dpmesh.privacy.correlated.participation import SINGLE_USE, Participation
 
 Array = npt.NDArray[np.float64]
 Method = Literal["optimal", "toeplitz", "square_root", "diagonal"]
