@@ -18,15 +18,15 @@ from dpmesh.audit.coupling import Coupling, couple
 from dpmesh.audit.one_run import audit_one_run
 from dpmesh.audit.result import AuditResult, Seen, tell_apart
 from dpmesh.audit.scores import ReplayedLikelihood
-from dpmesh.audit.transcript import alone, fresh_keys, record, silence
+from dpmesh.audit.transcript import Audited, alone, fresh_keys, record, silence
 from dpmesh.keys import Key
 from dpmesh.run.carriers import Carrier
 
 
 def audit_algorithm(
     algorithm: AnyAlgorithm,
-    problem: Any,
-    neighbor: Any,
+    problem: Audited,
+    neighbor: Audited,
     carrier: Carrier,
     *,
     rounds: int,

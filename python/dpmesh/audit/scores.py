@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from dpmesh.algorithms.base import AnyAlgorithm
-from dpmesh.audit.transcript import Transcript, record
+from dpmesh.audit.transcript import Audited, Transcript, record
 from dpmesh.kernels.projection import Norm
 from dpmesh.keys import Key
 from dpmesh.privacy.correlated import CorrelatedGaussian
@@ -83,8 +82,8 @@ class ReplayedLikelihood:
     """
 
     algorithm: AnyAlgorithm
-    problem: Any
-    neighbor: Any
+    problem: Audited
+    neighbor: Audited
     carrier: Carrier
     rounds: int
     key: Key
