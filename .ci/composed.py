@@ -250,7 +250,7 @@ def reason(attempt: Callable[[], object]) -> str:
 
 def rows() -> Iterator[tuple[str, list[str]]]:
     """Return a label and the reasons of each row: an algorithm with a release."""
-    for entry in REGISTRY:
+    for entry in filter(lambda entry: entry.learns, REGISTRY):
         for release, change in RELEASES.items():
             field, kind = next(iter(change), ""), type(entry.example).__name__
             made, parts = table(entry.example), getattr(entry.example, "contribution", None)

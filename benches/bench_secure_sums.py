@@ -15,8 +15,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from benches.measure import Case
 from dpmesh import kernels
 from dpmesh.keys import Key
-from dpmesh.privacy.secure import SecureSum, encode
-from dpmesh.privacy.secure.sums import answer, with_noise
+from dpmesh.privacy.secure import DistributedDiscreteGaussian, SecureSum
 
 
 def case(dim: int, sites: int) -> Case:
@@ -30,19 +29,21 @@ def case(dim: int, sites: int) -> Case:
         rounds=100,
     )
     stream, own_sum = Key.generate().stream(1), np.full((1, dim), 100 / dim**0.5)
-    secrets = {site: os.urandom(32) for site in range(1, sites)}
+    secrets = [os.urandom(32) for _ in range(1, sites)]
     words = bytes(dim * (4 if numbers.modulus_bits <= 32 else 8))
 
     def parts() -> None:
         kernels.discrete_gaussian((1, dim), numbers.share, stream)
-        for secret in secrets.values():
+        for secret in secrets:
             Cipher(algorithms.AES(secret), modes.CTR(bytes(16))).encryptor().update(words)
+
+    def message() -> bytes:
+        part = DistributedDiscreteGaussian(numbers).part(own_sum, np.array([0]), stream).part()
+        return kernels.mask_and_pack(part[0], numbers.modulus_bits, add=secrets)
 
     return Case(
         f"{sites} sites, {dim:,} numbers of {numbers.modulus_bits} bits",
-        lambda: answer(
-            numbers, 0, with_noise(numbers, encode(numbers, own_sum), stream)[0], secrets
-        ),
+        message,
         limits={"noise and key streams alone": parts},
         goals={"noise and key streams alone": 1 / 1.5},
         values=dim,

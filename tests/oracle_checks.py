@@ -7,6 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
+from dpmesh.privacy.accounting._arguments import noisy_rounds
+from dpmesh.privacy.accounting._compose import composed_epsilon
+from dpmesh.privacy.accounting._merge import Rounds
+from dpmesh.privacy.accounting._pairs import LAPLACE, Pair
+
 ORACLES = json.loads((Path(__file__).parent / "data" / "oracles.json").read_text())["oracles"]
 
 Oracle = dict[str, Any]
@@ -30,3 +38,13 @@ def delta_of(oracle: Oracle) -> float:
         size = int(delta.removeprefix("1/").removesuffix("^2"))
         return 1 / size**2
     return float(delta)
+
+
+def laplace_cost(
+    *, delta: float, noise_multiplier: npt.ArrayLike, count: npt.ArrayLike = 1
+) -> float:
+    """Return what Laplace releases cost by their loss distributions, so many of each."""
+    multiplier, times = noisy_rounds(noise_multiplier, count)
+    pure = float(np.sum(times / multiplier))
+    rounds = Rounds(Pair(LAPLACE), np.ones_like(multiplier), multiplier, times)
+    return min(pure, composed_epsilon(delta, rounds)) if delta > 0 else pure

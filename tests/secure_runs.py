@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from masked_sums import masked_sum
 
 from dpmesh.algorithms import FederatedLearning
 from dpmesh.data import Dataset
 from dpmesh.keys import Key, Purpose
-from dpmesh.privacy.secure import secure_sum
 from dpmesh.privacy.types import Floats
 from dpmesh.problems import LinearProblem
 
@@ -20,7 +20,7 @@ def train(algorithm: FederatedLearning, problem: Any, key: Key) -> tuple[Floats,
     state, released = algorithm.init(problem, key), []
     for t in range(algorithm.combination.rounds):
         sums = algorithm.contribution.sums(state.w, t, problem, key)
-        total = secure_sum(algorithm.secure_sum, sums, key.stream(Purpose.NOISE, t))
+        total = masked_sum(algorithm.secure_sum, sums, key.stream(Purpose.NOISE, t))
         released.append(total)
         state = algorithm.absorb(state, total, t, problem.regularization)
     return algorithm.parameters(state), released

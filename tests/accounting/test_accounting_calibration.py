@@ -9,25 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refused import refused
+from sampled_calls import NOISE, SAMPLED, poisson_epsilon
 
 from dpmesh.privacy import accounting
 
 EPSILONS = st.floats(math.log(1e-6), math.log(50)).map(math.exp)
 DELTAS = st.floats(math.log(1e-15), math.log(0.1)).map(math.exp)
 RATES = st.floats(math.log(1e-6), 0).map(math.exp)
-
-SAMPLED = {
-    "poisson": (
-        accounting.poisson_gaussian_noise_multiplier,
-        accounting.poisson_gaussian_epsilon,
-        "add_remove",
-    ),
-    "fixed_size": (
-        accounting.fixed_size_gaussian_noise_multiplier,
-        accounting.fixed_size_gaussian_epsilon,
-        "replace_one",
-    ),
-}
 
 
 def close_below(epsilon: float, target: float) -> bool:
@@ -50,42 +38,19 @@ def test_any_accountant_is_calibrated(target: float, delta: float, guess: float)
 @pytest.mark.parametrize("kind", SAMPLED)
 def test_what_no_order_attains_is_named(kind: str) -> None:
     """At a delta of 1e-300 the largest order proves 5e-6 and no less."""
-    noise_multiplier, _, relation = SAMPLED[kind]
+    noise_multiplier = NOISE[kind]
     with pytest.raises(ValueError, match="target_epsilon: wanted an epsilon that noise attains"):
-        noise_multiplier(
-            target_epsilon=1e-7,
-            target_delta=1e-300,
-            sampling_rate=0.5,
-            neighboring_relation=relation,
-        )
+        noise_multiplier(target_epsilon=1e-7, target_delta=1e-300, sampling_rate=0.5)
     with pytest.raises(ValueError, match=r"target_epsilon: wanted less than .*, got 1e\+300"):
-        noise_multiplier(
-            target_epsilon=1e300,
-            target_delta=1e-5,
-            sampling_rate=0.5,
-            neighboring_relation=relation,
-        )
+        noise_multiplier(target_epsilon=1e300, target_delta=1e-5, sampling_rate=0.5)
 
 
 @pytest.mark.parametrize("kind", SAMPLED)
 def test_next_to_no_sample_costs_next_to_nothing(kind: str) -> None:
-    noise_multiplier, epsilon, relation = SAMPLED[kind]
-    assert (
-        0
-        <= epsilon(
-            delta=1e-5, sampling_rate=1e-300, noise_multiplier=1.0, neighboring_relation=relation
-        )
-        < 1e-9
-    )
-    noise = noise_multiplier(
-        target_epsilon=2.0, target_delta=1e-30, sampling_rate=1e-30, neighboring_relation=relation
-    )
-    assert (
-        epsilon(
-            delta=1e-30, sampling_rate=1e-30, noise_multiplier=noise, neighboring_relation=relation
-        )
-        <= 2
-    )
+    noise_multiplier, epsilon = NOISE[kind], SAMPLED[kind]
+    assert 0 <= epsilon(1e-5, 1e-300, 1.0) < 1e-9
+    noise = noise_multiplier(target_epsilon=2.0, target_delta=1e-30, sampling_rate=1e-30)
+    assert epsilon(1e-30, 1e-30, noise) <= 2
 
 
 @pytest.mark.parametrize("guess", [0.02, 1.0, 1.6, 50.0])
@@ -94,14 +59,7 @@ def test_few_costs_are_asked_for_and_none_twice(guess: float) -> None:
 
     def cost(noise: float) -> float:
         asked.append(noise)
-        return accounting.poisson_gaussian_epsilon(
-            delta=1e-5,
-            sampling_rate=0.05,
-            noise_multiplier=noise,
-            neighboring_relation="add_remove",
-            count=200,
-            accountant="rdp",
-        )
+        return poisson_epsilon(1e-5, 0.05, noise, count=200, accountant="rdp")
 
     noise = accounting.calibrate_noise(cost, target_epsilon=2.0, guess=guess)
     assert close_below(cost(noise), 2.0)
@@ -148,30 +106,16 @@ def test_rounds_that_differ_are_calibrated(
     rounds: list[tuple[float, float]],
     data: st.DataObject,
 ) -> None:
-    noise_multiplier, epsilon, relation = SAMPLED[sampling]
+    noise_multiplier, epsilon = NOISE[sampling], SAMPLED[sampling]
     rate, relative = map(np.array, zip(*rounds, strict=True))
-    count = data.draw(st.integers(1, 10**6))
-    options = {"neighboring_relation": relation, "count": count, "accountant": "rdp"}
-    factor = noise_multiplier(
-        target_epsilon=target,
-        target_delta=delta,
-        sampling_rate=rate,
-        relative_noise=relative,
-        **options,
-    )
-    spent = epsilon(delta=delta, sampling_rate=rate, noise_multiplier=factor * relative, **options)
+    goal = {"target_epsilon": target, "target_delta": delta, "sampling_rate": rate}
+    options = {"count": data.draw(st.integers(1, 10**6)), "accountant": "rdp"}
+    factor = noise_multiplier(**goal, relative_noise=relative, **options)
+    spent = epsilon(delta, rate, factor * relative, **options)
     assert spent <= target
     if not close_below(spent, target):
         # only where delta alone covers rounds with this noise, and no longer with a little less
-        assert (
-            epsilon(
-                delta=delta,
-                sampling_rate=rate,
-                noise_multiplier=factor * (1 - 1e-6) * relative,
-                **options,
-            )
-            > target
-        )
+        assert epsilon(delta, rate, factor * (1 - 1e-6) * relative, **options) > target
 
 
 @pytest.mark.parametrize("sampling", SAMPLED)
@@ -180,17 +124,11 @@ def test_rounds_that_differ_are_calibrated(
 def test_loss_distributions_are_calibrated(
     sampling: str, target: float, rate: float, count: int
 ) -> None:
-    noise_multiplier, epsilon, relation = SAMPLED[sampling]
-    options = {"neighboring_relation": relation, "count": count}
-    noise = noise_multiplier(
-        target_epsilon=target, target_delta=1e-6, sampling_rate=rate, **options
-    )
-    assert close_below(
-        epsilon(delta=1e-6, sampling_rate=rate, noise_multiplier=noise, **options), target
-    )
-    assert noise <= noise_multiplier(
-        target_epsilon=target, target_delta=1e-6, sampling_rate=rate, **options, accountant="rdp"
-    )
+    noise_multiplier, epsilon = NOISE[sampling], SAMPLED[sampling]
+    goal = {"target_epsilon": target, "target_delta": 1e-6, "sampling_rate": rate, "count": count}
+    noise = noise_multiplier(**goal)
+    assert close_below(epsilon(1e-6, rate, noise, count=count), target)
+    assert noise <= noise_multiplier(**goal, accountant="rdp")
 
 
 @given(EPSILONS, DELTAS, st.floats(1, 1e4))
@@ -217,6 +155,8 @@ def test_affordable_rounds_know_their_limit() -> None:
     assert accounting.affordable_rounds(lambda _: 2.0, target_epsilon=1.0) == 0
 
 
+GOAL = {"target_epsilon": 1, "target_delta": 0.1, "sampling_rate": 0.1}
+
 test_bad_input_is_named = refused(
     (
         lambda: accounting.calibrate_noise(lambda _: 2.0, target_epsilon=1.0),
@@ -231,29 +171,12 @@ test_bad_input_is_named = refused(
         "target_epsilon: wanted less than 0.5, which it costs however little .*, got 1.0",
     ),
     (
-        lambda: accounting.poisson_gaussian_noise_multiplier(
-            target_epsilon=1, target_delta=0, sampling_rate=0.1, neighboring_relation="add_remove"
-        ),
+        lambda: NOISE["poisson"](target_epsilon=1, target_delta=0, sampling_rate=0.1),
         r"target_delta: wanted a number in \(0, 1\), got 0",
     ),
     (
-        lambda: accounting.fixed_size_gaussian_noise_multiplier(
-            target_epsilon=1,
-            target_delta=0.1,
-            sampling_rate=0.1,
-            neighboring_relation="replace_one",
-            relative_noise=[1, 0],
-        ),
+        lambda: NOISE["fixed_size"](**GOAL, relative_noise=[1, 0]),
         "noise_multiplier: wanted finite numbers greater than 0, got 0",
     ),
-    (
-        lambda: accounting.fixed_size_gaussian_noise_multiplier(
-            target_epsilon=1,
-            target_delta=0.1,
-            sampling_rate=0.1,
-            neighboring_relation="replace_one",
-            count=0,
-        ),
-        "count: wanted at least 1 round",
-    ),
+    (lambda: NOISE["fixed_size"](**GOAL, count=0), "count: wanted at least 1 round"),
 )

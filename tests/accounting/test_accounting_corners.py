@@ -16,10 +16,10 @@ from scipy.stats import norm
 from dpmesh.privacy import accounting
 from dpmesh.privacy.accounting import _compose
 from dpmesh.privacy.accounting._merge import Rounds, merge
-from dpmesh.privacy.accounting._pairs import GAUSSIAN, FixedSize, Poisson, Unsampled
+from dpmesh.privacy.accounting._pairs import GAUSSIAN, FixedSize, Pair, Poisson
 from dpmesh.privacy.accounting._poisson_pairs import ReplacedGaussian
 
-PAIRS = (Poisson(GAUSSIAN), FixedSize(GAUSSIAN), ReplacedGaussian(), Unsampled(GAUSSIAN))
+PAIRS = (Poisson(GAUSSIAN), FixedSize(GAUSSIAN), ReplacedGaussian(), Pair(GAUSSIAN))
 
 
 class Setting(NamedTuple):
@@ -99,7 +99,7 @@ def test_one_round_costs_what_the_closed_form_says(setting: Setting) -> None:
     one = setting._replace(count=1)
     assert epsilon(Poisson(GAUSSIAN), one) == pytest.approx(once(one), rel=1e-6, abs=1e-9)
     exact = accounting.gdp_epsilon(delta=one.delta, mu=1 / one.noise)
-    assert epsilon(Unsampled(GAUSSIAN), one) == pytest.approx(exact, rel=1e-6, abs=1e-9)
+    assert epsilon(Pair(GAUSSIAN), one) == pytest.approx(exact, rel=1e-6, abs=1e-9)
 
 
 @pytest.mark.parametrize(

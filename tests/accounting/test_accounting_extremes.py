@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sampled_calls import NOISE, SAMPLED, poisson_epsilon
 
 import dpmesh as dm
 from dpmesh.privacy import (
@@ -30,80 +31,33 @@ EPSILONS, DELTAS = (1e-6, 1.0, 50.0), (1e-15, 1e-5)
 RATES, COUNTS = (1e-6, 0.01, 1.0), (1, 10**6)
 MULTIPLIERS = st.floats(math.log(0.05), math.log(1e4)).map(math.exp)
 
-SAMPLED = {
-    "poisson": (
-        accounting.poisson_gaussian_epsilon,
-        accounting.poisson_gaussian_noise_multiplier,
-        "add_remove",
-    ),
-    "fixed_size": (
-        accounting.fixed_size_gaussian_epsilon,
-        accounting.fixed_size_gaussian_noise_multiplier,
-        "replace_one",
-    ),
-}
-
 
 @pytest.mark.parametrize("sampling", SAMPLED)
 @pytest.mark.parametrize(("epsilon", "delta"), list(product(EPSILONS, DELTAS)))
 def test_noise_is_found_at_every_corner(sampling: str, epsilon: float, delta: float) -> None:
-    epsilon_of, noise_for, relation = SAMPLED[sampling]
+    epsilon_of, goal = SAMPLED[sampling], {"target_epsilon": epsilon, "target_delta": delta}
     for rate, count in product(RATES, COUNTS):
-        rounds = {"neighboring_relation": relation, "count": count, "accountant": "rdp"}
-        noise = noise_for(target_epsilon=epsilon, target_delta=delta, sampling_rate=rate, **rounds)
-        spent = epsilon_of(delta=delta, sampling_rate=rate, noise_multiplier=noise, **rounds)
+        rounds = {"count": count, "accountant": "rdp"}
+        noise = NOISE[sampling](**goal, sampling_rate=rate, **rounds)
+        spent = epsilon_of(delta, rate, noise, **rounds)
         assert 0 <= spent <= epsilon
         # the budget is used up, unless epsilon falls to 0 where delta alone covers the rounds
-        assert spent >= epsilon - 1e-6 * min(1, epsilon) or (
-            epsilon_of(
-                delta=delta, sampling_rate=rate, noise_multiplier=noise * (1 - 1e-6), **rounds
-            )
-            > epsilon
-        )
-
-
-@pytest.mark.parametrize("sampling", SAMPLED)
-@given(data=st.data())
-def test_the_best_accountant_is_monotone(sampling: str, data: st.DataObject) -> None:
-    epsilon_of, _, relation = SAMPLED[sampling]
-    rate, delta = data.draw(st.sampled_from(RATES)), data.draw(st.sampled_from((*DELTAS, 1e-9)))
-    count, multiplier = data.draw(st.integers(1, 10**6)), data.draw(MULTIPLIERS)
-
-    def epsilon(q: float, s: float, d: float, n: int) -> float:
-        return epsilon_of(
-            delta=d,
-            sampling_rate=q,
-            noise_multiplier=s,
-            neighboring_relation=relation,
-            count=n,
-            accountant="rdp",
-        )
-
-    here = epsilon(rate, multiplier, delta, count)
-    slack = 1e-9 * here + 1e-300
-    assert math.isfinite(here)
-    assert epsilon(min(1.0, 2 * rate), multiplier, delta, count) >= here - slack
-    assert epsilon(rate, 2 * multiplier, delta, count) <= here + slack
-    assert epsilon(rate, multiplier, delta / 2, count) >= here - slack
-    assert epsilon(rate, multiplier, delta, 2 * count) >= here - slack
+        more = epsilon_of(delta, rate, noise * (1 - 1e-6), **rounds)
+        assert spent >= epsilon - 1e-6 * min(1, epsilon) or more > epsilon
 
 
 @given(MULTIPLIERS, st.sampled_from(RATES), st.integers(1, 10**6), st.sampled_from(DELTAS))
 def test_few_orders_find_the_best_of_all(
     multiplier: float, rate: float, count: int, delta: float
 ) -> None:
-    for sampling, curve in (
-        ("poisson", accounting.rdp_poisson_gaussian),
-        ("fixed_size", accounting.rdp_fixed_size_gaussian),
+    for sampling, curve, relation in (
+        ("poisson", accounting.rdp_poisson_gaussian, "add_remove"),
+        ("fixed_size", accounting.rdp_fixed_size_gaussian, "replace_one"),
     ):
-        epsilon_of, _, relation = SAMPLED[sampling]
+        found = SAMPLED[sampling](delta, rate, multiplier, count=count, accountant="rdp")
         rounds = {"neighboring_relation": relation, "count": count}
-        found = epsilon_of(
-            delta=delta, sampling_rate=rate, noise_multiplier=multiplier, accountant="rdp", **rounds
-        )
-        everywhere = accounting.rdp_epsilon(
-            delta=delta, rdp=curve(sampling_rate=rate, noise_multiplier=multiplier, **rounds)
-        ).epsilon
+        rdp = curve(sampling_rate=rate, noise_multiplier=multiplier, **rounds)
+        everywhere = accounting.rdp_epsilon(delta=delta, rdp=rdp).epsilon
         assert found == pytest.approx(everywhere, rel=1e-12, abs=1e-300)
 
 
@@ -155,14 +109,7 @@ def test_curves_keep_every_order_and_never_fall_with_it() -> None:
 @pytest.mark.parametrize("delta", [2e-10, 1e-9, 1e-5])
 def test_rounding_of_many_rounds_takes_nothing_off(delta: float, multiplier: float) -> None:
     exact = accounting.gdp_epsilon(delta=delta, mu=accounting.gdp_mu(multiplier, count=100_000))
-    numeric = accounting.poisson_gaussian_epsilon(
-        delta=delta,
-        sampling_rate=1.0,
-        noise_multiplier=multiplier,
-        neighboring_relation="add_remove",
-        count=100_000,
-        accountant="pld",
-    )
+    numeric = poisson_epsilon(delta, 1.0, multiplier, count=100_000, accountant="pld")
     assert exact <= numeric < 1.005 * exact
 
 
@@ -181,9 +128,8 @@ def test_a_loss_that_is_infinite_too_often_has_no_epsilon() -> None:
 @pytest.mark.parametrize("sampling", SAMPLED)
 @pytest.mark.parametrize("accountant", ["best", "pld", "rdp"])
 def test_no_round_costs_nothing(sampling: str, accountant: str) -> None:
-    epsilon_of, _, relation = SAMPLED[sampling]
-    rounds = {"neighboring_relation": relation, "count": [0, 0], "accountant": accountant}
-    assert epsilon_of(delta=1e-5, sampling_rate=0.1, noise_multiplier=[1.0, 2.0], **rounds) == 0
+    rounds = {"count": [0, 0], "accountant": accountant}
+    assert SAMPLED[sampling](1e-5, 0.1, [1.0, 2.0], **rounds) == 0
 
 
 @pytest.mark.parametrize("sampling", SAMPLED)
@@ -192,15 +138,8 @@ def test_with_next_to_no_noise_the_best_accountant_is_right(
     sampling: str, multiplier: float
 ) -> None:
     """Samples of everything are Gaussian releases, of which the truth is known."""
-    epsilon_of, _, relation = SAMPLED[sampling]
     for count, delta in product((1, 2, 100), (1e-10, 1e-5, 0.999)):
-        found = epsilon_of(
-            delta=delta,
-            sampling_rate=1.0,
-            noise_multiplier=multiplier,
-            neighboring_relation=relation,
-            count=count,
-        )
+        found = SAMPLED[sampling](delta, 1.0, multiplier, count=count)
         truth = accounting.gdp_epsilon(delta=delta, mu=accounting.gdp_mu(multiplier, count=count))
         assert truth <= found <= 1.2 * truth
 
@@ -211,12 +150,7 @@ def test_a_rate_without_an_inverse_is_named(mechanism: type[Mechanism]) -> None:
     with pytest.raises(ValueError, match="sampling_rate: wanted numbers of at least 1e-300"):
         Plan(releases=(rare, rare), neighboring_relation="add_remove", unit="record").cost(1e-5)
     with pytest.raises(ValueError, match="sampling_rate: wanted numbers of at least 1e-300"):
-        accounting.poisson_gaussian_epsilon(
-            delta=1e-5,
-            sampling_rate=5e-324,
-            noise_multiplier=1.0,
-            neighboring_relation="add_remove",
-        )
+        poisson_epsilon(1e-5, 5e-324, 1.0)
 
 
 @pytest.mark.parametrize(

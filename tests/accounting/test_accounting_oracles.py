@@ -11,7 +11,7 @@ import numpy as np
 import oracles_federated  # noqa: F401 (registers its checks)
 import pytest
 from dp_accounting.rdp import rdp_privacy_accountant as internals
-from oracle_checks import CHECKS, ORACLES, Oracle, Values, check, delta_of
+from oracle_checks import CHECKS, ORACLES, Oracle, Values, check, delta_of, laplace_cost
 from scipy import special
 
 from dpmesh import audit
@@ -240,9 +240,7 @@ def _(oracle: Oracle) -> Values:
 def _(oracle: Oracle) -> Values:
     inputs = oracle["inputs"]
     coordinate = inputs["n"] / inputs["eps_pure"]
-    found = accounting.laplace_epsilon(
-        delta=inputs["delta"], noise_multiplier=coordinate, count=inputs["n"]
-    )
+    found = laplace_cost(delta=inputs["delta"], noise_multiplier=coordinate, count=inputs["n"])
     return {"epsilon": found}
 
 

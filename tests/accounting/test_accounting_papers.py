@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from refused import refused
+from sampled_calls import fixed_size_epsilon, poisson_epsilon
 
 from dpmesh.privacy import accounting
 from dpmesh.privacy.accounting.papers import NotProved, quantized, without_replacement
@@ -174,21 +175,9 @@ def test_the_theorems_noise_keeps_its_budget(epsilon: float, sampling: federated
     assert theorem(epsilon, sampling, clipping_norm=0.6) == pytest.approx(2 * noise)
     options = {"count": 30, "accountant": "rdp"}
     if sampling == "uniform":
-        spent = accounting.fixed_size_gaussian_epsilon(
-            delta=1000**-1.1,
-            sampling_rate=0.05,
-            noise_multiplier=noise / 0.6,
-            neighboring_relation="replace_one",
-            **options,
-        )
+        spent = fixed_size_epsilon(1000**-1.1, 0.05, noise / 0.6, **options)
     else:
-        spent = accounting.poisson_gaussian_epsilon(
-            delta=500**-1.1,
-            sampling_rate=0.05,
-            noise_multiplier=noise / 0.3,
-            neighboring_relation="add_remove",
-            **options,
-        )
+        spent = poisson_epsilon(500**-1.1, 0.05, noise / 0.3, **options)
     assert spent < epsilon
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sampled_calls import poisson_epsilon
 from scipy.signal import fftconvolve
 from scipy.stats import norm
 
@@ -86,9 +87,7 @@ def test_poisson_plans_cost_between_rounded_losses(count, lowest, seed, delta) -
     generator = np.random.default_rng(seed)
     rate = np.exp(generator.uniform(log(lowest), 0, count)) if seed % 2 else np.full(count, lowest)
     z = np.exp(generator.uniform(log(0.7), log(20), count))
-    found = accounting.poisson_gaussian_epsilon(
-        delta=delta, sampling_rate=rate, noise_multiplier=z, neighboring_relation="add_remove"
-    )
+    found = poisson_epsilon(delta, rate, z)
     lower, upper = both_bounds(
         [gaussian_losses(*kind) for kind in zip(rate, z, strict=True)], delta
     )

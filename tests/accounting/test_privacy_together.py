@@ -25,7 +25,7 @@ from dpmesh.privacy import (
 )
 from dpmesh.privacy.accounting import _compose
 from dpmesh.privacy.accounting._merge import Merged
-from dpmesh.privacy.accounting._pairs import GAUSSIAN, LAPLACE, Unsampled
+from dpmesh.privacy.accounting._pairs import GAUSSIAN, LAPLACE, Pair
 from dpmesh.privacy.cost import MOST_COMPOSITIONS
 
 ONE = Sensitivity(1.0, "l2", "a test")
@@ -211,7 +211,7 @@ def test_a_small_loss_beside_a_large_one_leaves_the_grid_as_coarse(z: float) -> 
     """It filled gigabytes: steps as small as the largest loss of Laplace noise, also of 1e-4."""
     sigma, delta = 0.1, 1e-6
     both = [
-        Merged(Unsampled(law), one, multiplier * one, 2 * one, None)
+        Merged(Pair(law), one, multiplier * one, 2 * one, None)
         for law, multiplier in [(GAUSSIAN, sigma), (LAPLACE, z)]
         for one in [np.ones(1)]
     ]

@@ -80,7 +80,7 @@ OTHERS = {
         combination=SecureAggregation(dim=DIM, rounds=ROUNDS),
     ),
 }
-ALGORITHMS = {entry.name: entry.example for entry in REGISTRY} | OTHERS
+ALGORITHMS = {entry.name: entry.example for entry in REGISTRY if entry.learns} | OTHERS
 
 each = pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=ALGORITHMS.keys())
 

@@ -11,6 +11,7 @@ from federated_parts import changed
 from federated_problem import make_clients
 from hypothesis import given
 from hypothesis import strategies as st
+from masked_sums import masked_sum
 from one_round import one_round
 from problems import contract_problem
 from twin_federated import client_update, epoch_orders
@@ -21,7 +22,6 @@ from dpmesh.algorithms import AdaptiveClipping, ClientUpdates, FederatedLearning
 from dpmesh.audit import alone, couple
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy import Budget, correlated
-from dpmesh.privacy.secure import secure_sum
 
 DELTA, ROUNDS = 1e-5, 5
 
@@ -128,7 +128,7 @@ def test_it_has_the_bits_of_a_sum_under_real_masks(kind: Any) -> None:
         cohort = algorithm.cohort(t, key, problem.nodes)
         sent = algorithm.contribution.vectors(state, cohort, t, problem, key, 0.0)
         vectors = algorithm.combination.message(sent, algorithm, state, t, problem.nodes).values
-        total = secure_sum(algorithm.secure_sum, vectors, key.stream(Purpose.NOISE, t))
+        total = masked_sum(algorithm.secure_sum, vectors, key.stream(Purpose.NOISE, t))
         state = algorithm.absorb(state, total, t)
     run = dm.simulate(algorithm, problem, rounds=ROUNDS, key=key, delta=DELTA, metrics=[])
     assert run.parameters.dtype == kind

@@ -26,7 +26,7 @@ from dpmesh.run import StopRun
 from dpmesh.run.failing import carrier_for
 
 DELTA = 1e-5
-EXAMPLES: dict[str, Any] = {entry.name: entry.example for entry in REGISTRY}
+EXAMPLES: dict[str, Any] = {entry.name: entry.example for entry in REGISTRY if entry.learns}
 EXAMPLES["federated, control variates"] = changed(
     EXAMPLES["federated"], epochs=None, steps=3, control_variates=True
 )

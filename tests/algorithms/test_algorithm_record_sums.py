@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,8 @@ import pytest
 
 import dpmesh as dm
 from dpmesh.algorithms import RecordSums
-from dpmesh.audit import alone, couple
+from dpmesh.algorithms.first_stage import SecondMoments
+from dpmesh.audit import alone, audit_layers, couple
 from dpmesh.privacy.secure import SecureSum
 
 
@@ -65,6 +67,30 @@ def test_the_total_has_the_noise_that_is_stated(sites: int) -> None:
     assert run.released.std() == pytest.approx(algorithm.noise_scale, rel=5 / np.sqrt(2 * dim))
     assert run.privacy.epsilon == pytest.approx(1.0, abs=1e-5)
     assert run.privacy.epsilon <= 1.0
+
+
+class HalfTheNoise:
+    """Takes the noise of half the distance, and states the whole."""
+
+    @cached_property
+    def mechanism(self) -> Any:
+        found: Any = super().mechanism  # type: ignore[misc]
+        object.__setattr__(found.numbers, "share", found.numbers.share / 2)
+        return found
+
+
+@pytest.mark.parametrize("kind", [RecordSums, SecondMoments])
+def test_audits_show_part_of_the_claim_and_find_half_the_noise(kind: Any) -> None:
+    """Correct claims are refuted with probability 8e-3 in all."""
+    own = {"dim": 3, "sites": 2, "records": 9, "noise_multiplier": 1.0, "colluding": 0}
+    settings = {"runs": 400, "confidence": 0.999, "key": dm.Key.seeded(1)}
+    for secure in (True, False):
+        coupling, many, one = audit_layers(*kind(**own, secure=secure).worst_case(), **settings)
+        assert coupling.movements[0].distance > 0.99 * coupling.movements[0].allowed
+        assert not any(found.violated for found in (coupling, many, one))
+        assert many.lower_bound > 0.1 * many.claim.level
+    faulty = type("Faulty", (HalfTheNoise, kind), {})(**own)
+    assert any(found.violated for found in audit_layers(*faulty.worst_case(), **settings))
 
 
 def test_vectors_that_are_too_long_are_clipped() -> None:

@@ -31,6 +31,7 @@ from dpmesh.audit import (
     audit_one_run,
     couple,
 )
+from dpmesh.audit.algorithm import arguments_of
 from dpmesh.keys import Key
 from dpmesh.problems.canaries import PullingClients
 
@@ -59,18 +60,8 @@ def coupled(algorithm):
 
 def many_runs(algorithm, *, runs: int, score=None) -> AuditResult:
     pair, _ = algorithm.worst_case()
-    return audit_algorithm(
-        algorithm,
-        pair.problem,
-        pair.neighbor,
-        alone,
-        rounds=1,
-        runs=runs,
-        delta=DELTA,
-        confidence=SURE,
-        score=score or pair.score,
-        key=Key.seeded(2),
-    )
+    asked = arguments_of(pair) | {"score": score or pair.score}
+    return audit_algorithm(**asked, runs=runs, confidence=SURE, key=Key.seeded(2))
 
 
 @pytest.mark.parametrize("arrival_rate", [1.0, 0.5])
@@ -156,18 +147,8 @@ def test_one_run_with_orthogonal_clients_sees_gross_faults() -> None:
     """A halved noise would stay unseen: one run with many dimensions is a smoke test."""
     for kind, violated in ((FederatedLearning, False), (NoNoiseDrawn, True)):
         _, crowd = federated(kind, rate=0.95, z=3.0).worst_case(canaries=500)
-        result = audit_one_run(
-            crowd.algorithm,
-            crowd.problem_of,
-            alone,
-            canaries=500,
-            rounds=1,
-            guesses=300,
-            delta=1e-9,
-            confidence=SURE,
-            scores=crowd.scores,
-            key=Key.seeded(3),
-        )
+        asked = arguments_of(crowd) | {"guesses": 300}
+        result = audit_one_run(**asked, confidence=SURE, key=Key.seeded(3))
         assert result.violated == violated, str(result)
 
 

@@ -29,6 +29,7 @@ from rounded_problem import CLIPPED, FromOne, chosen_problems
 
 from dpmesh.algorithms import OnlineLearning
 from dpmesh.audit import EpsilonClaim, alone, audit_algorithm, audit_layers, audit_one_run, couple
+from dpmesh.audit.algorithm import arguments_of
 from dpmesh.keys import Key
 from dpmesh.problems.canaries import canary_records
 from dpmesh.schedules import InverseTime
@@ -44,17 +45,8 @@ def online(kind=OnlineLearning, epsilon=1.0):
 
 def many_runs(kind, *, rounds: int, runs: int, score=None):
     pair, _ = online(kind).worst_case(rounds=rounds)
-    return audit_algorithm(
-        pair.algorithm,
-        pair.problem,
-        pair.neighbor,
-        alone,
-        rounds=rounds,
-        runs=runs,
-        confidence=SURE,
-        score=score,
-        key=Key.seeded(5),
-    )
+    asked = arguments_of(pair) | {"delta": 0.0, "score": score}
+    return audit_algorithm(**asked, runs=runs, confidence=SURE, key=Key.seeded(5))
 
 
 # Transcript coupling
@@ -180,14 +172,7 @@ def test_one_run_tells_right_from_wrong(kind, violated: bool) -> None:
     """At 2 epsilon 352 of 400 guesses are right, give or take 7; 320 refute epsilon = 1."""
     _, crowd = online(kind).worst_case(rounds=8, canaries=2_000)
     for scores in (None, lambda run: run.released[1][:, 0]):
-        result = audit_one_run(
-            crowd.algorithm,
-            crowd.problem_of,
-            alone,
-            canaries=2_000,
-            rounds=8,
-            confidence=SURE,
-            scores=scores if kind is not UnnoisedRegularizer else None,
-            key=Key.seeded(8),
-        )
+        scores = scores if kind is not UnnoisedRegularizer else None
+        asked = arguments_of(crowd) | {"delta": 0.0, "scores": scores}
+        result = audit_one_run(**asked, confidence=SURE, key=Key.seeded(8))
         assert result.violated == violated, str(result)

@@ -23,6 +23,7 @@ from faulty_quantized import (
 
 from dpmesh.algorithms import QuantizedGossip
 from dpmesh.audit import GaussianClaim, alone, audit_algorithm, audit_one_run, couple
+from dpmesh.audit.algorithm import arguments_of
 from dpmesh.audit.transcript import silence
 from dpmesh.keys import Key
 from dpmesh.privacy.compression import Quantizer
@@ -101,18 +102,7 @@ def test_coupling_flags_faults_of_quantized_gossip(fault, message: str) -> None:
 def test_many_runs_tell_right_from_wrong(kind, truth: float, violated: bool) -> None:
     assert power(GaussianClaim(1.0), gaussian_curve(1.8), 500, SURE) > SURE
     pair, _ = quantized(kind).worst_case(rounds=ROUNDS)
-    result = audit_algorithm(
-        pair.algorithm,
-        pair.problem,
-        pair.neighbor,
-        silence,
-        rounds=ROUNDS,
-        runs=500,
-        delta=pair.delta,
-        confidence=SURE,
-        score=pair.score,
-        key=Key.seeded(2),
-    )
+    result = audit_algorithm(**arguments_of(pair), runs=500, confidence=SURE, key=Key.seeded(2))
     assert result.claim.level == pytest.approx(1.0)
     assert result.violated == violated, str(result)
     assert result.lower_bound <= truth
@@ -129,16 +119,7 @@ def test_one_run_tells_right_from_wrong(kind, violated: bool) -> None:
     """
     algorithm = quantized(kind, records=1)
     _, crowd = algorithm.worst_case(rounds=ROUNDS, canaries=20_000)
-    result = audit_one_run(
-        crowd.algorithm,
-        crowd.problem_of,
-        silence,
-        canaries=crowd.canaries,
-        rounds=ROUNDS,
-        delta=crowd.delta,
-        confidence=0.99,
-        key=Key.seeded(3),
-    )
+    result = audit_one_run(**arguments_of(crowd), confidence=0.99, key=Key.seeded(3))
     assert result.violated == violated, str(result)
 
 

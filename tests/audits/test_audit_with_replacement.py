@@ -14,8 +14,8 @@ from faulty_mechanisms import HalvedGaussian, SilentGaussian
 from scipy import stats
 
 from dpmesh.algorithms import WithReplacement
-from dpmesh.audit import EpsilonClaim, alone, audit_algorithm, couple
-from dpmesh.audit.layers import audit_crowd
+from dpmesh.audit import EpsilonClaim, alone, audit_algorithm, audit_one_run, couple
+from dpmesh.audit.algorithm import arguments_of
 from dpmesh.keys import Key
 
 SURE = 1 - 1e-3
@@ -100,7 +100,7 @@ def test_many_runs_give_sampling_its_due(kind, violated: bool) -> None:
 def test_one_run_sees_gross_faults(kind, violated: bool) -> None:
     """As of federated learning, one run with many dimensions is a smoke test."""
     _, crowd = node(kind, 3.0).worst_case(canaries=500)
-    result = audit_crowd(crowd, confidence=SURE, key=Key.seeded(3))
+    result = audit_one_run(**arguments_of(crowd), confidence=SURE, key=Key.seeded(3))
     assert result.violated == violated, str(result)
 
 

@@ -21,8 +21,8 @@ from faulty_without_replacement import (
 )
 
 from dpmesh.algorithms import WithoutReplacement
-from dpmesh.audit import GaussianClaim, alone, audit_algorithm, audit_layers, couple
-from dpmesh.audit.layers import audit_crowd
+from dpmesh.audit import GaussianClaim, alone, audit_algorithm, audit_layers, audit_one_run, couple
+from dpmesh.audit.algorithm import arguments_of
 from dpmesh.controllers import AlwaysGlobal, Periodic
 from dpmesh.data import Dataset
 from dpmesh.keys import Key
@@ -179,7 +179,7 @@ def many_runs(algorithm, problem, neighbor, *, rounds: int, runs: int):
 @pytest.mark.parametrize(("kind", "violated"), [(WithoutReplacement, False), (NoNoiseDrawn, True)])
 def test_one_run_sees_gross_faults(kind, violated: bool) -> None:
     _, crowd = nodes(kind, mu=0.5).worst_case()
-    result = audit_crowd(crowd, confidence=SURE, key=Key.seeded(3))
+    result = audit_one_run(**arguments_of(crowd), confidence=SURE, key=Key.seeded(3))
     assert result.violated == violated, str(result)
 
 

@@ -169,7 +169,6 @@ CASES = [
     case(accounting.gdp_delta, "epsilon mu"),
     case(accounting.gdp_mu, "noise_multiplier count"),
     case(accounting.analytic_gaussian_noise_multiplier, "target_epsilon target_delta"),
-    case(accounting.laplace_epsilon, "delta noise_multiplier"),
     case(accounting.rdp_gaussian, "noise_multiplier count"),
     case(accounting.rdp_laplace, "noise_multiplier count"),
     case(

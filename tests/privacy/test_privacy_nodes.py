@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from refused import refused
+from sampled_calls import fixed_size_epsilon
 
 from dpmesh.privacy import (
     FixedSizeSampling,
@@ -206,16 +207,7 @@ def test_samples_and_unprotected_values_are_told_apart_by_node() -> None:
         for m in range(12)
     ]
     costs = plan(*sampled).costs_by_node(DELTA, nodes=13)
-    alone = [
-        accounting.fixed_size_gaussian_epsilon(
-            delta=DELTA,
-            sampling_rate=s.rate,
-            noise_multiplier=1.0,
-            count=20,
-            neighboring_relation="replace_one",
-        )
-        for s in sampling
-    ]
+    alone = [fixed_size_epsilon(DELTA, s.rate, 1.0, count=20) for s in sampling]
     np.testing.assert_allclose(costs, [*alone, 0], rtol=1e-9)
     bare = plan(*sampled, Release(0, NoNoise(), ONE, nodes=(3,)))
     assert np.flatnonzero(bare.costs_by_node(DELTA) == inf).tolist() == [3]

@@ -11,6 +11,7 @@ import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from hypothesis import given
 from hypothesis import strategies as st
+from masked_sums import masked_sum, masked_vectors, secrets_of
 from scipy import stats
 
 from dpmesh.kernels import (
@@ -24,16 +25,9 @@ from dpmesh.kernels import (
 from dpmesh.kernels.masking import MASK_PURPOSE
 from dpmesh.keys import Key
 from dpmesh.privacy.accounting.shares import sum_of_shares_epsilon
-from dpmesh.privacy.secure import (
-    DistributedDiscreteGaussian,
-    SecureSum,
-    answer,
-    encode,
-    secure_sum,
-    with_noise,
-)
+from dpmesh.privacy.secure import DistributedDiscreteGaussian, SecureSum, encode
+from dpmesh.privacy.secure.mechanism import wrapped
 from dpmesh.privacy.secure.sizes import calibrated_sum
-from dpmesh.privacy.secure.sums import open_sum, pair_secrets, wrapped
 from dpmesh.privacy.sensitivity import Sensitivity
 
 BITS = st.sampled_from([8, 21, 31, 32, 33, 63, 64])
@@ -43,22 +37,6 @@ ONE_IN_A_MILLION = 1e-6  # how often a test of uniformity fails a uniform sequen
 def numbers(**changed: Any) -> SecureSum:
     public: dict[str, Any] = {"dim": 12, "sites": 5, "records": 300, "noise_multiplier": 2.0}
     return SecureSum(**{**public, **changed})
-
-
-def secrets_of(sites: int, seed: int) -> list[dict[int, bytes]]:
-    return pair_secrets(Key.seeded(seed).stream(7), sites)
-
-
-def masked_vectors(values: Any, secrets: list[dict[int, bytes]], cohort: Any, bits: int) -> Any:
-    return {
-        i: mask_and_pack(
-            values[i],
-            bits,
-            add=[secrets[i][j] for j in cohort if j > i],
-            subtract=[secrets[i][j] for j in cohort if j < i],
-        )
-        for i in cohort
-    }
 
 
 def centred(value: int, bits: int) -> int:
@@ -178,7 +156,7 @@ def test_the_sum_has_the_same_bits_with_and_without_masks_and_on_any_threads() -
     try:
         for threads in (1, 8):
             set_threads(threads)
-            assert (secure_sum(public, sums, stream) == want).all()
+            assert (masked_sum(public, sums, stream) == want).all()
     finally:
         set_threads(before)
 
@@ -193,30 +171,7 @@ def test_the_sum_is_the_sum_of_the_rounded_sums_and_shares() -> None:
         (sum(steps[i][j] for i in range(5)) + int(share[:, j].sum())) * public.grid
         for j in range(12)
     ]
-    assert secure_sum(public, sums, stream)[0].tolist() == want
-
-
-def test_an_answer_missing_leaves_uniform_noise_and_is_refused_below_the_cohort() -> None:
-    public = numbers(dropouts=1)
-    noisy = np.zeros((5, 12), np.int64)
-    secrets = secrets_of(5, 3)
-    answers = {i: answer(public, i, noisy[i], secrets[i]) for i in range(5)}
-    assert (open_sum(public, answers) == 0).all()
-    del answers[2]
-    assert np.abs(open_sum(public, answers)).max() > 2 ** (public.modulus_bits - 4) * public.grid
-    del answers[3]
-    with pytest.raises(ValueError, match="cohort: wanted from 4 to 5 sites"):
-        open_sum(public, answers)
-
-
-def test_sites_with_other_grids_or_moduli_are_refused() -> None:
-    public, other = numbers(), numbers(records=10**6, records_per_site=10**4)
-    assert other.modulus_bits > public.modulus_bits
-    secrets, noisy = secrets_of(5, 3), np.zeros((5, 12), np.int64)
-    answers = {i: answer(public, i, noisy[i], secrets[i]) for i in range(4)}
-    answers[4] = answer(other, 4, noisy[4], secrets[4])
-    with pytest.raises(ValueError, match="message: wanted"):
-        open_sum(public, answers)
+    assert masked_sum(public, sums, stream)[0].tolist() == want
 
 
 # Sensitivity
@@ -261,6 +216,11 @@ def test_replace_one_needs_both_records() -> None:
 # Noise
 
 
+def shares(public: SecureSum, stream: Any) -> Any:
+    """Return the noise of each of five sites."""
+    return public.noise(0, np.arange(5), stream)
+
+
 def leftover(share: float, honest: int, seed: int) -> Any:
     """Return what a coalition is left with after it subtracts all that it knows of a sum."""
     stream = Key.seeded(seed).stream(1)
@@ -276,8 +236,7 @@ def is_enough(unknown: Any, variance: float) -> bool:
 def test_the_noise_against_a_coalition_is_what_is_claimed(colluding: int, dropouts: int) -> None:
     public = numbers(colluding=colluding, dropouts=dropouts, dim=40_000)
     claimed = (public.noise_multiplier * public.sensitivity) ** 2
-    sums = np.zeros((5, 40_000), np.int64)
-    noisy = with_noise(public, sums, Key.seeded(5).stream(1))
+    noisy = shares(public, Key.seeded(5).stream(1))
     unknown = noisy[colluding + dropouts :].sum(axis=0)  # the worst: dropped out, and subtracted
     assert is_enough(unknown, claimed)
     assert unknown.var() < claimed * 1.1
@@ -306,8 +265,7 @@ def test_a_seed_that_sites_share_is_flagged() -> None:
     one = discrete_gaussian(1000, public.share, Key.seeded(1).stream(1))
     total = np.tile(one, (5, 1)).sum(axis=0)
     assert not is_enough(total - 5 * one, (public.noise_multiplier * public.sensitivity) ** 2)
-    shares = with_noise(public, np.zeros((5, 1000), np.int64), Key.seeded(1).stream(1))
-    correlation = np.corrcoef(shares)
+    correlation = np.corrcoef(shares(public, Key.seeded(1).stream(1)))
     assert np.abs(correlation - np.eye(5)).max() < 6 / math.sqrt(1000)
 
 
@@ -328,7 +286,7 @@ def test_no_sum_at_the_bound_wraps_around() -> None:
     public = numbers(rounds=100)
     most = np.full((5, 12), public.records * public.steps // 5)
     for t in range(1000):
-        noisy = with_noise(public, most, Key.seeded(2).stream(1, t))
+        noisy = most + shares(public, Key.seeded(2).stream(1, t))
         total = noisy.sum(axis=0)
         sent = [mask_and_pack(row, public.modulus_bits) for row in noisy]
         assert (unpack_sum(sent, 12, public.modulus_bits) == total).all()
@@ -383,7 +341,7 @@ def test_numbers_that_do_not_fit_are_refused(changed: dict[str, Any], said: str)
 
 
 def test_sums_that_do_not_fit_are_refused() -> None:
-    public, stream = numbers(), Key.seeded(1).stream(1)
+    public = numbers()
     good = np.zeros((5, 12))
     for bad, said in [
         (good.astype(np.float32), "float64"),
@@ -392,7 +350,7 @@ def test_sums_that_do_not_fit_are_refused() -> None:
         (good + np.nan, "finite"),
     ]:
         with pytest.raises(ValueError, match=said):
-            secure_sum(public, bad, stream)
+            encode(public, bad, 5)
 
 
 def test_a_larger_grid_is_taken_where_the_share_would_be_too_small() -> None:
@@ -455,7 +413,7 @@ def test_parts_of_some_sites_add_up_to_the_sum_with_masks(parts: list[Any]) -> N
     mechanism = DistributedDiscreteGaussian(public)
     for part in map(np.array, parts):
         total += mechanism.part(sums[part], part, stream).totals()
-    assert (mechanism.opened(total) == secure_sum(public, sums, stream)).all()
+    assert (mechanism.opened(total) == masked_sum(public, sums, stream)).all()
 
 
 @pytest.mark.parametrize("bits", [20, 40, 64])

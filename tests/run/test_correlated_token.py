@@ -13,7 +13,7 @@ from read_back import read_back, replayed
 import dpmesh as dm
 from dpmesh.algorithms import Message
 from dpmesh.audit import couple
-from dpmesh.audit.correlated import rows_of
+from dpmesh.audit.scores import rows_of
 from dpmesh.audit.transcript import alone, record
 from dpmesh.controllers import AlwaysGlobal, RandomGlobal
 from dpmesh.privacy import correlated

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
-from math import sqrt
+from math import ceil, sqrt
 from typing import Any
 
 import numpy as np
@@ -33,7 +33,7 @@ from dpmesh._validate import fail, instance
 from dpmesh.algorithms.base import AN_ALGORITHM, KNOWN_TO_ALL, Algorithm, AnyAlgorithm
 from dpmesh.algorithms.messages import Message, Round
 from dpmesh.algorithms.record_sums import RecordSums
-from dpmesh.algorithms.worst_case import AuditSize, Crowd, Pair
+from dpmesh.algorithms.worst_case import AuditSize, Coins, Crowd, Pair
 from dpmesh.keys import Key
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.releases import Release
@@ -78,6 +78,16 @@ class SecondMoments(RecordSums):
     """
 
     diameter: float = sqrt(2)
+
+    def canaries(self, coins: Coins) -> tuple[Floats, Floats]:
+        """Return vectors (e_i + e_j) / sqrt 2, or (e_i - e_j), of a pair i, j for each coin."""
+        features = ceil((1 + sqrt(1 + 8 * len(coins))) / 2)
+        rows, columns = np.triu_indices(features)
+        pairs, each = np.flatnonzero(rows < columns)[: len(coins)], np.arange(len(coins))
+        vectors, along = np.zeros((len(coins), features + 1)), np.zeros((len(coins), rows.size))
+        vectors[each, rows[pairs]] = along[each, pairs] = 1.0
+        vectors[each, columns[pairs]] = np.where(coins, 1.0, -1.0)
+        return vectors / sqrt(2 * (1 + CONSTANT**2)), along
 
     def _sum(self, problem: VectorProblem, node: int) -> Floats:
         total = np.zeros(self.dim)
@@ -215,7 +225,7 @@ class FirstStage(Algorithm[FirstStageState, LinearProblem]):
                 fail("moment", wanted, self.moment)
 
     def leaking_data(self, size: AuditSize) -> tuple[Pair, Crowd]:
-        """Return that of the algorithm: the first stage is more sums of the same kind."""
+        """Return that of the algorithm; `first_sums` have their own."""
         rounds = None if size.rounds is None else max(1, size.rounds - len(self.stages))
         found: tuple[Pair, Crowd] = self.algorithm.leaking_data(replace(size, rounds=rounds))
         return found
@@ -228,10 +238,11 @@ class FirstStage(Algorithm[FirstStageState, LinearProblem]):
     @property
     def stages(self) -> tuple[Release, ...]:
         """The release of the sum of records, and that of second moments."""
-        return tuple(one.release_of(0) for one in self._sums)
+        return tuple(one.release_of(0) for one in self.first_sums)
 
     @property
-    def _sums(self) -> tuple[RecordSums, ...]:
+    def first_sums(self) -> tuple[RecordSums, ...]:
+        """What the stage releases of all records."""
         return (self.mean,) if self.moment is None else (self.mean, self.moment)
 
     def sensitivity(self, t: int) -> Sensitivity:
@@ -249,7 +260,7 @@ class FirstStage(Algorithm[FirstStageState, LinearProblem]):
     def plan(self, rounds: int, problem: object = None) -> Plan:
         """Return the plan of the algorithm, and the sums over records before it."""
         own = self.algorithm.plan(rounds)
-        stages = [one.plan(1).releases for one in self._sums]
+        stages = [one.plan(1).releases for one in self.first_sums]
         return replace(own, releases=(*chain(*stages), *own.releases))
 
     def outgrows_single(self, rounds: int, dim: int) -> bool:

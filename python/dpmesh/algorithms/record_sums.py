@@ -15,17 +15,19 @@ by at most D C.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from math import floor, log2, sqrt
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 import dpmesh.kernels as kernels
 from dpmesh._validate import as_python_numbers, every, fail, integer, positive
 from dpmesh.algorithms.base import KNOWN_TO_ALL, Algorithm, distinct
 from dpmesh.algorithms.messages import Message, Round
+from dpmesh.algorithms.worst_case import CROWD_DELTA, AuditSize, Coins, Crowd, Pair
 from dpmesh.keys import Key
 from dpmesh.privacy.mechanisms import Gaussian
 from dpmesh.privacy.plan import Plan
@@ -35,6 +37,7 @@ from dpmesh.privacy.secure.sizes import calibrated_sum
 from dpmesh.privacy.sensitivity import Sensitivity
 from dpmesh.privacy.types import Floats, Released, Sensitive
 from dpmesh.problems import VectorProblem
+from dpmesh.problems.canaries import Vectors
 
 _GRID_STEPS = 2.0**7
 """Fewest steps of a site's own grid in the `sensitivity`, over sqrt(dim)."""
@@ -167,6 +170,41 @@ class RecordSums(Algorithm[RecordSumsState, VectorProblem]):
         """Return the sum over all sites as one joint release, or the sum of each site."""
         return Release(t, self.mechanism, self.sensitivity(t))
 
+    def leaking_data(self, size: AuditSize) -> tuple[Pair, Crowd]:
+        """Return sites of which the first holds one canary, and so many, each `diameter` long.
+
+        Their number sets the length of the vectors.
+        """
+
+        def problem_of(coins: Coins) -> Vectors:
+            return Vectors(rows=self.canaries(coins)[0], nodes=self.sites)
+
+        _, along = self.canaries(np.ones(1, np.bool_))
+        one, other = (problem_of(np.array([coin])) for coin in (True, False))
+        own: dict[str, Any] = {"rounds": size.rounds or self.rounds}
+        alone = replace(self, dim=along.shape[1])
+        delta = size.delta_or(1e-5)
+        pair = Pair(algorithm=alone, problem=one, neighbor=other, delta=delta, **own)
+        _, along = self.canaries(np.ones(size.canaries, np.bool_))
+        records = max(self.records, size.canaries)
+        crowd = Crowd(
+            algorithm=replace(self, dim=along.shape[1], records=records),
+            problem_of=problem_of,
+            canaries=size.canaries,
+            delta=CROWD_DELTA,
+            scores=partial(_at_the_first, along),
+            **own,
+        )
+        return pair, crowd
+
+    def canaries(self, coins: Coins) -> tuple[Floats, Floats]:
+        """Return vectors whose coins choose one end of a diameter, and the diameters' directions.
+
+        Both have a row for each coin; directions are unit vectors of the sum's space.
+        """
+        along = np.eye(len(coins))
+        return self.longest * self.diameter * (coins[:, np.newaxis] - 0.5) * along, along
+
     def init(self, problem: VectorProblem, key: Key) -> RecordSumsState:
         """Start from zeros.
 
@@ -201,3 +239,8 @@ class RecordSums(Algorithm[RecordSumsState, VectorProblem]):
     def parameters(self, state: RecordSumsState) -> Floats:
         """Return the estimate of the sum, shape (1, dim)."""
         return state.total
+
+
+def _at_the_first(along: Floats, run: Any) -> npt.NDArray[np.float64]:
+    """Return how far the rows of the first site, or of all together, are in each direction."""
+    return np.asarray(along @ sum(values[0] for values in run.released))

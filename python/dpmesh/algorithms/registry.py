@@ -24,6 +24,7 @@ from dpmesh.algorithms.gradient_tracking import GradientTracking
 from dpmesh.algorithms.online import OnlineLearning
 from dpmesh.algorithms.push_sum import PushSum
 from dpmesh.algorithms.quantized import QuantizedGossip
+from dpmesh.algorithms.record_sums import RecordSums
 from dpmesh.algorithms.secure_gossip import SecureGossip
 from dpmesh.algorithms.with_replacement import WithReplacement
 from dpmesh.algorithms.without_replacement import WithoutReplacement
@@ -49,6 +50,8 @@ class Entry:
         One whose claim an audit can test with few runs; by default the example.
     asked
         The parameters on which the cost depends, which `dpmesh privacy` asks for; empty for all.
+    learns
+        Whether it learns a model; what releases sums alone is in no experiment file.
     public
         Values of others that have no default, or other defaults of those.
     parts
@@ -61,6 +64,7 @@ class Entry:
     example: AnyAlgorithm
     small: AnyAlgorithm | None = None
     asked: tuple[str, ...] = ()
+    learns: bool = True
     public: Mapping[str, Any] = field(default_factory=dict)
     parts: Mapping[str, type] = field(default_factory=dict)
 
@@ -156,6 +160,15 @@ REGISTRY: list[Entry] = [
         public={"compressor": None},
     ),
     Entry(
+        name="record-sums",
+        kind=RecordSums,
+        example=RecordSums(
+            dim=DIM, sites=NODES, records=NODES * RECORDS, noise_multiplier=2.0, rounds=ROUNDS
+        ),
+        small=RecordSums(dim=1, sites=2, records=4, noise_multiplier=1.0, colluding=0),
+        learns=False,
+    ),
+    Entry(
         name="secure-gossip",
         kind=SecureGossip,
         example=SecureGossip(
@@ -185,8 +198,10 @@ REGISTRY: list[Entry] = [
     ),
 ]
 
-KINDS: dict[str, type[AnyAlgorithm]] = {entry.kind.__name__: entry.kind for entry in REGISTRY}
-"""The classes by the name that experiment files and contracts give."""
+KINDS: dict[str, type[AnyAlgorithm]] = {
+    entry.kind.__name__: entry.kind for entry in REGISTRY if entry.learns
+}
+"""The classes of those that learn, by the name that experiment files and contracts give."""
 
 
 def register(entry: Entry) -> None:
@@ -202,7 +217,8 @@ def register(entry: Entry) -> None:
     if entry.name in [each.name for each in REGISTRY] or entry.kind.__name__ in KINDS:
         fail("name", "one that is not taken", f"{entry.name} ({entry.kind.__name__})")
     REGISTRY.append(entry)
-    KINDS[entry.kind.__name__] = entry.kind
+    if entry.learns:
+        KINDS[entry.kind.__name__] = entry.kind
 
 
 def entry_of(name: str) -> Entry:

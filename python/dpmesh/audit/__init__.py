@@ -6,10 +6,9 @@ single one. Failing an audit proves a fault, passing proves nothing.
 """
 
 from dpmesh.algorithms.worst_case import projection
-from dpmesh.audit.algorithm import audit_algorithm
+from dpmesh.audit.algorithm import audit_algorithm, audit_layers
 from dpmesh.audit.claims import Claim, EpsilonClaim, GaussianClaim, claim_of
 from dpmesh.audit.coupling import couple
-from dpmesh.audit.layers import audit_layers
 from dpmesh.audit.mechanism import OneRelease, audit_mechanism
 from dpmesh.audit.one_run import audit_one_run
 from dpmesh.audit.own import claiming

@@ -1,7 +1,9 @@
-"""The audit of an algorithm by many short runs on two neighbouring datasets."""
+"""Audits of an algorithm: by many short runs on two neighbouring datasets, and in all layers."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import fields
 from itertools import islice
 from typing import Any
 
@@ -9,20 +11,22 @@ import numpy as np
 
 from dpmesh._validate import instance, integer
 from dpmesh.algorithms.base import AN_ALGORITHM, Algorithm, AnyAlgorithm
-from dpmesh.algorithms.worst_case import Score
+from dpmesh.algorithms.worst_case import Crowd, Pair, Score
 from dpmesh.audit.claims import Claim, claim_of
 from dpmesh.audit.contrast import numbers_for, seen_in
+from dpmesh.audit.coupling import Coupling, couple
+from dpmesh.audit.one_run import audit_one_run
 from dpmesh.audit.result import AuditResult, Seen, tell_apart
 from dpmesh.audit.scores import ReplayedLikelihood
-from dpmesh.audit.transcript import fresh_keys, record
+from dpmesh.audit.transcript import Audited, alone, fresh_keys, record, silence
 from dpmesh.keys import Key
 from dpmesh.run.carriers import Carrier
 
 
 def audit_algorithm(
     algorithm: AnyAlgorithm,
-    problem: Any,
-    neighbor: Any,
+    problem: Audited,
+    neighbor: Audited,
     carrier: Carrier,
     *,
     rounds: int,
@@ -90,3 +94,44 @@ def audit_algorithm(
 
     what = f"{type(algorithm).__name__}, rounds: {rounds}"
     return tell_apart(claim, look, runs=runs, confidence=confidence, what=what)
+
+
+def audit_layers(
+    pair: Pair, crowd: Crowd, *, runs: int = 1_000, confidence: float = 0.95, key: Key | None = None
+) -> Iterator[Coupling | AuditResult]:
+    """Couple pairs of runs, distinguish many, guess the canaries of one; yield each result in turn.
+
+    Parameters
+    ----------
+    pair
+        What the first two layers run.
+    crowd
+        What the third layer runs.
+    runs
+        Number of runs of the second layer, see `audit_algorithm`.
+    confidence
+        Confidence of the second and of the third layer, each, in (0, 1).
+    key
+        Of all randomness; by default a new one from the operating system.
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of range, or a plan claims nothing.
+    """
+    keys = fresh_keys(key)
+    for each in pair.coupled or (pair,):
+        datasets = each.algorithm, each.problem, each.neighbor, _carrier(each)
+        yield couple(*datasets, rounds=each.rounds, key=next(keys))
+    yield audit_algorithm(**arguments_of(pair), runs=runs, confidence=confidence, key=next(keys))
+    yield audit_one_run(**arguments_of(crowd), confidence=confidence, key=next(keys))
+
+
+def _carrier(data: Pair | Crowd) -> Carrier:
+    return silence if data.silent else alone
+
+
+def arguments_of(data: Pair | Crowd) -> dict[str, Any]:
+    """Return what an audit takes of these data, by name."""
+    names = {each.name for each in fields(data)} - {"silent", "coupled"}
+    return {"carrier": _carrier(data), **{name: getattr(data, name) for name in names}}

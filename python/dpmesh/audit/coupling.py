@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from scipy import stats
@@ -19,8 +19,8 @@ from scipy import stats
 from dpmesh._html import InNotebooks
 from dpmesh._validate import instance, integer
 from dpmesh.algorithms.base import AN_ALGORITHM, Algorithm, AnyAlgorithm
-from dpmesh.audit.correlated import by_joint, noise_between, rows_of, standardized
-from dpmesh.audit.transcript import Transcript, fresh_keys, record
+from dpmesh.audit.scores import by_joint, noise_between, rows_of, standardized
+from dpmesh.audit.transcript import Audited, Transcript, fresh_keys, record
 from dpmesh.keys import Key
 from dpmesh.privacy.foreseen import unplanned
 from dpmesh.privacy.plan import Plan
@@ -100,8 +100,8 @@ class Coupling(InNotebooks):
 
 def couple(
     algorithm: AnyAlgorithm,
-    problem: Any,
-    neighbor: Any,
+    problem: Audited,
+    neighbor: Audited,
     carrier: Carrier,
     *,
     rounds: int,
@@ -254,7 +254,7 @@ def _with_correlated_rows(passages: Sequence[Passage]) -> Iterator[str]:
     The correlation r of m independent pairs has ``r sqrt((m - 1) / (1 - r^2))`` distributed by
     Student's t with m - 1 degrees of freedom. By chance it is found in fewer than one of 1e9 runs.
     """
-    of_nodes: defaultdict[Any, list[Floats]] = defaultdict(list)
+    of_nodes: defaultdict[tuple[tuple[int, ...] | None, int], list[Floats]] = defaultdict(list)
     for release, scale, inside, noisy, _, _, rows in passages:
         independent = not isinstance(release.mechanism, CorrelatedRow)
         gaussian = release.mechanism.distribution == "gaussian" and scale > 0

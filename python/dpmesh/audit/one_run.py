@@ -20,7 +20,7 @@ from dpmesh.algorithms.worst_case import Coins, Scores
 from dpmesh.audit.claims import Claim, EpsilonClaim, GaussianClaim, claim_of
 from dpmesh.audit.result import AuditResult
 from dpmesh.audit.scores import ReplayedLikelihood
-from dpmesh.audit.transcript import fresh_keys, record
+from dpmesh.audit.transcript import Audited, fresh_keys, record
 from dpmesh.keys import Key, Purpose, generator
 from dpmesh.run.carriers import Carrier
 
@@ -171,7 +171,7 @@ def _largest(refuted: Callable[[float], bool], *, accuracy: float) -> float:
 
 def audit_one_run(
     algorithm: AnyAlgorithm,
-    problem_of: Callable[[Coins], Any],
+    problem_of: Callable[[Coins], Audited],
     carrier: Carrier,
     *,
     canaries: int,

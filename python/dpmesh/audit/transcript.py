@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -13,10 +13,14 @@ from dpmesh.algorithms.base import AnyAlgorithm
 from dpmesh.keys import Key, Purpose, generator
 from dpmesh.privacy.ledger import Ledger
 from dpmesh.privacy.releases import Release
-from dpmesh.privacy.types import Released
+from dpmesh.privacy.types import Floats, Released
+from dpmesh.problems import Problem
 from dpmesh.run.carriers import Broadcast, Carrier, Packet, Sent, Traffic
 from dpmesh.run.channel import Channel
 from dpmesh.run.watch import Passage
+
+Audited: TypeAlias = Problem | Floats
+"""What an audited algorithm runs on: a problem, or an array with a row for each node."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +97,7 @@ class _Listening:
 
 def record(
     algorithm: AnyAlgorithm,
-    problem: Any,
+    problem: Audited,
     carrier: Carrier,
     *,
     rounds: int,

@@ -12,6 +12,7 @@ from dpmesh._validate import fail, integer, one_of, positive, probability
 from dpmesh.keys import Key
 from dpmesh.privacy.accounting import analytic_gaussian_noise_multiplier
 from dpmesh.problems import LinearProblem
+from dpmesh.problems.dense import DenseProblem
 from dpmesh.tables.features import SCATTERING
 from dpmesh.topology import Topology, complete, random_regular
 
@@ -126,7 +127,7 @@ class Sizes:
         integer("together", self.together, at_least=self.nodes * self.smallest)
 
     @classmethod
-    def of(cls, problem: Any) -> Sizes:
+    def of(cls, problem: LinearProblem | DenseProblem) -> Sizes:
         """Return the sizes of a problem with records in memory."""
         dense = isinstance(problem, LinearProblem) and isinstance(problem.train.features, ndarray)
         columns: Any = getattr(getattr(problem, "outline", None), "columns", None)

@@ -19,8 +19,7 @@ from dpmesh.deploy.wire import BEFORE, Position
 from dpmesh.keys import Key, Purpose, Stream
 from dpmesh.privacy.ledger import Ledger
 from dpmesh.privacy.releases import Release
-from dpmesh.privacy.secure.mechanism import Masked
-from dpmesh.privacy.secure.sums import Integers
+from dpmesh.privacy.secure.mechanism import Integers, Masked
 from dpmesh.privacy.types import Released, Sensitive
 from dpmesh.problems import Problem
 from dpmesh.run.carriers import Packet

@@ -25,7 +25,7 @@ from dpmesh.deploy.wire import NUMBER_BYTES, Position, numbers, read_numbers, re
 from dpmesh.kernels.masking import LARGEST, PRIME
 from dpmesh.keys import Key, Purpose, Stream
 from dpmesh.privacy.secure import SecureSum
-from dpmesh.privacy.secure.sums import Integers
+from dpmesh.privacy.secure.mechanism import Integers
 
 with needed_by("a sum between parties"):
     from cryptography.exceptions import InvalidTag

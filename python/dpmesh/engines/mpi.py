@@ -28,8 +28,7 @@ from dpmesh.engines.blocks import Boundary, Nodes, blocks, boundary
 from dpmesh.keys import Key, Purpose, fingerprint
 from dpmesh.privacy.budget import OverBudget
 from dpmesh.privacy.compression import Compressed
-from dpmesh.privacy.secure.mechanism import is_summed
-from dpmesh.privacy.secure.sums import Integers
+from dpmesh.privacy.secure.mechanism import Integers, is_summed
 from dpmesh.privacy.types import Floats, Released
 from dpmesh.run import carriers
 from dpmesh.run.carriers import Broadcast, Instant, Packet, Traffic, all_linked

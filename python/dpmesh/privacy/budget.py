@@ -9,7 +9,7 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from dpmesh._validate import (
     as_python_numbers,
@@ -130,7 +130,7 @@ class Budget:
         """
         return self.cost(plan).epsilon <= self.epsilon * (1 + ROUNDING)
 
-    def require(self, algorithm: Planned, rounds: int, problem: Any = None) -> Plan:
+    def require(self, algorithm: Planned, rounds: int, problem: object = None) -> Plan:
         """Return the plan of `rounds` rounds of an algorithm; a view needs the problem, too.
 
         Raises
@@ -151,7 +151,7 @@ class Budget:
         raise OverBudget(f"rounds: wanted {allowed}, got {rounds}, which cost {text}")
 
     def affordable_rounds(
-        self, algorithm: Planned, problem: Any = None, *, at_most: int = 100_000
+        self, algorithm: Planned, problem: object = None, *, at_most: int = 100_000
     ) -> int:
         """Return how many rounds of an algorithm keep the budget: 0 if not even one does.
 
@@ -182,7 +182,7 @@ class Budget:
         self,
         algorithm: Callable[[float], Planned],
         rounds: int,
-        problem: Any = None,
+        problem: object = None,
         *,
         guess: float = 1.0,
     ) -> float:
@@ -227,10 +227,10 @@ class Budget:
             fail("spent", f"plans of an epsilon below {as_given(self.epsilon)}", rounded_up(gone))
         return accounting.calibrate_noise(epsilon, target_epsilon=self.epsilon, guess=guess)
 
-    def _plan(self, algorithm: Planned, rounds: int, problem: Any) -> Plan:
+    def _plan(self, algorithm: Planned, rounds: int, problem: object) -> Plan:
         """Return a plan, with what a view needs if there is one."""
-        made: Any = algorithm
-        plan: Plan = made.plan(rounds) if self.view is None else made.plan(rounds, problem)
+        planned: Callable[..., Plan] = algorithm.plan
+        plan = planned(rounds) if self.view is None else planned(rounds, problem)
         if self.delta == 0 and any("gaussian" in release.name for release in plan.touching):
             raise ValueError(
                 "delta must be positive: Gaussian noise has no finite epsilon at delta = 0. "

@@ -12,14 +12,7 @@ import numpy.typing as npt
 
 from dpmesh._ragged import Indices
 from dpmesh._validate import fail
-from dpmesh.privacy.accounting._pairs import (
-    GAUSSIAN,
-    LAPLACE,
-    Law,
-    Pair,
-    Unsampled,
-    integer_laplace,
-)
+from dpmesh.privacy.accounting._pairs import GAUSSIAN, LAPLACE, Law, Pair, integer_laplace
 from dpmesh.privacy.accounting.discrete import FINE, gaussian_multiplier
 from dpmesh.privacy.grid import MOST_STEPS as MOST_GRID_STEPS
 from dpmesh.privacy.releases import Release
@@ -108,7 +101,7 @@ class Kind(NamedTuple):
         """Return the pair that dominates a release with Laplace or Gaussian noise."""
         law = self.noise.law
         assert law is not None
-        return Unsampled(law) if self.sampling is None else self.sampling.pair(law, relation)
+        return Pair(law) if self.sampling is None else self.sampling.pair(law, relation)
 
     def pure(self, relation: NeighboringRelation) -> float:
         """Return the pure epsilon of a release; 0 if its noise is Gaussian."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import reprlib
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field
 from math import exp, sqrt
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, final
@@ -169,6 +170,10 @@ class Mechanism(ABC):
     def _widest(self) -> float:
         """The largest noise multiplier of what is scaled together."""
         return self.noise_multiplier
+
+    def with_rows(self, draw: Callable[[Any], Floats]) -> Mechanism:
+        """Return it with its row of noise if that depends on earlier ones, else as it is."""
+        return self
 
     def prepared(self, values: Sensitive) -> Sensitive:
         """Return rows as the noise finds them: clipped, and rounded to the grid if there is one."""

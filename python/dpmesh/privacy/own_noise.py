@@ -13,6 +13,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, Literal
 
 from dpmesh._validate import fail
+from dpmesh.privacy.kinds import NOISES
 from dpmesh.privacy.mechanisms import Mechanism
 from dpmesh.privacy.releases import Release
 from dpmesh.privacy.sampling import PoissonSampling, Sampling
@@ -21,14 +22,7 @@ from dpmesh.privacy.types import NeighboringRelation
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
 
-KNOWN = (
-    "laplace",
-    "gaussian",
-    "discrete_laplace",
-    "discrete_gaussian",
-    "distributed_discrete_gaussian",
-    "none",
-)
+KNOWN = (*NOISES, "distributed_discrete_gaussian", "none")
 """Distributions of noise that this package accounts for by itself."""
 
 INTERVAL = 1e-4

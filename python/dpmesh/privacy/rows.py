@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -84,9 +85,9 @@ class CorrelatedRow(Mechanism):
 
         return dp_accounting.NoOpDpEvent()
 
-    def drawn(self, noise: Floats) -> CorrelatedRow:
-        """Return the mechanism that adds this noise, drawn by the loop of a run."""
-        return replace(self, noise=noise)
+    def with_rows(self, draw: Callable[[CorrelatedRow], Floats]) -> CorrelatedRow:
+        """Return the mechanism with its row of noise, which the loop of a run draws."""
+        return replace(self, noise=draw(self))
 
     def _distance(self, sensitivity: Sensitivity, dim: int) -> float:
         return sensitivity.bound

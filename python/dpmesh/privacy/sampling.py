@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from dpmesh._validate import as_python_numbers, fail, integer, probability
 from dpmesh.privacy.accounting._arguments import only_replace_one
-from dpmesh.privacy.accounting._pairs import FixedSize, Law, Pair, Poisson
+from dpmesh.privacy.accounting._pairs import GAUSSIAN, LAPLACE, FixedSize, Law, Pair, Poisson
 from dpmesh.privacy.accounting._poisson_pairs import PublishedSample
 from dpmesh.privacy.accounting.allocation import Allocation, share_array
 from dpmesh.privacy.accounting.sampled import fixed_size_gaussian_epsilon, poisson_gaussian_epsilon
@@ -184,7 +184,7 @@ class RandomAllocation:
     def pair(self, law: Law, relation: NeighboringRelation) -> Pair:
         """Return the pair that dominates all releases whose noise has these losses."""
         shares = tuple((share, 1.0, count) for share, count in self.alike)
-        return Allocation(shares, relation, "laplace" if law.has_atom else "gaussian")
+        return Allocation(LAPLACE if law.has_atom else GAUSSIAN, shares, relation)
 
     def require(self, relation: NeighboringRelation) -> None:
         """Accept both relations."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import sqrt
 from typing import ClassVar
@@ -122,6 +123,19 @@ class PullingClients:
     def objective(self, params: Floats, batches: Ragged) -> Numbers:
         """Return 0: these losses are not used."""
         return np.zeros(len(params))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Vectors:
+    """Records as vectors, shape (records, dim), all of them at the first of some nodes."""
+
+    rows: Floats
+    nodes: int
+
+    def vectors(self, node: int) -> Iterator[Floats]:
+        """Return the vectors of a node's records, in one block."""
+        if node == 0:
+            yield self.rows
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

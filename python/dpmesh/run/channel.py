@@ -5,6 +5,7 @@ from __future__ import annotations
 import reprlib
 import secrets
 from collections.abc import Generator, Iterator
+from functools import partial
 from types import GeneratorType
 from typing import Any, NamedTuple, TypeAlias
 
@@ -23,7 +24,7 @@ from dpmesh.privacy.releases import Release
 from dpmesh.privacy.rows import CorrelatedRow
 from dpmesh.privacy.secure import DistributedDiscreteGaussian
 from dpmesh.privacy.secure.mechanism import is_summed
-from dpmesh.privacy.types import Released, Sensitive
+from dpmesh.privacy.types import Floats, Released, Sensitive
 from dpmesh.problems import Problem
 from dpmesh.run.carriers import Carrier, Packet, Sent
 from dpmesh.run.noise import NoiseRows
@@ -179,11 +180,11 @@ class Channel:
         arrived: Released | None = yield from self._carry(packet)
         if message.values is None and arrived is not None:  # the sender is in another process
             self._admit(t, message, releases)
-            mechanism = releases[-1].mechanism
-            if type(mechanism) is CorrelatedRow:  # whose rows are drawn in order, at all nodes
-                like, nobody = Sensitive(arrived), np.zeros(0, np.int64)
-                among, key = message.among or 1, self._step_key(like)
-                self.noise.draw_some(key, mechanism, t, like, nobody, among)
+            like, nobody = Sensitive(arrived), np.zeros(0, np.int64)
+            key, among = self._step_key(like), message.among or 1
+            releases[-1].mechanism.with_rows(  # which are drawn in order, at all nodes
+                lambda row: self.noise.draw_some(key, row, t, like, nobody, among)
+            )
         return arrived
 
     def _summed(
@@ -244,9 +245,8 @@ class Channel:
         key = whole if numbers is None else whole.for_nodes(numbers.astype(np.uint32))
         stream = key.stream(Purpose.NOISE + again, t)
         if parts is None:
-            mechanism = releases[0].mechanism
-            if type(mechanism) is CorrelatedRow:
-                mechanism = self._correlated(mechanism, t, message, inside, whole, again)
+            draw = partial(self._rows_of_noise, t, message, inside, whole, again)
+            mechanism = releases[0].mechanism.with_rows(draw)
             out = mechanism.release(inside, releases[0].sensitivity, stream)
         else:
             out = _in_parts(parts, inside, stream)
@@ -264,24 +264,17 @@ class Channel:
             out = Released(out * unit)
         return self._packed(message, out, compressed)
 
-    def _correlated(
-        self,
-        mechanism: CorrelatedRow,
-        t: int,
-        message: Message,
-        inside: Sensitive,
-        key: Key,
-        again: int,
-    ) -> CorrelatedRow:
-        """Return a mechanism with its noise, which depends on earlier rows."""
+    def _rows_of_noise(
+        self, t: int, message: Message, inside: Sensitive, key: Key, again: int, row: CorrelatedRow
+    ) -> Floats:
+        """Return the noise of a mechanism that depends on earlier rows, for those of a message."""
         rows = message.rows
         if again or (rows is None) != (message.sender is None):
             wanted = "correlated noise in one message of all nodes a round"
             fail("release", wanted, message.release)
         if rows is None:
-            return mechanism.drawn(self.noise.draw(key, mechanism, t, inside))
-        among = message.among or 1
-        return mechanism.drawn(self.noise.draw_some(key, mechanism, t, inside, rows, among))
+            return self.noise.draw(key, row, t, inside)
+        return self.noise.draw_some(key, row, t, inside, rows, message.among or 1)
 
     def _step_key(self, values: Sensitive) -> Key:
         """Return where the noise on these values comes from."""

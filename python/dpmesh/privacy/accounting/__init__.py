@@ -25,7 +25,6 @@ from dpmesh.privacy.accounting.gaussian import (
     gdp_epsilon,
     gdp_mu,
 )
-from dpmesh.privacy.accounting.laplace import laplace_epsilon
 from dpmesh.privacy.accounting.renyi import (
     DEFAULT_ORDERS,
     RdpGuarantee,
@@ -53,7 +52,6 @@ __all__ = [
     "gdp_delta",
     "gdp_epsilon",
     "gdp_mu",
-    "laplace_epsilon",
     "papers",
     "poisson_gaussian_epsilon",
     "poisson_gaussian_noise_multiplier",

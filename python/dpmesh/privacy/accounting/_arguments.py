@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, TypeAlias, get_args
 
 import numpy as np
@@ -30,18 +31,21 @@ def numbers(argument: str, value: npt.ArrayLike, wanted: str = "finite numbers")
     return array
 
 
+def _where(
+    argument: str, value: npt.ArrayLike, wanted: str, holds: Callable[[Floats], npt.NDArray[Any]]
+) -> Floats:
+    array = numbers(argument, value, wanted)
+    return require(argument, array, holds(array), wanted)
+
+
 def non_negatives(argument: str, value: npt.ArrayLike) -> Floats:
     """`value` as finite float64 numbers of at least 0."""
-    wanted = "finite numbers of at least 0"
-    array = numbers(argument, value, wanted)
-    return require(argument, array, array >= 0, wanted)
+    return _where(argument, value, "finite numbers of at least 0", lambda array: array >= 0)
 
 
 def positives(argument: str, value: npt.ArrayLike) -> Floats:
     """`value` as finite float64 numbers greater than 0."""
-    wanted = "finite numbers greater than 0"
-    array = numbers(argument, value, wanted)
-    return require(argument, array, array > 0, wanted)
+    return _where(argument, value, "finite numbers greater than 0", lambda array: array > 0)
 
 
 def noise_multipliers(value: npt.ArrayLike) -> Floats:
@@ -54,8 +58,7 @@ def noise_multipliers(value: npt.ArrayLike) -> Floats:
 def counts(argument: str, value: npt.ArrayLike) -> Floats:
     """`value` as whole numbers of at least 0, in float64."""
     wanted = "whole numbers of at least 0"
-    array = numbers(argument, value, wanted)
-    return require(argument, array, (array >= 0) & (array == np.rint(array)), wanted)
+    return _where(argument, value, wanted, lambda array: (array >= 0) & (array == np.rint(array)))
 
 
 def require(argument: str, array: Floats, holds: npt.NDArray[Any], wanted: str) -> Floats:
@@ -104,9 +107,7 @@ def _longest(lengths: dict[str, int]) -> str:
 
 def rates(argument: str, value: npt.ArrayLike) -> Floats:
     """`value` as sampling rates, in (0, 1], whose inverses are numbers."""
-    wanted = "numbers in (0, 1]"
-    array = numbers(argument, value, wanted)
-    require(argument, array, (array > 0) & (array <= 1), wanted)
+    array = _where(argument, value, "numbers in (0, 1]", lambda rate: (rate > 0) & (rate <= 1))
     return require(argument, array, array >= 1e-300, "numbers of at least 1e-300")
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from math import exp, inf, log, log1p
-from typing import NamedTuple, Protocol
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import scipy  # its submodules are imported on first use
@@ -19,7 +19,7 @@ import scipy  # its submodules are imported on first use
 from dpmesh.privacy.accounting._arguments import Floats
 from dpmesh.privacy.accounting._loss import UNIT, Profile
 
-Directions = tuple[Profile, ...]
+Ways = tuple[Profile, ...]
 """A profile in each direction between neighbours; one where both are the same."""
 
 Numbers = Floats | float
@@ -48,32 +48,6 @@ class Law(NamedTuple):
     """
     has_atom: bool
     """Whether the largest loss has mass."""
-
-
-class Pair(Protocol):
-    """Turns sampled rounds into loss distributions."""
-
-    @property
-    def law(self) -> Law:
-        """The noise."""
-
-    def profiles(
-        self, rate: float, multiplier: float, losses: Floats, negligible: float
-    ) -> Directions:
-        """Return the profile of a round at losses of at least 0, in each direction.
-
-        Up to a mass of `negligible` may count as infinite loss.
-        """
-
-    def largest(self, rate: Floats, multiplier: Floats, deviations: Numbers) -> Floats:
-        """Return the largest loss of each round, within so many deviations of its noise."""
-
-    def spread(self, rate: Floats, multiplier: Floats) -> Floats:
-        """Return about the standard deviation of each round's loss."""
-
-    @property
-    def coordinate(self) -> Callable[[Floats], Floats] | None:
-        """The `coordinate` of the pair's law; None if nothing is known of the pair's profile."""
 
 
 def sampled_loss(rate: Floats | float, loss: Floats | float) -> Floats:
@@ -186,40 +160,39 @@ def integer_laplace(steps: int = 1) -> Law:
 
 
 @dataclass(frozen=True)
-class Unsampled:
-    """A release of all data, whose loss is the same in both directions."""
+class Pair:
+    """Turns rounds into loss distributions: here, those of all data, alike in both directions."""
 
-    law: Law
+    law: Law = GAUSSIAN
+    merges: ClassVar[bool] = True
+    """Whether every profile is convex in the rate, and in the law's `coordinate`."""
 
     @property
     def coordinate(self) -> Callable[[Floats], Floats] | None:
-        return self.law.coordinate
+        """The `coordinate` of the pair's law; None if nothing is known of the pair's profile."""
+        return self.law.coordinate if self.merges else None
 
-    def profiles(
-        self, rate: float, multiplier: float, losses: Floats, negligible: float
-    ) -> Directions:
+    def profiles(self, rate: float, multiplier: float, losses: Floats, negligible: float) -> Ways:
+        """Return the profile of a round at losses of at least 0, in each direction.
+
+        Up to a mass of `negligible` may count as infinite loss.
+        """
         return (self.law.profile(losses, multiplier, 0.0, losses),)
 
     def largest(self, rate: Floats, multiplier: Floats, deviations: Numbers) -> Floats:
+        """Return the largest loss of each round, within so many deviations of its noise."""
         return self.law.largest(multiplier, deviations)
 
     def spread(self, rate: Floats, multiplier: Floats) -> Floats:
+        """Return about the standard deviation of each round's loss."""
         return spread_of(self.law, np.ones_like(rate), multiplier)
 
 
 @dataclass(frozen=True)
-class Poisson:
+class Poisson(Pair):
     """A Poisson sample under add-remove: a unit removed, and a unit added."""
 
-    law: Law
-
-    @property
-    def coordinate(self) -> Callable[[Floats], Floats] | None:
-        return self.law.coordinate
-
-    def profiles(
-        self, rate: float, multiplier: float, losses: Floats, negligible: float
-    ) -> Directions:
+    def profiles(self, rate: float, multiplier: float, losses: Floats, negligible: float) -> Ways:
         settings = (self.law, rate, multiplier, losses)
         return _removed(*settings), _added(*settings)
 
@@ -238,9 +211,7 @@ class FixedSize(Poisson):
     Dong and Wang 2022).
     """
 
-    def profiles(
-        self, rate: float, multiplier: float, losses: Floats, negligible: float
-    ) -> Directions:
+    def profiles(self, rate: float, multiplier: float, losses: Floats, negligible: float) -> Ways:
         return (_removed(self.law, rate, multiplier, losses),)
 
 

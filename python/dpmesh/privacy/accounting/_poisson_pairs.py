@@ -7,7 +7,6 @@ rest of the sample holds on average.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from math import log
 
@@ -16,18 +15,11 @@ import scipy  # its submodules are imported on first use
 
 from dpmesh.privacy.accounting._arguments import Floats
 from dpmesh.privacy.accounting._loss import UNIT, Profile
-from dpmesh.privacy.accounting._pairs import (
-    GAUSSIAN,
-    Directions,
-    Law,
-    Numbers,
-    Unsampled,
-    sampled_loss,
-)
+from dpmesh.privacy.accounting._pairs import Numbers, Pair, Ways, sampled_loss
 
 
 @dataclass(frozen=True)
-class PublishedSample(Unsampled):
+class PublishedSample(Pair):
     """A Poisson sample under replace-one, as if it was published who took part.
 
     A unit that took part moves the sum by the sensitivity, one that did not by nothing: the profile
@@ -35,9 +27,7 @@ class PublishedSample(Unsampled):
     the sensitivity to replacing a unit.
     """
 
-    def profiles(
-        self, rate: float, multiplier: float, losses: Floats, negligible: float
-    ) -> Directions:
+    def profiles(self, rate: float, multiplier: float, losses: Floats, negligible: float) -> Ways:
         return (self.law.profile(losses, multiplier, log(rate), losses),)
 
     def spread(self, rate: Floats, multiplier: Floats) -> Floats:
@@ -45,7 +35,7 @@ class PublishedSample(Unsampled):
 
 
 @dataclass(frozen=True)
-class ReplacedGaussian:
+class ReplacedGaussian(Pair):
     """Gaussian sums of Poisson samples under replace-one, each unit's part of norm at most 1/2.
 
     Given the rest of the sample, the neighbours are ``(1-q) N(0) + q N(x)`` and ``(1-q) N(0) +
@@ -55,15 +45,9 @@ class ReplacedGaussian:
     pair dominates, at every loss. It is its own mirror image.
     """
 
-    law: Law = GAUSSIAN
+    merges = False
 
-    @property
-    def coordinate(self) -> Callable[[Floats], Floats] | None:
-        return None
-
-    def profiles(
-        self, rate: float, multiplier: float, losses: Floats, negligible: float
-    ) -> Directions:
+    def profiles(self, rate: float, multiplier: float, losses: Floats, negligible: float) -> Ways:
         return (_replaced(losses, rate, multiplier),)
 
     def largest(self, rate: Floats, multiplier: Floats, deviations: Numbers) -> Floats:
@@ -76,7 +60,7 @@ class ReplacedGaussian:
 
     def spread(self, rate: Floats, multiplier: Floats) -> Floats:
         share: Floats = np.minimum(1.0, np.sqrt(2) * rate)
-        return share * Unsampled(self.law).spread(rate, multiplier)
+        return share * super().spread(rate, multiplier)
 
 
 def _replaced(losses: Floats, rate: float, multiplier: float) -> Profile:
@@ -104,7 +88,7 @@ def _replaced(losses: Floats, rate: float, multiplier: float) -> Profile:
 
 
 @dataclass(frozen=True)
-class PublishedSizeGaussian:
+class PublishedSizeGaussian(Pair):
     """Gaussian sums of Poisson samples under add-remove, where the sample's size is published.
 
     The noise multiplier is relative to the clipping norm. A unit among `population` is in a sample
@@ -113,16 +97,10 @@ class PublishedSizeGaussian:
     and population - 1 units, with ratio ``(1 - q) population / (population - s)``.
     """
 
-    population: int
-    law: Law = GAUSSIAN
+    population: int = 1
+    merges = False
 
-    @property
-    def coordinate(self) -> Callable[[Floats], Floats] | None:
-        return None
-
-    def profiles(
-        self, rate: float, multiplier: float, losses: Floats, negligible: float
-    ) -> Directions:
+    def profiles(self, rate: float, multiplier: float, losses: Floats, negligible: float) -> Ways:
         size, chance, outside = self._sizes(rate, negligible)
         factor = (1 - rate) * size / (self.population - size)  # of the ratio of chances
         ways = []
@@ -162,7 +140,7 @@ class PublishedSizeGaussian:
         return largest
 
     def spread(self, rate: Floats, multiplier: Floats) -> Floats:
-        return Unsampled(self.law).spread(rate, multiplier / 2) * np.minimum(1.0, rate) + 1e-12
+        return super().spread(rate, multiplier / 2) * np.minimum(1.0, rate) + 1e-12
 
 
 def _with_size(losses: Floats, rate: float, b: float, s: float, sign: int) -> Profile:

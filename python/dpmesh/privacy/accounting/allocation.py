@@ -30,7 +30,7 @@ from dpmesh.privacy.accounting._arguments import (
 from dpmesh.privacy.accounting._compose import composed_epsilon
 from dpmesh.privacy.accounting._loss import UNIT, Profile
 from dpmesh.privacy.accounting._merge import Rounds
-from dpmesh.privacy.accounting._pairs import GAUSSIAN, LAPLACE, Directions, Law, Numbers
+from dpmesh.privacy.accounting._pairs import GAUSSIAN, LAPLACE, Numbers, Pair, Ways
 from dpmesh.privacy.accounting.calibration import calibrate_noise
 from dpmesh.privacy.accounting.gaussian import analytic_gaussian_noise_multiplier, gdp_epsilon
 from dpmesh.privacy.types import NeighboringRelation
@@ -46,26 +46,14 @@ _FIRST = 1 / 16  # epsilon that is tried first
 
 
 @dataclass(frozen=True)
-class Allocation:
+class Allocation(Pair):
     """The dominating pair of the releases of one pass; its multiplier is that of a noise of 1."""
 
-    shares: Shares
-    relation: NeighboringRelation
-    noise: Noise = "gaussian"
+    shares: Shares = ()
+    relation: NeighboringRelation = "replace_one"
+    merges = False
 
-    @property
-    def law(self) -> Law:
-        """The noise."""
-        return GAUSSIAN if self.noise == "gaussian" else LAPLACE
-
-    @property
-    def coordinate(self) -> Callable[[Floats], Floats] | None:
-        """None: see `Pair`."""
-        return None
-
-    def profiles(
-        self, rate: float, multiplier: float, losses: Floats, negligible: float
-    ) -> Directions:
+    def profiles(self, rate: float, multiplier: float, losses: Floats, negligible: float) -> Ways:
         """Return the profile of a pass in each direction, exact at some points, by chords between.
 
         Beyond the last of them it is taken to be constant, and at most `negligible`.
@@ -105,7 +93,7 @@ class Allocation:
     def known(self, multiplier: float, delta: float) -> float:
         """Return the epsilon of an allocation that everybody knows."""
         least = multiplier * min(z for _, z, _ in self.shares)
-        return gdp_epsilon(delta=delta, mu=1 / least) if self.noise == "gaussian" else 1 / least
+        return 1 / least if self.law.has_atom else gdp_epsilon(delta=delta, mu=1 / least)
 
     @property
     def _shift(self) -> float:
@@ -127,7 +115,7 @@ class Allocation:
         shifts = [self._shift / (multiplier * z) for _, z, _ in self.shares]
         if max(shifts) > _LARGEST_SHIFT:
             return 0.0
-        kind = GaussianPart if self.noise == "gaussian" else PurePart
+        kind = PurePart if self.law.has_atom else GaussianPart
         parts = [
             (kind(share, shift, u, v), count)
             for (share, _, count), shift in zip(self.shares, shifts, strict=True)
@@ -374,7 +362,7 @@ def _pass(
     )
     alike = Counter(steps)
     found = tuple((share, z, times * count) for (share, z), count in alike.items())
-    return Allocation(found, relation, noise), scale
+    return Allocation(GAUSSIAN if noise == "gaussian" else LAPLACE, found, relation), scale
 
 
 def share_array(shares: npt.ArrayLike) -> Floats:

@@ -6,6 +6,7 @@ result does not exceed the target and is within ``1e-6 * min(1, target)`` of it.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import count
@@ -17,15 +18,10 @@ import numpy.typing as npt
 
 from dpmesh._validate import fail, integer, one_of, positive
 from dpmesh.privacy.accounting._arguments import Floats, open_probability, sampled_rounds
+from dpmesh.privacy.accounting._pairs import Pair
 from dpmesh.privacy.accounting.gaussian import analytic_gaussian_noise_multiplier
 from dpmesh.privacy.accounting.renyi import RdpGuarantee, best_order, orders_beside, rdp_epsilon
-from dpmesh.privacy.accounting.sampled import (
-    Accountant,
-    Curve,
-    fixed_size_gaussian_epsilon,
-    poisson_gaussian_epsilon,
-    sampled_pair,
-)
+from dpmesh.privacy.accounting.sampled import Accountant, Curve, sampled_epsilon, sampled_pair
 from dpmesh.privacy.types import NeighboringRelation
 
 _TOLERANCE = 5e-7
@@ -172,13 +168,9 @@ def poisson_gaussian_noise_multiplier(
         If an argument is out of its range, the lengths of the rounds differ, or no noise keeps the
         budget.
     """
-    return _sampled_noise(
-        partial(poisson_gaussian_epsilon, neighboring_relation=neighboring_relation),
-        sampled_pair("poisson", neighboring_relation)[1],
-        (target_epsilon, target_delta),
-        sampled_rounds(sampling_rate, relative_noise, count),
-        accountant,
-    )
+    rounds = sampled_rounds(sampling_rate, relative_noise, count)
+    pair, curve = sampled_pair("poisson", neighboring_relation)
+    return _sampled_noise(pair, curve, (target_epsilon, target_delta), rounds, accountant)
 
 
 def fixed_size_gaussian_noise_multiplier(
@@ -196,13 +188,9 @@ def fixed_size_gaussian_noise_multiplier(
     Noise is relative to the replace-one sensitivity, and samples are those of
     `fixed_size_gaussian_epsilon`. Everything else is as in `poisson_gaussian_noise_multiplier`.
     """
-    return _sampled_noise(
-        partial(fixed_size_gaussian_epsilon, neighboring_relation=neighboring_relation),
-        sampled_pair("fixed_size", neighboring_relation)[1],
-        (target_epsilon, target_delta),
-        sampled_rounds(sampling_rate, relative_noise, count),
-        accountant,
-    )
+    rounds = sampled_rounds(sampling_rate, relative_noise, count)
+    pair, curve = sampled_pair("fixed_size", neighboring_relation)
+    return _sampled_noise(pair, curve, (target_epsilon, target_delta), rounds, accountant)
 
 
 def affordable_rounds(
@@ -256,17 +244,11 @@ def affordable_rounds(
         if epsilon_of(at_most) <= target_epsilon:
             return at_most
         too_many = at_most
-    while too_many - enough > 1:
-        middle = (enough + too_many) // 2
-        if epsilon_of(middle) <= target_epsilon:
-            enough = middle
-        else:
-            too_many = middle
-    return enough
+    return bisect_right(range(too_many), target_epsilon, enough + 1, key=epsilon_of) - 1
 
 
 def _sampled_noise(
-    epsilon: Callable[..., float],
+    pair: Pair,
     curve: Curve,
     budget: tuple[float, float],
     rounds: tuple[Floats, ...],
@@ -297,8 +279,8 @@ def _sampled_noise(
     if accountant == "rdp":
         return by_curve
     return calibrate_noise(
-        lambda noise: epsilon(
-            delta=target_delta, noise_multiplier=noise * relative, accountant=accountant, **each
+        lambda noise: sampled_epsilon(
+            target_delta, pair, curve, (rate, noise * relative, times), accountant
         ),
         target_epsilon=target_epsilon,
         guess=by_curve,

@@ -78,7 +78,9 @@ def poisson_gaussian_epsilon(
         If an argument is out of its range, or the lengths of the rounds differ.
     """
     rounds = sampled_rounds(sampling_rate, noise_multiplier, count)
-    return _epsilon(delta, *sampled_pair("poisson", neighboring_relation), rounds, accountant)
+    return sampled_epsilon(
+        delta, *sampled_pair("poisson", neighboring_relation), rounds, accountant
+    )
 
 
 def fixed_size_gaussian_epsilon(
@@ -115,7 +117,9 @@ def fixed_size_gaussian_epsilon(
         If an argument is out of its range, or the lengths of the rounds differ.
     """
     rounds = sampled_rounds(sampling_rate, noise_multiplier, count)
-    return _epsilon(delta, *sampled_pair("fixed_size", neighboring_relation), rounds, accountant)
+    return sampled_epsilon(
+        delta, *sampled_pair("fixed_size", neighboring_relation), rounds, accountant
+    )
 
 
 def published_size_gaussian_epsilon(
@@ -150,7 +154,7 @@ def published_size_gaussian_epsilon(
     """
     rounds = sampled_rounds(sampling_rate, noise_multiplier, count)
     delta = open_probability("delta", delta)
-    pair = PublishedSizeGaussian(integer("population", population, at_least=1))
+    pair = PublishedSizeGaussian(population=integer("population", population, at_least=1))
     # with the sample itself published, every round is a release of all data
     of_all = gdp_epsilon(delta=delta, mu=gdp_mu(rounds[1] / 2, count=rounds[2]))
     if np.any(rounds[0] == 1):  # there is no coin, so that the size is that of the data
@@ -191,9 +195,10 @@ def curve_epsilon(delta: float, curve: Curve, rounds: tuple[Floats, ...]) -> flo
     ).epsilon
 
 
-def _epsilon(
+def sampled_epsilon(
     delta: float, pair: Pair, curve: Curve, rounds: tuple[Floats, ...], accountant: Accountant
 ) -> float:
+    """Return the epsilon of sampled releases by their curve, their distributions, or the better."""
     delta = open_probability("delta", delta)
     one_of("accountant", accountant, get_args(Accountant))
     epsilon = inf

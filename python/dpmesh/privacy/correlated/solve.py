@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Callable
 from threading import Lock
 from typing import Literal, get_args
 
@@ -12,16 +11,17 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh._validate import fail, integer, one_of
-from dpmesh.privacy.correlated.banded import optimal_bands
-from dpmesh.privacy.correlated.dense import LARGEST, optimal_matrix
 from dpmesh.privacy.correlated.factorization import Factorization, from_matrix
 from dpmesh.privacy.correlated.objective import Objective
-from dpmesh.privacy.correlated.participation import SINGLE_USE, Participation
-from dpmesh.privacy.correlated.toeplitz import (
+from dpmesh.privacy.correlated.optimal import (
+    LARGEST,
+    optimal_bands,
     optimal_coefficients,
+    optimal_matrix,
     square_root_coefficients,
     toeplitz_bands,
 )
+from dpmesh.privacy.correlated.participation import SINGLE_USE, Participation
 
 Array = npt.NDArray[np.float64]
 Method = Literal["optimal", "toeplitz", "square_root", "diagonal"]
@@ -82,7 +82,7 @@ def factorize(
         if key in _found:
             _found.move_to_end(key)
             return _found[key]
-    factorization = _METHODS[method](objective, width, participation).normalized()
+    factorization = _best(objective, width, participation, method).normalized()
     with _lock:
         _found[key] = factorization
         while len(_found) > _KEPT:
@@ -90,42 +90,30 @@ def factorize(
     return factorization
 
 
-def _optimal(objective: Objective | Array, width: int, use: Participation) -> Factorization:
+def _best(
+    objective: Objective | Array, width: int, use: Participation, method: Method
+) -> Factorization:
+    """Return the factorization of a method, before it has a sensitivity of 1."""
+    rounds = objective.rounds if isinstance(objective, Objective) else len(objective)
+    if method == "square_root":
+        bands = toeplitz_bands(square_root_coefficients(width), rounds)
+        return Factorization(bands=bands, kind=method, participation=use)
+    if method == "toeplitz":
+        if not isinstance(objective, Objective):
+            fail("objective", "an Objective, as gossip or server gives, for 'toeplitz'", "a matrix")
+        bands = toeplitz_bands(optimal_coefficients(objective, width), rounds)
+        return Factorization(bands=bands, kind=method, participation=use)
     gram = objective.matrix() if isinstance(objective, Objective) else objective
-    if len(gram) > LARGEST:
-        fail("objective", f"at most {LARGEST} rounds for method='optimal'", len(gram))
-    if width == len(gram):
+    if method == "diagonal":
+        bands = np.ones((rounds, width))
+        if use.most(rounds) > 1:
+            bands *= np.diag(gram)[:, None] ** 0.25
+        return Factorization(bands=bands, kind=method, participation=use)
+    if rounds > LARGEST:
+        fail("objective", f"at most {LARGEST} rounds for method='optimal'", rounds)
+    if width == rounds:
         return from_matrix(optimal_matrix(gram)[0], kind="dense", participation=use)
     return Factorization(bands=optimal_bands(gram, width), kind="banded", participation=use)
-
-
-def _toeplitz(objective: Objective | Array, width: int, use: Participation) -> Factorization:
-    if not isinstance(objective, Objective):
-        fail("objective", "an Objective, as gossip or server gives, for 'toeplitz'", "a matrix")
-    bands = toeplitz_bands(optimal_coefficients(objective, width), objective.rounds)
-    return Factorization(bands=bands, kind="toeplitz", participation=use)
-
-
-def _square_root(objective: Objective | Array, width: int, use: Participation) -> Factorization:
-    rounds = objective.rounds if isinstance(objective, Objective) else len(objective)
-    bands = toeplitz_bands(square_root_coefficients(width), rounds)
-    return Factorization(bands=bands, kind="square_root", participation=use)
-
-
-def _diagonal(objective: Objective | Array, width: int, use: Participation) -> Factorization:
-    gram = objective.matrix() if isinstance(objective, Objective) else objective
-    bands = np.ones((len(gram), width))
-    if use.most(len(gram)) > 1:
-        bands *= np.diag(gram)[:, None] ** 0.25
-    return Factorization(bands=bands, kind="diagonal", participation=use)
-
-
-_METHODS: dict[str, Callable[[Objective | Array, int, Participation], Factorization]] = {
-    "optimal": _optimal,
-    "toeplitz": _toeplitz,
-    "square_root": _square_root,
-    "diagonal": _diagonal,
-}
 
 
 def _fingerprint(objective: Objective | Array) -> bytes:

@@ -10,18 +10,58 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
+import dpmesh.kernels as kernels
 from dpmesh._ragged import Indices
+from dpmesh._validate import fail
 from dpmesh.keys import Stream
 from dpmesh.privacy.mechanisms import Mechanism
 from dpmesh.privacy.secure.neighbors import NeighborSums
 from dpmesh.privacy.secure.sizes import SecureSum
-from dpmesh.privacy.secure.sums import Integers, decode, encode, wrapped
 from dpmesh.privacy.sensitivity import Sensitivity
 from dpmesh.privacy.types import Floats, Released, Sensitive
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
+
+
+Integers = npt.NDArray[np.int64]
+
+
+def encode(sizes: SecureSum | NeighborSums, sums: Floats, rows: int | None = None) -> Integers:
+    """Return each site's sum in steps of the grid, rounded to the nearest integer.
+
+    Parameters
+    ----------
+    sizes
+        The public numbers.
+    sums
+        Shape (sites, dim), float64: sums of vectors of norm at most `clipping_norm`.
+    rows
+        How many sites there must be; None for any number.
+
+    Raises
+    ------
+    ValueError
+        If the sums are not of float64 or not of this shape, or not finite.
+    """
+    if sums.dtype != np.float64:
+        wanted = "float64, whose rounding the sensitivity covers"
+        fail("sums", wanted, sums.dtype)
+    if sums.ndim != 2 or sums.shape[1] != sizes.dim:
+        fail("sums", f"shape (sites, {sizes.dim})", f"shape {sums.shape}")
+    if rows is not None and len(sums) != rows:
+        fail("sums", f"a row for each of {rows} sites", f"{len(sums)} rows")
+    if not kernels.all_finite(sums):
+        fail("sums", "finite numbers", "NaN or infinity")
+    return sizes.steps_of(sums)
+
+
+def wrapped(sizes: SecureSum | NeighborSums, total: Integers) -> Integers:
+    """Return integers modulo ``2**bits``, from ``-2**(bits - 1)`` on."""
+    unused = 64 - sizes.modulus_bits
+    return total << unused >> unused
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,14 +187,14 @@ class DistributedDiscreteGaussian(Mechanism):
 
     def opened(self, totals: Integers) -> Released:
         """Return the released sums, shape (receivers, dim), from the totals of all parts."""
-        return Released(decode(self.numbers, wrapped(self.numbers, totals)))
+        return Released(wrapped(self.numbers, totals) * self.numbers.grid)
 
     def prepared(self, values: Sensitive) -> Sensitive:
         """Return what the noise is added to: sums of rounded rows, shape (receivers, dim)."""
         receivers, nodes = self.numbers.receivers, self.numbers.nodes
         steps = encode(self.numbers, values, nodes)
         sums = np.stack([steps[[*some]].sum(axis=0) for some in receivers])
-        return Sensitive(decode(self.numbers, sums))
+        return Sensitive(sums * self.numbers.grid)
 
     def _noisy(self, values: Floats, sensitivity: Sensitivity, stream: Stream) -> Floats:
         sizes = self.numbers

@@ -301,19 +301,6 @@ class SecureSum:
         nodes = np.asarray(sites, np.uint32)
         return kernels.discrete_gaussian((len(nodes), self.dim), self.share, stream, nodes=nodes)
 
-    def check_cohort(self, cohort: int) -> None:
-        """Fail unless so many sites take part that their honest shares are enough noise.
-
-        Raises
-        ------
-        ValueError
-            If they are fewer than the honest and the colluding sites together.
-        """
-        least = self.honest + self.colluding
-        if not least <= integer("cohort", cohort) <= self.sites:
-            wanted = f"from {least} to {self.sites} sites, whose shares of noise are enough"
-            fail("cohort", wanted, cohort)
-
     @property
     def _largest_site(self) -> int:
         return self.records if self.records_per_site is None else self.records_per_site

@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 from scipy.sparse.csgraph import shortest_path
 
-from dpmesh._core import ViewSystem
 from dpmesh._html import InNotebooks
 from dpmesh._validate import fail, instance, number, positive, probability
 from dpmesh.kernels.views import Certificate, Observer, Received, all_pairs, worst_pair
@@ -192,13 +191,7 @@ def partners_cost(
     """
     if not shared:
         return _fallback(delta, view, everybody, "partners share no secrets in this run")
-    return ViewCost(
-        view=in_words(view),
-        epsilon=against.epsilon,
-        delta=delta,
-        everybody=everybody.epsilon,
-        accountant=against.accountant,
-    )
+    return _cost(delta, view, against, everybody)
 
 
 def costs_by_distance(
@@ -217,12 +210,11 @@ def costs_by_distance(
     instance("reaction", reaction, "a Reaction", Reaction)
     weights = view.topology.matrix(0).weights
     distances = shortest_path(weights > 0, unweighted=True)  # [v, u]: from v to the u it hears
-    observers = observers_of(view)
-    pairs = all_pairs(observers, view.topology.nodes)
+    pairs = all_pairs(observers_of(view), view.topology.nodes)
     away = distances[pairs[:, 0], pairs[:, 1]]
     costs = {}
     for distance in np.unique(away).astype(int).tolist():
-        found, most, _ = _worst(reaction, view, (), gap, observers, pairs[away == distance])
+        found, most, _ = _worst(reaction, view, (), gap, pairs[away == distance])
         everybody = epsilon_of(most * MARGIN, delta, reaction.distribution)
         who = f"any one node at distance {distance}"
         costs[distance] = _proved(who, delta, reaction, found, "", everybody)
@@ -262,11 +254,7 @@ def _solve(
         return Certificate(most, most, (), 0), most, ""
     if not reaction.is_noisy:
         return Certificate(inf, inf, (), 0), inf, "messages leave without noise"
-    if isinstance(view, AnyCoalition):
-        return _coalitions(reaction, view, received, gap)
-    observers = observers_of(view)
-    pairs = all_pairs(observers, view.topology.nodes)
-    return _worst(reaction, view, received, gap, observers, pairs)
+    return _worst(reaction, view, received, gap)
 
 
 def _worst(
@@ -274,37 +262,25 @@ def _worst(
     view: OnNetwork,
     received: Sequence[Received],
     gap: float,
-    observers: Sequence[Observer],
-    pairs: npt.NDArray[np.int64],
+    pairs: npt.NDArray[np.int64] | None = None,
 ) -> tuple[Certificate | None, float, str]:
-    worst, most = None, 0.0
-    entries = reaction.rounds * view.topology.nodes
+    """Return as `_solve`; of these pairs of an observer and a target alone, if they are given."""
+    worst, most, how, nodes = None, 0.0, "", view.topology.nodes
+    entries = reaction.rounds * nodes
+    observers = [] if isinstance(view, AnyCoalition) else observers_of(view)
+    pairs = all_pairs(observers, nodes) if pairs is None else pairs
     for system in systems_of(reaction, view, received):
-        most = max(most, _everybody(system, view.topology.nodes))
-        so_far = 0.0 if worst is None else worst.mu
-        worse = worst_pair(system, observers, pairs, entries, gap=gap, at_least=so_far)
-        worst = worse or worst
-    return worst, most, ""
-
-
-def _coalitions(
-    reaction: Reaction, view: AnyCoalition, received: Sequence[Received], gap: float
-) -> tuple[Certificate | None, float, str]:
-    worst, most, how = None, 0.0, ""
-    entries = reaction.rounds * view.topology.nodes
-    for system in systems_of(reaction, view, received):
-        local = _everybody(system, view.topology.nodes)
-        most = max(most, local)
-        found, how = any_coalition(system, view.topology.nodes, view.size, entries, gap=gap)
+        local = max(system.everybody(target) for target in range(nodes))
+        most, so_far = max(most, local), 0.0 if worst is None else worst.mu
+        if not isinstance(view, AnyCoalition):
+            worst = worst_pair(system, observers, pairs, entries, gap=gap, at_least=so_far) or worst
+            continue
+        found, how = any_coalition(system, nodes, view.size, entries, gap=gap)
         if found.mu > local:
             found = found._replace(mu=local, mu_at_least=min(found.mu_at_least, local))
-        if worst is None or found.mu > worst.mu:
+        if worst is None or found.mu > so_far:
             worst = found
     return worst, most, how
-
-
-def _everybody(system: ViewSystem, nodes: int) -> float:
-    return max(system.everybody(target) for target in range(nodes))
 
 
 def _against_everybody(reaction: Reaction) -> float:
@@ -325,13 +301,17 @@ def _against_everybody(reaction: Reaction) -> float:
 
 
 def _fallback(delta: float, view: View, everybody: Cost, reason: str) -> ViewCost:
+    number_or_infinite(everybody.epsilon)
+    return replace(_cost(delta, view, everybody, everybody), reason=reason)
+
+
+def _cost(delta: float, view: View, against: Cost, everybody: Cost) -> ViewCost:
     return ViewCost(
         view=in_words(view),
-        epsilon=number_or_infinite(everybody.epsilon),
+        epsilon=against.epsilon,
         delta=delta,
         everybody=everybody.epsilon,
-        accountant=everybody.accountant,
-        reason=reason,
+        accountant=against.accountant,
     )
 
 
