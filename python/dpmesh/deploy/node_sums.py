@@ -22,7 +22,6 @@ from dpmesh.deploy.sums import HEADER, PARTS, SEAL, TOTAL, Header, Seal, Total
 from dpmesh.deploy.wire import BEFORE, Ask, Fresh, Position, RefusedError, kind_of, numbers
 from dpmesh.keys import Key
 from dpmesh.privacy.releases import Release
-from dpmesh.privacy.secure import SecureSum
 
 MOST_TRIES = 1000
 """Totals without a right tag after which a node stops."""
@@ -159,7 +158,7 @@ class Sums:
 
         Of sums over neighbours it must be this node's own, of which it has answered no header.
         """
-        header, for_all = total.header, isinstance(self._contract.sums, SecureSum)
+        header, for_all = total.header, self._contract.has_one_model
         if not self._is_enough(header) or not (for_all or header.dealer == self._number):
             return False
         if last is None or header.at > last.at:
