@@ -18,73 +18,42 @@ from dpmesh.deploy.wire import Ask, Fresh, kind_of, refused
 from dpmesh.kernels import unpack_sum
 
 PUBLIC = "05" * 32
+ONLINE = {"kind": "OnlineLearning", "epsilon": 2.0}
+GAUSSIAN = ONLINE | {"delta": 1e-5}
+ALLOCATED = {"sampling": "allocation", "records": 10}
+DESCENT = {"kind": "GradientDescent", "records": 10, "noise_multiplier": 5.0}
+STEPS = {"step_size": 0.5, "consensus_step_size": 0.5, "sample_size": 2, "noise_std": 0.5}
+QUANTIZED = {"kind": "QuantizedGossip", **STEPS}
+TURNS = {"kind": "WithoutReplacement", "batch_size": 2}
+GRADIENTS = {"kind": "RecordGradients"}
+UPDATES = {"kind": "ClientUpdates", "clipping_norm": 0.5, "sampling_rate": 0.5, "steps": 2}
+SUMMED = {"kind": "FederatedLearning", "combination": {"kind": "SecureAggregation"}}
 ALGORITHMS: dict[str, dict[str, Any]] = {
-    "online": {"kind": "OnlineLearning", "epsilon": 2.0},
-    "noisy": {"kind": "OnlineLearning", "epsilon": 0.01},
-    "allocated online": {
-        "kind": "OnlineLearning",
-        "delta": 1e-5,
-        "batch_size": 2,
-        "sampling": "allocation",
-        "records": 10,
-    },
-    "in time": {
-        "kind": "OnlineLearning",
-        "epsilon": 2.0,
-        "delta": 1e-5,
-        "noise": {"kind": "InTime", "bands": 2},
-    },
-    "partners": {
-        "kind": "GradientDescent",
-        "records": 10,
-        "noise_multiplier": 5.0,
-        "mixings": 2,
-        "noise": {"kind": "BetweenPartners", "mixings": 2},
-    },
-    "both": {
-        "kind": "OnlineLearning",
-        "epsilon": 2.0,
-        "delta": 1e-5,
-        "noise": {"kind": "Both", "bands": 2},
-    },
-    "quantized": {
-        "kind": "QuantizedGossip",
-        "step_size": 0.5,
-        "consensus_step_size": 0.5,
-        "sample_size": 2,
-        "noise_std": 0.5,
-        "compressor": {"kind": "Quantizer", "step": 0.1},
-    },
+    "online": ONLINE,
+    "noisy": ONLINE | {"epsilon": 0.01},
+    "allocated online": {"kind": "OnlineLearning", "delta": 1e-5, "batch_size": 2, **ALLOCATED},
+    "in time": GAUSSIAN | {"noise": {"kind": "InTime", "bands": 2}},
+    "partners": DESCENT | {"mixings": 2, "noise": {"kind": "BetweenPartners", "mixings": 2}},
+    "both": GAUSSIAN | {"noise": {"kind": "Both", "bands": 2}},
+    "quantized": QUANTIZED | {"compressor": {"kind": "Quantizer", "step": 0.1}},
     "public point": {
-        "kind": "QuantizedGossip",
-        "step_size": 0.5,
-        "consensus_step_size": 0.5,
-        "sample_size": 2,
-        "noise_std": 0.5,
+        **QUANTIZED,
         "mode": "public_point",
         "compressor": {"kind": "Levels", "levels": 4},
     },
-    "gradient descent": {"kind": "GradientDescent", "records": 10, "noise_multiplier": 5.0},
-    "several mixings": {
-        "kind": "GradientDescent",
-        "records": 10,
-        "noise_multiplier": 5.0,
-        "mixings": 2,
-    },
+    "gradient descent": DESCENT,
+    "several mixings": DESCENT | {"mixings": 2},
     "without replacement": {
-        "kind": "WithoutReplacement",
-        "batch_size": 2,
+        **TURNS,
         "step_size": 0.5,
         "arrival_rate": 0.8,
         "controller": {"kind": "RandomGlobal", "rate": 0.5},
     },
     "allocated without replacement": {
-        "kind": "WithoutReplacement",
-        "batch_size": 2,
+        **TURNS,
+        **ALLOCATED,
         "step_size": 0.02,
         "controller": {"kind": "Periodic", "period": 2},
-        "sampling": "allocation",
-        "records": 10,
         "decisions": "together",
     },
     "with replacement": {
@@ -94,25 +63,8 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
         "batch_size": 2,
         "visits": 2,
     },
-    "sums": {
-        "kind": "FederatedLearning",
-        "contribution": {"kind": "RecordGradients"},
-        "combination": {"kind": "SecureAggregation"},
-        "noise_multiplier": 9.0,
-        "step_size": 2.0,
-    },
-    "clients": {
-        "kind": "FederatedLearning",
-        "contribution": {
-            "kind": "ClientUpdates",
-            "clipping_norm": 0.5,
-            "sampling_rate": 0.5,
-            "steps": 2,
-            "batch_size": 4,
-        },
-        "combination": {"kind": "SecureAggregation"},
-        "noise_multiplier": 3.0,
-    },
+    "sums": {**SUMMED, "contribution": GRADIENTS, "noise_multiplier": 9.0, "step_size": 2.0},
+    "clients": {**SUMMED, "contribution": UPDATES | {"batch_size": 4}, "noise_multiplier": 3.0},
     "neighbour sums": {"kind": "SecureGossip", "noise_multiplier": 9.0, "step_size": 2.0},
 }
 STAGES = {

@@ -142,7 +142,9 @@ def in_python(value: Any) -> Any:
 
 
 def every(record: Any, check: Callable[..., object], *names: str, **bounds: float | bool) -> None:
-    """Check fields of a dataclass, each under its name; one that may be None if it is not.
+    """Check fields of a frozen dataclass, each under its name; one that may be None if it is not.
+
+    First all its numbers become Python's, see `as_python_numbers`.
 
     Parameters
     ----------
@@ -155,6 +157,7 @@ def every(record: Any, check: Callable[..., object], *names: str, **bounds: floa
     bounds
         What else the check takes, such as ``at_least=1``.
     """
+    as_python_numbers(record)
     kinds = {field.name: str(field.type) for field in fields(record)}
     for name in names:
         value = getattr(record, name)

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import dpmesh.kernels as kernels
 from dpmesh._arrays import read_only
 from dpmesh._ragged import Flags
-from dpmesh._validate import as_python_numbers, fail, integer, positive, probability
+from dpmesh._validate import every, fail, integer, positive, probability
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy.types import Released, Sensitive
 
@@ -72,8 +72,7 @@ class NoisyLoss:
     budget_share: float = 0.1
 
     def __post_init__(self) -> None:
-        as_python_numbers(self)
-        positive("bound", self.bound)
+        every(self, positive, "bound")
         probability("budget_share", self.budget_share, zero=False, one=False)
 
 
@@ -274,8 +273,7 @@ class RandomGlobal(FixedController):
     rate: float
 
     def __post_init__(self) -> None:
-        as_python_numbers(self)
-        probability("rate", self.rate)
+        every(self, probability, "rate")
 
     def may_be_global(self, round: int) -> bool:
         """Return whether the rate is more than 0."""
@@ -305,8 +303,7 @@ class Periodic(FixedController):
     period: int
 
     def __post_init__(self) -> None:
-        as_python_numbers(self)
-        integer("period", self.period, at_least=1)
+        every(self, integer, "period", at_least=1)
 
     def may_be_global(self, round: int) -> bool:
         """Return whether a period ends."""

@@ -20,7 +20,7 @@ import numpy.typing as npt
 import dpmesh.kernels as kernels
 from dpmesh._arrays import floats
 from dpmesh._ragged import Indices, Numbers
-from dpmesh._validate import as_python_numbers, fail, integer, non_negative, positive
+from dpmesh._validate import every, fail, integer, non_negative, positive
 from dpmesh.privacy.types import Floats, Released
 
 __all__ = [
@@ -116,8 +116,7 @@ class LaplacianSmoothing:
     blocks: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        as_python_numbers(self)
-        non_negative("smoothing", self.smoothing)
+        every(self, non_negative, "smoothing")
         _check_cycles(self.power, self.blocks)
 
     def __call__(self, noisy: Released, noise_scale: float, so_far: ReleasedSum) -> Released:
@@ -160,8 +159,7 @@ class AdaptiveSmoothing:
     blocks: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        as_python_numbers(self)
-        integer("rounds", self.rounds, at_least=1)
+        every(self, integer, "rounds", at_least=1)
         positive("largest", self.largest)
         _check_cycles(self.power, self.blocks)
 

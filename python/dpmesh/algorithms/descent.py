@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, ClassVar, Generic
 import numpy as np
 
 from dpmesh._ragged import Numbers, Ragged
-from dpmesh._validate import as_python_numbers, every, fail, integer, positive
+from dpmesh._validate import every, fail, integer, positive
 from dpmesh.algorithms.base import Algorithm, initial_parameters, require_problem
 from dpmesh.algorithms.gradients import check_batches, check_records
 from dpmesh.algorithms.messages import Message, Relay, StateT
@@ -79,7 +79,6 @@ class Descent(Algorithm[StateT, LinearProblem], Generic[StateT]):
     mixings: int | None = None
 
     def __post_init__(self) -> None:
-        as_python_numbers(self)
         every(self, integer, "records", "copies", "mixings", at_least=1)
         every(self, positive, "noise_multiplier", "clipping_norm")
         integer("batches", self.batches, at_least=1, below=self.records + 1)

@@ -37,15 +37,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from dpmesh._ragged import Indices, Numbers
-from dpmesh._validate import (
-    as_python_numbers,
-    every,
-    fail,
-    instance,
-    positive,
-    probability,
-    require_methods,
-)
+from dpmesh._validate import every, fail, instance, positive, probability, require_methods
 from dpmesh.algorithms.base import KNOWN_TO_ALL, Algorithm, initial_parameters, require_problem
 from dpmesh.algorithms.federated_combination import Combination, SecureAggregation, TrustedServer
 from dpmesh.algorithms.federated_contribution import Contribution
@@ -201,12 +193,11 @@ class FederatedLearning(Algorithm[FederatedState, ModelProblem]):
     noise: CorrelatedStrategy | None = None
 
     def __post_init__(self) -> None:
-        as_python_numbers(self)
+        every(self, positive, "noise_multiplier")
         wanted = "ClientUpdates(..) or RecordGradients(..)"
         instance("contribution", self.contribution, wanted, Contribution)
         wanted = "TrustedServer() or SecureAggregation(dim=.., rounds=..)"
         instance("combination", self.combination, wanted, TrustedServer, SecureAggregation)
-        every(self, positive, "noise_multiplier")
         if isinstance(self.denoiser, type) or not callable(self.denoiser):
             fail("denoiser", "one of dpmesh.denoisers, such as Identity()", repr(self.denoiser))
         if self.optimizer is not None:

@@ -10,7 +10,7 @@ import numpy as np
 
 import dpmesh.kernels as kernels
 from dpmesh._ragged import Indices
-from dpmesh._validate import as_python_numbers, every, fail, integer, probability
+from dpmesh._validate import every, fail, integer, probability
 from dpmesh.algorithms.federated_contribution import AnyContribution, Vectors
 from dpmesh.algorithms.messages import Message
 from dpmesh.keys import Key, Purpose
@@ -52,7 +52,6 @@ class TrustedServer:
     arrival_rate: float = 1.0
 
     def __post_init__(self) -> None:
-        as_python_numbers(self)
         every(self, power_of_two, "grid")
         probability("arrival_rate", self.arrival_rate, zero=False)
 
@@ -131,8 +130,7 @@ class SecureAggregation:
     dropouts: int = 0
 
     def __post_init__(self) -> None:
-        as_python_numbers(self)
-        integer("rounds", self.rounds, at_least=1)
+        every(self, integer, "rounds", at_least=1)
 
     @property
     def arrival_rate(self) -> float:

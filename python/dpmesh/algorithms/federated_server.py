@@ -8,7 +8,7 @@ from typing import ClassVar, Protocol
 
 import numpy as np
 
-from dpmesh._validate import as_python_numbers, every, fail, integer, positive, probability
+from dpmesh._validate import every, fail, integer, positive, probability
 from dpmesh.privacy.types import Floats, Released
 from dpmesh.schedules import Schedule, at, keep_schedules
 
@@ -53,9 +53,8 @@ class AdaptiveClipping:
     noise_std: float | None = None
 
     def __post_init__(self) -> None:
-        as_python_numbers(self)
-        probability("quantile", self.quantile, zero=False, one=False)
         every(self, positive, "step_size", "noise_std")
+        probability("quantile", self.quantile, zero=False, one=False)
 
     def weight(self, least_std: float, updates: float) -> float:
         """Return how far a bit moves the released vector, in units of C_t.
@@ -114,8 +113,7 @@ class ServerMomentum:
     count: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
-        as_python_numbers(self)
-        probability("decay", self.decay, one=False)
+        every(self, probability, "decay", one=False)
 
     def step(self, delta: Released, moments: Floats) -> tuple[Floats, Floats]:
         """Return the momentum, twice."""
@@ -147,7 +145,6 @@ class ServerAdam:
     count: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
-        as_python_numbers(self)
         every(self, probability, "decay", "square_decay", one=False)
         positive("adaptivity", self.adaptivity)
 
@@ -181,8 +178,7 @@ class Average:
     weights: float | Schedule = 1.0
 
     def __post_init__(self) -> None:
-        as_python_numbers(self)
-        integer("since", self.since)
+        every(self, integer, "since")
         keep_schedules(self, "weights")
         if at(self.weights, self.since + 1) == 0:
             fail("weights", "a first weight greater than 0", 0)

@@ -26,7 +26,7 @@ import numpy as np
 
 import dpmesh.kernels as kernels
 from dpmesh._ragged import Numbers
-from dpmesh._validate import as_python_numbers, every, fail, integer, one_of, positive, probability
+from dpmesh._validate import every, fail, integer, one_of, positive, probability
 from dpmesh.algorithms import allocation as allocations
 from dpmesh.algorithms.base import Algorithm, initial_parameters, require_problem
 from dpmesh.algorithms.gradients import check_batches, check_records, step_by_sums, step_of
@@ -164,7 +164,6 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
     average: bool = False
 
     def __post_init__(self) -> None:
-        as_python_numbers(self)
         every(self, positive, "epsilon", "radius", "clipping_norm")
         probability("delta", self.delta, one=False)
         keep_schedules(self, "step_size")

@@ -28,7 +28,6 @@ import numpy as np
 import dpmesh.kernels as kernels
 from dpmesh._ragged import Numbers, Ragged
 from dpmesh._validate import (
-    as_python_numbers,
     every,
     fail,
     integer,
@@ -164,12 +163,11 @@ class QuantizedGossip(Algorithm[QuantizedState, GradientProblem]):
     copies: int = 1
 
     def __post_init__(self) -> None:
-        as_python_numbers(self)
+        every(self, power_of_two, "grid")
         keep_schedules(self, "step_size", "consensus_step_size")
         keep_sample_size(self, "sample_size")
         if self.noise_std is not None:
             keep_schedules(self, "noise_std")
-        every(self, power_of_two, "grid")
         if self.compressor is not None:
             require_methods(
                 "compressor", self.compressor, "a compressor", "compress", "decode", "apart"

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 import dpmesh.kernels as kernels
-from dpmesh._validate import as_python_numbers, every, fail, integer, positive
+from dpmesh._validate import every, fail, integer, positive
 from dpmesh.algorithms.base import KNOWN_TO_ALL, Algorithm, distinct
 from dpmesh.algorithms.messages import Message, Round
 from dpmesh.algorithms.worst_case import CROWD_DELTA, AuditSize, Coins, Crowd, Pair
@@ -107,7 +107,6 @@ class RecordSums(Algorithm[RecordSumsState, VectorProblem]):
     rounds: int = 1
 
     def __post_init__(self) -> None:
-        as_python_numbers(self)
         every(self, integer, "dim", "sites", "records", "rounds", at_least=1)
         positive("longest", self.longest)
         integer("dropouts", self.dropouts)

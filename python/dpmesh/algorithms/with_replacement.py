@@ -21,7 +21,7 @@ import numpy as np
 
 import dpmesh.kernels as kernels
 from dpmesh._ragged import Indices, Numbers
-from dpmesh._validate import as_python_numbers, every, fail, integer, positive
+from dpmesh._validate import every, fail, integer, positive
 from dpmesh.algorithms.base import KNOWN_TO_ALL, Algorithm, initial_parameters, require_problem
 from dpmesh.algorithms.gradients import descended
 from dpmesh.algorithms.messages import Message, Round
@@ -109,7 +109,6 @@ class WithReplacement(Algorithm[WithReplacementState, LinearProblem]):
     clipping_norm: float | None = None
 
     def __post_init__(self) -> None:
-        as_python_numbers(self)
         counts = ("nodes", "records", "models", "batch_size", "visits", "copies")
         every(self, integer, *counts, at_least=1)
         every(self, positive, "noise_multiplier", "clipping_norm")

@@ -32,16 +32,7 @@ import numpy as np
 
 import dpmesh.kernels as kernels
 from dpmesh._ragged import Flags, Indices, Numbers, Ragged
-from dpmesh._validate import (
-    as_python_numbers,
-    every,
-    fail,
-    integer,
-    one_of,
-    positive,
-    probability,
-    require_methods,
-)
+from dpmesh._validate import every, fail, integer, one_of, positive, probability, require_methods
 from dpmesh.algorithms.allocation import check_sampling, expected_sizes
 from dpmesh.algorithms.base import initial_parameters, require_problem
 from dpmesh.algorithms.gradients import gradient_of, gradient_sums
@@ -155,7 +146,6 @@ class WithoutReplacement(WithoutReplacementDecisions):
     public_coins = frozenset({Purpose.INIT, Purpose.SAMPLE, Purpose.CONTROLLER})
 
     def __post_init__(self) -> None:
-        as_python_numbers(self)
         every(self, positive, "epsilon", "radius", "clipping_norm")
         every(self, integer, "models", "batch_size", "copies", "nodes", at_least=1)
         integer("decisions_seed", self.decisions_seed)

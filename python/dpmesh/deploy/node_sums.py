@@ -22,7 +22,6 @@ from dpmesh.deploy.sums import HEADER, PARTS, SEAL, TOTAL, Header, Seal, Total
 from dpmesh.deploy.wire import BEFORE, Ask, Fresh, Position, RefusedError, kind_of, numbers
 from dpmesh.keys import Key
 from dpmesh.privacy.releases import Release
-from dpmesh.privacy.secure import SecureSum
 
 MOST_TRIES = 1000
 """Totals without a right tag after which a node stops."""
@@ -159,7 +158,7 @@ class Sums:
 
         Of sums over neighbours it must be this node's own, of which it has answered no header.
         """
-        header, for_all = total.header, isinstance(self._contract.sums, SecureSum)
+        header, for_all = total.header, self._contract.has_one_model
         if not self._is_enough(header) or not (for_all or header.dealer == self._number):
             return False
         if last is None or header.at > last.at:
@@ -184,7 +183,12 @@ class Sums:
 
     def go_on(self, channel: SumChannel, step: Stored) -> bytes:
         """Take the totals of a stored step, begin its attempt; return the node's parts or seal."""
-        headers = self._take(channel, step)
+        for message in (m for m in step.rows if kind_of(m) == TOTAL):
+            total = Total.read(message, self._contract)
+            if total.header.at.round == channel.step:
+                opened, transcript = self._node.group().opened(total, channel.transcript)
+                channel.take(opened[None], transcript)
+        headers = _headers_in(step.rows, self._contract)
         if not headers:
             seal = Seal(step.at, self._number, channel.transcript)
             return seal.signed(self._contract, self._node.folder.signing)
@@ -199,17 +203,8 @@ class Sums:
             parts.append(group.part(header, before, noisy).as_bytes(self._contract))
         return pack(PARTS, *parts)
 
-    def _take(self, channel: SumChannel, step: Stored) -> list[Header]:
-        """Take the totals of a stored step; return its headers."""
-        for message in (m for m in step.rows if kind_of(m) == TOTAL):
-            total = Total.read(message, self._contract)
-            if total.header.at.round == channel.step:
-                opened, transcript = self._node.group().opened(total, channel.transcript)
-                channel.take(opened[None], transcript)
-        return _headers_in(step.rows, self._contract)
-
     def resumed(self, base: Stored | None, steps: list[Stored]) -> SumChannel:
-        """Return the node's rounds, gone on to the step `base`, after which none has a state."""
+        """Return the node's rounds as the step `base` left them, after which none has a state."""
         node = self._node
         step, transcript = self._reached(base)
         kept = None if base is None else base.state
@@ -218,10 +213,7 @@ class Sums:
         opened = [np.frombuffer(each, np.int64)[None] for each in totals]
         own = node.key if node.rehearsal else None
         inputs = node.problem, own, state, step, transcript, opened
-        channel = SumChannel(self._schedule, self._number, *inputs)
-        if base is not None:
-            self._take(channel, base)
-        return channel
+        return SumChannel(self._schedule, self._number, *inputs)
 
 
 def _headers_in(messages: tuple[bytes, ...], contract: Contract) -> list[Header]:

@@ -102,9 +102,7 @@ def _with_new_keys(contract: Contract, place: Path) -> dict[str, Any]:
 
 def _whole(contract: Contract, records: list[Dataset]) -> Any:
     """Return the problem of all parties' records in one place, for the simulator."""
-    parts = [contract.problem(own, number) for number, own in enumerate(records)]
-    features = np.concatenate([np.asarray(part.train.features) for part in parts])
-    labels = np.concatenate([part.train.labels for part in parts])
-    ends = np.cumsum([part.train.records for part in parts])[:-1]
-    partition = np.split(np.arange(len(labels)), ends)
-    return contract.problem_of(Dataset(features, labels, "all records"), partition)
+    features = np.concatenate([np.asarray(own.features) for own in records])
+    whole = Dataset(features, np.concatenate([own.labels for own in records]), "all records")
+    ends = np.cumsum(contract.records)[:-1]
+    return contract.problem_of(whole, np.split(np.arange(whole.records), ends))

@@ -16,7 +16,6 @@ from dpmesh.deploy.attendance import Attendance
 from dpmesh.deploy.signing import digest, unpack
 from dpmesh.deploy.sums import DEALT, PARTS, SEAL, Header, Part, Seal, Total, added
 from dpmesh.deploy.wire import Position, read_numbers
-from dpmesh.privacy.secure import SecureSum
 
 
 class SumRouting:
@@ -47,7 +46,7 @@ class SumRouting:
         """Who takes no part in the open attempt."""
         self._doubted: set[int] = set()
         """Who refuses the last total."""
-        self._for_all = isinstance(router.contract.sums, SecureSum)
+        self._for_all = router.contract.has_one_model
         self._totals: list[list[Total]] = []
         """Of each round: one, or one for each party."""
         self._transcripts = [router.contract.hash] * router.contract.nodes

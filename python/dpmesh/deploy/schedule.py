@@ -12,7 +12,6 @@ from dpmesh.deploy.row import MIXED_BYTES, PROCESS_BYTES, Row
 from dpmesh.deploy.signing import SigningKey, pack
 from dpmesh.deploy.sums import Header, Part, Total
 from dpmesh.deploy.wire import Ask, Position
-from dpmesh.privacy.secure import SecureSum
 from dpmesh.topology import MixingMatrix
 
 _FIRST = 10
@@ -31,7 +30,7 @@ class Schedule:
 
     def __init__(self, contract: Contract) -> None:
         self.contract, self.topology = contract, contract.topology
-        self.end = Position(contract.planned.steps, int(isinstance(contract.sums, SecureSum)))
+        self.end = Position(contract.planned.steps, int(contract.has_one_model))
         """After the last message, when the nodes take what was sent last; where one sum is for
         all, once they have signed what they took."""
         self._turns: list[tuple[int, ...]] = []

@@ -24,7 +24,6 @@ from dpmesh.deploy.signing import KEY_BYTES, SigningKey, digest, pack, unpack
 from dpmesh.deploy.wire import NUMBER_BYTES, Position, numbers, read_numbers, read_signed, signed
 from dpmesh.kernels.masking import LARGEST, PRIME
 from dpmesh.keys import Key, Purpose, Stream
-from dpmesh.privacy.secure import SecureSum
 from dpmesh.privacy.secure.mechanism import Integers
 
 with needed_by("a sum between parties"):
@@ -260,7 +259,7 @@ class Group:
     ) -> None:
         self.contract, self.own, self._secrets = contract, own, secrets
         self.keys, self.root = keys, digest(*keys)
-        self._for_all = isinstance(contract.sums, SecureSum)
+        self._for_all = contract.has_one_model
         self._shared: dict[int, bytes] = {}
         for party, key in enumerate(keys):
             name = contract.parties[party].name

@@ -14,16 +14,7 @@ import numpy as np
 import dpmesh.kernels as kernels
 from dpmesh._arrays import FloatArray
 from dpmesh._ragged import Flags, Indices, Numbers, Ragged
-from dpmesh._validate import (
-    as_python_numbers,
-    every,
-    fail,
-    instance,
-    integer,
-    non_negative,
-    one_of,
-    positive,
-)
+from dpmesh._validate import every, fail, instance, integer, non_negative, one_of, positive
 from dpmesh.data import Dataset
 from dpmesh.data.dataset import A_DATASET
 from dpmesh.kernels.linear_model import Batches
@@ -55,9 +46,8 @@ class DenseProblem(PartitionedProblem, ABC):
     _records: Ragged = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        as_python_numbers(self)
-        non_negative("regularization", self.regularization)
         every(self, integer, "nodes_at_once", "records_at_once", at_least=1)
+        non_negative("regularization", self.regularization)
         instance("train", self.train, A_DATASET, Dataset)
         instance("test", self.test, f"{A_DATASET}, or None", Dataset, NoneType)
         object.__setattr__(self, "_records", flat_partition(self.partition, self.train.records))

@@ -14,15 +14,7 @@ from typing import TypeAlias
 import numpy as np
 
 from dpmesh._ragged import Flags, Indices, Numbers
-from dpmesh._validate import (
-    as_python_numbers,
-    every,
-    fail,
-    integer,
-    non_negative,
-    positive,
-    probability,
-)
+from dpmesh._validate import every, fail, integer, non_negative, positive, probability
 from dpmesh.keys import Key, Purpose, generator
 
 
@@ -45,8 +37,7 @@ class Exponential:
     mean: float
 
     def __post_init__(self) -> None:
-        as_python_numbers(self)
-        positive("mean", self.mean)
+        every(self, positive, "mean")
 
     def draw(self, source: np.random.Generator, count: int) -> Numbers:
         """Return `count` draws."""
@@ -77,8 +68,7 @@ class LogNormal:
     sigma: float
 
     def __post_init__(self) -> None:
-        as_python_numbers(self)
-        positive("median", self.median)
+        every(self, positive, "median")
         non_negative("sigma", self.sigma)
 
     def draw(self, source: np.random.Generator, count: int) -> Numbers:
@@ -106,8 +96,7 @@ class Uniform:
     high: float
 
     def __post_init__(self) -> None:
-        as_python_numbers(self)
-        positive("low", self.low)
+        every(self, positive, "low")
         if positive("high", self.high) < self.low:
             fail("high", f"at least low = {self.low}", self.high)
 
@@ -188,12 +177,11 @@ class Network:
     min_delay: int = 0
 
     def __post_init__(self) -> None:
-        as_python_numbers(self)
+        every(self, probability, "straggler_fraction", "late_fraction")
         for name in ("latency", "compute"):
             _check_distribution(name, getattr(self, name), zero=True)
         if self.bandwidth is not None:
             _check_distribution("bandwidth", self.bandwidth, zero=False)
-        every(self, probability, "straggler_fraction", "late_fraction")
         every(self, probability, "loss", "offline", one=False)
         every(self, integer, "attempts", "outage_rounds", "late_rounds", at_least=1)
         if positive("straggler_slowdown", self.straggler_slowdown) < 1:
