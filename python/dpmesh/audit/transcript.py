@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 
@@ -131,7 +131,7 @@ def record(
     channel = Channel(_Listening(carrier, run.sent), key, ledger, watcher=watch)
     state = algorithm.init(problem, key)
     for t in range(rounds):
-        step = channel.run(algorithm, state, t, problem, key)
+        step = channel.run(algorithm, state, t, cast("Problem", problem), key)
         state = step.state
         channel.end_round()
         if (published := algorithm.published(state, channel.received)) is not None:
