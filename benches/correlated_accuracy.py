@@ -228,7 +228,8 @@ def main(data: str = "digits", seeds: int = 10) -> None:
     """Print cells as they are finished, and keep them."""
     found = []
     for row in rows(data, seeds):
-        print(found.append(row) or row, flush=True)
+        found.append(row)
+        print(row, flush=True)
     keep(f"correlated-{data}", found, as_text(found))
 
 

@@ -129,7 +129,8 @@ def main(seeds: int = 5, steps: int = 10) -> None:
     """Print cells as they are finished, and keep them."""
     found = []
     for row in rows(seeds, steps):
-        print(found.append(row) or row, flush=True)
+        found.append(row)
+        print(row, flush=True)
     keep("practice", found, as_text(found))
 
 

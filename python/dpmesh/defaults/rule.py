@@ -14,7 +14,7 @@ from dpmesh.privacy.accounting import analytic_gaussian_noise_multiplier
 from dpmesh.problems import LinearProblem
 from dpmesh.problems.dense import DenseProblem
 from dpmesh.tables.features import SCATTERING
-from dpmesh.topology import Topology, complete, random_regular
+from dpmesh.topology import Static, complete, random_regular
 
 Task = Literal["classification", "regression", "counts"]
 
@@ -266,7 +266,7 @@ def method_for(
     return algorithm
 
 
-def network(nodes: int, *, key: Key | None = None) -> Topology:
+def network(nodes: int, *, key: Key | None = None) -> Static:
     """Return a well-connected network: complete up to 64 nodes, else random with 8 neighbours.
 
     Raises
