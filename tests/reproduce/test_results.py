@@ -71,7 +71,7 @@ def text_of_networks(rows: list[dict[str, Any]], table: str = "") -> str:
                 partial(text_of_networks, table=table),
                 "algorithms/federated.md",
             )
-            for table in ("table3", "table5")
+            for table in ("table3", "table4", "table5")
         ),
         ("scale", scale.as_text, "reproduce.md"),
         ("demo", demonstration.as_text, "which_algorithm.md"),
