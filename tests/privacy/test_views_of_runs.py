@@ -153,6 +153,16 @@ def test_a_variant_that_states_no_reaction_of_its_own_has_no_view() -> None:
     assert cost.epsilon == cost.everybody
 
 
+def test_who_says_that_there_is_no_view_inherits_none() -> None:
+    class Doubtful(dm.GradientDescent):
+        no_views = "nobody has proved it"
+
+    facts = LossFacts.of(PROBLEM)
+    reaction = Doubtful(records=20, noise_multiplier=2.0).plan(5, facts).reaction
+    assert isinstance(reaction, NotProved)
+    assert reaction.reason == "nobody has proved it"
+
+
 def test_a_plan_with_other_rounds_than_its_reaction_has_no_view() -> None:
     plan = SMALL.plan(16, PROBLEM)
     twice = replace(plan, releases=SMALL.plan(32).releases)

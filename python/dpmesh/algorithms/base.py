@@ -312,7 +312,9 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
             of_round = self.release_of(t)
             releases += (of_round,) if isinstance(of_round, Release) else of_round
         reaction: Reaction | NotProved | None = None
-        if changed := _changed_since_reaction(type(self)):
+        if self.no_views:
+            reaction = None if problem is None else NotProved(reason=self.no_views)
+        elif changed := _changed_since_reaction(type(self)):
             what = f"{type(self).__name__} changes {changed} and states no reaction of its own"
             reaction = None if problem is None else NotProved(reason=what)
         elif type(problem) is LinearProblem or type(problem) is LossFacts:
@@ -413,7 +415,7 @@ def _changed_since_reaction(kind: type) -> str:
     Post-processing is free against everybody, but against a view it may carry a record further.
     """
     for each in kind.__mro__:
-        if {"reaction", "no_views"} & vars(each).keys():
+        if "reaction" in vars(each):
             return ""
         for name, member in vars(each).items():
             if not name.startswith("__") and (callable(member) or hasattr(member, "__get__")):
