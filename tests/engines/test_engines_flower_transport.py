@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import socket
+import sqlite3
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from threading import Thread
+from unittest.mock import Mock
 from uuid import uuid4
 
 import mesh_parties
@@ -113,6 +115,23 @@ def test_nodes_that_stay_are_asked_by_apps_that_do_not(tmp_path: Path) -> None:
     with staying(made, tmp_path):
         route(Grid(made.names, answer, {9: "p1"}), Router(made.contract))
     np.testing.assert_array_equal(made.models(), made.simulated().parameters)
+
+
+def test_a_node_that_stays_ends_when_its_disk_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, path = mesh_parties.Parties(tmp_path, "online", nodes=2), tmp_path / "socket"
+    monkeypatch.setattr(made.nodes[0], "answer", Mock(side_effect=sqlite3.OperationalError("full")))
+
+    def asks() -> None:
+        with suppress(OSError):
+            ask(path, who(made.contract), patience=0.2)
+
+    with WarmNode(made.nodes[0], path) as server:
+        (other := Thread(target=asks)).start()
+        with pytest.raises(sqlite3.OperationalError, match="full"):
+            server.serve_forever(0.01)
+        other.join()
 
 
 @pytest.mark.parametrize("how", ["honest", "long", "slow", "cut", "stranger"])

@@ -90,7 +90,7 @@ def test_a_restored_party_knows_what_the_others_spent_of_each_kind(staged: Sums)
     staged.asks(router, 3)
     staged.restart(1, old)
     staged.run(router)
-    assert staged.nodes[1].travel.spent == (1, 4)
+    assert staged.nodes[1].travel.spent == (1, 5)  # as if it had sent the attempt that it refused
     assert staged.nodes[1].is_sealed
 
 
@@ -170,6 +170,29 @@ def test_a_router_that_lies_about_a_transcript_opens_nothing_that_counts(
     rest = [m for m in ask.attached if kind_of(m) != TOTAL]
     answer = ring.answer(0, Ask(ask.at, (*rest, total_of(ring, parts))))
     assert refused(answer) == (None if what == "kept" else "bad total")
+
+
+def test_a_restored_party_repeats_its_parts_for_headers_that_stay(tmp_path: Path) -> None:
+    """With one noise for all its sums, the others would open again with other noise."""
+    made = Sums(tmp_path, "neighbour sums", nodes=5, dim=6)
+    asks = made.asks(Router(made.contract), 1)
+    old = made.backup(0)
+    first = {party: made.parts(party, ask) for party, ask in asks.items()}[0]
+    made.restart(0, old)
+    question = made.answer(0, asks[0])
+    heard = [made.nodes[party].answer(question) for party in range(1, 5)]
+    rest = [message for message in asks[0].attached if kind_of(message) != HEADER]
+    lie = [
+        replace(h, transcript=b"lie" * (h.dealer == 3) or h.transcript)
+        for h in made.headers(asks[0])
+    ]
+    headers = (header.as_bytes(made.contract) for header in lie)
+    again = {
+        part.header.dealer: part.packed
+        for part in made.parts(0, Ask(Position(1), (*rest, question, *heard, *headers)))
+    }
+    same = {part.header.dealer: part.packed == again[part.header.dealer] for part in first}
+    assert same == {1: True, 2: True, 3: False, 4: True}
 
 
 def test_hostile_headers_and_totals_of_sums_over_neighbours_are_refused(ring: Sums) -> None:

@@ -348,6 +348,25 @@ def test_a_restored_party_takes_over_what_the_others_know(made: Sums) -> None:
     assert made.nodes[1].is_sealed
 
 
+def test_a_refused_question_neither_confirms_by_few_nor_hides_a_sum(made: Sums) -> None:
+    router = Router(made.contract)
+    asks = made.asks(router, 1)
+    old = made.backup(0)
+    for party, ask in asks.items():
+        made.part(party, ask)
+    made.restart(0, old)
+    fresh = made.answer(0, asks[0])
+    heard = [made.nodes[party].answer(fresh) for party in range(1, made.contract.nodes)]
+    header = made.header(asks[0])
+    few = replace(header, cohort=(0, 1)).as_bytes(made.contract)  # one other, who may lie
+    assert refused(made.answer(0, Ask(Position(1), (fresh, heard[0], few)))) == "bad cohort"
+    assert not made.nodes[0]._confirmed
+    bare = Ask(Position(1), (fresh, *heard, header.as_bytes(made.contract)))  # without the total
+    assert refused(made.answer(0, bare)) == "not the next round"
+    made.part(0, made.other(asks[0], at=Position(1, 1)))
+    assert made.nodes[0].travel.spent == (3,)
+
+
 def test_secrets_are_erased_at_the_end_and_never_printed(made: Sums) -> None:
     secrets = made.nodes[0]._secrets
     assert secrets.own.hex() not in repr(secrets)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from io import BytesIO
 from typing import Any
 
@@ -270,7 +271,7 @@ class SumChannel(NodeChannel):
     def kept(self) -> bytes:
         """What the next start needs of it."""
         totals = (total.tobytes() for total in self.totals)
-        return pack(state_as_bytes(self.state), self.transcript, *totals)
+        return pack(self.transcript, state_as_bytes(self.state), *totals)
 
     def take(self, total: Integers, transcript: bytes) -> None:
         """End the step with a total, and with the transcript after it."""
@@ -293,12 +294,21 @@ class SumChannel(NodeChannel):
             raise RuntimeError(f"step {self.step} releases no sum")
         return packet.masked
 
+    def of_one_sum(self, masked: Masked, own: Key) -> Masked:
+        """Return an attempt's integers with the noise of one of its sums, drawn from its own key.
+
+        Whoever asks again for some sums of an attempt under other headers gets the same bytes for
+        the sums whose header is the same.
+        """
+        key = own.derive(digest(masked.steps.tobytes()))
+        return replace(masked, stream=key.stream(Purpose.NOISE, self.step))
+
     def _begun(self, own: Key | None) -> tuple[Generator[Packet, Any, None], Packet]:
         contract = self.schedule.contract
         t = contract.planned.summed[self.step].round
         self.received, self._allowed = None, list(contract.planned.releases(self.node, t))
         if not self._rehearses:
-            self._key = own or Key.seeded(0)  # of whose draws nothing leaves
+            self._key = own or Key.seeded(0)  # of whose noise nothing leaves
         coins = Coins(self._key, self._key, contract.public_key, contract.algorithm.public_coins)
         steps = self._round(t, self.schedule.seat(self.node, coins))
         packet = next(steps)

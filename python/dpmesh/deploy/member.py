@@ -74,7 +74,7 @@ class Member(Outcome):
 
     def state(self, kept: bytes) -> Any:
         """Return the algorithm's state in what the folder kept of a step."""
-        return state_from_bytes(unpack(kept)[0], self.start)
+        return state_from_bytes(self.state_and_transcript(kept)[0], self.start)
 
     def group(self, messages: tuple[bytes, ...] = ()) -> Group:
         """Return the parties with their keys of the run: those of its first step, or signed now."""

@@ -18,7 +18,7 @@ from dpmesh.deploy.member import Member
 from dpmesh.deploy.row import progress
 from dpmesh.deploy.signing import pack, unpack
 from dpmesh.deploy.steps import Stored
-from dpmesh.deploy.sums import HEADER, PARTS, SEAL, TOTAL, Header, Seal, Total
+from dpmesh.deploy.sums import HEADER, PARTS, SEAL, TOTAL, Group, Header, Seal, Total
 from dpmesh.deploy.wire import BEFORE, Ask, Fresh, Position, RefusedError, kind_of, numbers
 from dpmesh.keys import Key
 from dpmesh.privacy.releases import Release
@@ -45,6 +45,9 @@ class Sums:
         self._known, self._ahead = BEFORE, (0,) * len(node.contract.planned.attempts)
         """The last attempt that another party had answered when this node started, and how many
         more than this node the others had been charged for, of each kind of sum."""
+        self._words: list[tuple[Position, tuple[int, ...]]] = []
+        self._before: tuple[int, ...] = ()
+        """What others said of that, and what this node had been charged for when they did."""
         self._tries = 0
 
     def releases(self, ask: Ask) -> bool:
@@ -74,21 +77,28 @@ class Sums:
         """Whether all others of the cohort have said how far they got since this node started.
 
         Some may have answered this very attempt: under another header it opens nothing, since they
-        do not answer it again.
+        do not answer it again, and under the same one it has the same bytes.
         """
-        contract = self._contract
-        cohort = {party for header in self._headers(ask) for party in header.cohort}
-        others = cohort - {self._number}
+        contract, headers = self._contract, self._headers(ask)
+        self._check_cohorts(headers)
+        others = {party for header in headers for party in header.cohort} - {self._number}
         if others - said.keys():
             return False
-        found = [progress(each, contract) for by, each in said.items() if by in others]
-        self._known = max((at for at, _ in found), default=BEFORE)
-        now = contract.planned.kind_at(ask.at.round)
-        self._ahead = tuple(
-            max(0, *(spent[kind] - (at == ask.at and kind == now) - own for at, spent in found))
-            for kind, own in enumerate(self._own_spent)
-        )
+        self._words = [progress(each, contract) for by, each in said.items() if by in others]
+        self._known = max((at for at, _ in self._words), default=BEFORE)
+        self._before, self._ahead = self._own_spent, self._ahead_of(ask.at, self._own_spent)
         return True
+
+    def _ahead_of(self, at: Position, own: tuple[int, ...]) -> tuple[int, ...]:
+        """Return how many more sums of each kind others were charged for, but for attempt `at`.
+
+        This node is charged for that one itself.
+        """
+        now = self._contract.planned.kind_at(at.round)
+        return tuple(
+            max([0, *(of[kind] - (last == at and kind == now) - n for last, of in self._words)])
+            for kind, n in enumerate(own)
+        )
 
     def _headers(self, ask: Ask) -> list[Header]:
         """Return a question's header for each sum that this node adds to, none at the end.
@@ -131,9 +141,8 @@ class Sums:
             totals.append(message)
         if ask.at.round != step:
             raise RefusedError("not the next round")
+        self._check_cohorts(headers)
         for header in headers:
-            if self._number not in header.cohort or not self._is_enough(header):
-                raise RefusedError("bad cohort")
             group = self._node.group(ask.attached)
             try:
                 group.agreement(header, transcript)
@@ -141,6 +150,11 @@ class Sums:
                 raise RefusedError("bad key") from None
         seals = (m for m in ask.attached if kind_of(m) == SEAL and not headers)
         return (*totals, *(header.as_bytes(contract) for header in headers), *seals)
+
+    def _check_cohorts(self, headers: list[Header]) -> None:
+        """Refuse a cohort without this node, or whose honest parties' noise is not enough."""
+        if not all(self._number in each.cohort and self._is_enough(each) for each in headers):
+            raise RefusedError("bad cohort")
 
     def _is_enough(self, header: Header) -> bool:
         """Whether the shares of noise of a cohort's honest parties are enough."""
@@ -170,6 +184,8 @@ class Sums:
         """Return what an attempt is charged; refuse it over budget."""
         if at.round == self._schedule.end.round:
             return ()
+        if self._words and self._own_spent == self._before:  # an earlier question was refused
+            self._ahead = self._ahead_of(at, self._before)
         kind = self._contract.planned.kind_at(at.round)
         planned = self._contract.planned.attempts[kind]
         if self.spent[kind] >= len(planned) or self._node.folder.is_over_budget:
@@ -192,14 +208,13 @@ class Sums:
         if not headers:
             seal = Seal(step.at, self._number, channel.transcript)
             return seal.signed(self._contract, self._node.folder.signing)
-        group, before, own = self._node.group(), channel.transcript, None
-        if not self._node.rehearsal:
-            seed = group.noise(*(group.agreement(header, before) for header in headers))
-            own = Key.seeded(int.from_bytes(seed, "big"))
-        masked = channel.attempt(own)
+        group, before, rehearses = self._node.group(), channel.transcript, self._node.rehearsal
+        agreements = [group.agreement(header, before) for header in headers]
+        masked = channel.attempt(None if rehearses else _key(group, *agreements))
         parts = list[bytes]()
-        for header in headers:
-            (noisy,) = masked.part(group.receiver(header.dealer))
+        for header, agreed in zip(headers, agreements, strict=True):
+            own = masked if rehearses else channel.of_one_sum(masked, _key(group, agreed))
+            (noisy,) = own.part(group.receiver(header.dealer))
             parts.append(group.part(header, before, noisy).as_bytes(self._contract))
         return pack(PARTS, *parts)
 
@@ -214,6 +229,11 @@ class Sums:
         own = node.key if node.rehearsal else None
         inputs = node.problem, own, state, step, transcript, opened
         return SumChannel(self._schedule, self._number, *inputs)
+
+
+def _key(group: Group, *agreements: bytes) -> Key:
+    """Return a key of this party alone, for what the parties of an attempt have in common."""
+    return Key.seeded(int.from_bytes(group.noise(*agreements), "big"))
 
 
 def _headers_in(messages: tuple[bytes, ...], contract: Contract) -> list[Header]:

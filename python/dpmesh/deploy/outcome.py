@@ -115,7 +115,12 @@ class Outcome:
     def transcript_at(self, last: Stored | None) -> bytes:
         """Return the transcript as of a stored step."""
         kept = None if last is None else last.state
-        return self.contract.hash if kept is None else unpack(kept)[1]
+        return self.contract.hash if kept is None else self.state_and_transcript(kept)[1]
+
+    def state_and_transcript(self, kept: bytes) -> tuple[bytes, bytes]:
+        """Return both in what the folder kept of a step; of sums the transcript comes first."""
+        first, second = unpack(kept)[:2]
+        return (first, second) if self.contract.sums is None else (second, first)
 
     def is_over(self, proof: bytes) -> bool:
         """Whether so many parties show that they have ended that this one is left out."""

@@ -52,7 +52,7 @@ class Row:
     mixed
         Which rows the party mixed before it sent this one: see `mixed_rows`.
     said
-        The numbers of its process and of its partners': see `dpmesh.deploy.partners`.
+        The numbers of its process and of its partners': see `dpmesh.deploy.witness`.
     signature
         Of all that.
     """

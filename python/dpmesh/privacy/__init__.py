@@ -53,4 +53,9 @@ __all__ = [
 def __getattr__(name: str) -> object:
     if name == "correlated":  # optimisers that few runs need
         return import_module(f"dpmesh.privacy.{name}")
-    raise AttributeError(f"module 'dpmesh.privacy' has no attribute {name!r}")
+    now = "; write dpmesh.audit" if name == "audit" else ""
+    raise AttributeError(f"module 'dpmesh.privacy' has no attribute {name!r}{now}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -36,10 +36,11 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from logging import getLogger
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dpmesh._extras import needed_by
 from dpmesh._validate import fail
+from dpmesh.deploy.files import DISK
 from dpmesh.deploy.flower import parties
 from dpmesh.deploy.flower.parties import Parties, asks_for_name, introduction
 from dpmesh.deploy.node import Node
@@ -207,10 +208,24 @@ class WarmNode(getattr(socketserver, "UnixStreamServer", socketserver.TCPServer)
         said = request.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
         return _PEER.unpack(said)[1] in self._users
 
-    def handle_error(self, request: object, client_address: object) -> None:
-        """Log that a question was not answered: it was too long, too slow, or cut off."""
+    def handle_error(self, request: Any, client_address: object) -> None:
+        """Log that a question was not answered: it was too long, too slow, or cut off.
+
+        Raises
+        ------
+        OSError, sqlite3.Error
+            If the node's disk failed, which ends `serve_forever`.
+        """
+        error = sys.exc_info()[1]
+        if isinstance(error, _DiskError) and error.__cause__ is not None:
+            self.shutdown_request(request)
+            raise error.__cause__
         text = "a question at the socket of %s was not answered"
         getLogger("dpmesh").warning(text, self.node.name)
+
+
+class _DiskError(Exception):
+    """The node's disk failed, and not the connection."""
 
 
 class _Questions(socketserver.BaseRequestHandler):
@@ -219,7 +234,11 @@ class _Questions(socketserver.BaseRequestHandler):
     def handle(self) -> None:
         end = time.monotonic() + PATIENCE
         question = _read(self.request, self.server.longest, end)
-        _send(self.request, self.server.node.answer(question), PATIENCE)
+        try:
+            answer = self.server.node.answer(question)
+        except DISK as error:
+            raise _DiskError from error
+        _send(self.request, answer, PATIENCE)
 
 
 def ask(path: str | Path, question: bytes, *, patience: float = 600.0) -> bytes:
