@@ -45,6 +45,11 @@ def test_every_algorithm_is_priced_and_audited() -> None:
     assert learn == {*SECTIONS["algorithm"]}
 
 
+@pytest.mark.parametrize("name", ["cross-silo", "federated", "gradient-descent", "record-sums"])
+def test_a_parameter_that_a_file_would_fill_is_asked_for(name: str) -> None:
+    assert "Missing option" in command("privacy", name, "--noise", "2", code=2)
+
+
 NEWCOMER = """
 import dpmesh as dm
 from dpmesh.algorithms.registry import Entry, register

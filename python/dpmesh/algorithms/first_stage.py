@@ -227,7 +227,7 @@ class FirstStage(Algorithm[FirstStageState, LinearProblem]):
     def leaking_data(self, size: AuditSize) -> tuple[Pair, Crowd]:
         """Return that of the algorithm; `first_sums` have their own."""
         rounds = None if size.rounds is None else max(1, size.rounds - len(self.stages))
-        found: tuple[Pair, Crowd] = self.algorithm.leaking_data(replace(size, rounds=rounds))
+        found: tuple[Pair, Crowd] = self.algorithm.worst_case(**vars(replace(size, rounds=rounds)))
         return found
 
     @property

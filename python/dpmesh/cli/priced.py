@@ -119,12 +119,15 @@ def _options(entry: Entry) -> dict[str, tuple[Any, Any]]:
 def _of_signature(entry: Entry, fields: dict[str, Field]) -> dict[str, tuple[Any, Any]]:
     """Return an option for each public parameter on which the cost depends."""
     found = {}
+    of_kinds = (inspect.signature(kind).parameters for kind in (*entry.parts.values(), entry.kind))
+    given = {name: one.default for of_kind in of_kinds for name, one in of_kind.items()}
     for name, field in fields.items():
         kind = _plain(field.hint)
         asked = name in entry.asked if entry.asked else name not in entry.public
         if name in (*NOISES, "epsilon", "delta") or kind is None or not asked:
             continue
-        default = Parameter.empty if field.required else field.default
+        empty = given[name] is Parameter.empty  # also where a file's data would give it
+        default = Parameter.empty if empty else field.default
         default = entry.public.get(name, default)
         if not isinstance(default, (int, float, str, NoneType)) and default is not Parameter.empty:
             default = None  # a schedule, which the algorithm has by itself

@@ -82,8 +82,10 @@ class Uniform:
 
     Parameters
     ----------
-    low, high
-        Smallest and largest draw.
+    low
+        Smallest draw.
+    high
+        Largest draw.
 
     Examples
     --------

@@ -234,8 +234,10 @@ def torus(rows: int, columns: int, *, weights: Weights = "metropolis") -> Static
 
     Parameters
     ----------
-    rows, columns
-        Rows and columns of the grid.
+    rows
+        Rows of the grid.
+    columns
+        Columns of the grid.
 
     Raises
     ------
