@@ -1,13 +1,16 @@
 """Run committed results again and compare: ``python .ci/again.py [NAME ..]``, by default all.
 
-A name is that of an experiment, such as federated-figureS9, or of a task of the arena. Each runs by
-the settings and seeds that its record has. What differs by more than the last digits is listed; a
-result of another commit, machine or number of threads may.
+A name is that of a file of rows in docs/results, such as federated-figureS9 or views, or a task of
+the arena. Each runs by the settings and seeds that its record has. What differs by more than the
+last digits is listed; a result of another commit, machine or number of threads may. Seconds and
+memory are not compared.
 """
 
 from __future__ import annotations
 
 import json
+import runpy
+import shutil
 import sys
 from collections.abc import Iterable
 from math import isclose, isnan
@@ -21,31 +24,47 @@ from dpmesh.reproduce.arena.results import read as read_arena
 from dpmesh.reproduce.arena.results import splits_of
 from dpmesh.reproduce.catalog import reproduce
 
-RESULTS = Path(__file__).parents[1] / "docs" / "results"
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "docs" / "results"
 RELATIVE = 1e-6
 """Up to which numbers count as the same: threads add floating-point numbers in other orders."""
+TIMED = {"seconds", "per_unit", "mib", "start"}
 
 
-def experiments() -> dict[str, dict[str, Any]]:
-    """Return the records of the committed experiments by name."""
-    records = {path.stem: json.loads(path.read_text()) for path in RESULTS.glob("*.json")}
-    return {name: by for name, by in records.items() if "experiment" in by}
+def records() -> dict[str, dict[str, Any]]:
+    """Return what made each file of rows, by name."""
+    found = {path.stem: json.loads(path.read_text()) for path in RESULTS.glob("*.json")}
+    return {name: by for name, by in found.items() if name != "arena"}
 
 
 def again(name: str, by: dict[str, Any]) -> Iterable[str]:
-    """Run an experiment by its record; yield what differs from the committed rows."""
+    """Run by a record once more; yield what differs from the committed rows."""
     before = read(RESULTS / f"{name}.csv")
     with TemporaryDirectory() as folder:
-        reproduce(name, Path(folder), seeds=by.get("seeds"), progress=str)
-        after = read(Path(folder) / f"{name}.csv")
+        if "bench" in by:
+            _bench(Path(folder) / "results", *by["bench"].split())
+            after = read(Path(folder) / "results" / f"{name}.csv")
+        else:
+            reproduce(name, Path(folder), seeds=by.get("seeds"), progress=str)
+            after = read(Path(folder) / f"{name}.csv")
     if len(after) != len(before):
         yield f"{len(after)} rows, committed {len(before)}"
     for one, other in zip(after, before, strict=False):
         yield from _different(one, other)
 
 
+def _bench(folder: Path, module: str, *arguments: str) -> None:
+    """Run a bench that keeps its results in another folder, where it finds the committed ones."""
+    from benches import results
+
+    shutil.copytree(RESULTS, folder)
+    results.RESULTS, sys.argv[1:] = folder, arguments
+    runpy.run_module(f"benches.{module}", run_name="__main__", alter_sys=True)
+
+
 def _different(after: Row, before: Row) -> Iterable[str]:
-    for name in {**before, **after}:
+    timed = TIMED | ({"mean", "interval"} if "seconds" in str(before.get("unit")) else set())
+    for name in [name for name in {**before, **after} if name not in timed]:
         new, old = after.get(name), before.get(name)
         if not _same(new, old):
             where = ", ".join(f"{k} {v}" for k, v in list(before.items())[:4])
@@ -73,7 +92,7 @@ def arena_again(task: str, by: dict[str, Any], cells: list[Cell]) -> Iterable[st
 
 def main(names: list[str]) -> int:
     """Run what is named; return how many differ."""
-    known, (cells, tasks) = experiments(), read_arena(RESULTS)
+    known, (cells, tasks) = records(), read_arena(RESULTS)
     differ = 0
     for name in names or [*known, *tasks]:
         if name in tasks:
@@ -87,4 +106,5 @@ def main(names: list[str]) -> int:
 
 
 if __name__ == "__main__":
+    sys.path.append(str(ROOT))
     sys.exit(main(sys.argv[1:]))

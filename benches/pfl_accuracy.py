@@ -6,7 +6,8 @@ MNIST at 1,000 clients of 50 images, 50 of whom take part in a round on average,
 of batches of 10, moves clipped to 0.3, delta 1000^-1.1. Either library finds its noise by its own
 accountant, and adds its own practice: `AdaptiveClipping`, `ServerAdam`, FedProx. Ours draws cohorts
 by coins, as both accountants assume; pfl's sampler takes 50 clients each time. Seconds are a
-run's processor time on one thread, without the search for the noise. Needs PyTorch, pfl.
+run's processor time on one thread, without the search for the noise. Needs PyTorch, pfl. Results
+go to ``docs/results/beside-pfl.csv``, and as the page's table beside it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import contextlib
 import os
 import sys
 from functools import cache
+from itertools import product
 from pathlib import Path
 from time import process_time
 from typing import Any, NamedTuple
@@ -39,10 +41,12 @@ from pfl.privacy.privacy_mechanism import CentrallyAppliedPrivacyMechanism
 
 import dpmesh as dm
 from benches.pfl_worker import NEVER, Classifier, linear, tensors
+from benches.results import keep, table
 from dpmesh.algorithms import AdaptiveClipping, ServerAdam
 from dpmesh.data import mnist
 from dpmesh.keys import Key
 from dpmesh.problems import TorchProblem
+from dpmesh.reproduce._scaffold import Row, over_seeds, pick
 from dpmesh.reproduce.federated import mnist_clients, standardized
 
 CLIENTS, COHORT, ROUNDS, BATCH, STEP_SIZE = 1000, 50, 30, 10, 0.1
@@ -56,6 +60,7 @@ def hidden_layer() -> Classifier:
 
 
 MODULES = {"linear": linear, "hidden layer": hidden_layer}
+LIBRARIES = "dpmesh", "pfl"
 PRACTICES = ("plain", "adaptive clipping", "Adam", "FedProx")
 
 
@@ -149,30 +154,43 @@ def theirs(problem: TorchProblem, practice: str, epsilon: float, key: Key) -> Tr
     return Trial(accountant.cohort_noise_parameter, accuracy, seconds)
 
 
-def main(seeds: int = 2) -> None:
-    """Print a row for each model, practice and epsilon."""
+def main(seeds: int = 5) -> None:
+    """Print rows as they are measured, and keep them."""
     torch.set_num_threads(1)
     set_framework_module(pytorch_ops)
-    heads = "noise, ours | pfl | accuracy, ours | pfl | seconds, ours | pfl"
-    print(f"| model | practice | epsilon | {heads} |\n|{9 * '---|'}")
     train, test = (standardized(mnist(part)) for part in ("train", "test"))
     splits = [mnist_clients(train, test, CLIENTS, Key.seeded(seed)) for seed in range(seeds)]
-    for name, module in MODULES.items():
-        problems = [
-            TorchProblem(split.train, split.partition, module, test=split.test) for split in splits
+    rows: list[Row] = []
+    for (name, module), practice, epsilon in product(MODULES.items(), PRACTICES, EPSILONS):
+        pairs = [
+            pair(
+                TorchProblem(split.train, split.partition, module, test=split.test),
+                practice,
+                epsilon,
+                seed,
+            )
+            for seed, split in enumerate(splits)
         ]
-        for practice in PRACTICES if name == "linear" else PRACTICES[:1]:
-            for epsilon in EPSILONS:
-                found = np.array(
-                    [pair(own, practice, epsilon, seed) for seed, own in enumerate(problems)]
-                )
-                noise, rates, seconds = np.moveaxis(found, 2, 0)
-                cells = [f"{z:.3f}" for z in noise[0]]
-                for some in rates.T:
-                    spread = f" ± {some.std(ddof=1):.1f}" if seeds > 1 else ""
-                    cells.append(f"{some.mean():.1f}{spread}")
-                cells += [f"{some.mean():.1f}" for some in seconds.T]
-                print(f"| {name} | {practice} | {epsilon:g} | {' | '.join(cells)} |", flush=True)
+        for library, trials in zip(LIBRARIES, zip(*pairs, strict=True), strict=True):
+            noise, rates, seconds = zip(*trials, strict=True)
+            cell = {"model": name, "practice": practice, "epsilon": epsilon, "library": library}
+            cell |= {"noise_multiplier": noise[0], **over_seeds(rates)}
+            rows.append(cell | {"seconds": float(np.mean(seconds))})
+            print(rows[-1], flush=True)
+    keep("beside-pfl", rows, as_text(rows))
+
+
+def as_text(rows: list[Row]) -> str:
+    """Return the page's table, a line for each practice and epsilon."""
+    lines = []
+    for model, practice, epsilon in product(MODULES, PRACTICES, EPSILONS):
+        both = pick(rows, model=model, practice=practice, epsilon=epsilon)
+        noise = " / ".join(f"{row['noise_multiplier']:.3f}" for row in both)
+        rates = " / ".join(f"{row['accuracy']:.1f} ± {row['spread']:.1f}" for row in both)
+        seconds = " / ".join(f"{row['seconds']:.1f}" for row in both)
+        lines.append([model, practice, f"{epsilon:g}", noise, rates, seconds])
+    heads = [f"{what}, here / pfl" for what in ("noise multiplier", "accuracy (%)", "seconds")]
+    return table(["model", "practice", "epsilon", *heads], lines)
 
 
 def pair(problem: TorchProblem, practice: str, epsilon: float, seed: int) -> list[Trial]:
