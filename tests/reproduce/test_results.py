@@ -54,9 +54,10 @@ def text_of_networks(rows: list[dict[str, Any]], table: str = "") -> str:
     pytest.importorskip("jax")
     from dpmesh.reproduce import federated_networks, federated_stability
 
-    if table:
-        return federated_networks.as_text(f"federated-{table}", "mnist", rows)
-    return federated_stability.as_text(rows)
+    if not table:
+        return federated_stability.as_text(rows)
+    data = "texts" if table == "table6" else "mnist"
+    return federated_networks.as_text(f"federated-{table}", data, rows)
 
 
 @pytest.mark.parametrize(
@@ -66,12 +67,8 @@ def text_of_networks(rows: list[dict[str, Any]], table: str = "") -> str:
         ("federated-table2", federated.as_text, "algorithms/federated.md"),
         ("federated-figure4", text_of_networks, "algorithms/federated.md"),
         *(
-            (
-                f"federated-{table}",
-                partial(text_of_networks, table=table),
-                "algorithms/federated.md",
-            )
-            for table in ("table3", "table4", "table5")
+            (f"federated-{name}", partial(text_of_networks, table=name), "algorithms/federated.md")
+            for name in ("table3", "table4", "table5", "table6")
         ),
         ("scale", scale.as_text, "reproduce.md"),
         ("demo", demonstration.as_text, "which_algorithm.md"),
