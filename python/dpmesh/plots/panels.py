@@ -174,7 +174,7 @@ def _label(ax: Axes, panel: Panel) -> None:
         ax.set_yscale("log")
     if ticks is not None:
         named = ticks if isinstance(ticks, Mapping) else {}
-        ax.set_xticks(list(ticks), [named.get(x, f"{x:,g}") for x in ticks])
+        ax.set_xticks(list(ticks), [named.get(x, f"{x:,.10g}") for x in ticks])
         ax.set_xticks([], minor=True)  # their labels would overlap
     if panel.limits is not None:
         ax.set_ylim(*panel.limits)

@@ -249,5 +249,4 @@ def _figure(rows: list[Row]) -> Figure:
 
     named = [row | {"name": name(row)} for row in rows]
     lines = lines_of(named, by="sampling", x="name", y="accuracy", spread="interval")
-    title = rows[0]["task"]
-    return drawn([Panel(title=title, y="accuracy (%) at epsilon 1", lines=lines)])
+    return drawn([Panel(title=rows[0]["task"], y="accuracy (%) at epsilon 1", lines=lines)])

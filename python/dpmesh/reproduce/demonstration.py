@@ -98,5 +98,6 @@ def draw(rows: list[Row]) -> Figure:
     for sites in kinds(found, "sites"):
         mine = pick(found, sites=sites)
         lines = lines_of(mine, by="method", x="epsilon", y="accuracy", spread="interval")
-        panels.append(_figure.Panel(title=sites, x="epsilon", y="accuracy (%)", lines=lines))
+        y = "accuracy (%)"
+        panels.append(_figure.Panel(title=sites, x="epsilon", y=y, log="x", lines=lines))
     return drawn(panels, columns=1)

@@ -311,7 +311,7 @@ def draw(rows: list[Row]) -> Figure:
     return drawn(
         [
             Panel(
-                title=f"{sampling} sampling, {noise} noise",
+                title=f"{sampling.capitalize()} sampling, {noise} noise",
                 x="epsilon",
                 y="test accuracy (%); x: the paper's",
                 ticks=EPSILONS,

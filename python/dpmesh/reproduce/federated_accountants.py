@@ -159,9 +159,9 @@ def _settings(rows: list[Row]) -> dict[Setting, list[Row]]:
 
 
 def figure_s7(folder: Path, *, progress: Progress = print) -> list[Path]:
-    """Draw both sides of the inequalities (16) and (21), which the paper checks by eye.
+    """Draw both sides of (16) and (21), which the paper verifies by Figures S7 and S8.
 
-    Figures S7 and S8 draw them for small variances; here for variances up to 6.
+    Here they are drawn for variances up to 6.
     """
 
     def measured(cell: Row) -> list[Row]:
@@ -172,6 +172,7 @@ def figure_s7(folder: Path, *, progress: Progress = print) -> list[Path]:
 
     experiment = Experiment(folder, "federated-figureS7", progress)
     experiment.measure(({"inequality": name} for name in INEQUALITIES), measured)
+    progress(text_of_inequalities(experiment.rows))
     return experiment.write(text_of_inequalities, draw_inequalities)
 
 
@@ -198,7 +199,7 @@ def draw_inequalities(rows: list[Row]) -> Figure:
             Line(label=label, x=x, y=[row[side] for row in mine])
             for side, label in zip(("left", "right"), claim.split(" <= "), strict=True)
         ]
-        panels.append(Panel(title=name, x="nu^2", lines=lines, kind="bands"))
+        panels.append(Panel(title=name, x="nu^2", y="each side", lines=lines, kind="bands"))
     return drawn(panels)
 
 

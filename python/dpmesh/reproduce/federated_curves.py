@@ -21,7 +21,7 @@ from dpmesh.keys import Key, Purpose, generator
 from dpmesh.privacy.types import Floats
 from dpmesh.problems import LinearProblem
 from dpmesh.reproduce._figure import Line, Panel, drawn
-from dpmesh.reproduce._scaffold import Experiment, Progress, Row, kinds, pick
+from dpmesh.reproduce._scaffold import Experiment, Progress, Row, interval, kinds, pick
 from dpmesh.reproduce.federated import (
     CLIENTS,
     ROUNDS,
@@ -130,10 +130,11 @@ def _loss(problem: AnyProblem, model: Floats) -> float:
     return float(np.average(losses, weights=np.diff(starts)))
 
 
-def means(rows: list[Row], quantity: str) -> tuple[list[int], list[float]]:
-    """Return the rounds of one curve, and the means over its repetitions."""
+def means(rows: list[Row], quantity: str) -> tuple[list[int], list[float], list[float]]:
+    """Return the rounds of one curve, means over its repetitions, and half their intervals."""
     rounds = sorted(kinds(rows, "round"))
-    return rounds, [float(np.mean([row[quantity] for row in pick(rows, round=t)])) for t in rounds]
+    runs = [[row[quantity] for row in pick(rows, round=t)] for t in rounds]
+    return rounds, [float(np.mean(values)) for values in runs], [interval(v) for v in runs]
 
 
 def curve_of(rows: list[Row], row: Row) -> str:
@@ -173,8 +174,8 @@ def draw(rows: list[Row]) -> Figure:
     for sampling, (quantity, name) in product(kinds(rows, "sampling"), QUANTITIES.items()):
         lines = []
         for smoothing in kinds(rows, "smoothing"):
-            x, y = means(pick(rows, sampling=sampling, smoothing=smoothing), quantity)
-            lines.append(Line(label=f"smoothing {smoothing:g}", x=x, y=y))
-        title = f"{sampling} sampling"
+            x, y, half = means(pick(rows, sampling=sampling, smoothing=smoothing), quantity)
+            lines.append(Line(label=f"smoothing {smoothing:g}", x=x, y=y, spread=half))
+        title = f"{sampling.capitalize()} sampling"
         panels.append(Panel(title=title, x="round", y=name, lines=lines, kind="bands"))
     return drawn(panels, columns=len(QUANTITIES))

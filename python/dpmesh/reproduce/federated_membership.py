@@ -154,7 +154,7 @@ def draw(rows: list[Row]) -> Figure:
     for shown, (sampling, z) in product(SHOWN, product(SAMPLINGS, NOISE_MULTIPLIERS)):
         mine = pick(rows, sampling=sampling, noise_multiplier=z)
         lines = lines_of(mine, by="model", x="round", y=shown)
-        title, y = f"{sampling}, z = {z:g}", SHOWN[shown]
+        title, y = f"{sampling.capitalize()}, z = {z:g}", SHOWN[shown]
         panels.append(Panel(title=title, x="round", y=y, lines=lines, kind="bands"))
     return drawn(panels, columns=4)
 

@@ -382,7 +382,7 @@ def draw(rows: list[Row], *, x: str) -> Figure:
     return drawn(
         [
             Panel(
-                title=f"{sampling} sampling",
+                title=f"{sampling.capitalize()} sampling",
                 x=x.replace("_", " "),
                 y="test accuracy (%); x: the paper's",
                 lines=lines_of(pick(ours, sampling=sampling), **lines),

@@ -186,7 +186,7 @@ def text_of_paths(rows: list[Row]) -> str:
 def draw_paths(rows: list[Row]) -> Figure:
     """Draw both paths; needs the extra ``plots``."""
     lines = lines_of(rows, by="smoothing", x="first", y="second", name=_named)
-    x, y = "first coordinate of W", "second"
+    x, y = "first coordinate of W", "second coordinate"
     return drawn([Panel(title="", x=x, y=y, lines=lines, kind="bands")])
 
 
@@ -257,4 +257,4 @@ def draw_sine(rows: list[Row]) -> Figure:
         limits=(-1.0, 1.0),
         kind="bands",
     )
-    return drawn([Panel(title="", lines=signals, kind="bands"), share])
+    return drawn([Panel(title="", x="x", y="signals, 3 apart", lines=signals, kind="bands"), share])

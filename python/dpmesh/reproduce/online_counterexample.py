@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import sqrt
 from pathlib import Path
 
@@ -115,6 +116,7 @@ def _panels(rows: list[Row]) -> list[Panel]:
             "corrected": "corrected",
         }
         lines = [Line(label=label, x=x, y=[row[c] for row in own]) for c, label in names.items()]
+        lines[0] = replace(lines[0], spread=[row["interval"] for row in own])
         title = f"{dim} numbers, epsilon {epsilon:g}"
         panels.append(Panel(title=title, x="rounds", y="regret", log="xy", lines=lines))
     return panels

@@ -21,7 +21,7 @@ from dpmesh.privacy.accounting.papers.quantized import Mode, sensitivities
 from dpmesh.privacy.shown import rounded_up
 from dpmesh.problems import Problem
 from dpmesh.reproduce._figure import Panel, drawn, lines_of
-from dpmesh.reproduce._scaffold import Experiment, Progress, Row, kinds, pick
+from dpmesh.reproduce._scaffold import Experiment, Progress, Row, kinds, pick, repeated
 from dpmesh.reproduce.bounds.quantized import Powers
 from dpmesh.reproduce.claims.quantized import theorem_1
 from dpmesh.run import Metrics, Run, simulate
@@ -73,8 +73,8 @@ def figure2(
         def last(name: str) -> float:
             return float(np.mean([run.history.last(name) for run in runs]))
 
-        means = np.mean([run.history["accuracy"] for run in runs], axis=0)
-        at = runs[0].history.rounds("accuracy")
+        at = runs[0].history.rounds("accuracy").tolist()
+        found = np.transpose([run.history["accuracy"] for run in runs])
         end = {
             "training_accuracy": np.mean([on_training.accuracy(run.parameters) for run in runs]),
             "released_accuracy": last("released_accuracy"),
@@ -85,7 +85,7 @@ def figure2(
             .cost(DELTA)
             .epsilon,
         }
-        points = [{"round": int(t), "accuracy": float(a)} for t, a in zip(at, means, strict=True)]
+        points = [{"round": t, **repeated(a)} for t, a in zip(at, found, strict=True)]
         return [*points[:-1], points[-1] | end]
 
     grid = [
@@ -204,19 +204,14 @@ def _figure2_text(rows: list[Row], *, rounds: int, seeds: int) -> str:
 
 def _draw(rows: list[Row]) -> Figure:
     """Draw accuracy over rounds; needs the extra ``plots``."""
+    names = {"public_point": "gradients at messages"}
+    named = [
+        row | {"name": names.get(row["mode"], f"noise exponent {row['zeta']:g}")} for row in rows
+    ]
     panels = []
     for step in kinds(rows, "step"):
-        lines = lines_of(
-            pick(rows, step=step, mode="safe"),
-            by="zeta",
-            x="round",
-            y="accuracy",
-            name=lambda zeta: f"noise exponent {zeta:g}",
-        )
-        proved = pick(rows, step=step, mode="public_point")
-        lines += lines_of(
-            proved, by="mode", x="round", y="accuracy", name=lambda _: "gradients at messages"
-        )
+        mine = pick(named, step=step)
+        lines = lines_of(mine, by="name", x="round", y="accuracy", spread="interval")
         title, y = f"quantizer step {step:g}", "test accuracy"
         panels.append(Panel(title=title, x="iteration", y=y, lines=lines, kind="bands"))
     return drawn(panels)

@@ -164,5 +164,5 @@ def _listed(line: list[Row]) -> str:
 def draw(rows: list[Row]) -> Figure:
     """Draw accuracy over the number of nodes; needs the extra ``plots``."""
     lines = lines_of(rows, by="network", x="nodes", y="accuracy", spread="spread")
-    title = "the same records at more nodes"
+    title = "the same records at more nodes, or more records, too"
     return drawn([Panel(title=title, x="nodes", y="accuracy (%)", log="x", lines=lines)])

@@ -144,5 +144,6 @@ def _figure(rows: list[Row]) -> Figure:
     for task, method in dict.fromkeys((row["task"], row["method"]) for row in rows):
         mine = pick(rows, task=task, method=method)
         lines = lines_of(mine, by="features", x="epsilon", y="accuracy", spread="interval")
-        panels.append(Panel(title=f"{task}, {method}", x="epsilon", y="accuracy (%)", lines=lines))
+        title, y = f"{task}, {method}", "accuracy (%)"
+        panels.append(Panel(title=title, x="epsilon", y=y, log="x", lines=lines))
     return drawn(panels, columns=4)
