@@ -184,6 +184,12 @@ def test_unlikely_rounds_leave_the_rest_unreleased() -> None:
         epsilon=1.0, noise_multiplier=1.0, shares=[0.25], neighboring_relation="replace_one"
     )
     assert found == pytest.approx(exact, rel=2e-3)
+    settled = random_allocation_delta(  # who is added can move nothing that far
+        epsilon=2.0, noise_multiplier=0.2, shares=[0.25], neighboring_relation="add_remove"
+    )
+    end = (np.log((exp(2.0) - 0.75) / 0.25) + 12.5) / 5  # from there on who was removed shows
+    left = 0.25 * ndtr(5 - end) - (exp(2.0) - 0.75) * ndtr(-end)
+    assert settled == pytest.approx(left, rel=1e-6)
 
 
 def test_noise_keeps_the_budget() -> None:

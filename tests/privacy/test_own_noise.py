@@ -133,3 +133,18 @@ def test_a_subclass_that_states_its_loss_is_not_priced_by_its_name() -> None:
     stated = plan(Weaker(20.0)).cost(DELTA).epsilon
     assert stated == pytest.approx(plan(Gaussian(2.0)).cost(DELTA).epsilon, rel=1e-3)
     assert stated >= plan(Gaussian(2.0)).cost(DELTA).epsilon * (1 - 1e-9)
+
+
+def test_no_file_makes_it_cheaper() -> None:
+    """A file holds no class: what it would be read as has another loss."""
+    stored = plan(Weaker(20.0)).as_dict()
+    with pytest.raises(ValueError, match="mechanism: wanted one of .*, got 'gaussian of Weaker'"):
+        Plan.from_dict(stored)
+
+
+def test_no_round_of_an_allocation_makes_it_cheaper() -> None:
+    """Several releases of a round are one with Gaussian noise, where all have that."""
+    once = dm.privacy.RandomAllocation(rounds=4)
+    two = (Release(0, Weaker(20.0), Sensitivity(1.0, "l2", "one"), sampling=once),) * 2
+    with pytest.raises(ValueError, match="release: wanted one kind of noise, Gaussian or Laplace"):
+        Plan(releases=two, neighboring_relation="replace_one", unit="record").cost(DELTA)

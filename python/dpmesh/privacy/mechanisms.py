@@ -83,8 +83,13 @@ class Mechanism(ABC):
     _has_kernel: ClassVar[bool]
     """Whether a kernel adds real-valued noise, which refuses NaN and noisy rows too long."""
 
+    _states_its_loss: ClassVar[bool]
+    """Whether a class outside of this package states what a release loses."""
+
     def __init_subclass__(cls) -> None:
         cls._has_kernel = cls._add_noise is Mechanism._add_noise
+        stating = [next(b for b in cls.__mro__ if n in vars(b)) for n in ("event", "privacy_loss")]
+        cls._states_its_loss = any(not f"{b.__module__}.".startswith("dpmesh.") for b in stating)
 
     def __post_init__(self) -> None:
         as_python_numbers(self)
@@ -100,8 +105,12 @@ class Mechanism(ABC):
 
     @property
     def name(self) -> str:
-        """The distribution of the noise, and whether it is on a grid."""
-        return self.distribution if self.grid is None else f"discrete_{self.distribution}"
+        """The distribution of the noise, and whether it is on a grid.
+
+        After it the class, if it states its own loss: what goes by names then knows it as no other.
+        """
+        name = self.distribution if self.grid is None else f"discrete_{self.distribution}"
+        return f"{name} of {type(self).__qualname__}" if self._states_its_loss else name
 
     @property
     def spacing(self) -> float:

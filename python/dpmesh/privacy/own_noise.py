@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
 from math import inf
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -31,17 +30,7 @@ INTERVAL = 1e-4
 
 def is_own(release: Release) -> bool:
     """Whether a release has noise that this package does not know, or that states its own loss."""
-    return release.name not in KNOWN or _states_its_loss(type(release.mechanism))
-
-
-@lru_cache
-def _states_its_loss(kind: type[Mechanism]) -> bool:
-    """Whether a class outside of this package states what a release loses."""
-    for name in ("event", "privacy_loss"):
-        owner = next(base for base in kind.__mro__ if name in vars(base))
-        if owner.__module__.partition(".")[0] != __name__.partition(".")[0]:
-            return True
-    return False
+    return release.name not in KNOWN
 
 
 def own_costs(

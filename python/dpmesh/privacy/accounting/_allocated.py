@@ -273,6 +273,8 @@ def _log_known(parts: Parts, offset: float) -> float:
 def _log_chernoff(parts: Parts, guess: _Guess) -> float:
     """Return a bound by moments: x_+ is at most ``exp(theta x - 1) / theta``."""
     interval = (guess.top + guess.bottom) / _FEWEST
+    if interval == 0:  # neither the offset nor a step is above 0, nor is their sum
+        return _VANISHED
     laws, tail = _laws(parts, interval, guess.bottom, guess.top)
     with np.errstate(divide="ignore"):
         logs = [np.log(law.masses) for law in laws]
