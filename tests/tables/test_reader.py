@@ -128,6 +128,7 @@ def test_missing_labels_are_named_and_left_out_on_request() -> None:
     said = call("fit", "a.csv", *FIT, code=2)
     assert "a.csv, record 4: krank is missing; fill it in, or leave such records out" in said
     said = call("fit", "a.csv", *FIT, "--drop-missing-labels")
+    assert "assumption which records have a label, and a site, is public" in said
     assert "a.csv, 1 record is left out: no krank" in said
     assert "39 records at 1 site" in said
     assert "a.csv twice" in call("fit", "a.csv", "./a.csv", *FIT, code=2)

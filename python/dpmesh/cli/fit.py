@@ -25,6 +25,7 @@ _FEATURES = (
     "What the model makes of each record: columns, hats, cosines, scattering, or a union such as "
     "hats+cosines. By default by the number of records."
 )
+_LABELLED = "which records have a label, and a site, is public: those without are left out"
 _MODEL = (
     "A network in JAX: module:function, with the module in this folder. By default a linear model."
 )
@@ -111,6 +112,8 @@ def fit(
         budgets: Any = {"epsilons": each, "keep": keep} if len(each) > 1 or keep else {}
         budgets |= {"test_size": test_size, "splits": splits}
         found = evaluate(made, held.table, held.labels, held.owners, **budgets)
+    if drop_missing_labels:
+        found.estimator.charge(found.estimator.report_.privacy.epsilon, _LABELLED)
     spent = [*released, as_spent(found.estimator.ledger_)]
     more = charge(budget, spent, delta, made.partners)
     if released:
