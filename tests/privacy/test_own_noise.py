@@ -138,7 +138,7 @@ def test_a_subclass_that_states_its_loss_is_not_priced_by_its_name() -> None:
 def test_no_file_makes_it_cheaper() -> None:
     """A file holds no class: what it would be read as has another loss."""
     stored = plan(Weaker(20.0)).as_dict()
-    with pytest.raises(ValueError, match="mechanism: wanted one of .*, got 'gaussian of Weaker'"):
+    with pytest.raises(ValueError, match="got 'gaussian of Weaker'"):
         Plan.from_dict(stored)
 
 
