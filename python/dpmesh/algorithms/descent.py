@@ -6,7 +6,6 @@ that hold noise for it. Parameters, sensitivity and releases are the same.
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
 from math import sqrt
@@ -26,7 +25,7 @@ from dpmesh.privacy.rows import CorrelatedRow, check_strategy
 from dpmesh.privacy.sensitivity import Sensitivity
 from dpmesh.privacy.types import Floats, Released, Sensitive
 from dpmesh.problems import LinearProblem
-from dpmesh.schedules import Schedule, keep_schedules
+from dpmesh.schedules import Schedule, at, keep_schedules
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -103,9 +102,12 @@ class Descent(Algorithm[StateT, LinearProblem], Generic[StateT]):
         """Gaussian noise."""
         return NoNoise() if self.noise_multiplier is None else Gaussian(self.noise_multiplier)
 
-    @abstractmethod
     def sensitivity(self, t: int) -> Sensitivity:
-        """Return S: how far a record moves the release of round t, given all earlier ones."""
+        """Return S: how far a record moves the message of round t, given all earlier ones."""
+        if t == 0:
+            return Sensitivity(0.0, "l2", "x_0 does not depend on the data")
+        bound = at(self.step_size, t) * self.mean_gradient_moves
+        return Sensitivity(bound, "l2", "2 alpha L / records, one clipped gradient replaced")
 
     def noisy(self, t: int) -> Release:
         """Return the release of round t that depends on the data: a batch of it, if there are."""

@@ -24,7 +24,6 @@ from dpmesh.algorithms.messages import Message, Round
 from dpmesh.keys import Key
 from dpmesh.privacy.releases import Release
 from dpmesh.privacy.rounding import ROUNDINGS, SINGLE, most_noise
-from dpmesh.privacy.sensitivity import Sensitivity
 from dpmesh.privacy.types import Floats, Sensitive
 from dpmesh.privacy.views import LossFacts, NotProved, Reaction
 from dpmesh.privacy.views.steps import reaction_of_steps
@@ -86,13 +85,6 @@ class GradientDescent(Descent[GradientDescentState]):
     """
 
     any_rows = "a node steps from what it received, by a mean of clipped gradients"
-
-    def sensitivity(self, t: int) -> Sensitivity:
-        """Return S: how far a record moves the message of round t, given all earlier ones."""
-        if t == 0:
-            return Sensitivity(0.0, "l2", "x_0 does not depend on the data")
-        bound = at(self.step_size, t) * self.mean_gradient_moves
-        return Sensitivity(bound, "l2", "2 alpha L / records, one clipped gradient replaced")
 
     def release_of(self, t: int) -> Release:
         """Return the messages x_t + n_t, which depend on the batch of round t - 1."""

@@ -80,13 +80,6 @@ class PushSum(Descent[PushSumState]):
 
     takes_directed = True
 
-    def sensitivity(self, t: int) -> Sensitivity:
-        """Return S: how far a record moves the message of round t, given all earlier ones."""
-        if t == 0:
-            return Sensitivity(0.0, "l2", "x_0 does not depend on the data")
-        bound = at(self.step_size, t) * self.mean_gradient_moves
-        return Sensitivity(bound, "l2", "2 alpha L / records, one clipped gradient replaced")
-
     def release_of(self, t: int) -> tuple[Release, Release]:
         """Return the messages x_t + n_t, and beside them the weights, which depend on no data."""
         return self.noisy(t), Release(t, NoNoise(), _OF_THE_NETWORK)
