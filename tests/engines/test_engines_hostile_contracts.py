@@ -135,7 +135,7 @@ def content(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         ("contract", {"largest_row": 1e20}, "rounds longer rows"),
         ("contract", {"public_key": "12"}, "hexadecimal"),
         ("contract", {"features": "five"}, "a number of features"),
-        ("topology", {"kind": "torus", "rows": 2, "columns": 3}, "4 nodes"),
+        ("topology", {"kind": "torus", "rows": 2, "columns": 3}, "rows x columns = 4"),
         ("party", [], "at least 2"),
         ("strange", {}, "wanted one of contract"),
         ("signing_key", "01" + 31 * "00", "an Ed25519 key"),  # of order 1

@@ -28,7 +28,7 @@ from dpmesh.problems.dense import DenseProblem
 from dpmesh.run.prepare import check_records as last_long_enough
 from dpmesh.settings import Settings
 from dpmesh.settings.parts import SECTIONS, VALUES, entries
-from dpmesh.topology import Topology, edge_dropping
+from dpmesh.topology import Topology
 
 MOST_BITS = 61
 
@@ -54,17 +54,7 @@ class Assembly:
     @cached_property
     def graph(self) -> Topology:
         """What the table [topology] describes."""
-        table = dict(self.settings.table("topology"))
-        keep = self.settings.convert("topology.keep", table.pop("keep", 1.0), float)
-        own = {"nodes": self.nodes, "key": self.public_key}
-        graph: Topology = self.settings.make("topology", table, SECTIONS["topology"], **own)
-        if graph.nodes != self.nodes:
-            self.settings.fail("topology", f"wanted {self.nodes} nodes, got {graph.nodes}")
-        if keep == 1:
-            return graph
-        given = {"base": graph, "keep": keep, "key": self.public_key}
-        dropping: Topology = self.settings.call("topology", edge_dropping, **given)
-        return dropping
+        return self.settings.graph(self.nodes, self.public_key)
 
     @cached_property
     def algorithm(self) -> AnyAlgorithm:

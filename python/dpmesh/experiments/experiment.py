@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import dpmesh.topology as topology
 from dpmesh._files import replace_text, writable_folder
 from dpmesh._validate import integer, probability
 from dpmesh.algorithms.base import AnyAlgorithm
@@ -107,7 +106,7 @@ class Experiment:
         key = Key.generate() if run.seed is None else Key.seeded(run.seed)
         data = Records(settings, key)
         nodes = data.nodes()
-        graph_of, graph = partial(_topology, settings, nodes, key), None
+        graph_of, graph = partial(settings.graph, nodes, key), None
         public: Any = {"nodes": nodes, "rounds": run.rounds, "delta": run.delta}
         algorithm = algorithm_of(settings, **public, problem=data.problem, topology=graph_of)
         if "topology" in settings.content and algorithm.travels == "gossip":
@@ -219,21 +218,6 @@ def _check_tables(settings: Settings) -> None:
     for name in ("partition", "problem"):
         if name in settings.content:
             settings.part(name, settings.table(name), SECTIONS[name])
-
-
-def _topology(settings: Settings, nodes: int, key: Key) -> Topology:
-    table = dict(settings.table("topology"))
-    keep = settings.convert("topology.keep", table.pop("keep", 1.0), float)
-    rows, columns = table.get("rows"), table.get("columns")
-    if type(rows) is type(columns) is int and rows * columns != nodes:  # before it is made
-        wanted = f"wanted rows x columns = {nodes}, the nodes of the partition"
-        settings.fail("topology.rows", f"{wanted}, got {rows} x {columns}")
-    graph: Topology = settings.make("topology", table, SECTIONS["topology"], nodes=nodes, key=key)
-    if keep == 1.0:
-        return graph
-    public: Any = {"base": graph, "keep": keep, "key": key}
-    dropping: Topology = settings.call("topology", topology.edge_dropping, **public)
-    return dropping
 
 
 def all_keys() -> str:

@@ -16,7 +16,9 @@ import dpmesh.settings.parts as parts
 from dpmesh._files import read_toml
 from dpmesh._networks import imported
 from dpmesh._validate import fail, nearest
+from dpmesh.keys import Key
 from dpmesh.settings.parts import Entry, Maker, entries, kinds_of, options_of
+from dpmesh.topology import Topology, edge_dropping
 
 _MISFIT = object()
 
@@ -173,6 +175,23 @@ class Settings:
             if key is None:
                 raise ValueError(f"{self.source}: {error}") from error
             raise self.error(key, problem) from error
+
+    def graph(self, nodes: int, key: Key) -> Topology:
+        """Return the network that the table [topology] describes, with random draws of this key."""
+        table = dict(self.table("topology"))
+        keep = self.convert("topology.keep", table.pop("keep", 1.0), float)
+        rows, columns = table.get("rows"), table.get("columns")
+        if type(rows) is type(columns) is int and rows * columns != nodes:  # before it is made
+            wanted = f"wanted rows x columns = {nodes}, the nodes"
+            self.fail("topology.rows", f"{wanted}, got {rows} x {columns}")
+        kinds = parts.SECTIONS["topology"]
+        graph: Topology = self.make("topology", table, kinds, nodes=nodes, key=key)
+        if graph.nodes != nodes:
+            self.fail("topology", f"wanted {nodes} nodes, got {graph.nodes}")
+        if keep == 1:
+            return graph
+        dropping: Topology = self.call("topology", edge_dropping, base=graph, keep=keep, key=key)
+        return dropping
 
     def _key(self, path: str, argument: str, arguments: Collection[str]) -> str | None:
         """Return the key behind a wrong argument: in `path`, or in the only table that has it."""
