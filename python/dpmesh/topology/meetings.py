@@ -12,14 +12,13 @@ from functools import lru_cache, partial
 from typing import NamedTuple
 
 import numpy as np
-from scipy import sparse
 
 from dpmesh._ragged import Indices
 from dpmesh._validate import fail, instance, integer, positive, require_methods
 from dpmesh.kernels.views import Mixing, all_pairs, view_system, worst_pair
 from dpmesh.keys import A_KEY, Key
 from dpmesh.topology.matrix import MixingMatrix
-from dpmesh.topology.topology import Topology, Use, Varying, public_generator
+from dpmesh.topology.topology import Topology, Use, Varying, halves, paired, public_generator
 
 
 def meetings(nodes: int, *, key: Key, order: int = 0) -> Varying:
@@ -181,29 +180,15 @@ def pairs_of_round(nodes: int, round: int) -> Indices:
 def _meeting(nodes: int, key: Key, order: int, round: int) -> MixingMatrix:
     length = nodes - 1 + nodes % 2
     cycle, place = divmod(round, length)
-    return _averages(nodes, int(_order(length, key, order, cycle)[place]))
-
-
-def _order(length: int, key: Key, order: int, cycle: int) -> Indices:
     numbers = public_generator(key, Use.MEETINGS, cycle * 2**16 + order)
-    return numbers.permutation(length)
+    return _averages(nodes, int(numbers.permutation(length)[place]))
 
 
 @lru_cache(maxsize=256)
 def _averages(nodes: int, round: int) -> MixingMatrix:
-    left, right = pairs_of_round(nodes, round).T
-    partner = np.arange(nodes)
-    partner[left], partner[right] = right, left
-    return _halves(partner)
+    return paired(nodes, *pairs_of_round(nodes, round).T)
 
 
 def _one_peer(nodes: int, round: int) -> MixingMatrix:
     steps = (nodes - 1).bit_length()
-    return _halves((np.arange(nodes) + 2 ** (round % steps)) % nodes)
-
-
-def _halves(partner: Indices) -> MixingMatrix:
-    """Return the matrix in which each node averages with its partner."""
-    nodes, each = len(partner), np.arange(len(partner))
-    places = (np.concatenate([each, each]), np.concatenate([each, partner]))
-    return MixingMatrix(sparse.csr_array((np.full(2 * nodes, 0.5), places), shape=(nodes, nodes)))
+    return halves((np.arange(nodes) + 2 ** (round % steps)) % nodes)

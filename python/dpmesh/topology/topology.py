@@ -16,6 +16,7 @@ from typing import Protocol
 import numpy as np
 from scipy import sparse
 
+from dpmesh._ragged import Indices
 from dpmesh._validate import fail, instance, integer, probability, require_methods
 from dpmesh.keys import A_KEY, Key, Purpose, generator
 from dpmesh.topology.matrix import MixingMatrix
@@ -226,12 +227,7 @@ def cycle(matrices: Sequence[MixingMatrix]) -> Varying:
 def _matching(nodes: int, key: Key, round: int) -> MixingMatrix:
     order = public_generator(key, Use.MATCHINGS, round).permutation(nodes)
     left, right = order[0 : nodes - 1 : 2], order[1::2]
-    partner = np.arange(nodes)
-    partner[left], partner[right] = right, left
-    own = np.arange(nodes)
-    half = np.full(2 * nodes, 0.5)
-    entries = (half, (np.concatenate([own, own]), np.concatenate([own, partner])))
-    return MixingMatrix(sparse.csr_array(entries, shape=(nodes, nodes)))
+    return paired(nodes, left, right)
 
 
 def _kept(base: Topology, keep: float, key: Key, round: int) -> MixingMatrix:
@@ -248,3 +244,17 @@ def _shuffled(base: Topology, key: Key, round: int) -> MixingMatrix:
 
 def _in_turn(matrices: tuple[MixingMatrix, ...], round: int) -> MixingMatrix:
     return matrices[round % len(matrices)]
+
+
+def paired(nodes: int, left: Indices, right: Indices) -> MixingMatrix:
+    """Return the matrix in which nodes ``left[i]`` and ``right[i]`` average, and others do not."""
+    partner = np.arange(nodes)
+    partner[left], partner[right] = right, left
+    return halves(partner)
+
+
+def halves(partner: Indices) -> MixingMatrix:
+    """Return the matrix in which each node averages with its partner."""
+    nodes, each = len(partner), np.arange(len(partner))
+    places = (np.concatenate([each, each]), np.concatenate([each, partner]))
+    return MixingMatrix(sparse.csr_array((np.full(2 * nodes, 0.5), places), shape=(nodes, nodes)))
