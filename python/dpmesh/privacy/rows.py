@@ -80,7 +80,7 @@ class CorrelatedRow(Mechanism):
 
     @property
     def event(self) -> DpEvent:
-        """No event of its own; see `CorrelatedGaussian.event`."""
+        """No event of its own; all rows together are one release, of a `Plan.event`."""
         import dp_accounting
 
         return dp_accounting.NoOpDpEvent()

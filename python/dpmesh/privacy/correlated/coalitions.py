@@ -60,7 +60,6 @@ class Exposure:
     eigenvectors, shape (coalitions, others, others).
     """
 
-    coalitions: list[tuple[int, ...]]
     values: Array
     squares: Array
 
@@ -85,8 +84,7 @@ class Exposure:
 
     def only(self, chosen: npt.NDArray[np.int64]) -> Exposure:
         """Return that to some of the coalitions."""
-        coalitions = [self.coalitions[i] for i in chosen]
-        return Exposure(coalitions, self.values[chosen], self.squares[chosen])
+        return Exposure(self.values[chosen], self.squares[chosen])
 
 
 def exposure(
@@ -107,11 +105,11 @@ def exposure(
     if star:
         count = max(0, least_partners(nodes, pairs) - size) + 1
         squares = np.array([[[1 / count, 1 - 1 / count]]])
-        return Exposure([()], np.array([[0.0, float(count)]]), squares)
+        return Exposure(np.array([[0.0, float(count)]]), squares)
     coalitions = coalitions_of(nodes, size, alike=len(pairs) == nodes * (nodes - 1) // 2)
     whole = laplacian(nodes, pairs)
     parts = np.stack([honest(whole, coalition)[1] for coalition in coalitions])
-    return Exposure(coalitions, *spectrum(parts))
+    return Exposure(*spectrum(parts))
 
 
 def least_partners(nodes: int, pairs: npt.NDArray[np.int64]) -> int:

@@ -82,11 +82,7 @@ class Factorization:
     @cached_property
     def columns(self) -> Array:
         """Columns of C, shape (rounds, bands): ``C[j + k, j]`` at ``[j, k]``."""
-        rounds, width = self.bands.shape
-        columns = np.zeros((rounds, width))
-        for k in range(width):
-            columns[: rounds - k, k] = self.bands[k:, k]
-        return columns
+        return by_columns(self.bands)
 
     @cached_property
     def sensitivity(self) -> float:
@@ -165,6 +161,14 @@ class Factorization:
         """Return the factorization that `as_dict` gave."""
         use = Participation(**fields["participation"])
         return cls(bands=np.array(fields["bands"]), kind=fields["kind"], participation=use)
+
+
+def by_columns(bands: Array) -> Array:
+    """Return the columns of a matrix downwards whose rows are given from the diagonal backwards."""
+    columns = np.zeros_like(bands)
+    for k in range(bands.shape[1]):
+        columns[: len(bands) - k, k] = bands[k:, k]
+    return columns
 
 
 def from_matrix(

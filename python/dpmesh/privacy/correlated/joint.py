@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
 from math import hypot
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,14 +16,11 @@ from scipy.linalg.lapack import dtbtrs
 from dpmesh._validate import fail, instance, positive
 from dpmesh.privacy.accounting.discrete import FINE, SMOOTHING
 from dpmesh.privacy.correlated.changing import ChangingSecrets
-from dpmesh.privacy.correlated.factorization import Factorization
+from dpmesh.privacy.correlated.factorization import Factorization, by_columns
 from dpmesh.privacy.correlated.lattice import widening
 from dpmesh.privacy.correlated.objective import sensitivities_of
 from dpmesh.privacy.correlated.secrets import Secrets
 from dpmesh.privacy.grid import power_of_two
-
-if TYPE_CHECKING:
-    from dp_accounting import DpEvent
 
 Array = npt.NDArray[np.float64]
 
@@ -184,13 +181,6 @@ class CorrelatedGaussian:
             return ()
         return (self.secrets,) if isinstance(self.secrets, Secrets) else tuple(self.secrets)
 
-    @property
-    def event(self) -> DpEvent:
-        """All releases of the run as one event of the dp-accounting library."""
-        import dp_accounting
-
-        return dp_accounting.GaussianDpEvent(1 / self.mu)
-
     def widened(self, dim: int) -> float:
         """Return by how much larger noise is drawn for rows of this length: 1 without a grid."""
         if self.grid is None:
@@ -253,10 +243,7 @@ class CorrelatedGaussian:
 
         That of the node with most secrets.
         """
-        recursion, rounds = self.recursion, self.rounds
-        columns = np.zeros_like(recursion)
-        for k in range(recursion.shape[1]):
-            columns[: rounds - k, k] = recursion[k:, k]
+        columns, rounds = by_columns(self.recursion), self.rounds
         between = [1.0] * rounds
         if self.secrets is not None:
             variance = {id(one): np.diagonal(one.covariance).max() for one in self._each_secrets}
@@ -332,11 +319,3 @@ class CorrelatedGaussian:
             count = f"{pairs[0]}" if len(pairs) == 1 else f"{pairs[0]} to {pairs[-1]}"
             how += f", with secrets of {count} pairs"
         return how
-
-    @property
-    def view(self) -> str:
-        """Against whom `mu` holds, in words."""
-        if self.secrets is None:
-            return "everybody"
-        first = self.secrets_of(0)
-        return "everybody" if first is None else first.claim
