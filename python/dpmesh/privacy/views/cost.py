@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from typing import get_args
@@ -13,7 +12,7 @@ from scipy.sparse.csgraph import shortest_path
 
 from dpmesh._html import InNotebooks
 from dpmesh._validate import fail, instance, number, positive, probability
-from dpmesh.kernels.views import Certificate, Observer, Received, all_pairs, worst_pair
+from dpmesh.kernels.views import Certificate, Observer, all_pairs, worst_pair
 from dpmesh.privacy import accounting
 from dpmesh.privacy.cost import Cost
 from dpmesh.privacy.shown import rounded_up
@@ -121,9 +120,7 @@ def view_cost(
     view: View,
     *,
     everybody: Cost | None = None,
-    received: Sequence[Received] = (),
     gap: float = 1e-3,
-    strict: bool = False,
 ) -> ViewCost:
     """Return what a run costs against a view, beside what it costs against everybody.
 
@@ -138,29 +135,23 @@ def view_cost(
     everybody
         The cost against everybody at the same delta, such as ``plan.cost(delta)``; by default that
         of the same argument without any unseen message. The view's epsilon is never above it.
-    received
-        Messages of a finished run that arrived without being mixed.
     gap
         Relative gap at which the search for the least bound may stop.
-    strict
-        Raise where only the cost against everybody is proved.
 
     Raises
     ------
     ValueError
-        If an argument does not fit; with `strict` also if the view is not proved.
+        If an argument does not fit.
     """
     instance("reaction", reaction, "a Reaction, or NotProved", Reaction, NotProved)
     wanted = "one of dpmesh.privacy.views, such as OneNode(topology=..)"
     instance("view", view, wanted, *get_args(View))
     positive("gap", gap)
     if isinstance(reaction, NotProved):
-        if strict:
-            fail("view", "a run for which it is proved", reaction.reason)
         if everybody is None:
             fail("everybody", "the cost against everybody where no view is proved", None)
         return _fallback(delta, view, everybody, reaction.reason)
-    found, most, how = _solve(reaction, view, received, gap)
+    found, most, how = _solve(reaction, view, gap)
     local = epsilon_of(most * MARGIN, delta, reaction.distribution)
     if everybody is None:
         everybody = Cost(local, "every message seen")
@@ -214,7 +205,7 @@ def costs_by_distance(
     away = distances[pairs[:, 0], pairs[:, 1]]
     costs = {}
     for distance in np.unique(away).astype(int).tolist():
-        found, most, _ = _worst(reaction, view, (), gap, pairs[away == distance])
+        found, most, _ = _worst(reaction, view, gap, pairs[away == distance])
         everybody = epsilon_of(most * MARGIN, delta, reaction.distribution)
         who = f"any one node at distance {distance}"
         costs[distance] = _proved(who, delta, reaction, found, "", everybody)
@@ -245,31 +236,25 @@ def _proved(
     )
 
 
-def _solve(
-    reaction: Reaction, view: View, received: Sequence[Received], gap: float
-) -> tuple[Certificate | None, float, str]:
+def _solve(reaction: Reaction, view: View, gap: float) -> tuple[Certificate | None, float, str]:
     """Return the worst certificate, the mu against everybody, and how it was found."""
     if isinstance(view, Everybody | EverybodyButPartners):
         most = _against_everybody(reaction)
         return Certificate(most, most, (), 0), most, ""
     if not reaction.is_noisy:
         return Certificate(inf, inf, (), 0), inf, "messages leave without noise"
-    return _worst(reaction, view, received, gap)
+    return _worst(reaction, view, gap)
 
 
 def _worst(
-    reaction: Reaction,
-    view: OnNetwork,
-    received: Sequence[Received],
-    gap: float,
-    pairs: npt.NDArray[np.int64] | None = None,
+    reaction: Reaction, view: OnNetwork, gap: float, pairs: npt.NDArray[np.int64] | None = None
 ) -> tuple[Certificate | None, float, str]:
     """Return as `_solve`; of these pairs of an observer and a target alone, if they are given."""
     worst, most, how, nodes = None, 0.0, "", view.topology.nodes
     entries = reaction.rounds * nodes
     observers = [] if isinstance(view, AnyCoalition) else observers_of(view)
     pairs = all_pairs(observers, nodes) if pairs is None else pairs
-    for system in systems_of(reaction, view, received):
+    for system in systems_of(reaction, view):
         local = max(system.everybody(target) for target in range(nodes))
         most, so_far = max(most, local), 0.0 if worst is None else worst.mu
         if not isinstance(view, AnyCoalition):
@@ -301,7 +286,8 @@ def _against_everybody(reaction: Reaction) -> float:
 
 
 def _fallback(delta: float, view: View, everybody: Cost, reason: str) -> ViewCost:
-    number_or_infinite(everybody.epsilon)
+    if everybody.epsilon != inf:
+        number("epsilon", everybody.epsilon)
     return replace(_cost(delta, view, everybody, everybody), reason=reason)
 
 
@@ -315,20 +301,12 @@ def _cost(delta: float, view: View, against: Cost, everybody: Cost) -> ViewCost:
     )
 
 
-def number_or_infinite(value: float) -> float:
-    """A number, or infinity."""
-    return inf if value == inf else number("epsilon", value)
-
-
 def _argument(found: Certificate | None, mu: float, distribution: Distribution, how: str) -> str:
     if found is None:
         return "nothing that is seen depends on the data"
-    privacy = {
-        "gaussian": "Gaussian differential privacy",
-        "discrete_gaussian": "zero-concentrated differential privacy",
-        "laplace": "zero-concentrated differential privacy",
-    }[distribution]
-    text = f"{privacy} by coupling, mu = {rounded_up(mu, 4)} ({found.mu_at_least:.4g} at least)"
+    kind = "Gaussian" if distribution == "gaussian" else "zero-concentrated"
+    text = f"{kind} differential privacy by coupling, mu = {rounded_up(mu, 4)}"
+    text += f" ({found.mu_at_least:.4g} at least)"
     if found.observer:
         who = "observer" if len(found.observer) == 1 else "observers"
         text += f", {who} {', '.join(map(str, found.observer))}, target {found.target}"

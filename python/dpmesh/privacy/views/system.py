@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 from scipy import sparse
 
 from dpmesh._core import ViewSystem
-from dpmesh.kernels.views import Mixing, Received, view_system
+from dpmesh.kernels.views import Mixing, view_system
 from dpmesh.privacy.views.observers import OnNetwork, mean_is_published, published_by
 from dpmesh.privacy.views.reaction import Numbers, Reaction
 
@@ -33,15 +33,11 @@ def _mixed(topology: Any, t: int) -> Iterable[tuple[int, sparse.csr_array]]:
     return [(t, topology.matrix(t).weights)] if realized is None else realized(t)
 
 
-def systems_of(
-    reaction: Reaction, view: OnNetwork, received: Sequence[Received] = ()
-) -> Iterator[ViewSystem]:
+def systems_of(reaction: Reaction, view: OnNetwork) -> Iterator[ViewSystem]:
     """Return the problem of each record: one, or one for each round in which a record is used."""
     nodes = view.topology.nodes
     mixings = mixings_of(reaction, view.topology)
     arrived = getattr(view.topology, "received", None)
-    if arrived is not None:
-        received = (*received, *arrived(reaction.rounds))
     for sensitivity in _records(reaction):
         yield view_system(
             mixings,
@@ -51,7 +47,7 @@ def systems_of(
             own=reaction.own_state,
             rounding=reaction.rounding,
             published=published_by(view, reaction.rounds),
-            received=received,
+            received=() if arrived is None else arrived(reaction.rounds),
             mean_of_last=mean_is_published(view),
         )
 
