@@ -62,26 +62,17 @@ def convolutional(
         "output": (hidden[1], classes),
     }
 
-    def start(key: Any) -> Params:
-        keys = jax.random.split(key, len(kernels))
-        return {
-            name: _dense(own, shape)
-            for own, (name, shape) in zip(keys, kernels.items(), strict=True)
-        }
-
     def scores(params: Params, image: Any) -> Any:
         x = image
         for name in ("conv1", "conv2"):
-            kernel = params[name]["kernel"]
             padded = jnp.pad(x, ((2, 2), (2, 2), (0, 0)))
-            x = _patches(padded) @ kernel.reshape(-1, kernel.shape[-1]) + params[name]["bias"]
-            x = _halved(jax.nn.relu(x))
+            x = _halved(jax.nn.relu(_linear(params[name], _patches(padded))))
         x = x.ravel()
         for name in ("dense1", "dense2"):
-            x = jax.nn.relu(x @ params[name]["kernel"] + params[name]["bias"])
-        return x @ params["output"]["kernel"] + params["output"]["bias"]
+            x = jax.nn.relu(_linear(params[name], x))
+        return _linear(params["output"], x)
 
-    return Model(start, cross_entropy(scores), scores)
+    return Model(_start(kernels), cross_entropy(scores), scores)
 
 
 def strided_convolutional(
@@ -110,26 +101,20 @@ def strided_convolutional(
     height, width, depth = image_shape
     if min(height, width) < 13:
         fail("image_shape", "a height and a width of at least 13", image_shape)
-    kernels = {"conv1": (5, 5, depth, channels[0]), "conv2": (5, 5, *channels)}
     places = prod(((side - 3) // 2 - 3) // 2 for side in (height, width))
-
-    def start(key: Any) -> Params:
-        *keys, last = jax.random.split(key, 3)
-        params = {
-            name: _dense(own, shape)
-            for own, (name, shape) in zip(keys, kernels.items(), strict=True)
-        }
-        return params | {"output": _dense(last, (places * channels[1], classes))}
+    kernels = {
+        "conv1": (5, 5, depth, channels[0]),
+        "conv2": (5, 5, *channels),
+        "output": (places * channels[1], classes),
+    }
 
     def scores(params: Params, image: Any) -> Any:
         x = image
-        for name in kernels:
-            kernel = params[name]["kernel"]
-            x = _patches(x, stride=2) @ kernel.reshape(-1, kernel.shape[-1])
-            x = jax.nn.relu(x + params[name]["bias"])
-        return x.ravel() @ params["output"]["kernel"] + params["output"]["bias"]
+        for name in ("conv1", "conv2"):
+            x = jax.nn.relu(_linear(params[name], _patches(x, stride=2)))
+        return _linear(params["output"], x.ravel())
 
-    return Model(start, cross_entropy(scores), scores)
+    return Model(_start(kernels), cross_entropy(scores), scores)
 
 
 def recurrent(characters: int, *, embedding: int = 8, hidden: int = 256, layers: int = 2) -> Model:
@@ -167,7 +152,7 @@ def recurrent(characters: int, *, embedding: int = 8, hidden: int = 256, layers:
         x = params["embedding"][codes.astype(int)]
         for i in range(layers):
             x = _lstm(params[f"lstm{i}"], x, hidden)
-        return x[-1] @ params["output"]["kernel"] + params["output"]["bias"]
+        return _linear(params["output"], x[-1])
 
     return Model(start, cross_entropy(scores), scores)
 
@@ -301,12 +286,29 @@ def _dense(key: Any, shape: tuple[int, ...]) -> Params:
     return {"kernel": kernel, "bias": jnp.zeros(shape[-1])}
 
 
+def _start(kernels: dict[str, tuple[int, ...]]) -> Callable[[Any], Params]:
+    """Return the function that draws layers with kernels of these shapes."""
+
+    def start(key: Any) -> Params:
+        keys = jax.random.split(key, len(kernels))
+        drawn = map(_dense, keys, kernels.values())
+        return dict(zip(kernels, drawn, strict=True))
+
+    return start
+
+
+def _linear(layer: Params, x: Any) -> Any:
+    """Return what a layer makes of its inputs, the last axis of x or patches of an image."""
+    kernel = layer["kernel"]
+    return x @ kernel.reshape(-1, kernel.shape[-1]) + layer["bias"]
+
+
 def _lstm(params: Params, inputs: Any, hidden: int) -> Any:
     """Return the outputs (length, hidden) of one layer; forget gates start nearly open."""
 
     def advance(state: tuple[Any, Any], x: Any) -> tuple[tuple[Any, Any], Any]:
         h, c = state
-        gates = jnp.concatenate([x, h]) @ params["kernel"] + params["bias"]
+        gates = _linear(params, jnp.concatenate([x, h]))
         i, f, g, o = jnp.split(gates, 4)
         c = jax.nn.sigmoid(f + 1) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
         h = jax.nn.sigmoid(o) * jnp.tanh(c)
