@@ -182,11 +182,6 @@ def new(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     return memory[start : start + size].view(dtype).reshape(shape)
 
 
-def buffer(out: FloatArray | None, like: FloatArray) -> FloatArray:
-    """The array that a kernel fills: `out` if it fits `like`, or a new one."""
-    return new(like.shape, like.dtype) if out is None else filled(out, like.shape, like.dtype)
-
-
 def filled(
     out: npt.NDArray[Any] | None, shape: tuple[int, ...], dtype: np.dtype[Any]
 ) -> npt.NDArray[Any]:

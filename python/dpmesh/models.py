@@ -296,8 +296,9 @@ class Model(Outline):
             return scores[:, 0]
         if isinstance(self.target, Count):
             return np.asarray(self.target.expected(scores[:, 0]))
-        middle, half = _middle(self.target)
-        return np.asarray(np.clip(middle + half * scores[:, 0], self.target.low, self.target.high))
+        low, high = self.target.low, self.target.high
+        guessed = (low + high) / 2 + (high - low) / 2 * scores[:, 0]
+        return np.asarray(np.clip(guessed, low, high))
 
     def predict_proba(self, table: Any) -> npt.NDArray[np.float64]:
         """Return the probability of each class, or each label, shape (records, classes).
@@ -369,8 +370,3 @@ class Model(Outline):
             wanted = "holds no model of dpmesh, or is damaged"
             raise ValueError(f"{os.fspath(path)} {wanted}; Model.save writes one") from error
         return Outline.from_dict(saved, network).model(weights, saved["about"])
-
-
-def _middle(target: Number) -> tuple[float, float]:
-    """Return the middle of a range, and half of its length."""
-    return (target.low + target.high) / 2, (target.high - target.low) / 2

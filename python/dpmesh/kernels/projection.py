@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh import _core
-from dpmesh._arrays import FloatArray, buffer, floats
+from dpmesh._arrays import FloatArray, filled, floats
 from dpmesh._core import is_float_array
 from dpmesh._ragged import Numbers
 from dpmesh._validate import fail, number
@@ -152,7 +152,7 @@ def weighted_sum(*terms: tuple[float, npt.ArrayLike], out: FloatArray | None = N
         if (array.shape, array.dtype) != (like.shape, like.dtype):
             wanted = f"arrays of {like.dtype} and shape {like.shape}, as the first"
             fail("terms", wanted, f"{array.dtype} {array.shape}")
-    out = buffer(out, like)
+    out = filled(out, like.shape, like.dtype)
     _core.weighted_sum(arrays, out)
     return out
 

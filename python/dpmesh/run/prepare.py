@@ -114,12 +114,6 @@ def check_kinds(asked: Asked) -> None:
         require_methods("engine", asked.ranks, f"{wanted}or None", "share")
 
 
-def check_pairs(asked: Asked) -> None:
-    """Fail if an argument that another needs is missing, or two are given that clash."""
-    if asked.checkpoint is not None and asked.key is None:
-        fail("key", "one that you keep, since no checkpoint holds it: Key.load, Key.seeded", None)
-
-
 def check_records(algorithm: AnyAlgorithm, problem: Problem, rounds: int) -> None:
     """Fail if records that are used only once run out before the run is over."""
     most = algorithm.most_rounds(problem)
@@ -210,7 +204,8 @@ def prepare(asked: Asked) -> Prepared:
     check_records(algorithm, asked.problem, asked.rounds)
     asked = replace(asked, problem=wide_enough(algorithm, asked.problem, asked.rounds))
     warn_unscaled(asked.problem)
-    check_pairs(asked)
+    if asked.checkpoint is not None and asked.key is None:
+        fail("key", "one that you keep, since no checkpoint holds it: Key.load, Key.seeded", None)
     keys = _Keys(asked)
     if asked.budget is not None:
         check_view(asked.budget, topology)
