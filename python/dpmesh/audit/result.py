@@ -135,12 +135,16 @@ def tell_apart(
         score = contrast(*numbers)
         threshold, (ones, zeros) = learned.threshold, (score(seen.numbers) for seen in fresh)
         reported = "a contrast of what was seen, and a threshold,"
+    how = f"2 x {runs} runs of {what}; distinguished by {reported} from as many pilot runs"
+    return proved(claim, count(threshold, ones, zeros), confidence=confidence, method=how)
+
+
+def proved(claim: Claim, tally: Tally, *, confidence: float, method: str) -> AuditResult:
+    """Return what a test's outcomes prove, and the most that so many runs could have proved."""
+    perfect = tally._replace(true_positives=tally.positives, false_positives=0)
+    bound, most = (lower_bound(claim, each, confidence) for each in (tally, perfect))
     return AuditResult(
-        claim=claim,
-        lower_bound=lower_bound(claim, count(threshold, ones, zeros), confidence),
-        confidence=confidence,
-        most=lower_bound(claim, Tally(runs, runs, 0, runs), confidence),
-        method=f"2 x {runs} runs of {what}; distinguished by {reported} from as many pilot runs",
+        claim=claim, lower_bound=bound, confidence=confidence, method=method, most=most
     )
 
 

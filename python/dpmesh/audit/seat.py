@@ -17,8 +17,8 @@ import numpy.typing as npt
 
 from dpmesh._validate import fail, integer
 from dpmesh.audit.claims import GaussianClaim
-from dpmesh.audit.result import AuditResult
-from dpmesh.audit.statistics import best_threshold, count, lower_bound
+from dpmesh.audit.result import AuditResult, proved
+from dpmesh.audit.statistics import best_threshold, count
 
 Floats = npt.NDArray[np.float64]
 Seen = npt.NDArray[np.bool_]
@@ -130,10 +130,4 @@ def from_scores(
     pilot = max(len(positives) // 10, min(200, len(positives) // 2))
     threshold = best_threshold(claim, positives[:pilot], negatives[:pilot], confidence)
     tally = count(threshold, positives[pilot:], negatives[pilot:])
-    bound = lower_bound(claim, tally, confidence)
-    most = lower_bound(
-        claim, tally._replace(true_positives=tally.positives, false_positives=0), confidence
-    )
-    return AuditResult(
-        claim=claim, lower_bound=bound, confidence=confidence, method=method, most=most
-    )
+    return proved(claim, tally, confidence=confidence, method=method)
