@@ -98,8 +98,9 @@ def doctor() -> None:
         else:
             typer.echo(f"extra      {extra}: {versions}")
     typer.echo("engine     one process: always")
-    for engine, ready in (("MPI", _mpi()), ("Flower", _flower())):
-        typer.echo(f"engine     {engine}: {ready}")
+    typer.echo(f"engine     MPI: {_mpi()}")
+    flower = "yes" if util.find_spec("flwr") else "no, it needs the extra flower"
+    typer.echo(f"engine     Flower: {flower}")
 
 
 def _versions(distributions: tuple[str, ...]) -> str | None:
@@ -116,7 +117,3 @@ def _mpi() -> str:
     if util.find_spec("mpi4py") is None:
         return "no, it needs the extra mpi"
     return "yes" if launcher else "no, there is no mpiexec: pip install mpich, or your system's"
-
-
-def _flower() -> str:
-    return "no, it needs the extra flower" if util.find_spec("flwr") is None else "yes"

@@ -189,10 +189,6 @@ def _some(results: list[Result], folder: Path) -> list[Result]:
 def _order(result: Result) -> Any:
     """Return the sort key of a result: numbers by size, before texts."""
     return [
-        (isinstance(v, (dict, list, str)), v if _is_number(v) else 0, str(v))
+        (isinstance(v, (dict, list, str)), v if isinstance(v, (int, float)) else 0, str(v))
         for v in result.changes.values()
     ]
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float))

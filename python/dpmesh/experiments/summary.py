@@ -174,7 +174,8 @@ def _leader(groups: Groups, at: str) -> str:
     reached = f"{at} {best} scores highest: {spread(scores(runs))} ({len(runs)} runs)."
     if len(runs) < LEAST or any(_seeds(other) != _seeds(runs) for other in groups.values()):
         return f"{reached} Whether that is clear takes {LEAST} runs each, of the same seeds."
-    own, held_out = np.array(scores(runs)), max(_held_out(run) for run in runs)
+    own = np.array(scores(runs))
+    held_out = max(0.0 if run.baselines is None else run.baselines.held_out for run in runs)
     found = {
         name: difference(own - scores(other), held_out=held_out)
         for name, other in groups.items()
@@ -189,10 +190,6 @@ def _leader(groups: Groups, at: str) -> str:
 
 def _seeds(runs: Sequence[Result]) -> list[Any]:
     return [run.changes.get("run.seed") for run in runs]
-
-
-def _held_out(run: Result) -> float:
-    return 0.0 if run.baselines is None else run.baselines.held_out
 
 
 def verdict(runs: Sequence[Result]) -> Verdict | None:

@@ -150,16 +150,12 @@ def _decoded(content: bytes, encoding: str, path: str) -> str:
     return text
 
 
-def _header(content: bytes) -> bytes:
-    return content.split(b"\n", 1)[0]
-
-
 def _encoding(content: bytes) -> str:
     """Return the encoding of a text, from its header line alone."""
     for mark, encoding in _MARKS.items():
         if content.startswith(mark):
             return encoding
-    header = _header(content)
+    header = content.split(b"\n", 1)[0]
     if b"\0" in header:
         return "utf-16-be" if header.startswith(b"\0") else "utf-16-le"
     try:

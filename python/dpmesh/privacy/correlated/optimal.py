@@ -66,7 +66,8 @@ def optimal_matrix(gram: Array) -> tuple[Array, float]:
         evaluate, np.zeros(rounds), jac=True, method="L-BFGS-B", callback=stop, options=options
     )
     x = point.normalized()
-    return _lower_factor(x), max(0.0, point.gap(gram))
+    lower: Array = np.linalg.cholesky(x[::-1, ::-1])[::-1, ::-1].T  # the C with C^T C = X
+    return lower, max(0.0, point.gap(gram))
 
 
 class _Point:
@@ -105,12 +106,6 @@ def _fixed_point(gram: Array) -> _Point:
     for _ in range(3):
         point = _Point(gram, point.root_diagonal)
     return point
-
-
-def _lower_factor(x: Array) -> Array:
-    """The lower-triangular C with ``C^T C = X``."""
-    factor: Array = np.linalg.cholesky(x[::-1, ::-1])[::-1, ::-1].T
-    return factor
 
 
 def optimal_bands(gram: Array, bands: int) -> Array:
