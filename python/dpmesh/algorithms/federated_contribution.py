@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh._ragged import Indices, Numbers
-from dpmesh._validate import as_python_numbers, integer, positive, probability
+from dpmesh._validate import every, integer, positive, probability
 from dpmesh.algorithms.worst_case import AuditSize, Crowd, Pair
 from dpmesh.keys import Key
 from dpmesh.privacy.sampling import Sampling
@@ -61,10 +61,9 @@ class Contribution(ABC, Generic[ProblemT]):
     """What a report calls the clients."""
 
     def __post_init__(self) -> None:
-        as_python_numbers(self)
-        integer("clients", self.clients, at_least=1, below=2**32)
-        probability("sampling_rate", self.sampling_rate, zero=False)
-        positive("clipping_norm", self.clipping_norm)
+        every(self, integer, "clients", at_least=1, below=2**32)
+        every(self, probability, "sampling_rate", zero=False)
+        every(self, positive, "clipping_norm")
 
     @property
     def groups(self) -> int | None:

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
-from dpmesh._validate import as_python_numbers, fail, instance, non_negative, probability
+from dpmesh._validate import every, fail, instance, non_negative, probability
 from dpmesh.privacy.accounting import analytic_gaussian_noise_multiplier, gdp_epsilon
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.releases import Release
@@ -76,9 +76,8 @@ class EpsilonClaim:
     delta: float = 0.0
 
     def __post_init__(self) -> None:
-        as_python_numbers(self)
-        non_negative("epsilon", self.epsilon)
-        probability("delta", self.delta, one=False)
+        every(self, non_negative, "epsilon")
+        every(self, probability, "delta", one=False)
 
     @property
     def level(self) -> float:
@@ -123,9 +122,8 @@ class GaussianClaim:
     delta: float = 0.0
 
     def __post_init__(self) -> None:
-        as_python_numbers(self)
-        non_negative("mu", self.mu)
-        probability("delta", self.delta, one=False)
+        every(self, non_negative, "mu")
+        every(self, probability, "delta", one=False)
 
     @property
     def level(self) -> float:

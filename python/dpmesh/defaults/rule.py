@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from numpy import ndarray
 
-from dpmesh._validate import fail, integer, one_of, positive, probability
+from dpmesh._validate import every, fail, integer, one_of, positive, probability
 from dpmesh.keys import Key
 from dpmesh.privacy.accounting import analytic_gaussian_noise_multiplier
 from dpmesh.problems import LinearProblem
@@ -121,10 +121,9 @@ class Sizes:
     images: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("nodes", "smallest", "dim"):
-            integer(name, getattr(self, name), at_least=1)
-        integer("features", self.features)
-        integer("together", self.together, at_least=self.nodes * self.smallest)
+        every(self, integer, "nodes", "smallest", "dim", at_least=1)
+        every(self, integer, "features")
+        every(self, integer, "together", at_least=self.nodes * self.smallest)
 
     @classmethod
     def of(cls, problem: LinearProblem | DenseProblem) -> Sizes:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dpmesh._files import replace_text, writable_folder
-from dpmesh._validate import integer, probability
+from dpmesh._validate import every, integer, probability
 from dpmesh.algorithms.base import AnyAlgorithm
 from dpmesh.experiments.algorithm import algorithm_of
 from dpmesh.experiments.files import load_files
@@ -72,11 +72,9 @@ class RunSettings:
     every: int | None = None
 
     def __post_init__(self) -> None:
-        integer("rounds", self.rounds, at_least=1)
-        if self.seed is not None:
-            integer("seed", self.seed)
-        if self.delta is not None:
-            probability("delta", self.delta, one=False)
+        every(self, integer, "rounds", at_least=1)
+        every(self, integer, "seed")
+        every(self, probability, "delta", one=False)
 
 
 @dataclass(frozen=True, kw_only=True)

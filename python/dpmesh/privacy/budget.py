@@ -11,15 +11,7 @@ from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from typing import Protocol
 
-from dpmesh._validate import (
-    as_python_numbers,
-    fail,
-    instance,
-    integer,
-    positive,
-    probability,
-    require_methods,
-)
+from dpmesh._validate import every, fail, instance, integer, positive, probability, require_methods
 from dpmesh.privacy import accounting
 from dpmesh.privacy.cost import Cost
 from dpmesh.privacy.plan import Plan, total_cost
@@ -90,9 +82,8 @@ class Budget:
     view: View | None = None
 
     def __post_init__(self) -> None:
-        as_python_numbers(self)
-        positive("epsilon", self.epsilon)
-        probability("delta", self.delta, one=False)
+        every(self, positive, "epsilon")
+        every(self, probability, "delta", one=False)
         instance("spent", self.spent, "a tuple of plans", tuple, list)
         object.__setattr__(self, "spent", tuple(self.spent))
         for plan in self.spent:

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 import dpmesh.kernels as kernels
-from dpmesh._validate import as_python_numbers, fail, integer, positive, probability
+from dpmesh._validate import every, fail, integer, positive, probability
 from dpmesh.kernels import Packed
 from dpmesh.keys import Stream
 from dpmesh.privacy.types import Floats
@@ -105,10 +105,8 @@ class Quantizer:
     bits: int | None = None
 
     def __post_init__(self) -> None:
-        as_python_numbers(self)
-        positive("step", self.step)
-        if self.bits is not None:
-            integer("bits", self.bits, at_least=1, below=MOST_BITS + 1)
+        every(self, positive, "step")
+        every(self, integer, "bits", at_least=1, below=MOST_BITS + 1)
 
     def compress(self, values: Floats, coins: Stream) -> Compressed:
         """Quantize and pack; see `Compressor`."""
@@ -164,8 +162,7 @@ class Levels:
     levels: int
 
     def __post_init__(self) -> None:
-        as_python_numbers(self)
-        integer("levels", self.levels, at_least=1)
+        every(self, integer, "levels", at_least=1)
 
     def compress(self, values: Floats, coins: Stream) -> Compressed:
         """Divide by the norms and quantize; see `Compressor`."""
@@ -217,8 +214,7 @@ class RandomSparsifier:
     keep: float
 
     def __post_init__(self) -> None:
-        as_python_numbers(self)
-        probability("keep", self.keep, zero=False)
+        every(self, probability, "keep", zero=False)
 
     def compress(self, values: Floats, coins: Stream) -> Compressed:
         """Keep some; see `Compressor`."""

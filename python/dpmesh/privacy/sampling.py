@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from dpmesh._validate import as_python_numbers, fail, integer, probability
+from dpmesh._validate import as_python_numbers, every, fail, integer, probability
 from dpmesh.privacy.accounting._arguments import only_replace_one
 from dpmesh.privacy.accounting._pairs import GAUSSIAN, LAPLACE, FixedSize, Law, Pair, Poisson
 from dpmesh.privacy.accounting._poisson_pairs import PublishedSample
@@ -41,8 +41,7 @@ class PoissonSampling:
     rate: float
 
     def __post_init__(self) -> None:
-        as_python_numbers(self)
-        probability("rate", self.rate, zero=False)
+        every(self, probability, "rate", zero=False)
 
     def event(self, release: DpEvent) -> DpEvent:
         """Return the sampled release as an event of dp-accounting."""
@@ -81,8 +80,7 @@ class FixedSizeSampling:
     population: int
 
     def __post_init__(self) -> None:
-        as_python_numbers(self)
-        integer("population", self.population, at_least=1)
+        every(self, integer, "population", at_least=1)
         integer("size", self.size, at_least=1, below=self.population + 1)
 
     @property

@@ -25,7 +25,7 @@ from numpy.lib.npyio import NpzFile
 
 from dpmesh._core import __version__
 from dpmesh._files import replacing
-from dpmesh._validate import fail, instance, integer
+from dpmesh._validate import every, fail, instance, integer
 from dpmesh.privacy.plan import Plan
 from dpmesh.run.codec import Arrays, Classes, classes_in, decode, encode
 from dpmesh.run.identity import differing
@@ -80,8 +80,7 @@ class Checkpoint:
 
     def __post_init__(self) -> None:
         instance("checkpoint", self.path, "the path of a file, or None", str, PathLike)
-        if self.every is not None:
-            integer("every", self.every, at_least=1)
+        every(self, integer, "every", at_least=1)
 
 
 class SavedRun:

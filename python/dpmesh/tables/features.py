@@ -26,7 +26,7 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from dpmesh._validate import fail, integer, nearest, positive
+from dpmesh._validate import every, fail, integer, nearest, positive
 
 Records: TypeAlias = npt.NDArray[np.float64]
 """Shape (records, features)."""
@@ -172,9 +172,8 @@ class Scattering:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("scales", "angles", "count"):
-            integer(name, getattr(self, name), at_least=1)
-        integer("seed", self.seed, below=2**64)
+        every(self, integer, "scales", "angles", "count", at_least=1)
+        every(self, integer, "seed", below=2**64)
 
     def width(self, layout: Layout) -> int:
         """Return the number of features.

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from dpmesh._validate import fail, integer
+from dpmesh._validate import every, fail, integer
 
 Array = npt.NDArray[np.float64]
 
@@ -49,8 +49,7 @@ class Participation:
     epochs: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "uses", integer("uses", self.uses, 1))
-        object.__setattr__(self, "separation", integer("separation", self.separation, 1))
+        every(self, integer, "uses", "separation", at_least=1)
 
     def most(self, rounds: int) -> int:
         """Return the largest number of uses within this many rounds."""

@@ -14,7 +14,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from dpmesh._validate import fail, integer, one_of, positive, require_methods
+from dpmesh._validate import every, fail, integer, one_of, positive, require_methods
 from dpmesh.privacy.accounting import analytic_gaussian_noise_multiplier
 from dpmesh.privacy.correlated.amplitudes import changing_secrets, partner_secrets
 from dpmesh.privacy.correlated.changing import ChangingSecrets
@@ -69,10 +69,9 @@ class CorrelatedStrategy(ABC):
     grid: float | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "rounds", integer("rounds", self.rounds, at_least=2))
-        if self.grid is not None:
-            power_of_two("grid", self.grid)
-        object.__setattr__(self, "mixings", integer("mixings", self.mixings, at_least=1))
+        every(self, integer, "rounds", at_least=2)
+        every(self, power_of_two, "grid")
+        every(self, integer, "mixings", at_least=1)
         if self.topology is None:
             if self.mixings > 1:
                 fail("mixings", "1 without a network", self.mixings)
@@ -260,8 +259,7 @@ class InTime(CorrelatedStrategy):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.bands is not None:
-            object.__setattr__(self, "bands", integer("bands", self.bands, 1, self.rounds))
+        every(self, integer, "bands", at_least=1, below=self.rounds)
         one_of("method", self.method, ("optimal", "toeplitz", "square_root"))
 
     @property
@@ -326,7 +324,7 @@ class BetweenPartners(CorrelatedStrategy):
             fail("topology", wanted, None)
         if self.partners is not None:
             require_methods("partners", self.partners, "a network, or None", "matrix")
-        object.__setattr__(self, "coalition", integer("coalition", self.coalition))
+        every(self, integer, "coalition")
 
     @property
     def correlates_time(self) -> bool:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 import dpmesh.kernels as kernels
 from dpmesh._ragged import Indices
-from dpmesh._validate import as_python_numbers, fail, integer, positive
+from dpmesh._validate import every, fail, integer, positive
 from dpmesh.keys import Stream
 from dpmesh.privacy.accounting.shares import SMALLEST_SHARE
 from dpmesh.privacy.grid import MOST_STEPS
@@ -75,12 +75,10 @@ class NeighborSums:
     colluding: int = 1
 
     def __post_init__(self) -> None:
-        as_python_numbers(self)
         object.__setattr__(self, "neighbors", tuple(tuple(some) for some in self.neighbors))
-        integer("dim", self.dim, at_least=1, below=2**32)
-        integer("colluding", self.colluding)
-        positive("noise_multiplier", self.noise_multiplier)
-        positive("moves", self.moves)
+        every(self, integer, "dim", at_least=1, below=2**32)
+        every(self, integer, "colluding")
+        every(self, positive, "noise_multiplier", "moves")
         integer("nodes", len(self.neighbors), at_least=1, below=2**16 + 1)
         if self.sites > MOST_NEIGHBORS:
             fail("topology", f"at most {MOST_NEIGHBORS} neighbours of a node", self.sites)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 import dpmesh.kernels as kernels
 from dpmesh._ragged import Indices
-from dpmesh._validate import as_python_numbers, fail, integer, one_of, positive, probability
+from dpmesh._validate import every, fail, integer, one_of, positive, probability
 from dpmesh.keys import Stream
 from dpmesh.privacy.accounting.shares import (
     SMALLEST_SHARE,
@@ -107,17 +107,12 @@ class SecureSum:
     diameter: float = 2.0
 
     def __post_init__(self) -> None:
-        as_python_numbers(self)
-        for name in ("dim", "sites", "records", "rounds"):
-            integer(name, getattr(self, name), at_least=1, below=2**32)
-        integer("colluding", self.colluding)
-        integer("dropouts", self.dropouts)
-        for name in ("noise_multiplier", "clipping_norm"):
-            positive(name, getattr(self, name))
-        probability("sampling_rate", self.sampling_rate, zero=False)
+        every(self, integer, "dim", "sites", "records", "rounds", at_least=1, below=2**32)
+        every(self, integer, "colluding", "dropouts")
+        every(self, positive, "noise_multiplier", "clipping_norm")
+        every(self, probability, "sampling_rate", zero=False)
         one_of("neighboring_relation", self.neighboring_relation, get_args(NeighboringRelation))
-        if self.records_per_site is not None:
-            integer("records_per_site", self.records_per_site, at_least=1, below=self.records + 1)
+        every(self, integer, "records_per_site", at_least=1, below=self.records + 1)
         if positive("diameter", self.diameter) > 2:
             fail("diameter", "at most 2, that of a ball of radius clipping_norm", self.diameter)
         if self.honest < 2:
@@ -144,8 +139,7 @@ class SecureSum:
             fail("grid_steps" if self.grid_steps else "noise_multiplier", wanted, f"{self.share:g}")
 
     def _check_bits(self) -> None:
-        if self.bits is not None:
-            integer("bits", self.bits, at_least=2, below=MOST_BITS + 1)
+        every(self, integer, "bits", at_least=2, below=MOST_BITS + 1)
         if self.modulus_bits > MOST_BITS:
             fail("records", f"sums that {MOST_BITS} bits can hold", f"{self.modulus_bits} bits")
         if (wraps := self.wrap_probability) > WRAP_PROBABILITY:

@@ -14,7 +14,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from dpmesh._validate import fail, instance, integer, require_methods
+from dpmesh._validate import every, fail, instance, integer, require_methods
 from dpmesh.kernels.views import Observer
 from dpmesh.privacy.shown import but_partners
 from dpmesh.topology.topology import Topology
@@ -100,7 +100,7 @@ class EverybodyButPartners:
     coalition: int = 0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "coalition", integer("coalition", self.coalition))
+        every(self, integer, "coalition")
 
 
 @dataclass(frozen=True, kw_only=True)

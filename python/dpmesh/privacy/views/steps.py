@@ -14,11 +14,12 @@ from typing import Any, cast
 
 import numpy as np
 
-from dpmesh._validate import fail, non_negative, positive
+from dpmesh._validate import every, fail, non_negative, positive
 from dpmesh.kernels.linear_model import KINKED, Loss, check_loss
 from dpmesh.kernels.projection import Norm
 from dpmesh.privacy.mechanisms import Mechanism
 from dpmesh.privacy.sensitivity import Sensitivity
+from dpmesh.privacy.shown import rounded_up
 from dpmesh.privacy.views.reaction import NO_NOISE, Distribution, NotProved, Reaction
 from dpmesh.schedules import Schedule, at
 
@@ -71,9 +72,8 @@ class LossFacts:
 
     def __post_init__(self) -> None:
         check_loss(self.loss, self.classes)
-        if self.feature_norm is not None:
-            positive("feature_norm", self.feature_norm)
-        non_negative("regularization", self.regularization)
+        every(self, positive, "feature_norm")
+        every(self, non_negative, "regularization")
 
     @property
     def smoothness(self) -> float:
@@ -114,7 +114,7 @@ class LossFacts:
         if clipping_norm < needed:
             reason = (
                 "a clipped gradient of several classes need not be that of a convex loss; choose "
-                f"a clipping_norm of at least {_up(needed)}, which no gradient exceeds"
+                f"a clipping_norm of at least {rounded_up(needed, 5)}, which no gradient exceeds"
             )
             return NotProved(reason=reason)
         return None
@@ -186,7 +186,3 @@ def reaction_of_steps(
         distribution=cast("Distribution", mechanism.distribution),
         one_round=one_round,
     )
-
-
-def _up(value: float) -> str:
-    return f"{int(-(-value * 10_000 // 1)) / 10_000:g}"

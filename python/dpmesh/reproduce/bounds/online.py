@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import log, pi, sqrt
 
-from dpmesh._validate import as_python_numbers, fail, integer, non_negative, positive, probability
+from dpmesh._validate import every, fail, integer, non_negative, positive, probability
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,9 +32,8 @@ class Mixing:
     beta: float
 
     def __post_init__(self) -> None:
-        as_python_numbers(self)
-        positive("theta", self.theta)
-        probability("beta", self.beta, one=False)
+        every(self, positive, "theta")
+        every(self, probability, "beta", one=False)
 
     @classmethod
     def of_assumption2(cls, nodes: int, smallest_weight: float, window: int) -> Mixing:
@@ -87,11 +86,8 @@ class Learning:
     bounded_outside: bool = True
 
     def __post_init__(self) -> None:
-        as_python_numbers(self)
-        for name in ("nodes", "dim", "rounds"):
-            integer(name, getattr(self, name), at_least=1)
-        positive("lipschitz", self.lipschitz)
-        positive("diameter", self.diameter)
+        every(self, integer, "nodes", "dim", "rounds", at_least=1)
+        every(self, positive, "lipschitz", "diameter")
         non_negative("strong_convexity", self.strong_convexity)
         non_negative("noise", self.noise)
         if not self.bounded_outside and self.strong_convexity == 0:

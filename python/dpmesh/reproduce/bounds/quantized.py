@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from dpmesh._validate import as_python_numbers, non_negative, number, one_of, positive
+from dpmesh._validate import every, non_negative, number, one_of, positive
 from dpmesh.schedules import HorizonPower, PowerLaw, SampleSize
 
 ROUNDING = 1e-12
@@ -51,9 +51,7 @@ class Powers:
     noise_scale: float = 1.0
 
     def __post_init__(self) -> None:
-        as_python_numbers(self)
-        for name in ("step_size", "consensus_step_size", "noise"):
-            number(name, getattr(self, name))
+        every(self, number, "step_size", "consensus_step_size", "noise")
         non_negative("sample_size", self.sample_size)
         for name in ("step_size", "consensus_step_size", "sample_size", "noise"):
             positive(f"{name}_scale", getattr(self, f"{name}_scale"))
