@@ -64,7 +64,9 @@ def test_the_arena_runs_on_a_small_task(tmp_path: Path) -> None:
     assert cells["pooled, without privacy"]["accuracy"][0] > cells[CHANCE]["accuracy"][0] + 0.1
     assert verdict([*map(Cell.from_dict, found["cells"])]) in (tmp_path / "arena.md").read_text()
     assert found["made"]["breast-cancer"]["quick"] is True
-    assert "data:image/svg+xml" in (tmp_path / "arena.html").read_text()
+    page = (tmp_path / "arena.html").read_text()
+    assert "data:image/svg+xml" in page
+    assert "- *: better than" in page
     assert "split 0" not in command(*arguments)  # it goes on, from the end
 
 

@@ -220,13 +220,14 @@ def as_markdown(cells: Sequence[Cell], made: Mapping[str, Made]) -> str:
 
 def as_page(cells: Sequence[Cell], made: Mapping[str, Made]) -> str:
     """Return one self-contained HTML page."""
-    body = [f"<h1>{HEADLINE}</h1>", f"<p>{escape(verdict(cells))}</p>"]
-    body += [f'<p class="note" style="white-space: pre-line">{escape(note)}</p>' for note in NOTES]
+    says = f'<p style="white-space: pre-line">{escape(verdict(cells))}</p>'
+    body = [f"<h1>{HEADLINE}</h1>", says]
+    texts = (escape(note.replace("`", "")) for note in NOTES)
+    body += [f'<p class="note" style="white-space: pre-line">{text}</p>' for text in texts]
     body.append(figures([(draw(cells), "accuracy of all methods by task")]))
     for task, title in _titles(cells):
         heads, rows, notes = table_of(cells, task)
-        body.append(f"<h2>{escape(task)}: {escape(title)}</h2>")
-        body.append(f'<div class="wide">{table(heads, rows)}</div>')
+        body += [f"<h2>{escape(task)}: {escape(title)}</h2>", table(heads, rows)]
         body += [f'<p class="note">{escape(note)}</p>' for note in notes]
     body.append(table(["task", "made by"], [[task, _in_words(by)] for task, by in made.items()]))
     return document("dpmesh arena", body)
