@@ -77,6 +77,8 @@ class SecondMoments(RecordSums):
         As of `RecordSums`.
     """
 
+    ensured = sqrt(2)
+
     diameter: float = sqrt(2)
 
     def canaries(self, coins: Coins) -> tuple[Floats, Floats]:

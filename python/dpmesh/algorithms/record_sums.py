@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from math import floor, log2, sqrt
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -69,7 +69,7 @@ class RecordSums(Algorithm[RecordSumsState, VectorProblem]):
         Largest L2 norm of a record's vector, C; longer ones are clipped.
     diameter
         Largest L2 distance between the vectors of two records over `longest`, D: at most 2. Less
-        than 2 is for the problem to keep, by what its vectors are.
+        than 2 is for the problem to keep, by what its vectors are, and an assumption of the report.
     colluding
         Sites that may collude with the server of a secure sum.
     secure
@@ -94,6 +94,9 @@ class RecordSums(Algorithm[RecordSumsState, VectorProblem]):
     travels = "server"
     parameters_are_released = True
     any_rows = "what a site adds up depends on nothing that others send"
+
+    ensured: ClassVar[float] = 2.0
+    """The least `diameter` that clipping alone keeps."""
 
     dim: int
     sites: int
@@ -154,7 +157,9 @@ class RecordSums(Algorithm[RecordSumsState, VectorProblem]):
     def assumptions(self) -> tuple[str, ...]:
         """What the guarantee rests on beside the proof."""
         about = () if self.secure_sum is None else self.secure_sum.assumptions_about("sites")
-        return (*about, *distinct(1))
+        far = f"no vectors of two records are more than {self.diameter:.4g} of the longest apart"
+        near = (f"{far}, by what they are made of",) if self.diameter < self.ensured else ()
+        return (*about, *near, *distinct(1))
 
     def sensitivity(self, t: int) -> Sensitivity:
         """How far one record moves the sum before it is rounded to the grid."""
