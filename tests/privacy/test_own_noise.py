@@ -135,16 +135,10 @@ def test_a_subclass_that_states_its_loss_is_not_priced_by_its_name() -> None:
     assert stated >= plan(Gaussian(2.0)).cost(DELTA).epsilon * (1 - 1e-9)
 
 
-def test_no_file_makes_it_cheaper() -> None:
-    """A file holds no class: what it would be read as has another loss."""
-    stored = plan(Weaker(20.0)).as_dict()
+def test_neither_a_file_nor_an_allocation_takes_it_for_another() -> None:
+    """A file holds no class, and several releases of a round are one with Gaussian noise."""
     with pytest.raises(ValueError, match="got 'gaussian of Weaker'"):
-        Plan.from_dict(stored)
-
-
-def test_no_round_of_an_allocation_makes_it_cheaper() -> None:
-    """Several releases of a round are one with Gaussian noise, where all have that."""
-    once = dm.privacy.RandomAllocation(rounds=4)
-    two = (Release(0, Weaker(20.0), Sensitivity(1.0, "l2", "one"), sampling=once),) * 2
+        Plan.from_dict(plan(Weaker(20.0)).as_dict())
+    two = (Release(0, Weaker(20.0), ONE, sampling=dm.privacy.RandomAllocation(rounds=4)),) * 2
     with pytest.raises(ValueError, match="release: wanted one kind of noise, Gaussian or Laplace"):
         Plan(releases=two, neighboring_relation="replace_one", unit="record").cost(DELTA)

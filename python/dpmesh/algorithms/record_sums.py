@@ -157,9 +157,8 @@ class RecordSums(Algorithm[RecordSumsState, VectorProblem]):
     def assumptions(self) -> tuple[str, ...]:
         """What the guarantee rests on beside the proof."""
         about = () if self.secure_sum is None else self.secure_sum.assumptions_about("sites")
-        far = f"no vectors of two records are more than {self.diameter:.4g} of the longest apart"
-        near = (f"{far}, by what they are made of",) if self.diameter < self.ensured else ()
-        return (*about, *near, *distinct(1))
+        near = f"no vectors of two records are more than {self.diameter:.4g} of the longest apart"
+        return (*about, *([near] if self.diameter < self.ensured else []), *distinct(1))
 
     def sensitivity(self, t: int) -> Sensitivity:
         """How far one record moves the sum before it is rounded to the grid."""

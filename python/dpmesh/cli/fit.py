@@ -114,8 +114,7 @@ def fit(
         found = evaluate(made, held.table, held.labels, held.owners, **budgets)
     if drop_missing_labels:
         found.estimator.charge(found.estimator.report_.privacy.epsilon, _LABELLED)
-    spent = [*released, as_spent(found.estimator.ledger_)]
-    more = charge(budget, spent, delta, made.partners)
+    more = charge(budget, [*released, as_spent(found.estimator.ledger_)], delta, made.partners)
     if released:
         found.estimator.charge(*more)
     found.estimator.save(output)  # before anything is printed: a reader such as `head` may be gone

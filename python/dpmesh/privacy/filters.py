@@ -24,7 +24,7 @@ from dpmesh.privacy.accounting.discrete import FINE, largest_epsilon
 from dpmesh.privacy.budget import Budget
 from dpmesh.privacy.grid import MOST_NUMBERS
 from dpmesh.privacy.kinds import Kind, kinds_of
-from dpmesh.privacy.own_noise import is_own
+from dpmesh.privacy.own_noise import KNOWN
 from dpmesh.privacy.plan import Plan, total_cost
 from dpmesh.privacy.releases import Release
 from dpmesh.privacy.secure import DistributedDiscreteGaussian
@@ -96,7 +96,7 @@ def _by_mu(plans: Sequence[Plan], budget: Budget) -> float:
 def _is_gaussian(touching: Sequence[Release], plan: Plan) -> bool:
     """Whether all releases have Gaussian noise, perhaps on a fine grid, and concern all data."""
     kinds, _ = kinds_of(touching, np.ones(len(touching), bool), plan.neighboring_relation)
-    return not any(map(is_own, touching)) and all(
+    return all(release.name in KNOWN for release in touching) and all(
         _is_gaussian_sum(kind, plan)
         if kind.secure_sum is not None
         else kind.is_exact and not kind.moments

@@ -22,15 +22,10 @@ if TYPE_CHECKING:
     from dp_accounting import DpEvent
 
 KNOWN = (*NOISES, "distributed_discrete_gaussian", "none")
-"""Distributions of noise that this package accounts for by itself."""
+"""Names of noise that this package accounts for by itself; that of others states its loss."""
 
 INTERVAL = 1e-4
 """Of the grid of losses on which distributions are composed: dp-accounting's default."""
-
-
-def is_own(release: Release) -> bool:
-    """Whether a release has noise that this package does not know, or that states its own loss."""
-    return release.name not in KNOWN
 
 
 def own_costs(
@@ -81,9 +76,8 @@ def own_cost(
 
 def _sampling(release: Release, relation: NeighboringRelation) -> Sampling | None:
     """Return the sampling that amplifies noise of any kind, None if it does not."""
-    sampling = release.sampling
-    poisson = isinstance(sampling, PoissonSampling) and relation == "add_remove"
-    return sampling if poisson else None
+    poisson = isinstance(release.sampling, PoissonSampling) and relation == "add_remove"
+    return release.sampling if poisson else None
 
 
 def _by_accountant(
