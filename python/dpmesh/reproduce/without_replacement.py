@@ -312,7 +312,7 @@ def draw_figure(rows: list[Row], data: str) -> Figure:
         Panel(
             title=f"{data}, {rows[0]['case']}, noise: {noise}",
             x="epsilon",
-            y="test accuracy of the released model (%)",
+            y="accuracy of what is released (%)",
             lines=_lines(pick(rows, noise=noise), "epsilon"),
             levels={f"{row['method']}, noiseless": row[kind_of(row)] for row in noiseless},
             log="x",
