@@ -169,7 +169,9 @@ class QuantizedGossip(Algorithm[QuantizedState, GradientProblem]):
         if self.noise_std is not None:
             keep_schedules(self, "noise_std")
         if self.compressor is not None:
-            require_methods("compressor", self.compressor, "a compressor", "compress", "decode")
+            require_methods(
+                "compressor", self.compressor, "a compressor", "compress", "decode", "apart"
+            )
         positive("clipping_norm", self.clipping_norm)
         one_of("mode", self.mode, MODES)
         integer("copies", self.copies, at_least=1)

@@ -302,13 +302,16 @@ class MpiGossip(Instant):
         requests, first = [], 0
         for rank, needed in enumerate(across.send):
             if len(needed):
-                packet = MPI.pickle.dumps([packed.message(row) for row in needed.tolist()])
+                packet = packed.together(needed)
                 requests.append(self._communicator.Isend([packet, MPI.BYTE], dest=rank))
                 self._ranks.count(len(packet), int(packed.bits[needed].sum()) // 8)
         for rank, count in enumerate(across.receive):
             if count:
-                came = self._communicator.recv(source=rank)
-                rows = packed.compressor.decode(came, foreign.shape[1], foreign.dtype)
+                status = MPI.Status()
+                message = self._communicator.Mprobe(source=rank, status=status)
+                came = bytearray(status.Get_count(MPI.BYTE))
+                message.Recv([came, MPI.BYTE])
+                rows = packed.compressor.apart(bytes(came), count, foreign.shape[1], foreign.dtype)
                 foreign[first : first + count] = rows
             first += count
         MPI.Request.Waitall(requests)

@@ -5,7 +5,9 @@ the data: post-processing, which costs no privacy and leaves the release's event
 over the coins is the value itself.
 
 The length of a message is that of its bytes, `Compressed.message`, from which `Compressor.decode`
-recovers exactly the numbers `Compressed.values` that the receivers compute with.
+recovers exactly the numbers `Compressed.values` that the receivers compute with. Where one process
+sends many rows to another, they travel in one packet, `Compressed.together`, no longer than their
+bytes plus a few for the whole, from which `Compressor.apart` recovers them.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -24,8 +26,11 @@ from dpmesh.kernels import Packed
 from dpmesh.keys import Stream
 from dpmesh.privacy.types import Floats
 
+Rows = npt.NDArray[np.int64]
+
 MOST_BITS = 32
 NORM = struct.Struct("<d")
+LENGTH = struct.Struct("<Q")
 BITMAP, PLACES = b"\0", b"\1"
 
 
@@ -41,6 +46,8 @@ class Compressed:
         Shape (rows,): their lengths.
     message
         ``message(row)`` makes the bytes of one of them.
+    together
+        ``together(rows)`` makes one packet of these rows.
     compressor
         The compressor that can decode them.
     """
@@ -48,6 +55,7 @@ class Compressed:
     values: Floats
     bits: npt.NDArray[np.int64]
     message: Callable[[int], bytes]
+    together: Callable[[Rows], bytes]
     compressor: Compressor
 
 
@@ -73,6 +81,15 @@ class Compressor(Protocol):
         ------
         ValueError
             If a message does not encode a row of that length.
+        """
+
+    def apart(self, packet: bytes, rows: int, dim: int, dtype: npt.DTypeLike) -> Floats:
+        """Return the rows of a packet, shape (rows, dim), as float32 or float64.
+
+        Raises
+        ------
+        ValueError
+            If it does not encode so many rows of that length.
         """
 
 
@@ -122,9 +139,17 @@ class Quantizer:
             bits = int(chosen[row])
             return bytes([bits]) + kernels.pack(codes[row], bits).message
 
+        def together(rows: Rows) -> bytes:
+            widths = chosen[rows].astype(np.uint8)
+            parts = [widths.tobytes()]
+            for bits in np.unique(widths).tolist():
+                packed = kernels.pack(codes[rows[widths == bits]], bits).message
+                parts += [LENGTH.pack(len(packed)), packed]
+            return b"".join(parts)
+
         decoded = kernels.dequantize(codes, self.step, dtype=values.dtype)
         lengths_in_bits = 8 * (1 + lengths.min(axis=0))
-        return Compressed(decoded, lengths_in_bits, message, self)
+        return Compressed(decoded, lengths_in_bits, message, together, self)
 
     def decode(self, messages: Sequence[bytes], dim: int, dtype: npt.DTypeLike) -> Floats:
         """Unpack the codes and multiply by the step; see `Compressor`."""
@@ -136,6 +161,23 @@ class Quantizer:
             codes[row] = kernels.unpack(
                 Packed(message=message[1:], bits=message[0], shape=(dim,), dtype=int64)
             )
+        return kernels.dequantize(codes, self.step, dtype=dtype)
+
+    def apart(self, packet: bytes, rows: int, dim: int, dtype: npt.DTypeLike) -> Floats:
+        """Unpack the codes of each width and multiply by the step; see `Compressor`."""
+        rows, dim = _lengths(rows, dim)
+        int64, at = np.dtype(np.int64), rows
+        widths = _first("bytes of bits", packet, rows, np.uint8)
+        codes = np.empty((rows, dim), int64)
+        for bits in np.unique(widths).tolist():
+            of_width = widths == bits
+            length = int(_first("length of codes", packet[at:], 1, np.dtype("<u8"))[0])
+            message, at = packet[at + LENGTH.size :][:length], at + LENGTH.size + length
+            shape = (int(of_width.sum()), dim)
+            codes[of_width] = kernels.unpack(
+                Packed(message=message, bits=bits, shape=shape, dtype=int64)
+            )
+        _ends(packet, at)
         return kernels.dequantize(codes, self.step, dtype=dtype)
 
 
@@ -173,8 +215,12 @@ class Levels:
         def message(row: int) -> bytes:
             return NORM.pack(norms[row, 0]) + codes.message(row)
 
+        def together(rows: Rows) -> bytes:
+            before: bytes = norms[rows].astype("<f8").tobytes()
+            return before + codes.together(rows)
+
         decoded = (norms * codes.values).astype(values.dtype)
-        return Compressed(decoded, 8 * NORM.size + codes.bits, message, self)
+        return Compressed(decoded, 8 * NORM.size + codes.bits, message, together, self)
 
     def decode(self, messages: Sequence[bytes], dim: int, dtype: npt.DTypeLike) -> Floats:
         """Multiply the codes by the norms; see `Compressor`."""
@@ -184,6 +230,14 @@ class Levels:
         norms = np.array([NORM.unpack_from(message) for message in messages])
         codes = [message[NORM.size :] for message in messages]
         decoded: Floats = (norms * self._codes.decode(codes, dim, np.float64)).astype(dtype)
+        return decoded
+
+    def apart(self, packet: bytes, rows: int, dim: int, dtype: npt.DTypeLike) -> Floats:
+        """Multiply the codes by the norms; see `Compressor`."""
+        rows, dim = _lengths(rows, dim)
+        norms = _first("norms", packet, rows, np.dtype("<f8"))[:, np.newaxis]
+        codes = self._codes.apart(packet[norms.nbytes :], rows, dim, np.float64)
+        decoded: Floats = (norms * codes).astype(dtype)
         return decoded
 
     @property
@@ -234,7 +288,19 @@ class RandomSparsifier:
             numbers: bytes = sparse[row, kept[row]].tobytes()
             return places + numbers
 
-        return Compressed(sparse, 8 * lengths, message, self)
+        def together(rows: Rows) -> bytes:
+            dense = bitmap <= 4 * counts[rows]
+            _, places = np.nonzero(kept[rows[~dense]])
+            return b"".join(
+                (
+                    counts[rows].astype("<u4").tobytes(),
+                    np.packbits(kept[rows[dense]], axis=1, bitorder="little").tobytes(),
+                    places.astype("<u4").tobytes(),
+                    sparse[rows][kept[rows]].tobytes(),
+                )
+            )
+
+        return Compressed(sparse, 8 * lengths, message, together, self)
 
     def decode(self, messages: Sequence[bytes], dim: int, dtype: npt.DTypeLike) -> Floats:
         """Put the numbers in their places; see `Compressor`."""
@@ -256,3 +322,46 @@ class RandomSparsifier:
                 fail("messages", f"a number for each of {len(places)} places", f"others in {row}")
             decoded[row, places] = np.frombuffer(rest[ends:], dtype)
         return decoded
+
+    def apart(self, packet: bytes, rows: int, dim: int, dtype: npt.DTypeLike) -> Floats:
+        """Put the numbers in their places; see `Compressor`.
+
+        The packet has the counts of kept numbers, the bitmaps, the places, and the kept numbers.
+        """
+        rows, dim = _lengths(rows, dim)
+        bitmap, kept = -(-dim // 8), np.zeros((rows, dim), np.bool_)
+        counts = _first("counts", packet, rows, np.dtype("<u4")).astype(np.int64)
+        dense = bitmap <= 4 * counts
+        at = 4 * rows
+        bits = _first("bitmaps", packet[at:], int(dense.sum()) * bitmap, np.uint8)
+        at += bits.nbytes
+        bits = bits.reshape(-1, bitmap)
+        kept[dense] = np.unpackbits(bits, axis=1, count=dim, bitorder="little").astype(np.bool_)
+        places = _first("places", packet[at:], int(counts[~dense].sum()), np.dtype("<u4"))
+        at += places.nbytes
+        if np.any(places >= dim):
+            fail("packet", f"places below {dim}", places.max())
+        kept[np.repeat(np.flatnonzero(~dense), counts[~dense]), places] = True
+        if not np.array_equal(kept.sum(axis=1), counts):
+            fail("packet", "as many places as counted", "others")
+        numbers = _first("numbers", packet[at:], int(counts.sum()), np.dtype(dtype))
+        _ends(packet, at + numbers.nbytes)
+        decoded = np.zeros((rows, dim), dtype)
+        decoded[kept] = numbers
+        return decoded
+
+
+def _lengths(rows: int, dim: int) -> tuple[int, int]:
+    return integer("rows", rows), integer("dim", dim, at_least=1)
+
+
+def _first(what: str, packet: bytes, count: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    """Return the numbers at the beginning of a packet."""
+    if len(packet) < count * np.dtype(dtype).itemsize:
+        fail("packet", f"{count} {what}", f"{len(packet)} bytes")
+    return np.frombuffer(packet, dtype, count)
+
+
+def _ends(packet: bytes, at: int) -> None:
+    if len(packet) != at:
+        fail("packet", f"{at} bytes", len(packet))
