@@ -39,7 +39,7 @@ Claims: TypeAlias = dict[tuple[str, str], dict[str, str]]
 def claims() -> Claims:
     """Return all claims."""
     of_papers = of_readme() | of_controllers() | of_allocation() | of_smoothing() | of_findings()
-    of_papers |= of_much_noise()
+    of_papers |= of_much_noise() | of_peers()
     return (
         of_papers | of_demo() | of_arena() | of_scattering() | of_goals() | of_pixels() | of_sums()
     )
@@ -382,6 +382,18 @@ def of_scattering() -> Claims:
     )
     numbers = {"accuracy": f"{np.mean(found):.1f}", "spread": f"{np.std(found, ddof=1):.2f}"}
     return {("docs/estimators.md", text): {**numbers, "divisions": str(len(found))}}
+
+
+def of_peers() -> Claims:
+    """Return how far another library's mean accuracies are above ours."""
+    rows = read(ROOT / "docs" / "results" / "beside-pfl.csv")
+    gaps = [
+        theirs["accuracy"] - ours["accuracy"]
+        for ours, theirs in zip(*[iter(rows)] * 2, strict=True)
+    ]
+    text = "pfl's mean accuracies are\n{least} to {most} points higher."
+    numbers = {"least": f"{max(0, min(gaps)):.1f}", "most": f"{max(gaps):.1f}"}
+    return {("docs/algorithms/federated.md", text): numbers}
 
 
 def of_goals() -> Claims:
