@@ -13,6 +13,8 @@ def main() -> None:
         if error.name != "typer":
             raise
         sys.exit("the command line needs its extra: pip install typer")
+    except KeyboardInterrupt:
+        sys.exit(130)
     app()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 import reprlib
-from collections.abc import Callable, Collection, Hashable
+from collections.abc import Callable, Collection, Hashable, Iterable
 from dataclasses import fields
 from numbers import Integral, Real
 from typing import Any, NoReturn, TypeVar
@@ -111,15 +111,14 @@ def one_of(argument: str, value: T, choices: Collection[T]) -> T:
         return value
     if not isinstance(value, Hashable) or value not in choices:
         listed = ", ".join(map(repr, choices)) or "none at all"
-        names = [choice for choice in choices if isinstance(choice, str)]
-        hint = nearest(value, names) if isinstance(value, str) else ""
-        fail(argument, f"one of {listed}", f"{reprlib.repr(value)}{hint}")
+        fail(argument, f"one of {listed}", f"{reprlib.repr(value)}{nearest(value, choices)}")
     return value
 
 
-def nearest(name: str, names: Collection[str]) -> str:
+def nearest(name: object, names: Iterable[object]) -> str:
     """A hint at the name that was perhaps meant; empty if none is near."""
-    close = difflib.get_close_matches(name, names, 1)
+    known = [each for each in names if isinstance(each, str)]
+    close = difflib.get_close_matches(name, known, 1) if isinstance(name, str) else []
     return f"; did you mean {close[0]}?" if close else ""
 
 

@@ -81,6 +81,7 @@ def test_the_command_line_runs_reports_and_explains(tmp_path, monkeypatch) -> No
     some = folder.glob("algorithm.epsilon=1.0*")
     command("report", folder, *some, "--output", tmp_path / "p")
     assert (tmp_path / "p").exists()
+    assert "ends in .html, .tex" in command("report", folder, "--output", "p.pdf", code=2)
     bad = command("run", write(tmp_path, text.replace("iid", "id")), "--folder", folder, code=2)
     assert "partition.kind: wanted one of iid" in bad
     assert "epsilon" in command("run", "--keys")

@@ -216,6 +216,7 @@ def test_released_bounds_and_a_budget_of_a_folder(
     [
         ({"--budget": "party", "--seed": "1"}, "--budget: wanted no --seed beside it"),
         ({"--budget": "party", "--noise": "BetweenPartners"}, "--budget: wanted no --noise beside"),
+        ({"--noise": "InTime"}, "Invalid value for '--noise'"),
         ({"--label": "outcome"}, "ranges.toml has no range of the label. Add a line such as"),
         ({"--epsilon": "0"}, "epsilon: wanted a finite number greater than 0, got 0"),
         ({"--ranges": "nothing.toml"}, "nothing.toml"),
@@ -245,5 +246,6 @@ def test_files_that_do_not_fit_are_named(sites: Path) -> None:
     small.drop(columns="age").to_csv("small.csv")
     said = call("fit", "all.csv", "small.csv", *FIT, code=2)
     assert "small.csv: wanted a column 'age', got the columns , id, weight" in said
+    assert "sex" not in said.rpartition("Error")[2]  # which the file does not have
     Path("sites/north.parquet").write_bytes(b"PAR1 damaged")
     assert "is not a table of this kind" in call("fit", "sites/north.parquet", *FIT, code=2)

@@ -115,8 +115,8 @@ class QuantizedGossip(Algorithm[QuantizedState, GradientProblem]):
         convex losses of known smoothness only, whose gradients are not clipped, since a clipped
         gradient need not be that of a convex function.
     smoothness
-        L, the Lipschitz constant of every record's gradient, without the regularizer; infinity if
-        unknown.
+        Smoothness of a record's loss: L, a Lipschitz constant of its gradient, without the
+        regularizer; infinity if unknown.
     copies
         The most nodes that hold the same record. Each of them adds noise of its own, so the run
         costs as much as `copies` runs on it.

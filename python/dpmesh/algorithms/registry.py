@@ -9,9 +9,9 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib import import_module
 from typing import Any
 
+from dpmesh._networks import imported
 from dpmesh._validate import fail, one_of
 from dpmesh.algorithms.base import AnyAlgorithm
 from dpmesh.algorithms.descent import Descent
@@ -232,7 +232,7 @@ def entry_of(name: str) -> Entry:
         If there is none.
     """
     module, _, name = name.rpartition(":")
-    if module:
-        import_module(module)
+    if module and imported(module) is None:
+        fail("name", "module:name, of a module that can be imported", repr(f"{module}:{name}"))
     one_of("name", name, [entry.name for entry in REGISTRY])
     return next(entry for entry in REGISTRY if entry.name == name)

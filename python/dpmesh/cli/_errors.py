@@ -14,6 +14,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from dpmesh._extras import EXTRA_OF, needed_by
+from dpmesh._validate import nearest
 
 P = ParamSpec("P")
 
@@ -69,11 +70,14 @@ class Once(TyperCommand):
 
 
 class Group(TyperGroup):
-    """Commands, of which click suggests the nearest one to a wrong name: typer does it again."""
+    """Commands, of which the nearest one to a wrong name is suggested."""
 
-    def __init__(self, **given: Any) -> None:
-        super().__init__(**given)
-        self.suggest_commands = False
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the command that the first argument names, as click does."""
+        name, known = args[0], self.list_commands(ctx)
+        if name[:1].isalpha() and self.get_command(ctx, name) is None and not ctx.resilient_parsing:
+            ctx.fail(f"No such command {name!r}{nearest(name, known) or '.'}")
+        return super().resolve_command(ctx, args)
 
 
 def _show(message: Warning | str, *_: object, **__: object) -> None:

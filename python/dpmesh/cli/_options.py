@@ -15,7 +15,7 @@ _NOISE = (
     "BetweenPartners: sites gossip and share noise that cancels in their mean. The epsilon then "
     "holds against everybody except link partners."
 )
-_BUDGET = "Folder of dpmesh contract keys, whose budget this is taken of."
+_BUDGET = "Folder of dpmesh contract keys, from whose budget this is taken."
 _COLLUDING = "Sites that may collude, for a secure sum or --noise."
 _METHOD = "How sites learn together: under a secure sum (by default from 3 sites on), or by gossip."
 _DATA = "Folder of all data sets: mnist, rcv1, .."
@@ -26,7 +26,7 @@ Separator = Annotated[str | None, typer.Option(help=_SEPARATOR)]
 Decimal = Annotated[Literal[".", ","] | None, typer.Option(help=_DECIMAL)]
 Encoding = Annotated[str | None, typer.Option(help=_ENCODING)]
 DropMissingLabels = Annotated[bool, typer.Option("--drop-missing-labels", help=_DROP)]
-Noise = Annotated[Literal["BetweenPartners", "InTime", "Both"] | None, typer.Option(help=_NOISE)]
+Noise = Annotated[Literal["BetweenPartners"] | None, typer.Option(help=_NOISE)]
 BudgetFolder = Annotated[Path | None, typer.Option("--budget", help=_BUDGET)]
 Delta = Annotated[float, typer.Option(help="Delta of the guarantee.")]
 Colluding = Annotated[int, typer.Option(min=0, help=_COLLUDING)]

@@ -123,6 +123,7 @@ def status(folder: Own) -> None:
     from dpmesh.privacy.shown import rounded_up
 
     own = Folder.open(folder, marks=marks())
+    typer.echo(f"signing_key  {own.signing.public.hex()}")
     typer.echo(f"budget       {rounded_up(own.cost())} of {own.budget} is promised to contracts")
     for known in own.contracts():
         typer.echo(f"contract     {known.hash.hex()}")
@@ -138,7 +139,11 @@ def leave(folder: Own, contract: Annotated[str, _HASH]) -> None:
     own = Folder.open(folder, marks=marks())
     found = [known for known in own.contracts() if known.hash.hex().startswith(contract)]
     if len(found) != 1:
-        fail("contract", "the hash of one contract of this folder", f"{contract}, of {len(found)}")
+        fail(
+            "contract",
+            "the hash of one contract of this folder",
+            f"{contract}, of {len(found)}; see contract status",
+        )
     own.leave(found[0])
     typer.echo(f"left {found[0].hash.hex()} for ever; its cost stays charged to the folder")
     own.close()

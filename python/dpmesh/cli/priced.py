@@ -33,7 +33,7 @@ MOST_ROUNDS, MOST_ROUNDS_OF_A_VIEW = 100_000, 1000
 LARGE_DELTA = 0.01
 
 _EPSILON = typer.Option(help="Compute what keeps it.", metavar="FLOAT")
-_NOISE = typer.Option(help="Compute its cost: scale over sensitivity.", metavar="FLOAT")
+_NOISE = typer.Option(help="Compute its cost: noise multiplier.", metavar="FLOAT")
 _ROUNDS = typer.Option(help="Total number of rounds.")
 _DELTA = typer.Option(help="Keep it below 1 / units.")
 _DIM = typer.Option(help="Number of parameters, for Laplace noise.")
@@ -132,7 +132,7 @@ def _of_signature(entry: Entry, fields: dict[str, Field]) -> dict[str, tuple[Any
         if not isinstance(default, (int, float, str, NoneType)) and default is not Parameter.empty:
             default = None  # a schedule, which the algorithm has by itself
         wanted = kind | None if default is None else kind
-        text = re.split(r"[;:,.] |\.$", field.text)[0] + "."
+        text = re.split(r"(?<=.{20})[;:,.] (?!\d)|\.$", field.text)[0] + "."
         found[name] = Annotated[wanted, typer.Option(help=text)], default
     return found
 

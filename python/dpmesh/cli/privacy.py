@@ -28,7 +28,10 @@ class WithAlgorithms(Group):
             sys.path.insert(0, "")  # modules in this folder
         elif cmd_name not in self.list_commands(ctx):
             return None
-        return command_of(entry_of(cmd_name))
+        try:
+            return command_of(entry_of(cmd_name))
+        except ValueError as error:
+            ctx.fail(str(error))
 
 
 privacy = typer.Typer(

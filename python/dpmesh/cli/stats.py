@@ -48,6 +48,7 @@ def stats(
     it gives means of all numbers and flags, medians of dates and counts of categories, of all that
     the file of ranges lists. `dpmesh ranges` drafts that file.
     """
+    from dpmesh._files import writable_folder
     from dpmesh.cli._pages import write_answers
     from dpmesh.cli._sites import as_spent, charge, read_sites, text_format
     from dpmesh.ranges.read import as_range, read_ranges
@@ -56,6 +57,8 @@ def stats(
 
     if output is not None and output.suffix not in (".html", ".json"):
         fail("--output", "a file that ends in .html or .json", str(output))
+    if output is not None:
+        writable_folder(output.parent)
     released: list[Any] = []
     public = read_ranges(ranges, released=released)
     given = {name: as_range(name, one) for name, one in public.items()}

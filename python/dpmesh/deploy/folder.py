@@ -117,7 +117,10 @@ class Folder(Steps):
         probability("delta", delta, one=False)
         path = Path(path)
         if (path / DATABASE).exists():
-            raise FileExistsError(f"{path}: there is a party's folder, which nothing replaces")
+            raise FileExistsError(
+                f"{path}: there is a party's folder, which nothing replaces; "
+                f"dpmesh contract status {path} prints its key"
+            )
         parent = writable_folder(path.absolute().parent)
         with TemporaryDirectory(dir=parent, prefix=f".{path.name}.") as place:  # whole, or not
             new = Path(place) / path.name

@@ -71,6 +71,7 @@ def algorithm_of(
     if "epsilon" not in table or "epsilon" in known:
         noise = next((name for name in NOISES if _lacks(known, name, table)), None)
         if noise is not None:
+            settings.known("algorithm", table, (*known, "kind", "epsilon"))
             of = "; tables in [sweep] replace all of [algorithm]" * ("sweep" in settings.content)
             settings.fail("algorithm", f"wanted epsilon, or {noise}, for {maker.__name__}{of}")
         return staged(algorithm=_checked(settings, make(table)))

@@ -61,8 +61,8 @@ def write_page(folders: Sequence[str | Path], target: str | Path | None = None) 
         ]
         settings = {name: own for name, (_, own) in found.items()}
     path = path if target is None else Path(target)
-    if path.is_dir():
-        fail("target", "a file", f"a folder: {path}")
+    if path.is_dir() or path.suffix not in ("", ".html", ".tex", ".csv"):
+        fail("target", "a file that ends in .html, .tex or .csv", path)
     writable_folder(path.parent)
     if path.suffix in (".tex", ".csv"):
         rows = compared(grouped(results)).varying

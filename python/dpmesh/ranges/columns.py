@@ -240,6 +240,7 @@ class Columns:
             for name, kind in zip(self.names, self.kinds, strict=True)
             if held.names is not None and kind.may_be_missing and name not in held.names
         )
+        held.select([name for name in self.names if name not in absent])  # or fail: one must exist
         if absent:
             held = held.with_missing(absent)
         return self.encode(held.select(self.names).columns)._replace(absent=absent)

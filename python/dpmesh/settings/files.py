@@ -135,7 +135,9 @@ class Settings:
             got = "none" if kind is None else repr(kind)
             own = "" if self.module is None else f", or one of {self.module}"
             wanted = f"wanted one of {', '.join(kinds)}{own}"
-            self.fail(f"{path}.kind", f"{wanted}, got {got}{dpmesh.now(kind)}")
+            self.fail(
+                f"{path}.kind", f"{wanted}, got {got}{dpmesh.now(kind) or nearest(kind, kinds)}"
+            )
         instead: Mapping[str, str] = getattr(maker, "instead", {})
         for name in table.keys() & instead.keys():
             self.fail(f"{path}.{name}", f"wanted {instead[name]}")
@@ -221,7 +223,8 @@ class Settings:
         wanted = [_in_words(option) for option in options if not kinds_of(option)]
         if kinds:
             wanted.append(f"a table whose kind is one of {', '.join(kinds)}")
-        raise self.error(key, f"wanted {' or '.join(wanted)}, got {value!r}")
+        hint = nearest(value, [name for option in options for name in get_args(option)])
+        raise self.error(key, f"wanted {' or '.join(wanted)}, got {value!r}{hint}")
 
     def _as(self, key: str, value: Any, hint: Any) -> Any:
         if hint is type(None):

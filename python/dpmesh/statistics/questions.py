@@ -155,7 +155,7 @@ def _moments_of(name: str, kind: Kind, sums: Floats, noise: float, records: int)
     if kind.may_be_missing:
         n, of_count = float(sums[4]), noise
         count = share(count.name, n, noise, records)
-    if n <= max(Z * of_count, 1.0):
+    if n <= max(Z * noise, 1.0):  # or the sums could be all noise
         return [count, nothing(f"{name}, mean"), nothing(f"{name}, variance")]
     m1, m2, m3, m4 = sums[:4] / n / (1, 1, geometry.FOURTH, geometry.FOURTH)
     ratio = float(kind.may_be_missing)
