@@ -39,10 +39,7 @@ def telling(command: Callable[P, None]) -> Callable[P, None]:
                 text = f"{error.filename}: {error.strerror}"
             _end(text, error)
         except sqlite3.Error as error:
-            _end(
-                f"the party's folder: {error}. Nothing is lost: once it can be written, go on",
-                error,
-            )
+            _end(f"the party's folder: {error}. Once it can be written, go on: all is kept", error)
         except ModuleNotFoundError as error:
             if (error.name or "").partition(".")[0] not in EXTRA_OF:
                 raise

@@ -118,7 +118,7 @@ def rehearse(
 
 
 def status(folder: Own) -> None:
-    """Print what each contract of a folder is charged, and how far it got; end its node first."""
+    """Print the key, what each contract is charged, and how far it got; end the node first."""
     from dpmesh.deploy import Folder
     from dpmesh.privacy.shown import rounded_up
 
@@ -139,11 +139,8 @@ def leave(folder: Own, contract: Annotated[str, _HASH]) -> None:
     own = Folder.open(folder, marks=marks())
     found = [known for known in own.contracts() if known.hash.hex().startswith(contract)]
     if len(found) != 1:
-        fail(
-            "contract",
-            "the hash of one contract of this folder",
-            f"{contract}, of {len(found)}; see contract status",
-        )
+        wanted = "how one hash begins that dpmesh contract status lists"
+        fail("contract", wanted, f"{contract}, as {len(found)} do")
     own.leave(found[0])
     typer.echo(f"left {found[0].hash.hex()} for ever; its cost stays charged to the folder")
     own.close()

@@ -24,10 +24,9 @@ class WithAlgorithms(Group):
         from dpmesh.algorithms.registry import entry_of
         from dpmesh.cli.priced import command_of
 
-        if ":" in cmd_name:
-            sys.path.insert(0, "")  # modules in this folder
-        elif cmd_name not in self.list_commands(ctx):
+        if ":" not in cmd_name and cmd_name not in self.list_commands(ctx):
             return None
+        sys.path.insert(0, "")  # modules in this folder
         try:
             return command_of(entry_of(cmd_name))
         except ValueError as error:

@@ -244,11 +244,8 @@ def _partners(noise: Noise, links: Topology, colluding: int, *, star: bool) -> B
     from dpmesh.privacy.correlated import BetweenPartners
 
     if one_of("noise", noise, get_args(Noise)) != "BetweenPartners":
-        wanted = (
-            "'BetweenPartners' by this rule: noise in time buys nothing where every round uses "
-        )
-        wanted += "all records (Theorem 2 of docs/privacy/correlated_noise.md)"
-        fail("noise", wanted, noise)
+        wanted = "'BetweenPartners': noise in time buys nothing where every round uses all records"
+        fail("noise", f"{wanted} (Theorem 2 of docs/privacy/correlated_noise.md)", noise)
     if links.nodes < (fewest := integer("colluding", colluding) + rule.HONEST):
         fail("noise", f"None at fewer than {fewest} sites, of which {colluding} collude", noise)
     meet = links.matrix(0).messages == links.nodes * (links.nodes - 1)

@@ -118,8 +118,7 @@ class Folder(Steps):
         path = Path(path)
         if (path / DATABASE).exists():
             raise FileExistsError(
-                f"{path}: there is a party's folder, which nothing replaces; "
-                f"dpmesh contract status {path} prints its key"
+                f"{path}: there is a party's folder; contract status shows its key"
             )
         parent = writable_folder(path.absolute().parent)
         with TemporaryDirectory(dir=parent, prefix=f".{path.name}.") as place:  # whole, or not

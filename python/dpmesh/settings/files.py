@@ -132,12 +132,10 @@ class Settings:
         known = isinstance(kind, str) and kind in kinds
         maker = kinds[kind] if known else self._own(path, kind)
         if maker is None:
-            got = "none" if kind is None else repr(kind)
+            got = "none" if kind is None else f"{kind!r}{dpmesh.now(kind) or nearest(kind, kinds)}"
             own = "" if self.module is None else f", or one of {self.module}"
             wanted = f"wanted one of {', '.join(kinds)}{own}"
-            self.fail(
-                f"{path}.kind", f"{wanted}, got {got}{dpmesh.now(kind) or nearest(kind, kinds)}"
-            )
+            self.fail(f"{path}.kind", f"{wanted}, got {got}")
         instead: Mapping[str, str] = getattr(maker, "instead", {})
         for name in table.keys() & instead.keys():
             self.fail(f"{path}.{name}", f"wanted {instead[name]}")

@@ -150,15 +150,13 @@ class Mean(OfColumns):
 
 def _moments_of(name: str, kind: Kind, sums: Floats, noise: float, records: int) -> list[Row]:
     """Return count, mean and variance in the units of the column."""
-    n, of_count = float(records), 0.0
-    count = Row(f"{name}, count", n, 0.0, 0.0, n, n)
-    if kind.may_be_missing:
-        n, of_count = float(sums[4]), noise
-        count = share(count.name, n, noise, records)
+    ratio = float(kind.may_be_missing)
+    n = float(sums[4] if ratio else records)
+    public = Row(f"{name}, count", n, 0.0, 0.0, n, n)
+    count = share(public.name, n, noise, records) if ratio else public
     if n <= max(Z * noise, 1.0):  # or the sums could be all noise
         return [count, nothing(f"{name}, mean"), nothing(f"{name}, variance")]
     m1, m2, m3, m4 = sums[:4] / n / (1, 1, geometry.FOURTH, geometry.FOURTH)
-    ratio = float(kind.may_be_missing)
     of_mean = noise / n * sqrt(1 + ratio * m1**2)
     variance = max(m2 - m1**2 + of_mean**2, 0.0) * n / (n - 1)
     of_variance = noise / n * sqrt(1 + 4 * m1**2 + ratio * (2 * m1**2 - m2) ** 2)
@@ -169,7 +167,7 @@ def _moments_of(name: str, kind: Kind, sums: Floats, noise: float, records: int)
     low, high = geometry.ends(kind)
     half, z = (high - low) / 2, Z * Z
     # Fieller: all theta with (sum - theta n)^2 <= Z^2 (noise of both, and of the choice of records)
-    a, b = n**2 - z * of_count**2, float(sums[0]) * n
+    a, b = n**2 - ratio * z * noise**2, float(sums[0]) * n
     root = sqrt(max(b * b - a * (float(sums[0]) ** 2 - z * (noise**2 + n**2 * drawn)), 0.0))
     middle, *ends = geometry.unscaled(kind, [m1, *np.clip([(b - root) / a, (b + root) / a], -1, 1)])
     mean = Row(f"{name}, mean", middle, Z * half * of_mean, Z * half * sqrt(drawn), *ends)

@@ -236,7 +236,7 @@ class FeatureMap:
         names = name.split("+") if isinstance(name, str) else []
         for one in names or [name]:
             if one not in KINDS or names.count(one) > 1:
-                hint = nearest(one, KINDS) if isinstance(one, str) else ""
+                hint = nearest(one, KINDS)
                 wanted = f"{', '.join(KINDS)}, or some of them with + between them, each once"
                 fail("features", wanted, f"{name!r}{hint}")
         return cls(tuple(KINDS[one]() for one in names))
