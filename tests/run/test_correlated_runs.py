@@ -257,6 +257,8 @@ def test_correlation_in_time_is_refused_where_it_buys_nothing() -> None:
     for noise in (IN_TIME, BOTH):
         with pytest.raises(ValueError, match="buys nothing where every round uses all records"):
             descent(noise)
+    with pytest.raises(ValueError, match=r"noise: wanted .*BetweenPartners"):
+        descent(3)
     with pytest.raises(ValueError, match="noise: wanted noise made for mixings=3, got 2"):
         dm.GradientDescent(records=ROUNDS, noise_multiplier=1.0, mixings=3, noise=PARTNERS)
 

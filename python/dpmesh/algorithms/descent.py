@@ -83,13 +83,13 @@ class Descent(Algorithm[StateT, LinearProblem], Generic[StateT]):
         integer("batches", self.batches, at_least=1, below=self.records + 1)
         keep_schedules(self, "step_size")
         if self.noise is not None:
+            check_strategy(self.noise, self)
             if self.exchanges != self.noise.mixings:
                 fail("noise", f"noise made for mixings={self.mixings}", f"{self.noise.mixings}")
             if self.copies > 1:
                 fail(
                     "copies", "1 with correlated noise, which is for distinct records", self.copies
                 )
-            check_strategy(self.noise, self)
             if self.noise.correlates_time and self.batches == 1:
                 wanted = (
                     "correlated.BetweenPartners(..), or several batches: noise that is correlated "
