@@ -317,12 +317,17 @@ def main(network: str, folder: str, *names: str) -> None:
         result = run(name, network, engine=engine, **options)
         if name != "with replacement":
             assert len(result.parameters) == (NODES if engine.is_root else len(engine.nodes))
-        sent = engine.sent()
-        if engine.is_root:
-            result.save(own)
-            np.save(own / "parameters.npy", result.parameters)
-            (own / "ledger.txt").write_text(str(result.ledger))
-            (own / "sent.json").write_text(json.dumps(sent))
+        keep(result, engine, own)
+
+
+def keep(result: Run, engine: Any, folder: Path) -> None:
+    """Write a run and what was sent at the root, into a folder."""
+    sent = engine.sent()
+    if engine.is_root:
+        result.save(folder)
+        np.save(folder / "parameters.npy", result.parameters)
+        (folder / "ledger.txt").write_text(str(result.ledger))
+        (folder / "sent.json").write_text(json.dumps(sent))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -118,12 +117,7 @@ def main(folder: str, *names: str) -> None:
     for name in names:
         own, engine = Path(folder) / name, MpiEngine(SITES)
         result = run(name, engine=engine, checkpoint=dm.Checkpoint(own / "checkpoint", every=2))
-        sent = engine.sent()
-        if engine.is_root:
-            result.save(own)
-            np.save(own / "parameters.npy", result.parameters)
-            (own / "ledger.txt").write_text(str(result.ledger))
-            (own / "sent.json").write_text(json.dumps(sent))
+        mpi_program.keep(result, engine, own)
 
 
 if __name__ == "__main__":

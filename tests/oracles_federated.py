@@ -188,45 +188,37 @@ def _(oracle: Oracle) -> Values:
             guess=guess,
         )
         found[name] = output[name] * multiplier / guess
-    noise = {
-        "uniform": accounting.fixed_size_gaussian_noise_multiplier,
-        "poisson": accounting.poisson_gaussian_noise_multiplier,
-    }[inputs["sampling"]]
-    multiplier = noise(
-        target_epsilon=inputs["epsilon"],
-        target_delta=delta_of(oracle),
-        sampling_rate=inputs["tau"],
-        neighboring_relation="replace_one" if uniform else "add_remove",
-        count=inputs["T"],
-    )
+    multiplier = calibrated(oracle, inputs["sampling"])
     found["nu_pld"] = output["nu_pld"] * multiplier / of_theorem(oracle, output["nu_pld"])
     return found
 
 
+def calibrated(oracle: Oracle, sampling: str) -> float:
+    """Return the least noise multiplier at an oracle's epsilon."""
+    inputs = oracle["inputs"]
+    settings = {
+        "target_epsilon": inputs["epsilon"],
+        "target_delta": delta_of(oracle),
+        "sampling_rate": inputs["tau"],
+        "count": inputs["T"],
+    }
+    if sampling == "poisson":
+        return accounting.poisson_gaussian_noise_multiplier(
+            neighboring_relation="add_remove", **settings
+        )
+    return accounting.fixed_size_gaussian_noise_multiplier(
+        neighboring_relation="replace_one", **settings
+    )
+
+
 @check(r"federated\.calibrate\.poisson")
 def _(oracle: Oracle) -> Values:
-    inputs = oracle["inputs"]
-    found = accounting.poisson_gaussian_noise_multiplier(
-        target_epsilon=inputs["epsilon"],
-        target_delta=delta_of(oracle),
-        sampling_rate=inputs["tau"],
-        neighboring_relation="add_remove",
-        count=inputs["T"],
-    )
-    return {"z": found}
+    return {"z": calibrated(oracle, "poisson")}
 
 
 @check(r"federated\.calibrate\.uniform")
 def _(oracle: Oracle) -> Values:
-    inputs = oracle["inputs"]
-    found = accounting.fixed_size_gaussian_noise_multiplier(
-        target_epsilon=inputs["epsilon"],
-        target_delta=delta_of(oracle),
-        sampling_rate=inputs["tau"],
-        neighboring_relation="replace_one",
-        count=inputs["T"],
-    )
-    return {"std_over_2L": found}
+    return {"std_over_2L": calibrated(oracle, "uniform")}
 
 
 def visible_cohort(oracle: Oracle, shift: float) -> Values:
