@@ -32,7 +32,6 @@ RESULTS = DOCS / "results"
 def test_results_say_what_made_them() -> None:
     found = {path.stem: json.loads(path.read_text()) for path in RESULTS.glob("*.json")}
     made = [*found.pop("arena")["made"].values(), *found.values()]
-    assert len(made) >= 3
     for by in made:
         assert {"commit", "machine", "numpy"} <= {*by}
         assert "bench" in by or ("keys" in by and not by["quick"])

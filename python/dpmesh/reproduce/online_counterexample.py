@@ -97,9 +97,8 @@ def as_text(rows: list[Row]) -> str:
     }
     held = sum(row["regret"] + row["interval"] <= row["corrected"] for row in rows)
     verdict = (
-        f"Of {len(rows)} rows {counts['printed']} are clearly above the printed bound, "
-        f"{counts['printed_alone']} above that in brackets, {held} clearly within the corrected "
-        "one."
+        f"Of {len(rows)} rows, clearly above the printed bound: {counts['printed']}; above that in "
+        f"brackets: {counts['printed_alone']}; clearly within the corrected one: {held}."
     )
     return "\n".join([paragraph(head), "", *map(_in_words, rows), "", paragraph(verdict)])
 

@@ -164,7 +164,7 @@ def table_of(cells: Sequence[Cell], task: str) -> tuple[list[str], list[list[str
                 *(shown(cell, chance, (line.method, cell.epsilon) in better) for cell in found),
                 f"{100 * np.mean(last.worst):.1f}" if kept(last) else "-",
                 "-" if first.proved is None else rounded_up(first.proved, 3),
-                "-" if last.bytes is None else f"{last.bytes / 1e6:.3g}",
+                "-" if last.bytes is None else f"{float(f'{last.bytes / 1e6:.3g}'):,g}",
                 "-" if last.seconds is None else f"{last.seconds:.1f}",
             ]
         )
