@@ -8,7 +8,7 @@ radius 10. The step is that of `CorrelatedStrategy.step_size`, so that nothing i
 records. Accuracies are those of the last messages after 20 more mixings, and of the nodes' own
 models. "server" has all records in one place, "alone" is a node that works by itself at the same
 epsilon, and "pooled" is the server without noise. Results go to docs/results, correlated-DATA.csv,
-and as the page's table beside it.
+and as the page's table beside it; those of digits are drawn, too.
 """
 
 from __future__ import annotations
@@ -19,14 +19,17 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
 from math import sqrt
+from typing import Any
 
 import numpy as np
+from scipy.stats import t
 
 import dpmesh as dm
-from benches.results import keep, table
+from benches.results import RESULTS, keep, table
 from dpmesh import kernels, topology
 from dpmesh.privacy import correlated
 from dpmesh.privacy.accounting import analytic_gaussian_noise_multiplier
+from dpmesh.reproduce._figure import Panel, drawn, lines_of
 from dpmesh.reproduce._scaffold import Row, kinds, over_seeds, pick
 
 DELTA, RADIUS, MORE_MIXINGS, ALONE = 1e-5, 10.0, 20, 4
@@ -224,6 +227,28 @@ def as_text(found: list[Row]) -> str:
     return table(["noise, epsilon =", *(f"{epsilon:g}" for epsilon in EPSILONS)], lines)
 
 
+def draw(found: list[Row]) -> None:
+    """Draw what independent noise and the most that works together reach, with 95% intervals."""
+    few = ("1 mixing", "3 mixings")
+    shown = [row for row in found if not row["noise"].endswith(few)]
+    for row in shown:
+        row["interval"] = t.ppf(0.975, row["seeds"] - 1) * row["spread"] / sqrt(row["seeds"])
+    of: dict[str, Any] = {"by": "noise", "x": "epsilon", "y": "accuracy", "spread": "interval"}
+    panels = [
+        Panel(
+            title=setting,
+            lines=lines_of(pick(shown, setting=setting), **of),
+            x="epsilon",
+            y="accuracy (%)",
+            levels={"chance": 10.0},
+            log="x",
+            limits=(0, 100),
+        )
+        for setting in kinds(shown, "setting")
+    ]
+    drawn(panels).savefig(RESULTS.parent / "images" / "correlated_noise.png", dpi=120)
+
+
 def main(data: str = "digits", seeds: int = 10) -> None:
     """Print cells as they are finished, and keep them."""
     found = []
@@ -231,6 +256,8 @@ def main(data: str = "digits", seeds: int = 10) -> None:
         found.append(row)
         print(row, flush=True)
     keep(f"correlated-{data}", found, as_text(found))
+    if data == "digits":
+        draw(found)
 
 
 if __name__ == "__main__":
