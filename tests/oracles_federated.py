@@ -196,18 +196,17 @@ def _(oracle: Oracle) -> Values:
 def calibrated(oracle: Oracle, sampling: str) -> float:
     """Return the least noise multiplier at an oracle's epsilon."""
     inputs = oracle["inputs"]
-    settings = {
-        "target_epsilon": inputs["epsilon"],
-        "target_delta": delta_of(oracle),
-        "sampling_rate": inputs["tau"],
-        "count": inputs["T"],
-    }
-    if sampling == "poisson":
-        return accounting.poisson_gaussian_noise_multiplier(
-            neighboring_relation="add_remove", **settings
-        )
-    return accounting.fixed_size_gaussian_noise_multiplier(
-        neighboring_relation="replace_one", **settings
+    find, relation = (
+        (accounting.poisson_gaussian_noise_multiplier, "add_remove")
+        if sampling == "poisson"
+        else (accounting.fixed_size_gaussian_noise_multiplier, "replace_one")
+    )
+    return find(
+        target_epsilon=inputs["epsilon"],
+        target_delta=delta_of(oracle),
+        sampling_rate=inputs["tau"],
+        neighboring_relation=relation,
+        count=inputs["T"],
     )
 
 

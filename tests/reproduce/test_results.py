@@ -20,19 +20,19 @@ from dpmesh.reproduce import (
     online_delay,
     quantized_comparison,
     scale,
-    without_replacement,
 )
 from dpmesh.reproduce._scaffold import read
 from dpmesh.reproduce.catalog import REPRODUCTIONS
+from dpmesh.reproduce.without_replacement import table_as_text
 
 DOCS = Path(__file__).parents[2] / "docs"
 RESULTS = DOCS / "results"
+QUANTIZED, TOKEN = "algorithms/quantized.md", "algorithms/without_replacement.md"
 
 
 def test_results_say_what_made_them() -> None:
     found = {path.stem: json.loads(path.read_text()) for path in RESULTS.glob("*.json")}
-    made = [*found.pop("arena")["made"].values(), *found.values()]
-    for by in made:
+    for by in [*found.pop("arena")["made"].values(), *found.values()]:
         assert {"commit", "machine", "numpy"} <= {*by}
         assert "bench" in by or ("keys" in by and not by["quick"])
         if "experiment" in by:
@@ -73,18 +73,19 @@ def text_of_networks(rows: list[dict[str, Any]], table: str = "") -> str:
         ("demo", demonstration.as_text, "which_algorithm.md"),
         ("online-allocated", allocated.as_text, "algorithms/online.md"),
         ("online-delay", online_delay.as_text, "algorithms/online.md"),
-        ("without-replacement-allocated", allocated.as_text, "algorithms/without_replacement.md"),
+        ("without-replacement-allocated", allocated.as_text, TOKEN),
         ("online-figure1", online._text1, "algorithms/online.md"),
         ("online-figure2", online._text2, "algorithms/online.md"),
         ("online-mechanisms", online.text_of_mechanisms, "algorithms/online.md"),
         ("online-table1", online.text_of_table1, "algorithms/online.md"),
-        ("quantized-figure4", quantized_comparison.as_text, "algorithms/quantized.md"),
+        ("quantized-figure4", quantized_comparison.as_text, QUANTIZED),
+        (
+            "quantized-figure4-network",
+            partial(quantized_comparison.as_text, of="network"),
+            QUANTIZED,
+        ),
         *(
-            (
-                f"without-replacement-{table}",
-                partial(without_replacement.table_as_text, source=source),
-                "algorithms/without_replacement.md",
-            )
+            (f"without-replacement-{table}", partial(table_as_text, source=source), TOKEN)
             for table, source in (
                 ("table1", "Table I, Covertype"),
                 ("table2", "Table II, MNIST"),
@@ -101,8 +102,8 @@ def test_a_text_is_made_of_its_rows_and_shown(name: str, as_text: Any, page: str
 def test_pages_quote_the_committed_numbers(capsys: pytest.CaptureFixture[str]) -> None:
     program = runpy.run_path(str(DOCS.parent / ".ci" / "quoted.py"))
     assert program["main"](check=True) == 0, capsys.readouterr().out
-    page = "reaches 12.3 here"
-    assert program["written"](page, "reaches {n} here", {"n": "45.6"}) == "reaches 45.6 here"
+    written = program["written"]("reaches 12.3 here", "reaches {n} here", {"n": "45.6"})
+    assert written == "reaches 45.6 here"
 
 
 def test_the_table_of_what_composes_is_what_the_code_does(
