@@ -55,7 +55,7 @@ def measured(folder: Path, *, without: str = "") -> tuple[int, int]:
 
 @pytest.mark.parametrize(
     ("folder", "without", "most"),
-    [(PACKAGE, "reproduce", 31_492), (PACKAGE / "reproduce", "", 6_000), (TESTS, "", 32_605)],
+    [(PACKAGE, "reproduce", 31_493), (PACKAGE / "reproduce", "", 6_000), (TESTS, "", 32_605)],
 )
 def test_code_does_not_grow(folder: Path, without: str, most: int) -> None:
     assert measured(folder, without=without)[0] <= most

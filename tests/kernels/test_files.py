@@ -83,7 +83,7 @@ def test_a_report_tells_it_before_its_figures(
     monkeypatch.setattr("dpmesh.experiments.page.page", never)
     for output, said in (
         (unwritable / "page.html", "cannot write into this folder: "),
-        (tmp_path, "target: wanted a file, got a folder"),
+        (tmp_path, "target: wanted a file that ends in .html, .tex or .csv, got a folder"),
     ):
         assert said in command("report", tmp_path / "results", "--output", output, code=2)
 

@@ -42,7 +42,7 @@ def write_page(folders: Sequence[str | Path], target: str | Path | None = None) 
     Raises
     ------
     ValueError
-        If a folder holds no finished runs, or `target` is a folder.
+        If a folder holds no finished runs, or `target` is a folder or a file of another kind.
     OSError
         If it cannot be written; it is not made then.
     """
@@ -62,7 +62,8 @@ def write_page(folders: Sequence[str | Path], target: str | Path | None = None) 
         settings = {name: own for name, (_, own) in found.items()}
     path = path if target is None else Path(target)
     if path.is_dir() or path.suffix not in ("", ".html", ".tex", ".csv"):
-        fail("target", "a file that ends in .html, .tex or .csv", path)
+        got = "a folder" if path.is_dir() else path
+        fail("target", "a file that ends in .html, .tex or .csv", got)
     writable_folder(path.parent)
     if path.suffix in (".tex", ".csv"):
         rows = compared(grouped(results)).varying
