@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
+from math import sqrt
 
 import numpy as np
 import pytest
@@ -13,7 +14,11 @@ from refused import refused
 
 from dpmesh import kernels
 from dpmesh.keys import Key, Purpose
-from dpmesh.reproduce.bounds.complexity import rademacher_bound_linear, rademacher_complexity
+from dpmesh.reproduce.bounds.complexity import (
+    mean_gap_bound,
+    rademacher_bound_linear,
+    rademacher_complexity,
+)
 
 
 def stream():
@@ -82,6 +87,20 @@ def test_lemma_5_as_printed_fails_for_a_class_of_bounded_vectors() -> None:
     assert rademacher_bound_linear(many // 2, many, 1.0) < 2.0
 
 
+@pytest.mark.parametrize("s", [5, 20, 35])
+def test_lemma_7_bounds_the_gap_of_means_in_random_order(s: int) -> None:
+    n = 40
+    vectors, _ = linear_class(n, seed=7)
+    complexity = rademacher_complexity(vectors, s, 4000, stream()).estimate
+    rng = np.random.default_rng(2)
+    orders = (rng.permutation(n) for _ in range(300))
+    gaps = np.array([(vectors[:, o[:s]].mean(1) - vectors[:, o[s:]].mean(1)).max() for o in orders])
+    bound = float(np.abs(vectors).max())
+    assert gaps.mean() <= mean_gap_bound(complexity, s, n, bound)
+    limit = mean_gap_bound(complexity, s, n, bound, squared=True)
+    assert sqrt((gaps**2).mean()) <= limit
+
+
 ONES = np.ones((2, 4))
 
 
@@ -93,5 +112,5 @@ test_bad_input_is_named = refused(
     (lambda: rademacher_complexity(ONES[0], 1, 9, stream()), "vectors: wanted 2 axes"),
     (lambda: rademacher_complexity(ONES * np.nan, 1, 9, stream()), "vectors: wanted finite values"),
     (lambda: rademacher_complexity(ONES, 1, 9, None), "stream: wanted"),
-    (lambda: rademacher_bound_linear(1, 4, -1.0), "bound: wanted .* at least 0"),
+    (lambda: mean_gap_bound(-1.0, 1, 4, 1.0), "complexity: wanted .* at least 0"),
 )

@@ -106,7 +106,49 @@ def rademacher_bound_linear(sample_size: int, records: int, bound: float) -> flo
     >>> round(rademacher_bound_linear(500, 1000, 1.0), 3)
     0.126
     """
+    s, u = _split(sample_size, records)
+    return sqrt(2) * (1 / sqrt(s) + 1 / sqrt(u)) * non_negative("bound", bound)
+
+
+def mean_gap_bound(
+    complexity: float, sample_size: int, records: int, bound: float, *, squared: bool = False
+) -> float:
+    """Bound how far the means of seen and unseen records can differ, over a class (Lemma 7).
+
+    In a random order of the records let g be the largest difference, over the class, of the mean
+    of the first s entries and the mean of the other u. Then
+    ``E g <= R + 12 B (1/sqrt(s) + 1/sqrt(u))`` with R the class's complexity, and ``sqrt(E g^2)``
+    is at most sqrt(2) times that.
+
+    Parameters
+    ----------
+    complexity
+        R, as from `rademacher_complexity`: at least 0.
+    sample_size
+        s, from 1 to `records` - 1.
+    records
+        n, at least 2.
+    bound
+        B: no entry of the class is larger in absolute value; at least 0.
+    squared
+        Whether to bound ``sqrt(E g^2)`` instead of ``E g``.
+
+    Raises
+    ------
+    ValueError
+        If an argument does not fit.
+
+    Examples
+    --------
+    >>> round(mean_gap_bound(0.1, 500, 1000, 1.0), 3)
+    1.173
+    """
+    s, u = _split(sample_size, records)
+    spread = 12 * non_negative("bound", bound) * (1 / sqrt(s) + 1 / sqrt(u))
+    return (sqrt(2) if squared else 1.0) * (non_negative("complexity", complexity) + spread)
+
+
+def _split(sample_size: int, records: int) -> tuple[int, int]:
     n = integer("records", records, at_least=2)
     s = integer("sample_size", sample_size, at_least=1, below=n)
-    u = n - s
-    return sqrt(2) * (1 / sqrt(s) + 1 / sqrt(u)) * non_negative("bound", bound)
+    return s, n - s

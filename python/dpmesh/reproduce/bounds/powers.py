@@ -1,0 +1,142 @@
+"""The power laws of the quantized paper's schedules, and which of them converge."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+from typing import Literal, NamedTuple
+
+from dpmesh._validate import as_python_numbers, non_negative, number, one_of, positive
+from dpmesh.schedules import HorizonPower, PowerLaw, SampleSize
+
+Accountant = Literal["paper", "tight"]
+
+ROUNDING = 1e-12
+"""Sums of exponents are compared up to this: 0.7 - 0.5 + 0.3 is a little less than 0.5."""
+
+
+class Schedules(NamedTuple):
+    """The schedules of `QuantizedGossip`, by its names."""
+
+    step_size: HorizonPower
+    consensus_step_size: HorizonPower
+    sample_size: SampleSize
+    noise_std: PowerLaw
+
+
+@dataclass(frozen=True)
+class Powers:
+    """The paper's power laws, which give the schedules of any horizon.
+
+    Parameters
+    ----------
+    step_size
+        The exponent alpha of alpha_K = a1 / (K + 1)^alpha.
+    consensus_step_size
+        The exponent beta of beta_K = a2 / (K + 1)^beta.
+    sample_size
+        The exponent gamma of gamma_K = floor(a3 (K + 1)^gamma), at least 0.
+    noise
+        The exponent zeta of sigma_k = s (k + 1)^zeta.
+    step_size_scale, consensus_step_size_scale, sample_size_scale, noise_scale
+        a1, a2, a3 and s, positive.
+    """
+
+    step_size: float
+    consensus_step_size: float
+    sample_size: float
+    noise: float
+    step_size_scale: float = 1.0
+    consensus_step_size_scale: float = 1.0
+    sample_size_scale: float = 1.0
+    noise_scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        as_python_numbers(self)
+        for name in ("step_size", "consensus_step_size", "noise"):
+            number(name, getattr(self, name))
+        non_negative("sample_size", self.sample_size)
+        for name in ("step_size", "consensus_step_size", "sample_size", "noise"):
+            positive(f"{name}_scale", getattr(self, f"{name}_scale"))
+
+    def schedules(self, rounds: int) -> Schedules:
+        """Return the schedules of a run of `rounds` = K + 1 rounds."""
+        return Schedules(
+            HorizonPower(scale=self.step_size_scale, exponent=-self.step_size, rounds=rounds),
+            HorizonPower(
+                scale=self.consensus_step_size_scale,
+                exponent=-self.consensus_step_size,
+                rounds=rounds,
+            ),
+            SampleSize(scale=self.sample_size_scale, exponent=self.sample_size, rounds=rounds),
+            PowerLaw(scale=self.noise_scale, exponent=self.noise),
+        )
+
+    @property
+    def theta(self) -> float:
+        """The rate: the gap of every node shrinks as (K + 1)^-theta, if theta is positive.
+
+        min(2 (alpha - beta), 2 beta - alpha - 2 max(zeta, 0)). Both are sharp. The best beta is
+        (3 alpha + 2 zeta) / 4, with theta = alpha / 2 - zeta (zeta >= 0).
+        """
+        bias = 2 * (self.step_size - self.consensus_step_size)
+        return min(bias, 2 * self.consensus_step_size - self.step_size - 2 * max(self.noise, 0.0))
+
+    @property
+    def complexity_exponent(self) -> float:
+        """(1 + gamma) / theta: a gap of phi takes O(phi^-this) gradients of records (Theorem 4)."""
+        return (1 + self.sample_size) / self.theta if self.theta > ROUNDING else inf
+
+    def stays_finite(self, accountant: Accountant) -> bool:
+        """Return True if the privacy budget stays finite as the horizon grows.
+
+        Theorem 1 (``"paper"``) requires alpha - beta + gamma > max(0, 1 - zeta). Gaussian
+        differential privacy (``"tight"``) requires 2 (alpha - beta + gamma) >= max(0, 1 - 2 zeta),
+        strictly where 1 - 2 zeta is 0.
+        """
+        return not self._budget_violations(accountant)
+
+    def violations(self, accountant: Accountant = "tight") -> tuple[str, ...]:
+        """Return which conditions fail for the family of all horizons: none if it converges.
+
+        Parameters
+        ----------
+        accountant
+            The accounting by which the budget must stay finite as the horizon grows: Gaussian
+            differential privacy (``"tight"``), or Theorem 1 (``"paper"``), which requires far more.
+        """
+        alpha, beta = self.step_size, self.consensus_step_size
+        vanishing = 2 * beta - alpha
+        noise_growth = 2 * max(self.noise, 0.0)
+        convergence = unmet(
+            (0 < beta < alpha < 1, "0 < beta < alpha < 1", f"{beta:g}, {alpha:g}"),
+            (
+                vanishing - noise_growth > ROUNDING,
+                "2 beta - alpha > 2 max(zeta, 0)",
+                f"{vanishing:g}",
+            ),
+        )
+        return convergence + self._budget_violations(accountant)
+
+    def _budget_violations(self, accountant: Accountant) -> tuple[str, ...]:
+        one_of("accountant", accountant, ("paper", "tight"))
+        decay = self.step_size - self.consensus_step_size + self.sample_size
+        if accountant == "paper":
+            name, left, right = "alpha - beta + gamma", decay, 1 - self.noise
+            strict = True
+        else:
+            name, left, right = "2 (alpha - beta + gamma)", 2 * decay, 1 - 2 * self.noise
+            strict = abs(right) < ROUNDING
+        right = max(0.0, right)
+        if strict:
+            finite = left - right > ROUNDING
+            relation = ">"
+        else:
+            finite = left - right > -ROUNDING
+            relation = ">="
+        return unmet((finite, f"{name} {relation} {right:g} for a finite budget", f"{left:g}"))
+
+
+def unmet(*conditions: tuple[bool, str, str]) -> tuple[str, ...]:
+    """Return the conditions that do not hold, each with the actual value."""
+    return tuple(f"{wanted}: got {got}" for holds, wanted, got in conditions if not holds)
