@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import date
-from math import sqrt
+from math import ceil, floor, sqrt
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.optimize import isotonic_regression
 
 from dpmesh._table import Table
-from dpmesh.statistics.geometry import Floats
+from dpmesh.statistics.bins import Floats
 
 Z = 1.959963984540054
 """A 95% interval of a normal distribution is so many standard deviations long to either side."""
@@ -140,11 +140,14 @@ class Answer:
         finest = max(one.noise, one.sampling, 1e-9) / 30
         decimals = int(np.clip(-np.floor(np.log10(finest)), 0, 8))
 
-        def shown(value: float) -> str:
-            return str(date.fromordinal(round(value))) if self.dates else f"{value:.{decimals}f}"
-
         spread = [f"± {half:.{decimals}f}" for half in (one.noise, one.sampling)]
-        return [one.name, shown(one.estimate), *spread, f"{shown(one.low)} to {shown(one.high)}"]
+        if self.dates:
+            day, first, last = floor(one.estimate), floor(one.low), ceil(one.high)
+            estimate, low, high = (str(date.fromordinal(each)) for each in (day, first, last))
+        else:
+            numbers = (one.estimate, one.low, one.high)
+            estimate, low, high = (f"{each:.{decimals}f}" for each in numbers)
+        return [one.name, estimate, *spread, f"{low} to {high}"]
 
     def __str__(self) -> str:
         return "\n".join([str(self.table()), *self.notes, *self.warnings])

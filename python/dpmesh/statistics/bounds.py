@@ -12,7 +12,8 @@ import numpy.typing as npt
 from dpmesh._validate import fail
 from dpmesh.statistics.answers import Answer, Row, nothing
 from dpmesh.statistics.ask import Statistics, ask
-from dpmesh.statistics.geometry import Columns, Floats
+from dpmesh.statistics.bins import Floats
+from dpmesh.statistics.geometry import Columns
 from dpmesh.statistics.questions import Histogram, Kinds
 from dpmesh.tables.kinds import Number
 
@@ -41,10 +42,12 @@ class Bounds(Histogram):
 
     def cell(self, columns: Columns) -> npt.NDArray[np.int64]:
         """Return the number of each record's bin: from large negative to large positive ones."""
-        numbers, present = columns[self.column].z * WIDEST.high, columns[self.column].present
+        present = columns[self.column].present
+        numbers = np.where(present, columns[self.column].numbers, 0.0)
         octaves = np.clip(np.frexp(np.abs(numbers))[1] - LEAST, 0, OCTAVES)
         octaves = np.where(numbers == 0, 0, octaves)
-        return np.where(present, OCTAVES + np.sign(numbers).astype(np.int64) * octaves, self.bins)
+        places = OCTAVES + np.sign(numbers).astype(np.int64) * octaves
+        return np.where(present, places, self.bins)
 
     def require(self, noise: float, records: int) -> None:
         """Fail if so few records are lost in the noise, before anything is released."""

@@ -6,7 +6,6 @@ The distance between the vectors of two records is the sensitivity of their sum 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from math import sqrt
 from typing import Any, NamedTuple
 
@@ -14,10 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh._validate import fail
-from dpmesh.tables.kinds import Category, Dates, Flag, Kind
+from dpmesh.statistics.bins import Floats, bins_of, ends, names_of_bins
+from dpmesh.tables.kinds import Category, Flag, Kind
 from dpmesh.tables.table import Table
-
-Floats = npt.NDArray[np.float64]
 
 
 class Size(NamedTuple):
@@ -55,6 +53,9 @@ class Column(NamedTuple):
     ----------
     kind
         Its public range.
+    numbers
+        Numbers and dates in the units of the column, not clipped, NaN where there is none; shape
+        (records,).
     z
         Numbers, dates and flags in [-1, 1], 0 where there is none; shape (records,).
     present
@@ -64,6 +65,7 @@ class Column(NamedTuple):
     """
 
     kind: Kind
+    numbers: Floats
     z: Floats
     present: npt.NDArray[np.bool_]
     places: npt.NDArray[np.int64]
@@ -71,27 +73,39 @@ class Column(NamedTuple):
     @classmethod
     def read(cls, name: str, kind: Kind, table: Table) -> tuple[Column, int, list[Any]]:
         """Return a column, and how many values are clipped, and which cannot be read."""
-        features, clipped, unread = kind.encode(name, table.select([name]).columns[0])
+        values = table.select([name]).columns[0]
         if isinstance(kind, Category):
-            there = np.asarray(features.any(axis=1))
-            places = np.where(there, features.argmax(axis=1), kind.width)
-            return cls(kind, np.zeros(len(places)), there, places), clipped, unread
-        there = np.asarray(features[:, 1] == 0 if kind.missing else np.ones(len(features)), bool)
-        flag = isinstance(kind, Flag)  # which is 0 or 1
-        z = np.where(there, features[:, 0] * (1 + flag) - flag, 0.0)
-        return cls(kind, z, there, np.zeros(len(z), np.int64)), clipped, unread
+            features, clipped, unread = kind.encode(name, values)
+            present = np.asarray(features.any(axis=1))
+            places = np.where(present, features.argmax(axis=1), kind.width)
+            nothing = np.zeros(len(places))
+            return cls(kind, nothing, nothing, present, places), clipped, unread
+        numbers = kind.required(name, values)
+        features, clipped, unread = kind.encode_numbers(numbers, values)
+        present = ~np.isnan(numbers)
+        scaled = features[:, 0]
+        if isinstance(kind, Flag):  # which is 0 or 1
+            scaled = 2 * scaled - 1
+        z = np.where(present, scaled, 0.0)
+        return cls(kind, numbers, z, present, np.zeros(len(z), np.int64)), clipped, unread
 
     def take(self, records: npt.NDArray[np.int64]) -> Column:
         """Return the records at these indices."""
-        return Column(self.kind, self.z[records], self.present[records], self.places[records])
+        return Column(
+            kind=self.kind,
+            numbers=self.numbers[records],
+            z=self.z[records],
+            present=self.present[records],
+            places=self.places[records],
+        )
 
     def cell(self, bins: int) -> npt.NDArray[np.int64]:
         """Return the number of each record's cell among those that `cells` names."""
         if isinstance(self.kind, Category):
             return self.places
-        count = 2 if isinstance(self.kind, Flag) else bins
-        found = np.minimum(((self.z + 1) / 2 * count).astype(np.int64), count - 1)
-        return np.where(self.present, found, count)
+        if isinstance(self.kind, Flag):
+            bins = 2
+        return np.where(self.present, bins_of(self.numbers, self.kind, bins), bins)
 
 
 Columns = Mapping[str, Column]
@@ -106,12 +120,6 @@ def kind_of(
     return kinds[name]
 
 
-def ends(kind: Kind) -> tuple[float, float]:
-    """Return the ends of a range of numbers, dates or flags."""
-    assert not isinstance(kind, Category)
-    return kind.ends
-
-
 def unscaled(kind: Kind, z: npt.ArrayLike) -> Floats:
     """Return numbers in [-1, 1] in the units of their column."""
     low, high = ends(kind)
@@ -122,26 +130,8 @@ def cells(kind: Kind, bins: int) -> list[str]:
     """Return the names of a column's cells: categories or bins, and ``missing`` if there may be."""
     if isinstance(kind, Category):
         return [*map(str, kind.categories), "missing"]
-    if isinstance(kind, Flag):
-        names = ["false", "true"]
-    else:
-        edges = [value_in_words(kind, edge) for edge in edges_of(kind, bins)]
-        names = [f"{a} to {b}" for a, b in pairwise(edges)]
+    names = ["false", "true"] if isinstance(kind, Flag) else names_of_bins(kind, bins)
     return [*names, "missing"] if kind.missing else names
-
-
-def edges_of(kind: Kind, bins: int) -> Floats:
-    """Return the edges of equal bins over a range, shape (bins + 1,)."""
-    return unscaled(kind, np.linspace(-1, 1, bins + 1))
-
-
-def value_in_words(kind: Kind | None, value: float) -> str:
-    """Return a value in the units of a column: a date as a date."""
-    if isinstance(kind, Dates):
-        from datetime import date
-
-        return str(date.fromordinal(round(value)))
-    return f"{value:.4g}"
 
 
 def one_hot(cell: npt.NDArray[np.int64], count: int) -> Floats:

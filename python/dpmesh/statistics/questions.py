@@ -15,7 +15,8 @@ import numpy.typing as npt
 import dpmesh.statistics.geometry as geometry
 from dpmesh._validate import fail, integer, probability
 from dpmesh.statistics.answers import Answer, Row, Z, consistent, nothing, quantile, row, share
-from dpmesh.statistics.geometry import Columns, Floats, Size, cells, kind_of
+from dpmesh.statistics.bins import Floats, ends
+from dpmesh.statistics.geometry import Columns, Size, cells, kind_of
 from dpmesh.tables.kinds import Category, Dates, Flag, Kind, Number
 
 Kinds = Mapping[str, Kind]
@@ -164,13 +165,15 @@ def _moments_of(name: str, kind: Kind, sums: Floats, noise: float, records: int)
     # What is lost in the noise may be there.
     drawn = max(variance, of_variance) / n
     drawn_again = max(fourth - variance**2, noise / n / geometry.FOURTH) / n
-    low, high = geometry.ends(kind)
+    low, high = ends(kind)
     half, z = (high - low) / 2, Z * Z
     # Fieller: all theta with (sum - theta n)^2 <= Z^2 (noise of both, and of the choice of records)
     a, b = n**2 - ratio * z * noise**2, float(sums[0]) * n
     root = sqrt(max(b * b - a * (float(sums[0]) ** 2 - z * (noise**2 + n**2 * drawn)), 0.0))
-    middle, *ends = geometry.unscaled(kind, [m1, *np.clip([(b - root) / a, (b + root) / a], -1, 1)])
-    mean = Row(f"{name}, mean", middle, Z * half * of_mean, Z * half * sqrt(drawn), *ends)
+    middle, *interval = geometry.unscaled(
+        kind, [m1, *np.clip([(b - root) / a, (b + root) / a], -1, 1)]
+    )
+    mean = Row(f"{name}, mean", middle, Z * half * of_mean, Z * half * sqrt(drawn), *interval)
     spread = np.array([variance, of_variance, sqrt(max(drawn_again, 0.0))]) * half**2
     return [count, mean, row(f"{name}, variance", spread, (0.0, half**2))]
 
@@ -257,7 +260,7 @@ class Quantiles(Histogram):
     def answer(self, kinds: Kinds, total: Floats, noise: float, records: int) -> Answer:
         """Return a row for each quantile."""
         kind, counts = kinds[self.column], consistent(total, records)
-        low, high = geometry.ends(kind)
+        low, high = ends(kind)
         rows = []
         for q in self.at:
             name = "median" if q == 0.5 else f"{q:.4g} quantile"

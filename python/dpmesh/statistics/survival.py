@@ -1,8 +1,8 @@
 """Kaplan-Meier curves and the log-rank test from one noisy table of cells.
 
 A record is in one cell of its group: a bin of time with an event, a bin in which it was censored,
-or followed to the end. The numbers at risk are sums of cells from the end, so that they have no
-noise of their own.
+or followed to the end. Bins are closed above, so that an event at t counts by t. The numbers at
+risk are sums of cells from the end, so that they have no noise of their own.
 """
 
 from __future__ import annotations
@@ -16,8 +16,14 @@ import numpy.typing as npt
 import dpmesh.statistics.questions as questions
 from dpmesh._validate import integer
 from dpmesh.statistics.answers import Answer, Row, Z, consistent, row
-from dpmesh.statistics.geometry import Columns, Floats, cells, edges_of, kind_of
+from dpmesh.statistics.bins import Floats, bins_closed_above, edge_in_words, edges_of, ends
+from dpmesh.statistics.geometry import Columns, cells, kind_of
 from dpmesh.tables.kinds import Flag, Number
+
+CONVENTION = (
+    "events at the time of a row count by it; of those censored in a bin half are at risk in it"
+)
+"""Which end of a bin is closed, as Kaplan-Meier curves have it, and what bins cannot tell."""
 
 SIMULATIONS = 999
 """Of the log-rank statistic where groups do not differ."""
@@ -34,14 +40,14 @@ class Survival(questions.OneHot):
     Parameters
     ----------
     time
-        A number: how long the person was followed. Who is followed to the end of its range, or
-        longer, is censored there.
+        A number: how long the person was followed. Who is followed beyond the end of its range, or
+        to its end without an event, is censored there.
     event
         A flag: whether the event ended it.
     by
         Categories or a flag that divide the records into groups.
     bins
-        Equal bins of time.
+        Equal bins of time, each with its high end: an event at t counts by t.
 
     Examples
     --------
@@ -80,7 +86,12 @@ class Survival(questions.OneHot):
         """Return the number of each record's cell."""
         kinds = {name: columns[name].kind for name in self.names}
         time, event = columns[self.time], columns[self.event]
-        found = np.where(time.z < 1, 2 * time.cell(self.bins) + (event.z <= 0), 2 * self.bins)
+        _, end = ends(time.kind)
+        place = 2 * bins_closed_above(time.numbers, time.kind, self.bins)
+        censored = event.z <= 0
+        with np.errstate(invalid="ignore"):  # who has no time is in the last cell
+            followed = (time.numbers > end) | (censored & (time.numbers >= end))
+        found = np.where(followed, 2 * self.bins, place + censored)
         if self.by is not None:
             found = found + (2 * self.bins + 1) * columns[self.by].cell(2)
         whole = np.all([columns[name].present for name in self.names], axis=0)
@@ -91,18 +102,20 @@ class Survival(questions.OneHot):
         groups, rows = self._groups(kinds), list[Row]()
         of_groups = (2 * self.bins + 1) * len(groups)
         table = Cells.of(consistent(total, records)[:of_groups].reshape(len(groups), -1))
-        marks = edges_of(kinds[self.time], self.bins)[1:]
+        kind = kinds[self.time]
+        edges = edges_of(kind, self.bins)[1:]
+        marks = [edge_in_words(kind, edge, self.bins) for edge in edges]
         for group, own in enumerate(groups):
             of = "" if self.by is None else f"{self.by} {own}, "
             found = np.transpose(curve(Cells(*(part[group] for part in table)), noise))
-            names = [f"{of}{self.time} {mark:.4g}" for mark in marks]
+            names = [f"{of}{self.time} {mark}" for mark in marks]
             rows += [row(name, at, (0, 1)) for name, at in zip(names, found, strict=True)]
-        answer = Answer(title="survival", rows=tuple(rows))
+        answer = Answer(title="survival", rows=tuple(rows), notes=(CONVENTION,))
         if len(groups) < 2:
             return answer
         p = log_rank(table, noise)
         note = f"log-rank test of {self.by}, simulated with the noise: p = {p:.3g}"
-        return replace(answer, notes=(note,), p_value=p)
+        return replace(answer, notes=(*answer.notes, note), p_value=p)
 
 
 class Curve(NamedTuple):

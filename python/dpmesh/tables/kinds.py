@@ -67,8 +67,8 @@ class _Measured:
         """Whether a record may have no value."""
         return self.missing
 
-    def encode(self, name: str, values: npt.NDArray[Any]) -> Read:
-        """Return the features of a column, shape (records, width).
+    def required(self, name: str, values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+        """Return the number in each cell, NaN where there is none.
 
         Raises
         ------
@@ -79,11 +79,26 @@ class _Measured:
         absent = np.isnan(numbers)
         if absent.any() and not self.missing:
             first = int(absent.argmax())
-            none = f"{name} is missing"
             said = f"{name} is {shown(values[first])}, which is {self.noun}"
-            said = none if usually_missing(values[first]) else said
+            if usually_missing(values[first]):
+                said = f"{name} is missing"
             allow = f"{name} = {{{self.form}, missing = true}}"
             raise TableError(first, f"{said}; correct it, or allow missing values: {allow}")
+        return numbers
+
+    def encode(self, name: str, values: npt.NDArray[Any]) -> Read:
+        """Return the features of a column, shape (records, width).
+
+        Raises
+        ------
+        TableError
+            If a value is missing or cannot be read, and the range does not allow that.
+        """
+        return self.encode_numbers(self.required(name, values), values)
+
+    def encode_numbers(self, numbers: npt.NDArray[np.float64], values: npt.NDArray[Any]) -> Read:
+        """Return the features of a column whose numbers were read from these values."""
+        absent = np.isnan(numbers)
         unread = [v for v in values[absent] if not usually_missing(v)]
         low, high = self.ends
         with np.errstate(invalid="ignore"):
@@ -91,7 +106,9 @@ class _Measured:
             scaled = (np.clip(numbers, low, high) - low) / (high - low)
         scaled = self.start + (1 - self.start) * scaled
         scaled[absent] = 0
-        features = [scaled, absent.astype(np.float64)] if self.missing else [scaled]
+        features = [scaled]
+        if self.missing:
+            features.append(absent.astype(np.float64))
         return Read(np.stack(features, axis=1), clipped, unread)
 
 
