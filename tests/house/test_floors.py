@@ -67,7 +67,7 @@ FLOORS = [
         "algorithms.without_replacement",
         "plots",
     ],
-    ["algorithms.first_stage"],
+    ["algorithms.first_stage", "algorithms.adaptive_sums"],
     ["algorithms.registry"],
     ["defaults"],
     ["run"],

@@ -1,5 +1,6 @@
 """The algorithms, each in the file of its paper's short name."""
 
+from dpmesh.algorithms.adaptive_sums import AdaptiveSums
 from dpmesh.algorithms.base import Algorithm
 from dpmesh.algorithms.federated import FederatedLearning
 from dpmesh.algorithms.federated_combination import SecureAggregation, TrustedServer
@@ -20,6 +21,7 @@ from dpmesh.algorithms.without_replacement import WithoutReplacement
 
 __all__ = [
     "AdaptiveClipping",
+    "AdaptiveSums",
     "Algorithm",
     "Average",
     "ClientUpdates",

@@ -22,6 +22,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
+from scipy import sparse
 
 import dpmesh.kernels as kernels
 from dpmesh._validate import every, fail, integer, positive
@@ -225,23 +226,52 @@ class RecordSums(Algorithm[RecordSumsState, VectorProblem]):
         self, state: RecordSumsState, t: int, problem: VectorProblem, key: Key
     ) -> Round[RecordSumsState]:
         """Sum the vectors at each site, and release the sum over all sites."""
-        sums = np.stack([self._sum(problem, node) for node in range(problem.nodes)])
-        length = 64 * self.dim if self.secure_sum is None else 8 * self.secure_sum.message_bytes
-        arrived = yield Message(
-            Sensitive(sums), self.release_of(t), copies=self.sites, bits=self.sites * length
-        )
+        arrived = yield self.message(problem, t)
         total = arrived.sum(axis=0, keepdims=True)
         return RecordSumsState(total=Released(state.total + (total - state.total) / (t + 1)))
+
+    def message(self, problem: VectorProblem, t: int) -> Message:
+        """Return the sums of all nodes as what they send in round t."""
+        sums = np.stack([self._sum(problem, node) for node in range(problem.nodes)])
+        length = 64 * self.dim
+        if self.secure_sum is not None:
+            length = 8 * self.secure_sum.message_bytes
+        release = self.release_of(t)
+        bits = self.sites * length
+        return Message(Sensitive(sums), release, copies=self.sites, bits=bits)
 
     def _sum(self, problem: VectorProblem, node: int) -> Floats:
         total = np.zeros(self.dim)
         for block in problem.vectors(node):
-            total += kernels.clip_rows(block, self.longest).sum(axis=0)
+            total += clipped_sum(block, self.longest)
         return total
 
     def parameters(self, state: RecordSumsState) -> Floats:
         """Return the estimate of the sum, shape (1, dim)."""
         return state.total
+
+
+def clipped_sum(block: Floats | sparse.csr_array, longest: float) -> Floats:
+    """Return the sum of vectors of norm at most `longest`; longer ones are clipped.
+
+    Parameters
+    ----------
+    block
+        Shape (records, dim), dense or sparse.
+    longest
+        Largest L2 norm.
+
+    Returns
+    -------
+    Shape (dim,).
+    """
+    if not isinstance(block, sparse.csr_array):
+        return np.asarray(kernels.clip_rows(block, longest).sum(axis=0))
+    norms = np.sqrt(np.asarray(block.multiply(block).sum(axis=1)).ravel())
+    if not np.isfinite(norms).all():
+        fail("vectors", "finite numbers", "NaN or infinity")
+    factors = longest / np.maximum(norms, longest)
+    return np.asarray(factors @ block)
 
 
 def _at_the_first(along: Floats, run: Any) -> npt.NDArray[np.float64]:

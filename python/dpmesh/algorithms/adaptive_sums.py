@@ -1,0 +1,282 @@
+"""Sums of records' vectors in several rounds, where a round's vectors follow from earlier totals.
+
+    v_r^t   = a function of record r, of public numbers, and of the totals s^0, .., s^(t-1)
+    s^t     = sum_r Clip(v_r^t, C_t) + noise            |v_r^t - v_r'^t| <= D_t for any two records
+
+Newton steps of a regression are such sums. All rounds have noise of one scale, sigma. For given
+earlier totals round t is a Gaussian release of sensitivity D_t, so that all rounds together cost
+what one release of sensitivity ``sqrt(sum_t D_t^2)`` at this noise costs (adaptive composition).
+
+``problem.in_round(t, totals)`` returns the vectors of round t, as `RecordSums` takes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from itertools import pairwise
+from math import fsum, sqrt
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from dpmesh._validate import every, fail, integer, positive
+from dpmesh.algorithms.base import KNOWN_TO_ALL, Algorithm, distinct
+from dpmesh.algorithms.messages import Round
+from dpmesh.algorithms.record_sums import RecordSums
+from dpmesh.algorithms.worst_case import CROWD_DELTA, AuditSize, Coins, Crowd, Pair
+from dpmesh.keys import Key
+from dpmesh.privacy.plan import Plan
+from dpmesh.privacy.releases import Release
+from dpmesh.privacy.secure import SecureSum
+from dpmesh.privacy.sensitivity import Sensitivity
+from dpmesh.privacy.types import Floats, Released
+from dpmesh.problems import Problem, VectorProblem
+from dpmesh.problems.canaries import Vectors
+
+
+class AdaptiveProblem(Problem, Protocol):
+    """Records as vectors that follow from the totals of earlier rounds."""
+
+    def in_round(self, t: int, totals: Sequence[Floats]) -> VectorProblem:
+        """Return the vectors of round t, given the totals of rounds 0 to t - 1."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdaptiveSumsState:
+    """The totals of all rounds one after another, shape (1, sum of lengths); 0 before a release."""
+
+    totals: Released = field(metadata=KNOWN_TO_ALL)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdaptiveSums(Algorithm[AdaptiveSumsState, AdaptiveProblem]):
+    """Noisy sums over all records, round after round, at one scale of noise.
+
+    Parameters
+    ----------
+    lengths
+        Length of the vectors of each round.
+    longest
+        Largest L2 norm of a record's vector in each round, C_t; longer ones are clipped.
+    distances
+        Largest L2 distance between the vectors of two records in each round, D_t: at most 2 C_t.
+        Less than that is for the problem to keep, and an assumption of the report.
+    sites
+        Number of sites.
+    records
+        Number of records of all sites together: a public constant.
+    noise_multiplier
+        Scale of the noise that the adversary does not know over ``sqrt(sum_t D_t^2)``; see
+        `for_budget`.
+    colluding, dropouts, secure
+        As of `RecordSums`; each dropout costs each round once more.
+
+    Guarantee
+    ---------
+    What is released has the epsilon and delta of `plan` for one record of one site, replaced:
+    against the server together with `colluding` sites under a secure sum, else against everybody.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> sums = dm.algorithms.AdaptiveSums(
+    ...     lengths=(3, 6), longest=(1.0, 1.0), distances=(0.6, 0.8), sites=4, records=100,
+    ...     noise_multiplier=9.0)
+    >>> sums.run_length
+    2
+    """
+
+    travels = "server"
+    parameters_are_released = True
+    any_rows = "what a site adds up follows from its records and from totals that all parties have"
+
+    lengths: tuple[int, ...]
+    longest: tuple[float, ...]
+    distances: tuple[float, ...]
+    sites: int
+    records: int
+    noise_multiplier: float
+    colluding: int = 1
+    dropouts: int = 0
+    secure: bool = True
+
+    def __post_init__(self) -> None:
+        every(self, integer, "sites", "records", at_least=1)
+        integer("dropouts", self.dropouts)
+        positive("noise_multiplier", self.noise_multiplier)
+        for name in ("lengths", "longest", "distances"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        if not len(self.lengths) == len(self.longest) == len(self.distances) > 0:
+            wanted = "as many as lengths and longest, at least 1: one for each round"
+            fail("distances", wanted, len(self.distances))
+        _ = self.parts  # which check the other numbers
+
+    @cached_property
+    def distance(self) -> float:
+        """How far one record moves all sums together, ``sqrt(sum_t D_t^2)``."""
+        return sqrt(fsum(distance**2 for distance in self.distances))
+
+    @cached_property
+    def parts(self) -> tuple[RecordSums, ...]:
+        """The sum of each round, by itself."""
+        return tuple(
+            RecordSums(
+                dim=length,
+                sites=self.sites,
+                records=self.records,
+                noise_multiplier=self.noise_multiplier * self.distance / distance,
+                longest=longest,
+                diameter=distance / longest,
+                colluding=self.colluding,
+                dropouts=self.dropouts,
+                secure=self.secure,
+            )
+            for length, longest, distance in zip(
+                self.lengths, self.longest, self.distances, strict=True
+            )
+        )
+
+    @property
+    def run_length(self) -> int:
+        """The rounds."""
+        return len(self.lengths)
+
+    @property
+    def secure_sum(self) -> SecureSum | None:
+        """The public numbers of the first round's secure sum; None if there are none."""
+        return self.parts[0].secure_sum
+
+    @property
+    def noise_scales(self) -> tuple[float, ...]:
+        """Standard deviation of the noise in each number of each round's sum over all sites."""
+        return tuple(part.noise_scale for part in self.parts)
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What the guarantee rests on beside the proof."""
+        about = () if self.secure_sum is None else self.secure_sum.assumptions_about("sites")
+        diameters = [part.diameter for part in self.parts]
+        near = (
+            f"no vectors of two records are more than {min(diameters):.4g} to "
+            f"{max(diameters):.4g} of the longest apart, by round"
+        )
+        if min(diameters) >= RecordSums.ensured:
+            return (*about, *distinct(1))
+        return (*about, near, *distinct(1))
+
+    def sensitivity(self, t: int) -> Sensitivity:
+        """How far one record moves the sum of round t before it is rounded to the grid."""
+        return self.parts[t].sensitivity(t)
+
+    def plan(self, rounds: int, problem: Any = None) -> Plan:
+        """Return the sums of all rounds, each once more for each site that may be lost."""
+        plan = super().plan(rounds, problem)
+        repeated = (self.dropouts if self.secure else 0) + 1
+        releases = (release for release in plan.releases for _ in range(repeated))
+        return replace(plan, releases=tuple(releases))
+
+    def release_of(self, t: int) -> Release:
+        """Return the sum over all sites as one joint release, or the sum of each site."""
+        if not t < self.run_length:
+            fail("rounds", f"at most {self.run_length}, of which each has its vectors", t + 1)
+        return self.parts[t].release_of(t)
+
+    def init(self, problem: AdaptiveProblem, key: Key) -> AdaptiveSumsState:
+        """Start from zeros.
+
+        Raises
+        ------
+        ValueError
+            If the problem has another number of nodes than sites.
+        """
+        self.parts[0].init(problem.in_round(0, ()), key)
+        return AdaptiveSumsState(totals=Released(np.zeros((1, sum(self.lengths)))))
+
+    def totals(self, numbers: npt.NDArray[Any]) -> list[Floats]:
+        """Return the totals of each round, shape (length,), from all one after another."""
+        ends = np.cumsum((0, *self.lengths))
+        return [numbers[first:last] for first, last in pairwise(ends)]
+
+    def round(
+        self, state: AdaptiveSumsState, t: int, problem: AdaptiveProblem, key: Key
+    ) -> Round[AdaptiveSumsState]:
+        """Sum the vectors at each site, and release the sum over all sites."""
+        known = self.totals(state.totals[0])[:t]
+        arrived = yield self.parts[t].message(problem.in_round(t, known), t)
+        totals = np.concatenate([*known, arrived.sum(axis=0)])
+        rest = state.totals.shape[1] - len(totals)
+        return AdaptiveSumsState(totals=Released(np.pad(totals, (0, rest))[np.newaxis]))
+
+    def parameters(self, state: AdaptiveSumsState) -> Floats:
+        """Return the totals of all rounds one after another, shape (1, sum of lengths)."""
+        return state.totals
+
+    def leaking_data(self, size: AuditSize) -> tuple[Pair, Crowd]:
+        """Return sites of which the first holds canaries, each as long as its round allows."""
+
+        def problem_of(coins: Coins) -> CanaryRounds:
+            return CanaryRounds(algorithm=self, coins=coins)
+
+        pair = Pair(
+            algorithm=self._as_wide(1),
+            problem=problem_of(np.array([True])),
+            neighbor=problem_of(np.array([False])),
+            delta=size.delta_or(1e-5),
+            rounds=self.run_length,
+        )
+        crowd = Crowd(
+            algorithm=replace(
+                self._as_wide(size.canaries), records=max(self.records, size.canaries)
+            ),
+            problem_of=problem_of,
+            canaries=size.canaries,
+            delta=CROWD_DELTA,
+            scores=partial(_score, self.distances),
+            rounds=self.run_length,
+        )
+        return pair, crowd
+
+    def _as_wide(self, canaries: int) -> AdaptiveSums:
+        """Return sums of vectors with a number for each canary."""
+        return replace(self, lengths=(canaries,) * self.run_length)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class CanaryRounds:
+    """Canaries of the first site, each at one end of a diameter of each round, by its coin.
+
+    Parameters
+    ----------
+    algorithm
+        Whose distances they have.
+    coins
+        Shape (canaries,).
+    """
+
+    algorithm: AdaptiveSums
+    coins: Coins
+
+    @property
+    def nodes(self) -> int:
+        """Number of sites."""
+        return self.algorithm.sites
+
+    def vectors(self, node: int) -> Iterator[Floats]:
+        """Return those of the first round."""
+        yield from self.in_round(0, ()).vectors(node)
+
+    def in_round(self, t: int, totals: Sequence[Floats]) -> Vectors:
+        """Return the vectors of a round, whatever the totals."""
+        del totals
+        signs = self.coins[:, np.newaxis] - 0.5
+        rows = self.algorithm.distances[t] * signs * np.eye(len(self.coins))
+        return Vectors(rows=rows, nodes=self.nodes)
+
+
+def _score(distances: tuple[float, ...], run: Any) -> npt.NDArray[np.float64]:
+    """Return how far the first site's rows, or all together, are in each canary's direction."""
+    rounds = (values[0] for values in run.released)
+    return np.asarray(sum(d * row for d, row in zip(distances, rounds, strict=True)))
