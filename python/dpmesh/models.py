@@ -29,6 +29,23 @@ __all__ = ["Model", "Outline"]
 _FORMAT = 1
 
 
+def as_json(content: Mapping[str, Any]) -> str:
+    """Return what a model file holds of an outline as a JSON text.
+
+    Raises
+    ------
+    TypeError
+        If it holds something that no file can.
+    """
+    return json.dumps(content, default=_python_scalar)
+
+
+def _python_scalar(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"{value!r} ({type(value).__name__}) cannot be written to a file")
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Outline:
     """What the numbers of a model stand for. All of it is public.
@@ -333,7 +350,7 @@ class Model(Outline):
             **self.as_dict(),
             "about": dict(self.about),
         }
-        text = np.array(json.dumps(about))
+        text = np.array(as_json(about))
         with replacing(os.fspath(path)) as file:
             np.savez(file, weights=self.weights, about=text)
 

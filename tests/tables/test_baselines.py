@@ -12,7 +12,8 @@ import pytest
 import dpmesh as dm
 from dpmesh.run import Run
 from dpmesh.run.baselines import LARGEST, Baselines, alone_private, beside, compute, measured
-from dpmesh.run.measures import classification, of_linear, regression
+from dpmesh.run.measures import classification, regression
+from dpmesh.run.tasks import measured as measured_model
 from dpmesh.run.verdict import LEAST, Verdict, difference
 
 DRAW = np.random.default_rng(0)
@@ -229,7 +230,7 @@ def test_one_score_for_two_classes_is_measured_like_two() -> None:
     one = dm.LinearProblem(dm.Dataset(x, signs), parts, "logistic", test=dm.Dataset(x, signs))
     both = dm.Dataset(x, (signs + 1) // 2)
     two = dm.LinearProblem(both, parts, "softmax", classes=2, test=both)
-    assert of_linear(one, w) == pytest.approx(of_linear(two, np.concatenate([-w, w])))
+    assert measured_model(one, w) == pytest.approx(measured_model(two, np.concatenate([-w, w])))
 
 
 @pytest.mark.slow

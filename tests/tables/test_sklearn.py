@@ -24,7 +24,10 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from dpmesh.sklearn import FitReport, PrivateClassifier, PrivateRegressor, evaluate, tune
 
-pytestmark = pytest.mark.filterwarnings("ignore:all records are one site")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:all records are one site"),
+    pytest.mark.filterwarnings("ignore:.* fits of this estimator and its clones"),
+]
 
 
 @pytest.mark.filterwarnings("ignore")

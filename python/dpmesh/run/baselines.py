@@ -17,16 +17,18 @@ import numpy.typing as npt
 from dpmesh._arrays import FloatArray
 from dpmesh._ragged import Flags, Numbers
 from dpmesh._validate import fail, instance, integer
-from dpmesh.defaults import Sizes, Task, choose
-from dpmesh.kernels.linear_model import REGRESSION, members
+from dpmesh.defaults import Sizes, choose
+from dpmesh.kernels.linear_model import REGRESSION
 from dpmesh.keys import Key, Purpose, generator
 from dpmesh.privacy.report import Report
 from dpmesh.privacy.shown import rounded_up
 from dpmesh.problems import LinearProblem
 from dpmesh.run.channel import run_rounds
 from dpmesh.run.failing import carrier_for
-from dpmesh.run.measures import Measures, classification, of_labels, of_linear
+from dpmesh.run.measures import Measures
 from dpmesh.run.prepare import wide_enough
+from dpmesh.run.tasks import BY_LOSS, task_of_problem
+from dpmesh.run.tasks import measured as measured_model
 
 __all__ = ["Baselines", "alone_private", "beside", "compute", "measured"]
 
@@ -191,16 +193,18 @@ def beside(problem: object, privacy: Report) -> Baselines | None:
 
 
 def _without_privacy(problem: LinearProblem) -> Baselines:
-    chance, tested = _chance(problem), len(problem.test.labels) if problem.test else 0
+    _require_test(problem)
+    assert problem.test is not None
+    trivial, tested = task_of_problem(problem).trivial_measures(problem), len(problem.test.labels)
     together = replace(problem, partition=(problem.everything[1],))
-    alone = [of_linear(problem, w) for w in _trained(problem)]
-    (pooled,) = (of_linear(problem, w) for w in _trained(together))
+    alone = [measured_model(problem, w) for w in _trained(problem)]
+    (pooled,) = (measured_model(problem, w) for w in _trained(together))
     held_out = tested / (tested + int(problem.records.sum()))
 
     def of(metric: str) -> Baselines:
         return Baselines(
             metric=metric,
-            chance=chance[metric],
+            chance=trivial[metric],
             alone=np.array([one[metric] for one in alone]),
             pooled=pooled[metric],
             tested=tested,
@@ -254,33 +258,13 @@ def measured(problem: LinearProblem, params: FloatArray) -> Measures:
         If the problem has no test records.
     """
     _require_test(problem)
-    found = [of_linear(problem, row) for row in params]
+    found = [measured_model(problem, row) for row in params]
     return {name: float(np.mean([one[name] for one in found])) for name in found[0]}
 
 
 def _require_test(problem: LinearProblem) -> None:
     if problem.test is None:
         fail("test", "records to compare models on", None)
-
-
-def _chance(problem: LinearProblem) -> Measures:
-    """Return what a constant reaches: the most frequent class of the training records, or R² 0."""
-    _require_test(problem)
-    assert problem.test is not None
-    if not problem.classifies:
-        return {"R²": 0.0}
-    if problem.loss == "multilabel":
-        assert problem.outline is not None
-        names, tested = problem.outline.classes, problem.test.labels
-        assert names is not None
-        often = members(problem.train.labels[problem.everything[1]], len(names)).mean(axis=0) - 0.5
-        return of_labels(np.tile(often, (len(tested), 1)), tested, names)
-    kinds = np.array([-1, 1]) if problem.classes is None else np.arange(problem.classes)
-    trained = problem.train.labels[problem.everything[1]]
-    always = int(np.argmax([(trained == kind).sum() for kind in kinds]))
-    constant = np.zeros((len(problem.test.labels), len(kinds)))
-    constant[:, always] = 1
-    return classification(constant, np.searchsorted(kinds, problem.test.labels))
 
 
 def _trained(problem: LinearProblem) -> FloatArray:
@@ -354,9 +338,8 @@ def _private(
     own = problem.for_nodes([node])
     if key is not None:  # nodes that work apart must not share noise
         key = Key.seeded(int(generator(key, Purpose.INIT, node=node).integers(2**62)))
-    task: Task = "regression" if problem.loss in REGRESSION else "classification"
-    task = "counts" if problem.loss == "poisson" else task
-    chosen = choose(Sizes.of(own), epsilon=epsilon, delta=delta, task=task)
+    rule = BY_LOSS[problem.loss].rule
+    chosen = choose(Sizes.of(own), epsilon=epsilon, delta=delta, task=rule)
     algorithm, key = chosen.algorithm, Key.generate() if key is None else key
     own = wide_enough(algorithm, own, chosen.rounds)
     carrier = carrier_for(algorithm, own, chosen.topology, None, key)

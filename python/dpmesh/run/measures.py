@@ -8,11 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh._ragged import Flags
-from dpmesh.kernels.linear import linear_scores
 from dpmesh.kernels.linear_model import members
-from dpmesh.tables.kinds import Count
 
-__all__ = ["Measures", "classification", "of_linear", "regression", "shown", "shown_difference"]
+__all__ = ["Measures", "classification", "of_labels", "regression", "shown", "shown_difference"]
 
 Measures = dict[str, float]
 """By name; the first one is what verdicts are about."""
@@ -79,28 +77,6 @@ def regression(predicted: npt.NDArray[Any], targets: npt.NDArray[Any]) -> Measur
     """Return R²: 1 less the mean squared error over the variance of the targets."""
     spread = float(np.square(targets - targets.mean()).mean())
     return {"R²": 1 - float(np.square(predicted - targets).mean()) / (spread or 1.0)}
-
-
-def of_linear(problem: Any, params: npt.NDArray[Any]) -> Measures:
-    """Return what one linear model reaches on the test records of a `LinearProblem`.
-
-    A regression's predictions are clipped to the public range of its target, if it has one.
-    """
-    problem, params = problem.without_centre(params.reshape(-1))
-    rows = params.reshape(problem.classes or 1, -1)
-    found, labels = linear_scores(rows, problem.test.features), problem.test.labels
-    if problem.loss == "multilabel":
-        return of_labels(found, labels, problem.outline.classes)
-    if problem.classifies:
-        if problem.classes is None:
-            found, labels = np.concatenate([-found, found], axis=1), (labels > 0).astype(int)
-        return classification(found, labels, balanced=problem.outline.shares is not None)
-    predicted, target = found[:, 0], problem.outline.target
-    if isinstance(target, Count):
-        predicted = Count(high=1.0).expected(predicted)
-    elif target is not None:
-        predicted = np.clip(predicted, -1, 1)
-    return regression(predicted, labels)
 
 
 def shown(metric: str, value: float) -> str:

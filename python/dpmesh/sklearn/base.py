@@ -8,25 +8,28 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from traceback import walk_stack
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, is_classifier
 from sklearn.utils import check_array, check_consistent_length, check_random_state, column_or_1d
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 import dpmesh as dm
 from dpmesh._validate import fail, positive
-from dpmesh.defaults import Choice, Method, Sizes, Task, choose, network
+from dpmesh.defaults import Choice, Method, Sizes, choose, network
 from dpmesh.defaults.rule import Noise, features_for
 from dpmesh.keys import Key
-from dpmesh.models import Model, Outline
+from dpmesh.models import Model, Outline, as_json
 from dpmesh.privacy.budget import Budget
 from dpmesh.privacy.plan import Plan
+from dpmesh.privacy.shown import rounded_up
 from dpmesh.problems.named import jax_model
 from dpmesh.ranges import Columns, Number, Ranges
 from dpmesh.ranges.sites import site_of_each
+from dpmesh.run.tasks import LearningTask
+from dpmesh.sklearn.repeated import EarlierFits, earlier_fits, same_history
 from dpmesh.sklearn.report import FitReport, report_of
 from dpmesh.tables import Table, as_table
 from dpmesh.tables.cells import TableError, each, is_missing
@@ -50,6 +53,8 @@ OTHER_FITS = (
     "scikit-learn's search and cross-validation fit more than once, and each fit costs its epsilon"
 )
 
+TUNE_INSTEAD = "dm.sklearn.tune keeps to one epsilon"
+
 
 class Encoded(NamedTuple):
     """What an estimator learns from."""
@@ -66,8 +71,6 @@ class Encoded(NamedTuple):
 
 class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """The base of `PrivateClassifier` and `PrivateRegressor`."""
-
-    task: ClassVar[Task]
 
     # Parameters.
     epsilon: float | None
@@ -93,6 +96,11 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         """Keep a constructor's parameters as they are, which scikit-learn asks for."""
         for name in self._get_param_names():
             setattr(self, name, given[name])
+
+    @property
+    def learning_task(self) -> LearningTask:
+        """The entry of `dpmesh.run.tasks.TASKS` by which it chooses settings and warns."""
+        raise NotImplementedError
 
     @property
     def partners(self) -> int | None:
@@ -123,7 +131,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         if not callable(algorithm):
             names = "delta", "noise", "topology", "colluding", "rounds"
             how: Any = {name: getattr(self, name) for name in names} | {"algorithm": algorithm}
-            how["task"] = self.task if getattr(self, "counts", None) is None else "counts"
+            how["task"] = self.learning_task.rule
             how["linear"] = getattr(self, "network", None) is None
             return choose(sizes, epsilon=epsilon, key=self._key(), **how)
         if self.noise is not None:
@@ -135,6 +143,12 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         gossips = getattr(made, "travels", None) == "gossip"
         links = self.topology or network(sizes.nodes, key=self._key()) if gossips else None
         return Choice(algorithm=made, topology=links, rounds=self.rounds)
+
+    def __sklearn_clone__(self) -> Any:
+        """Return a clone as `sklearn.base.clone` does, whose fits count with those of this one."""
+        copy = BaseEstimator.__sklearn_clone__(self)
+        same_history(copy, self)
+        return copy
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the released model, its ranges and its report into one file; see `Model.save`.
@@ -200,7 +214,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
 
     def _table(self, X: Any, *, reset: bool) -> Table:
         """Return the columns of X, checked as scikit-learn does."""
-        if hasattr(X, "iloc") or hasattr(X, "column_names"):
+        if _has_names(X):
             validate_data(self, X, reset=reset, skip_check_array=True)
             table = as_table(X)
             if not table.records:
@@ -208,6 +222,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             return table
         if isinstance(X, (list, tuple)):
             X = np.array(X, dtype=object)  # a cell does not change the type of others
+        X = _unmasked(X)
         if getattr(X, "ndim", 2) > 2:
             X = X.reshape(len(X), -1)  # images, for instance: one row for each record
         simple = self.ranges is None if reset else not self._has_categories()
@@ -228,8 +243,8 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             raise ValueError(f"{name} requires y to be passed, but the target y is None")
         if isinstance(y, str):
             fail("y", "the label of each record, such as table['diagnosis']", repr(y))
-        given = np.asarray(y.toarray() if hasattr(y, "toarray") else y)
-        if given.ndim == 2 and given.shape[1] > 1 and self.task == "classification":
+        given = np.asarray(_unmasked(y.toarray() if hasattr(y, "toarray") else y))
+        if given.ndim == 2 and given.shape[1] > 1 and is_classifier(self):
             check_consistent_length(X, given)
             if not np.isin(given, (0, 1)).all():
                 fail("y", "0 or 1 for each label of a record", "others")
@@ -239,7 +254,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         if given.ndim == 1 and given.dtype.kind in "fO":
             for record in np.flatnonzero(each(is_missing, given, bool)):
                 raise TableError(int(record), "y has no label (None or NaN); leave it out")
-        numeric = "numeric" if self.task == "regression" else None
+        numeric = None if is_classifier(self) else "numeric"
         targets = check_array(given, ensure_2d=False, dtype=numeric, input_name="y")
         targets = column_or_1d(targets, warn=True)
         check_consistent_length(X, targets)
@@ -274,6 +289,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             If an argument or parameter does not fit.
         """
         given = self.encoded(X, y, groups)
+        _check_writable(given.columns, given.described)
         chosen = self.choice(Sizes.of(given.problem))
         how: Any = {"rounds": chosen.rounds, "metrics": dm.Metrics([], progress=False)}
         how |= {"key": self._key(), "delta": self.delta}
@@ -291,11 +307,29 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             "delta": float(self.delta),
         }
         self.model_ = Outline(columns=given.columns, **given.described).model(weights, about)
-        if self.epsilon is not None and _is_searched():
-            self.charge(self.epsilon, f"of this fit alone: {OTHER_FITS}")
-            hint = "dm.sklearn.tune keeps to one epsilon"
-            warnings.warn(f"{OTHER_FITS}; {hint}", UserWarning, stacklevel=2)
+        if self.epsilon is not None:
+            if _is_searched():
+                self.charge(self.epsilon, f"of this fit alone: {OTHER_FITS}")
+                warnings.warn(f"{OTHER_FITS}; {TUNE_INSTEAD}", UserWarning, stacklevel=2)
+            self._count_fits(earlier_fits(self, given.problem.train.features, self.epsilon))
         return self
+
+    def _count_fits(self, earlier: EarlierFits) -> None:
+        """State in report and model how many fits of this estimator saw these records."""
+        if not earlier.count:
+            return
+        assert self.epsilon is not None
+        fits = earlier.count + 1
+        together = rounded_up(earlier.epsilon + self.epsilon)
+        self.report_ = replace(self.report_, fits=fits)
+        counted = f"epsilon = {together} (the sum) for the {fits} fits of this estimator together"
+        self.charge(self.epsilon, f"of this fit alone: {counted}")
+        warnings.warn(
+            f"{fits} fits of this estimator and its clones in this process share records, and each "
+            f"fit costs its epsilon: at most {counted}; {TUNE_INSTEAD}",
+            UserWarning,
+            stacklevel=3,
+        )
 
     def charge(self, epsilon: float, why: str) -> None:
         """State in the report, and in the model that `save` writes, what more than the fit cost."""
@@ -337,7 +371,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         """Return what is made of columns: as asked, or by a rule over public sizes."""
         if self.features is not None:
             return FeatureMap.of(self.features)
-        by_rule = self.task == "classification" and described.get("network") is None
+        by_rule = is_classifier(self) and described.get("network") is None
         if not by_rule or callable(self.algorithm):
             return COLUMNS
         counts = [len(part) for part in partition]
@@ -346,6 +380,33 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         how: Any = {"epsilon": self.epsilon, "delta": self.delta, "colluding": self.colluding}
         how |= {"algorithm": "gossip" if gossips else self.algorithm, "noise": self.noise}
         return FeatureMap.of(features_for(sizes, len(columns.layout.numbers), **how))
+
+
+def _has_names(X: Any) -> bool:
+    """Return True for tables of pandas, pyarrow, polars and others with named columns."""
+    return hasattr(X, "iloc") or hasattr(X, "column_names") or hasattr(X, "__dataframe__")
+
+
+def _unmasked(values: Any) -> Any:
+    """Return an array with missing values (NaN, or None) in the place of masked ones."""
+    mask = np.ma.getmaskarray(values) if np.ma.isMaskedArray(values) else None
+    if mask is None or not mask.any():
+        return values
+    plain = np.asarray(np.ma.getdata(values))
+    if plain.dtype.kind == "f":
+        return np.where(mask, np.nan, plain)
+    cells = plain.astype(object)  # integers keep all their digits
+    cells[mask] = None
+    return cells
+
+
+def _check_writable(columns: Columns, described: Mapping[str, Any]) -> None:
+    """Fail before anything is released if a file could not hold the model."""
+    try:
+        as_json(Outline(columns=columns, **described).as_dict())
+    except TypeError as error:
+        wanted = "texts, numbers and booleans, which model files can hold"
+        fail("ranges and classes", wanted, str(error))
 
 
 def _is_searched() -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,12 +13,13 @@ from sklearn.utils.validation import check_is_fitted
 
 from dpmesh._networks import MakeNetwork, named
 from dpmesh._validate import fail
-from dpmesh.defaults import Method, Task
+from dpmesh.defaults import Method
 from dpmesh.defaults.rule import Noise
 from dpmesh.kernels.linear_model import as_sets
 from dpmesh.ranges import Category, Ranges
 from dpmesh.ranges.columns import clipped
 from dpmesh.ranges.read import as_label
+from dpmesh.run.tasks import TASKS, LearningTask
 from dpmesh.sklearn.base import Encoded, MakeAlgorithm, PrivateEstimator, warn
 from dpmesh.tables.cells import key_of
 from dpmesh.tables.labels import read_labels
@@ -105,8 +106,6 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
     (3,)
     """
 
-    task: ClassVar[Task] = "classification"
-
     classes: Sequence[Any] | None
     class_shares: Mapping[Any, float] | None
     network: str | MakeNetwork | None
@@ -136,6 +135,11 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         random_state: Any = None,
     ) -> None:
         self.keep(locals())
+
+    @property
+    def learning_task(self) -> LearningTask:
+        """Classes; what is learned from y of several columns is told by the fitted model alone."""
+        return TASKS["classes"]
 
     def encoded(self, X: Any, y: Any, groups: Any) -> Encoded:
         """Return the problem that `fit` solves. Nothing is released."""
@@ -236,8 +240,6 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
     (2,)
     """
 
-    task: ClassVar[Task] = "regression"
-
     target_range: tuple[float, float] | None
     counts: float | None
 
@@ -265,6 +267,11 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         tags.regressor_tags.poor_score = True  # scikit-learn's checks give no range of the target
         return tags
 
+    @property
+    def learning_task(self) -> LearningTask:
+        """Numbers, or counts where `counts` states their bound."""
+        return TASKS["numbers" if self.counts is None else "counts"]
+
     def encoded(self, X: Any, y: Any, groups: Any) -> Encoded:
         """Return the problem that `fit` solves. Nothing is released."""
         bounds = (-1.0, 1.0) if self.target_range is None else self.target_range
@@ -278,5 +285,5 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         scaled, outside, _ = target.encode("y", self.targets(X, y))
         taken = "target_range= is missing, and [-1, 1] was taken. " if guessed else ""
         beyond = clipped("y", outside, len(scaled))
-        warn(beyond, taken, "target_range= to what may occur")
+        warn(beyond, taken, f"{self.learning_task.range_parameter}= to what may occur")
         return self.encode(X, groups, scaled[:, 0], target=target)

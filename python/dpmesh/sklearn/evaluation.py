@@ -27,6 +27,7 @@ from dpmesh.run.measures import Measures, classification, shown
 from dpmesh.run.verdict import LEAST, Verdict
 from dpmesh.sklearn.base import linear_problem
 from dpmesh.sklearn.estimators import PrivateClassifier, PrivateRegressor
+from dpmesh.sklearn.repeated import apart
 from dpmesh.tables import as_table, rows
 from dpmesh.tables.labels import read_labels
 
@@ -164,7 +165,8 @@ def evaluate(
         fail("keep", "epsilons beside it", keep)
     table, targets = as_table(X), estimator.targets(X, y)
     if targets.ndim == 2 and hasattr(y, "columns") and getattr(estimator, "classes", 1) is None:
-        estimator = clone(estimator).set_params(classes=[*y.columns])  # names of labels
+        estimator = apart(clone(estimator)).set_params(classes=[*y.columns])  # names of labels
+    _say_if_two_values(estimator, targets)
     owners = site_of_each(groups, len(targets))
     draw = check_random_state(estimator.random_state)
     found: list[tuple[Any, Measures, baselines.Baselines]] = []
@@ -173,7 +175,7 @@ def evaluate(
         if not out.any():
             fail("test_size", "a share that holds out at least 1 record", test_size)
         kept = np.flatnonzero(~out)
-        own = clone(estimator)
+        own = apart(clone(estimator))
         if found and estimator.random_state is not None:  # noise of its own
             own.set_params(random_state=int(draw.randint(2**31)))
         with warnings.catch_warnings():
@@ -192,6 +194,21 @@ def evaluate(
     return Evaluation(estimator=fitted[0], verdict=verdict)
 
 
+def _say_if_two_values(estimator: Any, targets: npt.NDArray[Any]) -> None:
+    """Warn before anything is learned that a regression has the targets of a classifier."""
+    if not isinstance(estimator, PrivateRegressor):
+        return
+    values = np.unique(targets)
+    if len(values) == 2:
+        low, high = values.tolist()
+        warnings.warn(
+            f"y has two values only, {low:g} and {high:g}: PrivateClassifier predicts such "
+            "classes; a regression is scored by R², not by accuracy",
+            UserWarning,
+            stacklevel=3,
+        )
+
+
 def _over_epsilons(
     estimator: Any,
     data: tuple[Any, Any, Any],
@@ -208,7 +225,7 @@ def _over_epsilons(
 
     def at(epsilon: float) -> Any:
         seed = None if estimator.random_state is None else int(draw.randint(2**31))
-        return clone(estimator).set_params(epsilon=epsilon, random_state=seed)
+        return apart(clone(estimator)).set_params(epsilon=epsilon, random_state=seed)
 
     found = {one: evaluate(at(one), *data, **options).verdict for one in each}
     final = at(kept).fit(*data)

@@ -45,6 +45,9 @@ class FitReport(InNotebooks):
         What `records` counts: the records of all sites, or those of the smallest one.
     features
         What is made of a record, in words.
+    fits
+        Fits of this estimator and its clones, in this process, that saw some of these records: this
+        one included. The guarantee is of this fit alone.
 
     Examples
     --------
@@ -67,6 +70,7 @@ class FitReport(InNotebooks):
     against: str = EVERYBODY
     together: bool = False
     features: str = ""
+    fits: int = 1
 
     def __str__(self) -> str:
         sites = f"{self.sites} site{'s' * (self.sites != 1)}"
@@ -83,6 +87,7 @@ class FitReport(InNotebooks):
                 *([] if self.topology == "None" else [f"topology    {self.topology}"]),
                 f"rounds      {self.rounds}",
                 f"traffic     {self.megabytes:.4g} MB",
+                *([f"fits        {self.fits} of these records"] if self.fits > 1 else []),
                 str(self.privacy),
             ]
         )

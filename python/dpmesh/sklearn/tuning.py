@@ -21,13 +21,13 @@ from dpmesh.privacy.accounting import calibrate_noise
 from dpmesh.privacy.plan import total_cost
 from dpmesh.privacy.shown import rounded_up
 from dpmesh.ranges.sites import site_of_each
+from dpmesh.run.tasks import task_of
 from dpmesh.sklearn.estimators import PrivateClassifier, PrivateRegressor
 from dpmesh.sklearn.evaluation import held_out
+from dpmesh.sklearn.repeated import apart
 from dpmesh.tables import rows
 
 _WANTED = "a PrivateClassifier or PrivateRegressor"
-_FARTHEST = 4.0
-"""Largest squared error of a target in [-1, 1]."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -86,9 +86,10 @@ def tune(
     """Fit each candidate and choose one on held-out records, within one epsilon.
 
     The fits share `epsilon` of the training records. The choice is made by the exponential
-    mechanism, with the number of correct predictions on the held-out records (for a regression,
-    their squared error) and all of `epsilon`. A record is either in one part or in the other, by
-    its position alone, so the two do not add up.
+    mechanism, with the task's utility of the held-out records (the number of correct predictions,
+    weighted where `class_shares` are stated; for numbers and counts minus the squared error in
+    units of the public range) and all of `epsilon`. A record is either in one part or in the other,
+    by its position alone, so the two do not add up.
 
     Parameters
     ----------
@@ -125,7 +126,7 @@ def tune(
     tested = held_out(owners, test_size, draw)
     kept = np.flatnonzero(~tested)
     train = rows(X, kept), targets[kept], owners[kept]
-    made = [clone(estimator).set_params(**one) for one in candidates]
+    made = [apart(clone(estimator)).set_params(**one) for one in candidates]
     shares = [positive("epsilon", one.epsilon or 0.0) for one in made]
     scale = _scale(made, train, shares, total)
     fitted = []
@@ -175,14 +176,9 @@ def _scale(
 
 
 def _utility(fitted: PrivateClassifier | PrivateRegressor, X: Any, y: npt.NDArray[Any]) -> float:
-    """Return a score that the replacement of one record moves by at most 1."""
-    if isinstance(fitted, PrivateClassifier):
-        return float(fitted.right(X, y).sum())
-    predicted = fitted.predict(X)
-    low, high = fitted.target_range or (-1.0, 1.0)
-    scale = 2 / (high - low)
-    errors = np.square(scale * (np.clip(predicted, low, high) - np.clip(y, low, high)))
-    return float(-np.nan_to_num(errors, nan=_FARTHEST).sum() / _FARTHEST)  # a lost target, too
+    """Return the utility of a fit on held-out records; one record moves it by at most 1."""
+    task = task_of(fitted.model_)
+    return float(task.utility(fitted.model_, fitted.predict(X), y).sum())
 
 
 def _exponential(utility: npt.NDArray[np.float64], epsilon: float, draw: Any) -> int:

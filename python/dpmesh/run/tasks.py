@@ -1,0 +1,253 @@
+"""One table of learning tasks: what each needs for tuning, baselines, warnings, verdicts and pages.
+
+A new task is a new entry. Every field is required, so that no part of the package can forget it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from dpmesh._ragged import Numbers
+from dpmesh.defaults import Task
+from dpmesh.kernels.linear import linear_scores
+from dpmesh.kernels.linear_model import Loss, members
+from dpmesh.models import Model, Outline
+from dpmesh.problems import LinearProblem
+from dpmesh.run.measures import Measures, classification, of_labels, regression
+from dpmesh.tables.kinds import Count
+
+__all__ = ["BY_LOSS", "TASKS", "LearningTask", "TaskName", "measured", "task_of", "task_of_problem"]
+
+TaskName = Literal["classes", "labels", "numbers", "counts"]
+
+Scores: TypeAlias = npt.NDArray[Any]
+"""Scores of test records, shape (records, outputs)."""
+
+Utility: TypeAlias = Callable[[Model, npt.NDArray[Any], npt.NDArray[Any]], Numbers]
+"""Utility of each record from a model, its predictions and the true labels, shape (records,)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearningTask:
+    """What a record's label is, with everything that depends on it.
+
+    Parameters
+    ----------
+    name
+        Key in `TASKS`.
+    losses
+        Losses of linear models that learn it.
+    rule
+        Key in the constants of `dpmesh.defaults.rule`.
+    metric
+        Main measure, of which verdicts speak: ``"accuracy"`` or ``"R²"``.
+    trivial
+        Name of the trivial predictor in tables.
+    noun
+        Kind of label in the first lines of ``dpmesh fit`` and on its page.
+    range_parameter
+        Estimator parameter that states the public range of the label; warnings name it.
+    utility
+        Utility of each held-out record for `dpmesh.sklearn.tune`. Utilities span at most 1, so that
+        replacing one record moves their sum by at most 1.
+    measures
+        Measures of scores of the test records of a problem, the main one first.
+    trivial_measures
+        Measures of the trivial predictor on the test records of a problem.
+    """
+
+    name: TaskName
+    losses: tuple[Loss, ...]
+    rule: Task
+    metric: str
+    trivial: str
+    noun: str
+    range_parameter: str
+    utility: Utility
+    measures: Callable[[LinearProblem, Scores], Measures]
+    trivial_measures: Callable[[LinearProblem], Measures]
+
+
+def task_of(outline: Outline) -> LearningTask:
+    """Return the task of a model with this outline."""
+    return BY_LOSS[outline.loss]
+
+
+def task_of_problem(problem: LinearProblem) -> LearningTask:
+    """Return the task that a problem is measured as.
+
+    A regression whose outline states the range of its target stays one, whatever the targets are.
+    Without it, test labels of -1 and +1 alone are classes, whichever loss learns them.
+    """
+    assert problem.outline is not None
+    by_loss = BY_LOSS[problem.loss]
+    if problem.outline.target is None and by_loss.name != "labels" and problem.classifies:
+        return TASKS["classes"]
+    return by_loss
+
+
+def measured(problem: LinearProblem, params: npt.NDArray[Any]) -> Measures:
+    """Measure one linear model on the test records of a problem.
+
+    Parameters
+    ----------
+    params
+        Parameters of the model, shape (dim,).
+    """
+    task = task_of_problem(problem)
+    problem, params = problem.without_centre(params.reshape(-1))
+    assert problem.test is not None
+    rows = params.reshape(problem.classes or 1, -1)
+    return task.measures(problem, linear_scores(rows, problem.test.features))
+
+
+def _weighted_hits(model: Model, predicted: npt.NDArray[Any], truth: npt.NDArray[Any]) -> Numbers:
+    """Return 1 for each right class, or its weight where public shares of classes are stated."""
+    true_codes = model.listed.codes(np.asarray(truth))
+    hits = (true_codes == model.listed.codes(np.asarray(predicted))).astype(np.float64)
+    weights = model.weights_of_classes
+    if weights is None:
+        return np.asarray(hits)
+    listed = true_codes >= 0
+    return np.asarray(hits * np.where(listed, weights[np.maximum(true_codes, 0)], 0.0))
+
+
+def _share_of_labels(_: Model, predicted: npt.NDArray[Any], truth: npt.NDArray[Any]) -> Numbers:
+    """Return the share of each record's labels that is right."""
+    return np.asarray((np.asarray(predicted) == np.asarray(truth)).mean(axis=1), np.float64)
+
+
+def _negative_squared_error(
+    model: Model, predicted: npt.NDArray[Any], truth: npt.NDArray[Any]
+) -> Numbers:
+    """Return minus the squared error in units of the public range; -1 where one is not finite."""
+    assert model.target is not None
+    low, high = model.target.ends
+    predicted = np.asarray(predicted, np.float64)
+    truth = np.asarray(truth, np.float64)
+    error = (np.clip(predicted, low, high) - np.clip(truth, low, high)) / (high - low)
+    return np.asarray(-np.nan_to_num(np.square(error), nan=1.0))
+
+
+def _class_measures(problem: LinearProblem, scores: Scores) -> Measures:
+    assert problem.test is not None
+    assert problem.outline is not None
+    labels = problem.test.labels
+    if problem.classes is None:
+        scores = np.concatenate([-scores, scores], axis=1)
+        labels = (labels > 0).astype(int)
+    return classification(scores, labels, balanced=problem.outline.shares is not None)
+
+
+def _trivial_class(problem: LinearProblem) -> Measures:
+    """Measure the most frequent class of the training records."""
+    assert problem.test is not None
+    assert problem.outline is not None
+    kinds = np.array([-1, 1]) if problem.classes is None else np.arange(problem.classes)
+    trained = problem.train.labels[problem.everything[1]]
+    most_frequent = int(np.argmax([(trained == kind).sum() for kind in kinds]))
+    scores = np.zeros((len(problem.test.labels), len(kinds)))
+    scores[:, most_frequent] = 1
+    labels = np.searchsorted(kinds, problem.test.labels)
+    return classification(scores, labels, balanced=problem.outline.shares is not None)
+
+
+def _label_measures(problem: LinearProblem, scores: Scores) -> Measures:
+    assert problem.test is not None
+    assert problem.outline is not None
+    assert problem.outline.classes is not None
+    return of_labels(scores, problem.test.labels, problem.outline.classes)
+
+
+def _trivial_labels(problem: LinearProblem) -> Measures:
+    """Measure the more frequent value of each label among the training records."""
+    assert problem.test is not None
+    assert problem.outline is not None
+    names = problem.outline.classes
+    assert names is not None
+    trained = members(problem.train.labels[problem.everything[1]], len(names))
+    scores = np.tile(trained.mean(axis=0) - 0.5, (len(problem.test.labels), 1))
+    return of_labels(scores, problem.test.labels, names)
+
+
+def _number_measures(problem: LinearProblem, scores: Scores) -> Measures:
+    """Measure predictions, clipped to the public range of the target if it has one."""
+    assert problem.test is not None
+    assert problem.outline is not None
+    predicted = scores[:, 0]
+    if problem.outline.target is not None:
+        predicted = np.clip(predicted, -1, 1)
+    return regression(predicted, problem.test.labels)
+
+
+def _count_measures(problem: LinearProblem, scores: Scores) -> Measures:
+    """Measure expected counts: scores are logarithms of shares of the public bound."""
+    assert problem.test is not None
+    return regression(Count(high=1.0).expected(scores[:, 0]), problem.test.labels)
+
+
+def _trivial_number(_: LinearProblem) -> Measures:
+    """R² of the mean of the test records, which is 0."""
+    return {"R²": 0.0}
+
+
+TASKS: dict[TaskName, LearningTask] = {
+    "classes": LearningTask(
+        name="classes",
+        losses=("softmax", "logistic", "hinge"),
+        rule="classification",
+        metric="accuracy",
+        trivial="majority class",
+        noun="classes",
+        range_parameter="classes",
+        utility=_weighted_hits,
+        measures=_class_measures,
+        trivial_measures=_trivial_class,
+    ),
+    "labels": LearningTask(
+        name="labels",
+        losses=("multilabel",),
+        rule="classification",
+        metric="accuracy",
+        trivial="majority class of each label",
+        noun="several labels",
+        range_parameter="classes",
+        utility=_share_of_labels,
+        measures=_label_measures,
+        trivial_measures=_trivial_labels,
+    ),
+    "numbers": LearningTask(
+        name="numbers",
+        losses=("squared", "absolute", "huber"),
+        rule="regression",
+        metric="R²",
+        trivial="mean",
+        noun="a number (regression)",
+        range_parameter="target_range",
+        utility=_negative_squared_error,
+        measures=_number_measures,
+        trivial_measures=_trivial_number,
+    ),
+    "counts": LearningTask(
+        name="counts",
+        losses=("poisson",),
+        rule="counts",
+        metric="R²",
+        trivial="mean",
+        noun="a count (Poisson regression)",
+        range_parameter="counts",
+        utility=_negative_squared_error,
+        measures=_count_measures,
+        trivial_measures=_trivial_number,
+    ),
+}
+
+BY_LOSS: dict[Loss, LearningTask] = {loss: task for task in TASKS.values() for loss in task.losses}
+"""The task of each loss of a linear model."""
+
+assert {*TASKS} == {*get_args(TaskName)}
