@@ -108,6 +108,7 @@ class Parties:
         changes: dict[str, Any] | None = None,
         problem: dict[str, Any] | None = None,
         topology: dict[str, Any] | None = None,
+        module: str | None = None,
         **terms: Any,
     ) -> None:
         self.path, self.rehearsal, self.names = path, rehearsal, [f"p{i}" for i in range(nodes)]
@@ -157,7 +158,8 @@ class Parties:
             self.content["topology"] = topology or {"kind": "complete"}
         elif not settings["kind"].startswith("With") and algorithm not in SUMS:
             self.content["topology"] = topology or table | {"keep": 0.8}
-        self.contract = Contract.of(self.content, None if problem is None else __name__)
+        own_module = __name__ if problem is not None else module
+        self.contract = Contract.of(self.content, own_module)
         self.whole = self.contract.problem_of(everything, parts)
         self.nodes = [self.node(i) for i in range(nodes)]
 

@@ -53,7 +53,7 @@ def test_a_record_moves_a_gossiping_node_by_what_is_charged_for_any_rows(
         states = [one.start, other.start]
         for t in range(contract.terms.rounds - 1):
             rows, until = {}, Position(t + 1)
-            for exchange in range(contract.algorithm.exchanges):
+            for exchange in range(contract.patterns.exchanges(t)):
                 sent = {party: hostile(rng, contract.dim) for party in rng.permutation(4)[:3]}
                 sent[0] = hostile(rng, contract.dim)  # given what it sent itself
                 rows[Position(t, exchange)] = sent

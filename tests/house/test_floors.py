@@ -51,6 +51,7 @@ FLOORS = [
         "algorithms.federated_gradients",
         "algorithms.federated_updates",
         "algorithms.descent",
+        "algorithms.dry_run",
         "algorithms.without_replacement_releases",
     ],
     ["algorithms.without_replacement_decisions"],

@@ -351,11 +351,6 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
         """
         return Released(self.parameters(state)) if self.parameters_are_released else received
 
-    @property
-    def exchanges(self) -> int:
-        """How often messages travel in a round, where they travel by gossip."""
-        return 1
-
     def senders(self, t: int, turns: Indices, records: Indices, key: Key) -> Indices:
         """Return the nodes that send in round t, in their order, where messages travel by token.
 

@@ -84,7 +84,7 @@ class Descent(Algorithm[StateT, LinearProblem], Generic[StateT]):
         keep_schedules(self, "step_size")
         if self.noise is not None:
             check_strategy(self.noise, self)
-            if self.exchanges != self.noise.mixings:
+            if self.times_mixed != self.noise.mixings:
                 fail("noise", f"noise made for mixings={self.mixings}", f"{self.noise.mixings}")
             if self.copies > 1:
                 fail(
@@ -136,14 +136,14 @@ class Descent(Algorithm[StateT, LinearProblem], Generic[StateT]):
         )
 
     @property
-    def exchanges(self) -> int:
-        """Number of mixings."""
+    def times_mixed(self) -> int:
+        """How often the messages of a round travel."""
         return self.mixings or (1 if self.noise is None else self.noise.mixings)
 
     def mixed(self, message: Message) -> Generator[Message | Relay, Released, Released]:
         """Send a message, and mix it as often as `mixings` says; return what arrived."""
         b = yield message
-        for _ in range(1, self.exchanges):
+        for _ in range(1, self.times_mixed):
             b = yield Relay()
         return b
 

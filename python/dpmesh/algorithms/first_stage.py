@@ -194,7 +194,6 @@ class FirstStage(Algorithm[FirstStageState, LinearProblem]):
     unit = Algorithm.of_part("algorithm.unit")
     run_length = Algorithm.of_part("algorithm.run_length")
     assumptions = Algorithm.of_part("algorithm.assumptions")
-    exchanges = Algorithm.of_part("algorithm.exchanges")
 
     def __post_init__(self) -> None:
         instance("algorithm", self.algorithm, AN_ALGORITHM, Algorithm)

@@ -104,7 +104,7 @@ class GradientDescent(Descent[GradientDescentState]):
 
     def reaction(self, rounds: int, problem: LinearProblem | LossFacts) -> Reaction | NotProved:
         """Return how x_(t+1) = b_t - alpha g(b_t) reacts to a record and to messages."""
-        if self.exchanges > 1:
+        if self.times_mixed > 1:
             return NotProved(reason="sums that nodes relay within a round are not accounted for")
         if self.batches > 1:
             return NotProved(reason="rounds that use some of the records are not accounted for")

@@ -58,7 +58,11 @@ def keys(
 
 
 def check(file: File, module: Module = None) -> None:
-    """Print what joining a contract costs each party, against whom, and what a round sends."""
+    """Print what joining a contract costs each party, against whom, and what a round sends.
+
+    Plays its rounds on made-up records, for at most 10 seconds, and refuses a contract whose
+    algorithm sends what its plan does not have.
+    """
     from dpmesh.deploy import read_contract
     from dpmesh.deploy.schedule import bytes_of_round
     from dpmesh.privacy.shown import rounded_up
@@ -93,6 +97,7 @@ def check(file: File, module: Module = None) -> None:
         typer.echo(f"{party.name:<12} epsilon = {cost} {allowed}; {party.records} records")
     for assumption in read.assumptions:
         typer.echo(f"assumption   {assumption}")
+    typer.echo(f"played       {read.patterns.check_thoroughly()}")
     typer.echo(f"traffic      about {bytes_of_round(read):,} bytes a round through the router")
 
 

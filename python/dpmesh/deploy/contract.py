@@ -21,6 +21,7 @@ from dpmesh.algorithms.record_sums import RecordSums
 from dpmesh.data import Dataset
 from dpmesh.deploy import assembly
 from dpmesh.deploy.planned import Planned
+from dpmesh.deploy.round_patterns import RoundPatterns
 from dpmesh.deploy.signing import digest
 from dpmesh.deploy.tables import Tables
 from dpmesh.deploy.terms import Party, Terms
@@ -28,6 +29,7 @@ from dpmesh.kernels.linear_model import REGRESSION
 from dpmesh.keys import Key
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.secure import NeighborSums, SecureSum
+from dpmesh.problems import LinearProblem
 from dpmesh.settings import Settings, read
 from dpmesh.settings.parts import entries
 from dpmesh.topology import Topology
@@ -81,6 +83,7 @@ class Contract:
         settings.call("algorithm", self.algorithm.init, **start)
         if self.sums is None:
             assembly.check_records(settings, self.algorithm, self.made_up, rounds)
+        self.patterns.check_at_once()
         assembly.check_costs(settings, self.parties, self.cost)
 
     @classmethod
@@ -225,6 +228,11 @@ class Contract:
         own = self.settings, self.terms, self.algorithm, self.made_up, self.models
         return Planned(*own)
 
+    @cached_property
+    def patterns(self) -> RoundPatterns:
+        """The requests of each round, from a dry run on made-up records."""
+        return RoundPatterns(self.planned, self.records, self.public_key, self.made_up_column)
+
     @property
     def plan(self) -> Plan:
         """What is charged for a whole run, the rounding of rows included."""
@@ -281,21 +289,47 @@ class Contract:
         staged = "first_stage" in self.settings.content
         return self.made_up.centred(np.zeros(self.tables.features)) if staged else self.made_up
 
+    @property
+    def smallest(self) -> int:
+        """The number of the party with the fewest records."""
+        return int(self.records.argmin())
+
     @cached_property
     def made_up(self) -> Any:
         """The problem of the party with the fewest records, which are all 0: nobody's."""
-        _, arguments = self.tables.problem
-        party = int(self.records.argmin())
-        shape = self.records[party], self.tables.features
-        signs = self.tables.network is None and not arguments.get("classes")
-        labels = np.full(shape[0], int(signs and arguments.get("loss") not in REGRESSION), np.int64)
-        features: Any = sparse.csr_array(shape, dtype=self.terms.numbers)
-        if self.tables.network is not None or "first_stage" in self.settings.content:
+        shape = self.records[self.smallest], self.tables.features
+        if self.tables.network is None and "first_stage" not in self.settings.content:
+            features: Any = sparse.csr_array(shape, dtype=self.terms.numbers)
+        else:
             features = np.zeros(shape, self.terms.numbers)
-        made_up = Dataset(features, labels, "nobody's")
-        everything = {"records": made_up, "partition": [np.arange(shape[0])]}
+        everything = {
+            "records": self._made_up_records(features),
+            "partition": [np.arange(shape[0])],
+        }
         made = self.settings.call("problem", self.problem_of, **everything)
-        return made.as_node(party, self.records)
+        return made.as_node(self.smallest, self.records)
+
+    @cached_property
+    def made_up_column(self) -> Any:
+        """The same problem with one feature alone, on which rounds are played in no time.
+
+        It is the whole problem where the algorithm knows the number of its parameters.
+        """
+        maker, arguments = self.tables.problem
+        is_fixed = self.tables.network is not None or "first_stage" in self.settings.content
+        if is_fixed or maker is not LinearProblem or self.sums is not None:
+            return self.made_up
+        shape = self.records[self.smallest], 1
+        records = self._made_up_records(sparse.csr_array(shape, dtype=self.terms.numbers))
+        made = LinearProblem(records, (np.arange(shape[0]),), **arguments)
+        return made.as_node(self.smallest, self.records)
+
+    def _made_up_records(self, features: Any) -> Dataset:
+        """Return records with labels that every loss takes."""
+        _, arguments = self.tables.problem
+        signs = self.tables.network is None and not arguments.get("classes")
+        label = int(signs and arguments.get("loss") not in REGRESSION)
+        return Dataset(features, np.full(features.shape[0], label, np.int64), "nobody's")
 
 
 _TABLES = (

@@ -13,6 +13,7 @@ import numpy as np
 from scipy import sparse
 
 import dpmesh.kernels as kernels
+from dpmesh.algorithms.dry_run import RequestPattern
 from dpmesh.algorithms.messages import Message
 from dpmesh.deploy.schedule import Schedule
 from dpmesh.deploy.signing import digest, pack, unpack
@@ -76,6 +77,28 @@ class NodeChannel(Channel):
         self.published: Any = None
         """The released model after the last round that it finished."""
         self._problem, self._allowed = problem, list[Release]()
+        self._requests = 0
+        """How many requests the current round has yielded so far."""
+
+    def check_request(self, t: int, request: object) -> None:
+        """Fail unless a round yields what its dry run did, before it draws any noise."""
+        expected = self.schedule.contract.patterns.expected(t)
+        place, self._requests = self._requests, self._requests + 1
+        if expected is None:
+            return
+        came = RequestPattern.of(request)
+        planned = str(expected[place]) if place < len(expected) else "nothing more"
+        if place >= len(expected) or came != expected[place]:
+            raise RuntimeError(
+                f"round {t} yields {came} where its dry run yields {planned}: what a round yields "
+                "may depend on the round and on public sizes alone"
+            )
+
+    def _check_end(self, t: int) -> None:
+        """Fail if a round ends before it has yielded all that its dry run did."""
+        expected = self.schedule.contract.patterns.expected(t)
+        if expected is not None and self._requests != len(expected):
+            raise RuntimeError(f"round {t} ends before it yields {expected[self._requests]}")
 
     def _admit(self, t: int, message: Message, releases: tuple[Release, ...]) -> None:
         """Fail unless the releases are charged."""
@@ -90,10 +113,14 @@ class NodeChannel(Channel):
     def _round(self, t: int, coins: Any) -> Generator[Packet, Any, None]:
         """Run round t; set the state and the released model after it."""
         algorithm = self.schedule.contract.algorithm
+        self._requests = 0
         step = yield from self.steps(algorithm, self.state, t, self._problem, coins)
+        self._check_end(t)
         self.state = step.state
         self.end_round()
-        self.published = algorithm.published(self.state, self.received)
+        published = algorithm.published(self.state, self.received)
+        if published is not None:  # of a round in which something arrived
+            self.published = published
 
 
 class RowChannel(NodeChannel):
@@ -171,9 +198,9 @@ class RowChannel(NodeChannel):
         contract = self.schedule.contract
         while t < contract.terms.rounds:
             steps, arrived = self._round(t, self._begin(t)), None
+            self._allowed = list(contract.planned.releases(self.node, t))
             with suppress(StopIteration):
                 while True:
-                    self._allowed = list(contract.planned.releases(self.node, t))
                     packet = steps.send(arrived)
                     yield packet
                     arrived = self._received(packet)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from contextlib import suppress
 from functools import partial
 
@@ -120,14 +121,15 @@ class Rows:
 
     def charged(self, at: Position) -> tuple[Release, ...]:
         """Return what a step is charged, from public numbers alone; refuse it over budget."""
-        if self._number not in self._schedule.senders(at):
-            return ()
-        if self._schedule.gossips and at.exchange > 0:
-            return ()  # rows sent on
-        if self._node.folder.is_over_budget:
+        if self._schedule.gossips:
+            begun: Iterable[int] = self._schedule.begun(at)  # rows sent on later are released
+        else:
+            begun = [at.round] if self._number in self._schedule.senders(at) else []
+        planned = self._contract.planned
+        releases = [each for t in begun for each in planned.releases(self._number, t)]
+        if releases and self._node.folder.is_over_budget:
             raise RefusedError("over budget")
-        releases = self._contract.planned.releases(self._number, at.round)
-        return tuple(map(self._contract.planned.charged, releases))
+        return tuple(map(planned.charged, releases))
 
     def go_on(self, channel: RowChannel, step: Stored) -> bytes:
         """Run a node's rounds up to a stored step; return the row that it sends, signed."""
@@ -145,8 +147,8 @@ class Rows:
     def _seeds(self, at: Position, rows: tuple[bytes, ...]) -> dict[int, bytes]:
         """Return where the secrets of a step come from, by the partners who count."""
         contract, read = self._contract, partial(Row.read, contract=self._contract, stored=True)
-        before = Position(at.round - 1, contract.algorithm.exchanges - 1)
-        last = self._node.folder.step(contract, before)
+        before = self._schedule.before(at)
+        last = None if before is None else self._node.folder.step(contract, before)
         own = read(last.row) if last is not None and last.row is not None else None
         counted = self.partners.counted(own, map(read, rows))
         if self._node.rehearsal:

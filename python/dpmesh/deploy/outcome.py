@@ -87,7 +87,9 @@ class Outcome:
         last, schedule = self.folder.last(self.contract), self.schedule
         if not self.is_done or last is None or not schedule.gossips:
             return self.is_done
-        before = Position(schedule.end.round - 1, self.contract.algorithm.exchanges - 1)
+        before = schedule.before(schedule.end)
+        if before is None:
+            return True
         return bool(last.rows) or not schedule.heard(before, self.number)
 
     @property

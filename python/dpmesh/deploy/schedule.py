@@ -11,6 +11,7 @@ from dpmesh.deploy.contract import Contract
 from dpmesh.deploy.row import MIXED_BYTES, PROCESS_BYTES, Row
 from dpmesh.deploy.signing import SigningKey, pack
 from dpmesh.deploy.sums import Header, Part, Total
+from dpmesh.deploy.turns import Turns
 from dpmesh.deploy.wire import Ask, Position
 from dpmesh.topology import MixingMatrix
 
@@ -33,8 +34,7 @@ class Schedule:
         self.end = Position(contract.planned.steps, int(contract.has_one_model))
         """After the last message, when the nodes take what was sent last; where one sum is for
         all, once they have signed what they took."""
-        self._turns: list[tuple[int, ...]] = []
-        self._counts = np.zeros(contract.nodes, np.int64)
+        self._turns = Turns(contract.algorithm, contract.records, contract.public_key)
         if self.topology is not None:
             self.matrix = lru_cache(maxsize=4)(self.topology.matrix)
         self._partners = lru_cache(maxsize=4)(self._partners_at)
@@ -51,14 +51,11 @@ class Schedule:
 
     def holders(self, t: int) -> tuple[int, ...]:
         """Return the nodes that hold the token in round t, in their order."""
-        contract = self.contract
-        for r in range(len(self._turns), t + 1):
-            key, so_far = contract.public_key, self._counts
-            turns = contract.algorithm.senders(r, so_far, contract.records, key)
-            self._counts = so_far + np.bincount(turns, minlength=contract.nodes)
-            sends = contract.algorithm.release_of(r) != ()
-            self._turns.append(tuple(turns.tolist()) if sends else ())
-        return self._turns[t]
+        return self._turns.holders(t)
+
+    def exchanges(self, t: int) -> int:
+        """Return how often messages travel in round t, where all nodes send at once."""
+        return self.contract.patterns.exchanges(t)
 
     def senders(self, at: Position) -> tuple[int, ...]:
         """Return the nodes that send at a position; nobody does at the end."""
@@ -67,7 +64,7 @@ class Schedule:
         if self.contract.sums is not None:
             return tuple(range(self.contract.nodes))  # each time another attempt
         if self.gossips:
-            within = at.exchange < self.contract.algorithm.exchanges
+            within = at.exchange < self.exchanges(at.round)
             return tuple(range(self.contract.nodes)) if within else ()
         return self.holders(at.round)[at.exchange : at.exchange + 1]
 
@@ -77,6 +74,26 @@ class Schedule:
         while nxt.round < self.end.round and not self.senders(nxt):
             nxt = Position(nxt.round + 1)
         return nxt
+
+    def before(self, at: Position) -> Position | None:
+        """Return the position of gossip before another one; None before the first."""
+        if at.exchange > 0:
+            return Position(at.round, at.exchange - 1)
+        for t in reversed(range(at.round)):
+            if (exchanges := self.exchanges(t)) > 0:
+                return Position(t, exchanges - 1)
+        return None
+
+    def begun(self, at: Position) -> range:
+        """Return the rounds that begin in the step of gossip that ends at a position.
+
+        They are the round of the position, and those before it in which nothing travels.
+        """
+        if at.exchange > 0:
+            return range(0)
+        before = self.before(at)
+        first = 0 if before is None else before.round + 1
+        return range(first, min(at.round + 1, self.end.round))
 
     def mixing(self, t: int, node: int, missing: set[int]) -> tuple[list[int], list[float]]:
         """Return whose rows a node mixes in round t, itself among them, and their weights.
@@ -187,5 +204,5 @@ def bytes_of_round(contract: Contract) -> int:
         heard = schedule.matrix(t).messages
         row = bytes_of_row(contract, heard // contract.nodes)
         each = contract.nodes * (row + question) + heard * (row + 8)
-        total += contract.algorithm.exchanges * each
+        total += schedule.exchanges(t) * each
     return total // rounds

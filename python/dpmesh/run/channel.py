@@ -143,6 +143,7 @@ class Channel:
                 request = requests.send(answer)
             except StopIteration as end:
                 return Step(end.value, Sent(self._bits, self._count))
+            self.check_request(t, request)
             if isinstance(request, Message):
                 answer = yield from self._send(t, request)
             elif not isinstance(request, Relay):
@@ -152,6 +153,9 @@ class Channel:
             else:
                 fail("algorithm", "a Message before a Relay in each round", "none")
             sent_before = True
+
+    def check_request(self, t: int, request: object) -> None:
+        """Accept what a round yields; override it to refuse a request before it is recorded."""
 
     def end_round(self) -> None:
         """Record the round as finished: its releases, and the rows of noise that they took."""

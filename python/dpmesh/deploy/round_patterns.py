@@ -1,0 +1,263 @@
+"""What each round of a contract yields, from a dry run on made-up records, and whether it fits.
+
+A round that yields what the plan does not have, or what no party can carry, is refused before
+anybody joins. The nodes of a run compare what their own rounds yield with the same dry run before
+they draw noise.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dpmesh._ragged import Indices
+from dpmesh.algorithms.dry_run import (
+    DryRun,
+    RequestPattern,
+    RoundPattern,
+    exchanges_of,
+    without_round,
+)
+from dpmesh.deploy.planned import Planned
+from dpmesh.deploy.turns import Turns
+from dpmesh.keys import Key
+from dpmesh.privacy.releases import Release
+
+AT_ONCE = 3
+"""Rounds at the start of a run that are played whenever a contract is read."""
+EDGE = 500
+"""Rounds at the start and at the end of a run that a thorough check plays."""
+SECONDS = 10.0
+"""The time for a thorough check."""
+
+
+@dataclass(frozen=True)
+class Played:
+    """The rounds that a check has played.
+
+    Parameters
+    ----------
+    rounds
+        How many of them.
+    patterns
+        How many distinct patterns they have.
+    total
+        How many rounds the run has.
+    in_time
+        Whether all rounds that were to be played fitted into the time for it.
+    """
+
+    rounds: int
+    patterns: int
+    total: int
+    in_time: bool
+
+    def __str__(self) -> str:
+        if self.rounds == self.total:
+            which = f"all {self.total} rounds"
+        else:
+            which = f"{self.rounds} of {self.total} rounds"
+        kinds = "pattern" if self.patterns == 1 else "patterns"
+        cut = "" if self.in_time else f"; stopped after {SECONDS:g} seconds"
+        return f"{which} on made-up records, {self.patterns} {kinds} of messages{cut}"
+
+
+class RoundPatterns:
+    """The requests of each round of a contract.
+
+    Parameters
+    ----------
+    planned
+        What the parties release, by the algorithm's own words.
+    records
+        How many records each party has, shape (parties,).
+    key
+        The contract's public key.
+    column
+        The made-up problem of `planned` with one feature alone, on which rounds take no time; the
+        whole problem where the algorithm knows the number of its parameters.
+    """
+
+    def __init__(self, planned: Planned, records: Indices, key: Key, column: Any) -> None:
+        self._planned, self._algorithm = planned, planned.algorithm
+        self._rounds, self._column = planned.terms.rounds, column
+        self._node = int(records.argmin())
+        self._key = key
+        self._compresses = getattr(self._algorithm, "compressor", None) is not None
+        self._turns = Turns(self._algorithm, records, key)
+        self._exchanges: dict[int, int] = {}
+        self._dry_run = self._begun(column)
+
+    @property
+    def _sums(self) -> bool:
+        """Whether the parties add up sums under masks."""
+        return bool(self._planned.summed)
+
+    @property
+    def _in_turns(self) -> bool:
+        """Whether a token travels."""
+        return self._algorithm.travels == "token"
+
+    def _begun(self, problem: Any) -> DryRun:
+        """Return a dry run of the party with the fewest records, on a problem of its own."""
+        node = np.array([self._node], np.uint32)
+        key = self._key if self._in_turns else self._key.for_nodes(node)
+        return DryRun(self._algorithm, problem, key)
+
+    def exchanges(self, t: int) -> int:
+        """Return how often messages travel in round t."""
+        if t not in self._exchanges:
+            self._exchanges[t] = exchanges_of(self._dry_run.pattern(t))
+        return self._exchanges[t]
+
+    def expected(self, t: int) -> RoundPattern | None:
+        """Return what round t of a node must yield; None by token, where its turns decide.
+
+        Sums are those of `release_of`, one after another.
+        """
+        if self._sums:
+            sums = _as_tuple(self._algorithm.release_of(t))
+            return tuple(RequestPattern(releases=(each,), travels=True) for each in sums)
+        return None if self._in_turns else self._dry_run.pattern(t)
+
+    def check_at_once(self) -> None:
+        """Refuse a contract whose first rounds or last round do not fit.
+
+        The first ones are also played on records of their full length, as what they yield must not
+        depend on it.
+
+        Raises
+        ------
+        ValueError
+            If one does not fit; the text says which, and why.
+        """
+        if self._planned.settings.table("problem").get("model") is not None:
+            played = [0]  # a round of a network takes its time
+        else:
+            played = [*range(min(AT_ONCE, self._rounds))]
+            if not self._in_turns:
+                played.append(self._rounds - 1)
+        for t in played:
+            self._check(t, self._dry_run)
+        if self._column is not self._planned.problem:
+            self._check_lengths()
+
+    def check_thoroughly(self, clock: Callable[[], float] = time.monotonic) -> Played:
+        """Play the first and last rounds of a run, and one of each kind between them.
+
+        Rounds are of one kind if their releases have the same kinds of mechanism and sampling, and
+        are of the same nodes. By token only the first rounds are played, in their order.
+
+        Raises
+        ------
+        ValueError
+            As `check_at_once`.
+        """
+        rounds = self._rounds
+        if self._in_turns:
+            return self._checked(range(min(2 * EDGE, rounds)), clock)
+        first = range(min(EDGE, rounds))
+        last = range(max(len(first), rounds - EDGE), rounds)
+        kinds: dict[tuple[object, ...], int] = {}
+        for t in range(len(first), last.start):
+            kinds.setdefault(_kind(self._algorithm.release_of(t)), t)
+        return self._checked([*first, *last, *kinds.values()], clock)
+
+    def _checked(self, rounds: Sequence[int], clock: Callable[[], float]) -> Played:
+        end = clock() + SECONDS
+        distinct: set[RoundPattern] = set()
+        played = 0
+        in_time = True
+        dry_run = self._begun(self._column)
+        for t in rounds:
+            if clock() > end:
+                in_time = False
+                break
+            self._check(t, dry_run)
+            distinct.add(without_round(dry_run.pattern(t)))
+            played += 1
+        return Played(played, len(distinct), self._rounds, in_time)
+
+    def _check(self, t: int, dry_run: DryRun) -> None:
+        """Refuse round t if its requests are not what its plan and the parties can carry."""
+        pattern = self._pattern(t, dry_run)
+        if self._sums:
+            if pattern != self.expected(t):
+                self._refuse(t, "yields other sums, or in another order, than its release_of")
+        elif self._in_turns:
+            self._check_turns(t, pattern)
+        else:
+            self._check_gossip(t, pattern, int(self._column.dim))
+
+    def _pattern(self, t: int, dry_run: DryRun) -> RoundPattern:
+        pattern: RoundPattern = self._planned.settings.call("algorithm", dry_run.pattern, t=t)
+        return pattern
+
+    def _check_gossip(self, t: int, pattern: RoundPattern, dim: int) -> None:
+        node = self._node
+        released = [
+            release
+            for request in pattern
+            for release in request.releases
+            if release.nodes is None or node in release.nodes
+        ]
+        unplanned = Counter(released) - Counter(self._planned.releases(node, t))
+        if unplanned:
+            self._refuse(t, f"releases {next(iter(unplanned))}, which its release_of does not have")
+        exchange = 0
+        is_compressed = False
+        for request in pattern:
+            if request.sender is not None or request.unmixed:
+                self._refuse(t, f"yields {request}, which does not travel by gossip")
+            if request.releases:
+                is_compressed = request.compresses
+            if not request.travels:
+                continue
+            if request.row_length not in (None, dim):
+                self._refuse(t, f"sends {request.row_length} numbers for a model of {dim}")
+            if is_compressed != (exchange == 0 and self._compresses):
+                self._refuse(t, "compresses other messages than the first one of a round")
+            exchange, is_compressed = exchange + 1, False
+        if exchange == 0 and self._planned.has_partners:
+            reason = "sends nothing, but noise of partners needs a message in each round: in it "
+            self._refuse(t, f"{reason}they name each other before they share a secret")
+
+    def _check_turns(self, t: int, pattern: RoundPattern) -> None:
+        holders = self._turns.holders(t)
+        if tuple(request.sender for request in pattern) != holders:
+            self._refuse(t, "has other senders, or in another order, than its senders(..)")
+        for request in pattern:
+            planned = self._planned.releases(request.sender or 0, t)
+            if not request.travels or not set(request.releases) <= set(planned):
+                self._refuse(t, f"yields {request}, which its release_by does not have")
+
+    def _check_lengths(self) -> None:
+        """Refuse rounds that yield something else for records of their full length."""
+        whole = self._begun(self._planned.problem)
+        for t in range(min(2, self._rounds)):
+            pattern = self._pattern(t, whole)
+            if pattern != self._dry_run.pattern(t):
+                self._refuse(t, "yields something else for records with more columns")
+            if not self._in_turns:
+                self._check_gossip(t, pattern, int(self._planned.problem.dim))
+
+    def _refuse(self, t: int, why: str) -> None:
+        kind = type(self._algorithm).__name__
+        self._planned.settings.fail("algorithm", f"{kind}: round {t} {why}")
+
+
+def _as_tuple(releases: Release | tuple[Release, ...]) -> tuple[Release, ...]:
+    return (releases,) if isinstance(releases, Release) else releases
+
+
+def _kind(releases: Release | tuple[Release, ...]) -> tuple[object, ...]:
+    """Return what rounds have in common whose releases differ in their numbers alone."""
+    return tuple(
+        (type(each.mechanism), each.sensitivity.bound > 0, each.sampling, each.nodes)
+        for each in _as_tuple(releases)
+    )
