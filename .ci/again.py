@@ -1,8 +1,8 @@
 """Run committed results again and compare: ``python .ci/again.py [NAME ..]``, by default all.
 
 A name is that of a file of rows in docs/results, such as federated-figureS9 or views, or a task of
-the arena. Each runs by the settings and seeds that its record has. What differs by more than the
-last digits is listed; a result of another commit, machine or number of threads may. Seconds and
+the benchmark. Each runs by the settings and seeds that its record has. What differs by more than
+the last digits is listed; a result of another commit, machine or number of threads may. Seconds and
 memory are not compared.
 """
 
@@ -18,11 +18,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from dpmesh.reproduce._scaffold import Row, read
-from dpmesh.reproduce.arena.cells import Cell, cells_of
-from dpmesh.reproduce.arena.results import read as read_arena
-from dpmesh.reproduce.arena.results import splits_of
-from dpmesh.reproduce.catalog import reproduce
+from dpmesh_papers._scaffold import Row, read
+from dpmesh_papers.benchmark.cells import Cell, cells_of
+from dpmesh_papers.benchmark.results import read as read_benchmark
+from dpmesh_papers.benchmark.results import splits_of
+from dpmesh_papers.catalog import reproduce
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs" / "results"
@@ -34,7 +34,7 @@ TIMED = {"seconds", "per_unit", "mib", "start"}
 def records() -> dict[str, dict[str, Any]]:
     """Return what made each file of rows, by name."""
     found = {path.stem: json.loads(path.read_text()) for path in RESULTS.glob("*.json")}
-    return {name: by for name, by in found.items() if name != "arena"}
+    return {name: by for name, by in found.items() if name != "benchmark"}
 
 
 def again(name: str, by: dict[str, Any]) -> Iterable[str]:
@@ -77,8 +77,8 @@ def _same(new: Any, old: Any) -> bool:
     return str(new) == str(old)
 
 
-def arena_again(task: str, by: dict[str, Any], cells: list[Cell]) -> Iterable[str]:
-    """Run a task of the arena by its record; yield the cells whose accuracies differ."""
+def benchmark_again(task: str, by: dict[str, Any], cells: list[Cell]) -> Iterable[str]:
+    """Run a task of the benchmark by its record; yield the cells whose accuracies differ."""
     most = None if by["records"] == "all" else by["records"]
     asked: Any = {"epsilons": by["epsilons"], "splits": splits_of(cells, task), "most": most}
     *_, after = cells_of(task, **asked, progress=str)
@@ -92,11 +92,11 @@ def arena_again(task: str, by: dict[str, Any], cells: list[Cell]) -> Iterable[st
 
 def main(names: list[str]) -> int:
     """Run what is named; return how many differ."""
-    known, (cells, tasks) = records(), read_arena(RESULTS)
+    known, (cells, tasks) = records(), read_benchmark(RESULTS)
     differ = 0
     for name in names or [*known, *tasks]:
         if name in tasks:
-            found = [*arena_again(name, tasks[name], cells)]
+            found = [*benchmark_again(name, tasks[name], cells)]
         else:
             found = [*again(name, known[name])]
         print(f"{name}: {f'{len(found)} numbers differ' if found else 'the same'}", flush=True)

@@ -14,12 +14,12 @@ from typing import TypeAlias
 
 import numpy as np
 
-from dpmesh.privacy.shown import rounded_up
-from dpmesh.reproduce._scaffold import Row, compared, kinds, only, pick, read
-from dpmesh.reproduce.arena.cells import ALONE, ALONE_PRIVATE, CHANCE, POOLED
-from dpmesh.reproduce.arena.results import lines_of, shown, splits_of
-from dpmesh.reproduce.arena.results import read as read_arena
-from dpmesh.reproduce.demonstration import METHODS, means
+from dpmesh._epsilons import rounded_up
+from dpmesh_papers._scaffold import Row, compared, kinds, only, pick, read
+from dpmesh_papers.benchmark.cells import ALONE, ALONE_PRIVATE, CHANCE, POOLED
+from dpmesh_papers.benchmark.results import lines_of, shown, splits_of
+from dpmesh_papers.benchmark.results import read as read_benchmark
+from dpmesh_papers.demonstration import METHODS, means
 
 ROOT = Path(__file__).parents[1]
 NUMBER = r"(?:[\d.,]+(?: ± [\d.]+)?|[a-z ]+?)"
@@ -41,7 +41,13 @@ def claims() -> Claims:
     of_papers = of_readme() | of_controllers() | of_allocation() | of_smoothing() | of_findings()
     of_papers |= of_much_noise() | of_peers()
     return (
-        of_papers | of_demo() | of_arena() | of_scattering() | of_goals() | of_pixels() | of_sums()
+        of_papers
+        | of_demo()
+        | of_benchmark()
+        | of_scattering()
+        | of_goals()
+        | of_pixels()
+        | of_sums()
     )
 
 
@@ -419,9 +425,9 @@ def of_goals() -> Claims:
     return {("docs/estimators.md", text): numbers, ("docs/privacy/first_stage.md", more): learned}
 
 
-def of_arena() -> Claims:
-    """Return what pages say of digits by class in the arena."""
-    cells, _ = read_arena(ROOT / "docs" / "results")
+def of_benchmark() -> Claims:
+    """Return what pages say of digits by class in the benchmark."""
+    cells, _ = read_benchmark(ROOT / "docs" / "results")
     lines = {line.method: line for line in lines_of(cells, "digits-by-class")}
     chance = lines[CHANCE].first
 
@@ -457,14 +463,14 @@ def of_arena() -> Claims:
 
 
 def of_pixels() -> Claims:
-    """Return what the page of data sets says of images in the arena: pixels beside scattering."""
+    """Return what the page of data sets says of images: pixels beside scattering."""
     names = "secure sum, momentum, first stage", "gossip, noise between partners", GOSSIP
     rows = {name: name for name in names} | {"a node alone, without privacy": ALONE}
     return _beside("docs/reproduce.md", ("mnist-10", "mnist-10-scattering"), rows)
 
 
 def of_sums() -> Claims:
-    """Return what the page of secure sums says of them in the arena, beside others."""
+    """Return what the page of secure sums says of them in the benchmark, beside others."""
     names = (
         *("secure sum, 1 site may collude", "secure sum, a third may collude"),
         *("secure sum, momentum", "central DP-SGD, all records in a batch", "federated"),
@@ -483,8 +489,8 @@ def _row(name: str) -> str:
 
 
 def _beside(page: str, tasks: tuple[str, str], rows: dict[str, str]) -> Claims:
-    """Return rows of two tasks of the arena at epsilon 1 and 4, by the names that a page has."""
-    cells, _ = read_arena(ROOT / "docs" / "results")
+    """Return rows of two benchmark tasks at epsilon 1 and 4, by the names that a page has."""
+    cells, _ = read_benchmark(ROOT / "docs" / "results")
     both = [{line.method: line for line in lines_of(cells, task)} for task in tasks]
     return {
         (page, _row(name)): {
@@ -537,13 +543,15 @@ def list_of_results() -> str:
     lines = ["| command | on | commit |", "|---|---|---|"]
     for path in sorted((ROOT / "docs" / "results").glob("*.json")):
         by = json.loads(path.read_text())
-        if path.stem == "arena":
-            cells = read_arena(path.parent)[0]
+        if path.stem == "benchmark":
+            cells = read_benchmark(path.parent)[0]
             for task, own in by["made"].items():
                 asked = "".join(f" --epsilon {epsilon:g}" for epsilon in own["epsilons"])
                 asked += f" --records {own['records']}" * (own["records"] != "all")
                 asked += f" --seeds {splits_of(cells, task)}"
-                lines.append(f"| `dpmesh arena {task}{asked}` | {own['date']} | {own['commit']} |")
+                lines.append(
+                    f"| `dpmesh benchmark {task}{asked}` | {own['date']} | {own['commit']} |"
+                )
             continue
         name = f"python -m benches.{by['bench']}" if "bench" in by else ""
         name = name or f"dpmesh reproduce {by['experiment']}"

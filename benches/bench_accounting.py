@@ -14,7 +14,7 @@ from dp_accounting import rdp as reference
 from dp_accounting.rdp.rdp_privacy_accountant import DEFAULT_RDP_ORDERS
 
 from benches.measure import Case
-from dpmesh.privacy import accounting
+from dpmesh import accounting
 
 logging.disable()
 ROUNDS, THEIRS = 1000, 10

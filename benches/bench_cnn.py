@@ -15,8 +15,8 @@ from typing import Any
 from benches.bench_federated import NOISE, clients, dpmesh_way
 from benches.measure import Case, skipped
 from benches.pfl_peer import pfl
-from dpmesh.denoisers import Identity
-from dpmesh.reproduce.federated import algorithm_of
+from dpmesh.algorithms.denoisers import Identity
+from dpmesh_papers.federated import algorithm_of
 
 EPOCHS = 1
 

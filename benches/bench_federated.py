@@ -23,13 +23,13 @@ from benches.flower_peer import flower
 from benches.measure import THREADS, Case
 from benches.pfl_peer import pfl
 from dpmesh.algorithms import FederatedLearning
+from dpmesh.algorithms.denoisers import LaplacianSmoothing
 from dpmesh.data import mnist
-from dpmesh.denoisers import LaplacianSmoothing
 from dpmesh.keys import Key
 from dpmesh.privacy import Ledger
 from dpmesh.problems import LinearProblem
-from dpmesh.reproduce.federated import ROUNDS, algorithm_of, mnist_clients, standardized
 from dpmesh.run import Broadcast, Channel
+from dpmesh_papers.federated import ROUNDS, algorithm_of, mnist_clients, standardized
 
 NOISE = 0.8
 FLOWER_ROUNDS = 5  # of the simulation, whose rounds take long

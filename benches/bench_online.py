@@ -20,9 +20,9 @@ from scipy import sparse
 import dpmesh as dm
 from benches.measure import THREADS, Case, Way
 from dpmesh.keys import Key
-from dpmesh.reproduce.repeats import Repeats, SideBySide
 from dpmesh.run import Gossip
 from dpmesh.run.channel import run_rounds
+from dpmesh_papers.repeats import Repeats, SideBySide
 
 NODES, DEGREE, RADIUS, EPSILON = 64, 4, 10.0, 1.0
 RUNS, ROUNDS, LONG_ROUNDS = 256, 100, 20

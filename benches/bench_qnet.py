@@ -13,7 +13,7 @@ import numpy as np
 
 from benches.measure import THREADS, Case, Way, skipped
 from dpmesh.keys import Key, Purpose
-from dpmesh.reproduce.qnet import QReplay, QTrained, q_init, q_learn, q_weights
+from dpmesh_papers.qnet import QReplay, QTrained, q_init, q_learn, q_weights
 
 INPUTS, HIDDEN, CAPACITY, BATCH = 52, 128, 20, 10
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from benches.measure import Case
 from dpmesh.keys import Key
-from dpmesh.reproduce.bounds.complexity import rademacher_complexity
+from dpmesh_papers.bounds.complexity import rademacher_complexity
 
 DRAWS = 200
 

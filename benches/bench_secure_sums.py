@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from benches.measure import Case
 from dpmesh import kernels
 from dpmesh.keys import Key
-from dpmesh.privacy.secure import DistributedDiscreteGaussian, SecureSum
+from dpmesh.noise.secure import DistributedDiscreteGaussian, SecureSum
 
 
 def case(dim: int, sites: int) -> Case:

@@ -14,10 +14,10 @@ import numpy as np
 
 import dpmesh as dm
 from benches.measure import Case
-from dpmesh.controllers import AlwaysGlobal, AlwaysLocal, AnyController, RandomGlobal
+from dpmesh.algorithms.controllers import AlwaysGlobal, AlwaysLocal, AnyController, RandomGlobal
 from dpmesh.privacy import Ledger
-from dpmesh.reproduce.deep_q import DeepQ
 from dpmesh.run import Broadcast, Channel
+from dpmesh_papers.deep_q import DeepQ
 
 NODES, MODELS, DIM, BATCH, ROUNDS = 1_000, 10, 50, 50, 30
 WARM_UP = 12  # rounds until a replay memory holds a mini-batch

@@ -25,7 +25,7 @@ import dpmesh as dm
 from benches.results import keep, table
 from dpmesh.data import Dataset, digits, unit_norm
 from dpmesh.keys import Key
-from dpmesh.reproduce._scaffold import Row, over_seeds, pick
+from dpmesh_papers._scaffold import Row, over_seeds, pick
 
 EPSILONS, DELTA = (1.0, 2.0, 4.0, 8.0), 1e-5
 RATE, ROUNDS, CLIPPING_NORM, STEP_SIZE = 0.1, 150, 0.5, 4.0

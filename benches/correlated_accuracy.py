@@ -27,10 +27,10 @@ from scipy.stats import t
 import dpmesh as dm
 from benches.results import RESULTS, keep, table
 from dpmesh import kernels, topology
-from dpmesh.privacy import correlated
-from dpmesh.privacy.accounting import analytic_gaussian_noise_multiplier
-from dpmesh.reproduce._figure import Panel, drawn, lines_of
-from dpmesh.reproduce._scaffold import Row, kinds, over_seeds, pick
+from dpmesh.accounting import analytic_gaussian_noise_multiplier
+from dpmesh.noise import correlated
+from dpmesh_papers._figure import Panel, drawn, lines_of
+from dpmesh_papers._scaffold import Row, kinds, over_seeds, pick
 
 DELTA, RADIUS, MORE_MIXINGS, ALONE = 1e-5, 10.0, 20, 4
 

@@ -21,9 +21,9 @@ from scipy.stats import t
 
 import dpmesh as dm
 from benches.results import keep, kept
-from dpmesh.reproduce._scaffold import only
-from dpmesh.reproduce.arena.tasks import FOREST_RANGES
-from dpmesh.reproduce.tables import FOREST, RULE, of_arena
+from dpmesh_papers._scaffold import only
+from dpmesh_papers.benchmark.tasks import FOREST_RANGES
+from dpmesh_papers.tables import FOREST, RULE, of_benchmark
 
 RECORDS, SPLITS = 40_000, 20
 TASKS = (("digits-by-class", "secure"), ("digits-by-class", "gossip"), ("breast-cancer", "secure"))
@@ -55,7 +55,7 @@ def accuracies() -> list[dict[str, Any]]:
     rows = []
     for task, method in TASKS:
         cell = {"task": task, "method": method, "epsilon": 1.0, "features": RULE}
-        found = [100 * of_arena(cell, seed)[0] for seed in range(SPLITS)]
+        found = [100 * of_benchmark(cell, seed)[0] for seed in range(SPLITS)]
         rows.append(repeated(f"{task}, {NAMES[method]}", found, "%"))
     cell = {"task": FOREST, "method": "secure", "epsilon": 1.0, "features": RULE}
     forest = only(kept("tables"), **cell)

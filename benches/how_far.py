@@ -22,10 +22,9 @@ from benches.machine import description
 from benches.measure import with_unit
 from benches.memory import added
 from benches.results import keep, kept
-from dpmesh import kernels
+from dpmesh import accounting, kernels
 from dpmesh.keys import Key, Purpose
-from dpmesh.privacy import accounting
-from dpmesh.privacy.secure import DistributedDiscreteGaussian, SecureSum
+from dpmesh.noise.secure import DistributedDiscreteGaussian, SecureSum
 
 FIELDS = ("case", "what", "unit", "seconds", "per_unit", "mib", "states", "processor")
 Run = Callable[[], object]

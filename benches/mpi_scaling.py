@@ -57,10 +57,10 @@ def one_torus(rows: int, columns: int, dim: int) -> tuple[int, int, int, list[fl
     from mpi4py import MPI
 
     import dpmesh as dm
+    from dpmesh._privacy_types import Released
     from dpmesh.engines.blocks import boundary
     from dpmesh.engines.mpi import MpiEngine, MpiGossip
     from dpmesh.keys import Purpose
-    from dpmesh.privacy.types import Released
     from dpmesh.run.carriers import Packet
 
     network = dm.topology.torus(rows, columns)

@@ -3,8 +3,8 @@
     DPMESH_DATA=folder python -m benches.networks_table [records] [seeds] [nodes ..]
 
 Three models: a linear one on pixels, one on scattering features, and a small convolutional network
-in JAX (5,994 parameters). Steps are the arena's, by its one rule from public numbers
-(`dpmesh.reproduce.arena.methods.RULE`). That rule is made for scores that move as far as the
+in JAX (5,994 parameters). Steps are the benchmark's, by its one rule from public numbers
+(`dpmesh_papers.benchmark.methods.RULE`). That rule is made for scores that move as far as the
 parameters do, as those of a linear model on records of norm 1. So the network is trained in units
 in which this holds where it starts, on an image of noise: `in_units_of_its_scores`. No test record
 was looked at, and no constant was changed for MNIST. Results go to docs/results, as
@@ -25,17 +25,17 @@ import numpy as np
 
 import dpmesh as dm
 from benches.results import keep, table
+from dpmesh import accounting
 from dpmesh.algorithms import WithoutReplacement, WithReplacement
-from dpmesh.controllers import AlwaysGlobal
+from dpmesh.algorithms.controllers import AlwaysGlobal
 from dpmesh.data import Dataset, mnist, random_projection, scattering, unit_norm
 from dpmesh.data.preprocessing import with_constant
 from dpmesh.keys import Key
-from dpmesh.privacy import accounting
 from dpmesh.problems import JaxProblem, LinearProblem
 from dpmesh.problems.networks import Model, strided_convolutional
-from dpmesh.reproduce._scaffold import Row, over_seeds, pick
-from dpmesh.reproduce.arena import given, methods
-from dpmesh.reproduce.arena.given import CLIPPING_NORM, Setting, Trial
+from dpmesh_papers._scaffold import Row, over_seeds, pick
+from dpmesh_papers.benchmark import given, methods
+from dpmesh_papers.benchmark.given import CLIPPING_NORM, Setting, Trial
 
 DELTA, EPSILONS, TESTED, SIDE = 1e-5, (1.0, 2.0, 4.0, 8.0), 2_000, 28
 
@@ -67,7 +67,7 @@ def in_units_of_its_scores(model: Model, image_shape: tuple[int, ...]) -> Model:
 
 
 def with_replacement(setting: Setting) -> Trial:
-    """The arena's, with gradients of the loss clipped, as a network needs."""
+    """The benchmark's, with gradients of the loss clipped, as a network needs."""
     problem, smallest = setting.problem, setting.smallest
     equal = replace(problem, partition=tuple(part[:smallest] for part in problem.partition))
     batch = max(1, smallest // given.PASSES)
@@ -113,7 +113,7 @@ def without_replacement(setting: Setting) -> Trial:
 
 
 def row_of(name: str) -> Callable[[Setting], Trial]:
-    """Return the arena's method of that name."""
+    """Return the benchmark's method of that name."""
     (row,) = (row for row in methods.ROWS if row.name == name)
     return row.trial
 

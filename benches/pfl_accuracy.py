@@ -46,8 +46,8 @@ from dpmesh.algorithms import AdaptiveClipping, ServerAdam
 from dpmesh.data import mnist
 from dpmesh.keys import Key
 from dpmesh.problems import TorchProblem
-from dpmesh.reproduce._scaffold import Row, over_seeds, pick
-from dpmesh.reproduce.federated import mnist_clients, standardized
+from dpmesh_papers._scaffold import Row, over_seeds, pick
+from dpmesh_papers.federated import mnist_clients, standardized
 
 CLIENTS, COHORT, ROUNDS, BATCH, STEP_SIZE = 1000, 50, 30, 10, 0.1
 CLIPPING_NORM, DELTA, EPSILONS = 0.3, CLIENTS**-1.1, (2.0, 8.0)

@@ -27,7 +27,7 @@ from dpmesh.algorithms import ServerAdam
 from dpmesh.keys import Key
 from dpmesh.problems import JaxProblem
 from dpmesh.problems.networks import cross_entropy
-from dpmesh.reproduce._scaffold import Row, over_seeds, pick
+from dpmesh_papers._scaffold import Row, over_seeds, pick
 
 CLIENTS, RATE, ROUNDS, HIDDEN = 200, 0.2, 40, 16
 EPSILONS, DELTA = (2.0, 8.0, inf), CLIENTS**-1.1

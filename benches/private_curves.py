@@ -15,8 +15,8 @@ import numpy as np
 import dpmesh as dm
 from benches.results import keep, kept
 from dpmesh.plots import COLOURS
-from dpmesh.reproduce._scaffold import pick
 from dpmesh.statistics import Survival, ask
+from dpmesh_papers._scaffold import pick
 
 DOCS = Path(__file__).parents[1] / "docs"
 EPSILONS = (0.5, 2.0)

@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 
 from dpmesh._files import replace_text
-from dpmesh.reproduce._output import made
-from dpmesh.reproduce._scaffold import Row, as_csv, read
+from dpmesh_papers._output import made
+from dpmesh_papers._scaffold import Row, as_csv, read
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
 

@@ -26,11 +26,11 @@ from sklearn.datasets import load_breast_cancer, load_digits
 
 import dpmesh as dm
 from benches.results import keep, kept
+from dpmesh import accounting
 from dpmesh.defaults import Sizes, choose
 from dpmesh.defaults.rule import STAGE_SHARE
-from dpmesh.privacy import accounting
-from dpmesh.reproduce.arena.tasks import FOREST_RANGES
 from dpmesh.tables.features import centred, unit
+from dpmesh_papers.benchmark.tasks import FOREST_RANGES
 
 DELTA = 1e-5
 DESIGNS = {"mean alone": (0.0, 0.0), "full": (STAGE_SHARE, 0.5), "half": (0.03, 0.25)}

@@ -19,8 +19,8 @@ import numpy as np
 
 import dpmesh as dm
 from benches.results import keep, table
-from dpmesh.reproduce._scaffold import Row
 from dpmesh.statistics import Correlation, Histogram, Mean, Quantiles, Question, Survival, TwoWay
+from dpmesh_papers._scaffold import Row
 
 People = Mapping[str, np.ndarray]
 

@@ -3,8 +3,8 @@
     DPMESH_DATA=folder python -m benches.views_table [records of a node] [rounds]
 
 Gradient descent over round-robin meetings in random order, the best of 8 orders for its worst pair.
-Steps by the arena's rule from public numbers (`dpmesh.defaults.step_size`), but at most 2 over the
-smoothness, which the proof needs; accuracy of the nodes' own models on the test records. Results go
+Steps by the benchmark's rule from public numbers (`dpmesh.defaults.step_size`), but at most 2 over
+the smoothness, which the proof needs; accuracy of the nodes' own models on the test records. Results go
 to ``docs/results/views.csv``, and as the page's table beside it.
 """
 
@@ -20,7 +20,7 @@ import dpmesh as dm
 from benches.results import keep, table
 from dpmesh.defaults import step_size
 from dpmesh.privacy.views import OneNode
-from dpmesh.reproduce._scaffold import Row, pick
+from dpmesh_papers._scaffold import Row, pick
 
 NODES, DELTA, EPSILONS = 64, 1e-5, (1.0, 2.0, 4.0, 8.0)
 SHOWN = (("noise", 2), ("accuracy", 1))

@@ -10,7 +10,7 @@ import matplotlib.pyplot as plt
 
 from dpmesh import kernels, plots
 from dpmesh.audit import audit_mechanism
-from dpmesh.privacy import Gaussian, Sensitivity
+from dpmesh.noise import Gaussian, Sensitivity
 
 SENSITIVITY = Sensitivity(1.0, "l2", "values between 0 and 1")
 MULTIPLIERS = (1.0, 2.0, 4.0)

@@ -13,7 +13,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import dpmesh as dm
-from dpmesh.privacy import Levels, Quantizer, RandomSparsifier
+from dpmesh.noise import Levels, Quantizer, RandomSparsifier
 from dpmesh.schedules import HorizonPower, PowerLaw, SampleSize
 
 NODES, RECORDS, ROUNDS, DELTA = 10, 2_000, 100, 1e-6

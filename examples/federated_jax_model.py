@@ -46,7 +46,7 @@ noise = budget.calibrate(lambda z: replace(plain, noise_multiplier=z), rounds=RO
 print(f"noise multiplier {dm.privacy.rounded_up(noise, 4)} for {budget}")
 
 plain = replace(plain, noise_multiplier=noise)
-smoothing = dm.denoisers.LaplacianSmoothing(0.5, blocks=problem.blocks)
+smoothing = dm.algorithms.denoisers.LaplacianSmoothing(0.5, blocks=problem.blocks)
 histories = {}
 for name, algorithm in {
     "not private": replace(plain, noise_multiplier=None),

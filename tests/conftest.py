@@ -14,7 +14,10 @@ settings.register_profile("search", deadline=None, max_examples=2000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
-SLOW = ("audits", "engines", "experiments", "reproduce", "test_docs.py", "test_examples.py")
+SLOW = (
+    *("audit", "deploy", "engines", "experiments", "papers"),
+    *("test_cli_privacy.py", "test_docs.py", "test_examples.py"),
+)
 """Folders and files of whole programs and of tests that make many runs."""
 
 

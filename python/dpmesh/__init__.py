@@ -20,23 +20,21 @@ from dpmesh._core import __version__
 
 if TYPE_CHECKING:
     from dpmesh import (
+        accounting,
         algorithms,
         audit,
-        controllers,
         data,
         defaults,
-        denoisers,
         deploy,
         engines,
         experiments,
         forecast,
         kernels,
         keys,
-        models,
+        noise,
         plots,
         privacy,
         problems,
-        ranges,
         run,
         schedules,
         sklearn,
@@ -59,9 +57,9 @@ if TYPE_CHECKING:
     )
     from dpmesh.data import Dataset
     from dpmesh.keys import Key
-    from dpmesh.models import Model
     from dpmesh.problems import LinearProblem
     from dpmesh.run import Checkpoint, Metrics, Network, Run, StopRun, baselines, simulate
+    from dpmesh.tables.models import Model
 
 __all__ = [
     "Checkpoint",
@@ -85,24 +83,22 @@ __all__ = [
     "WithReplacement",
     "WithoutReplacement",
     "__version__",
+    "accounting",
     "algorithms",
     "audit",
     "baselines",
-    "controllers",
     "data",
     "defaults",
-    "denoisers",
     "deploy",
     "engines",
     "experiments",
     "forecast",
     "kernels",
     "keys",
-    "models",
+    "noise",
     "plots",
     "privacy",
     "problems",
-    "ranges",
     "run",
     "schedules",
     "simulate",
@@ -112,34 +108,19 @@ __all__ = [
     "topology",
 ]
 
-_HOMES = {"Dataset": "data", "Key": "keys", "LinearProblem": "problems", "Model": "models"}
+_HOMES = {"Dataset": "data", "Key": "keys", "LinearProblem": "problems", "Model": "tables.models"}
 _HOMES |= dict.fromkeys(
     ["Checkpoint", "Metrics", "Network", "Run", "StopRun", "baselines", "simulate"], "run"
 )
-_NOW = {
-    "CrossSiloSGD": "FederatedLearning(RecordGradients(clients=.., records=..), "
-    "noise_multiplier=.., combination=SecureAggregation(dim=.., rounds=..))",
-    "Muffliato": "dm.GradientDescent(.., mixings=3)",
-    "attacks": "from dpmesh.reproduce import attacks",
-    "estimators": "dpmesh.denoisers",
-    "bounds": "from dpmesh.reproduce import bounds",
-}
-"""Names that are gone, and what to write in their place."""
-
 _ONE_AT_A_TIME = RLock()
 """Held while names are imported: before CPython 3.15, two threads that import modules of one
 package at once may deadlock. Our own modules must not use these names: one that is being imported
 would wait here for a thread that waits for it."""
 
 
-def now(name: object) -> str:
-    """Return what to write in place of a name that is gone, as the end of a sentence."""
-    return f"; write {_NOW[name]}" if isinstance(name, str) and name in _NOW else ""
-
-
 def __getattr__(name: str) -> object:
     if name not in __all__:
-        raise AttributeError(f"module 'dpmesh' has no attribute {name!r}{now(name)}")
+        raise AttributeError(f"module 'dpmesh' has no attribute {name!r}")
     with _ONE_AT_A_TIME:
         if name.islower() and name not in _HOMES:
             value: object = import_module(f"dpmesh.{name}")

@@ -21,8 +21,8 @@ from dpmesh.keys import Key, Purpose, generator
 from dpmesh.plots.panels import interval
 from dpmesh.privacy.report import Report
 from dpmesh.problems import LinearProblem
-from dpmesh.ranges import Columns
 from dpmesh.run.verdict import Verdict
+from dpmesh.tables import Columns
 
 EPSILONS = (1.0, 2.0, 4.0, 8.0)
 DELTA = 1e-5

@@ -18,15 +18,15 @@ import numpy.typing as npt
 
 import dpmesh as dm
 import dpmesh.run.baselines as baselines
+from dpmesh._epsilons import as_given
 from dpmesh._extras import needed_by
 from dpmesh._validate import fail, integer, positive
 from dpmesh.defaults import Choice, Method, Sizes, choose
 from dpmesh.defaults.rule import Noise
 from dpmesh.keys import Key, Purpose, generator
-from dpmesh.privacy.shown import as_given
-from dpmesh.ranges import Columns
 from dpmesh.run.measures import Measures
 from dpmesh.run.verdict import LEAST, Claim, Verdict
+from dpmesh.tables import Columns
 
 __all__ = ["Forecast", "Level", "forecast", "public_data"]
 

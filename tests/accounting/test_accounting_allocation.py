@@ -13,31 +13,23 @@ from hypothesis import strategies as st
 from scipy.special import ndtr
 from twin_allocation import bounds
 
-from dpmesh.algorithms.allocation import dominating
-from dpmesh.privacy import (
-    Budget,
-    Gaussian,
-    Laplace,
-    Plan,
-    RandomAllocation,
-    Release,
-    Sensitivity,
-    accounting,
-    total_cost,
-)
-from dpmesh.privacy.accounting import (
+from dpmesh import accounting
+from dpmesh.accounting import (
     gdp_delta,
     gdp_epsilon,
     random_allocation_delta,
     random_allocation_epsilon,
     random_allocation_noise_multiplier,
 )
-from dpmesh.privacy.accounting._allocated import GaussianPart, log_profile
+from dpmesh.accounting._allocated import GaussianPart, log_profile
+from dpmesh.algorithms.allocation import dominating
+from dpmesh.noise import Gaussian, Laplace, Sensitivity
+from dpmesh.privacy import Budget, Plan, RandomAllocation, Release, total_cost
 from dpmesh.privacy.charged import charged
 from dpmesh.privacy.plan import made_again
 
 ORACLES = json.loads(
-    (Path(__file__).parents[1] / "data/oracles-random-allocation.json").read_text()
+    (Path(__file__).parents[1] / "oracles/oracles-random-allocation.json").read_text()
 )["values"]
 MOVED = Sensitivity(1.0, "l2", "2 C, replaced")
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from refused import refused
 from sampled_calls import NOISE, SAMPLED, poisson_epsilon
 
-from dpmesh.privacy import accounting
+from dpmesh import accounting
 
 EPSILONS = st.floats(math.log(1e-6), math.log(50)).map(math.exp)
 DELTAS = st.floats(math.log(1e-15), math.log(0.1)).map(math.exp)

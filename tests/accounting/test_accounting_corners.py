@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from dpmesh.privacy import accounting
-from dpmesh.privacy.accounting import _compose
-from dpmesh.privacy.accounting._merge import Rounds, merge
-from dpmesh.privacy.accounting._pairs import GAUSSIAN, FixedSize, Pair, Poisson
-from dpmesh.privacy.accounting._poisson_pairs import ReplacedGaussian
+from dpmesh import accounting
+from dpmesh.accounting import _compose
+from dpmesh.accounting._merge import Rounds, merge
+from dpmesh.accounting._pairs import GAUSSIAN, FixedSize, Pair, Poisson
+from dpmesh.accounting._poisson_pairs import ReplacedGaussian
 
 PAIRS = (Poisson(GAUSSIAN), FixedSize(GAUSSIAN), ReplacedGaussian(), Pair(GAUSSIAN))
 

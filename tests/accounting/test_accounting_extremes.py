@@ -12,19 +12,11 @@ from hypothesis import strategies as st
 from sampled_calls import NOISE, SAMPLED, poisson_epsilon
 
 import dpmesh as dm
-from dpmesh.privacy import (
-    FixedSizeSampling,
-    Gaussian,
-    Laplace,
-    Mechanism,
-    Plan,
-    PoissonSampling,
-    Release,
-    Sensitivity,
-    accounting,
-)
-from dpmesh.privacy.accounting import _compose, _loss
-from dpmesh.privacy.accounting._merge import Mixtures
+from dpmesh import accounting
+from dpmesh.accounting import _compose, _loss
+from dpmesh.accounting._merge import Mixtures
+from dpmesh.noise import Gaussian, Laplace, Mechanism, Sensitivity
+from dpmesh.privacy import FixedSizeSampling, Plan, PoissonSampling, Release
 
 RAREST = PoissonSampling(5e-324)
 EPSILONS, DELTAS = (1e-6, 1.0, 50.0), (1e-15, 1e-5)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from oracle_checks import laplace_cost
 from refused import refused
 
-from dpmesh.privacy import accounting
+from dpmesh import accounting
 
 MUS = st.floats(math.log(1e-6), math.log(100)).map(math.exp)
 EPSILONS = st.floats(math.log(1e-6), math.log(50)).map(math.exp)

@@ -14,13 +14,12 @@ from dp_accounting.rdp import rdp_privacy_accountant as internals
 from oracle_checks import CHECKS, ORACLES, Oracle, Values, check, delta_of, laplace_cost
 from scipy import special
 
-from dpmesh import audit
+from dpmesh import accounting, audit
+from dpmesh.accounting.papers import without_replacement
 from dpmesh.audit.one_run import epsilon_lower_bound, p_value
 from dpmesh.audit.statistics import Tally, lower_bound, rate_limits
-from dpmesh.privacy import accounting
-from dpmesh.privacy.accounting.papers import without_replacement
-from dpmesh.reproduce.bounds.online import Learning, laplace_noise, regret
-from dpmesh.reproduce.claims import online
+from dpmesh_papers.bounds.online import Learning, laplace_noise, regret
+from dpmesh_papers.claims import online
 
 
 @pytest.mark.parametrize("oracle", ORACLES, ids=lambda oracle: oracle["id"])

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from refused import refused
 from sampled_calls import fixed_size_epsilon, poisson_epsilon
 
-from dpmesh.privacy import accounting
-from dpmesh.privacy.accounting.papers import NotProved, quantized, without_replacement
-from dpmesh.reproduce.claims import federated, online
-from dpmesh.reproduce.claims.quantized import theorem_1
+from dpmesh import accounting
+from dpmesh.accounting.papers import NotProved, quantized, without_replacement
+from dpmesh_papers.claims import federated, online
+from dpmesh_papers.claims.quantized import theorem_1
 
 # The quantized paper, with the schedules P1 and P4 that 40-digit arithmetic was run on:
 # alpha_K = (K+1)^-0.9, beta_K = (K+1)^-0.7, C = 1, delta = 1e-5.

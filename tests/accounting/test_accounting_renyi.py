@@ -17,7 +17,7 @@ from oracle_checks import laplace_cost
 from refused import refused
 from sampled_calls import fixed_size_epsilon, poisson_epsilon
 
-from dpmesh.privacy import accounting
+from dpmesh import accounting
 
 INTEGERS = [2, 3, 4, 5, 8, 16, 32, 64, 128, 256, 512, 1024]
 RATES = st.floats(math.log(1e-6), 0).map(math.exp)

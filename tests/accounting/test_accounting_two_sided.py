@@ -16,16 +16,9 @@ from sampled_calls import poisson_epsilon
 from scipy.signal import fftconvolve
 from scipy.stats import norm
 
-from dpmesh.privacy import (
-    FixedSizeSampling,
-    Gaussian,
-    Laplace,
-    Plan,
-    PoissonSampling,
-    Release,
-    Sensitivity,
-    accounting,
-)
+from dpmesh import accounting
+from dpmesh.noise import Gaussian, Laplace, Sensitivity
+from dpmesh.privacy import FixedSizeSampling, Plan, PoissonSampling, Release
 
 STEP = 2e-3
 ONE = Sensitivity(1.0, "l2", "a test")

@@ -16,7 +16,8 @@ from dpmesh import topology
 from dpmesh.algorithms import SecureAggregation, Travel, WithReplacement
 from dpmesh.algorithms.registry import DIM, NODES, RECORDS, REGISTRY, ROUNDS
 from dpmesh.keys import Key
-from dpmesh.privacy import Plan, correlated, total_cost
+from dpmesh.noise import correlated
+from dpmesh.privacy import Plan, total_cost
 from dpmesh.privacy.views import OneNode
 
 DELTA = 1e-5

@@ -14,10 +14,10 @@ from scipy.stats import norm
 from twin_federated import epoch_orders, gradient, shorten
 
 from dpmesh import kernels
+from dpmesh._privacy_types import Released
 from dpmesh.algorithms import ClientUpdates, FederatedLearning, SecureAggregation
 from dpmesh.audit import alone, couple
 from dpmesh.keys import Key, Purpose
-from dpmesh.privacy.types import Released
 
 ALGORITHM = FederatedLearning(
     ClientUpdates(

@@ -25,8 +25,8 @@ from dpmesh.algorithms import (
     ServerMomentum,
     TrustedServer,
 )
+from dpmesh.algorithms.denoisers import Identity, LaplacianSmoothing
 from dpmesh.audit import alone, couple
-from dpmesh.denoisers import Identity, LaplacianSmoothing
 from dpmesh.keys import Key, Purpose
 from dpmesh.schedules import ExponentialDecay, PowerLaw
 
@@ -251,7 +251,7 @@ GOOD = FederatedLearning(ClientUpdates(clients=10, epochs=1), noise_multiplier=1
     [
         ({"steps": 2}, "epochs: wanted either this or steps"),
         ({"epochs": None}, "epochs: wanted either this or steps"),
-        ({"denoiser": 3}, "denoiser: wanted one of dpmesh.denoisers, such as .*, got 3"),
+        ({"denoiser": 3}, "denoiser: wanted one of dpmesh.algorithms.denoisers, such as .*, got 3"),
         ({"denoiser": Identity}, "denoiser: wanted one of .*, got <class"),
         ({"clipping_norm": np.ones(999)}, r"clipping_norm: .*, got array\(.{,40}$"),
         ({"batch_size": np.ones(999)}, r"batch_size: .*, got array\(.{,40}$"),

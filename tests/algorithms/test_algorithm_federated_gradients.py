@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from secure_runs import by_class, linear, train
 
 import dpmesh as dm
+from dpmesh._privacy_types import Released
 from dpmesh.algorithms import (
     Average,
     FederatedLearning,
@@ -22,16 +23,15 @@ from dpmesh.algorithms import (
     SecureAggregation,
     ServerMomentum,
 )
+from dpmesh.algorithms.denoisers import LaplacianSmoothing
 from dpmesh.algorithms.gradients import clipped_gradient_sums
 from dpmesh.audit import couple
 from dpmesh.data import Dataset, digits, unit_norm
-from dpmesh.denoisers import LaplacianSmoothing
 from dpmesh.kernels import row_norms
 from dpmesh.keys import Key
+from dpmesh.noise.secure import DistributedDiscreteGaussian, SecureSum, encode
+from dpmesh.noise.sensitivity import Sensitivity
 from dpmesh.privacy.plan import Plan
-from dpmesh.privacy.secure import DistributedDiscreteGaussian, SecureSum, encode
-from dpmesh.privacy.sensitivity import Sensitivity
-from dpmesh.privacy.types import Released
 from dpmesh.problems import LinearProblem
 from dpmesh.run.carriers import Broadcast
 from dpmesh.schedules import InverseSqrt

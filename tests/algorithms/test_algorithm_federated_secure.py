@@ -21,7 +21,8 @@ from dpmesh import kernels
 from dpmesh.algorithms import AdaptiveClipping, ClientUpdates, FederatedLearning, SecureAggregation
 from dpmesh.audit import alone, couple
 from dpmesh.keys import Key, Purpose
-from dpmesh.privacy import Budget, correlated
+from dpmesh.noise import correlated
+from dpmesh.privacy import Budget
 
 DELTA, ROUNDS = 1e-5, 5
 

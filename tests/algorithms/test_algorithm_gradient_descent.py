@@ -18,10 +18,10 @@ from twin_gradient_descent import (
 )
 
 import dpmesh as dm
+from dpmesh.accounting import gdp_epsilon
 from dpmesh.algorithms.registry import NODES, RECORDS, ROUNDS
 from dpmesh.audit import audit_layers
 from dpmesh.keys import Key
-from dpmesh.privacy.accounting import gdp_epsilon
 
 
 @small_runs

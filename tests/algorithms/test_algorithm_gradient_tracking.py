@@ -16,8 +16,8 @@ from twin_gradient_descent import (
 
 import dpmesh as dm
 from dpmesh import topology
+from dpmesh.accounting import gdp_epsilon
 from dpmesh.keys import Key
-from dpmesh.privacy.accounting import gdp_epsilon
 
 
 def gradient_tracking(A, gradients, noise, *, rounds, dim, alpha, L):

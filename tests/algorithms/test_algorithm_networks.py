@@ -53,7 +53,9 @@ def algorithm_for(name: str, problem: Any) -> Any:
     if isinstance(algorithm, dm.WithReplacement):
         return replace(algorithm, clipping_norm=0.5)
     if isinstance(algorithm, dm.WithoutReplacement):
-        return replace(algorithm, clipping_norm=0.5, controller=dm.controllers.AlwaysGlobal())
+        return replace(
+            algorithm, clipping_norm=0.5, controller=dm.algorithms.controllers.AlwaysGlobal()
+        )
     return algorithm
 
 

@@ -17,9 +17,9 @@ from twins import online_learning
 
 import dpmesh as dm
 from dpmesh import kernels, topology
+from dpmesh.accounting import analytic_gaussian_noise_multiplier
 from dpmesh.audit.coupling import couple
 from dpmesh.keys import Purpose
-from dpmesh.privacy.accounting import analytic_gaussian_noise_multiplier
 from dpmesh.privacy.views import NotProved
 from dpmesh.run.carriers import Gossip
 from dpmesh.run.failing import FailingGossip

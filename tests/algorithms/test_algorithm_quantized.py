@@ -19,10 +19,10 @@ from twins import shorten, subgradient
 import dpmesh as dm
 from dpmesh import kernels, topology
 from dpmesh.keys import Purpose
-from dpmesh.privacy import Levels, Quantizer, RandomSparsifier
-from dpmesh.reproduce.claims.quantized import paper_budget
+from dpmesh.noise import Levels, Quantizer, RandomSparsifier
 from dpmesh.run.carriers import Gossip
 from dpmesh.schedules import Constant, HorizonPower, PowerLaw, SampleSize
+from dpmesh_papers.claims.quantized import paper_budget
 
 
 @given(

@@ -16,14 +16,14 @@ from point_problem import PointProblem
 from quantized_problems import make_algorithm, make_problem
 
 import dpmesh as dm
-from dpmesh import topology
+from dpmesh import accounting, topology
+from dpmesh.accounting.papers import NotProved
+from dpmesh.accounting.papers import quantized as claims
 from dpmesh.audit import alone, couple
-from dpmesh.privacy import Quantizer, accounting
-from dpmesh.privacy.accounting.papers import NotProved
-from dpmesh.privacy.accounting.papers import quantized as claims
-from dpmesh.reproduce.claims.quantized import paper_budget
+from dpmesh.noise import Quantizer
 from dpmesh.run.carriers import Gossip
 from dpmesh.schedules import Constant, HorizonPower, PowerLaw, SampleSize
+from dpmesh_papers.claims.quantized import paper_budget
 
 
 def test_plans_say_what_they_rest_on() -> None:
@@ -229,7 +229,7 @@ def test_noise_on_the_quantizers_own_grid() -> None:
             np.testing.assert_array_equal(passages[0].values, passages[1].values)
         state = one_round(gridded, state, k, problem, key, Gossip(topology.ring(4))).state
     mechanism, delta = gridded.mechanism_of(1), gridded.sensitivities(2)[1]
-    scale = mechanism.noise_scale(dm.privacy.Sensitivity(delta, "l2", ""), 5)
+    scale = mechanism.noise_scale(dm.noise.Sensitivity(delta, "l2", ""), 5)
     assert scale == pytest.approx(0.5 * (1 + 2.0**-5 * np.sqrt(5) / delta), rel=1e-9)
     labels = problem.train.labels.copy()
     labels[problem.partition[0][0]] *= -1

@@ -14,7 +14,7 @@ import dpmesh as dm
 from dpmesh.algorithms import RecordSums
 from dpmesh.algorithms.first_stage import SecondMoments
 from dpmesh.audit import alone, audit_layers, couple
-from dpmesh.privacy.secure import SecureSum
+from dpmesh.noise.secure import SecureSum
 
 
 @dataclass

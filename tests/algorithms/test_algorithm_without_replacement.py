@@ -16,11 +16,11 @@ from without_replacement_problems import FIXED, make_problem
 
 import dpmesh as dm
 from dpmesh import kernels
-from dpmesh.controllers import AlwaysGlobal, RandomGlobal
+from dpmesh.accounting import analytic_gaussian_noise_multiplier
+from dpmesh.algorithms.controllers import AlwaysGlobal, RandomGlobal
 from dpmesh.keys import Purpose
-from dpmesh.privacy.accounting import analytic_gaussian_noise_multiplier
-from dpmesh.reproduce.deep_q import DeepQ
 from dpmesh.schedules import Constant, InverseTime
+from dpmesh_papers.deep_q import DeepQ
 
 
 @given(

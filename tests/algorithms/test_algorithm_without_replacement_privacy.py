@@ -14,9 +14,7 @@ from one_round import one_round, watcher_of
 from without_replacement_problems import FIXED, make_problem, neighbours
 
 import dpmesh as dm
-from dpmesh.audit import alone, couple
-from dpmesh.audit.transcript import record
-from dpmesh.controllers import (
+from dpmesh.algorithms.controllers import (
     AlwaysGlobal,
     AlwaysLocal,
     FixedController,
@@ -24,9 +22,11 @@ from dpmesh.controllers import (
     Periodic,
     RandomGlobal,
 )
-from dpmesh.reproduce.bounds.without_replacement import theorem_4_steps
-from dpmesh.reproduce.deep_q import DeepQ
+from dpmesh.audit import alone, couple
+from dpmesh.audit.transcript import record
 from dpmesh.schedules import Constant, InverseTime, Piecewise
+from dpmesh_papers.bounds.without_replacement import theorem_4_steps
+from dpmesh_papers.deep_q import DeepQ
 
 
 @pytest.mark.parametrize("controller", FIXED)
@@ -82,7 +82,7 @@ def test_noise_is_for_all_releases_that_a_record_moves() -> None:
         "no record is held by more than 2 nodes, nor twice by one",
     )
     assert paper.plan(1).assumptions == ("no record is held by more than 1 node, nor twice by one",)
-    local = replace(paper, controller=dm.controllers.RandomGlobal(0.5))
+    local = replace(paper, controller=dm.algorithms.controllers.RandomGlobal(0.5))
     assert "rounding of local steps" in local.plan(1).assumptions[0]
     single = replace(paper, models=1)
     assert single.plan(1).cost(delta).epsilon == pytest.approx(0.84991906, rel=1e-7)

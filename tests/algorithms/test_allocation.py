@@ -18,15 +18,15 @@ from without_replacement_problems import make_problem
 
 import dpmesh as dm
 from dpmesh import kernels, topology
+from dpmesh.accounting import random_allocation_epsilon
 from dpmesh.algorithms import ClientUpdates, SecureAggregation
+from dpmesh.algorithms.controllers import AlwaysGlobal, AlwaysLocal, Periodic, RandomGlobal
 from dpmesh.audit import alone
 from dpmesh.audit.coupling import couple
-from dpmesh.controllers import AlwaysGlobal, AlwaysLocal, Periodic, RandomGlobal
 from dpmesh.keys import Key, Purpose
-from dpmesh.privacy.accounting import random_allocation_epsilon
-from dpmesh.reproduce.deep_q import DeepQ
-from dpmesh.reproduce.repeats import Repeats
 from dpmesh.run.carriers import Gossip
+from dpmesh_papers.deep_q import DeepQ
+from dpmesh_papers.repeats import Repeats
 
 NOISY = DeepQ(sees="noisy", anneal_rounds=4)
 

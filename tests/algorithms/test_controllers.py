@@ -13,7 +13,8 @@ from scipy.stats import binomtest
 from slow_qnet import SlowAdam, Transition, Weights, one_network, slow_gradient, slow_values
 
 from dpmesh import kernels
-from dpmesh.controllers import (
+from dpmesh._privacy_types import Released, Sensitive
+from dpmesh.algorithms.controllers import (
     AlwaysGlobal,
     AlwaysLocal,
     AnyController,
@@ -22,9 +23,8 @@ from dpmesh.controllers import (
     RandomGlobal,
 )
 from dpmesh.keys import Key, Purpose
-from dpmesh.privacy.types import Released, Sensitive
-from dpmesh.reproduce.deep_q import DeepQ, DeepQState
-from dpmesh.reproduce.qnet import q_weights
+from dpmesh_papers.deep_q import DeepQ, DeepQState
+from dpmesh_papers.qnet import q_weights
 
 KEY = Key.seeded(11)
 PUBLIC = [

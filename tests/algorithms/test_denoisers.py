@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from refused import refused
 
 from dpmesh import kernels
-from dpmesh.denoisers import (
+from dpmesh.algorithms.denoisers import (
     AdaptiveSmoothing,
     Identity,
     JamesStein,

@@ -157,7 +157,7 @@ def test_it_is_the_algorithm_on_what_is_left_of_each_record(kind: str) -> None:
     assert plan.releases[len(algorithm.stages) :] == inner.releases
     before = np.hypot(1 / 2.0, (kind == "moment") / 6.0)
     exact = np.hypot(before, np.sqrt(len(inner.touching)) / 3.0)  # mu^2 adds
-    assert plan.cost(1e-5).epsilon >= dm.privacy.accounting.gdp_epsilon(delta=1e-5, mu=exact)
+    assert plan.cost(1e-5).epsilon >= dm.accounting.gdp_epsilon(delta=1e-5, mu=exact)
     assert plan.cost(1e-5).epsilon > inner.cost(1e-5).epsilon
 
 

@@ -12,16 +12,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dpmesh.accounting import gdp_epsilon
 from dpmesh.algorithms import WithoutReplacement
+from dpmesh.algorithms.controllers import NoisyLoss
 from dpmesh.audit import alone, audit_algorithm, couple
-from dpmesh.controllers import NoisyLoss
 from dpmesh.data import Dataset
 from dpmesh.keys import Key
-from dpmesh.privacy import Gaussian, Release, Sensitive
-from dpmesh.privacy.accounting import gdp_epsilon
+from dpmesh.noise import Gaussian
+from dpmesh.privacy import Release, Sensitive
 from dpmesh.problems import LinearProblem
-from dpmesh.reproduce.deep_q import DeepQ
 from dpmesh.run import Metrics, simulate
+from dpmesh_papers.deep_q import DeepQ
 
 DELTA, BATCH, FAR = 1e-5, 2, 100.0
 

@@ -16,12 +16,12 @@ from twin_secure_gossip import secure_gossip
 
 import dpmesh as dm
 from dpmesh import kernels, topology
+from dpmesh._privacy_types import Released
+from dpmesh.accounting import gdp_epsilon
 from dpmesh.algorithms.secure_gossip import SecureGossipState
 from dpmesh.keys import Key, Purpose
+from dpmesh.noise.secure import DistributedDiscreteGaussian, NeighborSums
 from dpmesh.privacy import Plan
-from dpmesh.privacy.accounting import gdp_epsilon
-from dpmesh.privacy.secure import DistributedDiscreteGaussian, NeighborSums
-from dpmesh.privacy.types import Released
 
 DELTA = 1e-5
 

@@ -21,7 +21,7 @@ import dpmesh as dm
 from dpmesh import kernels, topology
 from dpmesh.engines.blocks import blocks, boundary
 
-PROGRAM = Path(__file__).parent.parent / "mpi_program.py"
+PROGRAM = Path(__file__).parents[1] / "helpers" / "mpi_program.py"
 
 
 def busiest(weights: sparse.csr_array, parts: list[np.ndarray]) -> int:

@@ -15,13 +15,13 @@ import pytest
 from mesh_parties import Parties
 
 import dpmesh as dm
+from dpmesh._privacy_types import Sensitive
 from dpmesh.algorithms import Message, Relay
 from dpmesh.algorithms.gradient_descent import GradientDescentState
 from dpmesh.algorithms.gradients import descended
 from dpmesh.deploy import Folder, Position, Router
 from dpmesh.deploy.round_patterns import EDGE, SECONDS
 from dpmesh.deploy.wire import refused
-from dpmesh.privacy.types import Sensitive
 from dpmesh.schedules import at
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -1,6 +1,7 @@
 """The same key gives the bits, the ledger, the epsilon and the traffic that it always gave.
 
-What tests/golden/golden.json holds was recorded once, from a version whose bits other tests check.
+What tests/helpers/golden/golden.json holds was recorded once, from a version whose bits other tests
+check.
 """
 
 from __future__ import annotations

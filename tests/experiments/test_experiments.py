@@ -12,7 +12,7 @@ import pytest
 from dpmesh.experiments import Experiment, Result, read, run_sweep
 from dpmesh.experiments.experiment import PUBLIC, all_keys
 from dpmesh.experiments.sweep import cells, rounds_left
-from dpmesh.privacy import Quantizer, correlated
+from dpmesh.noise import Quantizer, correlated
 from dpmesh.run import LogNormal, Uniform, simulate
 from dpmesh.settings import Settings
 from dpmesh.settings.parts import SECTIONS, VALUES, entries

@@ -70,7 +70,7 @@ def test_each_file_is_a_site_and_public_numbers_are_filled_in(folder: Path) -> N
     assert (own.nodes, problem.nodes, problem.loss, problem.classes) == (4, 4, "softmax", 2)
     assert problem.records.tolist() == [16] * 4
     assert problem.test.records == 16
-    expected = dm.ranges.Columns.of({"age": [0, 100], "ward": ["n", "s"]}, ["age", "ward"])
+    expected = dm.tables.Columns.of({"age": [0, 100], "ward": ["n", "s"]}, ["age", "ward"])
     first = people(0)
     table = expected.encode([first["age"].to_numpy(), first["ward"].to_numpy()]).features
     assert {*map(tuple, problem.train.features[problem.partition[0]])} <= {*map(tuple, table)}

@@ -15,7 +15,7 @@ from dpmesh.algorithms import FirstStage, RecordSums, SecureAggregation
 from dpmesh.algorithms.first_stage import SecondMoments
 from dpmesh.experiments import Experiment, Result, read, run_sweep
 from dpmesh.keys import Purpose, generator
-from dpmesh.reproduce.deep_q import DeepQ
+from dpmesh_papers.deep_q import DeepQ
 
 pytest.importorskip("sklearn")
 
@@ -119,7 +119,7 @@ def test_the_rule_divides_an_epsilon_as_estimators_do(kind: str, tmp_path: Path)
             chosen = getattr(choice.algorithm, part).noise_multiplier
             assert getattr(algorithm, part).noise_multiplier == pytest.approx(chosen, rel=1e-3)
     else:  # both attempts at the mean together take a tenth
-        mu = 1 / dm.privacy.accounting.analytic_gaussian_noise_multiplier(
+        mu = 1 / dm.accounting.analytic_gaussian_noise_multiplier(
             target_epsilon=2.0, target_delta=1e-5
         )
         assert 2 / algorithm.mean.noise_multiplier**2 == pytest.approx(mu**2 / 10)

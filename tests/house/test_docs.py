@@ -13,7 +13,7 @@ from types import ModuleType
 import pytest
 
 import dpmesh
-from dpmesh.reproduce.catalog import REPRODUCTIONS
+from dpmesh_papers.catalog import REPRODUCTIONS
 
 ROOT = Path(__file__).parent.parent.parent
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
@@ -173,9 +173,9 @@ def test_every_experiment_and_its_data_are_on_the_page() -> None:
 def test_commands_that_pages_and_results_name_exist() -> None:
     typer = pytest.importorskip("typer.main")
     from dpmesh.cli import app
-    from dpmesh.reproduce.arena.tasks import TASKS
+    from dpmesh_papers.benchmark.tasks import TASKS
 
-    named = {"reproduce": {*REPRODUCTIONS}, "arena": {*TASKS}}
+    named = {"reproduce": {*REPRODUCTIONS}, "benchmark": {*TASKS}}
     pages = [ROOT / "README.md", ROOT / "docs" / "results" / "made.txt", *PAGES]
     text = "\n".join(page.read_text() for page in pages)
     blocks = "".join(re.findall(r"^```sh\n(.*?)^```", text, re.S | re.M)).replace("\\\n", " ")
@@ -197,5 +197,5 @@ def test_commands_that_pages_and_results_name_exist() -> None:
 
 
 def test_what_the_papers_claim_is_reached_from_the_packages_own_name() -> None:
-    code = "import dpmesh as dm; dm.privacy.accounting.papers.quantized.sensitivities"
+    code = "import dpmesh as dm; dm.accounting.papers.quantized.sensitivities"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -17,7 +17,7 @@ from numpy.lib.stride_tricks import as_strided
 
 from dpmesh import kernels
 from dpmesh.keys import Key
-from dpmesh.reproduce.qnet import q_init, q_values
+from dpmesh_papers.qnet import q_init, q_values
 
 Array = npt.NDArray[Any]
 

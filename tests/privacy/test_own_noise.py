@@ -12,7 +12,8 @@ from problems import contract_problem as make_problem
 import dpmesh as dm
 from dpmesh import kernels
 from dpmesh.audit import audit_mechanism
-from dpmesh.privacy import Gaussian, Laplace, Mechanism, Plan, Release, Sensitivity
+from dpmesh.noise import Gaussian, Laplace, Mechanism, Sensitivity
+from dpmesh.privacy import Plan, Release
 
 DELTA = 1e-5
 ONE = Sensitivity(1.0, "l1", "values in [0, 1]")

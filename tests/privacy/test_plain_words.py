@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from dpmesh.privacy.accounting import analytic_gaussian_noise_multiplier
+from dpmesh.accounting import analytic_gaussian_noise_multiplier
 from dpmesh.privacy.plain_words import found_at, plain_words, right_guesses
 
 

@@ -10,17 +10,8 @@ from hypothesis import strategies as st
 from refused import refused
 
 import dpmesh as dm
-from dpmesh.privacy import (
-    Budget,
-    Gaussian,
-    Laplace,
-    Ledger,
-    OverBudget,
-    Plan,
-    Release,
-    Sensitivity,
-    total_cost,
-)
+from dpmesh.noise import Gaussian, Laplace, Sensitivity
+from dpmesh.privacy import Budget, Ledger, OverBudget, Plan, Release, total_cost
 from dpmesh.schedules import Constant, HorizonPower, SampleSize
 
 ONE = Sensitivity(1.0, "l2", "a test")

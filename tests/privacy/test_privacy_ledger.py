@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_privacy_budget import ONE, Repeated
 
-from dpmesh.privacy import Budget, Laplace, Ledger, OverBudget, Plan, Release, Sensitivity
+from dpmesh.noise import Laplace, Sensitivity
+from dpmesh.privacy import Budget, Ledger, OverBudget, Plan, Release
 from dpmesh.privacy.foreseen import unplanned
 
 

@@ -15,19 +15,9 @@ from hypothesis import strategies as st
 from refused import refused
 from sampled_calls import fixed_size_epsilon
 
-from dpmesh.privacy import (
-    FixedSizeSampling,
-    Gaussian,
-    Laplace,
-    NoNoise,
-    Plan,
-    Release,
-    Report,
-    Sensitivity,
-    accounting,
-    report,
-    total_cost,
-)
+from dpmesh import accounting
+from dpmesh.noise import Gaussian, Laplace, NoNoise, Sensitivity
+from dpmesh.privacy import FixedSizeSampling, Plan, Release, Report, report, total_cost
 from dpmesh.privacy.report import Spread
 
 ONE = Sensitivity(1.0, "l2", "a test")

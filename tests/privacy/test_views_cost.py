@@ -111,7 +111,7 @@ def test_coalitions_are_enumerated_or_bounded_from_pairs(monkeypatch: pytest.Mon
 def test_online_learning_pays_for_the_worst_round() -> None:
     inputs = _oracle("online.ring6.record_of_round0")["inputs"]
     learning = dm.OnlineLearning(
-        epsilon=dm.privacy.accounting.gdp_epsilon(delta=1e-5, mu=1 / 1.5),
+        epsilon=dm.accounting.gdp_epsilon(delta=1e-5, mu=1 / 1.5),
         delta=1e-5,
         step_size=dm.schedules.InverseSqrt(1.0),
     )

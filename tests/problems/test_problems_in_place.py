@@ -15,8 +15,8 @@ from quantized_problems import make_problem
 import dpmesh as dm
 from dpmesh import kernels
 from dpmesh.algorithms import ClientUpdates, FederatedLearning, GradientDescent, QuantizedGossip
-from dpmesh.controllers import AlwaysGlobal
-from dpmesh.reproduce.repeats import Repeats
+from dpmesh.algorithms.controllers import AlwaysGlobal
+from dpmesh_papers.repeats import Repeats
 
 KEY = dm.Key.seeded(1)
 FEDERATED = FederatedLearning(

@@ -14,8 +14,8 @@ from twins import shorten
 from dpmesh import kernels
 from dpmesh._ragged import Walks
 from dpmesh.algorithms import ClientUpdates, FederatedLearning, QuantizedGossip
+from dpmesh.algorithms.denoisers import LaplacianSmoothing
 from dpmesh.data import Dataset, digits, iid, train_test_split
-from dpmesh.denoisers import LaplacianSmoothing
 from dpmesh.keys import Key, Purpose
 from dpmesh.problems import LinearProblem
 from dpmesh.run import simulate

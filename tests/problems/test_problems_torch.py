@@ -10,8 +10,8 @@ from one_round import one_round
 
 from dpmesh._ragged import Walks
 from dpmesh.algorithms import ClientUpdates, FederatedLearning
+from dpmesh.algorithms.denoisers import LaplacianSmoothing
 from dpmesh.data import Dataset, digits, iid, train_test_split
-from dpmesh.denoisers import LaplacianSmoothing
 from dpmesh.keys import Key
 from dpmesh.problems import LinearProblem
 from dpmesh.schedules import Constant

@@ -25,14 +25,14 @@ from problems import stream_problem as make_problem
 import dpmesh as dm
 from dpmesh import kernels, topology
 from dpmesh.algorithms import QuantizedGossip, WithoutReplacement
-from dpmesh.privacy.mechanisms import Gaussian
+from dpmesh.noise.mechanisms import Gaussian
+from dpmesh.noise.sensitivity import Sensitivity
 from dpmesh.privacy.releases import Release
-from dpmesh.privacy.sensitivity import Sensitivity
-from dpmesh.reproduce.deep_q import DeepQ
 from dpmesh.run.checkpoint import SavedRun
 from dpmesh.run.codec import classes_in, decode, encode
 from dpmesh.run.interrupt import Interrupt
 from dpmesh.schedules import Constant, SampleSize
+from dpmesh_papers.deep_q import DeepQ
 
 ROUNDS = 12
 
@@ -284,7 +284,7 @@ def test_a_signal_stops_after_the_round_or_in_a_long_one_and_leaves_a_checkpoint
         sys.executable,
         "-c",
         SIGNALLED,
-        Path(__file__).parent.parent,
+        Path(__file__).parents[1] / "helpers",
         path,
         str(int(number)),
     ]

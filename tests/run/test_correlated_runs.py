@@ -12,11 +12,12 @@ from one_round import Stage
 from read_back import read_back
 
 import dpmesh as dm
+from dpmesh.accounting import gdp_epsilon
 from dpmesh.algorithms import Message, QuantizedGossip
 from dpmesh.audit.transcript import alone, record
-from dpmesh.privacy import Budget, OverBudget, Release, Sensitivity, correlated, total_cost, views
-from dpmesh.privacy.accounting import gdp_epsilon
-from dpmesh.privacy.rows import CorrelatedRow
+from dpmesh.noise import Sensitivity, correlated
+from dpmesh.noise.rows import CorrelatedRow
+from dpmesh.privacy import Budget, OverBudget, Release, total_cost, views
 from dpmesh.run import Gossip
 from dpmesh.run.noise import NoiseRows
 from dpmesh.schedules import PowerLaw

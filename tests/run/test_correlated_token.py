@@ -11,13 +11,13 @@ from one_round import Stage
 from read_back import read_back, replayed
 
 import dpmesh as dm
+from dpmesh.accounting import gdp_epsilon
 from dpmesh.algorithms import Message
+from dpmesh.algorithms.controllers import AlwaysGlobal, RandomGlobal
 from dpmesh.audit import couple
 from dpmesh.audit.scores import rows_of
 from dpmesh.audit.transcript import alone, record
-from dpmesh.controllers import AlwaysGlobal, RandomGlobal
-from dpmesh.privacy import correlated
-from dpmesh.privacy.accounting import gdp_epsilon
+from dpmesh.noise import correlated
 from dpmesh.run.noise import NoiseRows
 
 NODES, ROUNDS, BATCH, DELTA, KEY = 3, 4, 2, 1e-5, dm.Key.seeded(4)

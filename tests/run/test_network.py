@@ -15,8 +15,8 @@ from test_checkpoint import assert_same
 
 import dpmesh as dm
 from dpmesh import topology
+from dpmesh._privacy_types import Released
 from dpmesh.algorithms import WithoutReplacement
-from dpmesh.privacy.types import Released
 from dpmesh.run import Exponential, LogNormal, Network, Uniform
 from dpmesh.run.carriers import Packet, Sent
 from dpmesh.run.failing import FailingGossip, TimedServer, TimedToken

@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from one_round import ONE, Stage
 
 import dpmesh as dm
+from dpmesh.accounting import gdp_epsilon
 from dpmesh.algorithms import Message, Relay
 from dpmesh.audit import alone
 from dpmesh.keys import Purpose
-from dpmesh.privacy import Budget, Gaussian, Laplace, OverBudget, Plan, PoissonSampling, Release
-from dpmesh.privacy.accounting import gdp_epsilon
+from dpmesh.noise import Gaussian, Laplace
+from dpmesh.privacy import Budget, OverBudget, Plan, PoissonSampling, Release
 from dpmesh.run import Gossip
 from dpmesh.run.carriers import Sent
 

@@ -52,7 +52,7 @@ def test_decimals_on_an_edge_are_cut_as_fractions_are(
     given_range: tuple[Decimal, Decimal, int], closed_above: bool
 ) -> None:
     low, width, bins = given_range
-    kind = dm.ranges.Number(low=float(low), high=float(low + bins * width))
+    kind = dm.tables.Number(low=float(low), high=float(low + bins * width))
     tenth = width / 10
     values = [low + place * tenth for place in range(10 * bins + 1)]
     numbers = np.array([float(str(value)) for value in values])
@@ -118,11 +118,11 @@ def test_quantiles_of_whole_numbers_hold_those_of_numpy(values: list[int], bins:
 
 
 def test_names_say_which_end_belongs_to_a_bin() -> None:
-    number = dm.ranges.Number(low=0, high=100)
+    number = dm.tables.Number(low=0, high=100)
     assert names_of_bins(number, 4) == ["[0, 25)", "[25, 50)", "[50, 75)", "[75, 100]"]
-    fine = dm.ranges.Number(low=100_000, high=100_010)
+    fine = dm.tables.Number(low=100_000, high=100_010)
     assert names_of_bins(fine, 10)[1] == "[100001, 100002)"
-    days = dm.ranges.Dates(dates=("2020-01-01", "2020-01-04"))
+    days = dm.tables.Dates(dates=("2020-01-01", "2020-01-04"))
     assert names_of_bins(days, 2) == [
         "[2020-01-01, 2020-01-02 12:00)",
         "[2020-01-02 12:00, 2020-01-04]",
@@ -130,14 +130,14 @@ def test_names_say_which_end_belongs_to_a_bin() -> None:
 
 
 def test_ends_of_ranges_are_decimals_and_not_the_floats_nearest_to_them() -> None:
-    kind = dm.ranges.Number(low=0.1, high=1.6)
+    kind = dm.tables.Number(low=0.1, high=1.6)
     assert edges_of(kind, 15).tolist() == [float(f"{nth / 10:.1f}") for nth in range(1, 17)]
 
 
 def test_bounds_tell_a_power_of_two_from_the_number_before_it() -> None:
     power = np.array([2.0**exponent for exponent in range(LEAST, 20)])
     values = np.concatenate([power, np.nextafter(power, 0)])
-    kind = dm.ranges.Number(low=-(2.0 ** (LEAST + OCTAVES)), high=2.0 ** (LEAST + OCTAVES))
+    kind = dm.tables.Number(low=-(2.0 ** (LEAST + OCTAVES)), high=2.0 ** (LEAST + OCTAVES))
     column, _, _ = Column.read("x", kind, as_table({"x": values}))
     reached, before = np.split(Bounds("x").cell({"x": column}), 2)
     assert reached.tolist() == list(range(OCTAVES + 1, OCTAVES + 1 + len(power)))
@@ -155,7 +155,7 @@ def curve_of(time: np.ndarray, died: np.ndarray, high: float, bins: int) -> np.n
 def test_without_censoring_the_curve_is_kaplan_meier_at_each_edge(high: float, bins: int) -> None:
     lifelines = pytest.importorskip("lifelines")
     draw = np.random.default_rng(0)
-    edges = edges_of(dm.ranges.Number(low=0, high=high), bins)
+    edges = edges_of(dm.tables.Number(low=0, high=high), bins)
     time = draw.choice(edges, 3000)  # on an edge, and as many at the end of the range
     died = np.ones(3000, bool)
     oracle = lifelines.KaplanMeierFitter().fit(time, died)

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import dpmesh as dm
-from dpmesh.models import Model
-from dpmesh.ranges import Columns
+from dpmesh.tables import Columns
 from dpmesh.tables.features import CONSTANT, Hats, Layout, centred
+from dpmesh.tables.models import Model
 
 RANGES: list[Any] = [
     [0, 10],

@@ -14,9 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dpmesh as dm
-from dpmesh.ranges import Category, Columns, Number
-from dpmesh.ranges.read import read_ranges
-from dpmesh.tables import as_table, read_table
+from dpmesh.tables import Category, Columns, Number, as_table, read_table
+from dpmesh.tables.ranges import read_ranges
 
 RANGES: dict[str, Any] = {
     "age": [0, 120],

@@ -16,8 +16,8 @@ pytest.importorskip("typer")
 import pandas as pd
 from command import command
 
-from dpmesh.ranges.read import BLANK
 from dpmesh.tables import read_table
+from dpmesh.tables.ranges import BLANK
 from dpmesh.tables.reader import TextFormat
 
 RANGES = """

@@ -1,5 +1,6 @@
 """The algorithms, each in the file of its paper's short name."""
 
+from dpmesh.algorithms import controllers, denoisers
 from dpmesh.algorithms.adaptive_sums import AdaptiveSums
 from dpmesh.algorithms.base import Algorithm
 from dpmesh.algorithms.federated import FederatedLearning
@@ -45,4 +46,6 @@ __all__ = [
     "TrustedServer",
     "WithReplacement",
     "WithoutReplacement",
+    "controllers",
+    "denoisers",
 ]

@@ -22,17 +22,17 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from dpmesh._privacy_types import Floats, Released
 from dpmesh._validate import every, fail, integer, positive
 from dpmesh.algorithms.base import KNOWN_TO_ALL, Algorithm, distinct
 from dpmesh.algorithms.messages import Round
 from dpmesh.algorithms.record_sums import RecordSums
 from dpmesh.algorithms.worst_case import CROWD_DELTA, AuditSize, Coins, Crowd, Pair
 from dpmesh.keys import Key
+from dpmesh.noise.secure import SecureSum
+from dpmesh.noise.sensitivity import Sensitivity
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.releases import Release
-from dpmesh.privacy.secure import SecureSum
-from dpmesh.privacy.sensitivity import Sensitivity
-from dpmesh.privacy.types import Floats, Released
 from dpmesh.problems import Problem, VectorProblem
 from dpmesh.problems.canaries import Vectors
 

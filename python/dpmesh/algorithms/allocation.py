@@ -15,8 +15,8 @@ import numpy as np
 
 from dpmesh._ragged import Numbers
 from dpmesh._validate import fail, integer, one_of
-from dpmesh.privacy.accounting import random_allocation_noise_multiplier
-from dpmesh.privacy.mechanisms import Gaussian
+from dpmesh.accounting import random_allocation_noise_multiplier
+from dpmesh.noise.mechanisms import Gaussian
 from dpmesh.privacy.sampling import RandomAllocation
 from dpmesh.problems.partition import PartitionedProblem
 

@@ -36,6 +36,7 @@ import numpy as np
 
 import dpmesh.kernels as kernels
 from dpmesh._arrays import floats
+from dpmesh._privacy_types import Floats, NeighboringRelation, Released, Unit
 from dpmesh._ragged import Indices, Numbers
 from dpmesh._validate import fail, integer, require_methods
 from dpmesh.algorithms.messages import Releases, Round, Travel
@@ -45,14 +46,13 @@ from dpmesh.keys import Key, Purpose
 from dpmesh.privacy.budget import Budget
 from dpmesh.privacy.plan import Plan, each_round
 from dpmesh.privacy.releases import Release
-from dpmesh.privacy.types import Floats, NeighboringRelation, Released, Unit
 from dpmesh.privacy.views.reaction import NotProved, Reaction
 from dpmesh.privacy.views.steps import LossFacts
 from dpmesh.problems import LinearProblem, ModelProblem, Problem
 from dpmesh.problems.canaries import canary_records
 
 if TYPE_CHECKING:
-    from dpmesh.privacy.correlated import CorrelatedStrategy
+    from dpmesh.noise.correlated import CorrelatedStrategy
 
 StateT = TypeVar("StateT")
 ProblemT = TypeVar("ProblemT", contravariant=True)

@@ -13,24 +13,24 @@ from typing import TYPE_CHECKING, ClassVar, Generic
 
 import numpy as np
 
+from dpmesh._privacy_types import Floats, Released, Sensitive
 from dpmesh._ragged import Numbers, Ragged
 from dpmesh._validate import every, fail, integer, positive
 from dpmesh.algorithms.base import Algorithm, initial_parameters, require_problem
 from dpmesh.algorithms.gradients import check_batches, check_records
 from dpmesh.algorithms.messages import Message, Relay, StateT
 from dpmesh.keys import Key
-from dpmesh.privacy.mechanisms import Gaussian, Mechanism, NoNoise
+from dpmesh.noise.mechanisms import Gaussian, Mechanism, NoNoise
+from dpmesh.noise.rows import CorrelatedRow, check_strategy
+from dpmesh.noise.sensitivity import Sensitivity
 from dpmesh.privacy.releases import Release
-from dpmesh.privacy.rows import CorrelatedRow, check_strategy
-from dpmesh.privacy.sensitivity import Sensitivity
-from dpmesh.privacy.types import Floats, Released, Sensitive
 from dpmesh.problems import LinearProblem
 from dpmesh.schedules import Schedule, at, keep_schedules
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from dpmesh.privacy.correlated import CorrelatedGaussian, CorrelatedStrategy
+    from dpmesh.noise.correlated import CorrelatedGaussian, CorrelatedStrategy
 
 
 @dataclass(frozen=True, kw_only=True)

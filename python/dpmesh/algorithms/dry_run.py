@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
+from dpmesh._privacy_types import Released
 from dpmesh._validate import fail
 from dpmesh.algorithms.base import AnyAlgorithm
 from dpmesh.algorithms.messages import Message, Relay
 from dpmesh.keys import Key
 from dpmesh.privacy.releases import Release
-from dpmesh.privacy.types import Released
 from dpmesh.problems import Problem
 
 MOST_REQUESTS = 2**16

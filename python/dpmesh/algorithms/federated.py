@@ -36,31 +36,31 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from dpmesh._privacy_types import Floats, Released, Sensitive
 from dpmesh._ragged import Indices, Numbers
 from dpmesh._validate import every, fail, instance, positive, probability, require_methods
 from dpmesh.algorithms.base import KNOWN_TO_ALL, Algorithm, initial_parameters, require_problem
+from dpmesh.algorithms.denoisers import Denoiser, Identity, ReleasedSum
 from dpmesh.algorithms.federated_combination import Combination, SecureAggregation, TrustedServer
 from dpmesh.algorithms.federated_contribution import Contribution
 from dpmesh.algorithms.federated_server import Average, ServerOptimizer
 from dpmesh.algorithms.messages import Round
 from dpmesh.algorithms.worst_case import AuditSize, Crowd, Pair
-from dpmesh.denoisers import Denoiser, Identity, ReleasedSum
 from dpmesh.keys import Key
-from dpmesh.privacy.mechanisms import Mechanism
+from dpmesh.noise.mechanisms import Mechanism
+from dpmesh.noise.rows import CorrelatedRow, check_strategy
+from dpmesh.noise.secure import SecureSum
+from dpmesh.noise.secure.sizes import calibrated_sum
+from dpmesh.noise.sensitivity import Sensitivity
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.releases import Release
-from dpmesh.privacy.rows import CorrelatedRow, check_strategy
 from dpmesh.privacy.sampling import RandomAllocation
-from dpmesh.privacy.secure import SecureSum
-from dpmesh.privacy.secure.sizes import calibrated_sum
-from dpmesh.privacy.sensitivity import Sensitivity
-from dpmesh.privacy.types import Floats, Released, Sensitive
 from dpmesh.privacy.views import LossFacts
 from dpmesh.problems import ModelProblem, Problem
 from dpmesh.schedules import Schedule, at, keep_schedules
 
 if TYPE_CHECKING:
-    from dpmesh.privacy.correlated import CorrelatedGaussian, CorrelatedStrategy
+    from dpmesh.noise.correlated import CorrelatedGaussian, CorrelatedStrategy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,7 +199,11 @@ class FederatedLearning(Algorithm[FederatedState, ModelProblem]):
         wanted = "TrustedServer() or SecureAggregation(dim=.., rounds=..)"
         instance("combination", self.combination, wanted, TrustedServer, SecureAggregation)
         if isinstance(self.denoiser, type) or not callable(self.denoiser):
-            fail("denoiser", "one of dpmesh.denoisers, such as Identity()", repr(self.denoiser))
+            fail(
+                "denoiser",
+                "one of dpmesh.algorithms.denoisers, such as Identity()",
+                repr(self.denoiser),
+            )
         if self.optimizer is not None:
             require_methods(
                 "optimizer", self.optimizer, "ServerAdam(), for example, or None", "step"

@@ -9,15 +9,15 @@ from typing import Any, TypeAlias
 import numpy as np
 
 import dpmesh.kernels as kernels
+from dpmesh._privacy_types import Sensitive
 from dpmesh._ragged import Indices
 from dpmesh._validate import every, fail, integer, probability
 from dpmesh.algorithms.federated_contribution import AnyContribution, Vectors
 from dpmesh.algorithms.messages import Message
 from dpmesh.keys import Key, Purpose
-from dpmesh.privacy.grid import power_of_two
-from dpmesh.privacy.mechanisms import Gaussian, Mechanism, NoNoise
-from dpmesh.privacy.secure import DistributedDiscreteGaussian, SecureSum
-from dpmesh.privacy.types import Sensitive
+from dpmesh.noise.grid import power_of_two
+from dpmesh.noise.mechanisms import Gaussian, Mechanism, NoNoise
+from dpmesh.noise.secure import DistributedDiscreteGaussian, SecureSum
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,13 +25,13 @@ from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from dpmesh._privacy_types import Floats, NeighboringRelation, Released, Sensitive, Unit
 from dpmesh._ragged import Indices, Numbers
 from dpmesh._validate import every, integer, positive, probability
 from dpmesh.algorithms.worst_case import AuditSize, Crowd, Pair
 from dpmesh.keys import Key
+from dpmesh.noise.sensitivity import Sensitivity
 from dpmesh.privacy.sampling import Sampling
-from dpmesh.privacy.sensitivity import Sensitivity
-from dpmesh.privacy.types import Floats, NeighboringRelation, Released, Sensitive, Unit
 from dpmesh.problems import ModelProblem
 
 ProblemT = TypeVar("ProblemT", bound=ModelProblem, contravariant=True)

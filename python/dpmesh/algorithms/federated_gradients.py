@@ -15,15 +15,15 @@ from typing import Any, get_args
 import numpy as np
 
 import dpmesh.kernels as kernels
+from dpmesh._privacy_types import Floats, NeighboringRelation, Released, Sensitive
 from dpmesh._ragged import Indices, Numbers, Ragged
 from dpmesh._validate import every, fail, integer, one_of
 from dpmesh.algorithms.federated_contribution import Contribution
 from dpmesh.algorithms.gradients import clipped_gradient_sums
 from dpmesh.algorithms.worst_case import AuditSize, Crowd, Pair, opposed_records
 from dpmesh.keys import Key, Purpose
+from dpmesh.noise.sensitivity import Sensitivity
 from dpmesh.privacy.sampling import PoissonSampling
-from dpmesh.privacy.sensitivity import Sensitivity
-from dpmesh.privacy.types import Floats, NeighboringRelation, Released, Sensitive
 from dpmesh.problems import GradientProblem
 
 

@@ -8,8 +8,8 @@ from typing import ClassVar, Protocol
 
 import numpy as np
 
+from dpmesh._privacy_types import Floats, Released
 from dpmesh._validate import every, fail, integer, positive, probability
-from dpmesh.privacy.types import Floats, Released
 from dpmesh.schedules import Schedule, at, keep_schedules
 
 

@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 import dpmesh.kernels as kernels
 from dpmesh._arrays import floats, read_only
+from dpmesh._privacy_types import Floats, NeighboringRelation, Released, Sensitive
 from dpmesh._ragged import Indices, Numbers, Walks, rows
 from dpmesh._validate import every, fail, instance, integer, non_negative, one_of, positive
 from dpmesh.algorithms.base import require_problem
@@ -29,9 +30,8 @@ from dpmesh.algorithms.federated_server import AdaptiveClipping
 from dpmesh.algorithms.worst_case import AuditSize, Crowd, Pair, opposed_clients
 from dpmesh.kernels.draws import local_walks
 from dpmesh.keys import Key, Purpose
+from dpmesh.noise.sensitivity import Sensitivity
 from dpmesh.privacy.sampling import FixedSizeSampling, PoissonSampling, RandomAllocation, Sampling
-from dpmesh.privacy.sensitivity import Sensitivity
-from dpmesh.privacy.types import Floats, NeighboringRelation, Released, Sensitive
 from dpmesh.problems import ClientProblem
 from dpmesh.schedules import Schedule, at, keep_schedules
 

@@ -28,6 +28,7 @@ import numpy as np
 from scipy import sparse
 
 import dpmesh.kernels as kernels
+from dpmesh._privacy_types import Floats, Released
 from dpmesh._ragged import Numbers
 from dpmesh._validate import fail, instance
 from dpmesh.algorithms.base import AN_ALGORITHM, KNOWN_TO_ALL, Algorithm, AnyAlgorithm
@@ -35,11 +36,10 @@ from dpmesh.algorithms.messages import Message, Round
 from dpmesh.algorithms.record_sums import RecordSums
 from dpmesh.algorithms.worst_case import AuditSize, Coins, Crowd, Pair
 from dpmesh.keys import Key
+from dpmesh.noise.secure import SecureSum
+from dpmesh.noise.sensitivity import Sensitivity
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.releases import Release
-from dpmesh.privacy.secure import SecureSum
-from dpmesh.privacy.sensitivity import Sensitivity
-from dpmesh.privacy.types import Floats, Released
 from dpmesh.problems import LinearProblem, VectorProblem
 from dpmesh.tables.features import AXES, CONSTANT
 

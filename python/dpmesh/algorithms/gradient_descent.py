@@ -18,13 +18,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import sqrt
 
+from dpmesh._privacy_types import Floats, Sensitive
 from dpmesh.algorithms.descent import Descent
 from dpmesh.algorithms.gradients import descended
 from dpmesh.algorithms.messages import Message, Round
 from dpmesh.keys import Key
+from dpmesh.noise.rounding import ROUNDINGS, SINGLE, most_noise
 from dpmesh.privacy.releases import Release
-from dpmesh.privacy.rounding import ROUNDINGS, SINGLE, most_noise
-from dpmesh.privacy.types import Floats, Sensitive
 from dpmesh.privacy.views import LossFacts, NotProved, Reaction
 from dpmesh.privacy.views.steps import reaction_of_steps
 from dpmesh.problems import LinearProblem

@@ -21,14 +21,14 @@ from typing import ClassVar
 
 import numpy as np
 
+from dpmesh._privacy_types import Floats, Released, Sensitive
 from dpmesh.algorithms.descent import Descent
 from dpmesh.algorithms.gradients import gradient_of
 from dpmesh.algorithms.messages import Message, Round
 from dpmesh.keys import Key
-from dpmesh.privacy.mechanisms import NoNoise
+from dpmesh.noise.mechanisms import NoNoise
+from dpmesh.noise.sensitivity import Sensitivity
 from dpmesh.privacy.releases import Release
-from dpmesh.privacy.sensitivity import Sensitivity
-from dpmesh.privacy.types import Floats, Released, Sensitive
 from dpmesh.problems import LinearProblem
 from dpmesh.schedules import at
 

@@ -8,11 +8,11 @@ import numpy as np
 
 import dpmesh.kernels as kernels
 from dpmesh._arrays import read_only
+from dpmesh._privacy_types import Floats, Sensitive
 from dpmesh._ragged import Indices, Numbers, Ragged
 from dpmesh._validate import fail
 from dpmesh.kernels.linear_model import Batches
 from dpmesh.kernels.projection import Norm
-from dpmesh.privacy.types import Floats, Sensitive
 from dpmesh.problems import GradientProblem, LinearProblem
 from dpmesh.problems.dense import DenseProblem
 from dpmesh.problems.partition import PartitionedProblem

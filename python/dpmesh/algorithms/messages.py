@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Literal, NamedTuple, TypeAlias, TypeVar
 
+from dpmesh._privacy_types import Floats, Released, Sensitive
 from dpmesh._ragged import Indices
-from dpmesh.privacy.compression import Compressor
+from dpmesh.noise.compression import Compressor
 from dpmesh.privacy.releases import Release
-from dpmesh.privacy.types import Floats, Released, Sensitive
 
 StateT = TypeVar("StateT")
 

@@ -25,8 +25,11 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 import dpmesh.kernels as kernels
+from dpmesh._privacy_types import Floats, Released, Sensitive
 from dpmesh._ragged import Numbers
 from dpmesh._validate import every, fail, integer, one_of, positive, probability
+from dpmesh.accounting import analytic_gaussian_noise_multiplier
+from dpmesh.accounting.discrete import delta_on_grid
 from dpmesh.algorithms import allocation as allocations
 from dpmesh.algorithms.base import Algorithm, initial_parameters, require_problem
 from dpmesh.algorithms.gradients import check_batches, check_records, step_by_sums, step_of
@@ -35,21 +38,18 @@ from dpmesh.algorithms.worst_case import AuditSize, Crowd, Pair
 from dpmesh.kernels.linear_model import Batches
 from dpmesh.kernels.projection import NORMS, Norm
 from dpmesh.keys import Key
-from dpmesh.privacy.accounting import analytic_gaussian_noise_multiplier
-from dpmesh.privacy.accounting.discrete import delta_on_grid
-from dpmesh.privacy.mechanisms import Gaussian, Laplace, Mechanism, NoNoise
+from dpmesh.noise.mechanisms import Gaussian, Laplace, Mechanism, NoNoise
+from dpmesh.noise.rows import CorrelatedRow, check_strategy
+from dpmesh.noise.sensitivity import Sensitivity
 from dpmesh.privacy.releases import Release
-from dpmesh.privacy.rows import CorrelatedRow, check_strategy
 from dpmesh.privacy.sampling import RandomAllocation
-from dpmesh.privacy.sensitivity import Sensitivity
-from dpmesh.privacy.types import Floats, Released, Sensitive
 from dpmesh.privacy.views import LossFacts, NotProved, Reaction
 from dpmesh.privacy.views.steps import reaction_of_steps
 from dpmesh.problems import LinearProblem
 from dpmesh.schedules import InverseSqrt, Schedule, at, keep_schedules
 
 if TYPE_CHECKING:
-    from dpmesh.privacy.correlated import CorrelatedGaussian, CorrelatedStrategy
+    from dpmesh.noise.correlated import CorrelatedGaussian, CorrelatedStrategy
 
 Projection = Literal["ball", "mixture", "box", "none"]
 

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 import dpmesh.kernels as kernels
+from dpmesh._privacy_types import Floats, Sensitive
 from dpmesh._ragged import Numbers, Ragged
 from dpmesh._validate import (
     every,
@@ -36,6 +37,7 @@ from dpmesh._validate import (
     positive_or_infinite,
     require_methods,
 )
+from dpmesh.accounting.papers.quantized import MODES, Mode, next_sensitivity
 from dpmesh.algorithms.base import Algorithm, initial_parameters, require_problem
 from dpmesh.algorithms.gradients import check_records, gradient_of
 from dpmesh.algorithms.messages import Message, Relay, Round
@@ -43,15 +45,13 @@ from dpmesh.algorithms.worst_case import CROWD_DELTA, AuditSize, Coins, Crowd, P
 from dpmesh.kernels.draws import without_replacement
 from dpmesh.kernels.linear_model import KINKED
 from dpmesh.keys import Key, Purpose
-from dpmesh.privacy.accounting.papers.quantized import MODES, Mode, next_sensitivity
-from dpmesh.privacy.compression import Compressor, Quantizer
-from dpmesh.privacy.grid import power_of_two
-from dpmesh.privacy.mechanisms import Gaussian, Mechanism, NoNoise
+from dpmesh.noise.compression import Compressor, Quantizer
+from dpmesh.noise.grid import power_of_two
+from dpmesh.noise.mechanisms import Gaussian, Mechanism, NoNoise
+from dpmesh.noise.rows import CorrelatedRow, check_strategy
+from dpmesh.noise.sensitivity import Sensitivity
 from dpmesh.privacy.plan import each_round
 from dpmesh.privacy.releases import Release
-from dpmesh.privacy.rows import CorrelatedRow, check_strategy
-from dpmesh.privacy.sensitivity import Sensitivity
-from dpmesh.privacy.types import Floats, Sensitive
 from dpmesh.privacy.views import LossFacts, NotProved, Reaction
 from dpmesh.privacy.views.reaction import NO_NOISE
 from dpmesh.problems import GradientProblem, LinearProblem
@@ -60,7 +60,7 @@ from dpmesh.problems.dense import DenseProblem
 from dpmesh.schedules import SampleSize, Schedule, at, keep_sample_size, keep_schedules
 
 if TYPE_CHECKING:
-    from dpmesh.privacy.correlated import CorrelatedGaussian, CorrelatedStrategy
+    from dpmesh.noise.correlated import CorrelatedGaussian, CorrelatedStrategy
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class QuantizedGossip(Algorithm[QuantizedState, GradientProblem]):
     """Private gossip of quantized states, for losses that need not be convex.
 
     The schedules are made for one horizon of K + 1 rounds: a longer run takes smaller steps and
-    larger samples. `dpmesh.reproduce.bounds.quantized` has the paper's power laws.
+    larger samples. `dpmesh_papers.bounds.quantized` has the paper's power laws.
 
     Parameters
     ----------
@@ -103,13 +103,13 @@ class QuantizedGossip(Algorithm[QuantizedState, GradientProblem]):
         Standard deviation sigma_k of the noise, k = t - 1: ``PowerLaw(scale=s, exponent=zeta)``
         for noise that grows (zeta > 0), stays or decays; None runs without noise, for comparison.
     compressor
-        The paper's Q: ``Quantizer(step)``, or another of `dpmesh.privacy.compression`; None sends
+        The paper's Q: ``Quantizer(step)``, or another of `dpmesh.noise.compression`; None sends
         floating-point numbers.
     clipping_norm
         Largest norm of a record's gradient, without the regularizer: half of the paper's C.
     mode
         How the sensitivity is bounded, see
-        `dpmesh.privacy.accounting.papers.quantized.sensitivities`. ``"safe"``: any loss; gradients
+        `dpmesh.accounting.papers.quantized.sensitivities`. ``"safe"``: any loss; gradients
         are clipped. ``"public_point"``: any loss; gradients are clipped and taken at the node's own
         z, which is noisy, and the paper's theorem on convergence no longer applies. ``"paper"``:
         convex losses of known smoothness only, whose gradients are not clipped, since a clipped

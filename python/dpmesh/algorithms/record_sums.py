@@ -25,18 +25,18 @@ import numpy.typing as npt
 from scipy import sparse
 
 import dpmesh.kernels as kernels
+from dpmesh._privacy_types import Floats, Released, Sensitive
 from dpmesh._validate import every, fail, integer, positive
 from dpmesh.algorithms.base import KNOWN_TO_ALL, Algorithm, distinct
 from dpmesh.algorithms.messages import Message, Round
 from dpmesh.algorithms.worst_case import CROWD_DELTA, AuditSize, Coins, Crowd, Pair
 from dpmesh.keys import Key
-from dpmesh.privacy.mechanisms import Gaussian
+from dpmesh.noise.mechanisms import Gaussian
+from dpmesh.noise.secure import DistributedDiscreteGaussian, SecureSum
+from dpmesh.noise.secure.sizes import calibrated_sum
+from dpmesh.noise.sensitivity import Sensitivity
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.releases import Release
-from dpmesh.privacy.secure import DistributedDiscreteGaussian, SecureSum
-from dpmesh.privacy.secure.sizes import calibrated_sum
-from dpmesh.privacy.sensitivity import Sensitivity
-from dpmesh.privacy.types import Floats, Released, Sensitive
 from dpmesh.problems import VectorProblem
 from dpmesh.problems.canaries import Vectors
 

@@ -14,6 +14,7 @@ from typing import Any
 from dpmesh._networks import imported
 from dpmesh._validate import fail, one_of
 from dpmesh.algorithms.base import AnyAlgorithm
+from dpmesh.algorithms.controllers import Periodic
 from dpmesh.algorithms.descent import Descent
 from dpmesh.algorithms.federated import FederatedLearning
 from dpmesh.algorithms.federated_combination import SecureAggregation, TrustedServer
@@ -28,8 +29,7 @@ from dpmesh.algorithms.record_sums import RecordSums
 from dpmesh.algorithms.secure_gossip import SecureGossip
 from dpmesh.algorithms.with_replacement import WithReplacement
 from dpmesh.algorithms.without_replacement import WithoutReplacement
-from dpmesh.controllers import Periodic
-from dpmesh.privacy.compression import Quantizer
+from dpmesh.noise.compression import Quantizer
 from dpmesh.schedules import HorizonPower, PowerLaw, SampleSize
 from dpmesh.topology import complete
 

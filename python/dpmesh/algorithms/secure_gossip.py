@@ -21,6 +21,7 @@ from math import sqrt
 
 import numpy as np
 
+from dpmesh._privacy_types import Floats, Released, Sensitive
 from dpmesh._ragged import Indices, Numbers, Ragged
 from dpmesh._validate import as_python_numbers, fail, instance, integer, positive
 from dpmesh.algorithms.base import Algorithm, distinct, initial_parameters
@@ -28,11 +29,10 @@ from dpmesh.algorithms.gradients import clipped_gradient_sums
 from dpmesh.algorithms.messages import Message, Round
 from dpmesh.algorithms.worst_case import AuditSize, Crowd, Pair, opposed_records
 from dpmesh.keys import Key
+from dpmesh.noise.secure import DistributedDiscreteGaussian, NeighborSums
+from dpmesh.noise.secure.neighbors import BITS
+from dpmesh.noise.sensitivity import Sensitivity
 from dpmesh.privacy.releases import Release
-from dpmesh.privacy.secure import DistributedDiscreteGaussian, NeighborSums
-from dpmesh.privacy.secure.neighbors import BITS
-from dpmesh.privacy.sensitivity import Sensitivity
-from dpmesh.privacy.types import Floats, Released, Sensitive
 from dpmesh.problems import LinearProblem
 from dpmesh.schedules import Schedule, at, keep_schedules
 from dpmesh.topology import Static

@@ -20,6 +20,7 @@ from math import inf, sqrt
 import numpy as np
 
 import dpmesh.kernels as kernels
+from dpmesh._privacy_types import Floats, Released, Sensitive
 from dpmesh._ragged import Indices, Numbers
 from dpmesh._validate import every, fail, integer, positive
 from dpmesh.algorithms.base import KNOWN_TO_ALL, Algorithm, initial_parameters, require_problem
@@ -28,12 +29,11 @@ from dpmesh.algorithms.messages import Message, Round
 from dpmesh.algorithms.worst_case import CROWD_DELTA, AuditSize, Coins, Crowd, Pair, projection
 from dpmesh.data import Dataset
 from dpmesh.keys import Key, Purpose
-from dpmesh.privacy.mechanisms import Gaussian, Mechanism, NoNoise
+from dpmesh.noise.mechanisms import Gaussian, Mechanism, NoNoise
+from dpmesh.noise.sensitivity import Sensitivity
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.releases import Release
 from dpmesh.privacy.sampling import FixedSizeSampling
-from dpmesh.privacy.sensitivity import Sensitivity
-from dpmesh.privacy.types import Floats, Released, Sensitive
 from dpmesh.privacy.views import LossFacts
 from dpmesh.problems import LinearProblem, Problem
 from dpmesh.problems.canaries import diagonal

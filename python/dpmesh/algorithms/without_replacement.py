@@ -31,21 +31,21 @@ from typing import Any
 import numpy as np
 
 import dpmesh.kernels as kernels
+from dpmesh._privacy_types import Floats, Released, Sensitive
 from dpmesh._ragged import Flags, Indices, Numbers, Ragged
 from dpmesh._validate import every, fail, integer, one_of, positive, probability, require_methods
 from dpmesh.algorithms.allocation import check_sampling, expected_sizes
 from dpmesh.algorithms.base import initial_parameters, require_problem
+from dpmesh.algorithms.controllers import AlwaysGlobal, FixedController
 from dpmesh.algorithms.gradients import gradient_of, gradient_sums
 from dpmesh.algorithms.messages import Message, Round
 from dpmesh.algorithms.without_replacement_decisions import (
     WithoutReplacementDecisions,
     WithoutReplacementState,
 )
-from dpmesh.controllers import AlwaysGlobal, FixedController
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.releases import Release
-from dpmesh.privacy.types import Floats, Released, Sensitive
 from dpmesh.privacy.views import LossFacts
 from dpmesh.problems import LinearProblem, Problem
 from dpmesh.problems.dense import DenseProblem

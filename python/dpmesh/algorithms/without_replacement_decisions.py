@@ -8,17 +8,17 @@ from typing import Any
 import numpy as np
 
 import dpmesh.kernels as kernels
+from dpmesh._privacy_types import Floats, Released, Sensitive
 from dpmesh._ragged import Flags, Indices, Numbers, Ragged, slices
 from dpmesh._validate import fail
 from dpmesh.algorithms.base import KNOWN_TO_ALL
+from dpmesh.algorithms.controllers import Actions, FixedController, Observation
 from dpmesh.algorithms.messages import Message
 from dpmesh.algorithms.without_replacement_releases import WithoutReplacementReleases
-from dpmesh.controllers import Actions, FixedController, Observation
 from dpmesh.data import Dataset
 from dpmesh.kernels import LinearModel
 from dpmesh.keys import Key, Purpose
 from dpmesh.privacy.releases import Release
-from dpmesh.privacy.types import Floats, Released, Sensitive
 from dpmesh.problems import LinearProblem
 
 

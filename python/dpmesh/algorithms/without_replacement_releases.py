@@ -14,36 +14,36 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from scipy.special import bdtrc
 
+from dpmesh._privacy_types import Floats
 from dpmesh._ragged import Flags, Indices
 from dpmesh._validate import fail, integer
+from dpmesh.accounting import analytic_gaussian_noise_multiplier
+from dpmesh.accounting.papers import without_replacement as claims
 from dpmesh.algorithms.allocation import SECRET, Once, allocated_noise, check_sizes, dominating
 from dpmesh.algorithms.base import Algorithm
-from dpmesh.algorithms.gradients import check_batches
-from dpmesh.algorithms.messages import StateT
-from dpmesh.algorithms.worst_case import AuditSize, Crowd, Pair, opposed_batches
-from dpmesh.controllers import (
+from dpmesh.algorithms.controllers import (
     PRIVATE_DECISIONS,
     AlwaysGlobal,
     AnyController,
     FixedController,
     RandomGlobal,
 )
+from dpmesh.algorithms.gradients import check_batches
+from dpmesh.algorithms.messages import StateT
+from dpmesh.algorithms.worst_case import AuditSize, Crowd, Pair, opposed_batches
 from dpmesh.data import Dataset
 from dpmesh.keys import Key
-from dpmesh.privacy.accounting import analytic_gaussian_noise_multiplier
-from dpmesh.privacy.accounting.papers import without_replacement as claims
-from dpmesh.privacy.mechanisms import Gaussian, Mechanism, NoNoise
+from dpmesh.noise.mechanisms import Gaussian, Mechanism, NoNoise
+from dpmesh.noise.rows import CorrelatedRow, check_strategy
+from dpmesh.noise.sensitivity import Sensitivity
 from dpmesh.privacy.releases import Release
-from dpmesh.privacy.rows import CorrelatedRow, check_strategy
 from dpmesh.privacy.sampling import RandomAllocation
-from dpmesh.privacy.sensitivity import Sensitivity
-from dpmesh.privacy.types import Floats
 from dpmesh.problems import Constants, LinearProblem
 from dpmesh.problems.dense import DenseProblem
 from dpmesh.schedules import Schedule, at
 
 if TYPE_CHECKING:
-    from dpmesh.privacy.correlated import CorrelatedGaussian, CorrelatedStrategy
+    from dpmesh.noise.correlated import CorrelatedGaussian, CorrelatedStrategy
 
 FAILURE = 0.1
 """Share of delta that pays for batches of random size whose local steps expand."""

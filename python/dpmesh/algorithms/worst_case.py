@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from dpmesh._arrays import floats
 from dpmesh._ragged import Flags, Numbers
-from dpmesh.controllers import AlwaysGlobal, Periodic
+from dpmesh.algorithms.controllers import AlwaysGlobal, Periodic
 from dpmesh.data import Dataset
 from dpmesh.problems import LinearProblem
 from dpmesh.problems.canaries import PullingClients, canary_records, diagonal

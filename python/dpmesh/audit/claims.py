@@ -18,12 +18,12 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
+from dpmesh._epsilons import rounded_up
 from dpmesh._validate import every, fail, instance, non_negative, probability
-from dpmesh.privacy.accounting import analytic_gaussian_noise_multiplier, gdp_epsilon
+from dpmesh.accounting import analytic_gaussian_noise_multiplier, gdp_epsilon
+from dpmesh.noise.secure import DistributedDiscreteGaussian
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.releases import Release
-from dpmesh.privacy.secure import DistributedDiscreteGaussian
-from dpmesh.privacy.shown import rounded_up
 
 Rates = npt.NDArray[np.float64]
 
@@ -34,8 +34,8 @@ class Claim(Protocol):
     Examples
     --------
     >>> import dpmesh as dm
-    >>> mechanism = dm.privacy.Gaussian(2.0)
-    >>> sensitivity = dm.privacy.Sensitivity(1.0, "l2", "numbers between 0 and 1")
+    >>> mechanism = dm.noise.Gaussian(2.0)
+    >>> sensitivity = dm.noise.Sensitivity(1.0, "l2", "numbers between 0 and 1")
     >>> found = dm.audit.audit_mechanism(mechanism, sensitivity, runs=1000, delta=1e-5)
     >>> found.claim
     GaussianClaim(mu=0.5, delta=1e-05)

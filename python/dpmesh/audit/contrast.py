@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from dpmesh._privacy_types import Floats
 from dpmesh.audit.transcript import Transcript
-from dpmesh.privacy.types import Floats
 
 _MOST = 100
 _HUGE = 1e100  # its square is a number

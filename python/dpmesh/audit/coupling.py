@@ -16,18 +16,18 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
+from dpmesh._epsilons import rounded_up
 from dpmesh._html import InNotebooks
+from dpmesh._privacy_types import Floats
 from dpmesh._validate import instance, integer
 from dpmesh.algorithms.base import AN_ALGORITHM, Algorithm, AnyAlgorithm
 from dpmesh.audit.scores import by_joint, noise_between, rows_of, standardized
 from dpmesh.audit.transcript import Audited, Transcript, fresh_keys, record
 from dpmesh.keys import Key
+from dpmesh.noise.rows import CorrelatedRow
 from dpmesh.privacy.foreseen import unplanned
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.releases import Release
-from dpmesh.privacy.rows import CorrelatedRow
-from dpmesh.privacy.shown import rounded_up
-from dpmesh.privacy.types import Floats
 from dpmesh.run.carriers import Carrier
 from dpmesh.run.watch import Passage
 

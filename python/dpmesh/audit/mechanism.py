@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh._arrays import floats
+from dpmesh._privacy_types import Floats, Sensitive
 from dpmesh._validate import fail, instance, integer, require_methods
 from dpmesh.algorithms.base import Algorithm
 from dpmesh.algorithms.messages import Message, Round
@@ -19,10 +20,9 @@ from dpmesh.audit.result import AuditResult, Seen, tell_apart
 from dpmesh.audit.scores import log_likelihood_ratio
 from dpmesh.audit.transcript import fresh_keys
 from dpmesh.keys import Key, Purpose
-from dpmesh.privacy.mechanisms import Mechanism
+from dpmesh.noise.mechanisms import Mechanism
+from dpmesh.noise.sensitivity import Sensitivity
 from dpmesh.privacy.releases import Release
-from dpmesh.privacy.sensitivity import Sensitivity
-from dpmesh.privacy.types import Floats, Sensitive
 from dpmesh.problems.canaries import diagonal
 
 
@@ -36,7 +36,7 @@ class OneRelease(Algorithm[None, Floats]):
     Examples
     --------
     >>> from dpmesh.audit import OneRelease
-    >>> from dpmesh.privacy import Gaussian, Sensitivity
+    >>> from dpmesh.noise import Gaussian, Sensitivity
     >>> one = OneRelease(mechanism=Gaussian(2.0), sensitivity=Sensitivity(1.0, "l2", "a count"))
     >>> print(one.plan(4).cost(delta=1e-5))
     epsilon = 4.37718 (Gaussian differential privacy, exact, mu = 1)
@@ -130,7 +130,7 @@ def audit_mechanism(
     Examples
     --------
     >>> import dpmesh as dm
-    >>> gaussian, unit = dm.privacy.Gaussian(2.0), dm.privacy.Sensitivity(1.0, "l2", "")
+    >>> gaussian, unit = dm.noise.Gaussian(2.0), dm.noise.Sensitivity(1.0, "l2", "")
     >>> found = dm.audit.audit_mechanism(gaussian, unit, runs=1000, delta=1e-5)
     >>> found.lower_bound < found.claim.mu
     True

@@ -6,8 +6,8 @@ from dataclasses import fields, replace
 from typing import Any, cast
 
 from dpmesh._validate import fail
+from dpmesh.accounting import gdp_epsilon
 from dpmesh.algorithms.base import NOISES, AnyAlgorithm
-from dpmesh.privacy.accounting import gdp_epsilon
 from dpmesh.privacy.budget import Budget
 
 

@@ -9,12 +9,12 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from dpmesh._epsilons import rounded_down
 from dpmesh._html import InNotebooks
 from dpmesh._validate import integer
 from dpmesh.audit.claims import Claim
 from dpmesh.audit.contrast import contrast, unseen_scores
 from dpmesh.audit.statistics import Tally, best_threshold, count, lower_bound
-from dpmesh.privacy.shown import rounded_down
 
 
 class Seen(NamedTuple):
@@ -44,8 +44,8 @@ class AuditResult(InNotebooks):
     Examples
     --------
     >>> import dpmesh as dm
-    >>> mechanism = dm.privacy.Gaussian(2.0)
-    >>> sensitivity = dm.privacy.Sensitivity(1.0, "l2", "numbers between 0 and 1")
+    >>> mechanism = dm.noise.Gaussian(2.0)
+    >>> sensitivity = dm.noise.Sensitivity(1.0, "l2", "numbers between 0 and 1")
     >>> key = dm.Key.seeded(0)
     >>> found = dm.audit.audit_mechanism(mechanism, sensitivity, runs=1000, delta=1e-5, key=key)
     >>> found.violated

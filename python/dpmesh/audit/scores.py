@@ -12,13 +12,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from dpmesh._privacy_types import Floats
 from dpmesh.algorithms.base import AnyAlgorithm
 from dpmesh.audit.transcript import Audited, Transcript, record
 from dpmesh.kernels.projection import Norm
 from dpmesh.keys import Key
-from dpmesh.privacy.correlated import CorrelatedGaussian
-from dpmesh.privacy.rows import CorrelatedRow
-from dpmesh.privacy.types import Floats
+from dpmesh.noise.correlated import CorrelatedGaussian
+from dpmesh.noise.rows import CorrelatedRow
 from dpmesh.run.carriers import Carrier
 from dpmesh.run.watch import Passage
 

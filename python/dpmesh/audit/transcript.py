@@ -8,12 +8,12 @@ from typing import Any, TypeAlias, cast
 
 import numpy as np
 
+from dpmesh._privacy_types import Floats, Released
 from dpmesh._validate import require_methods
 from dpmesh.algorithms.base import AnyAlgorithm
 from dpmesh.keys import Key, Purpose, generator
 from dpmesh.privacy.ledger import Ledger
 from dpmesh.privacy.releases import Release
-from dpmesh.privacy.types import Floats, Released
 from dpmesh.problems import Problem
 from dpmesh.run.carriers import Broadcast, Carrier, Packet, Sent, Traffic
 from dpmesh.run.channel import Channel

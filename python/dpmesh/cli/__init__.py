@@ -12,10 +12,10 @@ from dpmesh.cli.audit import audit
 from dpmesh.cli.fit import fit
 from dpmesh.cli.make import make
 from dpmesh.cli.mesh import check, keys, leave, node, rehearse, restored, router, status, verify
+from dpmesh.cli.papers import Deferred, benchmark, reproduce
 from dpmesh.cli.predict import predict
 from dpmesh.cli.privacy import privacy
 from dpmesh.cli.ranges import ranges
-from dpmesh.cli.reproduce import arena, reproduce
 from dpmesh.cli.run import report, run
 from dpmesh.cli.start import demo, doctor, plan
 from dpmesh.cli.stats import stats
@@ -51,13 +51,15 @@ model = typer.Typer(cls=Group, no_args_is_help=True, help="Models that parties l
 
 _PANELS = {
     "Start": (demo, doctor, ranges, stats, fit, predict, plan),
-    "Research": (run, report, reproduce, arena),
+    "Research": (run, report),
     "Deploy": (node, router),
     "Privacy": (audit,),
 }
 for panel, commands in _PANELS.items():
     for command in commands:
         app.command(cls=Once, rich_help_panel=panel)(telling(command))
+for command in (reproduce, benchmark):
+    app.command(cls=Deferred, rich_help_panel="Research")(command)
 for each in (keys, check, rehearse, status, leave, restored, make):
     contract.command(cls=Once)(telling(each))
 model.command(cls=Once)(telling(verify))

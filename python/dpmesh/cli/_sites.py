@@ -46,8 +46,8 @@ def charge(
     OverBudget
         If there is too little left: then nothing may be published.
     """
+    from dpmesh._epsilons import rounded_up
     from dpmesh.privacy.plan import Plan, total_cost
-    from dpmesh.privacy.shown import rounded_up
 
     plans = [Plan.from_dict(one["plan"]) for one in spent]
     if folder is not None:
@@ -113,7 +113,7 @@ def public_ranges(
     ValueError
         If the file has none of the label, or one of the column that names the site.
     """
-    from dpmesh.ranges.read import as_labels, columns_of, read_ranges
+    from dpmesh.tables.ranges import as_labels, columns_of, read_ranges
 
     public = read_ranges(path, released=released)
     labels = columns_of(label if label in public else [one.strip() for one in label.split(",")])
@@ -150,7 +150,7 @@ def read_sites(
     import numpy as np
     from pandas import DataFrame, concat
 
-    from dpmesh.ranges import Category, Columns, sites
+    from dpmesh.tables import Category, Columns, sites
 
     columns, paths = Columns.of(used, used), sites.existing(files)
     tables = [sites.open_table(path, written) for path in paths]

@@ -100,8 +100,8 @@ def _example(name: str) -> AnyAlgorithm:
         one_of("name", name, every_case())
     if name not in MECHANISMS:
         return entry_of(name).audited
-    mechanism = dm.privacy.Gaussian(1.0) if name == "gaussian" else dm.privacy.Laplace(1.0)
-    sensitivity = dm.privacy.Sensitivity(1.0, mechanism.norm, "numbers between 0 and 1")
+    mechanism = dm.noise.Gaussian(1.0) if name == "gaussian" else dm.noise.Laplace(1.0)
+    sensitivity = dm.noise.Sensitivity(1.0, mechanism.norm, "numbers between 0 and 1")
     return dm.audit.OneRelease(mechanism=mechanism, sensitivity=sensitivity)
 
 

@@ -143,8 +143,8 @@ def _numbers(epsilon: str) -> list[float]:
 
 def _estimator(target: Label, **given: Any) -> PrivateClassifier | PrivateRegressor:
     """Return the estimator of the kind that the label's range implies."""
-    from dpmesh.ranges import Category
     from dpmesh.sklearn import PrivateClassifier, PrivateRegressor
+    from dpmesh.tables import Category
     from dpmesh.tables.kinds import Count
     from dpmesh.tables.labels import Labels
 

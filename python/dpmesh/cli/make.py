@@ -49,7 +49,7 @@ def make(
     Run dpmesh contract check next.
     """
     from dpmesh._files import replace_text
-    from dpmesh.ranges.read import read_ranges
+    from dpmesh.tables.ranges import read_ranges
 
     if file.exists():
         fail("file", "a new file", f"{file}, which exists")
@@ -90,8 +90,8 @@ def _learning(
     """Return the tables of a contract that learns a model, by the rule of `dpmesh.defaults`."""
     import dpmesh.defaults as defaults
     from dpmesh.defaults.rule import COMPLETE, DEGREE
-    from dpmesh.models import Outline
-    from dpmesh.ranges import Columns
+    from dpmesh.tables import Columns
+    from dpmesh.tables.models import Outline
 
     public, labels, target = public_ranges(ranges, label, None, [])
     outline = Outline.of(Columns.of(public, [*public], features=features), target)
@@ -127,7 +127,7 @@ def _summing(algorithm: Any) -> _Tables:
 
 def _gossiping(algorithm: Any) -> _Tables:
     """Return the table of an algorithm that gossips, with noise for the rounding of rows."""
-    from dpmesh.privacy.rounding import DOUBLE
+    from dpmesh.noise.rounding import DOUBLE
 
     noise = algorithm.noise_multiplier * (1 + DOUBLE.share)
     table = _table(replace(algorithm, noise_multiplier=noise, noise=None), ())
@@ -140,9 +140,9 @@ def _asking(
 ) -> _Tables:
     """Return the tables of a contract that asks questions: without any, about all columns."""
     from dpmesh.algorithms.record_sums import RecordSums
-    from dpmesh.ranges.read import as_range
     from dpmesh.statistics.ask import questions_about
     from dpmesh.statistics.options import OPTIONS, questions_of
+    from dpmesh.tables.ranges import as_range
 
     given: dict[str, Any] = {}
     for each in question:

@@ -65,7 +65,6 @@ def check(file: File, module: Module = None) -> None:
     """
     from dpmesh.deploy import read_contract
     from dpmesh.deploy.schedule import bytes_of_round
-    from dpmesh.privacy.shown import rounded_up
 
     read = read_contract(file, module)
     terms, of = read.terms, read.algorithm
@@ -124,8 +123,8 @@ def rehearse(
 
 def status(folder: Own) -> None:
     """Print the key, what each contract is charged, and how far it got; end the node first."""
+    from dpmesh._epsilons import rounded_up
     from dpmesh.deploy import Folder
-    from dpmesh.privacy.shown import rounded_up
 
     own = Folder.open(folder, marks=marks())
     typer.echo(f"signing_key  {own.signing.public.hex()}")
@@ -153,8 +152,8 @@ def leave(folder: Own, contract: Annotated[str, _HASH]) -> None:
 
 def restored(folder: Own) -> None:
     """Charge all that a folder was charged once more, as it came from a backup."""
+    from dpmesh._epsilons import rounded_up
     from dpmesh.deploy import Folder
-    from dpmesh.privacy.shown import rounded_up
 
     own = Folder.open(folder, marks=marks())
     own.restored()
@@ -166,7 +165,7 @@ def verify(file: Annotated[Path, _WROTE], contract: File, module: Module = None)
     """Check who signed a model, or answers, and that they are what was signed."""
     from dpmesh.deploy import read_contract
     from dpmesh.deploy.outcome import verified
-    from dpmesh.models import Model
+    from dpmesh.tables.models import Model
 
     read = read_contract(contract, module)
     made: Any = file.suffix == ".json" and json.loads(file.read_text(encoding="utf-8"))
@@ -242,7 +241,7 @@ def node(
 
 def _charged(own: Folder, known: Any) -> str:
     """Return what a contract was charged in a folder, of what is reserved for it, in words."""
-    from dpmesh.privacy.shown import rounded_up
+    from dpmesh._epsilons import rounded_up
 
     spent, reserved = own.spent(known), rounded_up(own.reserved(known).epsilon)
     return (

@@ -31,9 +31,9 @@ def predict(
     """Predict a table with a model of dpmesh fit or a folder of dpmesh run, as CSV lines."""
     from dpmesh._files import replace_text
     from dpmesh._table import Table
-    from dpmesh.models import Model
     from dpmesh.tables import read_table
     from dpmesh.tables.cells import of_file
+    from dpmesh.tables.models import Model
 
     sys.path.insert(0, "")  # modules in this folder
     if released.is_dir():

@@ -271,7 +271,7 @@ class Question:
         if noise is None:
             return positive("epsilon", epsilon or 0.0)
         mu = 1 / positive("noise", noise)
-        return mu if self.delta == 0 else dm.privacy.accounting.gdp_epsilon(delta=self.delta, mu=mu)
+        return mu if self.delta == 0 else dm.accounting.gdp_epsilon(delta=self.delta, mu=mu)
 
     def _answer(
         self, algorithm: AnyAlgorithm, noise: float | None, rounds: int | None, dim: int = 1

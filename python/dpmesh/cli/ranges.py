@@ -56,7 +56,7 @@ def ranges(
     """
     import numpy as np
 
-    from dpmesh.ranges.sites import existing, open_table
+    from dpmesh.tables.sites import existing, open_table
 
     if (epsilon is None) != (fill is None):
         fail("--epsilon", "--fill beside it, a draft with the kinds of the columns", epsilon)
@@ -81,8 +81,8 @@ def _fill(draft: Path, tables: list[Any], most: dict[str, Any], budget: Path | N
     import numpy as np
 
     from dpmesh.cli._sites import as_spent, charge
-    from dpmesh.ranges.read import BLANK, RELEASED, read_ranges
     from dpmesh.statistics.bounds import bounds
+    from dpmesh.tables.ranges import BLANK, RELEASED, read_ranges
 
     given, blank = read_ranges(draft, blanks=True), [BLANK, BLANK]
     of = {
@@ -118,8 +118,8 @@ def _proposal(values: Any) -> str:
     """Return the kind of which most values are, with blanks for what is public."""
     import numpy as np
 
-    from dpmesh.ranges.read import BLANK
     from dpmesh.tables.cells import day_of, each, numbers_of, usually_missing
+    from dpmesh.tables.ranges import BLANK
 
     blank = f'"{BLANK}"'
     there = np.array([not usually_missing(value) for value in values], dtype=bool)

@@ -51,9 +51,9 @@ def stats(
     from dpmesh._files import writable_folder
     from dpmesh.cli._pages import write_answers
     from dpmesh.cli._sites import as_spent, charge, read_sites, text_format
-    from dpmesh.ranges.read import as_range, read_ranges
     from dpmesh.statistics.ask import ask, names_of
     from dpmesh.statistics.options import questions_of
+    from dpmesh.tables.ranges import as_range, read_ranges
 
     if output is not None and output.suffix not in (".html", ".json"):
         fail("--output", "a file that ends in .html or .json", str(output))

@@ -6,7 +6,7 @@ are not counted. Fewer sites send each other noisy models (`GradientDescent` by 
 noise for all is no less than one of each site. Partners that share noise, which cancels where
 models are averaged, have nearly as little of it without a server.
 
-The rule for steps is the same for both, for records of norm 1, as `dpmesh.ranges` and
+The rule for steps is the same for both, for records of norm 1, as `dpmesh.tables` and
 `dpmesh.data.unit_norm` make them. Let a path be the length of all steps together, and let epsilon
 and delta be those of mu-Gaussian-DP. At the end of the path noise has the standard deviation
 

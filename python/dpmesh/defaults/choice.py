@@ -25,7 +25,7 @@ from dpmesh.privacy.views.observers import in_words
 from dpmesh.topology import Topology
 
 if TYPE_CHECKING:
-    from dpmesh.privacy.correlated import BetweenPartners
+    from dpmesh.noise.correlated import BetweenPartners
 
 
 EVERYBODY = "everybody: all noisy messages may be read"
@@ -104,7 +104,7 @@ def choose(
     algorithm
         ``"secure"``, ``"gossip"``, or None for the choice of `method_for`.
     noise
-        ``"BetweenPartners"``: sites that gossip share noise, see `dpmesh.privacy.correlated`. The
+        ``"BetweenPartners"``: sites that gossip share noise, see `dpmesh.noise.correlated`. The
         budget is then kept against everybody except link partners. None for independent noise.
     topology
         The network of sites that gossip; None for `network`.
@@ -241,7 +241,7 @@ def _needed(own: _Steps, epsilon: float, delta: float) -> float:
 
 def _partners(noise: Noise, links: Topology, colluding: int, *, star: bool) -> BetweenPartners:
     """Return the noise that link partners share in a path of `STEPS`."""
-    from dpmesh.privacy.correlated import BetweenPartners
+    from dpmesh.noise.correlated import BetweenPartners
 
     if one_of("noise", noise, get_args(Noise)) != "BetweenPartners":
         wanted = "'BetweenPartners': noise in time buys nothing where every round uses all records"

@@ -9,8 +9,8 @@ from typing import Any, Literal, NamedTuple, get_args
 from numpy import ndarray
 
 from dpmesh._validate import every, fail, integer, one_of, positive, probability
+from dpmesh.accounting import analytic_gaussian_noise_multiplier
 from dpmesh.keys import Key
-from dpmesh.privacy.accounting import analytic_gaussian_noise_multiplier
 from dpmesh.problems import LinearProblem
 from dpmesh.problems.dense import DenseProblem
 from dpmesh.tables.features import SCATTERING

@@ -13,17 +13,17 @@ from typing import Any
 
 import numpy as np
 
+from dpmesh._epsilons import ROUNDING, rounded_up
 from dpmesh._validate import instance
 from dpmesh.algorithms.base import Algorithm, AnyAlgorithm, holds_for_any_rows
 from dpmesh.algorithms.federated import FederatedLearning
 from dpmesh.algorithms.record_sums import RecordSums
 from dpmesh.deploy.terms import Party, Terms
 from dpmesh.keys import Key
-from dpmesh.privacy.mechanisms import Gaussian, Laplace, Mechanism
-from dpmesh.privacy.rows import CorrelatedRow
-from dpmesh.privacy.secure import SecureSum
-from dpmesh.privacy.secure.mechanism import is_summed
-from dpmesh.privacy.shown import ROUNDING, rounded_up
+from dpmesh.noise.mechanisms import Gaussian, Laplace, Mechanism
+from dpmesh.noise.rows import CorrelatedRow
+from dpmesh.noise.secure import SecureSum
+from dpmesh.noise.secure.mechanism import is_summed
 from dpmesh.problems.dense import DenseProblem
 from dpmesh.run.prepare import check_records as last_long_enough
 from dpmesh.settings import Settings

@@ -27,8 +27,8 @@ from dpmesh.deploy.tables import Tables
 from dpmesh.deploy.terms import Party, Terms
 from dpmesh.kernels.linear_model import REGRESSION
 from dpmesh.keys import Key
+from dpmesh.noise.secure import NeighborSums, SecureSum
 from dpmesh.privacy.plan import Plan
-from dpmesh.privacy.secure import NeighborSums, SecureSum
 from dpmesh.problems import LinearProblem
 from dpmesh.settings import Settings, read
 from dpmesh.settings.parts import entries

@@ -13,16 +13,16 @@ import numpy as np
 from scipy import sparse
 
 import dpmesh.kernels as kernels
+from dpmesh._privacy_types import Released, Sensitive
 from dpmesh.algorithms.dry_run import RequestPattern
 from dpmesh.algorithms.messages import Message
 from dpmesh.deploy.schedule import Schedule
 from dpmesh.deploy.signing import digest, pack, unpack
 from dpmesh.deploy.wire import BEFORE, Position
 from dpmesh.keys import Key, Purpose, Stream
+from dpmesh.noise.secure.mechanism import Integers, Masked
 from dpmesh.privacy.ledger import Ledger
 from dpmesh.privacy.releases import Release
-from dpmesh.privacy.secure.mechanism import Integers, Masked
-from dpmesh.privacy.types import Released, Sensitive
 from dpmesh.problems import Problem
 from dpmesh.run.carriers import Packet
 from dpmesh.run.channel import Channel

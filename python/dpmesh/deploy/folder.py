@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from dpmesh._epsilons import ROUNDING, rounded_up
 from dpmesh._files import sync, writable_folder
 from dpmesh._validate import fail, positive, probability
 from dpmesh.deploy.files import Joined, Marks, PrivateFile
@@ -22,7 +23,6 @@ from dpmesh.privacy.budget import Budget, OverBudget
 from dpmesh.privacy.cost import Cost
 from dpmesh.privacy.filters import adaptive_cost
 from dpmesh.privacy.plan import Plan, made_again, total_cost
-from dpmesh.privacy.shown import ROUNDING, rounded_up
 
 _TABLES = """
 create table party (epsilon real, delta real, over integer);

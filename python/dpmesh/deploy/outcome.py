@@ -22,9 +22,9 @@ from dpmesh.deploy.signing import SigningKey, digest, is_signed, unpack
 from dpmesh.deploy.steps import Stored
 from dpmesh.deploy.sums import Seal
 from dpmesh.deploy.wire import BEFORE, Position
-from dpmesh.models import Model
 from dpmesh.privacy.report import Report, report
 from dpmesh.statistics.ask import PUBLIC, Statistics
+from dpmesh.tables.models import Model
 
 NAME = "provenance"
 _KINDS = {"contract": str, "party": str, "rounds": int, "seals": list, "signature": str}

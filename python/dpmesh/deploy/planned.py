@@ -11,16 +11,16 @@ import numpy as np
 from dpmesh._validate import fail
 from dpmesh.algorithms.base import AnyAlgorithm
 from dpmesh.deploy.terms import Terms
+from dpmesh.noise.rounding import DOUBLE, SINGLE
+from dpmesh.noise.rows import CorrelatedRow
+from dpmesh.noise.secure import NeighborSums, SecureSum
+from dpmesh.noise.secure.mechanism import is_summed
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.releases import Release
-from dpmesh.privacy.rounding import DOUBLE, SINGLE
-from dpmesh.privacy.rows import CorrelatedRow
-from dpmesh.privacy.secure import NeighborSums, SecureSum
-from dpmesh.privacy.secure.mechanism import is_summed
 from dpmesh.settings import Settings
 
 if TYPE_CHECKING:
-    from dpmesh.privacy.correlated import CorrelatedGaussian, Secrets
+    from dpmesh.noise.correlated import CorrelatedGaussian, Secrets
 
 PRECISION = {kind.name: kind for kind in (DOUBLE, SINGLE)}
 

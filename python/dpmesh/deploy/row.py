@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 import dpmesh.kernels as kernels
+from dpmesh._privacy_types import Floats, Released
 from dpmesh._validate import fail
 from dpmesh.deploy.contract import Contract
 from dpmesh.deploy.signing import SigningKey, digest, is_signed, unpack
@@ -23,8 +24,7 @@ from dpmesh.deploy.wire import (
     read_signed,
     signed,
 )
-from dpmesh.privacy.compression import Compressor
-from dpmesh.privacy.types import Floats, Released
+from dpmesh.noise.compression import Compressor
 
 ROW, HEARD = b"dpmesh row 1", b"dpmesh heard 1"
 MIXED_BYTES = 3 * NUMBER_BYTES + 32

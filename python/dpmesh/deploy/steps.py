@@ -12,9 +12,9 @@ from dpmesh.deploy.files import PrivateFile
 from dpmesh.deploy.row import Row
 from dpmesh.deploy.signing import pack, unpack
 from dpmesh.deploy.wire import Fresh, Position, RefusedError
+from dpmesh.noise.rows import CorrelatedRow
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.releases import Release
-from dpmesh.privacy.rows import CorrelatedRow
 
 LEFT, FINISHED = "left", "finished"
 """The event of a contract that was left, and how that of a run begins that is over."""

@@ -24,7 +24,7 @@ from dpmesh.deploy.signing import KEY_BYTES, SigningKey, digest, pack, unpack
 from dpmesh.deploy.wire import NUMBER_BYTES, Position, numbers, read_numbers, read_signed, signed
 from dpmesh.kernels.masking import LARGEST, PRIME
 from dpmesh.keys import Key, Purpose, Stream
-from dpmesh.privacy.secure.mechanism import Integers
+from dpmesh.noise.secure.mechanism import Integers
 
 with needed_by("a sum between parties"):
     from cryptography.exceptions import InvalidTag

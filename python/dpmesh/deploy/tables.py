@@ -15,20 +15,19 @@ from dpmesh._validate import fail
 from dpmesh.data import Dataset
 from dpmesh.deploy.terms import Terms
 from dpmesh.kernels.linear_model import as_sets
-from dpmesh.models import Outline
 from dpmesh.problems import LinearProblem
 from dpmesh.problems.named import jax_model
-from dpmesh.ranges import Category, Columns, Number
-from dpmesh.ranges.columns import clipped
-from dpmesh.ranges.read import as_labels, as_range, columns_of
 from dpmesh.settings import Settings
 from dpmesh.statistics.ask import Questions, questions_about, read_columns
 from dpmesh.statistics.ask import named as with_names
 from dpmesh.statistics.options import OPTIONS, questions_of
-from dpmesh.tables import as_table, read_table
+from dpmesh.tables import Category, Columns, Number, as_table, read_table
 from dpmesh.tables.cells import of_file
+from dpmesh.tables.columns import clipped
 from dpmesh.tables.kinds import Count
 from dpmesh.tables.labels import Label, Labels, labelled
+from dpmesh.tables.models import Outline
+from dpmesh.tables.ranges import as_labels, as_range, columns_of
 from dpmesh.tables.reader import TextFormat
 
 _log = logging.getLogger("dpmesh")

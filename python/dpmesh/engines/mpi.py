@@ -22,14 +22,14 @@ import numpy as np
 
 import dpmesh.kernels as kernels
 from dpmesh._extras import needed_by
+from dpmesh._privacy_types import Floats, Released
 from dpmesh._validate import fail, in_python, integer, require_methods
 from dpmesh.algorithms.base import AnyAlgorithm
 from dpmesh.engines.blocks import Boundary, Nodes, blocks, boundary
 from dpmesh.keys import Key, Purpose, fingerprint
+from dpmesh.noise.compression import Compressed
+from dpmesh.noise.secure.mechanism import Integers, is_summed
 from dpmesh.privacy.budget import OverBudget
-from dpmesh.privacy.compression import Compressed
-from dpmesh.privacy.secure.mechanism import Integers, is_summed
-from dpmesh.privacy.types import Floats, Released
 from dpmesh.run import carriers
 from dpmesh.run.carriers import Broadcast, Instant, Packet, Traffic, all_linked
 from dpmesh.run.engine import Share, Sign

@@ -21,7 +21,7 @@ from dpmesh.run import Metrics, Network, Run, simulate
 from dpmesh.run.carriers import all_linked
 from dpmesh.run.engine import Engine
 from dpmesh.settings import Settings
-from dpmesh.settings.parts import SECTIONS, VALUES, Maker, entries
+from dpmesh.settings.parts import SECTIONS, VALUES, Maker, entries, installed_kinds
 from dpmesh.topology import Topology
 
 CHECKPOINT = "checkpoint"
@@ -99,6 +99,7 @@ class Experiment:
         ValueError
             If a setting does not fit; the message names the file, the line and the key.
         """
+        settings = replace(settings, installed=True)
         _check_tables(settings)
         run: RunSettings = settings.make("run", settings.table("run"), {"run": RunSettings})
         key = Key.generate() if run.seed is None else Key.seeded(run.seed)
@@ -227,7 +228,8 @@ def all_keys() -> str:
         for kind, maker in kinds.items():
             of_kind = f' kind = "{kind}"' if len(kinds) > 1 else ""
             tables[f"[{section}]{of_kind}"] = maker
-    tables |= {f'{{kind = "{name}"}}': cls for name, cls in VALUES.items()}
+    values = {**VALUES, **installed_kinds()}
+    tables |= {f'{{kind = "{name}"}}': cls for name, cls in values.items()}
     for title, maker in tables.items():
         lines += ["", title]
         for name, entry in entries(maker).items():

@@ -17,13 +17,13 @@ import dpmesh.data as data
 from dpmesh._validate import fail, probability
 from dpmesh.data import Dataset
 from dpmesh.data.partition import Partition
-from dpmesh.models import Outline
-from dpmesh.ranges import Columns, Features
-from dpmesh.ranges.read import as_labels, columns_of, read_ranges
-from dpmesh.ranges.sites import existing, names_of, open_table, read_sites
+from dpmesh.tables import Columns, Features
 from dpmesh.tables.cells import of_file
 from dpmesh.tables.labels import Label, read_labels
+from dpmesh.tables.models import Outline
+from dpmesh.tables.ranges import as_labels, columns_of, read_ranges
 from dpmesh.tables.reader import TextFormat
+from dpmesh.tables.sites import existing, names_of, open_table, read_sites
 
 _LIBSVM = (".libsvm", ".svm", ".svmlight")
 

@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 
 from dpmesh._networks import MakeNetwork
+from dpmesh._privacy_types import Released
 from dpmesh._validate import fail
-from dpmesh.models import Model, Outline
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.report import Report
-from dpmesh.privacy.types import Released
 from dpmesh.run import History, Traffic
 from dpmesh.run.baselines import Baselines
 from dpmesh.run.measures import Measures
 from dpmesh.run.run import Tabled, released_model
+from dpmesh.tables.models import Model, Outline
 
 FAILED = "failed.txt"
 """In the folder of a run that failed: why."""

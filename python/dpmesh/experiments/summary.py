@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dpmesh._epsilons import rounded_up
 from dpmesh._table import Table
 from dpmesh.algorithms.base import NOISES
 from dpmesh.experiments.results import Result
 from dpmesh.privacy.report import Report
-from dpmesh.privacy.shown import rounded_up
 from dpmesh.run.measures import shown_difference
 from dpmesh.run.run import cost_in_words
 from dpmesh.run.verdict import LEAST, Verdict, clearly, difference

@@ -11,11 +11,11 @@ from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from typing import Protocol
 
+import dpmesh.accounting as accounting
+from dpmesh._epsilons import ROUNDING, as_given, rounded_up
 from dpmesh._validate import every, fail, instance, integer, positive, probability, require_methods
-from dpmesh.privacy import accounting
 from dpmesh.privacy.cost import Cost
 from dpmesh.privacy.plan import Plan, total_cost
-from dpmesh.privacy.shown import ROUNDING, as_given, rounded_up
 from dpmesh.privacy.views import View
 from dpmesh.privacy.views.cost import ViewCost
 from dpmesh.privacy.views.observers import in_words

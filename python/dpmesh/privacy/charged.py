@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dpmesh._validate import fail
-from dpmesh.privacy.mechanisms import Gaussian, mechanism_named
+from dpmesh.noise.mechanisms import Gaussian, mechanism_named
+from dpmesh.noise.rows import CorrelatedRow
 from dpmesh.privacy.releases import Release
-from dpmesh.privacy.rows import CorrelatedRow
 from dpmesh.privacy.sampling import RandomAllocation
 
 if TYPE_CHECKING:
-    from dpmesh.privacy.correlated import CorrelatedGaussian, Secrets
+    from dpmesh.noise.correlated import CorrelatedGaussian, Secrets
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def joints_from(stored: Iterable[Mapping[str, Any]]) -> list[CorrelatedGaussian]
     fields = list(stored)
     if not fields:
         return []  # without an import of the optimisers
-    from dpmesh.privacy.correlated import CorrelatedGaussian
+    from dpmesh.noise.correlated import CorrelatedGaussian
 
     return [CorrelatedGaussian.from_dict(each) for each in fields]
 

@@ -9,29 +9,24 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+import dpmesh.accounting as accounting
+from dpmesh._epsilons import rounded_up
 from dpmesh._html import as_html
+from dpmesh._privacy_types import NeighboringRelation
 from dpmesh._ragged import Indices
-from dpmesh.privacy import accounting
-from dpmesh.privacy.accounting._arguments import noise_multipliers, rates
-from dpmesh.privacy.accounting._compose import composed_epsilon
-from dpmesh.privacy.accounting._merge import Rounds
-from dpmesh.privacy.accounting._pairs import Pair
-from dpmesh.privacy.accounting.allocation import Allocation, allocated_epsilon
-from dpmesh.privacy.accounting.discrete import (
-    FINE,
-    SHARES_OF_DELTA,
-    largest_epsilon,
-    rounding_slack,
-)
-from dpmesh.privacy.accounting.shares import sum_of_shares_epsilon
-from dpmesh.privacy.grid import MOST_NUMBERS
+from dpmesh.accounting._arguments import noise_multipliers, rates
+from dpmesh.accounting._compose import composed_epsilon
+from dpmesh.accounting._merge import Rounds
+from dpmesh.accounting._pairs import Pair
+from dpmesh.accounting.allocation import Allocation, allocated_epsilon
+from dpmesh.accounting.discrete import FINE, SHARES_OF_DELTA, largest_epsilon, rounding_slack
+from dpmesh.accounting.shares import sum_of_shares_epsilon
+from dpmesh.noise.grid import MOST_NUMBERS
 from dpmesh.privacy.kinds import ALL_DATA, COARSE, Kind, kinds_of, sampled_by, samples_of
 from dpmesh.privacy.own_noise import KNOWN, own_costs
 from dpmesh.privacy.parts import Numbers, Parts
 from dpmesh.privacy.releases import Release
 from dpmesh.privacy.sampling import RandomAllocation, Sampling
-from dpmesh.privacy.shown import rounded_up
-from dpmesh.privacy.types import NeighboringRelation
 
 MOST_COMPOSITIONS = 32
 """With more distinct parts, those alone that may cost most have a loss distribution."""

@@ -20,14 +20,14 @@ from math import inf, isfinite
 
 import numpy as np
 
-from dpmesh.privacy.accounting.discrete import FINE, largest_epsilon
+from dpmesh.accounting.discrete import FINE, largest_epsilon
+from dpmesh.noise.grid import MOST_NUMBERS
+from dpmesh.noise.secure import DistributedDiscreteGaussian
 from dpmesh.privacy.budget import Budget
-from dpmesh.privacy.grid import MOST_NUMBERS
 from dpmesh.privacy.kinds import Kind, kinds_of
 from dpmesh.privacy.own_noise import KNOWN
 from dpmesh.privacy.plan import Plan, total_cost
 from dpmesh.privacy.releases import Release
-from dpmesh.privacy.secure import DistributedDiscreteGaussian
 
 SHARE = 0.01
 """Share of delta for what noise on a grid is short of Gaussian noise."""

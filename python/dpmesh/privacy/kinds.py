@@ -10,15 +10,15 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from dpmesh._privacy_types import NeighboringRelation
 from dpmesh._ragged import Indices
 from dpmesh._validate import fail
-from dpmesh.privacy.accounting._pairs import GAUSSIAN, LAPLACE, Law, Pair, integer_laplace
-from dpmesh.privacy.accounting.discrete import FINE, gaussian_multiplier
-from dpmesh.privacy.grid import MOST_STEPS as MOST_GRID_STEPS
+from dpmesh.accounting._pairs import GAUSSIAN, LAPLACE, Law, Pair, integer_laplace
+from dpmesh.accounting.discrete import FINE, gaussian_multiplier
+from dpmesh.noise.grid import MOST_STEPS as MOST_GRID_STEPS
+from dpmesh.noise.secure import DistributedDiscreteGaussian, NeighborSums, SecureSum
 from dpmesh.privacy.releases import Release
 from dpmesh.privacy.sampling import RandomAllocation, Sampling
-from dpmesh.privacy.secure import DistributedDiscreteGaussian, NeighborSums, SecureSum
-from dpmesh.privacy.types import NeighboringRelation
 
 MOST_STEPS = 64
 """Beyond them noise on integers costs what noise on the real numbers costs, to 0.01%."""

@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
+from dpmesh._epsilons import rounded_up
 from dpmesh.privacy.budget import Budget, OverBudget
 from dpmesh.privacy.foreseen import Foreseen, unplanned
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.releases import Release
-from dpmesh.privacy.shown import rounded_up
 
 
 class Ledger:

@@ -11,12 +11,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from math import inf
 from typing import TYPE_CHECKING, Any, Literal
 
+from dpmesh._privacy_types import NeighboringRelation
 from dpmesh._validate import fail
+from dpmesh.noise.mechanisms import Mechanism
 from dpmesh.privacy.kinds import NOISES
-from dpmesh.privacy.mechanisms import Mechanism
 from dpmesh.privacy.releases import Release
 from dpmesh.privacy.sampling import PoissonSampling, Sampling
-from dpmesh.privacy.types import NeighboringRelation
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from math import exp
 
+from dpmesh._epsilons import as_given, rounded_up
 from dpmesh._validate import positive_or_infinite, probability
-from dpmesh.privacy.shown import as_given, rounded_up
 
 
 def right_guesses(epsilon: float, delta: float = 0.0) -> float:

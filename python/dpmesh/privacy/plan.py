@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Any, get_args, overload
 
 import numpy as np
 
+from dpmesh._epsilons import NEIGHBOURS
 from dpmesh._html import InNotebooks
+from dpmesh._privacy_types import NeighboringRelation, Unit
 from dpmesh._validate import fail, instance, integer, one_of, probability
+from dpmesh.noise.rows import INDEPENDENT_ONLY, CorrelatedRow
 from dpmesh.privacy.charged import charged, joints, joints_from, secrets_in
 from dpmesh.privacy.cost import Cost, Costs, costs
 from dpmesh.privacy.parts import Numbers, Parts, nodes_named, parts_of
 from dpmesh.privacy.releases import Release
-from dpmesh.privacy.rows import INDEPENDENT_ONLY, CorrelatedRow
 from dpmesh.privacy.sampling import RandomAllocation
-from dpmesh.privacy.shown import NEIGHBOURS
-from dpmesh.privacy.types import NeighboringRelation, Unit
 from dpmesh.privacy.views.reaction import NotProved, Reaction
 
 if TYPE_CHECKING:
@@ -78,7 +78,8 @@ class Plan(InNotebooks):
 
     Examples
     --------
-    >>> from dpmesh.privacy import Gaussian, Plan, Release, Sensitivity
+    >>> from dpmesh.noise import Gaussian, Sensitivity
+    >>> from dpmesh.privacy import Plan, Release
     >>> count = Release(0, Gaussian(2.0), Sensitivity(1.0, "l2", "a count"))
     >>> plan = Plan(releases=(count,), neighboring_relation="replace_one", unit="record")
     >>> print(plan.cost(delta=1e-5))

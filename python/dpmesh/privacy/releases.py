@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, get_args
 import numpy as np
 
 from dpmesh._validate import BEYOND, fail, integer
-from dpmesh.privacy.mechanisms import Mechanism, NoNoise, mechanism_named
-from dpmesh.privacy.rows import CorrelatedRow
+from dpmesh.noise.mechanisms import Mechanism, NoNoise, mechanism_named
+from dpmesh.noise.rows import CorrelatedRow
+from dpmesh.noise.secure import DistributedDiscreteGaussian, NeighborSums, SecureSum
+from dpmesh.noise.sensitivity import A_SENSITIVITY, Sensitivity
 from dpmesh.privacy.sampling import Sampling, sampling_of
-from dpmesh.privacy.secure import DistributedDiscreteGaussian, NeighborSums, SecureSum
-from dpmesh.privacy.sensitivity import A_SENSITIVITY, Sensitivity
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
@@ -52,7 +52,8 @@ class Release:
 
     Examples
     --------
-    >>> from dpmesh.privacy import Gaussian, Release, Sensitivity
+    >>> from dpmesh.noise import Gaussian, Sensitivity
+    >>> from dpmesh.privacy import Release
     >>> Release(0, Gaussian(2.0), Sensitivity(1.0, "l2", "a count")).name
     'gaussian'
     """
@@ -168,7 +169,7 @@ def _mechanism_of(fields: Mapping[str, Any]) -> Mechanism:
         kind = NeighborSums if "neighbors" in numbers else SecureSum
         return DistributedDiscreteGaussian(kind(**numbers))
     if (correlated := fields.get("correlated")) is not None:
-        from dpmesh.privacy.correlated import CorrelatedGaussian
+        from dpmesh.noise.correlated import CorrelatedGaussian
 
         joint = correlated["joint"]  # a plan stores it once, and builds it once
         if not isinstance(joint, CorrelatedGaussian):

@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dpmesh._epsilons import NEIGHBOURS, rounded_up
 from dpmesh._html import InNotebooks
+from dpmesh._privacy_types import NeighboringRelation, Unit
 from dpmesh._validate import instance, probability
 from dpmesh.privacy.charged import secrets_in
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.sampling import RandomAllocation
-from dpmesh.privacy.shown import NEIGHBOURS, rounded_up
-from dpmesh.privacy.types import NeighboringRelation, Unit
 from dpmesh.privacy.views import EverybodyButPartners, OneNode, Reaction, View, costs_by_distance
 from dpmesh.topology.topology import Static
 

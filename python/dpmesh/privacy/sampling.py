@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from dpmesh._privacy_types import NeighboringRelation
 from dpmesh._validate import as_python_numbers, every, fail, integer, probability
-from dpmesh.privacy.accounting._arguments import only_replace_one
-from dpmesh.privacy.accounting._pairs import GAUSSIAN, LAPLACE, FixedSize, Law, Pair, Poisson
-from dpmesh.privacy.accounting._poisson_pairs import PublishedSample
-from dpmesh.privacy.accounting.allocation import Allocation, share_array
-from dpmesh.privacy.accounting.sampled import fixed_size_gaussian_epsilon, poisson_gaussian_epsilon
-from dpmesh.privacy.types import NeighboringRelation
+from dpmesh.accounting._arguments import only_replace_one
+from dpmesh.accounting._pairs import GAUSSIAN, LAPLACE, FixedSize, Law, Pair, Poisson
+from dpmesh.accounting._poisson_pairs import PublishedSample
+from dpmesh.accounting.allocation import Allocation, share_array
+from dpmesh.accounting.sampled import fixed_size_gaussian_epsilon, poisson_gaussian_epsilon
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent

@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh._arrays import floats
+from dpmesh._privacy_types import Floats
 from dpmesh._ragged import Flags, Indices, Numbers, Ragged, Walks
 from dpmesh._validate import fail, integer, non_negative, positive
 from dpmesh.data import Dataset
 from dpmesh.keys import Key
-from dpmesh.privacy.types import Floats
 from dpmesh.problems import LinearProblem
 
 _FAR = 1e6  # a pull so strong that it is always clipped

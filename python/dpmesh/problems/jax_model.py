@@ -22,8 +22,8 @@ from dpmesh._validate import fail
 from dpmesh.kernels.linear_model import Batches
 from dpmesh.kernels.projection import Norm
 from dpmesh.keys import Key, Purpose, generator
-from dpmesh.models import Outline
 from dpmesh.problems.dense import DenseProblem, Microbatches, as_ragged
+from dpmesh.tables.models import Outline
 
 Params = Any
 """A pytree of arrays: what a model's functions take."""
@@ -63,7 +63,8 @@ class JaxProblem(DenseProblem):
     records_at_once
         How many records' gradients a node holds at once when each is clipped.
     outline
-        What the model stands for, so that a run gives a `dpmesh.models.Model` that reads tables.
+        What the model stands for, so that a run gives a `dpmesh.tables.models.Model` that reads
+        tables.
 
     Raises
     ------

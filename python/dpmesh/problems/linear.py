@@ -14,6 +14,7 @@ from scipy import sparse
 
 import dpmesh.kernels as kernels
 from dpmesh._arrays import FloatArray
+from dpmesh._privacy_types import Sensitive
 from dpmesh._ragged import Numbers, Ragged, Walks
 from dpmesh._validate import as_python_numbers, fail, instance, integer, non_negative, positive
 from dpmesh.data import Dataset
@@ -22,13 +23,12 @@ from dpmesh.kernels.linear import LinearModel
 from dpmesh.kernels.linear_model import REGRESSION, Batches, Loss, check_loss
 from dpmesh.kernels.projection import Norm
 from dpmesh.keys import Key
-from dpmesh.models import Model, Outline
-from dpmesh.privacy.types import Sensitive
 from dpmesh.problems.constants import Constants, linear_constants
 from dpmesh.problems.partition import IndexArrays, PartitionedProblem, flat_partition
-from dpmesh.ranges import Features
+from dpmesh.tables import Features
 from dpmesh.tables.features import AXES, centred
 from dpmesh.tables.kinds import Count
+from dpmesh.tables.models import Model, Outline
 
 _AT_ONCE = 1 << 12
 """Records of a block of `LinearProblem.vectors`."""
@@ -399,7 +399,7 @@ class LinearProblem(PartitionedProblem):
             own = Features(dim=self.train.dim)
             several = self.loss == "multilabel"
             outline = Outline(columns=own, classes=classes, target=target, several=several)
-        instance("outline", outline, "a dpmesh.models.Outline, or None", Outline)
+        instance("outline", outline, "a dpmesh.tables.models.Outline, or None", Outline)
         if (outline.columns.dim, max(outline.outputs, 2)) != (self.train.dim, self.classes or 2):
             wanted = f"{self.train.dim} features, {self.classes or 'at most 2'} outputs"
             fail("outline", wanted, f"{outline.columns.dim} and {outline.outputs}")

@@ -9,7 +9,7 @@ from typing import Any
 from dpmesh._extras import needed_by
 from dpmesh._networks import functions, named
 from dpmesh._validate import fail
-from dpmesh.models import Outline
+from dpmesh.tables.models import Outline
 
 
 def jax_model(

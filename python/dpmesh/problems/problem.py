@@ -15,10 +15,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Protocol
 
+from dpmesh._privacy_types import Floats, Sensitive
 from dpmesh._ragged import Indices, Numbers, Ragged, Walks
 from dpmesh.data import Dataset
 from dpmesh.keys import Key
-from dpmesh.privacy.types import Floats, Sensitive
 
 
 class Problem(Protocol):

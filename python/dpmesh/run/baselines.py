@@ -15,13 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh._arrays import FloatArray
+from dpmesh._epsilons import rounded_up
 from dpmesh._ragged import Flags, Numbers
 from dpmesh._validate import fail, instance, integer
 from dpmesh.defaults import Sizes, choose
 from dpmesh.kernels.linear_model import REGRESSION
 from dpmesh.keys import Key, Purpose, generator
 from dpmesh.privacy.report import Report
-from dpmesh.privacy.shown import rounded_up
 from dpmesh.problems import LinearProblem
 from dpmesh.run.channel import run_rounds
 from dpmesh.run.failing import carrier_for

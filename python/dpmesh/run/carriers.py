@@ -6,11 +6,11 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import dpmesh.kernels as kernels
+from dpmesh._privacy_types import Released
 from dpmesh._ragged import Indices
 from dpmesh._validate import fail
-from dpmesh.privacy.compression import Compressed
-from dpmesh.privacy.secure.mechanism import Masked
-from dpmesh.privacy.types import Released
+from dpmesh.noise.compression import Compressed
+from dpmesh.noise.secure.mechanism import Masked
 
 if TYPE_CHECKING:
     from dpmesh.topology import MixingMatrix, Topology

@@ -13,18 +13,18 @@ import numpy as np
 
 import dpmesh.kernels as kernels
 from dpmesh._arrays import read_only
+from dpmesh._privacy_types import Floats, Released, Sensitive
 from dpmesh._ragged import Indices
 from dpmesh._validate import fail
 from dpmesh.algorithms.base import AnyAlgorithm
 from dpmesh.algorithms.messages import Message, Relay
 from dpmesh.keys import Key, Purpose, Stream
-from dpmesh.privacy.compression import Compressed, Compressor
+from dpmesh.noise.compression import Compressed, Compressor
+from dpmesh.noise.rows import CorrelatedRow
+from dpmesh.noise.secure import DistributedDiscreteGaussian
+from dpmesh.noise.secure.mechanism import is_summed
 from dpmesh.privacy.ledger import Ledger
 from dpmesh.privacy.releases import Release
-from dpmesh.privacy.rows import CorrelatedRow
-from dpmesh.privacy.secure import DistributedDiscreteGaussian
-from dpmesh.privacy.secure.mechanism import is_summed
-from dpmesh.privacy.types import Floats, Released, Sensitive
 from dpmesh.problems import Problem
 from dpmesh.run.carriers import Carrier, Packet, Sent
 from dpmesh.run.noise import NoiseRows

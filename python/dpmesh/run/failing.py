@@ -14,13 +14,13 @@ import numpy as np
 from scipy import sparse
 
 import dpmesh.kernels as kernels
+from dpmesh._privacy_types import Floats, Released
 from dpmesh._ragged import Flags, Indices, Numbers
 from dpmesh._validate import fail
 from dpmesh.algorithms.base import AnyAlgorithm
 from dpmesh.algorithms.messages import Travel
 from dpmesh.kernels.views import Received
 from dpmesh.keys import Key
-from dpmesh.privacy.types import Floats, Released
 from dpmesh.problems import Problem
 from dpmesh.run.carriers import Broadcast, Carrier, Gossip, Packet, Sent, ToAll, Traffic
 from dpmesh.run.network import Conditions, Network

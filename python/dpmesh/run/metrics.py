@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
 import numpy as np
 
 from dpmesh._arrays import read_only
+from dpmesh._privacy_types import Floats, Released
 from dpmesh._ragged import Indices, Numbers
 from dpmesh._validate import fail, integer, one_of
 from dpmesh.algorithms.base import Algorithm, AnyAlgorithm
 from dpmesh.kernels.linear_model import Batches
 from dpmesh.privacy.report import COVERED, not_covered
-from dpmesh.privacy.types import Floats, Released
 from dpmesh.problems import LinearProblem, NotReached, Problem, best_fixed_predictor
 from dpmesh.run.history import Value
 

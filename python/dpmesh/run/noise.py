@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from dpmesh._arrays import FloatArray
+from dpmesh._privacy_types import Sensitive
 from dpmesh._ragged import Flags, Indices
 from dpmesh._validate import fail
 from dpmesh.keys import Key
-from dpmesh.privacy.rows import CorrelatedRow
-from dpmesh.privacy.types import Sensitive
+from dpmesh.noise.rows import CorrelatedRow
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +133,7 @@ class NoiseRows:
         self, key: Key, mechanism: CorrelatedRow, t: int, values: Sensitive, here: Indices
     ) -> FloatArray:
         """Draw the next row of a joint event for these numbers of rows."""
-        from dpmesh.privacy.correlated.sampler import CorrelatedNoise, NoiseState, pair_numbers
+        from dpmesh.noise.correlated.sampler import CorrelatedNoise, NoiseState, pair_numbers
 
         joint, row, drawn = mechanism.joint, mechanism.row, self._drawn(mechanism)
         secrets, pair_key = joint.secrets_of(row), self._pair_key

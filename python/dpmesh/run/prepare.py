@@ -150,7 +150,7 @@ def warn_unscaled(problem: object) -> None:
     if longest > UNSCALED:
         warnings.warn(
             f"records have norms of {longest:.4g} and more, far above 1: scale the columns by "
-            "public ranges (dm.ranges.Columns, dm.data.scaled) or records to norm 1 "
+            "public ranges (dm.tables.Columns, dm.data.scaled) or records to norm 1 "
             "(dm.data.unit_norm)",
             UserWarning,
             stacklevel=4,

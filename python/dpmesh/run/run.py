@@ -14,22 +14,22 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh._core import __version__
+from dpmesh._epsilons import rounded_up
 from dpmesh._files import replacing
 from dpmesh._html import InNotebooks
+from dpmesh._privacy_types import Floats, Released
 from dpmesh._table import Table
 from dpmesh._validate import fail, integer
-from dpmesh.models import Model, Outline
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.report import Report
-from dpmesh.privacy.shown import rounded_up
-from dpmesh.privacy.types import Floats, Released
-from dpmesh.ranges import Columns
 from dpmesh.run.baselines import Baselines, beside, measured
 from dpmesh.run.carriers import Traffic
 from dpmesh.run.history import History
 from dpmesh.run.identity import in_lines
 from dpmesh.run.measures import Measures
 from dpmesh.run.verdict import Verdict
+from dpmesh.tables import Columns
+from dpmesh.tables.models import Model, Outline
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -16,10 +16,10 @@ from dpmesh._ragged import Numbers
 from dpmesh.defaults import Task
 from dpmesh.kernels.linear import linear_scores
 from dpmesh.kernels.linear_model import Loss, members
-from dpmesh.models import Model, Outline
 from dpmesh.problems import LinearProblem
 from dpmesh.run.measures import Measures, classification, of_labels, regression
 from dpmesh.tables.kinds import Count
+from dpmesh.tables.models import Model, Outline
 
 __all__ = ["BY_LOSS", "TASKS", "LearningTask", "TaskName", "measured", "task_of", "task_of_problem"]
 

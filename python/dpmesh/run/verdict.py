@@ -20,10 +20,10 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import stdtr, stdtrit
 
+from dpmesh._epsilons import as_given
 from dpmesh._ragged import Flags, Indices, Numbers
 from dpmesh._table import Table
 from dpmesh._validate import fail
-from dpmesh.privacy.shown import as_given
 from dpmesh.run.baselines import Baselines
 from dpmesh.run.measures import Measures, shown, shown_difference
 

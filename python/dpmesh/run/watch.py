@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
+from dpmesh._privacy_types import Released, Sensitive
 from dpmesh._ragged import Indices
-from dpmesh.privacy.compression import Compressed
+from dpmesh.noise.compression import Compressed
 from dpmesh.privacy.releases import Release
-from dpmesh.privacy.types import Released, Sensitive
 
 
 class Passage(NamedTuple):

@@ -11,7 +11,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, NoReturn, get_args, get_origin
 
-import dpmesh
 import dpmesh.settings.parts as parts
 from dpmesh._files import read_toml
 from dpmesh._networks import imported
@@ -45,6 +44,9 @@ class Settings:
         A module of the user's: its classes and functions are parts, too, that a `kind` can name.
     filled
         Parameters of tables within tables that other tables determine, such as the topology.
+    installed
+        Whether a `kind` can also name a class of the distribution's entry points: so in experiment
+        files, and never in contracts, which mean the same whatever a party has installed.
     """
 
     content: dict[str, Any]
@@ -52,6 +54,7 @@ class Settings:
     lines: Mapping[str, int] = field(default_factory=dict)
     module: str | None = None
     filled: Mapping[str, Any] = field(default_factory=dict)
+    installed: bool = False
 
     def error(self, key: str, problem: str) -> ValueError:
         """Return the error of a key, or of the table that it is missing from."""
@@ -132,7 +135,7 @@ class Settings:
         known = isinstance(kind, str) and kind in kinds
         maker = kinds[kind] if known else self._own(path, kind)
         if maker is None:
-            got = "none" if kind is None else f"{kind!r}{dpmesh.now(kind) or nearest(kind, kinds)}"
+            got = "none" if kind is None else f"{kind!r}{nearest(kind, kinds)}"
             own = "" if self.module is None else f", or one of {self.module}"
             wanted = f"wanted one of {', '.join(kinds)}{own}"
             self.fail(f"{path}.kind", f"{wanted}, got {got}")
@@ -211,6 +214,8 @@ class Settings:
         options = options_of(hint)
         kinds = {cls.__name__: cls for option in options for cls in kinds_of(option)}
         if isinstance(value, dict) and kinds:
+            if self.installed and value.get("kind") not in kinds:
+                kinds |= _installed_kinds(options)
             names = parts.FILLED.get(self.maker(key, value, kinds), ())
             given = {name: self.filled[name] for name in names if name in self.filled}
             return self.make(key, value, kinds, **given)
@@ -263,6 +268,13 @@ def read(path: str | Path, module: str | None = None) -> Settings:
         fail("module", "the name of one that can be imported, such as mine", repr(module))
     content, text = read_toml(path)
     return Settings(content, str(path), _lines(text), module)
+
+
+def _installed_kinds(options: Collection[Any]) -> dict[str, type]:
+    """Return the classes of entry points that implement one of these interfaces, by name."""
+    protocols = tuple(option for option in options if option in parts.PROTOCOLS)
+    kinds = parts.installed_kinds()
+    return {name: cls for name, cls in kinds.items() if issubclass(cls, protocols)}
 
 
 def _lines(text: str) -> dict[str, int]:

@@ -13,14 +13,15 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
 from functools import cache
-from importlib import import_module
 from math import inf
 from typing import Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
 
+import dpmesh._entry_points as entry_points
 import dpmesh.algorithms as algorithms
-import dpmesh.controllers as controllers
+import dpmesh.algorithms.controllers as controllers
+import dpmesh.algorithms.denoisers as denoisers
 import dpmesh.data as data
-import dpmesh.denoisers as denoisers
+import dpmesh.noise as noise
 import dpmesh.privacy as privacy
 import dpmesh.privacy.views as views
 import dpmesh.run.network as delays
@@ -31,7 +32,7 @@ from dpmesh.algorithms.federated_contribution import Contribution
 from dpmesh.algorithms.federated_server import ServerOptimizer
 from dpmesh.algorithms.first_stage import SecondMoments
 from dpmesh.algorithms.registry import KINDS
-from dpmesh.privacy.correlated import BetweenPartners, Both, CorrelatedStrategy, InTime
+from dpmesh.noise.correlated import BetweenPartners, Both, CorrelatedStrategy, InTime
 from dpmesh.problems import LinearProblem
 from dpmesh.problems.named import jax_model, torch_model
 from dpmesh.settings.stage import Stage
@@ -57,7 +58,7 @@ PROTOCOLS: dict[Any, tuple[type, ...]] = {
         denoisers, "Identity LaplacianSmoothing AdaptiveSmoothing JamesStein SoftThreshold"
     ),
     controllers.Controller: _classes(controllers, "AlwaysGlobal AlwaysLocal RandomGlobal Periodic"),
-    privacy.Compressor: (privacy.Quantizer, privacy.Levels, privacy.RandomSparsifier),
+    noise.Compressor: (noise.Quantizer, noise.Levels, noise.RandomSparsifier),
     CorrelatedStrategy: (InTime, BetweenPartners, Both),
     Contribution: (algorithms.ClientUpdates, algorithms.RecordGradients),
     ServerOptimizer: (algorithms.ServerMomentum, algorithms.ServerAdam),
@@ -89,9 +90,6 @@ SECTIONS: dict[str, Mapping[str, Maker]] = {
     "view": _named(views, "OneNode Node Coalition AnyCoalition Links LastOnly"),
 }
 """Tables of a file, and their possible ``kind``; a table with only one kind may omit it."""
-
-ABOVE = ("dpmesh.reproduce.deep_q",)
-"""Modules on higher floors whose parts files can name: they `register` themselves."""
 
 GIVEN = frozenset(
     {
@@ -164,10 +162,10 @@ def entries(make: Maker) -> dict[str, Entry]:
     return found
 
 
-def register(protocol: Any, cls: type) -> None:
-    """Let files implement an interface with a class of one's own."""
-    PROTOCOLS[protocol] += (cls,)
-    VALUES[cls.__name__] = cls
+def installed_kinds() -> dict[str, type]:
+    """Return the classes that the distribution's entry points add to experiment files, by name."""
+    kinds = entry_points.all_loaded(entry_points.KINDS)
+    return {name: cls for name, cls in kinds.items() if isinstance(cls, type)}
 
 
 def kinds_of(hint: Any) -> tuple[type, ...]:
@@ -219,7 +217,7 @@ def algorithm_in(text: str) -> AnyAlgorithm:
     stages = {
         cls.__name__: cls for cls in (algorithms.FirstStage, algorithms.RecordSums, SecondMoments)
     }
-    known: dict[str, Maker] = {**SECTIONS["algorithm"], **VALUES, **stages}
+    known: dict[str, Maker] = {**SECTIONS["algorithm"], **VALUES, **stages, **installed_kinds()}
 
     def part(node: ast.expr) -> Any:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
@@ -232,7 +230,3 @@ def algorithm_in(text: str) -> AnyAlgorithm:
     except (SyntaxError, KeyError, ValueError, TypeError) as error:
         raise ValueError(f"algorithm: cannot be made again from {text!r} ({error})") from error
     return algorithm
-
-
-for _module in ABOVE:
-    import_module(_module)

@@ -17,24 +17,23 @@ from sklearn.utils import check_array, check_consistent_length, check_random_sta
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 import dpmesh as dm
+from dpmesh._epsilons import rounded_up
 from dpmesh._validate import fail, positive
 from dpmesh.defaults import Choice, Method, Sizes, choose, network
 from dpmesh.defaults.rule import Noise, features_for
 from dpmesh.keys import Key
-from dpmesh.models import Model, Outline, as_json
 from dpmesh.privacy.budget import Budget
 from dpmesh.privacy.plan import Plan
-from dpmesh.privacy.shown import rounded_up
 from dpmesh.problems.named import jax_model
-from dpmesh.ranges import Columns, Number, Ranges
-from dpmesh.ranges.sites import site_of_each
 from dpmesh.run.tasks import LearningTask
 from dpmesh.sklearn.repeated import EarlierFits, earlier_fits, same_history
 from dpmesh.sklearn.report import FitReport, report_of
-from dpmesh.tables import Table, as_table
+from dpmesh.tables import Columns, Number, Ranges, Table, as_table
 from dpmesh.tables.cells import TableError, each, is_missing
 from dpmesh.tables.features import COLUMNS, FeatureMap
 from dpmesh.tables.labels import MOST_LABELS
+from dpmesh.tables.models import Model, Outline, as_json
+from dpmesh.tables.sites import site_of_each
 from dpmesh.topology import Topology
 
 SelfT = TypeVar("SelfT", bound="PrivateEstimator")

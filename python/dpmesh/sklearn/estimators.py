@@ -16,13 +16,13 @@ from dpmesh._validate import fail
 from dpmesh.defaults import Method
 from dpmesh.defaults.rule import Noise
 from dpmesh.kernels.linear_model import as_sets
-from dpmesh.ranges import Category, Ranges
-from dpmesh.ranges.columns import clipped
-from dpmesh.ranges.read import as_label
 from dpmesh.run.tasks import TASKS, LearningTask
 from dpmesh.sklearn.base import Encoded, MakeAlgorithm, PrivateEstimator, warn
+from dpmesh.tables import Category, Ranges
 from dpmesh.tables.cells import key_of
+from dpmesh.tables.columns import clipped
 from dpmesh.tables.labels import read_labels
+from dpmesh.tables.ranges import as_label
 from dpmesh.topology import Topology
 
 
@@ -39,7 +39,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         What a whole `fit` may cost, for replacing one record of one site. `report_` states against
         whom. An epsilon of None learns without noise, for comparison.
     ranges
-        Public ranges of the columns, see `dpmesh.ranges.Columns.of`. They must not be computed from
+        Public ranges of the columns, see `dpmesh.tables.Columns.of`. They must not be computed from
         the data. None stands for [-1, 1] in each column.
     classes
         All classes there may be, from public knowledge. None takes those of `class_shares`, or else
@@ -85,7 +85,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
     classes_
         The classes, shape (classes,), sorted; or the labels in their order.
     model_
-        The released `dpmesh.models.Model`.
+        The released `dpmesh.tables.models.Model`.
     report_
         What it did and cost, a `FitReport`.
     ledger_

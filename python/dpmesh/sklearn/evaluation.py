@@ -14,22 +14,21 @@ from sklearn.utils import check_random_state
 
 import dpmesh as dm
 import dpmesh.run.baselines as baselines
+from dpmesh._epsilons import as_given
 from dpmesh._html import InNotebooks
 from dpmesh._networks import scores_of
 from dpmesh._table import Table
 from dpmesh._validate import fail, instance, integer, one_of, positive, probability
 from dpmesh.keys import Key
-from dpmesh.models import Outline
-from dpmesh.privacy.shown import as_given
-from dpmesh.ranges import Columns
-from dpmesh.ranges.sites import site_of_each
 from dpmesh.run.measures import Measures, classification, shown
 from dpmesh.run.verdict import LEAST, Verdict
 from dpmesh.sklearn.base import linear_problem
 from dpmesh.sklearn.estimators import PrivateClassifier, PrivateRegressor
 from dpmesh.sklearn.repeated import apart
-from dpmesh.tables import as_table, rows
+from dpmesh.tables import Columns, as_table, rows
 from dpmesh.tables.labels import read_labels
+from dpmesh.tables.models import Outline
+from dpmesh.tables.sites import site_of_each
 
 SPLITS = LEAST
 """Of a linear model whose table has at most `baselines.LARGEST` numbers, over all classes."""

@@ -7,16 +7,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import dpmesh as dm
+from dpmesh._epsilons import rounded_up
 from dpmesh._html import InNotebooks
 from dpmesh.algorithms.first_stage import FirstStage
 from dpmesh.defaults import Choice
 from dpmesh.defaults.choice import EVERYBODY, against
 from dpmesh.privacy.plain_words import plain_words
 from dpmesh.privacy.report import Report
-from dpmesh.privacy.shown import rounded_up
 from dpmesh.privacy.views import EverybodyButPartners
-from dpmesh.ranges import Columns
 from dpmesh.run.identity import in_lines
+from dpmesh.tables import Columns
 
 
 @dataclass(frozen=True, kw_only=True)

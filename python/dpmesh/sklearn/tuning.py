@@ -15,17 +15,17 @@ import numpy.typing as npt
 from sklearn.base import clone
 from sklearn.utils import check_random_state
 
+from dpmesh._epsilons import rounded_up
 from dpmesh._validate import fail, instance, positive, probability
+from dpmesh.accounting import calibrate_noise
 from dpmesh.defaults import Sizes
-from dpmesh.privacy.accounting import calibrate_noise
 from dpmesh.privacy.plan import total_cost
-from dpmesh.privacy.shown import rounded_up
-from dpmesh.ranges.sites import site_of_each
 from dpmesh.run.tasks import task_of
 from dpmesh.sklearn.estimators import PrivateClassifier, PrivateRegressor
 from dpmesh.sklearn.evaluation import held_out
 from dpmesh.sklearn.repeated import apart
 from dpmesh.tables import rows
+from dpmesh.tables.sites import site_of_each
 
 _WANTED = "a PrivateClassifier or PrivateRegressor"
 

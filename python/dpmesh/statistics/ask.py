@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh._html import InNotebooks
+from dpmesh._privacy_types import Floats, Sensitive
 from dpmesh._validate import fail, instance, nearest, positive, probability
 from dpmesh.algorithms.record_sums import RecordSums
 from dpmesh.defaults import method_for
@@ -20,16 +21,15 @@ from dpmesh.defaults.choice import against
 from dpmesh.keys import Key
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.report import Report
-from dpmesh.privacy.types import Floats, Sensitive
-from dpmesh.ranges.columns import clipped, unlisted
-from dpmesh.ranges.read import as_range, read_ranges
-from dpmesh.ranges.sites import site_of_each
 from dpmesh.run import Metrics, simulate
 from dpmesh.statistics.answers import Answer
 from dpmesh.statistics.geometry import Column, Size
 from dpmesh.statistics.questions import Question
 from dpmesh.tables import as_table
+from dpmesh.tables.columns import clipped, unlisted
 from dpmesh.tables.kinds import Kind
+from dpmesh.tables.ranges import as_range, read_ranges
+from dpmesh.tables.sites import site_of_each
 from dpmesh.tables.table import Table
 
 _BLOCK = 2**20
@@ -215,7 +215,7 @@ def ask(
     groups
         The site of each record, shape (records,); None for a single site.
     ranges
-        Public ranges by column, or a TOML file of them, see `dpmesh.ranges`; those of columns that
+        Public ranges by column, or a TOML file of them, see `dpmesh.tables`; those of columns that
         are not asked about are ignored. Columns of an array are x0, x1, ..
     epsilon, delta
         The budget of all answers together.

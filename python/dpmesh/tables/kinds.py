@@ -131,7 +131,7 @@ class Number(_Measured):
     Examples
     --------
     >>> import dpmesh as dm
-    >>> dm.ranges.Number(low=0, high=100).form
+    >>> dm.tables.Number(low=0, high=100).form
     'range = [0, 100]'
     """
 
@@ -207,7 +207,7 @@ class Flag(_Measured):
     Examples
     --------
     >>> import dpmesh as dm
-    >>> dm.ranges.Flag().form
+    >>> dm.tables.Flag().form
     'flag = true'
     """
 
@@ -248,7 +248,7 @@ class Dates(_Measured):
     Examples
     --------
     >>> import dpmesh as dm
-    >>> dm.ranges.Dates(dates=("2020-01-01", "2021-01-01")).form
+    >>> dm.tables.Dates(dates=("2020-01-01", "2021-01-01")).form
     'dates = ["2020-01-01", "2021-01-01"]'
     """
 
@@ -304,7 +304,7 @@ class Category:
         a 1 is it where "01" alone is listed. What is listed is never taken for a missing value.
     shares
         Of a label: which share of all records each class has, from public knowledge, as for
-        `dpmesh.models.Outline`.
+        `dpmesh.tables.models.Outline`.
 
     Raises
     ------
@@ -315,7 +315,7 @@ class Category:
     Examples
     --------
     >>> import dpmesh as dm
-    >>> dm.ranges.Category(categories=("red", "green")).form
+    >>> dm.tables.Category(categories=("red", "green")).form
     "categories = ['red', 'green']"
     """
 

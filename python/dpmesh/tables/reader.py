@@ -59,7 +59,7 @@ def read_table(path: str | os.PathLike[str], written: TextFormat | None = None) 
     """Read a file into a pandas table: text with a header, Parquet, Arrow or Feather.
 
     Every value of a text file (``.csv``, ``.tsv``, ``.txt``, also with ``.gz`` or ``.bz2``) stays
-    the text that it is: public ranges say what it means, see `dpmesh.ranges`. What `written` leaves
+    the text that it is: public ranges say what it means, see `dpmesh.tables`. What `written` leaves
     open is taken from the header line alone. Bytes that cannot be decoded become U+FFFD, so that
     their value cannot be read.
 

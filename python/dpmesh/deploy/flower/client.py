@@ -8,9 +8,9 @@ import numpy as np
 
 import dpmesh.kernels as kernels
 from dpmesh._extras import needed_by
+from dpmesh._privacy_types import Floats, Sensitive
 from dpmesh._validate import fail, positive
 from dpmesh.deploy.flower.parties import asks_for_name, introduction
-from dpmesh.privacy.types import Floats, Sensitive
 
 with needed_by("the engine 'flower'"):
     from flwr.app import Array, ArrayRecord, Context, Message, MessageType, RecordDict

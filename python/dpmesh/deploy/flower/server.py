@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from dpmesh._extras import needed_by
+from dpmesh._privacy_types import Floats, Released, Sensitive
 from dpmesh._ragged import Indices
 from dpmesh._validate import fail, instance, integer, non_negative, probability
 from dpmesh.algorithms.federated import FederatedLearning, FederatedState
@@ -28,7 +29,6 @@ from dpmesh.privacy.budget import Budget
 from dpmesh.privacy.ledger import Ledger
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.report import Report, report
-from dpmesh.privacy.types import Floats, Released, Sensitive
 from dpmesh.run.carriers import Broadcast
 from dpmesh.run.channel import Channel
 from dpmesh.run.checkpoint import Checkpoint, SavedRun, salt_in

@@ -10,12 +10,12 @@ import numpy as np
 import numpy.typing as npt
 from scipy.sparse.csgraph import shortest_path
 
+import dpmesh.accounting as accounting
+from dpmesh._epsilons import rounded_up
 from dpmesh._html import InNotebooks
 from dpmesh._validate import fail, instance, number, positive, probability
 from dpmesh.kernels.views import Certificate, Observer, all_pairs, worst_pair
-from dpmesh.privacy import accounting
 from dpmesh.privacy.cost import Cost
-from dpmesh.privacy.shown import rounded_up
 from dpmesh.privacy.views.coalitions import any_coalition
 from dpmesh.privacy.views.observers import (
     AnyCoalition,

@@ -14,9 +14,9 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from dpmesh._epsilons import but_partners
 from dpmesh._validate import every, fail, instance, integer, require_methods
 from dpmesh.kernels.views import Observer
-from dpmesh.privacy.shown import but_partners
 from dpmesh.topology.topology import Topology
 
 

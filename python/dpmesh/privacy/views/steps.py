@@ -14,12 +14,12 @@ from typing import Any, cast
 
 import numpy as np
 
+from dpmesh._epsilons import rounded_up
 from dpmesh._validate import every, fail, non_negative, positive
 from dpmesh.kernels.linear_model import KINKED, Loss, check_loss
 from dpmesh.kernels.projection import Norm
-from dpmesh.privacy.mechanisms import Mechanism
-from dpmesh.privacy.sensitivity import Sensitivity
-from dpmesh.privacy.shown import rounded_up
+from dpmesh.noise.mechanisms import Mechanism
+from dpmesh.noise.sensitivity import Sensitivity
 from dpmesh.privacy.views.reaction import NO_NOISE, Distribution, NotProved, Reaction
 from dpmesh.schedules import Schedule, at
 

@@ -1,0 +1,67 @@
+"""Accountants: what releases cost, from plain numbers, without data or state.
+
+A *noise multiplier* is the scale of the noise over the sensitivity, and the sensitivity is that of
+the neighbouring relation in use: a clipped sum moves by ``C`` when a record is added or removed and
+by ``2 C`` when one is replaced. No function here applies that factor. Where a bound holds under one
+relation only, ``neighboring_relation`` is an argument and the other is refused.
+"""
+
+from dpmesh.accounting import papers
+from dpmesh.accounting.allocation import (
+    random_allocation_delta,
+    random_allocation_epsilon,
+    random_allocation_noise_multiplier,
+)
+from dpmesh.accounting.calibration import (
+    affordable_rounds,
+    calibrate_noise,
+    fixed_size_gaussian_noise_multiplier,
+    poisson_gaussian_noise_multiplier,
+)
+from dpmesh.accounting.discrete import discrete_gaussian_epsilon
+from dpmesh.accounting.gaussian import (
+    analytic_gaussian_noise_multiplier,
+    gdp_delta,
+    gdp_epsilon,
+    gdp_mu,
+)
+from dpmesh.accounting.renyi import (
+    DEFAULT_ORDERS,
+    RdpGuarantee,
+    rdp_epsilon,
+    rdp_fixed_size_gaussian,
+    rdp_gaussian,
+    rdp_laplace,
+    rdp_poisson_gaussian,
+)
+from dpmesh.accounting.sampled import (
+    fixed_size_gaussian_epsilon,
+    poisson_gaussian_epsilon,
+    published_size_gaussian_epsilon,
+)
+
+__all__ = [
+    "DEFAULT_ORDERS",
+    "RdpGuarantee",
+    "affordable_rounds",
+    "analytic_gaussian_noise_multiplier",
+    "calibrate_noise",
+    "discrete_gaussian_epsilon",
+    "fixed_size_gaussian_epsilon",
+    "fixed_size_gaussian_noise_multiplier",
+    "gdp_delta",
+    "gdp_epsilon",
+    "gdp_mu",
+    "papers",
+    "poisson_gaussian_epsilon",
+    "poisson_gaussian_noise_multiplier",
+    "published_size_gaussian_epsilon",
+    "random_allocation_delta",
+    "random_allocation_epsilon",
+    "random_allocation_noise_multiplier",
+    "rdp_epsilon",
+    "rdp_fixed_size_gaussian",
+    "rdp_gaussian",
+    "rdp_laplace",
+    "rdp_poisson_gaussian",
+]

@@ -1,0 +1,213 @@
+"""Many kinds of rounds as mixtures of few, which dominate them.
+
+The profile of a pair at each loss is convex in its law's coordinate of the noise multiplier, and in
+the sampling rate (hockey-stick divergences are jointly convex, and both sides of a pair are linear
+in the rate). So a round between two others costs no more than a coin that decides, in public,
+between those two with the weights of linear interpolation; in both arguments, between four. What
+that costs too much grows with the square of their distance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import ceil, sqrt
+from typing import NamedTuple
+
+import numpy as np
+
+from dpmesh._ragged import Indices
+from dpmesh.accounting._arguments import Floats
+from dpmesh.accounting._loss import Loss
+from dpmesh.accounting._pairs import Pair
+
+_FEW = 96  # with so many kinds, each has a distribution of its own
+_ADDED = (0.01, 0.03)  # what merging may add to a round's variance, tried in turn
+_LARGE = 0.01  # rounds with a larger share of the variance stand for themselves
+_WORTH = 0.3  # merging must leave at most this share of the distributions
+_FINE = 1000  # points at which the variance of rounds is compared
+
+
+class Rounds(NamedTuple):
+    """Rounds of one pair: the sampling rate, noise multiplier and count of each."""
+
+    pair: Pair
+    rate: Floats
+    multiplier: Floats
+    times: Floats
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mixtures:
+    """Kinds of rounds as mixtures of nodes, each kind so many times.
+
+    Parameters
+    ----------
+    nodes
+        Shape (kinds, corners): indices of nodes.
+    weights
+        Shape (kinds, corners): sum to 1, 0 for corners that are not used.
+    times
+        Shape (kinds,).
+    """
+
+    nodes: Indices
+    weights: Floats
+    times: Floats
+
+    @classmethod
+    def joined(cls, parts: Sequence[Mixtures]) -> Mixtures:
+        """Return the mixtures of several groups, whose nodes follow each other."""
+        corners = max(part.nodes.shape[1] for part in parts)
+        nodes, weights, offset = [], [], 0
+        for part in parts:
+            missing = ((0, 0), (0, corners - part.nodes.shape[1]))
+            nodes.append(np.pad(part.nodes, missing, mode="edge") + offset)
+            weights.append(np.pad(part.weights, missing))
+            offset += int(part.nodes.max()) + 1
+        times = np.concatenate([part.times for part in parts])
+        return cls(nodes=np.concatenate(nodes), weights=np.concatenate(weights), times=times)
+
+    def of(self, values: Floats) -> Floats:
+        """Return the mean of nodes' values for each kind."""
+        found: Floats = np.sum(self.weights * values[self.nodes], axis=1)
+        return found
+
+    def log_of(self, logs: Floats) -> Floats:
+        """Return the logarithm of the mean of exponentials, for each kind and column."""
+        with np.errstate(divide="ignore", invalid="ignore", under="ignore"):
+            terms = logs[self.nodes] + np.log(self.weights)[:, :, None]
+            top = np.max(terms, axis=1, keepdims=True)
+            found: Floats = top[:, 0] + np.log(np.sum(np.exp(terms - top), axis=1))
+        return found
+
+    def tilted(self, log_moments: Floats) -> Mixtures:
+        """Return the mixtures of tilted nodes, whose moments these are the logarithms of."""
+        with np.errstate(divide="ignore", under="ignore"):
+            logs = np.log(self.weights) + log_moments[self.nodes]
+            weights = np.exp(logs - self.log_of(log_moments[:, None]))
+        return Mixtures(nodes=self.nodes, weights=weights, times=self.times)
+
+    def extremes(self, losses: Sequence[Loss]) -> tuple[int, int]:
+        """Return the largest and the smallest index of the sum of all losses."""
+        last = np.array([loss.last for loss in losses])[self.nodes].max(axis=1)
+        first = np.array([loss.first for loss in losses])[self.nodes].min(axis=1)
+        counts = [int(n) for n in self.times]
+        return (
+            sum(n * int(x) for n, x in zip(counts, last, strict=True)),
+            sum(n * int(x) for n, x in zip(counts, first, strict=True)),
+        )
+
+    def kinds(self) -> Iterator[tuple[list[int], list[float], int]]:
+        """Yield the nodes, weights and count of each kind, without unused corners."""
+        for nodes, weights, times in zip(self.nodes, self.weights, self.times, strict=True):
+            used = weights > 0
+            yield nodes[used].tolist(), weights[used].tolist(), int(times)
+
+
+class Merged(NamedTuple):
+    """Nodes of one pair, and the kinds of rounds that are mixtures of them."""
+
+    pair: Pair
+    rate: Floats
+    multiplier: Floats
+    times: Floats
+    """About how often each node happens."""
+    mixtures: Mixtures
+
+
+def merge(rounds: Sequence[Rounds]) -> list[Merged]:
+    """Return few nodes for many kinds of rounds; the rounds themselves where they are few."""
+    if sum(each.times.size for each in rounds) <= _FEW:
+        return [_alone(each) for each in rounds]
+    return [_merged(each) for each in rounds]
+
+
+def _alone(rounds: Rounds) -> Merged:
+    kinds: Indices = np.arange(rounds.times.size, dtype=np.int64)[:, None]
+    return Merged(*rounds, Mixtures(nodes=kinds, weights=np.ones(kinds.shape), times=rounds.times))
+
+
+def _merged(rounds: Rounds) -> Merged:
+    for added in _ADDED:
+        merged = _between(rounds, added)
+        if merged.rate.size <= _WORTH * rounds.times.size:
+            return merged
+    return _alone(rounds)
+
+
+def _between(rounds: Rounds, added: float) -> Merged:
+    """Return mixtures of the corners of a mesh of rates and noise multipliers."""
+    pair, rate, multiplier, times = rounds
+    variance = times * pair.spread(rate, multiplier) ** 2
+    small = variance <= _LARGE * np.sum(variance)
+    if pair.coordinate is None or not small.any():
+        return _alone(rounds)
+    rates = _rates(rate[small], added)
+    multipliers = _multipliers(pair, float(np.median(rate)), multiplier[small], added)
+    i, low = _cells(rates, rate)
+    j, left = _cells(pair.coordinate(multipliers), pair.coordinate(multiplier))
+    weights = np.stack([low * left, low * (1 - left), (1 - low) * left, (1 - low) * (1 - left)], 1)
+    corners = np.stack([i, i, i + 1, i + 1], 1), np.stack([j, j + 1, j, j + 1], 1)
+    settings = np.stack(
+        [np.append(rates, rates[-1])[corners[0]], np.append(multipliers, 0)[corners[1]]], axis=2
+    )
+    own = np.stack([rate, multiplier], axis=1)[:, None]
+    weights = np.where(small[:, None], weights, [1.0, 0.0, 0.0, 0.0])
+    settings = np.where(small[:, None, None], settings, own)
+    used = weights > 0
+    nodes, which = np.unique(settings[used], axis=0, return_inverse=True)
+    indices = np.zeros(weights.shape, dtype=np.int64)
+    indices[used] = which.reshape(-1)
+    indices = np.where(used, indices, indices.max(axis=1, keepdims=True))
+    share: Floats = np.bincount(indices[used], weights=(weights * times[:, None])[used]).astype(
+        np.float64
+    )
+    mixtures = Mixtures(nodes=indices, weights=weights, times=times)
+    return Merged(pair, nodes[:, 0], nodes[:, 1], share, mixtures)
+
+
+def _rates(rates: Floats, added: float) -> Floats:
+    """Return rates of which mixtures add so much variance, which grows with their squares."""
+    lowest, highest = float(rates.min()), float(rates.max())
+    if lowest == highest:
+        return np.array([lowest])
+    number = ceil(np.log(highest / lowest) / np.log1p(2 * sqrt(added) + 2 * added))
+    points = np.geomspace(lowest, highest, number + 1)
+    points[0], points[-1] = lowest, highest
+    return points
+
+
+def _multipliers(pair: Pair, rate: float, multipliers: Floats, added: float) -> Floats:
+    """Return noise multipliers of which mixtures add so much variance.
+
+    The error of linear interpolation is an eighth of the second derivative times the square of
+    the distance: points lie at equal distances where that is constant.
+    """
+    lowest, highest = float(multipliers.min()), float(multipliers.max())
+    if lowest == highest or pair.coordinate is None:
+        return np.unique(multipliers)
+    fine = np.geomspace(lowest, highest, _FINE)
+    variance = pair.spread(np.full(_FINE, rate), fine) ** 2
+    coordinate = pair.coordinate(fine)
+    with np.errstate(all="ignore"):
+        curved = np.gradient(np.gradient(variance, coordinate), coordinate)
+        density = np.sqrt(np.abs(curved) / (8 * added * variance))
+    density = np.where(np.isfinite(density), density, 0.0)
+    steps = (density[1:] + density[:-1]) / 2 * np.diff(coordinate)
+    way = np.concatenate([[0.0], np.cumsum(steps)])
+    if way[-1] <= 0:
+        return np.array([lowest, highest])
+    points = np.interp(np.linspace(0, way[-1], ceil(way[-1]) + 1), way, fine)
+    points[0], points[-1] = lowest, highest
+    return np.unique(points)
+
+
+def _cells(points: Floats, values: Floats) -> tuple[Indices, Floats]:
+    """Return the last point at or below each value, and its weight beside the next one."""
+    if points.size == 1:
+        return np.zeros(values.size, dtype=np.int64), np.ones(values.size)
+    below = np.searchsorted(points, values, side="right") - 1
+    below = np.clip(below, 0, points.size - 2)
+    share = (points[below + 1] - values) / (points[below + 1] - points[below])
+    return below, np.clip(share, 0, 1)

@@ -1,0 +1,314 @@
+"""Controllers: for each node and classifier they decide on a local or a global update.
+
+A node with K one-vs-all classifiers takes K decisions. A controller is a frozen dataclass of its
+public parameters; what it has learned is its state, a frozen record of arrays with one row for each
+network, ordered by node and then by classifier; randomness comes in through `key`. The controller
+that learns is `dpmesh_papers.deep_q.DeepQ`; those here are fixed rules.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+import dpmesh.kernels as kernels
+from dpmesh._arrays import read_only
+from dpmesh._privacy_types import Released, Sensitive
+from dpmesh._ragged import Flags
+from dpmesh._validate import every, fail, integer, positive, probability
+from dpmesh.keys import Key, Purpose
+
+__all__ = [
+    "AlwaysGlobal",
+    "AlwaysLocal",
+    "AnyController",
+    "Controller",
+    "FixedController",
+    "NoisyLoss",
+    "Observation",
+    "Periodic",
+    "RandomGlobal",
+]
+
+StateT = TypeVar("StateT")
+
+Actions: TypeAlias = Flags
+"""Shape (nodes, classifiers): whether the update is global; False for nodes that do not act."""
+
+PRIVATE_DECISIONS = (
+    "the controller looks at private models and losses: when each node updates the global model is "
+    "visible to all and depends on the data, which no proof covers and which is known to leak"
+)
+"""What a privacy report states about a controller that is not public."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoisyLoss:
+    """What a controller asks of private data: a node's loss before it decides, with noise.
+
+    It is the mean loss of the released model on the coming batch, each record's cut to at most
+    `bound`, plus Gaussian noise. The algorithm releases it by a mechanism, plans it and records it.
+
+    Parameters
+    ----------
+    bound
+        The most that a record's loss counts for, per model; 0 or more is what losses are.
+    budget_share
+        Share of the run's mu squared (of Gaussian differential privacy) that all answers cost, in
+        (0, 1); updates of the global model have the rest.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.algorithms.controllers.NoisyLoss(bound=2.0, budget_share=0.05)
+    NoisyLoss(bound=2.0, budget_share=0.05)
+    """
+
+    bound: float = 1.0
+    budget_share: float = 0.1
+
+    def __post_init__(self) -> None:
+        every(self, positive, "bound")
+        probability("budget_share", self.budget_share, zero=False, one=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observation:
+    """What is known when round t begins, in arrays that cannot be written to.
+
+    Parameters
+    ----------
+    acting
+        Shape (nodes,): which nodes update in this round.
+    local_models
+        Shape (nodes, classifiers, dim): w_t^L.
+    losses
+        Shape (nodes, classifiers): f(w_t^L, sample_t), on the batch that is about to be used. For a
+        controller with a `NoisyLoss`, the noisy answers, which everybody may know.
+    last_losses
+        Shape (nodes, classifiers): f(w_t^L, sample_(t-1)), on the batch that the node used when it
+        last acted; undefined before that.
+    released_models
+        Shape (classifiers, dim): the last global models, which everybody knows.
+    public_losses
+        Shape (classifiers,): their losses on public data; None if there is none.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dpmesh as dm
+    >>> seen = dm.algorithms.controllers.Observation(
+    ...     acting=np.array([True, False]),
+    ...     local_models=np.zeros((2, 1, 3)),
+    ...     losses=np.ones((2, 1)),
+    ...     last_losses=np.ones((2, 1)),
+    ...     released_models=np.zeros((1, 3)),
+    ... )
+    >>> seen.losses.shape
+    (2, 1)
+    """
+
+    acting: Flags
+    local_models: Sensitive
+    losses: Sensitive
+    last_losses: Sensitive
+    released_models: Released
+    public_losses: npt.NDArray[np.floating[Any]] | None = None
+
+    def __post_init__(self) -> None:
+        _sized("local_models", self.local_models, ("nodes", "classifiers", "dim"))
+        nodes, classifiers, dim = self.local_models.shape
+        _sized("acting", self.acting, (nodes,))
+        if self.acting.dtype != np.bool_:
+            fail("acting", "an array of bool", f"dtype {self.acting.dtype}")
+        _sized("losses", self.losses, (nodes, classifiers))
+        _sized("last_losses", self.last_losses, (nodes, classifiers))
+        _sized("released_models", self.released_models, (classifiers, dim))
+        if self.public_losses is not None:
+            _sized("public_losses", self.public_losses, (classifiers,))
+        for name, array in vars(self).items():
+            if array is not None:  # a controller that works in place would move the models
+                object.__setattr__(self, name, read_only(array))
+
+
+class Controller(Protocol[StateT]):
+    """Decides, and learns from the outcome."""
+
+    @property
+    def public(self) -> bool:
+        """Whether decisions depend on public information and coins only.
+
+        If not, they reveal something of private data: everybody sees which node updates the global
+        models and when, and no proof of the algorithm's guarantee covers that. The report then
+        states it.
+        """
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What else a privacy report must state about the decisions."""
+
+    @property
+    def noisy_loss(self) -> NoisyLoss | None:
+        """What is asked of private data before each decision; None for nothing."""
+
+    def may_be_global(self, round: int) -> bool:
+        """Return whether an update of this round can be global at all: known before the run."""
+
+    def init(self, shape: tuple[int, int, int], key: Key) -> StateT:
+        """Return the state before round 0, for local models of shape (nodes, classifiers, dim)."""
+
+    def learn(self, state: StateT, observation: Observation, round: int, key: Key) -> StateT:
+        """Learn from the outcome of the acting nodes' last decisions, before they decide again.
+
+        Only the returned state may be used afterwards: it reuses the arrays of the given one.
+        """
+
+    def decide(
+        self, state: StateT, observation: Observation, round: int, key: Key
+    ) -> tuple[Actions, StateT]:
+        """Return the updates of this round, and the state that remembers them."""
+
+
+AnyController = Controller[Any]
+
+
+def _sized(argument: str, array: npt.NDArray[Any], shape: tuple[int | str, ...]) -> None:
+    """Fail unless the axes have these lengths; a name stands for any length of at least 1."""
+    fits = array.ndim == len(shape) and all(
+        size == wanted if isinstance(wanted, int) else size > 0
+        for size, wanted in zip(array.shape, shape, strict=True)
+    )
+    if not fits:
+        fail(argument, f"shape ({', '.join(map(str, shape))})", array.shape)
+
+
+class FixedController(ABC):
+    """A rule for all runs. It has no state and looks at no data."""
+
+    public = True
+    assumptions: tuple[str, ...] = ()
+    noisy_loss: NoisyLoss | None = None
+
+    def may_be_global(self, round: int) -> bool:
+        """Return whether an update of this round can be global at all: known before the run."""
+        return True
+
+    @abstractmethod
+    def choose(self, shape: tuple[int, int], round: int, key: Key) -> Actions:
+        """Return the decisions of all nodes, shape (nodes, classifiers)."""
+
+    def init(self, shape: tuple[int, int, int], key: Key) -> None:  # noqa: B027
+        """Return no state."""
+
+    def learn(  # noqa: B027
+        self, state: None, observation: Observation, round: int, key: Key
+    ) -> None:
+        """Learn nothing."""
+
+    def decide(
+        self, state: None, observation: Observation, round: int, key: Key
+    ) -> tuple[Actions, None]:
+        """Return the decisions of the acting nodes."""
+        nodes, classifiers, _ = observation.local_models.shape
+        actions = self.choose((nodes, classifiers), round, key)
+        return actions & observation.acting[:, np.newaxis], None
+
+
+@dataclass(frozen=True)
+class AlwaysGlobal(FixedController):
+    """Every update is global: the paper's "fully collaborative".
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.WithoutReplacement(controller=dm.algorithms.controllers.AlwaysGlobal()).controller
+    AlwaysGlobal()
+    """
+
+    def choose(self, shape: tuple[int, int], round: int, key: Key) -> Actions:
+        """Return global updates."""
+        return np.ones(shape, dtype=np.bool_)
+
+
+@dataclass(frozen=True)
+class AlwaysLocal(FixedController):
+    """Every update is local: the nodes never communicate.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.WithoutReplacement(controller=dm.algorithms.controllers.AlwaysLocal()).controller
+    AlwaysLocal()
+    """
+
+    def may_be_global(self, round: int) -> bool:
+        """Return False."""
+        return False
+
+    def choose(self, shape: tuple[int, int], round: int, key: Key) -> Actions:
+        """Return local updates."""
+        return np.zeros(shape, dtype=np.bool_)
+
+
+@dataclass(frozen=True)
+class RandomGlobal(FixedController):
+    """Every update is global with probability `rate`, independently.
+
+    Parameters
+    ----------
+    rate
+        Probability of a global update, in [0, 1].
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.WithoutReplacement(controller=dm.algorithms.controllers.RandomGlobal(0.05)).controller
+    RandomGlobal(rate=0.05)
+    """
+
+    rate: float
+
+    def __post_init__(self) -> None:
+        every(self, probability, "rate")
+
+    def may_be_global(self, round: int) -> bool:
+        """Return whether the rate is more than 0."""
+        return self.rate > 0
+
+    def choose(self, shape: tuple[int, int], round: int, key: Key) -> Actions:
+        """Return random updates."""
+        return kernels.bernoulli(shape, self.rate, key.stream(Purpose.CONTROLLER, round))
+
+
+@dataclass(frozen=True)
+class Periodic(FixedController):
+    """Every `period`-th round is global, the first one after `period` - 1 local ones.
+
+    Parameters
+    ----------
+    period
+        Rounds from one global update to the next.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.WithoutReplacement(controller=dm.algorithms.controllers.Periodic(20)).controller
+    Periodic(period=20)
+    """
+
+    period: int
+
+    def __post_init__(self) -> None:
+        every(self, integer, "period", at_least=1)
+
+    def may_be_global(self, round: int) -> bool:
+        """Return whether a period ends."""
+        return (integer("round", round) + 1) % self.period == 0
+
+    def choose(self, shape: tuple[int, int], round: int, key: Key) -> Actions:
+        """Return global updates at the end of each period."""
+        return np.full(shape, self.may_be_global(round))

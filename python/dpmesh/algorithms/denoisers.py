@@ -1,0 +1,340 @@
+"""Estimators of a vector from its noisy release: post-processing, so they cost no privacy.
+
+An estimator is called with a noisy vector and the standard deviation of its noise, both public. The
+federated paper compares several at the same place of its Algorithm 1: none (DP-Fed), Laplacian
+smoothing (DP-Fed-LS), and the two of Balle and Wang, "Improving the Gaussian Mechanism for
+Differential Privacy" (2018).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import KW_ONLY, dataclass
+from itertools import product
+from math import log, sqrt
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+import dpmesh.kernels as kernels
+from dpmesh._arrays import floats
+from dpmesh._privacy_types import Floats, Released
+from dpmesh._ragged import Indices, Numbers
+from dpmesh._validate import every, fail, integer, non_negative, positive
+
+__all__ = [
+    "AdaptiveSmoothing",
+    "Denoiser",
+    "Identity",
+    "JamesStein",
+    "LaplacianSmoothing",
+    "ReleasedSum",
+    "Reordered",
+    "SmoothingRisk",
+    "SoftThreshold",
+    "smoothing_risk",
+]
+
+
+class ReleasedSum(NamedTuple):
+    """The noisy vectors of all rounds so far, the present one included.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dpmesh as dm
+    >>> so_far = dm.algorithms.denoisers.ReleasedSum(total=np.full((1, 3), 6.0), rounds=3)
+    >>> so_far.total / so_far.rounds
+    array([[2., 2., 2.]])
+    """
+
+    total: Released
+    """The sum of these vectors, shape (nodes, dim)."""
+    rounds: int
+
+
+class Denoiser(Protocol):
+    """A function of a release and of the scale of its noise."""
+
+    def __call__(self, noisy: Released, noise_scale: float, so_far: ReleasedSum, /) -> Released:
+        """Return an estimate of each row.
+
+        Parameters
+        ----------
+        noisy
+            Shape (nodes, dim): the true rows plus Gaussian noise.
+        noise_scale
+            Standard deviation of the noise on each coordinate, in every round; 0 if there is none.
+        so_far
+            The sum over all rounds so far, the present one included.
+        """
+
+
+@dataclass(frozen=True)
+class Identity:
+    """The noisy vector as it is.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.FederatedLearning(dm.ClientUpdates(clients=10, steps=5), noise_multiplier=1.0).denoiser
+    Identity()
+    """
+
+    def __call__(self, noisy: Released, noise_scale: float, so_far: ReleasedSum) -> Released:
+        """Return `noisy`."""
+        return noisy
+
+
+@dataclass(frozen=True)
+class LaplacianSmoothing:
+    """Solve ``(I + smoothing * L**power) u = noisy``, L the Laplacian of a cycle: equation (3).
+
+    Parameters
+    ----------
+    smoothing
+        The paper's sigma, at least 0.
+    power
+        Power of the Laplacian, at least 1.
+    blocks
+        Lengths of the parts of a row that are smoothed on their own, such as a network's tensors;
+        the whole row by default.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dpmesh as dm
+    >>> noisy, so_far = np.eye(1, 4), dm.algorithms.denoisers.ReleasedSum(np.eye(1, 4), 1)
+    >>> dm.algorithms.denoisers.LaplacianSmoothing(1.0)(noisy, 1.0, so_far).round(3)
+    array([[0.467, 0.2  , 0.133, 0.2  ]])
+    """
+
+    smoothing: float
+    _: KW_ONLY
+    power: int = 1
+    blocks: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        every(self, non_negative, "smoothing")
+        _check_cycles(self.power, self.blocks)
+
+    def __call__(self, noisy: Released, noise_scale: float, so_far: ReleasedSum) -> Released:
+        """Return the smoothed rows, whatever the noise."""
+        return Released(kernels.smooth(noisy, self.smoothing, power=self.power, blocks=self.blocks))
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdaptiveSmoothing:
+    """Laplacian smoothing that chooses its factor for each block from what was released.
+
+    If the rounds continue as so far until there are `rounds` of them, their true vectors add up
+    while their noise averages out. The factor minimizes the risk of Proposition 1 for that sum: on
+    average, the energy of the true sum at a frequency is that of the noisy one less the variance of
+    its noise. The choice uses only public numbers and releases, so it costs no privacy.
+
+    Parameters
+    ----------
+    rounds
+        1 minimizes the error of the present round alone, and smooths far too much for training. The
+        length of a run minimizes the error of its total move, as if later rounds did not correct
+        the noise of earlier ones; since they do, a few times the length is better.
+    largest
+        Factors from 0 to this one are tried, in steps of a quarter octave from 1/64 on.
+    power, blocks
+        As for `LaplacianSmoothing`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dpmesh as dm
+    >>> noisy, so_far = np.ones((1, 8)), dm.algorithms.denoisers.ReleasedSum(np.ones((1, 8)), 1)
+    >>> dm.algorithms.denoisers.AdaptiveSmoothing(rounds=10)(noisy, 0.5, so_far).shape
+    (1, 8)
+    """
+
+    rounds: int
+    largest: float = 256.0
+    power: int = 1
+    blocks: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        every(self, integer, "rounds", at_least=1)
+        positive("largest", self.largest)
+        _check_cycles(self.power, self.blocks)
+
+    def __call__(self, noisy: Released, noise_scale: float, so_far: ReleasedSum) -> Released:
+        """Return the smoothed rows, each block of each row with its own factor."""
+        estimate = np.empty_like(noisy)
+        for row, block, factor in self._choices(noise_scale, so_far):
+            estimate[row, block] = kernels.smooth(noisy[row, block], factor, power=self.power)
+        return Released(estimate)
+
+    def factors(self, noise_scale: float, so_far: ReleasedSum) -> Numbers:
+        """Return the chosen factors, shape (nodes, blocks)."""
+        chosen = [factor for *_, factor in self._choices(noise_scale, so_far)]
+        return np.reshape(chosen, (len(so_far.total), -1))
+
+    def _choices(
+        self, noise_scale: float, so_far: ReleasedSum
+    ) -> Iterator[tuple[int, slice, float]]:
+        total, t = so_far
+        octaves = np.arange(-6, np.log2(self.largest), 0.25)
+        candidates = [0.0, *np.exp2(octaves), self.largest]
+        ends = np.cumsum(self.blocks or (total.shape[-1],))
+        for row, end in product(range(len(total)), range(len(ends))):
+            block = slice(ends[end - 1] if end else 0, ends[end])
+            energies = (_energies(total[row, block]) - t * noise_scale**2) / t**2
+            scale = noise_scale / sqrt(self.rounds)
+            risks = [sum(_risk(energies, scale, s, self.power)) for s in candidates]
+            yield row, block, candidates[int(np.argmin(risks))]
+
+
+@dataclass(frozen=True, eq=False)
+class Reordered:
+    """An estimator applied to a row's coordinates in another order.
+
+    Smoothing assumes that neighbours in a row are similar, and a network's tensors can be laid out
+    in many orders (Table 5 of the federated paper); see `JaxProblem.flattening`.
+
+    Parameters
+    ----------
+    estimator
+        The estimator of the reordered rows; its blocks are parts of these.
+    order
+        Shape (dim,): coordinate ``order[i]`` comes at place i.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dpmesh as dm
+    >>> noisy, so_far = np.eye(1, 4), dm.algorithms.denoisers.ReleasedSum(np.eye(1, 4), 1)
+    >>> smoothing = dm.algorithms.denoisers.LaplacianSmoothing(1.0)
+    >>> by_column = dm.algorithms.denoisers.Reordered(smoothing, np.array([0, 2, 1, 3]))
+    >>> by_column(noisy, 1.0, so_far).round(3)
+    array([[0.467, 0.133, 0.2  , 0.2  ]])
+    """
+
+    estimator: Denoiser
+    order: Indices
+
+    def __post_init__(self) -> None:
+        places = np.asarray(self.order)
+        if places.ndim != 1 or not np.array_equal(np.sort(places), np.arange(len(places))):
+            fail("order", "a permutation of 0, 1, ..", f"{places.dtype} of shape {places.shape}")
+
+    def __call__(self, noisy: Released, noise_scale: float, so_far: ReleasedSum) -> Released:
+        """Return the estimate in the rows' own order."""
+        if noisy.shape[-1] != len(self.order):
+            fail("order", f"a permutation of {noisy.shape[-1]} coordinates", len(self.order))
+        seen = ReleasedSum(Released(so_far.total[:, self.order]), so_far.rounds)
+        estimate = np.empty_like(noisy)
+        estimate[:, self.order] = self.estimator(
+            Released(np.ascontiguousarray(noisy[:, self.order])), noise_scale, seen
+        )
+        return Released(estimate)
+
+
+class SmoothingRisk(NamedTuple):
+    """Mean square error of a smoothed vector, summed over its coordinates.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dpmesh as dm
+    >>> risk = dm.algorithms.denoisers.smoothing_risk(np.ones(16), 0.5, 1.0)
+    >>> round(risk.bias, 3), round(risk.variance, 3)
+    (0.0, 1.073)
+    """
+
+    bias: float
+    """Squared bias: what smoothing removes from the true vector."""
+    variance: float
+    """Variance: what it leaves of the noise."""
+
+
+def smoothing_risk(
+    signal: npt.ArrayLike, noise_scale: float, smoothing: float, *, power: int = 1
+) -> SmoothingRisk:
+    """Return the risk of Laplacian smoothing of ``signal + Gaussian noise``: Proposition 1.
+
+    Parameters
+    ----------
+    signal
+        The true vector, shape (dim,).
+    noise_scale
+        Standard deviation of the noise on each coordinate.
+    smoothing, power
+        As for `LaplacianSmoothing`.
+
+    Raises
+    ------
+    ValueError
+        If an argument does not fit.
+    """
+    vector = floats("signal", signal, ndim=1)
+    return _risk(_energies(vector), non_negative("noise_scale", noise_scale), smoothing, power)
+
+
+def _energies(vector: Floats) -> Numbers:
+    """Return the squared coefficients in the orthonormal Fourier basis."""
+    return np.square(np.abs(np.fft.fft(vector, norm="ortho")))
+
+
+def _risk(energies: Numbers, noise_scale: float, smoothing: float, power: int) -> SmoothingRisk:
+    kept = kernels.smoothing_spectrum(len(energies), smoothing, power=power)
+    bias = np.square(1 - kept) @ energies
+    return SmoothingRisk(float(bias), float(noise_scale**2 * (kept @ kept)))
+
+
+@dataclass(frozen=True)
+class JamesStein:
+    """Shrink the row towards 0 by ``1 - (dim - 2) noise_scale**2 / |noisy|**2``, at least by 0.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dpmesh as dm
+    >>> denoisers = dm.algorithms.denoisers
+    >>> noisy, so_far = np.full((1, 4), 2.0), denoisers.ReleasedSum(np.zeros((1, 4)), 1)
+    >>> denoisers.JamesStein()(noisy, 1.0, so_far)
+    array([[1.75, 1.75, 1.75, 1.75]])
+    """
+
+    def __call__(self, noisy: Released, noise_scale: float, so_far: ReleasedSum) -> Released:
+        """Return the shrunken rows."""
+        squares = np.square(kernels.row_norms(noisy))
+        variance = max(noisy.shape[-1] - 2, 0) * noise_scale**2
+        ratio = np.divide(variance, squares, out=np.zeros_like(squares), where=squares > 0)
+        factors = np.maximum(1 - ratio, 0)
+        return Released(noisy * factors[:, np.newaxis].astype(noisy.dtype))
+
+
+@dataclass(frozen=True)
+class SoftThreshold:
+    """Move every coordinate towards 0 by ``noise_scale * sqrt(2 log dim)``, and no further.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dpmesh as dm
+    >>> denoisers = dm.algorithms.denoisers
+    >>> noisy, so_far = np.array([[3.0, 0.5]]), denoisers.ReleasedSum(np.zeros((1, 2)), 1)
+    >>> denoisers.SoftThreshold()(noisy, 1.0, so_far).round(3)
+    array([[1.823, 0.   ]])
+    """
+
+    def __call__(self, noisy: Released, noise_scale: float, so_far: ReleasedSum) -> Released:
+        """Return the rows with small coordinates set to 0."""
+        threshold = noise_scale * sqrt(2 * log(noisy.shape[-1]))
+        kept = np.maximum(np.abs(noisy) - noisy.dtype.type(threshold), 0)
+        return Released(np.copysign(kept, noisy))
+
+
+def _check_cycles(power: int, blocks: tuple[int, ...] | None) -> None:
+    integer("power", power, at_least=1)
+    if blocks is not None:
+        if not isinstance(blocks, tuple) or not blocks:
+            fail("blocks", "a tuple of lengths, or None", repr(blocks))
+        for length in blocks:
+            integer("blocks", length, at_least=1)

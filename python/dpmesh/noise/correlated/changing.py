@@ -1,0 +1,108 @@
+"""What noise costs whose secrets are shared along another public graph in every round.
+
+A record of node u that is used in round tau moves the noise of round t by ``C[t, tau]``, against
+secrets of that round alone, which are independent of all others. So it adds
+``sum_t C[t, tau]^2 [(own_t^2 I + shared_t^2 L'_t)^-1]_uu`` to mu^2, at noise multiplier 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from dpmesh._validate import integer
+from dpmesh.noise.correlated.coalitions import coalitions_of
+from dpmesh.noise.correlated.factorization import Factorization
+from dpmesh.noise.correlated.participation import squared_worst_sum
+from dpmesh.noise.correlated.secrets import Secrets
+
+Array = npt.NDArray[np.float64]
+
+_UP = 1 + 1e-12
+
+
+@dataclass(frozen=True, eq=False)
+class ChangingSecrets:
+    """The secrets of each round, all of the same nodes and with the same claim."""
+
+    of_rounds: tuple[Secrets, ...]
+
+    def worst(self, factorization: Factorization, colluding: int | None) -> float:
+        """Return mu at noise multiplier 1 of the worst record against the worst coalition.
+
+        Parameters
+        ----------
+        colluding
+            As in `CorrelatedGaussian.mus`.
+        """
+        return max(self._worst(factorization, one) for one in self._exposures(colluding))
+
+    def worst_against(self, factorization: Factorization, coalition: Sequence[int]) -> float:
+        """Return the same against one coalition."""
+        nodes = self.of_rounds[0].nodes
+        members = tuple(sorted({integer("coalition", node, 0, nodes) for node in coalition}))
+        return self._worst(factorization, self._exposed(members))
+
+    def shifts(
+        self, factorization: Factorization, uses: Sequence[Sequence[int]], colluding: int | None
+    ) -> list[float]:
+        """Return mu at noise multiplier 1 of records that are used in exactly these rounds.
+
+        Parameters
+        ----------
+        uses
+            For each record, the rounds that use it, ascending.
+        colluding
+            As in `CorrelatedGaussian.mus`.
+        """
+        bands = factorization.bands.shape[1]
+        bounds = factorization.shifts(uses)
+        squares = np.zeros(len(uses))
+        for exposed in self._exposures(colluding):
+            moved, largest = _moved(factorization, exposed), float(exposed.max())
+            for i, used in enumerate(uses):
+                apart = bool((np.diff(used) >= bands).all())
+                of_nodes = moved[list(used)].sum(axis=0).max() if apart else np.inf
+                squares[i] = max(squares[i], min(float(of_nodes), bounds[i] ** 2 * largest))
+        return [float(mu) for mu in np.sqrt(squares) * _UP]
+
+    def _worst(self, factorization: Factorization, exposed: Array) -> float:
+        """The worst node's sum over its uses; where their columns overlap, a bound for all."""
+        use, bands = factorization.participation, factorization.bands.shape[1]
+        if use.most(factorization.rounds) > 1 and bands > use.separation:
+            return factorization.sensitivity * float(np.sqrt(exposed.max())) * _UP
+        moved = _moved(factorization, exposed)
+        return float(np.sqrt(max(squared_worst_sum(of_node, use) for of_node in moved.T))) * _UP
+
+    def _exposures(self, colluding: int | None) -> Iterator[Array]:
+        """What each coalition of that size leaves exposed, shape (rounds, others)."""
+        if colluding is None:  # all others: own noise alone
+            yield np.array([[each.own**-2] for each in self.of_rounds])
+            return
+        if self.of_rounds[0].star:
+            yield np.array([[each.mu_against(colluding) ** 2] for each in self.of_rounds])
+            return
+        alike = all(each.is_complete for each in self.of_rounds)
+        for coalition in coalitions_of(self.of_rounds[0].nodes, colluding, alike=alike):
+            yield self._exposed(coalition)
+
+    def _exposed(self, coalition: tuple[int, ...]) -> Array:
+        """``[(own^2 I + shared^2 L')^-1]_uu`` of each round, shape (rounds, others)."""
+        known: dict[int, Array] = {}
+        for each in self.of_rounds:
+            if id(each) not in known:
+                known[id(each)] = each.leverages(coalition)[1]
+        return np.stack([known[id(each)] for each in self.of_rounds])
+
+
+def _moved(factorization: Factorization, exposed: Array) -> Array:
+    """mu^2 that a use in each round adds for each node, shape (rounds, nodes)."""
+    columns = factorization.columns
+    rounds, bands = columns.shape
+    moved = np.zeros((rounds, exposed.shape[1]))
+    for k in range(bands):
+        moved[: rounds - k] += columns[: rounds - k, k, None] ** 2 * exposed[k:]
+    return moved

@@ -1,0 +1,211 @@
+"""What correlated noise is optimised for: the noise that is left in the mixed points of a run.
+
+Noise of covariance ``K`` between the nodes enters the messages of a round, and gossip mixes it in
+this and in all later rounds. Gradients are taken, and models are read, at the mixed points, so the
+objective is ``tr(G X^-1)``, the variance of their noise, averaged over nodes and summed over
+rounds, where ``X = C^T C`` and ``G`` depends on the public network and on the sensitivities alone.
+Privacy never depends on ``G``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+
+from dpmesh._validate import fail, instance, integer
+from dpmesh.topology import MixingMatrix
+
+Array = npt.NDArray[np.float64]
+
+_DIGITS = 12
+"""Eigenvalues that agree to this many digits are one, with the sum of their weights."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Objective:
+    """The variance of the mixed points of a static network, by the eigenvalues of its weights.
+
+    Parameters
+    ----------
+    eigenvalues
+        Those of the mixing matrix, to the power of the number of mixings; shape (values,).
+    weights
+        The variance of one round's noise along the eigenvectors, over the number of nodes.
+    sensitivities
+        Largest change of a message in each round, all positive; shape (rounds,).
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> from dpmesh.noise import correlated
+    >>> correlated.gossip(dm.topology.ring(8).mixing_matrix, 10).eigenvalues.shape
+    (5,)
+    """
+
+    eigenvalues: Array
+    weights: Array
+    sensitivities: Array
+
+    @property
+    def rounds(self) -> int:
+        """Number of rounds."""
+        return len(self.sensitivities)
+
+    def matrix(self) -> Array:
+        """Return ``G``, shape (rounds, rounds), symmetric and positive definite."""
+        rounds = np.arange(self.rounds)
+        later = np.maximum.outer(rounds, rounds)
+        apart = np.abs(np.subtract.outer(rounds, rounds))
+        powers = self.eigenvalues ** rounds[:, None]
+        sums = (powers * self.weights) @ _sums_of_squares(self.eigenvalues, self.rounds)[1:].T
+        gram: Array = sums[apart, self.rounds - 1 - later]
+        gram *= np.outer(self.sensitivities, self.sensitivities)
+        return gram
+
+    def trace(self) -> float:
+        """Return ``tr G``: the objective of noise that is independent between rounds."""
+        left = _sums_of_squares(self.eigenvalues, self.rounds)[1:] @ self.weights
+        return float(left[::-1] @ self.sensitivities**2)
+
+
+def _sums_of_squares(eigenvalues: Array, rounds: int) -> Array:
+    """``sum(l**(2 i) for i in 1..j)`` for each j from 0 to `rounds`: shape (rounds + 1, values)."""
+    squares = eigenvalues ** (2 * np.arange(1, rounds + 1)[:, None])
+    return np.vstack([np.zeros(len(eigenvalues)), np.cumsum(squares, axis=0)])
+
+
+def sensitivities_of(value: npt.ArrayLike, rounds: int) -> Array:
+    """Return one positive sensitivity for each round, from a number or from one for each."""
+    given = np.asarray(value, dtype=np.float64)
+    if given.ndim > 1 or given.size not in (1, rounds):
+        fail("sensitivities", f"a number or one for each of {rounds} rounds", f"{given.shape}")
+    values = np.broadcast_to(given.reshape(-1), (rounds,)).copy()
+    if not (np.isfinite(values).all() and (values > 0).all()):
+        fail(
+            "sensitivities",
+            "finite numbers greater than 0 (a row without data has no noise)",
+            value,
+        )
+    values.flags.writeable = False
+    return np.asarray(values)
+
+
+def server(rounds: int, *, sensitivities: npt.ArrayLike = 1.0) -> Objective:
+    """Return the objective of a server that adds up what arrives: prefix sums."""
+    rounds = integer("rounds", rounds, at_least=1)
+    ones = np.ones(1)
+    return Objective(
+        eigenvalues=ones, weights=ones, sensitivities=sensitivities_of(sensitivities, rounds)
+    )
+
+
+def gossip(
+    mixing_matrix: MixingMatrix,
+    rounds: int,
+    *,
+    mixings: int = 1,
+    sensitivities: npt.ArrayLike = 1.0,
+    covariance: npt.ArrayLike | None = None,
+) -> Objective:
+    """Return the objective of gossip with the same symmetric weights in every round.
+
+    Parameters
+    ----------
+    mixing_matrix
+        Symmetric weights.
+    rounds
+        Number of rows of noise, T.
+    mixings
+        How often messages are mixed between two gradients.
+    sensitivities
+        Of the rounds: a positive number, or one for each.
+    covariance
+        Of one round's noise between nodes, shape (nodes, nodes), as `Secrets.covariance` gives it;
+        None for independent noise.
+
+    Raises
+    ------
+    ValueError
+        If the weights are not symmetric, or an argument does not fit; `average_matrix` takes
+        networks that change.
+    """
+    weights = _symmetric(mixing_matrix)
+    rounds, mixings = integer("rounds", rounds, 1), integer("mixings", mixings, 1)
+    values, vectors = np.linalg.eigh(weights)
+    between = _covariance(covariance, len(weights))
+    along = np.einsum("ni,nm,mi->i", vectors, between, vectors, optimize=True) / len(weights)
+    distinct, which = np.unique(np.round(values**mixings, _DIGITS), return_inverse=True)
+    return Objective(
+        eigenvalues=distinct,
+        weights=np.bincount(which, along).astype(np.float64),
+        sensitivities=sensitivities_of(sensitivities, rounds),
+    )
+
+
+def average_matrix(
+    networks: Sequence[Sequence[MixingMatrix]],
+    *,
+    mixings: int = 1,
+    sensitivities: npt.ArrayLike = 1.0,
+    covariance: npt.ArrayLike | None = None,
+) -> Array:
+    """Return ``G`` of networks that change by round, averaged over some draws of them.
+
+    Parameters
+    ----------
+    networks
+        For each draw, the mixing matrix of each round. The draws are public: they must not depend
+        on data.
+    mixings, sensitivities
+        As in `gossip`.
+    covariance
+        As in `gossip`, or that of each round, shape (rounds, nodes, nodes).
+
+    Returns
+    -------
+    Shape (rounds, rounds); takes about ``rounds**2 * nodes**3`` steps a draw.
+    """
+    rounds = len(networks[0])
+    scales = sensitivities_of(sensitivities, rounds)
+    grams = [_changing_matrix(draw, mixings, covariance) for draw in networks]
+    average: Array = sum(grams[1:], grams[0]) / len(grams) * np.outer(scales, scales)
+    return average
+
+
+def _changing_matrix(draw: Sequence[MixingMatrix], mixings: int, covariance: Any) -> Array:
+    nodes, rounds = draw[0].nodes, len(draw)
+    whole = np.ndim(covariance) == 3
+    each = covariance if covariance is not None and whole else [covariance]
+    values, vectors = np.linalg.eigh(np.stack([_covariance(one, nodes) for one in each]))
+    roots = vectors * np.sqrt(np.maximum(values, 0))[:, None]
+    mixed = np.empty((0, nodes, nodes))
+    gram = np.zeros((rounds, rounds))
+    for t, matrix in enumerate(draw):
+        weights = np.linalg.matrix_power(matrix.weights.toarray(), mixings)
+        mixed = weights @ np.concatenate([mixed, roots[t % len(roots)][None]])
+        flat = mixed.reshape(t + 1, -1)
+        gram[: t + 1, : t + 1] += flat @ flat.T / nodes
+    return gram
+
+
+def _symmetric(matrix: MixingMatrix) -> Array:
+    instance("mixing_matrix", matrix, "a MixingMatrix, such as ring(8).mixing_matrix", MixingMatrix)
+    if not matrix.is_symmetric:
+        fail("mixing_matrix", "symmetric weights (average_matrix takes others)", "others")
+    given = sparse.csr_array(matrix.weights).toarray()
+    weights: Array = (given + given.T) / 2
+    return weights
+
+
+def _covariance(covariance: npt.ArrayLike | None, nodes: int) -> Array:
+    if covariance is None:
+        return np.eye(nodes)
+    given = np.asarray(covariance, dtype=np.float64)
+    if given.shape != (nodes, nodes):
+        fail("covariance", f"shape ({nodes}, {nodes})", f"shape {given.shape}")
+    return given

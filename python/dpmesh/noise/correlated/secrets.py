@@ -1,0 +1,207 @@
+"""Noise that partners share: what one end of a link adds, the other subtracts.
+
+The noise of node i in a round is ``own n_i + shared sum_j sgn(j - i) p_ij`` times the noise
+multiplier and the sensitivity, with standard normal vectors n of its own and p of each pair, fresh
+in every round. Secrets cancel where messages are averaged; who sees the messages does not know
+them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+
+from dpmesh._epsilons import but_partners
+from dpmesh._validate import fail, instance, integer, non_negative, positive
+from dpmesh.noise.correlated.coalitions import (
+    Exposure,
+    exposure,
+    honest,
+    laplacian,
+    least_partners,
+    spectrum,
+)
+from dpmesh.topology import MixingMatrix
+
+Array = npt.NDArray[np.float64]
+Pairs = npt.NDArray[np.int64]
+
+_ROUNDING = 1e-12
+"""Relative error of an inverse that mu is rounded up by."""
+
+LARGEST_NODE = 92_000
+"""Nodes up to which every pair has a number of 32 bits of its own."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Secrets:
+    """Which nodes share secrets, how large these are, and who may collude.
+
+    Parameters
+    ----------
+    nodes
+        Number of nodes.
+    pairs
+        Pairs of nodes that share a secret, shape (pairs, 2), in any order: by default of `links`.
+    own
+        Standard deviation of a node's own noise, at noise multiplier and sensitivity 1.
+    shared
+        Standard deviation of each secret.
+    coalition
+        The largest number of nodes that collude with the observer: the claim holds against any of
+        these sizes, for every node outside.
+    star
+        Whether the claim counts a node's own secrets alone, so that it holds whatever all others
+        do: see `counting`. If not, it counts those of the whole graph.
+
+    Raises
+    ------
+    ValueError
+        If a number is out of range, or a pair is not of two different nodes or occurs twice.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> from dpmesh.noise import correlated
+    >>> matrix = dm.topology.ring(8).mixing_matrix
+    >>> secrets = correlated.partner_secrets(matrix, rounds=10, coalition=1)
+    >>> secrets.nodes, len(secrets.pairs)
+    (8, 8)
+    """
+
+    nodes: int
+    pairs: Pairs = field(repr=False)
+    own: float
+    shared: float
+    coalition: int = 0
+    star: bool = False
+
+    def __post_init__(self) -> None:
+        nodes = integer("nodes", self.nodes, 1, LARGEST_NODE)
+        object.__setattr__(self, "nodes", nodes)
+        object.__setattr__(self, "own", positive("own", self.own))
+        object.__setattr__(self, "shared", non_negative("shared", self.shared))
+        object.__setattr__(self, "coalition", integer("coalition", self.coalition, 0, nodes))
+        object.__setattr__(self, "pairs", canonical_pairs(self.pairs, nodes))
+
+    @property
+    def covariance(self) -> Array:
+        """Of one round's noise between nodes, shape (nodes, nodes)."""
+        shared: Array = self.shared**2 * laplacian(self.nodes, self.pairs)
+        return self.own**2 * np.eye(self.nodes) + shared
+
+    @cached_property
+    def mu(self) -> float:
+        """Gaussian DP parameter of one round at noise multiplier 1, against any such coalition."""
+        return self.exposure.worst(self.own, self.shared) * (1 + _ROUNDING)
+
+    @cached_property
+    def exposure(self) -> Exposure:
+        """The exposure to each coalition of the claimed size."""
+        return exposure(self.nodes, self.pairs, self.coalition, star=self.star)
+
+    def mu_against(self, colluding: int | None) -> float:
+        """Return the same against any so many colluding nodes; None for all other nodes."""
+        if colluding is None:
+            return (1 + _ROUNDING) / self.own
+        if self.star:
+            return float(self._against(np.float64(colluding)) ** -0.5) * (1 + _ROUNDING)
+        return self.mu if colluding == self.coalition else replace(self, coalition=colluding).mu
+
+    def mu_of(self, coalition: Iterable[int] = ()) -> float:
+        """Return mu of one round at noise multiplier 1, against this coalition."""
+        members = tuple(sorted({integer("coalition", node, 0, self.nodes) for node in coalition}))
+        return float(np.sqrt(self.leverages(members)[1].max())) * (1 + _ROUNDING)
+
+    def leverages(self, coalition: tuple[int, ...]) -> tuple[npt.NDArray[np.int64], Array]:
+        """Return the nodes outside a coalition, and mu^2 of each at noise multiplier 1."""
+        others, part = honest(whole := laplacian(self.nodes, self.pairs), coalition)
+        if self.star:
+            return others, 1 / self._against(-whole[others][:, list(coalition)].sum(axis=1))
+        values, squares = spectrum(part)
+        squared: Array = squares @ (1 / (self.own**2 + self.shared**2 * values))
+        return others, squared
+
+    def without(self, *absent: int) -> Secrets:
+        """Return the secrets of a round that these nodes, by a public decision, take no part in.
+
+        Their partners leave the secrets with them out. That costs privacy, so plan for it; a
+        partner who leaves a secret out while the other end keeps it is worse.
+        """
+        gone = [integer("absent", node, 0, self.nodes) for node in absent]
+        return replace(self, pairs=self.pairs[~np.isin(self.pairs, gone).any(axis=1)])
+
+    @property
+    def _of_partner(self) -> float:
+        """Variance that a secret adds to the noise of one end, given the row of the other."""
+        own, shared = self.own**2, self.shared**2
+        return own * shared / (own + shared)
+
+    def _against(self, known: Any) -> Any:
+        """Return the variance of a row of which so many partners collude, whoever else counts."""
+        beyond = np.minimum(known, least_partners(self.nodes, self.pairs)) - self.coalition
+        planned = 1 / self.exposure.squared(self.own, self.shared)[0, 0]
+        return planned - np.maximum(0, beyond) * self._of_partner
+
+    def counting(self, node: int, partners: Collection[int]) -> Secrets:
+        """Return what one node adds to a row if it counts these partners alone.
+
+        It shares a secret with each of them, and has so much own noise that its row has the
+        variance of the claim, given the rows of all others.
+        """
+        ends = self.pairs[(self.pairs == node).any(axis=1)]
+        held = ends[np.isin(ends.sum(axis=1) - node, list(partners))]
+        own = self.own
+        if len(held) < least_partners(self.nodes, self.pairs):
+            honest_ones = max(0, len(held) - self.coalition)
+            own = float(np.sqrt(self._against(0.0) - honest_ones * self._of_partner))
+        return replace(self, pairs=held, own=own, star=False)
+
+    @property
+    def claim(self) -> str:
+        """Against whom the guarantee holds, in words."""
+        return but_partners(self.coalition)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every two nodes share a secret."""
+        return len(self.pairs) == self.nodes * (self.nodes - 1) // 2
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return what a report stores, from which mu can be computed again."""
+        return {
+            "nodes": self.nodes,
+            "pairs": self.pairs.tolist(),
+            "own": self.own,
+            "shared": self.shared,
+            "coalition": self.coalition,
+            "star": self.star,
+        }
+
+
+def links(mixing_matrix: MixingMatrix) -> Pairs:
+    """Return the links of a network as pairs of nodes, shape (links, 2)."""
+    instance("mixing_matrix", mixing_matrix, "a MixingMatrix", MixingMatrix)
+    weights = sparse.csr_array(mixing_matrix.weights)
+    upper = sparse.triu(abs(weights) + abs(weights.T), k=1).tocoo()
+    return canonical_pairs(np.column_stack([upper.row, upper.col]), mixing_matrix.nodes)
+
+
+def canonical_pairs(pairs: npt.ArrayLike, nodes: int) -> Pairs:
+    """Return pairs with the smaller node first, in ascending order, read-only."""
+    given = np.asarray(pairs, dtype=np.int64).reshape(-1, 2)
+    if given.size and (given.min() < 0 or given.max() >= nodes):
+        fail("pairs", f"nodes from 0 to {nodes - 1}", "others")
+    if (given[:, 0] == given[:, 1]).any():
+        fail("pairs", "pairs of two different nodes", "a node with itself")
+    sorted_pairs = np.unique(np.sort(given, axis=1), axis=0).reshape(-1, 2)
+    if len(sorted_pairs) != len(given):
+        fail("pairs", "each pair once", "one twice")
+    sorted_pairs.flags.writeable = False
+    return sorted_pairs

@@ -1,0 +1,428 @@
+"""What a user asks for: noise that is correlated in time, between partners, or both.
+
+An algorithm takes it as its ``noise``, and plans the noise of a whole run from it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import sqrt
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from dpmesh._validate import every, fail, integer, one_of, positive, require_methods
+from dpmesh.accounting import analytic_gaussian_noise_multiplier
+from dpmesh.noise.correlated.amplitudes import changing_secrets, partner_secrets
+from dpmesh.noise.correlated.changing import ChangingSecrets
+from dpmesh.noise.correlated.factorization import Factorization
+from dpmesh.noise.correlated.joint import CorrelatedGaussian
+from dpmesh.noise.correlated.objective import Objective, average_matrix, gossip, server
+from dpmesh.noise.correlated.participation import Participation
+from dpmesh.noise.correlated.secrets import Secrets, links
+from dpmesh.noise.correlated.solve import Method, factorize
+from dpmesh.noise.grid import power_of_two
+from dpmesh.topology import MixingMatrix, Static, Topology
+
+Array = npt.NDArray[np.float64]
+Shared: TypeAlias = "Secrets | tuple[Secrets, ...] | None"
+
+_LONGEST = 4.0
+"""Of the steps by rule."""
+
+_UP = 1 + 1e-12
+
+
+@dataclass(frozen=True, kw_only=True)
+class CorrelatedStrategy(ABC):
+    """Which noise works together: `InTime`, `BetweenPartners` or `Both`.
+
+    Parameters
+    ----------
+    topology
+        The network of the run, which is public; None where a server adds up what arrives.
+    rounds
+        Those of the longest run. On a network the first one sends a start that no data has touched,
+        without noise, so there are ``rounds - 1`` rows of noise; a server has a row in each. A run
+        that stops early is charged for what it released.
+    mixings
+        How often a round's messages travel over the network before the next step: several mixings
+        cost traffic and no privacy.
+    grid
+        If given, a power of 2, small beside ``1 / sqrt(dim)``, such as 2**-16, in units of a row's
+        noise over the noise multiplier: messages are rounded to multiples of it, and all noise is
+        discrete Gaussian, a little larger, so that the guarantee does not rest on the last bits of
+        floating-point sums. Secrets must be shared along the same graph in every round.
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of its range.
+    """
+
+    topology: Topology | None
+    rounds: int
+    mixings: int = 1
+    grid: float | None = None
+
+    def __post_init__(self) -> None:
+        every(self, integer, "rounds", at_least=2)
+        every(self, power_of_two, "grid")
+        every(self, integer, "mixings", at_least=1)
+        if self.topology is None:
+            if self.mixings > 1:
+                fail("mixings", "1 without a network", self.mixings)
+        else:
+            require_methods("topology", self.topology, "a network, such as torus(4, 4)", "matrix")
+
+    @property
+    def rows(self) -> int:
+        """Number of rows of noise."""
+        return self.rounds if self.topology is None else self.rounds - 1
+
+    @property
+    @abstractmethod
+    def correlates_time(self) -> bool:
+        """Whether later noise takes back part of earlier noise."""
+
+    def secrets(self, sensitivities: tuple[float, ...]) -> Shared:
+        """Return what partners share, in all rounds or in each."""
+        return None
+
+    def factorization(self, sensitivities: tuple[float, ...], use: Participation) -> Factorization:
+        """Return C of sensitivity 1; here one that correlates nothing."""
+        rows = len(sensitivities)
+        bands = np.full((rows, 1), 1 / np.sqrt(use.most(rows)))
+        return Factorization(bands=bands, kind="diagonal", participation=use)
+
+    def objective(
+        self, sensitivities: tuple[float, ...], covariance: Array | None = None
+    ) -> Objective | Array:
+        """Return the noise in the mixed points by rounds (G), as `factorize` takes it."""
+        rows = len(sensitivities)
+        if self.topology is None:
+            return server(rows, sensitivities=sensitivities)
+        if (constant := _constant(self.topology)) is not None:
+            return gossip(
+                constant,
+                rows,
+                mixings=self.mixings,
+                sensitivities=sensitivities,
+                covariance=covariance,
+            )
+        networks = [self.topology.matrix(t) for t in range(1, rows + 1)]
+        return average_matrix(
+            [networks], mixings=self.mixings, sensitivities=sensitivities, covariance=covariance
+        )
+
+    def release(
+        self,
+        noise_multiplier: float,
+        sensitivities: npt.ArrayLike,
+        *,
+        uses: int = 1,
+        separation: int = 1,
+        memory: npt.ArrayLike = 0.0,
+    ) -> CorrelatedGaussian:
+        """Return the noise of the run, with mu = 1 / `noise_multiplier` against `claim`.
+
+        Parameters
+        ----------
+        noise_multiplier
+            Standard deviation over the sensitivity of the whole run.
+        sensitivities
+            Of each row, shape (rows,).
+        uses, separation
+            How many rows use a record, and how many rows these are apart: in epochs, if several.
+        memory
+            As in `CorrelatedGaussian`.
+        """
+        s = np.asarray(sensitivities, dtype=np.float64)
+        relative = tuple((s / s.max()).tolist())
+        factorization, secrets = _planned(self, relative, _epochs(uses, separation))
+        return CorrelatedGaussian(
+            noise_multiplier=noise_multiplier,
+            factorization=factorization,
+            sensitivities=s,
+            secrets=secrets,
+            memory=memory,
+            grid=self.grid,
+        )
+
+    def release_of_size(
+        self, noise_stds: npt.ArrayLike, sensitivities: npt.ArrayLike
+    ) -> CorrelatedGaussian:
+        """Return noise that protects as much as independent noise of these standard deviations.
+
+        Every row uses all records, and no noise is correlated in time.
+
+        Parameters
+        ----------
+        noise_stds, sensitivities
+            Of each row, shape (rows,).
+        """
+        s, stds = np.asarray(sensitivities, np.float64), np.asarray(noise_stds, np.float64)
+        every, bands = Participation(uses=self.rows), (s / stds)[:, None]
+        factorization = Factorization(bands=bands, kind="diagonal", participation=every)
+        return CorrelatedGaussian(
+            noise_multiplier=1.0,
+            factorization=factorization,
+            sensitivities=s,
+            secrets=_scaled(self.secrets(tuple((s / s.max()).tolist())), factorization),
+            grid=self.grid,
+        )
+
+    def step_size(
+        self,
+        *,
+        epsilon: float,
+        delta: float,
+        records: int,
+        dim: int,
+        radius: float,
+        clipping_norm: float = 1.0,
+        uses: int = 1,
+        separation: int = 1,
+    ) -> float:
+        """Return a constant step by a rule over public numbers.
+
+        It is as long as the noise of a mixed point allows, whose root mean square over nodes and
+        rounds may be half of `radius`, and at most 4: up to there a step along softmax gradients of
+        records of norm 1 moves no two models apart.
+
+        Parameters
+        ----------
+        epsilon, delta
+            Of the run, for replacing one record.
+        records
+            Number of records in a node's gradient.
+        dim
+            Length of the model.
+        radius
+            Of the ball that holds the models.
+        clipping_norm
+            Of a record's gradient.
+        uses, separation
+            As in `release`.
+        """
+        multiplier = analytic_gaussian_noise_multiplier(target_epsilon=epsilon, target_delta=delta)
+        per_step = 2 * positive("clipping_norm", clipping_norm) * multiplier / records
+        noise = per_step * sqrt(dim) * self.mixed_noise(uses=uses, separation=separation)
+        return min(_LONGEST, positive("radius", radius) / 2 / noise)
+
+    def mixed_noise(self, *, uses: int = 1, separation: int = 1) -> float:
+        """Return the noise of a mixed point at mu = 1 and sensitivity 1 in every round.
+
+        The standard deviation of one coordinate: the root of its mean square over nodes and rounds.
+        """
+        ones = (1.0,) * self.rows
+        factorization, secrets = _planned(self, ones, _epochs(uses, separation))
+        found = self.objective(ones, _covariance(secrets))
+        gram = found.matrix() if isinstance(found, Objective) else found
+        return float(np.sqrt(factorization.objective(gram) / len(ones)))
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What the guarantee rests on and this package cannot check, in words."""
+        return ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class InTime(CorrelatedStrategy):
+    """Later noise takes back part of what earlier noise added. Nobody needs to be trusted.
+
+    For records that are used once, or in a few separated rounds. It cannot help where every round
+    uses all records.
+
+    Parameters
+    ----------
+    topology, rounds, mixings, grid
+        As in `CorrelatedStrategy`.
+    bands
+        Diagonals of C: ``bands - 1`` earlier rows of noise stay in memory; None for all.
+    method
+        As in `factorize`: ``"optimal"`` up to 2,000 rounds, ``"toeplitz"`` for more.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> noise = dm.noise.correlated.InTime(topology=dm.topology.ring(8), rounds=20, bands=4)
+    >>> dm.GradientDescent(records=100, noise_multiplier=20.0, batches=5, noise=noise).plan(20)
+    Plan(20 releases, replace_one, record)
+    """
+
+    bands: int | None = None
+    method: Method = "optimal"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        every(self, integer, "bands", at_least=1, below=self.rounds)
+        one_of("method", self.method, ("optimal", "toeplitz", "square_root"))
+
+    @property
+    def correlates_time(self) -> bool:
+        """True."""
+        return True
+
+    def factorization(self, sensitivities: tuple[float, ...], use: Participation) -> Factorization:
+        """Return the C that leaves least of the nodes' own noise in the mixed points.
+
+        Secrets are left out: they cancel in the network's average, where own noise adds up.
+        """
+        bands = self.bands
+        if self.method == "optimal" and bands is None and use.most(len(sensitivities)) > 1:
+            bands = min(use.separation, len(sensitivities))
+        objective = self.objective(sensitivities)
+        return factorize(objective, bands=bands, participation=use, method=self.method)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BetweenPartners(CorrelatedStrategy):
+    """The two ends of a link add and subtract the same secret noise, fresh in every round.
+
+    The guarantee is against everybody who sees all messages, except link partners, and any
+    `coalition` nodes inside; against all other nodes together secrets hide nothing. Where the
+    network changes, the links of a round share secrets in that round.
+
+    Parameters
+    ----------
+    topology, rounds, mixings, grid
+        As in `CorrelatedStrategy`. Take several mixings: after a single one much of the secrets is
+        left.
+    coalition
+        The largest number of nodes, whichever they are, that collude with the observer.
+    partners
+        Whose links share secrets; None for `topology`. A network with more links withstands larger
+        coalitions.
+    star
+        Whether the guarantee counts a node's own partners alone, so that it holds whatever others
+        do or leave out: so it is between parties of a contract. On complete graphs that is free.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> from dpmesh.noise import correlated
+    >>> from dpmesh.privacy import views
+    >>> network = dm.topology.complete(8)
+    >>> noise = correlated.BetweenPartners(topology=network, rounds=20, coalition=1)
+    >>> algorithm = dm.GradientDescent(records=100, noise_multiplier=20.0, noise=noise)
+    >>> cost = algorithm.plan(20).cost(1e-5, view=views.EverybodyButPartners(coalition=1))
+    >>> cost.epsilon < algorithm.plan(20).cost(1e-5).epsilon
+    True
+    """
+
+    coalition: int = 0
+    partners: Topology | None = None
+    star: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.topology is None:
+            wanted = "a network, whose links share secrets: they cancel where it averages messages"
+            fail("topology", wanted, None)
+        if self.partners is not None:
+            require_methods("partners", self.partners, "a network, or None", "matrix")
+        every(self, integer, "coalition")
+
+    @property
+    def correlates_time(self) -> bool:
+        """False."""
+        return False
+
+    def secrets(self, sensitivities: tuple[float, ...]) -> Shared:
+        """Return the secrets with mu = 1 that leave least noise in the mixed points.
+
+        Where the network changes, those of each round by the rule of `changing_secrets`.
+        """
+        assert self.topology is not None
+        who = self.topology if self.partners is None else self.partners
+        mixing, sharing = _constant(self.topology), _constant(who)
+        if mixing is None or sharing is None:
+            graphs = [links(who.matrix(t)) for t in range(1, len(sensitivities) + 1)]
+            nodes, coalition = self.topology.nodes, self.coalition
+            return changing_secrets(graphs, nodes, coalition=coalition, star=self.star)
+        return partner_secrets(
+            mixing,
+            rounds=len(sensitivities),
+            mixings=self.mixings,
+            coalition=self.coalition,
+            sensitivities=sensitivities,
+            pairs=links(sharing),
+            star=self.star,
+        )
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """Who must not collude with whom."""
+        beyond = f", except for {self.coalition} of them" if self.coalition else ""
+        return (
+            "link partners keep the noise that they share secret from whoever sees messages"
+            f"{beyond} (in a simulation one process draws it for both)",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Both(InTime, BetweenPartners):
+    """In time and between partners: the guarantee of `BetweenPartners`.
+
+    Parameters
+    ----------
+    topology, rounds, mixings, grid
+        As in `CorrelatedStrategy`.
+    bands, method
+        As in `InTime`.
+    coalition, partners, star
+        As in `BetweenPartners`.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> noise = dm.noise.correlated.Both(topology=dm.topology.complete(8), rounds=20, bands=4)
+    >>> dm.GradientDescent(records=100, noise_multiplier=20.0, batches=5, noise=noise).plan(20)
+    Plan(20 releases, replace_one, record)
+    """
+
+
+def _epochs(uses: int, separation: int) -> Participation:
+    several = uses > 1 and separation > 1
+    return Participation(uses=uses, separation=separation, epochs=several)
+
+
+@lru_cache(maxsize=64)
+def _planned(
+    strategy: CorrelatedStrategy, sensitivities: tuple[float, ...], use: Participation
+) -> tuple[Factorization, Shared]:
+    """Return C and the secrets for sensitivities of which the largest is 1."""
+    factorization = strategy.factorization(sensitivities, use)
+    return factorization, _scaled(strategy.secrets(sensitivities), factorization)
+
+
+def _scaled(secrets: Shared, factorization: Factorization) -> Shared:
+    """Return secrets with the mu of independent noise: a record's rounds seldom are all worst."""
+    if secrets is None or isinstance(secrets, Secrets):
+        return secrets
+    used = {id(each): each for each in secrets}
+    worst = ChangingSecrets(secrets).worst(factorization, secrets[0].coalition)
+    mu = worst / factorization.sensitivity * _UP
+    scaled = {
+        name: replace(each, own=each.own * mu, shared=each.shared * mu)
+        for name, each in used.items()
+    }
+    return tuple(scaled[id(each)] for each in secrets)
+
+
+def _constant(topology: Topology) -> MixingMatrix | None:
+    """Return the weights of all rounds, if they are the same and symmetric."""
+    if isinstance(topology, Static) and topology.mixing_matrix.is_symmetric:
+        return topology.mixing_matrix
+    return None
+
+
+def _covariance(secrets: Shared) -> Array | None:
+    """Return that of one round's noise between nodes, or of each round's."""
+    if secrets is None or isinstance(secrets, Secrets):
+        return None if secrets is None else secrets.covariance
+    return np.stack([each.covariance for each in secrets])

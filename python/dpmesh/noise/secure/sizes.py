@@ -1,0 +1,379 @@
+"""The public numbers of a secure sum: its grid, sensitivity, shares of noise, and modulus.
+
+All of them follow from numbers that the sites agree on before a run, so that every site computes
+the same ones, and a report can be made without data.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import ceil, exp, log, log2, sqrt
+from typing import Any, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+import dpmesh.kernels as kernels
+from dpmesh._privacy_types import Floats, NeighboringRelation
+from dpmesh._ragged import Indices
+from dpmesh._validate import every, fail, integer, one_of, positive, probability
+from dpmesh.accounting.shares import (
+    SMALLEST_SHARE,
+    sum_of_shares_epsilon,
+    sum_of_shares_noise_multiplier,
+)
+from dpmesh.keys import Stream
+from dpmesh.noise.grid import MOST_STEPS
+
+WRAP_PROBABILITY = 2.0**-20
+"""Largest probability that any number of any sum of a run leaves the modulus."""
+
+MOST_BITS = 64
+_MOST_GRID_STEPS = 2**40
+
+
+@dataclass(frozen=True, kw_only=True)
+class SecureSum:
+    """A sum of clipped vectors over sites, on an integer grid, with a share of noise from each.
+
+    A site clips each record's vector to `clipping_norm`, sums them, rounds the sum to the grid,
+    adds discrete Gaussian noise of scale `share`, and masks the result modulo ``2**bits``. Whoever
+    adds up what all sites send learns the sum with the noise of all shares, and nothing else.
+
+    Parameters
+    ----------
+    dim
+        Length of the vectors, d.
+    sites
+        Number of sites, n.
+    records
+        Number of records of all sites together, N: a public constant, from which the modulus is
+        computed. More records make a wrap-around more likely and change nothing else.
+    noise_multiplier
+        Scale of the noise that the adversary does not know, over the `sensitivity`.
+    clipping_norm
+        Largest L2 norm of a record's vector, C.
+    colluding
+        Sites whose shares the adversary knows, c. At least 1 protects against another site, which
+        can subtract its own share; 0 protects against an outside server alone.
+    dropouts
+        Sites that may be lost for good, l. A new attempt without them is one more release.
+    rounds
+        Number of sums that a run publishes.
+    sampling_rate
+        Probability in (0, 1] with which each record takes part in a sum.
+    neighboring_relation
+        ``"replace_one"``, or ``"add_remove"``, under which sampling amplifies privacy.
+    records_per_site
+        Largest number of records of one site, B; by default `records`. It bounds how far
+        floating-point rounding moves a site's sum.
+    grid_steps
+        Steps of the grid in a `clipping_norm`, S: a power of 2. By default the smallest of at least
+        ``2**7 sqrt(dim)`` for which the share is at least 4.
+    bits
+        Bits of the modulus, k; by default the fewest that the rule needs.
+    diameter
+        Largest L2 distance between the vectors of two records, in clipping norms: 2, unless they
+        lie closer together, as vectors of numbers that are not negative do (sqrt(2)).
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of its range; fewer than two honest sites are left; the share of noise
+        is not between 4 and 2**25 steps; rounding in floating point may exceed one step; or `bits`
+        are so few that a run wraps around with a probability above 2**-20.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> numbers = dm.noise.secure.SecureSum(dim=10, sites=5, records=1000, noise_multiplier=8.0)
+    >>> numbers.bits
+    """
+
+    dim: int
+    sites: int
+    records: int
+    noise_multiplier: float
+    clipping_norm: float = 1.0
+    colluding: int = 1
+    dropouts: int = 0
+    rounds: int = 1
+    sampling_rate: float = 1.0
+    neighboring_relation: NeighboringRelation = "replace_one"
+    records_per_site: int | None = None
+    grid_steps: int | None = None
+    bits: int | None = None
+    diameter: float = 2.0
+
+    def __post_init__(self) -> None:
+        every(self, integer, "dim", "sites", "records", "rounds", at_least=1, below=2**32)
+        every(self, integer, "colluding", "dropouts")
+        every(self, positive, "noise_multiplier", "clipping_norm")
+        every(self, probability, "sampling_rate", zero=False)
+        one_of("neighboring_relation", self.neighboring_relation, get_args(NeighboringRelation))
+        every(self, integer, "records_per_site", at_least=1, below=self.records + 1)
+        if positive("diameter", self.diameter) > 2:
+            fail("diameter", "at most 2, that of a ball of radius clipping_norm", self.diameter)
+        if self.honest < 2:
+            left = f"{self.sites} - {self.colluding} - {self.dropouts} = {self.honest}"
+            wanted = "at least 2 honest sites left, sites - colluding - dropouts"
+            fail("sites", wanted, f"{left}; add sites, or allow fewer of them to collude or drop")
+        self._check_grid()
+        self._check_share()
+        self._check_bits()
+
+    def _check_grid(self) -> None:
+        if self.grid_steps is not None:
+            steps = integer("grid_steps", self.grid_steps, at_least=1, below=_MOST_GRID_STEPS + 1)
+            if steps & (steps - 1):
+                fail("grid_steps", "a power of 2", steps)
+        if self._rounding > 1:
+            wanted = "so few records that float64 rounds their sum by at most one grid step"
+            got = f"{self._largest_site}, which it may round by {self._rounding:.3g} steps"
+            fail("records_per_site", wanted, got)
+
+    def _check_share(self) -> None:
+        if not SMALLEST_SHARE <= self.share <= MOST_STEPS:
+            wanted = f"a share of noise between {SMALLEST_SHARE:g} and 2**25 steps of the grid"
+            fail("grid_steps" if self.grid_steps else "noise_multiplier", wanted, f"{self.share:g}")
+
+    def _check_bits(self) -> None:
+        every(self, integer, "bits", at_least=2, below=MOST_BITS + 1)
+        if self.modulus_bits > MOST_BITS:
+            fail("records", f"sums that {MOST_BITS} bits can hold", f"{self.modulus_bits} bits")
+        if (wraps := self.wrap_probability) > WRAP_PROBABILITY:
+            wanted = f"at least {self._bits_by_rule}, so that sums wrap around with a probability"
+            fail("bits", f"{wanted} of at most 2**-20", f"{self.bits} (at most {wraps:.2g})")
+
+    def assumptions_about(self, parties: str) -> tuple[str, ...]:
+        """Return what a guarantee by these sums rests on beside the proof: of sites, or clients."""
+        against = (
+            f"the server and {self.colluding} of the {parties}" if self.colluding else "the server"
+        )
+        return (
+            f"the guarantee is against {against}; if more collude it is weaker",
+            f"all {parties} run this code; timing is not observed",
+            "X25519, HKDF and AES are as secure as assumed, "
+            f"if {parties} are on machines of their own",
+        )
+
+    @property
+    def honest(self) -> int:
+        """Shares of noise that the adversary never knows, h = sites - colluding - dropouts."""
+        return self.sites - self.colluding - self.dropouts
+
+    @property
+    def fewest(self) -> int:
+        """Sites without which a run waits."""
+        return self.sites - self.dropouts
+
+    def is_cohort(self, parties: tuple[int, ...], receiver: int = 0) -> bool:
+        """Whether the shares of noise of the honest ones among these sites are enough."""
+        return len(parties) >= self.fewest
+
+    @property
+    def attempts(self) -> int:
+        """Releases that a run is charged for: its rounds, and one for each dropout."""
+        return self.rounds + self.dropouts
+
+    @cached_property
+    def steps(self) -> int:
+        """Steps of the grid in a `clipping_norm`, S."""
+        if self.grid_steps is not None:
+            return self.grid_steps
+        steps = 1 << max(0, ceil(log2(2**7 * sqrt(self.dim))))
+        while self._share_at(steps) < SMALLEST_SHARE and steps < _MOST_GRID_STEPS:
+            steps *= 2
+        return steps
+
+    @property
+    def grid(self) -> float:
+        """Width of a step of the grid, gamma = C / S, in the units of the vectors."""
+        return self.clipping_norm / self.steps
+
+    @property
+    def moved(self) -> float:
+        """How far one record moves the sum in L2 before it is rounded, in units of the vectors."""
+        replaced = self.neighboring_relation == "replace_one"
+        return (self.diameter if replaced else 1.0) * self.clipping_norm
+
+    @cached_property
+    def sensitivity(self) -> float:
+        """How far one record moves the rounded sum in L2, in steps of the grid.
+
+        Rounding to the nearest step moves two sums apart by at most 1 more in each coordinate in
+        which they differ, sqrt(dim) in all, to which the rounding of float64 is added.
+        """
+        return self._sensitivity_at(self.steps)
+
+    @cached_property
+    def share(self) -> float:
+        """Scale of one site's noise, in steps of the grid."""
+        return self._share_at(self.steps)
+
+    @cached_property
+    def noise_scale(self) -> float:
+        """Scale of all sites' shares together, in the units of the vectors."""
+        return self.share * sqrt(self.sites) * self.grid
+
+    @property
+    def smallest_share(self) -> float:
+        """The `share`, which is the same for all sites."""
+        return self.share
+
+    @property
+    def numbers(self) -> int:
+        """How many released numbers one record moves."""
+        return self.dim
+
+    @property
+    def modulus_bits(self) -> int:
+        """Bits of the modulus, k."""
+        return self._bits_by_rule if self.bits is None else self.bits
+
+    @property
+    def message_bytes(self) -> int:
+        """Length of a site's masked vector in bytes."""
+        return (self.dim * self.modulus_bits + 7) // 8
+
+    @property
+    def wrap_probability(self) -> float:
+        """Bound on the probability that any number of any sum of a run leaves the modulus."""
+        room = 2.0 ** (self.modulus_bits - 1) - 1 - self._largest_sum
+        if room <= 0:
+            return 1.0
+        scale = self.share * sqrt(self.sites)
+        numbers = self.dim * self.attempts
+        rare_batches = 0.0 if self.sampling_rate == 1 else WRAP_PROBABILITY / 2
+        return min(1.0, rare_batches + numbers * wrap_bound(0.0, scale, room))
+
+    def noise_multiplier_against(self, unknown_shares: int) -> float:
+        """Return the noise multiplier against an adversary that knows all but so many shares."""
+        known = integer("unknown_shares", unknown_shares, below=self.sites + 1)
+        return self.share * sqrt(known) / self.sensitivity
+
+    def epsilon(self, delta: float) -> float:
+        """Return the proved epsilon of a run, all attempts included.
+
+        It holds against the server together with `colluding` sites; see
+        `accounting.shares.sum_of_shares_epsilon`.
+        """
+        return sum_of_shares_epsilon(
+            delta=delta,
+            noise_multiplier=self.noise_multiplier,
+            scale=self.noise_multiplier * self.sensitivity,
+            share=self.share,
+            sites=self.sites,
+            dim=self.dim,
+            neighboring_relation=self.neighboring_relation,
+            sampling_rate=self.sampling_rate,
+            count=self.attempts,
+        )
+
+    @property
+    def nodes(self) -> int:
+        """The sites: the nodes that add up."""
+        return self.sites
+
+    @cached_property
+    def receivers(self) -> tuple[tuple[int, ...], ...]:
+        """Who adds to each sum: there is one, of all sites."""
+        return (tuple(range(self.sites)),)
+
+    def steps_of(self, sums: Floats) -> npt.NDArray[np.int64]:
+        """Return sums in steps of the grid, rounded to the nearest integer."""
+        near = np.rint(sums * (self.steps / self.clipping_norm))
+        steps: npt.NDArray[np.int64] = near.astype(np.int64)
+        return steps
+
+    def noise(self, receiver: int, sites: Indices, stream: Stream) -> npt.NDArray[np.int64]:
+        """Return the shares of noise of some sites, shape (sites, dim): site i draws from node i.
+
+        The stream is of this release alone; `receiver` is 0, the only one.
+        """
+        nodes = np.asarray(sites, np.uint32)
+        return kernels.discrete_gaussian((len(nodes), self.dim), self.share, stream, nodes=nodes)
+
+    @property
+    def _largest_site(self) -> int:
+        return self.records if self.records_per_site is None else self.records_per_site
+
+    @property
+    def _rounding(self) -> float:
+        return self._rounding_at(self.steps)
+
+    def _rounding_at(self, steps: int) -> float:
+        """How far float64 moves two neighbouring sums apart: additions, clipping, the grid."""
+        most = self._largest_site
+        return (2.0 * most * (most + 2) + 2 * self.dim) * 2.0**-53 * steps
+
+    def _sensitivity_at(self, steps: int) -> float:
+        records = self.moved / self.clipping_norm
+        return records * steps + sqrt(self.dim) + self._rounding_at(steps)
+
+    def _share_at(self, steps: int) -> float:
+        return self.noise_multiplier * self._sensitivity_at(steps) / sqrt(self.honest)
+
+    @cached_property
+    def _largest_sum(self) -> float:
+        """Bound on a coordinate of the rounded sum, but for batches that are too rare to count."""
+        batch = float(self.records)
+        if self.sampling_rate < 1:
+            from scipy.stats import binom
+
+            rare = WRAP_PROBABILITY / 2 / self.attempts
+            batch = float(binom.isf(rare, self.records, self.sampling_rate))
+        return batch * self.steps + self.sites / 2
+
+    @cached_property
+    def _bits_by_rule(self) -> int:
+        numbers = 4 * self.dim * self.attempts / WRAP_PROBABILITY
+        noise = self.share * sqrt(self.sites) * sqrt(2 * log(numbers))
+        return ceil(log2(2 * (self._largest_sum + noise) + 2))
+
+
+def wrap_bound(offset: float, noise_scale: float, half_range: float) -> float:
+    """Bound the probability that an offset plus noise leaves ``[-half_range, half_range)``.
+
+    Discrete Gaussian noise, and sums of it, are subgaussian of their scale (Canonne, Kamath and
+    Steinke 2020): a tail beyond x has a probability of at most ``exp(-x^2 / (2 noise_scale^2))``.
+
+    Parameters
+    ----------
+    offset, noise_scale, half_range
+        In steps of the grid; the scale is that of all shares together.
+    """
+    room = half_range - abs(offset)
+    return 1.0 if room <= 0 else min(1.0, 2 * exp(-(room**2) / (2 * noise_scale**2)))
+
+
+def calibrated_sum(*, epsilon: float, delta: float, **public: Any) -> SecureSum:
+    """Return the secure sum with the least noise that keeps a budget.
+
+    Parameters
+    ----------
+    epsilon, delta
+        The budget of a run, all attempts included; see `SecureSum.epsilon`.
+    public
+        All fields of `SecureSum` but `noise_multiplier`.
+
+    Raises
+    ------
+    ValueError
+        If a number is out of its range, or no noise keeps the budget.
+    """
+    bits = public.pop("bits", None)
+    trial = SecureSum(noise_multiplier=1.0, **public)
+    multiplier = sum_of_shares_noise_multiplier(
+        target_epsilon=epsilon,
+        target_delta=delta,
+        scale_per_multiplier=trial.sensitivity,
+        unknown=trial.honest,
+        sites=trial.sites,
+        dim=trial.dim,
+        neighboring_relation=trial.neighboring_relation,
+        sampling_rate=trial.sampling_rate,
+        count=trial.attempts,
+    )
+    return replace(trial, noise_multiplier=multiplier, bits=bits)

@@ -1,0 +1,43 @@
+"""How far one neighbouring dataset can move what is released."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+
+from dpmesh._validate import non_negative, one_of
+from dpmesh.kernels.projection import NORMS, Norm
+
+A_SENSITIVITY = "a Sensitivity, such as Sensitivity(1.0, 'l2', 'why')"
+
+
+@dataclass(frozen=True, slots=True)
+class Sensitivity:
+    """How far one neighbouring dataset can move a release, given all earlier releases.
+
+    Parameters
+    ----------
+    bound
+        Largest distance, in the units of the released values; 0 if they do not depend on the data.
+        It is that of exact arithmetic: the rounding of the values' type must be small beside it.
+    norm
+        The norm of that distance.
+    reason
+        The argument for it, in a few words with its source.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.noise.Sensitivity(2.0, "l2", "one record replaced").bound
+    2.0
+    """
+
+    bound: float
+    norm: Norm
+    reason: str
+
+    def __post_init__(self) -> None:
+        if not (type(self.bound) is float and 0 <= self.bound < inf):
+            object.__setattr__(self, "bound", non_negative("bound", self.bound))
+        if self.norm not in NORMS:
+            one_of("norm", self.norm, NORMS)

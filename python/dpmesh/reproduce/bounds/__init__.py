@@ -1,5 +1,0 @@
-"""The papers' bounds as functions, one module for each paper."""
-
-from dpmesh.reproduce.bounds import federated, online, quantized, without_replacement
-
-__all__ = ["federated", "online", "quantized", "without_replacement"]

@@ -1,0 +1,389 @@
+"""A released model that can be used: it predicts, is saved, and goes to scikit-learn or numpy."""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from dpmesh import __version__
+from dpmesh._files import replacing
+from dpmesh._networks import MakeNetwork, name_of, named, scores_of
+from dpmesh._validate import fail, instance
+from dpmesh.tables import Category, Columns, Features, Number
+from dpmesh.tables.features import AXES
+from dpmesh.tables.kinds import Count
+from dpmesh.tables.labels import Label, Labels
+from dpmesh.tables.ranges import as_label
+
+__all__ = ["Model", "Outline"]
+
+_FORMAT = 1
+
+
+def as_json(content: Mapping[str, Any]) -> str:
+    """Return what a model file holds of an outline as a JSON text.
+
+    Raises
+    ------
+    TypeError
+        If it holds something that no file can.
+    """
+    return json.dumps(content, default=_python_scalar)
+
+
+def _python_scalar(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"{value!r} ({type(value).__name__}) cannot be written to a file")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Outline:
+    """What the numbers of a model stand for. All of it is public.
+
+    Parameters
+    ----------
+    columns
+        The columns that it reads, with their public ranges; or features that are taken as they are.
+    classes
+        The classes of a classifier, shape (outputs,): texts, numbers or booleans; or the names of
+        labels. None for a regression.
+    target
+        The public range of what a regression predicts, which stands for [-1, 1]; a `Count` of one
+        whose scores are logarithms of shares of its bound; None for a classifier, and for a
+        regression that predicts its scores.
+    network
+        Makes the network of a classifier, see `dpmesh.sklearn.PrivateClassifier`; None for a linear
+        model.
+    shares
+        The share of all records that each class has, from public knowledge and never from labels.
+        The loss of a record then has the weight ``min(shares) / share`` of its class, so that all
+        classes weigh the same. It is at most 1: what one record contributes stays bounded as it is.
+    several
+        Whether a record may have several of the `classes`, or none: they are labels.
+
+    Raises
+    ------
+    ValueError
+        If `classes` and `target` are both given.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dpmesh as dm
+    >>> columns = dm.tables.Columns.of({"age": [0, 100]}, ["age"])
+    >>> dm.tables.models.Outline(columns=columns, classes=np.array(["ill", "well"])).outputs
+    2
+    """
+
+    columns: Columns | Features
+    classes: npt.NDArray[Any] | None = None
+    target: Number | None = None
+    network: MakeNetwork | None = None
+    shares: tuple[float, ...] | None = None
+    several: bool = False
+
+    def __post_init__(self) -> None:
+        if self.classes is not None and self.target is not None:
+            fail("classes", "classes of a classifier or the target range of a regression", "both")
+        if self.several and (self.classes is None or self.shares or self.network is not None):
+            fail("several", "labels of a linear model, without shares of classes", "others")
+
+    @classmethod
+    def of(cls, columns: Columns | Features, label: Label, network: Any = None) -> Outline:
+        """Return the outline of a model that learns this label, or these labels, of columns."""
+        if isinstance(label, Labels):
+            names = np.array(label.names)
+            return Outline(columns=columns, classes=names, network=network, several=True)
+        if isinstance(label, Number):
+            return Outline(columns=columns, target=label)
+        classes, shares = np.array(label.categories), label.shares
+        return Outline(columns=columns, classes=classes, network=network, shares=shares)
+
+    @property
+    def outputs(self) -> int:
+        """Number of scores of a record."""
+        return 1 if self.classes is None else len(self.classes)
+
+    @property
+    def loss(self) -> Literal["softmax", "multilabel", "squared", "poisson"]:
+        """The loss of a linear model for it: softmax, of labels, least squares or of counts."""
+        if self.classes is not None:
+            return "multilabel" if self.several else "softmax"
+        return "poisson" if isinstance(self.target, Count) else "squared"
+
+    @property
+    def listed(self) -> Category:
+        """The classes of a classifier, as labels of any type are compared with them."""
+        assert self.classes is not None
+        return Category(categories=tuple(self.classes.tolist()), shares=self.shares)
+
+    def learned(self, labels: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return labels that were read, numbers or places among classes, as models learn them."""
+        if self.target is not None:
+            return self.target.encode("label", labels).features[:, 0]
+        if not self.several:
+            return labels
+        from dpmesh.kernels.linear_model import as_sets  # a model is loaded without it
+
+        return as_sets(labels)
+
+    @property
+    def weights_of_classes(self) -> npt.NDArray[np.float64] | None:
+        """The weight of a record of each class, in (0, 1]; None if all weigh 1."""
+        return None if self.shares is None else min(self.shares) / np.asarray(self.shares)
+
+    def model(self, params: npt.ArrayLike, about: Mapping[str, Any] | None = None) -> Model:
+        """Return the model with these parameters, shape (dim,), as a row of ``run.released``.
+
+        A classifier of two classes may have one vector, for the second class. Parameters of
+        `FirstStage` end with the centre, for one more feature.
+
+        Raises
+        ------
+        ValueError
+            If their number does not fit.
+        """
+        rows = np.asarray(params, np.float64).reshape(-1)
+        if self.network is not None:
+            return self._with(rows.reshape(1, -1), about)
+        dim = self.columns.dim
+        for vectors in (1, 2) if self.outputs == 2 and not self.several else (self.outputs,):
+            ends = len(rows) - vectors * (dim + 1)
+            if ends in (dim, (1 + AXES) * dim) and self.columns.centre is None:
+                own = self.columns.less(rows[-ends:])
+                return replace(self, columns=own).model(rows[:-ends], about)
+        if self.outputs == 2 and len(rows) == self.columns.dim and not self.several:
+            rows = np.concatenate([-rows, rows]) / 2
+        if len(rows) != self.outputs * self.columns.dim:
+            fail("params", f"{self.outputs} x {self.columns.dim} numbers", len(rows))
+        return self._with(rows.reshape(self.outputs, -1), about)
+
+    def _with(self, weights: npt.NDArray[np.float64], about: Mapping[str, Any] | None) -> Model:
+        names = "columns", "classes", "target", "network", "shares", "several"
+        own = {name: getattr(self, name) for name in names}
+        return Model(**own, weights=weights, about={} if about is None else about)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the outline in plain types that JSON can hold."""
+        return {
+            "columns": self.columns.as_dict(),
+            "classes": None if self.classes is None else self.classes.tolist(),
+            "target": None if self.target is None else self.target.as_dict(),
+            "network": None if self.network is None else name_of(self.network),
+            "shares": self.shares,
+            "several": self.several,
+        }
+
+    @classmethod
+    def from_dict(
+        cls, saved: Mapping[str, Any], network: str | MakeNetwork | None = None
+    ) -> Outline:
+        """Return the outline that `as_dict` gave, which holds the name of its network alone.
+
+        Raises
+        ------
+        ValueError
+            If it has a network that is not given.
+        """
+        if (of := saved.get("network")) is not None and network is None:
+            fail("network", f"the function that makes {of} (in the shell: --model {of})", None)
+        columns = saved["columns"]
+        target: Any = saved["target"] and as_label("target", saved["target"])
+        return Outline(
+            columns=(Columns if "names" in columns else Features).from_dict(columns),
+            classes=None if saved["classes"] is None else np.array(saved["classes"]),
+            target=target,
+            network=None if of is None or network is None else named(network),
+            shares=saved.get("shares") and tuple(saved["shares"]),
+            several=bool(saved.get("several")),
+        )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Model(Outline):
+    """A model of public numbers and released weights.
+
+    It holds nothing but what was released and what was public, so it may be published with the
+    epsilon of `privacy`.
+
+    Parameters
+    ----------
+    columns, classes, target, network, shares, several
+        As of `Outline`.
+    weights
+        Shape (outputs, ``columns.dim``): one row for each class, or one for a regression. Of a
+        network, all its parameters: shape (1, parameters).
+    about
+        Further facts in plain types, such as the privacy report (``privacy``).
+
+    Raises
+    ------
+    ValueError
+        If shapes do not fit, or `classes` and `target` are both given.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dpmesh as dm
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.uniform(-1, 1, size=(300, 3))
+    >>> model = dm.sklearn.PrivateClassifier(2.0, ranges=(-1, 1), classes=[False, True])
+    >>> model.fit(X, X[:, 0] > 0, groups=np.arange(300) % 3).model_
+    Model(2 classes, 3 columns, epsilon 2)
+    """
+
+    weights: npt.NDArray[np.float64]
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        shape = (self.outputs, self.columns.dim)
+        if self.network is None and self.weights.shape != shape:
+            fail("weights", f"shape {shape}", f"shape {self.weights.shape}")
+
+    def __repr__(self) -> str:
+        from dpmesh._epsilons import rounded_up  # a model is loaded without it
+
+        kind = "labels" if self.several else "classes"
+        kind = "regression" if self.classes is None else f"{len(self.classes)} {kind}"
+        kind += "" if self.network is None else f", network {name_of(self.network)}"
+        spent = self.about.get("epsilon", self.about.get("privacy", {}).get("epsilon"))
+        epsilon = "unknown" if spent is None else rounded_up(spent)
+        return f"Model({kind}, {len(self.columns.names)} columns, epsilon {epsilon})"
+
+    @property
+    def params(self) -> npt.NDArray[np.float64]:
+        """All released parameters, as `Outline.model` takes them: shape (dim,)."""
+        return np.concatenate([self.weights.reshape(-1), self.columns.centre or ()])
+
+    def scores(self, table: Any) -> npt.NDArray[np.float64]:
+        """Return the score of each output, shape (records, outputs).
+
+        Parameters
+        ----------
+        table
+            A pandas or pyarrow table with the model's columns, in any order and among others, or an
+            array of shape (records, columns). Where `columns` are `Features`: an array or a sparse
+            matrix, prepared as the training data were.
+
+        Raises
+        ------
+        ValueError
+            If a column is missing or holds something else.
+
+        Warns
+        -----
+        UserWarning
+            If values cannot be read or are not listed, or a column that may be missing is absent:
+            they count as missing.
+        """
+        features: Any
+        if isinstance(self.columns, Features):
+            features = self.columns.encode(table)
+        else:
+            read = self.columns.encode_table(table)
+            features = read.features
+            for notice in read._replace(outside={}).notices():
+                warnings.warn(notice, UserWarning, stacklevel=3)
+        if self.network is not None:
+            return scores_of(self.network, self.weights[0], features)
+        return np.asarray(features @ self.weights.T)
+
+    def predict(self, table: Any) -> npt.NDArray[Any]:
+        """Return the class of each record, or the predicted number, shape (records,).
+
+        Of labels: 1 for those that a record has and 0 for others, shape (records, labels).
+        """
+        scores = self.scores(table)
+        if self.several:
+            return (scores > 0).astype(np.int64)
+        if self.classes is not None:
+            return np.asarray(self.classes[scores.argmax(axis=1)])
+        if self.target is None:
+            return scores[:, 0]
+        if isinstance(self.target, Count):
+            return np.asarray(self.target.expected(scores[:, 0]))
+        low, high = self.target.low, self.target.high
+        guessed = (low + high) / 2 + (high - low) / 2 * scores[:, 0]
+        return np.asarray(np.clip(guessed, low, high))
+
+    def predict_proba(self, table: Any) -> npt.NDArray[np.float64]:
+        """Return the probability of each class, or each label, shape (records, classes).
+
+        Raises
+        ------
+        ValueError
+            If this is a regression, or as `scores`.
+        """
+        if self.classes is None:
+            fail("model", "a classifier", "a regression, which has no probabilities")
+        scores = self.scores(table)
+        if self.several:
+            return np.asarray(1 / (1 + np.exp(-np.clip(scores, -500, 500))))
+        odds = np.exp(scores - scores.max(axis=1, keepdims=True))
+        return np.asarray(odds / odds.sum(axis=1, keepdims=True))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the model into one file.
+
+        The file is a numpy archive (npz) without pickled objects: ``numpy.load(path)`` gives the
+        arrays ``weights`` and ``about``, a JSON text with classes, ranges and the privacy report.
+
+        Raises
+        ------
+        OSError
+            If it cannot be written; an older file is then unchanged.
+        """
+        about = {
+            "format": _FORMAT,
+            "dpmesh": __version__,
+            **self.as_dict(),
+            "about": dict(self.about),
+        }
+        text = np.array(as_json(about))
+        with replacing(os.fspath(path)) as file:
+            np.savez(file, weights=self.weights, about=text)
+
+    @classmethod
+    def load(
+        cls, path: str | os.PathLike[str], *, network: str | MakeNetwork | None = None
+    ) -> Model:
+        """Return the model that `save` wrote; nothing of the simulator is imported.
+
+        Parameters
+        ----------
+        path
+            The file.
+        network
+            Of a network, the function that makes it, or "module:function": the file holds no code,
+            and what it names is not run unasked.
+
+        Raises
+        ------
+        ValueError
+            If the file holds no such model, or one of a network that is not given.
+        OSError
+            If it cannot be read.
+        """
+        instance("path", path, "the path of a file that Model.save wrote", str, os.PathLike)
+        try:
+            with Path(path).open("rb") as file, np.load(file, allow_pickle=False) as held:
+                weights, saved = held["weights"], json.loads(str(held["about"]))
+            if saved["format"] != _FORMAT:
+                fail("path", f"a model of format {_FORMAT}", f"format {saved['format']}")
+            if saved.get("network") is None:
+                return Outline.from_dict(saved).model(weights, saved["about"])
+        except (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+            wanted = "holds no model of dpmesh, or is damaged"
+            raise ValueError(f"{os.fspath(path)} {wanted}; Model.save writes one") from error
+        return Outline.from_dict(saved, network).model(weights, saved["about"])

@@ -1,0 +1,206 @@
+"""The cells of the benchmark: each method, at each epsilon, over the splits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from itertools import product
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+import dpmesh.run.baselines as baselines
+from dpmesh.keys import Key
+from dpmesh.problems import LinearProblem
+from dpmesh.run import Metrics, simulate
+from dpmesh_papers.benchmark.given import EVERYBODY, CannotRun, Row, Setting
+from dpmesh_papers.benchmark.methods import ROWS
+from dpmesh_papers.benchmark.tasks import TASKS, Task
+
+DELTA = 1e-5
+EPSILONS = (1.0, 2.0, 4.0, 8.0)
+SPLITS = 10
+MOST_ALONE = 8
+"""Nodes, evenly spaced, that work alone and private."""
+
+CHANCE, ALONE, ALONE_PRIVATE, POOLED = (
+    "chance (largest class)",
+    "alone, without privacy",
+    "alone, private",
+    "pooled, without privacy",
+)
+NO_RELEASE = "nobody: nothing is released"
+
+Measured = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """A method at an epsilon on a task; numbers are None where there are none.
+
+    Parameters
+    ----------
+    task, method, trust
+        Which, and whom a node has to trust with its records.
+    epsilon
+        The budget, None without privacy.
+    accuracy, worst, best
+        Of each split, in their order: the mean over nodes, and single nodes.
+    bytes, seconds
+        Sent by a node on average; of one run here, on one machine. Of the last split.
+    proved
+        The largest epsilon of a run by its ledger, against somebody who sees every message.
+    view
+        What the epsilon holds against if not everybody, in words.
+    why
+        Why there is no result; empty if there is one.
+    """
+
+    task: str
+    method: str
+    trust: str
+    epsilon: float | None
+    accuracy: tuple[float, ...] = ()
+    worst: tuple[float, ...] = ()
+    best: tuple[float, ...] = ()
+    bytes: float | None = None
+    seconds: float | None = None
+    proved: float | None = None
+    view: str = ""
+    why: str = ""
+
+    @property
+    def mean(self) -> float:
+        """Accuracy over the splits; NaN if there is none."""
+        return float(np.mean(self.accuracy)) if self.accuracy else np.nan
+
+    def joined(self, scores: npt.NDArray[np.float64], **others: Any) -> Cell:
+        """Return the cell with one more split: the scores of its nodes."""
+        of = {"accuracy": scores.mean(), "worst": scores.min(), "best": scores.max()}
+        longer: Measured = {name: (*getattr(self, name), float(one)) for name, one in of.items()}
+        if self.proved is not None and "proved" in others:
+            others["proved"] = max(self.proved, others["proved"])
+        return replace(self, **longer, **others)
+
+    @classmethod
+    def from_dict(cls, saved: dict[str, Any]) -> Cell:
+        """Return the cell whose fields were saved."""
+        lists = {name: tuple(saved[name]) for name in ("accuracy", "worst", "best")}
+        return cls(**{**saved, **lists})
+
+
+def cells_of(
+    name: str,
+    *,
+    epsilons: Sequence[float],
+    splits: int,
+    most: int | None,
+    before: Sequence[Cell] = (),
+    progress: Callable[[str], None],
+) -> Iterator[list[Cell]]:
+    """Run split after split what cells `before` do not have; yield all cells after each run.
+
+    The baselines come first. `most` is the number of records to keep of a task with data files.
+    """
+    task = TASKS[name]
+    cells = {(cell.method, cell.epsilon): cell for cell in before}
+    count = 3 + len(epsilons) * (1 + len(ROWS))
+    progress(f"{name}: {task.title}")
+    for split in range(splits):
+        mine = [cell for cell in cells.values() if cell.epsilon in (None, *epsilons)]
+        if sum(bool(c.why) or len(c.accuracy) > split for c in mine) == count:
+            continue
+        try:
+            trials = _trials(name, task, Key.seeded(split), epsilons, most)
+        except (ValueError, FileNotFoundError, ImportError) as error:
+            progress(f"{name}: {error}")
+            yield [Cell(task=name, method="all", trust="", epsilon=None, why=str(error))]
+            return
+        for empty, run in trials:
+            place = empty.method, empty.epsilon
+            cell = cells.setdefault(place, empty)
+            if cell.why or len(cell.accuracy) > split:
+                continue
+            try:
+                cells[place] = cell.joined(**run())
+            except CannotRun as reason:
+                cells[place] = replace(cell, why=str(reason))
+            progress(f"  split {split}, {in_words(cells[place])}")
+            yield [*cells.values()]
+    yield [*cells.values()]
+
+
+def in_words(cell: Cell) -> str:
+    """Return a cell, its last split, as a line."""
+    head = f"{cell.method}, epsilon {cell.epsilon:g}" if cell.epsilon else cell.method
+    return f"{head}: {cell.why or f'{100 * cell.accuracy[-1]:.1f}'}"
+
+
+def _trials(
+    name: str, task: Task, key: Key, epsilons: Sequence[float], most: int | None
+) -> list[tuple[Cell, Callable[[], Measured]]]:
+    """Return the cells of a split, and what measures each.
+
+    Raises
+    ------
+    ValueError, FileNotFoundError, ImportError
+        If the task's data are not there.
+    """
+    problem = task.problem(key, most=most)
+    plain = cache(partial(baselines.compute, problem))
+    found: list[tuple[Cell, Callable[[], Measured]]] = []
+    for method, which in ((CHANCE, "chance"), (ALONE, "alone"), (POOLED, "pooled")):
+        trust = "whoever pools the records" if method == POOLED else NO_RELEASE
+        cell = Cell(task=name, method=method, trust=trust, epsilon=None, bytes=0.0)
+        found.append((cell, lambda which=which: _scores(getattr(plain(), which))))  # type: ignore[misc]
+    for epsilon in epsilons:
+        cell = Cell(task=name, method=ALONE_PRIVATE, trust=EVERYBODY, epsilon=epsilon, bytes=0.0)
+        found.append((cell, partial(_alone_private, task, problem, epsilon, key)))
+    for row, epsilon in product(ROWS, epsilons):
+        cell = Cell(task=name, method=row.name, trust=row.trust, epsilon=epsilon)
+        given = Setting(
+            problem=problem,
+            unit=task.unit,
+            epsilon=epsilon,
+            delta=DELTA,
+            featured=task.featured and partial(task.problem, key, most=most, featured=True),
+        )
+        found.append((cell, partial(_run, row, given, key)))
+    return found
+
+
+def _scores(values: Any) -> Measured:
+    return {"scores": np.atleast_1d(np.asarray(values, np.float64))}
+
+
+def _alone_private(task: Task, problem: LinearProblem, epsilon: float, key: Key) -> Measured:
+    if task.unit == "user":
+        raise CannotRun("a person's model hides no person")
+    own = key.derive(b"alone")
+    scores = baselines.alone_private(problem, epsilon, DELTA, key=own, most=MOST_ALONE)
+    return _scores(scores) | {"proved": epsilon}
+
+
+def _run(row: Row, given: Setting, key: Key) -> Measured:
+    if given.unit == "user" and not row.user:
+        raise CannotRun("protects a record; this task's unit is all records of a person")
+    trial = row.trial(given)
+    begin = perf_counter()
+    run = simulate(
+        trial.algorithm,
+        trial.problem,
+        trial.topology,
+        rounds=trial.rounds,
+        key=key.derive(row.name.encode()),
+        budget=trial.budget or given.budget,
+        metrics=Metrics([], progress=False),
+    )
+    return _scores(trial.problem.accuracy(run.released)) | {
+        "seconds": perf_counter() - begin,
+        "bytes": run.traffic.bits / 8 / given.problem.nodes,
+        "proved": run.privacy.epsilon,
+        "view": run.privacy.view or "",
+    }

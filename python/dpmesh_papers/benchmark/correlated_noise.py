@@ -1,0 +1,79 @@
+"""The rows of the benchmark whose noise works together, in time or between partners."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import sqrt
+
+import dpmesh.accounting as accounting
+from dpmesh.algorithms import GradientDescent, OnlineLearning
+from dpmesh.defaults import network, step_size
+from dpmesh.defaults.rule import COMPLETE, STEPS
+from dpmesh.keys import Key
+from dpmesh.noise import correlated
+from dpmesh.privacy import Budget
+from dpmesh.privacy.views import EverybodyButPartners
+from dpmesh.topology import Topology
+from dpmesh_papers.benchmark.given import (
+    CLIPPING_NORM,
+    PARTNER_MIXINGS,
+    PASSES,
+    CannotRun,
+    Setting,
+    Trial,
+)
+
+Strategy = type[correlated.CorrelatedStrategy]
+
+
+def _strategy(
+    given: Setting, kind: Strategy, links: Topology, rounds: int
+) -> tuple[correlated.CorrelatedStrategy, Budget]:
+    """Return correlated noise for a network, and the budget with the view that it holds against."""
+    if not issubclass(kind, correlated.BetweenPartners):
+        return kind(topology=links, rounds=rounds), given.budget
+    mixings = 1 if links.nodes <= COMPLETE else PARTNER_MIXINGS
+    noise = kind(topology=links, rounds=rounds, mixings=mixings, coalition=1)
+    return noise, replace(given.budget, view=EverybodyButPartners(coalition=1))
+
+
+def _left(noise: correlated.CorrelatedStrategy, **uses: int) -> float:
+    try:
+        left = noise.mixed_noise(**uses)
+    except ValueError as error:
+        raise CannotRun(str(error)) from error
+    return left if noise.correlates_time else sqrt(2) * left  # which grows towards the end
+
+
+def gradient_descent(given: Setting, kind: Strategy, *, server: bool = False) -> Trial:
+    """Descend with correlated noise: on batches in turn if it is correlated in time."""
+    problem = given.pooled if server else given.problem
+    links, rounds = network(problem.nodes, key=Key.seeded(0)), STEPS + 1
+    noise, budget = _strategy(given, kind, links, rounds)
+    batches = min(PASSES, problem.fewest_records) if noise.correlates_time else 1
+    uses = STEPS // batches
+    multiplier = accounting.analytic_gaussian_noise_multiplier(
+        target_epsilon=given.epsilon, target_delta=given.delta
+    )
+    unit = 2 * CLIPPING_NORM / (problem.fewest_records // batches)
+    left = _left(noise, uses=uses, separation=batches)
+    algorithm = GradientDescent(
+        records=problem.fewest_records,
+        noise_multiplier=multiplier * sqrt(uses),
+        step_size=step_size(left * multiplier * unit),
+        clipping_norm=CLIPPING_NORM,
+        batches=batches,
+        noise=noise,
+    )
+    return Trial(algorithm, problem, links, rounds, budget)
+
+
+def online_learning(given: Setting, online: Trial, kind: Strategy) -> Trial:
+    """Give a trial of online learning noise that works together, and a step for it."""
+    plain, problem, links, rounds, _ = online
+    assert isinstance(plain, OnlineLearning)
+    assert links is not None
+    noise, budget = _strategy(given, kind, links, rounds)
+    once = replace(plain, step_size=1.0).noise_std(1, problem.dim)
+    step = step_size(_left(noise) * once, rounds=rounds)
+    return Trial(replace(plain, step_size=step, noise=noise), problem, links, rounds, budget)

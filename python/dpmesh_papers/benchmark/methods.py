@@ -1,0 +1,381 @@
+"""The rows of the benchmark: each method with its noise and steps for a task and a budget."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from math import sqrt
+from typing import Any
+
+import numpy as np
+
+import dpmesh.accounting as accounting
+import dpmesh.topology as topology
+from dpmesh.algorithms import (
+    ClientUpdates,
+    FederatedLearning,
+    GradientDescent,
+    OnlineLearning,
+    QuantizedGossip,
+    SecureGossip,
+    WithoutReplacement,
+    WithReplacement,
+)
+from dpmesh.algorithms.allocation import Once
+from dpmesh.algorithms.controllers import AlwaysGlobal
+from dpmesh.algorithms.denoisers import Identity, LaplacianSmoothing
+from dpmesh.algorithms.federated_server import Average, ServerMomentum
+from dpmesh.algorithms.first_stage import FirstStage
+from dpmesh.defaults import Method, Sizes, choose, network, step_size
+from dpmesh.defaults.rule import CONSTANTS, LITTLE_NOISE, MOST_STEPS, STEPS
+from dpmesh.keys import Key
+from dpmesh.noise import Quantizer, correlated
+from dpmesh.privacy.views import OneNode
+from dpmesh.problems import LinearProblem
+from dpmesh_papers.benchmark import correlated_noise
+from dpmesh_papers.benchmark.given import (
+    CLIPPING_NORM,
+    COHORT,
+    EVERYBODY,
+    GLOBAL_SHARE,
+    HONEST_BUT_1,
+    HONEST_THIRD,
+    KEEP,
+    MIXINGS,
+    NO_TWO_NEIGHBOURS,
+    NO_TWO_POOL,
+    ONLINE_ROUNDS,
+    PARTNERS_BUT_1,
+    PASSES,
+    SERVER,
+    VISITS,
+    CannotRun,
+    Row,
+    Setting,
+    Trial,
+)
+from dpmesh_papers.gradient_perturbation import ChocoSGD, GradientPerturbation
+
+PATH = CONSTANTS["classification"]
+DECAY, LAST_TENTH = 0.9, Average(since=STEPS - STEPS // 10 + 1)
+"""Of the rows with momentum, as `dpmesh.defaults.choose` has them."""
+
+RULE = (
+    "All rows of a split have the same records, and one optimizer:\n\n"
+    "- plain gradient steps of one size, and the last model;\n"
+    f"- a path (all steps together) of at most {PATH.longest:g}, as long as its noise in a "
+    f"record's score stays below a standard deviation of {PATH.noise:g}, and no step longer than "
+    f"{PATH.longest / STEPS:g};\n"
+    f"- {STEPS} steps (with noise in time {STEPS // PASSES} passes over {PASSES} batches), "
+    f"{ONLINE_ROUNDS} of online learning, whose noise grows with them, and {VISITS} visits of each "
+    f"record, {PASSES} batches a visit, of SGD with replacement.\n\n"
+    f"What takes more is a row of its own. Momentum is {DECAY:g} on what is released, with a path "
+    f"{1 / (1 - DECAY):.0f} times as long, and the mean of the last tenth of the models. A longer "
+    f"path by gossip has up to {MOST_STEPS} steps, and is as many times as long, while the noise "
+    f"stays below {LITTLE_NOISE:g}. So are first stages, more features and allocation. Noise "
+    "follows from the budget by proof. Only public numbers enter: records, nodes, epsilon and "
+    "delta (dpmesh.defaults). Nothing was tuned on these splits, and no test record was looked at."
+)
+
+
+def _chosen(
+    given: Setting,
+    method: Method,
+    problem: LinearProblem | None = None,
+    colluding: int = 1,
+    longer: bool = False,
+    staged: bool = False,
+) -> Trial:
+    """Return a row of the default rule: by itself, on its longer path, or with a first stage."""
+    problem = given.problem if problem is None else problem
+    sizes = Sizes.of(problem)
+    try:
+        choice = choose(
+            sizes if staged else replace(sizes, features=0),
+            epsilon=given.epsilon,
+            delta=given.delta,
+            algorithm=method,
+            linear=longer,  # the rule has the plain path for networks
+            colluding=colluding,
+            rounds=STEPS if method == "secure" else None,
+            key=Key.seeded(0),
+        )
+    except ValueError as error:
+        raise CannotRun(str(error)) from error
+    algorithm = choice.algorithm
+    if staged and not isinstance(algorithm, FirstStage):
+        raise CannotRun("the rule has no first stage for so few records, or sparse ones")
+    if method == "secure" and not longer:
+        algorithm = replace(algorithm, average=None)
+    return Trial(algorithm, problem, choice.topology, choice.rounds)
+
+
+def _central(given: Setting, longer: bool = False) -> Trial:
+    """A secure sum of two halves that nobody of them attacks has the noise of one server."""
+    problem = replace(
+        given.problem, partition=tuple(np.array_split(given.problem.everything[1], 2))
+    )
+    return _chosen(given, "secure", problem, colluding=0, longer=longer)
+
+
+def _featured(given: Setting) -> Trial:
+    if given.featured is None:
+        raise CannotRun("the rule takes the columns of this task as they are")
+    return _chosen(given, "secure", given.featured(), longer=True, staged=True)
+
+
+def _secure_third(given: Setting) -> Trial:
+    return _chosen(given, "secure", colluding=max(1, given.problem.nodes // 3))
+
+
+def _on_a_ring(given: Setting) -> Trial:
+    return _chosen(given, "gossip")._replace(topology=topology.ring(given.problem.nodes))
+
+
+def _muffliato(given: Setting) -> Trial:
+    trial = _on_a_ring(given)
+    assert isinstance(trial.algorithm, GradientDescent)
+    return trial._replace(algorithm=replace(trial.algorithm, mixings=MIXINGS))
+
+
+def _meetings(given: Setting) -> Trial:
+    problem = given.problem
+    links = topology.meetings(problem.nodes, key=Key.seeded(0))
+    budget = replace(given.budget, view=OneNode(topology=links))
+    rounds = STEPS + 1
+    clipping_norm = 1.001 * problem.constants().loss_lipschitz  # the proof wants no clipped ones
+
+    def with_noise(z: float, step: float = 1.0) -> GradientDescent:
+        return GradientDescent(
+            records=given.smallest, noise_multiplier=z, step_size=step, clipping_norm=clipping_norm
+        )
+
+    z = budget.calibrate(with_noise, rounds, problem)
+    noise = sqrt(STEPS / problem.nodes) * z * 2 * clipping_norm / given.smallest
+    step = min(step_size(noise), 2 / problem.constants().smoothness)  # longer ones may expand
+    return Trial(with_noise(z, step), problem, links, rounds, budget)
+
+
+def _federated(given: Setting, smoothing: float = 0.0, momentum: float = 0.0) -> Trial:
+    problem, rounds = given.problem, STEPS
+    if given.unit == "record":  # each record is a client of its own
+        everything = problem.everything[1]
+        problem = replace(problem, partition=tuple(everything[:, np.newaxis]))
+    cohort = max(1, round(COHORT * problem.nodes))
+
+    def with_noise(z: float, step: float = 1.0) -> FederatedLearning:
+        return FederatedLearning(
+            ClientUpdates(
+                clients=problem.nodes,
+                sampling_rate=COHORT,
+                clipping_norm=CLIPPING_NORM,
+                sampling="uniform",
+                batch_size=int(problem.records.max()),
+                steps=1,
+                step_size=1.0,
+            ),
+            noise_multiplier=z,
+            step_size=step,
+            denoiser=LaplacianSmoothing(smoothing) if smoothing else Identity(),
+            optimizer=ServerMomentum(momentum) if momentum else None,
+            average=LAST_TENTH if momentum else None,
+        )
+
+    z = given.budget.calibrate(with_noise, rounds)
+    noise = sqrt(rounds) * z * 2 * CLIPPING_NORM / cohort
+    step = step_size(noise / (1 - momentum), rounds=rounds)
+    return Trial(with_noise(z, step), problem, None, rounds)
+
+
+def _online(given: Setting, sampling: Once = "arrival") -> Trial:
+    rounds = min(ONLINE_ROUNDS, given.smallest)
+    batch = given.smallest // rounds
+    plain = OnlineLearning(
+        epsilon=given.epsilon,
+        delta=given.delta,
+        step_size=1.0,
+        radius=1e6,
+        clipping_norm=CLIPPING_NORM,
+        batch_size=batch,
+        projection="none",
+        sampling=sampling,
+        records=rounds * batch if sampling == "allocation" else None,
+    )
+    noise = sqrt(rounds / given.problem.nodes) * plain.noise_std(1, given.problem.dim)
+    algorithm = replace(plain, step_size=step_size(noise, rounds=rounds))
+    rounds += sampling == "allocation"  # what the last batch moved is sent
+    return Trial(algorithm, given.problem, network(given.problem.nodes, key=Key.seeded(0)), rounds)
+
+
+def _quantized(given: Setting) -> Trial:
+    problem, rounds = given.problem, STEPS + 1
+    plain = QuantizedGossip(
+        step_size=1.0,
+        consensus_step_size=1.0,
+        sample_size=given.smallest,
+        noise_std=None,
+        compressor=None,
+        clipping_norm=CLIPPING_NORM,
+        mode="public_point",
+    )
+    unit = 2 * CLIPPING_NORM / given.smallest
+    z = given.budget.calibrate(lambda z: replace(plain, noise_std=z * unit), rounds)
+    step = step_size(sqrt(rounds / problem.nodes) * z * unit, rounds=rounds)
+    algorithm = replace(
+        plain, step_size=step, noise_std=z * unit * step, compressor=Quantizer(z * unit * step)
+    )
+    return Trial(algorithm, problem, network(problem.nodes, key=Key.seeded(0)), rounds)
+
+
+def _secure_gossip(given: Setting) -> Trial:
+    problem, rounds = given.problem, STEPS
+    links = network(problem.nodes, key=Key.seeded(0))
+    plain = SecureGossip(
+        topology=links,
+        dim=problem.dim,
+        records=problem.everything[1].size,
+        noise_multiplier=1.0,
+        clipping_norm=CLIPPING_NORM,
+    )
+    z = given.budget.calibrate(lambda z: replace(plain, noise_multiplier=z), rounds)
+    shares = problem.nodes * (1 - plain.colluding / int(links.mixing_matrix.degrees.min()))
+    step = step_size(sqrt(rounds / shares) * z * plain.sensitivity(0).bound, rounds=rounds)
+    return Trial(replace(plain, noise_multiplier=z, step_size=step), problem, None, rounds)
+
+
+def _choco(given: Setting) -> Trial:
+    problem, rounds = given.problem, STEPS
+    plain = GradientPerturbation(
+        step_size=1.0,
+        sample_size=given.smallest,
+        records=given.smallest,
+        noise_multiplier=1.0,
+        clipping_norm=CLIPPING_NORM,
+    )
+    z = given.budget.calibrate(lambda z: replace(plain, noise_multiplier=z), rounds)
+    noise = sqrt(rounds / problem.nodes) * z * plain.sensitivity(0).bound
+    own = replace(plain, noise_multiplier=z, step_size=step_size(noise, rounds=rounds))
+    choco = ChocoSGD(**vars(own), keep=KEEP, consensus_step_size=KEEP)
+    return Trial(choco, problem, network(problem.nodes, key=Key.seeded(0)), rounds)
+
+
+def _without_replacement(given: Setting, sampling: Once = "arrival") -> Trial:
+    problem, smallest = given.problem, given.smallest
+    rounds = min(STEPS, smallest)
+    plain = WithoutReplacement(
+        epsilon=given.epsilon, delta=given.delta, batch_size=smallest // rounds
+    )
+    share = GLOBAL_SHARE
+    if sampling == "allocation":  # the more releases, the less noise: all updates are global
+        kind: dict[str, Any] = {"sampling": sampling, "records": rounds * plain.batch_size}
+        plain = replace(plain, controller=AlwaysGlobal(), decisions="together", **kind)
+        share = 1.0
+    return Trial(with_steps(plain, problem, rounds, share), problem, None, rounds)
+
+
+def with_steps(
+    algorithm: WithoutReplacement, problem: LinearProblem, rounds: int, share: float
+) -> WithoutReplacement:
+    """Return the algorithm with the step of the rule, at most what Lemma 4 allows.
+
+    A release is the mean of the global model and the node's own, which keeps part of all noise; a
+    `share` of the updates is global.
+    """
+    constants, releases = problem.model_constants(), share * problem.nodes * rounds
+    unit = 2 * constants.loss_lipschitz / algorithm.batch_size * algorithm.sensitivity(0).bound
+    once = algorithm.mechanism.noise_multiplier * unit  # of one release, at step 1
+    later = sqrt(releases) * 2 / (problem.nodes + 1)
+    step = step_size(once * sqrt(1 + later**2), rounds=2 * rounds)
+    return replace(algorithm, step_size=min(step, 1 / (2 * constants.smoothness)))
+
+
+def _with_replacement(given: Setting) -> Trial:
+    smallest = given.smallest
+    equal = replace(given.problem, partition=tuple(p[:smallest] for p in given.problem.partition))
+    batch = max(1, smallest // PASSES)
+    turns = VISITS * smallest // batch
+    rounds = equal.nodes * turns
+    z = accounting.fixed_size_gaussian_noise_multiplier(
+        target_epsilon=given.epsilon,
+        target_delta=given.delta,
+        sampling_rate=batch / smallest,
+        neighboring_relation="replace_one",
+        count=turns,
+    )
+    algorithm = WithReplacement(
+        nodes=equal.nodes, records=smallest, noise_multiplier=z, batch_size=batch, visits=VISITS
+    )
+    return Trial(replaced(algorithm, equal), equal, None, rounds)
+
+
+def replaced(algorithm: WithReplacement, problem: LinearProblem) -> WithReplacement:
+    """Return SGD with replacement with the step of the rule."""
+    rounds = algorithm.nodes * algorithm.turns_of_a_node
+    unit = 2 * problem.model_constants().loss_lipschitz / algorithm.batch_size
+    assert algorithm.noise_multiplier is not None
+    noise = sqrt(rounds) * algorithm.noise_multiplier * unit
+    return replace(algorithm, step_size=step_size(noise, rounds=rounds))
+
+
+def _online_correlated(given: Setting, kind: correlated_noise.Strategy) -> Trial:
+    return correlated_noise.online_learning(given, _online(given), kind)
+
+
+_secure, _gossip = partial(_chosen, method="secure"), partial(_chosen, method="gossip")
+_descent, _in_time, _between = (
+    correlated_noise.gradient_descent,
+    correlated.InTime,
+    correlated.BetweenPartners,
+)
+
+ROWS = tuple(
+    Row(name=name, trust=trust, trial=trial)
+    for name, trust, trial in (
+        ("central DP-SGD, all records in a batch", SERVER, _central),
+        ("central DP-SGD, momentum", SERVER, partial(_central, longer=True)),
+        ("central DP-SGD, noise in time", SERVER, partial(_descent, kind=_in_time, server=True)),
+        ("federated", SERVER, _federated),
+        ("federated, momentum", SERVER, partial(_federated, momentum=DECAY)),
+        ("federated, Laplacian smoothing", SERVER, partial(_federated, smoothing=1.0)),
+        ("secure sum, 1 site may collude", HONEST_BUT_1, _secure),
+        ("secure sum, a third may collude", HONEST_THIRD, _secure_third),
+        ("secure sum, momentum", HONEST_BUT_1, partial(_secure, longer=True)),
+        (
+            "secure sum, momentum, first stage",
+            HONEST_BUT_1,
+            partial(_secure, longer=True, staged=True),
+        ),
+        ("secure sum, momentum, first stage, features", HONEST_BUT_1, _featured),
+        ("gradient descent by gossip", EVERYBODY, _gossip),
+        ("gossip, up to 400 steps", EVERYBODY, partial(_gossip, longer=True)),
+        (
+            "gossip, up to 400 steps, first stage",
+            EVERYBODY,
+            partial(_gossip, longer=True, staged=True),
+        ),
+        ("gradient descent on a ring", EVERYBODY, _on_a_ring),
+        ("Muffliato on a ring, 8 mixings", EVERYBODY, _muffliato),
+        ("gradient descent at meetings", NO_TWO_POOL, _meetings),
+        ("gossip, noise in time", EVERYBODY, partial(_descent, kind=_in_time)),
+        ("gossip, noise between partners", PARTNERS_BUT_1, partial(_descent, kind=_between)),
+        ("secure gossip, 1 neighbour may collude", NO_TWO_NEIGHBOURS, _secure_gossip),
+        ("quantized gossip", EVERYBODY, _quantized),
+        ("CHOCO-SGD, a quarter of each message", EVERYBODY, _choco),
+        ("online learning", EVERYBODY, _online),
+        ("online learning, allocated", EVERYBODY, partial(_online, sampling="allocation")),
+        ("online learning, noise in time", EVERYBODY, partial(_online_correlated, kind=_in_time)),
+        (
+            "online learning, noise in time and between partners",
+            PARTNERS_BUT_1,
+            partial(_online_correlated, kind=correlated.Both),
+        ),
+        ("SGD without replacement", EVERYBODY, _without_replacement),
+        (
+            "SGD without replacement, allocated",
+            EVERYBODY,
+            partial(_without_replacement, sampling="allocation"),
+        ),
+        ("SGD with replacement", EVERYBODY, _with_replacement),
+    )
+)
+"""All methods that are learned with privacy among nodes or at a server."""

@@ -1,0 +1,215 @@
+"""What the methods of the benchmark learn: real data, as several sites have them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+from scipy import sparse
+
+import dpmesh.demo as demo
+from dpmesh.data import (
+    Dataset,
+    breast_cancer,
+    covertype,
+    mnist,
+    random_projection,
+    rcv1,
+    scattering,
+    shakespeare,
+    shards,
+    train_test_split,
+    unit_norm,
+)
+from dpmesh.data.partition import iid
+from dpmesh.data.preprocessing import with_constant
+from dpmesh.keys import Key, Purpose, generator
+from dpmesh.problems import LinearProblem
+from dpmesh.tables import Columns
+
+SITES_OF_TUMOURS = (38, 62, 83, 95, 149)
+"""Records of the five sites of the task on breast cancer, which count as public."""
+
+FOREST_RANGES: tuple[Any, ...] = (
+    (1859, 3858),
+    (0, 360),
+    (0, 66),
+    (0, 1397),
+    (-173, 601),
+    (0, 7117),
+    *3 * [(0, 254)],
+    (0, 7173),
+    *44 * [{"flag": True}],
+)
+"""Published ranges of Covertype's columns."""
+
+HELD_OUT = 0.25
+"""Share of the records that a split holds out, where the publisher has no test records."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """A task of the benchmark.
+
+    Parameters
+    ----------
+    title
+        What is learned, by whom.
+    data
+        The subfolder of the folder of all data sets, empty if the data come with scikit-learn.
+    make
+        Makes the problem from a key (which splits and partitions) and the most records to keep.
+    unit
+        What the guarantee covers.
+    featured
+        Makes the same problem with the features that the default rule takes for tables.
+    held_out
+        Share of the records that a split holds out; 0 where all test on the publisher's records.
+    """
+
+    title: str
+    make: Callable[[Key, int | None], LinearProblem]
+    data: str = ""
+    unit: Literal["record", "user"] = "record"
+    featured: Callable[[Key, int | None], LinearProblem] | None = None
+    held_out: float = 0.0
+
+    def problem(
+        self, key: Key, *, most: int | None = None, featured: bool = False
+    ) -> LinearProblem:
+        """Return the task with the split and the partition of a key, all records of norm 1.
+
+        At most `most` records of a task with data files are kept.
+
+        Raises
+        ------
+        ValueError, FileNotFoundError
+            If its data are not there.
+        """
+        make = self.featured if featured and self.featured else self.make
+        made = make(key, most if self.data else None)
+        draw = generator(key, Purpose.BATCHES)  # where records are used once, in random order
+        mixed = tuple(draw.permutation(part) for part in made.partition)
+        return replace(made, partition=mixed, feature_norm=1.0)
+
+
+def _digits(key: Key, _: int | None, *, which: int) -> LinearProblem:
+    return [*demo.problems(key).values()][which]
+
+
+def _tumours(key: Key, _: int | None) -> LinearProblem:
+    records = breast_cancer()
+    x = np.asarray(records.features)
+    published = [*zip(x.min(axis=0), x.max(axis=0), strict=True)]  # in scikit-learn's description
+    encoded = replace(records, features=Columns.of(published, range(x.shape[1])).encode([*x.T])[0])
+    train, test = _split(encoded, key, None)
+    ends = np.cumsum(SITES_OF_TUMOURS)
+    return _softmax(train, test, tuple(np.split(np.arange(ends[-1]), ends[:-1])))
+
+
+def _forest(key: Key, most: int | None, *, features: str = "columns") -> LinearProblem:
+    records = covertype(7)
+    records = records.take(generator(key, Purpose.SPLIT).permutation(records.records)[:most])
+    x = np.asarray(records.features)
+    area = x[:, 10:14].argmax(axis=1)
+    columns = Columns.of(FOREST_RANGES, range(x.shape[1]), features=features)
+    encoded = replace(records, features=np.c_[columns.encode([*x.T]).features, area])
+    train, test = _split(encoded, key, None)
+    areas = train.features[:, -1]
+    train, test = (replace(part, features=part.features[:, :-1]) for part in (train, test))
+    return _softmax(train, test, tuple(np.flatnonzero(areas == place) for place in range(4)))
+
+
+def _images(key: Key, most: int | None, *, nodes: int, wavelets: bool = False) -> LinearProblem:
+    train, test = mnist("train"), mnist("test")
+    draw = generator(key, Purpose.SPLIT)
+    train = train.take(draw.permutation(train.records)[:most])
+    if wavelets:  # directions that everybody knows
+        public = Key.seeded(0)
+        train, test = (
+            random_projection(scattering(part, (28, 28)), 800, generator(public, Purpose.INIT))
+            for part in (train, test)
+        )
+    train, test = (unit_norm(with_constant(unit_norm(_wide(part)))) for part in (train, test))
+    return _softmax(train, test, iid(train, nodes, draw, equal_sizes=True))
+
+
+def _news(key: Key, most: int | None) -> LinearProblem:
+    train, test = (unit_norm(_wide(rcv1(part))) for part in ("train", "test"))
+    draw = generator(key, Purpose.SPLIT)
+    train = train.take(draw.permutation(train.records)[:most])
+    return _softmax(train, test, shards(train, 10, draw, shards_per_node=2))
+
+
+def _roles(key: Key, most: int | None) -> LinearProblem:
+    held = shakespeare(window=4, stride=4, least_records=25)
+    size, draw = len(held.alphabet), generator(key, Purpose.SPLIT)
+    chosen = np.isin(np.arange(held.train.records), draw.permutation(held.train.records)[:most])
+    parts = tuple(part[chosen[part]] for part in held.partition if chosen[part].any())
+
+    def one_hot(part: Dataset) -> Dataset:
+        places = np.asarray(part.features).astype(int) + size * np.arange(4)
+        starts, ones = 4 * np.arange(part.records + 1), np.full(places.size, 0.5, np.float32)
+        shape = part.records, 4 * size
+        x = sparse.csr_array((ones, places.ravel(), starts), shape=shape)
+        return replace(part, features=x)
+
+    return _softmax(one_hot(held.train), one_hot(held.test), parts, classes=size)
+
+
+def _wide(records: Dataset) -> Dataset:
+    """Return records in float64: float32 rounds models too coarsely for many records' noise."""
+    return replace(records, features=records.features.astype(np.float64))
+
+
+def _split(records: Dataset, key: Key, most: int | None) -> tuple[Dataset, Dataset]:
+    draw = generator(key, Purpose.SPLIT)
+    return train_test_split(records.take(draw.permutation(records.records)[:most]), HELD_OUT, draw)
+
+
+def _softmax(
+    train: Dataset, test: Dataset, parts: tuple[np.ndarray, ...], classes: int | None = None
+) -> LinearProblem:
+    if train.labels.min() < 0:
+        train, test = (part.relabelled(lambda sign: (sign > 0) * 1) for part in (train, test))
+    classes = int(train.labels.max()) + 1 if classes is None else classes
+    return LinearProblem(train, parts, "softmax", test=test, classes=classes)
+
+
+TASKS = {
+    "digits-by-class": Task(
+        title="digits, two classes at each of 10 sites",
+        make=partial(_digits, which=0),
+        held_out=HELD_OUT,
+    ),
+    "digits-alike": Task(
+        title="even or odd digits, 16 sites that are alike",
+        make=partial(_digits, which=1),
+        held_out=HELD_OUT,
+    ),
+    "breast-cancer": Task(
+        title="malignant or benign tumours, 5 sites", make=_tumours, held_out=HELD_OUT
+    ),
+    "covertype": Task(
+        title="seven kinds of forest, by wilderness area (4 sites)",
+        make=_forest,
+        data="covtype",
+        featured=partial(_forest, features="hats+cosines"),
+        held_out=HELD_OUT,
+    ),
+    "mnist-10": Task(title="MNIST, 10 nodes", make=partial(_images, nodes=10), data="mnist"),
+    "mnist-10-scattering": Task(
+        title="MNIST by scattering features, 10 nodes",
+        make=partial(_images, nodes=10, wavelets=True),
+        data="mnist",
+    ),
+    "mnist-64": Task(title="MNIST, 64 nodes", make=partial(_images, nodes=64), data="mnist"),
+    "rcv1": Task(title="news in two groups of topics, 10 sites by topic", make=_news, data="rcv1"),
+    "shakespeare": Task(
+        title="the next character, by role", make=_roles, data="shakespeare", unit="user"
+    ),
+}
+"""By name."""

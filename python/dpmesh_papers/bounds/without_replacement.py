@@ -1,0 +1,233 @@
+"""Convergence of SGD without replacement (Jin, He, Dai): Theorem 3, corrected and as printed.
+
+Steps are counted as in the paper's proofs: every mini-batch of every node is one. As printed,
+Theorem 3 omits the dimension of the noise (23), so `theorem_3_as_printed` is not a proved bound.
+`suboptimality` is one: with the dimension, with the noise that is really drawn, and with the sums
+that (25) approximates. Both bound the average over the steps of
+
+    E F(w) - F(w*)
+
+where F is the objective on all records, w* its minimizer in the ball to which models are confined,
+and w the model at which a step takes its gradient: the acting node's own if the update is local,
+else the global one. Theorem 3 requires records that are assigned to the nodes at random, decisions
+that do not depend on them, and one model; K one-vs-all models have K such bounds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import log, sqrt
+
+from dpmesh._validate import as_python_numbers, fail, integer, non_negative, positive, probability
+from dpmesh.problems import LinearProblem
+from dpmesh.schedules import InverseTime
+from dpmesh_papers.bounds.complexity import mean_gap_bound, rademacher_bound_linear
+from dpmesh_papers.bounds.floats import held_by_floats
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """Parameters of a run that the bounds use.
+
+    Parameters
+    ----------
+    nodes, dim
+        M, d.
+    records, batch_size
+        n of all nodes together, b.
+    steps
+        T, of all nodes together: at most n / b.
+    step_size
+        eta: local updates take twice that.
+    lipschitz
+        L: largest norm of the gradient of a record's loss, without a regularizer.
+    radius
+        Models, which start at 0, stay in the ball of this radius; the paper's R is its diameter.
+    regularization
+        lambda.
+    noise_multiplier
+        Standard deviation of the noise of a release over 2 eta L / b; 0 for none. The paper's is
+        ``sqrt(2 ln(1.25 / delta)) / epsilon``.
+    global_steps
+        How many of the steps update the global model, on average.
+    """
+
+    nodes: int
+    dim: int
+    records: int
+    batch_size: int
+    steps: int
+    step_size: float
+    lipschitz: float
+    radius: float
+    regularization: float = 0.0
+    noise_multiplier: float = 0.0
+    global_steps: float = 0.0
+
+    def __post_init__(self) -> None:
+        as_python_numbers(self)
+        for name in ("nodes", "dim", "batch_size"):
+            integer(name, getattr(self, name), at_least=1)
+        integer("records", self.records, at_least=2)
+        most = self.records // self.batch_size
+        if integer("steps", self.steps, at_least=1) > most:
+            fail("steps", f"at most records / batch_size = {most}", self.steps)
+        for name in ("step_size", "lipschitz", "radius"):
+            positive(name, getattr(self, name))
+        for name in ("regularization", "noise_multiplier", "global_steps"):
+            non_negative(name, getattr(self, name))
+        if self.global_steps > self.steps:
+            fail("global_steps", f"at most {self.steps} steps", self.global_steps)
+
+    @property
+    def gradient_bound(self) -> float:
+        """The paper's B: bound on a record's gradient, regularizer included."""
+        return self.lipschitz + self.regularization * self.radius
+
+    @property
+    def noise_per_step(self) -> float:
+        """``E |N|^2`` of a global update: d times the variance of a coordinate."""
+        std = self.noise_multiplier * 2 * self.step_size * self.lipschitz / self.batch_size
+        return self.dim * std**2
+
+
+@held_by_floats
+def suboptimality(training: Training) -> float:
+    """Bound the average suboptimality of the steps (Theorem 3, corrected).
+
+    ``(M + 1) r^2 / (4 T eta) + eta B^2 + G E|N|^2 / (2 T eta)`` from (17) to (22), for models that
+    start at 0 in a ball of radius r and G global steps, and the average `generalization_gap`.
+    """
+    T, eta = training.steps, training.step_size
+    start = (training.nodes + 1) * training.radius**2 / (4 * T * eta)
+    gradients = eta * training.gradient_bound**2
+    noise = training.global_steps * training.noise_per_step / (2 * T * eta)
+    gap = sum(generalization_gap(training, t) for t in range(1, T + 1)) / T
+    return start + gradients + noise + gap
+
+
+@held_by_floats
+def generalization_gap(training: Training, step: int) -> float:
+    """Bound how much lower a model's loss is on its next mini-batch than on all records.
+
+    ``E F(w_t) - f_D(t)(w_t)``, by Lemmas 5 to 7: the model has learned from the records of the
+    first s = (t - 1) b steps, and not from the others; the largest difference of the two means over
+    all linear models in the ball bounds the gap. Subtracting its value at 0 bounds each loss by L r
+    and changes no difference; the complexity of a Lipschitz loss is at most that of the scores
+    (contraction).
+
+    Parameters
+    ----------
+    training
+        The run.
+    step
+        t, from 1.
+
+    Raises
+    ------
+    ValueError
+        If `step` is not one of the run's.
+    """
+    t = integer("step", step, at_least=1, below=training.steps + 1)
+    n, s = training.records, (t - 1) * training.batch_size
+    if s == 0:
+        return 0.0
+    largest = training.lipschitz * training.radius
+    complexity = rademacher_bound_linear(s, n, largest)
+    return s / n * mean_gap_bound(complexity, s, n, largest)
+
+
+@held_by_floats
+def theorem_3_as_printed(training: Training, epsilon: float | None, delta: float) -> float:
+    """Return the right side of (9), with the paper's constants and without the dimension.
+
+    Parameters
+    ----------
+    training
+        The run; its noise multiplier is ignored.
+    epsilon, delta
+        Budget of a release; None for no noise.
+
+    Raises
+    ------
+    ValueError
+        If `epsilon` is not positive, or `delta` not in (0, 1).
+    """
+    T, eta, b, n = training.steps, training.step_size, training.batch_size, training.records
+    L, R = training.lipschitz, 2 * training.radius
+    noise = 0.0
+    delta = probability("delta", delta, zero=False, one=False)
+    if epsilon is not None:
+        shares = training.global_steps / T
+        noise = (
+            4 * log(1.25 / delta) * eta * L**2 * shares / (b * positive("epsilon", epsilon)) ** 2
+        )
+    start = (training.nodes + 1) * R**2 / (4 * T * eta)
+    gap = sqrt(b * T) / n + 2 / (sqrt(n) + sqrt(n - b * T))
+    gap *= 2 * (2 + 12 * sqrt(2)) * R * L / 3
+    return start + eta * training.gradient_bound**2 + noise + gap
+
+
+@held_by_floats
+def squared_distance(
+    training: Training, smallest_chance: float, *, step: int | None = None
+) -> float:
+    """Return the rate of Theorem 4, up to a constant: how close all models are to the optimum.
+
+    ``M (B^2 / t + B^2 log(t) / (b t) + L^2 d z^2 / (b^2 t)) / (a gamma)^2`` for the sum of squared
+    distances of the local models and the global one from w*, after t steps of each node of size
+    ``1 / (a gamma t)``. Here the dimension d and the strong convexity gamma are explicit, which
+    (10) hides in the constant; z is the noise multiplier, ``sqrt(2 ln(1.25 / delta)) / epsilon`` in
+    (10).
+
+    Parameters
+    ----------
+    training
+        The run, regularized: gamma is its regularization. Its step size is ignored.
+    smallest_chance
+        a in (0, 1], at most the probability of either decision.
+    step
+        t, from 1; by default all steps of a node.
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of its range.
+    """
+    M, b = training.nodes, training.batch_size
+    t = integer("step", training.steps // M if step is None else step, at_least=1)
+    a = probability("smallest_chance", smallest_chance, zero=False)
+    scale = M / (a * positive("training.regularization", training.regularization)) ** 2
+    B, noise = training.gradient_bound, training.lipschitz * training.noise_multiplier / b
+    return scale * (B**2 + B**2 * log(t) / b + training.dim * noise**2) / t
+
+
+@held_by_floats
+def theorem_4_steps(
+    problem: LinearProblem, smallest_chance: float, *, smoothness: float | None = None
+) -> InverseTime:
+    """Return the step sizes of Theorem 4, delayed until Lemma 4 allows them.
+
+    ``1 / (a gamma (t + t0))`` with ``t0 = 2 mu / (a gamma)``: never above ``1 / (2 mu)``.
+
+    Parameters
+    ----------
+    problem
+        Regularized: gamma is its strong convexity.
+    smallest_chance
+        The paper's a in (0, 1]: the least probability of either decision. With exploration p it is
+        at least p / 2.
+    smoothness
+        mu; by default the problem's own. The paper's, 1 + lambda for the logistic loss, is larger
+        and makes the first steps smaller.
+
+    Raises
+    ------
+    ValueError
+        If the problem is not regularized or has no feature norm, or an argument is out of range.
+    """
+    constants = problem.model_constants()
+    mu = constants.smoothness if smoothness is None else positive("smoothness", smoothness)
+    scale = 1 / probability("smallest_chance", smallest_chance, zero=False)
+    scale /= positive("problem.regularization", constants.strong_convexity)
+    return InverseTime(scale=scale, offset=2 * mu * scale)

@@ -1,0 +1,333 @@
+"""All experiments of the papers by name, for ``dpmesh reproduce``."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from importlib import import_module
+from inspect import signature
+from itertools import product
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from dpmesh._files import replace_text, writable_folder
+from dpmesh._validate import fail, one_of
+
+if TYPE_CHECKING:
+    from dpmesh_papers._scaffold import Progress
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reproduction:
+    """One table or figure.
+
+    Parameters
+    ----------
+    run
+        The function that runs it, as `dpmesh_papers` describes: ``"module:function"``.
+    shows
+        What it is about.
+    data
+        The data set that it needs: its subfolder of the folder that the environment variable
+        ``DPMESH_DATA`` names.
+    settings
+        Arguments of the function.
+    quick
+        More of them, for a run in small that shows that it works and reaches no conclusion.
+    """
+
+    run: str
+    shows: str
+    data: str
+    settings: Mapping[str, Any]
+    quick: Mapping[str, Any]
+
+    @property
+    def function(self) -> Callable[..., list[Path]]:
+        """The function itself."""
+        module, name = self.run.split(":")
+        return getattr(import_module(f"dpmesh_papers.{module}"), name)  # type: ignore[no-any-return]
+
+
+def _of(
+    run: str, shows: str, data: str = "", settings: Mapping[str, Any] | None = None, **quick: Any
+) -> Reproduction:
+    return Reproduction(run=run, shows=shows, data=data, settings=settings or {}, quick=quick)
+
+
+def _of_paper(paper: str, table: Mapping[str, Reproduction]) -> dict[str, Reproduction]:
+    """Return them under their names; their modules' names begin with the paper's."""
+    module = paper.replace("-", "_")
+    return {f"{paper}-{key}": replace(own, run=f"{module}{own.run}") for key, own in table.items()}
+
+
+_FEDERATED = {
+    "figure1": _of("_signals:figure1", "spectrum of the federated average", "mnist"),
+    "figure2": _of("_curves:figure2", "training with and without smoothing, by round", "mnist"),
+    "figure3": _of(
+        "_stability:learning",
+        "a network with and without smoothing, by round",
+        "mnist",
+        {"of": "mnist"},
+        rounds=1,
+        clients=100,
+    ),
+    "figure4": _of(
+        "_stability:figure4", "a network under much noise", "mnist", rounds=4, clients=100
+    ),
+    "figure5": _of(
+        "_stability:learning",
+        "the next character with and without smoothing, by round",
+        "shakespeare",
+        {"of": "small texts"},
+        rounds=1,
+    ),
+    "figure6": _of(
+        "_membership:figure6", "membership inference and losses over training", "mnist", rounds=10
+    ),
+    "figureS7": _of("_accountants:figure_s7", "two inequalities of the privacy proofs"),
+    "figureS9": _of("_accountants:figure_s9", "noise by the theorems and by accountants"),
+    "figureS14": _of("_signals:figure_s14", "gradient descent under noise, smoothed or not"),
+    "figureS15": _of("_signals:figure_s15", "error that smoothing a noisy sine takes away"),
+    "table2": _of(":table2", "logistic regression, with and without smoothing", "mnist"),
+    "table6": _of(
+        "_networks:table",
+        "the next character",
+        "shakespeare",
+        {"table": "table6", "data": "texts"},
+        rounds=1,
+    ),
+    **{
+        table: _of("_networks:table", shows, "mnist", {"table": table}, rounds=1, clients=100)
+        for table, shows in {
+            "table3": "a network with and without smoothing",
+            "table4": "smoothing or shrinking",
+            "table5": "convolution kernels smoothed in four orders",
+        }.items()
+    },
+}
+_FEDERATED |= {
+    f"{name}-svhn": replace(
+        _FEDERATED[name],
+        shows=f"{_FEDERATED[name].shows}, at the paper's size: wants a GPU",
+        data="svhn",
+        settings={"of": "svhn"} if name == "figure3" else {"table": name, "data": "svhn"},
+        quick={"rounds": 1, "clients": 20},
+    )
+    for name in ("table3", "table4", "table5", "figure3")
+}
+_ONLINE = {
+    "counterexample": _of(
+        "_counterexample:counterexample", "regret above the bound (45)", rounds=10000
+    ),
+    "delay": _of("_delay:delay", "regret over delay and absence", checkpoints=2),
+    "figure1": _of(":figure1", "regret over epsilon and over nodes", "rcv1", checkpoints=2),
+    "figure2": _of(":figure2", "regret with mini-batches", "rcv1", checkpoints=2),
+    "mechanisms": _of(":mechanisms", "the paper's noise and better ones", "rcv1", checkpoints=2),
+    "table1": _of(":table1", "accuracy of a private SVM", "rcv1", checkpoints=2),
+}
+_QUANTIZED = {
+    "figure2": _of(
+        ":figure2", "a network by quantizer steps and noise exponents", "mnist", rounds=2
+    ),
+    "figure4": _of(
+        "_comparison:figure4", "accuracy over epsilon, bits and samples", "mnist", rounds=100
+    ),
+    "figure4-network": _of(
+        "_comparison:figure4",
+        "the same of a convolutional network",
+        "mnist",
+        {"of": "network", "rounds": 40},
+        rounds=3,
+    ),
+    "figure4c": _of("_horizon:figure4c", "the budget over the length of a run"),
+    "figure5": _of(":figure5", "the budget over the exponents"),
+    "grid": _of("_grid:grid", "noise on a grid, and its price"),
+}
+_FOLDERS = {"Covertype": "covtype", "MNIST": "mnist"}
+_WITHOUT_REPLACEMENT = {
+    f"figure{number}": _of(
+        ":figure",
+        f"accuracy over epsilon, {case}",
+        _FOLDERS[data],
+        {"number": number, "data": data, "case": case},
+        records=2000,
+    )
+    for number, (data, case) in enumerate(product(_FOLDERS, ("convex", "strongly convex")), 1)
+}
+_WITHOUT_REPLACEMENT |= {
+    f"table{number}": _of(
+        ":table", "controllers by number of nodes", folder, {"data": data}, records=2000
+    )
+    for number, (data, folder) in enumerate(_FOLDERS.items(), 1)
+}
+_WITHOUT_REPLACEMENT["table2-intercept"] = replace(
+    _WITHOUT_REPLACEMENT["table2"],
+    shows="full collaboration of table2 without an intercept",
+    settings={"data": "MNIST", "intercept": False},
+)
+_OTHERS = {
+    "demo": _of("demonstration:demonstration", "what the defaults reach on digits"),
+    "online-allocated": _of(
+        "allocated:online", "what secret rounds of documents buy at a proved epsilon of 1", "rcv1"
+    ),
+    "scale": _of(
+        "scale:scale",
+        "the same records at 1 to 100,000 nodes, from a ring to an expander",
+        most=1000,
+    ),
+    "tables": _of(
+        "tables:tables",
+        "what features and a first stage buy linear models of tables",
+        "covtype",
+        records=2000,
+    ),
+    "without-replacement-allocated": _of(
+        "allocated:without_replacement",
+        "what secret mini-batches of images buy at a proved epsilon of 1",
+        "mnist",
+        records=2000,
+    ),
+}
+REPRODUCTIONS = {
+    **_of_paper("federated", _FEDERATED),
+    **_of_paper("online", _ONLINE),
+    **_of_paper("quantized", _QUANTIZED),
+    **_of_paper("without-replacement", _WITHOUT_REPLACEMENT),
+    **_OTHERS,
+}
+REPRODUCTIONS = dict(sorted(REPRODUCTIONS.items()))
+"""All of them, by their names on the command line."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How an experiment of `reproduce_all` ended.
+
+    Parameters
+    ----------
+    name
+        Which.
+    seconds
+        That it took.
+    why
+        What it lacks, such as a data set, or why it failed; empty if it ran.
+    failed
+        Whether it broke off.
+    """
+
+    name: str
+    seconds: float
+    why: str = ""
+    failed: bool = False
+
+    def __str__(self) -> str:
+        """Return the outcome as a line."""
+        ended = "failed: " if self.failed else "not run: " if self.why else "done"
+        return f"{self.name:<37}{self.seconds:>7.0f} s  {ended}{self.why}"
+
+
+def reproduce_all(
+    folder: Path, *, seeds: int | None = None, quick: bool = False, progress: Progress = print
+) -> list[Outcome]:
+    """Run all experiments; one that lacks its data or an extra reports it, and the others go on.
+
+    Parameters
+    ----------
+    folder, quick, progress
+        As in `reproduce`.
+    seeds
+        Number of repetitions of those that have any.
+
+    Raises
+    ------
+    OSError
+        Before it begins, if nothing can be written into the folder.
+    """
+    from dpmesh.data.loaders import FOLDER_VARIABLE
+
+    writable_folder(folder)
+    outcomes = []
+    for name, shown in REPRODUCTIONS.items():
+        progress(f"{name}: {shown.shows}")
+        begin, why, failed = perf_counter(), "", False
+        repeats = seeds if "seeds" in signature(shown.function).parameters else None
+        try:
+            if shown.data and not os.environ.get(FOLDER_VARIABLE):
+                raise FileNotFoundError(f"{FOLDER_VARIABLE} is not set: wanted {shown.data}")
+            reproduce(name, folder, seeds=repeats, quick=quick, progress=progress)
+        except (FileNotFoundError, ImportError) as error:
+            why = str(error)
+        except Exception as error:  # the others go on
+            why, failed = f"{type(error).__name__}: {error}", True
+        seconds = perf_counter() - begin
+        outcomes.append(Outcome(name=name, seconds=seconds, why=why, failed=failed))
+        progress(f"{outcomes[-1]}\n")
+    return outcomes
+
+
+def reproduce(
+    name: str,
+    folder: Path,
+    *,
+    seeds: int | None = None,
+    quick: bool = False,
+    progress: Progress = print,
+) -> list[Path]:
+    """Run an experiment and return the files written, the last with what made them.
+
+    Parameters
+    ----------
+    name
+        One of `REPRODUCTIONS`.
+    folder
+        Folder for the files; created if missing.
+    seeds
+        Number of repetitions; None for the experiment's own.
+    quick
+        Run it in small, and one repetition unless `seeds` are given.
+    progress
+        Called with a line for each finished step.
+
+    Raises
+    ------
+    ValueError
+        If there is no such experiment, or it has no repetitions.
+    FileNotFoundError
+        If its data set is not there.
+    IncompleteError, KeyboardInterrupt
+        After the files are written, if some cells failed, or an interrupt ended the run.
+    OSError
+        Before it begins, if nothing can be written into the folder.
+    """
+    from dpmesh.plots import COLOURS  # loads what the list of experiments does without
+    from dpmesh_papers._output import made
+    from dpmesh_papers._scaffold import INTERRUPTED, IncompleteError
+
+    shown = REPRODUCTIONS[one_of("name", name, tuple(REPRODUCTIONS))]
+    known = signature(shown.function).parameters
+    if seeds is None and quick and "seeds" in known:
+        seeds = 1
+    if seeds is not None and "seeds" not in known:
+        fail("seeds", f"none, since {name} has no repetitions", seeds)
+    settings = {**shown.settings, **(shown.quick if quick else {})}
+    if "seeds" in known:
+        settings["seeds"] = known["seeds"].default if seeds is None else seeds
+    shows = {"progress": progress} if "progress" in known else {}
+    matplotlib: Any = import_module("matplotlib")  # fail now rather than after hours of runs
+    keys = "Key.seeded(0), Key.seeded(1), .. up to the number of seeds"
+    writable_folder(folder)
+    by, begin = made(experiment=name, quick=quick, **settings, keys=keys), perf_counter()
+    try:
+        with matplotlib.rc_context({"axes.prop_cycle": matplotlib.cycler(color=COLOURS)}):
+            files = shown.function(folder, **settings, **shows)
+    except (IncompleteError, KeyboardInterrupt) as error:
+        by["failed"] = getattr(error, "failures", [INTERRUPTED])
+        raise
+    finally:
+        by["seconds"] = round(perf_counter() - begin, 1)
+        replace_text(folder / f"{name}.json", json.dumps(by, indent=1) + "\n")
+    return [*files, folder / f"{name}.json"]

@@ -1,0 +1,9 @@
+"""What the papers claim, as published, for comparison with what can be proved today.
+
+A claim beyond what its theorem proves is refused with `dpmesh.accounting.papers.NotProved`,
+which states why; use the accountants of `dpmesh.accounting` then.
+"""
+
+from dpmesh_papers.claims import federated, online, quantized
+
+__all__ = ["federated", "online", "quantized"]

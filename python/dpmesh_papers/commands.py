@@ -1,0 +1,107 @@
+"""``dpmesh reproduce``: tables and figures; ``dpmesh benchmark``: all methods beside each other."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import dpmesh.cli._options as options
+from dpmesh._files import writable_folder
+from dpmesh._validate import fail, one_of, positive
+from dpmesh_papers import catalog
+
+_NAME = typer.Argument(help="Name of a table or figure, such as federated-table2.")
+_FOLDER = typer.Option(help="Folder for the figure and the numbers.")
+_SEEDS = typer.Option(min=1, help="Number of repetitions; by default the experiment's own.")
+_ALL = typer.Option("--all", help="Run all of them; name those whose data are missing.")
+_QUICK = typer.Option("--quick", help="Run in small: one repetition, few rounds. It takes minutes.")
+
+_TASKS = typer.Argument(help="Tasks, such as digits-by-class; all by default.")
+_TABLES = typer.Option(help="Folder for the tables, figure and page.")
+_EPSILON = typer.Option(help="Budgets; by default 1, 2, 4 and 8.")
+_SPLITS = typer.Option(min=1, help="Splits that all methods learn; 10 by default.")
+_RECORDS = typer.Option(min=1000, help="Most records of tasks with data files; by default all.")
+_SHORT = typer.Option("--quick", help="One split, epsilon 2, at most 3,000 records.")
+QUICK_RECORDS = 3_000
+
+
+def reproduce(
+    name: Annotated[str | None, _NAME] = None,
+    folder: Annotated[Path, _FOLDER] = Path("dpmesh-results"),
+    data: options.DataFolder = None,
+    seeds: Annotated[int | None, _SEEDS] = None,
+    everything: Annotated[bool, _ALL] = False,
+    quick: Annotated[bool, _QUICK] = False,
+) -> None:
+    """List the papers' tables and figures, or run one: its numbers stand beside the paper's."""
+    if data is not None:
+        os.environ["DPMESH_DATA"] = str(data)
+    if everything:
+        if name is not None:
+            fail("--all", "it, or the name of one", name)
+        outcomes = catalog.reproduce_all(folder, seeds=seeds, quick=quick, progress=typer.echo)
+        for outcome in outcomes:
+            typer.echo(outcome)
+        if any(outcome.failed for outcome in outcomes):
+            raise typer.Exit(1)
+        return
+    if name is None:
+        for known, shown in catalog.REPRODUCTIONS.items():
+            typer.echo(f"{known:<37}{shown.data:<13}{shown.shows}")
+        return
+    wanted = catalog.REPRODUCTIONS[one_of("name", name, tuple(catalog.REPRODUCTIONS))]
+    if wanted.data and data is None:
+        from dpmesh.data.loaders import SOURCES
+
+        files = SOURCES[wanted.data]
+        fail("--data", f"a folder whose subfolder {wanted.data} holds {files}", "none")
+    for path in catalog.reproduce(name, folder, seeds=seeds, quick=quick, progress=typer.echo):
+        typer.echo(f"wrote {path}")
+
+
+def benchmark(
+    tasks: Annotated[list[str] | None, _TASKS] = None,
+    folder: Annotated[Path, _TABLES] = Path("dpmesh-benchmark"),
+    data: options.DataFolder = None,
+    epsilon: Annotated[list[float] | None, _EPSILON] = None,
+    seeds: Annotated[int | None, _SPLITS] = None,
+    records: Annotated[int | None, _RECORDS] = None,
+    quick: Annotated[bool, _SHORT] = False,
+) -> None:
+    """Compare all methods on the same tasks, beside chance, alone and pooled.
+
+    The table shows whom one trusts with each method, what it costs by proof, and what it sends. The
+    folder keeps what has run: the same command goes on where an earlier one ended, with more splits
+    or budgets if asked for, and tasks can run in turn.
+    """
+    from dpmesh_papers._output import made
+    from dpmesh_papers.benchmark.cells import EPSILONS, SPLITS, cells_of
+    from dpmesh_papers.benchmark.results import as_markdown, read, save, write
+    from dpmesh_papers.benchmark.tasks import TASKS
+
+    if data is not None:
+        os.environ["DPMESH_DATA"] = str(data)
+    chosen = [one_of("task", task, tuple(TASKS)) for task in tasks or TASKS]
+    budgets = sorted({positive("epsilon", one) for one in epsilon or ()})
+    budgets = budgets or [*((2.0,) if quick else EPSILONS)]
+    most = QUICK_RECORDS if quick and records is None else records
+    known, before = read(writable_folder(folder))
+    by = made(epsilons=budgets, records=most or "all", keys="Key.seeded(0), ..", quick=quick)
+    for task in chosen:
+        old = before.get(task, {})
+        same = {**old, "date": by["date"], "epsilons": budgets} == by  # a night has two dates
+        kept = [cell for cell in known if cell.task == task and same]
+        own = by | {"epsilons": sorted({*budgets, *(old["epsilons"] if same else ())})}
+        splits = seeds or (1 if quick else SPLITS)
+        for cells in cells_of(
+            task, epsilons=budgets, splits=splits, most=most, before=kept, progress=typer.echo
+        ):
+            save(cells, folder, {task: own})
+        paths = write(folder)
+    ran = [cell for cell in read(folder)[0] if cell.task in chosen]
+    typer.echo(f"\n{as_markdown(ran, dict.fromkeys(chosen, by))}\n")
+    for path in paths:
+        typer.echo(f"wrote {path}")

@@ -1,0 +1,103 @@
+"""The demo again and again: what the defaults reach, with intervals over splits and keys."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dpmesh.demo import DELTA, EPSILONS, Panel, run_demo, scores
+from dpmesh.keys import Key
+from dpmesh_papers import _figure
+from dpmesh_papers._figure import drawn, lines_of
+from dpmesh_papers._scaffold import (
+    Experiment,
+    Progress,
+    Row,
+    compared,
+    grid,
+    kinds,
+    only,
+    paragraph,
+    pick,
+    repeated,
+    with_spread,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+METHODS = ("secure sum", "gossip", "site alone, not private")
+
+
+def demonstration(folder: Path, *, seeds: int = 2, progress: Progress = print) -> list[Path]:
+    """Accuracy of a secure sum and of gossip by epsilon, on five splits for each seed."""
+
+    def measured(cell: Row) -> list[Row]:
+        panels = run_demo(Key.seeded(cell["key"]), lambda panel: progress(panel.sentence))
+        return [row for panel in panels for row in rows_of(panel)]
+
+    experiment = Experiment(folder, "demo", progress)
+    experiment.measure([{"key": seed} for seed in range(seeds)], measured)
+    return experiment.write(as_text, draw)
+
+
+def rows_of(panel: Panel) -> list[Row]:
+    """Return a row for each method, epsilon and split."""
+    found: tuple[list[Sequence[float]], ...] = (
+        [scores(verdict).tolist() for verdict in panel.secure],
+        [scores(verdict).tolist() for verdict in panel.gossip],
+        [[float(own.alone.mean()) for own in verdict.beside] for verdict in panel.secure],
+    )
+    return [
+        {"sites": panel.title, "method": method, "epsilon": epsilon, "accuracy": 100 * own}
+        for method, by_epsilon in zip(METHODS, found, strict=True)
+        for epsilon, splits in zip(EPSILONS, by_epsilon, strict=True)
+        for own in splits
+    ]
+
+
+def means(rows: list[Row]) -> list[Row]:
+    """Return the mean of each cell and half its 95% interval."""
+    settings = ("sites", "method", "epsilon")
+    cells = dict.fromkeys(tuple(row[name] for name in settings) for row in rows)
+    named = [dict(zip(settings, cell, strict=True)) for cell in cells]
+    return [cell | repeated([row["accuracy"] for row in pick(rows, **cell)]) for cell in named]
+
+
+def as_text(rows: list[Row]) -> str:
+    """Return a table for each federation, with what the intervals say of its methods."""
+    found = means(rows)
+    text = (
+        f"Accuracy (%) of released models on handwritten digits, delta {DELTA:g}, by the defaults; "
+        f"mean of {found[0]['seeds']} splits with keys of their own +- 95% interval."
+    )
+    lines = [paragraph(text)]
+    for sites in kinds(found, "sites"):
+        lines += ["", sites]
+        lines += grid(
+            pick(found, sites=sites),
+            row="method",
+            column="epsilon",
+            show=lambda row: with_spread(row["accuracy"], row["interval"], 1),
+            head=lambda epsilon: f"epsilon {epsilon:g}",
+        )
+        for method, other in ((METHODS[0], METHODS[1]), (METHODS[0], METHODS[2]), METHODS[1:]):
+            says = []
+            for epsilon in EPSILONS:
+                pair = pick(found, sites=sites, epsilon=epsilon)
+                says.append(compared(only(pair, method=method), only(pair, method=other)))
+            lines.append(f"{method}, beside {other}: {', '.join(says)}")
+    return "\n".join(lines)
+
+
+def draw(rows: list[Row]) -> Figure:
+    """Draw accuracy over epsilon; needs the extra ``plots``."""
+    found = means(rows)
+    panels = []
+    for sites in kinds(found, "sites"):
+        mine = pick(found, sites=sites)
+        lines = lines_of(mine, by="method", x="epsilon", y="accuracy", spread="interval")
+        y = "accuracy (%)"
+        panels.append(_figure.Panel(title=sites, x="epsilon", y=y, log="x", lines=lines))
+    return drawn(panels, columns=1)

@@ -1,0 +1,181 @@
+"""Training curves of the federated paper, with and without smoothing: Figures 2 and S10.
+
+`federated_stability` measures networks by it, for Figures 3, 5, S11 and S12.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import lru_cache, partial
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+
+from dpmesh._privacy_types import Floats
+from dpmesh.algorithms.denoisers import LaplacianSmoothing
+from dpmesh.algorithms.federated import FederatedLearning
+from dpmesh.data import Dataset, mnist
+from dpmesh.keys import Key, Purpose, generator
+from dpmesh.problems import LinearProblem
+from dpmesh_papers._figure import Line, Panel, drawn
+from dpmesh_papers._scaffold import Experiment, Progress, Row, interval, kinds, pick
+from dpmesh_papers.federated import (
+    CLIENTS,
+    ROUNDS,
+    SMOOTHINGS,
+    TRAINING_RECORDS,
+    algorithm_of,
+    mnist_clients,
+    noise_multiplier,
+    standardized,
+    states,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from dpmesh.problems.jax_model import JaxProblem
+
+AnyProblem: TypeAlias = "LinearProblem | JaxProblem"
+
+EPSILON = 7
+SHOWN = 7
+"""Rounds in the text, evenly spaced."""
+AT_ONCE = 500
+"""Records whose losses are computed together."""
+
+QUANTITIES = {
+    "loss": "training loss",
+    "validation_loss": "validation loss",
+    "training_accuracy": "training accuracy (%)",
+    "accuracy": "validation accuracy (%)",
+}
+
+
+def figure2(folder: Path, *, seeds: int = 3, progress: Progress = print) -> list[Path]:
+    """Run Figures 2 and S10: logistic regression on MNIST at the paper's noise for epsilon 7.
+
+    Runs are seeded, and those of a seed have the same data split, cohorts and noise.
+    """
+    train = standardized(mnist("train"))
+    keys = [Key.seeded(seed) for seed in range(seeds)]
+    problems = {
+        sampling: [mnist_clients(train, left_out(train, key), clients, key) for key in keys]
+        for sampling, clients in CLIENTS.items()
+    }
+
+    def measured(cell: Row) -> Iterator[Row]:
+        sampling = cell["sampling"]
+        z = noise_multiplier("paper", sampling, EPSILON, CLIENTS[sampling] ** -1.1)
+        algorithm = algorithm_of(sampling, z, LaplacianSmoothing(cell["smoothing"]))
+        for seed, (problem, key) in enumerate(zip(problems[sampling], keys, strict=True)):
+            for row in training(algorithm, problem, key, ROUNDS):
+                yield {"seed": seed, **row}
+
+    title = (
+        f"Figures 2 and S10: softmax regression on MNIST at the paper's noise for epsilon {EPSILON}"
+        "; validation\non 10,000 images that no client holds."
+    )
+    experiment = Experiment(folder, "federated-figure2", progress)
+    cells = [{"sampling": s, "smoothing": x} for s, x in product(CLIENTS, SMOOTHINGS)]
+    experiment.measure(cells, measured, partial(curve_of, experiment.rows))
+    return experiment.write(partial(as_text, title), draw)
+
+
+def left_out(train: Dataset, key: Key) -> Dataset:
+    """Return the images that `mnist_clients` gives to no client: the paper validates on them."""
+    order = generator(key, Purpose.SPLIT).permutation(train.records)
+    return train.take(order[TRAINING_RECORDS:])
+
+
+def training(
+    algorithm: FederatedLearning, problem: AnyProblem, key: Key, rounds: int, *, every: int = 1
+) -> Iterator[Row]:
+    """Yield losses and accuracies in percent every few rounds, on the clients' records and others.
+
+    Losses include weight decay.
+    """
+    on_training, held_out = _measured_on(problem)
+    for t, state in enumerate(states(algorithm, problem, rounds, key), 1):
+        if t % every == 0:
+            model = algorithm.parameters(state)
+            yield {
+                "round": t,
+                "loss": _loss(problem, model),
+                "training_accuracy": 100 * float(on_training.accuracy(model)[0]),
+                "validation_loss": _loss(held_out, model),
+                "accuracy": 100 * float(problem.accuracy(model)[0]),
+            }
+
+
+@lru_cache(maxsize=8)  # a network is compiled for each problem
+def _measured_on(problem: AnyProblem) -> tuple[AnyProblem, AnyProblem]:
+    """Return the problem tested on its training records, and one that has the test records."""
+    assert problem.test is not None
+    everywhere = (np.arange(problem.test.records),)
+    return (
+        replace(problem, test=problem.train),
+        replace(problem, train=problem.test, partition=everywhere),
+    )
+
+
+def _loss(problem: AnyProblem, model: Floats) -> float:
+    records = problem.train.records
+    starts = np.append(np.arange(0, records, AT_ONCE), records)
+    rows = np.repeat(model, len(starts) - 1, axis=0)
+    losses = problem.objective(rows, (starts, np.arange(records)))
+    return float(np.average(losses, weights=np.diff(starts)))
+
+
+def means(rows: list[Row], quantity: str) -> tuple[list[int], list[float], list[float]]:
+    """Return the rounds of one curve, means over its repetitions, and half their intervals."""
+    rounds = sorted(kinds(rows, "round"))
+    runs = [[row[quantity] for row in pick(rows, round=t)] for t in rounds]
+    return rounds, [float(np.mean(values)) for values in runs], [interval(v) for v in runs]
+
+
+def curve_of(rows: list[Row], row: Row) -> str:
+    """Return the curve of a row as lines, one for each quantity."""
+    mine = pick(rows, sampling=row["sampling"], smoothing=row["smoothing"])
+    lines: list[str] = []
+    for quantity, name in QUANTITIES.items():
+        numbers = "".join(f"{value:>8.2f}" for value in shown(means(mine, quantity)[1]))
+        head = "" if lines else f"{row['sampling']:<8} smoothing {row['smoothing']:g}"
+        lines.append(f"{head:<23}{name:<25}{numbers}")
+    return "\n".join(lines)
+
+
+def shown(values: list[float]) -> list[float]:
+    """Return the first, the last, and some between."""
+    places = np.linspace(0, len(values) - 1, min(SHOWN, len(values))).round().astype(int)
+    return [values[place] for place in places]
+
+
+def as_text(title: str, rows: list[Row]) -> str:
+    """Return all curves at some rounds; the paper shows curves only."""
+    rounds = shown([float(t) for t in sorted(kinds(rows, "round"))])
+    ends = {(row["sampling"], row["smoothing"]): row for row in rows}
+    lines = [
+        title,
+        f"Mean of {1 + max(row['seed'] for row in rows)} seed(s).",
+        "The paper: smoothing is slower at first, and better at the end.",
+        "",
+        f"{'round':<48}" + "".join(f"{t:>8g}" for t in rounds),
+    ]
+    return "\n".join([*lines, *(curve_of(rows, row) for row in ends.values())])
+
+
+def draw(rows: list[Row]) -> Figure:
+    """Draw all quantities over the rounds; needs the extra ``plots``."""
+    panels = []
+    for sampling, (quantity, name) in product(kinds(rows, "sampling"), QUANTITIES.items()):
+        lines = []
+        for smoothing in kinds(rows, "smoothing"):
+            x, y, half = means(pick(rows, sampling=sampling, smoothing=smoothing), quantity)
+            lines.append(Line(label=f"smoothing {smoothing:g}", x=x, y=y, spread=half))
+        title = f"{sampling.capitalize()} sampling"
+        panels.append(Panel(title=title, x="round", y=name, lines=lines, kind="bands"))
+    return drawn(panels, columns=len(QUANTITIES))

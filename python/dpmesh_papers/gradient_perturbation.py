@@ -1,0 +1,177 @@
+"""Gossip of models with noise on gradients: as they are, or compressed with error feedback."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from dpmesh._arrays import read_only
+from dpmesh._ragged import Ragged
+from dpmesh.algorithms import Algorithm, Message, Round
+from dpmesh.algorithms.base import initial_parameters
+from dpmesh.algorithms.messages import Relay
+from dpmesh.kernels.draws import without_replacement
+from dpmesh.keys import Key, Purpose
+from dpmesh.noise import Gaussian, Mechanism, NoNoise, RandomSparsifier, Sensitivity
+from dpmesh.privacy import FixedSizeSampling, Release, Released, Sensitive
+from dpmesh.problems import GradientProblem
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class ReleasedModels:
+    """The models, made of noisy gradients alone, shape (nodes, dim)."""
+
+    x: Released
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradientPerturbation(Algorithm[ReleasedModels, GradientProblem]):
+    """Gossip of unquantized models with noise on the gradients: x <- A x - alpha (g + noise).
+
+    Parameters
+    ----------
+    step_size
+        alpha.
+    sample_size, records
+        Records of each node, in a round and in all.
+    noise_multiplier
+        Standard deviation of the noise over the sensitivity of a mean gradient; None for no noise.
+    clipping_norm
+        Of a record's gradient.
+
+    Guarantee
+    ---------
+    It covers all models together, for replacing one record: each round is a Gaussian mechanism on a
+    sample without replacement, since models are computed from noisy gradients.
+    """
+
+    travels = "gossip"
+
+    step_size: float
+    sample_size: int
+    records: int
+    noise_multiplier: float | None
+    clipping_norm: float
+
+    @property
+    def mechanism(self) -> Mechanism:
+        """Of a gradient."""
+        return NoNoise() if self.noise_multiplier is None else Gaussian(self.noise_multiplier)
+
+    def sensitivity(self, t: int) -> Sensitivity:
+        """How far one record moves a mean of clipped gradients."""
+        bound = 2 * self.clipping_norm / self.sample_size
+        return Sensitivity(bound, "l2", "one clipped gradient replaced")
+
+    @property
+    def sampling(self) -> FixedSizeSampling:
+        """How a node draws its records."""
+        return FixedSizeSampling(size=self.sample_size, population=self.records)
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """Amplification by sampling rests on this."""
+        return ("who is sampled stays secret",)
+
+    def release_of(self, t: int) -> tuple[Release, Release]:
+        """Return the noisy gradients, and the models, which are made of earlier ones alone."""
+        gradients = Release(t, self.mechanism, self.sensitivity(t), sampling=self.sampling)
+        return gradients, Release(t, NoNoise(), Sensitivity(0.0, "l2", "made of releases alone"))
+
+    def init(self, problem: GradientProblem, key: Key) -> ReleasedModels:
+        """Start all nodes at the same model, which all know."""
+        return ReleasedModels(Released(initial_parameters(problem, key, problem.nodes)))
+
+    def round(
+        self, state: ReleasedModels, t: int, problem: GradientProblem, key: Key
+    ) -> Round[ReleasedModels]:
+        """Send the models, mix them, and step against a noisy gradient."""
+        noisy = yield self._gradient(state, t, problem, key)
+        mixed = yield Message(Sensitive(state.x), self.release_of(t)[1])
+        return ReleasedModels(Released(read_only(mixed - self.step_size * noisy)))
+
+    def _gradient(
+        self, state: ReleasedModels, t: int, problem: GradientProblem, key: Key
+    ) -> Message:
+        batches = self._batches(t, problem, key)
+        gradient = problem.gradient(state.x, batches, clipping_norm=self.clipping_norm)
+        return Message(Sensitive(gradient), self.release_of(t)[0], travels=False)
+
+    def losses(self, state: ReleasedModels, t: int, problem: GradientProblem, key: Key) -> Floats:
+        """Return the losses at x on the records of the round."""
+        return problem.objective(state.x, self._batches(t, problem, key))
+
+    def _batches(self, t: int, problem: GradientProblem, key: Key) -> Ragged:
+        records = problem.records_of(np.arange(problem.nodes))
+        return without_replacement(records, self.sample_size, key.stream(Purpose.SAMPLE, t))
+
+    def published(self, state: ReleasedModels, received: Released) -> Released:
+        """Return the models, all of which follow from releases."""
+        return state.x
+
+    def parameters(self, state: ReleasedModels) -> Released:
+        """Return the models."""
+        return state.x
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompressedModels(ReleasedModels):
+    """Models and the copies of them that others have, all shapes (nodes, dim).
+
+    Parameters
+    ----------
+    copy
+        What all have received of each node's model.
+    mixed
+        The neighbours' copies, mixed.
+    """
+
+    copy: Released
+    mixed: Released
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChocoSGD(GradientPerturbation):
+    """CHOCO-SGD with noise on gradients: nodes send compressed differences to known copies.
+
+    What compression leaves out of a message stays in the next difference (error feedback). Source:
+    Koloskova, Stich and Jaggi, "Decentralized Stochastic Optimization and Gossip Algorithms with
+    Compressed Communication", 2019, Algorithm 2.
+
+    Parameters
+    ----------
+    step_size, sample_size, records, noise_multiplier, clipping_norm
+        As in `GradientPerturbation`, and so is the guarantee: all that is sent is made of noisy
+        gradients.
+    keep
+        Share of the numbers that a message keeps, drawn at random.
+    consensus_step_size
+        The paper's gamma.
+    """
+
+    keep: float
+    consensus_step_size: float
+
+    def init(self, problem: GradientProblem, key: Key) -> CompressedModels:
+        """Start all nodes at the same model, which all know."""
+        x = super().init(problem, key).x
+        return CompressedModels(x=x, copy=x, mixed=x)
+
+    def round(
+        self, state: ReleasedModels, t: int, problem: GradientProblem, key: Key
+    ) -> Round[ReleasedModels]:
+        """Step against a noisy gradient, send what changed in short, and move towards others."""
+        assert isinstance(state, CompressedModels)
+        stepped = state.x - self.step_size * (yield self._gradient(state, t, problem, key))
+        message = RandomSparsifier(self.keep)
+        change = Sensitive(stepped - state.copy)
+        sent = yield Message(change, self.release_of(t)[1], message, travels=False)
+        arrived = yield Relay()
+        copy, mixed = state.copy + self.keep * sent, state.mixed + self.keep * arrived
+        x = stepped + self.consensus_step_size * (mixed - copy)
+        public = [Released(read_only(one)) for one in (x, copy, mixed)]
+        return CompressedModels(x=public[0], copy=public[1], mixed=public[2])

@@ -1,0 +1,220 @@
+"""What the experiments of the online paper share: data, network, runs, points of regret.
+
+The paper leaves open lambda, the radius of W, the network and the number of repetitions. Ours are
+below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from dpmesh.algorithms.online import OnlineLearning
+from dpmesh.data import Dataset, rcv1
+from dpmesh.keys import Key, Purpose, generator
+from dpmesh.problems import LinearProblem
+from dpmesh.run import Network
+from dpmesh.schedules import InverseTime
+from dpmesh.topology import Topology, complete, cycle, random_regular, shuffled
+from dpmesh_papers._scaffold import Row, interval, with_spread
+from dpmesh_papers.repeats import RepeatedRuns, Repeats
+
+Values = npt.NDArray[np.float64]
+
+NODES = (1, 4, 64)
+MOST_NODES = max(NODES)
+GRAPHS = 16
+"""The network cycles through this many shufflings of a random 4-regular graph (a ring of 4)."""
+
+OPEN = (
+    "The paper leaves open lambda, W and the network; ours: lambda = 1 and radius 1 (synthetic), "
+    "0.01 and 10 (RCV1), a 4-regular graph that changes every round."
+)
+
+
+@dataclass(frozen=True)
+class Source:
+    """Data, and the parameters of learning that the paper leaves open.
+
+    Parameters
+    ----------
+    name
+        ``"synthetic"`` or ``"rcv1"``.
+    load
+        Returns the records to learn from, and those to test on if there are any.
+    radius
+        Of W.
+    strong_convexity
+        lambda of the steps 1 / (lambda t).
+    at
+        Checkpoints, in examples of each of 64 nodes; the last is the length of the run.
+    runs
+        Runs per seed: more where they are cheap.
+    """
+
+    name: str
+    load: Callable[[], tuple[Dataset, Dataset | None]]
+    radius: float
+    strong_convexity: float
+    at: tuple[int, ...]
+    runs: int = 1
+
+
+def synthetic() -> tuple[Dataset, None]:
+    """100,000 points of the 10-dimensional unit ball, labelled by a hyperplane through its centre.
+
+    The paper does not say how it labels them.
+    """
+    draw = generator(Key.seeded(0), Purpose.SAMPLE)
+    count, dim = 100_000, 10
+    directions = draw.normal(size=(count, dim))
+    directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+    points = directions * draw.random((count, 1)) ** (1 / dim)
+    labels = np.where(points @ draw.normal(size=dim) > 0, 1, -1)
+    return Dataset(points.astype(np.float32), labels, "synthetic"), None
+
+
+def reuters() -> tuple[Dataset, Dataset]:
+    """Return RCV1's training and test documents, in float64, which much noise needs."""
+    train, test = (rcv1(part) for part in ("train", "test"))
+    return train, test
+
+
+def read(sources: Iterable[Source], checkpoints: int | None) -> tuple[Source, ...]:
+    """Return the sources with their data in memory: what is missing is reported before any run.
+
+    With `checkpoints` their runs end at that one.
+    """
+
+    def kept(source: Source) -> Source:
+        records = source.load()
+        return replace(source, load=lambda: records, at=source.at[:checkpoints])
+
+    return tuple(map(kept, sources))
+
+
+SOURCES = (
+    Source("synthetic", synthetic, 1.0, 1.0, (10, 40, 160, 600, 1560), runs=4),
+    Source("rcv1", reuters, 10.0, 0.01, (20, 60, 190)),
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Copies:
+    """The data of all runs, partitioned among different numbers of nodes in the same orders.
+
+    Parameters
+    ----------
+    source
+        What they are.
+    repeats
+        For each number of nodes.
+    best
+        Shape (runs, checkpoints): mean loss of the best fixed predictor. The examples that all
+        nodes together have used at a checkpoint are the same for all numbers of nodes.
+    """
+
+    source: Source
+    repeats: dict[int, Repeats]
+    best: Values
+
+    @classmethod
+    def of(cls, source: Source, seeds: int, nodes: Iterable[int] = (MOST_NODES,)) -> Copies:
+        """Partition the data for all runs of `seeds` seeds."""
+        train, test = source.load()
+        records = np.arange(source.at[-1] * MOST_NODES)
+        repeats = {}
+        for m in {*nodes, MOST_NODES}:
+            problem = LinearProblem(train, tuple(records.reshape(m, -1)), "hinge", test=test)
+            repeats[m] = Repeats.deal(problem, seeds * source.runs, key=Key.seeded(1))
+        most = repeats[MOST_NODES]
+        return cls(source, repeats, most.best(source.at, radius=source.radius, tolerance=1e-3))
+
+    def algorithm(self, epsilon: float | None, batch_size: int = 1) -> OnlineLearning:
+        """Return the paper's algorithm, with steps 1 / (lambda t)."""
+        step_size = InverseTime(scale=1 / self.source.strong_convexity)
+        radius = self.source.radius
+        return OnlineLearning(
+            epsilon=epsilon, step_size=step_size, radius=radius, batch_size=batch_size
+        )
+
+    def run(
+        self, algorithm: OnlineLearning, nodes: int = MOST_NODES, network: Network | None = None
+    ) -> RepeatedRuns:
+        """Run all copies at this number of nodes."""
+        at = [count * MOST_NODES // nodes for count in self.source.at]
+        topology, key = changing_graph(nodes), Key.seeded(2)
+        return self.repeats[nodes].simulate(algorithm, topology, at=at, key=key, network=network)
+
+
+def changing_graph(nodes: int) -> Topology:
+    """Return a graph that changes from round to round."""
+    if nodes == 1:
+        return complete(1)
+    base = random_regular(nodes, min(4, nodes - 2), key=Key.seeded(3))
+    varying = shuffled(base, key=Key.seeded(3))
+    return cycle([varying.matrix(t) for t in range(GRAPHS)])
+
+
+def measured(copies: Copies, cell: Row, algorithm: OnlineLearning) -> list[Row]:
+    """Run one setting and return its curve, a row for each checkpoint.
+
+    `examples` are those used so far by all nodes together. `regret` is the mean over runs and
+    learners for each example, with half its 95% interval and the standard deviation between runs;
+    `worst_regret` is that of the worst learner. Where there are test records, `accuracy` is that of
+    the learners' own models at the end, and `released_accuracy` that of the last broadcasts, which
+    may be published; in percent, mean over nodes and runs.
+    """
+    nodes = cell["nodes"]
+    runs = copies.run(algorithm, nodes)
+    regret = runs.regret(copies.best)
+    means, worst = regret.mean(axis=1), regret.max(axis=1).mean(axis=0)
+    found = accuracies(copies.repeats[nodes].problem, runs)
+    return [
+        {
+            "examples": count * MOST_NODES,
+            "regret": float(means[:, k].mean()),
+            "interval": interval(means[:, k]),
+            "spread": float(means[:, k].std(ddof=1)) if len(means) > 1 else np.nan,
+            "worst_regret": float(worst[k]),
+            "runs": len(means),
+            **found,
+        }
+        for k, count in enumerate(copies.source.at)
+    ]
+
+
+def accuracies(problem: LinearProblem, runs: RepeatedRuns) -> Row:
+    """Return accuracies in percent and their intervals over runs, if there are test records."""
+    found: Row = {}
+    for name, models in (("", runs.parameters), ("released_", runs.released)):
+        if problem.test is None:
+            found |= {f"{name}accuracy": None, f"{name}accuracy_interval": None}
+            continue
+        each = [problem.accuracy(np.ascontiguousarray(run)).mean() for run in models]
+        found[f"{name}accuracy"] = 100 * float(np.mean(each))
+        found[f"{name}accuracy_interval"] = interval(100 * np.array(each))
+    return found
+
+
+def in_words(row: Row) -> str:
+    """Return the end of a curve as a line."""
+    regret = with_spread(row["regret"], row["interval"], 4)
+    return (
+        f"{row['data']:<10} {row['mechanism']:<9} epsilon {name_of(row['epsilon']):<5} "
+        f"{row['nodes']:>2} nodes  batch {row['batch_size']:<3} regret {regret}"
+    )
+
+
+def counted(rows: Iterable[Row]) -> str:
+    """Return the numbers of runs in words."""
+    runs = {row["data"]: row["runs"] for row in rows}
+    return " and ".join(f"{count} runs ({name})" for name, count in runs.items())
+
+
+def name_of(epsilon: float | None) -> str:
+    """Return an epsilon in words."""
+    return "none" if epsilon is None else f"{epsilon:g}"

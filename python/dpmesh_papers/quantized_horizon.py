@@ -1,0 +1,105 @@
+"""Figure 4c of the quantized paper: the budget over the length of a run."""
+
+from __future__ import annotations
+
+from math import inf
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dpmesh_papers._figure import Panel, drawn, lines_of
+from dpmesh_papers._scaffold import Experiment, Progress, Row, pick
+from dpmesh_papers.bounds.quantized import Powers
+from dpmesh_papers.quantized import CHOSEN, DELTA, budgets
+from dpmesh_papers.quantized_comparison import RECORDS
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from dpmesh.accounting.papers.quantized import Mode
+
+HORIZONS = (30, 100, 300, 1000, 3000, 10_000, 30_000)
+"""K: rounds in which messages carry noise."""
+
+GROWING = Powers(0.9, 0.7, 0.85, 0.05)
+CONSTANT = Powers(0.9, 0.7, 0.0, 0.05, sample_size_scale=50.0)
+STEADY = Powers(0.0, 0.0, 0.0, 0.05, 0.02, 0.05, 50.0)
+
+RUNS: dict[str, tuple[Powers, Mode]] = {
+    "growing samples": (GROWING, "paper"),
+    "growing samples, nonconvex": (GROWING, "safe"),
+    "constant samples": (CONSTANT, "paper"),
+    "constant samples and steps": (STEADY, "paper"),
+}
+
+
+def figure4c(folder: Path, *, progress: Progress = print) -> list[Path]:
+    """Compute the budget of runs of growing length, with growing and with constant samples."""
+    experiment = Experiment(folder, "quantized-figure4c", progress)
+    experiment.measure(
+        ({"run": name, "horizon": horizon} for name in RUNS for horizon in HORIZONS), budget
+    )
+    return experiment.write(as_text, draw)
+
+
+def budget(cell: Row) -> Row:
+    """Return a run's last sample size and its budgets."""
+    (powers, mode), horizon = RUNS[cell["run"]], cell["horizon"]
+    paper, exact = budgets(powers, horizon, mode)
+    sample_size = powers.schedules(horizon + 1).sample_size(1)
+    return {"sample_size": sample_size, "paper": paper, "exact": exact}
+
+
+def as_text(rows: list[Row]) -> str:
+    """Return how the budget changes with the length, and all of it."""
+    changes, table = [], []
+    for name in RUNS:
+        own = pick(rows, run=name)
+        for how, accountant in (("paper", "Theorem 1"), ("exact", "exact")):
+            epsilons = [row[how] for row in own]
+            changes.append(f"  {name + ', ' + accountant:<40} {_change(epsilons[0], epsilons[-1])}")
+            first = name if how == "paper" else ""
+            table.append(f"{first:<30}" + "".join(f"{epsilon:>9.4g}" for epsilon in epsilons))
+    longest = round((RECORDS + 1) ** (1 / GROWING.sample_size), -3)
+    lines = [
+        "Figure 4c: the budget over the length of a run.",
+        "",
+        CHOSEN,
+        "",
+        f"Chosen: alpha = {GROWING.step_size:g}, beta = {GROWING.consensus_step_size:g}, "
+        f"gamma = {GROWING.sample_size:g}, zeta = {GROWING.noise:g}, C = 1, smoothness 1,",
+        f"scales 1, delta = {DELTA:g}; or constant samples of {CONSTANT.sample_size_scale:g}; "
+        f"or with them constant steps, alpha = {STEADY.step_size_scale:g}",
+        f"and beta = {STEADY.consensus_step_size_scale:g}. The noise is the same in all of them. "
+        "Steps and samples follow from the",
+        "length K + 1 of the run that they are made for: each column is a run of its own, not the",
+        "beginning of the next. In the table a run's first line is Theorem 1, the second exact.",
+        "",
+        "The paper: the budget of its algorithm stays finite as iterations go to infinity, that of",
+        "others does not. Here, from the first column to the last, the budget of",
+        *changes,
+        f"No run is infinite: samples grow, and with the paper's {RECORDS:,} records of each node",
+        f"none can be longer than about {longest:,.0f} rounds. That the budget stays finite is a",
+        "claim on ever larger data.",
+        "",
+        f"{'K':<30}" + "".join(f"{horizon:>9,}" for horizon in HORIZONS),
+        *table,
+    ]
+    return "\n".join(lines)
+
+
+def _change(first: float, last: float) -> str:
+    if last == inf:
+        return "is not proved"
+    ratio = last / first
+    how, factor = ("grows", ratio) if ratio > 1 else ("falls", 1 / ratio)
+    return f"{how} by a factor of {factor:,.2f}"
+
+
+def draw(rows: list[Row]) -> Figure:
+    """Draw both epsilons over the length of a run; needs the extra ``plots``."""
+    panels = []
+    for how, title in (("paper", "Theorem 1"), ("exact", "exact")):
+        lines = lines_of(rows, by="run", x="horizon", y=how)
+        x, y = "iterations of the run", "epsilon"
+        panels.append(Panel(title=title, x=x, y=y, log="xy", lines=lines))
+    return drawn(panels)

@@ -1,0 +1,168 @@
+"""Scale as the variable: the same records and epsilon, more nodes, from a ring to an expander.
+
+Two of the papers disagree: with more nodes the online paper expects worse models, and the
+without-replacement paper measures better ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from math import isqrt
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+import dpmesh.topology as topology
+from dpmesh.data import Dataset, iid, unit_norm
+from dpmesh.data.preprocessing import with_constant
+from dpmesh.defaults import Sizes, choose
+from dpmesh.defaults.rule import DEGREE
+from dpmesh.keys import Key, Purpose, generator
+from dpmesh.problems import LinearProblem
+from dpmesh.run import Metrics, simulate
+from dpmesh.topology import Topology
+from dpmesh_papers._figure import Panel, drawn, lines_of
+from dpmesh_papers._scaffold import (
+    Experiment,
+    Progress,
+    Row,
+    only,
+    over_seeds,
+    paragraph,
+    pick,
+    with_spread,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+RECORDS, TEST_RECORDS, FEATURES = 100_000, 2_000, 10
+FLIPPED = 0.1
+"""Share of labels drawn at random, so that no model is right on every record."""
+EPSILON, DELTA = 1.0, 1e-6
+NODES = (1, 10, 100, 1_000, 10_000, 100_000)
+OF_A_NODE = 100
+"""Records of a node in the last curve, where the data grow with the nodes."""
+MOST_TESTED = 500
+
+
+def _sides(nodes: int) -> tuple[int, int]:
+    """Return the most alike two factors."""
+    shorter = max(side for side in range(1, isqrt(nodes) + 1) if nodes % side == 0)
+    return shorter, nodes // shorter
+
+
+EXPANDER = f"random {DEGREE}-regular"
+NETWORKS: dict[str, Callable[[int], Topology]] = {
+    "ring": topology.ring,
+    "torus": lambda nodes: topology.torus(*_sides(nodes)),
+    EXPANDER: lambda nodes: topology.random_regular(nodes, DEGREE, key=Key.seeded(0)),
+}
+GROWING = f"{OF_A_NODE} records a node, {EXPANDER}"
+
+
+def scale(
+    folder: Path, *, seeds: int = 3, most: int = NODES[-1], progress: Progress = print
+) -> list[Path]:
+    """Learn from the same records at 1 to `most` nodes by gossip, on three kinds of network.
+
+    Every message may be public, at the same epsilon for a record. Steps follow from the rule of
+    `dpmesh.defaults`. In one curve more the data grow with the nodes.
+    """
+    cells = [
+        {
+            "network": name,
+            "nodes": nodes,
+            "records": nodes * OF_A_NODE if name == GROWING else RECORDS,
+        }
+        for name in (*NETWORKS, GROWING)
+        for nodes in NODES
+        if nodes <= most and (name != GROWING or nodes * OF_A_NODE <= RECORDS)
+    ]
+
+    def measured(cell: Row) -> Row:
+        keys = map(Key.seeded, range(seeds))
+        return over_seeds([_accuracy(**cell, key=key) for key in keys])
+
+    experiment = Experiment(folder, "scale", progress)
+    experiment.measure(cells, measured, in_words)
+    return experiment.write(as_text, draw)
+
+
+def data(key: Key) -> tuple[Dataset, Dataset]:
+    """Return records for training and testing: labels by a hyperplane, some of them at random."""
+    draw = generator(key, Purpose.SAMPLE)
+    x = draw.normal(size=(RECORDS + TEST_RECORDS, FEATURES))
+    labels = (x @ draw.normal(size=FEATURES) > 0).astype(np.int64)
+    flipped = draw.random(len(x)) < FLIPPED
+    labels[flipped] = draw.integers(2, size=int(flipped.sum()))
+    every = unit_norm(with_constant(unit_norm(Dataset(x, labels))))
+    return every.take(np.arange(RECORDS)), every.take(np.arange(RECORDS, len(x)))
+
+
+def _accuracy(network: str, nodes: int, records: int, key: Key) -> float:
+    train, test = data(key)
+    parts = iid(train.take(np.arange(records)), nodes, generator(key, Purpose.SPLIT))
+    problem = LinearProblem(train, parts, "softmax", test=test, classes=2, feature_norm=1.0)
+    sizes = replace(Sizes.of(problem), features=0)  # a first stage needs links between all nodes
+    choice = choose(sizes, epsilon=EPSILON, delta=DELTA, algorithm="gossip", key=Key.seeded(0))
+    made = NETWORKS.get(network, NETWORKS[EXPANDER]) if nodes > DEGREE else topology.complete
+    run = simulate(
+        choice.algorithm,
+        problem,
+        made(nodes),
+        rounds=choice.rounds,
+        key=key,
+        delta=DELTA,
+        metrics=Metrics([], progress=False),
+    )
+    tested = np.ascontiguousarray(run.released[:: max(1, nodes // MOST_TESTED)])
+    return 100 * float(problem.accuracy(tested).mean())
+
+
+def in_words(row: Row) -> str:
+    """Return one point as a line."""
+    accuracy = with_spread(row["accuracy"], row["spread"], 1)
+    return f"{row['network']:<38}{row['nodes']:>8,} nodes {row['records']:>8,} records  {accuracy}"
+
+
+def as_text(rows: list[Row]) -> str:
+    """Return all points, and what they say."""
+    most = max(row["nodes"] for row in rows)
+    few, many = (
+        f"{only(rows, network=EXPANDER, nodes=nodes)['accuracy']:.1f}" for nodes in (10, most)
+    )
+    grown = pick(rows, network=GROWING)
+    head = (
+        f"Accuracy (%) of the nodes' released models at epsilon {EPSILON:g}, delta {DELTA:g}, by "
+        f"number of nodes; every message may be public. Two classes of {FEATURES} features, where "
+        f"{100 * (1 - FLIPPED / 2):.0f}% is the best possible. Gradient descent by gossip, "
+        f"steps by the default rule; mean of {rows[0]['seeds']} seed(s) and standard deviation."
+    )
+    answer = (
+        "Who is right? At fixed data more nodes are worse: each hides its own records by itself, "
+        "so that the noise in the mean of all models grows as the square root of their number. "
+        f"From 10 to {most:,} nodes a network that mixes well falls from {few} to {many}%. One "
+        "that mixes slowly, such as a ring, falls further, as a node averages the noise of its "
+        "neighbourhood only. Where the data grow with the nodes, more nodes are better: "
+        f"{_listed(grown)}. So it is in the without-replacement paper, whose nodes hold all of the "
+        "data each. A sparse network sets an end to that, too: steps are as long as they may be "
+        "where noise is averaged over all nodes, and its nodes average fewer."
+    )
+    lines = [paragraph(head), "", *map(in_words, rows), "", paragraph(answer)]
+    return "\n".join(lines)
+
+
+def _listed(line: list[Row]) -> str:
+    """Return accuracies and numbers of nodes in words."""
+    accuracies = ", ".join(f"{row['accuracy']:.1f}" for row in line)
+    return f"{accuracies}% at {', '.join(format(row['nodes'], ',') for row in line)} nodes"
+
+
+def draw(rows: list[Row]) -> Figure:
+    """Draw accuracy over the number of nodes; needs the extra ``plots``."""
+    lines = lines_of(rows, by="network", x="nodes", y="accuracy", spread="spread")
+    title = "the same records at more nodes, or more records, too"
+    return drawn([Panel(title=title, x="nodes", y="accuracy (%)", log="x", lines=lines)])

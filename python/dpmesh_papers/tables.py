@@ -1,0 +1,149 @@
+"""What features and a first stage buy linear models of tables, by the default rule.
+
+Each task is learned with and without them at the same proved epsilon: by the benchmark's problems,
+and of Covertype by the estimator, with the ranges of a file that a user would fill in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dpmesh.data import covertype, train_test_split
+from dpmesh.defaults import Sizes, choose
+from dpmesh.keys import Key, Purpose, generator
+from dpmesh.run import Metrics, simulate
+from dpmesh.sklearn import PrivateClassifier
+from dpmesh.tables.features import COLUMNS
+from dpmesh.tables.models import Outline
+from dpmesh_papers._figure import Panel, drawn, lines_of
+from dpmesh_papers._scaffold import Experiment, Progress, Row, pick, repeated
+from dpmesh_papers.benchmark.tasks import FOREST_RANGES, TASKS
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+DELTA = 1e-5
+EPSILONS = (1.0, 2.0, 4.0)
+FOREST = "covertype"
+WITHOUT, RULE = "columns alone", "by the rule"
+
+
+def tables(
+    folder: Path, *, seeds: int = 5, records: int | None = None, progress: Progress = print
+) -> list[Path]:
+    """Learn each task with and without features and a first stage, on `seeds` splits.
+
+    Of Covertype, `records` are learned and tested; None takes all.
+    """
+    experiment = Experiment(folder, "tables", progress)
+    experiment.measure(_cells(), lambda cell: _measured(cell, seeds, records), _in_words)
+    return experiment.write(as_text, _figure)
+
+
+def _cells() -> Iterator[Row]:
+    for task in ("digits-by-class", "digits-alike", "breast-cancer", FOREST):
+        for method in ("secure", "gossip"):
+            for epsilon in EPSILONS[: 1 if task == FOREST else None]:
+                for features in (WITHOUT, RULE):
+                    yield {"task": task, "method": method, "epsilon": epsilon, "features": features}
+
+
+def _measured(cell: Row, seeds: int, records: int | None) -> Row:
+    learned = _forest if cell["task"] == FOREST else of_benchmark
+    found = [learned(cell, seed, records) for seed in range(seeds)]
+    return {"made": found[0][1]} | repeated([100 * accuracy for accuracy, _ in found])
+
+
+def of_benchmark(cell: Row, seed: int, _: int | None = None) -> tuple[float, str]:
+    """Return the accuracy on a split of a benchmark's task, and what was made of records."""
+    problem = TASKS[cell["task"]].problem(Key.seeded(seed))
+    return _learned(cell, seed, problem, problem.accuracy)
+
+
+def _forest(cell: Row, seed: int, records: int | None) -> tuple[float, str]:
+    """Return the same of the estimator, whose flags are declared."""
+    draw = generator(Key.seeded(seed), Purpose.SPLIT)
+    data = _cover().take(draw.permutation(_cover().records)[:records])
+    train, test = train_test_split(data, 0.2, draw)
+    made = PrivateClassifier(
+        cell["epsilon"], ranges=FOREST_RANGES, algorithm=cell["method"], random_state=seed
+    )
+    given = train.features, train.labels, np.asarray(train.features)[:, 10:14].argmax(axis=1)
+    if cell["features"] == RULE:
+        made.fit(*given)
+        name = getattr(made.model_.columns, "features", COLUMNS).name
+        return float(made.score(test.features, test.labels)), f"{name}, first stage"
+    encoded = made.set_params(features="columns").encoded(*given)
+    outline = Outline(columns=encoded.columns, classes=made.classes_)
+
+    def accuracy(released: Any) -> Any:
+        model = outline.model(released.mean(axis=0))
+        return model.predict(test.features) == test.labels
+
+    return _learned(cell, seed, encoded.problem, accuracy)
+
+
+def _learned(cell: Row, seed: int, problem: Any, accuracy: Any) -> tuple[float, str]:
+    sizes = Sizes.of(problem)
+    if cell["features"] == WITHOUT:
+        sizes = replace(sizes, features=0)
+    chosen = choose(sizes, epsilon=cell["epsilon"], delta=DELTA, algorithm=cell["method"])
+    run = simulate(
+        chosen.algorithm,
+        problem,
+        chosen.topology,
+        rounds=chosen.rounds,
+        key=Key.seeded(seed),
+        delta=DELTA,
+        metrics=Metrics([], progress=False),
+    )
+    staged = hasattr(chosen.algorithm, "mean")
+    how = "columns, first stage" if staged else "columns"
+    return float(np.mean(accuracy(run.released))), how
+
+
+@cache
+def _cover() -> Any:
+    return covertype(7)
+
+
+def _in_words(row: Row) -> str:
+    where = f"{row['task']}, {row['method']}, epsilon {row['epsilon']:g}, {row['features']}"
+    return f"{where} ({row['made']}): {row['accuracy']:.1f} +- {row['interval']:.1f}"
+
+
+def as_text(rows: list[Row]) -> str:
+    """Return all cells as a table."""
+    lines = [
+        "Test accuracy (%) of released models at a proved epsilon (delta 1e-5, replace one record;",
+        "a secure sum: 1 site may collude), with half of the 95% interval over the splits.",
+        "",
+        f"{'task':<17}{'method':<8}{'epsilon':>8}{WITHOUT:>18}{RULE:>18}{'splits':>8}  made",
+    ]
+    for with_rule in pick(rows, features=RULE):
+        same = {name: with_rule[name] for name in ("task", "method", "epsilon")}
+        both = [*pick(rows, **same, features=WITHOUT), with_rule]
+        texts = [f"{row['accuracy']:.1f} +- {row['interval']:.1f}" for row in both]
+        cells = "".join(f"{text:>18}" for text in texts)
+        lines.append(
+            f"{same['task']:<17}{same['method']:<8}{same['epsilon']:>8g}{cells}"
+            f"{with_rule['seeds']:>8}  {with_rule['made']}"
+        )
+    return "\n".join(lines)
+
+
+def _figure(rows: list[Row]) -> Figure:
+    """Draw accuracy over epsilon; needs the extra ``plots``."""
+    panels = []
+    for task, method in dict.fromkeys((row["task"], row["method"]) for row in rows):
+        mine = pick(rows, task=task, method=method)
+        lines = lines_of(mine, by="features", x="epsilon", y="accuracy", spread="interval")
+        title, y = f"{task}, {method}", "accuracy (%)"
+        panels.append(Panel(title=title, x="epsilon", y=y, log="x", lines=lines))
+    return drawn(panels, columns=4)

@@ -1,0 +1,133 @@
+"""One method of the without-replacement paper in one situation, run with several seeds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dpmesh._epsilons import rounded_up
+from dpmesh.algorithms.base import AnyAlgorithm
+from dpmesh.algorithms.controllers import (
+    AlwaysGlobal,
+    AlwaysLocal,
+    AnyController,
+    Periodic,
+    RandomGlobal,
+)
+from dpmesh.keys import Key
+from dpmesh.problems import LinearProblem
+from dpmesh_papers._scaffold import Row, interval
+from dpmesh_papers.deep_q import DeepQ
+from dpmesh_papers.without_replacement_setting import (
+    Case,
+    Noise,
+    Setting,
+    in_double_precision,
+    run,
+    with_replacement,
+    without_replacement,
+)
+
+NOISELESS = "noiseless, one model"
+COLLABORATIVE = "fully collaborative"
+LEARNED = "Algorithm 1"
+NOISY = "deep Q, noisy losses"
+LOCAL = "always local"
+WITH_REPLACEMENT = "with replacement"
+
+
+def controllers(rounds: int) -> dict[str, AnyController]:
+    """Return the controllers of local and global updates for a run of `rounds` rounds, by name."""
+    half = max(1, rounds // 2)
+    return {
+        COLLABORATIVE: AlwaysGlobal(),
+        LEARNED: DeepQ(anneal_rounds=half),
+        "deep Q, public": DeepQ(anneal_rounds=half, sees="released"),
+        NOISY: DeepQ(anneal_rounds=half, sees="noisy"),
+        "5 % at random": RandomGlobal(0.05),
+        "every 20th round": Periodic(20),
+        LOCAL: AlwaysLocal(),
+    }
+
+
+@dataclass(frozen=True, eq=False)
+class Situation:
+    """What the methods that are compared have in common.
+
+    Parameters
+    ----------
+    setting, case
+        The data, and the losses.
+    nodes
+        Their number.
+    copies
+        How many nodes hold the same record.
+    problems, keys
+        One of each for every run.
+    """
+
+    setting: Setting
+    case: Case
+    nodes: int
+    copies: int
+    problems: list[LinearProblem]
+    keys: list[Key]
+
+
+def measured(
+    situation: Situation, controller: AnyController | None, noise: Noise, epsilon: float
+) -> Row:
+    """Run one method with every key; without a controller, the method with replacement.
+
+    `noise` is ``"paper"``, its formula for each single release, ``"proved"``, what keeps a record's
+    budget in all releases that it moves, or ``"none"``. Accuracies are in percent, with half of
+    their 95% intervals over the keys: `released`, of the global model, and `local`, of the nodes'
+    own models, which are not released. `epsilon_proved` is what the run cost a record, `not_proved`
+    what else the report says, and `releases` the models that a node released, on average.
+    """
+    setting, case, copies = situation.setting, situation.case, situation.copies
+    runs = []
+    for given, key in zip(situation.problems, situation.keys, strict=True):
+        problem = given
+        algorithm: AnyAlgorithm
+        if controller is None:
+            algorithm = with_replacement(setting, problem, noise, epsilon)
+            problem = in_double_precision(problem)  # much noise takes its models far out
+        else:
+            algorithm = without_replacement(
+                setting, problem, case, controller, noise, epsilon, copies=copies
+            )
+        runs.append(run(algorithm, problem, key))
+    found: Row = {
+        "epsilon_proved": max(each.privacy.epsilon for each in runs),
+        "not_proved": "; ".join(algorithm.plan(1).assumptions),
+        "paper": None,
+    }
+    for name, metric in (("released", "released_accuracy"), ("local", "accuracy")):
+        percent = [100 * each.history.last(metric) for each in runs]
+        found |= {name: float(np.mean(percent)), f"{name}_interval": interval(percent)}
+    messages = float(np.mean([each.traffic.messages for each in runs]))
+    return found | {"releases": messages / situation.nodes / setting.classes, "seeds": len(runs)}
+
+
+def shown(row: Row, which: str = "") -> str:
+    """Return an accuracy: by default of the global model, if the method has one."""
+    which = which or kind_of(row)
+    half = row[f"{which}_interval"]
+    return f"{row[which]:5.2f}" + ("" if np.isnan(half) else f" +-{half:4.2f}")
+
+
+def kind_of(row: Row) -> str:
+    """Return which model of a method counts: the global one, unless it has none."""
+    return "local" if row["method"] == LOCAL else "released"
+
+
+def in_words(row: Row) -> str:
+    """Return one cell as a line."""
+    paper = "" if row["paper"] is None else f", paper {row['paper']:.2f}"
+    return (
+        f"{row['case']:<15} {row['nodes']:>2} nodes  epsilon {row['epsilon']:<4g} "
+        f"{row['noise']:<6} noise (proved {rounded_up(row['epsilon_proved'], 3)})  "
+        f"{row['method']:<20} global {shown(row, 'released')}  local {shown(row, 'local')}{paper}"
+    )

@@ -1,0 +1,219 @@
+"""The setting of the without-replacement paper's section V: data, problems, algorithms."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+import dpmesh.accounting as accounting
+from dpmesh.accounting.papers import without_replacement as claims
+from dpmesh.algorithms import WithoutReplacement, WithReplacement
+from dpmesh.algorithms.base import AnyAlgorithm
+from dpmesh.algorithms.controllers import AnyController
+from dpmesh.data import Dataset, covertype, iid, mnist, train_test_split
+from dpmesh.data.preprocessing import scaled, unit_norm, with_constant
+from dpmesh.keys import Key, Purpose, generator
+from dpmesh.problems import LinearProblem
+from dpmesh.run import Metrics, Run, simulate
+from dpmesh.schedules import Schedule
+from dpmesh_papers.bounds.without_replacement import theorem_4_steps
+
+Case = Literal["convex", "strongly convex"]
+Noise = Literal["none", "paper", "proved"]
+
+CASES: tuple[Case, ...] = ("convex", "strongly convex")
+BATCH_SIZE = 50
+STEP_SIZE = 0.1
+REGULARIZATION = 1e-4
+SMALLEST_CHANCE = 0.05
+"""The paper's a, which it only says is at least half the exploration rate, 0.1."""
+VISITS = 5
+DELTA = 1 / 60_000**2
+PUBLIC_RECORDS = 1_000
+
+
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """A data set as in section V.
+
+    Parameters
+    ----------
+    train, test
+        Records of norm 1, by default a constant feature among them: the paper's networks have
+        d + 2 inputs, so its models may have an intercept.
+    public
+        Part of the publisher's test records, for a controller that needs some; the rest is `test`.
+    classes
+        K.
+    """
+
+    train: Dataset
+    test: Dataset
+    public: Dataset
+    classes: int
+
+
+def mnist_setting(records: int | None = None, *, intercept: bool = True) -> Setting:
+    """Return MNIST by its 50 principal components, fitted to all of the training images.
+
+    Nodes hold the first `records` of them, by default all.
+    """
+    parts = train, test = mnist("train"), mnist("test")
+    components = principal_components(train.features, test.features, count=50)
+    reduced = (replace(part, features=x) for part, x in zip(parts, components, strict=True))
+    return _setting(*reduced, classes=10, records=records, intercept=intercept)
+
+
+def principal_components(
+    train: npt.NDArray[np.float32], test: npt.NDArray[np.float32], *, count: int
+) -> tuple[npt.NDArray[np.float32], ...]:
+    """Return the first components of pixels in [0, 1], with the same bits on any machine.
+
+    Pixels are whole numbers of 255ths, and axes are rounded to whole numbers of 2^-20: all sums are
+    of integers below 2^53, which floating point adds without rounding, in any order.
+    """
+    whole = [np.rint(255 * part.astype(np.float64)) for part in (train, test)]
+    total, records = whole[0].sum(axis=0), len(train)
+    covariance = whole[0].T @ whole[0] - np.outer(total, total) / records
+    axes = np.linalg.eigh(covariance)[1][:, : -count - 1 : -1]
+    axes = axes * np.sign(axes[np.abs(axes).argmax(axis=0), np.arange(count)])
+    axes = np.rint(2.0**20 * axes) / 2.0**20
+    centre = (total @ axes) / records
+    return tuple(((part @ axes - centre) / 255).astype(np.float32) for part in whole)
+
+
+def covertype_setting(records: int | None = None, *, intercept: bool = True) -> Setting:
+    """Return Covertype with its seven classes, each feature divided by its norm in training."""
+    train, test = train_test_split(covertype(7), 0.2, generator(Key.seeded(0), Purpose.SPLIT))
+    norms = np.linalg.norm(train.features, axis=0)
+    norms[norms == 0] = 1
+    parts = (scaled(part, norms) for part in (train, test))
+    return _setting(*parts, classes=7, records=records, intercept=intercept)
+
+
+def _setting(
+    train: Dataset, test: Dataset, *, classes: int, records: int | None, intercept: bool
+) -> Setting:
+    parts = [unit_norm(part) for part in (train.take(np.arange(train.records)[:records]), test)]
+    train, test = (unit_norm(with_constant(part)) for part in parts) if intercept else parts
+    train, test = (
+        replace(part, features=part.features.astype(np.float32)) for part in (train, test)
+    )
+    share = PUBLIC_RECORDS / test.records
+    test, public = train_test_split(test, share, generator(Key.seeded(1), Purpose.SPLIT))
+    return Setting(train, test, public, classes)
+
+
+def everything_for_each(setting: Setting, nodes: int, case: Case, key: Key) -> LinearProblem:
+    """Give each node a copy of all training records, in an order of its own, as in section V-B."""
+    draw = generator(key, Purpose.SPLIT)
+    records = setting.train.records
+    train = setting.train.take(np.concatenate([draw.permutation(records) for _ in range(nodes)]))
+    parts = tuple(np.split(np.arange(train.records), nodes))
+    return _problem(replace(setting, train=train), parts, case)
+
+
+def dealt_out(setting: Setting, nodes: int, case: Case, key: Key) -> LinearProblem:
+    """Partition the training records among the nodes, as in section V-A."""
+    draw = generator(key, Purpose.SPLIT)
+    return _problem(setting, iid(setting.train, nodes, draw, equal_sizes=True), case)
+
+
+def _problem(setting: Setting, parts: tuple[np.ndarray, ...], case: Case) -> LinearProblem:
+    return LinearProblem(
+        setting.train,
+        parts,
+        "logistic",
+        test=setting.test,
+        classes=setting.classes,
+        regularization=REGULARIZATION if case == "strongly convex" else 0.0,
+        feature_norm=1.0,
+    )
+
+
+def in_double_precision(problem: LinearProblem) -> LinearProblem:
+    """Return the problem with features in double precision."""
+    train, test = (
+        replace(part, features=part.features.astype(np.float64))
+        for part in (problem.train, problem.test)
+        if part is not None
+    )
+    return replace(problem, train=train, test=test)
+
+
+def steps_of(case: Case, problem: LinearProblem) -> float | Schedule:
+    """Return the paper's step sizes; strongly convex with mu = 1 + lambda, as the paper has it."""
+    if case == "convex":
+        return STEP_SIZE
+    return theorem_4_steps(problem, SMALLEST_CHANCE, smoothness=1 + REGULARIZATION)
+
+
+def without_replacement(
+    setting: Setting,
+    problem: LinearProblem,
+    case: Case,
+    controller: AnyController,
+    noise: Noise,
+    epsilon: float,
+    *,
+    copies: int,
+) -> WithoutReplacement:
+    """Return Algorithm 1, with the paper's noise or the noise that keeps a record's budget."""
+    return WithoutReplacement(
+        epsilon=None if noise == "none" else epsilon,
+        delta=DELTA,
+        models=setting.classes,
+        batch_size=BATCH_SIZE,
+        step_size=steps_of(case, problem),
+        controller=controller,
+        calibration="analytic" if noise == "proved" else "paper",
+        copies=copies,
+        radius=1 / REGULARIZATION / 2 if case == "strongly convex" else None,
+        public_data=setting.public,
+    )
+
+
+def with_replacement(
+    setting: Setting, problem: LinearProblem, noise: Noise, epsilon: float
+) -> WithReplacement:
+    """Return the baseline, with a fifth of the budget for each of five visits, or proved noise."""
+    records = int(problem.records[0])
+    turns = VISITS * records // BATCH_SIZE
+    if noise == "paper":
+        z = claims.classical_noise_std(
+            target_epsilon=epsilon / VISITS, target_delta=DELTA / VISITS, sensitivity=1.0
+        )
+    else:
+        z = np.sqrt(setting.classes) * accounting.fixed_size_gaussian_noise_multiplier(
+            target_epsilon=epsilon,
+            target_delta=DELTA,
+            sampling_rate=BATCH_SIZE / records,
+            neighboring_relation="replace_one",
+            count=turns,
+        )
+    return WithReplacement(
+        nodes=problem.nodes,
+        records=records,
+        noise_multiplier=float(z),
+        models=setting.classes,
+        batch_size=BATCH_SIZE,
+        visits=VISITS,
+    )
+
+
+def run(algorithm: AnyAlgorithm, problem: LinearProblem, key: Key) -> Run:
+    """Run one pass over the data (or five visits), and measure at the end."""
+    rounds = problem.rounds(BATCH_SIZE)
+    if isinstance(algorithm, WithReplacement):
+        rounds = algorithm.nodes * algorithm.turns_of_a_node
+    return simulate(
+        algorithm,
+        problem,
+        rounds=rounds,
+        key=key,
+        delta=DELTA,
+        metrics=Metrics(["accuracy"], every=rounds, progress=False),
+    )

@@ -1,0 +1,243 @@
+"""What a newcomer does first: import, README's program, the demo."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from command import command
+
+import dpmesh as dm
+
+
+def test_importing_the_package_loads_nothing_heavy() -> None:
+    heavy = "{'numpy', 'scipy', 'networkx', 'sklearn', 'matplotlib', 'jax', 'dp_accounting'}"
+    code = f"import sys, dpmesh; print(*({heavy} & set(sys.modules)))"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
+    assert found.stdout.strip() == ""
+
+
+@pytest.mark.parametrize("name", dm.__all__)
+def test_every_public_name_is_there(name: str) -> None:
+    assert getattr(dm, name) is not None
+    assert name in dir(dm)
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        dm.nonsense  # noqa: B018
+
+
+def test_the_program_of_the_readme_prints_what_stands_below_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    pytest.importorskip("sklearn")
+    readme = (Path(__file__).parent.parent.parent / "README.md").read_text()
+    found = re.search(r"```python\n(.*?)```\s+```text\n(.*?)```", readme, re.S)
+    assert found is not None
+    exec(found.group(1), {})
+    printed = capsys.readouterr().out
+    assert "The epsilon holds against the server" in printed
+    without_digits = [re.sub(r"[\d.]+", "#", text) for text in (printed, found.group(2))]
+    assert without_digits[0] == without_digits[1]
+
+
+def test_the_demo_writes_a_figure_and_numbers(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    pytest.importorskip("sklearn")
+    output = command("demo", "--folder", tmp_path, "--seed", 1)
+    assert "epsilon = 2, delta = 1e-05" in output
+    assert "no private release" in output
+    page = (Path(__file__).parent.parent.parent / "docs" / "index.md").read_text()
+    printed = page.partition("`--seed 1` it prints:\n\n```text\n")[2].partition("```")[0]
+    assert printed
+    shown = [" ".join(re.sub(r"[\d.]+", "#", text).split()) for text in (printed, output)]
+    assert shown[0] in shown[1]
+    pays, alike = json.loads((tmp_path / "demo.json").read_text())
+    for panel in (pays, alike):
+        assert panel["verdict"] in output
+        for scores in ("scores", "gossip"):
+            assert np.shape(panel[scores]) == (len(panel["epsilons"]), 5)
+        reported = [own["epsilon"] for own in panel["privacy"]]
+        assert reported == pytest.approx(panel["epsilons"])
+        assert all(own["alone"] for own in panel["baselines"])
+    # a site that sees two of ten digits cannot recognise the others, whatever it does
+    assert max(pays["baselines"][0]["alone"]) < 0.35 < np.mean(pays["scores"][-1])
+    assert pays["verdict"] == "Sharing pays"
+    assert np.mean(pays["scores"][0]) > np.mean(pays["gossip"][0]) + 0.1
+    assert "Sharing pays little" in alike["verdict"]
+    assert "the server and 1 of the sites" in output
+    assert (tmp_path / "demo.png").stat().st_size > 10_000
+
+
+def test_reproduce_lists_runs_and_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib")
+
+    def refused(*arguments: str) -> str:
+        return command("reproduce", *arguments, code=2)
+
+    listed = " ".join(command("reproduce").split())
+    assert "federated-table2 mnist logistic regression" in listed
+    command("reproduce", "federated-figureS15", "--folder", tmp_path)
+    assert {path.suffix for path in tmp_path.iterdir()} == {".csv", ".txt", ".png", ".json"}
+    assert "seeds: wanted none" in refused("federated-figureS15", "--seeds", "2")
+    assert "did you mean reproduce?" in command("reprodce", code=2)
+    assert "of a module that can be" in command("privacy", "mine:own", code=2)
+    unknown = refused("nonsense")
+    assert ("name: wanted one of" in unknown, "did you mean" in unknown) == (True, False)
+    assert "did you mean federated-table2?" in refused("federated-tabel2")
+    monkeypatch.setenv("DPMESH_DATA", str(tmp_path))
+    assert "DPMESH_DATA: wanted rcv1_train.binary.bz2" in refused("online-table1")
+    monkeypatch.delenv("DPMESH_DATA", raising=False)
+    output = refused("online-table1")
+    assert "--data: wanted a folder whose subfolder rcv1 holds rcv1_train.binary.bz2" in output
+    assert "libsvmtools" in output
+
+
+@pytest.mark.parametrize(
+    ("name", "taken"),
+    [
+        ("audit", "Audit a claim"),
+        ("fit", "the table of one site"),
+        ("predict", "dpmesh fit"),
+        ("reproduce", "List"),
+        ("report", "dpmesh run"),
+        ("run", "TOML file"),
+    ],
+)
+def test_what_a_command_takes_is_said_beside_its_help_of_arguments(name: str, taken: str) -> None:
+    """Some versions of what parses the command line leave out the help of arguments."""
+    shown = command(name, "--help")
+    assert taken in " ".join(shown.partition("Arguments")[0].split())
+
+
+def test_reproduce_names_the_folders_in_which_loaders_look(tmp_path, monkeypatch) -> None:
+    from dpmesh_papers.catalog import REPRODUCTIONS
+
+    monkeypatch.setenv("DPMESH_DATA", str(tmp_path))
+    looked_for = set()
+    loaders = dm.data.covertype, dm.data.mnist, dm.data.rcv1, dm.data.shakespeare, dm.data.svhn
+    for load in loaders:
+        with pytest.raises(FileNotFoundError) as caught:
+            load()
+        folder = str(caught.value).partition(" in ")[2].partition("; get")[0]
+        looked_for.add(str(Path(folder).relative_to(tmp_path)))
+    assert {shown.data for shown in REPRODUCTIONS.values() if shown.data} == looked_for
+
+
+def test_a_command_names_the_extra_that_it_lacks(capsys: pytest.CaptureFixture[str]) -> None:
+    typer = pytest.importorskip("typer")
+    from dpmesh.cli._errors import telling
+
+    def lacking(package: str) -> None:
+        raise ModuleNotFoundError(name=package)
+
+    with pytest.raises(typer.Exit):
+        telling(lacking)("matplotlib.figure")
+    assert "this needs matplotlib: pip install matplotlib" in capsys.readouterr().err
+    with pytest.raises(ModuleNotFoundError):
+        telling(lacking)("dpmesh.nonsense")
+
+
+def test_a_name_that_needs_an_extra_says_which() -> None:
+    code = """
+import sys
+import scipy.signal  # which looks at torch while it is imported
+for package in ("flwr", "jax", "matplotlib", "mpi4py", "pandas", "sklearn", "torch", "tqdm"):
+    sys.modules[package] = None
+from importlib import import_module
+import numpy as np
+import dpmesh as dm
+train = dm.Dataset(np.ones((4, 1)), np.ones(4))
+problem = dm.LinearProblem(train, np.arange(4).reshape(2, 2), "logistic")
+algorithm, ring = dm.OnlineLearning(), dm.topology.ring(2)
+dm.simulate(algorithm, problem, ring, rounds=1)
+for needed in (
+    lambda: dm.data.digits(),
+    lambda: dm.deploy.flower,
+    lambda: dm.engines.mpi,
+    lambda: import_module("dpmesh.deploy.flower"),
+    lambda: import_module("dpmesh.engines.mpi"),
+    lambda: dm.plots.network([[0, 1]], 2),
+    lambda: dm.problems.JaxProblem,
+    lambda: dm.problems.TorchProblem,
+    lambda: dm.problems.networks,
+    lambda: dm.run.History().to_pandas(),
+    lambda: dm.simulate(algorithm, problem, ring, rounds=1, metrics=dm.Metrics(progress=True)),
+):
+    try:
+        needed()
+    except ModuleNotFoundError as error:
+        print(str(error).partition("pip install ")[2])
+"""
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
+    engines = "flwr mpi4py"
+    wanted = f"scikit-learn {engines} {engines} matplotlib jax torch jax pandas pyarrow tqdm"
+    assert said.stdout.split() == wanted.split()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pipes break in another way there")
+def test_a_command_whose_reader_leaves_ends_in_silence() -> None:
+    pytest.importorskip("typer")
+    asked = [sys.executable, "-m", "dpmesh", "reproduce"]
+    ran = subprocess.Popen(asked, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    ran.stdout.close()
+    with ran.stderr:
+        assert ran.stderr.read() == b""
+    ran.wait()
+
+
+@pytest.mark.parametrize("name", ["--help", "doctor", "--version"])
+def test_the_command_line_loads_nothing_heavy_to_answer(name: str) -> None:
+    pytest.importorskip("typer")
+    code = (
+        "import atexit, sys; sys.argv = ['dpmesh', sys.argv[1]]\n"
+        "heavy = {'numpy', 'scipy', 'networkx', 'sklearn', 'matplotlib', 'jax'}\n"
+        "atexit.register(lambda: print('heavy:', *(heavy & set(sys.modules))))\n"
+        "from dpmesh.__main__ import main; main()"
+    )
+    asked = [sys.executable, "-c", code, name]
+    found = subprocess.run(asked, capture_output=True, check=True, text=True)
+    assert found.stdout.splitlines()[-1].strip() == "heavy:"
+
+
+def test_audits_and_engines_are_there_without_an_import_of_their_own() -> None:
+    code = "import dpmesh as dm; print(dm.audit.couple, dm.engines.blocks.blocks)"
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+    for module in (dm.privacy, dm.engines, dm.problems):
+        assert set(module.__all__) == set(dir(module))
+        with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+            module.nonsense  # noqa: B018
+
+
+def test_the_runs_of_the_demo_share_no_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("sklearn")
+    from dpmesh.demo import run_demo
+
+    class EnoughError(Exception):
+        pass
+
+    keys: list[dm.Key | None] = []
+    simulate = dm.simulate
+
+    def watch(*given: Any, key: dm.Key | None, **options: Any) -> dm.Run:
+        keys.append(key)
+        if len(keys) == 20:
+            raise EnoughError
+        return simulate(*given, key=key, **options)
+
+    monkeypatch.setattr(dm, "simulate", watch)
+    for key in (dm.Key.generate(), dm.Key.seeded(1)):
+        keys.clear()
+        with pytest.raises(EnoughError):
+            run_demo(key, lambda panel: None)
+        if key.is_seeded:
+            assert len({dm.keys.fingerprint(own) for own in keys if own is not None}) == 20
+        else:  # each run takes a new key
+            assert keys == [None] * 20

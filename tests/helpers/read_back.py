@@ -1,0 +1,249 @@
+"""An audit that reads correlated noise back: which stream entered which message, how often.
+
+Whoever has the key of a run can draw its standard normals again, and find by least squares the
+factors F with which they entered the messages of a run on constant data. F must be ``S C^-1`` times
+the own and shared amplitudes, and what F implies for privacy must be what the plan claims. One
+seeded run shows mistakes that statistical audits need thousands of runs for, also those that cost
+accuracy only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+import dpmesh.kernels as kernels
+from dpmesh._arrays import FloatArray
+from dpmesh.keys import Key, Purpose
+from dpmesh.noise.correlated.joint import CorrelatedGaussian
+from dpmesh.noise.correlated.sampler import CorrelatedNoise, NoiseState, pair_numbers
+
+Array = npt.NDArray[np.float64]
+
+_WHOLE = 1e-4
+"""Steps by which floating-point products of whole numbers may miss them."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ReadBack:
+    """What the noise of a run was made of.
+
+    Parameters
+    ----------
+    factors
+        Shape (rounds * nodes, normals): how often each normal vector entered each message.
+    error
+        Largest difference from the factors of the plan, relative to their largest.
+    residual
+        Largest part of the noise that no known stream explains, relative to the noise.
+    mu
+        Gaussian DP parameter that follows from `factors` alone, for the sensitivities of the plan,
+        records that are used once, and the coalition given.
+    claim
+        mu of the plan against that coalition.
+    """
+
+    factors: Array
+    error: float
+    residual: float
+    mu: float
+    claim: float
+
+    def violations(self, *, tolerance: float = 1e-4) -> list[str]:
+        """Return what is wrong, in words; empty if the noise is that of the plan."""
+        found = []
+        if self.residual > tolerance:
+            found.append(f"{self.residual:.2g} of the noise is from no stream of the plan")
+        if self.error > tolerance:
+            found.append(f"streams entered with factors that are off by {self.error:.2g}")
+        if self.mu > self.claim * (1 + tolerance):
+            found.append(f"mu is {self.mu:.4f}, above the claimed {self.claim:.4f}")
+        return found
+
+
+def read_back(
+    noise: FloatArray,
+    key: Key,
+    plan: CorrelatedNoise,
+    *,
+    coalition: tuple[int, ...] = (),
+    claim: float | None = None,
+) -> ReadBack:
+    """Return what the noise of a run on constant data was made of.
+
+    Parameters
+    ----------
+    noise
+        Messages minus the constant values, shape (rounds, nodes, dim), with dim at least the number
+        of normal vectors (nodes and pairs, times rounds); four times as many is comfortable.
+    key
+        The seeded key of the run.
+    plan
+        What it should have drawn.
+    coalition
+        Nodes whose own noise and secrets the observer knows.
+    claim
+        mu that the run claims; None for the plan's. It covers records used in one round at most.
+    """
+    release = plan.release
+    assert release.grid is None
+    rounds, nodes, dim = noise.shape
+    normals = _normals(key, plan, noise)
+    assert dim >= len(normals)
+    flat = noise.reshape(rounds * nodes, dim).astype(np.float64)
+    factors = np.linalg.lstsq(normals.T, flat.T, rcond=None)[0].T
+    left = flat - factors @ normals
+    wanted = planned_factors(release, rounds, nodes)
+    return ReadBack(
+        factors=factors,
+        error=float(np.abs(factors - wanted).max() / np.abs(wanted).max()),
+        residual=float(np.linalg.norm(left) / np.linalg.norm(flat)),
+        mu=_mu(factors, release, nodes, coalition),
+        claim=release.prefix(rounds).mu_of(coalition) if claim is None else claim,
+    )
+
+
+def replayed(
+    plan: CorrelatedNoise, key: Key, row: int, nodes: npt.ArrayLike, dim: int
+) -> NoiseState:
+    """Return the state before a row, by drawing all earlier ones again."""
+    state = plan.start(nodes, dim)
+    for _ in range(row):
+        _, state = plan.draw(key, state)
+    return state
+
+
+def read_back_on_grid(
+    messages: FloatArray, values: FloatArray, key: Key, plan: CorrelatedNoise
+) -> list[str]:
+    """Return what is wrong with the messages of a run on a grid, in words; empty if nothing is.
+
+    Every whole number of steps is drawn again, and what is left of a message must be the values,
+    less the earlier noise as it was sent, rounded to the grid.
+
+    Parameters
+    ----------
+    messages, values
+        What was released, and what it was released of: shape (rounds, nodes, dim), float64.
+    key, plan
+        As in `read_back`.
+    """
+    release, (rounds, nodes, dim) = plan.release, messages.shape
+    grid, factors = release.grid, release.recursion
+    assert grid is not None
+    scale = release.noise_multiplier * release.widened(dim) / grid
+    noise, found = np.subtract(messages, values, dtype=np.float64), []
+    for t in range(rounds):
+        steps = _steps(key, plan, scale, t, nodes, dim)
+        sent = factors[t, 0] * messages[t] / grid
+        centre = factors[t, 0] * values[t] / grid
+        for k in range(1, min(t + 1, factors.shape[1])):
+            centre -= factors[t, k] * noise[t - k] / grid
+        whole = np.rint(sent)
+        if (apart := float(np.abs(sent - whole).max())) > _WHOLE:
+            found.append(f"row {t} is {apart:.2g} steps away from the grid")
+        elif (apart := float(np.abs(whole - steps - centre).max())) > 0.5 + _WHOLE:
+            found.append(f"row {t} has noise that is {apart:.2g} steps off, rounding 0.5")
+    return found
+
+
+def _steps(
+    key: Key, plan: CorrelatedNoise, scale: float, row: int, nodes: int, dim: int
+) -> npt.NDArray[np.int64]:
+    """The noise of a row in steps, of all nodes."""
+    secrets = plan.release.secrets_of(row)
+    own = scale if secrets is None else scale * secrets.own
+    stream = key.stream(plan.purpose, plan.first_round + row)
+    steps = kernels.discrete_gaussian((nodes, dim), own, stream)
+    if secrets is None:
+        return steps
+    shared = kernels.discrete_gaussian(
+        (len(secrets.pairs), dim),
+        scale * secrets.shared,
+        key.stream(Purpose.PAIR, plan.first_round + row),
+        nodes=pair_numbers(secrets.pairs),
+    )
+    np.add.at(steps, secrets.pairs[:, 0], shared)
+    np.subtract.at(steps, secrets.pairs[:, 1], shared)
+    return steps
+
+
+def planned_factors(release: CorrelatedGaussian, rounds: int, nodes: int) -> Array:
+    """Return F of the plan: columns are nodes' own normals, then the pairs', of each round."""
+    recursion = np.zeros((rounds, rounds))
+    for k in range(min(rounds, release.recursion.shape[1])):
+        np.fill_diagonal(recursion[k:], release.recursion[k:rounds, k])
+    over_rounds = np.linalg.inv(recursion) * release.noise_multiplier
+    blocks = [np.kron(over_rounds[:, [s]], _between(release, s, nodes)) for s in range(rounds)]
+    return np.hstack(blocks)
+
+
+def _between(release: CorrelatedGaussian, row: int, nodes: int) -> Array:
+    """The factors of one round's normals in one round: own ones, then one column a pair."""
+    secrets = release.secrets_of(row)
+    if secrets is None:
+        return np.eye(nodes)
+    incidence = np.zeros((nodes, len(secrets.pairs)))
+    incidence[secrets.pairs[:, 0], np.arange(len(secrets.pairs))] = secrets.shared
+    incidence[secrets.pairs[:, 1], np.arange(len(secrets.pairs))] = -secrets.shared
+    return np.hstack([secrets.own * np.eye(nodes), incidence])
+
+
+def _normals(key: Key, plan: CorrelatedNoise, noise: FloatArray) -> Array:
+    """The standard normals of all streams, in the type of the noise: a draw depends on it."""
+    rounds, nodes, dim = noise.shape
+    drawn: list[FloatArray] = []
+    for t in range(rounds):
+        own = key.stream(plan.purpose, plan.first_round + t)
+        drawn.append(kernels.gaussian((nodes, dim), 1.0, own, dtype=noise.dtype))
+        secrets = plan.release.secrets_of(t)
+        if secrets is not None and len(secrets.pairs):
+            shared = key.stream(Purpose.PAIR, plan.first_round + t)
+            ids, shape = pair_numbers(secrets.pairs), (len(secrets.pairs), dim)
+            drawn.append(kernels.gaussian(shape, 1.0, shared, dtype=noise.dtype, nodes=ids))
+    return np.concatenate(drawn).astype(np.float64)
+
+
+def _mu(
+    factors: Array, release: CorrelatedGaussian, nodes: int, coalition: tuple[int, ...]
+) -> float:
+    """The worst shift of one honest node in one round, in the noise that the coalition leaves.
+
+    Infinite if some combination of the messages that the shift moves has no noise at all.
+    """
+    rounds = len(factors) // nodes
+    unknown = []
+    for t in range(rounds):
+        unknown += [node not in coalition for node in range(nodes)]
+        secrets = release.secrets_of(t)
+        if secrets is not None:
+            unknown += [
+                i not in coalition and j not in coalition for i, j in secrets.pairs.tolist()
+            ]
+    honest = np.array([node not in coalition for node in range(nodes)] * rounds)
+    left = factors[honest][:, np.array(unknown)]
+    values, vectors = np.linalg.eigh(left @ left.T)
+    hidden = values > 1e-12 * values[-1]
+    count = int(honest.sum()) // rounds
+    worst = 0.0
+    for tau in range(rounds):
+        for u in range(count):
+            shift = np.zeros((rounds, count))
+            shift[:, u] = _goes_on(release, rounds, tau)
+            along = vectors.T @ shift.ravel()
+            if np.linalg.norm(along[~hidden]) > 1e-6 * np.linalg.norm(along):
+                return np.inf  # a combination of messages has no noise
+            worst = max(worst, float(along[hidden] ** 2 @ (1 / values[hidden])))
+    return float(np.sqrt(worst))
+
+
+def _goes_on(release: CorrelatedGaussian, rounds: int, tau: int) -> Array:
+    """How a change of the state in row tau moves this and later messages."""
+    shift = np.zeros(rounds)
+    value = float(np.asarray(release.sensitivities)[tau])
+    for t in range(tau, rounds):
+        value = value if t == tau else value * float(np.asarray(release.memory)[t])
+        shift[t] = value
+    return shift

@@ -1,0 +1,95 @@
+"""Theorem 3 and Corollary 1 of the federated paper, against the formulas written out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import log, sqrt
+
+import numpy as np
+import pytest
+from refused import refused
+
+from dpmesh_papers.bounds.federated import Losses, curvature_left, error, rounds
+
+LOSSES = Losses(
+    dim=50,
+    lipschitz=2.0,
+    smoothness=3.0,
+    gradient_variance=0.7,
+    dissimilarity=0.4,
+    dissimilarity_factor=1.5,
+    strong_convexity=0.1,
+    squared_distance=5.0,
+    initial_gap=2.5,
+)
+BUDGET = {"epsilon": 2.0, "delta": 1e-5, "clients": 1000, "sampling_rate": 0.1, "local_steps": 4}
+RUN = {"accuracy": 0.01, "cohort": 100, "sampling_rate": 0.1, "local_steps": 4, "noise": 1.3}
+CASES = ("strongly_convex", "convex", "nonconvex")
+
+
+def spectrum(dim: int, sigma: float) -> np.ndarray:
+    return 1 / (1 + 2 * sigma * (1 - np.cos(2 * np.pi * np.arange(dim) / dim)))
+
+
+@pytest.mark.parametrize("sigma", [0.0, 1.0, 30.0])
+def test_theorem_3(sigma: float) -> None:
+    kept = spectrum(50, sigma)
+    d, d_tilde, mu_sigma = kept.sum(), (kept**2).sum(), 0.1 * kept.min()
+    spread = 0.7 / 4 + 0.9 * 0.4**2
+    log_delta = log(1e5)
+    expected = {
+        "strongly_convex": (spread + d) * 4 * log_delta / (mu_sigma * 4 * 1e6),
+        "convex": sqrt((spread + d) * 5 * 4 * log_delta) / (2 * 1000),
+        "nonconvex": sqrt((spread + d_tilde) * 2.5 * 3 * 4 * log_delta) / (2 * 1000),
+    }
+    for case in CASES:
+        assert error(case, LOSSES, smoothing=sigma, **BUDGET) == pytest.approx(expected[case])
+
+
+@pytest.mark.parametrize("sigma", [0.0, 1.0, 30.0])
+def test_corollary_1(sigma: float) -> None:
+    kept = spectrum(50, sigma)
+    d, d_tilde, mu_sigma = kept.sum(), (kept**2).sum(), 0.1 * kept.min()
+    e, S, K, L, nu, G, B, beta, D, F = 0.01, 100, 4, 2.0, 1.3, 0.4, 1.5, 3.0, 5.0, 2.5
+    expected = {
+        "strongly_convex": (1 + 4 * sigma) * beta * B**2 / mu_sigma
+        + 0.7 / (mu_sigma * K * S * e)
+        + d * L**2 * nu**2 / (mu_sigma * S**2 * e)
+        + sqrt(beta) * G / (mu_sigma * sqrt(e))
+        + 0.9 * G**2 / (mu_sigma * e * S),
+        "convex": (1 + 4 * sigma) * beta * B**2 * D / e
+        + 0.7 * D / (K * S * e**2)
+        + d * D * L**2 * nu**2 / (S**2 * e**2)
+        + sqrt(beta) * D * G / e**1.5
+        + 0.9 * D * G**2 / (e**2 * S),
+        "nonconvex": (1 + 4 * sigma) * beta * B**2 * F / e
+        + 0.7 * beta * F / (K * S * e**2)
+        + d_tilde * F * L**2 * nu**2 * beta / (S**2 * e**2)
+        + beta * F * G / e**1.5
+        + 0.9 * F * beta * G**2 / (e**2 * S),
+    }
+    for case in CASES:
+        assert rounds(case, LOSSES, smoothing=sigma, **RUN) == pytest.approx(expected[case])
+
+
+@pytest.mark.parametrize("dim", [1, 2, 7, 8])
+def test_curvature_left_is_the_smallest_eigenvalue(dim: int) -> None:
+    assert curvature_left(dim, 2.5) == pytest.approx(spectrum(dim, 2.5).min())
+    assert curvature_left(dim, 2.5) >= 1 / (1 + 4 * 2.5)
+
+
+def test_smoothing_trades_noise_for_curvature() -> None:
+    assert error("nonconvex", LOSSES, smoothing=3, **BUDGET) < error("nonconvex", LOSSES, **BUDGET)
+    assert error("strongly_convex", LOSSES, smoothing=3, **BUDGET) > error(
+        "strongly_convex", LOSSES, **BUDGET
+    )
+
+
+test_bad_input_is_named = refused(
+    (lambda: replace(LOSSES, dissimilarity_factor=0.5), "dissimilarity_factor: wanted at leas"),
+    (
+        lambda: error("convex", replace(LOSSES, squared_distance=None), **BUDGET),
+        "squared_distance: wanted a number, for the case 'convex', got None",
+    ),
+    (lambda: error("convex", LOSSES, **BUDGET | {"epsilon": 12.0}), "epsilon: wanted at most"),
+)
