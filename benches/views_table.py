@@ -4,8 +4,8 @@
 
 Gradient descent over round-robin meetings in random order, the best of 8 orders for its worst pair.
 Steps by the benchmark's rule from public numbers (`dpmesh.defaults.step_size`), but at most 2 over
-the smoothness, which the proof needs; accuracy of the nodes' own models on the test records. Results go
-to ``docs/results/views.csv``, and as the page's table beside it.
+the smoothness, which the proof needs; accuracy of the nodes' own models on the test records.
+Results go to ``docs/results/views.csv``, and as the page's table beside it.
 """
 
 from __future__ import annotations

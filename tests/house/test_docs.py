@@ -17,7 +17,7 @@ from dpmesh_papers.catalog import REPRODUCTIONS
 
 ROOT = Path(__file__).parent.parent.parent
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
-SOURCES = Path(dpmesh.__file__).parent
+SOURCES = Path(dpmesh.__file__).parents[1]
 NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
 WIDTH = 100
 """Characters of a line of code for which `docs/code_width.css` makes room."""
@@ -151,8 +151,8 @@ def without_numbers(text: str) -> list[str]:
 @pytest.mark.parametrize("page", sorted((ROOT / "docs" / "algorithms").glob("*.md")), ids=name)
 def test_the_code_beside_the_paper_is_the_algorithms(page: Path) -> None:
     text = page.read_text()
-    files = re.findall(r"`dpmesh/(\w+/\w+\.py)`", text)
-    assert files[0] == f"algorithms/{page.stem}.py"
+    files = re.findall(r"`(dpmesh(?:_papers)?(?:/\w+)+\.py)`", text)
+    assert files[0] == f"dpmesh/algorithms/{page.stem}.py"
     source = " ".join(" ".join((SOURCES / file).read_text() for file in files).split())
     table = re.findall(r"^\|.*\| `([^`]*)` \|$", text, re.M)
     assert len(table) >= 5
@@ -185,6 +185,7 @@ def test_commands_that_pages_and_results_name_exist() -> None:
         while words and words[0] in getattr(command, "list_commands", lambda _: ())(None):
             place = words.pop(0)
             command = command.get_command(None, place)
+            command = getattr(command, "resolved", lambda command=command: command)()
         options = {option for one in command.params for option in (*one.opts, *one.secondary_opts)}
         asked = {word for word in words if word.startswith("--")}
         assert asked <= options, line

@@ -1,6 +1,6 @@
 """Mechanisms, correlated noise, sums under masks, grids and compression.
 
-`correlated` is imported when it is first used: it holds optimisers that few runs need.
+`correlated` and `secure` are imported when they are first used.
 """
 
 from importlib import import_module
@@ -11,7 +11,7 @@ from dpmesh.noise.mechanisms import Gaussian, Laplace, Mechanism, NoNoise
 from dpmesh.noise.sensitivity import Sensitivity
 
 if TYPE_CHECKING:
-    from dpmesh.noise import correlated
+    from dpmesh.noise import correlated, secure
 
 __all__ = [
     "Compressor",
@@ -24,11 +24,12 @@ __all__ = [
     "RandomSparsifier",
     "Sensitivity",
     "correlated",
+    "secure",
 ]
 
 
 def __getattr__(name: str) -> object:
-    if name == "correlated":
+    if name in ("correlated", "secure"):  # optimisers that few runs need, and sums
         return import_module(f"dpmesh.noise.{name}")
     raise AttributeError(f"module 'dpmesh.noise' has no attribute {name!r}")
 

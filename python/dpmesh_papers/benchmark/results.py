@@ -269,8 +269,8 @@ def read(folder: Path) -> tuple[list[Cell], dict[str, Made]]:
         return [], {}
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(
-            f"{folder / 'benchmark.json'} is not a result of this version: remove it, or name another "
-            f"folder ({type(error).__name__}: {error})"
+            f"{folder / 'benchmark.json'} is not a result of this version: remove it, or name "
+            f"another folder ({type(error).__name__}: {error})"
         ) from error
 
 
