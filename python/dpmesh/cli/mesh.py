@@ -63,6 +63,7 @@ def check(file: File, module: Module = None) -> None:
     Plays its rounds on made-up records, for at most 10 seconds, and refuses a contract whose
     algorithm sends what its plan does not have.
     """
+    from dpmesh._epsilons import rounded_up
     from dpmesh.deploy import read_contract
     from dpmesh.deploy.schedule import bytes_of_round
 
