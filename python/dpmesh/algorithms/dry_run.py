@@ -28,7 +28,7 @@ MOST_REQUESTS = 2**16
 """Requests of one round after which it counts as one that never ends."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RequestPattern:
     """A request of a round, as far as public numbers determine it.
 

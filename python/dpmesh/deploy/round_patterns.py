@@ -36,7 +36,7 @@ SECONDS = 10.0
 """The time for a thorough check."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Played:
     """The rounds that a check has played.
 
@@ -181,7 +181,7 @@ class RoundPatterns:
             self._check(t, dry_run)
             distinct.add(without_round(dry_run.pattern(t)))
             played += 1
-        return Played(played, len(distinct), self._rounds, in_time)
+        return Played(rounds=played, patterns=len(distinct), total=self._rounds, in_time=in_time)
 
     def _check(self, t: int, dry_run: DryRun) -> None:
         """Refuse round t if its requests are not what its plan and the parties can carry."""
