@@ -111,3 +111,25 @@ def test_a_smaller_diameter_needs_less_noise_and_a_larger_one_than_a_ball_is_ref
             refused(dim=64, sites=4, records=200, noise_multiplier=2.0, diameter=2.1)
     with pytest.raises(ValueError, match="problem: wanted records of 4 sites, got 2 nodes"):
         dm.simulate(sums(4), one_hot(2, 0), rounds=1, delta=1e-5, metrics=[])
+
+
+@pytest.mark.parametrize("diameter", [np.sqrt(2), 2.0])
+def test_records_longer_than_the_bound_are_clipped_to_it(diameter: float) -> None:
+    longest = 0.5
+    algorithm = replace(sums(1), longest=longest, diameter=diameter, noise_multiplier=1e-9)
+    vectors = np.random.default_rng(2).normal(size=(6, 64))
+    vectors *= np.array([[0.1], [0.4], [0.51], [0.7], [1.1], [40.0]]) / np.linalg.norm(
+        vectors, axis=1, keepdims=True
+    )
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    expected = (vectors * np.minimum(1, longest / lengths)).sum(axis=0)
+    np.testing.assert_allclose(algorithm._sum(Vectors([vectors]), 0), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("dropouts", [0, 1, 2])
+def test_sums_that_may_be_asked_again_are_planned_and_cost_more(dropouts: int) -> None:
+    algorithm = sums(7, dropouts=0, colluding=0)
+    lossy = replace(algorithm, dropouts=dropouts)
+    assert len(lossy.plan(1).releases) == 1 + dropouts
+    costs = [plan.cost(1e-5).epsilon for plan in (algorithm.plan(1 + dropouts), lossy.plan(1))]
+    assert costs[1] >= costs[0]
