@@ -59,7 +59,7 @@ def columns_of(table: dict[str, list[Any]]) -> dict[str, Column]:
     return {name: Column.read(name, kind, held)[0] for name, kind in kinds.items()}
 
 
-def all_vectors(questions: list[Question]) -> tuple[np.ndarray, list[Size]]:
+def all_vectors(questions: list[Question]) -> tuple[np.ndarray, list[tuple[Size, ...]]]:
     """Return the vectors of all records on the grid, each divided by its question's distance."""
     names = [*dict.fromkeys(name for question in questions for name in question.names)]
     records = [*product(*(GRID[name] for name in names))]
@@ -77,7 +77,7 @@ def largest_distance(vectors: np.ndarray) -> float:
 
 @pytest.mark.parametrize("question", ASKED.values(), ids=ASKED.keys())
 def test_records_are_as_far_apart_as_is_charged(question: Question) -> None:
-    vectors, (size,) = all_vectors([question])
+    vectors, ((size,),) = all_vectors([question])
     assert vectors.shape[1] == size.dim
     assert np.linalg.norm(vectors, axis=1).max() * size.distance <= size.norm * (1 + 1e-12)
     found = largest_distance(vectors)

@@ -155,6 +155,11 @@ class RecordSums(Algorithm[RecordSumsState, VectorProblem]):
         return own * sqrt(self.sites / self.rounds)
 
     @property
+    def noise_scales(self) -> tuple[float, ...]:
+        """The `noise_scale` of the one sum, as several sums have it."""
+        return (self.noise_scale,)
+
+    @property
     def assumptions(self) -> tuple[str, ...]:
         """What the guarantee rests on beside the proof."""
         about = () if self.secure_sum is None else self.secure_sum.assumptions_about("sites")

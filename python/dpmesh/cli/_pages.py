@@ -51,7 +51,7 @@ def write_answers(output: Path, found: Statistics) -> None:
         notes = [
             f'<p class="note">{escape(note)}</p>' for note in (*answer.notes, *answer.warnings)
         ]
-        body += [table(*answer.table()), *notes]
+        body += [*(table(*shown) for shown in answer.tables()), *notes]
     cost = f"against     {found.against}\n{found.privacy}"
     page = document("Statistics", [*body, "<h2>Privacy</h2>", f"<pre>{escape(cost)}</pre>"])
     plain = json.dumps(found.as_dict(), indent=1)

@@ -139,7 +139,6 @@ def _asking(
     public: dict[str, Any], question: Sequence[str], records: list[int], wanted: _Tables
 ) -> _Tables:
     """Return the tables of a contract that asks questions: without any, about all columns."""
-    from dpmesh.algorithms.record_sums import RecordSums
     from dpmesh.statistics.ask import questions_about
     from dpmesh.statistics.options import OPTIONS, questions_of
     from dpmesh.tables.ranges import as_range
@@ -153,12 +152,16 @@ def _asking(
     kinds = {name: as_range(name, one) for name, one in public.items()}
     about = questions_about(questions_of(given, kinds, ""), public)
     sizes = {"sites": len(records), "records": sum(records), **about.sums}
-    made = RecordSums.for_budget(**sizes, **wanted)
-    about.require(made.noise_scale, sum(records))
+    made = about.algorithm.for_budget(**sizes, **wanted)
+    about.require(made.noise_scales, sum(records))
     noise = {"noise_multiplier": made.noise_multiplier, "colluding": made.colluding}
     noise |= {"dropouts": made.dropouts} if made.dropouts else {}
-    terms = {"rounds": 1, "quorum": len(records) - made.dropouts}
-    return {"contract": terms, "questions": given, "algorithm": {"kind": "RecordSums", **noise}}
+    terms = {"rounds": about.rounds, "quorum": len(records) - made.dropouts}
+    return {
+        "contract": terms,
+        "questions": given,
+        "algorithm": {"kind": about.algorithm.__name__, **noise},
+    }
 
 
 def _lines(table: Mapping[str, Any]) -> str:

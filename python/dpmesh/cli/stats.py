@@ -17,7 +17,10 @@ _HISTOGRAM = typer.Option(help="Column, or column:bins: how many records have wh
 _QUANTILES = typer.Option(help="Column, or column:bins: quartiles and median.")
 _CORRELATION = typer.Option(help="Columns, as age,weight.")
 _TABLE = typer.Option(help="Two columns of categories, as sex,stage.")
-_SURVIVAL = typer.Option(help="Columns of time and event, as months,died.")
+_SURVIVAL = typer.Option(help="Columns of time and event, as months,died, or months,died:bins.")
+_REGRESS = typer.Option(
+    help="Formula, as died~age,arm or visits~age:poisson: coefficients with intervals."
+)
 _BY = typer.Option(help="Column of groups to compare, with --survival.")
 _OUTPUT = typer.Option(help="Write the answers into this file, .html or .json.")
 
@@ -35,6 +38,7 @@ def stats(
     table: Annotated[_Given, _TABLE] = None,
     survival: Annotated[str | None, _SURVIVAL] = None,
     by: Annotated[str | None, _BY] = None,
+    regress: Annotated[_Given, _REGRESS] = None,
     colluding: Annotated[int, typer.Option(min=0, help="Sites that may collude.")] = 1,
     output: Annotated[Path | None, _OUTPUT] = None,
     budget: options.BudgetFolder = None,
@@ -63,7 +67,7 @@ def stats(
     public = read_ranges(ranges, released=released)
     given = {name: as_range(name, one) for name, one in public.items()}
     texts = {"mean": mean, "histogram": histogram, "quantiles": quantiles, "table": table}
-    texts |= {"correlation": correlation, "survival": survival, "by": by}
+    texts |= {"correlation": correlation, "survival": survival, "by": by, "regress": regress}
     asked = questions_of(texts, given, "--")
     used = {name: given[name] for name in names_of(asked, given)}
     form = text_format(separator, decimal, encoding)

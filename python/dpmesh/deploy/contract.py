@@ -77,7 +77,7 @@ class Contract:
         if self.tables.network is not None:
             assembly.check_network(settings, self.tables.classifies, self.terms.numbers)
         if self.tables.questions is not None:
-            enough = {"noise": self.noise_scale, "records": int(self.records.sum())}
+            enough = {"noises": self.noise_scales, "records": int(self.records.sum())}
             settings.call("questions", self.tables.questions.require, **enough)
         start = {"problem": self.made_up, "key": self.public_key}
         settings.call("algorithm", self.algorithm.init, **start)
@@ -182,9 +182,9 @@ class Contract:
         return self._assembly.graph if self.algorithm.travels == "gossip" else None
 
     @property
-    def noise_scale(self) -> float:
-        """The standard deviation of the noise in a released sum of records' vectors."""
-        return float(self.algorithm.noise_scale)  # type: ignore[attr-defined]
+    def noise_scales(self) -> tuple[float, ...]:
+        """Standard deviation of the noise in a number of each round's sum of records' vectors."""
+        return tuple(self.algorithm.noise_scales)  # type: ignore[attr-defined]
 
     @property
     def dim(self) -> int:

@@ -172,7 +172,7 @@ class Outcome:
             fail("questions", "a contract with [questions] whose run is over", "another")
         privacy, records = self._privacy(), int(contract.records.sum())
         found = Statistics(
-            answers=contract.tables.questions.answers(total[0], contract.noise_scale, records),
+            answers=contract.tables.questions.answers(total[0], contract.noise_scales, records),
             sites=contract.nodes,
             records=records,
             against=against(contract.algorithm),

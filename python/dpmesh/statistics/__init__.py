@@ -7,6 +7,7 @@
 from dpmesh.statistics.answers import Answer, Row
 from dpmesh.statistics.ask import Statistics, ask
 from dpmesh.statistics.questions import Correlation, Histogram, Mean, Quantiles, Question, TwoWay
+from dpmesh.statistics.regression import Regression
 from dpmesh.statistics.survival import Survival
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "Mean",
     "Quantiles",
     "Question",
+    "Regression",
     "Row",
     "Statistics",
     "Survival",

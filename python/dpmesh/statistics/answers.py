@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from datetime import date
-from math import ceil, floor, sqrt
+from math import ceil, erfc, floor, sqrt
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.optimize import isotonic_regression
 
 from dpmesh._table import Table
+from dpmesh._validate import fail
 from dpmesh.statistics.bins import Floats
 
 Z = 1.959963984540054
@@ -32,6 +34,8 @@ class Row(NamedTuple):
         Half of a 95% interval for the noise alone, and for the choice of the records alone.
     low, high
         A 95% interval for what the records were drawn from: both together.
+    p_value
+        Of the hypothesis that it is 0, noise included, if there is one.
 
     Examples
     --------
@@ -47,6 +51,7 @@ class Row(NamedTuple):
     sampling: float
     low: float
     high: float
+    p_value: float | None = None
 
 
 def row(name: str, given: Floats, most: tuple[float, float]) -> Row:
@@ -85,6 +90,51 @@ def share(name: str, count: float, noise: float, records: float) -> Row:
     return Row(name, count, Z * noise, Z * sampling, float(low), float(high))
 
 
+def p_value_of(estimate: float, deviation: float) -> float:
+    """Return the two-sided p-value of a normal estimate with this standard deviation."""
+    return erfc(abs(estimate) / deviation / sqrt(2))
+
+
+def p_in_words(p_value: float | None) -> str:
+    """Return a p-value with two digits."""
+    if p_value is None or p_value != p_value:
+        return "-"
+    return "< 1e-16" if p_value < 1e-16 else f"{p_value:.2g}"
+
+
+Matrix = tuple[tuple[float, ...], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fit:
+    """Coefficients of a regression, in the units of its columns.
+
+    Parameters
+    ----------
+    names
+        Of the coefficients.
+    coefficients
+        One for each name.
+    noise_covariance, sampling_covariance
+        Of the noise, and of the choice of the records, row by row.
+    """
+
+    names: tuple[str, ...]
+    coefficients: tuple[float, ...]
+    noise_covariance: Matrix
+    sampling_covariance: Matrix
+
+    @property
+    def covariance(self) -> Floats:
+        """The covariance of noise and sampling together, shape (coefficients, coefficients)."""
+        found: Floats = np.array(self.noise_covariance) + np.array(self.sampling_covariance)
+        return found
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fit in plain types that JSON can hold."""
+        return asdict(self)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Answer:
     """The answer to one question.
@@ -101,6 +151,12 @@ class Answer:
         Whether the numbers are days, shown as dates.
     p_value
         Of a test, if there is one.
+    ratios
+        Exponentials of the rows, such as odds ratios.
+    fit
+        Of a regression, its coefficients and covariances.
+    explained
+        Whether the notes say why there are no estimates.
 
     Examples
     --------
@@ -118,45 +174,100 @@ class Answer:
     notes: tuple[str, ...] = ()
     dates: bool = False
     p_value: float | None = None
+    ratios: tuple[Row, ...] = ()
+    fit: Fit | None = None
+    explained: bool = False
+
+    @property
+    def coefficients(self) -> Floats:
+        """The coefficients of a regression, shape (coefficients,)."""
+        return np.array(self._fitted.coefficients)
+
+    @property
+    def covariance(self) -> Floats:
+        """The covariance of a regression's coefficients, noise and sampling together."""
+        return self._fitted.covariance
+
+    @property
+    def _fitted(self) -> Fit:
+        if self.fit is None:
+            fail("answer", "that of a regression whose coefficients are shown", self.title)
+        return self.fit
 
     @property
     def warnings(self) -> list[str]:
         """What the reader should be warned of, computed from the rows."""
-        unknown = [one.name for one in self.rows if np.isnan(one.estimate)]
-        found = [f"too few records at this noise: {', '.join(unknown)}"] if unknown else []
-        louder = sum(one.noise > one.sampling for one in self.rows)
-        return [*found, LOUD] if 2 * louder > len(self.rows) else found
+        unknown = [row.name for row in self.rows if np.isnan(row.estimate)]
+        found = []
+        if unknown and not self.explained:
+            found.append(f"too few records at this noise: {', '.join(unknown)}")
+        louder = sum(row.noise > row.sampling for row in self.rows)
+        if 2 * louder > len(self.rows):
+            found.append(LOUD)
+        return found
 
     def table(self) -> Table:
         """Return what is shown, without the notes."""
-        heads = [self.title, "estimate", "noise", "sampling", "95% interval"]
-        return Table(heads, list(map(self._line, self.rows)))
+        return self._table_of(self.title, self.rows)
 
-    def _line(self, one: Row) -> list[str]:
-        if np.isnan(one.estimate):
-            return [one.name, *"----"]
-        if one.noise == one.sampling == 0:
-            return [one.name, f"{one.estimate:.6g}", "0", "0", "public"]
-        finest = max(one.noise, one.sampling, 1e-9) / 30
+    def tables(self) -> tuple[Table, ...]:
+        """Return all tables that are shown: the rows, and their exponentials if there are any."""
+        if not self.ratios:
+            return (self.table(),)
+        return self.table(), self._table_of("", self.ratios)
+
+    def _table_of(self, title: str, rows: Sequence[Row]) -> Table:
+        tested = any(row.p_value is not None for row in rows)
+        heads = [title, "estimate", "noise", "sampling", "95% interval", *["p"] * tested]
+        return Table(heads, [self._line(row, tested) for row in rows])
+
+    def _line(self, row: Row, tested: bool) -> list[str]:
+        cells = self._cells(row)
+        if tested:
+            cells.append(p_in_words(row.p_value))
+        return cells
+
+    def _cells(self, row: Row) -> list[str]:
+        if np.isnan(row.estimate):
+            return [row.name, *"----"]
+        if row.noise == row.sampling == 0:
+            return [row.name, f"{row.estimate:.6g}", "0", "0", "public"]
+        finest = max(row.noise, row.sampling, 1e-9) / 30
         decimals = int(np.clip(-np.floor(np.log10(finest)), 0, 8))
-
-        spread = [f"± {half:.{decimals}f}" for half in (one.noise, one.sampling)]
+        spread = [f"± {half:.{decimals}f}" for half in (row.noise, row.sampling)]
         if self.dates:
-            day, first, last = floor(one.estimate), floor(one.low), ceil(one.high)
+            day, first, last = floor(row.estimate), floor(row.low), ceil(row.high)
             estimate, low, high = (str(date.fromordinal(each)) for each in (day, first, last))
         else:
-            numbers = (one.estimate, one.low, one.high)
+            numbers = (row.estimate, row.low, row.high)
             estimate, low, high = (f"{each:.{decimals}f}" for each in numbers)
-        return [one.name, estimate, *spread, f"{low} to {high}"]
+        return [row.name, estimate, *spread, f"{low} to {high}"]
 
     def __str__(self) -> str:
-        return "\n".join([str(self.table()), *self.notes, *self.warnings])
+        tables = [str(table) for table in self.tables()]
+        return "\n".join([*tables, *self.notes, *self.warnings])
 
     def as_dict(self) -> dict[str, Any]:
         """Return the answer in plain types that JSON can hold; NaN becomes None."""
-        rows = [{k: v if v == v else None for k, v in r._asdict().items()} for r in self.rows]
-        notes = [*self.notes, *self.warnings]
-        return {"title": self.title, "rows": rows, "notes": notes, "p_value": self.p_value}
+        found: dict[str, Any] = {
+            "title": self.title,
+            "rows": [_plain(row) for row in self.rows],
+            "notes": [*self.notes, *self.warnings],
+            "p_value": self.p_value,
+        }
+        if self.ratios:
+            found["ratios"] = [_plain(row) for row in self.ratios]
+        if self.fit is not None:
+            found["fit"] = self.fit.as_dict()
+        return found
+
+
+def _plain(row: Row) -> dict[str, Any]:
+    """Return a row in plain types; NaN becomes None."""
+    found = {name: None if value != value else value for name, value in row._asdict().items()}
+    if row.p_value is None:
+        del found["p_value"]
+    return found
 
 
 def consistent(counts: Floats, records: int) -> Floats:

@@ -7,14 +7,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import sqrt
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from scipy import sparse
 
 from dpmesh._html import InNotebooks
-from dpmesh._privacy_types import Floats, Sensitive
+from dpmesh._privacy_types import Floats
 from dpmesh._validate import fail, instance, nearest, positive, probability
+from dpmesh.algorithms.adaptive_sums import AdaptiveSums
 from dpmesh.algorithms.record_sums import RecordSums
 from dpmesh.defaults import method_for
 from dpmesh.defaults.choice import against
@@ -24,7 +26,7 @@ from dpmesh.privacy.report import Report
 from dpmesh.run import Metrics, simulate
 from dpmesh.statistics.answers import Answer
 from dpmesh.statistics.geometry import Column, Size
-from dpmesh.statistics.questions import Question
+from dpmesh.statistics.questions import Noisy, Question, Vectors
 from dpmesh.tables import as_table
 from dpmesh.tables.columns import clipped, unlisted
 from dpmesh.tables.kinds import Kind
@@ -99,9 +101,31 @@ class Statistics(InNotebooks):
         return {**numbers, "answers": answers, **cost, **signed}
 
 
+class Part(NamedTuple):
+    """A question's vectors within those of one round.
+
+    Attributes
+    ----------
+    question
+        The question.
+    size
+        The public size of its vectors.
+    factor
+        What they are multiplied with: the root of the round's share over their distance.
+    """
+
+    question: Question
+    size: Size
+    factor: float
+
+
 @dataclass(frozen=True, kw_only=True)
 class Questions:
     """What is asked, and all that is public about it.
+
+    In a round, the vectors of all questions that have one are put together, each multiplied with
+    ``sqrt(share) / distance``. All rounds have noise of one scale, so that each question has the
+    same budget: k questions are together as dear as one release of vectors sqrt(k) apart.
 
     Parameters
     ----------
@@ -115,39 +139,144 @@ class Questions:
     kinds: dict[str, Kind]
 
     @cached_property
-    def sizes(self) -> list[Size]:
-        """The public size of each question's vector, which is divided by its distance."""
-        return [question.size(self.kinds) for question in self.each]
+    def sizes(self) -> list[tuple[Size, ...]]:
+        """The public sizes of each question's vectors, by round."""
+        return [question.sizes(self.kinds) for question in self.each]
+
+    @cached_property
+    def rounds(self) -> int:
+        """How many sums are released, one after another."""
+        return max(map(len, self.sizes))
+
+    @cached_property
+    def parts(self) -> tuple[tuple[Part, ...], ...]:
+        """The parts of each round's vectors."""
+        found: list[list[Part]] = [[] for _ in range(self.rounds)]
+        for question, sizes in zip(self.each, self.sizes, strict=True):
+            shares = question.shares(self.kinds)
+            for of_round, size, share in zip(found, sizes, shares, strict=False):
+                of_round.append(Part(question, size, sqrt(share) / size.distance))
+        return tuple(map(tuple, found))
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Length of the vectors of each round."""
+        return tuple(sum(part.size.dim for part in parts) for parts in self.parts)
+
+    @property
+    def longest(self) -> tuple[float, ...]:
+        """Largest norm of the vectors of each round."""
+        return tuple(
+            sqrt(sum((part.size.norm * part.factor) ** 2 for part in parts)) * (1 + 1e-9)
+            for parts in self.parts
+        )
+
+    @property
+    def distances(self) -> tuple[float, ...]:
+        """Largest distance between two vectors of each round."""
+        return tuple(
+            sqrt(sum((part.size.distance * part.factor) ** 2 for part in parts))
+            for parts in self.parts
+        )
 
     @property
     def sums(self) -> dict[str, Any]:
-        """The numbers of the one sum of all questions' vectors, as `RecordSums` takes them.
+        """The parameters of the algorithm that follow from the questions."""
+        if self.rounds > 1:
+            return {"lengths": self.lengths, "longest": self.longest, "distances": self.distances}
+        (dim,), (longest,), (distance,) = self.lengths, self.longest, self.distances
+        return {"dim": dim, "longest": longest, "diameter": distance / longest}
 
-        The vectors of k questions, each divided by its distance, are at most sqrt(k) apart.
+    @property
+    def algorithm(self) -> type[RecordSums] | type[AdaptiveSums]:
+        """What releases the sums: of one round, or of several."""
+        return RecordSums if self.rounds == 1 else AdaptiveSums
+
+    def require(self, noises: Sequence[float], records: int) -> None:
+        """Fail if records are too few for the noise in a number of each round's sum."""
+        for place, question in enumerate(self.each):
+            of_question = [
+                noise / part.factor for noise, part in zip(noises, self._of(place), strict=False)
+            ]
+            question.require_all(self.kinds, of_question, records)
+
+    def _of(self, place: int) -> list[Part]:
+        """Return the parts of a question in each of its rounds."""
+        rounds = len(self.sizes[place])
+        return [parts[self._place_in(place, t)] for t, parts in enumerate(self.parts[:rounds])]
+
+    def _place_in(self, place: int, t: int) -> int:
+        """Return where a question is among those that have a vector in round t."""
+        return sum(len(sizes) > t for sizes in self.sizes[:place])
+
+    def vectors(
+        self, columns: Mapping[str, Column], t: int = 0, totals: Sequence[Noisy] = ()
+    ) -> Vectors:
+        """Return the vectors of records in round t, shape (records, length).
+
+        They are those of all questions, one after another.
+
+        Parameters
+        ----------
+        columns
+            The records.
+        t
+            The round.
+        totals
+            The released sums of the rounds before it.
         """
-        sizes = self.sizes
-        longest = sqrt(sum((size.norm / size.distance) ** 2 for size in sizes)) * (1 + 1e-9)
-        dim = sum(size.dim for size in sizes)
-        return {"dim": dim, "longest": longest, "diameter": sqrt(len(sizes)) / longest}
+        known = [self._split(total, earlier) for earlier, total in enumerate(totals)]
+        blocks: list[Vectors] = []
+        for place, question in enumerate(self.each):
+            if t < len(self.sizes[place]):
+                own = [of_round[place] for of_round in known]
+                part = self.parts[t][self._place_in(place, t)]
+                blocks.append(question.vectors_in(columns, t, own) * part.factor)
+        if any(sparse.issparse(block) for block in blocks):
+            return sparse.csr_array(sparse.hstack(blocks, format="csr"))
+        return np.hstack(blocks)
 
-    def require(self, noise: float, records: int) -> None:
-        """Fail if records are too few for the noise in a number of the sum."""
-        for question, size in zip(self.each, self.sizes, strict=True):
-            question.require(size.distance * noise, records)
+    def _split(self, released: Noisy, t: int) -> dict[int, Noisy]:
+        """Return the sum of each question in the total of round t, by the question's place."""
+        parts = self.parts[t]
+        ends = np.cumsum([part.size.dim for part in parts])[:-1]
+        totals: list[Floats] = np.split(released.total, ends)
+        asked = [place for place, sizes in enumerate(self.sizes) if t < len(sizes)]
+        return {
+            place: Noisy(
+                np.multiply(1 / part.factor, total, dtype=np.float64), released.noise / part.factor
+            )
+            for place, part, total in zip(asked, parts, totals, strict=True)
+        }
 
-    def vectors(self, columns: Mapping[str, Column]) -> Sensitive:
-        """Return the vectors of records, shape (records, dim), those of all questions in turn."""
-        each = zip(self.each, self.sizes, strict=True)
-        return Sensitive(np.hstack([q.vectors(columns) / size.distance for q, size in each]))
+    def by_round(self, totals: Floats, noises: Sequence[float]) -> list[Noisy]:
+        """Return the released sum of each round from all of them one after another."""
+        ends = np.cumsum(self.lengths)[:-1]
+        parts: list[Floats] = np.split(totals, ends)
+        return [
+            Noisy(np.asarray(total, np.float64), noise)
+            for total, noise in zip(parts, noises, strict=True)
+        ]
 
-    def answers(self, total: Floats, noise: float, records: int) -> tuple[Answer, ...]:
-        """Return the answers from a released sum, shape (dim,), with so much noise in a number."""
-        ends = np.cumsum([size.dim for size in self.sizes])[:-1]
-        parts: list[Floats] = np.split(total, ends)
-        each = zip(self.each, self.sizes, parts, strict=True)
+    def answers(self, totals: Floats, noises: Sequence[float], records: int) -> tuple[Answer, ...]:
+        """Return the answers from the released sums.
+
+        Parameters
+        ----------
+        totals
+            Of all rounds one after another, shape (sum of lengths,).
+        noises
+            Standard deviation of the noise in a number of each round.
+        records
+            The public number of records of all sites.
+        """
+        released = self.by_round(totals, noises)
+        known = [self._split(total, t) for t, total in enumerate(released)]
         return tuple(
-            q.answer(self.kinds, np.multiply(d, own, dtype=np.float64), d * noise, records)
-            for q, (_, _, d), own in each
+            question.answer_from(
+                self.kinds, [of_round[place] for of_round in known[: len(sizes)]], records
+            )
+            for place, (question, sizes) in enumerate(zip(self.each, self.sizes, strict=True))
         )
 
 
@@ -163,11 +292,14 @@ class Asked:
         What they read, each cell by itself.
     parts
         The records of each site.
+    noises
+        Standard deviation of the noise in a number of each round's sum; public.
     """
 
     questions: Questions
     columns: dict[str, Column]
     parts: tuple[npt.NDArray[np.int64], ...]
+    noises: tuple[float, ...] = (0.0,)
     test: None = None
 
     @property
@@ -180,13 +312,55 @@ class Asked:
         """Number of records of each site."""
         return np.array([len(part) for part in self.parts])
 
-    def vectors(self, node: int) -> Iterator[Sensitive]:
+    def vectors(self, node: int) -> Iterator[Vectors]:
+        """Return the vectors of a site's records in round 0, in blocks of shape (records, dim)."""
+        return self.in_round(0, ()).vectors(node)
+
+    def in_round(self, t: int, totals: Sequence[Floats]) -> AskedInRound:
+        """Return the vectors of round t, given the totals of those before."""
+        known = [
+            Noisy(np.asarray(total, np.float64), noise)
+            for total, noise in zip(totals, self.noises, strict=False)
+        ]
+        return AskedInRound(asked=self, t=t, totals=tuple(known))
+
+
+@dataclass(frozen=True, kw_only=True)
+class AskedInRound:
+    """The vectors of one round of `Asked`.
+
+    Parameters
+    ----------
+    asked
+        The records.
+    t
+        The round.
+    totals
+        The released sums of the rounds before it.
+    """
+
+    asked: Asked
+    t: int
+    totals: tuple[Noisy, ...]
+    test: None = None
+
+    @property
+    def nodes(self) -> int:
+        """Number of sites."""
+        return self.asked.nodes
+
+    @property
+    def all_records(self) -> npt.NDArray[np.int64]:
+        """Number of records of each site."""
+        return self.asked.all_records
+
+    def vectors(self, node: int) -> Iterator[Vectors]:
         """Return the vectors of a site's records in blocks of shape (records, dim)."""
-        part, dim = self.parts[node], self.questions.sums["dim"]
+        questions, part = self.asked.questions, self.asked.parts[node]
+        dim = questions.lengths[self.t]
         for some in np.array_split(part, -(-len(part) * dim // _BLOCK)):
-            yield self.questions.vectors(
-                {name: column.take(some) for name, column in self.columns.items()}
-            )
+            columns = {name: column.take(some) for name, column in self.asked.columns.items()}
+            yield questions.vectors(columns, self.t, self.totals)
 
 
 def ask(
@@ -204,7 +378,7 @@ def ask(
 
     The vectors of all questions are released as one sum, each question with the same share of the
     budget: its vector is divided by its sensitivity, so that k questions need sqrt(k) times the
-    noise of one.
+    noise of one. Regressions take several rounds, over which they divide their share.
 
     Parameters
     ----------
@@ -258,17 +432,21 @@ def ask(
     columns, notices = read_columns(about, table)
     owners = site_of_each(groups, table.records)
     parts = tuple(np.flatnonzero(owners == site) for site in np.unique(owners))
-    problem: Any = Asked(questions=about, columns=columns, parts=parts)
-    sizes: Any = {"sites": len(parts), "records": table.records}
-    secure = method_for(len(parts), epsilon, colluding=colluding) == "secure"
-    budget: Any = {"epsilon": epsilon, "delta": delta, "colluding": colluding, "secure": secure}
-    sums = RecordSums.for_budget(**budget, **sizes, **about.sums)
-    about.require(sums.noise_scale, table.records)
+    sites = len(parts)
+    public = {"sites": sites, "records": table.records, "colluding": colluding}
+    secure = method_for(sites, epsilon, colluding=colluding) == "secure"
+    sums = about.algorithm.for_budget(
+        epsilon=epsilon, delta=delta, secure=secure, **public, **about.sums
+    )
+    about.require(sums.noise_scales, table.records)
+    problem: Any = Asked(questions=about, columns=columns, parts=parts, noises=sums.noise_scales)
     quiet = Metrics([], progress=False)
-    run = simulate(sums, problem, rounds=1, key=key, delta=delta, metrics=quiet)
+    algorithm: Any = sums
+    run = simulate(algorithm, problem, rounds=about.rounds, key=key, delta=delta, metrics=quiet)
     return Statistics(
-        answers=about.answers(run.released[0], sums.noise_scale, table.records),
-        **sizes,
+        answers=about.answers(run.released[0], sums.noise_scales, table.records),
+        sites=sites,
+        records=table.records,
         against=against(sums),
         privacy=replace(run.privacy, assumptions=(*run.privacy.assumptions, PUBLIC)),
         ledger=run.ledger,

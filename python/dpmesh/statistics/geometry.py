@@ -157,14 +157,19 @@ def products(columns: Sequence[Column]) -> Floats:
     Its length is the squared length of (1, z). A record that lacks a value is all zeros.
     """
     z = np.stack([np.ones(len(columns[0].z)), *(column.z for column in columns)], axis=1)
-    z = z * np.all([column.present for column in columns], axis=0)[:, np.newaxis]
-    rows, across = np.triu_indices(z.shape[1])
-    return np.asarray(z[:, rows] * z[:, across] * np.where(rows == across, 1.0, sqrt(2)))
+    return triangles(z * np.all([column.present for column in columns], axis=0)[:, np.newaxis])
 
 
-def matrix_of(total: Floats, columns: int) -> Floats:
-    """Return the matrix of sums whose triangle `products` have."""
-    rows, across = np.triu_indices(columns + 1)
-    found = np.zeros((columns + 1, columns + 1))
-    found[rows, across] = total / np.where(rows == across, 1.0, sqrt(2))
+def triangles(rows: Floats) -> Floats:
+    """Return the upper triangle of ``z z^T`` for each row z, off-diagonals times sqrt(2)."""
+    first, second = np.triu_indices(rows.shape[1])
+    weights = np.where(first == second, 1.0, sqrt(2))
+    return np.asarray(rows[:, first] * rows[:, second] * weights)
+
+
+def matrix_of_triangle(entries: Floats, width: int) -> Floats:
+    """Return the symmetric matrix, shape (width, width), of a triangle of `triangles`."""
+    first, second = np.triu_indices(width)
+    found = np.zeros((width, width))
+    found[first, second] = entries / np.where(first == second, 1.0, sqrt(2))
     return np.asarray(found + np.triu(found, 1).T)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from dpmesh._validate import fail
+from dpmesh._validate import fail, nearest
 from dpmesh.statistics.questions import Correlation, Histogram, Mean, Quantiles, Question, TwoWay
+from dpmesh.statistics.regression import FAMILY_NAMES, Regression
 from dpmesh.statistics.survival import Survival
 from dpmesh.tables.kinds import Category, Dates, Kind
 
-OPTIONS = ("mean", "histogram", "quantiles", "correlation", "table", "survival", "by")
+OPTIONS = ("mean", "histogram", "quantiles", "correlation", "table", "survival", "by", "regress")
 
 
 def questions_of(given: Mapping[str, Any], kinds: Mapping[str, Kind], sign: str) -> list[Question]:
@@ -30,29 +31,24 @@ def questions_of(given: Mapping[str, Any], kinds: Mapping[str, Kind], sign: str)
     ValueError
         If one is of another form.
     """
-    by, found = given.get("by"), list[Question]()
+    by = given.get("by")
     if by is not None and given.get("survival") is None:
         fail(f"{sign}by", f"{sign}survival beside it", by)
-    for name, kind, count in _FORMS:
-        value = given.get(name)
-        others = {"by": by} if name == "survival" and by is not None else {}
-        for text in () if value is None else [value] if isinstance(value, str) else value:
-            if count is None:
-                found += _binned(kind, text)
+    found: list[Question] = []
+    for name, read in _READERS.items():
+        for text in _texts(given.get(name)):
+            if name == "survival":
+                found.append(_survival(f"{sign}{name}", text, by))
             else:
-                found += _of(sign + name, kind, text, count, **others)
+                found.append(read(f"{sign}{name}", text))
     return found or [*_everything(kinds)]
 
 
-_FORMS = (
-    ("mean", Mean, 0),
-    ("histogram", Histogram, None),
-    ("quantiles", Quantiles, None),
-    ("correlation", Correlation, 0),
-    ("table", TwoWay, 2),
-    ("survival", Survival, 2),
-)
-"""Options, what each asks, and of how many columns: any number if 0, one with bins if None."""
+def _texts(value: Any) -> list[str]:
+    """Return the texts of an option that may be given several times."""
+    if value is None:
+        return []
+    return [value] if isinstance(value, str) else list(value)
 
 
 def _everything(kinds: Mapping[str, Kind]) -> Iterator[Question]:
@@ -65,17 +61,81 @@ def _everything(kinds: Mapping[str, Kind]) -> Iterator[Question]:
     yield from map(Histogram, listed)
 
 
-def _of(option: str, kind: Any, given: str, count: int, **others: str) -> Iterator[Question]:
-    """Ask about columns, separated by commas."""
-    names = [name.strip() for name in given.split(",")]
-    if not all(names) or len(names) != (count or len(names)):
-        wanted = f"{count} columns, as a,b" if count else "columns, separated by commas"
-        fail(option, wanted, repr(given))
-    yield kind(*names, **others)
+def _columns(option: str, text: str, count: int | None = None) -> list[str]:
+    """Return the names of columns, separated by commas: so many, or any number."""
+    names = [name.strip() for name in text.split(",")]
+    if not all(names) or (count is not None and len(names) != count):
+        wanted = "columns, separated by commas" if count is None else f"{count} columns, as a,b"
+        fail(option, wanted, repr(text))
+    return names
 
 
-def _binned(kind: Any, given: str) -> Iterator[Question]:
-    """Ask about a column that may name how many bins."""
-    name, _, bins = given.rpartition(":")
-    made = {"bins": int(bins)} if bins.isdigit() and name else {}
-    yield kind(name if made else given, **made)
+def _mean(option: str, text: str) -> Question:
+    return Mean(*_columns(option, text))
+
+
+def _correlation(option: str, text: str) -> Question:
+    return Correlation(*_columns(option, text))
+
+
+def _table(option: str, text: str) -> Question:
+    row, column = _columns(option, text, 2)
+    return TwoWay(row, column)
+
+
+def _survival(option: str, text: str, by: str | None = None) -> Question:
+    names, bins = _bins(text)
+    time, event = _columns(option, names, 2)
+    if bins is None:
+        return Survival(time, event, by)
+    return Survival(time, event, by, bins=bins)
+
+
+def _histogram(option: str, text: str) -> Question:
+    del option
+    name, bins = _bins(text)
+    return Histogram(name) if bins is None else Histogram(name, bins=bins)
+
+
+def _quantiles(option: str, text: str) -> Question:
+    del option
+    name, bins = _bins(text)
+    return Quantiles(name) if bins is None else Quantiles(name, bins=bins)
+
+
+def _bins(text: str) -> tuple[str, int | None]:
+    """Return what stands before the number of bins, and this number if there is one."""
+    name, _, bins = text.rpartition(":")
+    if name and bins.isdigit():
+        return name, int(bins)
+    return text, None
+
+
+def _regression(option: str, text: str) -> Question:
+    """Return the regression of a formula such as ``died~age,arm`` or ``visits~age:poisson``."""
+    target, tilde, terms = text.partition("~")
+    wanted = "a target, ~ and terms, as died~age,arm or visits~age:poisson"
+    if not tilde or not target.strip() or not terms.strip():
+        fail(option, wanted, repr(text))
+    names, _, family = terms.rpartition(":")
+    if family.strip() in FAMILY_NAMES and names:
+        return Regression(target.strip(), *_columns(option, names), family=family.strip())
+    if names and not names.rpartition(",")[2].strip():
+        fail(option, wanted, repr(text))
+    if names:
+        known = ", ".join(FAMILY_NAMES)
+        hint = nearest(family.strip(), FAMILY_NAMES)
+        fail(option, f"a family after the colon ({known})", f"{family.strip()!r}{hint}")
+    return Regression(target.strip(), *_columns(option, terms))
+
+
+_READERS: dict[str, Callable[[str, str], Question]] = {
+    "mean": _mean,
+    "histogram": _histogram,
+    "quantiles": _quantiles,
+    "correlation": _correlation,
+    "table": _table,
+    "survival": _survival,
+    "regress": _regression,
+}
+"""What reads the text of each option, given its name."""

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from itertools import combinations
 from math import sqrt
-from typing import ClassVar
+from typing import ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from scipy import sparse
 
 import dpmesh.statistics.geometry as geometry
 from dpmesh._validate import fail, integer, probability
@@ -21,12 +22,82 @@ from dpmesh.tables.kinds import Category, Dates, Flag, Kind, Number
 
 Kinds = Mapping[str, Kind]
 
+Vectors: TypeAlias = "Floats | sparse.csr_array"
+"""A vector for each record, shape (records, dim)."""
+
 MEASURED, A_NUMBER = (Number, Flag), "a number or a flag"
 LISTED, A_CATEGORY = (Category, Flag), "a category or a flag"
 
 
+class Noisy(NamedTuple):
+    """A released sum of a question's vectors.
+
+    Attributes
+    ----------
+    total
+        Shape (dim,).
+    noise
+        Standard deviation of the noise in each number.
+    """
+
+    total: Floats
+    noise: float
+
+
 class Question(ABC):
-    """What is asked of a table: a vector for each record, whose sum is released with noise."""
+    """What is asked of a table: vectors of records, whose sums are released with noise.
+
+    A question of several rounds has vectors that follow from the totals of earlier rounds. What a
+    record's vector may follow from, beside these, are the record itself and public numbers.
+    """
+
+    @property
+    @abstractmethod
+    def names(self) -> tuple[str, ...]:
+        """The columns that it reads."""
+
+    @abstractmethod
+    def shares(self, kinds: Kinds) -> tuple[float, ...]:
+        """Return the share of its budget that each round has: public numbers that add up to 1."""
+
+    @abstractmethod
+    def sizes(self, kinds: Kinds) -> tuple[Size, ...]:
+        """Return the public size of a record's vector in each round.
+
+        Raises
+        ------
+        ValueError
+            If a column has no range, or one of another kind.
+        """
+
+    @abstractmethod
+    def vectors_in(self, columns: Columns, t: int, totals: Sequence[Noisy]) -> Vectors:
+        """Return a vector for each record in round t, shape (records, dim), given those before."""
+
+    @abstractmethod
+    def require_all(self, kinds: Kinds, noises: Sequence[float], records: int) -> None:
+        """Fail if records are too few for the noise in a number of each round's sum.
+
+        This is before anything is released.
+        """
+
+    @abstractmethod
+    def answer_from(self, kinds: Kinds, totals: Sequence[Noisy], records: int) -> Answer:
+        """Return the answer.
+
+        Parameters
+        ----------
+        kinds
+            The public ranges of the columns.
+        totals
+            The released sum of each round.
+        records
+            The public number of records of all sites.
+        """
+
+
+class OneRound(Question):
+    """A question that one sum answers."""
 
     reads: ClassVar[tuple[str, ...]] = ("column",)
     """The fields that name columns."""
@@ -38,40 +109,44 @@ class Question(ABC):
 
     @abstractmethod
     def size(self, kinds: Kinds) -> Size:
-        """Return the public size of a record's vector.
-
-        Raises
-        ------
-        ValueError
-            If a column has no range, or one of another kind.
-        """
+        """Return the public size of a record's vector."""
 
     @abstractmethod
-    def vectors(self, columns: Columns) -> Floats:
+    def vectors(self, columns: Columns) -> Vectors:
         """Return a vector for each record, shape (records, dim)."""
 
-    def require(self, noise: float, records: int) -> None:  # noqa: B027 (most questions need nothing)
+    def require(self, noise: float, records: int) -> None:
         """Fail if records are too few for the noise in a number, before anything is released."""
 
     @abstractmethod
     def answer(self, kinds: Kinds, total: Floats, noise: float, records: int) -> Answer:
-        """Return the answer.
+        """Return the answer from a noisy sum, with noise of this standard deviation in a number."""
 
-        Parameters
-        ----------
-        kinds
-            The public ranges of the columns.
-        total
-            The noisy sum, shape (dim,).
-        noise
-            Standard deviation of the noise in each number.
-        records
-            The public number of records of all sites.
-        """
+    def shares(self, kinds: Kinds) -> tuple[float, ...]:
+        """Return that all of its budget is in one round."""
+        return (1.0,)
+
+    def sizes(self, kinds: Kinds) -> tuple[Size, ...]:
+        """Return the public size of a record's vector."""
+        return (self.size(kinds),)
+
+    def vectors_in(self, columns: Columns, t: int, totals: Sequence[Noisy]) -> Vectors:
+        """Return a vector for each record."""
+        return self.vectors(columns)
+
+    def require_all(self, kinds: Kinds, noises: Sequence[float], records: int) -> None:
+        """Fail if records are too few for the noise."""
+        (noise,) = noises
+        self.require(noise, records)
+
+    def answer_from(self, kinds: Kinds, totals: Sequence[Noisy], records: int) -> Answer:
+        """Return the answer."""
+        (released,) = totals
+        return self.answer(kinds, released.total, released.noise, records)
 
 
 @dataclass(frozen=True, init=False)
-class OfColumns(Question):
+class OfColumns(OneRound):
     """A question about several columns together, named one by one."""
 
     columns: tuple[str, ...]
@@ -87,7 +162,7 @@ class OfColumns(Question):
 
 
 @dataclass(frozen=True)
-class OneHot(Question):
+class OneHot(OneRound):
     """A question whose records are each in one cell: the sensitivity is sqrt(2)."""
 
     @abstractmethod
@@ -361,7 +436,7 @@ class Correlation(OfColumns):
 
 def _fisher(total: Floats, columns: tuple[str, ...], records: int, missing: bool) -> Floats:
     """Return Fisher's z of the correlation of each pair; NaN if a variance is not positive."""
-    sums = geometry.matrix_of(total, len(columns))
+    sums = geometry.matrix_of_triangle(total, len(columns) + 1)
     n = max(sums[0, 0], 1.0) if missing else float(records)
     mean = sums[0, 1:] / n
     covariance = sums[1:, 1:] / n - np.outer(mean, mean)

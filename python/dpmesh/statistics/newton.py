@@ -1,0 +1,184 @@
+"""Newton steps from noisy sums, and the errors of the coefficients that they end with.
+
+All of this follows from released sums and public numbers, so that it costs nothing.
+"""
+
+from __future__ import annotations
+
+from math import sqrt
+from typing import NamedTuple
+
+import numpy as np
+
+from dpmesh.statistics.bins import Floats
+
+LONGEST_STEP = 2.0
+"""Steps are cut to this length, so that noise in the first of them leads nowhere far."""
+
+CAUTION = 1.0
+"""Eigenvalues count as so many standard deviations of their noise smaller in errors."""
+
+
+class Curvature(NamedTuple):
+    """A released matrix of second derivatives, with noise.
+
+    Attributes
+    ----------
+    matrix
+        Symmetric, shape (p, p).
+    noise
+        Standard deviation of the noise on its diagonal; off it over sqrt(2).
+    """
+
+    matrix: Floats
+    noise: float
+
+    @property
+    def floor(self) -> float:
+        """About the largest eigenvalue of the noise alone."""
+        return self.noise * sqrt(2 * len(self.matrix))
+
+    @property
+    def limit(self) -> float:
+        """The least eigenvalue that is shown: one deviation above `floor`."""
+        return self.floor + self.noise
+
+    @property
+    def smallest(self) -> float:
+        """The smallest eigenvalue."""
+        return float(np.linalg.eigvalsh(self.matrix)[0])
+
+    @property
+    def weakest(self) -> Floats:
+        """The direction of the smallest eigenvalue, a unit vector."""
+        _, vectors = np.linalg.eigh(self.matrix)
+        return np.asarray(vectors[:, 0])
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether all directions stand out from the noise."""
+        return self.smallest > self.limit
+
+    @property
+    def is_near_limit(self) -> bool:
+        """Whether intervals are wide since the noise is nearly as large as the curvature."""
+        return self.smallest < 2 * self.limit
+
+
+class Step(NamedTuple):
+    """A Newton step.
+
+    Attributes
+    ----------
+    gradient
+        The released sum of gradients, shape (p,).
+    gradient_noise
+        Standard deviation of the noise in each number.
+    curvature
+        The released sum of Hessians.
+    """
+
+    gradient: Floats
+    gradient_noise: float
+    curvature: Curvature
+
+    @property
+    def move(self) -> Floats:
+        """The change of coefficients: eigenvalues below the noise count as the noise."""
+        values, vectors = np.linalg.eigh(self.curvature.matrix)
+        used = np.maximum(values, self.curvature.floor)
+        found = vectors @ ((vectors.T @ self.gradient) / used)
+        length = float(np.linalg.norm(found))
+        if length > LONGEST_STEP:
+            found = found * (LONGEST_STEP / length)
+        return np.asarray(found)
+
+
+class Errors(NamedTuple):
+    """Covariances of coefficients, each of shape (p, p).
+
+    Attributes
+    ----------
+    model
+        Of the choice of records, if the model is true.
+    robust
+        Of the choice of records, whatever the model (White); diagonal entries may be negative.
+        None if the outer products of gradients were not released.
+    noise
+        Of the noise.
+    """
+
+    model: Floats
+    robust: Floats | None
+    noise: Floats
+
+
+def errors(
+    curvature: Curvature,
+    gradient_noise: float,
+    move: Floats,
+    scores: Floats | None,
+    dispersion: float = 1.0,
+) -> Errors:
+    """Return the covariances of coefficients after their last step.
+
+    With delta the distance of the coefficients before the step from those without noise, E the
+    noise of the Hessian H and xi that of the gradient, the error is H^-1 (E delta + xi) up to
+    second order. The last step estimates delta and is longer on average.
+
+    Parameters
+    ----------
+    curvature
+        The Hessian of the last step.
+    gradient_noise
+        Standard deviation of the noise in the last gradient.
+    move
+        The last step, shape (p,).
+    scores
+        The released sum of outer products of gradients, shape (p, p); None if there is none.
+    dispersion
+        Variance of residuals over that of the model.
+    """
+    values, vectors = np.linalg.eigh(curvature.matrix)
+    cautious = np.maximum(values - CAUTION * curvature.noise, 1e-9)
+    inverse = vectors / cautious @ vectors.T
+    longer = inverse @ curvature.matrix @ move
+    own = np.eye(len(move))
+    spread = longer @ longer * own + np.outer(longer, longer)
+    within = gradient_noise**2 * own + curvature.noise**2 / 2 * spread
+    return Errors(
+        model=inverse @ curvature.matrix @ inverse * dispersion,
+        robust=None if scores is None else inverse @ scores @ inverse,
+        noise=inverse @ within @ inverse,
+    )
+
+
+def second_order(curvature: Curvature, move: Floats, skew: float) -> float:
+    """Return the error of second order in the constant, which is not small for rare outcomes.
+
+    Parameters
+    ----------
+    curvature, move
+        Of the last step.
+    skew
+        Third derivative over the second of the log likelihood at the mean.
+    """
+    squared = max(float(move @ curvature.matrix @ move), 0.0)
+    return 0.5 * skew * squared / max(float(curvature.matrix[0, 0]), curvature.noise)
+
+
+def not_at_rest(last: Step, before: float) -> float:
+    """Return how large the last gradient is over the .9999 quantile of noise alone.
+
+    Parameters
+    ----------
+    last
+        The last step.
+    before
+        Standard deviation of the noise in the gradient of the step before it.
+    """
+    from scipy.stats import chi2
+
+    squared = float(last.gradient @ last.gradient)
+    likely = chi2.ppf(0.9999, len(last.gradient)) * (last.gradient_noise**2 + before**2)
+    return squared / float(likely)

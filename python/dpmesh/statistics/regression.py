@@ -1,0 +1,673 @@
+"""Regressions with intervals: linear ones from moments, logistic and Poisson by Newton steps.
+
+Coefficients, their noise and their sampling error follow from the released sums. What is estimated
+are the coefficients that all records of the population would give under the model, whether or not
+the model is true.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import exp, sqrt
+from typing import ClassVar
+
+import numpy as np
+
+from dpmesh._validate import fail, nearest
+from dpmesh.statistics.answers import Answer, Fit, Row, Z, nothing, p_value_of
+from dpmesh.statistics.bins import Floats, ends
+from dpmesh.statistics.design import CONSTANT, Design
+from dpmesh.statistics.families import (
+    FAMILIES,
+    LINEAR,
+    NEWTON_SHARES,
+    STEEPEST,
+    Family,
+    Poisson,
+    family_of,
+)
+from dpmesh.statistics.geometry import Columns, Size, kind_of, matrix_of_triangle, triangles
+from dpmesh.statistics.newton import Curvature, Errors, Step, errors, not_at_rest, second_order
+from dpmesh.statistics.questions import Kinds, Noisy, Question, several
+from dpmesh.tables.kinds import Category, Flag, Kind, Number
+
+FAMILY_NAMES = (*FAMILIES, LINEAR)
+
+ROUNDED_TO = 2.0**20
+"""Coefficients are multiples of its inverse: libraries of linear algebra differ in last bits, and
+parties of a contract compute them by themselves."""
+
+LINEAR_SHARES = (0.8, 0.2)
+"""Of the budget of a linear regression: second moments, and outer products of residuals."""
+
+FEW_DEVIATIONS = 6.0
+"""Residuals are clipped at so many of their standard deviations, for errors alone."""
+
+MOST_WIDE = 1_000
+"""Most entries of z: a round has about as many numbers as its square."""
+
+SLACK = 1 + 1e-9
+"""Rounding of float64 in a record's vector, far below it."""
+
+INDEPENDENT = (
+    "each interval is 95% by itself, so that of 20 coefficients one misses on average; records are "
+    "taken as independent"
+)
+ESTIMAND = "estimates what all records of the population would give under this model, true or not"
+
+
+@dataclass(frozen=True, init=False)
+class Regression(Question):
+    """Coefficients of a linear, logistic or Poisson regression, with standard errors and p-values.
+
+    Standard errors hold noise and sampling together. Records that lack a value count as none.
+
+    Parameters
+    ----------
+    target
+        What is explained: a flag (logistic), a number (linear), or counts from 0 (Poisson).
+    terms
+        The columns that explain it: numbers, flags or categories.
+    family
+        ``"linear"``, ``"logistic"`` or ``"poisson"``; by default logistic for a flag, else linear.
+    robust
+        Whether linear regressions release the outer products of residuals, too: without them the
+        errors assume an equal spread of residuals. The others always do, at no cost.
+
+    Guarantee
+    ---------
+    A record's vector in each round is a function of the record, of public numbers and of released
+    totals: any two are at most the distance of `sizes` apart (docs/privacy/regression.md).
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.statistics.Regression("died", "age", "arm")
+    Regression(target='died', terms=('age', 'arm'), family=None, robust=True)
+    """
+
+    target: str
+    terms: tuple[str, ...]
+    family: str | None = None
+    robust: bool = True
+
+    def __init__(
+        self, target: str, *terms: str, family: str | None = None, robust: bool = True
+    ) -> None:
+        several((target, *terms), 2)
+        if family is not None and family not in FAMILY_NAMES:
+            hint = nearest(family, FAMILY_NAMES)
+            fail("family", f"one of {', '.join(FAMILY_NAMES)}", f"{family!r}{hint}")
+        object.__setattr__(self, "target", target)
+        object.__setattr__(self, "terms", terms)
+        object.__setattr__(self, "family", family)
+        object.__setattr__(self, "robust", robust)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns that it reads."""
+        return (self.target, *self.terms)
+
+    def _fitted(self, kinds: Kinds) -> Newton | Moments:
+        """Return what fits it; fail where a column has no range that it can use."""
+        design = Design(kinds={name: kinds[name] for name in self.terms})
+        for name in self.terms:
+            kind_of(kinds, name, (Number, Flag, Category), "a number, a flag or a category")
+            term = kinds[name]
+            if isinstance(term, Category) and len(term.categories) < 2:
+                fail(name, "at least 2 categories", term.form)
+        if design.width > MOST_WIDE:
+            wanted = f"at most {MOST_WIDE} coefficients, those of levels included"
+            fail("terms", wanted, design.width)
+        kind = kinds[self.target]
+        likely = family_of(self.target, kind)
+        family = self.family or likely
+        if family == LINEAR:
+            kind_of(kinds, self.target, (Number, Flag), "a number for a linear regression")
+            return Moments(target=self.target, kind=kind, design=design, robust=self.robust)
+        FAMILIES[family].check(self.target, kind)
+        return Newton(target=self.target, kind=kind, design=design, family=FAMILIES[family])
+
+    def shares(self, kinds: Kinds) -> tuple[float, ...]:
+        """Return the share of its budget that each round has."""
+        return self._fitted(kinds).shares
+
+    def sizes(self, kinds: Kinds) -> tuple[Size, ...]:
+        """Return the public size of a record's vector in each round."""
+        return self._fitted(kinds).sizes
+
+    def vectors_in(self, columns: Columns, t: int, totals: Sequence[Noisy]) -> Floats:
+        """Return a vector for each record in round t, shape (records, dim)."""
+        kinds = {name: columns[name].kind for name in self.names}
+        found = self._fitted(kinds).vectors(columns, t, totals)
+        finite = np.asarray(np.isfinite(found).all(axis=1))
+        return np.where(finite[:, np.newaxis], found, 0.0)
+
+    def require_all(self, kinds: Kinds, noises: Sequence[float], records: int) -> None:
+        """Fail if records are too few for the noise, before anything is released."""
+        fitted = self._fitted(kinds)
+        width = fitted.design.width
+        if 10 * width > records:
+            wanted = f"at least {10 * width} records for {width} coefficients"
+            fail(str(self), wanted, records)
+        limit = fitted.curvature_limit(noises[-1] if fitted.steps else noises[0])
+        most = fitted.heaviest * records
+        if most <= limit:
+            wanted = f"more than {limit / fitted.heaviest:,.0f} records at this noise, fewer terms"
+            fail(str(self), f"{wanted} or a larger epsilon", records)
+
+    def __str__(self) -> str:
+        return f"{self.target}~{','.join(self.terms)}"
+
+    def answer_from(self, kinds: Kinds, totals: Sequence[Noisy], records: int) -> Answer:
+        """Return coefficients in the units of the columns, or why they are not shown."""
+        fitted = self._fitted(kinds)
+        return fitted.answer(totals, records)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Fitted:
+    """What makes vectors of records, and coefficients of their sums.
+
+    Parameters
+    ----------
+    target, kind
+        The target, and its public range.
+    design
+        The terms.
+    """
+
+    target: str
+    kind: Kind
+    design: Design
+    steps: ClassVar[bool]
+
+    @property
+    @abstractmethod
+    def shares(self) -> tuple[float, ...]:
+        """The share of its budget that each round has."""
+
+    @property
+    @abstractmethod
+    def sizes(self) -> tuple[Size, ...]:
+        """The public size of a record's vector in each round."""
+
+    @property
+    @abstractmethod
+    def heaviest(self) -> float:
+        """Largest weight of a record in the Hessian."""
+
+    @property
+    @abstractmethod
+    def family_name(self) -> str:
+        """The name of the family."""
+
+    @abstractmethod
+    def curvature_limit(self, noise: float) -> float:
+        """Return the least eigenvalue of the Hessian that is shown at this noise in a number."""
+
+    @property
+    def title(self) -> str:
+        """The model in words."""
+        terms = " + ".join(self.design.kinds)
+        return f"{self.target} ~ {terms} ({self.family_name})"
+
+    @property
+    def triangle(self) -> int:
+        """Numbers of a symmetric matrix."""
+        width = self.design.width
+        return width * (width + 1) // 2
+
+    def _notes(self) -> list[str]:
+        """Return what is public of the model."""
+        columns = len(self.design.kinds)
+        notes = []
+        for name, kind in self.design.kinds.items():
+            if isinstance(kind, Category):
+                notes.append(f"{name}: {len(kind.categories)} levels against {kind.categories[0]}")
+        shares = ", ".join(f"{100 * share:g}%" for share in self.shares)
+        rounds = f"{len(self.shares)} round{'s' * (len(self.shares) > 1)} with {shares}"
+        notes.append(f"{rounds} of its budget; |z|^2 at most {columns + 1} for {columns} columns")
+        notes.append(ESTIMAND)
+        notes.append(INDEPENDENT)
+        return notes
+
+    def refused(self, reason: str, curvature: Curvature) -> Answer:
+        """Return an answer without coefficients, and why."""
+        return Answer(
+            title=self.title,
+            rows=tuple(nothing(name) for name in self.design.names),
+            notes=(f"not shown: {reason}", *_curvature_notes(curvature), *self._notes()),
+            explained=True,
+        )
+
+    def too_flat(self, curvature: Curvature) -> Answer:
+        """Refuse, naming the columns along which the records say least."""
+        names = self.design.columns_along(curvature.weakest)
+        terms = [name for name in names if name != CONSTANT] or names
+        reason = (
+            "too few records at this noise, or columns that nearly determine each other: "
+            f"{', '.join(terms)}; drop one, or a larger epsilon"
+        )
+        return self.refused(reason, curvature)
+
+    def shown(
+        self, coefficients: Floats, found: Errors, curvature: Curvature, notes: Sequence[str]
+    ) -> Answer:
+        """Return coefficients and errors of z in the units of the columns."""
+        fit = fit_of(self.design, coefficients, found, scale=self._target_scale)
+        fit = replace(fit, coefficients=self._shifted(fit.coefficients))
+        deviations = np.sqrt(np.diag(fit.covariance))
+        noise = np.sqrt(np.diag(np.array(fit.noise_covariance)))
+        sampling = np.sqrt(np.diag(np.array(fit.sampling_covariance)))
+        rows = []
+        for place, name in enumerate(fit.names):
+            estimate = fit.coefficients[place]
+            half = Z * float(deviations[place])
+            rows.append(
+                Row(
+                    name,
+                    estimate,
+                    Z * float(noise[place]),
+                    Z * float(sampling[place]),
+                    estimate - half,
+                    estimate + half,
+                    p_value_of(estimate, float(deviations[place])),
+                )
+            )
+        more = list(notes)
+        if curvature.is_near_limit:
+            more.append("near the limit of what this noise allows: intervals are wide")
+        return Answer(
+            title=self.title,
+            rows=tuple(rows),
+            notes=(*more, *_curvature_notes(curvature), *self._notes()),
+            fit=fit,
+        )
+
+    @property
+    def _target_scale(self) -> float:
+        """Units of the target in one of z's."""
+        return 1.0
+
+    def _shifted(self, coefficients: tuple[float, ...]) -> tuple[float, ...]:
+        """Return coefficients whose constant has the origin of the target's units."""
+        return coefficients
+
+
+def _curvature_notes(curvature: Curvature) -> list[str]:
+    smallest, limit = curvature.smallest, curvature.limit
+    return [f"smallest released curvature {smallest:.4g}; not shown up to {limit:.4g}"]
+
+
+def fit_of(design: Design, coefficients: Floats, found: Errors, scale: float) -> Fit:
+    """Return coefficients and covariances in the units of the columns.
+
+    The sampling variance of each is the larger of model-based and robust ones; the correlations are
+    those of the model.
+    """
+    to_units = scale * design.to_units
+
+    def in_units(matrix: Floats) -> Floats:
+        return np.asarray(to_units @ matrix @ to_units.T)
+
+    model = in_units(found.model)
+    variances = np.diag(model).copy()
+    if found.robust is not None:
+        variances = np.maximum(variances, np.diag(in_units(found.robust)))
+    wider = np.sqrt(variances / np.diag(model))
+    sampling = model * np.outer(wider, wider)
+    return Fit(
+        names=design.names,
+        coefficients=tuple((to_units @ coefficients).tolist()),
+        noise_covariance=_plain(in_units(found.noise)),
+        sampling_covariance=_plain(sampling),
+    )
+
+
+def _plain(matrix: Floats) -> tuple[tuple[float, ...], ...]:
+    return tuple(tuple(row) for row in matrix.tolist())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Newton(_Fitted):
+    """A generalized linear model: gradients and Hessians in each round, a Newton step after it.
+
+    Parameters
+    ----------
+    family
+        What gradients and Hessians are.
+    """
+
+    family: Family
+    steps = True
+
+    @property
+    def family_name(self) -> str:
+        """The name of the family."""
+        return self.family.name
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """The share of its budget that each round has."""
+        return NEWTON_SHARES
+
+    @property
+    def sizes(self) -> tuple[Size, ...]:
+        """The public size of a record's vector in each round; the last has outer products, too."""
+        width, radius = self.design.width, self.design.radius
+        norm = self.family.norm * radius * SLACK
+        distance = self.family.distance * radius * SLACK
+        step = Size(width + self.triangle, norm, distance)
+        last = Size(width + 2 * self.triangle, norm, distance)
+        return (*[step] * (len(self.shares) - 1), last)
+
+    @property
+    def heaviest(self) -> float:
+        """Largest weight of a record in the Hessian."""
+        return self.family.heaviest * self.family.bound(self.kind)
+
+    def curvature_limit(self, noise: float) -> float:
+        """Return the least eigenvalue of the Hessian that is shown at this noise in a number."""
+        width = self.design.width
+        return Curvature(np.zeros((width, width)), self._hessian_noise(noise)).limit
+
+    def _hessian_noise(self, noise: float) -> float:
+        bound = self.family.bound(self.kind)
+        return noise * bound * self.design.radius / sqrt(self.family.kappa)
+
+    def vectors(self, columns: Columns, t: int, totals: Sequence[Noisy]) -> Floats:
+        """Return gradient, Hessian and, in the last round, outer product of each record."""
+        rows = self.design.rows(columns)
+        column = columns[self.target]
+        rows = rows * column.present[:, np.newaxis]
+        bound = self.family.bound(self.kind)
+        scores = rows @ self.coefficients(totals)
+        residuals, weights = self.family.residuals_and_weights(
+            scores, self.family.targets(column), bound
+        )
+        radius = self.design.radius
+        products = triangles(rows)
+        parts = [
+            residuals[:, np.newaxis] * rows,
+            weights[:, np.newaxis] * products * (sqrt(self.family.kappa) / radius),
+        ]
+        if t == len(self.shares) - 1:
+            squares = np.square(residuals)[:, np.newaxis]
+            parts.append(squares * products * (sqrt(self.family.lam) / radius))
+        return np.hstack(parts)
+
+    def step_of(self, released: Noisy) -> Step:
+        """Return the Newton step of a released total."""
+        width, bound = self.design.width, self.family.bound(self.kind)
+        gradient = released.total[:width] * bound
+        entries = released.total[width : width + self.triangle]
+        scale = bound * self.design.radius / sqrt(self.family.kappa)
+        matrix = matrix_of_triangle(entries, width) * scale
+        curvature = Curvature(matrix, self._hessian_noise(released.noise))
+        return Step(gradient, released.noise * bound, curvature)
+
+    def scores_of(self, released: Noisy) -> Floats:
+        """Return the released sum of outer products of gradients, shape (width, width)."""
+        width, bound = self.design.width, self.family.bound(self.kind)
+        entries = released.total[width + self.triangle :]
+        scale = bound**2 * self.design.radius / sqrt(self.family.lam)
+        return matrix_of_triangle(entries, width) * scale
+
+    def coefficients(self, totals: Sequence[Noisy]) -> Floats:
+        """Return the coefficients of z after the steps of these totals, shape (width,)."""
+        found = np.zeros(self.design.width)
+        for released in totals:
+            found = rounded(found + self.step_of(released).move)
+        return found
+
+    def answer(self, totals: Sequence[Noisy], records: int) -> Answer:
+        """Return coefficients in the units of the columns, or why they are not shown."""
+        coefficients = self.coefficients(totals)
+        last = self.step_of(totals[-1])
+        if not last.curvature.is_shown:
+            return self.too_flat(last.curvature)
+        before = self.step_of(totals[-2]).gradient_noise
+        if (excess := not_at_rest(last, before)) > 1:
+            reason = "the steps have not come to rest: effects are strong or the outcome is rare"
+            return self.refused(f"{reason} ({excess:.2g} of what noise explains)", last.curvature)
+        if self.design.largest_score(coefficients) > STEEPEST:
+            reason = "the outcome is nearly determined by the terms (separation)"
+            return self.refused(reason, last.curvature)
+        found = errors(last.curvature, last.gradient_noise, last.move, self.scores_of(totals[-1]))
+        skew = self.family.skew_of_constant
+        if skew is None:
+            first = self.step_of(totals[0])
+            skew = abs(2 * float(first.gradient[0]) / records)
+        noise = found.noise.copy()
+        noise[0, 0] += second_order(last.curvature, last.move, skew) ** 2
+        answer = self.shown(coefficients, found._replace(noise=noise), last.curvature, ())
+        ratios = tuple(ratio_of(row, self.family.ratio) for row in answer.rows[1:])
+        spans = self.design.spans()[1:]
+        wide = tuple(
+            ratio_of(over_range(row, float(span)), self.family.ratio)
+            for row, span in zip(answer.rows[1:], spans, strict=True)
+            if span != 1 and row.name.endswith(PER_UNIT)
+        )
+        notes = [f"coefficients are differences of {self.family.scale}"]
+        if isinstance(self.family, Poisson):
+            top = self.family.bound(self.kind)
+            notes.append(f"counts beyond {top:g} count as {top:g}, and so do expected counts")
+        return replace(answer, ratios=(*ratios, *wide), notes=(*notes, *answer.notes))
+
+
+PER_UNIT = ", per unit"
+"""The end of the name of a number's coefficient."""
+
+
+def over_range(row: Row, span: float) -> Row:
+    """Return the coefficient of a number over the whole of its range."""
+    name = row.name.removesuffix(PER_UNIT) + ", over its range"
+    return Row(
+        name,
+        span * row.estimate,
+        span * row.noise,
+        span * row.sampling,
+        span * row.low,
+        span * row.high,
+        row.p_value,
+    )
+
+
+def ratio_of(row: Row, ratio: str) -> Row:
+    """Return the exponential of a coefficient: an odds ratio, or a ratio of rates."""
+    estimate = exp(min(row.estimate, 700.0))
+    low, high = (exp(min(end, 700.0)) for end in (row.low, row.high))
+    return Row(
+        f"{ratio}, {row.name}",
+        estimate,
+        estimate * row.noise,
+        estimate * row.sampling,
+        low,
+        high,
+        row.p_value,
+    )
+
+
+def rounded(coefficients: Floats) -> Floats:
+    """Return coefficients as multiples of ``1 / ROUNDED_TO``."""
+    return np.rint(coefficients * ROUNDED_TO) / ROUNDED_TO + 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moments(_Fitted):
+    """A linear regression: second moments of terms and target, and outer products of residuals.
+
+    Parameters
+    ----------
+    robust
+        Whether there is a second round, of outer products.
+    """
+
+    robust: bool = True
+    steps = False
+
+    @property
+    def family_name(self) -> str:
+        """The name of the family."""
+        return LINEAR
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """The share of its budget that each round has."""
+        return LINEAR_SHARES if self.robust else (1.0,)
+
+    @property
+    def largest(self) -> int:
+        """Largest squared length of (z, y), L: one for the constant and for each column."""
+        return 2 + len(self.design.kinds)
+
+    @property
+    def flag_weight(self) -> float:
+        """Weight of whether a target was clipped."""
+        return self.largest / 2
+
+    @property
+    def sizes(self) -> tuple[Size, ...]:
+        """The public size of a record's vector in each round."""
+        entries = self.design.width + 1
+        numbers = entries * (entries + 1) // 2
+        largest = self.largest
+        odd = 0 if self.design.has_categories else largest % 2
+        distance = sqrt(2 * (largest**2 - odd) + self.flag_weight**2)
+        norm = sqrt(largest**2 + self.flag_weight**2)
+        moments = Size(numbers + 1, norm * SLACK, distance * SLACK)
+        if not self.robust:
+            return (moments,)
+        return moments, Size(self.triangle, SLACK, sqrt(2) * SLACK)
+
+    @property
+    def heaviest(self) -> float:
+        """Largest weight of a record in the Hessian."""
+        return 1.0
+
+    def curvature_limit(self, noise: float) -> float:
+        """Return the least eigenvalue of the Hessian that is shown at this noise in a number."""
+        width = self.design.width
+        return Curvature(np.zeros((width, width)), noise).limit
+
+    def vectors(self, columns: Columns, t: int, totals: Sequence[Noisy]) -> Floats:
+        """Return second moments and whether the target was clipped; then outer products."""
+        column = columns[self.target]
+        rows = self.design.rows(columns) * column.present[:, np.newaxis]
+        targets = column.z * rows[:, 0]
+        if t == 0:
+            low, high = ends(self.kind)
+            numbers = np.nan_to_num(column.numbers, nan=low)
+            clipped = ((numbers < low) | (numbers > high)) * rows[:, 0]
+            moments = triangles(np.column_stack([rows, targets]))
+            return np.column_stack([moments, self.flag_weight * clipped])
+        coefficients, most = self._predictor(totals[0])
+        predictions = np.clip(rows @ coefficients, -1, 1)
+        residuals = np.clip(targets - predictions, -most, most)
+        scale = most**2 * self.design.radius**2
+        return np.square(residuals)[:, np.newaxis] * triangles(rows) / scale
+
+    def _predictor(self, released: Noisy) -> tuple[Floats, float]:
+        """Return coefficients, and where residuals are clipped: functions of released numbers."""
+        moments = self.moments_of(released)
+        if not moments.curvature.is_shown:
+            return np.zeros(self.design.width), 2.0
+        spread = sqrt(self._residual_variance(moments, moments.records))
+        return moments.coefficients, min(2.0, FEW_DEVIATIONS * spread)
+
+    def moments_of(self, released: Noisy) -> LinearMoments:
+        """Return the parts of a released total."""
+        width = self.design.width
+        whole = matrix_of_triangle(released.total[:-1], width + 1)
+        return LinearMoments(
+            curvature=Curvature(whole[:width, :width], released.noise),
+            products=whole[:width, width],
+            square=float(whole[width, width]),
+            clipped=float(released.total[-1]) / self.flag_weight,
+            clipped_noise=released.noise / self.flag_weight,
+        )
+
+    def _residual_variance(self, moments: LinearMoments, records: float) -> float:
+        left = moments.square - float(moments.products @ moments.coefficients)
+        return max(left / max(records, 1.0), LEAST_VARIANCE)
+
+    @property
+    def _target_scale(self) -> float:
+        low, high = ends(self.kind)
+        return (high - low) / 2
+
+    def _shifted(self, coefficients: tuple[float, ...]) -> tuple[float, ...]:
+        low, high = ends(self.kind)
+        constant, *others = coefficients
+        return (constant + (low + high) / 2, *others)
+
+    @property
+    def _may_lack(self) -> bool:
+        return self.design.may_be_missing or self.kind.may_be_missing
+
+    def answer(self, totals: Sequence[Noisy], records: int) -> Answer:
+        """Return coefficients in the units of the columns, or why they are not shown."""
+        moments = self.moments_of(totals[0])
+        curvature = moments.curvature
+        if not curvature.is_shown:
+            return self.too_flat(curvature)
+        present = moments.records if self._may_lack else float(records)
+        variance = self._residual_variance(moments, present)
+        scores = None
+        if self.robust:
+            _, most = self._predictor(totals[0])
+            entries = totals[1].total * (most**2 * self.design.radius**2)
+            scores = matrix_of_triangle(entries, self.design.width)
+        coefficients = rounded(moments.coefficients)
+        found = errors(
+            curvature, curvature.noise / sqrt(2), coefficients, scores, dispersion=variance
+        )
+        low, high = ends(self.kind)
+        half = Z * moments.clipped_noise
+        notes = [
+            f"{moments.clipped:.0f} ± {half:.0f} of {records:,} targets lie outside {low:g} to "
+            f"{high:g} and count as its ends; totals are those of clipped values"
+        ]
+        if not self.robust:
+            notes.append("assumes equal spread of residuals")
+        return self.shown(coefficients, found, curvature, notes)
+
+
+LEAST_VARIANCE = 1e-4
+"""Least variance of residuals, in units of half a range squared."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LinearMoments:
+    """The parts of a released second moment of (z, y).
+
+    Parameters
+    ----------
+    curvature
+        The sum of z z'.
+    products
+        The sum of z y, shape (width,).
+    square
+        The sum of y^2.
+    clipped, clipped_noise
+        How many targets were clipped, and the standard deviation of its noise.
+    """
+
+    curvature: Curvature
+    products: Floats
+    square: float
+    clipped: float
+    clipped_noise: float
+
+    @property
+    def records(self) -> float:
+        """The noisy number of records that lack no value."""
+        return float(self.curvature.matrix[0, 0])
+
+    @property
+    def coefficients(self) -> Floats:
+        """The solution of the normal equations, shape (width,)."""
+        return np.asarray(np.linalg.solve(self.curvature.matrix, self.products))
