@@ -27,9 +27,10 @@ from dpmesh.statistics.questions import Noisy
 from dpmesh.statistics.regression import Moments, Newton
 from dpmesh.tables import as_table
 
-ORACLES = json.loads((Path(__file__).parents[1] / "oracles" / "oracles-one-release.json").read_text())
-UNIT = dm.ranges.Number(low=-1, high=1)
-FLAG = dm.ranges.Flag()
+ORACLE_FILE = Path(__file__).parents[1] / "oracles" / "oracles-one-release.json"
+ORACLES = json.loads(ORACLE_FILE.read_text())
+UNIT = dm.tables.Number(low=-1, high=1)
+FLAG = dm.tables.Flag()
 
 
 def columns_of(table: dict[str, Any], kinds: dict[str, Any]) -> Any:
@@ -39,7 +40,7 @@ def columns_of(table: dict[str, Any], kinds: dict[str, Any]) -> Any:
 
 def newton(family: str, terms: int, top: float = 1.0) -> Newton:
     design = Design(kinds={f"x{nth}": UNIT for nth in range(terms)})
-    kind: Any = FLAG if family == "logistic" else dm.ranges.Number(low=0, high=top)
+    kind: Any = FLAG if family == "logistic" else dm.tables.Number(low=0, high=top)
     return Newton(target="y", kind=kind, design=design, family=FAMILIES[family])
 
 
@@ -207,9 +208,9 @@ def test_coded_terms_are_no_longer_than_their_columns_and_scores_stay_the_same(
     kinds: list[str],
 ) -> None:
     made: dict[str, Any] = {
-        "number": dm.ranges.Number(low=20, high=80, missing=True),
-        "flag": dm.ranges.Flag(missing=True),
-        "category": dm.ranges.Category(categories=("a", "b", "c", "d")),
+        "number": dm.tables.Number(low=20, high=80, missing=True),
+        "flag": dm.tables.Flag(missing=True),
+        "category": dm.tables.Category(categories=("a", "b", "c", "d")),
     }
     design = Design(kinds={f"{kind}{nth}": made[kind] for nth, kind in enumerate(kinds)})
     values: dict[str, list[Any]] = {
@@ -649,7 +650,7 @@ def test_levels_do_not_change_the_distance() -> None:
     lengths = {
         combination: Design(
             kinds={
-                f"c{nth}": dm.ranges.Category(categories=tuple(range(levels)))
+                f"c{nth}": dm.tables.Category(categories=tuple(range(levels)))
                 for nth, levels in enumerate(combination)
             }
         ).radius

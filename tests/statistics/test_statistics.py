@@ -55,7 +55,7 @@ ASKED: dict[str, Question] = {
 
 def columns_of(table: dict[str, list[Any]]) -> dict[str, Column]:
     held = as_table({name: np.array(values, dtype=object) for name, values in table.items()})
-    kinds = {name: dm.tables.read.as_range(name, RANGES[name]) for name in table}
+    kinds = {name: dm.tables.ranges.as_range(name, RANGES[name]) for name in table}
     return {name: Column.read(name, kind, held)[0] for name, kind in kinds.items()}
 
 
