@@ -170,6 +170,18 @@ _WITHOUT_REPLACEMENT["table2-intercept"] = replace(
     settings={"data": "MNIST", "intercept": False},
 )
 _OTHERS = {
+    "bounds-federated": _of(
+        "federated_bounds:bounds", "Theorem 5 as printed beside measured errors", longest=20
+    ),
+    "bounds-quantized": _of(
+        "quantized_bounds:bounds", "Theorem 2, as reconstructed, beside measured gaps", longest=100
+    ),
+    "bounds-online": _of(
+        "online_bounds:bounds", "Theorem 2 and Lemma 4 beside measured regret", longest=100
+    ),
+    "bounds-without-replacement": _of(
+        "without_replacement_bounds:bounds", "Theorem 3 beside measured suboptimality", most=2000
+    ),
     "demo": _of("demonstration:demonstration", "what the defaults reach on digits"),
     "online-allocated": _of(
         "allocated:online", "what secret rounds of documents buy at a proved epsilon of 1", "rcv1"

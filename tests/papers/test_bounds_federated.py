@@ -9,7 +9,14 @@ import numpy as np
 import pytest
 from refused import refused
 
-from dpmesh_papers.bounds.federated import Losses, curvature_left, error, rounds
+from dpmesh_papers.bounds.federated import (
+    Losses,
+    corollary_2_as_printed,
+    curvature_left,
+    error,
+    error_terms_as_printed,
+    rounds,
+)
 
 LOSSES = Losses(
     dim=50,
@@ -93,3 +100,69 @@ test_bad_input_is_named = refused(
     ),
     (lambda: error("convex", LOSSES, **BUDGET | {"epsilon": 12.0}), "epsilon: wanted at most"),
 )
+
+
+TERMS = {"rounds": 400, "cohort": 100, "sampling_rate": 0.1, "local_steps": 4, "noise": 1.3}
+
+
+@pytest.mark.parametrize("sigma", [0.0, 1.0, 30.0])
+def test_theorem_5_by_hand(sigma: float) -> None:
+    kept = spectrum(50, sigma)
+    T, S, K, G, D, beta, server = 400, 100, 4, 0.4, 5.0, 3.0, 10.0
+    noisy = kept.sum() * (2.0 * 1.3 / S) ** 2
+    H = (1 / (server**2 * K) + 1 / (S * K)) * 0.7 + 4 / S * 0.9 * G**2 + noisy
+    Q = 24 * beta * G**2
+    rate = min(
+        sqrt(D / (H * T * K**2)),
+        (D / (Q * T * K**3)) ** (1 / 3),
+        kept.min() / (8 * K * beta * (1 + 1.5**2)),
+    )
+    terms = error_terms_as_printed(
+        "convex", LOSSES, global_step_size=server, smoothing=sigma, **TERMS
+    )
+    assert terms.learning_rate == pytest.approx(rate)
+    assert terms.initial == pytest.approx(2 * D / (rate * T * K))
+    assert terms.variance == pytest.approx(2 * rate * (1 + S / server**2) * 0.7 / S)
+    assert terms.privacy == pytest.approx(2 * rate * K * noisy)
+    drift = Q * rate**2 * K**2 + 8 * rate * 0.9 * K / S * G**2
+    assert terms.heterogeneity == pytest.approx(drift)
+    assert terms.total == pytest.approx(
+        terms.initial + terms.heterogeneity + terms.variance + terms.privacy
+    )
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("sigma", [0.0, 2.0])
+def test_terms_keep_below_the_rates_that_the_theorems_state(case: str, sigma: float) -> None:
+    """Theorems 5 and 6 print each term twice: by eta-tilde, and a rate that it is below."""
+    terms = error_terms_as_printed(case, LOSSES, smoothing=sigma, **{**TERMS, "rounds": 200_000})
+    assert min(terms.initial, terms.heterogeneity, terms.variance, terms.privacy) > 0
+    T, S, K, D, F, beta = 200_000, 100, 4, 5.0, 2.5, 3.0
+    kept = spectrum(50, sigma)
+    spread = (1 + S) * 0.7 / (K * S * T)
+    if case == "convex":
+        assert terms.variance <= 2 * sqrt(spread * D) * (1 + 1e-12)
+        assert terms.privacy <= 2 * sqrt(D * 4 * 1.3**2 * kept.sum() / (S**2 * T)) * (1 + 1e-12)
+    if case == "nonconvex":
+        assert terms.variance <= 4 * sqrt(spread * F * beta) * (1 + 1e-12)
+
+
+def test_a_run_without_noise_of_any_kind_is_limited_by_its_start_alone() -> None:
+    quiet = replace(LOSSES, gradient_variance=0.0, dissimilarity=0.0)
+    for case in CASES:
+        terms = error_terms_as_printed(case, quiet, **{**TERMS, "noise": 0.0, "rounds": 10**6})
+        assert terms.total == terms.initial
+
+
+def test_theorem_4_names_the_rounds_that_it_needs() -> None:
+    with pytest.raises(ValueError, match=r"rounds: wanted at least .* \(Theorem 4\), got 3"):
+        error_terms_as_printed("strongly_convex", LOSSES, **{**TERMS, "rounds": 3})
+
+
+@pytest.mark.parametrize("sigma", [0.0, 3.0])
+def test_corollary_2_by_hand(sigma: float) -> None:
+    kept = spectrum(50, sigma)
+    spread = 0.7 / 4 + 4 * 0.9 * 0.4**2
+    expected = sqrt((spread + kept.sum()) * 5 * 4 * log(1e5)) / (2 * 1000)
+    found = corollary_2_as_printed("convex", LOSSES, smoothing=sigma, **BUDGET)
+    assert found == pytest.approx(expected)

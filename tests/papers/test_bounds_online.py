@@ -33,6 +33,7 @@ from dpmesh_papers.bounds.online import (
     regret,
     regret_as_printed,
 )
+from dpmesh_papers.claims.online import sides_of_42
 
 
 def test_convex_regret_by_hand() -> None:
@@ -348,3 +349,30 @@ def test_the_paper_s_noise_is_its_sensitivity_over_epsilon() -> None:
     assert l1_sensitivity(0.5, 9, 2.0) == 2 * 0.5 * 3 * 2.0
     std = laplace_noise(0.3, 9, 2.0, batch_size=4)
     assert std == pytest.approx(sqrt(2) * l1_sensitivity(1.0, 9, 2.0, 4) / 0.3)
+
+
+@pytest.mark.parametrize("lam", [0.0, 0.5])
+def test_equation_42_drops_a_term_linear_in_the_rounds(lam: float) -> None:
+    """A mean learner that stays at the far end of W: S_1 outgrows what (42) prints."""
+    excess = []
+    for rounds in (100, 1000, 10_000):
+        t = np.arange(1, rounds + 2)
+        steps = 1 / (lam * t) if lam else 1 / (2 * np.sqrt(t))
+        sides = sides_of_42(
+            np.full(rounds + 1, 2.0),
+            steps,
+            diameter=2.0,
+            lipschitz=1.0,
+            strong_convexity=lam,
+            nodes=3,
+        )
+        assert sides.left <= sides.printed + sides.dropped + 1e-9  # the line before is right
+        assert sides.left > sides.printed
+        excess.append(sides.left - sides.printed)
+    assert excess[2] / excess[1] == pytest.approx(10, rel=0.1)
+
+
+def test_equation_42_holds_where_lambda_is_at_least_l() -> None:
+    t = np.arange(1, 102)
+    sides = sides_of_42(np.full(101, 2.0), 1 / t, diameter=2.0, lipschitz=1.0, strong_convexity=1.0)
+    assert sides.left <= sides.printed

@@ -1,16 +1,17 @@
-"""Theorem 3 and Corollary 1 of the federated paper: how error and rounds grow.
+"""Theorems 3 to 6 and Corollaries 1 and 2 of the federated paper: how error and rounds grow.
 
-The paper omits constants and, for strongly convex losses, logarithms. So do these functions: their
-values show how a bound changes with the smoothing, the number of clients and so on, not how large
-an error is. Theorems 4 to 6 have constants, which their proof does not bear out: (25) omits the
+For Theorem 3 and the corollaries the paper omits constants and, for strongly convex losses,
+logarithms. So do `error`, `rounds` and `corollary_2_as_printed`: their values show how a bound
+changes with the smoothing, the number of clients and so on, not how large an error is. Theorems 4
+to 6 have constants (`error_terms_as_printed`), which their proof does not bear out: (25) omits the
 products of a client's later gradients with the noise of its earlier mini-batches, on which the
 later models depend; these are positive where a loss is concave.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import cos, log, pi, sqrt
+from dataclasses import dataclass, replace
+from math import cos, exp, inf, log, pi, sqrt
 from typing import Literal
 
 import dpmesh.kernels as kernels
@@ -213,3 +214,175 @@ def _dimension(case: Case, dim: int, smoothing: float) -> float:
     """Return the number of dimensions in which the noise acts in the bound of this case."""
     effective = kernels.effective_dimensions(dim, smoothing)
     return effective.squared if case == "nonconvex" else effective.linear
+
+
+@dataclass(frozen=True, kw_only=True)
+class ErrorTerms:
+    """The four terms of the meta theorem (15), as printed.
+
+    Parameters
+    ----------
+    initial
+        From the first model's distance to an optimum.
+    heterogeneity
+        From clients whose losses differ.
+    variance
+        From mini-batches.
+    privacy
+        From the noise.
+    learning_rate
+        eta-tilde, the product of the clients' and the server's learning rates, at which they hold.
+    """
+
+    initial: float
+    heterogeneity: float
+    variance: float
+    privacy: float
+    learning_rate: float
+
+    @property
+    def total(self) -> float:
+        """The right-hand side of (15)."""
+        return self.initial + self.heterogeneity + self.variance + self.privacy
+
+
+@held_by_floats
+def error_terms_as_printed(
+    case: Case,
+    losses: Losses,
+    *,
+    rounds: int,
+    cohort: int,
+    sampling_rate: float,
+    local_steps: int,
+    noise: float,
+    global_step_size: float = 1.0,
+    smoothing: float = 0.0,
+) -> ErrorTerms:
+    """Return the terms of (15) by Theorem 4, 5 or 6, with the constants that they print.
+
+    They are not proved bounds: (25) leaves out the products of a client's later gradients with the
+    noise of its earlier mini-batches, on which its later models depend, and Lemma 7 is used for
+    mini-batch gradients. Where clients take one local step (K = 1) nothing is left out.
+
+    Parameters
+    ----------
+    case
+        ``"strongly_convex"`` (Theorem 4), ``"convex"`` (5) or ``"nonconvex"`` (6).
+    losses
+        The constants of the losses. Theorem 4 needs `squared_distance` as well.
+    rounds
+        T.
+    cohort, sampling_rate, local_steps
+        S, tau, K.
+    noise
+        nu_1: standard deviation of the noise on the sum over the clipping norm ``eta_l K L``.
+    global_step_size
+        eta_g, at least 1.
+    smoothing
+        sigma.
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of its range, a constant that the case needs is missing, or T is
+        shorter than Theorem 4 requires.
+    """
+    T = integer("rounds", rounds, at_least=1)
+    S = integer("cohort", cohort, at_least=1)
+    K = integer("local_steps", local_steps, at_least=1)
+    absent = 1 - probability("sampling_rate", sampling_rate, zero=False)
+    nu = non_negative("noise", noise)
+    server = positive("global_step_size", global_step_size)
+    if server < 1:
+        fail("global_step_size", "at least 1", server)
+    needed = losses.needed(case)
+    beta, G, L = losses.smoothness, losses.dissimilarity, losses.lipschitz
+    variance = losses.gradient_variance
+    smallest = curvature_left(losses.dim, smoothing)
+    dimension = _dimension(case, losses.dim, smoothing)
+    noisy = dimension * (L * nu / S) ** 2
+    drift = (1 / (server**2 * K) + 1 / (S * K)) * variance + 4 / S * absent * G**2 + noisy  # H
+    steepest = smallest / (8 * K * beta * (1 + losses.dissimilarity_factor**2))
+
+    if case == "strongly_convex":
+        curvature = needed * smallest
+        distance = losses.needed("convex")
+        growth = log(max(exp(1), curvature**2 * T * distance / drift)) if drift else inf
+        rate = min(2 * growth / (curvature * K * T), steepest)
+        if T * curvature * rate * K < 1:
+            fail("rounds", f"at least {1 / (curvature * rate * K):.4g} (Theorem 4)", T)
+        initial = 3 * curvature * exp(-curvature * rate * K * T / 2) * distance
+        scale = 1.0
+        spread = 24 * beta * G**2
+    elif case == "convex":
+        spread = 24 * beta * G**2
+        rate = min(
+            _rate(needed, drift * T * K**2, 2), _rate(needed, spread * T * K**3, 3), steepest
+        )
+        initial = 2 * needed / (rate * T * K)
+        scale = 1.0
+    else:
+        spread = 32 * beta**2 * G**2
+        rate = min(
+            _rate(needed, drift * T * beta * K**2, 2), _rate(needed, spread * T * K**3, 3), steepest
+        )
+        initial = 8 * needed / (rate * T * K)
+        scale = 2 * beta
+    return ErrorTerms(
+        initial=initial,
+        heterogeneity=spread * (rate * K) ** 2 + 8 * scale * rate * absent * K / S * G**2,
+        variance=2 * scale * rate * (1 + S / server**2) * variance / S,
+        privacy=2 * scale * rate * K * noisy,
+        learning_rate=rate,
+    )
+
+
+def _rate(numerator: float, denominator: float, root: int) -> float:
+    """Return a root of a quotient; infinite where the denominator is 0."""
+    if denominator == 0:
+        return inf
+    return float((numerator / denominator) ** (1 / root))
+
+
+@held_by_floats
+def corollary_2_as_printed(
+    case: Literal["convex", "nonconvex"],
+    losses: Losses,
+    *,
+    epsilon: float,
+    delta: float,
+    clients: int,
+    sampling_rate: float,
+    local_steps: int,
+    smoothing: float = 0.0,
+) -> float:
+    """Return the right-hand side of Corollary 2, which prints no constant and means one.
+
+    ``sqrt((variance / K + 4 (1 - tau) G^2 + d) D L^2 log(1 / delta)) / (epsilon N)``; for
+    nonconvex losses with F_0 beta for D. It substitutes Theorem 1's noise into Theorems 5 and 6 at
+    ``T = epsilon^2 N^2 / (C_0 L^2 S log(1 / delta))`` with a constant C_0 that the paper does not
+    give, so it holds up to a constant, like `error`. The strongly convex case is `error` itself.
+
+    Parameters
+    ----------
+    case, losses, epsilon, delta, clients, sampling_rate, local_steps, smoothing
+        As for `error`.
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of its range, or a constant that the case needs is missing.
+    """
+    one_of("case", case, ("convex", "nonconvex"))
+    heavier = replace(losses, dissimilarity=2 * losses.dissimilarity)
+    return error(
+        case,
+        heavier,
+        epsilon=epsilon,
+        delta=delta,
+        clients=clients,
+        sampling_rate=sampling_rate,
+        local_steps=local_steps,
+        smoothing=smoothing,
+    )

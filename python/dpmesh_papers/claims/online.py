@@ -1,11 +1,13 @@
-"""The online paper: what the regularizer of its Algorithm 2 costs."""
+"""Claims of the online paper that fail: the regularizer of Algorithm 2, step (42)."""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from dpmesh._validate import fail, positive
+from dpmesh._validate import fail, integer, non_negative, positive
 from dpmesh.accounting._arguments import Floats, positives
 
 
@@ -43,3 +45,68 @@ def unnoised_regularizer_factors(step_sizes: npt.ArrayLike, regularization: floa
     for t in range(steps.size - 2, -1, -1):
         factors[t] = 1 + phi * steps[t] * factors[t + 1]
     return factors
+
+
+class Sides(NamedTuple):
+    """Both sides of (42).
+
+    Attributes
+    ----------
+    left
+        S_1 of the proof of Lemma 6: its first line.
+    printed
+        The last line, by which the paper bounds it.
+    dropped
+        ``m R T (L - lambda)``, which stands in the line before and not in the last one.
+    """
+
+    left: float
+    printed: float
+    dropped: float
+
+
+def sides_of_42(
+    distances: npt.ArrayLike,
+    step_sizes: npt.ArrayLike,
+    *,
+    diameter: float,
+    lipschitz: float,
+    strong_convexity: float,
+    nodes: int = 1,
+) -> Sides:
+    """Return S_1 of the proof of Lemma 6 without noise, and what (42) bounds it by.
+
+    The line before the last has ``- m R T (lambda - L)``; the last line leaves it out, as if it
+    were not positive. For L > lambda, always so at lambda = 0, it is a term linear in T, and S_1
+    of a mean learner that stays at a distance R from w* exceeds what is printed. With the term
+    restored, Lemma 6 and Theorem 2 are not sublinear. The corrected regret bound
+    (`bounds.online.regret`) does not take this way.
+
+    Parameters
+    ----------
+    distances
+        ``|w_t - w*|`` of the mean learner for t = 1, .., T + 1, each at most `diameter`.
+    step_sizes
+        alpha_1, .., alpha_(T + 1), falling.
+    diameter, lipschitz, strong_convexity, nodes
+        R, L, lambda and m.
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of its range, or the lengths differ.
+    """
+    d = positives("distances", distances)
+    alpha = positives("step_sizes", step_sizes)
+    R = positive("diameter", diameter)
+    L = positive("lipschitz", lipschitz)
+    lambda_ = non_negative("strong_convexity", strong_convexity)
+    m = integer("nodes", nodes, at_least=1)
+    if d.shape != alpha.shape or d.ndim != 1 or len(d) < 2:
+        fail("distances", f"as many as step_sizes, at least 2: shape {alpha.shape}", d.shape)
+    if d.max() > R:
+        fail("distances", f"at most diameter = {R}", d.max())
+    factors = 1 - 2 * lambda_ + 2 * alpha[1:] * L + 2 * L
+    left = m / 2 * float(factors @ d[:-1] - d[1:].sum())
+    printed = R * m * L * float(alpha[:-1].sum()) + m * R / 2
+    return Sides(left=left, printed=printed, dropped=m * R * (len(d) - 1) * (L - lambda_))
