@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import date
-from math import ceil, erfc, floor, sqrt
+from math import ceil, erfc, floor, inf, isfinite, sqrt
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -136,6 +136,59 @@ class Fit:
 
 
 @dataclass(frozen=True, kw_only=True)
+class GroupCurve:
+    """A survival curve and numbers at risk of one group, as a picture needs them.
+
+    Parameters
+    ----------
+    name, time
+        The group, and the column of times.
+    times, marks
+        The edges of bins, bins + 1 of them, as numbers and in words.
+    survival, low, high
+        The curve and its 95% band at each edge.
+    at_risk, at_risk_noise
+        Numbers who enter each bin, and half of a 95% interval for their noise.
+    """
+
+    name: str
+    time: str
+    times: tuple[float, ...]
+    marks: tuple[str, ...]
+    survival: tuple[float, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    at_risk: tuple[float, ...]
+    at_risk_noise: tuple[float, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the curve in plain types that JSON can hold; NaN becomes None."""
+        found: dict[str, Any] = {}
+        for name, value in asdict(self).items():
+            found[name] = [*map(_finite, value)] if isinstance(value, tuple) else value
+        return found
+
+
+def at_risk_table(curves: Sequence[GroupCurve]) -> Table:
+    """Return the numbers at risk of each group at some of the edges."""
+    bins = len(curves[0].at_risk)
+    chosen = sorted({round(place) for place in np.linspace(0, bins - 1, min(bins, MOST_MARKS))})
+    heads = [f"at risk at {curves[0].time}", *(curves[0].marks[place] for place in chosen)]
+    rows = [
+        [
+            curve.name,
+            *(f"{curve.at_risk[place]:.0f} ± {curve.at_risk_noise[place]:.0f}" for place in chosen),
+        ]
+        for curve in curves
+    ]
+    return Table(heads, rows)
+
+
+MOST_MARKS = 6
+"""Times at which numbers at risk are printed."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Answer:
     """The answer to one question.
 
@@ -155,6 +208,10 @@ class Answer:
         Exponentials of the rows, such as odds ratios.
     fit
         Of a regression, its coefficients and covariances.
+    medians
+        Of survival curves, in the units of time; infinite where they are not reached.
+    curves
+        Survival curves as numbers.
     explained
         Whether the notes say why there are no estimates.
 
@@ -176,6 +233,8 @@ class Answer:
     p_value: float | None = None
     ratios: tuple[Row, ...] = ()
     fit: Fit | None = None
+    medians: tuple[Row, ...] = ()
+    curves: tuple[GroupCurve, ...] = ()
     explained: bool = False
 
     @property
@@ -197,7 +256,8 @@ class Answer:
     @property
     def warnings(self) -> list[str]:
         """What the reader should be warned of, computed from the rows."""
-        unknown = [row.name for row in self.rows if np.isnan(row.estimate)]
+        shown = (*self.rows, *self.ratios)
+        unknown = [row.name for row in shown if np.isnan(row.estimate)]
         found = []
         if unknown and not self.explained:
             found.append(f"too few records at this noise: {', '.join(unknown)}")
@@ -211,10 +271,15 @@ class Answer:
         return self._table_of(self.title, self.rows)
 
     def tables(self) -> tuple[Table, ...]:
-        """Return all tables that are shown: the rows, and their exponentials if there are any."""
-        if not self.ratios:
-            return (self.table(),)
-        return self.table(), self._table_of("", self.ratios)
+        """Return all tables that are shown: the rows, medians, numbers at risk and ratios."""
+        found = [self.table()]
+        if self.medians:
+            found.append(self._table_of("", self.medians))
+        if self.curves:
+            found.append(at_risk_table(self.curves))
+        if self.ratios:
+            found.append(self._table_of("", self.ratios))
+        return tuple(found)
 
     def _table_of(self, title: str, rows: Sequence[Row]) -> Table:
         tested = any(row.p_value is not None for row in rows)
@@ -232,15 +297,19 @@ class Answer:
             return [row.name, *"----"]
         if row.noise == row.sampling == 0:
             return [row.name, f"{row.estimate:.6g}", "0", "0", "public"]
-        finest = max(row.noise, row.sampling, 1e-9) / 30
+        finest = max([1e-9, *(half for half in (row.noise, row.sampling) if half < inf)]) / 30
         decimals = int(np.clip(-np.floor(np.log10(finest)), 0, 8))
-        spread = [f"± {half:.{decimals}f}" for half in (row.noise, row.sampling)]
+        spread = [
+            f"± {half:.{decimals}f}".replace("inf", "?") for half in (row.noise, row.sampling)
+        ]
         if self.dates:
             day, first, last = floor(row.estimate), floor(row.low), ceil(row.high)
             estimate, low, high = (str(date.fromordinal(each)) for each in (day, first, last))
         else:
             numbers = (row.estimate, row.low, row.high)
-            estimate, low, high = (f"{each:.{decimals}f}" for each in numbers)
+            estimate, low, high = (
+                "not reached" if each == inf else f"{each:.{decimals}f}" for each in numbers
+            )
         return [row.name, estimate, *spread, f"{low} to {high}"]
 
     def __str__(self) -> str:
@@ -255,6 +324,10 @@ class Answer:
             "notes": [*self.notes, *self.warnings],
             "p_value": self.p_value,
         }
+        if self.medians:
+            found["medians"] = [_plain(row) for row in self.medians]
+        if self.curves:
+            found["curves"] = [curve.as_dict() for curve in self.curves]
         if self.ratios:
             found["ratios"] = [_plain(row) for row in self.ratios]
         if self.fit is not None:
@@ -263,11 +336,16 @@ class Answer:
 
 
 def _plain(row: Row) -> dict[str, Any]:
-    """Return a row in plain types; NaN becomes None."""
-    found = {name: None if value != value else value for name, value in row._asdict().items()}
+    """Return a row in plain types; NaN, and what is not reached, become None."""
+    found = {name: _finite(value) for name, value in row._asdict().items()}
     if row.p_value is None:
         del found["p_value"]
     return found
+
+
+def _finite(value: Any) -> Any:
+    """Return a value, None for a number that is not finite."""
+    return None if isinstance(value, float) and not isfinite(value) else value
 
 
 def consistent(counts: Floats, records: int) -> Floats:

@@ -1,4 +1,4 @@
-"""Kaplan-Meier curves and the log-rank test from one noisy table of cells.
+"""Kaplan-Meier curves, medians, hazard ratios and the log-rank test from one noisy table of cells.
 
 A record is in one cell of its group: a bin of time with an event, a bin in which it was censored,
 or followed to the end. Bins are closed above, so that an event at t counts by t. The numbers at
@@ -7,23 +7,38 @@ risk are sums of cells from the end, so that they have no noise of their own.
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass
+from math import exp, sqrt
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+import dpmesh.statistics.hazard as hazard
 import dpmesh.statistics.questions as questions
 from dpmesh._validate import integer
-from dpmesh.statistics.answers import Answer, Row, Z, consistent, row
+from dpmesh.statistics.answers import (
+    Answer,
+    GroupCurve,
+    Row,
+    Z,
+    consistent,
+    nothing,
+    p_value_of,
+    row,
+)
 from dpmesh.statistics.bins import Floats, bins_closed_above, edge_in_words, edges_of, ends
 from dpmesh.statistics.geometry import Columns, cells, kind_of
-from dpmesh.tables.kinds import Flag, Number
+from dpmesh.tables.kinds import Flag, Kind, Number
 
 CONVENTION = (
     "events at the time of a row count by it; of those censored in a bin half are at risk in it"
 )
 """Which end of a bin is closed, as Kaplan-Meier curves have it, and what bins cannot tell."""
+
+PROPORTIONAL = (
+    "hazard ratios assume that hazards are proportional; if not, each is a weighted mean of ratios"
+)
 
 SIMULATIONS = 999
 """Of the log-rank statistic where groups do not differ."""
@@ -31,7 +46,9 @@ SIMULATIONS = 999
 
 @dataclass(frozen=True)
 class Survival(questions.OneHot):
-    """A Kaplan-Meier curve of each group, and the log-rank test of whether they differ.
+    """A Kaplan-Meier curve of each group with its median and numbers at risk; how groups differ.
+
+    With groups there are the log-rank test and hazard ratios against the first group.
 
     All follow from one noisy table of group, bin of time, and event or not. Each record is one
     person, followed from the low end of the range of `time` on. Late entry and repeated events have
@@ -98,24 +115,103 @@ class Survival(questions.OneHot):
         return np.where(whole, found, self.cells(kinds) - 1)
 
     def answer(self, kinds: questions.Kinds, total: Floats, noise: float, records: int) -> Answer:
-        """Return the curve of each group at the end of each bin, and the p-value."""
-        groups, rows = self._groups(kinds), list[Row]()
+        """Return curves, medians, numbers at risk, hazard ratios, and the log-rank test."""
+        groups = self._groups(kinds)
         of_groups = (2 * self.bins + 1) * len(groups)
-        table = Cells.of(consistent(total, records)[:of_groups].reshape(len(groups), -1))
-        kind = kinds[self.time]
-        edges = edges_of(kind, self.bins)[1:]
-        marks = [edge_in_words(kind, edge, self.bins) for edge in edges]
-        for group, own in enumerate(groups):
-            of = "" if self.by is None else f"{self.by} {own}, "
-            found = np.transpose(curve(Cells(*(part[group] for part in table)), noise))
-            names = [f"{of}{self.time} {mark}" for mark in marks]
-            rows += [row(name, at, (0, 1)) for name, at in zip(names, found, strict=True)]
-        answer = Answer(title="survival", rows=tuple(rows), notes=(CONVENTION,))
+        counts = consistent(total, records)[:of_groups].reshape(len(groups), -1)
+        shown = [
+            self._group(kinds[self.time], *pair, noise) for pair in zip(groups, counts, strict=True)
+        ]
+        rows = [row for group in shown for row in group.rows]
+        medians = tuple(group.median for group in shown)
+        curves = tuple(group.curve for group in shown)
         if len(groups) < 2:
-            return answer
-        p = log_rank(table, noise)
-        note = f"log-rank test of {self.by}, simulated with the noise: p = {p:.3g}"
-        return replace(answer, notes=(*answer.notes, note), p_value=p)
+            return Answer(
+                title="survival",
+                rows=tuple(rows),
+                medians=medians,
+                curves=curves,
+                notes=(CONVENTION,),
+            )
+        ratios = [self._ratio(groups, counts, nth, noise) for nth in range(1, len(groups))]
+        p = log_rank(Cells.of(counts), noise)
+        notes = [CONVENTION, PROPORTIONAL]
+        if len(ratios) > 1:
+            notes.append(f"{len(ratios)} comparisons, each interval 95% by itself")
+        notes.append(f"log-rank test of {self.by}, simulated with the noise: p = {p:.3g}")
+        return Answer(
+            title="survival",
+            rows=tuple(rows),
+            ratios=tuple(ratios),
+            medians=medians,
+            curves=curves,
+            notes=tuple(notes),
+            p_value=p,
+        )
+
+    def _group(self, kind: Kind, group: str, counts: Floats, noise: float) -> _Group:
+        """Return what is shown of one group."""
+        edges = edges_of(kind, self.bins)
+        marks = [edge_in_words(kind, edge, self.bins) for edge in edges]
+        prefix = "" if self.by is None else f"{self.by} {group}, "
+        cells = Cells.of(counts)
+        found = curve(cells, noise)
+        rows = [
+            row(f"{prefix}{self.time} {mark}", point, (0, 1))
+            for mark, point in zip(marks[1:], np.transpose(found), strict=True)
+        ]
+        at_risk, spread = hazard.number_at_risk(cells, noise)
+        drawn = GroupCurve(
+            name=group,
+            time=self.time,
+            times=tuple(edges.tolist()),
+            marks=tuple(marks),
+            survival=(1.0, *(row.estimate for row in rows)),
+            low=(1.0, *(row.low for row in rows)),
+            high=(1.0, *(row.high for row in rows)),
+            at_risk=tuple(at_risk.tolist()),
+            at_risk_noise=tuple((Z * spread).tolist()),
+        )
+        return _Group(tuple(rows), self._median(f"{prefix}median {self.time}", found, edges), drawn)
+
+    def _median(self, name: str, found: Curve, edges: Floats) -> Row:
+        """Return the median of a curve in the units of time."""
+        low, width = float(edges[0]), float(edges[1] - edges[0])
+
+        def half(spread: Floats) -> float:
+            interval = hazard.median(found, spread)
+            return (interval.high - interval.low) / 2 * width
+
+        both = np.sqrt(np.square(found.noise) + np.square(found.sampling))
+        middle = hazard.median(found, both)
+        estimate, first, last = (low + width * place for place in middle)
+        return Row(name, estimate, half(found.noise), half(found.sampling), first, last)
+
+    def _ratio(self, groups: list[str], counts: Floats, nth: int, noise: float) -> Row:
+        """Return the hazard ratio of a group against the first."""
+        name = f"hazard ratio, {self.by} {groups[nth]} against {groups[0]}"
+        found = hazard.log_hazard_ratio(counts[[0, nth]], noise)
+        if found is None:
+            return nothing(name)
+        deviation = sqrt(found.noise**2 + found.sampling**2)
+        estimate = exp(found.estimate)
+        return Row(
+            name,
+            estimate,
+            Z * estimate * found.noise,
+            Z * estimate * found.sampling,
+            exp(found.estimate - Z * deviation),
+            exp(found.estimate + Z * deviation),
+            p_value_of(found.estimate, deviation),
+        )
+
+
+class _Group(NamedTuple):
+    """What is shown of one group: the rows of its curve, its median, and its curve as numbers."""
+
+    rows: tuple[Row, ...]
+    median: Row
+    curve: GroupCurve
 
 
 class Curve(NamedTuple):
@@ -173,17 +269,17 @@ def curve(cells: Cells, noise: float) -> Curve:
     cells_at_risk = 2.0 * np.arange(bins, 0, -1) + 1
     known = np.cumsum(risk <= Z * noise * np.sqrt(cells_at_risk)) == 0
     safe = np.where(known, risk, 1.0)
-    hazard = np.clip(np.where(known, cells.events / safe, 0.0), -1.0, 1 - 1e-9)
-    survival = np.cumprod(1 - hazard)
+    died = np.clip(np.where(known, cells.events / safe, 0.0), -1.0, 1 - 1e-9)
+    survival = np.cumprod(1 - died)
     later = np.triu(np.ones((bins, bins)))  # [i, m]: those of bin m are at risk in bin i
-    per = hazard / safe / (1 - hazard)
-    of_events = per[:, np.newaxis] * later - np.diag(1 / safe / (1 - hazard))
+    per = died / safe / (1 - died)
+    of_events = per[:, np.newaxis] * later - np.diag(1 / safe / (1 - died))
     of_censored = per[:, np.newaxis] * (later - np.eye(bins) / 2)
     slopes = [np.cumsum(of, axis=0) for of in (of_events, of_censored)]
     variance = sum(np.square(slope).sum(axis=1) for slope in slopes)
     variance = variance + np.square(np.cumsum(per))
-    shown = np.clip(hazard, 0, 1)
-    greenwood = np.cumsum(shown / (safe * (1 - hazard)))
+    shown = np.clip(died, 0, 1)
+    greenwood = np.cumsum(shown / (safe * (1 - died)))
     survival = np.minimum.accumulate(np.clip(survival, 0, 1))
     found = [survival, survival * noise * np.sqrt(variance), survival * np.sqrt(greenwood)]
     return Curve(*(np.where(known, values, np.nan) for values in found))
@@ -206,20 +302,20 @@ def log_rank(cells: Cells, noise: float) -> float:
     draw = np.random.default_rng(0)  # public: it comes after the release
     groups, bins = cells.events.shape
     risk = np.maximum(cells.at_risk, 1.0)
-    hazard = np.clip(cells.events.sum(axis=0) / risk.sum(axis=0), 0, 1)
+    together = np.clip(cells.events.sum(axis=0) / risk.sum(axis=0), 0, 1)
     leaving = np.clip(cells.censored / risk, 0, 0.99) / 2
     whole = sum(part.sum(axis=1) for part in cells[:2]) + cells.ended
     left = np.tile(np.maximum(np.rint(whole), 0).astype(np.int64), (SIMULATIONS, 1))
     drawn = np.empty((SIMULATIONS, groups, 2 * bins + 1))
     for j in range(bins):  # half of those who are censored leave before the events
         gone = draw.binomial(left, leaving[:, j])
-        died = draw.binomial(left - gone, hazard[j])
+        died = draw.binomial(left - gone, together[j])
         gone += draw.binomial(left - gone - died, leaving[:, j] / (1 - leaving[:, j]))
         drawn[:, :, 2 * j], drawn[:, :, 2 * j + 1] = died, gone
         left -= died + gone
     drawn[:, :, -1] = left
     drawn += noise * draw.standard_normal(drawn.shape)
-    expected = np.maximum((risk * hazard).sum(axis=1), 1.0)
+    expected = np.maximum((risk * together).sum(axis=1), 1.0)
     found = _statistic(cells, expected)
     as_far = (_statistic(Cells.of(drawn), expected) >= found).sum()
     return float((1 + as_far) / (SIMULATIONS + 1))
@@ -231,6 +327,6 @@ def _statistic(cells: Cells, expected: Floats) -> Floats:
     together = risk.sum(axis=-2, keepdims=True)
     few = together <= 1.0
     events = np.where(few, 0.0, cells.events)
-    hazard = events.sum(axis=-2, keepdims=True) / np.where(few, 1.0, together)
-    difference = (events - risk * hazard).sum(axis=-1)
+    expected_share = events.sum(axis=-2, keepdims=True) / np.where(few, 1.0, together)
+    difference = (events - risk * expected_share).sum(axis=-1)
     return np.asarray((np.square(difference) / expected).sum(axis=-1))
