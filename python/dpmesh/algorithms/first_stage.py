@@ -286,7 +286,7 @@ class FirstStage(Algorithm[FirstStageState, LinearProblem]):
         if (held := int(counts.sum())) > self.mean.records:
             fail("mean", f"records={held}, those of all nodes", self.mean.records)
         centre = self.mean.init(problem, key).total
-        state = self.algorithm.init(problem.centred(centre[0]), key)
+        state = self.algorithm.init(problem.before_centring(), key)
         if self.moment is not None:
             centre = Released(np.pad(centre, ((0, 0), (0, AXES * self.mean.dim))))
         return FirstStageState(centre=centre, state=state)

@@ -26,7 +26,7 @@ from dpmesh.keys import Key
 from dpmesh.problems.constants import Constants, linear_constants
 from dpmesh.problems.partition import IndexArrays, PartitionedProblem, flat_partition
 from dpmesh.tables import Features
-from dpmesh.tables.features import AXES, centred
+from dpmesh.tables.features import AXES, centred, centred_in_place
 from dpmesh.tables.kinds import Count
 from dpmesh.tables.models import Model, Outline
 
@@ -74,6 +74,9 @@ class LinearProblem(PartitionedProblem):
     outline
         What features and labels stand for, for models to publish; by default features and labels
         as they are. Shares of classes that it states weight the losses of the training records.
+    memory
+        Flat array that begins with the training features and has room for one more of each record.
+        `centred` then takes their place: this problem has no features afterwards. None keeps them.
 
     Raises
     ------
@@ -99,6 +102,7 @@ class LinearProblem(PartitionedProblem):
     feature_norm: float | None = None
     label_bound: float = 1.0
     outline: Outline | None = field(default=None, repr=False)
+    memory: FloatArray | None = field(default=None, repr=False)
     _records: Ragged = field(init=False, repr=False)
     _linear: LinearModel = field(init=False, repr=False)
 
@@ -285,25 +289,53 @@ class LinearProblem(PartitionedProblem):
         """
         at = centre.tobytes()
         known: tuple[bytes, LinearProblem] | None = self.__dict__.get("_centred")
-        if known is None or known[0] != at:
-            assert self.outline is not None
-            columns = self.outline.columns
-            if columns.centre is not None:
-                fail("problem", "records that are not centred", "records less a centre")
-
-            def left(data: Dataset) -> Dataset:
-                return replace(data, features=centred(np.asarray(data.features), centre))
-
-            made = replace(
-                self,
-                train=left(self.train),
-                test=None if self.test is None else left(self.test),
-                feature_norm=1.0,
-                outline=replace(self.outline, columns=columns.less(np.asarray(centre, np.float64))),
+        if known is not None and known[0] == at:
+            return known[1]
+        assert self.outline is not None
+        columns = self.outline.columns
+        if columns.centre is not None:
+            fail("problem", "records that are not centred", "records less a centre")
+        self.__dict__.pop("_centred", None)  # of another centre: its memory is free
+        if self.memory is None:
+            features = centred(np.asarray(self.train.features), centre)
+        elif known is None:
+            features = centred_in_place(self.memory, self.train.records, centre)
+        else:
+            raise RuntimeError(
+                "the features of this problem were replaced by others, less a centre"
             )
-            made.__dict__["_part"] = self._part
-            known = self.__dict__["_centred"] = at, made
-        return known[1]
+        test = self.test
+        if test is not None:
+            test = replace(test, features=centred(np.asarray(test.features), centre))
+        made = replace(
+            self,
+            train=replace(self.train, features=features),
+            test=test,
+            feature_norm=1.0,
+            outline=replace(self.outline, columns=columns.less(np.asarray(centre, np.float64))),
+            memory=None,
+        )
+        made.__dict__["_part"] = self._part
+        self.__dict__["_centred"] = at, made
+        return made
+
+    def before_centring(self) -> LinearProblem:
+        """Return a problem of the shape that `centred` gives, whose features are all 0."""
+        assert self.outline is not None
+        dim = self.train.dim + 1
+
+        def blank(data: Dataset) -> Dataset:
+            return replace(data, features=np.zeros((data.records, dim), data.features.dtype))
+
+        columns = self.outline.columns.less(np.zeros(self.train.dim))
+        return replace(
+            self,
+            train=blank(self.train),
+            test=None if self.test is None else blank(self.test),
+            feature_norm=1.0,
+            outline=replace(self.outline, columns=columns),
+            memory=None,
+        )
 
     def without_centre(self, params: npt.NDArray[Any]) -> tuple[LinearProblem, npt.NDArray[Any]]:
         """Return the problem that the parameters of one model are for, and its weights.

@@ -30,7 +30,7 @@ from dpmesh.sklearn.repeated import EarlierFits, earlier_fits, same_history
 from dpmesh.sklearn.report import FitReport, report_of
 from dpmesh.tables import Columns, Number, Ranges, Table, as_table
 from dpmesh.tables.cells import TableError, each, is_missing
-from dpmesh.tables.features import COLUMNS, FeatureMap
+from dpmesh.tables.features import COLUMNS, SCATTERING, FeatureMap
 from dpmesh.tables.labels import MOST_LABELS
 from dpmesh.tables.models import Model, Outline, as_json
 from dpmesh.tables.sites import site_of_each
@@ -354,7 +354,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         columns = Columns.of(ranges, _keys(ranges, names, named), intercept=intercept)
         self.sites_, partition = _sites(groups, table.records)
         columns = replace(columns, features=self._features(columns, partition, described))
-        encoded = columns.encode(table.columns)
+        encoded = columns.encode(table.columns, compact=True)
         taken = "" if ranges is not None else "ranges= is missing, and [-1, 1] was taken. "
         warn(encoded.notices(), taken, "ranges= to what may occur")
         if groups is None:
@@ -363,7 +363,8 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         if outline.network is not None:
             problem = jax_model(train, partition, model=described["network"], outline=outline)
         else:
-            problem = linear_problem(outline, train, partition)
+            memory = None if columns.features == SCATTERING else encoded.memory
+            problem = linear_problem(outline, train, partition, memory=memory)
         return Encoded(problem, columns, named, also_public, described)
 
     def _features(self, columns: Columns, partition: Any, described: dict[str, Any]) -> FeatureMap:
@@ -415,11 +416,16 @@ def _is_searched() -> bool:
 
 
 def linear_problem(
-    outline: Outline, train: dm.Dataset, partition: Any, test: dm.Dataset | None = None
+    outline: Outline,
+    train: dm.Dataset,
+    partition: Any,
+    test: dm.Dataset | None = None,
+    memory: npt.NDArray[Any] | None = None,
 ) -> dm.LinearProblem:
     """Return the linear problem of the estimators, with the loss that the outline implies."""
     known: Any = {"classes": None if outline.classes is None else len(outline.classes)}
     known["feature_norm"] = 1.0  # as columns are encoded
+    known["memory"] = memory
     return dm.LinearProblem(train, partition, outline.loss, test=test, outline=outline, **known)
 
 

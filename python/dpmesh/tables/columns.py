@@ -13,7 +13,16 @@ import numpy.typing as npt
 
 from dpmesh._validate import fail, nearest
 from dpmesh.tables.cells import shown
-from dpmesh.tables.features import COLUMNS, FeatureMap, Layout, centred, unit
+from dpmesh.tables.features import (
+    BLOCK,
+    COLUMNS,
+    FeatureMap,
+    Layout,
+    centred,
+    stored_type,
+    unit,
+    within_unit,
+)
 from dpmesh.tables.kinds import Dates, Kind, Number
 from dpmesh.tables.ranges import are_ends, as_range, read_ranges
 from dpmesh.tables.table import as_table
@@ -38,6 +47,9 @@ class Encoded(NamedTuple):
         By column, the values that could not be read or are not listed, and count as missing.
     absent
         Columns that the table does not have; all their values are missing.
+    memory
+        Flat array that begins with the features and has room for one more of each record; None if
+        there is no room.
 
     Examples
     --------
@@ -52,6 +64,7 @@ class Encoded(NamedTuple):
     outside: dict[str, int]
     unread: dict[str, list[Any]]
     absent: tuple[str, ...] = ()
+    memory: npt.NDArray[Any] | None = None
 
     def notices(self) -> list[str]:
         """Return in sentences what the data's owner should know."""
@@ -189,13 +202,16 @@ class Columns:
         """Return the columns less a released mean, with a constant: see `centre`."""
         return replace(self, centre=tuple(centre.ravel().tolist()))
 
-    def encode(self, columns: Sequence[npt.NDArray[Any]]) -> Encoded:
+    def encode(self, columns: Sequence[npt.NDArray[Any]], *, compact: bool = False) -> Encoded:
         """Return the encoded records.
 
         Parameters
         ----------
         columns
             The values of each column, shape (records,), in the order of `names`.
+        compact
+            Whether features of a large table are stored in float32, with room for one more. No
+            stored norm is above 1.
 
         Raises
         ------
@@ -212,13 +228,28 @@ class Columns:
                 outside[name] = read.clipped
             if read.unread:
                 unread[name] = read.unread
-        features = self.features.encode(np.concatenate(parts, axis=1), self.layout)
+        encoded = np.concatenate(parts, axis=1)
+        dtype = stored_type(len(encoded), self.dim) if compact else np.float64
+        if dtype == np.float64 and len(encoded) <= BLOCK:
+            return Encoded(self._features_of(encoded), outside, unread)
+        memory = np.empty(len(encoded) * (self.dim + 1), dtype)
+        features = memory[: len(encoded) * self.dim].reshape(len(encoded), self.dim)
+        for first in range(0, len(encoded), BLOCK):
+            block = features[first : first + BLOCK]
+            block[:] = self._features_of(encoded[first : first + BLOCK])
+            if block.dtype == np.float32:
+                within_unit(block)
+        return Encoded(features, outside, unread, memory=memory)
+
+    def _features_of(self, encoded: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """Return the features of encoded columns, shape (records, dim), rows of norm 1."""
+        features = self.features.encode(encoded, self.layout)
         if self.intercept:
             features = np.concatenate([np.ones((len(features), 1)), features], axis=1)
         features = unit(features)
         if self.centre is not None:
             features = centred(features, np.array(self.centre))
-        return Encoded(features, outside, unread)
+        return features
 
     def encode_table(self, table: Any) -> Encoded:
         """Return the encoded records of a table; a column that may be missing may be absent.

@@ -43,6 +43,12 @@ MOST_NUMBERS = 10
 _IMAGES = 1 << 10
 """Images whose coefficients are held at once."""
 
+BLOCK = 1 << 12
+"""Records whose features are made at once."""
+
+SINGLE_FROM = 1 << 28
+"""Bytes in float64 from which on features are stored in float32: by public sizes alone."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
@@ -285,6 +291,31 @@ def unit(records: Records) -> Records:
     return records / np.where(norms > 0, norms, 1)
 
 
+def stored_type(records: int, dim: int) -> type[np.floating[Any]]:
+    """Return the type in which features of so many records are stored."""
+    return np.float32 if 8 * records * dim >= SINGLE_FROM else np.float64
+
+
+def within_unit(records: npt.NDArray[Any]) -> None:
+    """Shrink rows in place until no norm, computed exactly, is above 1.
+
+    A row of norm 1 may have a slightly larger norm once its numbers are rounded to float32. Each
+    step moves all numbers of such a row towards 0 by one unit in the last place.
+
+    Parameters
+    ----------
+    records
+        Shape (records, features), rows of norm 1 before they were rounded.
+    """
+    shrink = np.nextafter(np.float32(1), np.float32(0))
+    most = 1 - 1e-12  # which leaves room for rounding of the sums below
+    rows = np.arange(len(records))
+    while len(rows):
+        norms = np.sqrt(np.einsum("ij,ij->i", records[rows], records[rows], dtype=np.float64))
+        rows = rows[norms > most]
+        records[rows] *= shrink
+
+
 def centred(records: Records, centre: npt.NDArray[Any]) -> Records:
     """Return what is left of records without a public centre, at norm 1, with a constant.
 
@@ -312,7 +343,35 @@ def centred(records: Records, centre: npt.NDArray[Any]) -> Records:
     factors = 1 / (sqrt(1 + CONSTANT**2) * np.where(norms > 0, norms, 1))
     left *= factors[:, np.newaxis].astype(records.dtype)
     out[:, -1] = CONSTANT / sqrt(1 + CONSTANT**2)
+    if out.dtype == np.float32:
+        within_unit(out)
     return out
+
+
+def centred_in_place(memory: npt.NDArray[Any], records: int, centre: npt.NDArray[Any]) -> Records:
+    """Return what `centred` does, in the memory of the records themselves, which are lost.
+
+    Parameters
+    ----------
+    memory
+        Begins with the records, row by row, and has room for one more feature of each: shape
+        (records * (features + 1),).
+    records
+        Number of records.
+    centre
+        As for `centred`.
+
+    Returns
+    -------
+    All of the memory, shape (records, features + 1).
+    """
+    after = memory.reshape(records, -1)
+    dim = after.shape[1] - 1
+    before = memory[: records * dim].reshape(records, dim)
+    for last in range(records, 0, -BLOCK):  # from the end, since rows move towards it
+        first = max(0, last - BLOCK)
+        after[first:last] = centred(before[first:last], centre)
+    return after
 
 
 @lru_cache(maxsize=2)
