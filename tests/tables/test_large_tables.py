@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import dpmesh as dm
-from dpmesh.ranges import Columns
+from dpmesh.tables import Columns
 from dpmesh.tables import features as tables_features
 from dpmesh.tables.features import centred, centred_in_place, within_unit
 
@@ -44,7 +44,7 @@ def test_blocks_give_the_bits_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> N
     values = DRAW.uniform(-1, 1, (50, 3))
     columns = Columns.of((-1, 1), "abc", features="hats+cosines")
     whole = columns.encode(list(values.T)).features
-    monkeypatch.setattr("dpmesh.ranges.columns.BLOCK", 7)
+    monkeypatch.setattr("dpmesh.tables.columns.BLOCK", 7)
     np.testing.assert_allclose(columns.encode(list(values.T)).features, whole, atol=1e-15)
     assert columns.encode(list(values.T)).features.dtype == np.float64
     monkeypatch.setattr(tables_features, "SINGLE_FROM", 1)
@@ -87,7 +87,7 @@ def test_a_fit_in_float32_learns_what_one_in_float64_does(monkeypatch: pytest.Mo
 
     exact = weights()
     monkeypatch.setattr(tables_features, "SINGLE_FROM", 1)
-    monkeypatch.setattr("dpmesh.ranges.columns.BLOCK", 999)
+    monkeypatch.setattr("dpmesh.tables.columns.BLOCK", 999)
     single = weights()
     assert not np.array_equal(single, exact)
     np.testing.assert_allclose(single, exact, atol=0.02 * np.abs(exact).max())
