@@ -4,8 +4,8 @@ The job gets what a runner would give it and nothing else: a copy of the tracked
 virtual environment that holds only what its steps install. Actions are replaced by what they leave
 behind (`ACTIONS`); an action or an expression without a replacement is an error. Three things
 differ, to save minutes: the package is not built for each job but installed from one wheel, sources
-compile without optimization, and a suite that ``.ci/run`` runs in the same environment is only
-collected (`--collect`).
+compile without optimization, and tests are only collected where ``.ci/run`` runs them: in an
+environment with the extra ``test``, and under `--collect`. Toolchains stay as they are.
 """
 
 from __future__ import annotations
@@ -60,6 +60,11 @@ folder=$(mktemp -d)
 "$folder/bin/pip" install --quiet "$2"
 shift
 "$folder/bin/$@"
+"""
+
+
+RUSTUP = """#!/bin/sh
+# The toolchain stays: a rehearsal changes nothing outside of its folder.
 """
 
 
@@ -139,7 +144,7 @@ class Rehearsal:
         tools = self.folder / "tools"
         tools.mkdir()
         scripts = Path(sys.executable).parent
-        for name, text in (("docker", DOCKER), ("pipx", PIPX)):
+        for name, text in (("docker", DOCKER), ("pipx", PIPX), ("rustup", RUSTUP)):
             (tools / name).write_text(text.format(python=Path(sys.executable).resolve()))
             (tools / name).chmod(0o755)
         ours = {"PYTHONPATH", "VIRTUAL_ENV", "PYTEST_ADDOPTS", "PYTEST_CURRENT_TEST"}
@@ -153,8 +158,6 @@ class Rehearsal:
         for profile in ("RELEASE", "DEV"):
             environment[f"CARGO_PROFILE_{profile}_OPT_LEVEL"] = "0"
             environment[f"CARGO_PROFILE_{profile}_CODEGEN_UNITS"] = "256"
-        if self.collect:
-            environment["PYTEST_ADDOPTS"] = "--collect-only -q"
         return environment
 
     def run(self) -> None:
@@ -208,6 +211,8 @@ class Rehearsal:
         if self.wheel is not None:
             command = re.sub(r"""(-e )?(["'])\.(\[[\w,]+\])\2""", rf'"{self.wheel}\3"', command)
         print(f"== {self.job.workflow}:{self.job.name}: {command.strip()}", flush=True)
+        if self.collect or "[test]" in command:
+            self.environment["PYTEST_ADDOPTS"] = "--collect-only -q"
         own = {name: _expand(str(value), self.known) for name, value in step.get("env", {}).items()}
         done = subprocess.run(
             ["bash", "--noprofile", "--norc", "-e", "-o", "pipefail", "-c", command],
