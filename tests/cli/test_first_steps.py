@@ -210,7 +210,7 @@ def test_the_command_line_loads_nothing_heavy_to_answer(name: str) -> None:
 def test_audits_and_engines_are_there_without_an_import_of_their_own() -> None:
     code = "import dpmesh as dm; print(dm.audit.couple, dm.engines.blocks.blocks)"
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
-    for module in (dm.privacy, dm.engines, dm.problems):
+    for module in (dm.noise, dm.engines, dm.problems):
         assert set(module.__all__) == set(dir(module))
         with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
             module.nonsense  # noqa: B018
