@@ -12,7 +12,7 @@ import json
 import runpy
 import shutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from math import isclose, isnan
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -41,11 +41,11 @@ def again(name: str, by: dict[str, Any]) -> Iterable[str]:
     """Run by a record once more; yield what differs from the committed rows."""
     before = read(RESULTS / f"{name}.csv")
     with TemporaryDirectory() as folder:
-        if "bench" in by:
-            _bench(Path(folder) / "results", *by["bench"].split())
+        if "program" in by:
+            _study(Path(folder) / "results", *by["program"].split())
             after = read(Path(folder) / "results" / f"{name}.csv")
         else:
-            reproduce(name, Path(folder), seeds=by.get("seeds"), progress=str)
+            reproduce(name, Path(folder), seeds=by.get("seeds"), progress=_silent)
             after = read(Path(folder) / f"{name}.csv")
     if len(after) != len(before):
         yield f"{len(after)} rows, committed {len(before)}"
@@ -53,13 +53,17 @@ def again(name: str, by: dict[str, Any]) -> Iterable[str]:
         yield from _different(one, other)
 
 
-def _bench(folder: Path, module: str, *arguments: str) -> None:
-    """Run a bench that keeps its results in another folder, where it finds the committed ones."""
-    from benches import results
+def _study(folder: Path, module: str, *arguments: str) -> None:
+    """Run a study that keeps its results in another folder, where it finds the committed ones."""
+    from dpmesh_papers.studies import results
 
     shutil.copytree(RESULTS, folder)
     results.RESULTS, sys.argv[1:] = folder, arguments
-    runpy.run_module(f"benches.{module}", run_name="__main__", alter_sys=True)
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+def _silent(line: str) -> None:
+    """Show no progress."""
 
 
 def _different(after: Row, before: Row) -> Iterable[str]:
@@ -77,11 +81,11 @@ def _same(new: Any, old: Any) -> bool:
     return str(new) == str(old)
 
 
-def benchmark_again(task: str, by: dict[str, Any], cells: list[Cell]) -> Iterable[str]:
+def benchmark_again(task: str, by: Mapping[str, Any], cells: list[Cell]) -> Iterable[str]:
     """Run a task of the benchmark by its record; yield the cells whose accuracies differ."""
     most = None if by["records"] == "all" else by["records"]
     asked: Any = {"epsilons": by["epsilons"], "splits": splits_of(cells, task), "most": most}
-    *_, after = cells_of(task, **asked, progress=str)
+    *_, after = cells_of(task, **asked, progress=_silent)
     found = {(cell.method, cell.epsilon): cell for cell in after}
     for old in (cell for cell in cells if cell.task == task):
         new = found[old.method, old.epsilon]

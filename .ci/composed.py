@@ -27,7 +27,8 @@ from dpmesh.deploy.flower import DPFedLS
 from dpmesh.engines.mpi import why_not
 from dpmesh.experiments import Experiment
 from dpmesh.settings import Settings
-from dpmesh.settings.parts import entries
+from dpmesh.settings.parts import Maker, entries
+from dpmesh.topology import Topology
 
 PAGE = Path(__file__).parents[1] / "docs" / "engines.md"
 BEGIN, END = "<!-- begin: python .ci/composed.py -->\n", "<!-- end -->"
@@ -90,7 +91,8 @@ FOLLOWS = ("topology", "dim", "clients", "rounds", "nodes", "estimator")
 def table(made: Any) -> dict[str, Any]:
     """Return an algorithm, or a part of one, as files and contracts write it."""
     described: dict[str, Any] = {"kind": type(made).__name__}
-    known = entries(type(made))
+    maker: Maker = type(made)
+    known = entries(maker)
     for each in fields(made):
         value, default = getattr(made, each.name), each.default
         if each.default_factory is not MISSING:
@@ -185,7 +187,7 @@ def in_estimator(algorithm: AnyAlgorithm) -> None:
     elif hasattr(getattr(learns, "combination", None), "dim"):
         learns = replace(learns, combination=replace(learns.combination, dim=dim))
 
-    def made(noise: float) -> AnyAlgorithm:
+    def made(noise: float) -> Any:
         found = replace(learns, **{name: noise if name in NOISES else 1 / noise})
         return replace(algorithm, algorithm=found) if staged else found
 
@@ -206,7 +208,7 @@ def simulated(made: Experiment) -> dm.Run:
     return ran(made.algorithm, made.topology)
 
 
-def ran(algorithm: AnyAlgorithm, network: dm.Topology | None = None) -> dm.Run:
+def ran(algorithm: AnyAlgorithm, network: Topology | None = None) -> dm.Run:
     """Run an algorithm on all records, in two rounds."""
     parts = np.split(np.arange(NODES * RECORDS), NODES)
     problem = dm.LinearProblem(records(), parts, "logistic", feature_norm=1.0)

@@ -9,7 +9,7 @@ from sklearn.datasets import load_digits
 
 import dpmesh as dm
 from benches.measure import Case
-from benches.statistics_coverage import RANGES, population, questions
+from dpmesh_papers.studies.statistics_coverage import RANGES, population, questions
 
 SITES = 10
 

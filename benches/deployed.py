@@ -27,11 +27,11 @@ import numpy as np
 
 import dpmesh as dm
 from benches.machine import description
-from benches.results import keep, kept
 from dpmesh.deploy import Contract, Folder, Node, Router
 from dpmesh.deploy.flower import WarmNode, ask
 from dpmesh.deploy.http import RouterServer
 from dpmesh.deploy.http_node import run_node
+from dpmesh_papers.studies.results import keep, kept
 
 FIELDS = ("case", "what", "rounds", "start", "starts", "seconds", "bytes", "least", "processor")
 Answers = list[Callable[[bytes], bytes]]

@@ -21,10 +21,10 @@ import dpmesh as dm
 from benches.machine import description
 from benches.measure import with_unit
 from benches.memory import added
-from benches.results import keep, kept
 from dpmesh import accounting, kernels
 from dpmesh.keys import Key, Purpose
 from dpmesh.noise.secure import DistributedDiscreteGaussian, SecureSum
+from dpmesh_papers.studies.results import keep, kept
 
 FIELDS = ("case", "what", "unit", "seconds", "per_unit", "mib", "states", "processor")
 Run = Callable[[], object]

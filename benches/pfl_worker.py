@@ -22,50 +22,15 @@ from pfl.data.sampling import get_user_sampler
 from pfl.hyperparam.base import NNEvalHyperParams, NNTrainHyperParams
 from pfl.internal.ops import pytorch_ops
 from pfl.internal.ops.selector import set_framework_module
-from pfl.metrics import Weighted
 from pfl.model.pytorch import PyTorchModel
 from pfl.privacy.gaussian_mechanism import GaussianMechanism
 from pfl.privacy.privacy_mechanism import CentrallyAppliedPrivacyMechanism
 
 from benches.bench_federated import NOISE, clients
 from dpmesh.problems import LinearProblem
+from dpmesh_papers.studies.pfl_models import NEVER, cnn, linear, tensors
 
-CLIPPING, COHORT, BATCH, STEP_SIZE, NEVER = 1.0, 50, 10, 0.1, 10**9
-
-
-class Classifier(torch.nn.Sequential):
-    """Layers with the methods that pfl expects of a model."""
-
-    def loss(self, x, y, eval=False):
-        self.train(not eval)
-        return torch.nn.functional.cross_entropy(self(x), y)
-
-    @torch.no_grad()
-    def metrics(self, x, y, eval=True):
-        return {"right": Weighted((self(x).argmax(1) == y).sum().item(), len(y))}
-
-
-def linear() -> Classifier:
-    return Classifier(torch.nn.Linear(784, 10))
-
-
-def cnn() -> Classifier:
-    """The network of `bench_cnn`."""
-    return Classifier(
-        torch.nn.Unflatten(1, (1, 28, 28)),
-        torch.nn.Conv2d(1, 16, 5, padding=2),
-        torch.nn.ReLU(),
-        torch.nn.MaxPool2d(2),
-        torch.nn.Conv2d(16, 32, 5, padding=2),
-        torch.nn.ReLU(),
-        torch.nn.MaxPool2d(2),
-        torch.nn.Flatten(),
-        torch.nn.Linear(1568, 64),
-        torch.nn.ReLU(),
-        torch.nn.Linear(64, 64),
-        torch.nn.ReLU(),
-        torch.nn.Linear(64, 10),
-    )
+CLIPPING, COHORT, BATCH, STEP_SIZE = 1.0, 50, 10, 0.1
 
 
 def main(layers: str, epochs: int) -> None:
@@ -97,10 +62,6 @@ def main(layers: str, epochs: int) -> None:
                 callbacks=[test],
             )
         print("done", file=answers, flush=True)
-
-
-def tensors(records, some):
-    return [torch.tensor(a) for a in (records.features[some], records.labels[some])]
 
 
 if __name__ == "__main__":

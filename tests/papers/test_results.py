@@ -19,6 +19,7 @@ from dpmesh_papers import (
     online_counterexample,
     online_delay,
     quantized_comparison,
+    quoted,
     scale,
 )
 from dpmesh_papers._scaffold import read
@@ -34,7 +35,7 @@ def test_results_say_what_made_them() -> None:
     found = {path.stem: json.loads(path.read_text()) for path in RESULTS.glob("*.json")}
     for by in [*found.pop("benchmark")["made"].values(), *found.values()]:
         assert {"commit", "machine", "numpy"} <= {*by}
-        assert "bench" in by or ("keys" in by and not by["quick"])
+        assert "program" in by or ("keys" in by and not by["quick"])
         if "experiment" in by:
             function = REPRODUCTIONS[by["experiment"]].function
             assert "seeds" in by or "seeds" not in signature(function).parameters
@@ -100,9 +101,8 @@ def test_a_text_is_made_of_its_rows_and_shown(name: str, as_text: Any, page: str
 
 
 def test_pages_quote_the_committed_numbers(capsys: pytest.CaptureFixture[str]) -> None:
-    program = runpy.run_path(str(DOCS.parent / ".ci" / "quoted.py"))
-    assert program["main"](check=True) == 0, capsys.readouterr().out
-    written = program["written"]("reaches 12.3 here", "reaches {n} here", {"n": "45.6"})
+    assert quoted.main(check=True) == 0, capsys.readouterr().out
+    written = quoted.written("reaches 12.3 here", "reaches {n} here", {"n": "45.6"})
     assert written == "reaches 45.6 here"
 
 

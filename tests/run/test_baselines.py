@@ -236,7 +236,7 @@ def test_one_score_for_two_classes_is_measured_like_two() -> None:
 @pytest.mark.slow
 def test_noise_is_not_praised() -> None:
     """Of 12 tables of noise more than 3 are, at 5% each, once in 450 times; see
-    ``benches/noise_labels.py`` for 200."""
+    ``dpmesh_papers/studies/noise_labels.py`` for 200."""
     pytest.importorskip("sklearn")
     claimed = 0
     for seed in range(12):

@@ -1,6 +1,6 @@
 """What a view buys: MNIST over 64 nodes, at an epsilon against any one node and against everybody.
 
-    DPMESH_DATA=folder python -m benches.views_table [records of a node] [rounds]
+    DPMESH_DATA=folder python -m dpmesh_papers.studies.views_table [records of a node] [rounds]
 
 Gradient descent over round-robin meetings in random order, the best of 8 orders for its worst pair.
 Steps by the benchmark's rule from public numbers (`dpmesh.defaults.step_size`), but at most 2 over
@@ -17,10 +17,10 @@ from math import inf, sqrt
 import numpy as np
 
 import dpmesh as dm
-from benches.results import keep, table
 from dpmesh.defaults import step_size
 from dpmesh.privacy.views import OneNode
 from dpmesh_papers._scaffold import Row, pick
+from dpmesh_papers.studies.results import keep, table
 
 NODES, DELTA, EPSILONS = 64, 1e-5, (1.0, 2.0, 4.0, 8.0)
 SHOWN = (("noise", 2), ("accuracy", 1))

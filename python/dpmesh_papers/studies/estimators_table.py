@@ -1,6 +1,8 @@
 """What `PrivateClassifier` learns by its defaults: the table of docs/estimators.md.
 
-    python -m benches.estimators_table [keys]    # set DPMESH_DATA for forest cover and MNIST
+    python -m dpmesh_papers.studies.estimators_table [keys]
+
+Forest cover and MNIST need DPMESH_DATA.
 
 One split of each data set, means over keys; the constants of `dpmesh.defaults` are the same for
 all. Results go to ``docs/results/estimators.csv``, and as text beside it.
@@ -16,7 +18,7 @@ import numpy as np
 from sklearn.datasets import load_breast_cancer, load_digits, load_iris, load_wine
 
 import dpmesh as dm
-from benches.results import keep
+from dpmesh_papers.studies.results import keep
 
 EPSILONS = (1.0, 2.0, 4.0, 8.0)
 METHODS = ("gossip", "secure")

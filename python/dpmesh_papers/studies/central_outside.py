@@ -1,6 +1,6 @@
 """Central DP-SGD here and by jax-privacy: the same noise, the same accuracy?
 
-    python -m benches.central_outside [seeds]    # needs jax-privacy
+    python -m dpmesh_papers.studies.central_outside [seeds]    # needs jax-privacy
 
 Digits, softmax regression, Poisson batches, one record added or removed. Either library samples,
 clips, draws noise and asks an accountant of its own for as much as the epsilon needs; jax-privacy's
@@ -22,10 +22,10 @@ from jax_privacy import accounting, clipped_grad, noise_addition
 from jax_privacy.batch_selection import CyclicPoissonSampling
 
 import dpmesh as dm
-from benches.results import keep, table
 from dpmesh.data import Dataset, digits, unit_norm
 from dpmesh.keys import Key
 from dpmesh_papers._scaffold import Row, over_seeds, pick
+from dpmesh_papers.studies.results import keep, table
 
 EPSILONS, DELTA = (1.0, 2.0, 4.0, 8.0), 1e-5
 RATE, ROUNDS, CLIPPING_NORM, STEP_SIZE = 0.1, 150, 0.5, 4.0

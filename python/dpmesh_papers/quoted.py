@@ -1,7 +1,8 @@
 """Numbers that pages quote from committed results: write them into the pages, or compare.
 
-A claim is a piece of a page with a name in braces for each number. ``python .ci/quoted.py`` writes
-the numbers of today's results into the pages; with ``--check`` it only lists what differs.
+A claim is a piece of a page with a name in braces for each number.
+``python -m dpmesh_papers.quoted`` writes the numbers of today's results into the pages; with
+``--check`` it only lists what differs.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from dpmesh_papers.benchmark.results import lines_of, shown, splits_of
 from dpmesh_papers.benchmark.results import read as read_benchmark
 from dpmesh_papers.demonstration import METHODS, means
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 NUMBER = r"(?:[\d.,]+(?: ± [\d.]+)?|[a-z ]+?)"
 """Or the words of a verdict."""
 GOSSIP = "gradient descent by gossip"
@@ -228,11 +229,11 @@ def of_controllers() -> Claims:
             result("without-replacement-table2", noise=noise, **table)
             for noise in ("paper", "proved")
         )
-        paper = " " if at_its["paper"] is None else f" {at_its['paper']:.2f} "
+        printed = " " if at_its["paper"] is None else f" {at_its['paper']:.2f} "
         ours = f"{at_its['released']:.2f} ± {at_its['released_interval']:.2f}"
-        proved = f"{at_1['released']:.0f} ± {at_1['released_interval']:.0f}"
-        text = f"| {name} |{paper}| {{ours}} | {{proved}} |"
-        found[page, text] = {"ours": ours, "proved": proved}
+        at_epsilon_1 = f"{at_1['released']:.0f} ± {at_1['released_interval']:.0f}"
+        text = f"| {name} |{printed}| {{ours}} | {{proved}} |"
+        found[page, text] = {"ours": ours, "proved": at_epsilon_1}
     methods = {
         "baseline": "with replacement",
         "every": "every 20th round",
@@ -255,7 +256,7 @@ def of_controllers() -> Claims:
     )
     found[page, text] = shown
     found[page, "Algorithm 1 reaches {learned}; its controller looks"] = {"learned": learned}
-    at_its = {
+    reached = {
         f"{key}_at": _with(paper[key]["released"], paper[key]["released_interval"])
         for key in ("baseline", "learned")
     }
@@ -263,7 +264,7 @@ def of_controllers() -> Claims:
         "the baseline costs {baseline} and reaches\n{baseline_at}, Algorithm 1 costs {learned} and "
         "reaches {learned_at}:"
     )
-    found[page, text] = {**costs, **at_its}
+    found[page, text] = {**costs, **reached}
     text = "where the order turns round: {baseline} against {learned} ("
     means = {key: f"{proved[key]['released']:.1f}" for key in ("baseline", "learned")}
     found[page, text] = means
@@ -281,10 +282,8 @@ def of_allocation() -> Claims:
     """Return what the page says of secret mini-batches beside the baseline."""
     says = {
         name: compared(
-            *(
-                result("without-replacement-allocated", step=name, sampling=sampling)
-                for sampling in ("allocation", "replaced")
-            )
+            result("without-replacement-allocated", step=name, sampling="allocation"),
+            result("without-replacement-allocated", step=name, sampling="replaced"),
         )
         for name in ("paper", "rule")
     }
@@ -360,7 +359,7 @@ def of_much_noise() -> Claims:
 def _gain(rows: list[Row]) -> float:
     """Return what the best fixed smoothing adds."""
     fixed = {row["smoothing"]: row["accuracy"] for row in rows if row["smoothing"] != "chosen"}
-    return max(fixed.values()) - fixed[0.0]
+    return float(max(fixed.values()) - fixed[0.0])
 
 
 def of_findings() -> Claims:
@@ -553,7 +552,7 @@ def list_of_results() -> str:
                     f"| `dpmesh benchmark {task}{asked}` | {own['date']} | {own['commit']} |"
                 )
             continue
-        name = f"python -m benches.{by['bench']}" if "bench" in by else ""
+        name = f"python -m {by['program']}" if "program" in by else ""
         name = name or f"dpmesh reproduce {by['experiment']}"
         name += f" --seeds {by['seeds']}" if "seeds" in by else ""
         lines.append(f"| `{name}` | {by['date']} | {by['commit']} |")

@@ -1,6 +1,6 @@
 """Where networks lose to linear models under noise: MNIST at one budget by several algorithms.
 
-    DPMESH_DATA=folder python -m benches.networks_table [records] [seeds] [nodes ..]
+    DPMESH_DATA=folder python -m dpmesh_papers.studies.networks_table [records] [seeds] [nodes ..]
 
 Three models: a linear one on pixels, one on scattering features, and a small convolutional network
 in JAX (5,994 parameters). Steps are the benchmark's, by its one rule from public numbers
@@ -24,7 +24,6 @@ import jax.numpy as jnp
 import numpy as np
 
 import dpmesh as dm
-from benches.results import keep, table
 from dpmesh import accounting
 from dpmesh.algorithms import WithoutReplacement, WithReplacement
 from dpmesh.algorithms.controllers import AlwaysGlobal
@@ -36,6 +35,7 @@ from dpmesh.problems.networks import Model, strided_convolutional
 from dpmesh_papers._scaffold import Row, over_seeds, pick
 from dpmesh_papers.benchmark import given, methods
 from dpmesh_papers.benchmark.given import CLIPPING_NORM, Setting, Trial
+from dpmesh_papers.studies.results import keep, table
 
 DELTA, EPSILONS, TESTED, SIDE = 1e-5, (1.0, 2.0, 4.0, 8.0), 2_000, 28
 

@@ -1,4 +1,6 @@
-"""Private survival curves, and accuracy over epsilon: ``python -m benches.private_curves``.
+"""Private survival curves, and accuracy over epsilon.
+
+    python -m dpmesh_papers.studies.private_curves
 
 The curves of 2,000 drawn patients at five sites go to ``docs/results/survival.csv``; accuracies are
 those of ``dpmesh reproduce tables``. Both figures are drawn from these files.
@@ -13,12 +15,12 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import dpmesh as dm
-from benches.results import keep, kept
 from dpmesh.plots import COLOURS
 from dpmesh.statistics import Survival, ask
 from dpmesh_papers._scaffold import pick
+from dpmesh_papers.studies.results import keep, kept
 
-DOCS = Path(__file__).parents[1] / "docs"
+DOCS = Path(__file__).parents[3] / "docs"
 EPSILONS = (0.5, 2.0)
 ARMS = {"standard": 40.0, "new": 60.0}
 """Mean months to the event."""

@@ -1,6 +1,8 @@
 """Accuracy of models trained with correlated noise, by `dm.simulate`.
 
-    python -m benches.correlated_accuracy [digits|mnist] [seeds]    # set DPMESH_DATA for MNIST
+    python -m dpmesh_papers.studies.correlated_accuracy [digits|mnist] [seeds]
+
+MNIST needs DPMESH_DATA.
 
 Softmax on digits, 16 nodes on a 4x4 torus, or on MNIST, 64 nodes on an 8x8 torus; records of unit
 norm with a constant, clipping 1, delta 1e-5, replace-one, no colluding nodes, models in a ball of
@@ -25,12 +27,12 @@ import numpy as np
 from scipy.stats import t
 
 import dpmesh as dm
-from benches.results import RESULTS, keep, table
 from dpmesh import kernels, topology
 from dpmesh.accounting import analytic_gaussian_noise_multiplier
 from dpmesh.noise import correlated
 from dpmesh_papers._figure import Panel, drawn, lines_of
 from dpmesh_papers._scaffold import Row, kinds, over_seeds, pick
+from dpmesh_papers.studies.results import RESULTS, keep, table
 
 DELTA, RADIUS, MORE_MIXINGS, ALONE = 1e-5, 10.0, 20, 4
 

@@ -1,4 +1,4 @@
-"""Where benches keep what they measure: docs/results, from which pages take their numbers.
+"""Keep what a study measures in docs/results, from which pages take their numbers.
 
 NAME.csv holds the rows, NAME.txt what a page shows of them, NAME.json what made them.
 """
@@ -13,7 +13,7 @@ from dpmesh._files import replace_text
 from dpmesh_papers._output import made
 from dpmesh_papers._scaffold import Row, as_csv, read
 
-RESULTS = Path(__file__).parents[1] / "docs" / "results"
+RESULTS = Path(__file__).parents[3] / "docs" / "results"
 
 
 def kept(name: str) -> list[Row]:
@@ -23,9 +23,19 @@ def kept(name: str) -> list[Row]:
 
 
 def keep(name: str, rows: list[Row], text: str = "") -> None:
-    """Write rows, the text of them if there is one, and what made them."""
-    command = " ".join([Path(sys.argv[0]).stem, *sys.argv[1:]])
-    files = {"csv": as_csv(rows), "json": json.dumps(made(bench=command), indent=1) + "\n"}
+    """Write rows, the text of them if there is one, and what made them.
+
+    Raises
+    ------
+    FileNotFoundError
+        If the program does not run from a checkout, which has a folder of results.
+    """
+    if not RESULTS.is_dir():
+        raise FileNotFoundError(f"{RESULTS}: no such folder; run studies from a checkout of dpmesh")
+    module = sys.modules["__main__"].__spec__
+    name = Path(sys.argv[0]).stem if module is None else module.name
+    program = " ".join([name, *sys.argv[1:]])
+    files = {"csv": as_csv(rows), "json": json.dumps(made(program=program), indent=1) + "\n"}
     for kind, content in (files | ({"txt": text} if text else {})).items():
         replace_text(RESULTS / f"{name}.{kind}", content)
 

@@ -1,4 +1,6 @@
-"""MNIST by scattering features of an estimator: ``python -m benches.scattering [divisions]``.
+"""MNIST by scattering features of an estimator.
+
+    python -m dpmesh_papers.studies.scattering [divisions]
 
 All 60,000 training images at ten sites, epsilon 1 under a secure sum, 1 site may collude; accuracy
 on the 10,000 test images. Each division draws the sites and the noise anew; images are encoded
@@ -15,8 +17,8 @@ from typing import Any
 import numpy as np
 
 import dpmesh as dm
-from benches.results import keep
 from dpmesh.defaults import Sizes
+from dpmesh_papers.studies.results import keep
 
 SITES = 10
 

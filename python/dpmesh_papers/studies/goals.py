@@ -1,10 +1,10 @@
 """What tables learn at epsilon 1 by the default rule, and how long a fit takes.
 
-    python -m benches.goals [fits]    # set DPMESH_DATA
+    python -m dpmesh_papers.studies.goals [fits]    # set DPMESH_DATA
 
 Digits and breast cancer are learned on 20 splits. Covertype and MNIST take long: accuracies are
-those of ``dpmesh reproduce tables`` and ``python -m benches.scattering``, whose results it reads.
-No constant was chosen on the test records. It times fits to 40,000 records of Covertype by the
+those of ``dpmesh reproduce tables`` and of the study of scattering, whose results it reads. No
+constant was chosen on the test records. It times fits to 40,000 records of Covertype by the
 estimator, with what the rule makes of columns and with the columns alone. All of it goes to
 ``docs/results/goals.csv``, and as text beside it.
 """
@@ -20,9 +20,9 @@ import numpy as np
 from scipy.stats import t
 
 import dpmesh as dm
-from benches.results import keep, kept
 from dpmesh_papers._scaffold import only
 from dpmesh_papers.benchmark.tasks import FOREST_RANGES
+from dpmesh_papers.studies.results import keep, kept
 from dpmesh_papers.tables import FOREST, RULE, of_benchmark
 
 RECORDS, SPLITS = 40_000, 20

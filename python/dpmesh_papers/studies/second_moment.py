@@ -1,4 +1,6 @@
-"""Would a noisy second moment pay after the mean: ``python -m benches.second_moment [task ..]``.
+"""Would a noisy second moment pay after the mean.
+
+    python -m dpmesh_papers.studies.second_moment [task ..]
 
 All sites' records, less their noisy mean, are whitened by their noisy second moment, which is
 released within the same budget. Two designs: ``full`` takes a tenth of mu^2 for the moment and
@@ -25,12 +27,12 @@ from scipy.stats import t
 from sklearn.datasets import load_breast_cancer, load_digits
 
 import dpmesh as dm
-from benches.results import keep, kept
 from dpmesh import accounting
 from dpmesh.defaults import Sizes, choose
 from dpmesh.defaults.rule import STAGE_SHARE
 from dpmesh.tables.features import centred, unit
 from dpmesh_papers.benchmark.tasks import FOREST_RANGES
+from dpmesh_papers.studies.results import keep, kept
 
 DELTA = 1e-5
 DESIGNS = {"mean alone": (0.0, 0.0), "full": (STAGE_SHARE, 0.5), "half": (0.03, 0.25)}

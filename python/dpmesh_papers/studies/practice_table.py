@@ -1,6 +1,6 @@
 """Federated practice at one epsilon, on digits split by class: FedAvg, FedProx, Adam, SCAFFOLD.
 
-    python -m benches.practice_table [seeds] [steps of a client]
+    python -m dpmesh_papers.studies.practice_table [seeds] [steps of a client]
 
 200 clients hold 7 digits each, sorted by class, so that nearly all have digits of one class; a
 fifth takes part in a round, by coins, for 40 rounds; delta is 200^-1.1. A layer of 16 units in JAX
@@ -22,12 +22,12 @@ import jax.numpy as jnp
 import numpy as np
 
 import dpmesh as dm
-from benches.results import keep, table
 from dpmesh.algorithms import ServerAdam
 from dpmesh.keys import Key
 from dpmesh.problems import JaxProblem
 from dpmesh.problems.networks import cross_entropy
 from dpmesh_papers._scaffold import Row, over_seeds, pick
+from dpmesh_papers.studies.results import keep, table
 
 CLIENTS, RATE, ROUNDS, HIDDEN = 200, 0.2, 40, 16
 EPSILONS, DELTA = (2.0, 8.0, inf), CLIENTS**-1.1

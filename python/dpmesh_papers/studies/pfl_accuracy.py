@@ -1,6 +1,6 @@
 """Accuracy of federated learning beside pfl-research's, at the same epsilon, model and start.
 
-    DPMESH_DATA=folder python -m benches.pfl_accuracy [seeds]
+    DPMESH_DATA=folder python -m dpmesh_papers.studies.pfl_accuracy [seeds]
 
 MNIST at 1,000 clients of 50 images, 50 of whom take part in a round on average, 30 rounds, an epoch
 of batches of 10, moves clipped to 0.3, delta 1000^-1.1. Either library finds its noise by its own
@@ -40,14 +40,14 @@ from pfl.privacy.privacy_accountant import PLDPrivacyAccountant
 from pfl.privacy.privacy_mechanism import CentrallyAppliedPrivacyMechanism
 
 import dpmesh as dm
-from benches.pfl_worker import NEVER, Classifier, linear, tensors
-from benches.results import keep, table
 from dpmesh.algorithms import AdaptiveClipping, ServerAdam
 from dpmesh.data import mnist
 from dpmesh.keys import Key
 from dpmesh.problems import TorchProblem
 from dpmesh_papers._scaffold import Row, over_seeds, pick
 from dpmesh_papers.federated import mnist_clients, standardized
+from dpmesh_papers.studies.pfl_models import NEVER, Classifier, linear, tensors
+from dpmesh_papers.studies.results import keep, table
 
 CLIENTS, COHORT, ROUNDS, BATCH, STEP_SIZE = 1000, 50, 30, 10, 0.1
 CLIPPING_NORM, DELTA, EPSILONS = 0.3, CLIENTS**-1.1, (2.0, 8.0)

@@ -1,4 +1,4 @@
-"""Rare classes with and without public shares: ``python -m benches.rare_classes``.
+"""Rare classes with and without public shares: ``python -m dpmesh_papers.studies.rare_classes``.
 
 Tables of 4 columns at 5 sites, whose label is positive in 3 records of 100. Results go to
 ``docs/results/rare-classes.csv``, and as the page's table beside it.
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 import dpmesh as dm
-from benches.results import keep, table
+from dpmesh_papers.studies.results import keep, table
 
 SHARES = {"no": 0.97, "yes": 0.03}
 

@@ -1,4 +1,6 @@
-"""How often verdicts claim a difference on labels of noise: ``python -m benches.noise_labels 200``.
+"""How often verdicts claim a difference on labels of noise.
+
+    python -m dpmesh_papers.studies.noise_labels 200
 
 Each table has its own shape: 1 to 10 sites, 60 to 400 records, labels drawn apart from the columns.
 An interval of 95% may claim a difference in 1 of 20 tables; more than 18 of 200 would then happen

@@ -1,4 +1,4 @@
-"""Coverage of statistics' intervals: ``python -m benches.statistics_coverage 1000``.
+"""Coverage of statistics' intervals: ``python -m dpmesh_papers.studies.statistics_coverage 1000``.
 
 Records are drawn from a population with replacement, so that the truth is known. Kaplan-Meier
 curves are compared with the times of events that censoring hides. Age in years, visits and months
@@ -18,9 +18,9 @@ from itertools import pairwise, product
 import numpy as np
 
 import dpmesh as dm
-from benches.results import keep, table
 from dpmesh.statistics import Correlation, Histogram, Mean, Quantiles, Question, Survival, TwoWay
 from dpmesh_papers._scaffold import Row
+from dpmesh_papers.studies.results import keep, table
 
 People = Mapping[str, np.ndarray]
 

@@ -1,0 +1,48 @@
+"""Models and records as pfl-research takes them."""
+
+from __future__ import annotations
+
+import torch
+from pfl.metrics import Weighted
+
+NEVER = 10**9
+"""Rounds between evaluations of a run that evaluates nothing."""
+
+
+class Classifier(torch.nn.Sequential):
+    """Layers with the methods that pfl expects of a model."""
+
+    def loss(self, x, y, eval=False):
+        self.train(not eval)
+        return torch.nn.functional.cross_entropy(self(x), y)
+
+    @torch.no_grad()
+    def metrics(self, x, y, eval=True):
+        return {"right": Weighted((self(x).argmax(1) == y).sum().item(), len(y))}
+
+
+def linear() -> Classifier:
+    return Classifier(torch.nn.Linear(784, 10))
+
+
+def cnn() -> Classifier:
+    """The network of `bench_cnn`."""
+    return Classifier(
+        torch.nn.Unflatten(1, (1, 28, 28)),
+        torch.nn.Conv2d(1, 16, 5, padding=2),
+        torch.nn.ReLU(),
+        torch.nn.MaxPool2d(2),
+        torch.nn.Conv2d(16, 32, 5, padding=2),
+        torch.nn.ReLU(),
+        torch.nn.MaxPool2d(2),
+        torch.nn.Flatten(),
+        torch.nn.Linear(1568, 64),
+        torch.nn.ReLU(),
+        torch.nn.Linear(64, 64),
+        torch.nn.ReLU(),
+        torch.nn.Linear(64, 10),
+    )
+
+
+def tensors(records, some):
+    return [torch.tensor(a) for a in (records.features[some], records.labels[some])]
