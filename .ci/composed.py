@@ -189,7 +189,7 @@ def in_estimator(algorithm: AnyAlgorithm) -> None:
 
     def made(noise: float) -> Any:
         found = replace(learns, **{name: noise if name in NOISES else 1 / noise})
-        return replace(algorithm, algorithm=found) if staged else found
+        return replace(algorithm, algorithm=found) if staged else found  # type: ignore[type-var]
 
     model = dm.sklearn.PrivateClassifier(
         4.0,

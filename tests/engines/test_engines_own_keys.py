@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from dpmesh.privacy.types import Sensitive
 from mesh_parties import Parties
 
 import dpmesh as dm
+from dpmesh._privacy_types import Sensitive
 from dpmesh.algorithms import Message, RecordSums
 from dpmesh.deploy import Position, Row
 from dpmesh.deploy.exchange import RowChannel
