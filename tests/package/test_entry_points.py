@@ -252,7 +252,7 @@ def test_all_entries_read_the_same_record_alike() -> None:
 def test_a_date_is_the_same_as_text_and_as_a_date() -> None:
     dates = Columns.of({"d": {"dates": [datetime.date(2019, 1, 1), "2019-01-11"]}}, ["d"])
     day = datetime.datetime(2019, 1, 6)
-    cells = ["2019-01-06", "2019-01-06T00:00:00Z", day, day.date(), np.datetime64("2019-01-06")]
+    cells = ["2019-01-06", "2019-01-06T00:00:00", day, day.date(), np.datetime64("2019-01-06")]
     found = dates.encode([np.array([*cells, pd.Timestamp(day)], dtype=object)]).features
     np.testing.assert_array_equal(found, [[1.0, 0.0]] * 6)
     own = Columns.of({"d": {"dates": ["01.01.2019", "2019-01-11"], "format": "%d.%m.%Y"}}, ["d"])

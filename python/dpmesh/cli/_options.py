@@ -7,9 +7,13 @@ from typing import Annotated, Literal
 
 import typer
 
-_SEPARATOR = "Between two values of a text file; by default as its header."
-_DECIMAL = "Before decimals; by default a comma if a semicolon separates values."
-_ENCODING = "Of text files, such as latin-1; by default as the header."
+_SEPARATOR = "Character between two values of a text file (default: as the header line shows)."
+_DECIMAL = "Decimal mark (default: a comma if a semicolon separates values, else a point)."
+_ENCODING = "Encoding of text files, such as latin-1 (default: as the header line shows)."
+_HEADER = "Whether the first line names the columns; without a header they are x0, x1, .."
+_ESCAPE = "Character that takes the meaning of the next one, such as a backslash (default: none)."
+_MULTILINE = "Let quoted values span lines. For files that a program wrote."
+_SKIP_EMPTY = "Leave out empty lines of text files (default: an error)."
 _DROP = "Leave out records without a label or a site."
 _NOISE = (
     "BetweenPartners: sites gossip and share noise that cancels in their mean. The epsilon then "
@@ -25,6 +29,10 @@ _RANGES = "TOML file with the public ranges of the columns and the label."
 Separator = Annotated[str | None, typer.Option(help=_SEPARATOR)]
 Decimal = Annotated[Literal[".", ","] | None, typer.Option(help=_DECIMAL)]
 Encoding = Annotated[str | None, typer.Option(help=_ENCODING)]
+Header = Annotated[bool | None, typer.Option("--header/--no-header", help=_HEADER)]
+Escape = Annotated[str | None, typer.Option(help=_ESCAPE)]
+Multiline = Annotated[bool, typer.Option("--multiline", help=_MULTILINE)]
+SkipEmptyLines = Annotated[bool, typer.Option("--skip-empty-lines", help=_SKIP_EMPTY)]
 DropMissingLabels = Annotated[bool, typer.Option("--drop-missing-labels", help=_DROP)]
 Noise = Annotated[Literal["BetweenPartners"] | None, typer.Option(help=_NOISE)]
 BudgetFolder = Annotated[Path | None, typer.Option("--budget", help=_BUDGET)]

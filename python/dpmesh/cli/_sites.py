@@ -66,13 +66,29 @@ def charge(
 
 
 def text_format(
-    separator: str | None, decimal: Literal[".", ","] | None, encoding: str | None
+    *,
+    separator: str | None,
+    decimal: Literal[".", ","] | None,
+    encoding: str | None,
+    header: bool | None,
+    escape: str | None,
+    multiline: bool,
+    skip_empty: bool,
 ) -> TextFormat:
     """Return how text files are written; a backslash and a t stand for a tab."""
     from dpmesh.tables.reader import TextFormat
 
-    tab = "\t" if separator == "\\t" else separator
-    return TextFormat(separator=tab, decimal=decimal, encoding=encoding)
+    if separator == "\\t":
+        separator = "\t"
+    return TextFormat(
+        separator=separator,
+        decimal=decimal,
+        encoding=encoding,
+        header=header,
+        escape=escape,
+        multiline=multiline,
+        skip_empty=skip_empty,
+    )
 
 
 def toml(value: Any) -> str:
@@ -148,25 +164,31 @@ def read_sites(
         If a file cannot be read.
     """
     import numpy as np
-    from pandas import DataFrame, concat
+    from pandas import DataFrame, Series
 
     from dpmesh.tables import Category, Columns, sites
+    from dpmesh.tables.reader import open_table
+    from dpmesh.tables.table import array_of, joined
 
     columns, paths = Columns.of(used, used), sites.existing(files)
-    tables = [sites.open_table(path, written) for path in paths]
+    tables = [open_table(path, written) for path in paths]
     read = sites.read_sites(paths, tables, columns, labels, target, site=site, drop=drop)
     kept = []
     for one in read:
         for notice in one.notices:
             typer.echo(notice, err=True)
-        whole = one.table.with_missing(one.encoded.absent).select([*used])
-        kept.append(DataFrame(dict(zip(used, whole.columns, strict=True))))
+        kept.append(one.table.with_missing(one.encoded.absent).select([*used]).columns)
+    for notice in sites.alike(name for one in read for name in one.sites):
+        typer.echo(notice, err=True)
+    cells = map(joined, zip(*kept, strict=True))
+    # A column of objects stays one: pandas may else decide on a type by all of its cells.
+    named = {name: Series(own, dtype=own.dtype) for name, own in zip(used, cells, strict=True)}
     learned = np.concatenate([one.labels for one in read])
     if isinstance(target, Category):
-        learned = np.array(target.categories)[learned]
+        learned = array_of(target.categories)[learned]
     unused = dict.fromkeys(name for table in tables for name in table.names or ())
     return Sites(
-        concat(kept, ignore_index=True),
+        DataFrame(named),
         learned,
         np.concatenate([one.sites for one in read]),
         [name for name in unused if name not in (*used, *labels, site)],

@@ -56,6 +56,10 @@ def fit(
     separator: options.Separator = None,
     decimal: options.Decimal = None,
     encoding: options.Encoding = None,
+    header: options.Header = None,
+    escape: options.Escape = None,
+    multiline: options.Multiline = False,
+    skip_empty_lines: options.SkipEmptyLines = False,
     drop_missing_labels: options.DropMissingLabels = False,
     seed: Annotated[int | None, typer.Option(min=0, help=_SEED)] = None,
 ) -> None:
@@ -86,7 +90,15 @@ def fit(
     page = output.with_suffix(".html") if page is None else page
     for file in (output, page):
         writable_folder(file.parent)
-    written = text_format(separator, decimal, encoding)
+    written = text_format(
+        separator=separator,
+        decimal=decimal,
+        encoding=encoding,
+        header=header,
+        escape=escape,
+        multiline=multiline,
+        skip_empty=skip_empty_lines,
+    )
     held = read_sites(files, used, labels, target, site, written, drop=drop_missing_labels)
     given: Any = {"epsilon": each[0], "delta": delta, "ranges": used, "random_state": seed}
     given |= {"algorithm": algorithm, "noise": noise, "colluding": colluding}

@@ -190,6 +190,10 @@ def node(
     separator: options.Separator = None,
     decimal: options.Decimal = None,
     encoding: options.Encoding = None,
+    header: options.Header = None,
+    escape: options.Escape = None,
+    multiline: options.Multiline = False,
+    skip_empty_lines: options.SkipEmptyLines = False,
     drop_missing_labels: options.DropMissingLabels = False,
     module: Module = None,
 ) -> None:
@@ -205,7 +209,15 @@ def node(
 
     logging.basicConfig(format="%(message)s")
     read = read_contract(file, module)
-    written = text_format(separator, decimal, encoding)
+    written = text_format(
+        separator=separator,
+        decimal=decimal,
+        encoding=encoding,
+        header=header,
+        escape=escape,
+        multiline=multiline,
+        skip_empty=skip_empty_lines,
+    )
     records = read.tables.read(data, written, drop=drop_missing_labels)
     own = Folder.open(folder, marks=marks())
     if restored:

@@ -20,20 +20,24 @@ _PROBABILITIES = typer.Option("--probabilities", help="Add the probability of ea
 
 def predict(
     released: Annotated[Path, _RELEASED],
-    table: Annotated[Path, typer.Argument(help="Table of new records: CSV, Parquet, Arrow.")],
+    table: Annotated[Path, typer.Argument(help="Table of new records, as for dpmesh fit.")],
     output: Annotated[Path | None, _OUTPUT] = None,
     model: Annotated[str | None, _MODEL] = None,
     probabilities: Annotated[bool, _PROBABILITIES] = False,
     separator: options.Separator = None,
     decimal: options.Decimal = None,
     encoding: options.Encoding = None,
+    header: options.Header = None,
+    escape: options.Escape = None,
+    multiline: options.Multiline = False,
+    skip_empty_lines: options.SkipEmptyLines = False,
 ) -> None:
     """Predict a table with a model of dpmesh fit or a folder of dpmesh run, as CSV lines."""
     from dpmesh._files import replace_text
     from dpmesh._table import Table
-    from dpmesh.tables import read_table
     from dpmesh.tables.cells import of_file
     from dpmesh.tables.models import Model
+    from dpmesh.tables.reader import open_table
 
     sys.path.insert(0, "")  # modules in this folder
     if released.is_dir():
@@ -42,7 +46,16 @@ def predict(
         loaded = Result.load(released).model(network=model)
     else:
         loaded = Model.load(released, network=model)
-    records = read_table(table, text_format(separator, decimal, encoding))
+    written = text_format(
+        separator=separator,
+        decimal=decimal,
+        encoding=encoding,
+        header=header,
+        escape=escape,
+        multiline=multiline,
+        skip_empty=skip_empty_lines,
+    )
+    records = open_table(table, written)
     with warnings.catch_warnings(record=True) as noticed, of_file(table):
         found = loaded.predict(records)
         heads, columns = ["prediction"], [found.tolist()]

@@ -47,6 +47,10 @@ def ranges(
     separator: options.Separator = None,
     decimal: options.Decimal = None,
     encoding: options.Encoding = None,
+    header: options.Header = None,
+    escape: options.Escape = None,
+    multiline: options.Multiline = False,
+    skip_empty_lines: options.SkipEmptyLines = False,
 ) -> None:
     """Draft a file of public ranges for your own tables: names, and kinds as proposals.
 
@@ -56,11 +60,21 @@ def ranges(
     """
     import numpy as np
 
-    from dpmesh.tables.sites import existing, open_table
+    from dpmesh.tables.reader import open_table
+    from dpmesh.tables.sites import existing
 
     if (epsilon is None) != (fill is None):
         fail("--epsilon", "--fill beside it, a draft with the kinds of the columns", epsilon)
-    written, paths = text_format(separator, decimal, encoding), existing(files)
+    written = text_format(
+        separator=separator,
+        decimal=decimal,
+        encoding=encoding,
+        header=header,
+        escape=escape,
+        multiline=multiline,
+        skip_empty=skip_empty_lines,
+    )
+    paths = existing(files)
     tables = [open_table(file, written) for file in paths]
     if fill is not None:
         most = {"epsilon": epsilon, "delta": delta, "colluding": colluding}

@@ -45,6 +45,10 @@ def stats(
     separator: options.Separator = None,
     decimal: options.Decimal = None,
     encoding: options.Encoding = None,
+    header: options.Header = None,
+    escape: options.Escape = None,
+    multiline: options.Multiline = False,
+    skip_empty_lines: options.SkipEmptyLines = False,
 ) -> None:
     """Answer questions about the tables of several sites: how many, what mean, which survival.
 
@@ -70,7 +74,15 @@ def stats(
     texts |= {"correlation": correlation, "survival": survival, "by": by, "regress": regress}
     asked = questions_of(texts, given, "--")
     used = {name: given[name] for name in names_of(asked, given)}
-    form = text_format(separator, decimal, encoding)
+    form = text_format(
+        separator=separator,
+        decimal=decimal,
+        encoding=encoding,
+        header=header,
+        escape=escape,
+        multiline=multiline,
+        skip_empty=skip_empty_lines,
+    )
     held = read_sites(files, used, (), None, site, form, drop=False)
     most: Any = {"epsilon": epsilon, "delta": delta, "colluding": colluding}
     found = ask(asked, held.table, held.owners, ranges=given, **most)

@@ -21,14 +21,14 @@ from dpmesh.settings import Settings
 from dpmesh.statistics.ask import Questions, questions_about, read_columns
 from dpmesh.statistics.ask import named as with_names
 from dpmesh.statistics.options import OPTIONS, questions_of
-from dpmesh.tables import Category, Columns, Number, as_table, read_table
+from dpmesh.tables import Category, Columns, Number, as_table
 from dpmesh.tables.cells import of_file
 from dpmesh.tables.columns import clipped
 from dpmesh.tables.kinds import Count
 from dpmesh.tables.labels import Label, Labels, labelled
 from dpmesh.tables.models import Outline
 from dpmesh.tables.ranges import as_labels, as_range, columns_of
-from dpmesh.tables.reader import TextFormat
+from dpmesh.tables.reader import TextFormat, open_table
 
 _log = logging.getLogger("dpmesh")
 
@@ -143,7 +143,7 @@ class Tables:
         """
         if self.columns is not None or self.questions is not None:
             with of_file(path):
-                return self.dataset(read_table(path, written), drop=drop)
+                return self.dataset(open_table(path, written), drop=drop)
         if Path(path).suffix != ".npz":
             fail("data", "an npz file, since the contract has no [ranges] of columns", path)
         with np.load(path, allow_pickle=False) as held:

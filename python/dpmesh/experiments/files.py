@@ -22,8 +22,8 @@ from dpmesh.tables.cells import of_file
 from dpmesh.tables.labels import Label, read_labels
 from dpmesh.tables.models import Outline
 from dpmesh.tables.ranges import as_labels, columns_of, read_ranges
-from dpmesh.tables.reader import TextFormat
-from dpmesh.tables.sites import existing, names_of, open_table, read_sites
+from dpmesh.tables.reader import TextFormat, open_table
+from dpmesh.tables.sites import existing, names_of, read_sites
 
 _LIBSVM = (".libsvm", ".svm", ".svmlight")
 
@@ -53,6 +53,10 @@ def load_files(
     separator: str | None = None,
     decimal: Literal[".", ","] | None = None,
     encoding: str | None = None,
+    header: bool | None = None,
+    escape: str | None = None,
+    multiline: bool = False,
+    skip_empty: bool = False,
     drop_missing_labels: bool = False,
     *,
     generator: np.random.Generator,
@@ -96,6 +100,8 @@ def load_files(
         What stands before decimals; by default a comma if a semicolon separates values.
     encoding
         Encoding of text files, such as "latin-1"; by default as the header shows.
+    header, escape, multiline, skip_empty
+        Further facts about text files: see `dpmesh.tables.reader.TextFormat`.
     drop_missing_labels
         Whether records without a label are left out; else they are an error.
     generator
@@ -112,7 +118,15 @@ def load_files(
     probability("test_fraction", test_fraction, zero=False, one=False)
     ends = found if not isinstance(ranges, str) else [*found, ranges]
     dated = tuple((path, Path(path).stat().st_mtime_ns) for path in ends)
-    written = TextFormat(separator=separator, decimal=decimal, encoding=encoding)
+    written = TextFormat(
+        separator=separator,
+        decimal=decimal,
+        encoding=encoding,
+        header=header,
+        escape=escape,
+        multiline=multiline,
+        skip_empty=skip_empty,
+    )
     forms = {"classes": classes, "target": target}
     stated = tuple((form, given) for form, given in forms.items() if given is not None)
     form = columns_of(label), site, columns, ranges, stated, features, intercept, dim

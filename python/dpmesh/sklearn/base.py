@@ -30,10 +30,12 @@ from dpmesh.sklearn.repeated import EarlierFits, earlier_fits, same_history
 from dpmesh.sklearn.report import FitReport, report_of
 from dpmesh.tables import Columns, Number, Ranges, Table, as_table
 from dpmesh.tables.cells import TableError, each, is_missing
+from dpmesh.tables.copies import copied, fingerprints
 from dpmesh.tables.features import COLUMNS, SCATTERING, FeatureMap
 from dpmesh.tables.labels import MOST_LABELS
 from dpmesh.tables.models import Model, Outline, as_json
 from dpmesh.tables.sites import site_of_each
+from dpmesh.tables.table import is_arrow, without_mask
 from dpmesh.topology import Topology
 
 SelfT = TypeVar("SelfT", bound="PrivateEstimator")
@@ -221,7 +223,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             return table
         if isinstance(X, (list, tuple)):
             X = np.array(X, dtype=object)  # a cell does not change the type of others
-        X = _unmasked(X)
+        X = without_mask(X)
         if getattr(X, "ndim", 2) > 2:
             X = X.reshape(len(X), -1)  # images, for instance: one row for each record
         simple = self.ranges is None if reset else not self._has_categories()
@@ -242,7 +244,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             raise ValueError(f"{name} requires y to be passed, but the target y is None")
         if isinstance(y, str):
             fail("y", "the label of each record, such as table['diagnosis']", repr(y))
-        given = np.asarray(_unmasked(y.toarray() if hasattr(y, "toarray") else y))
+        given = np.asarray(without_mask(y.toarray() if hasattr(y, "toarray") else y))
         if given.ndim == 2 and given.shape[1] > 1 and is_classifier(self):
             check_consistent_length(X, given)
             if not np.isin(given, (0, 1)).all():
@@ -353,6 +355,9 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         ranges = self.ranges
         columns = Columns.of(ranges, _keys(ranges, names, named), intercept=intercept)
         self.sites_, partition = _sites(groups, table.records)
+        said = copied(fingerprints(table), partition, self.sites_)
+        if said is not None:
+            warnings.warn(said, UserWarning, stacklevel=4)
         columns = replace(columns, features=self._features(columns, partition, described))
         encoded = columns.encode(table.columns, compact=True)
         taken = "" if ranges is not None else "ranges= is missing, and [-1, 1] was taken. "
@@ -384,20 +389,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
 
 def _has_names(X: Any) -> bool:
     """Return True for tables of pandas, pyarrow, polars and others with named columns."""
-    return hasattr(X, "iloc") or hasattr(X, "column_names") or hasattr(X, "__dataframe__")
-
-
-def _unmasked(values: Any) -> Any:
-    """Return an array with missing values (NaN, or None) in the place of masked ones."""
-    mask = np.ma.getmaskarray(values) if np.ma.isMaskedArray(values) else None
-    if mask is None or not mask.any():
-        return values
-    plain = np.asarray(np.ma.getdata(values))
-    if plain.dtype.kind == "f":
-        return np.where(mask, np.nan, plain)
-    cells = plain.astype(object)  # integers keep all their digits
-    cells[mask] = None
-    return cells
+    return hasattr(X, "iloc") or is_arrow(X)
 
 
 def _check_writable(columns: Columns, described: Mapping[str, Any]) -> None:

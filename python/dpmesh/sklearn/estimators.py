@@ -19,10 +19,11 @@ from dpmesh.kernels.linear_model import as_sets
 from dpmesh.run.tasks import TASKS, LearningTask
 from dpmesh.sklearn.base import Encoded, MakeAlgorithm, PrivateEstimator, warn
 from dpmesh.tables import Category, Ranges
-from dpmesh.tables.cells import key_of
+from dpmesh.tables.cells import name_of
 from dpmesh.tables.columns import clipped
 from dpmesh.tables.labels import read_labels
 from dpmesh.tables.ranges import as_label
+from dpmesh.tables.table import array_of, cells_of
 from dpmesh.topology import Topology
 
 
@@ -154,8 +155,10 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
                 check_classification_targets(labels)
             public = "which classes there are"
             seen = labels.tolist() if labels.dtype == object else np.unique(labels).tolist()
-            given = {key_of(label): label for label in reversed(seen)}.values()  # 1 and "1" are one
-        self.classes_ = np.unique([*given])
+            given = {
+                name_of(label): label for label in reversed(seen)
+            }.values()  # 1 and "1" are one
+        self.classes_ = _sorted(Category(categories=tuple(given)).categories)
         if len(self.classes_) < 2:
             fail("y", "at least 2 classes", f"1 class: {self.classes_.tolist()[0]!r}")
         listed = Category(categories=tuple(self.classes_.tolist()), shares=self._shares())
@@ -181,11 +184,12 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
             return None
         if not isinstance(shares, Mapping):
             fail("class_shares", "a share of each class, such as {'no': 0.97, 'yes': 0.03}", shares)
-        given = {key_of(name): share for name, share in shares.items()}
-        wanted = [*map(key_of, self.classes_.tolist())]
-        if {*given} != {*wanted}:
+        listed = Category(categories=tuple(self.classes_.tolist()))
+        places = listed.codes(cells_of([*shares])).tolist()
+        if sorted(places) != [*range(listed.width)]:
             fail("class_shares", f"a share of each of {self.classes_.tolist()}", [*shares])
-        return tuple(given[key] for key in wanted)
+        given = dict(zip(places, shares.values(), strict=True))
+        return tuple(given[place] for place in range(listed.width))
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the accuracy, of labels the mean over all; they are compared as in `fit`."""
@@ -203,6 +207,17 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         """Return the probability of each class, shape (records, classes)."""
         check_is_fitted(self)
         return self.model_.predict_proba(self._table(X, reset=False))
+
+
+def _class_of(label: Any) -> str | None:
+    """Return the class that a label is, where none are listed: 1, True and "1" are one."""
+    return name_of(int(label) if isinstance(label, (bool, np.bool_)) else label)
+
+
+def _sorted(classes: Sequence[Any]) -> npt.NDArray[Any]:
+    """Return classes in order as one array, whole numbers exactly."""
+    found = array_of(classes)
+    return np.unique(found) if found.dtype != object else cells_of(sorted(classes))
 
 
 class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]

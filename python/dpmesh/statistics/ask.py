@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -28,7 +29,9 @@ from dpmesh.statistics.answers import Answer
 from dpmesh.statistics.geometry import Column, Size
 from dpmesh.statistics.questions import Noisy, Question, Vectors
 from dpmesh.tables import as_table
+from dpmesh.tables.cells import Problems
 from dpmesh.tables.columns import clipped, unlisted
+from dpmesh.tables.copies import copied, fingerprints
 from dpmesh.tables.kinds import Kind
 from dpmesh.tables.ranges import as_range, read_ranges
 from dpmesh.tables.sites import site_of_each
@@ -432,6 +435,9 @@ def ask(
     columns, notices = read_columns(about, table)
     owners = site_of_each(groups, table.records)
     parts = tuple(np.flatnonzero(owners == site) for site in np.unique(owners))
+    said = copied(fingerprints(table), parts, np.unique(owners))
+    if said is not None:
+        warnings.warn(said, UserWarning, stacklevel=2)
     sites = len(parts)
     public = {"sites": sites, "records": table.records, "colluding": colluding}
     secure = method_for(sites, epsilon, colluding=colluding) == "secure"
@@ -479,11 +485,13 @@ def named(table: Table) -> Table:
 
 def read_columns(about: Questions, table: Table) -> tuple[dict[str, Column], list[str]]:
     """Return the columns that are asked about, and what their owner should know."""
-    columns, notices = dict[str, Column](), list[str]()
+    columns, notices, problems = dict[str, Column](), list[str](), Problems()
     for name, kind in about.kinds.items():
         if kind.may_be_missing and name not in (table.names or ()):
             table = table.with_missing((name,))
-        columns[name], outside, unread = Column.read(name, kind, table)
-        notices += clipped(name, outside, table.records)
-        notices += unlisted(name, unread, table.records)
+        with problems.collected():
+            columns[name], outside, unread = Column.read(name, kind, table)
+            notices += clipped(name, outside, table.records)
+            notices += unlisted(name, unread, table.records)
+    problems.check()
     return columns, notices

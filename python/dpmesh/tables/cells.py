@@ -7,14 +7,16 @@ import re
 import reprlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import date, datetime
+from datetime import date, datetime, timezone, tzinfo
 from decimal import Decimal
-from numbers import Real
+from numbers import Integral, Real
 from os import PathLike, fspath
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+UTC = timezone.utc
 
 MISSING = frozenset(
     {
@@ -24,17 +26,66 @@ MISSING = frozenset(
 )
 """Words for a missing value, in any case, where the public range does not list them."""
 
+UNDECODED = "\ufffd"
+"""The character in the place of bytes that cannot be decoded."""
+
 _PLAIN = re.compile(r"[+-]?(?:(?:0|[1-9]\d*)(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 """A number without leading zeros, which would be those of a code."""
 
-_BOOLEANS = {"true": 1.0, "false": 0.0}
+_WITH_COMMA = re.compile(
+    r"\s*[+-]?(?:\d*|[1-9]\d{0,2}(?:\.\d{3})+),\d+(?:[eE][+-]?\d+)?\s*", re.ASCII
+)
+_GROUPED_BY_POINT = re.compile(r"\s*[+-]?[1-9]\d{0,2}(?:\.\d{3})+\s*", re.ASCII)
+_GROUPED_BY_COMMA = re.compile(r"\s*[+-]?[1-9]\d{0,2}(?:,\d{3})+\s*", re.ASCII)
+_GROUPED = re.compile(r"\s*[+-]?\d{1,3}(?:[.,' \u2019\u00a0\u202f]\d{3})+(?:[.,]\d+)?\s*", re.ASCII)
+
+_BOOLEANS = {"true": 1, "false": 0}
 
 _DATE = re.compile(
-    r"(\d{4}-\d\d-\d\d(?:[ T]\d\d:\d\d(?::\d\d)?)?)(?:\.\d+)?(?:Z|[+-]\d\d:?\d\d)?", re.ASCII
+    r"(\d{4}-\d\d-\d\d(?:[ T]\d\d:\d\d(?::\d\d)?)?)(?:\.\d+)?(Z|[+-]\d\d:?\d\d)?", re.ASCII
 )
 _DAY = 86400.0
 
 _SPANS = (np.datetime64, np.timedelta64)
+_ABSENT = ("NAType", "NaTType")
+_EXACT = 2**53
+"""From here on a float is one of several whole numbers."""
+
+
+class CommaNumber(str):
+    """A text that writes a number with a decimal comma, such as 2,5 or 1.234,5."""
+
+    __slots__ = ()
+
+
+class AmbiguousNumber(str):
+    """A text that may write two numbers, such as 1.234 in a file with decimal commas."""
+
+    __slots__ = ()
+
+
+def with_decimal_comma(cell: str, *, stated: bool) -> str:
+    """Return a text as a file with decimal commas means it; the text stays the same.
+
+    Parameters
+    ----------
+    cell
+        The text.
+    stated
+        Whether decimal commas are stated. If they are a default, 1,234 is ambiguous.
+    """
+    if "," not in cell and "." not in cell:
+        return cell
+    if _GROUPED_BY_POINT.fullmatch(cell):
+        return AmbiguousNumber(cell)
+    if not stated and _GROUPED_BY_COMMA.fullmatch(cell):
+        return AmbiguousNumber(cell)
+    return CommaNumber(cell) if _WITH_COMMA.fullmatch(cell) else cell
+
+
+def may_group_digits(cell: object) -> bool:
+    """Return whether a text that is no number may be one with a mark between groups of digits."""
+    return isinstance(cell, str) and _GROUPED.fullmatch(cell) is not None
 
 
 class TableError(ValueError):
@@ -49,8 +100,44 @@ class TableError(ValueError):
     """
 
     def __init__(self, index: int | None, said: str) -> None:
-        super().__init__(said if index is None else f"record {index}, counted from 0: {said}")
-        self.index, self.said = index, said
+        where = "" if index is None else f"record {index}, counted from 0: "
+        super().__init__(f"{where}{said}")
+        self.problems: list[tuple[int | None, str]] = [(index, said)]
+
+
+class Problems:
+    """Collect what is wrong with the columns of a table, for one error about all of them.
+
+    Examples
+    --------
+    >>> from dpmesh.tables.cells import Problems, TableError
+    >>> problems = Problems()
+    >>> with problems.collected():
+    ...     raise TableError(2, "age is missing")
+    >>> len(problems.errors)
+    1
+    """
+
+    def __init__(self) -> None:
+        self.errors: list[TableError] = []
+
+    @contextmanager
+    def collected(self) -> Iterator[None]:
+        """Keep a `TableError` instead of raising it."""
+        try:
+            yield
+        except TableError as error:
+            self.errors.append(error)
+
+    def check(self) -> None:
+        """Raise one error for all that were collected, if there are any."""
+        if not self.errors:
+            return
+        if len(self.errors) == 1:
+            raise self.errors[0]
+        together = TableError(None, "\n".join(map(str, self.errors)))
+        together.problems = [problem for error in self.errors for problem in error.problems]
+        raise together
 
 
 @contextmanager
@@ -59,57 +146,105 @@ def of_file(path: str | PathLike[str]) -> Iterator[None]:
     try:
         yield
     except TableError as error:
-        record = "" if error.index is None else f", record {error.index + 1}"
-        raise ValueError(f"{fspath(path)}{record}: {error.said}") from error
+        lines = [
+            f"{fspath(path)}{'' if index is None else f', record {index + 1}'}: {said}"
+            for index, said in error.problems
+        ]
+        raise ValueError("\n".join(lines)) from error
 
 
-def key_of(cell: object) -> float | str | None:
-    """Return a cell as categories are compared; None if there is no value.
+def name_of(cell: object) -> str | None:
+    """Return the name that a cell is; None if there is no value.
 
-    Numbers and booleans, and texts that write them, are numbers: 1, 1.0, "1" and true are one. A
-    text of digits with leading zeros is a code, and stays as it is.
+    Two cells are the same name, or the same site, if and only if this gives the same text. A text
+    is its own name: "1.1" and "1.10" are two. A number has the name by which it is written
+    shortest: 1 and 1.0 are "1", and whole numbers of any size are exact.
     """
+    if isinstance(cell, str):
+        return str(cell)
     if isinstance(cell, bytes):
-        cell = cell.decode("utf-8", "replace")
+        return cell.decode("utf-8", "backslashreplace")
+    if cell is None or type(cell).__name__ in _ABSENT:
+        return None
+    if isinstance(cell, (bool, np.bool_)):
+        return str(bool(cell))
+    if isinstance(cell, Integral):
+        return str(int(cell))
+    if isinstance(cell, Decimal):
+        if cell.is_nan():
+            return None
+        return format(cell, "f").rstrip("0").rstrip(".") if "." in format(cell, "f") else str(cell)
+    if isinstance(cell, Real):
+        value = float(cell)
+        if math.isnan(value):
+            return None
+        return str(int(value)) if value.is_integer() else repr(value)
+    return str(cell)
+
+
+def value_of(cell: object) -> int | float | None:
+    """Return the number that a cell is or writes, whole numbers exactly; None if it is none.
+
+    True is 1, and so is the text "true". A text of digits with leading zeros is a code.
+    """
+    if isinstance(cell, AmbiguousNumber):
+        return None
+    if isinstance(cell, CommaNumber):
+        cell = _with_point(cell)
     if isinstance(cell, str):
         if not _PLAIN.fullmatch(cell):
-            return _BOOLEANS.get(cell.lower(), str(cell))
-        return str(cell) if math.isinf(value := float(cell)) else value
-    if cell is None or type(cell).__name__ in ("NAType", "NaTType"):
+            return _BOOLEANS.get(cell.lower())
+        if math.isinf(float(cell)):
+            return None
+        cell = Decimal(cell)
+    if isinstance(cell, (bool, np.bool_, Integral)):
+        return int(cell)
+    if not isinstance(cell, (Real, Decimal)) or not math.isfinite(cell):
         return None
-    if not isinstance(cell, (Real, Decimal, np.bool_)):
-        return str(cell)
-    try:
-        value = float(cell)
-    except OverflowError:  # an integer beyond the range of floats
-        return str(cell)
-    return None if math.isnan(value) else value
+    number = Decimal(float(cell)) if isinstance(cell, Real) else cell
+    return int(number) if number == int(number) else float(number)
+
+
+def is_rounded(cell: object) -> bool:
+    """Return whether a cell is a float that stands for several whole numbers."""
+    return isinstance(cell, (float, np.floating)) and abs(cell) >= _EXACT
+
+
+def _with_point(cell: str) -> str:
+    return cell.strip().replace(".", "").replace(",", ".")
 
 
 def is_missing(cell: object) -> bool:
-    """Whether a cell holds no value."""
-    return key_of(cell) is None
+    """Return whether a cell holds no value."""
+    return name_of(cell) is None
 
 
 def usually_missing(cell: object) -> bool:
-    """Whether a cell holds no value, or one of the words for it."""
-    key = key_of(cell)
-    return key is None or (isinstance(key, str) and key.strip().lower() in MISSING)
+    """Return whether a cell holds no value, or one of the words for it."""
+    if isinstance(cell, (int, np.integer)):
+        return False
+    name = name_of(cell)
+    return name is None or name.strip().lower() in MISSING
 
 
 def number_of(cell: Any) -> float:
     """Return a cell as a finite number; NaN if it is none."""
     try:
-        if isinstance(cell, _SPANS) or (isinstance(cell, str) and "_" in cell):
+        if isinstance(cell, str):
+            if "_" in cell or isinstance(cell, AmbiguousNumber):
+                return math.nan
+            if isinstance(cell, CommaNumber):
+                cell = _with_point(cell)
+        elif isinstance(cell, _SPANS):
             return math.nan
         value = float(cell)
     except (TypeError, ValueError, OverflowError):
         word = cell.strip().lower() if isinstance(cell, str) else ""
-        return _BOOLEANS.get(word, math.nan)
+        return float(_BOOLEANS.get(word, math.nan))
     return value if math.isfinite(value) else math.nan
 
 
-def day_of(cell: object, form: str | None = None) -> float:
+def day_of(cell: object, form: str | None = None, zone: tzinfo = UTC) -> float:
     """Return a date or a time as days, with the second as a fraction; NaN if it is none.
 
     Parameters
@@ -119,24 +254,52 @@ def day_of(cell: object, form: str | None = None) -> float:
     form
         How other texts write it, as `datetime.strptime` has it, such as ``%d.%m.%Y``. One that
         begins with a year stands alone.
+    zone
+        Time zone in which an instant is a day; a time that states no zone is one of it already.
     """
+    moment = _moment_of(cell, form)
+    if moment is None:
+        return math.nan
+    seconds = 0
+    if isinstance(moment, datetime):
+        if moment.tzinfo is not None:
+            moment = moment.astimezone(zone)
+        seconds = 3600 * moment.hour + 60 * moment.minute + moment.second
+    return moment.toordinal() + seconds / _DAY
+
+
+def states_zone(cell: object, form: str | None = None) -> bool:
+    """Return whether a date or a time states a time zone, so that it is an instant."""
+    moment = _moment_of(cell, form)
+    return isinstance(moment, datetime) and moment.tzinfo is not None
+
+
+def _moment_of(cell: object, form: str | None) -> date | None:
+    """Return a date or a time; None if a cell is none."""
     try:
         if isinstance(cell, str):
-            text = cell.strip()
-            if found := _DATE.fullmatch(text) if form is None or form[:2] != "%Y" else None:
-                cell = datetime.fromisoformat(found[1])
-            elif form is not None:
-                cell = datetime.strptime(text, form)
-        elif isinstance(cell, np.datetime64):
+            return _written(cell.strip(), form)
+        if isinstance(cell, np.datetime64):
             cell = cell.astype("datetime64[s]").item()
-        if not isinstance(cell, date) or type(cell).__name__ == "NaTType":
-            return math.nan
-        seconds = 0
-        if isinstance(cell, datetime):
-            seconds = 3600 * cell.hour + 60 * cell.minute + cell.second
-        return cell.toordinal() + seconds / _DAY
-    except ValueError:
-        return math.nan
+    except (ValueError, OverflowError):
+        return None
+    if not isinstance(cell, date) or type(cell).__name__ in _ABSENT:
+        return None
+    return cell
+
+
+def _written(text: str, form: str | None) -> date | None:
+    """Return the time that a text writes; None if it writes none."""
+    if form is None or form[:2] != "%Y":
+        found = _DATE.fullmatch(text)
+        if found is not None:
+            moment = datetime.fromisoformat(found[1])
+            offset = found[2]
+            if offset is None:
+                return moment
+            zone = UTC if offset == "Z" else datetime.strptime(offset, "%z").tzinfo
+            return moment.replace(tzinfo=zone)
+    return None if form is None else datetime.strptime(text, form)
 
 
 def each(read: Callable[[Any], Any], values: npt.NDArray[Any], kind: Any) -> npt.NDArray[Any]:
@@ -164,4 +327,6 @@ def numbers_of(values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
 
 def shown(cell: object) -> str:
     """Return a cell as an error has it."""
-    return reprlib.repr(cell.item() if isinstance(cell, np.generic) else cell)
+    if isinstance(cell, np.generic):
+        cell = cell.item()
+    return reprlib.repr(str(cell) if isinstance(cell, str) else cell)

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh._validate import fail, nearest
-from dpmesh.tables.cells import shown
+from dpmesh.tables.cells import Problems, shown
 from dpmesh.tables.features import (
     BLOCK,
     COLUMNS,
@@ -221,13 +221,16 @@ class Columns:
         if len(columns) != len(self.names):
             fail("X", f"{len(self.names)} features (columns)", len(columns))
         parts, outside, unread = [], {}, {}
+        problems = Problems()
         for name, kind, values in zip(self.names, self.kinds, columns, strict=True):
-            read = kind.encode(name, np.asarray(values))
-            parts.append(read.features)
-            if read.clipped:
-                outside[name] = read.clipped
-            if read.unread:
-                unread[name] = read.unread
+            with problems.collected():
+                read = kind.encode(name, np.asarray(values))
+                parts.append(read.features)
+                if read.clipped:
+                    outside[name] = read.clipped
+                if read.unread:
+                    unread[name] = read.unread
+        problems.check()
         encoded = np.concatenate(parts, axis=1)
         dtype = stored_type(len(encoded), self.dim) if compact else np.float64
         if dtype == np.float64 and len(encoded) <= BLOCK:

@@ -4,16 +4,30 @@ from __future__ import annotations
 
 import datetime
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any, ClassVar, NamedTuple, TypeAlias
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import numpy as np
 import numpy.typing as npt
 
 from dpmesh._validate import fail, nearest, number, positive
-from dpmesh.tables.cells import TableError, day_of, each, key_of, numbers_of, shown, usually_missing
+from dpmesh.tables.cells import (
+    UTC,
+    TableError,
+    day_of,
+    each,
+    may_group_digits,
+    name_of,
+    numbers_of,
+    shown,
+    states_zone,
+    usually_missing,
+    value_of,
+)
 
 
 class Read(NamedTuple):
@@ -77,6 +91,7 @@ class _Measured:
         """
         numbers = self.numbers(values)
         absent = np.isnan(numbers)
+        self._check_unread(name, values, absent)
         if absent.any() and not self.missing:
             first = int(absent.argmax())
             said = f"{name} is {shown(values[first])}, which is {self.noun}"
@@ -85,6 +100,11 @@ class _Measured:
             allow = f"{name} = {{{self.form}, missing = true}}"
             raise TableError(first, f"{said}; correct it, or allow missing values: {allow}")
         return numbers
+
+    def _check_unread(
+        self, name: str, values: npt.NDArray[Any], absent: npt.NDArray[np.bool_]
+    ) -> None:
+        """Fail if a value may not count as missing, since it could be read in two ways."""
 
     def encode(self, name: str, values: npt.NDArray[Any]) -> Read:
         """Return the features of a column, shape (records, width).
@@ -161,6 +181,15 @@ class Number(_Measured):
     def numbers(self, values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
         """Return the number in each cell, NaN where there is none."""
         return numbers_of(values)
+
+    def _check_unread(
+        self, name: str, values: npt.NDArray[Any], absent: npt.NDArray[np.bool_]
+    ) -> None:
+        for record in np.flatnonzero(absent):
+            if may_group_digits(values[record]):
+                said = f"{name} is {shown(values[record])}, in which a mark may group digits"
+                remedy = "delete such marks, or state the decimal mark (decimal=, --decimal)"
+                raise TableError(int(record), f"{said}; {remedy}")
 
     def as_dict(self) -> dict[str, Any]:
         """Return the range as a file of ranges has it."""
@@ -239,11 +268,14 @@ class Dates(_Measured):
         ``2024-12-31``, perhaps with a time as in ``2024-12-31 23:59:59``.
     missing
         Whether dates may be missing.
+    zone
+        Time zone whose days are counted, such as ``Europe/Berlin`` or ``UTC``. A time that states
+        a zone is converted to it, and refused if it is None; other times are of this zone.
 
     Raises
     ------
     ValueError
-        If these are no two dates, the first before the last.
+        If these are no two dates, the first before the last, or there is no such zone.
 
     Examples
     --------
@@ -254,13 +286,17 @@ class Dates(_Measured):
 
     dates: tuple[str, str]
     format: str | None = None
+    zone: str | None = None
     noun: ClassVar[str] = 'no date (give its form beside dates, such as format = "%d.%m.%Y")'
 
     def __post_init__(self) -> None:
         given = self.dates
         if not isinstance(given, (list, tuple)) or len(given) != 2:
             fail("dates", 'the first and the last, such as ["2019-01-01", "2024-12-31"]', given)
-        low, high = (day_of(one, self.format) for one in given)
+        zone = self._zone  # or fail: there must be one
+        if self.zone is None and any(states_zone(one, self.format) for one in given):
+            fail("dates", 'zone = "UTC", or another, beside times that state a zone', given)
+        low, high = (day_of(one, self.format, zone) for one in given)
         if not low < high:
             got = f"[{', '.join(map(str, given))}]"
             fail("dates", f"two dates{self._written}, the first before the last", got)
@@ -274,23 +310,46 @@ class Dates(_Measured):
     @property
     def ends(self) -> tuple[float, float]:
         """The bounds in days."""
-        first, last = (day_of(one, self.format) for one in self.dates)
+        first, last = (day_of(one, self.format, self._zone) for one in self.dates)
         return first, last
+
+    @property
+    def _zone(self) -> datetime.tzinfo:
+        if self.zone in (None, "UTC"):
+            return UTC
+        try:
+            return ZoneInfo(self.zone)
+        except (TypeError, ValueError, OSError, ZoneInfoNotFoundError):
+            fail("zone", 'the name of a time zone, such as "Europe/Berlin"', repr(self.zone))
 
     @property
     def form(self) -> str:
         """The range as a file has it."""
         form = "" if self.format is None else f', format = "{self.format}"'
-        return f'dates = ["{self.dates[0]}", "{self.dates[1]}"]{form}'
+        zone = "" if self.zone is None else f', zone = "{self.zone}"'
+        return f'dates = ["{self.dates[0]}", "{self.dates[1]}"]{form}{zone}'
 
     def numbers(self, values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
         """Return each cell in days, NaN where there is no date."""
-        return each(lambda cell: day_of(cell, self.format), values, np.float64)
+        zone = self._zone
+        return each(lambda cell: day_of(cell, self.format, zone), values, np.float64)
+
+    def required(self, name: str, values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+        """Return each cell in days, as of any range; a time zone must be stated for instants."""
+        if self.zone is None and values.dtype.kind != "M":
+            instants = each(lambda cell: states_zone(cell, self.format), values, bool)
+            if instants.any():
+                record = int(instants.argmax())
+                said = f"{name} is {shown(values[record])}, which states a time zone"
+                remedy = f'state the zone whose days count: {{{self.form}, zone = "UTC"}}'
+                raise TableError(record, f"{said}; {remedy}")
+        return super().required(name, values)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the range as a file of ranges has it."""
-        form = {} if self.format is None else {"format": self.format}
-        return {"dates": list(self.dates), **form, "missing": self.missing}
+        stated = {"format": self.format, "zone": self.zone}
+        written = {name: value for name, value in stated.items() if value is not None}
+        return {"dates": list(self.dates), **written, "missing": self.missing}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -300,8 +359,10 @@ class Category:
     Parameters
     ----------
     categories
-        All of them: texts, numbers or booleans. 1, 1.0, "1" and true are one; "01" is another, but
-        a 1 is it where "01" alone is listed. What is listed is never taken for a missing value.
+        All of them: texts, numbers or booleans. A cell is the category whose name it has: see
+        `dpmesh.tables.cells.name_of`. "250.0" and "250.00" are two; 1 and 1.0 are one. A cell of
+        another name is the category that is or writes the same number, if one alone does: "1.0"
+        and true are 1, and 1 is "01". What is listed is never taken for a missing value.
     shares
         Of a label: which share of all records each class has, from public knowledge, as for
         `dpmesh.tables.models.Outline`.
@@ -322,33 +383,17 @@ class Category:
     categories: tuple[Any, ...]
     shares: tuple[float, ...] | None = None
     may_be_missing: ClassVar[bool] = True
-    _places: dict[float | str | None, int] = field(init=False, repr=False, compare=False)
+    _by_name: dict[str | None, int] = field(init=False, repr=False, compare=False)
+    _by_number: dict[int | float | None, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        given = self.categories
-        wrong = isinstance(given, (str, bytes, dict)) or not hasattr(given, "__len__")
-        if wrong or not len(given):
-            fail("categories", "a list of at least 1 category", repr(given))
-        given = tuple(getattr(given, "tolist", lambda: given)())
-        for one in given:
-            if not isinstance(one, (str, Real, Decimal, np.bool_)) or key_of(one) is None:
-                dated = isinstance(one, datetime.date)
-                write = "; for dates write {dates = [first, last]}" if dated else ""
-                fail("categories", f"texts, numbers or booleans{write}", repr(one))
-        places: dict[float | str | None, int] = {}
-        for place, one in enumerate(given):
-            if (first := places.setdefault(key_of(one), place)) != place:
-                same = f"{given[first]!r} and {one!r}, which are one"
-                fail("categories", "each category once", same)
-        others = [(key, place) for place, one in enumerate(given) for key in _other_keys(one)]
-        claims = Counter(key for key, _ in others)
-        for key, place in others:
-            if claims[key] == 1:
-                places.setdefault(key, place)
-        object.__setattr__(self, "categories", given)
-        object.__setattr__(self, "_places", places)
+        categories = _plain(self.categories)
+        object.__setattr__(self, "categories", categories)
+        object.__setattr__(self, "_by_name", _by_name(categories))
+        object.__setattr__(self, "_by_number", _by_number(categories))
         if self.shares is not None:
-            object.__setattr__(self, "shares", _checked_shares(self.shares, len(given)))
+            shares = _checked_shares(self.shares, len(categories))
+            object.__setattr__(self, "shares", shares)
 
     @property
     def width(self) -> int:
@@ -362,7 +407,11 @@ class Category:
 
     def codes(self, values: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
         """Return the place of each cell among the categories, shape (records,); else -1."""
-        return each(lambda cell: self._places.get(key_of(cell), -1), values, np.int64)
+        return each(self._place, values, np.int64)
+
+    def _place(self, cell: object) -> int:
+        place = self._by_name.get(name_of(cell))
+        return self._by_number.get(value_of(cell), -1) if place is None else place
 
     def encode(self, name: str, values: npt.NDArray[Any]) -> Read:
         """Return the features of a column, shape (records, width)."""
@@ -398,14 +447,68 @@ def _checked_shares(given: Any, classes: int) -> tuple[float, ...]:
     return shares
 
 
-def _other_keys(category: Any) -> list[float]:
-    """Return numbers that stand for a category if only one has them and they are not listed."""
-    if not isinstance(category, str):
-        value = key_of(category)
-        if not isinstance(value, float) or value.is_integer() or abs(value) >= 1e38:
-            return []
-        return [float(np.float32(value))]  # as a column of float32 has it
-    without_zeros = category.lstrip("0") or "0"  # as a reader has it that takes codes for numbers
-    with_point = category.replace(",", ".")  # as a file with a decimal comma has it
-    keys = {key_of(text) for text in (without_zeros, with_point) if text != category}
-    return [key for key in keys if isinstance(key, float)]
+def _plain(given: Any) -> tuple[Any, ...]:
+    """Return categories as a file can hold them: texts, whole numbers, floats and booleans."""
+    if isinstance(given, (str, bytes, Mapping)) or not hasattr(given, "__len__") or not len(given):
+        fail("categories", "a list of at least 1 category", repr(given))
+    categories: list[Any] = []
+    for one in getattr(given, "tolist", lambda: given)():
+        if isinstance(one, str):
+            categories.append(str(one))
+        elif isinstance(one, (bool, np.bool_)):
+            categories.append(bool(one))
+        elif isinstance(one, Integral):
+            categories.append(int(one))
+        elif isinstance(one, (Real, Decimal)) and value_of(one) is not None:
+            whole = isinstance(one, Decimal) and one == one.to_integral_value()
+            categories.append(value_of(one) if whole else float(one))
+        else:
+            dated = isinstance(one, datetime.date)
+            write = "; for dates write {dates = [first, last]}" if dated else ""
+            fail("categories", f"texts, numbers or booleans{write}", repr(one))
+    return tuple(categories)
+
+
+def _by_name(categories: Sequence[Any]) -> dict[str | None, int]:
+    """Return the place of each category by its name; fail if two are one."""
+    places: dict[str | None, int] = {}
+    numbers: dict[int | float | None, int] = {}
+    for place, one in enumerate(categories):
+        first = places.setdefault(name_of(one), place)
+        if first == place and not isinstance(one, str):
+            first = numbers.setdefault(value_of(one), place)
+        if first != place:
+            same = f"{categories[first]!r} and {one!r}, which are one"
+            fail("categories", "each category once", same)
+    return places
+
+
+def _by_number(categories: Sequence[Any]) -> dict[int | float | None, int]:
+    """Return the place of each category by its number, where it alone has this number."""
+    found: dict[int | float | None, int] = {}
+    for numbers_of_one in (_numbers, _other_numbers):
+        claims = [(number, p) for p, one in enumerate(categories) for number in numbers_of_one(one)]
+        counts = Counter(number for number, _ in claims)
+        known = {*found} | {number for number, count in counts.items() if count > 1}
+        found |= {number: place for number, place in claims if number not in known}
+        found |= dict.fromkeys(known - {*found}, -1)
+    return found
+
+
+def _numbers(category: Any) -> list[int | float]:
+    """Return the number that a category is or writes, if there is one."""
+    number = value_of(category)
+    return [] if number is None else [number]
+
+
+def _other_numbers(category: Any) -> list[int | float]:
+    """Return other numbers by which a file may have a category."""
+    if isinstance(category, str):
+        without_zeros = category.lstrip("0") or "0"  # as a reader of numbers has it
+        with_point = category.replace(",", ".")  # as a file with decimal points has it
+        texts = {without_zeros, with_point} - {category}
+        return [number for text in texts for number in _numbers(text)]
+    number = value_of(category)
+    if not isinstance(number, float) or abs(number) >= 1e38:
+        return []
+    return [float(np.float32(number))]  # as a column of float32 has it

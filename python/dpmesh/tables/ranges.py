@@ -84,6 +84,8 @@ def as_range(name: str, given: Any) -> Kind:
     if isinstance(given, (Number, Flag, Dates, Category)):
         return given
     made: Kind | None = None
+    if hasattr(given, "tolist"):  # an array, or the index of a table
+        given = given.tolist()
     try:
         if isinstance(given, Mapping):
             made = _of_mapping(dict(given))
@@ -160,7 +162,7 @@ def _of_mapping(given: dict[str, Any]) -> Kind | None:
         return Count(high=given["counts"])
     if keys == {"flag"} and given["flag"] is True:
         return Flag(missing=missing)
-    if "dates" in keys and keys <= {"dates", "format"}:
+    if "dates" in keys and keys <= {"dates", "format", "zone"}:
         return Dates(**given, missing=missing)
     if keys in ({"categories"}, {"classes"}, {"classes", "shares"}):
         shares = given.pop("shares", None)

@@ -1,172 +1,120 @@
-"""Files of records: text with a header, Parquet, Arrow or Feather."""
+"""Files of records: text with a header, Parquet, Arrow or Feather, and numpy's archives."""
 
 from __future__ import annotations
 
-import csv
-import io
 import os
-import re
-import warnings
-from dataclasses import dataclass
+import zipfile
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from dpmesh._extras import needed_by
 from dpmesh._files import read_bytes
-from dpmesh._validate import fail, instance, one_of
+from dpmesh._validate import fail, instance
+from dpmesh.tables.table import Table, as_table
+from dpmesh.tables.text import TextFormat, parse
+
+__all__ = ["TextFormat", "open_table", "read_table"]
 
 _TEXT = (".csv", ".tsv", ".txt")
 _BINARY = (".parquet", ".arrow", ".feather")
 _PACKED = (".gz", ".bz2")
-_SEPARATORS = (",", ";", "\t", "|")
-_MARKS = {b"\xef\xbb\xbf": "utf-8-sig", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
-
-_DECIMAL_COMMA = r"^(\s*[+-]?\d*),(\d+(?:[eE][+-]?\d+)?\s*)$"
-
-
-@dataclass(frozen=True, kw_only=True)
-class TextFormat:
-    """How a text file writes a table. All of it is public.
-
-    Parameters
-    ----------
-    separator
-        What stands between two values, one character. None: of comma, semicolon, tab and bar the
-        most frequent one in the header.
-    decimal
-        What stands before the decimals of a number. None: a comma where values are separated by
-        semicolons, else a point. With a comma, a value such as ``1.5`` is the same number.
-    encoding
-        A text encoding of Python, such as ``latin-1``. None: that of a byte-order mark; else UTF-8;
-        cp1252 if the header is not UTF-8, and UTF-16 if it has zero bytes.
-    """
-
-    separator: str | None = None
-    decimal: Literal[".", ","] | None = None
-    encoding: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.separator is not None and len(self.separator) != 1:
-            fail("separator", "one character, such as ';'", repr(self.separator))
-        one_of("decimal", self.decimal, (".", ",", None))
-        try:
-            "".encode(self.encoding or "utf-8")
-        except LookupError:
-            fail("encoding", "one that Python knows, such as latin-1", repr(self.encoding))
+_INDEX = "__index_level_"
+"""How the names of columns begin in which pandas writes its index."""
 
 
 def read_table(path: str | os.PathLike[str], written: TextFormat | None = None) -> Any:
-    """Read a file into a pandas table: text with a header, Parquet, Arrow or Feather.
+    """Read a file into a pandas table: text with a header, Parquet, Arrow, Feather or npz.
 
     Every value of a text file (``.csv``, ``.tsv``, ``.txt``, also with ``.gz`` or ``.bz2``) stays
-    the text that it is: public ranges say what it means, see `dpmesh.tables`. What `written` leaves
-    open is taken from the header line alone. Bytes that cannot be decoded become U+FFFD, so that
-    their value cannot be read.
+    the text that it is: public ranges say what it means, see `dpmesh.tables`. A line is a record,
+    and is read by itself. What `written` leaves open is taken from the header line alone. Bytes
+    that cannot be decoded become U+FFFD, so that their value cannot be read.
 
     Raises
     ------
     ImportError
-        If pandas and pyarrow are not installed (extra ``pandas``).
+        If pandas is not installed, or a file needs pyarrow (extra ``pandas``).
     ValueError
-        If the file is none of these, or a line has more or fewer values than the header.
+        If the file is none of these, or a line does not fit the header: the message names it.
+    OSError
+        If it cannot be read.
+    """
+    with needed_by("reading a table"):
+        import pandas
+    table = open_table(path, written)
+    named = zip(table.names or (), table.columns, strict=True)
+    # A column of objects stays one: pandas may else decide on a type by all of its cells.
+    columns = {name: pandas.Series(column, dtype=column.dtype) for name, column in named}
+    return pandas.DataFrame(columns)
+
+
+def open_table(path: str | os.PathLike[str], written: TextFormat | None = None) -> Table:
+    """Return the columns of a file, as `read_table` reads them.
+
+    An array X of several columns in an npz file has X0, X1, and so on.
+
+    Raises
+    ------
+    ImportError
+        If pyarrow is not installed, which reads Parquet, Arrow and Feather.
+    ValueError
+        If the file is of no known kind, or is damaged.
     OSError
         If it cannot be read.
     """
     instance("path", path, "the path of a file", str, os.PathLike)
-    suffixes = [each.lower() for each in Path(path).suffixes[-2:]]
-    kind = suffixes[0] if suffixes[-1:] and suffixes[-1] in _PACKED else "".join(suffixes[-1:])
-    if kind not in _TEXT + _BINARY or (kind in _BINARY and suffixes[-1] != kind):
-        ends = f"{', '.join(_TEXT + _BINARY)}, or a text file with {' or '.join(_PACKED)}"
-        fail("file", f"one that ends in {ends}", os.fspath(path))
-    with needed_by("reading a table"):
-        import pandas  # noqa: F401  (pyarrow makes tables of it)
+    file = os.fspath(path)
+    suffixes = [suffix.lower() for suffix in Path(file).suffixes[-2:]]
+    last = suffixes[-1] if suffixes else ""
+    if last == ".npz":
+        return _of_archive(file)
+    if last in _BINARY:
+        return _of_arrow(file, last)
+    if last in _TEXT or (last in _PACKED and suffixes[0] in _TEXT):
+        try:
+            content = read_bytes(file)
+        except (EOFError, ValueError) as error:
+            raise ValueError(f"{file} is damaged: {error}") from error
+        return parse(content, written or TextFormat(), file)
+    ends = ", ".join((*_TEXT, *_BINARY, ".npz"))
+    wanted = f"one that ends in {ends}, or a text file with {' or '.join(_PACKED)}"
+    raise ValueError(f"file: wanted {wanted}, got {file}")
+
+
+def _of_arrow(file: str, kind: str) -> Table:
+    """Return the columns of a file that pyarrow reads."""
+    with needed_by("reading Parquet, Arrow or Feather"):
         import pyarrow as pa
         from pyarrow import feather, parquet
     try:
-        if kind in _TEXT:
-            table = _parsed(read_bytes(path), written or TextFormat(), os.fspath(path))
-        else:
-            table = (parquet if kind == ".parquet" else feather).read_table(os.fspath(path))
-            index = [name for name in table.column_names if name.startswith("__index_level_")]
-            table = table.drop_columns(index)
-        return table.to_pandas(ignore_metadata=True)
-    except (pa.ArrowException, ValueError, EOFError) as error:
-        raise ValueError(f"{os.fspath(path)} is not a table of this kind: {error}") from error
+        table = (parquet if kind == ".parquet" else feather).read_table(file)
+    except (pa.ArrowException, ValueError) as error:
+        raise ValueError(f"{file} is not a table of this kind: {error}") from error
+    index = [name for name in table.column_names if name.startswith(_INDEX)]
+    return as_table(table.drop_columns(index))
 
 
-def _parsed(content: bytes, written: TextFormat, path: str) -> Any:
-    """Return a pyarrow table of texts."""
-    import pyarrow as pa
-    from pyarrow import compute
-    from pyarrow.csv import ConvertOptions, ParseOptions, ReadOptions, read_csv
-
-    text = _decoded(content, written.encoding or _encoding(content), path)
-    separator = written.separator or _separator(text)
-    stream = io.StringIO(text, newline="")
-    names = next(csv.reader(stream, delimiter=separator), [])
-    if len({*names}) < len(names) or not names:
-        fail("header", "a name for each column, each once", separator.join(names) or "none")
-    records = stream.read()
-    # An end of our own shows whether the last record ends where the file does.
-    end = separator.join("." * len(names))
-    whole = f"-\n{records}{'' if records[-1:] in ('', chr(10), chr(13)) else chr(10)}{end}\n"
-    raw, wrong = whole.encode(), list[Any]()
-
-    def refuse(row: Any) -> str:
-        wrong.append(row)
-        return "skip"
-
-    whole_file: Any = {"use_threads": False, "block_size": len(raw) + 1, "skip_rows": 1}
-    table = read_csv(
-        pa.BufferReader(raw),
-        read_options=ReadOptions(column_names=names, **whole_file),
-        parse_options=ParseOptions(
-            delimiter=separator, newlines_in_values=True, invalid_row_handler=refuse
-        ),
-        convert_options=ConvertOptions(
-            column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=False
-        ),
-    )
-    if wrong:
-        row = wrong[0]
-        wanted = f"{row.expected_columns} values, as in the header"
-        fail(f"record {row.number - 1}", wanted, f"{row.actual_columns}: {row.text[:60]!r}")
-    last = table.num_rows - 1
-    if any(column[last].as_py() != "." for column in table.columns):
-        fail("file", "a closing quotation mark for each opening one", "one that is not closed")
-    table = table.slice(0, last)
-    if (written.decimal or ("," if separator == ";" else ".")) == ".":
-        return table
-    points = [compute.replace_substring_regex(c, _DECIMAL_COMMA, r"\1.\2") for c in table.columns]
-    return pa.table(points, names)
-
-
-def _decoded(content: bytes, encoding: str, path: str) -> str:
-    text = content.decode(encoding, errors="replace").removeprefix("\ufeff")
-    if "\ufffd" in text:
-        hint = "such values cannot be read; state encoding=, such as latin-1 (--encoding)"
-        said = f"{path} has bytes that are not {encoding}: {hint}"
-        warnings.warn(said, UserWarning, stacklevel=4)
-    return text
-
-
-def _encoding(content: bytes) -> str:
-    """Return the encoding of a text, from its header line alone."""
-    for mark, encoding in _MARKS.items():
-        if content.startswith(mark):
-            return encoding
-    header = content.split(b"\n", 1)[0]
-    if b"\0" in header:
-        return "utf-16-be" if header.startswith(b"\0") else "utf-16-le"
+def _of_archive(file: str) -> Table:
+    """Return the arrays of an npz file as columns."""
+    named: dict[str, npt.NDArray[Any]] = {}
     try:
-        header.decode("utf-8")
-    except UnicodeDecodeError:
-        return "cp1252"
-    return "utf-8"
-
-
-def _separator(text: str) -> str:
-    """Return the separator of a table, from its header line alone."""
-    header = re.split("[\r\n]", text, maxsplit=1)[0]
-    outside = "".join(header.split('"')[::2])
-    return max(_SEPARATORS, key=outside.count)
+        with np.load(file, allow_pickle=False) as arrays:
+            held = dict(arrays)
+    except (ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise ValueError(f"{file} is not a table of this kind: {error}") from error
+    for name, array in held.items():
+        if array.ndim == 1:
+            named[name] = array
+        elif array.ndim == 2:
+            named |= {f"{name}{place}": column for place, column in enumerate(array.T)}
+        else:
+            fail("files", "arrays of 1 or 2 axes", f"{name} of shape {array.shape} in {file}")
+    if len(named) < sum(1 if array.ndim == 1 else array.shape[1] for array in held.values()):
+        fail("files", "arrays whose columns have different names", f"{', '.join(held)} in {file}")
+    if len({len(column) for column in named.values()}) != 1:
+        sizes = {name: len(column) for name, column in named.items()}
+        fail("files", "arrays of as many records", f"{sizes} in {file}")
+    return Table(tuple(named), tuple(named.values()))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from glob import glob
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,11 +12,22 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh._validate import fail, nearest
-from dpmesh.tables.cells import TableError, each, key_of, of_file, usually_missing
+from dpmesh.tables.cells import (
+    UNDECODED,
+    Problems,
+    TableError,
+    each,
+    is_rounded,
+    name_of,
+    of_file,
+    shown,
+    usually_missing,
+    value_of,
+)
 from dpmesh.tables.columns import Columns, Encoded
+from dpmesh.tables.copies import copied, fingerprints
 from dpmesh.tables.labels import REMEDY, Label, labelled
-from dpmesh.tables.reader import TextFormat, read_table
-from dpmesh.tables.table import Table, as_table
+from dpmesh.tables.table import Table, cells_of, without_mask
 
 
 class Held(NamedTuple):
@@ -67,35 +78,6 @@ def existing(patterns: Sequence[str | os.PathLike[str]]) -> list[str]:
     return found
 
 
-def open_table(path: str, written: TextFormat) -> Table:
-    """Return the columns of a file: what `read_table` reads, or named arrays of an npz file.
-
-    An array X of several columns has X0, X1, and so on.
-
-    Raises
-    ------
-    ValueError
-        As `read_table`, or if arrays are not of as many records.
-    OSError
-        If it cannot be read.
-    """
-    if Path(path).suffix.lower() != ".npz":
-        return as_table(read_table(path, written))
-    named: dict[str, npt.NDArray[Any]] = {}
-    with np.load(path) as arrays:
-        for name, array in arrays.items():
-            if array.ndim == 1:
-                named[name] = array
-            elif array.ndim == 2:
-                named |= {f"{name}{i}": column for i, column in enumerate(array.T)}
-            else:
-                fail("files", "arrays of 1 or 2 axes", f"{name} of shape {array.shape} in {path}")
-    if len({len(column) for column in named.values()}) != 1:
-        shapes = {name: len(column) for name, column in named.items()}
-        fail("files", "arrays of as many records", f"{shapes} in {path}")
-    return Table(tuple(named), tuple(named.values()))
-
-
 def names_of(paths: Sequence[str]) -> list[str]:
     """Return the names of the sites that files are: without folders, if they differ so."""
     stems = [Path(path).stem for path in paths]
@@ -103,20 +85,46 @@ def names_of(paths: Sequence[str]) -> list[str]:
 
 
 def sites_of(name: str, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return the site of each record as text: 1, 1.0 and "1" are one.
+    """Return the name of each record's site, see `dpmesh.tables.cells.name_of`.
 
     Raises
     ------
     TableError
-        If a record has none.
+        If a record has none, or one that is not exact.
     """
     sites = []
     for record, cell in enumerate(values.tolist()):
-        if usually_missing(cell):
+        if has_no_site(cell):
             raise TableError(record, f"{name} (the site) is missing; {REMEDY}")
-        key = key_of(cell)
-        sites.append(str(int(key)) if isinstance(key, float) and key.is_integer() else str(key))
-    return np.array(sites)
+        if is_rounded(cell):
+            said = f"{name} is {cell:.0f}, a float, in which sites may have become one"
+            raise TableError(record, f"{said}; read the names of sites as texts or integers")
+        site = name_of(cell)
+        assert site is not None
+        if UNDECODED in site:
+            said = f"{name} is {shown(site)}, whose bytes cannot be decoded"
+            raise TableError(record, f"{said}; state encoding=, such as latin-1 (--encoding)")
+        sites.append(site)
+    return np.array(sites, dtype=np.str_)
+
+
+def has_no_site(cell: object) -> bool:
+    """Return whether a cell names no site. NA, the code of a country, is a name."""
+    name = name_of(cell)
+    return name is None or not name.strip()
+
+
+def alike(sites: Iterable[str]) -> list[str]:
+    """Return in sentences which names of sites may be meant to be one, or none."""
+    names = sorted({*sites})
+    words = [name for name in names if usually_missing(name)]
+    said = [f"{shown(word)} is taken as the name of a site" for word in words]
+    written: dict[Any, list[str]] = {}
+    for name in names:
+        key = value_of(name.strip())
+        written.setdefault(name.strip().casefold() if key is None else key, []).append(name)
+    groups = [group for group in written.values() if len(group) > 1]
+    return [*said, *(f"{', '.join(map(shown, group))} are different sites" for group in groups)]
 
 
 def site_of_each(groups: Any, records: int) -> npt.NDArray[Any]:
@@ -131,7 +139,9 @@ def site_of_each(groups: Any, records: int) -> npt.NDArray[Any]:
         return np.zeros(records, dtype=np.int64)
     if isinstance(groups, str):
         fail("groups", "the site of each record, such as table['site']", repr(groups))
-    owners: npt.NDArray[Any] = np.asarray(groups)
+    owners: npt.NDArray[Any] = np.asarray(without_mask(groups))
+    if owners.dtype.kind not in "iub" and isinstance(groups, (list, tuple)):
+        owners = cells_of(groups)  # a cell does not change the type of others
     if owners.shape not in ((records,), (records, 1)):
         got = len(owners) if owners.ndim == 1 else f"shape {owners.shape}"
         fail("groups", f"the site of each of the {records} records", got)
@@ -168,7 +178,7 @@ def read_sites(
     ------
     ValueError
         If a column is in none of the tables, or one holds what the ranges do not allow: the error
-        names file, record, column and value.
+        names file, record, column and value. If a site has the records of another one.
     """
     names = [*dict.fromkeys(name for table in tables for name in table.names or ())]
     sought = {"label": labels, "site": [site], "ranges": columns.names}
@@ -184,16 +194,27 @@ def read_sites(
                 raise TableError(None, "the table has no records")
             kept = table
             if site is not None and drop:
-                kept = table.take(~each(usually_missing, table.select([site]).columns[0], bool))
-            own_labels, kept = labelled(labels, target, kept, drop=drop)
-            encoded = columns.encode_table(kept)
+                kept = table.take(~each(has_no_site, table.select([site]).columns[0], bool))
+            problems = Problems()
+            with problems.collected():
+                own_labels, kept = labelled(labels, target, kept, drop=drop)
+            with problems.collected():
+                encoded = columns.encode_table(kept)
             sites = np.full(kept.records, own)
             if site is not None:
-                sites = sites_of(site, kept.select([site]).columns[0])
+                with problems.collected():
+                    sites = sites_of(site, kept.select([site]).columns[0])
+            problems.check()
         notices = encoded.notices()
         if left := table.records - kept.records:
             what = " or no ".join([*labels, *([] if site is None else [site])])
             notices.append(f"{left} record{'s are' if left > 1 else ' is'} left out: no {what}")
         notices = [f"{path}, {notice}" for notice in notices]
         held.append(Held(kept, own_labels, encoded, sites, notices))
+    records = np.concatenate([fingerprints(one.table, without=site) for one in held])
+    names, codes = np.unique(np.concatenate([one.sites for one in held]), return_inverse=True)
+    partition = [np.flatnonzero(codes == code) for code in range(len(names))]
+    said = copied(records, partition, names)
+    if said is not None:
+        raise ValueError(f"files: {said}")
     return held

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from dpmesh._extras import needed_by
 from dpmesh._validate import fail, nearest
 from dpmesh.tables.cells import TableError
 
@@ -69,10 +70,19 @@ class Table(NamedTuple):
 
 
 def as_table(value: Any) -> Table:
-    """Return the columns of a pandas or pyarrow table, a dictionary, or an array.
+    """Return the columns of a table, a dictionary of columns, or an array.
+
+    Parameters
+    ----------
+    value
+        A pandas, polars or pyarrow table, or any other with Arrow's interface
+        (``__arrow_c_stream__``); a pyarrow record batch; a mapping of names to columns; an array of
+        shape (records, columns), or a structured one, whose fields are columns.
 
     Raises
     ------
+    ImportError
+        If pyarrow is not installed, which reads polars' and other tables.
     ValueError
         If it is none of them, or names two columns alike.
     """
@@ -81,16 +91,21 @@ def as_table(value: Any) -> Table:
     if hasattr(value, "iloc") and hasattr(value, "columns"):  # pandas
         names = tuple(map(str, value.columns))
         columns = [value.iloc[:, i].to_numpy() for i in range(len(names))]
-    elif hasattr(value, "column_names") and hasattr(value, "to_pylist"):  # pyarrow
-        names = tuple(value.column_names)
-        columns = [_of_arrow(value.column(i)) for i in range(len(names))]
+    elif is_arrow(value):
+        table = _as_arrow(value)
+        names = tuple(table.column_names)
+        columns = [_of_arrow(table.column(i)) for i in range(len(names))]
     elif isinstance(value, Mapping):
         names = tuple(map(str, value))
-        columns = [_cells(column) for column in value.values()]
+        columns = [_column(str(name), column) for name, column in value.items()]
         if len({len(column) for column in columns}) > 1:
             fail("table", "columns of equal length", [len(column) for column in columns])
+    elif hasattr(value, "collect_schema"):
+        fail("X", "a table in memory: call .collect() first", type(value).__name__)
     else:
-        array = _cells(value)
+        array = cells_of(value)
+        if array.dtype.names is not None and array.ndim == 1:
+            return Table(array.dtype.names, tuple(array[name] for name in array.dtype.names))
         if array.ndim > 2:
             array = array.reshape(len(array), -1)  # images: one row for each
         if array.ndim != 2:
@@ -103,19 +118,91 @@ def as_table(value: Any) -> Table:
 
 
 def rows(table: Any, chosen: npt.NDArray[np.int64]) -> Any:
-    """Return some records of a pandas or pyarrow table, or of an array, as the same kind."""
+    """Return some records of a table or of an array, as the same kind."""
     if hasattr(table, "iloc"):
         return table.iloc[chosen]
-    return table.take(chosen) if hasattr(table, "column_names") else np.asarray(table)[chosen]
+    if isinstance(table, Table):
+        return table.take(chosen)
+    if is_arrow(table):
+        return _as_arrow(table).take(chosen)
+    return np.asarray(table)[chosen]
 
 
-def _cells(values: Any) -> npt.NDArray[Any]:
-    """Return an array; a list keeps each of its cells as it is."""
-    return values if isinstance(values, np.ndarray) else np.array(values, dtype=object)
+def is_arrow(value: Any) -> bool:
+    """Return whether a value has Arrow's interface for tables, as those of polars and pyarrow."""
+    if isinstance(value, np.ndarray) or not hasattr(value, "columns"):
+        return hasattr(value, "column_names") and hasattr(value, "to_pylist")
+    return hasattr(value, "__arrow_c_stream__") or hasattr(value, "__arrow_c_array__")
+
+
+def cells_of(values: Any) -> npt.NDArray[Any]:
+    """Return an array; a list keeps each of its cells as it is, and masked ones are missing."""
+    if isinstance(values, np.ndarray):
+        return np.asarray(without_mask(values))
+    return np.array(values, dtype=object)
+
+
+def without_mask(values: Any) -> Any:
+    """Return an array with missing values (NaN, or None) in the place of masked ones."""
+    mask = np.ma.getmaskarray(values) if np.ma.isMaskedArray(values) else None
+    if mask is None or not mask.any():
+        return values
+    plain = np.asarray(np.ma.getdata(values))
+    if plain.dtype.kind == "f":
+        return np.where(mask, np.nan, plain)
+    cells = plain.astype(object)  # integers keep all their digits
+    cells[mask] = None
+    return cells
+
+
+def array_of(values: Sequence[Any]) -> npt.NDArray[Any]:
+    """Return values of public knowledge, such as classes, as one array that keeps each exactly."""
+    found = np.array(values)
+    exact = found.dtype.kind != "f" or found.tolist() == [*values]
+    return found if exact else cells_of(values)
+
+
+def joined(parts: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    """Return parts of a column as one; the type of one part does not change cells of another."""
+    if len({part.dtype for part in parts}) > 1:
+        parts = [part.astype(object) for part in parts]
+    return np.concatenate(parts)
+
+
+def _column(name: str, values: Any) -> npt.NDArray[Any]:
+    """Return a column of a mapping."""
+    if not hasattr(values, "iloc") and hasattr(values, "__arrow_c_stream__"):
+        import pyarrow as pa
+
+        values = _of_arrow(pa.chunked_array(values))
+    column = cells_of(values)
+    if column.ndim != 1:
+        fail(name, "a column, shape (records,)", f"shape {column.shape}")
+    return column
+
+
+def _as_arrow(value: Any) -> Any:
+    """Return a pyarrow table."""
+    with needed_by("reading tables of Arrow, such as those of polars"):
+        import pyarrow as pa
+    if isinstance(value, pa.Table):
+        return value
+    return pa.Table.from_batches([value]) if isinstance(value, pa.RecordBatch) else pa.table(value)
 
 
 def _of_arrow(column: Any) -> npt.NDArray[Any]:
-    if str(column.type).startswith("dictionary"):
-        column = column.cast(column.type.value_type)
+    """Return the cells of a column; a missing one does not change the type of others."""
+    import pyarrow as pa
+
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+        column = column.cast(kind)
+    if pa.types.is_timestamp(kind) and kind.tz is not None:
+        # As datetimes: numpy's have no time zone.
+        column = column.cast(pa.timestamp("us", kind.tz), safe=False)
+        return cells_of(column.to_pylist())
+    if column.null_count and (pa.types.is_integer(kind) or pa.types.is_boolean(kind)):
+        return cells_of(column.to_pylist())  # numpy's integers have no missing value
     values: npt.NDArray[Any] = column.to_numpy()
     return values
