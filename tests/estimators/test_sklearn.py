@@ -291,7 +291,7 @@ def test_what_is_missing_or_only_named_is_refused() -> None:
     for call in (model.fit, lambda *of: evaluate(model, *of), lambda *of: tune(model, [{}], *of)):
         with pytest.raises(ValueError, match=r"record 1, .*: y has no label .*; leave it out"):
             call(X, missing)
-    mixed = np.array([1, "1", 0, 0.0, True, "false"], object)
+    mixed = np.array([1, "1", 0, 0.0, True, False], object)
     fitted = PrivateClassifier().fit(np.zeros((6, 1)), mixed, groups=["0", 0, 1, 1.0, "2", 2])
     assert fitted.classes_.tolist() == [0, 1]
     assert fitted.report_.sites == 3

@@ -178,8 +178,8 @@ def read_sites(
         for notice in one.notices:
             typer.echo(notice, err=True)
         kept.append(one.table.with_missing(one.encoded.absent).select([*used]).columns)
-    for notice in sites.alike(name for one in read for name in one.sites):
-        typer.echo(notice, err=True)
+    for doubt in sites.doubts(read, site):
+        typer.echo(f"Warning: {doubt}", err=True)
     cells = map(joined, zip(*kept, strict=True))
     # A column of objects stays one: pandas may else decide on a type by all of its cells.
     named = {name: Series(own, dtype=own.dtype) for name, own in zip(used, cells, strict=True)}

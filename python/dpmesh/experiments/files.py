@@ -23,7 +23,7 @@ from dpmesh.tables.labels import Label, read_labels
 from dpmesh.tables.models import Outline
 from dpmesh.tables.ranges import as_labels, columns_of, read_ranges
 from dpmesh.tables.reader import TextFormat, open_table
-from dpmesh.tables.sites import existing, names_of, read_sites
+from dpmesh.tables.sites import doubts, existing, names_of, read_sites
 
 _LIBSVM = (".libsvm", ".svm", ".svmlight")
 
@@ -197,7 +197,7 @@ def _read(
         public = {name: public[name] for name in used if name in public}
     described = Columns.of(public, used, intercept=intercept, features=features)
     held = read_sites(paths, tables, described, labels, target, site=site, drop=drop)
-    for notice in chain.from_iterable(one.notices for one in held):
+    for notice in chain(*(one.notices for one in held), doubts(held, site)):
         warnings.warn(notice, UserWarning, stacklevel=2)
     encoded = np.concatenate([one.encoded.features for one in held])
     labelled, outline = np.concatenate([one.labels for one in held]), Outline.of(described, target)

@@ -155,9 +155,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
                 check_classification_targets(labels)
             public = "which classes there are"
             seen = labels.tolist() if labels.dtype == object else np.unique(labels).tolist()
-            given = {
-                name_of(label): label for label in reversed(seen)
-            }.values()  # 1 and "1" are one
+            given = {_class_of(label): label for label in reversed(seen)}.values()
         self.classes_ = _sorted(Category(categories=tuple(given)).categories)
         if len(self.classes_) < 2:
             fail("y", "at least 2 classes", f"1 class: {self.classes_.tolist()[0]!r}")

@@ -70,7 +70,7 @@ def _hash(cell: Any) -> int:
 def copied(
     records: npt.NDArray[np.uint64],
     partition: Sequence[npt.NDArray[np.int64]],
-    names: Sequence[Any],
+    names: npt.NDArray[Any],
 ) -> str | None:
     """Say which site has the records of another one; None if none is found to have.
 
@@ -105,7 +105,7 @@ def copied(
 
 
 def _overlap(
-    names: Sequence[Any], told: Sequence[tuple[int, npt.NDArray[np.uint64]]]
+    names: npt.NDArray[Any], told: Sequence[tuple[int, npt.NDArray[np.uint64]]]
 ) -> str | None:
     """Say which site has at least half of its records at another one."""
     if len(told) < 2:
@@ -127,7 +127,7 @@ def _overlap(
     return None
 
 
-def _said(names: Sequence[Any], first: int, second: int, count: int, records: int) -> str:
+def _said(names: npt.NDArray[Any], first: int, second: int, count: int, records: int) -> str:
     which = "all" if count == records else f"{count}"
     return (
         f"{which} of {records} records of the site {names[second]} are also at the site "

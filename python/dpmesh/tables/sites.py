@@ -178,7 +178,7 @@ def read_sites(
     ------
     ValueError
         If a column is in none of the tables, or one holds what the ranges do not allow: the error
-        names file, record, column and value. If a site has the records of another one.
+        names file, record, column and value.
     """
     names = [*dict.fromkeys(name for table in tables for name in table.names or ())]
     sought = {"label": labels, "site": [site], "ranges": columns.names}
@@ -211,10 +211,22 @@ def read_sites(
             notices.append(f"{left} record{'s are' if left > 1 else ' is'} left out: no {what}")
         notices = [f"{path}, {notice}" for notice in notices]
         held.append(Held(kept, own_labels, encoded, sites, notices))
-    records = np.concatenate([fingerprints(one.table, without=site) for one in held])
-    names, codes = np.unique(np.concatenate([one.sites for one in held]), return_inverse=True)
-    partition = [np.flatnonzero(codes == code) for code in range(len(names))]
-    said = copied(records, partition, names)
-    if said is not None:
-        raise ValueError(f"files: {said}")
     return held
+
+
+def doubts(held: Sequence[Held], site: str | None) -> list[str]:
+    """Return in sentences what is doubtful about the sites: names that are alike, and copies.
+
+    Parameters
+    ----------
+    held
+        What `read_sites` returned.
+    site
+        The column that names the site, if there is one.
+    """
+    owners = np.concatenate([one.sites for one in held])
+    names, codes = np.unique(owners, return_inverse=True)
+    partition = [np.flatnonzero(codes == code) for code in range(len(names))]
+    records = np.concatenate([fingerprints(one.table, without=site) for one in held])
+    said = copied(records, partition, names)
+    return alike(names.tolist()) + ([] if said is None else [said])

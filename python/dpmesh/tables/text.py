@@ -151,7 +151,7 @@ class _MisfitsError(ValueError):
         self.problems = problems
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _Lines:
     """A file cut into lines.
 
@@ -179,7 +179,7 @@ class _Lines:
         return map(self.text, range(start, len(self.raw)))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _Header:
     """Public facts about the lines of a file.
 
@@ -261,7 +261,7 @@ def _lines(content: bytes, encoding: str, *, has_header: bool) -> _Lines:
     raw = [content[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
     if not raw[-1]:
         raw.pop()  # what follows the end of the last line
-    return _Lines(raw, encoding, "\r" if by_return else "\n")
+    return _Lines(raw=raw, encoding=encoding, end="\r" if by_return else "\n")
 
 
 def _ends_by_return(characters: npt.NDArray[Any], feed: Any, back: Any) -> bool:
@@ -284,27 +284,28 @@ def _header(lines: _Lines, written: TextFormat) -> _Header:
     if written.header is False:
         separator = separator or ","
         width = len(_values_at(lines, 0, separator, written))
-        return _Header(tuple(f"x{column}" for column in range(width)), separator, width, 0)
+        names = tuple(f"x{column}" for column in range(width))
+        return _Header(names=names, separator=separator, width=width, records=0)
     stated = _SEPARATOR_LINE.fullmatch(lines.text(0))
     if stated is not None and len(lines.raw) > 1:
         separator, place = separator or stated[1], 1
     if separator is None:
         separator = _separator(lines.text(0))
-    names = [name.strip() for name in _values_at(lines, place, separator, written)]
-    width = len(names)
-    while names and not names[-1]:
-        names.pop()  # unnamed columns at the end, as spreadsheets write them
-    if not names:
+    named = [name.strip() for name in _values_at(lines, place, separator, written)]
+    width = len(named)
+    while named and not named[-1]:
+        named.pop()  # unnamed columns at the end, as spreadsheets write them
+    if not named:
         raise _MisfitsError(f"line {place + 1}: the header names no column")
-    if len({*names}) < len(names):
-        twice = ", ".join(sorted({repr(name) for name in names if names.count(name) > 1}))
+    if len({*named}) < len(named):
+        twice = ", ".join(sorted({repr(name) for name in named if named.count(name) > 1}))
         said = f"the header must name each column once, got {twice} twice"
         raise _MisfitsError(f"line {place + 1}: {said}")
-    if written.header is None and _is_record(names):
+    if written.header is None and _is_record(named):
         either = "header=False if it is a record, header=True if it names columns"
         said = f"the first line has numbers alone; state {either} (--no-header, --header)"
         raise _MisfitsError(f"line {place + 1}: {said}")
-    return _Header(tuple(names), separator, width, place + 1)
+    return _Header(names=tuple(named), separator=separator, width=width, records=place + 1)
 
 
 def _separator(header: str) -> str:
