@@ -1,0 +1,330 @@
+"""Coverage of regressions and hazard ratios: ``python -m benches.regression_coverage 400``.
+
+Records are drawn anew in each run. The truth of a regression are the coefficients of the same model
+without noise on 800,000 records: misspecified models among them. Noise is Gaussian, of the
+scale that the secure sums of five sites have. Coverage is of what is shown. Results go to
+``docs/results/regression-coverage.*``; the table is that of ``docs/privacy/regression.md``.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from benches.results import Row, keep, table
+from dpmesh.statistics import Regression, Survival
+from dpmesh.statistics.answers import Answer
+from dpmesh.statistics.ask import Questions, questions_about, read_columns
+from dpmesh.statistics.questions import Noisy
+from dpmesh.statistics.regression import Moments
+from dpmesh.tables import as_table
+
+Table = dict[str, np.ndarray]
+Draw = Callable[[int, np.random.Generator], Table]
+
+BOX = {"a": [-1, 1], "b": [-1, 1], "c": [-1, 1], "y": {"flag": True}}
+SITES, DELTA = 5, 1e-5
+POPULATION, TIMES = 200_000, 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """A model, its records, and a budget.
+
+    Parameters
+    ----------
+    name
+        Of the line.
+    question
+        What is asked.
+    ranges
+        Of its columns.
+    draw
+        Returns records.
+    records, epsilon
+        Of a run.
+    truth
+        The true hazard ratio; None for a regression, whose truth is computed.
+    """
+
+    name: str
+    question: Regression | Survival
+    ranges: dict[str, Any]
+    draw: Draw
+    records: int
+    epsilon: float
+    truth: float | None = None
+
+
+def box(n: int, draw: np.random.Generator) -> Table:
+    """Return three independent numbers in [-1, 1]."""
+    return {name: draw.uniform(-1, 1, n) for name in "abc"}
+
+
+def scores(held: Table, coefficients: tuple[float, ...]) -> np.ndarray:
+    """Return the linear predictor of a constant and three columns."""
+    constant, *others = coefficients
+    return constant + sum(b * held[name] for b, name in zip(others, "abc", strict=True))
+
+
+def flags(share: np.ndarray, draw: np.random.Generator) -> np.ndarray:
+    """Return 1 with these probabilities, else 0."""
+    return (draw.random(len(share)) < share).astype(float)
+
+
+def logistic(*coefficients: float) -> Draw:
+    """Return records whose flag has these log odds."""
+
+    def records(n: int, draw: np.random.Generator) -> Table:
+        held = box(n, draw)
+        share = 1 / (1 + np.exp(-scores(held, coefficients)))
+        return {**held, "y": flags(share, draw)}
+
+    return records
+
+
+def misspecified(n: int, draw: np.random.Generator) -> Table:
+    """Return records whose log odds are steps and a product, no line."""
+    held = box(n, draw)
+    share = np.where(held["a"] * held["b"] > 0.2, 0.9, 0.15 + 0.3 * (held["c"] > 0))
+    return {**held, "y": flags(share, draw)}
+
+
+def collinear(n: int, draw: np.random.Generator) -> Table:
+    """Return records of which one column nearly determines another."""
+    held = box(n, draw)
+    held["c"] = np.clip(held["b"] + draw.normal(0, 0.15, n), -1, 1)
+    share = 1 / (1 + np.exp(-scores(held, (-0.5, 1.5, -1.0, 0.5))))
+    return {**held, "y": flags(share, draw)}
+
+
+def with_levels(n: int, draw: np.random.Generator) -> Table:
+    """Return records with a number, a flag, and a category of three levels."""
+    held = {"a": draw.uniform(-1, 1, n), "f": draw.integers(0, 2, n).astype(float)}
+    held["s"] = draw.choice(["I", "II", "III"], n, p=[0.5, 0.3, 0.2])
+    effect = np.select([held["s"] == "II", held["s"] == "III"], [0.5, -0.7], 0.0)
+    share = 1 / (1 + np.exp(-(-0.3 + held["a"] + 0.6 * held["f"] + effect)))
+    return {**held, "y": flags(share, draw)}
+
+
+def counts(top: int, *coefficients: float, spread: bool = False) -> Draw:
+    """Return records with counts up to a bound, with or without extra dispersion."""
+
+    def records(n: int, draw: np.random.Generator) -> Table:
+        held = box(n, draw)
+        rate = np.exp(scores(held, coefficients))
+        if spread:
+            rate = rate * draw.gamma(2, 0.5, n)
+        return {**held, "y": np.minimum(draw.poisson(rate), top).astype(float)}
+
+    return records
+
+
+def linear(unequal: bool) -> Draw:
+    """Return records with a number, of equal or unequal spread."""
+
+    def records(n: int, draw: np.random.Generator) -> Table:
+        held = box(n, draw)
+        spread = 0.05 + 0.25 * np.abs(held["a"]) if unequal else np.full(n, 0.15)
+        middle = scores(held, (0.1, 0.3, -0.2, 0.0))
+        return {**held, "y": np.clip(middle + draw.normal(0, spread), -1, 1)}
+
+    return records
+
+
+def trial(ratio: float, shape: float) -> Draw:
+    """Return followed persons of two arms with Weibull times."""
+
+    def records(n: int, draw: np.random.Generator) -> Table:
+        arm = draw.integers(0, 2, n)
+        rate = 1.2 * np.where(arm == 1, ratio, 1.0)
+        life = (draw.exponential(1, n) / rate) ** (1 / shape)
+        leaves = draw.uniform(0.2, 2.5, n)
+        died = (life <= leaves).astype(int)
+        return {"time": np.minimum(life, leaves), "died": died, "arm": arm}
+
+    return records
+
+
+ABC = Regression("y", "a", "b", "c")
+COUNTS = Regression("y", "a", "b", "c", family="poisson")
+TIMED = {"time": [0, 1], "died": {"flag": True}, "arm": {"flag": True}}
+LEVELS = {**BOX, "f": {"flag": True}, "s": ["I", "II", "III"]}
+
+
+def of_box(name: str, draw: Draw, records: int, epsilon: float) -> Setting:
+    """Return a logistic regression on three numbers."""
+    return Setting(name=name, question=ABC, ranges=BOX, draw=draw, records=records, epsilon=epsilon)
+
+
+def of_counts(name: str, top: int, draw: Draw, records: int, epsilon: float) -> Setting:
+    """Return a Poisson regression on three numbers."""
+    ranges = {**BOX, "y": [0, top]}
+    return Setting(
+        name=name, question=COUNTS, ranges=ranges, draw=draw, records=records, epsilon=epsilon
+    )
+
+
+def of_numbers(name: str, unequal: bool, records: int, epsilon: float) -> Setting:
+    """Return a linear regression on three numbers."""
+    ranges = {**BOX, "y": [-1, 1]}
+    return Setting(
+        name=name,
+        question=ABC,
+        ranges=ranges,
+        draw=linear(unequal),
+        records=records,
+        epsilon=epsilon,
+    )
+
+
+def of_trial(records: int, epsilon: float, ratio: float, shape: float) -> Setting:
+    """Return a hazard ratio of two arms."""
+    return Setting(
+        name=f"hazard ratio {ratio:g}, Weibull shape {shape:g}",
+        question=Survival("time", "died", "arm"),
+        ranges=TIMED,
+        draw=trial(ratio, shape),
+        records=records,
+        epsilon=epsilon,
+        truth=ratio,
+    )
+
+
+USUAL = (-0.5, 1.5, -1.0, 0.5)
+SETTINGS = (
+    of_box("logistic", logistic(*USUAL), 10_000, 1.0),
+    of_box("logistic", logistic(*USUAL), 3_000, 1.0),
+    of_box("logistic, misspecified", misspecified, 10_000, 1.0),
+    of_box("logistic, 3% events", logistic(-3.9, 1.0, -1.0, 0.5), 10_000, 1.0),
+    of_box("logistic, strong effects", logistic(-2.0, 7.0, -5.0, 3.0), 10_000, 4.0),
+    of_box("logistic, collinear", collinear, 20_000, 2.0),
+    Setting(
+        name="logistic, flag and levels",
+        question=Regression("y", "a", "f", "s"),
+        ranges=LEVELS,
+        draw=with_levels,
+        records=5_000,
+        epsilon=1.0,
+    ),
+    of_counts("Poisson, to 10", 10, counts(10, 0.3, 0.5, -0.3, 0.0), 15_000, 2.0),
+    of_counts("Poisson, often at the bound", 10, counts(10, 1.6, 1.2, -0.8, 0.0), 15_000, 1.0),
+    of_counts(
+        "Poisson, overdispersed", 10, counts(10, 0.3, 0.5, -0.3, 0.0, spread=True), 20_000, 4.0
+    ),
+    of_numbers("linear", False, 3_000, 1.0),
+    of_numbers("linear, unequal spread", True, 10_000, 1.0),
+    of_trial(1_000, 1.0, 0.6, 1.0),
+    of_trial(1_000, 1.0, 1.0, 1.0),
+    of_trial(5_000, 1.0, 2.5, 1.5),
+)
+
+
+def estimand(setting: Setting, draw: np.random.Generator) -> np.ndarray:
+    """Return the coefficients that the population gives under the model, in the columns' units."""
+    assert isinstance(setting.question, Regression)
+    about = questions_about([setting.question], setting.ranges)
+    fitted = setting.question._fitted(about.kinds)
+    found = []
+    for _ in range(TIMES):
+        columns, _ = read_columns(about, as_table(setting.draw(POPULATION, draw)))
+        rows, target = fitted.design.rows(columns), columns["y"]
+        if isinstance(fitted, Moments):
+            found.append(np.linalg.lstsq(rows, target.z, rcond=None)[0])
+            continue
+        bound = fitted.family.bound(fitted.kind)
+        targets, coefficients = fitted.family.targets(target), np.zeros(rows.shape[1])
+        for _ in range(40):
+            residuals, weights = fitted.family.residuals_and_weights(
+                rows @ coefficients, targets, bound
+            )
+            step = np.linalg.solve((rows.T * weights) @ rows, rows.T @ residuals)
+            coefficients = coefficients + step * min(1.0, 2 / float(np.linalg.norm(step)))
+        found.append(coefficients)
+    return np.asarray(fitted.design.to_units @ np.mean(found, axis=0))
+
+
+def answered(
+    about: Questions, held: Table, noises: tuple[float, ...], draw: np.random.Generator
+) -> Answer:
+    """Return an answer from sums with Gaussian noise."""
+    columns, _ = read_columns(about, as_table(held))
+    totals: list[Noisy] = []
+    for t, (length, noise) in enumerate(zip(about.lengths, noises, strict=True)):
+        total = np.asarray(about.vectors(columns, t, totals).sum(axis=0))
+        totals.append(Noisy(total + noise * draw.standard_normal(length), noise))
+    together = np.concatenate([released.total for released in totals])
+    records = len(next(iter(held.values())))
+    (answer,) = about.answers(together, noises, records)
+    return answer
+
+
+def covered(setting: Setting, runs: int, seed: int) -> Row:
+    """Return the line of a setting."""
+    draw = np.random.default_rng(seed)
+    about = questions_about([setting.question], setting.ranges)
+    truth = np.array([setting.truth])
+    if setting.truth is None:
+        truth = estimand(setting, draw)
+    algorithm = about.algorithm.for_budget(
+        epsilon=setting.epsilon, delta=DELTA, sites=SITES, records=setting.records, **about.sums
+    )
+    hits, halves, noises = [], [], []
+    for _ in range(runs):
+        held = setting.draw(setting.records, draw)
+        answer = answered(about, held, algorithm.noise_scales, draw)
+        rows = answer.rows if setting.truth is None else answer.ratios
+        if any(np.isnan(row.estimate) for row in rows):
+            continue
+        hits.append([row.low <= b <= row.high for row, b in zip(rows, truth, strict=True)])
+        halves.append([(row.high - row.low) / 2 for row in rows])
+        noises.append([row.noise for row in rows])
+    shown = np.mean(hits, axis=0) if hits else np.array([np.nan])
+    last = slice(1, None) if len(truth) > 1 else slice(None)
+    return {
+        "setting": setting.name,
+        "records": setting.records,
+        "epsilon": setting.epsilon,
+        "runs": runs,
+        "shown": round(len(hits) / runs, 4),
+        "covered": round(float(shown.mean()), 4),
+        "worst": round(float(shown.min()), 4),
+        "half_width": f"{np.median(halves, axis=0)[last].mean():.3g}" if hits else "",
+        "of_noise": f"{np.median(noises, axis=0)[last].mean():.3g}" if hits else "",
+    }
+
+
+def page(rows: list[Row]) -> str:
+    """Return the table of docs/privacy/regression.md."""
+    heads = ["setting", "records", "epsilon", "shown", "coverage", "worst column"]
+    heads += ["half width", "of it noise"]
+    lines = [
+        [
+            row["setting"],
+            f"{row['records']:,}",
+            f"{row['epsilon']:g}",
+            *(f"{100 * row[name]:.1f}%" for name in ("shown", "covered", "worst")),
+            row["half_width"],
+            row["of_noise"],
+        ]
+        for row in rows
+    ]
+    return table(heads, lines)
+
+
+def main(runs: int) -> None:
+    """Print the lines; write them from 100 runs on."""
+    rows: list[Row] = []
+    for seed, setting in enumerate(SETTINGS):
+        rows.append(covered(setting, runs, seed))
+        print(*rows[-1].values(), sep="\t", flush=True)
+    if runs >= 100:
+        keep("regression-coverage", rows, page(rows))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
