@@ -19,6 +19,7 @@ from dpmesh.cli.ranges import ranges
 from dpmesh.cli.run import report, run
 from dpmesh.cli.start import demo, doctor, plan
 from dpmesh.cli.stats import stats
+from dpmesh.cli.synthesize import synthesize
 
 app = typer.Typer(
     cls=Group,
@@ -50,7 +51,7 @@ contract = typer.Typer(
 model = typer.Typer(cls=Group, no_args_is_help=True, help="Models that parties learned together.")
 
 _PANELS = {
-    "Start": (demo, doctor, ranges, stats, fit, predict, plan),
+    "Start": (demo, doctor, ranges, stats, synthesize, fit, predict, plan),
     "Research": (run, report),
     "Deploy": (node, router),
     "Privacy": (audit,),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -20,6 +20,9 @@ _TABLE = typer.Option(help="Two columns of categories, as sex,stage.")
 _SURVIVAL = typer.Option(help="Columns of time and event, as months,died, or months,died:bins.")
 _REGRESS = typer.Option(
     help="Formula, as died~age,arm or visits~age:poisson: coefficients with intervals."
+)
+_PAIRS = typer.Option(
+    help="Columns, as age,sex,stage, or age,sex:bins: all two-way tables, for dpmesh synthesize."
 )
 _BY = typer.Option(help="Column of groups to compare, with --survival.")
 _OUTPUT = typer.Option(help="Write the answers into this file, .html or .json.")
@@ -39,6 +42,7 @@ def stats(
     survival: Annotated[str | None, _SURVIVAL] = None,
     by: Annotated[str | None, _BY] = None,
     regress: Annotated[_Given, _REGRESS] = None,
+    pairs: Annotated[str | None, _PAIRS] = None,
     colluding: Annotated[int, typer.Option(min=0, help="Sites that may collude.")] = 1,
     output: Annotated[Path | None, _OUTPUT] = None,
     budget: options.BudgetFolder = None,
@@ -57,23 +61,26 @@ def stats(
     the file of ranges lists. `dpmesh ranges` drafts that file.
     """
     from dpmesh._files import writable_folder
+    from dpmesh.cli._asking import Files
     from dpmesh.cli._pages import write_answers
-    from dpmesh.cli._sites import as_spent, charge, read_sites, text_format
-    from dpmesh.statistics.ask import ask, names_of
+    from dpmesh.cli._sites import text_format
     from dpmesh.statistics.options import questions_of
-    from dpmesh.tables.ranges import as_range, read_ranges
 
     if output is not None and output.suffix not in (".html", ".json"):
         fail("--output", "a file that ends in .html or .json", str(output))
     if output is not None:
         writable_folder(output.parent)
-    released: list[Any] = []
-    public = read_ranges(ranges, released=released)
-    given = {name: as_range(name, one) for name, one in public.items()}
-    texts = {"mean": mean, "histogram": histogram, "quantiles": quantiles, "table": table}
-    texts |= {"correlation": correlation, "survival": survival, "by": by, "regress": regress}
-    asked = questions_of(texts, given, "--")
-    used = {name: given[name] for name in names_of(asked, given)}
+    texts = {
+        "mean": mean,
+        "histogram": histogram,
+        "quantiles": quantiles,
+        "table": table,
+        "correlation": correlation,
+        "survival": survival,
+        "by": by,
+        "regress": regress,
+        "pairs": pairs,
+    }
     form = text_format(
         separator=separator,
         decimal=decimal,
@@ -83,11 +90,13 @@ def stats(
         multiline=multiline,
         skip_empty=skip_empty_lines,
     )
-    held = read_sites(files, used, (), None, site, form, drop=False)
-    most: Any = {"epsilon": epsilon, "delta": delta, "colluding": colluding}
-    found = ask(asked, held.table, held.owners, ranges=given, **most)
-    more = charge(budget, [*released, as_spent(found.ledger)], delta)
-    found = found.charged(*more) if released else found
+    found = Files(paths=files, ranges=ranges, site=site, form=form).ask(
+        lambda kinds: questions_of(texts, kinds, "--"),
+        epsilon=epsilon,
+        delta=delta,
+        colluding=colluding,
+        budget=budget,
+    )
     typer.echo(found)
     if output is not None:
         write_answers(output, found)

@@ -6,6 +6,7 @@
 
 from dpmesh.statistics.answers import Answer, Row
 from dpmesh.statistics.ask import Statistics, ask
+from dpmesh.statistics.pairs import Pairs
 from dpmesh.statistics.questions import Correlation, Histogram, Mean, Quantiles, Question, TwoWay
 from dpmesh.statistics.regression import Regression
 from dpmesh.statistics.survival import Survival
@@ -15,6 +16,7 @@ __all__ = [
     "Correlation",
     "Histogram",
     "Mean",
+    "Pairs",
     "Quantiles",
     "Question",
     "Regression",

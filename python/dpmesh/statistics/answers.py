@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import date
 from math import ceil, erfc, floor, inf, isfinite, sqrt
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from scipy.optimize import isotonic_regression
@@ -14,6 +14,9 @@ from scipy.optimize import isotonic_regression
 from dpmesh._table import Table
 from dpmesh._validate import fail
 from dpmesh.statistics.bins import Floats
+
+if TYPE_CHECKING:
+    from dpmesh.statistics.pairs import PairTables
 
 Z = 1.959963984540054
 """A 95% interval of a normal distribution is so many standard deviations long to either side."""
@@ -212,6 +215,8 @@ class Answer:
         Of survival curves, in the units of time; infinite where they are not reached.
     curves
         Survival curves as numbers.
+    pairs
+        All two-way tables of some columns.
     explained
         Whether the notes say why there are no estimates.
 
@@ -235,6 +240,7 @@ class Answer:
     fit: Fit | None = None
     medians: tuple[Row, ...] = ()
     curves: tuple[GroupCurve, ...] = ()
+    pairs: PairTables | None = None
     explained: bool = False
 
     @property
@@ -262,7 +268,7 @@ class Answer:
         if unknown and not self.explained:
             found.append(f"too few records at this noise: {', '.join(unknown)}")
         louder = sum(row.noise > row.sampling for row in self.rows)
-        if 2 * louder > len(self.rows):
+        if self.rows and 2 * louder > len(self.rows):
             found.append(LOUD)
         return found
 
@@ -272,7 +278,9 @@ class Answer:
 
     def tables(self) -> tuple[Table, ...]:
         """Return all tables that are shown: the rows, medians, numbers at risk and ratios."""
-        found = [self.table()]
+        found = [self.table()] if self.rows else []
+        if self.pairs is not None:
+            found.append(self.pairs.table())
         if self.medians:
             found.append(self._table_of("", self.medians))
         if self.curves:
@@ -330,6 +338,8 @@ class Answer:
             found["curves"] = [curve.as_dict() for curve in self.curves]
         if self.ratios:
             found["ratios"] = [_plain(row) for row in self.ratios]
+        if self.pairs is not None:
+            found["pairs"] = self.pairs.as_dict()
         if self.fit is not None:
             found["fit"] = self.fit.as_dict()
         return found

@@ -27,7 +27,9 @@ from dpmesh.privacy.report import Report
 from dpmesh.run import Metrics, simulate
 from dpmesh.statistics.answers import Answer
 from dpmesh.statistics.geometry import Column, Size
+from dpmesh.statistics.pairs import pairs_in
 from dpmesh.statistics.questions import Noisy, Question, Vectors
+from dpmesh.statistics.synthetic import Synthetic, synthesize
 from dpmesh.tables import as_table
 from dpmesh.tables.cells import Problems
 from dpmesh.tables.columns import clipped, unlisted
@@ -88,6 +90,23 @@ class Statistics(InNotebooks):
         head = f"{self.records} records at {self.sites} site{'s' * (self.sites != 1)}"
         cost = f"against     {self.against}\n{self.privacy}"
         return "\n\n".join([head, *map(str, self.answers), cost])
+
+    def synthesize(self, rows: int, seed: int = 0) -> Synthetic:
+        """Draw rows from the answer of `Pairs`: they are no data, and cost nothing more.
+
+        Parameters
+        ----------
+        rows
+            How many, at least 1.
+        seed
+            Of public coins.
+
+        Raises
+        ------
+        ValueError
+            If there is no such answer, or an argument is out of range.
+        """
+        return synthesize(pairs_in(self.answers), rows, seed)
 
     def charged(self, epsilon: float, why: str) -> Statistics:
         """Return the same answers with what they cost beside something else."""
@@ -197,11 +216,15 @@ class Questions:
 
     def require(self, noises: Sequence[float], records: int) -> None:
         """Fail if records are too few for the noise in a number of each round's sum."""
-        for place, question in enumerate(self.each):
-            of_question = [
-                noise / part.factor for noise, part in zip(noises, self._of(place), strict=False)
-            ]
+        for question, of_question in zip(self.each, self.noises_of(noises), strict=True):
             question.require_all(self.kinds, of_question, records)
+
+    def noises_of(self, noises: Sequence[float]) -> list[list[float]]:
+        """Return the noise in a number of each question's sum, by round."""
+        return [
+            [noise / part.factor for noise, part in zip(noises, self._of(place), strict=False)]
+            for place in range(len(self.each))
+        ]
 
     def _of(self, place: int) -> list[Part]:
         """Return the parts of a question in each of its rounds."""
@@ -360,8 +383,8 @@ class AskedInRound:
     def vectors(self, node: int) -> Iterator[Vectors]:
         """Return the vectors of a site's records in blocks of shape (records, dim)."""
         questions, part = self.asked.questions, self.asked.parts[node]
-        dim = questions.lengths[self.t]
-        for some in np.array_split(part, -(-len(part) * dim // _BLOCK)):
+        held = sum(piece.size.held for piece in questions.parts[self.t])
+        for some in np.array_split(part, -(-len(part) * held // _BLOCK)):
             columns = {name: column.take(some) for name, column in self.asked.columns.items()}
             yield questions.vectors(columns, self.t, self.totals)
 
@@ -431,33 +454,91 @@ def ask(
     given = read_ranges(ranges) if isinstance(ranges, (str, os.PathLike)) else ranges
     wanted = "a mapping of names to public ranges, or a TOML file of them"
     instance("ranges", given, wanted, Mapping)
-    about = questions_about(asked, given)
-    columns, notices = read_columns(about, table)
     owners = site_of_each(groups, table.records)
     parts = tuple(np.flatnonzero(owners == site) for site in np.unique(owners))
+    budget = Spending(
+        epsilon=epsilon,
+        delta=delta,
+        sites=len(parts),
+        records=table.records,
+        colluding=colluding,
+        secure=method_for(len(parts), epsilon, colluding=colluding) == "secure",
+    )
+    about, sums = budget.settle(asked, given)
+    columns, notices = read_columns(about, table)
     said = copied(fingerprints(table), parts, np.unique(owners))
     if said is not None:
         warnings.warn(said, UserWarning, stacklevel=2)
-    sites = len(parts)
-    public = {"sites": sites, "records": table.records, "colluding": colluding}
-    secure = method_for(sites, epsilon, colluding=colluding) == "secure"
-    sums = about.algorithm.for_budget(
-        epsilon=epsilon, delta=delta, secure=secure, **public, **about.sums
-    )
-    about.require(sums.noise_scales, table.records)
     problem: Any = Asked(questions=about, columns=columns, parts=parts, noises=sums.noise_scales)
     quiet = Metrics([], progress=False)
     algorithm: Any = sums
     run = simulate(algorithm, problem, rounds=about.rounds, key=key, delta=delta, metrics=quiet)
     return Statistics(
         answers=about.answers(run.released[0], sums.noise_scales, table.records),
-        sites=sites,
+        sites=len(parts),
         records=table.records,
         against=against(sums),
         privacy=replace(run.privacy, assumptions=(*run.privacy.assumptions, PUBLIC)),
         ledger=run.ledger,
         notices=tuple(notices),
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spending:
+    """The public numbers that determine the noise of answers.
+
+    Parameters
+    ----------
+    epsilon, delta
+        The budget of all answers together.
+    sites, records
+        Their public numbers.
+    colluding, dropouts, secure
+        As of `RecordSums`.
+    """
+
+    epsilon: float
+    delta: float
+    sites: int
+    records: int
+    colluding: int = 1
+    dropouts: int = 0
+    secure: bool = True
+
+    def sums(self, about: Questions) -> RecordSums | AdaptiveSums:
+        """Return the sums of questions with the least noise that keeps the budget."""
+        public = {name: value for name, value in vars(self).items() if name not in _BUDGET}
+        return about.algorithm.for_budget(
+            epsilon=self.epsilon, delta=self.delta, **public, **about.sums
+        )
+
+    def settle(
+        self, asked: Sequence[Question], ranges: Mapping[str, Any]
+    ) -> tuple[Questions, RecordSums | AdaptiveSums]:
+        """Return questions with all that follows from their noise, and their sums.
+
+        Raises
+        ------
+        ValueError
+            If records are too few for the noise.
+        """
+        smallest = [question.settled(None, self.records) for question in asked]
+        about = questions_about(smallest, ranges)
+        sums = self.sums(about)
+        noises = about.noises_of(sums.noise_scales)
+        settled = [
+            question.settled(noise, self.records)
+            for question, (noise, *_) in zip(asked, noises, strict=True)
+        ]
+        if settled != smallest:
+            about = questions_about(settled, ranges)
+            sums = self.sums(about)
+        about.require(sums.noise_scales, self.records)
+        return about, sums
+
+
+_BUDGET = ("epsilon", "delta")
 
 
 def names_of(questions: Sequence[Question], ranges: Mapping[str, Any]) -> list[str]:

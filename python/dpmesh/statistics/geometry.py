@@ -29,11 +29,19 @@ class Size(NamedTuple):
         Its largest L2 norm.
     distance
         The largest L2 distance between the vectors of two records.
+    entries
+        How many of its numbers are not 0, if it is sparse.
     """
 
     dim: int
     norm: float
     distance: float
+    entries: int | None = None
+
+    @property
+    def held(self) -> int:
+        """How many numbers of it are held at once."""
+        return self.dim if self.entries is None else self.entries
 
 
 ONE_HOT = 1.0, sqrt(2)

@@ -6,12 +6,23 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from dpmesh._validate import fail, nearest
+from dpmesh.statistics.pairs import Pairs
 from dpmesh.statistics.questions import Correlation, Histogram, Mean, Quantiles, Question, TwoWay
 from dpmesh.statistics.regression import FAMILY_NAMES, Regression
 from dpmesh.statistics.survival import Survival
 from dpmesh.tables.kinds import Category, Dates, Kind
 
-OPTIONS = ("mean", "histogram", "quantiles", "correlation", "table", "survival", "by", "regress")
+OPTIONS = (
+    "mean",
+    "histogram",
+    "quantiles",
+    "correlation",
+    "table",
+    "survival",
+    "by",
+    "regress",
+    "pairs",
+)
 
 
 def questions_of(given: Mapping[str, Any], kinds: Mapping[str, Kind], sign: str) -> list[Question]:
@@ -111,6 +122,11 @@ def _bins(text: str) -> tuple[str, int | None]:
     return text, None
 
 
+def _pairs(option: str, text: str) -> Question:
+    names, bins = _bins(text)
+    return Pairs(*_columns(option, names), bins=bins)
+
+
 def _regression(option: str, text: str) -> Question:
     """Return the regression of a formula such as ``died~age,arm`` or ``visits~age:poisson``."""
     target, tilde, terms = text.partition("~")
@@ -137,5 +153,6 @@ _READERS: dict[str, Callable[[str, str], Question]] = {
     "table": _table,
     "survival": _survival,
     "regress": _regression,
+    "pairs": _pairs,
 }
 """What reads the text of each option, given its name."""

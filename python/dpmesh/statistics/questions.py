@@ -56,6 +56,14 @@ class Question(ABC):
     def names(self) -> tuple[str, ...]:
         """The columns that it reads."""
 
+    def settled(self, noise: float | None, records: int) -> Question:
+        """Return the question with all that follows from the noise in a number of its sum.
+
+        Without the noise it is as small as it can be. Most questions are settled as they are.
+        """
+        del noise, records
+        return self
+
     @abstractmethod
     def shares(self, kinds: Kinds) -> tuple[float, ...]:
         """Return the share of its budget that each round has: public numbers that add up to 1."""

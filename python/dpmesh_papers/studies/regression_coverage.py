@@ -1,9 +1,10 @@
-"""Coverage of regressions and hazard ratios: ``python -m benches.regression_coverage 400``.
+"""Coverage of regressions: ``python -m dpmesh_papers.studies.regression_coverage 400``.
 
-Records are drawn anew in each run. The truth of a regression are the coefficients of the same model
-without noise on 800,000 records: misspecified models among them. Noise is Gaussian, of the
-scale that the secure sums of five sites have. Coverage is of what is shown. Results go to
-``docs/results/regression-coverage.*``; the table is that of ``docs/privacy/regression.md``.
+Hazard ratios are among them. Records are drawn anew in each run. The truth of a regression are the
+coefficients of the same model without noise on 800,000 records: misspecified models among them.
+Noise is Gaussian, of the scale that the secure sums of five sites have. Coverage is of what is
+shown. Results go to ``docs/results/regression-coverage.*``; the table is that of
+``docs/privacy/regression.md``.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from benches.results import Row, keep, table
 from dpmesh.statistics import Regression, Survival
 from dpmesh.statistics.answers import Answer
 from dpmesh.statistics.ask import Questions, questions_about, read_columns
 from dpmesh.statistics.questions import Noisy
 from dpmesh.statistics.regression import Moments
 from dpmesh.tables import as_table
+from dpmesh_papers._scaffold import Row
+from dpmesh_papers.studies.results import keep, table
 
 Table = dict[str, np.ndarray]
 Draw = Callable[[int, np.random.Generator], Table]
@@ -68,7 +70,8 @@ def box(n: int, draw: np.random.Generator) -> Table:
 def scores(held: Table, coefficients: tuple[float, ...]) -> np.ndarray:
     """Return the linear predictor of a constant and three columns."""
     constant, *others = coefficients
-    return constant + sum(b * held[name] for b, name in zip(others, "abc", strict=True))
+    parts = [b * held[name] for b, name in zip(others, "abc", strict=True)]
+    return np.asarray(constant + np.sum(parts, axis=0))
 
 
 def flags(share: np.ndarray, draw: np.random.Generator) -> np.ndarray:

@@ -1,0 +1,141 @@
+"""``dpmesh synthesize``: rows drawn from the released two-way tables of several sites."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+import dpmesh.cli._options as options
+from dpmesh._validate import fail
+
+if TYPE_CHECKING:
+    from dpmesh.statistics.pairs import PairTables
+    from dpmesh.statistics.synthetic import Synthetic
+    from dpmesh.tables.kinds import Kind
+
+_FILES = typer.Argument(help="Tables, one per site; or answers.json of dpmesh stats --pairs.")
+_EPSILON = typer.Option(help="Privacy budget. Not for answers.json, which costs nothing more.")
+_RANGES = typer.Option(help="TOML file with the public ranges. Not for answers.json.")
+_OUTPUT = typer.Option(help="File of the drawn rows, .csv; beside it a .toml says what they are.")
+_COLUMNS = typer.Option(help="Columns, as age,sex,stage (default: all of the file of ranges).")
+_BINS = typer.Option(min=2, help="Bins of numbers and dates (default: by the noise, 4 to 32).")
+_ROWS = typer.Option(min=1, help="How many rows; any number costs the same.")
+_SEED = typer.Option(min=0, help="Seed of the draw, which is public.")
+_COLLUDING = typer.Option(min=0, help="Sites that may collude.")
+
+
+def synthesize(
+    files: Annotated[list[Path], _FILES],
+    rows: Annotated[int, _ROWS],
+    output: Annotated[Path, _OUTPUT],
+    epsilon: Annotated[float | None, _EPSILON] = None,
+    ranges: Annotated[Path | None, _RANGES] = None,
+    columns: Annotated[str | None, _COLUMNS] = None,
+    bins: Annotated[int | None, _BINS] = None,
+    seed: Annotated[int, _SEED] = 0,
+    delta: options.Delta = 1e-5,
+    site: options.Site = None,
+    colluding: Annotated[int, _COLLUDING] = 1,
+    budget: options.BudgetFolder = None,
+    separator: options.Separator = None,
+    decimal: options.Decimal = None,
+    encoding: options.Encoding = None,
+    header: options.Header = None,
+    escape: options.Escape = None,
+    multiline: options.Multiline = False,
+    skip_empty_lines: options.SkipEmptyLines = False,
+) -> None:
+    """Draw synthetic rows from all two-way tables of columns, released once.
+
+    Drawn rows are made from the released tables. They hold no new information. Standard errors,
+    p-values and intervals computed from drawn rows as if they were records are wrong: ask the
+    question itself, with dpmesh stats.
+    """
+    from dpmesh._files import replace_text, writable_folder
+    from dpmesh.cli._asking import Files
+    from dpmesh.cli._sites import text_format
+    from dpmesh.statistics.pairs import Pairs, pairs_in
+    from dpmesh.statistics.synthetic import synthesize as drawn_from
+
+    if output.suffix != ".csv":
+        fail("--output", "a file that ends in .csv", str(output))
+    writable_folder(output.parent)
+    if [file.suffix for file in files] == [".json"]:
+        for name, value in (("--epsilon", epsilon), ("--ranges", ranges)):
+            if value is not None:
+                fail(name, "none: answers.json holds what was released", value)
+        released, cost = _of_answers(files[0])
+    else:
+        if epsilon is None or ranges is None:
+            fail("--epsilon" if epsilon is None else "--ranges", "a value, for tables", "none")
+        form = text_format(
+            separator=separator,
+            decimal=decimal,
+            encoding=encoding,
+            header=header,
+            escape=escape,
+            multiline=multiline,
+            skip_empty=skip_empty_lines,
+        )
+
+        def questions(kinds: Mapping[str, Kind]) -> list[Any]:
+            names = [*kinds]
+            if columns is not None:
+                names = [name.strip() for name in columns.split(",")]
+            return [Pairs(*names, bins=bins)]
+
+        found = Files(paths=files, ranges=ranges, site=site, form=form).ask(
+            questions, epsilon=epsilon, delta=delta, colluding=colluding, budget=budget
+        )
+        released, cost = pairs_in(found.answers), _cost_of(found.as_dict())
+        typer.echo(found)
+    drawn = drawn_from(released, rows, seed)
+    replace_text(output, drawn.to_csv())
+    beside = output.with_name(f"{output.name}.toml")
+    replace_text(beside, _sidecar(drawn, cost))
+    typer.echo(f"\n{drawn.shown()}\n\n{drawn.text}\nwrote {output} and {beside}")
+
+
+def _of_answers(path: Path) -> tuple[PairTables, dict[str, Any]]:
+    """Return the tables in a file of answers, and what they cost."""
+    from dpmesh.statistics.pairs import PairTables
+
+    wanted = "a file that dpmesh stats --pairs .. --output answers.json wrote"
+    try:
+        saved = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        fail(str(path), wanted, "another")
+    answers = saved.get("answers", ()) if isinstance(saved, dict) else ()
+    held = [answer["pairs"] for answer in answers if "pairs" in answer]
+    if not held:
+        fail(str(path), wanted, "another")
+    return PairTables.from_dict(held[0]), _cost_of(saved)
+
+
+def _cost_of(saved: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the released tables cost, from the plain form of answers."""
+    privacy = saved["privacy"]
+    cost = {name: privacy[name] for name in ("epsilon", "delta") if name in privacy}
+    cost["against"] = saved["against"]
+    if "provenance" in saved:
+        cost["contract"] = saved["provenance"]["contract"]
+    return cost
+
+
+def _sidecar(drawn: Synthetic, cost: Mapping[str, Any]) -> str:
+    """Return what stands beside drawn rows, as TOML."""
+    from dpmesh.cli._sites import toml, toml_key
+
+    plain = drawn.as_dict()
+    errors = plain.pop("errors")
+    lines = [f"{name} = {toml(value)}" for name, value in (plain | dict(cost)).items()]
+    bins = {column.name: len(column.edges) - 1 for column in drawn.tables.columns if column.edges}
+    lines += ["", "[bins]", *(f"{toml_key(name)} = {count}" for name, count in bins.items())]
+    for error in errors:
+        lines += ["", "[[errors]]"]
+        lines += [f"{name} = {toml(value)}" for name, value in error.items()]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,289 @@
+"""All two-way tables of binned columns: one release, from which synthetic rows are drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import combinations
+from math import ceil, pi, sqrt
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+
+from dpmesh._table import Table
+from dpmesh._validate import fail, integer
+from dpmesh.statistics.answers import Answer
+from dpmesh.statistics.bins import Floats, edges_of
+from dpmesh.statistics.geometry import Columns, Size, cells
+from dpmesh.statistics.questions import Kinds, OneRound, several
+from dpmesh.tables.kinds import Category, Dates, Flag, Kind
+
+FEWEST_BINS, MOST_BINS = 4, 32
+"""Bins of a number by the rule."""
+
+NOISE_OF_TABLE = 0.03
+"""Total variation that the rule allows the noise of one table to have."""
+
+MOST_COLUMNS, MOST_CELLS = 64, 2**22
+
+NO_DATA = (
+    "Drawn rows are made from the released tables. They hold no new information. Standard errors, "
+    "p-values and intervals computed from drawn rows as if they were records are wrong: ask the "
+    "question itself."
+)
+"""What must stand beside drawn rows, wherever they are."""
+
+
+@dataclass(frozen=True, init=False)
+class Pairs(OneRound):
+    """All two-way tables of columns, from which `Statistics.synthesize` draws rows.
+
+    A record is in one cell of each table: two records are at most sqrt(d (d - 1)) apart for d
+    columns. Missing values are a cell.
+
+    Parameters
+    ----------
+    columns
+        Of any kind, 2 to 64.
+    bins
+        Equal bins of each number and date; by default 4 to 32, the most at which the noise of one
+        table has a total variation of 3%.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.statistics.Pairs("age", "sex", "stage", bins=8)
+    Pairs(columns=('age', 'sex', 'stage'), bins=8)
+    """
+
+    columns: tuple[str, ...]
+    bins: int | None = None
+
+    def __init__(self, *columns: str, bins: int | None = None) -> None:
+        several(columns, 2)
+        if len(columns) > MOST_COLUMNS:
+            fail("columns", f"at most {MOST_COLUMNS}", len(columns))
+        if bins is not None:
+            integer("bins", bins, at_least=2, below=2**12)
+        object.__setattr__(self, "columns", columns)
+        object.__setattr__(self, "bins", bins)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns."""
+        return self.columns
+
+    def settled(self, noise: float | None, records: int) -> Pairs:
+        """Return the question with its bins, which follow from the noise; the fewest without it.
+
+        Raises
+        ------
+        ValueError
+            If the noise of tables of the fewest bins is too large for so many records.
+        """
+        if self.bins is not None:
+            return self
+        if noise is None:
+            return replace_bins(self, FEWEST_BINS)
+        by_rule = sqrt(2 * NOISE_OF_TABLE * records / (noise * sqrt(2 / pi)))
+        if by_rule < FEWEST_BINS:
+            needed = ceil(FEWEST_BINS**2 * noise * sqrt(2 / pi) / (2 * NOISE_OF_TABLE))
+            wanted = (
+                f"at least {needed:,} for all pairs of {len(self.columns)} columns at this noise"
+            )
+            fail("records", f"{wanted}, or a number of bins", f"{records:,}")
+        return replace_bins(self, min(int(by_rule), MOST_BINS))
+
+    def cells(self, kinds: Kinds) -> tuple[int, ...]:
+        """Return the number of cells of each column."""
+        if self.bins is None:
+            fail("pairs", "a number of bins, as age,sex:8", ",".join(self.columns))
+        return tuple(len(cells(kinds[name], self.bins)) for name in self.columns)
+
+    def size(self, kinds: Kinds) -> Size:
+        """Return the public size of a record's vector."""
+        sizes = self.cells(kinds)
+        total = sum(a * b for a, b in combinations(sizes, 2))
+        if total > MOST_CELLS:
+            wanted = f"at most {MOST_CELLS:,} cells of all tables together"
+            fail("columns", f"{wanted}: fewer bins, or fewer columns", f"{total:,}")
+        pairs = len(sizes) * (len(sizes) - 1) // 2
+        return Size(total, sqrt(pairs), sqrt(2 * pairs), entries=pairs)
+
+    def vectors(self, columns: Columns) -> sparse.csr_array:
+        """Return a 1 in one cell of each table, shape (records, cells)."""
+        kinds = {name: columns[name].kind for name in self.columns}
+        sizes = self.cells(kinds)
+        assert self.bins is not None
+        places = [columns[name].cell(self.bins) for name in self.columns]
+        found: list[npt.NDArray[np.int64]] = []
+        first = 0
+        for (a, size_a), (b, size_b) in combinations(enumerate(sizes), 2):
+            found.append(first + places[a] * size_b + places[b])
+            first += size_a * size_b
+        indices = np.stack(found, axis=1)
+        records, pairs = indices.shape
+        ends = np.arange(records + 1) * pairs
+        ones = np.ones(indices.size)
+        return sparse.csr_array((ones, indices.ravel(), ends), shape=(records, first))
+
+    def answer(self, kinds: Kinds, total: Floats, noise: float, records: int) -> Answer:
+        """Return the noisy tables."""
+        assert self.bins is not None
+        columns = tuple(BinnedColumn.of(name, kinds[name], self.bins) for name in self.columns)
+        tables = PairTables(
+            columns=columns, counts=tuple(total.tolist()), noise=noise, records=records
+        )
+        notes = (NO_DATA, f"numbers and dates have {self.bins} equal bins")
+        return Answer(title="pairs", rows=(), pairs=tables, notes=notes)
+
+
+def replace_bins(question: Pairs, bins: int) -> Pairs:
+    """Return the same question with so many bins."""
+    return Pairs(*question.columns, bins=bins)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BinnedColumn:
+    """The cells of a column, and the values that they stand for.
+
+    Parameters
+    ----------
+    name
+        The column.
+    cells
+        Their names; ``missing`` is the last if a value may be missing.
+    values
+        Of categories and flags, what a cell stands for; empty for numbers and dates.
+    edges
+        Of the bins of numbers and dates; empty for others.
+    is_date
+        Whether edges are days.
+    may_be_missing
+        Whether the last cell is of missing values.
+    """
+
+    name: str
+    cells: tuple[str, ...]
+    values: tuple[Any, ...] = ()
+    edges: tuple[float, ...] = ()
+    is_date: bool = False
+    may_be_missing: bool = False
+
+    @classmethod
+    def of(cls, name: str, kind: Kind, bins: int) -> BinnedColumn:
+        """Return the cells of a column with this public range."""
+        names = tuple(cells(kind, bins))
+        missing = kind.may_be_missing
+        if isinstance(kind, Category):
+            return cls(name=name, cells=names, values=kind.categories, may_be_missing=missing)
+        if isinstance(kind, Flag):
+            return cls(name=name, cells=names, values=(0, 1), may_be_missing=missing)
+        return cls(
+            name=name,
+            cells=names,
+            edges=tuple(edges_of(kind, bins).tolist()),
+            is_date=isinstance(kind, Dates),
+            may_be_missing=missing,
+        )
+
+    @classmethod
+    def from_dict(cls, saved: Mapping[str, Any]) -> BinnedColumn:
+        """Return the column that `PairTables.as_dict` gave."""
+        lists = {name: tuple(saved[name]) for name in ("cells", "values", "edges")}
+        return cls(
+            name=saved["name"],
+            is_date=bool(saved["is_date"]),
+            may_be_missing=bool(saved["may_be_missing"]),
+            **lists,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairTables:
+    """Released two-way tables of all pairs of columns.
+
+    Parameters
+    ----------
+    columns
+        The columns.
+    counts
+        Noisy counts of all tables one after another, each row by row.
+    noise
+        Standard deviation of the noise in each.
+    records
+        The public number of records.
+    """
+
+    columns: tuple[BinnedColumn, ...]
+    counts: tuple[float, ...]
+    noise: float
+    records: int
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The number of cells of each column."""
+        return tuple(len(column.cells) for column in self.columns)
+
+    @property
+    def tables(self) -> dict[tuple[int, int], Floats]:
+        """The noisy table of each pair, by the places of its columns."""
+        found: dict[tuple[int, int], Floats] = {}
+        counts, first = np.array(self.counts), 0
+        for (a, size_a), (b, size_b) in combinations(enumerate(self.sizes), 2):
+            found[a, b] = counts[first : first + size_a * size_b].reshape(size_a, size_b)
+            first += size_a * size_b
+        return found
+
+    def table(self) -> Table:
+        """Return the pairs with the noise of their tables, as a share of all records."""
+        rows = []
+        for (a, b), counts in self.tables.items():
+            share = counts.size * self.noise * sqrt(2 / pi) / 2 / self.records
+            name = f"{self.columns[a].name} and {self.columns[b].name}"
+            rows.append([name, f"{counts.shape[0]} x {counts.shape[1]}", f"{100 * share:.1f}%"])
+        return Table(["pairs", "cells", "noise, total variation"], rows)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the tables in plain types that JSON can hold."""
+        return {
+            "columns": [asdict(column) for column in self.columns],
+            "counts": list(self.counts),
+            "noise": self.noise,
+            "records": self.records,
+        }
+
+    @classmethod
+    def from_dict(cls, saved: Mapping[str, Any]) -> PairTables:
+        """Return the tables that `as_dict` gave.
+
+        Raises
+        ------
+        ValueError
+            If they are others.
+        """
+        try:
+            return cls(
+                columns=tuple(map(BinnedColumn.from_dict, saved["columns"])),
+                counts=tuple(map(float, saved["counts"])),
+                noise=float(saved["noise"]),
+                records=int(saved["records"]),
+            )
+        except (KeyError, TypeError, ValueError):
+            fail("answers", "a file that dpmesh stats --pairs wrote", "another")
+
+
+def pairs_in(answers: Sequence[Answer]) -> PairTables:
+    """Return the two-way tables among answers.
+
+    Raises
+    ------
+    ValueError
+        If there are none.
+    """
+    found = [answer.pairs for answer in answers if answer.pairs is not None]
+    if not found:
+        fail("answers", "one of Pairs, from which rows are drawn", "none")
+    return found[0]
