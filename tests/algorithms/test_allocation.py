@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from one_round import one_round, watcher_of
 from refused import refused
+from scipy.stats import binom
 from twin_without_replacement import without_replacement
 from twins import online_learning
 from without_replacement_problems import make_problem
@@ -21,6 +23,7 @@ from dpmesh import kernels, topology
 from dpmesh.accounting import random_allocation_epsilon
 from dpmesh.algorithms import ClientUpdates, SecureAggregation
 from dpmesh.algorithms.controllers import AlwaysGlobal, AlwaysLocal, Periodic, RandomGlobal
+from dpmesh.algorithms.without_replacement_releases import AllocatedPass
 from dpmesh.audit import alone
 from dpmesh.audit.coupling import couple
 from dpmesh.keys import Key, Purpose
@@ -166,6 +169,108 @@ def test_sgd_without_replacement_equals_its_twin(
     np.testing.assert_allclose(run.parameters, local.reshape(3, -1), rtol=1e-10, atol=1e-10)
     np.testing.assert_allclose(run.released[0], released.ravel(), rtol=1e-10, atol=1e-10)
     assert run.privacy.epsilon <= 2.0 * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("rate", [0.3, 0.5])
+@pytest.mark.parametrize("decisions", ["apart", "together"])
+@pytest.mark.parametrize(("public_seed", "seed"), [(0, 4), (0, 16), (1, 1), (2, 3)])
+def test_a_run_decides_by_the_coins_of_its_plan(
+    rate: float, decisions: Any, public_seed: int, seed: int
+) -> None:
+    """The noise is for the shares that those coins give: with others it would be too small."""
+    algorithm = sgd(
+        batch_size=20,
+        records=120,
+        step_size=0.05,
+        controller=RandomGlobal(rate),
+        nodes=3,
+        decisions=decisions,
+        decisions_seed=public_seed,
+    )
+    problem = make_problem([120, 125, 121], 3, None)
+    run = dm.simulate(algorithm, problem, rounds=6, key=Key.seeded(seed), metrics=[])
+    by_round: dict[int, set[int]] = {release.round: set() for release in run.ledger.releases}
+    for release in run.ledger.releases:
+        by_round[release.round] |= set(release.nodes or range(3))
+    coins = Key.seeded(public_seed)
+    chosen = [RandomGlobal(rate).choose((3, 1), t, coins)[:, 0] for t in range(6)]
+    expected = {t: set(np.flatnonzero(nodes)) for t, nodes in enumerate(chosen) if nodes.any()}
+    assert by_round == expected
+    assert Counter(run.ledger.releases) == Counter(algorithm.plan(6).releases)
+    assert not any("not in the algorithm's plan" in text for text in run.privacy.assumptions)
+
+
+def shares_of(is_global: list[bool]) -> list[float]:
+    """The share of the batches whose first release after them each release is, by a loop."""
+    shares, waiting = [], 0
+    for released in is_global:
+        waiting += 1
+        if released:
+            shares.append(waiting / len(is_global))
+            waiting = 0
+    return shares
+
+
+@pytest.mark.parametrize(
+    ("controller", "copies"), [(RandomGlobal(0.3), 1), (Periodic(3), 1), (AlwaysGlobal(), 2)]
+)
+def test_noise_is_enough_for_the_shares_of_each_node(controller: Any, copies: int) -> None:
+    """Counted one batch after the other, for every copy of a record; hardly more than enough."""
+    steps, nodes = 12, 4
+    algorithm = sgd(
+        epsilon=2.0,
+        batch_size=30,
+        records=30 * steps,
+        step_size=0.05,
+        controller=controller,
+        nodes=nodes,
+        copies=copies,
+    )
+    chosen = [controller.choose((nodes, 1), t, Key.seeded(0))[:, 0] for t in range(steps)]
+    plan, epsilons = algorithm.plan(steps), []
+    assert plan.copies == copies
+    for node in range(nodes):
+        made = [r.sampling for r in plan.releases if node in (r.nodes or (node,))]
+        shares = shares_of([bool(decided[node]) for decided in chosen])
+        assert [each.shares or (1 / each.rounds,) * each.rounds for each in set(made)] == [
+            pytest.approx(tuple(shares))
+        ]
+        settings: Any = {"shares": shares, "neighboring_relation": "replace_one", "cycles": copies}
+        left = algorithm.delta - copies * made[0].failure
+        z = algorithm.mechanism.noise_multiplier
+        epsilons.append(random_allocation_epsilon(delta=left, noise_multiplier=z, **settings))
+    assert 1.9 < max(epsilons) <= 2.0 * (1 + 1e-6)
+    assert 1.9 < plan.cost(algorithm.delta).epsilon <= 2.0 * (1 + 1e-6)
+
+
+@given(
+    rate=st.sampled_from([0.2, 0.6]),
+    batch=st.integers(3, 12),
+    eta=st.floats(1.0, 3.0),
+    decay=st.sampled_from([0.0, 0.1]),
+    seed=st.integers(0, 99),
+)
+def test_local_steps_expand_as_often_as_batches_are_too_large(
+    rate, batch, eta, decay, seed
+) -> None:
+    """The probability is the sum over the node's local steps, by scipy's binomial."""
+    steps, sizes = 8, np.array([8 * batch, 8 * batch + 5])
+    allocated = AllocatedPass(
+        steps=steps, controller=RandomGlobal(rate), seed=seed, nodes=2, failure=1e-6
+    )
+    constants = make_problem(sizes.tolist(), 3, None, regularization=decay).model_constants(None)
+    etas = [eta * (1 + t % 3 / 10) for t in range(steps)]
+    expected = []
+    for node, records in enumerate(sizes):
+        total = 0.0
+        for t in range(steps):
+            if not allocated.is_global[t, node * (allocated.is_global.shape[1] > 1)]:
+                kappa = constants.smoothness - decay
+                room = np.floor(records / steps * (1 / etas[t] - decay) / kappa + 1e-12)
+                total += binom.sf(room, records - 1, 1 / steps)
+        expected.append(total)
+    found = allocated.expansions(sizes, etas, constants)
+    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-300)
 
 
 def test_an_empty_batch_releases_noise_and_the_record_moves_one_release() -> None:

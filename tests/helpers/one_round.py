@@ -41,10 +41,8 @@ def one_round(
     watcher: Watcher | None = None,
 ) -> OneRound:
     """Run round t of an algorithm whose earlier rounds are over."""
-    none = Plan(
-        releases=(), neighboring_relation=algorithm.neighboring_relation, unit=algorithm.unit
-    )
-    channel = Channel(carrier, key, Ledger(none, nodes=problem.nodes), watcher=watcher)
+    ledger = Ledger(algorithm.plan(t + 1), nodes=problem.nodes)
+    channel = Channel(carrier, key, ledger, watcher=watcher)
     step = channel.run(algorithm, state, t, problem, key)
     return OneRound(step.state, channel.received, step.sent, channel.ledger.in_round)
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from test_privacy_budget import ONE, Repeated
 
-from dpmesh.noise import Laplace, Sensitivity
-from dpmesh.privacy import Budget, Ledger, OverBudget, Plan, Release
+import dpmesh as dm
+from dpmesh.noise import Gaussian, Laplace, Sensitivity, correlated
+from dpmesh.privacy import Budget, Ledger, OverBudget, Plan, Release, UnplannedRelease
 from dpmesh.privacy.foreseen import unplanned
+from dpmesh.privacy.sampling import FixedSizeSampling, PoissonSampling, RandomAllocation
 
 
 def release_all(ledger: Ledger, *releases: Release) -> None:
@@ -169,3 +172,52 @@ def test_batches_by_chance_are_part_of_the_approved_plan(monkeypatch: pytest.Mon
         release_all(ledger, release)
     with pytest.raises(AssertionError, match="anew"):
         ledger.admit(Release(3, Laplace(1.0), ONE, batch=1), None)
+
+
+L2 = Sensitivity(1.0, "l2", "x")
+IN_TIME = correlated.InTime(topology=dm.topology.ring(3), rounds=3, bands=2)
+JOINT_PLANS = {
+    "allocation": tuple(
+        Release(t, Gaussian(1.0), L2, sampling=RandomAllocation(rounds=2)) for t in range(2)
+    ),
+    "allocation by node": tuple(
+        Release(t, Gaussian(1.0), L2, sampling=RandomAllocation(rounds=2), nodes=(node,))
+        for t in range(2)
+        for node in range(3)
+    ),
+    "Poisson samples": tuple(
+        Release(t, Gaussian(1.0), L2, sampling=PoissonSampling(0.1)) for t in range(2)
+    ),
+    "samples of fixed size": tuple(
+        Release(t, Laplace(1.0), ONE, sampling=FixedSizeSampling(size=1, population=9))
+        for t in range(2)
+    ),
+    "correlated noise": dm.OnlineLearning(delta=1e-5, noise=IN_TIME).plan(3).releases[1:],
+}
+
+
+@pytest.mark.parametrize("budget", [None, Budget(1e6, delta=1e-5)])
+@pytest.mark.parametrize("planned", JOINT_PLANS.values(), ids=JOINT_PLANS)
+def test_parts_of_an_event_are_planned_or_refused(planned, budget: Budget | None) -> None:
+    """A release that is not in the plan, or is made again, never leaves; the plan still does."""
+    plan = Plan(releases=planned, neighboring_relation="replace_one", unit="record")
+    ledger = Ledger(plan, budget, nodes=3)
+    first, last = planned[0], planned[-1]
+    strangers = (
+        replace(last, round=last.round + 1),
+        replace(first, sensitivity=replace(first.sensitivity, bound=0.5)),
+        replace(first, nodes=(0, 1)),
+    )
+    for release in planned:
+        for stranger in strangers:
+            with pytest.raises(UnplannedRelease, match="the plan has no such release"):
+                ledger.admit(stranger, stranger.nodes)
+        ledger.admit(release, release.nodes)
+        with pytest.raises(UnplannedRelease, match="or has it less often"):
+            ledger.admit(release, release.nodes)
+        ledger.end_round()
+    assert ledger.plan == plan
+    resumed = Ledger(plan, budget, nodes=3)
+    resumed.restore(planned)
+    with pytest.raises(UnplannedRelease):
+        resumed.admit(first, first.nodes)

@@ -17,7 +17,7 @@ from dpmesh.algorithms import Message, QuantizedGossip
 from dpmesh.audit.transcript import alone, record
 from dpmesh.noise import Sensitivity, correlated
 from dpmesh.noise.rows import CorrelatedRow
-from dpmesh.privacy import Budget, OverBudget, Release, total_cost, views
+from dpmesh.privacy import Budget, OverBudget, Release, UnplannedRelease, total_cost, views
 from dpmesh.run import Gossip
 from dpmesh.run.noise import NoiseRows
 from dpmesh.schedules import PowerLaw
@@ -169,14 +169,17 @@ def test_a_release_beyond_its_plan_is_refused() -> None:
 
 
 def test_rows_are_released_in_order_and_each_once() -> None:
-    algorithm = online(IN_TIME)
-    values, stage = np.ones((NODES, 3)), Stage(NODES)
+    algorithm, values = online(IN_TIME), np.ones((NODES, 3))
+
+    def release_of(row: int, t: int) -> Release:
+        return replace(algorithm.release_of(row + 1), round=t)
+
+    stage = Stage(NODES, planned=(release_of(1, 0), release_of(0, 1), release_of(1, 1)))
 
     def send(*rows: int) -> Any:
         def script(state: Any, t: int) -> Any:
             for row in rows:
-                release = replace(algorithm.release_of(row + 1), round=t)
-                yield Message(values, release)
+                yield Message(values, release_of(row, t))
 
         return script
 
@@ -184,6 +187,9 @@ def test_rows_are_released_in_order_and_each_once() -> None:
         stage.run(send(1))
     with pytest.raises(ValueError, match="correlated noise in one message of all nodes"):
         stage.run(send(0, 1))
+    with pytest.raises(UnplannedRelease, match="round 2: the plan has no such release"):
+        stage.run(send(2))
+    assert len(stage.passages) == 1
 
 
 @pytest.mark.parametrize("grid", [None, 2.0**-10])

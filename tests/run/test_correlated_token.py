@@ -18,6 +18,7 @@ from dpmesh.audit import couple
 from dpmesh.audit.scores import rows_of
 from dpmesh.audit.transcript import alone, record
 from dpmesh.noise import correlated
+from dpmesh.privacy import UnplannedRelease
 from dpmesh.run.noise import NoiseRows
 
 NODES, ROUNDS, BATCH, DELTA, KEY = 3, 4, 2, 1e-5, dm.Key.seeded(4)
@@ -127,7 +128,9 @@ def test_a_row_of_a_node_is_released_once() -> None:
             yield Message(values, release, sender=1, rows=np.array([1]), among=1)
 
     with pytest.raises(ValueError, match="correlated noise in one message of all nodes a round"):
-        Stage(NODES).run(twice)
+        Stage(NODES, planned=(release, release)).run(twice)
+    with pytest.raises(UnplannedRelease, match="or has it less often"):
+        Stage(NODES, planned=(release,)).run(twice)
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,9 @@ _ADDED = 1e-4  # what the lattice may add to the logarithm of the profile
 _SHARE = 5e-5  # of the variance that it may add
 _WIDTH = 10.0  # of the window beyond the mean, in standard deviations
 _FEWEST, _MOST = 2**14, 2**18  # points of a transform
+_MOST_OF_A_STEP = 2**20  # points of the lattice from 0 to the top of one step
+_MOST_WINDOWS = 12  # each half as wide again: with all of them the sum is hardly above 0
+_STEEPEST = 2**16  # a tilt, in units of 1 / top: steeper ones need a finer lattice than that
 _CHARGED = 1e-4  # the largest share of the profile that may lie above the window
 _BEYOND = 15.0  # the logarithm of what may be wrapped around, negated
 _VANISHED = -300.0  # below exp of that a profile is only bounded
@@ -143,6 +146,43 @@ class PurePart:
         return found, 8 * UNIT * found
 
 
+@dataclass(frozen=True)
+class EitherPart:
+    """What dominates D if a step has one of two kinds of noise, whichever of them that is.
+
+    Its calls are at each point the larger of theirs. Both have the same mean, so that these are the
+    calls of a distribution, and it is larger in convex order than either.
+    """
+
+    first: Part
+    second: Part
+
+    @property
+    def p(self) -> float:
+        return self.first.p
+
+    def calls(self, k: Floats) -> tuple[Floats, Floats]:
+        return _larger(self.first.calls(k), self.second.calls(k))
+
+    def puts(self, k: Floats) -> tuple[Floats, Floats]:
+        return _larger(self.first.puts(k), self.second.puts(k))
+
+    def points(self) -> tuple[Floats, Floats]:
+        """Return those of the part that varies more: a window of them is only a guess."""
+        return max(self.first.points(), self.second.points(), key=_variance)
+
+
+def _larger(first: tuple[Floats, Floats], second: tuple[Floats, Floats]) -> tuple[Floats, Floats]:
+    """Return the larger values, and the larger bounds of their rounding."""
+    return np.maximum(first[0], second[0]), np.maximum(first[1], second[1])
+
+
+def _variance(points: tuple[Floats, Floats]) -> float:
+    values, weights = points
+    mean = float(np.sum(weights * values))
+    return float(np.sum(weights * (values - mean) ** 2))
+
+
 Parts = Sequence[tuple[Part, int]]
 """The distributions of steps, and how many steps have each."""
 
@@ -175,10 +215,7 @@ class _Guess:
         return self.offset + float(np.sum(self.counts * means))
 
     def _variances(self) -> list[float]:
-        means = [float(np.sum(w * d)) for d, w in self._points]
-        return [
-            float(np.sum(w * (d - m) ** 2)) for (d, w), m in zip(self._points, means, strict=True)
-        ]
+        return [_variance(points) for points in self._points]
 
     def _tilted(self, values: Floats, weights: Floats, theta: float) -> Floats:
         tilted: Floats = weights * np.exp(theta * (values - np.max(values)))
@@ -195,7 +232,8 @@ class _Guess:
         if self.slope(0.0) >= 0 or self.deviation == 0:
             return 0.0
         low, high = 0.0, 1 / self.deviation
-        while self.slope(high) < 0 and high < 1e9 / self.deviation:
+        steepest = _STEEPEST / self.top if self.top > 0 else inf
+        while self.slope(high) < 0 and high < min(steepest, 1e9 / self.deviation):
             low, high = high, 2 * high
         while high - low > 1e-2 * high:
             middle = (low + high) / 2
@@ -249,7 +287,8 @@ def log_profile(parts: Parts, offset: float) -> float:
         return min(known, _log_chernoff(parts, guess))
     above, below = guess.window()
     wanted, interval = min(guess.interval() or inf, (above + below) / _FEWEST), 0.0
-    while True:
+    wanted = max(wanted, guess.top / _MOST_OF_A_STEP)  # where only the largest steps decide
+    for _ in range(_MOST_WINDOWS):
         if (coarser := max(wanted, (above + below) / _MOST)) > interval:
             interval = coarser
             laws, tail = _laws(parts, interval, min(guess.bottom, above + below), guess.top)
@@ -257,6 +296,8 @@ def log_profile(parts: Parts, offset: float) -> float:
         if beyond <= within + log(max(_CHARGED, _ADDED * (interval / wanted) ** 2)):
             break
         above *= 1.5
+    else:
+        return known
     tails = [within, beyond, log(tail) if tail > 0 else -inf]
     return min(known, float(scipy.special.logsumexp(tails)))
 

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from math import exp, log, sqrt
+from math import exp, inf, log, sqrt
 from typing import Literal, get_args
 
 import numpy as np
@@ -20,7 +20,7 @@ import scipy  # its submodules are imported on first use
 
 from dpmesh._privacy_types import NeighboringRelation
 from dpmesh._validate import fail, integer, non_negative, one_of, positive, probability
-from dpmesh.accounting._allocated import GaussianPart, PurePart, log_profile
+from dpmesh.accounting._allocated import EitherPart, GaussianPart, Part, PurePart, log_profile
 from dpmesh.accounting._arguments import (
     Floats,
     noise_multipliers,
@@ -39,7 +39,14 @@ Noise = Literal["gaussian", "laplace"]
 Shares = tuple[tuple[float, float, int], ...]
 """Of steps that are alike: share of the records, noise relative to the others', and number."""
 
-_LARGEST_SHIFT = 30.0  # beyond it allocation gains nothing that numbers show
+_LARGEST_SHIFT, _LARGEST_PURE, _LARGEST_EPSILON = 16.0, 30.0, 340.0
+"""Beyond these each round is charged as if it was public, so that numbers stay in range.
+
+They are the scales of Gaussian and of Laplace noise by which a record moves it, and an epsilon plus
+what 12 deviations add. An allocation saves about the logarithm of the number of rounds, and epsilon
+is then at least 130 for Gaussian noise.
+"""
+
 _POINTS = 160  # of a profile that is composed with others
 _TOLERANCE = 1e-8
 _FIRST = 1 / 16  # epsilon that is tried first
@@ -47,10 +54,24 @@ _FIRST = 1 / 16  # epsilon that is tried first
 
 @dataclass(frozen=True)
 class Allocation(Pair):
-    """The dominating pair of the releases of one pass; its multiplier is that of a noise of 1."""
+    """The dominating pair of the releases of one pass; its multiplier is that of a noise of 1.
+
+    Parameters
+    ----------
+    law
+        Of Gaussian noise, or of Laplace noise for all that is purely private.
+    shares
+        Of each step.
+    relation
+        The neighbouring relation.
+    pure
+        Where releases of pure privacy are among Gaussian ones: their noise multiplier, relative to
+        that of the latter; None if all are of one kind. Each step is charged as the worse of both.
+    """
 
     shares: Shares = ()
     relation: NeighboringRelation = "replace_one"
+    pure: float | None = None
     merges = False
 
     def profiles(self, rate: float, multiplier: float, losses: Floats, negligible: float) -> Ways:
@@ -68,7 +89,9 @@ class Allocation(Pair):
 
     def largest(self, rate: Floats, multiplier: Floats, deviations: Numbers) -> Floats:
         """Return the largest loss, that of an allocation which everybody knows."""
-        return self.law.largest(multiplier * min(z for _, z, _ in self.shares), deviations)
+        least = multiplier * self._least
+        largest = self.law.largest(least, deviations)
+        return largest if self.pure is None else np.maximum(largest, 1 / (least * self.pure))
 
     def spread(self, rate: Floats, multiplier: Floats) -> Floats:
         """Return about the standard deviation of the loss."""
@@ -92,8 +115,27 @@ class Allocation(Pair):
 
     def known(self, multiplier: float, delta: float) -> float:
         """Return the epsilon of an allocation that everybody knows."""
-        least = multiplier * min(z for _, z, _ in self.shares)
-        return 1 / least if self.law.has_atom else gdp_epsilon(delta=delta, mu=1 / least)
+        least = multiplier * self._least
+        if self.law.has_atom:
+            return 1 / least
+        gaussian = gdp_epsilon(delta=delta, mu=1 / least)
+        return gaussian if self.pure is None else max(gaussian, 1 / (least * self.pure))
+
+    @property
+    def _least(self) -> float:
+        """The least noise of a step, relative to the multiplier."""
+        return min(z for _, z, _ in self.shares)
+
+    def _log_known_profile(self, epsilon: float, multiplier: float) -> float:
+        """Return the logarithm of delta of an allocation that everybody knows."""
+        laws = [(self.law, multiplier * self._least)]
+        if self.pure is not None:
+            laws.append((LAPLACE, multiplier * self._least * self.pure))
+        losses, delta = np.array([epsilon]), 0.0
+        for law, least in laws:
+            profile = law.profile(losses, least, 0.0, losses)
+            delta = max(delta, float(profile.values[0] + profile.errors[0]))
+        return log(delta) if delta > 0 else -inf
 
     @property
     def _shift(self) -> float:
@@ -106,22 +148,38 @@ class Allocation(Pair):
 
     def log_profile(self, way: str, epsilon: float, multiplier: float) -> float:
         """Return an upper bound of the logarithm of delta in one direction."""
+        if self._is_hardly_hidden(epsilon, multiplier):
+            return self._log_known_profile(epsilon, multiplier)
         factor = exp(epsilon)
         u, v, offset = {
             "replace": (1.0, factor, 0.0),
             "remove": (1.0, 0.0, -factor),
             "add": (0.0, factor, 1.0),
         }[way]
-        shifts = [self._shift / (multiplier * z) for _, z, _ in self.shares]
-        if max(shifts) > _LARGEST_SHIFT:
-            return 0.0
-        kind = PurePart if self.law.has_atom else GaussianPart
-        parts = [
-            (kind(share, shift, u, v), count)
-            for (share, _, count), shift in zip(self.shares, shifts, strict=True)
-        ]
+        parts = [(self._part(share, z * multiplier, u, v), n) for share, z, n in self.shares]
         never = max(0.0, 1 - sum(share * count for share, _, count in self.shares))
         return log_profile(parts, offset + never * (u - v))
+
+    def _part(self, share: float, multiplier: float, u: float, v: float) -> Part:
+        """Return what dominates a step with this noise multiplier."""
+        shift = self._shift / multiplier
+        if self.law.has_atom:
+            return PurePart(share, shift, u, v)
+        gaussian = GaussianPart(share, shift, u, v)
+        if self.pure is None:
+            return gaussian
+        return EitherPart(gaussian, PurePart(share, shift / self.pure, u, v))
+
+    def _is_hardly_hidden(self, epsilon: float, multiplier: float) -> bool:
+        """Return whether a record moves the noise so far that a secret round hardly hides it."""
+        shift = self._shift / (multiplier * self._least)
+        gaussian, pure = shift, 0.0
+        if self.law.has_atom:
+            gaussian, pure = 0.0, shift
+        elif self.pure is not None:
+            pure = shift / self.pure
+        far = gaussian > _LARGEST_SHIFT or pure > _LARGEST_PURE
+        return far or epsilon + 12 * gaussian > _LARGEST_EPSILON
 
 
 @lru_cache(maxsize=64)
@@ -146,7 +204,7 @@ def _smallest(log_delta: Callable[[float], float], delta: float, most: float) ->
     low, high = 0.0, min(most, _FIRST)
     while high < most and log_delta(high) > target:
         low, high = high, min(most, 2 * high)
-    if high > 500 or log_delta(high) > target:
+    if high > _LARGEST_EPSILON or log_delta(high) > target:
         return most
     tolerance = _TOLERANCE * min(1.0, high)
     found = float(scipy.optimize.brentq(lambda e: log_delta(e) - target, low, high, xtol=tolerance))

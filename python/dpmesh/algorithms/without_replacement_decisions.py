@@ -104,10 +104,12 @@ class WithoutReplacementDecisions(WithoutReplacementReleases[WithoutReplacementS
             seen = with_private(seen, w, problem, batches, last)
         elif answers is not None:
             seen = with_answers(seen, answers)
+        if self.allocated is not None:  # noise and cost are for these decisions and no others
+            planned = self.allocated.global_nodes(t, problem.members)
+            return np.repeat((planned & acting)[:, np.newaxis], self.models, axis=1), state
         if self.decisions == "together":
             assert isinstance(self.controller, FixedController)
-            coins = key if self.allocated is None else Key.seeded(self.decisions_seed)
-            shape, own = (len(acting), 1), coins.for_nodes(problem.members.astype(np.uint32))
+            shape, own = (len(acting), 1), key.for_nodes(problem.members.astype(np.uint32))
             alike = self.controller.choose(shape, t, own) & acting[:, np.newaxis]
             return np.repeat(alike, self.models, axis=1), state
         own = self._controllers_key(problem, key)

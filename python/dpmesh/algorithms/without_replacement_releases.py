@@ -77,6 +77,14 @@ class AllocatedPass:
         found = np.array(coins)
         return found[:, :1] if (found == found[:, :1]).all() else found
 
+    def global_nodes(self, step: int, nodes: Indices) -> Flags:
+        """Return which of these nodes update the global model in a step, as the plan has it."""
+        planned = self.is_global[step]
+        if planned.size == 1:
+            return np.repeat(planned, len(nodes))
+        of_nodes: Flags = planned[nodes]
+        return of_nodes
+
     @cached_property
     def allocations(self) -> tuple[RandomAllocation | None, ...]:
         """How records are allocated to the releases of each column; None if there are none.

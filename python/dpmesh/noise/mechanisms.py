@@ -80,6 +80,9 @@ class Mechanism(ABC):
     """Of the noise on the real numbers."""
     norm: ClassVar[Norm]
 
+    is_joint: ClassVar[bool] = False
+    """Whether a release is part of one event, whose other releases were planned with it."""
+
     _has_kernel: ClassVar[bool]
     """Whether a kernel adds real-valued noise, which refuses NaN and noisy rows too long."""
 

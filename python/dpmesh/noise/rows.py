@@ -52,6 +52,7 @@ class CorrelatedRow(Mechanism):
 
     distribution = "gaussian"
     norm = "l2"
+    is_joint = True
 
     @classmethod
     def of(cls, joint: CorrelatedGaussian, row: int) -> CorrelatedRow:

@@ -4,7 +4,7 @@ from dpmesh._epsilons import rounded_up
 from dpmesh._privacy_types import Released, Sensitive
 from dpmesh.privacy.budget import Budget, OverBudget
 from dpmesh.privacy.cost import Cost
-from dpmesh.privacy.ledger import Ledger
+from dpmesh.privacy.ledger import Ledger, UnplannedRelease
 from dpmesh.privacy.plan import Plan, total_cost
 from dpmesh.privacy.releases import Release
 from dpmesh.privacy.report import Report, report
@@ -23,6 +23,7 @@ __all__ = [
     "Released",
     "Report",
     "Sensitive",
+    "UnplannedRelease",
     "report",
     "rounded_up",
     "total_cost",

@@ -15,6 +15,10 @@ from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.releases import Release
 
 
+class UnplannedRelease(ValueError):  # noqa: N818
+    """A release that its plan does not have, and whose cost is unknown without one."""
+
+
 class Ledger:
     """The releases of a run, each recorded before its noise is drawn.
 
@@ -25,6 +29,9 @@ class Ledger:
     allows. Stopping when the budget is spent is itself private for pure and for Gaussian releases
     of all data (Rogers, Roth, Ullman and Vadhan 2016; Smith and Thakurta 2022); the parameters of
     sampled ones must be chosen beforehand.
+
+    Releases of a random allocation, of samples and of correlated noise are planned or refused, with
+    and without a budget: several of them are one event, whose cost is that of the plan.
 
     Parameters
     ----------
@@ -53,6 +60,7 @@ class Ledger:
         self._sent: list[tuple[Release, npt.NDArray[np.int64]]] = []
         """Which of the current round were admitted, and how often for each node."""
         self._left = Foreseen(plan if budget is not None else plan.with_releases(()))
+        self._events = Foreseen(plan.with_releases(_of_events(plan.releases)))
         self._as_planned = budget is None or budget.allows(plan)
 
     @property
@@ -87,9 +95,18 @@ class Ledger:
         ------
         OverBudget
             A `ValueError`, if the budget has no room for it; it is then not recorded.
+        UnplannedRelease
+            A `ValueError`, if it is part of an event that was not planned so.
         """
         if not self._is_another(release, nodes):
             return
+        if release.needs_plan and not self._events.holds(_of_events((*self.in_round, release))):
+            raise UnplannedRelease(
+                f"round {release.round}: the plan has no such release, or has it less often: "
+                f"{release}; releases of a random allocation, of samples and of correlated noise "
+                "have no cost apart from their plan (does the algorithm's release_of(t) name the "
+                "same releases as its round?)"
+            )
         if self._budget is not None and not self._allows(release, self._budget):
             cost = self._budget.cost(self._with((release,))).epsilon
             raise OverBudget(
@@ -109,6 +126,7 @@ class Ledger:
         """Add the releases of finished rounds, such as those before a checkpoint."""
         kept = tuple(releases)
         self.releases += kept
+        self._events.take(_of_events(kept))
         if self._budget is not None and self._as_planned:
             self._as_planned = self._left.holds(kept)
             self._left.take(kept)
@@ -133,3 +151,8 @@ class Ledger:
 
     def _with(self, releases: Iterable[Release]) -> Plan:
         return self._plan.with_releases((*self.releases, *self.in_round, *releases))
+
+
+def _of_events(releases: Iterable[Release]) -> list[Release]:
+    """Return the releases whose cost is known only together."""
+    return [release for release in releases if release.needs_plan]

@@ -109,6 +109,16 @@ class Release:
         return 0.0 if self.sampling is None else self.sampling.failure
 
     @property
+    def needs_plan(self) -> bool:
+        """Whether its cost is known only together with other planned releases.
+
+        So it is for samples, random allocations and rows of correlated noise: their releases are
+        one event, or amplified by coins that must not depend on what was released.
+        """
+        depends_on_data = self.sensitivity.bound > 0
+        return depends_on_data and (self.sampling is not None or self.mechanism.is_joint)
+
+    @property
     def event(self) -> DpEvent:
         """The release as an event of the dp-accounting library, see `Mechanism.event`."""
         import dp_accounting

@@ -200,6 +200,7 @@ class DPFedLS(Strategy):
         """
         if self._started:
             fail("strategy", "a new one for each run", f"one that ran {self._done} rounds")
+        self._ledger = self._server.ledger = Ledger(self.plan(num_rounds))
         self._resume(initial_arrays)
         if num_rounds < self._done:
             fail("num_rounds", f"at least {self._done}, which are done", num_rounds)
