@@ -11,9 +11,10 @@ from problems import contract_problem as make_problem
 
 import dpmesh as dm
 from dpmesh import kernels
+from dpmesh.accounting import gdp_epsilon
 from dpmesh.audit import audit_mechanism
 from dpmesh.noise import Gaussian, Laplace, Mechanism, Sensitivity
-from dpmesh.privacy import Plan, Release
+from dpmesh.privacy import Plan, PoissonSampling, Release
 
 DELTA = 1e-5
 ONE = Sensitivity(1.0, "l1", "values in [0, 1]")
@@ -143,3 +144,46 @@ def test_neither_a_file_nor_an_allocation_takes_it_for_another() -> None:
     two = (Release(0, Weaker(20.0), ONE, sampling=dm.privacy.RandomAllocation(rounds=4)),) * 2
     with pytest.raises(ValueError, match="release: wanted one kind of noise, Gaussian or Laplace"):
         Plan(releases=two, neighboring_relation="replace_one", unit="record").cost(DELTA)
+
+
+@dataclass(frozen=True)
+class Mine(Gaussian):
+    """Gaussian noise by a class of one's own."""
+
+    @property
+    def event(self):
+        import dp_accounting
+
+        return dp_accounting.GaussianDpEvent(self.noise_multiplier)
+
+
+@dataclass(frozen=True)
+class Concentrated(Gaussian):
+    """Noise of which concentrated differential privacy alone is stated: a Renyi curve."""
+
+    @property
+    def event(self):
+        import dp_accounting
+
+        return dp_accounting.ZCDpEvent(0.5 / self.noise_multiplier**2)
+
+
+@pytest.mark.parametrize("times", [1, 2, 20])
+def test_each_round_of_ones_own_noise_counts(times: int) -> None:
+    """By both accountants: T rounds of Gaussian noise are one of 1 / sqrt(T) of the noise."""
+    exact = gdp_epsilon(delta=DELTA, mu=times**0.5 / 4)
+    assert exact <= plan(*[Mine(4.0)] * times).cost(DELTA).epsilon <= 1.01 * exact
+    by_curve = plan(*[Concentrated(4.0)] * times).cost(DELTA)
+    assert "curve" in by_curve.accountant
+    assert exact <= by_curve.epsilon <= 1.35 * exact
+
+
+@pytest.mark.parametrize(("relation", "amplifies"), [("replace_one", False), ("add_remove", True)])
+def test_poisson_samples_amplify_ones_own_noise_where_that_is_proved(relation, amplifies) -> None:
+    def cost(sampling: PoissonSampling | None) -> float:
+        release = Release(0, Mine(1.0), ONE, sampling=sampling)
+        made = Plan(releases=(release,), neighboring_relation=relation, unit="record")
+        return made.cost(DELTA).epsilon
+
+    assert cost(PoissonSampling(0.01)) == pytest.approx(cost(None), rel=1e-9) or amplifies
+    assert not amplifies or cost(PoissonSampling(0.01)) < 0.5 * cost(None)

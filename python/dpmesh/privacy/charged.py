@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass, fields, replace
 from math import hypot
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dpmesh._validate import fail
-from dpmesh.noise.mechanisms import Gaussian, mechanism_named
+from dpmesh.noise.mechanisms import Gaussian, Mechanism, mechanism_named
 from dpmesh.noise.rows import CorrelatedRow
+from dpmesh.privacy.kinds import MixedNoise, has_allocation_proof
 from dpmesh.privacy.releases import Release
 from dpmesh.privacy.sampling import RandomAllocation
 
@@ -154,21 +155,55 @@ def _by_nodes(releases: Sequence[Release]) -> dict[tuple[int, ...] | None, list[
 def _of_allocation(
     allocation: RandomAllocation, releases: Sequence[Release], nodes: tuple[int, ...] | None
 ) -> list[Release]:
-    """Return one release for those of an allocation: the whole group is charged at its least noise.
+    """Return what an allocation is charged for: as a rule one release for the whole group.
 
-    Releases of one round are one of as much noise as all together. With more rounds than the
-    allocation has, some batch was released again: then each release that a batch can have is
-    charged as if the allocation was known to all.
+    Each kind of noise is charged at its least noise, and several kinds as the worse of them in each
+    round (`MixedNoise`). Releases of one round are one of as much noise as all together.
+
+    As if everybody knew the allocation are charged: an allocation with noise of which no theorem is
+    known beside other noise, for one release of each kind; and more rounds than the allocation
+    has, of which some batch was released again, for each release that a batch can have.
     """
     rounds: defaultdict[int, list[Release]] = defaultdict(list)
     for release in releases:
         rounds[release.round].append(release)
     once = [_together(of_round) for of_round in rounds.values()]
-    least = min(once, key=lambda release: release.noise_multiplier)
-    smallest = min(releases, key=lambda release: release.sensitivity.bound).sensitivity
-    whole = replace(least, round=releases[0].round, sensitivity=smallest, nodes=nodes)
-    again = len(rounds) - allocation.rounds
-    return [whole] if again <= 0 else [replace(whole, sampling=allocation.known)] * (1 + again)
+    first = releases[0].round
+    members = [replace(each, round=first, nodes=nodes) for each in _least_of_each_kind(once)]
+    again = max(0, len(rounds) - allocation.rounds)
+    if again or (len(members) > 1 and not all(map(has_allocation_proof, members))):
+        return [replace(member, sampling=allocation.known) for member in members] * (1 + again)
+    if len(members) == 1:
+        return members
+    least = min(members, key=lambda release: release.noise_multiplier)
+    mixed = MixedNoise(least.noise_multiplier, members=tuple(members))
+    return [replace(least, mechanism=mixed)]
+
+
+def _least_of_each_kind(releases: Iterable[Release]) -> list[Release]:
+    """Return the release with the least noise of each kind; one without noise stands for all.
+
+    Kinds are classes of mechanisms with equal settings: more noise of a kind costs no more. Each is
+    given the least sensitivity of its kind, by which noise on a grid is coarsest.
+    """
+    kinds: defaultdict[tuple[object, ...], list[Release]] = defaultdict(list)
+    for release in releases:
+        if release.name == "none":
+            return [release]
+        kinds[_settings(release.mechanism)].append(release)
+    members = []
+    for alike in kinds.values():
+        least = min(alike, key=lambda release: release.noise_multiplier)
+        smallest = min(alike, key=lambda release: release.sensitivity.bound)
+        members.append(replace(least, sensitivity=smallest.sensitivity))
+    return members
+
+
+def _settings(mechanism: Mechanism) -> tuple[object, ...]:
+    """Return all that distinguishes kinds of noise, apart from how much noise there is."""
+    names = [each.name for each in fields(mechanism) if each.compare and each.init]
+    apart = {"noise_multiplier", "clipping_norm"}
+    return type(mechanism), *(getattr(mechanism, name) for name in names if name not in apart)
 
 
 def _together(releases: Sequence[Release]) -> Release:

@@ -191,7 +191,7 @@ def _costs_of_exact_noise(
     laplace = np.array([kind.noise.is_pure for kind in kinds] + [False])[which]
     alone = np.array([kind.pure(relation) for kind in kinds] + [0.0])[which]
     sampled = np.array([kind.is_amplified(relation) for kind in kinds] + [False])[which]
-    pure = parts.totals(np.where(laplace, alone, 0.0))
+    pure = parts.totals(alone)
     amplified = parts.totals((laplace & sampled).astype(np.float64))
     unprotected = parts.totals((~noisy & ~own).astype(np.float64))
     of_gaussian = np.where(laplace, -1, which)
@@ -382,7 +382,7 @@ def _composed(
         )
         for pair, alike in by_pair.items()
     ]
-    names = {kind.noise.name for kind in count}
+    names = set().union(*(kind.noise_names for kind in count))
     samples = [kind.sampling.samples for kind in count if kind.sampling is not None]
     what = " and ".join(dict.fromkeys(samples)) or ALL_DATA
     if names != {"Gaussian"}:

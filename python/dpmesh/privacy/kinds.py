@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from math import frexp
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -14,11 +14,18 @@ from dpmesh._privacy_types import NeighboringRelation
 from dpmesh._ragged import Indices
 from dpmesh._validate import fail
 from dpmesh.accounting._pairs import GAUSSIAN, LAPLACE, Law, Pair, integer_laplace
+from dpmesh.accounting.allocation import Allocation
 from dpmesh.accounting.discrete import FINE, gaussian_multiplier
 from dpmesh.noise.grid import MOST_STEPS as MOST_GRID_STEPS
+from dpmesh.noise.mechanisms import Mechanism
 from dpmesh.noise.secure import DistributedDiscreteGaussian, NeighborSums, SecureSum
 from dpmesh.privacy.releases import Release
 from dpmesh.privacy.sampling import RandomAllocation, Sampling
+
+if TYPE_CHECKING:
+    from dp_accounting import DpEvent
+
+    from dpmesh.noise.sensitivity import Sensitivity
 
 MOST_STEPS = 64
 """Beyond them noise on integers costs what noise on the real numbers costs, to 0.01%."""
@@ -61,6 +68,8 @@ class Kind(NamedTuple):
     secure_sum: SecureSum | NeighborSums | None
     moments: float = 0.0
     """The noise multiplier of the moments of Gaussian noise on a coarse grid; else 0."""
+    pure_beside: float = 0.0
+    """The least noise multiplier of pure releases in the same allocation as Gaussian ones; or 0."""
 
     @property
     def rate(self) -> float:
@@ -101,14 +110,77 @@ class Kind(NamedTuple):
         """Return the pair that dominates a release with Laplace or Gaussian noise."""
         law = self.noise.law
         assert law is not None
-        return Pair(law) if self.sampling is None else self.sampling.pair(law, relation)
+        if self.sampling is None:
+            return Pair(law)
+        pair = self.sampling.pair(law, relation)
+        if isinstance(pair, Allocation) and self.pure_beside:
+            return replace(pair, pure=self.pure_beside / self.noise_multiplier)
+        return pair
+
+    @property
+    def noise_names(self) -> set[str]:
+        """The names of its noise."""
+        return {self.noise.name, "Laplace"} if self.pure_beside else {self.noise.name}
 
     def pure(self, relation: NeighboringRelation) -> float:
-        """Return the pure epsilon of a release; 0 if its noise is Gaussian."""
+        """Return the pure epsilon of a release; 0 if its noise is Gaussian alone."""
+        if self.pure_beside:
+            return 1 / self.pure_beside
         if not self.noise.is_pure:
             return 0.0
         numbers = np.array(self.rate), np.array(self.noise_multiplier)
         return float(self.pair(relation).largest(*numbers, deviations=0.0))
+
+
+MIXED = "several kinds of noise"
+"""The name of noise that is of one kind in some releases of an allocation, of another in others."""
+
+
+@dataclass(frozen=True)
+class MixedNoise(Mechanism):
+    """Noise of a release of which it is not known which of several kinds of noise it has.
+
+    A random allocation whose releases have different kinds of noise is charged for it.
+
+    Parameters
+    ----------
+    noise_multiplier
+        The least of the members'.
+    members
+        A release of each kind of noise, that with the least noise.
+    """
+
+    _: KW_ONLY
+    members: tuple[Release, ...]
+
+    distribution = "mixed"
+    norm = "l2"
+
+    @property
+    def name(self) -> str:
+        """`MIXED`."""
+        return MIXED
+
+    @property
+    def integer_rows(self) -> int:
+        """The most rows of noise on a grid that a record's row of a member rests on."""
+        return max(member.mechanism.integer_rows for member in self.members)
+
+    @property
+    def event(self) -> DpEvent:
+        """All members together, which cost no less than one of them."""
+        import dp_accounting
+
+        return dp_accounting.ComposedDpEvent([m.mechanism.event for m in self.members])
+
+    def _distance(self, sensitivity: Sensitivity, dim: int) -> float:
+        raise NotImplementedError("this noise is for accounting alone")
+
+
+def has_allocation_proof(release: Release) -> bool:
+    """Return whether a secret round is proved to hide a record, for noise of this kind."""
+    kind = _on_grid(release, _as_released(release))
+    return kind.noise.law is not None and kind.secure_sum is None
 
 
 def kinds_of(
@@ -118,19 +190,39 @@ def kinds_of(
     numbers: dict[Kind, int] = {}
     which = np.full(len(releases), -1)
     for index in np.flatnonzero(chosen).tolist():
-        release = releases[index]
-        joint = release.mechanism
-        sums = joint.numbers if isinstance(joint, DistributedDiscreteGaussian) else None
-        if sums is not None and sums.neighboring_relation != relation:
-            fail(
-                "neighboring_relation",
-                f"that of the secure sum, {sums.neighboring_relation}",
-                relation,
-            )
-        noise = NOISES.get(release.name, Noise(release.name, None, of_integers=True))
-        kind = _on_grid(release, Kind(noise, release.noise_multiplier, release.sampling, sums))
-        which[index] = numbers.setdefault(_allocated(kind, release, relation), len(numbers))
+        kind = _kind_of(releases[index], relation)
+        which[index] = numbers.setdefault(kind, len(numbers))
     return list(numbers), which
+
+
+def _kind_of(release: Release, relation: NeighboringRelation) -> Kind:
+    if isinstance(release.mechanism, MixedNoise):
+        return _mixed([_kind_of(member, relation) for member in release.mechanism.members])
+    kind = _as_released(release)
+    sums = kind.secure_sum
+    if sums is not None and sums.neighboring_relation != relation:
+        wanted = f"that of the secure sum, {sums.neighboring_relation}"
+        fail("neighboring_relation", wanted, relation)
+    return _allocated(_on_grid(release, kind), release, relation)
+
+
+def _as_released(release: Release) -> Kind:
+    """Return the kind of a release before its grid and its allocation are counted."""
+    mechanism = release.mechanism
+    sums = mechanism.numbers if isinstance(mechanism, DistributedDiscreteGaussian) else None
+    noise = NOISES.get(release.name, Noise(release.name, None, of_integers=True))
+    return Kind(noise, release.noise_multiplier, release.sampling, sums)
+
+
+def _mixed(members: Sequence[Kind]) -> Kind:
+    """Return one kind for members of an allocation: the least Gaussian and the least pure noise."""
+    pure = [kind for kind in members if kind.noise.is_pure]
+    gaussian = [kind for kind in members if not kind.noise.is_pure]
+    least = min(gaussian or pure, key=lambda kind: kind.noise_multiplier)
+    if not gaussian or not pure:
+        return least
+    beside = min(kind.noise_multiplier for kind in pure)
+    return least._replace(moments=0.0, pure_beside=beside)
 
 
 def _on_grid(release: Release, kind: Kind) -> Kind:
