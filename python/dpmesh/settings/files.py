@@ -272,7 +272,7 @@ def read(path: str | Path, module: str | None = None) -> Settings:
 
 def _installed_kinds(options: Collection[Any]) -> dict[str, type]:
     """Return the classes of entry points that implement one of these interfaces, by name."""
-    protocols = tuple(option for option in options if option in parts.PROTOCOLS)
+    protocols = tuple(get_origin(option) or option for option in options if kinds_of(option))
     kinds = parts.installed_kinds()
     return {name: cls for name, cls in kinds.items() if issubclass(cls, protocols)}
 
