@@ -272,9 +272,17 @@ def read(path: str | Path, module: str | None = None) -> Settings:
 
 def _installed_kinds(options: Collection[Any]) -> dict[str, type]:
     """Return the classes of entry points that implement one of these interfaces, by name."""
-    protocols = tuple(get_origin(option) or option for option in options if kinds_of(option))
-    kinds = parts.installed_kinds()
-    return {name: cls for name, cls in kinds.items() if issubclass(cls, protocols)}
+    protocols = [get_origin(option) or option for option in options if kinds_of(option)]
+    return {
+        name: cls
+        for name, cls in parts.installed_kinds().items()
+        if any(_implements(cls, protocol) for protocol in protocols)
+    }
+
+
+def _implements(cls: type, protocol: type) -> bool:
+    """Return whether a class has all public members of an interface."""
+    return all(hasattr(cls, name) for name in vars(protocol) if not name.startswith("_"))
 
 
 def _lines(text: str) -> dict[str, int]:
