@@ -328,7 +328,7 @@ class LinearProblem(PartitionedProblem):
             return replace(data, features=np.zeros((data.records, dim), data.features.dtype))
 
         columns = self.outline.columns.less(np.zeros(self.train.dim))
-        return replace(
+        made = replace(
             self,
             train=blank(self.train),
             test=None if self.test is None else blank(self.test),
@@ -336,6 +336,8 @@ class LinearProblem(PartitionedProblem):
             outline=replace(self.outline, columns=columns),
             memory=None,
         )
+        made.__dict__["_part"] = self._part
+        return made
 
     def without_centre(self, params: npt.NDArray[Any]) -> tuple[LinearProblem, npt.NDArray[Any]]:
         """Return the problem that the parameters of one model are for, and its weights.
