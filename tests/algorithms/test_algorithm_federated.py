@@ -274,7 +274,6 @@ def test_bad_parameters_are_named(bad, message) -> None:
     [
         ({"clients": 10}, r"clients: wanted ClientUpdates\(clients=.., .*, got 10"),
         ({"local_epochs": 1}, r"local_epochs: wanted ClientUpdates\(.*epochs=.. or steps"),
-        ({"global_step_size": 0.1}, "global_step_size: wanted step_size=.., got 0.1"),
         ({"estimator": Identity()}, "estimator: wanted denoiser=.."),
         ({"grid": 0.5}, r"grid: wanted combination=TrustedServer\(grid=..\)"),
     ],

@@ -117,11 +117,6 @@ def test_audits_find_nothing() -> None:
         assert not result.violated, str(result)
 
 
-def test_its_old_name_says_what_to_write() -> None:
-    with pytest.raises(AttributeError, match=r"write dm.GradientDescent\(.., mixings=3\)"):
-        dm.Muffliato  # noqa: B018
-
-
 def test_no_mixing_is_refused() -> None:
     with pytest.raises(ValueError, match=r"mixings: wanted an integer of at least 1, got 0"):
         dm.GradientDescent(records=RECORDS, noise_multiplier=2.0, mixings=0)

@@ -440,16 +440,3 @@ def test_arguments_of_another_kind_are_named(wrong: dict, message: str) -> None:
     right |= {"topology": topology.ring(4), "key": dm.Key.seeded(0)}
     with pytest.raises(ValueError, match=message):
         dm.simulate(**right | wrong)
-
-
-@pytest.mark.parametrize(
-    ("name", "instead"),
-    [
-        ("network", r"; write simulate\(\.\., engine=dm\.Network\(\.\.\)\)"),
-        ("progress", r"; write simulate\(\.\., metrics=dm\.Metrics\(progress=\.\.\)\)"),
-        ("epochs", ""),
-    ],
-)
-def test_arguments_that_are_gone_show_the_new_call(name: str, instead: str) -> None:
-    with pytest.raises(TypeError, match=rf"unexpected keyword argument '{name}'{instead}$"):
-        dm.simulate(dm.OnlineLearning(), make_problem(), topology.ring(4), rounds=1, **{name: 1})

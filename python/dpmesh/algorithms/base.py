@@ -109,13 +109,8 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
     counts_copies: ClassVar[bool] = False
     """Whether `release_of` counts the copies of a record that `copies` allows."""
 
-    instead: ClassVar[Mapping[str, str]] = {}
-    """Parameters of earlier versions, and what to write instead."""
-
     def __new__(cls: type[AlgorithmT], *bare: Any, **given: Any) -> AlgorithmT:
         """Refuse a budget where noise is wanted, and name the parameters where another is given."""
-        for name in cls.instead.keys() & given.keys():
-            fail(name, cls.instead[name], given[name])
         known = getattr(cls, "__dataclass_fields__", {})
         noise = next((name for name in NOISES if name in known), None)
         for name in ("epsilon", "delta"):

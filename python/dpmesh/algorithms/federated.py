@@ -28,11 +28,10 @@ a client is added, twice what the paper's noise covers, and would reveal the num
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property
 from math import sqrt
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -99,12 +98,6 @@ class FederatedState:
 
 TRUSTED = TrustedServer()
 
-_OF_CLIENTS = (
-    *("clients", "sampling_rate", "clipping_norm", "sampling", "batch_size", "local_epochs"),
-    *("local_steps", "local_step_size", "clients_at_once", "adaptive_clipping", "proximal"),
-    "control_variates",
-)
-
 
 @dataclass(frozen=True)
 class FederatedLearning(Algorithm[FederatedState, ModelProblem]):
@@ -167,20 +160,6 @@ class FederatedLearning(Algorithm[FederatedState, ModelProblem]):
     neighboring_relation = Algorithm.of_part("contribution.neighboring_relation")
     unit = Algorithm.of_part("contribution.unit")
     run_length = Algorithm.of_part("combination.rounds")
-
-    instead: ClassVar[Mapping[str, str]] = {
-        **dict.fromkeys(
-            _OF_CLIENTS,
-            "ClientUpdates(clients=.., sampling_rate=.., clipping_norm=.., epochs=.. or steps=.., "
-            "step_size=.., ..) as the first argument, in which it is now",
-        ),
-        "global_step_size": "step_size=..",
-        "estimator": "denoiser=..",
-        "output_weights": "average=Average(weights=..)",
-        "grid": "combination=TrustedServer(grid=..)",
-        "arrival_rate": "combination=TrustedServer(arrival_rate=..)",
-        "secure_aggregation": "combination=SecureAggregation(dim=.., rounds=.., ..)",
-    }
 
     contribution: Contribution[Any]
     _: KW_ONLY

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from zlib import crc32
 
 from dpmesh._validate import integer
@@ -24,7 +24,7 @@ from dpmesh.run.identity import chosen, without_addresses
 from dpmesh.run.interrupt import Interrupt
 from dpmesh.run.metrics import Chosen, Metrics
 from dpmesh.run.network import Network
-from dpmesh.run.prepare import Asked, Prepared, check_kinds, fail_gone, prepare
+from dpmesh.run.prepare import Asked, Prepared, check_kinds, prepare
 from dpmesh.run.progress_bar import shows_bar, with_bar
 from dpmesh.run.ranks import gathered
 from dpmesh.run.rounds import Progress, Rounds
@@ -53,7 +53,6 @@ def simulate(
     metrics: Metrics | Chosen = None,
     engine: Engine | Network | None = None,
     checkpoint: Checkpoint | str | PathLike[str] | None = None,
-    **gone: NoReturn,
 ) -> Run:
     """Run an algorithm and report what it learned, sent and cost.
 
@@ -121,8 +120,6 @@ def simulate(
     >>> run.privacy.epsilon
     1.0
     """
-    if gone:
-        fail_gone(gone)
     if checkpoint is not None and not isinstance(checkpoint, Checkpoint):
         checkpoint = Checkpoint(checkpoint)
     asked = Asked(

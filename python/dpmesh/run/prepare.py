@@ -5,10 +5,9 @@ from __future__ import annotations
 import reprlib
 import secrets
 import warnings
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from types import NoneType
-from typing import TYPE_CHECKING, Any, NoReturn, get_args
+from typing import TYPE_CHECKING, Any, get_args
 from zlib import crc32
 
 import numpy as np
@@ -37,9 +36,6 @@ from dpmesh.run.rounds import Progress, Rounds
 
 if TYPE_CHECKING:
     from dpmesh.topology import Topology
-
-GONE = {"network": "engine=dm.Network(..)", "progress": "metrics=dm.Metrics(progress=..)"}
-"""Arguments that `simulate` had, and what to write in their place."""
 
 UNSCALED = 50.0
 """Records with longer norms are not scaled."""
@@ -74,13 +70,6 @@ class Asked:
     def ranks(self) -> Engine | None:
         """Several processes, if there are any."""
         return None if isinstance(self.engine, Network) else self.engine
-
-
-def fail_gone(names: Iterable[str]) -> NoReturn:
-    """Fail with the new form of an argument that `simulate` had before."""
-    name = next(iter(names))
-    advice = f"; write simulate(.., {GONE[name]})" if name in GONE else ""
-    raise TypeError(f"simulate() got an unexpected keyword argument {name!r}{advice}")
 
 
 def check_kinds(asked: Asked) -> None:

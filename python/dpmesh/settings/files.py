@@ -139,9 +139,6 @@ class Settings:
             own = "" if self.module is None else f", or one of {self.module}"
             wanted = f"wanted one of {', '.join(kinds)}{own}"
             self.fail(f"{path}.kind", f"{wanted}, got {got}")
-        instead: Mapping[str, str] = getattr(maker, "instead", {})
-        for name in table.keys() & instead.keys():
-            self.fail(f"{path}.{name}", f"wanted {instead[name]}")
         return maker
 
     def _own(self, path: str, kind: object) -> Maker | None:
