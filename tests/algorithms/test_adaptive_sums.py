@@ -12,6 +12,7 @@ from scipy import sparse
 
 import dpmesh as dm
 from dpmesh.algorithms import AdaptiveSums, RecordSums
+from dpmesh.algorithms.adaptive_sums import NoisyTotal
 from dpmesh.algorithms.record_sums import clipped_sum
 from dpmesh.audit import audit_layers
 
@@ -35,9 +36,9 @@ class Follows:
         self.nodes = self.sites
         self.seen: list[list[np.ndarray]] = []
 
-    def in_round(self, t: int, totals: Sequence[np.ndarray]) -> Any:
-        self.seen.append([total.copy() for total in totals])
-        level = float(totals[-1].sum()) if totals else 0.0
+    def in_round(self, t: int, totals: Sequence[NoisyTotal]) -> Any:
+        self.seen.append([released.total.copy() for released in totals])
+        level = float(totals[-1].total.sum()) if totals else 0.0
         return Vectors(sites=self.sites, dim=PUBLIC["lengths"][t], level=level)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from command import command
 
-from dpmesh.statistics.pairs import NO_DATA
+from dpmesh.statistics.two_way import NO_DATA
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -13,7 +13,7 @@ import pytest
 import dpmesh as dm
 from dpmesh.statistics import Survival, ask
 from dpmesh.statistics.hazard import log_hazard_ratio, median, number_at_risk
-from dpmesh.statistics.survival import Cells, Curve, curve
+from dpmesh.statistics.kaplan_meier import Cells, Curve, curve
 
 ORACLE_FILE = Path(__file__).parents[1] / "oracles" / "oracles-one-release.json"
 ORACLE = json.loads(ORACLE_FILE.read_text())["hazard_example"]

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dpmesh as dm
+from dpmesh.algorithms.adaptive_sums import NoisyTotal
 from dpmesh.audit import alone, couple
 from dpmesh.statistics import Regression, ask, regression
 from dpmesh.statistics.ask import Asked, questions_about, read_columns
@@ -23,7 +24,6 @@ from dpmesh.statistics.design import Design, simplex
 from dpmesh.statistics.families import FAMILIES, Family, Logistic, Poisson
 from dpmesh.statistics.geometry import triangles
 from dpmesh.statistics.newton import errors, not_at_rest, second_order
-from dpmesh.statistics.questions import Noisy
 from dpmesh.statistics.regression import Moments, Newton
 from dpmesh.tables import as_table
 
@@ -59,7 +59,7 @@ class At(Newton):
 
     given: np.ndarray
 
-    def coefficients(self, totals: Sequence[Noisy]) -> np.ndarray:
+    def coefficients(self, totals: Sequence[NoisyTotal]) -> np.ndarray:
         return self.given
 
 
@@ -189,7 +189,7 @@ def test_outer_products_of_clipped_residuals_are_charged_as_far_as_they_are_apar
     rows = np.array([*product([-1.0, 1.0], [-1.0, 1.0], [-9.0, -1.0, 0.0, 1.0, 9.0])])
     for seed in range(5):
         draw = np.random.default_rng(seed)
-        total = Noisy(draw.normal(0, 5, made.sizes[0].dim), 0.01)
+        total = NoisyTotal(draw.normal(0, 5, made.sizes[0].dim), 0.01)
         vectors = made.vectors(records_of(made, rows), 1, [total])
         assert largest_distance(vectors) <= made.sizes[1].distance
         assert np.linalg.norm(vectors, axis=1).max() <= made.sizes[1].norm
@@ -256,11 +256,11 @@ def test_newton_steps_are_those_of_the_oracle(family: str) -> None:
     case = ORACLES[f"{family}_example"]
     made = newton(family, 2, case["M"])
     columns = records_of(made, np.column_stack([case["x"], case["y"]]))
-    totals: list[Noisy] = []
+    totals: list[NoisyTotal] = []
     for t, (share, noise) in enumerate(zip(case["shares"], case["noise"], strict=True)):
         scale = made.family.distance * made.design.radius * case["sigma"] / sqrt(share)
         total = made.vectors(columns, t, totals).sum(axis=0)
-        totals.append(Noisy(total + scale * np.array(noise[: len(total)]), scale))
+        totals.append(NoisyTotal(total + scale * np.array(noise[: len(total)]), scale))
     last = made.step_of(totals[-1])
     scores = made.scores_of(totals[-1])
     near: Any = {"rtol": 1e-6, "atol": 1e-8}
@@ -298,7 +298,7 @@ def test_linear_regression_is_that_of_the_oracle() -> None:
     rows, across = np.triu_indices(4)
     weights = np.where(rows == across, 1.0, sqrt(2))
     total[:-1] += case["sd"]["h"] * first[rows, across] * weights
-    released = Noisy(total, case["sd"]["h"])
+    released = NoisyTotal(total, case["sd"]["h"])
     found = made.moments_of(released)
     assert found.curvature.smallest / found.curvature.limit == pytest.approx(case["ratio"])
     np.testing.assert_allclose(found.coefficients, case["beta"], rtol=1e-8)
@@ -306,7 +306,7 @@ def test_linear_regression_is_that_of_the_oracle() -> None:
     outer = made.vectors(columns, 1, [released]).sum(axis=0) * scale
     entries = triangles(np.ones((1, 3)))[0]
     outer += case["sd"]["j"] * second[np.triu_indices(3)] * entries
-    answered = made.answer([released, Noisy(outer / scale, case["sd"]["j"] / scale)], 60)
+    answered = made.answer([released, NoisyTotal(outer / scale, case["sd"]["j"] / scale)], 60)
     assert answered.fit is not None
     variance = case["variance"]
     larger = np.maximum(variance["model"], variance["robust"])
@@ -356,10 +356,10 @@ def without_noise(
     """Answer from exact sums, as if they had noise far below one record."""
     about = questions_about([question], ranges)
     columns, _ = read_columns(about, as_table(table))
-    totals: list[Noisy] = []
+    totals: list[NoisyTotal] = []
     for t in range(about.rounds):
         found: Any = question.vectors_in(columns, t, totals)
-        totals.append(Noisy(found.sum(axis=0), 0.01))
+        totals.append(NoisyTotal(found.sum(axis=0), 0.01))
     return question.answer_from(about.kinds, totals, len(table["age"]))
 
 
@@ -447,7 +447,7 @@ def test_refusals_read_released_numbers_alone() -> None:
     made = newton("logistic", 2)
     draw = np.random.default_rng(0)
     totals = [
-        Noisy(draw.normal(0, 30, size.dim), 1.0) for size in made.sizes
+        NoisyTotal(draw.normal(0, 30, size.dim), 1.0) for size in made.sizes
     ]  # of no records at all
     assert made.answer(totals, 1000) == made.answer(totals, 1000)
     assert made.answer(totals, 1000).explained
@@ -477,11 +477,11 @@ def test_intervals_cover_and_p_values_have_their_level() -> None:
         score = truth[0] + x @ truth[1:]
         y = (draw.random(1500) < 1 / (1 + np.exp(-score))).astype(float)
         columns = records_of(made, np.column_stack([x, y]))
-        totals: list[Noisy] = []
+        totals: list[NoisyTotal] = []
         for t, (share, size) in enumerate(zip(made.shares, made.sizes, strict=True)):
             scale = size.distance * sigma / sqrt(share)
             total = made.vectors(columns, t, totals).sum(axis=0)
-            totals.append(Noisy(total + scale * draw.standard_normal(size.dim), scale))
+            totals.append(NoisyTotal(total + scale * draw.standard_normal(size.dim), scale))
         answer = made.answer(totals, 1500)
         if answer.explained:
             continue
@@ -529,7 +529,7 @@ class TargetNotCounted(Moments):
 class UnclippedResiduals(Moments):
     """Forms outer products of residuals as they are."""
 
-    def vectors(self, columns: Any, t: int, totals: Sequence[Noisy]) -> np.ndarray:
+    def vectors(self, columns: Any, t: int, totals: Sequence[NoisyTotal]) -> np.ndarray:
         if t == 0:
             return super().vectors(columns, t, totals)
         rows = self.design.rows(columns)
@@ -540,7 +540,7 @@ class UnclippedResiduals(Moments):
         return found
 
 
-def most_over_charge(fitted: Newton | Moments, t: int, totals: Sequence[Noisy] = ()) -> float:
+def most_over_charge(fitted: Newton | Moments, t: int, totals: Sequence[NoisyTotal] = ()) -> float:
     terms = len(fitted.design.kinds)
     top = 1.0 if isinstance(fitted, Moments) else float(fitted.family.bound(fitted.kind))
     targets = [-1.0, 1.0] if isinstance(fitted, Moments) else [0.0, top]
@@ -567,7 +567,7 @@ def test_planted_mistakes_show_in_extreme_records() -> None:
     small = moments(2)
     x = np.random.default_rng(0).uniform(-1, 1, (500, 2))
     columns = records_of(small, np.column_stack([x, 0.3 * x[:, 0]]))
-    released = [Noisy(small.vectors(columns, 0, ()).sum(axis=0), 0.01)]
+    released = [NoisyTotal(small.vectors(columns, 0, ()).sum(axis=0), 0.01)]
     assert most_over_charge(small, 1, released) <= 1
     unclipped = UnclippedResiduals(target="y", kind=UNIT, design=design)
     assert most_over_charge(unclipped, 1, released) > 5
@@ -595,9 +595,7 @@ def coupled(question: Regression) -> Any:
         parts = tuple(np.array_split(np.arange(19), 4))
         public: Any = {"sites": 4, "records": 19, **about.sums}
         algorithm = about.algorithm.for_budget(epsilon=1.0, delta=1e-5, **public)
-        problems.append(
-            Asked(questions=about, columns=columns, parts=parts, noises=algorithm.noise_scales)
-        )
+        problems.append(Asked(questions=about, columns=columns, parts=parts))
     one, other = problems
     audited: Any = (algorithm, one, other)
     algorithm, one, other = audited

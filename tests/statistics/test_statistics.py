@@ -20,7 +20,8 @@ from dpmesh.statistics import Correlation, Histogram, Mean, Quantiles, Question,
 from dpmesh.statistics.ask import Asked, questions_about
 from dpmesh.statistics.bounds import Bounds, bounds
 from dpmesh.statistics.geometry import Column, Size, one_hot
-from dpmesh.statistics.survival import Cells, Survival, curve
+from dpmesh.statistics.kaplan_meier import Cells, curve
+from dpmesh.statistics.survival import Survival
 from dpmesh.tables import as_table
 
 RANGES = {
@@ -268,8 +269,8 @@ class HalfMean(Mean):
     """Charges half of how far a mean moves."""
 
     def size(self, kinds: Any) -> Size:
-        dim, norm, distance = super().size(kinds)
-        return Size(dim, norm, distance / 2)
+        size = super().size(kinds)
+        return size._replace(distance=size.distance / 2)
 
 
 @dataclass(frozen=True)
@@ -289,8 +290,7 @@ class ShortCorrelation(Correlation):
     """Charges products as if records had norm 1."""
 
     def size(self, kinds: Any) -> Size:
-        dim, norm, _ = super().size(kinds)
-        return Size(dim, norm, np.sqrt(2))
+        return super().size(kinds)._replace(distance=np.sqrt(2))
 
 
 class ManyAsOne(Histogram):

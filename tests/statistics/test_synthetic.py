@@ -13,7 +13,6 @@ import pytest
 import dpmesh as dm
 from dpmesh.statistics import Mean, Pairs, ask
 from dpmesh.statistics.ask import questions_about, read_columns
-from dpmesh.statistics.pairs import NO_DATA, PairTables
 from dpmesh.statistics.synthetic import (
     drawn_from_tree,
     fitted,
@@ -24,6 +23,7 @@ from dpmesh.statistics.synthetic import (
     synthesize,
     tree_of,
 )
+from dpmesh.statistics.two_way import NO_DATA, PairTables
 from dpmesh.tables import as_table
 
 ORACLE_FILE = Path(__file__).parents[1] / "oracles" / "oracles-one-release.json"

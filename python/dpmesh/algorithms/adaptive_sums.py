@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import pairwise
 from math import fsum, sqrt
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -37,10 +37,25 @@ from dpmesh.problems import Problem, VectorProblem
 from dpmesh.problems.canaries import Vectors
 
 
+class NoisyTotal(NamedTuple):
+    """The released sum of a round.
+
+    Attributes
+    ----------
+    total
+        Shape (length,).
+    noise
+        Standard deviation of the noise in each number.
+    """
+
+    total: npt.NDArray[np.float64]
+    noise: float
+
+
 class AdaptiveProblem(Problem, Protocol):
     """Records as vectors that follow from the totals of earlier rounds."""
 
-    def in_round(self, t: int, totals: Sequence[Floats]) -> VectorProblem:
+    def in_round(self, t: int, totals: Sequence[NoisyTotal]) -> VectorProblem:
         """Return the vectors of round t, given the totals of rounds 0 to t - 1."""
 
 
@@ -205,7 +220,11 @@ class AdaptiveSums(Algorithm[AdaptiveSumsState, AdaptiveProblem]):
     ) -> Round[AdaptiveSumsState]:
         """Sum the vectors at each site, and release the sum over all sites."""
         known = self.totals(state.totals[0])[:t]
-        arrived = yield self.parts[t].message(problem.in_round(t, known), t)
+        released = [
+            NoisyTotal(np.asarray(total, np.float64), noise)
+            for total, noise in zip(known, self.noise_scales, strict=False)
+        ]
+        arrived = yield self.parts[t].message(problem.in_round(t, released), t)
         totals = np.concatenate([*known, arrived.sum(axis=0)])
         rest = state.totals.shape[1] - len(totals)
         return AdaptiveSumsState(totals=Released(np.pad(totals, (0, rest))[np.newaxis]))
@@ -268,7 +287,7 @@ class CanaryRounds:
         """Return those of the first round."""
         yield from self.in_round(0, ()).vectors(node)
 
-    def in_round(self, t: int, totals: Sequence[Floats]) -> Vectors:
+    def in_round(self, t: int, totals: Sequence[NoisyTotal]) -> Vectors:
         """Return the vectors of a round, whatever the totals."""
         del totals
         signs = self.coins[:, np.newaxis] - 0.5

@@ -139,8 +139,9 @@ def _asking(
     public: dict[str, Any], question: Sequence[str], records: list[int], wanted: _Tables
 ) -> _Tables:
     """Return the tables of a contract that asks questions: without any, about all columns."""
-    from dpmesh.statistics.ask import questions_about
+    from dpmesh.statistics.ask import Spending
     from dpmesh.statistics.options import OPTIONS, questions_of
+    from dpmesh.statistics.pairs import Pairs
     from dpmesh.tables.ranges import as_range
 
     given: dict[str, Any] = {}
@@ -150,10 +151,11 @@ def _asking(
             fail("--question", f"one of {', '.join(OPTIONS)} with its columns, as mean=age", each)
         given[name] = text if name == "by" else [*given.get(name, []), text]
     kinds = {name: as_range(name, one) for name, one in public.items()}
-    about = questions_about(questions_of(given, kinds, ""), public)
-    sizes = {"sites": len(records), "records": sum(records), **about.sums}
-    made = about.algorithm.for_budget(**sizes, **wanted)
-    about.require(made.noise_scales, sum(records))
+    budget = Spending(sites=len(records), records=sum(records), **wanted)
+    about, made = budget.settle(questions_of(given, kinds, ""), public)
+    for asked in about.each:
+        if isinstance(asked, Pairs):  # whose bins may follow from the noise
+            given["pairs"] = f"{','.join(asked.columns)}:{asked.bins}"
     noise = {"noise_multiplier": made.noise_multiplier, "colluding": made.colluding}
     noise |= {"dropouts": made.dropouts} if made.dropouts else {}
     terms = {"rounds": about.rounds, "quorum": len(records) - made.dropouts}

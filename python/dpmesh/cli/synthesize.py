@@ -13,8 +13,8 @@ import dpmesh.cli._options as options
 from dpmesh._validate import fail
 
 if TYPE_CHECKING:
-    from dpmesh.statistics.pairs import PairTables
     from dpmesh.statistics.synthetic import Synthetic
+    from dpmesh.statistics.two_way import PairTables
     from dpmesh.tables.kinds import Kind
 
 _FILES = typer.Argument(help="Tables, one per site; or answers.json of dpmesh stats --pairs.")
@@ -102,7 +102,7 @@ def synthesize(
 
 def _of_answers(path: Path) -> tuple[PairTables, dict[str, Any]]:
     """Return the tables in a file of answers, and what they cost."""
-    from dpmesh.statistics.pairs import PairTables
+    from dpmesh.statistics.two_way import PairTables
 
     wanted = "a file that dpmesh stats --pairs .. --output answers.json wrote"
     try:

@@ -15,6 +15,7 @@ import numpy as np
 
 from dpmesh._epsilons import ROUNDING, rounded_up
 from dpmesh._validate import instance
+from dpmesh.algorithms.adaptive_sums import AdaptiveSums
 from dpmesh.algorithms.base import Algorithm, AnyAlgorithm, holds_for_any_rows
 from dpmesh.algorithms.federated import FederatedLearning
 from dpmesh.algorithms.record_sums import RecordSums
@@ -28,9 +29,13 @@ from dpmesh.problems.dense import DenseProblem
 from dpmesh.run.prepare import check_records as last_long_enough
 from dpmesh.settings import Settings
 from dpmesh.settings.parts import SECTIONS, VALUES, entries
+from dpmesh.statistics.ask import Questions
 from dpmesh.topology import Topology
 
 MOST_BITS = 61
+
+SUMS = {kind.__name__: kind for kind in (RecordSums, AdaptiveSums)}
+"""What releases the sums that answer questions: of one round, or of several."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +65,7 @@ class Assembly:
     def algorithm(self) -> AnyAlgorithm:
         """The algorithm, with all its public parameters."""
         table = self.settings.table("algorithm")
-        kinds = {**SECTIONS["algorithm"], RecordSums.__name__: RecordSums}
+        kinds = {**SECTIONS["algorithm"], **SUMS}
         if table.get("kind") == FederatedLearning.__name__:
             parts = {name: self._part(table, name) for name in ("contribution", "combination")}
             table = {**table, **{name: part for name, part in parts.items() if part}}
@@ -69,7 +74,7 @@ class Assembly:
         if "topology" in inspect.signature(maker).parameters:
             table = self._with("algorithm", table, ("dim", "records"))
             of_network["topology"] = self.graph
-        if maker is RecordSums:
+        if maker in SUMS.values():
             table = self._with("algorithm", table, entries(maker))
         if isinstance(table.get("noise"), dict):
             gossips = getattr(maker, "travels", None) == "gossip"
@@ -175,12 +180,16 @@ def check_noise(settings: Settings, algorithm: AnyAlgorithm, mechanism: Mechanis
         settings.fail("algorithm.noise", wanted)
 
 
-def check_questions(settings: Settings, terms: Terms) -> None:
+def check_questions(settings: Settings, terms: Terms, questions: Questions | None) -> None:
     """Refuse questions beside a model, and another algorithm than the sum of their vectors."""
     kind = settings.table("algorithm").get("kind")
-    if "questions" not in settings.content or kind != RecordSums.__name__:
-        wanted = "wanted RecordSums for a contract with [questions], and for no other"
+    wanted_kind = RecordSums.__name__ if questions is None else questions.algorithm.__name__
+    if questions is None or kind != wanted_kind:
+        wanted = f"wanted {wanted_kind} for a contract with these [questions], and for no other"
         settings.fail("algorithm.kind", f"{wanted}, got {kind}")
+    if questions.rounds > 1 and terms.rounds != questions.rounds:
+        wanted = f"wanted {questions.rounds}, the rounds of these questions"
+        settings.fail("contract.rounds", f"{wanted}, got {terms.rounds}")
     for key in ("problem", "topology"):
         if settings.table(key):
             settings.fail(key, "questions learn no model; remove it")

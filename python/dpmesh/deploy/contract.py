@@ -17,7 +17,6 @@ from scipy import sparse
 from dpmesh._core import __version__
 from dpmesh._validate import fail
 from dpmesh.algorithms.base import AnyAlgorithm, holds_for_any_rows
-from dpmesh.algorithms.record_sums import RecordSums
 from dpmesh.data import Dataset
 from dpmesh.deploy import assembly
 from dpmesh.deploy.planned import Planned
@@ -68,9 +67,9 @@ class Contract:
         settings, rounds = self.settings, self.terms.rounds
         assembly.check_modules(settings)
         assembly.check_parties(settings, self.terms, self.parties)
-        sums = settings.table("algorithm").get("kind") == RecordSums.__name__
+        sums = settings.table("algorithm").get("kind") in assembly.SUMS
         if self.tables.questions is not None or sums:
-            assembly.check_questions(settings, self.terms)
+            assembly.check_questions(settings, self.terms, self.tables.questions)
         elif (self.tables.columns is None) != isinstance(self.terms.features, int):
             settings.fail("contract.features", "wanted a number of features, or a table [ranges]")
         assembly.check_algorithm(settings, self.algorithm, self.topology, self.terms)

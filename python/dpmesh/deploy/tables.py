@@ -21,6 +21,7 @@ from dpmesh.settings import Settings
 from dpmesh.statistics.ask import Questions, questions_about, read_columns
 from dpmesh.statistics.ask import named as with_names
 from dpmesh.statistics.options import OPTIONS, questions_of
+from dpmesh.statistics.records import PER_COLUMN, QuestionProblem, encoded
 from dpmesh.tables import Category, Columns, Number, as_table
 from dpmesh.tables.cells import of_file
 from dpmesh.tables.columns import clipped
@@ -101,14 +102,14 @@ class Tables:
     def features(self) -> int:
         """Number of features of a record."""
         if self.questions is not None:
-            return int(self.questions.sums["dim"])
+            return PER_COLUMN * len(self.questions.kinds)
         return int(self.terms.features or 0) if self.columns is None else self.columns.dim
 
     @cached_property
     def problem(self) -> tuple[Any, dict[str, Any]]:
         """What makes the problem, and its arguments; records that are asked are its features."""
         if self.questions is not None:
-            return LinearProblem, {"loss": "logistic"}
+            return QuestionProblem, {"questions": self.questions}
         maker, arguments = self.settings.part("problem", self.settings.table("problem"), PROBLEMS)
         return maker, arguments
 
@@ -169,8 +170,8 @@ class Tables:
             columns, notices = read_columns(self.questions, with_names(as_table(table)))
             for notice in notices:
                 _log.warning("%s", notice)
-            vectors = self.questions.vectors(columns)
-            return Dataset(vectors, np.ones(len(vectors), np.int64), "own records")
+            cells = encoded(self.questions, columns)
+            return Dataset(cells, np.ones(len(cells), np.int64), "own records")
         if self.columns is None or not self.labels:
             fail("ranges", "a contract with [ranges] and a label for tables", "none")
         labels, held = labelled(self.labels, self.label, as_table(table), drop=drop)

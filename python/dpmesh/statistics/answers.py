@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import date
 from math import ceil, erfc, floor, inf, isfinite, sqrt
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.optimize import isotonic_regression
@@ -14,9 +14,7 @@ from scipy.optimize import isotonic_regression
 from dpmesh._table import Table
 from dpmesh._validate import fail
 from dpmesh.statistics.bins import Floats
-
-if TYPE_CHECKING:
-    from dpmesh.statistics.pairs import PairTables
+from dpmesh.statistics.two_way import PairTables
 
 Z = 1.959963984540054
 """A 95% interval of a normal distribution is so many standard deviations long to either side."""

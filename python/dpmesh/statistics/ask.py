@@ -17,7 +17,7 @@ from scipy import sparse
 from dpmesh._html import InNotebooks
 from dpmesh._privacy_types import Floats
 from dpmesh._validate import fail, instance, nearest, positive, probability
-from dpmesh.algorithms.adaptive_sums import AdaptiveSums
+from dpmesh.algorithms.adaptive_sums import AdaptiveSums, NoisyTotal
 from dpmesh.algorithms.record_sums import RecordSums
 from dpmesh.defaults import method_for
 from dpmesh.defaults.choice import against
@@ -28,7 +28,7 @@ from dpmesh.run import Metrics, simulate
 from dpmesh.statistics.answers import Answer
 from dpmesh.statistics.geometry import Column, Size
 from dpmesh.statistics.pairs import pairs_in
-from dpmesh.statistics.questions import Noisy, Question, Vectors
+from dpmesh.statistics.questions import Question, Vectors
 from dpmesh.statistics.synthetic import Synthetic, synthesize
 from dpmesh.tables import as_table
 from dpmesh.tables.cells import Problems
@@ -205,7 +205,11 @@ class Questions:
     def sums(self) -> dict[str, Any]:
         """The parameters of the algorithm that follow from the questions."""
         if self.rounds > 1:
-            return {"lengths": self.lengths, "longest": self.longest, "distances": self.distances}
+            return {
+                "lengths": list(self.lengths),
+                "longest": list(self.longest),
+                "distances": list(self.distances),
+            }
         (dim,), (longest,), (distance,) = self.lengths, self.longest, self.distances
         return {"dim": dim, "longest": longest, "diameter": distance / longest}
 
@@ -236,7 +240,7 @@ class Questions:
         return sum(len(sizes) > t for sizes in self.sizes[:place])
 
     def vectors(
-        self, columns: Mapping[str, Column], t: int = 0, totals: Sequence[Noisy] = ()
+        self, columns: Mapping[str, Column], t: int = 0, totals: Sequence[NoisyTotal] = ()
     ) -> Vectors:
         """Return the vectors of records in round t, shape (records, length).
 
@@ -262,25 +266,25 @@ class Questions:
             return sparse.csr_array(sparse.hstack(blocks, format="csr"))
         return np.hstack(blocks)
 
-    def _split(self, released: Noisy, t: int) -> dict[int, Noisy]:
+    def _split(self, released: NoisyTotal, t: int) -> dict[int, NoisyTotal]:
         """Return the sum of each question in the total of round t, by the question's place."""
         parts = self.parts[t]
         ends = np.cumsum([part.size.dim for part in parts])[:-1]
         totals: list[Floats] = np.split(released.total, ends)
         asked = [place for place, sizes in enumerate(self.sizes) if t < len(sizes)]
         return {
-            place: Noisy(
+            place: NoisyTotal(
                 np.multiply(1 / part.factor, total, dtype=np.float64), released.noise / part.factor
             )
             for place, part, total in zip(asked, parts, totals, strict=True)
         }
 
-    def by_round(self, totals: Floats, noises: Sequence[float]) -> list[Noisy]:
+    def by_round(self, totals: Floats, noises: Sequence[float]) -> list[NoisyTotal]:
         """Return the released sum of each round from all of them one after another."""
         ends = np.cumsum(self.lengths)[:-1]
         parts: list[Floats] = np.split(totals, ends)
         return [
-            Noisy(np.asarray(total, np.float64), noise)
+            NoisyTotal(np.asarray(total, np.float64), noise)
             for total, noise in zip(parts, noises, strict=True)
         ]
 
@@ -318,14 +322,11 @@ class Asked:
         What they read, each cell by itself.
     parts
         The records of each site.
-    noises
-        Standard deviation of the noise in a number of each round's sum; public.
     """
 
     questions: Questions
     columns: dict[str, Column]
     parts: tuple[npt.NDArray[np.int64], ...]
-    noises: tuple[float, ...] = (0.0,)
     test: None = None
 
     @property
@@ -342,13 +343,9 @@ class Asked:
         """Return the vectors of a site's records in round 0, in blocks of shape (records, dim)."""
         return self.in_round(0, ()).vectors(node)
 
-    def in_round(self, t: int, totals: Sequence[Floats]) -> AskedInRound:
+    def in_round(self, t: int, totals: Sequence[NoisyTotal]) -> AskedInRound:
         """Return the vectors of round t, given the totals of those before."""
-        known = [
-            Noisy(np.asarray(total, np.float64), noise)
-            for total, noise in zip(totals, self.noises, strict=False)
-        ]
-        return AskedInRound(asked=self, t=t, totals=tuple(known))
+        return AskedInRound(asked=self, t=t, totals=tuple(totals))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -363,11 +360,14 @@ class AskedInRound:
         The round.
     totals
         The released sums of the rounds before it.
+    counts
+        The public number of records of every site, if some are elsewhere.
     """
 
     asked: Asked
     t: int
-    totals: tuple[Noisy, ...]
+    totals: tuple[NoisyTotal, ...]
+    counts: tuple[int, ...] | None = None
     test: None = None
 
     @property
@@ -378,7 +378,7 @@ class AskedInRound:
     @property
     def all_records(self) -> npt.NDArray[np.int64]:
         """Number of records of each site."""
-        return self.asked.all_records
+        return self.asked.all_records if self.counts is None else np.array(self.counts)
 
     def vectors(self, node: int) -> Iterator[Vectors]:
         """Return the vectors of a site's records in blocks of shape (records, dim)."""
@@ -469,7 +469,7 @@ def ask(
     said = copied(fingerprints(table), parts, np.unique(owners))
     if said is not None:
         warnings.warn(said, UserWarning, stacklevel=2)
-    problem: Any = Asked(questions=about, columns=columns, parts=parts, noises=sums.noise_scales)
+    problem: Any = Asked(questions=about, columns=columns, parts=parts)
     quiet = Metrics([], progress=False)
     algorithm: Any = sums
     run = simulate(algorithm, problem, rounds=about.rounds, key=key, delta=delta, metrics=quiet)

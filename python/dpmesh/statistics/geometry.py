@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from dpmesh._validate import fail
 from dpmesh.statistics.bins import Floats, bins_of, ends, names_of_bins
-from dpmesh.tables.kinds import Category, Flag, Kind
+from dpmesh.tables.kinds import Category, Dates, Flag, Kind, Number
 from dpmesh.tables.table import Table
 
 
@@ -89,13 +89,42 @@ class Column(NamedTuple):
             nothing = np.zeros(len(places))
             return cls(kind, nothing, nothing, present, places), clipped, unread
         numbers = kind.required(name, values)
-        features, clipped, unread = kind.encode_numbers(numbers, values)
+        read = kind.encode_numbers(numbers, values)
+        return cls.of_numbers(kind, numbers), read.clipped, read.unread
+
+    @classmethod
+    def of_numbers(cls, kind: Number | Flag | Dates, numbers: Floats) -> Column:
+        """Return a column of numbers in its units, NaN where there is none."""
         present = ~np.isnan(numbers)
-        scaled = features[:, 0]
+        scaled = kind.scaled(numbers)
         if isinstance(kind, Flag):  # which is 0 or 1
             scaled = 2 * scaled - 1
         z = np.where(present, scaled, 0.0)
-        return cls(kind, numbers, z, present, np.zeros(len(z), np.int64)), clipped, unread
+        return cls(kind, numbers, z, present, np.zeros(len(z), np.int64))
+
+    @property
+    def encoded(self) -> Floats:
+        """Each cell as two finite numbers: its value, and whether there is one."""
+        values = self.numbers
+        if isinstance(self.kind, Category):
+            values = self.places.astype(np.float64)
+        values = np.where(self.present, values, 0.0)
+        return np.stack([values, self.present.astype(np.float64)], axis=1)
+
+    @classmethod
+    def decoded(cls, kind: Kind, cells: Floats) -> Column:
+        """Return the column that `encoded` gave.
+
+        Where a value may not be missing, a cell without one (of made-up records) is its number 0.
+        """
+        values, present = cells[:, 0], cells[:, 1] != 0
+        if not kind.may_be_missing:
+            present = np.ones_like(present)
+        if isinstance(kind, Category):
+            places = np.where(present, values, kind.width).astype(np.int64)
+            nothing = np.zeros(len(places))
+            return cls(kind, nothing, nothing, present, places)
+        return cls.of_numbers(kind, np.where(present, values, np.nan))
 
     def take(self, records: npt.NDArray[np.int64]) -> Column:
         """Return the records at these indices."""

@@ -6,15 +6,13 @@ They follow from released numbers and cost nothing more.
 from __future__ import annotations
 
 from math import inf, log, sqrt
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from dpmesh.statistics.answers import Z
 from dpmesh.statistics.bins import Floats
-
-if TYPE_CHECKING:
-    from dpmesh.statistics.survival import Cells, Curve
+from dpmesh.statistics.kaplan_meier import Cells, Curve
 
 SMALL_HAZARD, LARGE_HAZARD = 0.02, 0.97
 """Shares of those at risk in a bin with an event; beyond them the noise would decide."""
@@ -91,8 +89,6 @@ def log_hazard_ratio(counts: Floats, noise: float) -> LogRatio | None:
     noise
         Standard deviation of the noise in each.
     """
-    from dpmesh.statistics.survival import Cells
-
     slopes = np.zeros((2, *counts.shape))
     for place in np.ndindex(*counts.shape):
         change = np.zeros_like(counts)

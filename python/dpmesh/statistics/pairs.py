@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import combinations
 from math import ceil, pi, sqrt
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
-from dpmesh._table import Table
 from dpmesh._validate import fail, integer
 from dpmesh.statistics.answers import Answer
-from dpmesh.statistics.bins import Floats, edges_of
+from dpmesh.statistics.bins import Floats
 from dpmesh.statistics.geometry import Columns, Size, cells
 from dpmesh.statistics.questions import Kinds, OneRound, several
-from dpmesh.tables.kinds import Category, Dates, Flag, Kind
+from dpmesh.statistics.two_way import NO_DATA, BinnedColumn, PairTables
 
 FEWEST_BINS, MOST_BINS = 4, 32
 """Bins of a number by the rule."""
@@ -27,13 +25,6 @@ NOISE_OF_TABLE = 0.03
 """Total variation that the rule allows the noise of one table to have."""
 
 MOST_COLUMNS, MOST_CELLS = 64, 2**22
-
-NO_DATA = (
-    "Drawn rows are made from the released tables. They hold no new information. Standard errors, "
-    "p-values and intervals computed from drawn rows as if they were records are wrong: ask the "
-    "question itself."
-)
-"""What must stand beside drawn rows, wherever they are."""
 
 
 @dataclass(frozen=True, init=False)
@@ -143,136 +134,6 @@ class Pairs(OneRound):
 def replace_bins(question: Pairs, bins: int) -> Pairs:
     """Return the same question with so many bins."""
     return Pairs(*question.columns, bins=bins)
-
-
-@dataclass(frozen=True, kw_only=True)
-class BinnedColumn:
-    """The cells of a column, and the values that they stand for.
-
-    Parameters
-    ----------
-    name
-        The column.
-    cells
-        Their names; ``missing`` is the last if a value may be missing.
-    values
-        Of categories and flags, what a cell stands for; empty for numbers and dates.
-    edges
-        Of the bins of numbers and dates; empty for others.
-    is_date
-        Whether edges are days.
-    may_be_missing
-        Whether the last cell is of missing values.
-    """
-
-    name: str
-    cells: tuple[str, ...]
-    values: tuple[Any, ...] = ()
-    edges: tuple[float, ...] = ()
-    is_date: bool = False
-    may_be_missing: bool = False
-
-    @classmethod
-    def of(cls, name: str, kind: Kind, bins: int) -> BinnedColumn:
-        """Return the cells of a column with this public range."""
-        names = tuple(cells(kind, bins))
-        missing = kind.may_be_missing
-        if isinstance(kind, Category):
-            return cls(name=name, cells=names, values=kind.categories, may_be_missing=missing)
-        if isinstance(kind, Flag):
-            return cls(name=name, cells=names, values=(0, 1), may_be_missing=missing)
-        return cls(
-            name=name,
-            cells=names,
-            edges=tuple(edges_of(kind, bins).tolist()),
-            is_date=isinstance(kind, Dates),
-            may_be_missing=missing,
-        )
-
-    @classmethod
-    def from_dict(cls, saved: Mapping[str, Any]) -> BinnedColumn:
-        """Return the column that `PairTables.as_dict` gave."""
-        lists = {name: tuple(saved[name]) for name in ("cells", "values", "edges")}
-        return cls(
-            name=saved["name"],
-            is_date=bool(saved["is_date"]),
-            may_be_missing=bool(saved["may_be_missing"]),
-            **lists,
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class PairTables:
-    """Released two-way tables of all pairs of columns.
-
-    Parameters
-    ----------
-    columns
-        The columns.
-    counts
-        Noisy counts of all tables one after another, each row by row.
-    noise
-        Standard deviation of the noise in each.
-    records
-        The public number of records.
-    """
-
-    columns: tuple[BinnedColumn, ...]
-    counts: tuple[float, ...]
-    noise: float
-    records: int
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """The number of cells of each column."""
-        return tuple(len(column.cells) for column in self.columns)
-
-    @property
-    def tables(self) -> dict[tuple[int, int], Floats]:
-        """The noisy table of each pair, by the places of its columns."""
-        found: dict[tuple[int, int], Floats] = {}
-        counts, first = np.array(self.counts), 0
-        for (a, size_a), (b, size_b) in combinations(enumerate(self.sizes), 2):
-            found[a, b] = counts[first : first + size_a * size_b].reshape(size_a, size_b)
-            first += size_a * size_b
-        return found
-
-    def table(self) -> Table:
-        """Return the pairs with the noise of their tables, as a share of all records."""
-        rows = []
-        for (a, b), counts in self.tables.items():
-            share = counts.size * self.noise * sqrt(2 / pi) / 2 / self.records
-            name = f"{self.columns[a].name} and {self.columns[b].name}"
-            rows.append([name, f"{counts.shape[0]} x {counts.shape[1]}", f"{100 * share:.1f}%"])
-        return Table(["pairs", "cells", "noise, total variation"], rows)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the tables in plain types that JSON can hold."""
-        return {
-            "columns": [asdict(column) for column in self.columns],
-            "counts": list(self.counts),
-            "noise": self.noise,
-            "records": self.records,
-        }
-
-    @classmethod
-    def from_dict(cls, saved: Mapping[str, Any]) -> PairTables:
-        """Return the tables that `as_dict` gave.
-
-        Raises
-        ------
-        ValueError
-            If they are others.
-        """
-        try:
-            return cls(
-                columns=tuple(map(BinnedColumn.from_dict, saved["columns"])),
-                counts=tuple(map(float, saved["counts"])),
-                noise=float(saved["noise"]),
-                records=int(saved["records"]),
-            )
-        except (KeyError, TypeError, ValueError):
-            fail("answers", "a file that dpmesh stats --pairs wrote", "another")
 
 
 def pairs_in(answers: Sequence[Answer]) -> PairTables:

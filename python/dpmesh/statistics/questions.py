@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from itertools import combinations
 from math import sqrt
-from typing import ClassVar, NamedTuple, TypeAlias
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,7 @@ from scipy import sparse
 
 import dpmesh.statistics.geometry as geometry
 from dpmesh._validate import fail, integer, probability
+from dpmesh.algorithms.adaptive_sums import NoisyTotal
 from dpmesh.statistics.answers import Answer, Row, Z, consistent, nothing, quantile, row, share
 from dpmesh.statistics.bins import Floats, ends
 from dpmesh.statistics.geometry import Columns, Size, cells, kind_of
@@ -27,21 +28,6 @@ Vectors: TypeAlias = "Floats | sparse.csr_array"
 
 MEASURED, A_NUMBER = (Number, Flag), "a number or a flag"
 LISTED, A_CATEGORY = (Category, Flag), "a category or a flag"
-
-
-class Noisy(NamedTuple):
-    """A released sum of a question's vectors.
-
-    Attributes
-    ----------
-    total
-        Shape (dim,).
-    noise
-        Standard deviation of the noise in each number.
-    """
-
-    total: Floats
-    noise: float
 
 
 class Question(ABC):
@@ -79,7 +65,7 @@ class Question(ABC):
         """
 
     @abstractmethod
-    def vectors_in(self, columns: Columns, t: int, totals: Sequence[Noisy]) -> Vectors:
+    def vectors_in(self, columns: Columns, t: int, totals: Sequence[NoisyTotal]) -> Vectors:
         """Return a vector for each record in round t, shape (records, dim), given those before."""
 
     @abstractmethod
@@ -90,7 +76,7 @@ class Question(ABC):
         """
 
     @abstractmethod
-    def answer_from(self, kinds: Kinds, totals: Sequence[Noisy], records: int) -> Answer:
+    def answer_from(self, kinds: Kinds, totals: Sequence[NoisyTotal], records: int) -> Answer:
         """Return the answer.
 
         Parameters
@@ -138,7 +124,7 @@ class OneRound(Question):
         """Return the public size of a record's vector."""
         return (self.size(kinds),)
 
-    def vectors_in(self, columns: Columns, t: int, totals: Sequence[Noisy]) -> Vectors:
+    def vectors_in(self, columns: Columns, t: int, totals: Sequence[NoisyTotal]) -> Vectors:
         """Return a vector for each record."""
         return self.vectors(columns)
 
@@ -147,7 +133,7 @@ class OneRound(Question):
         (noise,) = noises
         self.require(noise, records)
 
-    def answer_from(self, kinds: Kinds, totals: Sequence[Noisy], records: int) -> Answer:
+    def answer_from(self, kinds: Kinds, totals: Sequence[NoisyTotal], records: int) -> Answer:
         """Return the answer."""
         (released,) = totals
         return self.answer(kinds, released.total, released.noise, records)

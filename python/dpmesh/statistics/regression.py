@@ -16,6 +16,7 @@ from typing import ClassVar
 import numpy as np
 
 from dpmesh._validate import fail, nearest
+from dpmesh.algorithms.adaptive_sums import NoisyTotal
 from dpmesh.statistics.answers import Answer, Fit, Row, Z, nothing, p_value_of
 from dpmesh.statistics.bins import Floats, ends
 from dpmesh.statistics.design import CONSTANT, Design
@@ -30,7 +31,7 @@ from dpmesh.statistics.families import (
 )
 from dpmesh.statistics.geometry import Columns, Size, kind_of, matrix_of_triangle, triangles
 from dpmesh.statistics.newton import Curvature, Errors, Step, errors, not_at_rest, second_order
-from dpmesh.statistics.questions import Kinds, Noisy, Question, several
+from dpmesh.statistics.questions import Kinds, Question, several
 from dpmesh.tables.kinds import Category, Flag, Kind, Number
 
 FAMILY_NAMES = (*FAMILIES, LINEAR)
@@ -138,7 +139,7 @@ class Regression(Question):
         """Return the public size of a record's vector in each round."""
         return self._fitted(kinds).sizes
 
-    def vectors_in(self, columns: Columns, t: int, totals: Sequence[Noisy]) -> Floats:
+    def vectors_in(self, columns: Columns, t: int, totals: Sequence[NoisyTotal]) -> Floats:
         """Return a vector for each record in round t, shape (records, dim)."""
         kinds = {name: columns[name].kind for name in self.names}
         found = self._fitted(kinds).vectors(columns, t, totals)
@@ -161,7 +162,7 @@ class Regression(Question):
     def __str__(self) -> str:
         return f"{self.target}~{','.join(self.terms)}"
 
-    def answer_from(self, kinds: Kinds, totals: Sequence[Noisy], records: int) -> Answer:
+    def answer_from(self, kinds: Kinds, totals: Sequence[NoisyTotal], records: int) -> Answer:
         """Return coefficients in the units of the columns, or why they are not shown."""
         fitted = self._fitted(kinds)
         return fitted.answer(totals, records)
@@ -378,7 +379,7 @@ class Newton(_Fitted):
         bound = self.family.bound(self.kind)
         return noise * bound * self.design.radius / sqrt(self.family.kappa)
 
-    def vectors(self, columns: Columns, t: int, totals: Sequence[Noisy]) -> Floats:
+    def vectors(self, columns: Columns, t: int, totals: Sequence[NoisyTotal]) -> Floats:
         """Return gradient, Hessian and, in the last round, outer product of each record."""
         rows = self.design.rows(columns)
         column = columns[self.target]
@@ -399,7 +400,7 @@ class Newton(_Fitted):
             parts.append(squares * products * (sqrt(self.family.lam) / radius))
         return np.hstack(parts)
 
-    def step_of(self, released: Noisy) -> Step:
+    def step_of(self, released: NoisyTotal) -> Step:
         """Return the Newton step of a released total."""
         width, bound = self.design.width, self.family.bound(self.kind)
         gradient = released.total[:width] * bound
@@ -409,21 +410,21 @@ class Newton(_Fitted):
         curvature = Curvature(matrix, self._hessian_noise(released.noise))
         return Step(gradient, released.noise * bound, curvature)
 
-    def scores_of(self, released: Noisy) -> Floats:
+    def scores_of(self, released: NoisyTotal) -> Floats:
         """Return the released sum of outer products of gradients, shape (width, width)."""
         width, bound = self.design.width, self.family.bound(self.kind)
         entries = released.total[width + self.triangle :]
         scale = bound**2 * self.design.radius / sqrt(self.family.lam)
         return matrix_of_triangle(entries, width) * scale
 
-    def coefficients(self, totals: Sequence[Noisy]) -> Floats:
+    def coefficients(self, totals: Sequence[NoisyTotal]) -> Floats:
         """Return the coefficients of z after the steps of these totals, shape (width,)."""
         found = np.zeros(self.design.width)
         for released in totals:
             found = rounded(found + self.step_of(released).move)
         return found
 
-    def answer(self, totals: Sequence[Noisy], records: int) -> Answer:
+    def answer(self, totals: Sequence[NoisyTotal], records: int) -> Answer:
         """Return coefficients in the units of the columns, or why they are not shown."""
         coefficients = self.coefficients(totals)
         last = self.step_of(totals[-1])
@@ -553,7 +554,7 @@ class Moments(_Fitted):
         width = self.design.width
         return Curvature(np.zeros((width, width)), noise).limit
 
-    def vectors(self, columns: Columns, t: int, totals: Sequence[Noisy]) -> Floats:
+    def vectors(self, columns: Columns, t: int, totals: Sequence[NoisyTotal]) -> Floats:
         """Return second moments and whether the target was clipped; then outer products."""
         column = columns[self.target]
         rows = self.design.rows(columns) * column.present[:, np.newaxis]
@@ -570,7 +571,7 @@ class Moments(_Fitted):
         scale = most**2 * self.design.radius**2
         return np.square(residuals)[:, np.newaxis] * triangles(rows) / scale
 
-    def _predictor(self, released: Noisy) -> tuple[Floats, float]:
+    def _predictor(self, released: NoisyTotal) -> tuple[Floats, float]:
         """Return coefficients, and where residuals are clipped: functions of released numbers."""
         moments = self.moments_of(released)
         if not moments.curvature.is_shown:
@@ -578,7 +579,7 @@ class Moments(_Fitted):
         spread = sqrt(self._residual_variance(moments, moments.records))
         return moments.coefficients, min(2.0, FEW_DEVIATIONS * spread)
 
-    def moments_of(self, released: Noisy) -> LinearMoments:
+    def moments_of(self, released: NoisyTotal) -> LinearMoments:
         """Return the parts of a released total."""
         width = self.design.width
         whole = matrix_of_triangle(released.total[:-1], width + 1)
@@ -608,7 +609,7 @@ class Moments(_Fitted):
     def _may_lack(self) -> bool:
         return self.design.may_be_missing or self.kind.may_be_missing
 
-    def answer(self, totals: Sequence[Noisy], records: int) -> Answer:
+    def answer(self, totals: Sequence[NoisyTotal], records: int) -> Answer:
         """Return coefficients in the units of the columns, or why they are not shown."""
         moments = self.moments_of(totals[0])
         curvature = moments.curvature

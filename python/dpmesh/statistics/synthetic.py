@@ -28,7 +28,7 @@ from dpmesh._core import __version__
 from dpmesh._table import Table as Shown
 from dpmesh._validate import integer
 from dpmesh.statistics.bins import Floats
-from dpmesh.statistics.pairs import NO_DATA, BinnedColumn, PairTables
+from dpmesh.statistics.two_way import NO_DATA, BinnedColumn, PairTables
 from dpmesh.tables.table import Table
 
 Places = npt.NDArray[np.int64]

@@ -123,13 +123,19 @@ class _Measured:
         low, high = self.ends
         with np.errstate(invalid="ignore"):
             clipped = int(((numbers < low) | (numbers > high)).sum())
-            scaled = (np.clip(numbers, low, high) - low) / (high - low)
-        scaled = self.start + (1 - self.start) * scaled
-        scaled[absent] = 0
+        scaled = self.scaled(numbers)
         features = [scaled]
         if self.missing:
             features.append(absent.astype(np.float64))
         return Read(np.stack(features, axis=1), clipped, unread)
+
+    def scaled(self, numbers: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """Return numbers as features, clipped to the range; 0 where there is none."""
+        low, high = self.ends
+        with np.errstate(invalid="ignore"):
+            scaled = (np.clip(numbers, low, high) - low) / (high - low)
+        scaled = self.start + (1 - self.start) * scaled
+        return np.where(np.isnan(numbers), 0.0, scaled)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
+from dpmesh.algorithms.adaptive_sums import NoisyTotal
 from dpmesh.statistics import Regression, Survival
 from dpmesh.statistics.answers import Answer
 from dpmesh.statistics.ask import Questions, questions_about, read_columns
-from dpmesh.statistics.questions import Noisy
 from dpmesh.statistics.regression import Moments
 from dpmesh.tables import as_table
 from dpmesh_papers._scaffold import Row
@@ -256,10 +256,10 @@ def answered(
 ) -> Answer:
     """Return an answer from sums with Gaussian noise."""
     columns, _ = read_columns(about, as_table(held))
-    totals: list[Noisy] = []
+    totals: list[NoisyTotal] = []
     for t, (length, noise) in enumerate(zip(about.lengths, noises, strict=True)):
         total = np.asarray(about.vectors(columns, t, totals).sum(axis=0))
-        totals.append(Noisy(total + noise * draw.standard_normal(length), noise))
+        totals.append(NoisyTotal(total + noise * draw.standard_normal(length), noise))
     together = np.concatenate([released.total for released in totals])
     records = len(next(iter(held.values())))
     (answer,) = about.answers(together, noises, records)

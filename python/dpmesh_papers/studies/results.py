@@ -33,8 +33,8 @@ def keep(name: str, rows: list[Row], text: str = "") -> None:
     if not RESULTS.is_dir():
         raise FileNotFoundError(f"{RESULTS}: no such folder; run studies from a checkout of dpmesh")
     module = sys.modules["__main__"].__spec__
-    name = Path(sys.argv[0]).stem if module is None else module.name
-    program = " ".join([name, *sys.argv[1:]])
+    program_name = Path(sys.argv[0]).stem if module is None else module.name
+    program = " ".join([program_name, *sys.argv[1:]])
     files = {"csv": as_csv(rows), "json": json.dumps(made(program=program), indent=1) + "\n"}
     for kind, content in (files | ({"txt": text} if text else {})).items():
         replace_text(RESULTS / f"{name}.{kind}", content)

@@ -1,0 +1,27 @@
+"""Tables of coverage in the documentation are those of committed runs."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+@pytest.mark.parametrize(
+    ("page", "result"),
+    [("statistics.md", "statistics-coverage"), ("privacy/regression.md", "regression-coverage")],
+)
+def test_a_page_has_the_table_of_its_result(page: str, result: str) -> None:
+    table = (DOCS / "results" / f"{result}.txt").read_text()
+    assert table in (DOCS / page).read_text()
+
+
+def test_no_column_of_a_regression_is_covered_less_often_than_is_claimed() -> None:
+    with (DOCS / "results" / "regression-coverage.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) >= 15
+    for row in rows:
+        assert float(row["worst"]) >= 0.935, row
