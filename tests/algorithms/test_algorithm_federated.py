@@ -269,20 +269,6 @@ def test_bad_parameters_are_named(bad, message) -> None:
         Average(weights=lambda t: t - 1)
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ({"clients": 10}, r"clients: wanted ClientUpdates\(clients=.., .*, got 10"),
-        ({"local_epochs": 1}, r"local_epochs: wanted ClientUpdates\(.*epochs=.. or steps"),
-        ({"estimator": Identity()}, "estimator: wanted denoiser=.."),
-        ({"grid": 0.5}, r"grid: wanted combination=TrustedServer\(grid=..\)"),
-    ],
-)
-def test_old_parameters_show_the_new_call(old, new) -> None:
-    with pytest.raises(ValueError, match=new):
-        FederatedLearning(**old, noise_multiplier=1.0)  # type: ignore[call-arg]
-
-
 def test_a_problem_of_other_clients_is_refused() -> None:
     with pytest.raises(ValueError, match="problem: wanted one with 10 clients, got 3"):
         GOOD.init(make_clients([1, 1, 1], 2), Key.seeded(0))
