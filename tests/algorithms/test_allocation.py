@@ -23,7 +23,7 @@ from dpmesh import kernels, topology
 from dpmesh.accounting import random_allocation_epsilon
 from dpmesh.algorithms import ClientUpdates, SecureAggregation
 from dpmesh.algorithms.controllers import AlwaysGlobal, AlwaysLocal, Periodic, RandomGlobal
-from dpmesh.algorithms.without_replacement_releases import AllocatedPass
+from dpmesh.algorithms.without_replacement import AllocatedPass
 from dpmesh.audit import alone
 from dpmesh.audit.coupling import couple
 from dpmesh.keys import Key, Purpose

@@ -64,9 +64,7 @@ FLOORS = [
         "algorithms.federated_updates",
         "algorithms.descent",
         "algorithms.dry_run",
-        "algorithms.without_replacement_releases",
     ],
-    ["algorithms.without_replacement_decisions"],
     [
         "algorithms.secure_gossip",
         "algorithms.online",
