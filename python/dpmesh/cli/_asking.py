@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,14 +65,16 @@ class Files:
         asked = questions(given)
         used = {name: given[name] for name in names_of(asked, given)}
         held = read_sites(list(self.paths), used, (), None, self.site, self.form, drop=False)
-        found = ask(
-            asked,
-            held.table,
-            held.owners,
-            ranges=given,
-            epsilon=epsilon,
-            delta=delta,
-            colluding=colluding,
-        )
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".*are also at the site")  # said by `read_sites`
+            found = ask(
+                asked,
+                held.table,
+                held.owners,
+                ranges=given,
+                epsilon=epsilon,
+                delta=delta,
+                colluding=colluding,
+            )
         more = charge(budget, [*released, as_spent(found.ledger)], delta)
         return found.charged(*more) if released else found

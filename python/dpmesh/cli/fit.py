@@ -120,7 +120,8 @@ def fit(
     if held.unused:
         typer.echo(f"not used, since they have no range: {', '.join(held.unused)}")
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ".*(are clipped|count as missing)")  # said by file
+        known = ".*(are clipped|count as missing|are also at)"  # said by file
+        warnings.filterwarnings("ignore", known)
         budgets: Any = {"epsilons": each, "keep": keep} if len(each) > 1 or keep else {}
         budgets |= {"test_size": test_size, "splits": splits}
         found = evaluate(made, held.table, held.labels, held.owners, **budgets)

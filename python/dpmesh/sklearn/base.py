@@ -35,7 +35,7 @@ from dpmesh.tables.features import COLUMNS, SCATTERING, FeatureMap
 from dpmesh.tables.labels import MOST_LABELS
 from dpmesh.tables.models import Model, Outline, as_json
 from dpmesh.tables.sites import site_of_each
-from dpmesh.tables.table import is_arrow, without_mask
+from dpmesh.tables.table import is_arrow, own_types, without_mask
 from dpmesh.topology import Topology
 
 SelfT = TypeVar("SelfT", bound="PrivateEstimator")
@@ -244,7 +244,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             raise ValueError(f"{name} requires y to be passed, but the target y is None")
         if isinstance(y, str):
             fail("y", "the label of each record, such as table['diagnosis']", repr(y))
-        given = np.asarray(without_mask(y.toarray() if hasattr(y, "toarray") else y))
+        given = own_types(without_mask(y.toarray() if hasattr(y, "toarray") else y))
         if given.ndim == 2 and given.shape[1] > 1 and is_classifier(self):
             check_consistent_length(X, given)
             if not np.isin(given, (0, 1)).all():

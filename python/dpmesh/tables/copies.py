@@ -8,6 +8,8 @@ released.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Real
+from struct import pack
 from typing import Any
 
 import numpy as np
@@ -59,8 +61,9 @@ def _bits(column: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
 
 
 def _hash(cell: Any) -> int:
-    if cell != cell:  # a missing number
-        return 0
+    if isinstance(cell, (Real, np.bool_)):  # as an array of numbers has it
+        number = 0.0 if cell != cell else float(cell)
+        return int.from_bytes(pack("<d", number), "little", signed=True)
     try:
         return hash(cell)
     except TypeError:  # such as a list

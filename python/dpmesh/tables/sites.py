@@ -27,7 +27,7 @@ from dpmesh.tables.cells import (
 from dpmesh.tables.columns import Columns, Encoded
 from dpmesh.tables.copies import copied, fingerprints
 from dpmesh.tables.labels import REMEDY, Label, labelled
-from dpmesh.tables.table import Table, cells_of, without_mask
+from dpmesh.tables.table import Table, own_types, without_mask
 
 
 class Held(NamedTuple):
@@ -139,9 +139,7 @@ def site_of_each(groups: Any, records: int) -> npt.NDArray[Any]:
         return np.zeros(records, dtype=np.int64)
     if isinstance(groups, str):
         fail("groups", "the site of each record, such as table['site']", repr(groups))
-    owners: npt.NDArray[Any] = np.asarray(without_mask(groups))
-    if owners.dtype.kind not in "iub" and isinstance(groups, (list, tuple)):
-        owners = cells_of(groups)  # a cell does not change the type of others
+    owners = own_types(without_mask(groups))
     if owners.shape not in ((records,), (records, 1)):
         got = len(owners) if owners.ndim == 1 else f"shape {owners.shape}"
         fail("groups", f"the site of each of the {records} records", got)

@@ -90,7 +90,9 @@ def as_table(value: Any) -> Table:
         return value
     if hasattr(value, "iloc") and hasattr(value, "columns"):  # pandas
         names = tuple(map(str, value.columns))
-        columns = [value.iloc[:, i].to_numpy() for i in range(len(names))]
+        columns = [_of_pandas(value.iloc[:, i]) for i in range(len(names))]
+    elif hasattr(value, "collect") and not hasattr(value, "__arrow_c_stream__"):
+        fail("X", "a table in memory: call .collect() first", type(value).__name__)
     elif is_arrow(value):
         table = _as_arrow(value)
         names = tuple(table.column_names)
@@ -100,8 +102,6 @@ def as_table(value: Any) -> Table:
         columns = [_column(str(name), column) for name, column in value.items()]
         if len({len(column) for column in columns}) > 1:
             fail("table", "columns of equal length", [len(column) for column in columns])
-    elif hasattr(value, "collect_schema"):
-        fail("X", "a table in memory: call .collect() first", type(value).__name__)
     else:
         array = cells_of(value)
         if array.dtype.names is not None and array.ndim == 1:
@@ -140,6 +140,13 @@ def cells_of(values: Any) -> npt.NDArray[Any]:
     if isinstance(values, np.ndarray):
         return np.asarray(without_mask(values))
     return np.array(values, dtype=object)
+
+
+def own_types(values: Any) -> npt.NDArray[Any]:
+    """Return an array; cells of a list keep their types if these differ."""
+    array: npt.NDArray[Any] = np.asarray(values)
+    mixed = isinstance(values, (list, tuple)) and array.ndim == 1 and len({*map(type, values)}) > 1
+    return cells_of(values) if mixed else array
 
 
 def without_mask(values: Any) -> Any:
@@ -181,6 +188,13 @@ def _column(name: str, values: Any) -> npt.NDArray[Any]:
     return column
 
 
+def _of_pandas(column: Any) -> npt.NDArray[Any]:
+    """Return the cells of a column; a missing one does not change the type of others."""
+    numpy_has_it = isinstance(column.dtype, np.dtype)
+    cells: npt.NDArray[Any] = column.to_numpy() if numpy_has_it else column.to_numpy(dtype=object)
+    return cells
+
+
 def _as_arrow(value: Any) -> Any:
     """Return a pyarrow table."""
     with needed_by("reading tables of Arrow, such as those of polars"):
@@ -196,8 +210,7 @@ def _of_arrow(column: Any) -> npt.NDArray[Any]:
 
     kind = column.type
     if pa.types.is_dictionary(kind):
-        kind = kind.value_type
-        column = column.cast(kind)
+        return cells_of(column.to_pylist())
     if pa.types.is_timestamp(kind) and kind.tz is not None:
         # As datetimes: numpy's have no time zone.
         column = column.cast(pa.timestamp("us", kind.tz), safe=False)

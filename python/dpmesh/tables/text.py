@@ -233,7 +233,7 @@ def _encoding(content: bytes, written: TextFormat) -> tuple[str, bytes]:
         return f"{stated}-le", content
     if stated is not None:
         return stated, content
-    header = content.partition(b"\n")[0]
+    header = re.split(b"[\r\n]", content, maxsplit=1)[0]
     if b"\0" in header:
         return ("utf-16-be" if header.startswith(b"\0") else "utf-16-le"), content
     try:
