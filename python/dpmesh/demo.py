@@ -72,17 +72,16 @@ class Panel:
     def rows(self) -> Iterator[tuple[str, list[str]]]:
         """Return the lines of a table: a name, and a text for each epsilon."""
         beside = [own.baselines for own in self.secure]
-        yield "chance", [f"{own.chance:.1%}" for own in beside]
-        yield "one site alone, without privacy", [f"{own.alone.mean():.1%}" for own in beside]
+        yield self.secure[0].trivial, [f"{own.chance:.1%}" for own in beside]
+        yield "single site, without privacy", [f"{own.alone.mean():.1%}" for own in beside]
         private = [own.alone_private for own in beside if own.alone_private is not None]
-        yield "one site alone, private", [f"{own.mean():.1%}" for own in private]
+        yield "single site, private", [f"{own.mean():.1%}" for own in private]
         for name, found in (("gossip", self.gossip), ("secure sum", self.secure)):
             each = [f"{own.score:.1%} +- {100 * scores(own).std():.1f}" for own in found]
             yield f"the federation, private, {name}", each
-        yield "all records pooled, without privacy", [f"{own.pooled:.1%}" for own in beside]
-        shown = {"no clear difference": "not clear"}
-        claims = [shown.get(str(own.claim), str(own.claim)) for own in self.secure]
-        yield "a secure sum beside a site alone", claims
+        yield "centralized, without privacy", [f"{own.pooled:.1%}" for own in beside]
+        claims = [str(own.claim) for own in self.secure]
+        yield "a secure sum beside a single site", claims
 
     def as_dict(self) -> dict[str, Any]:
         """Return the panel in plain types that JSON can hold."""

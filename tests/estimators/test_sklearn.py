@@ -23,6 +23,7 @@ from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from dpmesh.sklearn import FitReport, PrivateClassifier, PrivateRegressor, evaluate, tune
+from dpmesh.sklearn.evaluation import held_out
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:all records are one site"),
@@ -221,7 +222,10 @@ def test_an_evaluation_holds_out_a_part_of_each_site() -> None:
     # two digits of ten are at most a third of the test records, and the federation sees all
     assert found.baselines.alone.max() < 0.35 < found.score < found.baselines.pooled
     assert found.sentence in str(found)
-    assert "better than 10 of 10" in found.sentence
+    assert "significantly better than 10 of 10 sites, inconclusive for none" in found.sentence
+    assert "On records like its own no site gains: do not join for these." in found.sentence
+    assert found.verdict.own_gain is not None
+    assert found.verdict.own_gain.high < 0
     assert "The epsilon holds against the server" in str(found)
 
 
@@ -341,3 +345,45 @@ def test_epsilons_are_compared_with_noise_of_their_own_and_the_kept_one_is_fitte
             dm.sklearn.evaluate(model, X, y, sites, **wrong)
     with pytest.raises(ValueError, match="keep"):
         dm.sklearn.evaluate(model, X, y, sites, epsilons=(1, 2), keep=3)
+
+
+def test_all_epsilons_share_their_splits_and_none_shares_its_noise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    draw = np.random.default_rng(0)
+    X = draw.uniform(-1, 1, (240, 4))
+    y, sites = X[:, 0] > 0, np.arange(240) % 4
+    fits = []
+    fit = PrivateClassifier.fit
+
+    def kept(self: Any, *data: Any, **groups: Any) -> Any:
+        fits.append((fit(self, *data, **groups), data[1]))
+        return self
+
+    monkeypatch.setattr(PrivateClassifier, "fit", kept)
+    model = PrivateClassifier(random_state=0, rounds=20)
+    found = evaluate(model, X, y, sites, splits=3, epsilons=(0.2, 0.4))
+    first, second = found.by_epsilon.values()
+    for one, other in zip(first.beside, second.beside, strict=True):
+        np.testing.assert_array_equal(one.alone, other.alone)
+        assert (one.pooled, one.chance) == (other.pooled, other.chance)
+    seeds = [fitted.random_state for fitted, _ in fits]
+    assert len({*seeds}) == len(seeds) == 7
+    weights = np.array([fitted.model_.weights.ravel() for fitted, _ in fits[:6]])
+    between = np.abs(np.corrcoef(weights))[np.triu_indices(6, 1)]
+    assert between.max() < 0.99  # a shared noise differs by its scale alone
+    again = evaluate(model, X, y, sites, splits=3, epsilons=(0.2, 0.4))
+    assert again.by_epsilon[0.2].score == first.score
+
+
+def test_test_records_are_stratified_by_site_and_class() -> None:
+    draw = np.random.RandomState(0)
+    owners = np.repeat([0, 1, 2], [40, 80, 8])
+    classes = np.where(np.arange(128) % 4 == 0, "rare", "common")
+    out = held_out(owners, 0.25, draw, classes=classes)
+    for site, count in ((0, 10), (1, 20), (2, 2)):
+        own = out & (owners == site)
+        assert own.sum() == count
+        assert abs((classes[own] == "rare").sum() - count / 4) <= 1
+    other = held_out(owners, 0.25, draw, classes=classes)
+    assert (out != other).any()

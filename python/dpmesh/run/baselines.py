@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from importlib.util import find_spec
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -16,28 +17,24 @@ import numpy.typing as npt
 
 from dpmesh._arrays import FloatArray
 from dpmesh._epsilons import rounded_up
-from dpmesh._ragged import Flags, Numbers
+from dpmesh._ragged import Numbers
 from dpmesh._validate import fail, instance, integer
 from dpmesh.defaults import Sizes, choose
-from dpmesh.kernels.linear_model import REGRESSION
 from dpmesh.keys import Key, Purpose, generator
 from dpmesh.privacy.report import Report
 from dpmesh.problems import LinearProblem
+from dpmesh.run.candidates import NonPrivate, non_private
 from dpmesh.run.channel import run_rounds
 from dpmesh.run.failing import carrier_for
 from dpmesh.run.measures import Measures
+from dpmesh.run.populations import Population, RareClass
 from dpmesh.run.prepare import wide_enough
-from dpmesh.run.tasks import BY_LOSS, task_of_problem
+from dpmesh.run.tasks import BY_LOSS, task_of_problem, trivial_measures
 from dpmesh.run.tasks import measured as measured_model
 
 __all__ = ["Baselines", "alone_private", "beside", "compute", "measured"]
 
 Scores = Numbers
-
-_STEPS = 300
-
-_PENALTIES = np.logspace(-4, 3, 15)
-"""Of a ridge, in units of the squared norm of a record."""
 
 _CLASSES = {"logistic": 0.25, "softmax": 0.5, "multilabel": 0.25}
 """Losses of classifiers, and their largest second derivatives."""
@@ -47,9 +44,6 @@ LARGEST = 5_000_000
 
 SHOWN = 8
 """Nodes that work alone and private beside a run."""
-
-_known: WeakKeyDictionary[LinearProblem, Baselines] = WeakKeyDictionary()
-"""Baselines without privacy: the same for all runs on a problem."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -72,6 +66,8 @@ class Baselines:
         What `alone_private` costs.
     tested, held_out
         Number of test records, and their share of all records; of results of earlier versions 0.
+    sampled
+        Whether a baseline without privacy learned from a stratified sample of its records.
     others
         The same in further measures, by their names.
 
@@ -97,6 +93,7 @@ class Baselines:
     delta: float | None = None
     tested: int = 0
     held_out: float = 0.0
+    sampled: bool = False
     others: Mapping[str, Baselines] = field(default_factory=dict)
 
     @property
@@ -133,6 +130,17 @@ class Baselines:
         return cls(**{**saved, **plain})
 
 
+class _Known(NamedTuple):
+    """Models without privacy, as scores of the test records, and the baselines that follow."""
+
+    models: NonPrivate
+    baselines: Baselines
+
+
+_known: WeakKeyDictionary[LinearProblem, _Known] = WeakKeyDictionary()
+"""They are the same for all runs on a problem."""
+
+
 def compute(
     problem: LinearProblem,
     *,
@@ -140,16 +148,15 @@ def compute(
     delta: float = 1e-5,
     key: Key | None = None,
     most: int = 32,
+    columns: tuple[Any, Any] | None = None,
 ) -> Baselines:
     """Train the baselines of a problem and test them on its test records.
 
     Parameters
     ----------
     problem
-        A linear problem with test records. Classifiers of nodes alone and of the pool are trained
-        by 300 steps of accelerated gradient descent; a regression is a ridge, also for the absolute
-        loss, whose penalty is chosen by leaving out one record at a time. A column that is constant
-        at a node, but not at all of them, has no weight there: the node cannot learn its meaning.
+        A linear problem with test records. Each node, and the pool of all records, chooses among
+        the models of `dpmesh.run.candidates` by cross-validation inside its training records.
     epsilon, delta
         The budget of each node that works alone and private, with the settings that
         `dpmesh.defaults.choose` gives for one node; None computes no such baseline. Records need a
@@ -158,19 +165,28 @@ def compute(
         Its noise; by default new keys. A seeded key makes it reproducible; no other may be given.
     most
         At most so many nodes, evenly spaced, work alone and private.
+    columns
+        Encoded columns of training and test records, where the problem's features are made of
+        them: as for `dpmesh.run.candidates.non_private`.
 
     Raises
     ------
     ValueError
         If the problem has no test records, or an argument does not fit.
+    ModuleNotFoundError
+        Without scikit-learn (extra ``data``), whose models the baselines are.
     """
     instance("problem", problem, "a LinearProblem", LinearProblem)
+    _require_test(problem)
     if problem not in _known:
-        _known[problem] = _without_privacy(problem)
+        models = non_private(problem, columns)
+        found = _without_privacy(problem, models)
+        _known[problem] = _Known(models=models, baselines=found)
+    without_privacy = _known[problem].baselines
     if epsilon is None:
-        return _known[problem]
-    private = _alone_private(problem, epsilon, delta, key, most)
-    return _known[problem].beside(private, epsilon, delta)
+        return without_privacy
+    private = alone_private_measures(problem, epsilon, delta, key=key, most=most)
+    return without_privacy.beside(private, epsilon, delta)
 
 
 def beside(problem: object, privacy: Report) -> Baselines | None:
@@ -186,19 +202,22 @@ def beside(problem: object, privacy: Report) -> Baselines | None:
     if features.size * max(problem.classes or 1, 1) > LARGEST:
         return None
     epsilon = float(rounded_up(privacy.epsilon))
+    if find_spec("sklearn") is None:
+        return None
     fits = privacy.unit == "record" and epsilon > 0 and privacy.is_private and privacy.delta > 0
     if fits and _longest(problem) <= 1.001 and problem.loss in _CLASSES:
         return compute(problem, epsilon=epsilon, delta=privacy.delta, key=Key.seeded(0), most=SHOWN)
     return compute(problem)
 
 
-def _without_privacy(problem: LinearProblem) -> Baselines:
-    _require_test(problem)
+def _without_privacy(problem: LinearProblem, models: NonPrivate) -> Baselines:
+    """Return the baselines whose models gave these scores of the test records."""
     assert problem.test is not None
-    trivial, tested = task_of_problem(problem).trivial_measures(problem), len(problem.test.labels)
-    together = replace(problem, partition=(problem.everything[1],))
-    alone = [measured_model(problem, w) for w in _trained(problem)]
-    (pooled,) = (measured_model(problem, w) for w in _trained(together))
+    assert problem.outline is not None
+    task, labels = task_of_problem(problem), problem.test.labels
+    trivial, tested = trivial_measures(problem), len(labels)
+    alone = [task.measures(problem.outline, scores, labels) for scores in models.alone]
+    pooled = task.measures(problem.outline, models.pooled, labels)
     held_out = tested / (tested + int(problem.records.sum()))
 
     def of(metric: str) -> Baselines:
@@ -209,10 +228,72 @@ def _without_privacy(problem: LinearProblem) -> Baselines:
             pooled=pooled[metric],
             tested=tested,
             held_out=held_out,
+            sampled=models.sampled,
         )
 
     metric, *others = pooled
     return replace(of(metric), others={name: of(name) for name in others})
+
+
+def population(
+    problem: LinearProblem, owners: npt.NDArray[np.int64], federation: npt.NDArray[Any]
+) -> Population:
+    """Compare the federation with each node on the node's own test records, and on a rare class.
+
+    Parameters
+    ----------
+    problem
+        A problem whose baselines were computed.
+    owners
+        Node of each test record, shape (test records,).
+    federation
+        Scores of the federation's model, shape (test records, outputs).
+    """
+    assert problem.test is not None
+    assert problem.outline is not None
+    outline, labels, task = problem.outline, problem.test.labels, task_of_problem(problem)
+    models = _known[problem].models
+
+    def main(scores: npt.NDArray[Any], records: npt.NDArray[Any]) -> float:
+        return next(iter(task.measures(outline, scores[records], labels[records]).values()))
+
+    by_node = [np.flatnonzero(owners == node) for node in range(problem.nodes)]
+    return Population(
+        federation=np.array([main(federation, own) if len(own) else 0.0 for own in by_node]),
+        alone=np.array(
+            [
+                main(scores, own) if len(own) else 0.0
+                for scores, own in zip(models.alone, by_node, strict=True)
+            ]
+        ),
+        tested=np.array([len(own) for own in by_node]),
+        rare=_rarest_class(problem, models, federation) if task.name == "classes" else None,
+    )
+
+
+def _rarest_class(
+    problem: LinearProblem, models: NonPrivate, federation: npt.NDArray[Any]
+) -> RareClass | None:
+    """Return recall of the class with the fewest training records."""
+    assert problem.test is not None
+    assert problem.outline is not None
+    if problem.classes is None or problem.outline.classes is None:
+        return None
+    trained = problem.train.labels[problem.everything[1]]
+    rarest = int(np.bincount(trained, minlength=problem.classes).argmin())
+    records = problem.test.labels == rarest
+    if not records.any():
+        return None
+
+    def recall(scores: npt.NDArray[Any]) -> float:
+        return float((scores[records].argmax(axis=1) == rarest).mean())
+
+    return RareClass(
+        name=str(problem.outline.classes[rarest]),
+        federation=recall(federation),
+        alone=float(np.mean([recall(scores) for scores in models.alone])),
+        tested=int(records.sum()),
+    )
 
 
 def alone_private(
@@ -232,13 +313,27 @@ def alone_private(
     ValueError
         As `compute`.
     """
-    found = _alone_private(problem, epsilon, delta, key, most)
+    found = alone_private_measures(problem, epsilon, delta, key=key, most=most)
     return np.array([next(iter(one.values())) for one in found])
 
 
-def _alone_private(
-    problem: LinearProblem, epsilon: float, delta: float, key: Key | None, most: int
+def alone_private_measures(
+    problem: LinearProblem,
+    epsilon: float,
+    delta: float = 1e-5,
+    *,
+    key: Key | None = None,
+    most: int = 32,
 ) -> list[Measures]:
+    """Return the measures of each node that trains alone and publishes a private model.
+
+    Parameters are those of `compute`.
+
+    Raises
+    ------
+    ValueError
+        As `compute`.
+    """
     if key is not None and not key.is_seeded:
         fail("key", "a seeded key, or None: a key serves one run", key)
     count = min(problem.nodes, integer("most", most, at_least=1))
@@ -265,64 +360,6 @@ def measured(problem: LinearProblem, params: FloatArray) -> Measures:
 def _require_test(problem: LinearProblem) -> None:
     if problem.test is None:
         fail("test", "records to compare models on", None)
-
-
-def _trained(problem: LinearProblem) -> FloatArray:
-    """Return each node's model: a ridge, or after accelerated gradient descent on its records."""
-    used = _used(problem)
-    if problem.loss in REGRESSION and problem.loss != "poisson":
-        parts = zip(problem.partition, used, strict=True)
-        return np.stack([_ridge(problem, part, columns) for part, columns in parts])
-    longest = _longest(problem) or 1.0
-    curvature = _CLASSES.get(problem.loss, 1.0)
-    step = 1 / (curvature * longest**2 + problem.regularization)
-    w = ahead = problem.zeros()
-    kept = np.tile(used, problem.classes or 1).astype(w.dtype)
-    for t in range(_STEPS):
-        after = problem.step(ahead, step, problem.everything) * kept
-        ahead = after + (t / (t + 3)) * (after - w)
-        w = after
-    return w
-
-
-def _used(problem: LinearProblem) -> Flags:
-    """Return which columns vary at each node, or nowhere, shape (nodes, features).
-
-    Records that are divided by their norm are compared with their intercept. A sparse column that
-    is 0 at a node has no weight anyway.
-    """
-    x, outline = problem.train.features, problem.outline
-    if not isinstance(x, np.ndarray):
-        return np.ones((problem.nodes, problem.train.dim), dtype=bool)
-    if outline is not None and outline.columns.intercept:
-        x = x / x[:, :1]
-
-    def varies(part: npt.NDArray[np.integer[Any]]) -> Flags:
-        own = x[part]
-        return np.asarray(np.ptp(own, axis=0) > 1e-6 * np.abs(own).max(axis=0))
-
-    nowhere = ~varies(problem.everything[1])
-    return np.stack([varies(part) | nowhere for part in problem.partition])
-
-
-def _ridge(
-    problem: LinearProblem, part: npt.NDArray[np.integer[Any]], columns: Flags
-) -> FloatArray:
-    """Return a ridge on some records and columns; its penalty leaves out one record at a time."""
-    x: Any = problem.train.features[part]
-    x = np.asarray(x.toarray() if hasattr(x, "toarray") else x, np.float64)[:, columns]
-    y = problem.train.labels[part]
-    left, sizes, right = np.linalg.svd(x, full_matrices=False)
-    best, found = np.inf, np.zeros(x.shape[1])
-    for penalty in _PENALTIES:
-        shrunk = np.square(sizes) / (np.square(sizes) + penalty)
-        fitted = left @ (shrunk * (left.T @ y))
-        leverage = np.minimum(np.square(left) @ shrunk, 1 - 1e-9)
-        if (error := float(np.square((y - fitted) / (1 - leverage)).sum())) < best:
-            best, found = error, right.T @ (sizes / (np.square(sizes) + penalty) * (left.T @ y))
-    w = np.zeros(problem.dim, problem.train.features.dtype)
-    w[columns] = found
-    return w
 
 
 def _longest(problem: LinearProblem) -> float:

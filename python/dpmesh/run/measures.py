@@ -10,7 +10,15 @@ import numpy.typing as npt
 from dpmesh._ragged import Flags
 from dpmesh.kernels.linear_model import members
 
-__all__ = ["Measures", "classification", "of_labels", "regression", "shown", "shown_difference"]
+__all__ = [
+    "Measures",
+    "classification",
+    "of_labels",
+    "regression",
+    "shown",
+    "shown_difference",
+    "shown_width",
+]
 
 Measures = dict[str, float]
 """By name; the first one is what verdicts are about."""
@@ -91,3 +99,8 @@ def shown_difference(metric: str, low: float, high: float) -> str:
     if "accuracy" in metric:
         return f"{100 * low:.1f} to {100 * high:.1f} points"
     return f"{low:.3f} to {high:.3f}"
+
+
+def shown_width(metric: str, width: float) -> str:
+    """Return the size of a difference: of accuracies in points of percent."""
+    return f"{100 * width:.1f} points" if "accuracy" in metric else f"{width:.3f}"

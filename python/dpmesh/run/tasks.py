@@ -28,6 +28,9 @@ TaskName = Literal["classes", "labels", "numbers", "counts"]
 Scores: TypeAlias = npt.NDArray[Any]
 """Scores of test records, shape (records, outputs)."""
 
+Labels: TypeAlias = npt.NDArray[Any]
+"""Labels as models learn them, shape (records,)."""
+
 Utility: TypeAlias = Callable[[Model, npt.NDArray[Any], npt.NDArray[Any]], Numbers]
 """Utility of each record from a model, its predictions and the true labels, shape (records,)."""
 
@@ -56,9 +59,10 @@ class LearningTask:
         Utility of each held-out record for `dpmesh.sklearn.tune`. Utilities span at most 1, so that
         replacing one record moves their sum by at most 1.
     measures
-        Measures of scores of the test records of a problem, the main one first.
-    trivial_measures
-        Measures of the trivial predictor on the test records of a problem.
+        Measures of scores, shape (records, outputs), beside labels as models learn them; the main
+        one first.
+    trivial_scores
+        Scores of the trivial predictor, shape (outputs,), from the training labels.
     """
 
     name: TaskName
@@ -69,8 +73,8 @@ class LearningTask:
     noun: str
     range_parameter: str
     utility: Utility
-    measures: Callable[[LinearProblem, Scores], Measures]
-    trivial_measures: Callable[[LinearProblem], Measures]
+    measures: Callable[[Outline, Scores, Labels], Measures]
+    trivial_scores: Callable[[Outline, Labels], Scores]
 
 
 def task_of(outline: Outline) -> LearningTask:
@@ -99,11 +103,39 @@ def measured(problem: LinearProblem, params: npt.NDArray[Any]) -> Measures:
     params
         Parameters of the model, shape (dim,).
     """
-    task = task_of_problem(problem)
+    assert problem.outline is not None
+    assert problem.test is not None
+    scores = scores_of_test(problem, params)
+    return task_of_problem(problem).measures(problem.outline, scores, problem.test.labels)
+
+
+def scores_of_test(problem: LinearProblem, params: npt.NDArray[Any]) -> Scores:
+    """Return the scores of one linear model on the test records of a problem.
+
+    Parameters
+    ----------
+    params
+        Parameters of the model, shape (dim,); those of a first stage end with its centre.
+    """
     problem, params = problem.without_centre(params.reshape(-1))
     assert problem.test is not None
     rows = params.reshape(problem.classes or 1, -1)
-    return task.measures(problem, linear_scores(rows, problem.test.features))
+    return linear_scores(rows, problem.test.features)
+
+
+def trivial_measures(problem: LinearProblem) -> Measures:
+    """Measure the trivial predictor of all training records on the test records.
+
+    The R² of a mean is 0 by definition: of the test records, not of the training records.
+    """
+    assert problem.outline is not None
+    assert problem.test is not None
+    task = task_of_problem(problem)
+    if task.metric == "R²":
+        return {"R²": 0.0}
+    constant = task.trivial_scores(problem.outline, problem.train.labels[problem.everything[1]])
+    scores = np.tile(constant, (problem.test.records, 1))
+    return task.measures(problem.outline, scores, problem.test.labels)
 
 
 def _weighted_hits(model: Model, predicted: npt.NDArray[Any], truth: npt.NDArray[Any]) -> Numbers:
@@ -134,66 +166,54 @@ def _negative_squared_error(
     return np.asarray(-np.nan_to_num(np.square(error), nan=1.0))
 
 
-def _class_measures(problem: LinearProblem, scores: Scores) -> Measures:
-    assert problem.test is not None
-    assert problem.outline is not None
-    labels = problem.test.labels
-    if problem.classes is None:
+def _class_measures(outline: Outline, scores: Scores, labels: Labels) -> Measures:
+    """Measure classes: places among them, or -1 and +1 where a record has one score."""
+    if scores.shape[1] == 1:
         scores = np.concatenate([-scores, scores], axis=1)
         labels = (labels > 0).astype(int)
-    return classification(scores, labels, balanced=problem.outline.shares is not None)
+    return classification(scores, labels, balanced=outline.shares is not None)
 
 
-def _trivial_class(problem: LinearProblem) -> Measures:
-    """Measure the most frequent class of the training records."""
-    assert problem.test is not None
-    assert problem.outline is not None
-    kinds = np.array([-1, 1]) if problem.classes is None else np.arange(problem.classes)
-    trained = problem.train.labels[problem.everything[1]]
-    most_frequent = int(np.argmax([(trained == kind).sum() for kind in kinds]))
-    scores = np.zeros((len(problem.test.labels), len(kinds)))
-    scores[:, most_frequent] = 1
-    labels = np.searchsorted(kinds, problem.test.labels)
-    return classification(scores, labels, balanced=problem.outline.shares is not None)
+def _most_frequent_class(outline: Outline, labels: Labels) -> Scores:
+    kinds = labels > 0 if outline.outputs == 1 or (labels < 0).any() else labels
+    counts = np.bincount(np.asarray(kinds, np.int64), minlength=max(outline.outputs, 2))
+    if outline.outputs == 1 or (labels < 0).any():
+        return np.array([1.0 if counts[1] > counts[0] else -1.0])
+    scores = np.zeros(len(counts))
+    scores[int(counts.argmax())] = 1
+    return scores
 
 
-def _label_measures(problem: LinearProblem, scores: Scores) -> Measures:
-    assert problem.test is not None
-    assert problem.outline is not None
-    assert problem.outline.classes is not None
-    return of_labels(scores, problem.test.labels, problem.outline.classes)
+def _label_measures(outline: Outline, scores: Scores, labels: Labels) -> Measures:
+    assert outline.classes is not None
+    return of_labels(scores, labels, outline.classes)
 
 
-def _trivial_labels(problem: LinearProblem) -> Measures:
-    """Measure the more frequent value of each label among the training records."""
-    assert problem.test is not None
-    assert problem.outline is not None
-    names = problem.outline.classes
-    assert names is not None
-    trained = members(problem.train.labels[problem.everything[1]], len(names))
-    scores = np.tile(trained.mean(axis=0) - 0.5, (len(problem.test.labels), 1))
-    return of_labels(scores, problem.test.labels, names)
+def _most_frequent_labels(outline: Outline, labels: Labels) -> Scores:
+    """Return scores of the more frequent value of each label."""
+    assert outline.classes is not None
+    return np.asarray(members(labels, len(outline.classes)).mean(axis=0) - 0.5)
 
 
-def _number_measures(problem: LinearProblem, scores: Scores) -> Measures:
+def _number_measures(outline: Outline, scores: Scores, labels: Labels) -> Measures:
     """Measure predictions, clipped to the public range of the target if it has one."""
-    assert problem.test is not None
-    assert problem.outline is not None
     predicted = scores[:, 0]
-    if problem.outline.target is not None:
+    if outline.target is not None:
         predicted = np.clip(predicted, -1, 1)
-    return regression(predicted, problem.test.labels)
+    return regression(predicted, labels)
 
 
-def _count_measures(problem: LinearProblem, scores: Scores) -> Measures:
+def _mean(_: Outline, labels: Labels) -> Scores:
+    return np.array([labels.mean()])
+
+
+def _count_measures(_: Outline, scores: Scores, labels: Labels) -> Measures:
     """Measure expected counts: scores are logarithms of shares of the public bound."""
-    assert problem.test is not None
-    return regression(Count(high=1.0).expected(scores[:, 0]), problem.test.labels)
+    return regression(Count(high=1.0).expected(scores[:, 0]), labels)
 
 
-def _trivial_number(_: LinearProblem) -> Measures:
-    """R² of the mean of the test records, which is 0."""
-    return {"R²": 0.0}
+def _log_mean(_: Outline, labels: Labels) -> Scores:
+    return np.array([np.log(max(float(labels.mean()), 1e-12))])
 
 
 TASKS: dict[TaskName, LearningTask] = {
@@ -207,7 +227,7 @@ TASKS: dict[TaskName, LearningTask] = {
         range_parameter="classes",
         utility=_weighted_hits,
         measures=_class_measures,
-        trivial_measures=_trivial_class,
+        trivial_scores=_most_frequent_class,
     ),
     "labels": LearningTask(
         name="labels",
@@ -219,7 +239,7 @@ TASKS: dict[TaskName, LearningTask] = {
         range_parameter="classes",
         utility=_share_of_labels,
         measures=_label_measures,
-        trivial_measures=_trivial_labels,
+        trivial_scores=_most_frequent_labels,
     ),
     "numbers": LearningTask(
         name="numbers",
@@ -231,7 +251,7 @@ TASKS: dict[TaskName, LearningTask] = {
         range_parameter="target_range",
         utility=_negative_squared_error,
         measures=_number_measures,
-        trivial_measures=_trivial_number,
+        trivial_scores=_mean,
     ),
     "counts": LearningTask(
         name="counts",
@@ -243,7 +263,7 @@ TASKS: dict[TaskName, LearningTask] = {
         range_parameter="counts",
         utility=_negative_squared_error,
         measures=_count_measures,
-        trivial_measures=_trivial_number,
+        trivial_scores=_log_mean,
     ),
 }
 

@@ -1,11 +1,15 @@
-"""Whether sharing paid: the one verdict on scores beside baselines, with 95% intervals.
+"""Comparison of a federation with its baselines: one test, one interval, three words.
 
 Splits of one table overlap, so that the mean of K of them is less certain than that of K
 independent ones. With a share h of the records held out, the variance of paired differences is
 multiplied by 1 / K + h / (1 - h) (Nadeau and Bengio, "Inference for the generalization error",
-Machine Learning 52, 2003), and no difference counts as finer than one test record. The interval of
-the mean over all sites is Student's. How many sites are beaten, each by itself, is Holm's procedure
-at 5% for all of them together. What is not clearly better than chance beats nobody.
+Machine Learning 52, 2003: a heuristic, whose level ``benches/noise_labels.py`` checks), and no
+difference counts as finer than one test record. The interval of the mean is Student's.
+
+One test is stated beforehand: the mean over the test records of all sites, in the main measure. Its
+word is *better*, *worse* or *inconclusive*. All other tests, site by site and label by label, share
+Holm's procedure at 5%. A method that is not significantly above the trivial predictor is better
+than none.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from math import sqrt
 from typing import Any, Literal, NamedTuple
 
@@ -25,17 +30,21 @@ from dpmesh._ragged import Flags, Indices, Numbers
 from dpmesh._table import Table
 from dpmesh._validate import fail
 from dpmesh.run.baselines import Baselines
-from dpmesh.run.measures import Measures, shown, shown_difference
+from dpmesh.run.measures import Measures, shown, shown_difference, shown_width
+from dpmesh.run.populations import FEWEST_TESTED, Population
 
-__all__ = ["LEAST", "Difference", "Verdict", "clearly", "difference", "interval"]
+__all__ = ["FEW", "LEAST", "Difference", "Verdict", "clearly", "difference", "interval"]
 
 LEAST = 5
 """Fewest splits or runs for a verdict."""
 
+FEW = 10
+"""Splits or runs below which a verdict says how few there are."""
+
 LEVEL = 0.05
 """Rate of false alarms of an interval."""
 
-Claim = Literal["better", "worse", "no clear difference", "at chance"]
+Claim = Literal["better", "worse", "inconclusive"]
 
 
 class Difference(NamedTuple):
@@ -54,6 +63,11 @@ class Difference(NamedTuple):
     low: float
     high: float
     p: float
+
+    @property
+    def detectable(self) -> float:
+        """Half the width of the interval: smaller differences would not have been seen."""
+        return (self.high - self.low) / 2
 
     @property
     def sign(self) -> int:
@@ -96,6 +110,18 @@ def clearly(p: Sequence[float]) -> Flags:
     return found
 
 
+def counted(signs: Indices, better: str, worse: str) -> str:
+    """Return how many sites are better, inconclusive and worse, in words."""
+
+    def number(count: int) -> str:
+        return "none" if count == 0 else str(count)
+
+    total, more, less = len(signs), int((signs > 0).sum()), int((signs < 0).sum())
+    open_ones = total - more - less
+    first = f"{better} {number(more)}" if more == 0 else f"{better} {more} of {total} sites"
+    return f"{first}, inconclusive for {number(open_ones)}, {worse} {number(less)}"
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Verdict:
     """Scores of a federation over splits or runs, beside its baselines on the same test records.
@@ -110,6 +136,9 @@ class Verdict:
         What a run cost; None without privacy.
     unit
         What was repeated: ``"split"`` or ``"run"``.
+    populations
+        Scores on each site's own test records and on the rarest class, one for each split; empty
+        where they were not taken.
 
     Raises
     ------
@@ -131,8 +160,11 @@ class Verdict:
     beside: Sequence[Baselines]
     epsilon: float | None
     unit: str = "split"
+    populations: Sequence[Population] = ()
 
     def __post_init__(self) -> None:
+        if self.populations and len(self.populations) != len(self.measured):
+            fail("populations", "one for each split, or none", len(self.populations))
         if not self.measured or len(self.measured) != len(self.beside):
             fail("measured", "as many as there are baselines, at least 1", len(self.measured))
         if len({(len(one.alone), *one.measures) for one in self.beside}) > 1:
@@ -187,82 +219,190 @@ class Verdict:
 
     @cached_property
     def sites(self) -> Indices:
-        """1 for a site that the federation clearly beats, -1 if it clearly loses, else 0."""
-        found = [self._against(own) for own in self._alone.T]
-        signs = np.sign([one.mean for one in found]).astype(np.int64)
-        signs *= clearly([one.p for one in found])
+        """1 for a site that the federation significantly beats on all records, -1 if it loses."""
+        signs = self._significant["sites"]
         allowed = (signs > 0) & self._learned | (signs < 0) & self._sites_learned
         return np.where(allowed, signs, 0)
 
+    @cached_property
+    def own_sites(self) -> Indices:
+        """1 for a site that significantly gains on its own records, -1 if it loses, else 0."""
+        return self._significant["own records"]
+
+    @cached_property
+    def own_gain(self) -> Difference | None:
+        """The mean over sites of the gain on each one's own test records; needs 2 splits."""
+        if not self.populations:
+            return None
+        return self._interval(self._own_differences.mean(axis=1))
+
+    @cached_property
+    def worst_site(self) -> Difference | None:
+        """The gain at the site with the lowest score, which the other splits choose.
+
+        None if a site has too few test records, or there are too few splits.
+        """
+        if len(self.populations) < LEAST:
+            return None
+        if min(int(one.tested.min()) for one in self.populations) < FEWEST_TESTED:
+            return None
+        federation = np.stack([one.federation for one in self.populations])
+        gains = []
+        for split in range(len(federation)):
+            worst = int(np.delete(federation, split, axis=0).mean(axis=0).argmin())
+            gains.append(self._own_differences[split, worst])
+        return self._interval(np.array(gains))
+
+    @cached_property
+    def rarest_class(self) -> Difference | None:
+        """The gain in recall of the rarest class; None if it has too few test records."""
+        rare = [one.rare for one in self.populations]
+        if len(rare) < 2:
+            return None
+        gains = []
+        for one in rare:
+            if one is None or one.tested < FEWEST_TESTED:
+                return None
+            gains.append(one.federation - one.alone)
+        return self._interval(np.array(gains))
+
     @property
     def claim(self) -> Claim | None:
-        """What can be said of the federation beside a site alone; None if too few splits."""
+        """The word for the federation beside single sites; None if there are too few splits."""
         if not self.decides:
             return None
-        if not (self._learned or self._sites_learned):
-            return "at chance"
         if self.gain.sign > 0 and self._learned:
             return "better"
-        return "worse" if self.gain.sign < 0 and self._sites_learned else "no clear difference"
+        if self.gain.sign < 0 and self._sites_learned:
+            return "worse"
+        return "inconclusive"
 
     @property
     def sentence(self) -> str:
-        """What can be said, in a sentence or two."""
+        """The verdict in a few sentences."""
         at = "Without privacy" if self.epsilon is None else f"At epsilon {as_given(self.epsilon)}"
         alone = self.baselines.alone
-        one = len(alone) == 1
-        who = "the model of this one site" if one else "the federation"
-        others = "one without privacy" if one else "sites working alone without privacy"
-        mean = "" if one else " on average"
+        single = len(alone) == 1
+        federation = "the model of this one site" if single else "the federation"
+        others = "one without privacy" if single else "single sites without privacy"
+        mean = "" if single else " on average"
         levels = f"{self._shown(self.score)} against {self._shown(float(alone.mean()))}{mean}"
-        chance = f"chance {self._shown(self.baselines.chance)}"
-        levels = levels if self.metric == "accuracy" else f"{self.metric} {levels}"
+        if self.metric != "accuracy":
+            levels = f"{self.metric} {levels}"
+        trivial = f"{self.trivial} {self._shown(self.baselines.chance)}"
+        count = len(self.measured)
         if self.claim is None:
-            count = len(self.measured)
-            few = f"{count} {self.unit}{'s' * (count > 1)} give{'s' * (count == 1)} no verdict"
-            said = f"{at} {who} reaches {levels}, {others} ({chance})."
-            return f"{said} {few}: that takes {LEAST}."
+            repeats = f"{count} {self.unit}{'s' * (count > 1)} give{'s' * (count == 1)} no verdict"
+            said = f"{at} {federation} reaches {levels}, {others} ({trivial})."
+            return f"{said} {repeats}: that takes {LEAST}."
         interval = shown_difference(self.metric, self.gain.low, self.gain.high)
-        facts = f"{levels} (95% interval of the difference: {interval}; {chance})"
-        if self.claim == "at chance":
-            verb = "is" if one else "are"
-            return f"{at} {who} is at chance, and so {verb} {others}: {facts}."
-        if self.claim == "no clear difference":
-            begin = f"{at} there is no clear difference between {who} and {others}: {facts}."
+        facts = f"{levels} (95% interval of the difference: {interval}; {trivial}{self._few})"
+        if self.claim == "inconclusive":
+            begin = f"{at} the comparison of {federation} with {others} is inconclusive: {facts}."
+            unseen = shown_width(self.metric, self.gain.detectable)
+            begin = f"{begin} Differences under {unseen} would not have been seen."
         else:
-            begin = f"{at} {who} does {self.claim} than {others}: {facts}."
-        more = [] if self._learned else [f"{who[0].upper()}{who[1:]} is at chance."]
-        if self.claim == "worse" and not one:
-            more.append("Sharing does not pay here.")
-        return " ".join([begin, *more, *self._by_site(), *self._by_label()])
+            begin = f"{at} {federation} is {self.claim} than {others}: {facts}."
+        more = []
+        if not self._learned:
+            subject = f"{federation[0].upper()}{federation[1:]}"
+            more.append(f"{subject} is not significantly above the {self.trivial}.")
+        if not self._sites_learned:
+            subject = "One without privacy is not" if single else "Single sites are not"
+            more.append(f"{subject} significantly above the {self.trivial}.")
+        if self.claim == "worse" and not single:
+            more.append("Joining does not pay on all sites' records.")
+        return " ".join([begin, *more, *self._by_site(), *self._by_own(), *self._by_label()])
+
+    @property
+    def trivial(self) -> str:
+        """The name of the trivial predictor."""
+        return "mean" if self.metric == "R²" else "majority class"
+
+    @property
+    def _few(self) -> str:
+        count = len(self.measured)
+        return f"; few {self.unit}s: {count}" if count < FEW else ""
 
     def _by_site(self) -> list[str]:
-        """Return how many sites the federation beats, if it does."""
-        count, better, worse = len(self.sites), (self.sites > 0).sum(), (self.sites < 0).sum()
-        said = [f"better than {better} of {count}"] if better else []
-        said += [f"worse than {worse} of {count}"] if worse else []
-        return [f"Site by site it is {' and '.join(said)}."] if said and count > 1 else []
+        """Return how many sites the federation significantly beats on all sites' records."""
+        count = len(self.sites)
+        if count == 1:
+            return []
+        above = int((self._alone.mean(axis=0) < self.score).sum())
+        words = counted(self.sites, "significantly better than", "worse than")
+        return [f"Site by site it is {words}; its mean is above {above} of {count}."]
+
+    def _by_own(self) -> list[str]:
+        """Return what the sites gain on records like their own, and whether to join for them."""
+        if self.own_gain is None or len(self.own_sites) == 1:
+            return []
+        interval = shown_difference(self.metric, self.own_gain.low, self.own_gain.high)
+        words = counted(self.own_sites, "significantly better at", "worse at")
+        said = [
+            f"On each site's own records it is {words} "
+            f"(95% interval of the mean difference: {interval})."
+        ]
+        if (self.own_sites > 0).any():
+            return said
+        if (self.own_sites < 0).any() or self.own_gain.sign < 0:
+            said.append(
+                "On records like its own no site gains: do not join for these. What joining "
+                "brings is a model for the records of all sites."
+                if self.claim == "better"
+                else "On records like its own no site gains: do not join for these."
+            )
+        return said
 
     def _by_label(self) -> list[str]:
-        """Return on which labels the federation does better than sites alone, where there are."""
-        each = {name: one for name, one in self.beside[0].others.items() if "accuracy (" in name}
-        found = [
-            self._interval(
-                np.array([own[name] for own in self.measured])
-                - np.array([one.others[name].alone.mean() for one in self.beside])
-            )
-            for name in each
-        ]
-        clear = clearly([one.p for one in found])
+        """Return on which labels the federation differs significantly from single sites."""
+        signs = self._significant["labels"]
+        if not signs.any():
+            return []
+        names = [name.removeprefix("accuracy (").removesuffix(")") for name in self._labels]
         said = []
         for word, sign in (("better", 1), ("worse", -1)):
-            own = [
-                name.removeprefix("accuracy (").removesuffix(")")
-                for name, one, is_clear in zip(each, found, clear, strict=True)
-                if is_clear and one.mean * sign > 0
+            chosen = [name for name, own in zip(names, signs, strict=True) if own == sign]
+            if chosen:
+                said.append(f"{word} on {len(chosen)} of {len(names)} ({', '.join(chosen)})")
+        return [f"Label by label it is significantly {' and '.join(said)}."]
+
+    @cached_property
+    def _labels(self) -> list[str]:
+        """Names of the measures of single labels."""
+        return [name for name in self.beside[0].others if "accuracy (" in name]
+
+    @cached_property
+    def _own_differences(self) -> Numbers:
+        """The gain of each site on its own test records, shape (splits, sites)."""
+        return np.stack([one.federation - one.alone for one in self.populations])
+
+    @cached_property
+    def _significant(self) -> dict[str, Indices]:
+        """Signs of significant differences: all but the headline test under one Holm procedure."""
+        families: dict[str, list[Difference]] = {
+            "sites": [self._against(scores) for scores in self._alone.T],
+            "own records": [],
+            "labels": [],
+        }
+        if self.populations:
+            tested = np.min([one.tested for one in self.populations], axis=0)
+            families["own records"] = [
+                self._interval(column, tested=max(int(count), 1))
+                for column, count in zip(self._own_differences.T, tested, strict=True)
             ]
-            said += [f"{word} on {len(own)} of {len(each)} ({', '.join(own)})"] if own else []
-        return [f"Label by label it is {' and '.join(said)}."] if said else []
+        for name in self._labels:
+            federation = np.array([one[name] for one in self.measured])
+            alone = np.array([one.others[name].alone.mean() for one in self.beside])
+            families["labels"].append(self._interval(federation - alone))
+        everything = [one for family in families.values() for one in family]
+        significant = clearly([one.p for one in everything])
+        signs = np.sign([one.mean for one in everything]).astype(np.int64) * significant
+        ends = np.cumsum([0, *map(len, families.values())])
+        return {
+            name: signs[first:last]
+            for name, (first, last) in zip(families, pairwise(ends), strict=True)
+        }
 
     def rows(self) -> list[tuple[str, list[float], list[str]]]:
         """Return names, mean scores in each measure, and what tables show of them."""
@@ -271,15 +411,15 @@ class Verdict:
         own: list[Any] = [self.mean(one.metric) for one in every]
         private = [one.alone_private for one in every if one.alone_private is not None]
         chance, pooled = [one.chance for one in every], [one.pooled for one in every]
-        named: list[tuple[str, list[Any]]] = [("chance", chance)]
+        named: list[tuple[str, list[Any]]] = [(self.trivial, chance)]
         if len(self.baselines.alone) == 1:
             named += [(f"the model, {at}", own), ("without privacy", pooled)]
         else:
-            named.append(("one site alone, without privacy", [one.alone for one in every]))
+            named.append(("single site, without privacy", [one.alone for one in every]))
             if private and (budget := self.baselines.epsilon) is not None:
-                named.append((f"one site alone, epsilon {as_given(budget)}", private))
+                named.append((f"single site, epsilon {as_given(budget)}", private))
             named.append((f"the federation, {at}", own))
-            named.append(("all records pooled, without privacy", pooled))
+            named.append(("centralized, without privacy", pooled))
         return [self._row(name, [np.asarray(one) for one in found]) for name, found in named]
 
     def _row(self, name: str, found: list[Numbers]) -> tuple[str, list[float], list[str]]:
@@ -304,12 +444,12 @@ class Verdict:
 
     @cached_property
     def _learned(self) -> bool:
-        """Whether the federation is clearly better than chance."""
+        """Whether the federation is significantly above the trivial predictor."""
         return self._against(np.array([one.chance for one in self.beside])).sign > 0
 
     @cached_property
     def _sites_learned(self) -> bool:
-        """Whether the sites alone are, on average."""
+        """Whether single-site models beat the trivial predictor on average."""
         chance = np.array([one.chance for one in self.beside])
         return self._interval(self._alone.mean(axis=1) - chance).sign > 0
 
@@ -321,10 +461,12 @@ class Verdict:
     def _against(self, others: Numbers) -> Difference:
         return self._interval(np.array([one[self.metric] for one in self.measured]) - others)
 
-    def _interval(self, differences: Numbers) -> Difference:
-        of = self.beside[0]
-        finest = 1 / of.tested if of.tested and self.metric == "accuracy" else 0.0
-        return difference(differences, held_out=of.held_out, resolution=finest)
+    def _interval(self, differences: Numbers, *, tested: int | None = None) -> Difference:
+        """Return the interval of paired differences, none finer than one test record."""
+        baselines = self.beside[0]
+        records = baselines.tested if tested is None else tested
+        finest = 1 / records if records and "accuracy" in self.metric else 0.0
+        return difference(differences, held_out=baselines.held_out, resolution=finest)
 
     def _shown(self, value: float) -> str:
         return shown(self.metric, value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,17 +20,20 @@ from dpmesh._networks import scores_of
 from dpmesh._table import Table
 from dpmesh._validate import fail, instance, integer, one_of, positive, probability
 from dpmesh.keys import Key
-from dpmesh.run.measures import Measures, classification, shown
-from dpmesh.run.verdict import LEAST, Verdict
+from dpmesh.run.measures import Measures, shown
+from dpmesh.run.populations import Population
+from dpmesh.run.tasks import scores_of_test, task_of
+from dpmesh.run.verdict import FEW, Verdict
 from dpmesh.sklearn.base import linear_problem
 from dpmesh.sklearn.estimators import PrivateClassifier, PrivateRegressor
 from dpmesh.sklearn.repeated import apart
 from dpmesh.tables import Columns, as_table, rows
+from dpmesh.tables.features import COLUMNS, FeatureMap
 from dpmesh.tables.labels import read_labels
 from dpmesh.tables.models import Outline
 from dpmesh.tables.sites import site_of_each
 
-SPLITS = LEAST
+SPLITS = FEW
 """Of a linear model whose table has at most `baselines.LARGEST` numbers, over all classes."""
 
 
@@ -138,10 +141,11 @@ def evaluate(
     test_size
         Share of each site's records that are held out, in (0, 1), rounded.
     splits
-        How often; fewer than 5 give no verdict. By default 5, and 1 for a network or a large table,
-        where a fit takes long.
+        Number of splits; fewer than 5 give no verdict, and fewer than 10 are called few. By default
+        10, and 1 for a network or a large table, where a fit takes long.
     epsilons
-        Epsilons to compare, each with noise of its own, in place of the estimator's. The one to
+        Epsilons to compare in place of the estimator's: on the same splits, and beside the same
+        baselines without privacy, each with noise of its own. The one to
         `keep` is then fitted again to all records, with fresh noise. No epsilon covers the scores
         that were looked at, nor a choice by them, and the model's report says so.
     keep
@@ -157,40 +161,146 @@ def evaluate(
     probability("test_size", test_size, zero=False, one=False)
     if splits is not None:
         integer("splits", splits, at_least=1)
-    if epsilons is not None:
-        options = {"test_size": test_size, "splits": splits}
-        return _over_epsilons(estimator, (X, y, groups), epsilons, keep, options)
-    if keep is not None:
-        fail("keep", "epsilons beside it", keep)
+    compared = _checked_epsilons(estimator, epsilons, keep)
+    kept = compared[0] if keep is None else keep
     table, targets = as_table(X), estimator.targets(X, y)
     if targets.ndim == 2 and hasattr(y, "columns") and getattr(estimator, "classes", 1) is None:
         estimator = apart(clone(estimator)).set_params(classes=[*y.columns])  # names of labels
     _say_if_two_values(estimator, targets)
     owners = site_of_each(groups, len(targets))
-    draw = check_random_state(estimator.random_state)
-    found: list[tuple[Any, Measures, baselines.Baselines]] = []
-    while not found or len(found) < (splits or 1):
-        out = _held_out_of_all(estimator, targets, owners, test_size, draw)
-        if not out.any():
+    split_draw, noise_draw = _draws(estimator.random_state)
+
+    runs: dict[float | None, list[_Fitted]] = {epsilon: [] for epsilon in compared}
+    wanted_splits, done = splits or 1, 0
+    while done < wanted_splits:
+        tested = _held_out_of_all(estimator, targets, owners, test_size, split_draw)
+        if not tested.any():
             fail("test_size", "a share that holds out at least 1 record", test_size)
-        kept = np.flatnonzero(~out)
-        own = apart(clone(estimator))
-        if found and estimator.random_state is not None:  # noise of its own
-            own.set_params(random_state=int(draw.randint(2**31)))
-        with warnings.catch_warnings():
-            if found:
-                warnings.simplefilter("ignore")  # the first fit warned
-            own.fit(rows(X, kept), targets[kept], None if groups is None else owners[kept])
-        problem = _problem(own, table, targets, owners, out)
-        key = None if estimator.random_state is None else Key.seeded(int(draw.randint(2**31)))
-        budget: Any = {"epsilon": estimator.epsilon, "delta": estimator.delta, "key": key}
-        beside = baselines.compute(problem, **budget, most=baselines.SHOWN)
-        found.append((own, _measured(own, problem), beside))
-        if splits is None:
-            splits = _affordable(own, problem)
-    fitted, measured, others = zip(*found, strict=True)
-    verdict = Verdict(measured=measured, beside=others, epsilon=estimator.epsilon)
-    return Evaluation(estimator=fitted[0], verdict=verdict)
+        train = np.flatnonzero(~tested)
+        fitted: list[PrivateClassifier | PrivateRegressor] = []
+        for epsilon in compared:
+            own = _with_noise_of_its_own(estimator, epsilon, noise_draw)
+            with warnings.catch_warnings():
+                if done or fitted:
+                    warnings.simplefilter("ignore")  # the first fit warned
+                own.fit(rows(X, train), targets[train], None if groups is None else owners[train])
+            fitted.append(own)
+        problems = _problems(fitted, table, targets, owners, tested)
+        for epsilon, own in zip(compared, fitted, strict=True):
+            runs[epsilon].append(_beside(own, problems, noise_draw, owners[tested]))
+        done += 1
+        if splits is None and done == 1:
+            wanted_splits = _affordable(fitted[0], problems.of(fitted[0]))
+    verdicts = {epsilon: _verdict(epsilon, runs[epsilon]) for epsilon in compared}
+    if epsilons is None:
+        return Evaluation(estimator=runs[kept][0].estimator, verdict=verdicts[kept])
+    final = _with_noise_of_its_own(estimator, kept, noise_draw).fit(X, y, groups)
+    looked = ", ".join(as_given(epsilon) for epsilon in compared if epsilon is not None)
+    why = f"scores at epsilon {looked} were looked at: no epsilon covers them, nor a choice by them"
+    assert kept is not None
+    final.charge(kept, why)
+    by_epsilon = {epsilon: own for epsilon, own in verdicts.items() if epsilon is not None}
+    return Evaluation(estimator=final, verdict=verdicts[kept], by_epsilon=by_epsilon)
+
+
+class _Fitted(NamedTuple):
+    """A fit of one split and epsilon, with what it is compared with."""
+
+    estimator: PrivateClassifier | PrivateRegressor
+    measured: Measures
+    baselines: baselines.Baselines
+    population: Population
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Problems:
+    """The records of a split, as each map of features encodes them.
+
+    Parameters
+    ----------
+    by_features
+        The problem of each map.
+    widest
+        The map whose problem has the baselines without privacy, which thus depend on no epsilon.
+    columns
+        Encoded columns of training and test records, without further features.
+    """
+
+    by_features: dict[FeatureMap, dm.LinearProblem]
+    widest: FeatureMap
+    columns: tuple[npt.NDArray[Any], npt.NDArray[Any]]
+
+    def of(self, fitted: PrivateClassifier | PrivateRegressor) -> dm.LinearProblem:
+        """Return the records as the features of a fit encode them."""
+        columns = fitted.model_.columns
+        assert isinstance(columns, Columns)
+        return self.by_features[columns.features]
+
+
+def _checked_epsilons(
+    estimator: Any, epsilons: Sequence[float] | None, keep: float | None
+) -> list[float | None]:
+    """Return the epsilons to compare, in order; the estimator's alone if none are given."""
+    if epsilons is None:
+        if keep is not None:
+            fail("keep", "epsilons beside it", keep)
+        return [estimator.epsilon]
+    compared = sorted({positive("epsilons", epsilon) for epsilon in epsilons})
+    if not compared:
+        fail("epsilons", "at least 1 epsilon", "none")
+    if keep is not None:
+        one_of("keep", float(keep), compared)
+    return [*compared]
+
+
+def _draws(random_state: Any) -> tuple[Any, Any]:
+    """Return one generator for splits, which all epsilons share, and one for seeds of noise."""
+    if random_state is None:
+        return np.random.RandomState(), None
+    draw = check_random_state(random_state)
+    seeds = draw.randint(2**31 - 1, size=2)
+    return np.random.RandomState(seeds[0]), np.random.RandomState(seeds[1])
+
+
+def _with_noise_of_its_own(estimator: Any, epsilon: float | None, noise_draw: Any) -> Any:
+    """Return a clone at this epsilon, with a seed that no other fit has."""
+    seed = None if noise_draw is None else int(noise_draw.randint(2**31))
+    return apart(clone(estimator)).set_params(epsilon=epsilon, random_state=seed)
+
+
+def _beside(
+    fitted: PrivateClassifier | PrivateRegressor,
+    problems: _Problems,
+    noise_draw: Any,
+    test_owners: npt.NDArray[Any],
+) -> _Fitted:
+    """Measure a fit beside the baselines of its split."""
+    problem = problems.of(fitted)
+    shared = problems.by_features[problems.widest]
+    without_privacy = baselines.compute(shared, columns=problems.columns)
+    if fitted.epsilon is not None:
+        key = None if noise_draw is None else Key.seeded(int(noise_draw.randint(2**31)))
+        private = baselines.alone_private_measures(
+            problem, fitted.epsilon, fitted.delta, key=key, most=baselines.SHOWN
+        )
+        without_privacy = without_privacy.beside(private, fitted.epsilon, fitted.delta)
+    scores = _scores(fitted, problem)
+    sites = np.unique(test_owners, return_inverse=True)[1]
+    return _Fitted(
+        estimator=fitted,
+        measured=_measured(fitted, problem, scores),
+        baselines=without_privacy,
+        population=baselines.population(shared, sites, scores),
+    )
+
+
+def _verdict(epsilon: float | None, runs: Sequence[_Fitted]) -> Verdict:
+    return Verdict(
+        measured=[one.measured for one in runs],
+        beside=[one.baselines for one in runs],
+        epsilon=epsilon,
+        populations=[one.population for one in runs],
+    )
 
 
 def _say_if_two_values(estimator: Any, targets: npt.NDArray[Any]) -> None:
@@ -208,32 +318,6 @@ def _say_if_two_values(estimator: Any, targets: npt.NDArray[Any]) -> None:
         )
 
 
-def _over_epsilons(
-    estimator: Any,
-    data: tuple[Any, Any, Any],
-    epsilons: Sequence[float],
-    keep: float | None,
-    options: Mapping[str, Any],
-) -> Evaluation:
-    """Evaluate at each epsilon; fit the one to keep again, with noise that no score has seen."""
-    each = sorted({positive("epsilons", one) for one in epsilons})
-    if not each:
-        fail("epsilons", "at least 1 epsilon", "none")
-    kept = one_of("keep", each[0] if keep is None else float(keep), each)
-    draw = check_random_state(estimator.random_state)
-
-    def at(epsilon: float) -> Any:
-        seed = None if estimator.random_state is None else int(draw.randint(2**31))
-        return apart(clone(estimator)).set_params(epsilon=epsilon, random_state=seed)
-
-    found = {one: evaluate(at(one), *data, **options).verdict for one in each}
-    final = at(kept).fit(*data)
-    looked = ", ".join(map(as_given, each))
-    why = f"scores at epsilon {looked} were looked at: no epsilon covers them, nor a choice by them"
-    final.charge(kept, why)
-    return Evaluation(estimator=final, verdict=found[kept], by_epsilon=found)
-
-
 def _affordable(fitted: PrivateClassifier | PrivateRegressor, problem: dm.LinearProblem) -> int:
     """Return how many splits take a few seconds, by public sizes."""
     numbers = problem.train.features.size * (problem.classes or 1)
@@ -244,28 +328,74 @@ def _held_out_of_all(
     estimator: Any, targets: npt.NDArray[Any], owners: npt.NDArray[Any], share: float, draw: Any
 ) -> npt.NDArray[np.bool_]:
     """Return which records are held out, but for one of a class that only they would have."""
-    out = held_out(owners, share, draw)
-    names = isinstance(estimator, PrivateClassifier) and estimator.classes is None
-    if names and targets.ndim == 1:
+    one_class_each = isinstance(estimator, PrivateClassifier) and targets.ndim == 1
+    out = held_out(owners, share, draw, classes=targets if one_class_each else None)
+    if one_class_each and estimator.classes is None:
         for label in {*targets[out].tolist()} - {*targets[~out].tolist()}:
             out[np.flatnonzero(targets == label)[0]] = False
     return out
 
 
-def held_out(owners: npt.NDArray[Any], share: float, draw: Any) -> npt.NDArray[np.bool_]:
-    """Return which records are held out: the same share of every site, at random."""
+def held_out(
+    owners: npt.NDArray[Any], share: float, draw: Any, *, classes: npt.NDArray[Any] | None = None
+) -> npt.NDArray[np.bool_]:
+    """Return which records are held out at random: the same share of every site.
+
+    Parameters
+    ----------
+    owners
+        Site of each record, shape (records,).
+    share
+        Share of each site's records, rounded.
+    draw
+        A `numpy.random.RandomState`.
+    classes
+        Class of each record: the share of each class at each site is then kept, up to one record.
+        None does not stratify.
+    """
     chosen = np.zeros(len(owners), dtype=bool)
+    codes = None if classes is None else np.unique(classes.astype(str), return_inverse=True)[1]
     for site in np.unique(owners):
-        own = np.flatnonzero(owners == site)
+        own = draw.permutation(np.flatnonzero(owners == site))
         count = min(round(share * len(own)), len(own) - 1)
-        chosen[draw.permutation(own)[:count]] = True
+        if codes is not None and count > 0:
+            own = own[np.argsort(codes[own], kind="stable")]
+            places = (np.arange(count) + draw.random_sample()) * len(own) / count
+            own = own[places.astype(np.int64)]
+        chosen[own[:count]] = True
     return chosen
+
+
+def _problems(
+    fits: Sequence[PrivateClassifier | PrivateRegressor],
+    table: Any,
+    y: npt.NDArray[Any],
+    owners: npt.NDArray[Any],
+    out: npt.NDArray[np.bool_],
+) -> _Problems:
+    """Return the records of a split, for each map of features that a fit has."""
+    model = fits[0].model_
+    assert isinstance(model.columns, Columns)
+    plain = replace(model.columns, centre=None, features=COLUMNS, intercept=True)
+    encoded = plain.encode(table.select(plain.names).columns).features
+    columns = encoded[:, 1:] / encoded[:, :1]
+    if model.target is None and not model.several:
+        y = read_labels("y", model.listed, y)
+    labels = model.learned(y)
+    by_features: dict[FeatureMap, dm.LinearProblem] = {}
+    for fitted in fits:
+        own = fitted.model_.columns
+        assert isinstance(own, Columns)
+        if own.features not in by_features:
+            by_features[own.features] = _problem(fitted, table, labels, owners, out)
+    widest = max(by_features, key=lambda features: by_features[features].dim)
+    return _Problems(by_features=by_features, widest=widest, columns=(columns[~out], columns[out]))
 
 
 def _problem(
     fitted: PrivateClassifier | PrivateRegressor,
     table: Any,
-    y: npt.NDArray[Any],
+    labels: npt.NDArray[Any],
     owners: npt.NDArray[Any],
     out: npt.NDArray[np.bool_],
 ) -> dm.LinearProblem:
@@ -274,21 +404,36 @@ def _problem(
     assert isinstance(model.columns, Columns)
     columns = replace(model.columns, centre=None)
     features = columns.encode(table.select(columns.names).columns).features
-    if model.target is None and not model.several:
-        y = read_labels("y", model.listed, y)
-    everything, kept = dm.Dataset(features, model.learned(y)), np.flatnonzero(~out)
+    everything, kept = dm.Dataset(features, labels), np.flatnonzero(~out)
     sites = owners[kept]
     parts = tuple(np.flatnonzero(sites == site) for site in np.unique(sites))
-    described = {name: getattr(model, name) for name in ("classes", "target", "shares", "several")}
-    outline = Outline(columns=columns, **described)
+    outline = Outline(
+        columns=columns,
+        classes=model.classes,
+        target=model.target,
+        shares=model.shares,
+        several=model.several,
+    )
     return linear_problem(outline, everything.take(kept), parts, everything.take(out))
 
 
-def _measured(fitted: PrivateClassifier | PrivateRegressor, problem: dm.LinearProblem) -> Measures:
+def _scores(
+    fitted: PrivateClassifier | PrivateRegressor, problem: dm.LinearProblem
+) -> npt.NDArray[Any]:
+    """Return the scores of the released model on the held-out records."""
+    model = fitted.model_
+    assert problem.test is not None
+    if model.network is not None:
+        return scores_of(model.network, model.weights[0], problem.test.features)
+    return scores_of_test(problem, model.params)
+
+
+def _measured(
+    fitted: PrivateClassifier | PrivateRegressor,
+    problem: dm.LinearProblem,
+    scores: npt.NDArray[Any],
+) -> Measures:
     """Return what the released model reaches on the held-out records."""
     model = fitted.model_
-    if model.network is None:
-        return baselines.measured(problem, model.params[np.newaxis])
     assert problem.test is not None
-    scores = scores_of(model.network, model.weights[0], problem.test.features)
-    return classification(scores, problem.test.labels, balanced=model.shares is not None)
+    return task_of(model).measures(model, scores, problem.test.labels)

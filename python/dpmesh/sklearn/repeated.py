@@ -23,7 +23,7 @@ _BLOCK = 4096
 """Records that are read at once."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class EarlierFits:
     """Earlier fits that saw records of this one.
 

@@ -1,0 +1,373 @@
+"""Non-private models that a baseline chooses from, by cross-validation inside its training records.
+
+Candidates: the trivial predictor; linear models of scikit-learn on the standardized columns, and on
+the same public features as the federation; and, where its loss is another one, the private
+procedure with its noise off. Columns that are constant among the training records are dropped,
+since what they mean cannot be learned there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from threadpoolctl import threadpool_limits
+
+from dpmesh._extras import needed_by
+from dpmesh._ragged import Indices, Numbers
+from dpmesh.data import Dataset
+from dpmesh.defaults import Sizes, choose
+from dpmesh.kernels.linear_model import members
+from dpmesh.problems import LinearProblem
+from dpmesh.run.tasks import LearningTask, task_of_problem
+from dpmesh.schedules import at
+from dpmesh.tables import Columns
+from dpmesh.tables.features import COLUMNS, unit
+
+__all__ = ["MOST_RECORDS", "NonPrivate", "non_private"]
+
+MOST_RECORDS = 20_000
+"""Records that a baseline learns from; of more it takes a stratified sample."""
+
+FEWEST_RECORDS = 10
+"""Records below which a site has the trivial predictor."""
+
+FEWEST_OF_A_CLASS = 3
+"""Records of its rarest class below which a site has the trivial predictor."""
+
+FOLDS = 3
+
+MANY_NUMBERS = 2_000_000
+"""Records times features times outputs from which on one penalty and one fold must do."""
+
+_INVERSE_PENALTIES = (0.01, 0.1, 1.0, 10.0)
+_COUNT_PENALTIES = (1e-4, 1e-3, 1e-2, 1e-1)
+_RIDGE_PENALTIES = np.logspace(-3, 4, 15)
+_STANDARD = 1e-9
+"""Spread below which a column is constant."""
+
+Matrix: TypeAlias = Any
+"""Records as rows: a dense array or a sparse matrix, shape (records, columns)."""
+
+Scorer: TypeAlias = Callable[[Matrix], Numbers]
+"""Scores of records, shape (records, outputs), as the losses of `dpmesh` define them."""
+
+Fit: TypeAlias = Callable[[Matrix, npt.NDArray[Any]], Scorer]
+"""Learns from records and labels."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class NonPrivate:
+    """Scores of the chosen models on the test records.
+
+    Parameters
+    ----------
+    alone
+        Of the model of each node, shape (test records, outputs).
+    pooled
+        Of the model of all records.
+    sampled
+        Whether a model learned from a sample of its records.
+    """
+
+    alone: tuple[Numbers, ...]
+    pooled: Numbers
+    sampled: bool
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _View:
+    """One representation of all records."""
+
+    train: Matrix
+    test: Matrix
+
+
+def non_private(problem: LinearProblem, columns: tuple[Matrix, Matrix] | None = None) -> NonPrivate:
+    """Choose and train a model of each node and one of all records, and score the test records.
+
+    Parameters
+    ----------
+    problem
+        A linear problem with test records.
+    columns
+        The encoded columns of training and test records, without further features; None recovers
+        them where the features are the columns, and uses the features otherwise.
+
+    Raises
+    ------
+    ModuleNotFoundError
+        Without scikit-learn (extra ``data``).
+    """
+    with needed_by("baselines"):
+        import_module("sklearn.linear_model")
+    assert problem.test is not None
+    views = _views(problem, columns)
+    groups = [np.asarray(part, np.int64) for part in problem.partition]
+    everyone = np.concatenate(groups)
+    with threadpool_limits(limits=1):  # many small fits, which threads only slow down
+        alone = tuple(_chosen(problem, views, group) for group in groups)
+        pooled = alone[0] if len(groups) == 1 else _chosen(problem, views, everyone)
+    return NonPrivate(alone=alone, pooled=pooled, sampled=len(everyone) > MOST_RECORDS)
+
+
+def _views(problem: LinearProblem, columns: tuple[Matrix, Matrix] | None) -> list[_View]:
+    """Return the columns, and the features where they are others."""
+    assert problem.test is not None
+    assert problem.outline is not None
+    features = _View(train=problem.train.features, test=problem.test.features)
+    outline = problem.outline.columns
+    if isinstance(outline, Columns) and outline.intercept:
+        # rows were divided by their norms, which the intercept tells
+        features = _View(train=_by_intercept(features.train), test=_by_intercept(features.test))
+    if columns is None:
+        return [features]
+    plain = _View(train=columns[0], test=columns[1])
+    only_columns = isinstance(outline, Columns) and outline.features == COLUMNS
+    return [plain] if only_columns else [plain, features]
+
+
+def _by_intercept(features: Matrix) -> Matrix:
+    rows = np.asarray(features, np.float64)
+    return rows[:, 1:] / rows[:, :1]
+
+
+def _chosen(problem: LinearProblem, views: Sequence[_View], records: Indices) -> Numbers:
+    """Choose a model of these records by cross-validation; return its scores of test records."""
+    outline, task = problem.outline, task_of_problem(problem)
+    assert outline is not None
+    records = _sample(records, problem.train.labels, task)
+    labels = problem.train.labels[records]
+    trivial = task.trivial_scores(outline, labels)
+    best = np.tile(trivial, (views[0].test.shape[0], 1))
+    if _is_trivial(labels, task):
+        return best
+    folds = _folds(labels, task)
+    outputs = max(problem.classes or 1, 1)
+    small = len(records) * views[-1].train.shape[1] * outputs <= MANY_NUMBERS
+    held = folds if small else folds[:1]
+    tested = np.concatenate(held)
+
+    def quality(scores: Numbers) -> float:
+        measures = task.measures(outline, scores, labels[tested])
+        return next(iter(measures.values()))
+
+    highest = quality(np.tile(trivial, (len(tested), 1)))
+    winner: tuple[_View, Fit] | None = None
+    for view in views:
+        rows = view.train[records]
+        for fit in _fits(problem, task, outputs, small):
+            out = [fit(*_without(rows, labels, fold))(rows[fold]) for fold in held]
+            found = quality(np.concatenate(out))
+            if found > highest:
+                highest, winner = found, (view, fit)
+    if winner is None:
+        return best
+    view, fit = winner
+    return fit(view.train[records], labels)(view.test)
+
+
+def _is_trivial(labels: npt.NDArray[Any], task: LearningTask) -> bool:
+    """Return whether there is too little to learn from."""
+    if len(labels) < FEWEST_RECORDS:
+        return True
+    if task.name != "classes":
+        return False
+    counts = np.unique(labels, return_counts=True)[1]
+    return len(counts) < 2 or int(counts.min()) < FEWEST_OF_A_CLASS
+
+
+def _sample(records: Indices, labels: npt.NDArray[Any], task: LearningTask) -> Indices:
+    """Return at most `MOST_RECORDS`, the same share of each class."""
+    if len(records) <= MOST_RECORDS:
+        return records
+    order = np.random.default_rng(0).permutation(len(records))
+    if task.name == "classes":
+        order = order[np.argsort(labels[records[order]], kind="stable")]
+    evenly = np.linspace(0, len(records) - 1, MOST_RECORDS).astype(np.int64)
+    return np.sort(records[order[evenly]])
+
+
+def _folds(labels: npt.NDArray[Any], task: LearningTask) -> list[Indices]:
+    """Return places of records, the same share of each class in each fold."""
+    order = np.random.default_rng(0).permutation(len(labels))
+    if task.name == "classes":
+        order = order[np.argsort(labels[order], kind="stable")]
+    return [np.sort(order[first::FOLDS]) for first in range(FOLDS)]
+
+
+def _complement(places: Indices, count: int) -> Indices:
+    return np.setdiff1d(np.arange(count), places)
+
+
+def _without(
+    rows: Matrix, labels: npt.NDArray[Any], fold: Indices
+) -> tuple[Matrix, npt.NDArray[Any]]:
+    rest = _complement(fold, len(labels))
+    return rows[rest], labels[rest]
+
+
+def _fits(problem: LinearProblem, task: LearningTask, outputs: int, small: bool) -> list[Fit]:
+    """Return the candidates of a task, one for each penalty."""
+    if task.name == "numbers":
+        return [_ridge, _procedure(problem)]
+    if task.name == "counts":
+        poisson = [_poisson(penalty) for penalty in _COUNT_PENALTIES]
+        return [_count_ridge, *poisson, _procedure(problem)]
+    penalties = _INVERSE_PENALTIES if small else (1.0,)
+    if task.name == "labels":
+        return [_labels(c, outputs) for c in penalties]
+    assert problem.outline is not None
+    balanced = problem.outline.shares is not None
+    return [_classes(c, outputs, balanced) for c in penalties]
+
+
+def _scaler(rows: Matrix) -> Callable[[Matrix], Matrix]:
+    """Return what standardizes columns; those that are constant here are dropped."""
+    if hasattr(rows, "tocsr"):
+        return lambda other: other  # columns of 0 alone have no weight
+    spread = rows.std(axis=0)
+    used = spread > _STANDARD
+    mean = rows.mean(axis=0)[used]
+    return lambda other: (other[:, used] - mean) / spread[used]
+
+
+def _classes(inverse_penalty: float, outputs: int, balanced: bool) -> Fit:
+    """Return a logistic regression of classes, which are -1 and +1 or places among classes.
+
+    With `balanced`, all classes weigh the same, as in balanced accuracy.
+    """
+
+    def fit(rows: Matrix, labels: npt.NDArray[Any]) -> Scorer:
+        scale = _scaler(rows)
+        weights = "balanced" if balanced else None
+        model = _logistic(inverse_penalty, weights).fit(scale(rows), labels)
+
+        def scores(other: Matrix) -> Numbers:
+            found = model.decision_function(scale(other))
+            if found.ndim == 1:
+                found = np.stack([-found, found], axis=1) / 2
+            if outputs == 1:
+                return np.asarray(found[:, 1:] - found[:, :1])
+            every = np.full((len(found), outputs), -1e9)
+            every[:, model.classes_.astype(int)] = found
+            return every
+
+        return scores
+
+    return fit
+
+
+def _labels(inverse_penalty: float, outputs: int) -> Fit:
+    """Return a logistic regression of each label, or its constant value."""
+
+    def fit(rows: Matrix, labels: npt.NDArray[Any]) -> Scorer:
+        scale = _scaler(rows)
+        scaled, has = scale(rows), members(labels, outputs)
+        models = []
+        for column in has.T:
+            known = len(np.unique(column)) > 1
+            models.append(_logistic(inverse_penalty).fit(scaled, column) if known else None)
+
+        def scores(other: Matrix) -> Numbers:
+            columns = []
+            for model, column in zip(models, has.T, strict=True):
+                if model is None:
+                    columns.append(np.full(other.shape[0], 1.0 if column[0] else -1.0))
+                else:
+                    columns.append(model.decision_function(scale(other)))
+            return np.stack(columns, axis=1)
+
+        return scores
+
+    return fit
+
+
+def _logistic(inverse_penalty: float, class_weight: str | None = None) -> Any:
+    linear = import_module("sklearn.linear_model")
+    return linear.LogisticRegression(
+        C=inverse_penalty, class_weight=class_weight, max_iter=1000, tol=1e-3
+    )
+
+
+def _ridge(rows: Matrix, labels: npt.NDArray[Any]) -> Scorer:
+    """Return a ridge whose penalty is chosen by leaving out one record at a time."""
+    scale = _scaler(rows)
+    linear = import_module("sklearn.linear_model")
+    dense = rows.toarray() if hasattr(rows, "toarray") else rows
+    scaled = scale(dense)
+    if not scaled.shape[1]:
+        mean = float(labels.mean())
+        return lambda other: np.full((other.shape[0], 1), mean)
+    model = linear.RidgeCV(_RIDGE_PENALTIES).fit(scaled, labels)
+    return lambda other: np.asarray(model.predict(scale(other))).reshape(-1, 1)
+
+
+def _count_ridge(rows: Matrix, labels: npt.NDArray[Any]) -> Scorer:
+    """Return a ridge of shares of the bound, whose scores are their logarithms."""
+    shares = _ridge(rows, labels)
+    return lambda other: np.log(np.clip(shares(other), 1e-12, 1.0))
+
+
+def _poisson(penalty: float) -> Fit:
+    """Return a Poisson regression of shares of the bound."""
+
+    def fit(rows: Matrix, labels: npt.NDArray[Any]) -> Scorer:
+        mean = float(labels.mean())
+        if mean <= 0:
+            return lambda other: np.full((other.shape[0], 1), np.log(1e-12))
+        scale = _scaler(rows)
+        linear = import_module("sklearn.linear_model")
+        model = linear.PoissonRegressor(alpha=penalty, max_iter=300).fit(scale(rows), labels / mean)
+
+        def scores(other: Matrix) -> Numbers:
+            shares = mean * model.predict(scale(other))
+            return np.asarray(np.log(np.clip(shares, 1e-12, 1.0))).reshape(-1, 1)
+
+        return scores
+
+    return fit
+
+
+def _procedure(problem: LinearProblem) -> Fit:
+    """Return the private procedure with its noise off: clipped gradient descent by the rule.
+
+    Records have an intercept and norm 1, as for the private one, without the columns that are
+    constant among the training records.
+    """
+
+    def fit(rows: Matrix, labels: npt.NDArray[Any]) -> Scorer:
+        dense = rows.toarray() if hasattr(rows, "toarray") else rows
+        used = dense.std(axis=0) > _STANDARD
+
+        def encoded(other: Matrix) -> Numbers:
+            columns = (other.toarray() if hasattr(other, "toarray") else other)[:, used]
+            return unit(np.concatenate([np.ones((len(columns), 1)), columns], axis=1))
+
+        train = Dataset(encoded(rows), labels)
+        alone = LinearProblem(
+            train,
+            [np.arange(len(labels))],
+            problem.loss,
+            feature_norm=1.0,
+            label_bound=problem.label_bound,
+        )
+        descent = choose(
+            Sizes.of(alone), epsilon=None, delta=1e-5, task=task_of_problem(problem).rule
+        )
+        algorithm = descent.algorithm
+        model = alone.zeros()
+        for _ in range(descent.rounds):
+            model = alone.step(
+                model,
+                at(algorithm.step_size, 1),
+                alone.everything,
+                clipping_norm=algorithm.clipping_norm,
+            )
+        return lambda other: np.asarray(encoded(other) @ model.T)
+
+    return fit
