@@ -16,7 +16,7 @@ _MEAN = typer.Option(help="Columns, as age,weight: count, mean and variance.")
 _HISTOGRAM = typer.Option(help="Column, or column:bins: how many records have which value.")
 _QUANTILES = typer.Option(help="Column, or column:bins: quartiles and median.")
 _CORRELATION = typer.Option(help="Columns, as age,weight.")
-_TABLE = typer.Option(help="Two columns of categories, as sex,stage.")
+_TABLE = typer.Option(help="Two columns of categories, as sex,stage, or sex,stage:missing.")
 _SURVIVAL = typer.Option(help="Columns of time and event, as months,died, or months,died:bins.")
 _REGRESS = typer.Option(
     help="Formula, as died~age,arm or visits~age:poisson: coefficients with intervals."

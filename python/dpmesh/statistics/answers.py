@@ -96,6 +96,37 @@ def p_value_of(estimate: float, deviation: float) -> float:
     return erfc(abs(estimate) / deviation / sqrt(2))
 
 
+@dataclass(frozen=True, kw_only=True)
+class Grid:
+    """How the counts of a two-way table are arranged.
+
+    Parameters
+    ----------
+    rows, columns
+        The names of the cells of both columns.
+    hidden
+        A name whose row and column are not shown; None if all are.
+    """
+
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    hidden: str | None = None
+
+    def table(self, title: str, counts: Sequence[Row]) -> Table:
+        """Return the counts, each with its 95% interval."""
+        shown = [place for place, name in enumerate(self.columns) if name != self.hidden]
+        lines = []
+        for nth, name in enumerate(self.rows):
+            own = counts[nth * len(self.columns) : (nth + 1) * len(self.columns)]
+            cells = [
+                f"{own[place].estimate:.0f} ({own[place].low:.0f} to {own[place].high:.0f})"
+                for place in shown
+            ]
+            if name != self.hidden:
+                lines.append([name, *cells])
+        return Table([title, *(self.columns[place] for place in shown)], lines)
+
+
 def p_in_words(p_value: float | None) -> str:
     """Return a p-value with two digits."""
     if p_value is None or p_value != p_value:
@@ -215,6 +246,10 @@ class Answer:
         Survival curves as numbers.
     pairs
         All two-way tables of some columns.
+    bars
+        Whether the rows are counts of bins.
+    grid
+        Of a two-way table, how its rows are arranged.
     explained
         Whether the notes say why there are no estimates.
 
@@ -239,6 +274,8 @@ class Answer:
     medians: tuple[Row, ...] = ()
     curves: tuple[GroupCurve, ...] = ()
     pairs: PairTables | None = None
+    bars: bool = False
+    grid: Grid | None = None
     explained: bool = False
 
     @property
@@ -272,6 +309,8 @@ class Answer:
 
     def table(self) -> Table:
         """Return what is shown, without the notes."""
+        if self.grid is not None:
+            return self.grid.table(self.title, self.rows)
         return self._table_of(self.title, self.rows)
 
     def tables(self) -> tuple[Table, ...]:

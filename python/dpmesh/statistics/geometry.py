@@ -44,6 +44,9 @@ class Size(NamedTuple):
         return self.dim if self.entries is None else self.entries
 
 
+MISSING = "missing"
+"""The name of the cell of missing values."""
+
 ONE_HOT = 1.0, sqrt(2)
 """Norm and distance of vectors with a single 1: a record is in one cell, replaced in another."""
 
@@ -166,9 +169,9 @@ def unscaled(kind: Kind, z: npt.ArrayLike) -> Floats:
 def cells(kind: Kind, bins: int) -> list[str]:
     """Return the names of a column's cells: categories or bins, and ``missing`` if there may be."""
     if isinstance(kind, Category):
-        return [*map(str, kind.categories), "missing"]
+        return [*map(str, kind.categories), MISSING]
     names = ["false", "true"] if isinstance(kind, Flag) else names_of_bins(kind, bins)
-    return [*names, "missing"] if kind.missing else names
+    return [*names, MISSING] if kind.missing else names
 
 
 def one_hot(cell: npt.NDArray[np.int64], count: int) -> Floats:

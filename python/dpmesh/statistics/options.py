@@ -90,8 +90,11 @@ def _correlation(option: str, text: str) -> Question:
 
 
 def _table(option: str, text: str) -> Question:
-    row, column = _columns(option, text, 2)
-    return TwoWay(row, column)
+    names, _, shown = text.partition(":")
+    if shown not in ("", "missing"):
+        fail(option, "2 columns, as a,b, or a,b:missing", repr(text))
+    row, column = _columns(option, names, 2)
+    return TwoWay(row, column, missing=bool(shown))
 
 
 def _survival(option: str, text: str, by: str | None = None) -> Question:

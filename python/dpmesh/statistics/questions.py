@@ -16,9 +16,19 @@ from scipy import sparse
 import dpmesh.statistics.geometry as geometry
 from dpmesh._validate import fail, integer, probability
 from dpmesh.algorithms.adaptive_sums import NoisyTotal
-from dpmesh.statistics.answers import Answer, Row, Z, consistent, nothing, quantile, row, share
+from dpmesh.statistics.answers import (
+    Answer,
+    Grid,
+    Row,
+    Z,
+    consistent,
+    nothing,
+    quantile,
+    row,
+    share,
+)
 from dpmesh.statistics.bins import Floats, ends
-from dpmesh.statistics.geometry import Columns, Size, cells, kind_of
+from dpmesh.statistics.geometry import MISSING, Columns, Size, cells, kind_of
 from dpmesh.tables.kinds import Category, Dates, Flag, Kind, Number
 
 Kinds = Mapping[str, Kind]
@@ -283,14 +293,17 @@ class Histogram(OneHot):
     def answer(self, kinds: Kinds, total: Floats, noise: float, records: int) -> Answer:
         """Return a count for each bin."""
         names = cells(kinds[self.column], self.bins)
-        return _counts(f"{self.column}, count", names, total, noise, records)
+        return Answer(
+            title=f"{self.column}, count", rows=_counts(names, total, noise, records), bars=True
+        )
 
 
-def _counts(title: str, names: list[str], total: Floats, noise: float, records: int) -> Answer:
+def _counts(names: list[str], total: Floats, noise: float, records: int) -> tuple[Row, ...]:
     """Return counts of disjoint cells, which sum up to the public number of records."""
     own, found = noise * sqrt(1 - 1 / len(names)), consistent(total, records)
-    rows = (share(name, float(x), own, records) for name, x in zip(names, found, strict=True))
-    return Answer(title=title, rows=tuple(rows))
+    return tuple(
+        share(name, float(count), own, records) for name, count in zip(names, found, strict=True)
+    )
 
 
 @dataclass(frozen=True)
@@ -346,16 +359,20 @@ class TwoWay(OneHot):
     ----------
     row, column
         Categories or flags.
+    missing
+        Whether the table shows records that lack a value; they are among the rows of the answer.
 
     Examples
     --------
     >>> import dpmesh as dm
     >>> dm.statistics.TwoWay("smokes", "ward")
-    TwoWay(row='smokes', column='ward')
+    TwoWay(row='smokes', column='ward', missing=False)
     """
 
     row: str
     column: str
+    _: KW_ONLY
+    missing: bool = False
     reads = ("row", "column")
 
     def __post_init__(self) -> None:
@@ -378,7 +395,14 @@ class TwoWay(OneHot):
         """Return a count for each pair."""
         rows, columns = self._cells(kinds)
         names = [f"{self.row} {a}, {self.column} {b}" for a in rows for b in columns]
-        return _counts("count", names, total, noise, records)
+        grid = Grid(
+            rows=tuple(rows), columns=tuple(columns), hidden=None if self.missing else MISSING
+        )
+        return Answer(
+            title=f"{self.row} by {self.column}",
+            rows=_counts(names, total, noise, records),
+            grid=grid,
+        )
 
 
 class Correlation(OfColumns):

@@ -55,9 +55,9 @@ def measure() -> None:
         key = dm.Key.seeded(int(10 * epsilon))
         (answer,) = ask(question, table, site, ranges=RANGES, epsilon=epsilon, key=key).answers
         for arm, own in zip(ARMS, np.split(np.array(answer.rows, object), len(ARMS)), strict=True):
-            for nth, (_, estimate, *_, low, high) in enumerate(own, start=1):
+            for nth, row in enumerate(own, start=1):
                 months = 60 * nth / BINS
-                numbers = {"estimate": estimate, "low": low, "high": high}
+                numbers = {"estimate": row[1], "low": row[4], "high": row[5]}
                 numbers["exact"] = exact(table, arm, months)
                 found = {name: round(value, 4) for name, value in numbers.items()}
                 rows.append({"epsilon": epsilon, "arm": arm, "months": months, **found})

@@ -1,0 +1,105 @@
+"""Pictures of answers: survival curves with bands, histograms with error bars, coefficients."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from dpmesh._extras import needed_by
+from dpmesh.plots.panels import COLOURS, look
+from dpmesh.statistics.answers import Answer, GroupCurve, Row
+from dpmesh.statistics.design import CONSTANT
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+WIDTH, HEIGHT, LINE = 6.4, 3.6, 0.28
+"""Inches of a picture, and of a line of coefficients."""
+
+MOST_LABELS = 12
+"""Bins whose names stand upright below their bars."""
+
+
+class Picture(NamedTuple):
+    """A picture, and what it shows in words.
+
+    Attributes
+    ----------
+    figure
+        Of matplotlib.
+    text
+        For those who cannot see it.
+    """
+
+    figure: Figure
+    text: str
+
+
+def picture_of(answer: Answer) -> Picture | None:
+    """Return a picture of an answer; None if a table says all. Needs the extra ``plots``."""
+    with needed_by("a picture"):
+        from matplotlib.figure import Figure
+
+    if not (answer.curves or answer.bars or answer.ratios):
+        return None
+    figure = Figure(figsize=(WIDTH, HEIGHT), layout="constrained")
+    axes = figure.add_subplot()
+    if answer.curves:
+        _survival(axes, answer.curves)
+        return Picture(figure, "Private Kaplan-Meier curves with 95% bands")
+    if answer.bars:
+        _bars(axes, answer.rows)
+        return Picture(figure, f"{answer.title} in each bin with 95% intervals")
+    figure.set_figheight(1.2 + LINE * len(answer.rows))
+    _coefficients(axes, [row for row in answer.rows if row.name != CONSTANT])
+    return Picture(figure, f"Coefficients of {answer.title} with 95% intervals")
+
+
+def _survival(axes: Axes, curves: tuple[GroupCurve, ...]) -> None:
+    """Draw step curves, which fall at the end of each bin, with their bands."""
+    for nth, curve in enumerate(curves):
+        colour = COLOURS[nth % len(COLOURS)]
+        axes.step(curve.times, curve.survival, where="post", label=curve.name, **look(nth))
+        axes.fill_between(
+            curve.times, curve.low, curve.high, step="post", color=colour, alpha=0.2, linewidth=0
+        )
+    axes.set_xlabel(curves[0].time)
+    axes.set_ylabel("share without the event")
+    axes.set_ylim(0, 1.02)
+    axes.grid(alpha=0.3)
+    if len(curves) > 1:
+        axes.legend(frameon=False)
+
+
+def _bars(axes: Axes, rows: tuple[Row, ...]) -> None:
+    """Draw a bar for each bin with the interval of its count."""
+    places = np.arange(len(rows))
+    counts = np.array([row.estimate for row in rows])
+    below = np.maximum(counts - [row.low for row in rows], 0)
+    above = np.maximum([row.high for row in rows] - counts, 0)
+    axes.bar(places, np.maximum(counts, 0), color=COLOURS[0], alpha=0.6)
+    axes.errorbar(places, counts, [below, above], fmt="none", color=COLOURS[-1], capsize=3)
+    step = -(-len(rows) // MOST_LABELS)
+    names = [row.name for row in rows][::step]
+    slanted = len(names) > 4
+    axes.set_xticks(
+        places[::step], names, rotation=45 if slanted else 0, ha="right" if slanted else "center"
+    )
+    axes.set_ylabel("records")
+    axes.grid(axis="y", alpha=0.3)
+
+
+def _coefficients(axes: Axes, rows: list[Row]) -> None:
+    """Draw each coefficient with its interval, and a line at 0."""
+    places = np.arange(len(rows))[::-1]
+    middle = np.array([row.estimate for row in rows])
+    below = middle - np.array([row.low for row in rows])
+    above = np.array([row.high for row in rows]) - middle
+    axes.axvline(0, color="gray", linewidth=1)
+    axes.errorbar(middle, places, xerr=[below, above], fmt="o", color=COLOURS[0], capsize=3)
+    axes.set_yticks(places, [row.name for row in rows])
+    axes.set_ylim(-0.6, len(rows) - 0.4)
+    axes.set_xlabel("coefficient")
+    axes.grid(axis="x", alpha=0.3)
