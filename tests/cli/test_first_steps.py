@@ -48,6 +48,15 @@ def test_the_program_of_the_readme_prints_what_stands_below_it(
     assert without_digits[0] == without_digits[1]
 
 
+def test_the_jax_program_of_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("jax")
+    pytest.importorskip("sklearn")
+    readme = (Path(__file__).parent.parent.parent / "README.md").read_text()
+    programs = re.findall(r"```python\n(.*?)```", readme, re.S)
+    exec(next(program for program in programs if "import jax" in program), {})
+    assert "one user" in capsys.readouterr().out
+
+
 def test_the_demo_writes_a_figure_and_numbers(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     pytest.importorskip("sklearn")
