@@ -9,6 +9,7 @@ import typer
 from dpmesh import __version__
 from dpmesh.cli._errors import Group, Once, telling
 from dpmesh.cli.audit import audit
+from dpmesh.cli.claims import verify as verify_claims
 from dpmesh.cli.fit import fit
 from dpmesh.cli.make import make
 from dpmesh.cli.mesh import check, keys, leave, node, rehearse, restored, router, status, verify
@@ -54,7 +55,7 @@ _PANELS = {
     "Start": (demo, doctor, ranges, stats, synthesize, fit, predict, plan),
     "Research": (run, report),
     "Deploy": (node, router),
-    "Privacy": (audit,),
+    "Privacy": (audit, verify_claims),
 }
 for panel, commands in _PANELS.items():
     for command in commands:

@@ -116,6 +116,12 @@ def _claimed_in(path: Path) -> tuple[AnyAlgorithm, int]:
         fit = dm.Model.load(path).about.get("fit")
         if fit is None:
             fail("name", "a model that dpmesh fit wrote, which states its algorithm", str(path))
+        if "plan" in dm.Model.load(path).about:
+            from dpmesh.cli.claims import verification_of
+
+            claims = verification_of(path)
+            if claims.refuted:
+                fail(str(path), "claims that its own mechanism allows", str(claims))
         return algorithm_in(fit["algorithm"]), fit["rounds"]
     settings = read(path)
     if "contract" in settings.content:

@@ -306,6 +306,8 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             "named": given.named,
             "epsilon": self.epsilon if self.epsilon is None else float(self.epsilon),
             "delta": float(self.delta),
+            "plan": run.ledger.as_dict(),
+            "colluding": self.partners,
         }
         self.model_ = Outline(columns=given.columns, **given.described).model(weights, about)
         if self.epsilon is not None:
