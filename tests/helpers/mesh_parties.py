@@ -236,7 +236,7 @@ class Sums(Parties):
                     router.take(party, self.nodes[party].answer(message))
             if len(held) == len(self.nodes):
                 return held
-            for asked in [*router._asked.values()]:  # also of parties that are held
+            for asked in [*router._questions.values()]:  # also of parties that are held
                 for node in self.nodes:
                     fresh = Fresh.together(self.contract, asked)
                     router.take(node.number, node.answer(fresh))

@@ -43,6 +43,9 @@ create table heard (
 _LATER = """
 create table if not exists secrets (contract blob primary key, secrets blob);
 create table if not exists events (contract blob, event text, primary key (contract, event));
+create table if not exists signatures (
+    contract blob, party integer, message blob, primary key (contract, party)
+);
 """
 """Secrets of runs that are not over, and what folders of an earlier version did not do."""
 _LATE, _SHARED = "joined after a release", "others hold its records"

@@ -27,18 +27,22 @@ from dpmesh.deploy.member import Member
 from dpmesh.deploy.node_rows import Rows
 from dpmesh.deploy.node_sums import Sums
 from dpmesh.deploy.row import HEARD, Heard
-from dpmesh.deploy.signing import digest, pack, unpack
+from dpmesh.deploy.signing import digest, unpack
 from dpmesh.deploy.steps import Stored
 from dpmesh.deploy.sums import DEAL
 from dpmesh.deploy.wire import (
     FRESH,
-    HERE,
+    RECALL,
     Ask,
     Fresh,
+    Here,
     Position,
+    Reached,
+    Recalled,
     RefusedError,
     Signature,
     kind_of,
+    recalled_since,
     refusal,
 )
 
@@ -97,14 +101,34 @@ class Node(Member):
                 _, of, *others = unpack(message)
                 if of == self.contract.hash:
                     return self.group(tuple(others)).dealt()
+        if kind_of(message) == RECALL:
+            return self._recalled(recalled_since(message, self.contract))
         ask = Ask.read(message, self.contract)
         if ask is None:
-            signed = self._signature()
-            return signed if self._confirmed else pack(HERE, signed, self._question())
+            return self._presence()
         if isinstance(ask, Ask):
             return self._step(ask)
         heard = Heard(self.number, digest(message), self.travel.later_than(ask))
         return heard.signed(self.contract, self.folder.signing)
+
+    def _presence(self) -> bytes:
+        """Return this node's signature; with it what it asks others, and how far it got."""
+        signature, last = self._signature(), self.folder.last(self.contract)
+        if self._confirmed and last is None:
+            return signature
+        question = b"" if self._confirmed else self._question()
+        reached = None
+        if last is not None:
+            reached = Reached(last.at, self.travel.header_of(last))
+        return Here(signature, question, reached).as_bytes()
+
+    def _recalled(self, since: int | None) -> bytes:
+        """Return the signatures with which the run began, or totals that were accepted."""
+        if since is None:
+            kept = Recalled(signatures=self.folder.signatures(self.contract))
+        else:
+            kept = Recalled(totals=self.travel.totals_since(since))
+        return kept.as_bytes(self.contract)
 
     def _step(self, ask: Ask) -> bytes:
         """Return what a step releases: the same, however often it is asked for."""
@@ -142,9 +166,19 @@ class Node(Member):
             if travel.witness is not None:
                 travel.witness.hear(messages)
             folder.begin(contract, at, messages, charged)
+            if last is None:
+                folder.keep_signatures(contract, self._signatures(ask))
             if last is None and group is not None and self._secrets is not None:
                 folder.keep_secrets(contract, self._secrets.as_bytes(*group.keys))
         self._group = group
+
+    def _signatures(self, ask: Ask) -> dict[int, bytes]:
+        """Return the parties' signatures in a question, and this node's own."""
+        signatures = {self.number: self._signature()}
+        for message in ask.attached:
+            with suppress(ValueError):
+                signatures.setdefault(Signature.read(message, self.contract).party, message)
+        return signatures
 
     def _signature(self) -> bytes:
         key = b"" if self._secrets is None else self._secrets.public

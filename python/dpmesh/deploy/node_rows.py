@@ -53,6 +53,14 @@ class Rows:
         later = (self._node.folder.later_row(self._contract, own) for own in asked)
         return pack(*filter(None, later))
 
+    def header_of(self, step: Stored) -> bytes:
+        """Return nothing: rows have no header."""
+        return b""
+
+    def totals_since(self, step: int) -> tuple[bytes, ...]:
+        """Return nothing: rows are not added up."""
+        return ()
+
     def is_confirmed(self, ask: Ask, said: dict[int, bytes], last: Position) -> bool:
         """Whether enough others say that they have no row of this node that its folder has not.
 

@@ -25,6 +25,8 @@ from dpmesh.privacy.releases import Release
 
 MOST_TRIES = 1000
 """Totals without a right tag after which a node stops."""
+MOST_RECALLED, LONGEST_RECALLED = 32, 2**15
+"""Most steps whose totals go into one answer, and the bytes after which no other total does."""
 
 
 class Sums:
@@ -58,6 +60,24 @@ class Sums:
         """Return how far this node got itself."""
         last = self._node.at or BEFORE
         return b"".join(numbers(last.round + 1, last.exchange, *self.spent))
+
+    def header_of(self, step: Stored) -> bytes:
+        """Return the header of a stored attempt at a sum for all; nothing at the end."""
+        headers = [message for message in step.rows if kind_of(message) == HEADER]
+        return headers[0] if headers and self._contract.has_one_model else b""
+
+    def totals_since(self, step: int) -> tuple[bytes, ...]:
+        """Return accepted totals from a step on, some at a time."""
+        totals: dict[int, bytes] = {}
+        for message in self._node.folder.arrived_after(self._contract, step, MOST_RECALLED):
+            if kind_of(message) != TOTAL:
+                continue
+            at = Total.read(message, self._contract).header.at
+            if at.round >= step:
+                totals[at.round] = message
+            if sum(map(len, totals.values())) > LONGEST_RECALLED:
+                break
+        return tuple(total for _, total in sorted(totals.items()))
 
     @property
     def _own_spent(self) -> tuple[int, ...]:

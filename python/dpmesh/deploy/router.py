@@ -7,9 +7,10 @@
         if router.waits_since() > contract.terms.deadline:
             router.close()                                   # who is missing is left out
 
-It keeps no secret and nothing on disk: one that is started anew asks from the first round on, and
-nodes answer from their tables, the same bits. What it does with rows is in `router_rows`, and with
-parts of sums in `router_sums`.
+It keeps no secret and nothing on disk. One that is started anew asks any quorum for the signatures
+of all and for how far each party got, and waits for absent parties no longer than for others: rows
+are asked for from the first round on, and sums from the last one; nodes answer from their tables,
+the same bits. What it does with rows is in `router_rows`, and with parts of sums in `router_sums`.
 """
 
 from __future__ import annotations
@@ -17,16 +18,28 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from contextlib import suppress
 
 from dpmesh.deploy.attendance import Attendance
 from dpmesh.deploy.contract import Contract
 from dpmesh.deploy.router_rows import RowRouting
 from dpmesh.deploy.router_sums import SumRouting
 from dpmesh.deploy.row import HEARD
-from dpmesh.deploy.signing import pack, unpack
-from dpmesh.deploy.sums import DEAL
-from dpmesh.deploy.wire import FRESH, HERE, SIGNED, Ask, Position, Signature, kind_of, refused, who
+from dpmesh.deploy.signing import pack
+from dpmesh.deploy.wire import (
+    FRESH,
+    HERE,
+    RECALLED,
+    SIGNED,
+    Ask,
+    Here,
+    Position,
+    Recalled,
+    Signature,
+    kind_of,
+    recall_signatures,
+    refused,
+    who,
+)
 
 _log = logging.getLogger("dpmesh")
 
@@ -52,11 +65,14 @@ class Router(Attendance):
         routing = RowRouting if contract.sums is None else SumRouting
         self.travel: RowRouting | SumRouting = routing(self)
         """What it does with what nodes release."""
+        self._recalled: set[int] = set()
+        """Parties that were asked for the signatures of all, since this router started."""
         self._takes: dict[bytes, Callable[[int, bytes], None]] = {
             HERE: self._take_here,
             FRESH: self.take_fresh,
             HEARD: self.take_heard,
             SIGNED: self._take_signature,
+            RECALLED: self._take_recalled,
             **self.travel.takes,
         }
         """What takes an answer, by its kind."""
@@ -65,6 +81,17 @@ class Router(Attendance):
     def done(self) -> bool:
         """Whether the run is over for everybody who is not late."""
         return self.at == self.schedule.end and not self.waited
+
+    @property
+    def failure(self) -> str:
+        """Why the run cannot end any more: who ended early, and by which word; empty if it can.
+
+        A quorum is needed for each round, and parties that are gone do not come back.
+        """
+        if self.done or self.is_quorum(self.everybody - set(self.gone)):
+            return ""
+        names = [party.name for party in self.contract.parties]
+        return ", ".join(f"{names[number]}: {self.gone[number]}" for number in sorted(self.gone))
 
     @property
     def ended(self) -> bytes:
@@ -78,7 +105,8 @@ class Router(Attendance):
         Those that do not say what they have of a party that started are among them.
         """
         waited = self.waited or (set() if self.enough else self.out)
-        return self.names(waited | {other for party in waited for other in self._silent(party)})
+        held_up = {other for party in waited for other in self._silent(party)}
+        return self.names(waited | held_up)
 
     @property
     def missing(self) -> list[str]:
@@ -93,16 +121,21 @@ class Router(Attendance):
     def request(self, party: int) -> bytes | None:
         """Return what to ask one party now; None if nothing."""
         message = None if party in self.gone else self._question(party)
-        self.bytes += 0 if message is None else len(message)
+        if message is not None:
+            self.bytes += len(message)
         return message
 
     def _question(self, party: int) -> bytes | None:
-        """Return the next question; those of others that started only if the run has none."""
+        """Return the next question.
+
+        A party is asked what others that started want to know only if the run has no question.
+        """
         if self.at is None:
-            return None if party in self.signatures else who(self.contract)
-        if lacking := self.travel.lacking:
-            signed = (each for other, each in self.signatures.items() if other != party)
-            return pack(DEAL, self.contract.hash, *signed) if party in lacking else None
+            return self._question_before_the_start(party)
+        if (question := self.travel.question_between(party)) is not None:
+            return question
+        if self.travel.lacking:
+            return None
         at = self.travel.next(party)
         if self._confirmed(party, at or self.at):
             if at is not None:
@@ -111,49 +144,115 @@ class Router(Attendance):
                 return who(self.contract)  # is it back?
         return self.asks(party)
 
+    def _question_before_the_start(self, party: int) -> bytes | None:
+        if party not in self.present:
+            return who(self.contract)
+        may_know = party in self.reached and party not in self._recalled
+        if may_know and len(self.signatures) < self.contract.nodes:
+            return recall_signatures(self.contract)
+        return None
+
     def take(self, party: int, answer: bytes) -> None:
-        """Take an answer. Who signed it counts; `party` only says who refuses, or starts."""
+        """Take an answer. Who signed it counts; `party` only says who refuses, or starts.
+
+        What is no answer is dropped, and the party named in the log: no message of a party ends a
+        run for the others.
+        """
         self.bytes += len(answer)
-        if (reason := refused(answer)) is not None:
-            self._take_refusal(party, reason)
-        elif (take := self._takes.get(kind_of(answer))) is not None:
-            with suppress(ValueError):
+        try:
+            if (reason := refused(answer)) is not None:
+                self._take_refusal(party, reason)
+            elif (take := self._takes.get(kind_of(answer))) is not None:
                 take(party, answer)
+        except ValueError as error:
+            name = self.contract.parties[party].name
+            _log.warning("%s sends what this router refuses: %.200s", name, error)
+        except Exception:
+            name = self.contract.parties[party].name
+            _log.exception("the router fails at what %s sent, and goes on", name)
 
     def _take_here(self, party: int, answer: bytes) -> None:
-        _, signed, question = unpack(answer)
-        self.take_fresh(party, question)
-        self._take_signature(party, signed)
+        here = Here.read(answer)
+        if here.question:
+            self.take_fresh(party, here.question)
+        if here.reached is not None:
+            self.travel.check_reached(here.reached)
+            self.reached[party] = here.reached
+        self._take_signature(party, here.signature)
 
     def _take_signature(self, party: int, answer: bytes) -> None:
         signed = Signature.read(answer, self.contract)
         self.late.discard(signed.party)
+        self.present.add(signed.party)
         self.signatures[signed.party] = answer
-        if self.at is None and len(self.signatures) == self.contract.nodes:
-            self.travel.open(self.schedule.after(None))
+        self._start(self.everybody - self.present - set(self.gone))
+
+    def _take_recalled(self, party: int, answer: bytes) -> None:
+        """Take what a party kept of the run before this router started."""
+        recalled = Recalled.read(answer, self.contract)
+        self._recalled.add(party)
+        for message in recalled.signatures:
+            signed = Signature.read(message, self.contract)
+            self.signatures.setdefault(signed.party, message)
+        if recalled.totals:
+            self.travel.recall(party, recalled.totals)
+        if self.at is None:
+            self._start(self.everybody - self.present - set(self.gone))
+
+    def _start(self, absent: set[int] | frozenset[int]) -> None:
+        """Open the first position once all have signed, and nobody is absent."""
+        if self.at is None and len(self.signatures) == self.contract.nodes and not absent:
+            self.travel.start()
 
     def close(self) -> bool:
         """End the wait for the open position, as its deadline has passed.
+
+        Who holds up others is late, and not those who are held up.
 
         Returns
         -------
         Whether the run goes on. It pauses below the quorum, and for signatures: see `waits_for`.
         """
         if self.at is None:
+            return self._start_without_absent()
+        late = self._holding_up()
+        if not late or not self.is_quorum(self.everybody - self.out - late):
             return False
-        if self.contract.nodes - len(self.out | self.waited) < self.contract.terms.quorum:
-            return False
-        for name in self.names(self.waited):
+        for name in self.names(late):
             _log.warning("%s is missing in round %d", name, self.at.round)
-        self.late |= self.waited
+        self.late |= late
+        self.wait_anew()
         self.travel.settle()
         return True
+
+    def _start_without_absent(self) -> bool:
+        """Start a router anew among a quorum, if all had signed before."""
+        absent = {*self.everybody - self.present - set(self.gone)}
+        if len(self.signatures) < self.contract.nodes:
+            return False
+        if not self.is_quorum(self.everybody - absent - set(self.gone)):
+            return False
+        for name in self.names(absent):
+            _log.warning("%s is missing as this router starts", name)
+        self.late |= absent
+        self._start(set())
+        return True
+
+    def _holding_up(self) -> set[int]:
+        """Return the parties that the open position waits for, without those whom others hold up.
+
+        A party that started waits for the words of others; who does not give them holds it up.
+        """
+        holding_up: set[int] = set()
+        for party in self.waited:
+            holding_up |= (self._silent(party) - self.out) or {party}
+        return holding_up
 
     @property
     def waited(self) -> set[int]:
         """For whom the open position waits."""
         if self.at is None:
-            return {*range(self.contract.nodes)} - self.signatures.keys()
+            return {*self.everybody} - (self.present & self.signatures.keys()) - set(self.gone)
         return self.travel.waited
 
     def _confirmed(self, party: int, at: Position) -> bool:
@@ -164,19 +263,24 @@ class Router(Attendance):
         return len(others & self.answers(party).keys()) >= needed
 
     def _silent(self, party: int) -> set[int]:
-        """Return those without whose word about its rows a party that started does not go on."""
-        if party not in self.fresh or self.at is None:
+        """Return those without whose word a party does not go on."""
+        if self.at is None:
             return set()
+        if holding_up := self.travel.holding_up(party):
+            return holding_up
         at = self.travel.next(party) or self.at
         if self._confirmed(party, at):
             return set()
         return self.travel.confirming(at, party)[0] - self.answers(party).keys()
 
     def _take_refusal(self, party: int, reason: str) -> None:
-        self.travel.refused(party, reason)
         _log.warning("%s refuses: %s", self.contract.parties[party].name, reason)
+        self.travel.refused(party, reason)
         if reason in GONE:
             self.gone[party] = reason
         elif reason == "not the next round" and not self.schedule.gossips and self.at is not None:
             self.in_time[self.at].add(party)  # before the router was restarted
-        self.travel.settle()
+        if self.at is None:
+            self._start(self.everybody - self.present - set(self.gone))
+        else:
+            self.travel.settle()

@@ -8,7 +8,7 @@ import numpy as np
 
 from dpmesh.deploy.attendance import Attendance
 from dpmesh.deploy.row import ROW, Row
-from dpmesh.deploy.wire import Position
+from dpmesh.deploy.wire import Position, Reached
 
 
 class RowRouting:
@@ -46,10 +46,24 @@ class RowRouting:
         due = everybody if at == self._schedule.end else self._schedule.senders(at)
         return {*due} - router.in_time[at] - router.out
 
-    def open(self, at: Position) -> None:
+    def start(self) -> None:
         """Open the first position."""
-        self._router.move(at)
+        self._router.move(self._schedule.after(None))
         self.settle()
+
+    def question_between(self, party: int) -> bytes | None:
+        """Return what to ask a party between two positions: nothing."""
+        return None
+
+    def check_reached(self, reached: Reached) -> None:
+        """Accept how far a party got: rows are asked for from the first position on."""
+
+    def recall(self, party: int, totals: tuple[bytes, ...]) -> None:
+        """Drop totals: rows are not added up."""
+
+    def holding_up(self, party: int) -> set[int]:
+        """Return who holds up a party, but for words about its start: nobody."""
+        return set()
 
     def settle(self) -> None:
         """Advance to the first position that waits for somebody, if there is a quorum."""

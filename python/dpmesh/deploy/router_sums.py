@@ -1,21 +1,36 @@
 """What a router does with parts of sums: it adds them up, and sees none of them.
 
 A position is a round and an attempt at its sums: one for all, or one for each party over its
-neighbours. All who are there take part in an attempt; once all of them have answered, their parts
-add up to totals, which go out with the next headers. If one of them is late, those who are left
-begin another attempt of a sum for all; sums over neighbours wait for it. Nothing is kept on disk: a
-router that is started anew asks from the first attempt on, and parties answer from their tables.
+neighbours. The parties of a cohort take part in an attempt; once all of them have answered, their
+parts add up to totals, which go out with the next headers. If one of them is late, those who are
+left begin another attempt of a sum for all; sums over neighbours wait for it. A party for which
+others had to begin another attempt is left out of later ones, as long as a quorum is there without
+it, so that it cannot spend what the others may still release.
+
+Nothing is kept on disk. A router that is started anew opens the last attempt that any party has
+begun, with its header, and asks the parties for totals that others have missed; sums over
+neighbours are asked for from the first attempt on. Parties answer from their tables.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
+from dpmesh._validate import fail
 from dpmesh.deploy.attendance import Attendance
-from dpmesh.deploy.signing import digest, unpack
-from dpmesh.deploy.sums import DEALT, PARTS, SEAL, Header, Part, Seal, Total, added
-from dpmesh.deploy.wire import Position, read_numbers
+from dpmesh.deploy.signing import digest, pack, unpack
+from dpmesh.deploy.sums import DEAL, DEALT, PARTS, SEAL, Header, Part, Seal, Total, added
+from dpmesh.deploy.wire import Position, Reached, read_numbers, recall_totals
+
+STRIDE = 2**10
+"""By how much attempts are counted on if a router started anew without some parties: these may
+have begun some of which the others know nothing."""
+
+
+TAKES_NO_PART = ("not the next round", "bad cohort", "bad key", "malformed")
+"""Refusals of a party that takes no part in an attempt."""
 
 
 class SumRouting:
@@ -36,19 +51,25 @@ class SumRouting:
         }
         self.ended: dict[int, bytes] = {}
         """What each party signed at the end."""
-        self._everybody = frozenset(range(router.contract.nodes))
         self._deals: dict[int, list[bytes]] = {}
         """Secrets for tags, by who dealt them, sealed for each party."""
         self._dealer = 0
         self._cohort: set[int] = set()
+        self._stride = 1
         self._parts: dict[int, list[Part]] = {}
         self._refused: set[int] = set()
-        """Who takes no part in the open attempt."""
-        self._doubted: set[int] = set()
-        """Who refuses the last total."""
+        """Parties that take no part in the open attempt."""
+        self._doubting: set[int] = set()
+        """Parties that refuse the last total."""
+        self._attempts_cost: Counter[int] = Counter()
+        """How many attempts of others each party has cost."""
         self._for_all = router.contract.has_one_model
-        self._totals: list[list[Total]] = []
-        """Of each round: one, or one for each party."""
+        self._totals: dict[int, list[Total]] = {}
+        """By step: one, or one for each party."""
+        self._recalled_from: dict[int, int] = {}
+        """By step: which party had kept its total."""
+        self._distrusted: set[int] = set()
+        """Parties that had kept totals which others refuse."""
         self._transcripts = [router.contract.hash] * router.contract.nodes
         """Of sums over neighbours, what each party's are."""
 
@@ -63,40 +84,127 @@ class SumRouting:
         router, at = self._router, self._router.at
         assert at is not None
         if self._ends:
-            return {*self._everybody - router.in_time[at] - router.out}
+            return {*router.everybody - router.in_time[at] - router.out}
         if lacking := self.lacking:
             return lacking - router.out
         return self._cohort - self._parts.keys() - self._refused - router.out
 
     @property
     def lacking(self) -> set[int]:
-        """Who has not dealt yet the secret that tags are made of."""
-        return ({self._dealer} if self._for_all else {*self._everybody}) - self._deals.keys()
+        """Parties that have not dealt yet the secret that tags of the open attempt are made of."""
+        if self._ends:
+            return set()
+        dealers = {self._dealer} if self._for_all else {*self._router.everybody}
+        return dealers - self._deals.keys()
 
-    def open(self, at: Position) -> None:
-        """Open a position for all who are there."""
+    def start(self) -> None:
+        """Open the first position, or the last attempt that any party has begun."""
+        router = self._router
+        reached = [each for party, each in router.reached.items() if party not in router.out]
+        if not reached or not self._for_all:
+            self.open(router.schedule.after(None))
+            return
+        if router.late:
+            self._stride = STRIDE
+        last = max(reached, key=lambda each: each.at)
+        if last.at.round == self._end.round:
+            self.open(Position(self._end.round))  # seals are collected anew
+        else:
+            self.open(last.at, Header.read(last.header, self._contract))
+
+    def check_reached(self, reached: Reached) -> None:
+        """Fail unless a party says something that it may have reached."""
+        at = reached.at
+        if at > self._end:
+            fail("message", "a position of the contract's run", at)
+        if reached.header and Header.read(reached.header, self._contract).at != at:
+            fail("header", f"that of the attempt {at}", "another")
+        if self._for_all and at.round < self._end.round and not reached.header:
+            fail("message", "the header of an attempt", "none")
+
+    def open(self, at: Position, header: Header | None = None) -> None:
+        """Open a position for a cohort: that of a header, or all who have cost others nothing."""
         router = self._router
         router.in_time.clear()
         router.move(at)
-        self._parts, self._refused, self._doubted = {}, set(), set()
-        self._cohort = {*self._everybody - router.out}
-        if not self._deals:
-            self._dealer = min(self._cohort)
+        self._parts, self._refused, self._doubting = {}, set(), set()
+        if header is None:
+            self._cohort = self._next_cohort()
+            if not self._deals:
+                self._dealer = min(self._cohort)
+        else:
+            self._cohort, self._dealer = {*header.cohort}, header.dealer
         self.settle()
+
+    def _next_cohort(self) -> set[int]:
+        """Return the parties that are there, without those that have cost attempts of others.
+
+        Of these as many take part as a quorum needs, those first that have cost the fewest.
+        """
+        there = self._router.everybody - self._router.out
+        cohort = {party for party in there if self._attempts_cost[party] == 0}
+        for party in sorted(there - cohort, key=lambda each: (self._attempts_cost[each], each)):
+            if self._router.is_quorum(cohort):
+                break
+            cohort.add(party)
+        return cohort
 
     def settle(self) -> None:
         """Begin the next sum once one is whole or all have signed; else try again without it."""
         router = self._router
-        if router.at in (None, self._end) or self.waited:
+        if router.at is None or router.at == self._end:
             return
         if self._ends:
-            self.open(self._end)
-        elif self.lacking or not (whole := self._whole()):
-            if router.enough:
-                self.open(router.schedule.after(router.at))
+            if not self.waited:
+                self.open(self._end)
+            return
+        if self._cannot_end():
+            self._try_again()
+            return
+        if self.waited:
+            return
+        whole = [] if self.lacking else self._whole()
+        if not whole:
+            self._try_again()
         else:
             self._take_totals(whole)
             self.open(Position(router.at.round + 1))
+
+    def _cannot_end(self) -> bool:
+        """Whether the open attempt waits for the part or the word of a party that is out.
+
+        A party that started needs the words of its whole cohort.
+        """
+        out = self._cohort & self._router.out
+        if not self._for_all or not out:
+            return False
+        if out - self._parts.keys():
+            return True
+        started = (self._cohort - self._parts.keys()) & self._router.fresh.keys()
+        return any(out - self._router.answers(party).keys() for party in started)
+
+    def _try_again(self) -> None:
+        """Begin another attempt, if a quorum is there."""
+        at = self._router.at
+        if at is not None and self._router.enough:
+            self._count_costs()
+            self.open(Position(at.round, at.exchange + self._stride))
+
+    def _count_costs(self) -> None:
+        """Note which parties have cost the others an attempt that they were charged for.
+
+        These are the parties that are out or refuse, and those with another agreement than most.
+        """
+        failing = self._cohort & (self._router.out | self._refused)
+        if not self._for_all or not self._parts.keys() - failing:
+            return
+        agreements = {party: parts[0].agreement for party, parts in self._parts.items()}
+        ((common, count),) = Counter(agreements.values()).most_common(1)
+        apart = {party for party, agreement in agreements.items() if agreement != common}
+        if 2 * count <= len(agreements):
+            apart = set()  # nobody can tell who is right
+        for party in failing | apart:
+            self._attempts_cost[party] += 1
 
     def _whole(self) -> list[list[Part]]:
         """Return the parts of all who agreed to make each sum; nothing if one is missing."""
@@ -114,8 +222,11 @@ class SumRouting:
 
     def _take_totals(self, whole: list[list[Part]]) -> None:
         """Add up the parts of each sum of a round."""
+        at = self._router.at
+        assert at is not None
         totals = [Total(parts[0].header, *added(parts, self._contract)) for parts in whole]
-        self._totals.append(totals)
+        self._totals[at.round] = totals
+        self._recalled_from.pop(at.round, None)
         if self._for_all:
             self._dealer = totals[0].header.dealer  # another one, if this router was started anew
             return
@@ -127,8 +238,83 @@ class SumRouting:
         """Return the position that a party is to answer next, if any."""
         at = self._router.at
         assert at is not None
-        asked = party in self.waited or (self._ends and party not in self._router.in_time[at])
-        return at if asked else None
+        is_asked = party in self.waited or (self._ends and party not in self._router.in_time[at])
+        return at if is_asked and not self._missed(party) else None
+
+    def _since(self, party: int) -> int:
+        """Return the step from which on a party needs totals."""
+        before = self._router.answered[party]
+        if before is not None:
+            return before.round
+        if self._for_all and party in self._router.reached:
+            return self._router.reached[party].at.round
+        return 0
+
+    def _missed(self, party: int) -> list[int]:
+        """Return the steps whose totals a party needs, and which this router cannot give it yet."""
+        at = self._router.at
+        assert at is not None
+        missed = []
+        for step in range(self._since(party), at.round):
+            totals = self._totals.get(step)
+            if totals is None:
+                missed.append(step)
+                continue
+            total = totals[0 if self._for_all else party]
+            if total.header.dealer not in self._deals and total.header.dealer != party:
+                missed.append(step)
+        return missed
+
+    def question_between(self, party: int) -> bytes | None:
+        """Return the question for a secret for tags, or for totals that others have missed."""
+        if self._deals_wanted(party):
+            others = self._router.signatures.items()
+            signed = (message for number, message in others if number != party)
+            return pack(DEAL, self._contract.hash, *signed)
+        if (since := self._recalls_wanted(party)) is not None:
+            return recall_totals(self._contract, since)
+        return None
+
+    def _deals_wanted(self, party: int) -> bool:
+        if party in self.lacking:
+            return True
+        if self._since(party) == self._end.round:
+            return False  # its secrets are erased
+        dealers = {totals[0].header.dealer for totals in self._totals.values()}
+        return self._for_all and party in dealers - self._deals.keys()
+
+    def _recalls_wanted(self, party: int) -> int | None:
+        """Return the first step whose total a party is to give to the router; None if nothing."""
+        if not self._for_all or party in self._distrusted:
+            return None
+        unknown = {
+            step
+            for other in self._router.everybody - self._router.out
+            for step in self._missed(other)
+            if step not in self._totals
+        }
+        known = {step for step in unknown if step < self._since(party)}
+        return min(known, default=None)
+
+    def holding_up(self, party: int) -> set[int]:
+        """Return who holds up a party, but for words about its start: who has totals for it."""
+        missed = self._missed(party)
+        if not missed:
+            return set()
+        there = self._router.everybody - self._router.out - {party}
+        dealers = {self._totals[step][0].header.dealer for step in missed if step in self._totals}
+        keepers = {other for other in there if self._recalls_wanted(other) is not None}
+        return (dealers & there) | keepers
+
+    def recall(self, party: int, totals: tuple[bytes, ...]) -> None:
+        """Take totals that a party had accepted before this router started."""
+        for message in totals:
+            total = Total.read(message, self._contract)
+            step = total.header.at.round
+            if self._for_all and step not in self._totals and step < self._since(party):
+                self._totals[step] = [replace(total, header=total.header.common)]
+                self._recalled_from[step] = party
+        self.settle()
 
     def confirming(self, at: Position, party: int) -> tuple[set[int], int]:
         """Return who must say how far a party that started got, and how many of them."""
@@ -137,25 +323,27 @@ class SumRouting:
 
     def attached(self, party: int) -> tuple[bytes, ...]:
         """Return what goes with a party's question: signatures, totals that it misses, headers."""
-        router, contract = self._router, self._contract
-        before, at = router.answered[party], router.at
+        router, contract, at = self._router, self._contract, self._router.at
         assert at is not None
-        signed = tuple(router.signatures.values()) if before is None else ()
-        since = 0 if before is None else before.round
-        own = (totals[0 if self._for_all else party] for totals in self._totals[since:])
-        read = (replace(each, header=self._sealed(each.header, party)) for each in own)
-        totals = (total.as_bytes(contract) for total in read)
+        is_new = router.answered[party] is None
+        signed = tuple(router.signatures.values()) if is_new else ()
+        totals = []
+        for step in range(self._since(party), at.round):
+            total = self._totals[step][0 if self._for_all else party]
+            sealed = replace(total, header=self._sealed(total.header, party))
+            totals.append(sealed.as_bytes(contract))
         if self._ends:
             return (*signed, *totals, *self.ended.values())
-        sealed = (self._sealed(header, party) for header in self._headers(at, party))
-        headers = (header.as_bytes(contract) for header in sealed)
+        headers = [
+            self._sealed(header, party).as_bytes(contract) for header in self._headers(at, party)
+        ]
         return (*signed, *router.confirmation(party), *totals, *headers)
 
     def _headers(self, at: Position, party: int) -> list[Header]:
         """Return the header of each sum that a party is to add to."""
-        receivers = self._contract.planned.sums_at(0).receivers
         if self._for_all:
             return [Header(at, tuple(sorted(self._cohort)), self._dealer)]
+        receivers = self._contract.planned.sums_at(0).receivers
         return [
             Header(at, tuple(sorted(some)), to, transcript=self._transcripts[to])
             for to, some in enumerate(receivers)
@@ -163,15 +351,29 @@ class SumRouting:
         ]
 
     def _sealed(self, header: Header, party: int) -> Header:
+        if header.dealer == party and header.dealer not in self._deals:
+            return header  # it knows its own secret
         return replace(header, sealed=self._deals[header.dealer][party])
 
     def _take_parts(self, party: int, answer: bytes) -> None:
-        parts = [Part.read(each, self._contract) for each in unpack(answer)[1:]]
         at = self._router.at
+        _, *messages = unpack(answer)
+        try:
+            parts = [Part.read(each, self._contract) for each in messages]
+        except ValueError:
+            self._leave_out(party)
+            raise
         if at is None or {part.header.at for part in parts} != {at} or self.next(party) is None:
             return
         self._router.came(party, at)
         self._parts[party] = parts
+        self.settle()
+
+    def _leave_out(self, party: int) -> None:
+        """Go on without a party whose answer to the open attempt is none."""
+        if self._router.at is None or self.next(party) is None or self._ends:
+            return
+        self._refused.add(party)
         self.settle()
 
     def _take_dealt(self, party: int, answer: bytes) -> None:
@@ -190,11 +392,24 @@ class SumRouting:
 
     def refused(self, party: int, reason: str) -> None:
         """Begin another attempt if nobody takes a total, or without who takes no part in it."""
-        if reason == "bad total" and self._totals:
-            self._doubted.add(party)
-            if self._doubted >= self._cohort - self._router.out:  # nobody takes it
-                doubted = self._totals.pop()[0].header.at
-                self.open(self._router.schedule.after(doubted))
-        elif reason in ("not the next round", "bad cohort", "bad key"):
+        if reason == "bad total":
+            self._refuses_total(party)
+        elif reason in TAKES_NO_PART or reason.startswith("not signed by"):
             self._refused.add(party)
-            self._router.answered[party] = None  # it may need older totals
+            self._router.answered[party] = None  # it may need older totals, or signatures
+
+    def _refuses_total(self, party: int) -> None:
+        """Ask another party for totals that one had kept; else add up the last step again."""
+        doubtful = {step for step in self._recalled_from if step >= self._since(party)}
+        if doubtful:
+            self._distrusted |= {self._recalled_from[step] for step in doubtful}
+            for step in doubtful:
+                del self._totals[step], self._recalled_from[step]
+            return
+        at = self._router.at
+        if at is None or at.round - 1 not in self._totals:
+            return
+        self._doubting.add(party)
+        if self._doubting >= self._cohort - self._router.out - self._refused:  # nobody takes it
+            (doubted, *_) = self._totals.pop(at.round - 1)
+            self.open(Position(at.round - 1, doubted.header.at.exchange + self._stride))

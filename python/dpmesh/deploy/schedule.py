@@ -177,7 +177,7 @@ def longest_answer(contract: Contract) -> int:
     sums = contract.sums
     parts = 0 if sums is None else sums.sites * (_longest(contract) + 2**8)
     rows = 4 if sums is not None else 4 + contract.nodes  # later ones of all that started
-    return rows * bytes_of_row(contract, contract.nodes) + parts + 2**6 * contract.nodes + 2**16
+    return rows * bytes_of_row(contract, contract.nodes) + parts + 2**9 * contract.nodes + 2**16
 
 
 def bytes_of_round(contract: Contract) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
@@ -114,6 +114,23 @@ class Steps(PrivateFile):
         values = contract.hash, *at, pack(*rows), json.dumps(charges)
         query = "insert into steps values (?, ?, ?, ?, ?, null, null, null)"
         self._file.execute(query, values)
+
+    def keep_signatures(self, contract: Agreement, signatures: Mapping[int, bytes]) -> None:
+        """Store the parties' signatures under a contract, within the transaction of its start."""
+        query = "insert or replace into signatures values (?, ?, ?)"
+        for party, message in signatures.items():
+            self._file.execute(query, (contract.hash, party, message))
+
+    def signatures(self, contract: Agreement) -> tuple[bytes, ...]:
+        """Return the parties' signatures with which a contract's run began, in their order."""
+        query = "select message from signatures where contract = ? order by party"
+        return tuple(bytes(message) for (message,) in self._read(query, contract.hash))
+
+    def arrived_after(self, contract: Agreement, step: int, most: int) -> list[bytes]:
+        """Return what arrived for the steps after one, in their order, of so many at most."""
+        where = "where contract = ? and round > ? order by round, exchange limit ?"
+        steps = self._steps(where, contract.hash, step, most)
+        return [message for stored in steps for message in stored.rows]
 
     def finish(
         self, contract: Agreement, at: Position, state: bytes, row: bytes, released: bytes

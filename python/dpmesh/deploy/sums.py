@@ -199,9 +199,14 @@ class Part:
             fail("message", "a part", "another message")
         whole = members or bits_of(np.ones(contract.nodes))
         header = Header.read(pack(HEADER, place[:12], whole, b"", b""), contract)
-        if len(body) != contract.planned.sums_at(header.at.round).message_bytes + TAG_BYTES:
+        sums = contract.planned.sums_at(header.at.round)
+        if len(body) != sums.message_bytes + TAG_BYTES:
             fail("message", "a part of the length of its sum", "another message")
-        return cls(header, place[12:], body[:-TAG_BYTES], int.from_bytes(body[-TAG_BYTES:], "big"))
+        packed, tag = body[:-TAG_BYTES], int.from_bytes(body[-TAG_BYTES:], "big")
+        if tag >= PRIME:
+            fail("message", f"a part whose tag is below {PRIME}", tag)
+        kernels.unpack_sum([packed], sums.dim, sums.modulus_bits)  # or its spare bits are set
+        return cls(header, place[12:], packed, tag)
 
 
 class Seal(NamedTuple):

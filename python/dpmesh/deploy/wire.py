@@ -15,8 +15,9 @@ from dpmesh._validate import fail
 from dpmesh.deploy.contract import Contract
 from dpmesh.deploy.signing import SigningKey, is_signed, pack, unpack
 
-SIGNED, ASK, WHO, NO, HERE, FRESH = (
-    f"dpmesh {kind} 1".encode() for kind in ("signed", "ask", "who", "no", "here", "fresh")
+SIGNED, ASK, WHO, NO, HERE, FRESH, RECALL, RECALLED = (
+    f"dpmesh {kind} 1".encode()
+    for kind in ("signed", "ask", "who", "no", "here", "fresh", "recall", "recalled")
 )
 NUMBER_BYTES = 4
 FRESH_BYTES = 4 * NUMBER_BYTES + 16
@@ -89,6 +90,114 @@ class Signature(NamedTuple):
         """Return a party's signature, which is checked; fail if it is none under this contract."""
         (party,), (key,) = read_signed(message, SIGNED, contract)
         return cls(party, key)
+
+
+class Reached(NamedTuple):
+    """How far a node got: its last step, and what was proposed for it.
+
+    Attributes
+    ----------
+    at
+        The position of the step.
+    header
+        The header of its sum; empty where parties send rows, and at the end.
+    """
+
+    at: Position
+    header: bytes = b""
+
+    def as_bytes(self) -> bytes:
+        """Return it as a field of a message."""
+        return pack(*numbers(*self.at), self.header)
+
+    @classmethod
+    def read(cls, field: bytes) -> Reached:
+        """Return what a field says; fail if it says nothing."""
+        round_, exchange, header = unpack(field)
+        return cls(Position(*read_numbers(round_, exchange)), header)
+
+
+class Here(NamedTuple):
+    """A node's answer to the question who it is, once it has started anew or taken a step.
+
+    Attributes
+    ----------
+    signature
+        Its signature under the contract, a message.
+    question
+        What it asks the others after its start, a message; empty once they have answered.
+    reached
+        How far it got; None before its first step.
+    """
+
+    signature: bytes
+    question: bytes
+    reached: Reached | None
+
+    def as_bytes(self) -> bytes:
+        """Return the answer as a message."""
+        reached = b"" if self.reached is None else self.reached.as_bytes()
+        return pack(HERE, self.signature, self.question, reached)
+
+    @classmethod
+    def read(cls, message: bytes) -> Here:
+        """Return the answer in a message; fail if it is none."""
+        kind, signature, question, reached = unpack(message)
+        if kind != HERE:
+            fail("message", "that a party is here", "another message")
+        return cls(signature, question, Reached.read(reached) if reached else None)
+
+
+class Recalled(NamedTuple):
+    """What a node kept of a run that all may know, for a router that was started anew.
+
+    Attributes
+    ----------
+    signatures
+        Those of all parties under the contract, as messages.
+    totals
+        Totals that it has accepted, as messages, in their order.
+    """
+
+    signatures: tuple[bytes, ...] = ()
+    totals: tuple[bytes, ...] = ()
+
+    def as_bytes(self, contract: Contract) -> bytes:
+        """Return it as a message."""
+        return pack(RECALLED, contract.hash, pack(*self.signatures), pack(*self.totals))
+
+    @classmethod
+    def read(cls, message: bytes, contract: Contract) -> Recalled:
+        """Return what a message holds; fail if it is none of this contract."""
+        kind, of, signatures, totals = unpack(message)
+        if kind != RECALLED or of != contract.hash:
+            fail("message", "what a party kept of the run", "another message")
+        return cls(unpack(signatures), unpack(totals))
+
+
+def recall_signatures(contract: Contract) -> bytes:
+    """Return the question for the signatures of all parties that a node has seen."""
+    return pack(RECALL, contract.hash)
+
+
+def recall_totals(contract: Contract, since: int) -> bytes:
+    """Return the question for the totals that a node has accepted, from a step on."""
+    return pack(RECALL, contract.hash, *numbers(since))
+
+
+def recalled_since(message: bytes, contract: Contract) -> int | None:
+    """Return from which step on totals are asked for; None if signatures are.
+
+    Raises
+    ------
+    RefusedError
+        If it is no such question under this contract.
+    """
+    with suppress(ValueError):
+        kind, of, *since = unpack(message)
+        if kind == RECALL and of == contract.hash and len(since) <= 1:
+            return read_numbers(*since)[0] if since else None
+    raise RefusedError("malformed")
 
 
 class Fresh(NamedTuple):

@@ -1,0 +1,142 @@
+"""Parties that are lost, stall or send what is no answer: the others go on, and name them."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from mesh_parties import Parties, Sums
+
+from dpmesh.deploy import Router
+from dpmesh.deploy.signing import pack, unpack
+from dpmesh.deploy.sums import PARTS, Part
+from dpmesh.deploy.wire import Here, Position, Reached, kind_of, recall_totals, who
+from dpmesh.kernels.masking import PRIME
+
+DEADLINE = 10.0
+
+
+class Clock:
+    """Virtual time."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def run(
+    parties: Parties,
+    router: Router,
+    clock: Clock,
+    hears: Callable[[int, int], bool] = lambda party, step: True,
+    answers: Callable[[int, bytes], bytes] = lambda party, answer: answer,
+    most: int = 400,
+) -> None:
+    """Run to the end; `hears` says which party hears at which step, `answers` what it sends."""
+    for step in range(most):
+        if router.done or router.failure:
+            return
+        moved = False
+        for party, message in router.requests().items():
+            if hears(party, step):
+                router.take(party, answers(party, parties.nodes[party].answer(message)))
+                moved = True
+        clock.now += 0.01 if moved else 1.0
+        if router.waits_since() > DEADLINE:
+            router.close()
+    raise AssertionError(f"it does not end: {router.at}, {router.waits_for}")
+
+
+@pytest.mark.parametrize("algorithm", ["gradient descent", "sums", "first stage"])
+def test_a_router_that_restarts_beside_a_lost_party_goes_on(algorithm: str, tmp_path: Path) -> None:
+    parties, clock = Parties(tmp_path, algorithm, rehearsal=False, quorum=3, rounds=5), Clock()
+    first = Router(parties.contract, clock)
+    with pytest.raises(AssertionError, match="does not end"):
+        run(parties, first, clock, lambda party, step: party != 3 or step < 6, most=9)
+    router = Router(parties.contract, clock)
+    run(parties, router, clock, lambda party, step: party != 3)
+    assert router.missing == ["p3"]
+    assert all(node.is_done for node in parties.nodes[:3])
+    assert all(node.is_sealed for node in parties.nodes[:3])
+
+
+def test_a_party_that_stalls_again_and_again_costs_one_attempt(tmp_path: Path) -> None:
+    parties, clock = Sums(tmp_path, quorum=3, rounds=8), Clock()
+    router = Router(parties.contract, clock)
+    run(parties, router, clock, lambda party, step: party != 3 or step % 24 < 8)
+    assert not router.gone
+    spent = [len(folder.ledger(parties.contract).releases) for folder in parties.folders]
+    assert spent[:3] == [9, 9, 9]  # 8 rounds, and one attempt for the lost party
+    assert all(node.is_sealed for node in parties.nodes[:3])
+
+
+@pytest.mark.parametrize("lie", ["all ones", "spare bits", "tag", "short", "agreement"])
+@pytest.mark.parametrize("algorithm", ["sums", "first stage"])
+def test_a_malformed_part_is_refused_as_it_arrives_and_its_party_named(
+    lie: str, algorithm: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    parties, clock = Sums(tmp_path, algorithm, quorum=3), Clock()
+    contract = parties.contract
+
+    def spoilt(party: int, answer: bytes) -> bytes:
+        if party != 3 or kind_of(answer) != PARTS:
+            return answer
+        parts = [Part.read(each, contract) for each in unpack(answer)[1:]]
+        changed = []
+        for part in parts:
+            size = len(part.packed)
+            if lie == "all ones":
+                part = replace(part, packed=b"\xff" * size)
+            elif lie == "spare bits":
+                part = replace(part, packed=part.packed[:-1] + b"\xff")
+            elif lie == "tag":
+                part = replace(part, tag=PRIME)
+            elif lie == "short":
+                part = replace(part, packed=part.packed[:-1])
+            else:
+                part = replace(part, agreement=os.urandom(32))
+            changed.append(part.as_bytes(contract))
+        return pack(PARTS, *changed)
+
+    router = Router(contract, clock)
+    with caplog.at_level(logging.WARNING, logger="dpmesh"):
+        run(parties, router, clock, answers=spoilt)
+    assert all(node.is_sealed for node in parties.nodes[:3])
+    has_spare_bits = contract.sums.dim * contract.sums.modulus_bits % 8 > 0
+    if lie in ("tag", "short") or (lie != "agreement" and has_spare_bits):
+        assert "p3 sends what this router refuses" in caplog.text
+
+
+def test_no_message_of_a_party_ends_a_router(tmp_path: Path) -> None:
+    parties, clock = Sums(tmp_path, quorum=3), Clock()
+    contract, random = parties.contract, np.random.default_rng(4)
+    router = Router(contract, clock)
+    asks = parties.asks(router)
+    honest = [parties.nodes[3].answer(who(contract)), parties.answer(3, asks[3])]
+    far = Reached(Position(2**31, 7), b"junk")
+    honest.append(Here(honest[0], b"", far).as_bytes())
+    for message in honest:
+        for _ in range(60):
+            spoilt = bytearray(message)
+            spoilt[random.integers(len(spoilt))] ^= 1 << random.integers(8)
+            router.take(3, bytes(spoilt[: random.integers(len(spoilt))]))
+            router.take(3, bytes(spoilt))
+    run(parties, router, clock)
+    assert all(node.is_sealed for node in parties.nodes[:3])
+
+
+def test_totals_that_a_party_kept_are_as_they_were_accepted(tmp_path: Path) -> None:
+    parties = Sums(tmp_path, quorum=3)
+    parties.run()
+    contract = parties.contract
+    kept = {node.answer(recall_totals(contract, 1)) for node in parties.nodes[:1]}
+    (message,) = kept
+    _, _, _, totals = unpack(message)
+    assert len(unpack(totals)) == contract.planned.steps - 1
