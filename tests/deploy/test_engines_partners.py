@@ -128,7 +128,7 @@ class Read:
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.rows: dict[int, list[Any]] = defaultdict(list)
-        share, step_key, draw = RowChannel.share, RowChannel._step_key, NoiseRows.draw
+        share, step_key, draw = RowChannel.share, RowChannel.noise_key, NoiseRows.draw
         now: dict[str, Any] = {}
 
         def shared(channel: Any, seeds: Any) -> None:
@@ -146,7 +146,7 @@ class Read:
             return noise
 
         patch.setattr(RowChannel, "share", shared)
-        patch.setattr(RowChannel, "_step_key", keyed)
+        patch.setattr(RowChannel, "noise_key", keyed)
         patch.setattr(NoiseRows, "draw", drawn)
 
     def worst(self) -> float:

@@ -229,6 +229,6 @@ def test_a_round_with_a_finer_grid_has_noise_of_its_own_for_each_value(tmp_path:
     values = np.zeros((1, 5)), np.full((1, 5), 2 * now.grid)
     assert first.grid > 8 * now.grid
     channel = made.nodes[0]._channel
-    assert channel._step_key(values[0]) != channel._step_key(values[1])
+    assert channel.noise_key(values[0]) != channel.noise_key(values[1])
     for folder in made.folders:
         folder.close()

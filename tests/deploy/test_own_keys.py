@@ -83,7 +83,7 @@ def test_other_values_have_other_noise_under_the_same_inputs(
     close = values.copy()
     close[0, 4] = np.nextafter(1, 2)
     drawn = [
-        float(dm.kernels.uniform(1, rounds._step_key(Sensitive(each)).stream(Purpose.NOISE))[0])
+        float(dm.kernels.uniform(1, rounds.noise_key(Sensitive(each)).stream(Purpose.NOISE))[0])
         for each in (values, values.copy(), close, values.astype(np.float32), values.T)
     ]
     assert drawn[0] == drawn[1]
@@ -98,7 +98,7 @@ def test_other_secrets_of_partners_have_other_noise_of_the_node_itself(tmp_path:
         rounds = channel(parties, parties.records[0])
         rounds.share(seeds)
         rounds.go_to(Position(0), ())
-        drawn = dm.kernels.uniform(1, rounds._step_key(values).stream(Purpose.NOISE))
+        drawn = dm.kernels.uniform(1, rounds.noise_key(values).stream(Purpose.NOISE))
         streams.append(float(drawn[0]))
     assert streams[0] == streams[1]
     assert len({*streams}) == 3

@@ -100,7 +100,7 @@ class NodeChannel(Channel):
         if expected is not None and self._requests != len(expected):
             raise RuntimeError(f"round {t} ends before it yields {expected[self._requests]}")
 
-    def _admit(self, t: int, message: Message, releases: tuple[Release, ...]) -> None:
+    def admit(self, t: int, message: Message, releases: tuple[Release, ...]) -> None:
         """Fail unless the releases are charged."""
         if message.sender not in (None, self.node):
             return
@@ -219,13 +219,13 @@ class RowChannel(NodeChannel):
             lasting = key.derive(digest(b"dpmesh mesh allocation", contract.hash))
             inputs = str(t).encode(), digest(state_as_bytes(self.state)), digest(*self._arrived)
             key = key.derive(digest(b"dpmesh mesh round", self._context, *inputs))
-        self._key = key
+        self.key = key
         coins = Coins(key, lasting, contract.public_key, contract.algorithm.public_coins)
         return self.schedule.seat(self.node, coins)
 
-    def _step_key(self, values: Sensitive) -> Key:
+    def noise_key(self, values: Sensitive) -> Key:
         """Return where the noise comes from: other values or partners, other noise."""
-        key = self._key
+        key = self.key
         if self._context is not None:
             here = (at for at in sorted(self.rows) if at.round == self.at.round)
             rows = [part for at in here for part in _flat(self.rows[at])]
@@ -245,13 +245,14 @@ class RowChannel(NodeChannel):
         mixing = sparse.csr_array((weights, *order), shape=(1, len(parties)))
         return Released(kernels.mix(mixing, np.concatenate([arrived[p] for p in parties])))
 
-    def _released(
+    def release_rows(
         self, t: int, message: Message, values: Sensitive, releases: tuple[Release, ...]
     ) -> Packet:
+        """Release rows, or take those of this round that the node sent before it restarted."""
         sent = self.rows.get(self.at, {})
         if self.node not in sent:
-            return super()._released(t, message, values, releases)
-        self._earlier(message, len(values))
+            return super().release_rows(t, message, values, releases)
+        self.earlier_messages(message, len(values))
         self.noise.in_round.update(self.drawn)
         return Packet(sent[self.node], sender=message.sender)
 
@@ -335,19 +336,20 @@ class SumChannel(NodeChannel):
         t = contract.planned.summed[self.step].round
         self.received, self._allowed = None, list(contract.planned.releases(self.node, t))
         if not self._rehearses:
-            self._key = own or Key.seeded(0)  # of whose noise nothing leaves
-        coins = Coins(self._key, self._key, contract.public_key, contract.algorithm.public_coins)
+            self.key = own or Key.seeded(0)  # of whose noise nothing leaves
+        coins = Coins(self.key, self.key, contract.public_key, contract.algorithm.public_coins)
         steps = self._round(t, self.schedule.seat(self.node, coins))
         packet = next(steps)
         for total in self.totals:
             packet = steps.send(total)
         return steps, packet
 
-    def _step_key(self, values: Sensitive) -> Key:
+    def noise_key(self, values: Sensitive) -> Key:
+        """Return a key that is bound to the integers as they leave."""
         if self._rehearses:
-            return self._key
+            return self.key
         numbers = self.schedule.contract.planned.sums_at(self.step)
-        return self._key.derive(digest(numbers.steps_of(values).tobytes()))  # as they leave
+        return self.key.derive(digest(numbers.steps_of(values).tobytes()))
 
 
 def _flat(rows: Mapping[int, Released | None]) -> list[bytes]:

@@ -55,6 +55,11 @@ class Channel:
     Each row of each message has noise of its own, from the stream of (key, purpose, round, row): a
     row that sends again in a round draws under another purpose.
 
+    An engine that carries messages another way overrides these: `check_request` refuses what a
+    round yields, `admit` records releases, `noise_key` says where their noise comes from, and
+    `release_rows` releases the rows of a message. `earlier_messages` counts a message whose rows an
+    override does not release again.
+
     Parameters
     ----------
     carrier
@@ -83,7 +88,7 @@ class Channel:
         watcher: Watcher | None = None,
     ) -> None:
         self.carrier, self.ledger = carrier, ledger
-        self._key, self._nodes, self._watcher = key, nodes, watcher
+        self.key, self._nodes, self._watcher = key, nodes, watcher
         self._times = np.zeros(0, np.int64)
         """How many messages of the current round each row was in, but for the first `_whole`."""
         self._whole = 0, 0
@@ -175,17 +180,17 @@ class Channel:
         if message.values is None:
             packet = Packet(None, sender=message.sender)
         else:
-            packet = self._released(t, message, message.values, releases)
+            packet = self.release_rows(t, message, message.values, releases)
         if not message.travels:
             if message.values is None:  # of nodes in other processes
-                self._admit(t, message, releases)
+                self.admit(t, message, releases)
             self._unsent = packet
             return packet.values
         arrived: Released | None = yield from self._carry(packet)
         if message.values is None and arrived is not None:  # the sender is in another process
-            self._admit(t, message, releases)
+            self.admit(t, message, releases)
             like, nobody = Sensitive(arrived), np.zeros(0, np.int64)
-            key, among = self._step_key(like), message.among or 1
+            key, among = self.noise_key(like), message.among or 1
             releases[-1].mechanism.with_rows(  # which are drawn in order, at all nodes
                 lambda row: self.noise.draw_some(key, row, t, like, nobody, among)
             )
@@ -201,9 +206,9 @@ class Channel:
             fail("release", "a sum by itself, in one message of all nodes as it is", release)
         mechanism = release.mechanism
         assert isinstance(mechanism, DistributedDiscreteGaussian)
-        self._admit(t, message, releases)
-        again = AGAIN * self._earlier(message, len(values))
-        stream = self._step_key(values).stream(Purpose.NOISE + again, t)
+        self.admit(t, message, releases)
+        again = AGAIN * self.earlier_messages(message, len(values))
+        stream = self.noise_key(values).stream(Purpose.NOISE + again, t)
         nodes = np.arange(len(values)) if self._nodes is None else self._nodes
         masked = mechanism.part(values, nodes, stream)
         packet = Packet(None, copies=message.copies, bits=message.bits, masked=masked)
@@ -229,7 +234,7 @@ class Channel:
         self._unsent = None
         return arrived
 
-    def _released(
+    def release_rows(
         self, t: int, message: Message, values: Sensitive, releases: tuple[Release, ...]
     ) -> Packet:
         """Record and release the rows of a message."""
@@ -238,13 +243,13 @@ class Channel:
             fail("values", "an array of shape (rows, dim), as many rows as named", np.shape(values))
         together = len(releases) == 1 and releases[0].nodes is None
         parts = None if together else self._parts(message, releases, len(values))
-        self._admit(t, message, releases)
+        self.admit(t, message, releases)
         if message.travels:
             self.received = None  # as large as the state: its memory goes before what arrives comes
-        again = AGAIN * self._earlier(message, len(values))
+        again = AGAIN * self.earlier_messages(message, len(values))
         has_unit = isinstance(unit, np.ndarray) or unit != 1.0
         inside = Sensitive(values / unit) if has_unit else values
-        whole = self._step_key(inside)
+        whole = self.noise_key(inside)
         numbers = self._nodes if rows is None and message.sender is None else rows
         key = whole if numbers is None else whole.for_nodes(numbers.astype(np.uint32))
         stream = key.stream(Purpose.NOISE + again, t)
@@ -280,9 +285,9 @@ class Channel:
             return self.noise.draw(key, row, t, inside)
         return self.noise.draw_some(key, row, t, inside, rows, message.among or 1)
 
-    def _step_key(self, values: Sensitive) -> Key:
+    def noise_key(self, values: Sensitive) -> Key:
         """Return where the noise on these values comes from."""
-        return self._key
+        return self.key
 
     def _parts(self, message: Message, releases: tuple[Release, ...], count: int) -> _Parts | None:
         """Return the rows of each release; None if there is one release of all rows."""
@@ -300,7 +305,7 @@ class Channel:
         ]
         return [(release, some) for release, some in parts if len(some)]
 
-    def _admit(self, t: int, message: Message, releases: tuple[Release, ...]) -> None:
+    def admit(self, t: int, message: Message, releases: tuple[Release, ...]) -> None:
         """Ask the ledger for the releases of a message, which it records."""
         sender = message.sender
         if sender is not None and not 0 <= sender < self.ledger.nodes:
@@ -312,7 +317,7 @@ class Channel:
                 fail("release", f"one of node {sender}, which sends", f"nodes {release.nodes}")
             self.ledger.admit(release, release.nodes if sender is None else (sender,))
 
-    def _earlier(self, message: Message, count: int) -> int:
+    def earlier_messages(self, message: Message, count: int) -> int:
         """Return in how many messages of the round one of these rows was, and count this one.
 
         Rows without numbers of their own are the same for all senders: then each turn counts, also

@@ -75,9 +75,9 @@ class _Arrived(TrustedServer):
 class _Server(Channel):
     """Drives the server's rounds; under a key that is not seeded no two sums have one noise."""
 
-    def _step_key(self, values: Sensitive) -> Key:
+    def noise_key(self, values: Sensitive) -> Key:
         under = b"noise on" + sha256(values.tobytes()).digest()
-        return self._key if self._key.is_seeded else self._key.derive(under)
+        return self.key if self.key.is_seeded else self.key.derive(under)
 
 
 class DPFedLS(Strategy):
