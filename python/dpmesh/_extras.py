@@ -15,6 +15,7 @@ EXTRAS = {
     "torch": ("torch",),
     "mpi": ("mpi4py",),
     "flower": ("flwr",),
+    "nvflare": ("nvflare",),
     "secure": ("cryptography",),
     "deploy": ("aiohttp",),
 }

@@ -1,0 +1,236 @@
+"""Differential privacy for a site of NVIDIA FLARE: a filter of task results.
+
+Needs the extra ``nvflare``. The filter clips the update that a site sends, adds noise, and keeps a
+ledger that refuses what the site's budget does not allow:
+
+    job.to_clients(
+        PrivateUpdate(
+            clipping_norm=0.5, noise_multiplier=20.0, epsilon=8.0, delta=1e-5,
+            ledger="/var/lib/dpmesh/ledger.sqlite",
+        ),
+        tasks=["*"],
+    )
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpmesh._epsilons import rounded_up
+from dpmesh._extras import needed_by
+from dpmesh._privacy_types import Sensitive
+from dpmesh._validate import fail, positive, probability
+from dpmesh.keys import Key, Purpose
+from dpmesh.noise.mechanisms import Gaussian
+from dpmesh.noise.sensitivity import Sensitivity
+from dpmesh.privacy.budget import Budget
+from dpmesh.privacy.ledger import Ledger
+from dpmesh.privacy.plan import Plan
+from dpmesh.privacy.releases import Release
+
+with needed_by("the transport 'nvflare'"):
+    from nvflare.apis.dxo import DXO, DataKind, from_shareable
+    from nvflare.apis.filter import Filter
+    from nvflare.apis.fl_constant import ReturnCode
+    from nvflare.apis.fl_context import FLContext
+    from nvflare.apis.shareable import Shareable, make_reply
+    from nvflare.app_common.app_constant import AppConstants
+
+UNIT = "all records of this site, replaced by any others"
+ASSUMPTION = "everything else that the site sends is public: its name, its timing, its failures"
+
+_RELEASES = """
+CREATE TABLE IF NOT EXISTS releases (
+    number INTEGER PRIMARY KEY,
+    clipping_norm REAL NOT NULL,
+    noise_multiplier REAL NOT NULL,
+    at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP
+)
+"""
+
+
+class PrivateUpdate(Filter):
+    """A filter of task results that makes a site's model updates differentially private.
+
+    Give it to a site for all tasks (``tasks=["*"]``), as the last filter of results. It accepts
+    updates alone (``DataKind.WEIGHT_DIFF``, in a client script
+    ``params_transfer_type=TransferType.DIFF``) and passes on nothing else: no full model, no
+    metrics, no number of steps. Whatever it cannot protect it refuses, and NVFlare then sends an
+    error without data. It weighs all sites the same.
+
+    Parameters
+    ----------
+    clipping_norm
+        The L2 norm to which the update, all arrays together, is clipped.
+    noise_multiplier
+        Standard deviation of the noise over the clipping norm.
+    epsilon, delta
+        The budget of the site: the most that all releases in the ledger may cost together. A
+        release that would exceed it is refused, and the job halts.
+    ledger
+        File of the ledger, on a disk of the site. It outlives jobs: all that name the same file
+        share the budget. Two sites in one process (the simulator) need ``{site}`` in its name.
+
+    Guarantee
+    ---------
+    (epsilon, delta)-differential privacy of the site's whole data set (unit: all records of one
+    site, replaced by any others), against the server and all other sites, over all jobs with this
+    ledger. No server is trusted, so each site adds the whole noise. It is no stronger for one
+    record: for a guarantee of records at less noise, train by DP-SGD inside the site. Noise is
+    floating-point Gaussian noise from a key of the operating system.
+
+    Raises
+    ------
+    ValueError
+        If a number is out of its range.
+
+    References
+    ----------
+    Two clipped updates differ by at most twice the clipping norm; the Gaussian mechanism, composed
+    exactly (Dong, Roth and Su 2022).
+    """
+
+    def __init__(
+        self,
+        clipping_norm: float,
+        noise_multiplier: float,
+        epsilon: float,
+        delta: float,
+        ledger: str,
+    ) -> None:
+        super().__init__()
+        positive("clipping_norm", clipping_norm)
+        positive("noise_multiplier", noise_multiplier)
+        positive("epsilon", epsilon)
+        probability("delta", delta, one=False)
+        if delta == 0:
+            fail("delta", "above 0, as Gaussian noise needs it", delta)
+        self.clipping_norm = clipping_norm
+        self.noise_multiplier = noise_multiplier
+        self.epsilon = epsilon
+        self.delta = delta
+        self.ledger = ledger
+        self._key: Key | None = None
+        self._count = 0
+
+    def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
+        """Return the private update of a result; called by NVFlare.
+
+        Raises
+        ------
+        ValueError
+            If the result holds anything but an update of floating-point arrays.
+        OverBudget
+            If the budget does not allow the release.
+        """
+        status = shareable.get_return_code()
+        if status != ReturnCode.OK:
+            return make_reply(status)
+        update = from_shareable(shareable)
+        if update.data_kind != DataKind.WEIGHT_DIFF:
+            wanted = "an update, WEIGHT_DIFF (params_transfer_type=TransferType.DIFF)"
+            fail("result", wanted, update.data_kind)
+        row = _flat(update.data)
+        site = fl_ctx.get_identity_name()
+        spent = self._admit(str(site))
+        self.log_info(
+            fl_ctx,
+            f"epsilon = {rounded_up(spent)} of {self.epsilon:g} at delta = {self.delta:g} after "
+            f"this release; unit: {UNIT}; assumption: {ASSUMPTION}",
+        )
+        reply = DXO(DataKind.WEIGHT_DIFF, data=_unflat(self._released(row), update.data))
+        answer = reply.to_shareable()
+        current_round = shareable.get_header(AppConstants.CURRENT_ROUND)
+        if isinstance(current_round, int):
+            answer.set_header(AppConstants.CURRENT_ROUND, current_round)
+        return answer
+
+    @property
+    def _mechanism(self) -> Gaussian:
+        """The noise; its multiplier is relative to the sensitivity, twice the clipping norm."""
+        return Gaussian(self.noise_multiplier / 2, clipping_norm=self.clipping_norm)
+
+    @property
+    def _sensitivity(self) -> Sensitivity:
+        return Sensitivity(2 * self.clipping_norm, "l2", "two updates in the ball of this radius")
+
+    def _admit(self, site: str) -> float:
+        """Record the next release on disk; return what all of them cost."""
+        path = Path(self.ledger.replace("{site}", site))
+        with _transaction(path) as connection:
+            rows = connection.execute("SELECT noise_multiplier FROM releases ORDER BY number")
+            earlier = [self._release(number, noise) for number, (noise,) in enumerate(rows)]
+            plan = Plan(
+                releases=(),
+                neighboring_relation="replace_one",
+                unit="user",
+                assumptions=(ASSUMPTION,),
+            )
+            ledger = Ledger(plan, Budget(self.epsilon, delta=self.delta))
+            ledger.restore(earlier)
+            ledger.admit(self._release(len(earlier), self.noise_multiplier), None)
+            ledger.end_round()
+            connection.execute(
+                "INSERT INTO releases (clipping_norm, noise_multiplier) VALUES (?, ?)",
+                (self.clipping_norm, self.noise_multiplier),
+            )
+            return plan.with_releases(tuple(ledger.releases)).cost(self.delta).epsilon
+
+    def _release(self, number: int, noise_multiplier: float) -> Release:
+        return Release(number, Gaussian(noise_multiplier / 2), self._sensitivity)
+
+    def _released(self, row: np.ndarray[Any, np.dtype[np.float64]]) -> Any:
+        """Clip a row and add noise; a row that is not finite counts as no change."""
+        if not np.isfinite(row).all():
+            row = np.zeros_like(row)
+        largest = float(np.abs(row).max(initial=0.0))
+        if largest > 2 * self.clipping_norm:  # its square may be beyond the type's range
+            row = row * (2 * self.clipping_norm / largest)
+        if self._key is None:  # not in __init__, which also runs where a job is written
+            self._key = Key.generate()
+        stream = self._key.stream(Purpose.NOISE, self._count)
+        self._count += 1
+        return self._mechanism.release(Sensitive(row[np.newaxis]), self._sensitivity, stream)[0]
+
+
+@contextmanager
+def _transaction(path: Path) -> Iterator[sqlite3.Connection]:
+    """Open a ledger for one release: others wait, and a failure leaves it as it was."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with closing(sqlite3.connect(path, timeout=60, isolation_level=None)) as connection:
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            connection.execute(_RELEASES)
+            yield connection
+        except BaseException:
+            connection.execute("ROLLBACK")
+            raise
+        connection.execute("COMMIT")
+
+
+def _flat(arrays: Mapping[str, Any]) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Return all arrays as one row of float64, in their order."""
+    parts = [np.asarray(arrays[name]) for name in arrays]
+    kinds = sorted({str(part.dtype) for part in parts})
+    if not parts or any(part.dtype.kind != "f" for part in parts):
+        fail("update", "floating-point arrays alone (leave out counters)", kinds)
+    return np.concatenate([part.ravel().astype(np.float64) for part in parts])
+
+
+def _unflat(row: Any, like: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row as arrays of the names, shapes and types of `like`."""
+    arrays: dict[str, Any] = {}
+    first = 0
+    for name, value in like.items():
+        part = np.asarray(value)
+        numbers = row[first : first + part.size]
+        arrays[name] = numbers.reshape(part.shape).astype(part.dtype)
+        first += part.size
+    return arrays
