@@ -14,20 +14,6 @@ settings.register_profile("search", deadline=None, max_examples=2000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
-SLOW = (
-    *("audit", "deploy", "engines", "experiments", "papers"),
-    *("test_cli_privacy.py", "test_docs.py", "test_examples.py"),
-)
-"""Folders and files of whole programs and of tests that make many runs."""
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what takes most of the time, so that ``-m "not slow"`` leaves a loop of minutes."""
-    for item in items:
-        if item.path.parent.name in SLOW or item.path.name in SLOW:
-            item.add_marker(pytest.mark.slow)
-
-
 @pytest.fixture(scope="session")
 def real_data() -> Path:
     """The folder of real data sets; without it a test that needs it is skipped, and says so."""

@@ -90,6 +90,7 @@ def test_few_rounds_agree_with_quadrature(rounds: int, a: float, epsilon: float)
     assert exact * (1 - 1e-6) <= found <= exact * 1.002
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "epsilon", "steps", "cells"),
     [
@@ -114,6 +115,7 @@ def test_two_bounds_of_independent_code(
     assert grouped(kind, epsilon * 1.001, steps) <= lower
 
 
+@pytest.mark.slow
 @given(
     z=st.floats(0.3, 4.0),
     epsilon=st.floats(0.0, 3.0),
@@ -150,6 +152,7 @@ def test_cost_falls_with_noise_rounds_and_equal_shares(
     assert one <= most * rounding + 1e-30
 
 
+@pytest.mark.slow
 def test_passes_compose() -> None:
     """Two passes cost more than one and less than twice as much; more noise costs less."""
     one, two, quieter = (
@@ -233,6 +236,7 @@ def test_a_batch_that_is_released_again_gains_nothing() -> None:
     )
 
 
+@pytest.mark.slow
 def test_other_cycles_and_runs_compose() -> None:
     one, other = plan(10), plan(10, cycle=1)
     both = one.with_releases((*one.releases, *other.releases))
@@ -240,6 +244,7 @@ def test_other_cycles_and_runs_compose() -> None:
     assert total_cost([one, one], 1e-5).epsilon == pytest.approx(1.465, rel=2e-3)
 
 
+@pytest.mark.slow
 def test_failures_are_paid_from_delta() -> None:
     assert plan(10, failure=1e-6).cost(1e-5).epsilon == plan(10).cost(9e-6).epsilon
     assert plan(10, failure=1e-5).cost(1e-5).epsilon == float("inf")

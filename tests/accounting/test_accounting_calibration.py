@@ -118,6 +118,7 @@ def test_rounds_that_differ_are_calibrated(
         assert epsilon(delta, rate, factor * (1 - 1e-6) * relative, **options) > target
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampling", SAMPLED)
 @settings(max_examples=4)
 @given(st.floats(0.1, 20), st.floats(0.001, 0.5), st.integers(1, 300))

@@ -70,6 +70,7 @@ def finer(pair, setting: Setting) -> float:
     return _compose._composed(merged, setting.delta, 0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: type(pair).__name__)
 @settings(max_examples=4, deadline=None)
 @given(setting=SETTINGS, few=st.booleans())
@@ -78,6 +79,7 @@ def test_epsilon_is_that_of_a_grid_ten_times_finer(pair, setting: Setting, few: 
     assert epsilon(pair, setting) <= 1.05 * finer(pair, setting) + 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: type(pair).__name__)
 @settings(max_examples=4, deadline=None)
 @given(setting=SETTINGS, times=st.floats(1.01, 3.0))
@@ -102,6 +104,7 @@ def test_one_round_costs_what_the_closed_form_says(setting: Setting) -> None:
     assert epsilon(Pair(GAUSSIAN), one) == pytest.approx(exact, rel=1e-6, abs=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("setting", "least"),
     [

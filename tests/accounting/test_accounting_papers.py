@@ -168,6 +168,7 @@ def test_the_theorems_refuse_small_budgets(sampling: federated.Sampling, least: 
         theorem(least - 0.02, sampling)
 
 
+@pytest.mark.slow
 @given(st.floats(6, 12), st.sampled_from(["uniform", "poisson"]))
 def test_the_theorems_noise_keeps_its_budget(epsilon: float, sampling: federated.Sampling) -> None:
     noise = theorem(epsilon, sampling)

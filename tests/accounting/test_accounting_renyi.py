@@ -176,6 +176,7 @@ def test_laplace_curve_equals_dp_accounting() -> None:
     np.testing.assert_allclose(ours, accountant._rdp, rtol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rate", "multiplier", "count"),
     [
@@ -204,6 +205,7 @@ def test_loss_distributions_of_laplace_equal_dp_accounting() -> None:
     assert ours == pytest.approx(accountant.get_epsilon(1e-6), rel=1e-6)
 
 
+@pytest.mark.slow
 @given(RATES, MULTIPLIERS, st.integers(1, 10**6), st.floats(math.log(1e-9), -1).map(math.exp))
 def test_loss_distributions_hold_at_the_extremes(
     rate: float, multiplier: float, count: int, delta: float
@@ -233,6 +235,7 @@ def test_without_sampling_every_accountant_is_gaussian() -> None:
         assert exact <= found == pytest.approx(exact, rel=1e-6)
 
 
+@pytest.mark.slow
 @settings(max_examples=15)
 @given(RATES, st.floats(0.5, 100), st.integers(1, 1000))
 def test_fixed_size_costs_no_less_than_poisson(rate: float, multiplier: float, count: int) -> None:

@@ -74,6 +74,7 @@ MANY = st.integers(2, 300)
 RATES = st.floats(log(0.02), 0).map(exp)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=3)
 @given(count=MANY, lowest=RATES, seed=st.integers(0, 2**32), delta=st.sampled_from([1e-3, 1e-6]))
 def test_poisson_plans_cost_between_rounded_losses(count, lowest, seed, delta) -> None:
@@ -89,6 +90,7 @@ def test_poisson_plans_cost_between_rounded_losses(count, lowest, seed, delta) -
     assert found <= 1.05 * upper + 0.01
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=3)
 @given(count=MANY, seed=st.integers(0, 2**32), delta=st.sampled_from([1e-3, 1e-6]))
 def test_plans_of_both_noises_cost_between_rounded_losses(count, seed, delta) -> None:
@@ -149,6 +151,7 @@ def test_a_poisson_sample_under_replace_one_costs_what_integration_says(q, s, de
         assert replaced_profile(found * (1 - 1e-4) - 1e-5, q, s) > delta
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=4)
 @given(q=RATES, s=st.floats(0.5, 5), count=st.integers(1, 50))
 def test_published_samples_and_sizes_cost_between_secret_ones_and_all_data(q, s, count) -> None:
@@ -178,6 +181,7 @@ def test_published_samples_and_sizes_cost_between_secret_ones_and_all_data(q, s,
     assert published <= of_all * (1 + 1e-4) + 1e-4
 
 
+@pytest.mark.slow
 def test_fixed_size_plans_of_many_kinds_cost_between_their_neighbours() -> None:
     """Merged kinds cost no less than each with the most noise in its place, and no more."""
     z = np.random.default_rng(3).uniform(1, 3, 200)

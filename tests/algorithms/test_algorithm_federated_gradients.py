@@ -326,6 +326,7 @@ def calibrated(algorithm: FederatedLearning) -> FederatedLearning:
     return FederatedLearning.for_budget(algorithm.contribution, **budget, combination=sums)
 
 
+@pytest.mark.slow
 def test_a_budget_is_kept_and_sampling_needs_less_noise() -> None:
     sizes = {"clients": 5, "records": 500, "rounds": 40}
     noises = [

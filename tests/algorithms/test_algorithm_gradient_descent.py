@@ -110,6 +110,7 @@ def test_every_mixing_is_traffic() -> None:
     assert mixed.traffic.bits == 4 * plain.traffic.bits
 
 
+@pytest.mark.slow
 def test_audits_find_nothing() -> None:
     algorithm = dm.GradientDescent(records=4, noise_multiplier=1.5, mixings=3)
     layers = algorithm.worst_case(canaries=200)

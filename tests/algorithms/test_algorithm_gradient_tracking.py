@@ -69,5 +69,6 @@ def test_a_constant_step_ends_at_the_optimum_of_all_nodes() -> None:
     assert slope(dm.GradientTracking) < 1e-4 < 1e-2 < slope(dm.GradientDescent)
 
 
+@pytest.mark.slow
 def test_audits_find_nothing_and_catch_half_the_noise() -> None:
     audits_catch_half_the_noise(dm.GradientTracking)

@@ -73,6 +73,7 @@ def stop_after_three(rounds: int, values: Any) -> None:
         raise StopRun
 
 
+@pytest.mark.slow
 @in_both
 @each
 def test_it_trains_a_network_by_its_plan_to_the_same_bits(
@@ -130,6 +131,7 @@ class ClipsTheMean(DenseProblem):
         return np.stack([shorten(g, n * clipping_norm) for g, n in zip(sums, counts, strict=True)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in EXAMPLES if name not in UPDATES])
 def test_an_audit_finds_clipping_that_is_not_of_single_records(name: str) -> None:
     pair = [copy(make("jax", extreme=extreme)) for extreme in (False, True)]
@@ -160,6 +162,7 @@ def test_sums_equal_those_of_records_one_by_one(kind: str, norm: Any, clipping_n
         problem.gradient_sum(params, batches, clipping_norm=1.0, norm="max")
 
 
+@pytest.mark.slow
 @in_both
 def test_training_with_other_terms_equals_steps_one_by_one(kind: str) -> None:
     problem = make(kind)
@@ -177,6 +180,7 @@ def test_training_with_other_terms_equals_steps_one_by_one(kind: str) -> None:
         np.testing.assert_allclose(found[node], update[0], rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.slow
 @in_both
 def test_a_rows_bits_depend_on_no_other_row(kind: str) -> None:
     problem = make(kind, records_at_once=4)

@@ -46,6 +46,7 @@ def make_topology(kind: str, nodes: int, key: dm.Key) -> topology.Topology:
     return topology.ring(nodes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("norm", "projection"),
     [("l2", "ball"), ("l2", "box"), ("l1", "box"), ("l1", "none"), ("l1", "mixture")],

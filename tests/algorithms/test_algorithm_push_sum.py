@@ -75,6 +75,7 @@ def test_over_doubly_stochastic_matrices_it_is_gradient_descent() -> None:
     assert pushed.privacy.epsilon == plain.privacy.epsilon
 
 
+@pytest.mark.slow
 def test_it_finds_the_optimum_of_all_nodes_where_gradient_descent_favours_some() -> None:
     """Node 0 receives from all, so that plain mixing weighs its records most."""
     graph = nx.DiGraph([(i, (i + 1) % 5) for i in range(5)] + [(i, 0) for i in range(1, 5)])
@@ -93,5 +94,6 @@ def test_it_finds_the_optimum_of_all_nodes_where_gradient_descent_favours_some()
         )
 
 
+@pytest.mark.slow
 def test_audits_find_nothing_and_catch_half_the_noise() -> None:
     audits_catch_half_the_noise(dm.PushSum)

@@ -25,6 +25,7 @@ from dpmesh.schedules import Constant, HorizonPower, PowerLaw, SampleSize
 from dpmesh_papers.claims.quantized import paper_budget
 
 
+@pytest.mark.slow
 @given(
     case=st.builds(
         SimpleNamespace,

@@ -81,6 +81,7 @@ class HalfTheNoise:
         return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [RecordSums, SecondMoments])
 def test_audits_show_part_of_the_claim_and_find_half_the_noise(kind: Any) -> None:
     """Correct claims are refuted with probability 8e-3 in all."""

@@ -111,6 +111,7 @@ def test_the_noise_of_a_round_is_relative_to_how_far_a_record_moves_a_model(t: i
         assert abs(found * wrong - 1) > tolerance
 
 
+@pytest.mark.slow
 def test_the_ledger_has_the_releases_of_the_plan_and_their_cost() -> None:
     algorithm = WithReplacement(
         nodes=4, records=60, noise_multiplier=1.5, models=3, batch_size=5, visits=2

@@ -103,6 +103,7 @@ def test_a_coupled_audit_finds_no_fault(controller) -> None:
     assert [m.release.round for m in shown.movements if m.distance > 0] == [4]
 
 
+@pytest.mark.slow
 @given(
     K=st.sampled_from([None, 3]),
     controller=st.sampled_from([AlwaysGlobal(), Periodic(4), RandomGlobal(0.3)]),

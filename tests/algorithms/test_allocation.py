@@ -49,6 +49,7 @@ def sgd(**parameters: Any) -> dm.WithoutReplacement:
     return dm.WithoutReplacement(**{**given, **parameters})
 
 
+@pytest.mark.slow
 @given(
     loss=st.sampled_from(["hinge", "logistic", "squared"]),
     rounds=st.sampled_from([1, 3, 5]),
@@ -107,6 +108,7 @@ def test_online_learning_equals_its_twin(
     assert run.ledger == algorithm.plan(rounds + 1)
 
 
+@pytest.mark.slow
 @given(
     K=st.sampled_from([None, 3]),
     steps=st.sampled_from([2, 5]),
@@ -302,6 +304,7 @@ def test_an_empty_batch_releases_noise_and_the_record_moves_one_release() -> Non
         assert all((each.noisy != each.inside).all() for each in quiet)
 
 
+@pytest.mark.slow
 def test_clients_take_part_once_in_each_pass() -> None:
     """A pass of 4 rounds is one event of the plan, for adding or removing a client."""
     clients = ClientUpdates(

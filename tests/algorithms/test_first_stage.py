@@ -222,6 +222,7 @@ def audited(kind: type[RecordSums] = RecordSums, *, charged: bool = True, seed: 
     return from_scores(GaussianClaim(float(mu)), *ways, confidence=0.999, method="canaries")
 
 
+@pytest.mark.slow
 def test_the_audit_comes_close_to_the_claim_and_finds_planted_faults() -> None:
     """A correct claim is refuted with probability 1e-3."""
     sharp = audited(seed=1)

@@ -167,6 +167,7 @@ class QuietAnswers(WithoutReplacement):
         return replace(query, mechanism=HalfTheNoise(query.noise_multiplier)), update
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "violated"), [(WithoutReplacement, False), (QuietAnswers, True)])
 def test_many_runs_refute_too_little_noise(kind: type[WithoutReplacement], violated: bool) -> None:
     asks = replace(learner().controller, loss=NoisyLoss(budget_share=0.95))

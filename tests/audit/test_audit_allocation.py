@@ -94,6 +94,7 @@ def shown(halves: Any) -> float:
     return lower_bound(claim, count(threshold, *fresh), CONFIDENCE)
 
 
+@pytest.mark.slow
 def test_the_audit_comes_close_to_the_claim() -> None:
     algorithm = learning()
     assert algorithm.plan(RECORDS + 1).cost(DELTA).epsilon == pytest.approx(EPSILON, rel=2e-3)
@@ -108,10 +109,12 @@ class HalfTheRounds(dm.OnlineLearning):
         return Gaussian(noise_for(rounds=2 * RECORDS))
 
 
+@pytest.mark.slow
 def test_noise_for_twice_the_rounds_is_caught() -> None:
     assert audited(learning(HalfTheRounds), 2) > EPSILON
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seen", ["round", "sizes"])
 def test_rounds_or_sizes_that_are_known_are_caught(seen: str) -> None:
     """As where coins are public, or where an empty batch releases nothing."""
@@ -140,6 +143,7 @@ EQUAL = [at(j, 3) for j in range(3)]
 UNEQUAL = {at(0, 4): 0.7, **{at(j, 4): 0.1 for j in (1, 2, 3)}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("claimed", "truth"),
     [

@@ -32,6 +32,7 @@ def many_runs(pair, runs: int = 700):
     return audit_algorithm(*datasets, confidence=SURE, key=Key.seeded(1), **settings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "violated"), [*ALL, (CommonToRounds, True)])
 def test_noise_that_is_partly_common_is_found(kind, violated: bool) -> None:
     """With 5% of the variance, a contrast has 4 times the claimed mu, or nearly."""
@@ -42,6 +43,7 @@ def test_noise_that_is_partly_common_is_found(kind, violated: bool) -> None:
     assert ("by a contrast" in str(result)) == violated
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "violated"), ALL)
 def test_algorithms_are_looked_at_in_the_same_way(kind, violated: bool) -> None:
     @dataclass(frozen=True)
@@ -87,6 +89,7 @@ def test_what_is_seen_has_the_length_that_is_wanted() -> None:
     assert seen_in(run, 0).size == 0
 
 
+@pytest.mark.slow
 def test_a_contrast_adds_no_false_alarm() -> None:
     """At the boundary of a claim: 10 numbers, all of which the contrast could overfit.
 

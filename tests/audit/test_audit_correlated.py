@@ -133,6 +133,7 @@ def test_coupled_runs_move_as_far_as_planned(kind: Any, noise: Any) -> None:
     assert coupling.violated == (kind is not dm.GradientDescent), str(coupling)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("halved", [False, True])
 def test_many_runs_tell_half_the_noise_from_the_whole(halved: bool, monkeypatch) -> None:
     """At mu = 1, or 2 in truth; the right noise is refused in one of 1,000 audits."""

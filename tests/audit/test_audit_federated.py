@@ -103,6 +103,7 @@ def test_coupling_flags_faults_of_federated_learning(fault, sampling: str, messa
     assert message in str(coupling)
 
 
+@pytest.mark.slow
 def test_many_runs_without_sampling_measure_mu() -> None:
     assert power(GaussianClaim(1.0), gaussian_curve(2.0), 400, SURE) > SURE
     assert power(GaussianClaim(0.25), gaussian_curve(1.0), 400, SURE) > SURE
@@ -126,6 +127,7 @@ def test_many_runs_without_sampling_measure_mu() -> None:
         assert result.lower_bound <= 2.0 or fault is RealisedBatch
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampling", ["poisson", "uniform"])
 def test_many_runs_give_sampling_its_due(sampling: str) -> None:
     """Half of the noise is found in spite of it. No other client's coin blurs the sum here."""

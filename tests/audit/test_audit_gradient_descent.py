@@ -58,6 +58,7 @@ def test_every_message_moves_as_far_as_it_may(dim: int) -> None:
         assert movement.distance == pytest.approx(movement.allowed, rel=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "violated"),
     [

@@ -81,6 +81,7 @@ def test_a_record_that_coins_leave_out_is_removed_by_the_same_coins() -> None:
     assert "verdict   nothing was tested, since no release differed" in str(none)
 
 
+@pytest.mark.slow
 def test_the_command_line_says_what_leaks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     testing = pytest.importorskip("typer.testing")
     pytest.importorskip("matplotlib")
@@ -142,12 +143,14 @@ def test_a_bare_mechanism_claims_something(mechanism: Mechanism) -> None:
         assert "inf" not in str(result)
 
 
+@pytest.mark.slow
 def test_each_layer_flags_a_missing_factor() -> None:
     case = MissingFactor2(epsilon=1.0).worst_case(canaries=2_000)
     for result in audit_layers(*case, runs=700, confidence=1 - 1e-3, key=Key.seeded(11)):
         assert result.violated, str(result)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "violated"),
     [

@@ -125,6 +125,7 @@ def test_coupled_runs_have_several_dimensions() -> None:
 # Many runs
 
 
+@pytest.mark.slow
 def test_many_runs_leave_correct_online_learning_alone() -> None:
     result = many_runs(OnlineLearning, rounds=3, runs=700)
     assert power(EpsilonClaim(0.4), laplace_curve(1.0), 700, SURE) > SURE
@@ -132,6 +133,7 @@ def test_many_runs_leave_correct_online_learning_alone() -> None:
     assert 0.4 < result.lower_bound <= 1.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "rounds", "runs", "truth"),
     [

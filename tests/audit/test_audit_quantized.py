@@ -90,6 +90,7 @@ def test_coupling_flags_faults_of_quantized_gossip(fault, message: str) -> None:
     assert message in str(coupling)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "truth", "violated"),
     [

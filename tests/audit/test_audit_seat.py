@@ -82,6 +82,7 @@ def test_forgotten_final_messages_are_found() -> None:
     assert _flagged(_run(4), seen, _proved((0,), 4))
 
 
+@pytest.mark.slow
 def test_simulated_messages_follow_the_law() -> None:
     run, seen = _run(2), _seen(0, 3)
     runs = 40_000
@@ -98,6 +99,7 @@ SEAT = Node(node=0, topology=ring(NODES))
 AUDIT = {"rounds": ROUNDS, "runs": 400, "confidence": 0.99, "key": Key.seeded(0)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("view", "target", "forgetful", "claim"),
     [

@@ -35,6 +35,7 @@ def test_each_limit_of_a_rate_errs_no_more_often_than_it_says(
     assert (np.diff(upper) > 0).all()
 
 
+@pytest.mark.slow
 @given(LEVELS, RUNS, CONFIDENCES)
 def test_a_true_claim_is_refuted_no_more_often_than_the_confidence_says(
     level: float, runs: int, confidence: float
@@ -48,6 +49,7 @@ def test_a_true_claim_is_refuted_no_more_often_than_the_confidence_says(
 
 
 # Runs on each dataset that refute at 95% confidence and power, found by simulation to about 5%.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("claim", "truth", "runs"),
     [
@@ -128,6 +130,7 @@ def test_one_run_equals_published_values(
     assert one_run.p_value(1.0, **seen) == pytest.approx(p_at_1, rel=1e-6)
 
 
+@pytest.mark.slow
 @given(LEVELS, st.integers(1, 300), CONFIDENCES)
 def test_one_run_errs_no_more_often_than_it_says(
     epsilon: float, guesses: int, confidence: float
@@ -212,6 +215,7 @@ def test_the_lower_bound_on_mu_is_where_refutation_ends() -> None:
     assert one_run.mu_lower_bound(canaries=200, guesses=200, correct=100) == 0.0
 
 
+@pytest.mark.slow
 @given(st.integers(0, 200), st.integers(0, 200), st.floats(0, 1e-3))
 def test_one_run_is_monotone(first: int, second: int, delta: float) -> None:
     """More right guesses never prove less, and a delta never more."""

@@ -79,6 +79,7 @@ def test_a_record_moves_as_far_as_it_may_when_it_is_drawn(kind, fault: str | Non
     assert min(moved) == 0.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "violated"), [(WithReplacement, False), (HalvedNoise, True), (AlwaysTheSame, True)]
 )

@@ -135,6 +135,7 @@ def test_coupling_flags_steps_that_expand() -> None:
     assert movement.distance == pytest.approx(13.0, rel=1e-6)  # 6.5 times the paper's, whose L is 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "controller", "violated"),
     [

@@ -94,6 +94,7 @@ def test_files_of_sites_become_a_model_and_a_page(sites: Path) -> None:
     assert Path("out.csv").read_text().splitlines()[1:] == expected.tolist()
 
 
+@pytest.mark.slow
 def test_one_file_with_a_column_of_sites(sites: Path) -> None:
     one = call("fit", "all.csv", "--site", "clinic", *FIT, "--seed", "1")
     assert "240 records at 3 sites" in one
@@ -101,6 +102,7 @@ def test_one_file_with_a_column_of_sites(sites: Path) -> None:
     assert "240 records at 3 sites" in call("fit", "sites/*.parquet", *FIT)
 
 
+@pytest.mark.slow
 def test_the_algorithm_can_be_chosen(sites: Path) -> None:
     gossip = call("fit", "sites/*.parquet", *FIT, "--algorithm", "gossip")
     assert "against     everybody: all noisy messages may be read" in gossip
@@ -117,6 +119,7 @@ def test_the_algorithm_can_be_chosen(sites: Path) -> None:
     assert "'gossip' at 1 sites; 'secure' needs 3" in refused
 
 
+@pytest.mark.slow
 def test_a_network_is_named_by_module_and_function(sites: Path) -> None:
     pytest.importorskip("jax")
     Path("small_net.py").write_text(NETWORK)
@@ -166,6 +169,7 @@ def test_a_report_states_against_whom_released_bounds_are_where_it_is_against_mo
     assert "; for them the guarantee is against the server; if more collude" in printed
 
 
+@pytest.mark.slow
 def test_released_bounds_and_a_budget_of_a_folder(
     sites: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -234,6 +238,7 @@ def test_what_does_not_fit_is_said_in_one_line(
     assert said in call("fit", "all.csv", *options, code=2)
 
 
+@pytest.mark.slow
 def test_files_that_do_not_fit_are_named(sites: Path) -> None:
     assert "no file matches sites/*.csv" in call("fit", "sites/*.csv", *FIT, code=2)
     assert "--epsilon is given 2 times" in call("fit", "all.csv", *FIT, "--epsilon", "3", code=2)

@@ -154,6 +154,7 @@ def test_an_algorithm_answers_in_json() -> None:
     assert ask(*asked).splitlines()[2:] == str(report).splitlines()
 
 
+@pytest.mark.slow
 def test_several_epsilons_of_an_algorithm_are_a_table() -> None:
     asked = [*FEDERATED, "--rounds", "30"]
     each = [number("noise", ask(*asked, "--epsilon", epsilon)) for epsilon in ("1", "2")]
@@ -162,6 +163,7 @@ def test_several_epsilons_of_an_algorithm_are_a_table() -> None:
     assert [float(row.split()[1]) for row in rows] == each
 
 
+@pytest.mark.slow
 def test_help_fits_on_a_screen() -> None:
     from dpmesh.cli.privacy import privacy
 
@@ -171,6 +173,7 @@ def test_help_fits_on_a_screen() -> None:
         assert not re.search(r" (K|L|v|in \(0|alpha for t = 1)\.", shown)  # cut short
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sampling", "compose", "relation"),
     [
@@ -234,6 +237,7 @@ def test_gradient_descent() -> None:
     assert f"scale {rounded_up(2 * noise / 50)} where" in answer
 
 
+@pytest.mark.slow
 def test_with_replacement() -> None:
     base = ["with-replacement", "--records", "1000", "--models", "10"]
     answer = ask(*base, "--epsilon", "1")

@@ -57,6 +57,7 @@ def test_the_jax_program_of_the_readme_runs(capsys: pytest.CaptureFixture[str]) 
     assert "one user" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_demo_writes_a_figure_and_numbers(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     pytest.importorskip("sklearn")
@@ -85,6 +86,7 @@ def test_the_demo_writes_a_figure_and_numbers(tmp_path: Path) -> None:
     assert (tmp_path / "demo.png").stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_reproduce_lists_runs_and_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib")
 
@@ -154,6 +156,7 @@ def test_a_command_names_the_extra_that_it_lacks(capsys: pytest.CaptureFixture[s
         telling(lacking)("dpmesh.nonsense")
 
 
+@pytest.mark.slow
 def test_a_name_that_needs_an_extra_says_which() -> None:
     code = """
 import sys
@@ -216,6 +219,7 @@ def test_the_command_line_loads_nothing_heavy_to_answer(name: str) -> None:
     assert found.stdout.splitlines()[-1].strip() == "heavy:"
 
 
+@pytest.mark.slow
 def test_audits_and_engines_are_there_without_an_import_of_their_own() -> None:
     code = "import dpmesh as dm; print(dm.audit.couple, dm.engines.blocks.blocks)"
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
@@ -225,6 +229,7 @@ def test_audits_and_engines_are_there_without_an_import_of_their_own() -> None:
             module.nonsense  # noqa: B018
 
 
+@pytest.mark.slow
 def test_the_runs_of_the_demo_share_no_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("sklearn")
     from dpmesh.demo import run_demo

@@ -158,6 +158,7 @@ def test_covertype_labels(tmp_path: Path) -> None:
     assert isinstance(two.features, np.ndarray)
 
 
+@pytest.mark.slow
 def test_real_mnist(real_data: Path) -> None:
     train, test = data.mnist(folder=real_data / "mnist"), data.mnist("test")
     assert train.features.shape == (60000, 784)
@@ -170,6 +171,7 @@ def test_real_mnist(real_data: Path) -> None:
     np.testing.assert_array_equal(np.bincount(test.labels), counts)
 
 
+@pytest.mark.slow
 def test_real_rcv1(real_data: Path) -> None:
     for part, positive, negative, used in [
         ("train", 6111, 6295, 23973),
@@ -183,6 +185,7 @@ def test_real_rcv1(real_data: Path) -> None:
         np.testing.assert_allclose(norms, 1, atol=2.3e-6)
 
 
+@pytest.mark.slow
 def test_real_covertype(real_data: Path) -> None:
     full = data.covertype(folder=real_data / "covtype")
     assert full.features.shape == (581012, 54)

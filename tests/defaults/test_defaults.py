@@ -24,6 +24,7 @@ BUDGET = {"epsilon": 2.0, "delta": 1e-5}
 MOST_NOISE = {"classification": 2.0, "regression": 0.25}
 
 
+@pytest.mark.slow
 @given(
     st.integers(1, 40),
     st.integers(1, 10_000),
@@ -44,6 +45,7 @@ def test_gossip_keeps_its_budget_and_limits_its_noise(nodes, records, epsilon, t
     assert total <= MOST_NOISE[task] * (1 + 1e-6)
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(
     st.integers(3, 40),
@@ -189,6 +191,7 @@ def test_many_nodes_have_few_neighbours() -> None:
     assert network(COMPLETE + 1, key=key).matrix(0).messages == (COMPLETE + 1) * 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("records", "kind"), [(5_000, np.float64), (20, np.float32)])
 def test_gossip_chooses_the_type_that_its_messages_need(records: int, kind: type) -> None:
     """In float32 those of many records grow too long for the noise, after many rounds."""
@@ -225,6 +228,7 @@ def test_public_data_take_any_shape() -> None:
                 assert (problem.train.features**2).sum(axis=1).max() <= 1 + 1e-9
 
 
+@pytest.mark.slow
 def test_a_forecast_grows_with_epsilon_and_is_that_of_the_rule() -> None:
     pytest.importorskip("sklearn")
     shape = {"sites": 3, "records": 40, "features": 5, "key": dm.Key.seeded(1)}

@@ -27,6 +27,8 @@ from dpmesh.deploy import Folder, Router
 
 pytest.importorskip("flwr.app", reason="needs the extra 'flower'")
 
+pytestmark = pytest.mark.slow  # processes of Flower
+
 TOOLS = Path(sys.executable).parent
 ONE_PORT = not version("flwr").startswith("1.22.")
 """The lowest supported version has a port for each interface, and connections in the project."""

@@ -27,7 +27,7 @@ from flower_clients import (  # noqa: E402
 
 from dpmesh.deploy.flower import DPFedLS, TooFewAnswersError, flat, parties, private_update  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("inside_an_app")
+pytestmark = [pytest.mark.usefixtures("inside_an_app"), pytest.mark.slow]
 
 KEY = dm.Key.seeded(3)
 QUIET = changed(ALGORITHM, noise_multiplier=None, denoiser=dm.algorithms.denoisers.Identity())

@@ -12,6 +12,8 @@ import pytest
 
 import dpmesh as dm
 
+pytestmark = pytest.mark.slow  # processes of Flower
+
 PROGRAM = Path(__file__).parents[1] / "helpers" / "flower_simulation.py"
 
 

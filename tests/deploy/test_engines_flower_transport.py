@@ -27,7 +27,7 @@ from dpmesh.deploy import Router  # noqa: E402
 from dpmesh.deploy.flower import Courier, WarmNode, answers, ask, parties, route, transport  # noqa: E402
 from dpmesh.deploy.wire import refused, who  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("inside_an_app")
+pytestmark = [pytest.mark.usefixtures("inside_an_app"), pytest.mark.slow]
 
 
 @pytest.fixture(autouse=True)

@@ -221,6 +221,7 @@ def test_contracts_of_sums_that_do_not_fit_are_refused() -> None:
         Contract.of({**content, "party": poor})
 
 
+@pytest.mark.slow
 def test_a_server_that_sees_each_part_is_refused(tmp_path: Path) -> None:
     content = Parties(tmp_path, "clients").content
     trusted = content["algorithm"] | {"combination": {"kind": "TrustedServer"}}

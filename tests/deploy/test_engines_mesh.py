@@ -23,6 +23,7 @@ from dpmesh.deploy.wire import BEFORE, Ask, Fresh, Sent, kind_of, refused
 each = pytest.mark.parametrize("algorithm", [name for name in ALGORITHMS if name != "noisy"])
 
 
+@pytest.mark.slow
 @each
 def test_nodes_made_anew_for_each_message_and_asked_twice_have_the_simulators_bits(
     algorithm: str, tmp_path: Path
@@ -115,6 +116,7 @@ def test_planted_noise_in_time_that_is_not_what_was_sent_is_caught(
         assert same == (planted == "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["gradient descent", "with replacement"])
 def test_a_network_has_the_simulators_bits(algorithm: str, tmp_path: Path) -> None:
     pytest.importorskip("jax")
@@ -196,6 +198,7 @@ def test_a_router_that_is_started_anew_gets_the_same_answers(tmp_path: Path) -> 
     np.testing.assert_array_equal(parties.models(), parties.simulated().parameters)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("turn", [0, 1])
 @pytest.mark.parametrize("killed", [False, True])
 def test_a_holder_that_misses_the_deadline_of_a_turn_takes_its_next_one(
@@ -400,5 +403,6 @@ def test_a_failure_after_the_charge_stops_the_node_with_one_word(
     assert len(started.parties.folders[0].ledger(node.contract).releases) == 3  # it is charged
 
 
+@pytest.mark.slow
 def test_random_schedules_release_once_and_end() -> None:
     mesh_fuzz.run_schedules(range(40))

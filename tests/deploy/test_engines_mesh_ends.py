@@ -86,6 +86,7 @@ def test_a_folder_is_made_whole_or_not_at_all(tmp_path: Path) -> None:
     assert k > 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("algorithm", "nodes"), [("in time", 2), ("sums", 3)])
 def test_a_disk_that_fails_at_any_write_costs_a_restart_and_nothing_else(
     algorithm: str, nodes: int, tmp_path: Path

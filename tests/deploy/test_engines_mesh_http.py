@@ -69,6 +69,7 @@ def test_nodes_that_dial_out_over_tls_have_the_simulators_bits(
         assert server.router.bytes == pytest.approx(4 * bytes_of_round(parties.contract), rel=0.6)
 
 
+@pytest.mark.slow
 def test_a_mistake_beside_restored_charges_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,6 +135,7 @@ class Commands:
         raise AssertionError(self.log(name))
 
 
+@pytest.mark.slow
 def test_three_hospitals_from_the_command_line_one_of_them_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -41,6 +41,7 @@ def hostile(rng: np.random.Generator, dim: int) -> Any:
     return row / np.linalg.norm(row) * rng.choice([0.0, 1e-3, 1.0, 30.0, longest])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "algorithm", ["online", "quantized", "public point", "gradient descent", "several mixings"]
 )

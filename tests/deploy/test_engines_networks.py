@@ -21,6 +21,7 @@ from dpmesh.keys import Key
 DELTA = 1e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["sums", "clients"])
 def test_sums_between_parties_have_the_simulators_bits(algorithm: str, tmp_path: Path) -> None:
     pytest.importorskip("jax")
@@ -32,6 +33,7 @@ def test_sums_between_parties_have_the_simulators_bits(algorithm: str, tmp_path:
         np.testing.assert_array_equal(node.released, simulated)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("inside_an_app")
 def test_flower_has_the_simulators_models() -> None:
     """Up to the rounding of a model less the global one, in float32."""

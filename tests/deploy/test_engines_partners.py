@@ -32,6 +32,7 @@ def mu_of(factors: np.ndarray, shifted: list[int], unknown: np.ndarray) -> float
     return float(np.sqrt(shift @ np.linalg.solve(left @ left.T, shift)))
 
 
+@pytest.mark.slow
 def test_a_star_holds_whatever_all_others_do() -> None:
     """Random graphs, one-ended secrets, missing rows and coalitions: brute force is never above."""
     rng, largest = np.random.default_rng(5), 0.0

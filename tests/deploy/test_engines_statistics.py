@@ -78,6 +78,7 @@ def test_each_party_has_the_answers_of_one_process(rehearsal: bool, tmp_path: Pa
 LEARN = ["--label", "stage", "--rounds", "4"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [

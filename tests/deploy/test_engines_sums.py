@@ -60,6 +60,7 @@ def test_each_part_is_uniform_and_so_are_all_but_one_together(tmp_path: Path) ->
         folder.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("parties", "dim"), [(4, 1000), (40, 1000)])
 def test_parts_take_few_bytes_more_than_their_numbers(
     parties: int, dim: int, tmp_path: Path

@@ -135,6 +135,7 @@ PERSONAL = ["groups", "each", "packed"]
 TOKEN = ["token", "learned", "with replacement"]
 
 
+@pytest.mark.slow
 def test_noise_that_works_together_is_that_of_one_process(tmp_path: Path) -> None:
     """Secrets of partners on different ranks; and a checkpoint that one process can go on from."""
     names = [*mpi_program.TOGETHER, "token in time"]
@@ -145,6 +146,7 @@ def test_noise_that_works_together_is_that_of_one_process(tmp_path: Path) -> Non
         assert_same(tmp_path / name, later)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_the_same_bits_for_any_number_of_ranks(ranks: int, tmp_path: Path) -> None:
     """Models, history, ledger and traffic; and a checkpoint that one process can go on from."""
@@ -161,6 +163,7 @@ def test_the_same_bits_for_any_number_of_ranks(ranks: int, tmp_path: Path) -> No
             assert sent == least if name not in [*PACKED, "packed"] else least <= sent
 
 
+@pytest.mark.slow
 def test_ranks_with_keys_of_their_own_start_at_the_same_point(tmp_path: Path) -> None:
     succeed(3, "ring", tmp_path, "resting")
     start = np.load(tmp_path / "resting" / "parameters.npy")
@@ -168,6 +171,7 @@ def test_ranks_with_keys_of_their_own_start_at_the_same_point(tmp_path: Path) ->
     np.testing.assert_array_equal(start, np.repeat(start[:1], mpi_program.NODES, axis=0))
 
 
+@pytest.mark.slow
 def test_the_keys_of_all_ranks_count(tmp_path: Path) -> None:
     """The noise of one rank's nodes is that of its own key."""
     succeed(2, "ring", tmp_path, "own keys")
@@ -179,6 +183,7 @@ def test_the_keys_of_all_ranks_count(tmp_path: Path) -> None:
     assert "key: wanted that of the run in the checkpoint" in refused.stderr
 
 
+@pytest.mark.slow
 def test_ranks_with_keys_of_their_own_go_on_with_their_own_nodes_alone(tmp_path: Path) -> None:
     """In rounds that run again, a node would release its value with the noise of another key."""
     succeed(2, "ring", tmp_path, "own keys")
@@ -202,6 +207,7 @@ def test_ranks_that_do_not_run_the_same_are_refused(name: str, named: str, tmp_p
     assert f"{named}: wanted the same on all ranks" in refused.stderr
 
 
+@pytest.mark.slow
 def test_what_other_ranks_released_in_a_round_over_the_budget_is_counted(tmp_path: Path) -> None:
     succeed(3, "ring", tmp_path, "overspending")
     run = json.loads((tmp_path / "overspending" / "run.json").read_text())
@@ -211,6 +217,7 @@ def test_what_other_ranks_released_in_a_round_over_the_budget_is_counted(tmp_pat
     assert run["privacy"] == json.loads(json.dumps(alone.privacy.as_dict()))
 
 
+@pytest.mark.slow
 def test_packed_rows_travel_packed(tmp_path: Path) -> None:
     """Two ranks of a ring: 2 rows from each in a round, of 5 float64 unpacked."""
     succeed(2, "ring", tmp_path, "online", "quantized")
@@ -223,6 +230,7 @@ def test_packed_rows_travel_packed(tmp_path: Path) -> None:
         assert least <= sent <= least + mpi_program.ROUNDS * 2 * 8 < unpacked
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["online", "token", "learned"])
 def test_ranks_go_on_from_the_checkpoint_of_one_process(name: str, tmp_path: Path) -> None:
     def stop(round: int, values: object) -> None:
@@ -236,6 +244,7 @@ def test_ranks_go_on_from_the_checkpoint_of_one_process(name: str, tmp_path: Pat
     assert_same(tmp_path / name, mpi_program.run(name, "varying"))
 
 
+@pytest.mark.slow
 def test_an_engine_takes_a_number_of_numpy_and_names_what_is_no_network() -> None:
     pytest.importorskip("mpi4py", reason="needs the extra 'mpi'")
     code = "import numpy; from dpmesh.engines.mpi import MpiEngine; "
@@ -244,6 +253,7 @@ def test_an_engine_takes_a_number_of_numpy_and_names_what_is_no_network() -> Non
     assert "ValueError: topology: wanted a topology of dpmesh.topology, or the n" in failed.stderr
 
 
+@pytest.mark.slow
 def test_a_callback_ends_the_run_on_all_ranks(tmp_path: Path) -> None:
     succeed(3, "varying", tmp_path, "ended")
     run = json.loads((tmp_path / "ended" / "run.json").read_text())
@@ -260,6 +270,7 @@ def test_a_callback_that_fails_ends_the_run_on_all_ranks(tmp_path: Path) -> None
     assert ended.stderr.count(reported) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "said", "rounds"),
     [
@@ -355,6 +366,7 @@ SUMS_EXPERIMENT = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "experiment",
     [
@@ -391,6 +403,7 @@ def test_an_experiment_from_a_file_runs_on_ranks(experiment: str, tmp_path: Path
             assert of_ranks.read_bytes() == of_one.read_bytes()
 
 
+@pytest.mark.slow
 def test_rank_0_says_how_far_a_run_is(tmp_path: Path) -> None:
     pytest.importorskip("sklearn")
     pytest.importorskip("typer")
@@ -403,6 +416,7 @@ def test_rank_0_says_how_far_a_run_is(tmp_path: Path) -> None:
     assert re.findall(r": (\d) of 6 rounds", said) == 2 * list("123456")
 
 
+@pytest.mark.slow
 def test_what_cannot_run_on_ranks_is_named_once(tmp_path: Path) -> None:
     pytest.importorskip("sklearn")
     pytest.importorskip("typer")
@@ -414,6 +428,7 @@ def test_what_cannot_run_on_ranks_is_named_once(tmp_path: Path) -> None:
     assert "wanted at least 3, one for each rank" in ended.stderr
 
 
+@pytest.mark.slow
 def test_a_simulated_network_is_refused_on_ranks_before_anything_is_written(tmp_path: Path) -> None:
     pytest.importorskip("sklearn")
     pytest.importorskip("typer")

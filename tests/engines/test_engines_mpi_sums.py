@@ -18,6 +18,7 @@ NAMES = ["full", "sampled", "full float32", "sampled float32", "clients", "sampl
 NAMES += ["neighbours", "neighbours float32"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_sums_have_the_same_bits_for_any_number_of_ranks(ranks: int, tmp_path: Path) -> None:
     """Models, history, ledger and traffic; and a checkpoint that one process can go on from."""
@@ -37,6 +38,7 @@ def test_sums_have_the_same_bits_for_any_number_of_ranks(ranks: int, tmp_path: P
         assert json.loads((tmp_path / name / "sent.json").read_text()) == [[words, words]] * ranks
 
 
+@pytest.mark.slow
 def test_ranks_go_on_with_sums_from_the_checkpoint_of_one_process(tmp_path: Path) -> None:
     def stop(round: int, values: object) -> None:
         if round == 6:
@@ -49,6 +51,7 @@ def test_ranks_go_on_with_sums_from_the_checkpoint_of_one_process(tmp_path: Path
     assert_same(tmp_path / "sampled", mpi_sums_program.run("sampled"))
 
 
+@pytest.mark.slow
 def test_a_site_that_fails_stops_all_ranks_and_others_go_on(tmp_path: Path) -> None:
     ended = launch(2, *PROGRAM, tmp_path, "failing", program=False)
     assert ended.returncode != 0
@@ -59,6 +62,7 @@ def test_a_site_that_fails_stops_all_ranks_and_others_go_on(tmp_path: Path) -> N
     assert_same(tmp_path / "failing", mpi_sums_program.run("failing"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "ranks", "said"),
     [

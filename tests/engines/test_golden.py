@@ -89,6 +89,7 @@ GOSSIP = ["gradient descent, varying network", "online", "quantized", "quantized
 TOKEN = ["without replacement, random", "without replacement, learned"]
 
 
+@pytest.mark.slow
 def test_ranks_give_the_same(tmp_path: Path) -> None:
     names = GOSSIP + TOKEN
     file, program = tmp_path / "records.json", Path(make.__file__).with_name("on_ranks.py")

@@ -174,6 +174,7 @@ def test_files_keep_the_estimator(tumours: Any, tmp_path: Path) -> None:
     assert FitReport.from_dict(old).against.startswith("everybody")
 
 
+@pytest.mark.slow
 def test_a_network_learns_what_no_linear_model_can(tmp_path: Path) -> None:
     jax = pytest.importorskip("jax")
 
@@ -211,6 +212,7 @@ def test_in_pipelines_and_scikit_learns_cross_validation(tumours: Any) -> None:
     assert found.shape == (2,)
 
 
+@pytest.mark.slow
 def test_an_evaluation_holds_out_a_part_of_each_site() -> None:
     X, y = load_digits(return_X_y=True)
     site = (y + np.random.default_rng(0).integers(2, size=len(y))) % 10
@@ -322,6 +324,7 @@ def test_groups_reach_a_fit_by_routing_and_nothing_becomes_one_site_in_silence()
         assert text in str(alone.report_)
 
 
+@pytest.mark.slow
 def test_epsilons_are_compared_with_noise_of_their_own_and_the_kept_one_is_fitted_again() -> None:
     draw = np.random.default_rng(0)
     X = draw.uniform(-1, 1, (200, 2))

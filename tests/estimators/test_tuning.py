@@ -19,6 +19,7 @@ SITE = np.arange(400) % 4
 pytestmark = pytest.mark.filterwarnings("ignore:all records are one site")
 
 
+@pytest.mark.slow
 def test_all_fits_and_the_choice_cost_the_epsilon_of_the_estimator() -> None:
     y = np.where(X[:, 0] > 0, "a", "b")
     model = dm.sklearn.PrivateClassifier(epsilon=3.0, random_state=1)
@@ -82,6 +83,7 @@ def test_what_cannot_be_tuned_is_refused() -> None:
             tune(model, [{}, wrong], X, y, SITE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noise", [None, "BetweenPartners"])
 def test_rounds_and_epsilon_can_be_chosen_within_a_budget(noise: Any) -> None:
     y = np.where(X[:, 0] > 0, "a", "b")

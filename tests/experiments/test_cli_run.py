@@ -22,6 +22,7 @@ from dpmesh.settings import Settings
 from dpmesh.settings.parts import SECTIONS
 
 
+@pytest.mark.slow
 def test_the_command_line_tells_once_what_ails_many_runs(tmp_path) -> None:
     file = write(tmp_path, TEXT.replace("rounds = 6", "rounds = 1000"))
     said = command("run", file, "--folder", tmp_path / "r", code=1)
@@ -52,6 +53,7 @@ def test_the_command_line_keeps_a_budget(tmp_path, monkeypatch, caplog) -> None:
     assert 0.4 < result.privacy.epsilon <= 0.6
 
 
+@pytest.mark.slow
 def test_the_command_line_takes_a_module_beside_the_file(tmp_path, monkeypatch) -> None:
     (tmp_path / "own_parts_here.py").write_text(OWN)
     write(tmp_path, WITH_OWN.partition("[sweep]")[0] + "[sweep]\nalgorithm.factor = [0.5, 1.0]\n")
@@ -65,6 +67,7 @@ def test_the_command_line_takes_a_module_beside_the_file(tmp_path, monkeypatch) 
     assert reported["algorithm"].startswith("Halved(")
 
 
+@pytest.mark.slow
 def test_the_command_line_runs_reports_and_explains(tmp_path, monkeypatch) -> None:
     pytest.importorskip("matplotlib").use("Agg")
     docs = Path(__file__).parent.parent.parent / "docs" / "simulator.md"

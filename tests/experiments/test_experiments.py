@@ -164,6 +164,7 @@ def test_what_does_not_fit_together_is_named_by_the_table_that_it_came_from(
         )
 
 
+@pytest.mark.slow
 def test_a_slip_is_mended_and_the_same_command_runs(tmp_path) -> None:
     slip = TEXT.replace("positive = [5, 6, 7, 8, 9]", "")  # labels of ten digits
     assert run_sweep(read(write(tmp_path, slip)), tmp_path / "results", processes=1)
@@ -192,6 +193,7 @@ def test_every_kind_of_time_can_be_written(table: str, latency: object, tmp_path
     assert Experiment.of(read(write(tmp_path, text))).network.latency == latency
 
 
+@pytest.mark.slow
 def test_every_cell_is_run_once_and_missing_ones_again(tmp_path) -> None:
     settings, folder, reported = read(write(tmp_path)), tmp_path / "results", []
     assert [cell.changes for cell in cells(settings)] == [
@@ -227,6 +229,7 @@ def test_folders_may_be_texts_and_settings_may_not(tmp_path) -> None:
         run_sweep("a.toml", tmp_path)
 
 
+@pytest.mark.slow
 def test_a_run_from_a_file_is_the_run_of_its_parts(tmp_path) -> None:
     settings = read(write(tmp_path))
     experiment = Experiment.of(settings.replaced({"run.seed": 2}))
@@ -252,6 +255,7 @@ def test_a_run_from_a_file_is_the_run_of_its_parts(tmp_path) -> None:
     np.testing.assert_array_equal(result.history["accuracy"], run.history["accuracy"])
 
 
+@pytest.mark.slow
 def test_a_run_within_its_budget_is_the_run_without(tmp_path) -> None:
     text = TEXT.replace(', "none"]', "]").replace("delta = 1e-5\n", "")
     within = text + "[budget]\nepsilon = 1.0\ndelta = 1e-6\n"
@@ -265,6 +269,7 @@ def test_a_run_within_its_budget_is_the_run_without(tmp_path) -> None:
     assert str(without.history.records) == str(within.history.records)
 
 
+@pytest.mark.slow
 def test_processes_give_the_same_bits_and_failures_stop_nobody_else(tmp_path) -> None:
     """The data set of one cell is not there: known only when it is loaded."""
     text = TEXT.replace("seeds = [1, 2]", 'seeds = [1]\ndata.source = ["digits", "mnist"]')
@@ -281,6 +286,7 @@ def test_processes_give_the_same_bits_and_failures_stop_nobody_else(tmp_path) ->
         assert one.read_bytes() == two.read_bytes()
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_goes_on_from_its_checkpoint(tmp_path) -> None:
     settings = read(write(tmp_path))
     run_sweep(settings, tmp_path / "whole", processes=1)
@@ -299,6 +305,7 @@ def test_an_interrupted_run_goes_on_from_its_checkpoint(tmp_path) -> None:
         assert one.read_bytes() == two.read_bytes()
 
 
+@pytest.mark.slow
 def test_results_of_other_settings_are_not_mixed(tmp_path) -> None:
     run_sweep(read(write(tmp_path)), tmp_path / "results", processes=1)
     other = read(write(tmp_path, TEXT.replace("radius = 10", "radius = 20")))
@@ -387,6 +394,7 @@ def test_algorithms_without_a_network_run_too(algorithm: str, tmp_path) -> None:
     assert Result.load(tmp_path / "results" / "run").history.last("seconds") > 0
 
 
+@pytest.mark.slow
 def test_algorithms_are_compared_in_a_sweep(tmp_path) -> None:
     docs = (Path(__file__).parent.parent.parent / "docs" / "simulator.md").read_text()
     tables = re.findall(r"```toml\n(.*?)```", docs, re.S)

@@ -163,6 +163,7 @@ def test_gossip_by_secure_sums_takes_its_network_from_the_file(folder: Path) -> 
         experiment(gossip)
 
 
+@pytest.mark.slow
 def test_algorithms_that_travel_differently_run_from_one_file_at_one_epsilon(folder: Path) -> None:
     swept = """
 [topology]
@@ -199,6 +200,7 @@ algorithm = [
     assert "Whether that is clear takes 5 runs each" in leader
 
 
+@pytest.mark.slow
 def test_models_are_named_by_module_and_function(folder: Path, monkeypatch: Any) -> None:
     pytest.importorskip("jax")
     (folder / "of_mine.py").write_text("""

@@ -57,6 +57,7 @@ WITH_OWN = (
 )
 
 
+@pytest.mark.slow
 def test_parts_of_a_module_of_ones_own_can_be_named(tmp_path, monkeypatch) -> None:
     (tmp_path / "own_parts.py").write_text(OWN)
     monkeypatch.syspath_prepend(tmp_path)

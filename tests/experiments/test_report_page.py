@@ -43,6 +43,7 @@ class Links(HTMLParser):
         self.found += [value for name, value in attributes if name in ("src", "href")]
 
 
+@pytest.mark.slow
 def test_the_page_holds_everything_itself(tmp_path) -> None:
     run_sweep(read(write(tmp_path)), tmp_path / "results", processes=1)
     path = page.write_page([tmp_path / "results"])
@@ -90,6 +91,7 @@ def test_places_are_rounded_and_labels_are_not() -> None:
     assert not re.search(r' (?:x|y|d)="[^"]*\.\d\d', picture)
 
 
+@pytest.mark.slow
 def test_runs_of_a_program_have_a_page(tmp_path) -> None:
     """They were no results: only `dpmesh run` leaves notes on what a run changes."""
     for epsilon in (1.0, 4.0):
@@ -108,6 +110,7 @@ def test_runs_of_a_program_have_a_page(tmp_path) -> None:
     assert r"\begin{tabular}" in page.write_page([tmp_path], tmp_path / "a.tex").read_text()
 
 
+@pytest.mark.slow
 def test_runs_that_differ_by_chance_are_shown_with_the_privacy_of_the_dearest(tmp_path) -> None:
     """A run that by chance released nothing has epsilon 0; others of its settings have not."""
     settings = read(write(tmp_path, TEXT.replace('[1.0, "none"]', "[1.0]")))
@@ -124,6 +127,7 @@ def test_runs_that_differ_by_chance_are_shown_with_the_privacy_of_the_dearest(tm
     assert "against epsilon" not in alone
 
 
+@pytest.mark.slow
 def test_what_is_written_is_utf_8_in_any_locale(tmp_path) -> None:
     run_sweep(read(write(tmp_path)), tmp_path / "results", processes=1)
     code = """
@@ -142,6 +146,7 @@ measured.to_csv(sys.argv[1] + "/history.csv")
     assert "\u03b5" in (tmp_path / "results" / "history.csv").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_the_page_of_several_folders_compares_them(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     seeds = TEXT.replace('algorithm.epsilon = [1.0, "none"]', "")
@@ -157,6 +162,7 @@ def test_the_page_of_several_folders_compares_them(tmp_path, monkeypatch) -> Non
     assert "&quot;radius&quot;: 20" in text
 
 
+@pytest.mark.slow
 def test_methods_stand_in_a_panel_for_each_network_and_failures_on_top(
     tmp_path, monkeypatch
 ) -> None:

@@ -31,6 +31,7 @@ noise_multiplier = 100.0
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="processes end in another way there")
 @pytest.mark.parametrize(
     ("ended_by", "rounds"),  # after one round one worker's run has not begun

@@ -73,6 +73,7 @@ def test_a_command_tells_it_before_its_runs(
     assert str(unwritable) in said
 
 
+@pytest.mark.slow
 def test_a_report_tells_it_before_its_figures(
     unwritable: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

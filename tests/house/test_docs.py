@@ -41,6 +41,7 @@ def name(page: Path) -> str:
     return str(page.relative_to(ROOT / "docs"))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("page", [page for page in PAGES if name(page) not in PRINTED], ids=name)
 def test_the_programs_of_a_page_run(
@@ -57,6 +58,7 @@ def test_the_programs_of_a_page_run(
         exec(compile(program, str(page), "exec"), names)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("page", PRINTED)
 def test_programs_print_what_stands_below_them(
@@ -76,6 +78,7 @@ def test_programs_print_what_stands_below_them(
             assert without_numbers(found) == without_numbers(printed)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs_and_shows_what_it_prints(
@@ -170,6 +173,7 @@ def test_every_experiment_and_its_data_are_on_the_page() -> None:
         assert not data or any(row.startswith(f"| `{data}` |") for row in rows)
 
 
+@pytest.mark.slow
 def test_commands_that_pages_and_results_name_exist() -> None:
     typer = pytest.importorskip("typer.main")
     from dpmesh.cli import app
@@ -198,6 +202,7 @@ def test_commands_that_pages_and_results_name_exist() -> None:
         assert (ROOT / file).exists() or (ROOT / "python" / file).exists(), module
 
 
+@pytest.mark.slow
 def test_what_the_papers_claim_is_reached_from_the_packages_own_name() -> None:
     code = "import dpmesh as dm; dm.accounting.papers.quantized.sensitivities"
     subprocess.run([sys.executable, "-c", code], check=True)

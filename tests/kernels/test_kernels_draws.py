@@ -80,6 +80,7 @@ def test_samples_are_the_places_of_the_smallest_uniform_numbers(size: int) -> No
     np.testing.assert_array_equal(default, kernels.sample(counts, size, stream(), nodes=range(5)))
 
 
+@pytest.mark.slow
 def test_samples_of_very_many_numbers_are_found_in_little_memory() -> None:
     count = 2**20 + 5
     smallest = np.argsort(kernels.uniform(count, stream()), kind="stable")[:3]

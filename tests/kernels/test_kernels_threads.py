@@ -31,12 +31,14 @@ def started_with(setting: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("setting", "threads"), [("3", 3), ("", None)])
 def test_the_environment_says_how_many_threads(setting: str, threads: int | None) -> None:
     available = getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count() or 1))
     assert int(started_with(setting).stdout) == (threads or len(available(0)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("setting", ["many", "0", "-1", "1.5"])
 def test_an_environment_that_says_something_else_is_refused(setting: str) -> None:
     said = f"DPMESH_NUM_THREADS: wanted an integer of at least 1, or nothing, got '{setting}'"
@@ -64,6 +66,7 @@ raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     assert subprocess.run([sys.executable, "-c", program], timeout=600).returncode == 0
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 @pytest.mark.filterwarnings("ignore:.*fork:RuntimeWarning")

@@ -114,6 +114,7 @@ def test_a_larger_coalition_knows_more(seed: int) -> None:
         assert release.mu_of(coalition[1:]) <= release.mu * (1 + 1e-9)
 
 
+@pytest.mark.slow
 @given(SEEDS, st.booleans())
 def test_a_run_that_stops_early_costs_no_more(seed: int, changing: bool) -> None:
     release, _ = random_release(seed, changing=changing)

@@ -145,6 +145,7 @@ def plan(*releases) -> Plan:
     return Plan(releases=releases, neighboring_relation="add_remove", unit="record")
 
 
+@pytest.mark.slow
 @given(st.lists(st.floats(0.8, 0.99), min_size=1, max_size=2), st.sampled_from([1e-5, 1e-7]))
 def test_noise_on_a_coarse_grid_costs_what_its_concentration_proves(
     multipliers: list[float], delta: float

@@ -87,6 +87,7 @@ def plan(*releases: Release) -> Plan:
     return Plan(releases=releases, neighboring_relation="replace_one", unit="record")
 
 
+@pytest.mark.slow
 @given(st.lists(st.floats(0.1, 10), min_size=1, max_size=8))
 def test_disjoint_batches_compose_in_parallel_and_shared_data_in_sequence(eps: list[float]) -> None:
     disjoint = [Release(t, Laplace(1 / e), ONE, batch=t) for t, e in enumerate(eps)]

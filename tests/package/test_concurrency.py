@@ -127,6 +127,7 @@ def test_kernels_give_the_same_bits_when_threads_call_them_at_once() -> None:
     at_once(work)
 
 
+@pytest.mark.slow
 def test_the_number_of_threads_may_change_while_kernels_run() -> None:
     x, stream = np.zeros((NODES, 40_000)), Key.seeded(1).stream(Purpose.NOISE)
     alone, before = kernels.add_noise("gaussian", x, 1.0, stream), kernels.get_threads()
@@ -173,6 +174,7 @@ def problem_and_network() -> tuple[dm.LinearProblem, dm.topology.Topology]:
     return problem, network
 
 
+@pytest.mark.slow
 def test_runs_on_one_problem_at_once_are_the_runs_alone() -> None:
     """They share the problem and the network; memory is their own."""
     algorithm = dm.OnlineLearning(epsilon=2.0)
@@ -188,6 +190,7 @@ def test_runs_on_one_problem_at_once_are_the_runs_alone() -> None:
             np.testing.assert_array_equal(mine, same)
 
 
+@pytest.mark.slow
 def test_many_threads_may_be_the_first_to_use_the_names() -> None:
     """Before CPython 3.15, two that import modules of one package at once may stop each other."""
     code = f"""

@@ -216,6 +216,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Any:
         yield
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("entry", ENTRIES)
 @settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow], deadline=None)

@@ -105,6 +105,7 @@ def test_twenty_steps_equal_the_oracle(
         assert distance(one_network(after, i), slow[i]) <= 1e-5
 
 
+@pytest.mark.slow
 @given(
     st.integers(1, 60),
     st.sampled_from([16, 48, 128]),

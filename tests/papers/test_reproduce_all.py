@@ -20,6 +20,7 @@ def broken(folder: Path) -> list[Path]:
     raise ZeroDivisionError(folder.name)
 
 
+@pytest.mark.slow
 def test_all_go_on_without_what_cannot_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib")
     from command import command
@@ -48,6 +49,7 @@ def test_settings_are_arguments_of_the_functions() -> None:
         assert {*shown.settings, *shown.quick} <= {*signature(shown.function).parameters}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["online-table1", "quantized-figure4"])
 def test_claims_of_the_readme_run_in_small_on_real_data(
     name: str, tmp_path: Path, real_data: Path, monkeypatch: pytest.MonkeyPatch

@@ -33,6 +33,7 @@ def cells() -> list[Row]:
     return federated.planned_cells()
 
 
+@pytest.mark.slow
 def test_cells_and_their_noise(cells) -> None:
     assert len(cells) == 2 * 4 * 2 * 5
     assert sum(cell["paper"] is not None for cell in cells) == 32
@@ -46,6 +47,7 @@ def test_cells_and_their_noise(cells) -> None:
             assert cell["epsilon_proved"] < cell["epsilon"] / 3  # what the theorems give away
 
 
+@pytest.mark.slow
 def test_files(cells, tmp_path, monkeypatch) -> None:
     """The whole table with training left out."""
     monkeypatch.setattr(federated, "mnist", lambda part: part)
@@ -65,6 +67,7 @@ def test_files(cells, tmp_path, monkeypatch) -> None:
     assert figure.stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_smoothing_pays_at_the_papers_noise(cells, real_data) -> None:
     """One seed of the cell of most noise: over seeds accuracy varies by 0.8, the gain by less."""
     train, test = (

@@ -25,6 +25,7 @@ def test_the_theorem_has_the_captions_slope_and_intercept() -> None:
     assert (slope, intercept - np.log(2)) == pytest.approx((-0.73, 2.29), abs=0.06)
 
 
+@pytest.mark.slow
 def test_files(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(s9, "EPSILONS", np.array([12.0, 20.0]))
     monkeypatch.setattr(s9, "noise_std", lambda kind, setting, e: len(kind) / e)

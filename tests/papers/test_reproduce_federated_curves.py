@@ -39,6 +39,7 @@ def test_losses_of_parts_are_those_of_the_whole(small, monkeypatch) -> None:
     assert federated_curves._loss(problem, model) == pytest.approx(whole[0], rel=1e-9)
 
 
+@pytest.mark.slow
 def test_files(small, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(federated_curves, "ROUNDS", 5)
     monkeypatch.setattr(federated_curves, "AT_ONCE", 400)  # of 1,500 records, so unequal parts

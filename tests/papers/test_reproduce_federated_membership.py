@@ -5,11 +5,13 @@ from __future__ import annotations
 import csv
 
 import numpy as np
+import pytest
 
 from dpmesh.data import digits, train_test_split
 from dpmesh_papers import federated_membership as figure6
 
 
+@pytest.mark.slow
 def test_noise_hides_members(tmp_path, monkeypatch) -> None:
     """1,600 digits, half of them at 200 clients, learned by heart without noise."""
     images, test = train_test_split(digits(), 0.1, np.random.default_rng(0))

@@ -26,6 +26,7 @@ def tiny(key, **_) -> JaxProblem:
     return JaxProblem(train, iid(train, 10, rng), *model, test=train, record_shape=(4, 4, 1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "cells"), [("table3", 32), ("table4", 32), ("table5", 26), ("table6", 16)]
 )
@@ -51,6 +52,7 @@ def test_files(name, cells, tmp_path, monkeypatch) -> None:
     assert figure.stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_files_of_figure_4(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(tables, "small_images", tiny)
     monkeypatch.setattr(federated_stability, "EVERY", 1)
@@ -65,6 +67,7 @@ def test_files_of_figure_4(tmp_path, monkeypatch) -> None:
     assert figure.stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_files_of_training_curves(tmp_path, monkeypatch) -> None:
     for make in ("small_images", "small_texts"):
         monkeypatch.setattr(tables, make, tiny)

@@ -70,6 +70,7 @@ def test_figures_take_colours_that_all_readers_can_tell_apart(tmp_path, monkeypa
     assert drawn[:4] == list(plots.COLOURS[:4])
 
 
+@pytest.mark.slow
 def test_the_federated_average_is_smooth(real_data, tmp_path) -> None:
     """Far more low frequencies than white noise has, and fewer the higher they are."""
     table, text, _ = figures.figure1(tmp_path)

@@ -15,6 +15,8 @@ from dpmesh_papers import online, online_delay, online_runs
 from dpmesh_papers._scaffold import Row, with_spread
 from dpmesh_papers.online_runs import Copies, Source
 
+pytestmark = pytest.mark.slow  # whole tables and figures in small
+
 AT = (5, 10)
 RECORDS = AT[-1] * 64
 

@@ -24,6 +24,8 @@ from dpmesh_papers.quantized_comparison import TASKS, GradientPerturbation, Lear
 
 pytest.importorskip("matplotlib", reason="needs the extra plots")
 
+pytestmark = pytest.mark.slow  # whole tables and figures in small
+
 
 def rows_of(path: Path) -> list[dict[str, str]]:
     with path.open(newline="") as file:

@@ -8,6 +8,8 @@ import pytest
 
 from dpmesh_papers import scale
 
+pytestmark = pytest.mark.slow  # whole tables and figures in small
+
 
 def test_more_nodes_are_worse_at_fixed_data_and_better_where_data_grow(
     tmp_path, monkeypatch

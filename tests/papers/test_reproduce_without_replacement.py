@@ -20,6 +20,8 @@ from dpmesh_papers.without_replacement_setting import (
     principal_components,
 )
 
+pytestmark = pytest.mark.slow  # whole tables and figures in small
+
 
 @pytest.fixture
 def small(monkeypatch) -> Setting:

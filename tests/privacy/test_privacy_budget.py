@@ -76,6 +76,7 @@ def test_every_algorithm_is_calibrated(name: str, epsilon: float) -> None:
     assert goal.require(make(noise), rounds) == make(noise).plan(rounds)
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.floats(0.1, 20), st.floats(0.5, 50))
 def test_affordable_rounds_are_the_most(epsilon: float, noise: float) -> None:

@@ -82,6 +82,7 @@ def test_every_node_pays_for_its_own_releases(drawn: tuple[list[Release], float]
     assert whole.cost(delta).epsilon == pytest.approx(max(slow), rel=1e-12)
 
 
+@pytest.mark.slow
 @given(runs_of)
 def test_several_runs_cost_what_their_worst_parts_cost_together(
     drawn: tuple[list[list[Release]], float],
@@ -189,6 +190,7 @@ def test_without_a_delta_nodes_pay_pure_epsilons() -> None:
     assert plan(Release(0, Laplace(0.5), ONE, nodes=(1,))).costs_by_node().tolist() == [0.0, 2.0]
 
 
+@pytest.mark.slow
 def test_samples_and_unprotected_values_are_told_apart_by_node() -> None:
     sampling = [FixedSizeSampling(size=10, population=100 * (1 + m)) for m in range(12)]
     sampled = [

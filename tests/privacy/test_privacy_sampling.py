@@ -96,6 +96,7 @@ def test_of_two_ways_of_sampling_neither_amplifies_on_a_coarse_grid() -> None:
     assert cost.accountant == "Rényi curve of discrete Gaussian noise on all data"
 
 
+@pytest.mark.slow
 def test_the_proof_is_that_of_the_part_that_pays_most() -> None:
     laplace, gaussian = (
         Release(0, Laplace(0.1), ONE, batch=0),
@@ -132,6 +133,7 @@ def test_few_different_nodes_have_a_loss_distribution_each() -> None:
     assert by_node.tolist() == [one.cost(1e-5).epsilon for one in alone]
 
 
+@pytest.mark.slow
 def test_the_event_is_that_of_the_whole_plan() -> None:
     sampled = plan("add_remove", *rounds(20, 1.5, PoissonSampling(0.05)))
     accountant = dp_accounting.pld.PLDAccountant(

@@ -157,6 +157,7 @@ def test_a_shift_of_one_number_dominates_that_of_two(a: float, b: float, share: 
     assert (ends + between) / 2 <= laplace_profile(epsilon, a + b) + 1e-7  # of the quadrature
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=12)
 @given(T=FEW, S=FEW, z=LARGE, sigma=LARGE, clients=st.integers(1, 10), of_all=st.booleans())
 def test_together_is_between_the_larger_and_the_sum(T, S, z, sigma, clients, of_all) -> None:
@@ -280,6 +281,7 @@ def test_a_node_pays_by_its_own_kinds_of_releases_alone() -> None:
         assert plan(*own, other).costs_by_node(delta)[1] == alone
 
 
+@pytest.mark.slow
 def test_of_many_different_nodes_those_that_pay_most_are_composed() -> None:
     """The others keep the sum of their releases, which is more than they cost."""
     nodes, delta = MOST_COMPOSITIONS + 4, 1e-6
@@ -299,6 +301,7 @@ def test_of_many_different_nodes_those_that_pay_most_are_composed() -> None:
     assert (np.diff(by_node) > 0).sum() >= nodes - 2
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=8)
 @given(
     st.lists(st.integers(1, 30), min_size=16, max_size=16),

@@ -66,6 +66,7 @@ def make_pair(nodes: int = 7):
     return linear, JaxProblem(train, parts, *model, test=train, regularization=0.1, nodes_at_once=3)
 
 
+@pytest.mark.slow
 def test_equals_the_kernels() -> None:
     linear, problem = make_pair()
     assert (problem.nodes, problem.dim, problem.blocks) == (7, 15, (15,))
@@ -82,6 +83,7 @@ def test_equals_the_kernels() -> None:
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("clipping_norm", [None, 0.7])
 def test_gradients_equal_those_of_the_kernels(clipping_norm: float | None) -> None:
     linear, problem = make_pair()
@@ -99,6 +101,7 @@ def test_gradients_equal_those_of_the_kernels(clipping_norm: float | None) -> No
         problem.gradient(params, batches, clipping_norm=0.0)
 
 
+@pytest.mark.slow
 def test_a_record_moves_a_sum_by_its_own_gradient_alone() -> None:
     """Whichever records it is added up with: with float32 sums it was 1e-5 of it, and grew."""
     rng = np.random.default_rng(0)
@@ -116,6 +119,7 @@ def test_a_record_moves_a_sum_by_its_own_gradient_alone() -> None:
         np.testing.assert_allclose(moved, alone, rtol=0, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_quantized_gossip_equals_its_twin_on_a_network() -> None:
     """Not quantized, since the last bits of float32 may turn a coin."""
     rng, key, rounds = np.random.default_rng(0), Key.seeded(1), 4
@@ -168,6 +172,7 @@ def test_quantized_gossip_equals_its_twin_on_a_network() -> None:
     np.testing.assert_allclose(run.parameters, x[rounds], rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_local_training_equals_the_kernels() -> None:
     """Nodes with 0 to 5 steps, batches of different lengths, a radius that some reach."""
     linear, problem = make_pair()
@@ -182,6 +187,7 @@ def test_local_training_equals_the_kernels() -> None:
         np.testing.assert_allclose(moves, expected, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_federated_learning_runs_on_either() -> None:
     linear, problem = make_pair()
     algorithm = FederatedLearning(
@@ -198,6 +204,7 @@ def test_federated_learning_runs_on_either() -> None:
     np.testing.assert_allclose(models[1], models[0], rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_strided_convolutions_are_convolutions() -> None:
     """Of both layers, against the library's own."""
     model = networks.strided_convolutional((15, 17, 2), classes=4, channels=(3, 5))
@@ -213,6 +220,7 @@ def test_strided_convolutions_are_convolutions() -> None:
     np.testing.assert_allclose(model.scores(params, image), expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_convolutional_network_learns_digits() -> None:
     rng = np.random.default_rng(0)
     train, test = train_test_split(digits(), 0.2, rng)
@@ -241,6 +249,7 @@ def test_the_papers_network_has_the_papers_size() -> None:
     assert sum(leaf.size for leaf in jax.tree.leaves(shapes)) == pytest.approx(3.4e6, rel=0.02)
 
 
+@pytest.mark.slow
 def test_a_recurrent_network_learns_a_cycle() -> None:
     """The character after 0 1 2 .. of a cycle of 5."""
     texts = (np.arange(200)[:, np.newaxis] + np.arange(6)) % 5
@@ -254,6 +263,7 @@ def test_a_recurrent_network_learns_a_cycle() -> None:
     assert problem.accuracy(w)[0] == 1.0
 
 
+@pytest.mark.slow
 def test_starts_differ_by_key_and_repeat() -> None:
     model = networks.convolutional((8, 8, 1), channels=(2, 2), hidden=(4, 4))
     train = Dataset(np.zeros((3, 64)), np.arange(3), "empty")
@@ -263,6 +273,7 @@ def test_starts_differ_by_key_and_repeat() -> None:
     assert (problem.initial(Key.seeded(1)) != problem.initial(Key.seeded(2))).any()
 
 
+@pytest.mark.slow
 def test_a_released_row_is_a_tree_again() -> None:
     linear, _ = make_pair()
     problem = JaxProblem(linear.train, linear.partition, *two_layers(5, 3))
@@ -315,6 +326,7 @@ def test_patches_and_their_product_are_a_convolution() -> None:
     np.testing.assert_allclose(networks._halved(found), pooled[0], rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_flattening_orders_each_tensor() -> None:
     model = networks.convolutional((4, 4, 2), classes=3, channels=(2, 3), hidden=(5, 4))
     train = Dataset(np.zeros((1, 32)), np.zeros(1, np.int64), "empty")
@@ -361,6 +373,7 @@ def test_networks_name_the_size_that_does_not_fit(make: Callable[[], object], me
         make()
 
 
+@pytest.mark.slow
 def test_training_that_diverges_is_named() -> None:
     _, problem = make_pair()
     steep = replace(problem, loss=lambda params, x, y: 1e38 * jax.numpy.sum(params["w"] * x) * 1e9)
@@ -389,6 +402,7 @@ def test_a_record_without_a_gradient_is_seen_at_its_own_node_alone() -> None:
     np.testing.assert_array_equal(problem.gradient(params, batches, clipping_norm=1.0), 0.0)
 
 
+@pytest.mark.slow
 def test_parts_of_a_public_model_learn_and_the_rest_stays() -> None:
     model = networks.convolutional((8, 8, 1), channels=(2, 3), hidden=(6, 5))
     public = model.start(jax.random.key(3))

@@ -213,6 +213,7 @@ def test_a_state_that_cannot_be_stored_is_named_before_the_first_round(tmp_path)
         online(tmp_path / "run", algorithm=Odd())
 
 
+@pytest.mark.slow
 def test_kill_9_never_tears_a_file(tmp_path) -> None:
     draw = random.Random(0)  # of the moments only
     killed_run.run_with_kills(tmp_path / "whole", 0, draw, 1)
@@ -272,6 +273,7 @@ dm.simulate(dm.OnlineLearning(), make_problem(4, 1000), dm.topology.ring(4), rou
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize(
     ("rounds", "patience", "saved"), [("3", ["600"], 3), ("1", [], 0), ("2", [], 1)]
@@ -368,6 +370,7 @@ def assert_equal(a: Any, b: Any) -> None:
         assert a == b or (a != a and b != b)
 
 
+@pytest.mark.slow
 def test_releases_that_repeat_take_no_more_space() -> None:
     def size(rounds: int) -> int:
         releases = [

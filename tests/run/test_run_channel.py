@@ -321,6 +321,7 @@ def messages(draw: Any) -> tuple[int, Any, tuple[int, ...]]:
     return kind, sender, count, rows
 
 
+@pytest.mark.slow
 @given(st.lists(st.lists(messages(), max_size=6), max_size=4))
 def test_the_ledger_and_the_noise_are_those_of_loops(rounds: Any) -> None:
     stage, expected = Stage(NODES), []

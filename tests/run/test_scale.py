@@ -62,6 +62,7 @@ def test_python_does_as_much_for_many_nodes_as_for_few(name: str) -> None:
     assert more - few < 64  # not even one call for each of the additional nodes
 
 
+@pytest.mark.slow
 def test_memory_is_a_few_times_nodes_x_dim() -> None:
     def states(nodes: int, dim: int) -> float:
         problem, network = many(nodes, dim)

@@ -366,6 +366,7 @@ def test_a_question_that_repeats_a_column_is_refused() -> None:
             wrong()
 
 
+@pytest.mark.slow
 def test_a_clerk_asks_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pandas = pytest.importorskip("pandas")
     from command import command

@@ -102,6 +102,7 @@ def test_what_is_left_of_a_record_has_norm_1_and_depends_on_no_other() -> None:
     assert np.array_equal(centred(x[3:], centre), found[3:])
 
 
+@pytest.mark.slow
 def test_a_saved_model_shortens_images_along_the_axes_of_a_second_moment(tmp_path: Path) -> None:
     data = dm.data.digits()
     model = dm.sklearn.PrivateClassifier(60.0, features="scattering", ranges=(0, 1), rounds=10)
@@ -114,6 +115,7 @@ def test_a_saved_model_shortens_images_along_the_axes_of_a_second_moment(tmp_pat
     assert model.score(some, data.labels[:200]) > 0.85
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["columns", None])
 def test_a_saved_model_applies_the_features_and_the_centre(
     name: str | None, tmp_path: Path

@@ -112,6 +112,7 @@ def test_a_record_with_other_labels_is_one_record() -> None:
     assert moved[1:] == pytest.approx(0, abs=1e-12)
 
 
+@pytest.mark.slow
 def test_verdicts_are_of_the_mean_and_of_each_label() -> None:
     pd = pytest.importorskip("pandas")
     x, y, site = drawn()
@@ -185,6 +186,7 @@ def read(paths: list[Path], label: str, *, drop: bool = False) -> Any:
     return _sites.read_sites(paths, used, labels, target, None, TextFormat(), drop=drop)
 
 
+@pytest.mark.slow
 def test_files_experiments_and_contracts_read_several_labels_alike(tmp_path: Path) -> None:
     from command import command
 
@@ -242,6 +244,7 @@ def test_what_is_no_label_is_named(change: Any, label: str, said: str, tmp_path:
         assert read(paths, label, drop=True).labels.shape == (79, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_a_changed_cell_changes_the_features_and_labels_of_its_record_alone(tmp_path: Path) -> None:
     def encoded(change: Any) -> Any:

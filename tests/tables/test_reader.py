@@ -112,6 +112,7 @@ def test_lines_that_do_not_fit_are_named(content: str, said: str) -> None:
     assert said in str(caught.value)
 
 
+@pytest.mark.slow
 def test_a_model_of_messy_files_predicts_parquet_and_csv_alike() -> None:
     Path("a.csv").write_bytes(text(people(0), ";", ",").encode("latin-1"))
     Path("b.tsv").write_bytes(text(people(1), "\t").encode("utf-16"))
