@@ -155,6 +155,7 @@ def test_two_sites_in_the_simulator(tmp_path: Path) -> None:
     command = [sys.executable, str(program), str(tmp_path)]
     first = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
     assert "epsilon = " in first.stdout + first.stderr
+    assert "validation metric 0.75" not in first.stdout + first.stderr  # it stays at the site
     for site in ("site-1", "site-2"):
         with sqlite3.connect(tmp_path / f"{site}.sqlite") as connection:
             (count,) = connection.execute("SELECT COUNT(*) FROM releases").fetchone()

@@ -27,7 +27,7 @@ if __name__ == "__main__":
             delta=1e-5,
             ledger=str(folder / "{site}.sqlite"),
         ),
-        tasks=["*"],
+        tasks=["train", "validate", "submit_model"],
     )
     run = recipe.execute(SimEnv(num_clients=2, workspace_root=str(folder / "simulation")))
     print(run.get_result())

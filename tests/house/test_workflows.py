@@ -32,7 +32,7 @@ RUN = [
     "wheels.yml:crates",
 ]
 """Jobs whose commands all run."""
-COLLECT = ["ci.yml:flower", "ci.yml:oldest"]
+COLLECT = ["ci.yml:flower", "ci.yml:oldest", "reproduce.yml:nvflare"]
 """Jobs of other versions of packages: they install, and collect the tests that `.ci/run` runs."""
 NOT_HERE = {
     "ci.yml:everything": "it is .ci/run",

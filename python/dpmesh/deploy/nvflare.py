@@ -8,7 +8,7 @@ ledger that refuses what the site's budget does not allow:
             clipping_norm=0.5, noise_multiplier=20.0, epsilon=8.0, delta=1e-5,
             ledger="/var/lib/dpmesh/ledger.sqlite",
         ),
-        tasks=["*"],
+        tasks=["train", "validate", "submit_model"],
     )
 """
 
@@ -58,7 +58,8 @@ CREATE TABLE IF NOT EXISTS releases (
 class PrivateUpdate(Filter):
     """A filter of task results that makes a site's model updates differentially private.
 
-    Give it to a site for all tasks (``tasks=["*"]``), as the last filter of results. It accepts
+    Make it the last filter of results, for every task that the site answers: name each of them, for
+    NVFlare reads a filter's ``"*"`` as a task of that name and then filters nothing. It accepts
     updates alone (``DataKind.WEIGHT_DIFF``, in a client script
     ``params_transfer_type=TransferType.DIFF``) and passes on nothing else: no full model, no
     metrics, no number of steps. Whatever it cannot protect it refuses, and NVFlare then sends an
