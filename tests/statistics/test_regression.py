@@ -413,6 +413,26 @@ def test_a_target_beyond_its_range_is_counted_and_clipped() -> None:
     )
 
 
+def test_predictions_of_skewed_targets_add_up_to_those_of_clipped_values() -> None:
+    """Clipped gradients find 33 to 52% less; moments keep the total within 3%."""
+    draw = np.random.default_rng(0)
+    x = draw.uniform(-1, 1, (20_000, 2))
+    rate = draw.gamma(0.6, 1 / 0.6, 20_000) * np.exp(0.9 + x @ [0.5, -0.4])
+    table = {"a": x[:, 0], "b": x[:, 1], "visits": draw.poisson(rate)}
+    ranges = {"a": [-1, 1], "b": [-1, 1], "visits": [0, 30]}
+    site = np.arange(20_000) % 5
+    question = Regression("visits", "a", "b")
+    key = dm.Key.seeded(0)
+    answer = ask(question, table, site, ranges=ranges, epsilon=1.0, key=key).answers[0]
+    predicted = np.column_stack([np.ones(20_000), x]) @ answer.coefficients
+    clipped = np.minimum(table["visits"], 30)
+    assert predicted.mean() == pytest.approx(clipped.mean(), rel=0.03)
+    said = next(note for note in answer.notes if note.startswith("mean of the target"))
+    mean, noise = float(said.split()[4].rstrip(",")), float(said.split()[7].rstrip(":"))
+    assert abs(mean - clipped.mean()) <= 2 * noise
+    assert abs(mean - predicted.mean()) <= 2 * noise  # 4 deviations
+
+
 def test_records_that_lack_a_value_count_as_none() -> None:
     table = patients(4000)
     holes = np.random.default_rng(1).random(4000) < 0.2

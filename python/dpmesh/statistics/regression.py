@@ -595,6 +595,16 @@ class Moments(_Fitted):
         left = moments.square - float(moments.products @ moments.coefficients)
         return max(left / max(records, 1.0), LEAST_VARIANCE)
 
+    def _mean(self, moments: LinearMoments, present: float) -> tuple[float, float]:
+        """Return the mean of the clipped target, and half of a 95% interval for its noise.
+
+        Residuals sum to zero but for noise, so that predictions have the same mean.
+        """
+        low, high = ends(self.kind)
+        records = max(present, 1.0)
+        mean = (low + high) / 2 + self._target_scale * float(moments.products[0]) / records
+        return mean, Z * self._target_scale * moments.curvature.noise / sqrt(2) / records
+
     @property
     def _target_scale(self) -> float:
         low, high = ends(self.kind)
@@ -628,9 +638,11 @@ class Moments(_Fitted):
         )
         low, high = ends(self.kind)
         half = Z * moments.clipped_noise
+        mean, spread = self._mean(moments, present)
         notes = [
+            f"mean of the target {mean:.4g}, noise ± {spread:.2g}: that of predictions, too",
             f"{moments.clipped:.0f} ± {half:.0f} of {records:,} targets lie outside {low:g} to "
-            f"{high:g} and count as its ends; totals are those of clipped values"
+            f"{high:g} and count as its ends; totals are those of clipped values",
         ]
         if not self.robust:
             notes.append("assumes equal spread of residuals")
