@@ -2,7 +2,9 @@
 //! nonce and counter. The `chacha20` crate, to which the tests compare it, computes blocks of a single nonce at a time
 //! and takes 1.5 (AVX2) to 5 times (AVX-512) as long.
 
-use pulp::{Arch, Simd, WithSimd};
+use pulp::{Simd, WithSimd};
+
+use crate::instructions::instruction_set;
 
 /// Bytes of one block.
 pub(crate) const BLOCK: usize = 64;
@@ -27,7 +29,7 @@ type Positions = [[u32; MOST_SETS * LANES]; 4];
 
 /// Fills each row with the key stream that begins at its position.
 pub(crate) fn key_stream<'a>(key: &[u8; 32], rows: impl Iterator<Item = (Position, &'a mut [u8])>) {
-    Arch::new().dispatch(KeyStream { key, rows });
+    instruction_set().dispatch(KeyStream { key, rows });
 }
 
 struct KeyStream<'k, I> {
@@ -269,6 +271,7 @@ mod tests {
     use crate::instructions::instruction_sets;
     use ::chacha20::cipher::{KeyIvInit, StreamCipher, StreamCipherSeek};
     use proptest::prelude::*;
+    use pulp::Arch;
 
     proptest! {
         #[test]

@@ -36,7 +36,7 @@ use laplace::Laplace;
 use crate::KernelError;
 use crate::error::rows;
 use crate::instructions::vectorized;
-use crate::parallel::{for_each_block, for_each_part};
+use crate::parallel::{Cut, share};
 use crate::sampling::Nodes;
 use crate::stream::{BLOCK_BYTES, Stream};
 
@@ -55,6 +55,9 @@ const CHUNK: usize = 512;
 
 /// Rows of up to this many samples are drawn several at a time.
 const SHORT: usize = 128;
+
+#[cfg(test)]
+pub(crate) const TURNS: &[usize] = &[UNIT, SHORT, CHUNK, GROUP, 2 * GROUP];
 
 /// The block of the stream from which on each candidate has 16 more bytes, which decide where its first bits do not.
 const MORE: usize = 1 << 29;
@@ -102,16 +105,18 @@ pub fn discrete_noise_into(
     let bytes = || vec![0; noise.bytes_of(CHUNK)];
     if dim <= SHORT {
         let rows = CHUNK / noise.candidates_for(dim);
-        for_each_block(out, rows * dim, bytes, |bytes, block, x| {
-            let node_of = |row| nodes.of(block * rows + row);
+        let blocks = Cut::Blocks { len: rows * dim };
+        share(out, blocks, bytes, |bytes, place, x| {
+            let first = place.column / dim;
+            let node_of = |row| nodes.of(first + row);
             noise.draw_short_rows(stream, node_of, dim, x, bytes);
         });
     } else {
-        for_each_part(out, dim, bytes, |bytes, row, column, x| {
-            for (group, x) in (column / GROUP..).zip(x.chunks_mut(GROUP)) {
+        share(out, Cut::Parts { dim }, bytes, |bytes, place, x| {
+            for (group, x) in (place.column / GROUP..).zip(x.chunks_mut(GROUP)) {
                 let from = Candidate {
                     stream,
-                    node: nodes.of(row),
+                    node: nodes.of(place.row),
                     number: group * CANDIDATES,
                 };
                 noise.draw(from, x, bytes);
@@ -260,6 +265,40 @@ impl DiscreteNoise {
         }
         kept
     }
+}
+
+/// The first `dim` samples of a node, unit after unit of candidates: what the kernel computes in larger pieces.
+#[cfg(test)]
+pub(crate) fn one_by_one(
+    law: DiscreteLaw,
+    scale: f64,
+    stream: &Stream,
+    node: u32,
+    dim: usize,
+) -> Vec<i64> {
+    let noise = DiscreteNoise::new(law, scale);
+    let mut bytes = vec![0; noise.bytes_of(UNIT)];
+    let mut samples = Vec::new();
+    for group in 0..dim.div_ceil(GROUP) {
+        let end = dim.min((group + 1) * GROUP);
+        let numbers = (CANDIDATES * group..).step_by(UNIT);
+        for number in numbers {
+            let mut unit = [0; UNIT];
+            stream.fill(node, noise.block(number) as u32, &mut bytes);
+            let from = Candidate {
+                stream,
+                node,
+                number,
+            };
+            let accepted = noise.choose_unit(from, &bytes, &mut unit);
+            samples.extend(&unit[..accepted]);
+            if samples.len() >= end {
+                samples.truncate(end);
+                break;
+            }
+        }
+    }
+    samples
 }
 
 #[cfg(test)]

@@ -17,10 +17,13 @@
 mod orders;
 
 use crate::error::rows;
-use crate::sampling::{LANES, Place, Sampler, Source, Unit, Word, from_pairs};
+use crate::parallel::Place;
+use crate::sampling::{LANES, Sampler, Source, Unit, Word, from_pairs};
 use crate::stream::Stream;
 use crate::{KernelError, Sample};
 
+#[cfg(test)]
+pub(crate) use orders::TURNS;
 pub use orders::{Rows, batch_ends_into, sample_into, shuffle_into};
 
 /// Fills the rows of `dim` elements of `out` with numbers from [0, 1): multiples of 2^-24 in `f32`, of 2^-53 in

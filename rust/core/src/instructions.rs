@@ -39,7 +39,18 @@ pub(crate) fn instruction_set() -> Arch {
     CHOSEN.get().unwrap_or_default()
 }
 
-/// The result of `work` with each of the [`instruction_sets`], the portable one first; on the calling thread only.
+/// The instruction set that [`with_each_instruction_set`] has chosen on this thread, for those that help it.
+#[cfg(test)]
+pub(crate) fn chosen() -> Option<Arch> {
+    CHOSEN.get()
+}
+
+#[cfg(test)]
+pub(crate) fn choose(set: Option<Arch>) {
+    CHOSEN.set(set);
+}
+
+/// The result of `work` with each of the [`instruction_sets`], the portable one first.
 #[cfg(test)]
 pub(crate) fn with_each_instruction_set<R>(work: impl Fn() -> R) -> Vec<R> {
     let with = |set| {

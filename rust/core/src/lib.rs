@@ -19,11 +19,11 @@ mod exponential;
 mod index;
 mod instructions;
 mod parallel;
-#[cfg(test)]
-mod portability;
 mod real;
 mod sampling;
 mod transform;
+#[cfg(test)]
+mod turning_points;
 mod wide;
 
 pub mod complexity;

@@ -22,7 +22,7 @@
 
 use crate::KernelError;
 use crate::instructions::vectorized;
-use crate::parallel::for_each_block;
+use crate::parallel::{Cut, share};
 use crate::stream::{BLOCK_BYTES, Cipher, Key, Stream};
 
 /// The purpose of the streams of masks.
@@ -30,6 +30,9 @@ pub const MASK_PURPOSE: u32 = 0x4D41_534B;
 
 /// Numbers of a block, which in packed form is a whole number of bytes.
 const NUMBERS: usize = 2048;
+
+#[cfg(test)]
+pub(crate) const TURNS: &[usize] = &[8, NUMBERS, 8 * NUMBERS];
 
 /// A secret that two sites share for a single sum, and whether this site subtracts its words.
 #[derive(Debug)]
@@ -100,12 +103,15 @@ pub fn mask_and_pack_into(
     let wanted = masked_bytes(values.len(), bits)?;
     crate::error::same_len("out", out.len(), wanted)?;
     let scratch = || (vec![0; NUMBERS], vec![0; 8 * NUMBERS]);
-    for_each_block(
+    let bytes_of_block = NUMBERS / 8 * bits as usize;
+    share(
         out,
-        NUMBERS / 8 * bits as usize,
+        Cut::Blocks {
+            len: bytes_of_block,
+        },
         scratch,
-        |(words, bytes), block, out| {
-            let first = block * NUMBERS;
+        |(words, bytes), place, out| {
+            let first = place.column / bytes_of_block * NUMBERS;
             let values = &values[first..values.len().min(first + NUMBERS)];
             let words = &mut words[..values.len()];
             for (word, value) in words.iter_mut().zip(values) {
@@ -140,12 +146,12 @@ pub fn unpack_sum_into(messages: &[&[u8]], bits: u32, out: &mut [i64]) -> Result
             ));
         }
     }
-    for_each_block(
+    share(
         out,
-        NUMBERS,
+        Cut::Blocks { len: NUMBERS },
         || (),
-        |(), block, out| {
-            let first = block * (NUMBERS / 8 * bits as usize);
+        |(), place, out| {
+            let first = place.column / 8 * bits as usize;
             out.fill(0);
             for message in messages {
                 add_unpacked(&message[first..], bits, out);

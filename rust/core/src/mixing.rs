@@ -19,62 +19,50 @@ use crate::cache::{LINE, prefetch_all};
 use crate::error::{self, same_len};
 use crate::instructions::vectorized;
 use crate::noise::{Bounds, Noise, Onto};
-use crate::parallel::{for_each, for_each_tile, is_serial};
-use crate::sampling::{CHUNK, Chunk, Place};
+use crate::parallel::{Cut, Place, for_each, is_serial, share};
+use crate::sampling::{CHUNK, Chunk};
 use crate::wide::Wide;
 use crate::{Index, KernelError, Real, Sample};
-use dense::{DenseRows, ROWS_AT_ONCE, WIDE};
+use dense::{DenseRows, ROWS_AT_ONCE};
 use dpmesh_store::past_cache;
 use dpmesh_threads::threads;
-use panels::{Ahead, CACHED_PANEL, PANEL, Placed, mix_panels};
-use rows::{Columns, LONG, Tile, mix_long, mix_past_cache, mix_short};
+use panels::{Ahead, Placed, mix_panels};
+use path::{L2, L3_OF_THREE, LONG, MANY, PANELLED};
+use rows::{Columns, Tile, mix_long, mix_past_cache, mix_short};
+
+pub(crate) use path::Path;
 
 mod dense;
 mod panels;
+mod path;
 mod rows;
 
 /// Products that cost as much as one element of simpler work (see [`is_serial`]).
 const PRODUCTS: usize = 4;
 
-/// Elements of `Y` that one task computes.
+/// Elements of `Y` that one task computes row after row.
 const TILE: usize = 1 << 14;
 
-/// Columns of a task, for few nodes: this many, which are whole panels, or a multiple if that leaves enough tasks.
-const BLOCK: usize = 576;
+/// Shares of the work on wide rows of few nodes.
+mod shares {
+    /// About how many blocks of columns to make of wide rows, each of a multiple of [`PANELLED`](super::PANELLED).
+    pub const BLOCKS: usize = 32;
 
-/// About how many tasks to make of wide rows, for few nodes.
-const TASKS: usize = 32;
+    /// The most columns of a block.
+    pub const WIDEST: usize = 4 * super::PANELLED;
 
-/// From this many bytes of `X` on, it, `Y` and one more array of this size, as a run has, exceed a shared cache of
-/// 32 MiB.
-const FROM_MEMORY: usize = (32 << 20) / 3;
+    /// The fewest products of a task that shares its block with others.
+    pub const LEAST: usize = 1 << 20;
 
-/// Bytes that stay in the L2 cache beside other data.
-const CACHED: usize = 1 << 19;
+    /// The most products of a task, about a tenth of a second, so that it can be interrupted.
+    pub const MOST: usize = 1 << 32;
+}
 
-/// Bytes of the L1 cache.
-const NEAREST: usize = 48 << 10;
+/// Rows and columns of a task that writes past the cache.
+const PAST_CACHE: (usize, usize) = (32, 2048);
 
-/// From this many neighbours a row on, panels in the L1 cache pay although all of `X` is in the L2 cache.
-const DENSE: usize = 16;
-
-/// The fewest products of a task that shares its panels with others.
-const SHARED: usize = 1 << 20;
-
-/// The most products of a task, about a tenth of a second, so that it can be interrupted.
-const LONG_TASK: usize = 1 << 32;
-
-/// A result of more bytes does not stay in an L3 cache of 32 MiB beside `x`, and is written past it.
-const LARGE: usize = 24 << 20;
-
-/// Rows of a task that writes past the cache.
-const ROWS: usize = 32;
-
-/// Columns of such a task.
-const COLUMNS: usize = 2048;
-
-/// The most columns of a task, for few nodes.
-const WIDEST: usize = 4 * BLOCK;
+#[cfg(test)]
+pub(crate) const TURNS: &[usize] = &[LONG, PANELLED];
 
 /// A sparse matrix of weights in compressed rows (CSR): row `i` has the entries `indptr[i]..indptr[i + 1]` of
 /// `indices` (the columns, in any order) and `weights`.
@@ -132,6 +120,15 @@ impl<'a, T, I: Index> MixingMatrix<'a, T, I> {
         self.indptr.len() - 1
     }
 
+    /// Whether all rows have entries in the same columns, and enough of them to make tiles of registers pay.
+    fn has_dense_rows(&self) -> bool {
+        let (columns, _) = self.row(0);
+        let is_wide = columns.len() >= MANY && self.rows() >= ROWS_AT_ONCE;
+        is_wide
+            && self.rows() * columns.len() == self.indices.len()
+            && (1..self.rows()).all(|i| self.row(i).0 == columns)
+    }
+
     /// Whether nearly all neighbours are at most `distance` rows away: all but one in every four rows.
     fn is_local(&self, distance: usize) -> bool {
         let far = |i| {
@@ -163,55 +160,59 @@ pub fn mix_into<T: Wide>(
     out: &mut [T],
 ) -> Result<(), KernelError> {
     check_shapes(a, x.len(), dim, out.len())?;
+    let path = Path::of(a, x, dim);
     let serial = is_serial(a.indices.len() * dim / PRODUCTS);
-    let is_cached = size_of_val(x) <= CACHED;
     let x = Columns::all(x, dim);
-    if dim >= WIDE
-        && let Some(dense) = DenseRows::of(a)
-    {
-        let mix = |first, x: Columns<'_, T>, rows: &mut [&mut [T]]| dense.mix(first, x, rows);
-        for_each_block(a, x, serial, out, mix);
-        return Ok(());
-    }
-    let is_dense =
-        a.indices.len() >= DENSE * a.rows() && a.columns * CACHED_PANEL * LINE <= NEAREST;
-    let panel_is_cached = if is_dense {
-        dim >= LONG
-    } else {
-        dim >= BLOCK && a.columns * PANEL * LINE <= CACHED
-    };
-    let is_past_cache = dim >= LONG && size_of_val(out) > LARGE;
-    if (is_dense || !is_cached) && (panel_is_cached || is_past_cache) {
-        let is_local = !is_dense && a.is_local(CACHED / size_of::<T>() / dim);
-        if panel_is_cached && !is_local {
-            let ahead = if size_of_val(x.x) < FROM_MEMORY {
-                Ahead::Panel
-            } else {
+    match path {
+        Path::Dense => {
+            let dense = DenseRows::new(a);
+            for_each_block(a, x, serial, out, |first, x, rows| {
+                dense.mix(first, x, rows)
+            });
+        }
+        Path::Panels => {
+            let is_from_memory = size_of_val(x.x) >= L3_OF_THREE;
+            let ahead = if is_from_memory {
                 Ahead::PanelAndSums
+            } else {
+                Ahead::Panel
             };
             let placed = Placed::new(a, dim);
             for_each_block(a, x, serial, out, |first, x, rows| {
                 mix_panels(&placed.rows_from(first), x, ahead, rows);
             });
-            return Ok(());
         }
-        if is_past_cache && is_local {
-            mix_tiles_past_cache(a, x, serial, out);
-            return Ok(());
-        }
+        Path::PastCache => mix_tiles_past_cache(a, x, serial, out),
+        Path::Rows => mix_rows(a, x, serial, out),
     }
-    let fill = |(): &mut (), row, column, tile: &mut [T]| {
-        let len = dim.min(tile.len());
+    Ok(())
+}
+
+/// `out = A X`, tile after tile of several short rows or of a part of a long one.
+fn mix_rows<T: Real>(
+    a: &MixingMatrix<'_, T, impl Index>,
+    x: Columns<'_, T>,
+    serial: bool,
+    out: &mut [T],
+) {
+    let is_cached = size_of_val(x.x) <= L2;
+    let fill = |(): &mut (), Place { row, column }: Place, tile: &mut [T]| {
+        let len = x.dim.min(tile.len());
+        let x = x.part(column, len);
         if len < LONG {
-            mix_short(a, row, x.part(column, len), is_cached, &mut Tile(tile, len));
+            mix_short(a, row, x, is_cached, &mut Tile(tile, len));
         } else {
             vectorized!(for (i, out) in tile.chunks_mut(len).enumerate() {
-                mix_long::<T, 1>(a, row + i, x.part(column, len), out);
+                mix_long::<T, 1>(a, row + i, x, out);
             });
         }
     };
-    for_each_tile(out, dim, TILE, serial, || (), fill);
-    Ok(())
+    let tiles = Cut::Tiles {
+        dim: x.dim,
+        len: TILE,
+        serial,
+    };
+    share(out, tiles, || (), fill);
 }
 
 /// Does the work on some rows of `out`, the first of which is given, and on blocks of their columns: for few nodes, of
@@ -224,12 +225,14 @@ fn for_each_block<T: Real>(
     work: impl Fn(usize, Columns<'_, T>, &mut [&mut [T]]) + Sync,
 ) {
     // If rows are whole cache lines long, all blocks but the first begin at a line.
-    let width = (x.dim / TASKS).next_multiple_of(BLOCK).clamp(BLOCK, WIDEST);
+    let width = (x.dim / shares::BLOCKS)
+        .next_multiple_of(PANELLED)
+        .clamp(PANELLED, shares::WIDEST);
     let products = a.indices.len() * width.min(x.dim);
     let enough = (4 * threads()).div_ceil(x.dim.div_ceil(width));
-    let shares = (products / SHARED)
+    let shares = (products / shares::LEAST)
         .min(enough)
-        .max(products / LONG_TASK + 1);
+        .max(products / shares::MOST + 1);
     let rows = a.rows().div_ceil(shares).next_multiple_of(ROWS_AT_ONCE);
     let mut tiles = column_tiles(out, x.dim, x.unaligned(), width);
     let tasks: Vec<_> = tiles
@@ -255,9 +258,11 @@ fn mix_tiles_past_cache<T: Real>(
     serial: bool,
     out: &mut [T],
 ) {
+    let (rows_of_task, columns_of_task) = PAST_CACHE;
     let mut tiles = Vec::new();
-    for (first, rows) in (0..).step_by(ROWS).zip(out.chunks_mut(ROWS * x.dim)) {
-        let parts = column_tiles(rows, x.dim, x.unaligned(), COLUMNS).into_iter();
+    let groups = out.chunks_mut(rows_of_task * x.dim);
+    for (first, rows) in (0..).step_by(rows_of_task).zip(groups) {
+        let parts = column_tiles(rows, x.dim, x.unaligned(), columns_of_task).into_iter();
         tiles.extend(parts.map(|(column, rows)| (first, column, rows)));
     }
     // The next task finds the rows that it shares with this one in the cache.

@@ -30,8 +30,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::cache::prefetch_all;
 use crate::error::{rows, same_len};
 use crate::instructions::vectorized;
+use crate::parallel::Place;
 use crate::projection::{Norm, all_finite, is_within, row_norms_into};
-use crate::sampling::{LANES, Place, Sampler, Source, Unit, Word, from_pairs, lanes};
+use crate::sampling::{LANES, Sampler, Source, Unit, Word, from_pairs, lanes};
 use crate::stream::Stream;
 use crate::{KernelError, Real, Sample};
 

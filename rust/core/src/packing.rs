@@ -23,7 +23,7 @@
 use crate::KernelError;
 use crate::error::{rows, same_len};
 use crate::instructions::vectorized;
-use crate::parallel::{for_each_row, is_serial, map};
+use crate::parallel::{is_serial, map, share_rows};
 use crate::quantize::Code;
 
 /// A number of symbols that fill whole 32-bit words, whatever their bits.
@@ -34,6 +34,9 @@ const BLOCK: usize = 1024;
 
 /// Codes in a task.
 const TASK: usize = 16 * BLOCK;
+
+#[cfg(test)]
+pub(crate) const TURNS: &[usize] = &[GROUP, BLOCK, TASK];
 
 /// The value of the expression with the number of bits, 1 to 32, as a constant.
 macro_rules! with_bits {
@@ -79,12 +82,18 @@ pub fn packed_sizes_into<C: Code>(
 ) -> Result<(), KernelError> {
     let escape = escape(bits)?;
     same_len("out", out.len(), rows("codes", codes.len(), dim)?)?;
-    for_each_row(out, 1, dim, |row, size| {
-        let codes = &codes[row * dim..(row + 1) * dim];
-        let escaped = |code: &&C| !fits(code.widened(), escape);
-        let escaped = vectorized!(codes.iter().filter(escaped).count());
-        size[0] = (symbol_bytes(dim, bits) + 8 * escaped) as u64;
-    });
+    share_rows(
+        out,
+        1,
+        dim,
+        || (),
+        |(), row, size| {
+            let codes = &codes[row * dim..(row + 1) * dim];
+            let escaped = |code: &&C| !fits(code.widened(), escape);
+            let escaped = vectorized!(codes.iter().filter(escaped).count());
+            size[0] = (symbol_bytes(dim, bits) + 8 * escaped) as u64;
+        },
+    );
     Ok(())
 }
 

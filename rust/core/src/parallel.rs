@@ -1,9 +1,8 @@
-//! Sharing work among threads so that their number does not affect the result: work is cut into blocks of a size that
-//! depends on the data alone, and partial results are combined in the order of the blocks.
+//! Sharing work among threads so that their number does not affect the result: work is cut into pieces by the data
+//! alone, or where the cut cannot be seen in the result, and partial results are combined in the order of the pieces.
 //!
-//! A matrix is shared by whole rows ([`for_each_row`]) or, where a row is so short that the set-up counts, by groups of
-//! rows ([`for_each_group`]); by blocks of so many elements, wherever its rows begin ([`for_each_block`]); by whole
-//! short rows and parts of long ones ([`for_each_part`]); and by tiles of about so many elements ([`for_each_tile`]).
+//! Numbers that are written are cut by a [`Cut`] and shared by [`share`]; numbers that are only read are cut into blocks
+//! and summed by [`sum_blocks`] or mapped by [`map_blocks`]. Both rest on [`for_each`], the only way to other threads.
 
 use dpmesh_threads::{pause, threads};
 
@@ -19,6 +18,10 @@ const TASK: usize = 2 * BLOCK;
 
 /// Those of a task of a thread that is alone: few enough to stop between two of them.
 const LONG_TASK: usize = 512 * BLOCK;
+
+/// Sizes at which work is shared in another way, and from which on 16 bits do not count it.
+#[cfg(test)]
+pub(crate) const TURNS: &[usize] = &[BLOCK, TASK, SERIAL_BELOW, 1 << 16];
 
 /// Whether the calling thread does the work on this many elements alone.
 pub(crate) fn is_serial(elements: usize) -> bool {
@@ -44,9 +47,17 @@ pub(crate) fn for_each<I: ExactSizeIterator + Send, S>(
             work(&mut scratch, item);
             pause();
         }
-    } else {
-        dpmesh_threads::for_each(items, scratch, work);
+        return;
     }
+    #[cfg(test)]
+    let scratch = {
+        let set = crate::instructions::chosen();
+        move || {
+            crate::instructions::choose(set);
+            scratch()
+        }
+    };
+    dpmesh_threads::for_each(items, scratch, work);
 }
 
 /// `value(item)` for each item, in order, on several threads unless `serial`.
@@ -61,108 +72,13 @@ pub(crate) fn map<I: ExactSizeIterator + Send, R: Send>(
             pause();
             value
         };
-        items.map(value).collect()
-    } else {
-        dpmesh_threads::map(items, value)
+        return items.map(value).collect();
     }
-}
-
-/// Calls `work(row_index, row)` for each row of `dim` elements, on several threads if there is much to do.
-/// `cost` is about how many elements the work on one row touches.
-pub(crate) fn for_each_row<T: Send>(
-    x: &mut [T],
-    dim: usize,
-    cost: usize,
-    work: impl Fn(usize, &mut [T]) + Sync,
-) {
-    for_each_row_with(x, dim, cost, || (), |(), i, row| work(i, row));
-}
-
-/// As [`for_each_row`], for work that needs scratch memory: see [`for_each`].
-pub(crate) fn for_each_row_with<T: Send, S>(
-    x: &mut [T],
-    dim: usize,
-    cost: usize,
-    scratch: impl Fn() -> S + Sync,
-    work: impl Fn(&mut S, usize, &mut [T]) + Sync,
-) {
-    for_each_group(x, dim, cost, |first, rows| {
-        let mut scratch = scratch();
-        for (i, row) in rows.chunks_mut(dim).enumerate() {
-            work(&mut scratch, first + i, row);
-        }
-    });
-}
-
-/// As [`for_each_row`], calling `work(first_row, rows)` for several rows at once: with short rows, the set-up costs
-/// more than the work on each.
-pub(crate) fn for_each_group<T: Send>(
-    x: &mut [T],
-    dim: usize,
-    cost: usize,
-    work: impl Fn(usize, &mut [T]) + Sync,
-) {
-    let rows = x.len() / dim;
-    if rows < 2 || rows.saturating_mul(cost) < SERIAL_BELOW {
-        work(0, x);
-    } else {
-        let serial = threads() == 1;
-        let rows_per_task = if serial { LONG_TASK } else { TASK }.div_ceil(cost.max(1));
-        let tasks = x.chunks_mut(rows_per_task * dim).enumerate();
-        for_each(
-            tasks,
-            serial,
-            || (),
-            |(), (task, rows)| work(task * rows_per_task, rows),
-        );
-    }
-}
-
-/// As [`for_each_group`], for work that can itself be shared among threads: see [`is_better_within`].
-pub(crate) fn for_each_group_or_within<T: Send>(
-    x: &mut [T],
-    dim: usize,
-    cost: usize,
-    work: impl Fn(usize, &mut [T]) + Sync,
-) {
-    if is_better_within(x.len() / dim, cost) {
-        work(0, x);
-    } else {
-        for_each_group(x, dim, cost, work);
-    }
-}
-
-/// Calls `work(scratch, block_index, block)` for each block of `len` elements (the last one may be shorter), on
-/// several threads if there is much to do. For `scratch` see [`for_each`].
-pub(crate) fn for_each_block<T: Send, S>(
-    x: &mut [T],
-    len: usize,
-    scratch: impl Fn() -> S + Sync,
-    work: impl Fn(&mut S, usize, &mut [T]) + Sync,
-) {
-    let serial = is_serial(x.len());
-    let blocks_per_task = TASK.div_ceil(len);
-    let tasks = x.chunks_mut(blocks_per_task * len).enumerate();
-    for_each(tasks, serial, scratch, |scratch, (task, blocks)| {
-        for (i, block) in blocks.chunks_mut(len).enumerate() {
-            work(scratch, task * blocks_per_task + i, block);
-        }
-    });
-}
-
-/// Calls `work(scratch, row, column, part)` for each row of `dim` elements, long rows in parts of [`BLOCK`] elements
-/// that begin at `column`, on several threads if there is much to do. For `scratch` see [`for_each`].
-pub(crate) fn for_each_part<T: Send, S>(
-    x: &mut [T],
-    dim: usize,
-    scratch: impl Fn() -> S + Sync,
-    work: impl Fn(&mut S, usize, usize, &mut [T]) + Sync,
-) {
-    if dim < SERIAL_BELOW {
-        for_each_block(x, dim, scratch, |scratch, row, x| work(scratch, row, 0, x));
-    } else {
-        for_each_tile(x, dim, BLOCK, threads() == 1, scratch, work);
-    }
+    let mut values: Vec<Option<R>> = (0..items.len()).map(|_| None).collect();
+    let pairs = values.iter_mut().zip(items);
+    let fill = |(): &mut (), (place, item): (&mut Option<R>, _)| *place = Some(value(item));
+    for_each(pairs, serial, || (), fill);
+    values.into_iter().flatten().collect()
 }
 
 /// `value(block)` for each block of `len` elements, in order.
@@ -174,79 +90,354 @@ pub(crate) fn map_blocks<T: Sync, R: Send>(
     map(x.chunks(len), is_serial(x.len()), value)
 }
 
-/// Calls `work(scratch, first_row, first_column, tile)` for tiles of about `len` elements of the rows of `x`: several
-/// whole rows, or a piece of one row. On several threads unless `serial`. For `scratch` see [`for_each`].
-pub(crate) fn for_each_tile<T: Send, S>(
+/// Sum of `term(block)` over the blocks of `x`, in the order of the blocks.
+pub(crate) fn sum_blocks<T: Sync>(x: &[T], term: impl Fn(&[T]) -> f64 + Sync) -> f64 {
+    if is_serial(x.len()) {
+        return x.chunks(BLOCK).map(term).sum();
+    }
+    let tasks = map(x.chunks(TASK), false, |blocks| {
+        blocks.chunks(BLOCK).map(&term).collect::<Vec<_>>()
+    });
+    tasks.iter().flatten().sum()
+}
+
+/// Where a piece of a matrix begins.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub row: usize,
+    pub column: usize,
+}
+
+/// How a matrix is cut into pieces, each the work of one call.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Cut {
+    /// Several whole rows of `dim` elements; the work on a row touches about `cost` elements.
+    Rows { dim: usize, cost: usize },
+    /// As `Rows`, or all rows together where the work can itself be shared among threads: see [`is_better_within`].
+    RowsOrWithin { dim: usize, cost: usize },
+    /// Blocks of `len` elements, the last one shorter, of a matrix that is one row: block `i` has the column `i * len`.
+    Blocks { len: usize },
+    /// Single rows of `dim` elements, and of long ones parts of [`BLOCK`] elements.
+    Parts { dim: usize },
+    /// About `len` elements: several whole rows of `dim`, or a part of one; on the calling thread alone if `serial`.
+    Tiles {
+        dim: usize,
+        len: usize,
+        serial: bool,
+    },
+}
+
+/// A cut of a matrix of known size.
+#[derive(Debug, Clone, Copy)]
+struct Sizes {
+    dim: usize,
+    /// Elements of a piece: less than a row, or whole rows.
+    piece: usize,
+    /// Pieces of a task, which one thread works on before it takes another.
+    pieces: usize,
+    serial: bool,
+}
+
+impl Cut {
+    fn sizes(self, elements: usize) -> Sizes {
+        match self {
+            Cut::Rows { dim, cost } => {
+                let rows = elements / dim;
+                let is_short = rows.saturating_mul(cost) < SERIAL_BELOW;
+                if rows < 2 || is_short {
+                    return Sizes::whole(elements);
+                }
+                let serial = threads() == 1;
+                let task = if serial { LONG_TASK } else { TASK };
+                Sizes {
+                    dim,
+                    piece: task.div_ceil(cost.max(1)).saturating_mul(dim),
+                    pieces: 1,
+                    serial,
+                }
+            }
+            Cut::RowsOrWithin { dim, cost } => {
+                if is_better_within(elements / dim, cost) {
+                    return Sizes::whole(elements);
+                }
+                Cut::Rows { dim, cost }.sizes(elements)
+            }
+            Cut::Blocks { len } => Sizes {
+                dim: elements.max(1),
+                piece: len,
+                pieces: TASK.div_ceil(len),
+                serial: is_serial(elements),
+            },
+            Cut::Parts { dim } if dim < SERIAL_BELOW => Sizes {
+                dim,
+                piece: dim,
+                pieces: TASK.div_ceil(dim),
+                serial: is_serial(elements),
+            },
+            Cut::Parts { dim } => Sizes {
+                dim,
+                piece: BLOCK,
+                pieces: 1,
+                serial: threads() == 1,
+            },
+            Cut::Tiles { dim, len, serial } => Sizes {
+                dim,
+                piece: if dim > len { len } else { len / dim * dim },
+                pieces: 1,
+                serial,
+            },
+        }
+    }
+}
+
+impl Sizes {
+    /// All elements in one piece, on the calling thread.
+    fn whole(elements: usize) -> Sizes {
+        Sizes {
+            dim: elements.max(1),
+            piece: elements.max(1),
+            pieces: 1,
+            serial: true,
+        }
+    }
+}
+
+/// Calls `work(scratch, place, piece)` for each piece of `x`, on several threads if there is much to do. For `scratch`
+/// see [`for_each`].
+pub(crate) fn share<T: Send, S>(
+    x: &mut [T],
+    cut: Cut,
+    scratch: impl Fn() -> S + Sync,
+    work: impl Fn(&mut S, Place, &mut [T]) + Sync,
+) {
+    if x.is_empty() {
+        return;
+    }
+    let sizes = cut.sizes(x.len());
+    let Sizes { dim, piece, .. } = sizes;
+    if x.len() <= piece {
+        return work(&mut scratch(), Place::default(), x);
+    }
+    for_each(
+        Tasks::new(x, sizes),
+        sizes.serial,
+        scratch,
+        |scratch, (first, task): (Place, &mut [T])| {
+            for (i, piece_of_task) in task.chunks_mut(piece).enumerate() {
+                let place = first.after(i * piece, dim);
+                work(scratch, place, piece_of_task);
+            }
+        },
+    );
+}
+
+/// As [`share`], for each row of `dim` elements: calls `work(scratch, row_index, row)`.
+pub(crate) fn share_rows<T: Send, S>(
     x: &mut [T],
     dim: usize,
-    len: usize,
-    serial: bool,
+    cost: usize,
     scratch: impl Fn() -> S + Sync,
-    work: impl Fn(&mut S, usize, usize, &mut [T]) + Sync,
+    work: impl Fn(&mut S, usize, &mut [T]) + Sync,
 ) {
-    let tiles = Tiles {
-        rest: x,
-        dim,
-        len: if dim > len { len } else { len / dim * dim },
-        row: 0,
-        column: 0,
-    };
-    for_each(tiles, serial, scratch, |scratch, (row, column, tile)| {
-        work(scratch, row, column, tile);
-    });
+    share(
+        x,
+        Cut::Rows { dim, cost },
+        scratch,
+        |scratch, first, rows| {
+            for (i, row) in rows.chunks_mut(dim).enumerate() {
+                work(scratch, first.row + i, row);
+            }
+        },
+    );
 }
 
-/// The tiles that [`for_each_tile`] shares among threads.
-struct Tiles<'x, T> {
+impl Place {
+    /// The place so many elements later, in rows of `dim` elements.
+    fn after(self, elements: usize, dim: usize) -> Place {
+        let column = self.column + elements;
+        Place {
+            row: self.row + column / dim,
+            column: column % dim,
+        }
+    }
+}
+
+/// The tasks that [`share`] hands out: pieces side by side, within a row or of whole rows.
+struct Tasks<'x, T> {
     rest: &'x mut [T],
     dim: usize,
-    /// Elements in a tile: less than a row, or whole rows.
+    /// Elements of a task: less than a row, or whole rows.
     len: usize,
-    row: usize,
-    column: usize,
+    next: Place,
 }
 
-impl<'x, T> Iterator for Tiles<'x, T> {
-    type Item = (usize, usize, &'x mut [T]);
+impl<'x, T> Tasks<'x, T> {
+    fn new(x: &'x mut [T], sizes: Sizes) -> Self {
+        Tasks {
+            rest: x,
+            dim: sizes.dim,
+            len: sizes.piece.saturating_mul(sizes.pieces),
+            next: Place::default(),
+        }
+    }
+
+    fn are_within_rows(&self) -> bool {
+        self.len < self.dim
+    }
+}
+
+impl<'x, T> Iterator for Tasks<'x, T> {
+    type Item = (Place, &'x mut [T]);
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.rest.is_empty() {
             return None;
         }
-        let (row, column) = (self.row, self.column);
-        let row_ends = if self.dim > self.len {
-            self.dim - column
+        let end = if self.are_within_rows() {
+            self.dim - self.next.column
         } else {
             self.rest.len()
         };
-        let (tile, rest) = std::mem::take(&mut self.rest).split_at_mut(self.len.min(row_ends));
+        let (task, rest) = std::mem::take(&mut self.rest).split_at_mut(self.len.min(end));
+        let place = self.next;
         self.rest = rest;
-        self.row += (column + tile.len()) / self.dim;
-        self.column = (column + tile.len()) % self.dim;
-        Some((row, column, tile))
+        self.next = place.after(task.len(), self.dim);
+        Some((place, task))
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        let tiles = if self.dim > self.len {
-            let rows = (self.rest.len() + self.column) / self.dim;
-            rows * self.dim.div_ceil(self.len) - self.column / self.len
+        let tasks = if self.are_within_rows() {
+            let rows = (self.rest.len() + self.next.column) / self.dim;
+            rows * self.dim.div_ceil(self.len) - self.next.column / self.len
         } else {
             self.rest.len().div_ceil(self.len)
         };
-        (tiles, Some(tiles))
+        (tasks, Some(tasks))
     }
 }
 
-impl<T> ExactSizeIterator for Tiles<'_, T> {}
+impl<T> ExactSizeIterator for Tasks<'_, T> {}
 
-/// Sum of `term(block)` over the blocks of `x`, in the order of the blocks.
-pub(crate) fn sum_blocks<T: Sync>(x: &[T], term: impl Fn(&[T]) -> f64 + Sync) -> f64 {
-    if is_serial(x.len()) {
-        x.chunks(BLOCK).map(term).sum()
-    } else {
-        let tasks = map(x.chunks(TASK), false, |blocks| {
-            blocks.chunks(BLOCK).map(&term).collect::<Vec<_>>()
-        });
-        tasks.iter().flatten().sum()
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use dpmesh_threads::with_threads;
+
+    use super::*;
+
+    /// Numbers each element by the place of its piece; fails if a piece has another form than its cut says.
+    fn numbered(elements: usize, cut: Cut, dim: usize, fits: impl Fn(Place, usize) -> bool + Sync) {
+        let mut x = vec![usize::MAX; elements];
+        let calls = AtomicUsize::new(0);
+        share(
+            &mut x,
+            cut,
+            || (),
+            |(), place, piece| {
+                assert!(
+                    fits(place, piece.len()),
+                    "{cut:?}, {place:?}: {}",
+                    piece.len()
+                );
+                calls.fetch_add(1, Ordering::Relaxed);
+                for (i, element) in piece.iter_mut().enumerate() {
+                    *element = place.row * dim + place.column + i;
+                }
+            },
+        );
+        assert!(x.iter().copied().eq(0..elements), "{cut:?} of {elements}");
+        assert!(calls.into_inner() <= elements.max(1));
+    }
+
+    #[test]
+    fn every_element_is_in_one_piece_at_its_place() {
+        for threads in [1, 2, 7] {
+            with_threads(threads, || {
+                for dim in [
+                    1,
+                    3,
+                    1000,
+                    BLOCK - 1,
+                    BLOCK + 1,
+                    SERIAL_BELOW - 1,
+                    SERIAL_BELOW + 1,
+                ] {
+                    for rows in [0, 1, 2, 5, 9, 40] {
+                        let elements = rows * dim;
+                        let is_whole_rows =
+                            |place: Place, len: usize| place.column == 0 && len % dim == 0;
+                        for cost in [0, 1, dim, 1 << 40] {
+                            numbered(elements, Cut::Rows { dim, cost }, dim, is_whole_rows);
+                            numbered(
+                                elements,
+                                Cut::RowsOrWithin { dim, cost },
+                                dim,
+                                is_whole_rows,
+                            );
+                        }
+                        numbered(elements, Cut::Parts { dim }, dim, |place, len| {
+                            let whole = if dim < SERIAL_BELOW { dim } else { BLOCK };
+                            place.column % BLOCK == 0 && len == whole.min(dim - place.column)
+                        });
+                        for len in [1, 7, 512, BLOCK, TASK + 1] {
+                            for serial in [false, true] {
+                                let tiles = Cut::Tiles { dim, len, serial };
+                                numbered(elements, tiles, dim, |place, size| {
+                                    let is_part = size <= len && place.column + size <= dim;
+                                    is_part || (is_whole_rows(place, size) && size <= len)
+                                });
+                            }
+                            let one_row = elements.max(1);
+                            numbered(elements, Cut::Blocks { len }, one_row, |place, size| {
+                                let rest = elements - place.column;
+                                place.row == 0 && place.column % len == 0 && size == len.min(rest)
+                            });
+                        }
+                    }
+                }
+            });
+        }
+    }
+
+    /// More rows than a thread alone takes in one piece.
+    #[test]
+    fn a_long_task_ends_so_that_it_can_be_stopped() {
+        let rows = LONG_TASK + 3;
+        let cut = Cut::Rows { dim: 1, cost: 1 };
+        let sizes = with_threads(1, || cut.sizes(rows));
+        assert_eq!(Tasks::new(&mut vec![0_u8; rows], sizes).len(), 2);
+        with_threads(1, || numbered(rows, cut, 1, |_, len| len <= LONG_TASK));
+    }
+
+    #[test]
+    fn values_and_sums_have_the_order_of_their_blocks() {
+        for threads in [1, 2, 7] {
+            with_threads(threads, || {
+                for len in [
+                    1,
+                    BLOCK,
+                    TASK + 1,
+                    SERIAL_BELOW - 1,
+                    SERIAL_BELOW + 1,
+                    9 * TASK + 5,
+                ] {
+                    let x: Vec<usize> = (0..len).collect();
+                    let firsts = map_blocks(&x, 100, |block| block[0]);
+                    assert!(firsts.into_iter().eq((0..len).step_by(100)));
+                    // 2^60 hides what is added to it, but not what was added before.
+                    let term = |block: &[usize]| {
+                        if block[0] == BLOCK {
+                            2_f64.powi(60)
+                        } else {
+                            1.0
+                        }
+                    };
+                    let expected =
+                        (0..len.div_ceil(BLOCK)).map(|i| if i == 1 { 2_f64.powi(60) } else { 1.0 });
+                    assert_eq!(sum_blocks(&x, term), expected.sum::<f64>());
+                }
+            });
+        }
     }
 }

@@ -15,7 +15,7 @@
 
 use crate::error::{rows, same_len};
 use crate::instructions::vectorized;
-use crate::parallel::{BLOCK, for_each_group, for_each_group_or_within, map_blocks, sum_blocks};
+use crate::parallel::{BLOCK, Cut, map_blocks, share, sum_blocks};
 use crate::{KernelError, Real};
 
 /// The norm of a row.
@@ -41,6 +41,9 @@ impl Norm {
 /// The norm of a row of up to this many elements is inlined: a call would cost more.
 const SHORT: usize = 64;
 
+#[cfg(test)]
+pub(crate) const TURNS: &[usize] = &[LANES, SHORT];
+
 /// The least norm that rows are clipped to. Far below it the squares of an `f64` row vanish, and the elements of an
 /// `f32` row have too few digits to stay within.
 const SMALLEST_BOUND: f64 = 1e-30;
@@ -54,9 +57,38 @@ pub(crate) fn check_bound(argument: &'static str, bound: f64) -> Result<(), Kern
     Err(KernelError::new(argument, wanted, format!("{bound:e}")))
 }
 
-/// The norm of one row, summed in `f64`; NaN or infinite exactly if an element is, or if the sum overflows.
+/// The norm of one row, summed in `f64`; NaN or infinite exactly if an element is, or if the norm is beyond `f64`.
 pub fn norm<T: Real>(row: &[T], kind: Norm) -> f64 {
-    kind.root(outlined_sum(row, kind))
+    root_or_large(outlined_sum(row, kind), row, kind)
+}
+
+/// The norm of a row whose sum of powers this is.
+#[inline(always)]
+fn root_or_large<T: Real>(sum: f64, row: &[T], kind: Norm) -> f64 {
+    if sum < f64::INFINITY {
+        kind.root(sum)
+    } else {
+        large_norm(row, kind)
+    }
+}
+
+/// What the numbers of a row are multiplied by if the sum of their squares overflows: that of the products does not.
+const DOWN: f64 = f64::from_bits((1023 - 600) << 52); // 2^-600
+
+/// The norm of a row whose sum of powers is not finite.
+#[cold]
+#[inline(never)]
+fn large_norm<T: Real>(row: &[T], kind: Norm) -> f64 {
+    norm_down(row, kind) / DOWN
+}
+
+/// The norm of `row` times [`DOWN`], which is finite if the row is.
+fn norm_down<T: Real>(row: &[T], kind: Norm) -> f64 {
+    let power = |v: &T| match kind {
+        Norm::L1 => (v.to_f64() * DOWN).abs(),
+        Norm::L2 => square(v.to_f64() * DOWN),
+    };
+    kind.root(row.iter().map(power).sum())
 }
 
 fn outlined_sum<T: Real>(row: &[T], kind: Norm) -> f64 {
@@ -73,7 +105,7 @@ fn outlined_sum<T: Real>(row: &[T], kind: Norm) -> f64 {
 /// The [`norm`] of a row, short or long, for loops over rows inside `vectorized!`.
 #[inline(always)]
 pub(crate) fn inlined_norm<T: Real>(row: &[T], kind: Norm) -> f64 {
-    kind.root(sum_of_powers(row, kind))
+    root_or_large(sum_of_powers(row, kind), row, kind)
 }
 
 /// The sum of absolute values or squares whose [`root`](Norm::root) is the norm: the roots of several rows are best
@@ -135,22 +167,29 @@ pub fn row_norms_into<T: Real>(
     out: &mut [f64],
 ) -> Result<(), KernelError> {
     same_len("out", out.len(), rows("x", x.len(), dim)?)?;
-    for_each_group_or_within(out, 1, dim, |first, norms| {
-        let rows = x[first * dim..].chunks_exact(dim);
-        vectorized!(for (norm, row) in norms.iter_mut().zip(rows.clone()) {
-            *norm = inlined_norm(row, kind);
-        });
-    });
+    let rows = Cut::RowsOrWithin { dim: 1, cost: dim };
+    share(
+        out,
+        rows,
+        || (),
+        |(), first, norms| {
+            let rows = x[first.row * dim..].chunks_exact(dim);
+            vectorized!(for (norm, row) in norms.iter_mut().zip(rows.clone()) {
+                *norm = inlined_norm(row, kind);
+            });
+        },
+    );
     Ok(())
 }
 
 /// Scales each row of `x` whose norm exceeds `bound` to the norm `bound`; leaves the others as they are.
 ///
-/// The scaled norm may exceed `bound` by the rounding of `T`, about `1e-7` relative in `f32`.
+/// The scaled norm may exceed `bound` by the rounding of `T`, about `1e-7` relative in `f32`. Rows of any finite numbers
+/// are clipped, also where the norm is beyond `f64`.
 ///
 /// # Errors
-/// If `bound` is not finite and at least 1e-30, `x` is not a whole number of rows, or the norm of a row is not finite;
-/// `x` is then unchanged.
+/// If `bound` is not finite and at least 1e-30, `x` is not a whole number of rows, or an element is NaN or infinite; `x`
+/// is then unchanged.
 pub fn clip_rows_in_place<T: Real>(
     x: &mut [T],
     dim: usize,
@@ -158,13 +197,18 @@ pub fn clip_rows_in_place<T: Real>(
     bound: f64,
 ) -> Result<(), KernelError> {
     let norms = finite_norms(x, dim, kind, bound)?;
-    for_each_group(x, dim, dim, |first, rows| {
-        vectorized!(
-            for (row, &norm) in rows.chunks_exact_mut(dim).zip(&norms[first..]) {
-                clip(row, norm, bound);
-            }
-        );
-    });
+    share(
+        x,
+        Cut::Rows { dim, cost: dim },
+        || (),
+        |(), first, rows| {
+            vectorized!(
+                for (row, &norm) in rows.chunks_exact_mut(dim).zip(&norms[first.row..]) {
+                    clip(row, kind, norm, bound);
+                }
+            );
+        },
+    );
     Ok(())
 }
 
@@ -181,15 +225,22 @@ pub fn clip_rows_into<T: Real>(
 ) -> Result<(), KernelError> {
     same_len("out", out.len(), x.len())?;
     let norms = finite_norms(x, dim, kind, bound)?;
-    for_each_group(out, dim, dim, |first, rows| {
-        let from = x[first * dim..].chunks_exact(dim).zip(&norms[first..]);
-        vectorized!(
-            for (row, (from, &norm)) in rows.chunks_exact_mut(dim).zip(from.clone()) {
-                row.copy_from_slice(from);
-                clip(row, norm, bound);
-            }
-        );
-    });
+    share(
+        out,
+        Cut::Rows { dim, cost: dim },
+        || (),
+        |(), first, rows| {
+            let from = x[first.row * dim..]
+                .chunks_exact(dim)
+                .zip(&norms[first.row..]);
+            vectorized!(
+                for (row, (from, &norm)) in rows.chunks_exact_mut(dim).zip(from.clone()) {
+                    row.copy_from_slice(from);
+                    clip(row, kind, norm, bound);
+                }
+            );
+        },
+    );
     Ok(())
 }
 
@@ -202,7 +253,11 @@ fn finite_norms<T: Real>(
     check_bound("bound", bound)?;
     let mut norms = vec![0.0; rows("x", x.len(), dim)?];
     row_norms_into(x, dim, kind, &mut norms)?;
-    match norms.iter().position(|n| !n.is_finite()) {
+    let is_refused = |row: &usize| {
+        let row = *row;
+        !norms[row].is_finite() && !all_finite(&x[row * dim..][..dim])
+    };
+    match (0..norms.len()).find(is_refused) {
         Some(row) => Err(KernelError::new(
             "x",
             "finite values",
@@ -214,10 +269,12 @@ fn finite_norms<T: Real>(
 
 /// Scales a row, whose norm this is, down to the bound. Each number is rounded once.
 #[inline(always)]
-pub(crate) fn clip<T: Real>(row: &mut [T], norm: f64, bound: f64) {
+pub(crate) fn clip<T: Real>(row: &mut [T], kind: Norm, norm: f64, bound: f64) {
     if norm > bound {
         let factor = bound / norm;
-        if factor >= f64::MIN_POSITIVE {
+        if norm == f64::INFINITY {
+            clip_large(row, kind, bound);
+        } else if factor >= f64::MIN_POSITIVE {
             for v in row {
                 *v = T::from_f64(factor * v.to_f64());
             }
@@ -227,6 +284,16 @@ pub(crate) fn clip<T: Real>(row: &mut [T], norm: f64, bound: f64) {
                 *v = T::from_f64(v.to_f64() / norm * bound);
             }
         }
+    }
+}
+
+/// Scales a row whose norm is beyond `f64` down to the bound.
+#[cold]
+#[inline(never)]
+fn clip_large<T: Real>(row: &mut [T], kind: Norm, bound: f64) {
+    let factor = bound / norm_down(row, kind);
+    for v in row {
+        *v = T::from_f64(v.to_f64() * DOWN * factor);
     }
 }
 
@@ -311,6 +378,25 @@ mod tests {
         }
         check::<f32>(3e38, &[1.0, 1e-3, 1e-6, 4.8e-7, 3e-8, 1e-9, 1e-20, 1e-30]);
         check::<f64>(1e153, &[1.0, 1e-20, 1e-30]);
+        check::<f64>(1e155, &[1.0, 1e-20, 1e-30, 1e150, 1e154]);
+        check::<f64>(1.7e308, &[1.0, 1e-20, 1e-30, 1e150, 1e300]);
+    }
+
+    #[test]
+    fn norms_are_finite_as_far_as_they_are_numbers() {
+        assert_eq!(norm(&[3e200, -4e200], Norm::L2), 5e200);
+        assert_eq!(norm(&[1.7e308; 100], Norm::L2), f64::INFINITY);
+        assert_eq!(norm(&[1.7e308, 1.7e308], Norm::L1), f64::INFINITY);
+        assert!(norm(&[1e200, f64::NAN], Norm::L2).is_nan());
+        assert_eq!(norm(&[1e200, f64::INFINITY], Norm::L2), f64::INFINITY);
+        let mut norms = [0.0; 2];
+        row_norms_into(&[3e200, 4e200, 0.3, 0.4], 2, Norm::L2, &mut norms).unwrap();
+        assert_eq!(norms, [5e200, 0.5]);
+        let mut rows = [1.7e308; 20];
+        clip_rows_in_place(&mut rows, 10, Norm::L1, 5.0).unwrap();
+        assert!(rows.iter().all(|v| (v - 0.5).abs() <= 1e-15));
+        let mut infinite = [1e300, f64::INFINITY];
+        assert!(clip_rows_in_place(&mut infinite, 2, Norm::L2, 1.0).is_err());
     }
 
     #[test]

@@ -32,9 +32,9 @@ use std::sync::{Mutex, PoisonError};
 use crate::error::{rows, same_len};
 use crate::instructions::vectorized;
 use crate::noise::{Noise, Onto};
-use crate::parallel::{BLOCK, for_each_tile, is_serial};
+use crate::parallel::{BLOCK, Cut, Place, is_serial, share};
 use crate::quantize::coin::{Coin, Compared, Counted, code};
-use crate::sampling::{Chunk, LANES, Place, Sampler, Source, Unit, Word, lanes};
+use crate::sampling::{Chunk, LANES, Sampler, Source, Unit, Word, lanes};
 use crate::stream::Stream;
 use crate::{KernelError, Real, Sample};
 
@@ -174,10 +174,10 @@ fn flip<T: Sample, C: Code, K: Coin>(
         let noisy = if noise.is_some() { most } else { 0 };
         (vec![T::ZERO; noisy], Chunk::default(), Chunk::default())
     };
-    let fill = |scratch: &mut (Vec<T>, _, _), row, column, out: &mut [C]| {
+    let fill = |scratch: &mut (Vec<T>, _, _), place: Place, out: &mut [C]| {
         let (noisy, noise_chunk, coin_chunk) = scratch;
-        let (start, len) = (row * dim + column, out.len());
-        let (place, dim) = (Place { row, column }, dim.min(len));
+        let (start, len) = (place.row * dim + place.column, out.len());
+        let dim = dim.min(len);
         let mut x = &x[start..start + len];
         if let Some(noise) = &noise {
             let noisy = &mut noisy[..len];
@@ -187,7 +187,12 @@ fn flip<T: Sample, C: Code, K: Coin>(
         let flips = Flips { x, start, ..flips };
         coins.with(flips).draw_tile(coin_chunk, out, dim, place);
     };
-    for_each_tile(out, dim, BLOCK, is_serial(x.len()), scratch, fill);
+    let tiles = Cut::Tiles {
+        dim,
+        len: BLOCK,
+        serial: is_serial(x.len()),
+    };
+    share(out, tiles, scratch, fill);
 
     let misfits = misfits.into_inner().unwrap_or_else(PoisonError::into_inner);
     misfits.saturated_or_error::<C>(dim)
@@ -313,12 +318,17 @@ pub fn dequantize_into<T: Real, C: Code>(
 ) -> Result<(), KernelError> {
     per_step(step)?;
     same_len("out", out.len(), codes.len())?;
-    for_each_piece(out, |start, out| {
-        let codes = &codes[start..start + out.len()];
-        vectorized!(for (out, code) in out.iter_mut().zip(codes) {
-            *out = T::from_f64(code.widened() as f64 * step);
-        });
-    });
+    share(
+        out,
+        Cut::Blocks { len: BLOCK },
+        || (),
+        |(), place, out| {
+            let codes = &codes[place.column..][..out.len()];
+            vectorized!(for (out, code) in out.iter_mut().zip(codes) {
+                *out = T::from_f64(code.widened() as f64 * step);
+            });
+        },
+    );
     Ok(())
 }
 
@@ -333,27 +343,20 @@ pub fn variance_into<T: Real>(x: &[T], step: f64, out: &mut [f64]) -> Result<(),
         let got = format!("{} at {position}", x[position]);
         return Err(KernelError::new("x", "finite values", got));
     }
-    for_each_piece(out, |start, out| {
-        let x = &x[start..start + out.len()];
-        vectorized!(for (out, x) in out.iter_mut().zip(x) {
-            let t = x.to_f64() * per_step;
-            let p = t - t.floor();
-            *out = step * step * (p * (1.0 - p));
-        });
-    });
-    Ok(())
-}
-
-fn for_each_piece<T: Send>(x: &mut [T], work: impl Fn(usize, &mut [T]) + Send + Sync) {
-    let (len, serial) = (x.len().max(1), is_serial(x.len()));
-    for_each_tile(
-        x,
-        len,
-        BLOCK,
-        serial,
+    share(
+        out,
+        Cut::Blocks { len: BLOCK },
         || (),
-        |(), _, start, piece| work(start, piece),
+        |(), place, out| {
+            let x = &x[place.column..][..out.len()];
+            vectorized!(for (out, x) in out.iter_mut().zip(x) {
+                let t = x.to_f64() * per_step;
+                let p = t - t.floor();
+                *out = step * step * (p * (1.0 - p));
+            });
+        },
     );
+    Ok(())
 }
 
 /// `1 / step`, for a step whose square, like that of the result, does not overflow.

@@ -4,17 +4,20 @@
 use crate::KernelError;
 use crate::cache::prefetch_all;
 use crate::instructions::vectorized;
-use crate::parallel::{for_each_group, for_each_part};
+use crate::parallel::{Cut, Place, share};
 use crate::stream::{BLOCK_BYTES, Stream};
 
 /// Samples in a chunk.
 pub(crate) const CHUNK: usize = 512;
 
-/// The cost of a sample, in elements of simpler work (see `for_each_row`).
+/// The cost of a sample, in elements of simpler work (see `is_serial`).
 const SAMPLE: usize = 2;
 
 /// Words and samples are laid out in groups of this many, for vector instructions.
 pub(crate) const LANES: usize = 8;
+
+#[cfg(test)]
+pub(crate) const TURNS: &[usize] = &[LANES, 2 * LANES, CHUNK, 2 * CHUNK];
 
 /// A word of a stream.
 pub(crate) type Word = [u8; 4];
@@ -114,20 +117,11 @@ fn distinct(nodes: &[u32]) -> Result<(), KernelError> {
     Ok(())
 }
 
-/// Where a part of a matrix begins.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Place {
-    pub row: usize,
-    /// A multiple of [`CHUNK`].
-    pub column: usize,
-}
-
-impl Place {
-    fn after(self, rows: usize, columns: usize) -> Place {
-        Place {
-            row: self.row + rows,
-            column: self.column + columns,
-        }
+/// The place so many rows and columns further; columns are multiples of [`CHUNK`].
+fn moved(place: Place, rows: usize, columns: usize) -> Place {
+    Place {
+        row: place.row + rows,
+        column: place.column + columns,
     }
 }
 
@@ -167,12 +161,14 @@ impl<'a, S: Sampler> Source<'a, S> {
     /// Fills `x`, the part of the matrix that begins at `first` and has rows of `dim` elements.
     pub fn draw(&self, x: &mut [S::Stored], dim: usize, first: Place) {
         if dim <= CHUNK {
-            for_each_group(x, dim, self.cost(dim), |row, x| {
-                self.draw_tile(&mut Chunk::default(), x, dim, first.after(row, 0));
+            let cost = self.cost(dim);
+            let rows = Cut::Rows { dim, cost };
+            share(x, rows, Chunk::default, |chunk, place, x| {
+                self.draw_tile(chunk, x, dim, moved(first, place.row, 0));
             });
         } else {
-            for_each_part(x, dim, Chunk::default, |chunk, row, column, x| {
-                self.draw_row(chunk, first.after(row, column), x);
+            share(x, Cut::Parts { dim }, Chunk::default, |chunk, place, x| {
+                self.draw_row(chunk, moved(first, place.row, place.column), x);
             });
         }
     }
@@ -188,11 +184,11 @@ impl<'a, S: Sampler> Source<'a, S> {
         if dim <= CHUNK {
             let rows = CHUNK / self.drawn(dim);
             for (block, x) in x.chunks_mut(rows * dim).enumerate() {
-                self.draw_short_rows(chunk, first.after(block * rows, 0), dim, x);
+                self.draw_short_rows(chunk, moved(first, block * rows, 0), dim, x);
             }
         } else {
             for (row, x) in x.chunks_mut(dim).enumerate() {
-                self.draw_row(chunk, first.after(row, 0), x);
+                self.draw_row(chunk, moved(first, row, 0), x);
             }
         }
     }
@@ -202,7 +198,7 @@ impl<'a, S: Sampler> Source<'a, S> {
         dim.next_multiple_of(self.sampler.unit().samples)
     }
 
-    /// The cost of a row of `dim` elements, in elements of simpler work (see `for_each_row`).
+    /// The cost of a row of `dim` elements, in elements of simpler work (see `is_serial`).
     pub fn cost(&self, dim: usize) -> usize {
         SAMPLE * self.drawn(dim)
     }
@@ -230,7 +226,7 @@ impl<'a, S: Sampler> Source<'a, S> {
             } else {
                 let drawn = drawn.chunks_exact(samples * units);
                 for (row, (x, drawn)) in x.chunks_exact_mut(dim).zip(drawn).enumerate() {
-                    self.sampler.store(first.after(row, 0), &drawn[..dim], x);
+                    self.sampler.store(moved(first, row, 0), &drawn[..dim], x);
                 }
             }
         });
@@ -243,14 +239,14 @@ impl<'a, S: Sampler> Source<'a, S> {
         for (i, x) in x.chunks_mut(CHUNK).enumerate() {
             let units = x.len().div_ceil(samples);
             let bytes = &mut chunk.bytes.0[..4 * words * units];
-            let first = first.after(0, i * CHUNK);
+            let first = moved(first, 0, i * CHUNK);
             // Prefetch this chunk's output while its random bits are drawn, and the next chunk's input while they
             // become samples. Both at once would stall the processor.
             let len = x.len().min(PREFETCHED / size_of::<S::Stored>());
             prefetch_all(x, 0, len);
             let block = self.block(first.column);
             self.stream.fill(self.nodes.of(first.row), block, bytes);
-            self.sampler.prefetch(first.after(0, CHUNK), len);
+            self.sampler.prefetch(moved(first, 0, CHUNK), len);
             vectorized!({
                 let drawn = chunk.draw(&self.sampler, words * units, samples * units);
                 self.sampler.store(first, &drawn[..x.len()], x);

@@ -46,6 +46,10 @@ pub(crate) const BLOCK_BYTES: usize = chacha20::BLOCK;
 /// Blocks of one node's sequence: as many as the 32-bit counter of AES can address, 64 GiB.
 const BLOCKS: u64 = 1 << 30;
 
+/// Blocks that are made at once, by either cipher with any instruction set.
+#[cfg(test)]
+pub(crate) const TURNS: &[usize] = &[4, 8, 16, 32, 64, 1 << 12];
+
 /// How a key file begins.
 const AES_FILE: &[u8] = b"dpmesh key 1, aes\n";
 const CHACHA20_FILE: &[u8] = b"dpmesh key 1, chacha20\n";

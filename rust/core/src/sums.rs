@@ -11,7 +11,7 @@
 
 use crate::error::{rows, same_len};
 use crate::instructions::vectorized;
-use crate::parallel::{BLOCK, for_each, for_each_block, is_serial};
+use crate::parallel::{BLOCK, Cut, for_each, is_serial, share};
 use crate::{KernelError, Real};
 
 /// `out = sum_k weights[k] * terms[k]`, each element summed in the order of the terms.
@@ -31,12 +31,12 @@ pub fn weighted_sum_into<T: Real>(
         .split_first()
         .zip(terms.split_first())
         .ok_or_else(|| KernelError::new("terms", "at least 1", 0))?;
-    for_each_block(
+    share(
         out,
-        BLOCK,
+        Cut::Blocks { len: BLOCK },
         || (),
-        |(), block, out| {
-            let part = block * BLOCK..block * BLOCK + out.len();
+        |(), place, out| {
+            let part = place.column..place.column + out.len();
             vectorized!({
                 for (sum, &x) in out.iter_mut().zip(&first[part.clone()]) {
                     *sum = first_weight * x;
@@ -54,6 +54,9 @@ pub fn weighted_sum_into<T: Real>(
 
 /// Columns summed together: their sums stay in the L1 cache.
 const COLUMNS: usize = 512;
+
+#[cfg(test)]
+pub(crate) const TURNS: &[usize] = &[COLUMNS];
 
 /// The sum of each column of `x`, whose rows have as many elements as `out`; in `f64`, in the order of the rows.
 ///

@@ -3,8 +3,8 @@
 use super::Draw;
 use crate::error::{rows, same_len};
 use crate::instructions::vectorized;
-use crate::parallel::{for_each, for_each_row_with, is_serial};
-use crate::sampling::{LANES, Place, Source};
+use crate::parallel::{Place, for_each, is_serial, share_rows};
+use crate::sampling::{LANES, Source};
 use crate::stream::{BLOCK_BYTES, Stream};
 use crate::{KernelError, Sample};
 
@@ -20,6 +20,9 @@ const FEW: usize = 128;
 
 /// Numbers of a row in memory at a time.
 const AT_ONCE: usize = 1 << 20;
+
+#[cfg(test)]
+pub(crate) const TURNS: &[usize] = &[FEW, AT_ONCE];
 
 /// Fills each row of `size` elements of `out` with a sample without replacement of the numbers below its count,
 /// ascending: the places of the smallest of that count of uniform numbers, those of
@@ -45,7 +48,7 @@ pub fn sample_into(
     Stream::holds("counts", longest.div_ceil(NUMBERS_PER_BLOCK) as u64)?;
     let source = Source::new(Draw(f64::uniform), stream, nodes, rows, longest)?;
     let memory = || (vec![0.0; longest.min(AT_ONCE)], Vec::new());
-    for_each_row_with(out, size, longest, memory, |(coins, low), row, out| {
+    share_rows(out, size, longest, memory, |(coins, low), row, out| {
         let count = counts[row] as usize;
         smallest(count, low, out, |bound, low| {
             for column in (0..count).step_by(AT_ONCE) {

@@ -6,7 +6,7 @@ use super::{Averaging, Batches, Features, LinearModel, Objective};
 use crate::KernelError;
 use crate::error::{rows, same_len};
 use crate::instructions::vectorized;
-use crate::parallel::{for_each, for_each_row_with, is_serial, map};
+use crate::parallel::{for_each, is_serial, map, share_rows};
 use crate::projection::{Norm, norm};
 
 /// Records that one task scores: their features stay in the L2 cache from the first outputs to the last.
@@ -64,7 +64,7 @@ impl<F: Features> LinearModel<'_, F> {
         self.check(params, batches)?;
         same_len("out", out.len(), batches.nodes() * classes)?;
         let cost = self.cost(batches);
-        for_each_row_with(out, classes, cost, Vec::new, |memory, node, out| {
+        share_rows(out, classes, cost, Vec::new, |memory, node, out| {
             let params = &params[node * self.dim..][..self.dim];
             let batch = batches.of(node);
             out.fill(0.0);

@@ -58,6 +58,15 @@ pub use sparse::Csr;
 pub use steps::Step;
 pub use training::{Form, Training, Walks};
 
+/// Records that a batch, a partial gradient or a task has.
+#[cfg(test)]
+pub(crate) const TURNS: &[usize] = &[
+    model::RECORDS_AT_ONCE,
+    evaluation::RECORDS_PER_TASK,
+    model::RECORDS_PER_BLOCK,
+    model::MOST_BLOCKS * model::RECORDS_PER_BLOCK,
+];
+
 /// A matrix of features with one row for each record.
 ///
 /// The methods that take records expect them in range and [checked](Self::check). Those for one record are

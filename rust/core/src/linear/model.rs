@@ -8,14 +8,14 @@ use super::vectors::{add_all, scale_into};
 use super::{Averaging, Batches, Clipping, Features, MOST_LABELS, Objective};
 use crate::error::{rows, same_len};
 use crate::instructions::vectorized;
-use crate::parallel::{BLOCK, for_each_group_or_within, is_serial, map};
-use crate::projection::inlined_norm;
+use crate::parallel::{BLOCK, Cut, is_serial, map, share};
+use crate::projection::{inlined_norm, is_finite, norm};
 use crate::{KernelError, Real};
 
 /// Records of one partial gradient, unless a batch has more than [`MOST_BLOCKS`] times as many.
 pub(super) const RECORDS_PER_BLOCK: usize = 256;
 /// Largest number of partial gradients of one node: bounds their memory.
-const MOST_BLOCKS: usize = 32;
+pub(super) const MOST_BLOCKS: usize = 32;
 /// Records whose features stay in the cache from their scores to their gradients.
 pub(super) const RECORDS_AT_ONCE: usize = 32;
 /// The fixed cost of a node, in elements of its parameters.
@@ -97,11 +97,11 @@ impl<'a, F: Features> LinearModel<'a, F> {
         clipping.as_ref().map_or(Ok(()), Clipping::check)?;
         self.check(params, batches)?;
         same_len("out", out.len(), params.len())?;
-        let cost = self.cost(batches);
-        for_each_group_or_within(out, self.dim, cost, |first, rows| {
-            let mut scratch = Scratch::new();
+        let (dim, cost) = (self.dim, self.cost(batches));
+        let nodes = Cut::RowsOrWithin { dim, cost };
+        share(out, nodes, Scratch::new, |scratch, first, rows| {
             vectorized!(
-                for (node, out) in (first..).zip(rows.chunks_exact_mut(self.dim)) {
+                for (node, out) in (first.row..).zip(rows.chunks_exact_mut(self.dim)) {
                     let params = &params[node * self.dim..][..self.dim];
                     let batch = batches.of(node);
                     scale_into(params, averaging.regularization, out);
@@ -113,9 +113,8 @@ impl<'a, F: Features> LinearModel<'a, F> {
                         || is_exact::<F::Value>()
                         || averaging.regularization == 0.0
                     {
-                        self.add_gradients(params, batch, clipping, weight, out, &mut scratch);
+                        self.add_gradients(params, batch, clipping, weight, out, scratch);
                     } else {
-                        let scratch = &mut scratch;
                         let sum = self.sum_of_gradients(params, batch, clipping, weight, scratch);
                         out.iter_mut().zip(sum).for_each(|(out, &sum)| *out += sum);
                     }
@@ -210,7 +209,7 @@ impl<'a, F: Features> LinearModel<'a, F> {
         scores.clear();
         scores.resize(records.len() * self.objective.outputs(), 0.0);
         self.features.scores(records, params, scores);
-        self.slopes_in_place(records, scores, clipping, weight);
+        self.slopes_in_place(params, records, scores, clipping, weight);
         factors.clear();
         factors.extend(scores.iter().map(|&s| records_factor::<F::Value>(s)));
         factors
@@ -241,6 +240,7 @@ impl<'a, F: Features> LinearModel<'a, F> {
     #[inline(always)]
     pub(super) fn slopes_in_place(
         &self,
+        params: &[F::Value],
         records: &[i64],
         scores: &mut [f64],
         clipping: Option<Clipping>,
@@ -253,6 +253,58 @@ impl<'a, F: Features> LinearModel<'a, F> {
             for slope in slopes {
                 *slope *= factor;
             }
+        }
+        if let Some(clip) = clipping
+            && !is_finite(scores)
+        {
+            let each = scores.chunks_exact_mut(self.objective.outputs());
+            for (slopes, &record) in each.zip(records) {
+                if !is_finite(slopes) {
+                    self.clip_large(params, record, slopes, clip, weight);
+                }
+            }
+        }
+    }
+
+    /// Writes the clipped slopes of a record of any finite size, times `weight`: those of a record whose gradient is
+    /// beyond `f64` are scaled first, and one whose scores are has none. So a single record neither ends a run nor makes
+    /// it NaN; parameters that are not finite do.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn clip_large(
+        &self,
+        params: &[F::Value],
+        record: i64,
+        slopes: &mut [f64],
+        clip: Clipping,
+        weight: f64,
+    ) {
+        for (slope, params) in slopes
+            .iter_mut()
+            .zip(params.chunks(self.features.columns()))
+        {
+            *slope = self.features.score(record as usize, params);
+        }
+        self.slopes(&[record], slopes);
+        let mut row = vec![F::Value::ZERO; self.features.columns()];
+        self.features.write(record as usize, &mut row);
+        let (of_slopes, of_row) = (norm(slopes, clip.norm), norm(&row, clip.norm));
+        if !(of_slopes < f64::INFINITY && is_finite(&row)) {
+            slopes.fill(0.0);
+            return;
+        }
+        let bound = if of_row < f64::INFINITY {
+            clip.bound / of_row
+        } else {
+            0.0 // of more than 10^308 in all: what is left of it is less than 10^-308
+        };
+        let factor = if of_slopes > bound {
+            bound / of_slopes
+        } else {
+            1.0
+        };
+        for slope in slopes {
+            *slope *= weight * factor;
         }
     }
 

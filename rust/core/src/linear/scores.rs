@@ -3,7 +3,7 @@
 use super::Features;
 use super::evaluation::RECORDS_PER_TASK;
 use crate::error::{rows, same_len};
-use crate::parallel::for_each_row;
+use crate::parallel::share_rows;
 use crate::{KernelError, Real};
 
 /// Scores of all records under each row of `params`, whose rows have one element for each feature: element
@@ -24,16 +24,23 @@ pub fn scores_into<F: Features>(
     }
     (0..features.records()).try_for_each(|record| features.check(record))?;
     let cost = RECORDS_PER_TASK * outputs * features.cost();
-    for_each_row(out, RECORDS_PER_TASK * outputs, cost, |block, out| {
-        let first = block * RECORDS_PER_TASK;
-        let records: Vec<i64> = (first..first + out.len() / outputs)
-            .map(|r| r as i64)
-            .collect();
-        let mut scores = vec![0.0; out.len()];
-        features.scores(&records, params, &mut scores);
-        for (out, score) in out.iter_mut().zip(scores) {
-            *out = F::Value::from_f64(score);
-        }
-    });
+    let width = RECORDS_PER_TASK * outputs;
+    share_rows(
+        out,
+        width,
+        cost,
+        || (),
+        |(), block, out| {
+            let first = block * RECORDS_PER_TASK;
+            let records: Vec<i64> = (first..first + out.len() / outputs)
+                .map(|r| r as i64)
+                .collect();
+            let mut scores = vec![0.0; out.len()];
+            features.scores(&records, params, &mut scores);
+            for (out, score) in out.iter_mut().zip(scores) {
+                *out = F::Value::from_f64(score);
+            }
+        },
+    );
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! Gradient steps of a stack of nodes.
 
-use std::slice::from_ref;
+use std::slice::{from_mut, from_ref};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::batches::records_factor;
@@ -10,8 +10,8 @@ use super::vectors::{add_all, scale_in_place};
 use super::{Averaging, Batches, Clipping, Features, LinearModel};
 use crate::error::{non_negative, same_len};
 use crate::instructions::vectorized;
-use crate::parallel::{BLOCK, for_each_group_or_within};
-use crate::projection::{Norm, check_bound, clip, inlined_norm, sum_of_powers};
+use crate::parallel::{BLOCK, Cut, share};
+use crate::projection::{Norm, check_bound, clip, inlined_norm, is_finite, norm, sum_of_powers};
 use crate::{KernelError, Real};
 
 /// Nodes with short parameters that step side by side: while the sums of one wait for each other, the next ones
@@ -99,10 +99,11 @@ impl<F: Features> LinearModel<'_, F> {
         let cost = self.cost(batches);
         let together = (BLOCK / dim).clamp(1, SIDE_BY_SIDE) * dim;
         let all_finite = AtomicBool::new(true);
-        for_each_group_or_within(params, dim, cost, |first, rows| {
-            let (mut scratch, mut finite) = (Scratch::new(), true);
+        let nodes = Cut::RowsOrWithin { dim, cost };
+        share(params, nodes, Scratch::new, |scratch, place, rows| {
+            let mut finite = true;
             vectorized!(for (i, rows) in rows.chunks_mut(together).enumerate() {
-                let first = first + i * together / dim;
+                let first = place.row + i * together / dim;
                 if let Some(start) = start {
                     rows.copy_from_slice(&start[first * dim..][..rows.len()]);
                 }
@@ -112,7 +113,7 @@ impl<F: Features> LinearModel<'_, F> {
                 } else {
                     for (node, params) in (first..).zip(rows.chunks_exact_mut(dim)) {
                         let (size, batch) = (step.size(node), batches.of(node));
-                        self.step_one(params, size, batch, averaging, clipping, &mut scratch);
+                        self.step_one(params, size, batch, averaging, clipping, scratch);
                     }
                 }
                 if let Some(radius) = step.radius {
@@ -194,6 +195,16 @@ impl<F: Features> LinearModel<'_, F> {
                 weight * clip.factor(length * clip.norm.root(powers))
             });
         }
+        if let Some(clip) = clipping
+            && !is_finite(slopes)
+        {
+            let rows = params.chunks_exact(self.dim());
+            for (slope, (&record, params)) in slopes.iter_mut().zip(records.iter().zip(rows)) {
+                if !slope.is_finite() {
+                    self.clip_large(params, record, from_mut(slope), clip, weight);
+                }
+            }
+        }
         scale_in_place(params, averaging.decay(step_size));
         let rows = params.chunks_exact_mut(self.dim());
         for (&slope, (&record, params)) in slopes.iter().zip(records.iter().zip(rows)) {
@@ -213,8 +224,23 @@ fn project_rows<T: Real>(rows: &mut [T], dim: usize, radius: f64) -> bool {
     for norm in &mut norms {
         *norm = Norm::L2.root(*norm);
     }
-    for (row, norm) in rows.chunks_exact_mut(dim).zip(norms) {
-        clip(row, norm, radius);
+    if !norms.iter().all(|norm| norm.is_finite()) {
+        return project_large_rows(rows, dim, radius);
     }
-    norms.iter().all(|norm| norm.is_finite())
+    for (row, norm) in rows.chunks_exact_mut(dim).zip(norms) {
+        clip(row, Norm::L2, norm, radius);
+    }
+    true
+}
+
+/// As [`project_rows`], where a sum of squares is not finite.
+#[cold]
+#[inline(never)]
+fn project_large_rows<T: Real>(rows: &mut [T], dim: usize, radius: f64) -> bool {
+    let mut all_finite = true;
+    for row in rows.chunks_exact_mut(dim) {
+        all_finite &= is_finite(row);
+        clip(row, Norm::L2, norm(row, Norm::L2), radius);
+    }
+    all_finite
 }

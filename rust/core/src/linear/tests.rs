@@ -345,7 +345,7 @@ fn a_large_batch_is_the_mean_of_its_records() {
 }
 
 #[test]
-fn clipping_passes_on_what_is_not_finite() {
+fn clipping_passes_on_parameters_that_are_not_finite() {
     let features = [1.0, 2.0];
     let objective = Objective::Single {
         loss: Loss::Squared,
@@ -357,14 +357,19 @@ fn clipping_passes_on_what_is_not_finite() {
         norm: Norm::L2,
         bound: 1.0,
     });
-    for w in [f64::NAN, f64::INFINITY, 1e300] {
+    let gradient = |w: f64| {
         let mut out = [0.0; 2];
         let params = [w, 0.0];
         model
             .gradient_into(&params, batches, Averaging::default(), clipping, &mut out)
             .unwrap();
-        assert!(out.iter().all(|v| v.is_nan()), "{w}: {out:?}");
+        out
+    };
+    for w in [f64::NAN, f64::INFINITY] {
+        assert!(gradient(w).iter().all(|v| v.is_nan()), "{w}");
     }
+    let length = crate::projection::norm(&gradient(1e300), Norm::L2);
+    assert!((length - 1.0).abs() <= 1e-15, "{length}");
 }
 
 #[test]
@@ -403,5 +408,140 @@ fn a_gradient_is_clipped_from_its_bound_on() {
     }
     for norm in [f64::INFINITY, f64::NAN] {
         assert!(clipping.factor(norm).is_nan());
+    }
+}
+
+/// Records of any finite numbers, alone and beside others: what one adds to a sum stays in its ball.
+#[test]
+fn records_of_any_finite_size_are_clipped() {
+    fn check<T: Wide>(sizes: &[f64], columns: usize, outputs: usize, norm: Norm) {
+        let bound = 0.5;
+        let clipping = Some(Clipping { norm, bound });
+        for &size in sizes {
+            for at in [T::from_f64(0.5), T::from_f64(size)] {
+                let mut features = vec![T::ONE; 3 * columns];
+                features[columns..2 * columns].fill(T::from_f64(size));
+                let signs = [1.0, -1.0, 1.0];
+                let classes = [0, 1, 0];
+                let objectives = [Loss::Logistic, Loss::Hinge, Loss::Squared, Loss::Huber];
+                let objectives = objectives.map(|loss| match outputs {
+                    1 => Objective::Single {
+                        loss,
+                        labels: &signs,
+                    },
+                    classes_of_all => Objective::OneVsAll {
+                        loss,
+                        classes: classes_of_all,
+                        labels: &classes,
+                    },
+                });
+                for objective in objectives {
+                    let features = Dense::new(&features, columns).unwrap();
+                    let model = LinearModel::new(features, objective).unwrap();
+                    let params = vec![at; 2 * model.dim()];
+                    // The large record alone, and the same batch with it and without.
+                    let batches = Batches::new(&[0, 1, 3], &[1, 0, 2]).unwrap();
+                    let averaging = Averaging {
+                        regularization: 0.0,
+                        divide_by: Some(1.0),
+                    };
+                    let mut gradient = vec![T::ZERO; params.len()];
+                    model
+                        .gradient_into(&params, batches, averaging, clipping, &mut gradient)
+                        .unwrap();
+                    let alone = &gradient[..model.dim()];
+                    assert!(
+                        alone.iter().all(|v| v.is_finite()),
+                        "{size:e}, {objective:?}"
+                    );
+                    let length = crate::projection::norm(alone, norm);
+                    assert!(length <= bound * (1.0 + 1e-6), "{size:e}: {length}");
+                    let mut stepped = params.clone();
+                    let step = Step {
+                        sizes: &[1.0],
+                        radius: Some(2.0),
+                    };
+                    model
+                        .step_in_place(&mut stepped, step, batches, averaging, clipping)
+                        .unwrap();
+                    assert!(
+                        stepped.iter().all(|v| v.is_finite()),
+                        "{size:e}, {objective:?}"
+                    );
+                }
+            }
+        }
+    }
+    for norm in [Norm::L1, Norm::L2] {
+        for (columns, outputs) in [(1, 1), (3, 1), (9, 2), (70, 6)] {
+            check::<f64>(
+                &[1e100, 1e154, 1e155, 1e200, 1e300, f64::MAX],
+                columns,
+                outputs,
+                norm,
+            );
+            check::<f32>(&[1e18, 1e20, 1e30, 3e38], columns, outputs, norm);
+        }
+    }
+}
+
+/// The gradient of a record of more than 1e155 has the direction of the record and the length of the bound.
+#[test]
+fn a_large_record_is_scaled_to_the_bound() {
+    for size in [1e154, 1e155, 1e200, 1e300] {
+        let values = [0.6 * size, -0.8 * size];
+        let features = Dense::new(&values, 2).unwrap();
+        let (loss, labels) = (Loss::Logistic, &[1.0][..]);
+        let model = LinearModel::new(features, Objective::Single { loss, labels }).unwrap();
+        let clipping = Some(Clipping {
+            norm: Norm::L2,
+            bound: 2.0,
+        });
+        let batches = Batches::equal(1, &[0]).unwrap();
+        let mut gradient = [0.0; 2];
+        model
+            .gradient_into(
+                &[0.0; 2],
+                batches,
+                Averaging::default(),
+                clipping,
+                &mut gradient,
+            )
+            .unwrap();
+        let near = |a: f64, b: f64| (a - b).abs() <= 1e-14;
+        assert!(
+            near(gradient[0], -1.2) && near(gradient[1], 1.6),
+            "{size:e}: {gradient:?}"
+        );
+    }
+}
+
+/// A client whose training leaves the finite numbers moves no further than its ball, in either form.
+#[test]
+fn training_that_diverges_stays_in_its_ball() {
+    for size in [1e100, 1e160, 1e300] {
+        let values = [size, -size, 0.5 * size, 1.0];
+        let features = Dense::new(&values, 2).unwrap();
+        let (loss, labels) = (Loss::Squared, &[1.0, -1.0][..]);
+        let model = LinearModel::new(features, Objective::Single { loss, labels }).unwrap();
+        let order = [0, 1].repeat(20);
+        let ends: Vec<i64> = (0..=40).collect();
+        let walks = Walks::new(&[0, 40], Batches::new(&ends, &order).unwrap()).unwrap();
+        for form in [Form::Direct, Form::Span] {
+            let training = Training {
+                step_size: 10.0,
+                radius: 0.25,
+                averaging: Averaging::default(),
+                form: Some(form),
+            };
+            let (mut moves, mut losses) = ([f64::NAN; 2], [0.0]);
+            model
+                .train_into(&[0.1, 0.2], walks, training, &mut moves, &mut losses)
+                .unwrap();
+            assert!(
+                norm(&moves, Norm::L2) <= 0.25 * (1.0 + 1e-12),
+                "{size:e}: {moves:?}"
+            );
+        }
     }
 }

@@ -15,7 +15,7 @@ use super::{Averaging, Batches, Dense, Features, LinearModel};
 use crate::error::{non_negative, same_len};
 use crate::instructions::vectorized;
 use crate::parallel::{BLOCK, for_each, is_serial};
-use crate::projection::{Norm, check_bound, norm};
+use crate::projection::{Norm, all_finite, check_bound, clip_rows_in_place, norm};
 use crate::{KernelError, Real};
 use dpmesh_threads::pause;
 
@@ -116,10 +116,12 @@ impl<F: Features> LinearModel<'_, F> {
                 self.sum_of_losses(start, first) * training.averaging.weight(first) + penalty
             });
             if let Some(own) = self.span(training.form, batches.clone()) {
-                self.walk_in_span(start, start_square, &own, batches, training, out);
-            } else {
-                self.walk(start, batches, training, out);
+                self.walk_in_span(start, start_square, &own, batches.clone(), training, out);
+                if all_finite(out) {
+                    return;
+                }
             }
+            self.walk(start, batches, training, out);
         };
         let cost = walks.batches.records().len() * self.objective.outputs() * self.features.cost();
         let all = moves.chunks_mut(self.dim()).zip(losses).enumerate();
@@ -168,7 +170,9 @@ impl<F: Features> LinearModel<'_, F> {
             let step = training.step_size;
             vectorized!(self.step_one(out, step, batch, averaging, None, &mut scratch));
             let length = distance(out, start);
-            if length > training.radius {
+            if !length.is_finite() {
+                pull_far(out, start, training.radius);
+            } else if length > training.radius {
                 let factor = F::Value::from_f64(training.radius / length);
                 vectorized!(pull(out, start, factor));
             }
@@ -321,6 +325,23 @@ fn pull<T: Real>(w: &mut [T], start: &[T], factor: T) {
         for (w, &start) in w.iter_mut().zip(start) {
             *w = start + factor * (*w - start);
         }
+    }
+}
+
+/// As [`pull`], onto the ball of this radius, where the square of the distance is not finite. A walk that ends in NaN
+/// or infinity starts again: its client moves no further than any other, and ends no run.
+#[cold]
+#[inline(never)]
+fn pull_far<T: Real>(w: &mut [T], start: &[T], radius: f64) {
+    let distances = w.iter().zip(start);
+    let mut far = distances
+        .map(|(w, start)| w.to_f64() - start.to_f64())
+        .collect::<Vec<f64>>();
+    if clip_rows_in_place(&mut far, w.len(), Norm::L2, radius).is_err() {
+        far.fill(0.0);
+    }
+    for ((w, &start), far) in w.iter_mut().zip(start).zip(far) {
+        *w = start + T::from_f64(far);
     }
 }
 

@@ -4,7 +4,7 @@ use pulp::{Simd, WithSimd};
 
 use crate::Real;
 use crate::instructions::vectorized;
-use crate::parallel::{BLOCK, for_each_block};
+use crate::parallel::{BLOCK, Cut, share};
 use crate::wide::{Wide, in_wide_vectors};
 
 /// `out = factor * x`; exactly 0 for the factor 0.
@@ -30,18 +30,18 @@ pub(super) fn scale_in_place<T: Real>(x: &mut [T], factor: f64) {
 
 /// Adds the parts to the target in order, and rounds once.
 pub(super) fn add_all<T: Real>(parts: &[Vec<f64>], target: &mut [T]) {
-    for_each_block(
+    share(
         target,
-        BLOCK,
+        Cut::Blocks { len: BLOCK },
         || vec![0.0; BLOCK],
-        |sums, i, target| {
+        |sums, place, target| {
             let sums = &mut sums[..target.len()];
             vectorized!({
                 for (sum, t) in sums.iter_mut().zip(&*target) {
                     *sum = t.to_f64();
                 }
                 for part in parts {
-                    let part = &part[i * BLOCK..][..target.len()];
+                    let part = &part[place.column..][..target.len()];
                     sums.iter_mut().zip(part).for_each(|(sum, p)| *sum += p);
                 }
                 for (t, &sum) in target.iter_mut().zip(&*sums) {

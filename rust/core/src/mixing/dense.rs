@@ -3,8 +3,8 @@
 
 use pulp::{Simd, WithSimd};
 
+use super::MixingMatrix;
 use super::rows::Columns;
-use super::{DENSE, MixingMatrix};
 use crate::Index;
 use crate::cache::{LINE, at_line};
 use crate::wide::{Wide, in_wide_vectors};
@@ -18,9 +18,6 @@ const FEW_ROWS: usize = 2;
 /// The most columns of a tile.
 const MOST: usize = 6 * LINE / size_of::<f32>();
 
-/// From this many columns of `x` on, tiles pay.
-pub const WIDE: usize = 32;
-
 /// Rows of weights for the same columns.
 #[derive(Debug, Clone, Copy)]
 pub struct DenseRows<'a, T, I> {
@@ -29,17 +26,12 @@ pub struct DenseRows<'a, T, I> {
 }
 
 impl<'a, T: Wide, I: Index> DenseRows<'a, T, I> {
-    /// The matrix, if all its rows have entries in the same columns, and enough of them to make tiles pay.
-    pub fn of(a: &MixingMatrix<'a, T, I>) -> Option<Self> {
-        let width = a.row(0).0.len();
-        let is_wide =
-            width >= DENSE && a.rows() >= ROWS_AT_ONCE && a.rows() * width == a.indices.len();
-        let columns = &a.indices[..width.min(a.indices.len())];
-        let is_dense = is_wide && (1..a.rows()).all(|i| a.row(i).0 == columns);
-        is_dense.then_some(DenseRows {
-            columns,
+    /// The matrix, all of whose rows have entries in the same columns.
+    pub fn new(a: &MixingMatrix<'a, T, I>) -> Self {
+        DenseRows {
+            columns: a.row(0).0,
             weights: a.weights,
-        })
+        }
     }
 
     /// Some columns of `A X`, of as many rows from `first` on as there are in `rows`.

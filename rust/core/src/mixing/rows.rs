@@ -9,10 +9,6 @@ use crate::cache::{LINE, prefetch, prefetch_all};
 use crate::instructions::vectorized;
 use crate::{Index, Real};
 
-/// From this many columns on it pays to walk along the neighbours' rows side by side, which the processor
-/// reads ahead, instead of adding them up a few columns at a time in registers.
-pub const LONG: usize = 256;
-
 /// How many entries of the matrix ahead short rows of `x` are prefetched: few enough to stay in the L1 cache.
 const ENTRIES_AHEAD: usize = 16;
 

@@ -9,8 +9,8 @@ use super::{Bounds, Law, Noise, Onto, Scaled};
 use crate::cache::prefetch_all;
 use crate::error::{non_negative, rows, same_len};
 use crate::instructions::vectorized;
-use crate::parallel::for_each_row;
-use crate::sampling::{CHUNK, Nodes, Place, Sampler, Source, Unit, Word};
+use crate::parallel::{Place, share_rows};
+use crate::sampling::{CHUNK, Nodes, Sampler, Source, Unit, Word};
 use crate::stream::Stream;
 use crate::{KernelError, Sample};
 
@@ -19,6 +19,14 @@ const PANEL: usize = 8 * CHUNK;
 
 /// Elements of pairwise noise that are drawn at once, if a panel of a single pair has no more.
 const DRAWN: usize = 1 << 20;
+
+/// Columns at which another panel begins.
+#[cfg(test)]
+pub(crate) const TURNS: &[usize] = &[PANEL, 2 * PANEL];
+
+/// Pairs of whole panels at which another draw begins.
+#[cfg(test)]
+pub(crate) const PAIRS: &[usize] = &[DRAWN / PANEL];
 
 /// Noise of an earlier round, and the factor with which it enters the noise of this one.
 #[derive(Debug, Clone, Copy)]
@@ -169,13 +177,20 @@ pub fn add_pair_noise_in_place<T: Sample>(
                 .draw(drawn, width, place);
             let first = block * together;
             let drawn = &*drawn;
-            for_each_row(x, dim, ends.cost(rows, width), |row, x| {
-                let x = &mut x[column..column + width];
-                for (pair, adds) in ends.of(row, first, ids.len()) {
-                    let noise = &drawn[(pair - first) * width..][..width];
-                    vectorized!(add_signed(noise, adds, x));
-                }
-            });
+            let cost = ends.cost(rows, width);
+            share_rows(
+                x,
+                dim,
+                cost,
+                || (),
+                |(), row, x| {
+                    let x = &mut x[column..column + width];
+                    for (pair, adds) in ends.of(row, first, ids.len()) {
+                        let noise = &drawn[(pair - first) * width..][..width];
+                        vectorized!(add_signed(noise, adds, x));
+                    }
+                },
+            );
         }
     }
     Ok(())

@@ -118,7 +118,7 @@ impl Shape {
     }
 
     /// How many networks a thread takes at a time: sharing fewer costs more than it saves.
-    const fn networks_per_task(self) -> usize {
+    pub(crate) const fn networks_per_task(self) -> usize {
         SERIAL_BELOW.div_ceil(self.size())
     }
 }

@@ -39,6 +39,10 @@ use crate::error::{non_negative, rows, same_len};
 use crate::parallel::{for_each, is_better_within, is_serial};
 use crate::{KernelError, Real};
 
+/// Lengths of whole tiles and chunks of `f64` and `f32`.
+#[cfg(test)]
+pub(crate) const TURNS: &[usize] = &[128, 256, 128 * tiles::LANES, 256 * tiles::LANES];
+
 /// How the system is solved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Method {

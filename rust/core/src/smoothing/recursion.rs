@@ -26,7 +26,7 @@ use super::kept::{Scratch, last_or_new};
 use super::tiles::{LANES, Lanes, Outside, Reach, Sweep, Tiling};
 use crate::Real;
 use crate::instructions::vectorized;
-use crate::parallel::{SERIAL_BELOW, for_each_block, map_blocks};
+use crate::parallel::{Cut, Place, SERIAL_BELOW, map_blocks, share};
 
 /// Up to this smoothing `f32` data are smoothed in `f32`; beyond, `1 - r` is so small that digits would be lost.
 const NARROW_UP_TO: f64 = 100.0;
@@ -125,8 +125,9 @@ impl<A: Smooth> Recursion<A> {
 
     fn smooth_rows<T: Real>(&self, v: Option<&[T]>, u: &mut [T]) {
         let dim: usize = self.cycles.iter().map(|cycle| cycle.length).sum();
-        for_each_block(u, LANES * dim, Scratch::kept, |scratch, group, u| {
-            let v = v.map(|v| &v[group * LANES * dim..][..u.len()]);
+        let groups = Cut::Blocks { len: LANES * dim };
+        share(u, groups, Scratch::kept, |scratch, place, u| {
+            let v = v.map(|v| &v[place.column..][..u.len()]);
             let mut start = 0;
             for cycle in &self.cycles {
                 let block = start..start + cycle.length;
@@ -225,7 +226,10 @@ impl<A: Smooth> Recursion<A> {
                 smooth(scratch, chunk, u);
             }
         } else {
-            for_each_block(u, Self::CHUNK, Scratch::kept, smooth);
+            let chunks = Cut::Blocks { len: Self::CHUNK };
+            share(u, chunks, Scratch::kept, |scratch, place: Place, u| {
+                smooth(scratch, place.column / Self::CHUNK, u);
+            });
         }
     }
 

@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::decay::Decay;
 use crate::KernelError;
 use crate::error::non_negative;
-use crate::parallel::{BLOCK, for_each_block, is_serial, map};
+use crate::parallel::{BLOCK, Cut, is_serial, map, share};
 
 /// Eigenvalues that are summed one by one: minutes.
 const MOST_SUMMED: u64 = 1 << 36;
@@ -28,13 +28,13 @@ pub struct EffectiveDimensions {
 /// If `out` is empty, `smoothing` is negative or not finite, or `power` is 0.
 pub fn spectrum_into(smoothing: f64, power: u32, out: &mut [f64]) -> Result<(), KernelError> {
     let spectrum = Spectrum::checked(out.len(), smoothing, power)?;
-    for_each_block(
+    share(
         out,
-        BLOCK,
+        Cut::Blocks { len: BLOCK },
         || (),
-        |(), block, values| {
-            for (i, value) in values.iter_mut().enumerate() {
-                *value = spectrum.at(block * BLOCK + i);
+        |(), place, values| {
+            for (i, value) in (place.column..).zip(values) {
+                *value = spectrum.at(i);
             }
         },
     );
