@@ -1,10 +1,11 @@
 """Planted mistakes of size, thread, type and panel in the kernels, all in one build.
 
-``python .ci/planted.py`` plants every mistake of ``planted.toml`` in a copy of the crates, each behind
-a switch, builds their tests once, and runs for each mistake the test beside it with its switch on: a
-few seconds each. The test must fail, and pass with all switches off. ``--check`` only finds the places.
+``python .ci/planted.py`` plants every mistake of ``planted.toml`` in a copy of the crates, each
+behind a switch, builds their tests once, and runs for each mistake the test beside it with its
+switch on: a few seconds each. The test must fail, and pass with all switches off. ``--check`` only
+finds the places.
 
-A mistake replaces one expression by another; ``old`` stands once in the crates, and ``new`` has its type.
+A mistake replaces one expression by another of its type; ``old`` stands once in the crates.
 """
 
 from __future__ import annotations
@@ -99,7 +100,9 @@ def fails(program: Path, test: str, number: int | None) -> bool:
         environment[SWITCH] = str(number)
     command = [program, "--exact", test]
     try:
-        ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=SECONDS)
+        ended = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=SECONDS
+        )
     except subprocess.TimeoutExpired:
         return True
     if ended.returncode == 0 and "1 passed" not in ended.stdout:

@@ -220,7 +220,6 @@ def test_moves_of_a_problem_of_ones_own_are_any_array_of_numbers(changed) -> Non
             r"local_training: wanted updates of shape \(6, 1\), got \(12",
         ),
         (lambda moves: moves.astype(complex), "local_training: wanted an array of float32 or floa"),
-        (lambda moves: moves * np.inf, "problem: wanted training that stays finite at a step"),
     ],
 )
 def test_a_problem_of_ones_own_moves_each_client_once(changed, message) -> None:
@@ -238,6 +237,29 @@ def test_a_problem_of_ones_own_moves_each_client_once(changed, message) -> None:
     )
     with pytest.raises(ValueError, match=message):
         one_round(algorithm, algorithm.init(problem, key), 0, problem, key)
+
+
+@pytest.mark.parametrize("end", [np.nan, np.inf, -np.inf])
+def test_training_that_ends_in_no_number_ends_no_run(end: float) -> None:
+    """The client adds 0 to the sum, and the updates of the others stay as they are."""
+
+    class Diverging(Pushing):
+        def local_training(self, *walk, **options):
+            moves = super().local_training(*walk, **options)
+            moves[1] = end
+            return moves
+
+    ours, key = pushing(6, target=1.0), Key.seeded(0)
+    contribution = ClientUpdates(
+        clients=6, sampling_rate=1.0, clipping_norm=1.0, sampling="uniform", steps=3
+    )
+    algorithm = FederatedLearning(contribution, noise_multiplier=1.0)
+    start, cohort = algorithm.init(ours, key).w, np.arange(6)
+    expected = contribution.updates(start, cohort, 0, ours, key).copy()
+    expected[1] = 0.0
+    diverging = Diverging(ours.features, ours.labels, ours.indptr)
+    updates = contribution.updates(start, cohort, 0, diverging, key)
+    np.testing.assert_array_equal(updates, expected)
 
 
 def test_a_round_is_divided_by_the_expected_size() -> None:

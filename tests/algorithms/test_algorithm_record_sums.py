@@ -9,10 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy import sparse
 
 import dpmesh as dm
 from dpmesh.algorithms import RecordSums
 from dpmesh.algorithms.first_stage import SecondMoments
+from dpmesh.algorithms.record_sums import clipped_sum
 from dpmesh.audit import alone, audit_layers, couple
 from dpmesh.noise.secure import SecureSum
 
@@ -134,3 +136,16 @@ def test_sums_that_may_be_asked_again_are_planned_and_cost_more(dropouts: int) -
     assert len(lossy.plan(1).releases) == 1 + dropouts
     costs = [plan.cost(1e-5).epsilon for plan in (algorithm.plan(1 + dropouts), lossy.plan(1))]
     assert costs[1] >= costs[0]
+
+
+@pytest.mark.parametrize("size", [1e154, 1e155, 1e200, 1.7e308])
+@pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array])
+def test_records_of_any_finite_size_are_clipped(size: float, kind: Any) -> None:
+    block = np.array([[0.6, -0.8, 0.0], [size, 0.0, -size], [0.0, 0.0, 3.0]])
+    expected = [0.6 + np.sqrt(0.5), -0.8, 1 - np.sqrt(0.5)]
+    if size == 1.7e308:  # of a norm beyond float64: what is left is known up to its ball
+        summed = clipped_sum(kind(block[[0, 2]]), 1.0)
+        moved = np.linalg.norm(clipped_sum(kind(block), 1.0) - summed)
+        assert moved <= 1 + 1e-12
+    else:
+        np.testing.assert_allclose(clipped_sum(kind(block), 1.0), expected, rtol=1e-14)

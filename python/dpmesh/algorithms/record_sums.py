@@ -272,11 +272,25 @@ def clipped_sum(block: Floats | sparse.csr_array, longest: float) -> Floats:
     """
     if not isinstance(block, sparse.csr_array):
         return np.asarray(kernels.clip_rows(block, longest).sum(axis=0))
-    norms = np.sqrt(np.asarray(block.multiply(block).sum(axis=1)).ravel())
-    if not np.isfinite(norms).all():
-        fail("vectors", "finite numbers", "NaN or infinity")
-    factors = longest / np.maximum(norms, longest)
+    factors = longest / np.maximum(_norms_of_sparse_rows(block), longest)
     return np.asarray(factors @ block)
+
+
+def _norms_of_sparse_rows(block: sparse.csr_array) -> npt.NDArray[np.float64]:
+    """Return the L2 norms of sparse rows, also where their squares are beyond float64."""
+    with np.errstate(over="ignore"):
+        norms: npt.NDArray[np.float64]
+        norms = np.sqrt(np.asarray(block.multiply(block).sum(axis=1)).ravel())
+    large = ~np.isfinite(norms)
+    if not large.any():
+        return norms
+    if not np.isfinite(block.data).all():
+        fail("vectors", "finite numbers", "NaN or infinity")
+    rows = sparse.csr_array(block[np.flatnonzero(large)]) * 2.0**-600
+    with np.errstate(over="ignore"):
+        scaled = np.sqrt(np.asarray(rows.multiply(rows).sum(axis=1)).ravel())
+        norms[large] = scaled * 2.0**600
+    return norms
 
 
 def _at_the_first(along: Floats, run: Any) -> npt.NDArray[np.float64]:

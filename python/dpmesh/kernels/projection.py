@@ -54,7 +54,7 @@ def row_norms(x: npt.ArrayLike, *, norm: Norm = "l2") -> Numbers:
 
     Returns
     -------
-    Shape (...), float64. NaN or infinite where a row is not finite.
+    Shape (...), float64. NaN or infinite where a row is not finite, or its norm beyond float64.
 
     Raises
     ------
@@ -97,6 +97,7 @@ def clip_rows(
     ------
     ValueError
         If a value of `x` is NaN or infinite (clipping would hide it), or an argument does not fit.
+        Rows of any finite numbers are clipped, also where their squares are beyond float64.
 
     Examples
     --------
