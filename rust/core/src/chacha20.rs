@@ -4,6 +4,8 @@
 
 use pulp::{Simd, WithSimd};
 
+use zeroize::Zeroize;
+
 use crate::instructions::instruction_set;
 
 /// Bytes of one block.
@@ -43,7 +45,7 @@ impl<'a, I: Iterator<Item = (Position, &'a mut [u8])>> WithSimd for KeyStream<'_
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
         const { assert!(S::U32_LANES <= LANES) };
-        let cipher = Cipher::new(simd, self.key);
+        let mut cipher = Cipher::new(simd, self.key);
         // Only AVX-512 has the registers for two sets.
         let sets = if S::U32_LANES == LANES { MOST_SETS } else { 1 };
         let mut positions = [[0; MOST_SETS * LANES]; 4];
@@ -68,6 +70,7 @@ impl<'a, I: Iterator<Item = (Position, &'a mut [u8])>> WithSimd for KeyStream<'_
             }
         }
         cipher.fill_pieces(&positions, &mut pieces[..gathered]);
+        cipher.clear();
     }
 }
 
@@ -90,6 +93,12 @@ impl<S: Simd> Cipher<S> {
             *lanes = simd.splat_u32s(word);
         }
         Cipher { simd, shared }
+    }
+
+    /// Removes the key from the stack; a register may have been stored elsewhere.
+    fn clear(&mut self) {
+        let words: &mut [u32] = pulp::bytemuck::cast_slice_mut(&mut self.shared);
+        words.zeroize();
     }
 
     /// Fills as much of a row as whole rounds of `SETS` sets cover, advances its position, and returns the rest.

@@ -119,7 +119,7 @@ mod tests {
         let argument = |vectors: &[f32], dim, p, first| {
             suprema_into(vectors, dim, p, &stream(), first, &mut [0.0; 2])
                 .unwrap_err()
-                .argument
+                .argument()
         };
         assert_eq!(argument(&[1.0; 3], 2, 0.1, 0), "vectors");
         assert_eq!(argument(&[], 2, 0.1, 0), "vectors");

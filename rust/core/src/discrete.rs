@@ -70,6 +70,7 @@ const NEGLIGIBLE_SCALE: f64 = 0.019;
 
 /// The law of noise on the integers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum DiscreteLaw {
     /// P(k) proportional to exp(-|k| / scale).
     Laplace,

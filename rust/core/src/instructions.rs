@@ -1,6 +1,9 @@
 //! Compiling a kernel for several instruction sets, and running the one for this processor.
 
-use pulp::{Arch, NullaryFnOnce};
+use dpmesh_numerics::dispatch::Arch;
+pub(crate) use dpmesh_numerics::dispatch::dispatch_on;
+#[cfg(test)]
+pub(crate) use dpmesh_numerics::dispatch::instruction_sets;
 
 /// The value of the expression, compiled for the widest vector instructions of this processor.
 ///
@@ -60,28 +63,4 @@ pub(crate) fn with_each_instruction_set<R>(work: impl Fn() -> R) -> Vec<R> {
         result
     };
     instruction_sets().into_iter().map(with).collect()
-}
-
-#[inline]
-pub(crate) fn dispatch_on<R>(arch: Arch, work: impl FnMut() -> R) -> R {
-    // A closure called through `FnOnce` would run behind a shim that carries no `#[inline(always)]`.
-    struct Inlined<F>(F);
-    impl<R, F: FnMut() -> R> NullaryFnOnce for Inlined<F> {
-        type Output = R;
-        #[inline(always)]
-        fn call(mut self) -> R {
-            (self.0)()
-        }
-    }
-    arch.dispatch(Inlined(work))
-}
-
-/// The instruction sets that [`vectorized!`] can choose on this processor, the portable one first.
-#[cfg(test)]
-pub(crate) fn instruction_sets() -> Vec<Arch> {
-    #[allow(unused_mut)]
-    let mut sets = vec![Arch::Scalar, Arch::new()];
-    #[cfg(target_arch = "x86_64")]
-    sets.extend(pulp::x86::V3::try_new().map(Arch::V3));
-    sets
 }

@@ -22,7 +22,7 @@ use crate::noise::{Bounds, Noise, Onto};
 use crate::parallel::{Cut, Place, for_each, is_serial, share};
 use crate::sampling::{CHUNK, Chunk};
 use crate::wide::Wide;
-use crate::{Index, KernelError, Real, Sample};
+use crate::{ErrorKind, Index, KernelError, Real, Sample};
 use dense::{DenseRows, ROWS_AT_ONCE};
 use dpmesh_store::past_cache;
 use dpmesh_threads::threads;
@@ -105,7 +105,8 @@ impl<'a, T, I: Index> MixingMatrix<'a, T, I> {
         );
         if largest >= columns && !indices.is_empty() {
             let wanted = format!("columns below {columns}");
-            return Err(KernelError::new("indices", wanted, largest));
+            let error = KernelError::new("indices", wanted, largest);
+            return Err(error.of_kind(ErrorKind::Index));
         }
         Ok(MixingMatrix {
             indptr,
@@ -167,7 +168,7 @@ pub fn mix_into<T: Wide>(
         Path::Dense => {
             let dense = DenseRows::new(a);
             for_each_block(a, x, serial, out, |first, x, rows| {
-                dense.mix(first, x, rows)
+                dense.mix(first, x, rows);
             });
         }
         Path::Panels => {

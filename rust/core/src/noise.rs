@@ -34,10 +34,11 @@ use crate::parallel::Place;
 use crate::projection::{Norm, all_finite, is_within, row_norms_into};
 use crate::sampling::{LANES, Sampler, Source, Unit, Word, from_pairs, lanes};
 use crate::stream::Stream;
-use crate::{KernelError, Real, Sample};
+use crate::{ErrorKind, KernelError, Real, Sample};
 
 /// The law of the noise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Law {
     /// Mean 0 and standard deviation `scale`.
     Gaussian,
@@ -170,7 +171,7 @@ impl<T: Real> Bounds<T> {
         if self.kept.into_inner() {
             return Ok(());
         }
-        Err(KernelError::new("x", "finite values", "NaN or infinity"))
+        Err(KernelError::new("x", "finite values", "NaN or infinity").of_kind(ErrorKind::NotFinite))
     }
 
     /// Fails if one of the drawn rows is not finite or too long.

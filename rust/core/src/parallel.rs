@@ -366,7 +366,7 @@ mod tests {
                     for rows in [0, 1, 2, 5, 9, 40] {
                         let elements = rows * dim;
                         let is_whole_rows =
-                            |place: Place, len: usize| place.column == 0 && len % dim == 0;
+                            |place: Place, len: usize| place.column == 0 && len.is_multiple_of(dim);
                         for cost in [0, 1, dim, 1 << 40] {
                             numbered(elements, Cut::Rows { dim, cost }, dim, is_whole_rows);
                             numbered(
@@ -378,7 +378,8 @@ mod tests {
                         }
                         numbered(elements, Cut::Parts { dim }, dim, |place, len| {
                             let whole = if dim < SERIAL_BELOW { dim } else { BLOCK };
-                            place.column % BLOCK == 0 && len == whole.min(dim - place.column)
+                            place.column.is_multiple_of(BLOCK)
+                                && len == whole.min(dim - place.column)
                         });
                         for len in [1, 7, 512, BLOCK, TASK + 1] {
                             for serial in [false, true] {
@@ -391,7 +392,9 @@ mod tests {
                             let one_row = elements.max(1);
                             numbered(elements, Cut::Blocks { len }, one_row, |place, size| {
                                 let rest = elements - place.column;
-                                place.row == 0 && place.column % len == 0 && size == len.min(rest)
+                                place.row == 0
+                                    && place.column.is_multiple_of(len)
+                                    && size == len.min(rest)
                             });
                         }
                     }

@@ -36,7 +36,7 @@ use crate::parallel::{BLOCK, Cut, Place, is_serial, share};
 use crate::quantize::coin::{Coin, Compared, Counted, code};
 use crate::sampling::{Chunk, LANES, Sampler, Source, Unit, Word, lanes};
 use crate::stream::Stream;
-use crate::{KernelError, Real, Sample};
+use crate::{ErrorKind, KernelError, Real, Sample};
 
 mod coin;
 
@@ -55,6 +55,7 @@ pub struct Quantizer<'a> {
 
 /// What becomes of a code that does not fit its type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Overflow {
     /// It is an error.
     Refuse,
@@ -303,6 +304,7 @@ impl Misfits {
             KernelError::new("x", wanted, format!("{x} of code {code} in row {row}"))
         } else {
             KernelError::new("x", "finite values", format!("{x} in row {row}"))
+                .of_kind(ErrorKind::NotFinite)
         })
     }
 }
@@ -341,7 +343,8 @@ pub fn variance_into<T: Real>(x: &[T], step: f64, out: &mut [f64]) -> Result<(),
     same_len("out", out.len(), x.len())?;
     if let Some(position) = x.iter().position(|x| !x.is_finite()) {
         let got = format!("{} at {position}", x[position]);
-        return Err(KernelError::new("x", "finite values", got));
+        let error = KernelError::new("x", "finite values", got);
+        return Err(error.of_kind(ErrorKind::NotFinite));
     }
     share(
         out,

@@ -1,11 +1,11 @@
 //! Drawing rows of samples, each row from the stream of its own node. A row is a sequence of chunks, and each chunk
 //! begins at a fixed place of the stream, so that any thread can draw any of them.
 
-use crate::KernelError;
 use crate::cache::prefetch_all;
 use crate::instructions::vectorized;
 use crate::parallel::{Cut, Place, share};
 use crate::stream::{BLOCK_BYTES, Stream};
+use crate::{ErrorKind, KernelError};
 
 /// Samples in a chunk.
 pub(crate) const CHUNK: usize = 512;
@@ -111,7 +111,8 @@ fn distinct(nodes: &[u32]) -> Result<(), KernelError> {
         sorted.sort_unstable();
         if let Some([node, ..]) = sorted.windows(2).find(|pair| pair[0] == pair[1]) {
             let got = format!("{node} twice");
-            return Err(KernelError::new("nodes", "distinct nodes", got));
+            let error = KernelError::new("nodes", "distinct nodes", got);
+            return Err(error.of_kind(ErrorKind::Index));
         }
     }
     Ok(())

@@ -34,7 +34,7 @@ use sha2::Sha256;
 use zeroize::Zeroizing;
 
 use crate::instructions::vectorized;
-use crate::{KernelError, chacha20};
+use crate::{ErrorKind, KernelError, chacha20};
 
 mod words;
 
@@ -58,11 +58,23 @@ const WORDS_PER_BLOCK: u64 = BLOCK_BYTES as u64 / 4;
 
 /// The cipher that makes the key stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Cipher {
     /// AES-256 in counter mode: the fastest on processors with AES instructions.
     Aes,
     /// `ChaCha20`: fast without AES instructions.
     ChaCha20,
+}
+
+impl Cipher {
+    /// Its name, in small letters.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Cipher::Aes => "aes",
+            Cipher::ChaCha20 => "chacha20",
+        }
+    }
 }
 
 /// A secret of 256 bits and its cipher. Cleared from memory when dropped; never printed.
@@ -261,7 +273,7 @@ impl Stream {
             return Ok(());
         }
         let wanted = format!("at most {BLOCKS} blocks of a stream for each node");
-        Err(KernelError::new(argument, wanted, blocks))
+        Err(KernelError::new(argument, wanted, blocks).of_kind(ErrorKind::Exhausted))
     }
 
     /// Fills `out` with the bytes of `node` from block number `first` on. The caller ensures that the sequence

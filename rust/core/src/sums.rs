@@ -116,7 +116,7 @@ mod tests {
             assert_eq!(sums, expected);
         }
         let error = column_sums_into(&x[1..], &mut vec![0.0; dim]).unwrap_err();
-        assert_eq!(error.argument, "x");
+        assert_eq!(error.argument(), "x");
     }
 
     #[test]

@@ -5,21 +5,41 @@
 use std::fmt;
 use std::sync::Arc;
 
-pub use realfft::num_complex::Complex;
-use realfft::{ComplexToReal, RealFftPlanner, RealToComplex};
+use realfft::{
+    ComplexToReal, ComplexToRealEven, ComplexToRealOdd, RealToComplex, RealToComplexEven,
+    RealToComplexOdd,
+};
+use rustfft::FftPlanner;
+pub use rustfft::num_complex::Complex;
 
 /// Plans transforms, and keeps the parts that several lengths share.
-#[derive(Default)]
 pub struct Planner {
-    planner: RealFftPlanner<f64>,
+    planner: FftPlanner<f64>,
+}
+
+impl Default for Planner {
+    fn default() -> Planner {
+        Planner {
+            planner: FftPlanner::new(),
+        }
+    }
 }
 
 impl Planner {
     /// Plan the transform of `length` real numbers and its inverse.
     pub fn plan(&mut self, length: usize) -> RealTransform {
-        RealTransform {
-            forward: self.planner.plan_fft_forward(length),
-            inverse: self.planner.plan_fft_inverse(length),
+        let planner = &mut self.planner;
+        if length.is_multiple_of(2) {
+            // By a complex transform of half the length.
+            RealTransform {
+                forward: Arc::new(RealToComplexEven::new(length, planner)),
+                inverse: Arc::new(ComplexToRealEven::new(length, planner)),
+            }
+        } else {
+            RealTransform {
+                forward: Arc::new(RealToComplexOdd::new(length, planner)),
+                inverse: Arc::new(ComplexToRealOdd::new(length, planner)),
+            }
         }
     }
 }

@@ -1,10 +1,11 @@
 //! From a Rényi curve to epsilon and delta.
 
 use crate::KernelError;
-use crate::check::{open_probability, positive, require};
+use dpmesh_numerics::check::{open_probability, positive, require};
 
 /// The theorem that turns a Rényi divergence rho of order alpha into epsilon at delta.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Conversion {
     /// `rho + ln(1 - 1/alpha) - ln(delta alpha) / (alpha - 1)` (Balle, Barthe, Gaboardi, Hsu and Sato 2020;
     /// Canonne, Kamath and Steinke 2020, Proposition 12).
@@ -135,7 +136,7 @@ mod tests {
         let named = |orders: &[f64], rdp: &[f64], delta: f64| {
             epsilon(orders, rdp, delta, Conversion::Optimal)
                 .unwrap_err()
-                .argument
+                .argument()
         };
         assert_eq!(named(&[2.0], &[1.0], 0.0), "delta");
         assert_eq!(named(&[], &[], 0.5), "orders");
@@ -144,7 +145,7 @@ mod tests {
         assert_eq!(named(&[2.0], &[-1.0], 0.5), "rdp");
         assert_eq!(named(&[2.0], &[f64::NAN], 0.5), "rdp");
         assert_eq!(
-            log_delta(&[2.0], &[1.0], 0.0).unwrap_err().argument,
+            log_delta(&[2.0], &[1.0], 0.0).unwrap_err().argument(),
             "epsilon"
         );
     }

@@ -13,9 +13,9 @@
 //! `delta = phi(t) * integral over u > 0 of exp(-t u - u^2/2) (1 - exp(-mu u))`.
 
 use crate::KernelError;
-use crate::check::{non_negative, open_probability, positive};
 use crate::quadrature::integral;
 use crate::root::smallest;
+use dpmesh_numerics::check::{non_negative, open_probability, positive};
 
 /// ln sqrt(2 pi)
 const LN_SQRT_2PI: f64 = 0.918_938_533_204_672_8;
@@ -186,7 +186,7 @@ mod tests {
 
     #[test]
     fn bad_arguments_are_named() {
-        let named = |error: KernelError| error.argument;
+        let named = |error: KernelError| error.argument();
         assert_eq!(named(epsilon(f64::NAN, 0.1).unwrap_err()), "mu");
         assert_eq!(
             epsilon(-1.0, 0.1).unwrap_err().to_string(),

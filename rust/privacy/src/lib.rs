@@ -12,7 +12,6 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
-mod check;
 mod quadrature;
 mod root;
 mod vector;
@@ -22,4 +21,4 @@ pub mod gdp;
 pub mod rdp;
 pub mod views;
 
-pub use dpmesh_core::KernelError;
+pub use dpmesh_numerics::{ErrorKind, KernelError};

@@ -1,25 +1,16 @@
 //! Sums of exponentials, several at a time: where the accountant spends its time.
 
-use pulp::{Arch, NullaryFnOnce};
+use dpmesh_numerics::dispatch::{Arch, dispatch_on};
+use dpmesh_numerics::exponential::exponential;
 
 const LANES: usize = 8;
-
-/// 1/2!, 1/3!, ... 1/13!
-const INVERSE_FACTORIALS: [f64; 12] = {
-    let (mut inverses, mut factorial, mut k) = ([0.0; 12], 1.0, 0);
-    while k < 12 {
-        factorial *= (k + 2) as f64;
-        inverses[k] = 1.0 / factorial;
-        k += 1;
-    }
-    inverses
-};
 
 /// `sum(weight * (exp(factor * x) - 1))`, without cancellation where `factor * x` is small.
 ///
 /// Where `factor * x` exceeds 700 the result is not meaningful.
 pub(crate) fn sum_expm1(factor: f64, x: &[f64], weight: &[f64]) -> f64 {
-    dispatch(
+    dispatch_on(
+        Arch::new(),
         #[inline(always)]
         || {
             sum_lanes(x, weight, |x, w| {
@@ -32,7 +23,8 @@ pub(crate) fn sum_expm1(factor: f64, x: &[f64], weight: &[f64]) -> f64 {
 
 /// `sum(exp(x))`, for `x` up to 700.
 pub(crate) fn sum_exp(x: &[f64]) -> f64 {
-    dispatch(
+    dispatch_on(
+        Arch::new(),
         #[inline(always)]
         || {
             sum_lanes(x, x, |x, _| {
@@ -53,29 +45,6 @@ pub(crate) fn log_sum_exp(x: &[f64]) -> f64 {
     top + sum_exp(&below).ln()
 }
 
-/// `(scale, grown)` with `exp(x) = scale + grown`, `scale` a power of two and `|grown| < scale / 2`; for `x`
-/// up to 700. Branchless, so that the compiler can keep it in vector registers; right to 2 units in the
-/// last place, of `exp(x)` and of `exp(x) - 1` alike.
-#[inline(always)]
-fn exponential(x: f64) -> (f64, f64) {
-    const LN_2_HIGH: f64 = 6.931_471_803_691_238e-1;
-    const LN_2_LOW: f64 = 1.908_214_929_270_587_7e-10;
-    const ROUND: f64 = 1.5 * (1_u64 << 52) as f64; // adding it leaves the nearest integer in the last bits
-    let x = if x < -700.0 { -700.0 } else { x };
-    let rounded = x * std::f64::consts::LOG2_E + ROUND;
-    let n = rounded - ROUND;
-    let r = n.mul_add(-LN_2_LOW, n.mul_add(-LN_2_HIGH, x));
-    // exp(r) - 1 - r = r^2 (1/2! + r/3! + ...), |r| <= ln(2)/2, in pairs, so that the products overlap
-    let c = &INVERSE_FACTORIALS;
-    let pair = |k: usize| r.mul_add(c[k + 1], c[k]);
-    let r2 = r * r;
-    let four = |k: usize| r2.mul_add(pair(k + 2), pair(k));
-    let r4 = r2 * r2;
-    let tail = r4.mul_add(r4.mul_add(four(8), four(4)), four(0));
-    let scale = f64::from_bits(rounded.to_bits().wrapping_add(1023) << 52);
-    (scale, scale * r2.mul_add(tail, r))
-}
-
 /// Sum of `f(x, y)` in independent lanes, the same on every processor.
 #[inline(always)]
 fn sum_lanes(x: &[f64], y: &[f64], f: impl Fn(f64, f64) -> f64) -> f64 {
@@ -89,19 +58,6 @@ fn sum_lanes(x: &[f64], y: &[f64], f: impl Fn(f64, f64) -> f64) -> f64 {
     }
     let rest: f64 = x_rest.iter().zip(y_rest).map(|(&x, &y)| f(x, y)).sum();
     lanes.iter().sum::<f64>() + rest
-}
-
-/// Runs `work`, whose parts are all inlined into it, compiled for the widest vectors of this processor.
-fn dispatch(work: impl FnMut() -> f64) -> f64 {
-    struct Inlined<F>(F);
-    impl<F: FnMut() -> f64> NullaryFnOnce for Inlined<F> {
-        type Output = f64;
-        #[inline(always)]
-        fn call(mut self) -> f64 {
-            (self.0)()
-        }
-    }
-    Arch::new().dispatch(Inlined(work))
 }
 
 #[cfg(test)]

@@ -22,13 +22,6 @@ fn cipher(name: &str) -> PyResult<Cipher> {
     }
 }
 
-fn cipher_name(cipher: Cipher) -> &'static str {
-    match cipher {
-        Cipher::Aes => "aes",
-        Cipher::ChaCha20 => "chacha20",
-    }
-}
-
 fn never_stored(secret: &Bound<'_, PyAny>) -> PyResult<()> {
     let name = secret.get_type().name()?;
     let message = format!("a {name} cannot be pickled or copied: keys are never stored");
@@ -101,7 +94,7 @@ impl Key {
     /// "aes" or "chacha20".
     #[getter]
     fn cipher(&self) -> &'static str {
-        cipher_name(self.secret.cipher())
+        self.secret.cipher().name()
     }
 
     /// Whether the key came from a seed, so that what it protects is no private release.
@@ -127,7 +120,8 @@ impl Key {
         #[pyo3(from_py_with = round_number)] round: u32,
     ) -> PyResult<Stream> {
         let stream = self.secret.stream(purpose, round);
-        let stream = stream.map_err(|error| unfit(error.argument, &error.wanted, error.got))?;
+        let stream =
+            stream.map_err(|error| unfit(error.argument(), error.wanted(), error.got()))?;
         Ok(Stream {
             kernel: match &self.nodes {
                 Some(nodes) => stream.for_nodes(Arc::clone(nodes)),
@@ -170,7 +164,7 @@ impl Stream {
     /// "aes" or "chacha20".
     #[getter]
     fn cipher(&self) -> &'static str {
-        cipher_name(self.cipher)
+        self.cipher.name()
     }
 
     /// Whether the key came from a seed, so that what it protects is no private release.

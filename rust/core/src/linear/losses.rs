@@ -9,6 +9,7 @@ use crate::exponential::exp_of_negative;
 
 /// A loss of one score `z = <w, x>` and its target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Loss {
     /// `log(1 + exp(-y z))` for labels `y` of -1 and +1.
     Logistic,
@@ -98,6 +99,7 @@ fn negative_part(x: f64) -> f64 {
 
 /// What a linear model is trained for: a loss, and the label of each record.
 #[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
 pub enum Objective<'a> {
     /// One score.
     Single {

@@ -10,7 +10,7 @@ use crate::error::{rows, same_len};
 use crate::instructions::vectorized;
 use crate::parallel::{BLOCK, Cut, is_serial, map, share};
 use crate::projection::{inlined_norm, is_finite, norm};
-use crate::{KernelError, Real};
+use crate::{ErrorKind, KernelError, Real};
 
 /// Records of one partial gradient, unless a batch has more than [`MOST_BLOCKS`] times as many.
 pub(super) const RECORDS_PER_BLOCK: usize = 256;
@@ -279,6 +279,10 @@ impl<'a, F: Features> LinearModel<'a, F> {
         clip: Clipping,
         weight: f64,
     ) {
+        if !is_finite(params) {
+            slopes.fill(f64::NAN);
+            return;
+        }
         for (slope, params) in slopes
             .iter_mut()
             .zip(params.chunks(self.features.columns()))
@@ -351,7 +355,7 @@ impl<'a, F: Features> LinearModel<'a, F> {
                 self.objective.check(record as usize)
             } else {
                 let wanted = format!("records from 0 to {}", count as i64 - 1);
-                Err(KernelError::new("batches", wanted, record))
+                Err(KernelError::new("batches", wanted, record).of_kind(ErrorKind::Index))
             }
         };
         let serial = is_serial(records.len() * self.features.cost());

@@ -12,7 +12,7 @@ use crate::error::{non_negative, same_len};
 use crate::instructions::vectorized;
 use crate::parallel::{BLOCK, Cut, share};
 use crate::projection::{Norm, check_bound, clip, inlined_norm, is_finite, norm, sum_of_powers};
-use crate::{KernelError, Real};
+use crate::{ErrorKind, KernelError, Real};
 
 /// Nodes with short parameters that step side by side: while the sums of one wait for each other, the next ones
 /// proceed.
@@ -128,7 +128,7 @@ impl<F: Features> LinearModel<'_, F> {
             return Ok(());
         }
         let wanted = "finite values after the step, to project";
-        Err(KernelError::new("params", wanted, "NaN or infinity"))
+        Err(KernelError::new("params", wanted, "NaN or infinity").of_kind(ErrorKind::NotFinite))
     }
 
     /// Moves one node's parameters by a step on its batch.

@@ -64,6 +64,7 @@ impl<'a> Walks<'a> {
 
 /// How a node's steps are computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Form {
     /// By updates of the parameters.
     Direct,

@@ -48,6 +48,7 @@ pub const ACTIONS: usize = 2;
 
 /// What a hidden unit makes of its weighted sum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Activation {
     /// The sum itself.
     Linear,

@@ -325,7 +325,7 @@ fn what_does_not_fit_is_named() {
         let mut case = Case::new(shape, 2, 4, 2);
         change(&mut case);
         let before = case.bits();
-        assert_eq!(case.learn().unwrap_err().argument, argument);
+        assert_eq!(case.learn().unwrap_err().argument(), argument);
         assert_eq!(case.bits(), before, "{argument}");
     };
     named("parameters", |case| case.parameters.truncate(1));
@@ -348,7 +348,7 @@ fn what_does_not_fit_is_named() {
     named("beta2", |case| case.adam.beta2 = f64::NAN);
     named("epsilon", |case| case.adam.epsilon = -1.0);
     let shape = |inputs, hidden| Shape::new(inputs, hidden, Activation::Relu);
-    assert_eq!(shape(0, 16).unwrap_err().argument, "inputs");
+    assert_eq!(shape(0, 16).unwrap_err().argument(), "inputs");
     assert_eq!(
         shape(1, 24).unwrap_err().to_string(),
         "hidden: wanted a positive multiple of 16, got 24"
@@ -356,7 +356,7 @@ fn what_does_not_fit_is_named() {
     let values = |parameters: &[f32], states: &[f32], values: &mut [f32]| {
         let shape = shape(3, 16).unwrap();
         let error = values_into(shape, parameters, states, values).unwrap_err();
-        error.argument
+        error.argument()
     };
     let parameters = [0.0; 2 * 7 * LANES];
     assert_eq!(

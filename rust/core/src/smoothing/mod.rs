@@ -20,6 +20,7 @@
 //! ```
 
 mod decay;
+#[cfg(feature = "fft")]
 mod fourier;
 mod kept;
 mod recursion;
@@ -35,9 +36,12 @@ mod vectors;
 pub use spectrum::{EffectiveDimensions, effective_dimensions, spectrum_into};
 pub use vectors::Smooth;
 
+use crate::KernelError;
+#[cfg(feature = "fft")]
+use crate::Real;
 use crate::error::{non_negative, rows, same_len};
+#[cfg(feature = "fft")]
 use crate::parallel::{for_each, is_better_within, is_serial};
-use crate::{KernelError, Real};
 
 /// Lengths of whole tiles and chunks of `f64` and `f32`.
 #[cfg(test)]
@@ -45,11 +49,13 @@ pub(crate) const TURNS: &[usize] = &[128, 256, 128 * tiles::LANES, 256 * tiles::
 
 /// How the system is solved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Method {
     /// Two first-order recursions, exact up to rounding, for the first power of the Laplacian: a few operations
     /// for each element, whatever the length and the smoothing.
     Recursion,
-    /// By real Fourier transforms in `f64`, for any power of the Laplacian.
+    /// By real Fourier transforms in `f64`, for any power of the Laplacian; with the feature `fft`.
+    #[cfg(feature = "fft")]
     Fourier {
         /// The power `p`, at least 1.
         power: u32,
@@ -103,6 +109,7 @@ fn smooth_rows<T: Smooth>(
         let got = format!("0 in block {block}");
         return Err(KernelError::new("blocks", "lengths of at least 1", got));
     }
+    #[cfg(feature = "fft")]
     if method == (Method::Fourier { power: 0 }) {
         return Err(KernelError::new("power", "at least 1", 0));
     }
@@ -118,6 +125,7 @@ fn smooth_rows<T: Smooth>(
     }
     match method {
         Method::Recursion => recursion::smooth_rows(v, u, blocks, smoothing),
+        #[cfg(feature = "fft")]
         Method::Fourier { power } => fourier::smooth_rows(v, u, blocks, smoothing, power),
     }
     Ok(())
@@ -125,6 +133,7 @@ fn smooth_rows<T: Smooth>(
 
 /// Calls `work(scratch, v, u, block)` for each block of each row, where `v` is to be smoothed into `u`, or `u` in
 /// place.
+#[cfg(feature = "fft")]
 fn for_each_cycle<T: Real, B: Sync, S>(
     v: Option<&[T]>,
     u: &mut [T],
@@ -145,7 +154,7 @@ fn for_each_cycle<T: Real, B: Sync, S>(
     });
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "fft"))]
 mod tests {
     use super::*;
     use dpmesh_threads::with_threads;

@@ -169,7 +169,7 @@ mod tests {
             let error = spectrum_into(smoothing, power, &mut vec![0.0; dim]).unwrap_err();
             let sums = effective_dimensions(dim, smoothing, power);
             assert_eq!(sums.unwrap_err(), error);
-            error.argument
+            error.argument()
         };
         assert_eq!(named(-1.0, 1, 3), "smoothing");
         assert_eq!(named(1.0, 0, 3), "power");

@@ -147,7 +147,7 @@ fn a_stream_ends_and_never_wraps() {
         let stream = Key::new(cipher, &[7; 32]).stream(1, 0).unwrap();
         assert!(stream.words_into(0, last, &mut [0; 1]).is_ok());
         let error = stream.words_into(0, last, &mut [0; 2]).unwrap_err();
-        assert_eq!(error.argument, "out");
+        assert_eq!(error.argument(), "out");
         assert!(stream.words_into(0, u64::MAX, &mut [0; 2]).is_err());
     }
 }

@@ -3,8 +3,8 @@
 use std::convert::Infallible;
 use std::fmt;
 
-use rand_core::block::{BlockRng, Generator};
-use rand_core::{TryCryptoRng, TryRng};
+use rand::rand_core::block::{BlockRng, Generator};
+use rand::{TryCryptoRng, TryRng};
 use zeroize::Zeroize;
 
 use super::{BLOCK_BYTES, Stream};
@@ -98,7 +98,7 @@ impl fmt::Debug for Words<'_> {
 mod tests {
     use super::*;
     use crate::stream::{Cipher, Key};
-    use rand_core::Rng;
+    use rand::Rng;
 
     #[test]
     fn the_generator_gives_the_words_of_its_node_in_order() {

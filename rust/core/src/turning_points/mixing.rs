@@ -8,14 +8,14 @@ use crate::stream::Cipher;
 use crate::{Sample, Wide};
 
 /// A sparse matrix with its own memory.
-struct Weights<T> {
+struct Graph<T> {
     indptr: Vec<i64>,
     indices: Vec<i64>,
     weights: Vec<T>,
     columns: usize,
 }
 
-impl<T: Wide> Weights<T> {
+impl<T: Wide> Graph<T> {
     fn new(rows: usize, columns: usize, neighbours: impl Fn(usize) -> Vec<usize>) -> Self {
         let (mut indptr, mut indices) = (vec![0], Vec::new());
         for row in 0..rows {
@@ -23,7 +23,7 @@ impl<T: Wide> Weights<T> {
             indptr.push(indices.len() as i64);
         }
         let weights = numbers(indices.len());
-        Weights {
+        Graph {
             indptr,
             indices,
             weights,
@@ -33,14 +33,14 @@ impl<T: Wide> Weights<T> {
 
     /// Each row mixes itself, the next one and others, far away if `stride` is more than 1; every ninth row nothing.
     fn sparse(rows: usize, degree: usize, stride: usize) -> Self {
-        Weights::new(rows, rows, |row| match row % 9 {
+        Graph::new(rows, rows, |row| match row % 9 {
             8 => Vec::new(),
             _ => (0..degree).map(|k| row + k * stride + k * k).collect(),
         })
     }
 
     fn complete(rows: usize, columns: usize) -> Self {
-        Weights::new(rows, columns, |_| (0..columns).collect())
+        Graph::new(rows, columns, |_| (0..columns).collect())
     }
 
     fn matrix(&self) -> MixingMatrix<'_, T, i64> {
@@ -61,7 +61,7 @@ impl<T: Wide> Weights<T> {
     }
 }
 
-fn check<T: Wide + Element>(path: Path, weights: &Weights<T>, dim: usize) {
+fn check<T: Wide + Element>(path: Path, weights: &Graph<T>, dim: usize) {
     let size = (path, weights.indptr.len() - 1, weights.columns, dim);
     let x = numbers::<T>(weights.columns * dim);
     let a = weights.matrix();
@@ -76,13 +76,13 @@ fn check<T: Wide + Element>(path: Path, weights: &Weights<T>, dim: usize) {
 
 fn short_rows<T: Wide + Element>() {
     for dim in around(&[8, 16, 32, 56, 64, 112, 120, 224, 256]) {
-        check(Path::Rows, &Weights::<T>::sparse(19, 3, 5), dim);
+        check(Path::Rows, &Graph::<T>::sparse(19, 3, 5), dim);
     }
     for rows in around(&[1 << 15, 1 << 16]) {
-        check(Path::Rows, &Weights::<T>::sparse(rows, 4, 1_000), 1);
+        check(Path::Rows, &Graph::<T>::sparse(rows, 4, 1_000), 1);
     }
-    check(Path::Rows, &Weights::<T>::sparse(3_000, 4, 100), 57);
-    check(Path::Rows, &Weights::<T>::sparse(1_100, 9, 100), 300);
+    check(Path::Rows, &Graph::<T>::sparse(3_000, 4, 100), 57);
+    check(Path::Rows, &Graph::<T>::sparse(1_100, 9, 100), 300);
 }
 
 #[test]
@@ -94,13 +94,13 @@ fn rows_one_after_the_other() {
 fn dense<T: Wide + Element>() {
     for dim in around(&[32, 48, 64, 96, 192, 576, 2_304]) {
         if dim >= 32 {
-            check(Path::Dense, &Weights::<T>::complete(7, 17), dim);
+            check(Path::Dense, &Graph::<T>::complete(7, 17), dim);
         }
     }
     for rows in around(&[8, 33, 64]) {
-        check(Path::Dense, &Weights::<T>::complete(rows, 64), 700);
+        check(Path::Dense, &Graph::<T>::complete(rows, 64), 700);
     }
-    check(Path::Dense, &Weights::<T>::complete(301, 300), 33);
+    check(Path::Dense, &Graph::<T>::complete(301, 300), 33);
 }
 
 #[test]
@@ -113,7 +113,7 @@ fn panels<T: Wide + Element>() {
     let wide = 64 / size_of::<T>(); // elements of a line
     // Enough neighbours for panels of a cached `x`, but not all in the same columns.
     let many =
-        |rows: usize| Weights::<T>::new(rows, rows, |row| (0..17).map(|k| row + k * k).collect());
+        |rows: usize| Graph::<T>::new(rows, rows, |row| (0..17).map(|k| row + k * k).collect());
     for dim in around(&[256, 6 * wide + 256, 576, 1_152, 2_304]) {
         if dim >= 256 {
             check(Path::Panels, &many(40), dim);
@@ -121,7 +121,7 @@ fn panels<T: Wide + Element>() {
     }
     // Far neighbours, of an `x` that is not cached.
     for dim in around(&[9_216, 18_432]) {
-        check(Path::Panels, &Weights::<T>::sparse(64, 4, 17), dim);
+        check(Path::Panels, &Graph::<T>::sparse(64, 4, 17), dim);
     }
 }
 
@@ -132,7 +132,7 @@ fn panels_of_few_nodes() {
 }
 
 /// Results of more than a cache: on the threads of this machine, and with each instruction set on the caller's alone.
-fn large<T: Wide + Element>(path: Path, weights: &Weights<T>, dim: usize) {
+fn large<T: Wide + Element>(path: Path, weights: &Graph<T>, dim: usize) {
     let x = numbers::<T>(weights.columns * dim);
     let a = weights.matrix();
     assert_eq!(Path::of(&a, &x, dim), path);
@@ -156,17 +156,17 @@ fn results_larger_than_the_cache() {
         } else {
             Path::PastCache
         };
-        large(path, &Weights::<f32>::sparse(rows, 2, 1), dim);
+        large(path, &Graph::<f32>::sparse(rows, 2, 1), dim);
     }
-    large(Path::Panels, &Weights::<f32>::sparse(101, 3, 11), 28_011);
-    large(Path::PastCache, &Weights::<f64>::sparse(210, 2, 1), 16_500);
+    large(Path::Panels, &Graph::<f32>::sparse(101, 3, 11), 28_011);
+    large(Path::PastCache, &Graph::<f64>::sparse(210, 2, 1), 16_500);
 }
 
 fn noisy<T: Sample + Wide + Element>() {
     let stream = stream(Cipher::Aes);
     for dim in around(&[512, 1_024, 4_096]) {
         for rows in [7, 40] {
-            let weights = Weights::<T>::sparse(rows, 3, 5);
+            let weights = Graph::<T>::sparse(rows, 3, 5);
             let scales: Vec<f64> = (0..rows).map(|row| 0.3 + 0.01 * row as f64).collect();
             let (law, nodes) = (Law::Laplace, None);
             let noise = Noise {

@@ -5,12 +5,15 @@
 //! processor, and compare the result with a loop that follows the definition: bit for bit, or with numbers whose sums
 //! are exact. What no memory holds (counters of a stream) is tested from a start there.
 
+#[cfg(feature = "secure")]
 mod codes;
 mod correlated;
 mod discrete;
 mod draws;
+#[cfg(feature = "linear")]
 mod linear;
 mod mixing;
+#[cfg(feature = "qnet")]
 mod networks;
 mod noise;
 mod norms;

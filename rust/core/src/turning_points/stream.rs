@@ -10,7 +10,7 @@ const KEY: [u8; 32] = [0x3c; 32];
 const PURPOSE: u32 = 0x0102_0304;
 const ROUND: u32 = 5;
 
-/// The key stream from block number `first` on: of AES counter by counter, of ChaCha20 by its own crate.
+/// The key stream from block number `first` on: of AES counter by counter, of `ChaCha20` by its own crate.
 fn defined(cipher: Cipher, node: u32, first: u64, len: usize) -> Vec<u8> {
     let nonce = [PURPOSE, ROUND, node].map(u32::to_be_bytes);
     let nonce: &[u8; 12] = nonce.as_flattened().try_into().unwrap();
@@ -18,7 +18,8 @@ fn defined(cipher: Cipher, node: u32, first: u64, len: usize) -> Vec<u8> {
     match cipher {
         Cipher::Aes => {
             let aes = Aes256::new(&KEY.into());
-            for (counter, bytes) in (4 * first as u32..).zip(bytes.chunks_mut(16)) {
+            for (counter, bytes) in (4 * first..).zip(bytes.chunks_mut(16)) {
+                let counter = counter as u32;
                 let mut block = [0; 16];
                 block[..12].copy_from_slice(nonce);
                 block[12..].copy_from_slice(&counter.to_be_bytes());

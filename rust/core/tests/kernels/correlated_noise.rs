@@ -104,7 +104,7 @@ fn arguments_that_do_not_fit_are_refused() {
     let refused = |noise: &Noise<'_>, weight, rows: &[f64]| {
         let earlier = [Earlier { weight, rows }];
         let result = correlated_noise_into(noise, &earlier, 2, &mut [0.0; 4]);
-        result.unwrap_err().argument
+        result.unwrap_err().argument()
     };
     assert_eq!(refused(&named(Law::Laplace, None), 1.0, &[0.0; 4]), "law");
     assert_eq!(
@@ -129,7 +129,7 @@ fn arguments_that_do_not_fit_are_refused() {
             Pair { node, ends },
         ];
         let result = add_pair_noise_in_place(&mut out, 2, &pairs, scale, &stream);
-        result.unwrap_err().argument
+        result.unwrap_err().argument()
     };
     assert_eq!(pair(0, [None, None], 1.0), "nodes");
     assert_eq!(pair(1, [Some(2), None], 1.0), "ends");
@@ -137,5 +137,5 @@ fn arguments_that_do_not_fit_are_refused() {
     assert_eq!(pair(1, [Some(0), None], -1.0), "scale");
     let some = stream.clone().for_nodes([3, 4].into());
     let result = add_pair_noise_in_place(&mut out, 2, &[], 1.0, &some);
-    assert_eq!(result.unwrap_err().argument, "stream");
+    assert_eq!(result.unwrap_err().argument(), "stream");
 }

@@ -19,6 +19,7 @@ fn probabilities(law: DiscreteLaw, scale: f64, range: i64) -> Vec<f64> {
     let weight = |k: i64| match law {
         DiscreteLaw::Laplace => (-(k.abs() as f64) / scale).exp(),
         DiscreteLaw::Gaussian => (-(k as f64 / scale).powi(2) / 2.0).exp(),
+        other => panic!("no probabilities of {other:?}"),
     };
     let weights: Vec<f64> = (-range..=range).map(weight).collect();
     let total: f64 = weights.iter().sum();
@@ -193,8 +194,8 @@ fn a_row_is_as_long_as_its_stream_and_no_longer() {
         let drawn = |dim| discrete_noise_into(law, 1.0, &stream(Cipher::Aes), None, dim, &mut []);
         drawn(1 << 30).unwrap();
         let error = drawn((1 << 30) + 1).unwrap_err();
-        assert_eq!(error.argument, "dim");
+        assert_eq!(error.argument(), "dim");
         let blocks = "at most 1073741824 blocks of a stream for each node";
-        assert_eq!(error.wanted, blocks);
+        assert_eq!(error.wanted(), blocks);
     }
 }

@@ -122,21 +122,21 @@ fn what_does_not_fit_is_named() {
     for p in [-0.1, 1.1, f64::NAN] {
         let error = bernoulli_into(p, &stream, None, 2, &mut [false; 2]).unwrap_err();
         assert_eq!(
-            (error.argument, &*error.wanted),
+            (error.argument(), error.wanted()),
             ("p", "a number in [0, 1]")
         );
     }
     for p in [-0.1, 0.6, f64::NAN] {
         let error = rademacher_into(p, &stream, None, 2, &mut [0; 2]).unwrap_err();
         assert_eq!(
-            (error.argument, &*error.wanted),
+            (error.argument(), error.wanted()),
             ("p", "a number in [0, 0.5]")
         );
     }
     let error = uniform_into(&stream, Some(&[1, 1]), 1, &mut [0.0_f64; 2]).unwrap_err();
-    assert_eq!(error.argument, "nodes");
+    assert_eq!(error.argument(), "nodes");
     let error = uniform_into(&stream, None, 2, &mut [0.0_f32; 3]).unwrap_err();
-    assert_eq!(error.argument, "out");
+    assert_eq!(error.argument(), "out");
 }
 
 #[test]
@@ -210,7 +210,7 @@ fn orders_that_do_not_fit_are_refused() {
         let rows = Rows { indptr, values };
         let mut out = vec![0; room];
         let error = shuffle_into(rows, lengths, &stream(Cipher::Aes), None, &mut out);
-        error.unwrap_err().argument
+        error.unwrap_err().argument()
     };
     for indptr in [&[0, 2, 1, 3][..], &[0, 2, 2], &[1, 2, 3], &[]] {
         assert_eq!(refused(indptr, &[1; 2], 2), "rows");
@@ -231,7 +231,7 @@ fn batches_end_with_their_pass() {
     assert_eq!(ends, [0, 2, 4, 5, 7, 8, 9, 10]);
     let refused = |sizes: &[i64], batches: &[i64], batch_size, out: &mut [i64]| {
         let error = batch_ends_into(sizes, batches, batch_size, out).unwrap_err();
-        error.argument
+        error.argument()
     };
     assert_eq!(refused(&[5], &[1], 0, &mut [0; 2]), "batch_size");
     assert_eq!(refused(&[5], &[1, 1], 1, &mut [0; 3]), "batches");

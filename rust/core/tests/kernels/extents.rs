@@ -60,7 +60,7 @@ fn no_rows_of_a_huge_length() {
         ];
         for result in done {
             if let Err(error) = result {
-                assert!(["dim", "vectors"].contains(&error.argument), "{error}");
+                assert!(["dim", "vectors"].contains(&error.argument()), "{error}");
             }
         }
     }
@@ -74,12 +74,12 @@ fn matrices_with_columns_that_nothing_has() {
         let matrix = MixingMatrix::<f32, usize>::new(&[0, 0], &[], &[], columns).unwrap();
         for dim in [2, 1 << 57] {
             let error = mix_into(&matrix, &[], dim, &mut []).unwrap_err();
-            assert!(["x", "dim"].contains(&error.argument), "{error}");
+            assert!(["x", "dim"].contains(&error.argument()), "{error}");
             assert!(mix_noisy_into(&matrix, &[], dim, &noise, &mut []).is_err());
         }
     }
     let error = MixingMatrix::<f32, usize>::new(&[0, 0], &[], &[], 0).unwrap_err();
-    assert_eq!(error.argument, "columns");
+    assert_eq!(error.argument(), "columns");
 }
 
 #[test]
@@ -130,12 +130,12 @@ fn linear_models_of_nothing_or_too_much() {
 fn networks_and_spectra_of_huge_sizes() {
     for size in HUGE {
         let shape = Shape::new(size, LANES, Activation::Relu);
-        assert_eq!(shape.unwrap_err().argument, "inputs");
+        assert_eq!(shape.unwrap_err().argument(), "inputs");
         let hidden = size / LANES * LANES;
         let shape = Shape::new(3, hidden, Activation::Relu);
-        assert_eq!(shape.unwrap_err().argument, "hidden");
+        assert_eq!(shape.unwrap_err().argument(), "hidden");
         assert_eq!(
-            effective_dimensions(size, 1.0, 2).unwrap_err().argument,
+            effective_dimensions(size, 1.0, 2).unwrap_err().argument(),
             "dim"
         );
         assert!(effective_dimensions(size, 1.0, 1).is_ok());

@@ -211,9 +211,9 @@ fn what_does_not_fit_is_named() {
         "indices: wanted columns below 2, got 2"
     );
     let negative = MixingMatrix::new(&[0, 1], &[-1], &[1.0_f32], 2).unwrap_err();
-    assert_eq!(negative.argument, "indices");
+    assert_eq!(negative.argument(), "indices");
     let falling = MixingMatrix::new(&[0, -1, 1], &[0], &[1.0_f32], 2).unwrap_err();
-    assert_eq!(falling.argument, "indptr");
+    assert_eq!(falling.argument(), "indptr");
     assert_eq!(
         message(&[0, 1], &[0], &[]),
         "weights: wanted 1 elements, got 0"
@@ -224,8 +224,8 @@ fn what_does_not_fit_is_named() {
         wrong(&[1.0; 6], 2, &mut [0.0; 2]).to_string(),
         "x: wanted 4 elements, got 6"
     );
-    assert_eq!(wrong(&[1.0; 4], 2, &mut [0.0; 4]).argument, "out");
-    assert_eq!(wrong(&[1.0; 4], 0, &mut [0.0; 2]).argument, "dim");
+    assert_eq!(wrong(&[1.0; 4], 2, &mut [0.0; 4]).argument(), "out");
+    assert_eq!(wrong(&[1.0; 4], 0, &mut [0.0; 2]).argument(), "dim");
 }
 
 #[test]

@@ -12,6 +12,7 @@ fn distribution(law: Law, x: f64) -> f64 {
         Law::Gaussian => libm::erfc(-x / 2_f64.sqrt()) / 2.0,
         Law::Laplace if x < 0.0 => x.exp() / 2.0,
         Law::Laplace => 1.0 - (-x).exp() / 2.0,
+        other => panic!("no distribution of {other:?}"),
     }
 }
 
@@ -21,6 +22,7 @@ fn absolute_moment(law: Law, k: i32) -> f64 {
         (Law::Gaussian, 1) => (2.0 / std::f64::consts::PI).sqrt(),
         (Law::Gaussian, k) => (1..k).step_by(2).map(f64::from).product(),
         (Law::Laplace, k) => (1..=k).map(f64::from).product(),
+        (other, _) => panic!("no moments of {other:?}"),
     }
 }
 

@@ -249,7 +249,7 @@ fn noisy_rows_are_no_longer_than_the_longest() {
             assert_eq!(x, noisy);
             let mut x = vec![T::ONE; 3 * 100];
             let error = drawn(longest * 0.999, &mut x).unwrap_err();
-            assert_eq!((error.argument, &*error.got), ("x", "a longer one"));
+            assert_eq!((error.argument(), error.got()), ("x", "a longer one"));
         }
     }
     check::<f32>();
@@ -269,9 +269,9 @@ fn a_row_is_as_long_as_its_stream_and_no_longer() {
         // No rows: the length alone is refused.
         noise_into::<T>(&noise, longest, &mut []).unwrap();
         let error = noise_into::<T>(&noise, longest + 1, &mut []).unwrap_err();
-        assert_eq!(error.argument, "dim");
+        assert_eq!(error.argument(), "dim");
         let blocks = "at most 1073741824 blocks of a stream for each node";
-        assert_eq!(error.wanted, blocks);
+        assert_eq!(error.wanted(), blocks);
     }
     check::<f32>(Law::Laplace, 1 << 33);
     check::<f64>(Law::Laplace, 1 << 33);

@@ -158,7 +158,7 @@ fn what_does_not_fit_is_named() {
         assert_eq!(
             packed_sizes_into(&[1_i8], 1, bits, &mut [0])
                 .unwrap_err()
-                .argument,
+                .argument(),
             "bits"
         );
     }

@@ -315,14 +315,14 @@ fn many_wrong_values_name_the_first_on_any_number_of_threads() {
             quantize_into(&x, 1000, &quantizer(1.0, &coins), &mut vec![0_i8; x.len()])
         });
         let got = "1000000000 of code 1000000000 in row 70";
-        assert_eq!(error.unwrap_err().got, got);
+        assert_eq!(error.unwrap_err().got(), got);
     }
 }
 
 #[test]
 fn other_wrong_arguments_are_named() {
     let coins = stream(2);
-    let argument = |result: Result<u64, KernelError>| result.unwrap_err().argument;
+    let argument = |result: Result<u64, KernelError>| result.unwrap_err().argument();
     let mut codes = [0_i8; 2];
     for step in [0.0, -1.0, f64::NAN, f64::INFINITY, 1e-200, 1e200] {
         assert_eq!(
@@ -337,13 +337,13 @@ fn other_wrong_arguments_are_named() {
         assert_eq!(
             dequantize_into(&codes, step, &mut [0.0; 2])
                 .unwrap_err()
-                .argument,
+                .argument(),
             "step"
         );
         assert_eq!(
             variance_into(&[1.0], step, &mut [0.0])
                 .unwrap_err()
-                .argument,
+                .argument(),
             "step"
         );
     }
@@ -380,19 +380,19 @@ fn other_wrong_arguments_are_named() {
     assert_eq!(
         variance_into(&[f32::NAN], 1.0, &mut [0.0])
             .unwrap_err()
-            .argument,
+            .argument(),
         "x"
     );
     assert_eq!(
         variance_into(&[1.0], 1.0, &mut [0.0; 2])
             .unwrap_err()
-            .argument,
+            .argument(),
         "out"
     );
     assert_eq!(
         dequantize_into(&codes, 1.0, &mut [0.0])
             .unwrap_err()
-            .argument,
+            .argument(),
         "out"
     );
 }

@@ -97,7 +97,7 @@ fn what_does_not_fit_a_training_is_named() {
         };
         let (mut moves, mut losses) = (vec![0.0; moves], vec![0.0; losses]);
         let result = model.train_into(start, walks, training, &mut moves, &mut losses);
-        result.unwrap_err().argument
+        result.unwrap_err().argument()
     };
     assert_eq!(refused(-1.0, 1.0, &[0.0; 2], 2, 1), "step_size");
     assert_eq!(refused(1.0, 0.0, &[0.0; 2], 2, 1), "radius");

@@ -10,6 +10,7 @@ use crate::vector::log_sum_exp;
 
 /// How the divergence is bounded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum FixedSizeBound {
     /// Exact for the pair whose profile dominates the mechanism's in both directions:
     /// `H_e((1-q) N(0, s^2) + q N(1, s^2) || N(0, s^2))` for e >= 1 and its mirror image below

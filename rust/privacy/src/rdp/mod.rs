@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use dpmesh_threads::map;
 
 use crate::KernelError;
-use crate::check::{non_negative, positive, require};
+use dpmesh_numerics::check::{non_negative, positive, require};
 pub use fixed_size::FixedSizeBound;
 use pair::Pair;
 
@@ -359,7 +359,7 @@ mod tests {
         let named = |rate: &[f64], noise: &[f64], count: &[f64], orders: &[f64]| {
             poisson_gaussian(rate, noise, count, orders)
                 .unwrap_err()
-                .argument
+                .argument()
         };
         assert_eq!(named(&[0.0], &[1.0], &[1.0], &[2.0]), "rate");
         assert_eq!(named(&[1.1], &[1.0], &[1.0], &[2.0]), "rate");
@@ -372,12 +372,12 @@ mod tests {
             fixed_size_gaussian(FixedSizeBound::Theorem9, &[rate], &[1.0], &[1.0], &[order])
         };
         assert!(theorem(0.5, 65536.0).is_ok());
-        assert_eq!(theorem(0.5, 65537.0).unwrap_err().argument, "orders");
-        assert_eq!(theorem(0.0, 2.0).unwrap_err().argument, "rate");
+        assert_eq!(theorem(0.5, 65537.0).unwrap_err().argument(), "orders");
+        assert_eq!(theorem(0.0, 2.0).unwrap_err().argument(), "rate");
         for unsampled in [gaussian, laplace] {
             let named = |noise, count, order| {
                 let error = unsampled(&[noise], &[count], &[order]).unwrap_err();
-                error.argument
+                error.argument()
             };
             assert_eq!(named(0.0, 1.0, 2.0), "noise");
             assert_eq!(named(1.0, -1.0, 2.0), "count");

@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 use super::sparse::Rows;
 use crate::KernelError;
-use crate::check::{non_negative, require};
+use dpmesh_numerics::check::{non_negative, require};
 
 /// Which messages enter which states: those of round `sent` the states of round `mixed + 1`.
 #[derive(Debug, Clone, Copy)]

@@ -259,9 +259,9 @@ fn arguments_that_do_not_fit_are_refused() {
     };
     let system = run.system();
     let target_inside = system.solve(&Observer(vec![1]), 1, EXACT).unwrap_err();
-    assert_eq!(target_inside.argument, "target");
+    assert_eq!(target_inside.argument(), "target");
     let unknown = system.solve(&Observer(vec![2]), 1, EXACT).unwrap_err();
-    assert_eq!(unknown.argument, "observer");
+    assert_eq!(unknown.argument(), "observer");
     let negative = Description {
         nodes: 1,
         indptr: &[0, 1],
@@ -276,11 +276,11 @@ fn arguments_that_do_not_fit_are_refused() {
         received: &[],
         mean_of_last: false,
     };
-    assert_eq!(System::new(&negative).unwrap_err().argument, "weights");
+    assert_eq!(System::new(&negative).unwrap_err().argument(), "weights");
     let without_noise = Description {
         weights: &[0.5],
         noise: &[0.0],
         ..negative
     };
-    assert_eq!(System::new(&without_noise).unwrap_err().argument, "noise");
+    assert_eq!(System::new(&without_noise).unwrap_err().argument(), "noise");
 }

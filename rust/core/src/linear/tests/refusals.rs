@@ -114,7 +114,7 @@ fn steps_refuse_what_gradients_refuse_and_settings_of_their_own() {
             let found = model.gradient_into(&params, batches, averaging, clipping, &mut out);
             assert_eq!(found, stepped);
         }
-        stepped.unwrap_err().argument
+        stepped.unwrap_err().argument()
     };
     assert_eq!(refused(&[0.1; 2], None, 0.0, 1.0, &[0], 2), "step_size");
     assert_eq!(refused(&[-0.1], None, 0.0, 1.0, &[0], 2), "step_size");
@@ -147,14 +147,14 @@ fn the_other_kernels_refuse_buffers_of_other_lengths() {
         scores_into(&dense, &params, &mut out()),
     ];
     for result in results {
-        assert_eq!(result.unwrap_err().argument, "out");
+        assert_eq!(result.unwrap_err().argument(), "out");
     }
     let negative = Averaging {
         regularization: -1.0,
         divide_by: None,
     };
     let refused = model.losses_into(&params, batches, negative, &mut [0.0]);
-    assert_eq!(refused.unwrap_err().argument, "regularization");
+    assert_eq!(refused.unwrap_err().argument(), "regularization");
 }
 
 #[test]

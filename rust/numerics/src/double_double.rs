@@ -6,12 +6,13 @@ use std::ops::{Add, Div, Mul, Neg, Sub};
 
 /// The sum of its two fields, the second at most half a unit in the last place of the first.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct DoubleDouble(f64, f64);
+pub struct DoubleDouble(f64, f64);
 
 impl DoubleDouble {
     const LN_2: DoubleDouble = DoubleDouble(LN_2, 2.319_046_813_846_299_6e-17);
 
     /// `a + b`, exactly.
+    #[must_use]
     pub fn sum(a: f64, b: f64) -> DoubleDouble {
         let sum = a + b;
         let b_part = sum - a;
@@ -19,18 +20,21 @@ impl DoubleDouble {
     }
 
     /// `a * b`, exactly.
+    #[must_use]
     pub fn product(a: f64, b: f64) -> DoubleDouble {
         let product = a * b;
         DoubleDouble(product, a.mul_add(b, -product))
     }
 
     /// `self * 2^exponent`, exactly, within the range of `f64`.
+    #[must_use]
     pub fn times_power_of_2(self, exponent: i32) -> DoubleDouble {
         let power = 2_f64.powi(exponent);
         DoubleDouble(self.0 * power, self.1 * power)
     }
 
     /// exp(-self) for a number of at least 0, with a relative error below 2^-101 up to 10; 0 from 700 on.
+    #[must_use]
     pub fn exp_of_negative(self) -> DoubleDouble {
         if self.0 > 700.0 {
             return DoubleDouble(0.0, 0.0);
@@ -46,6 +50,7 @@ impl DoubleDouble {
     }
 
     /// The nearest integer, for a number between 0 and 2^127.
+    #[must_use]
     pub fn round(self) -> u128 {
         let whole = self.0.floor();
         (whole as i128 + ((self.0 - whole) + self.1).round() as i128) as u128
