@@ -133,6 +133,35 @@ def test_a_node_pauses_whatever_a_router_answers(
     assert len(liar.posts) <= 12
 
 
+@pytest.mark.parametrize("waits", ["1", "0,1,99,x", ""])
+def test_a_waiting_node_says_for_whom_by_the_routers_word(
+    waits: str, parties: Parties, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    without_waiting(monkeypatch, 3)
+    monkeypatch.setattr(http_node, "MINUTE", 0.0)
+    with Liar(response(204, b"", f"Dpmesh-Waits: {waits}")) as liar, pytest.raises(Stop):
+        run_node(parties.nodes[0], f"http://{liar.address}")
+    named = {"1": "for p1", "0,1,99,x": "for p0, p1", "": "for nobody"}[waits]
+    assert f"by the router's word {named}" in caplog.text
+    assert "before round 0: waiting for" in caplog.text
+
+
+def test_a_router_names_those_that_it_waits_for_and_ends_without_a_quorum(
+    parties: Parties, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http, "FAREWELL", 0.01)
+    monkeypatch.setattr(http, "HOLD", 0.01)
+    router = Router(parties.contract)
+    for party, message in router.requests().items():
+        if party > 0:
+            router.take(party, parties.nodes[party].answer(message))
+    assert http.waits_for(router) == "0"
+    router.gone |= dict.fromkeys(range(parties.contract.nodes), "over budget")
+    assert router.failure.startswith("p0: over budget, p1: over budget")
+    server = RouterServer(router, HERE, 0)
+    server.run()
+
+
 def test_the_same_question_again_and_again_is_answered_with_pauses(
     parties: Parties, monkeypatch: pytest.MonkeyPatch
 ) -> None:

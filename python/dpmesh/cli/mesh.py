@@ -287,6 +287,9 @@ def router(
     except KeyboardInterrupt:
         typer.echo("interrupted; the same command goes on, and nodes answer the same bits")
         raise typer.Exit(130) from None
+    if failure := server.router.failure:
+        typer.echo(f"Error: the run ends early, as too few parties are left ({failure})", err=True)
+        raise typer.Exit(3)
     missing = ", ".join(server.router.missing)
     typer.echo(f"the run is over{f'; missing at the end: {missing}' if missing else ''}")
 

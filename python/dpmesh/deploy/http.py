@@ -60,6 +60,10 @@ WINDOW = 2**32
 """By how much the number of a post may exceed the last one."""
 NUMBER, BODY, SIGNATURE = "Dpmesh-Number", "Dpmesh-Body", "Dpmesh-Signature"
 """Headers of a post; a response to one that is not signed has the number to count on from."""
+WAITS = "Dpmesh-Waits"
+"""Header of a response without a question: the numbers of the parties that the router waits for."""
+MOST_NAMED = 16
+"""Most parties in that header."""
 NOT_SIGNED, OVER = 401, 410
 
 
@@ -152,7 +156,7 @@ class RouterServer:
                 if self.router.waits_since() > self.router.contract.terms.deadline:
                     self.router.close()
                 progress(self.router)
-                if over is None and self.router.done:
+                if over is None and (self.router.done or self.router.failure):
                     late = self.router.contract.terms.deadline if self.router.missing else 0.0
                     over = monotonic() + max(FAREWELL, late)  # to report that it is over
                 if over and len(self._answered) == self.router.contract.nodes:
@@ -211,6 +215,8 @@ class RouterServer:
                     status, message = await self._exchange(party, body)
             else:
                 headers[NUMBER] = str(self._numbers[party])
+        if status == 204:
+            headers[WAITS] = waits_for(self.router)
         response = web.Response(status=status, body=message, headers=headers)
         if status == 400:
             response.force_close()
@@ -237,7 +243,7 @@ class RouterServer:
             while monotonic() < end:
                 if (message := router.request(party)) is not None:
                     return 200, message
-                if router.done or party in router.gone:
+                if router.done or router.failure or party in router.gone:
                     self._answered.add(party)
                     return OVER, router.ended
                 await sleep(PAUSE)
@@ -245,6 +251,13 @@ class RouterServer:
             _log.exception("the router fails at what %s sent", router.contract.parties[party].name)
             return 500, b""
         return 204, b""
+
+
+def waits_for(router: Router) -> str:
+    """Return the numbers of the parties for which a router waits, the first of them."""
+    names = router.waits_for[:MOST_NAMED]
+    numbers = (str(n) for n, party in enumerate(router.contract.parties) if party.name in names)
+    return ",".join(numbers)
 
 
 async def _ended(hands: Awaitable[Any]) -> None:

@@ -29,6 +29,8 @@ RETRY = 1.0
 """Seconds before a node tries again what failed: to reach a router, or to answer it."""
 PATIENCE = 3600.0
 """Seconds for which a node tries to reach a router, unless its caller sets another."""
+MINUTE = 60.0
+"""Seconds between two lines that say for whom a node waits."""
 _ENDS = ("stopped", "restored", "over budget")
 """A node's own refusals after which it answers nothing any more."""
 
@@ -95,6 +97,7 @@ class _Dialogue:
         self._number: int | None = None
         """Number of the last post; None before the router has said from where to count."""
         self._problem, self._since = "", 0.0
+        self._waits_since = self._waits_said = monotonic()
 
     async def run(self, progress: Callable[[Any], object]) -> None:
         """Post answers until the run is over."""
@@ -163,9 +166,30 @@ class _Dialogue:
                 sound = len(message) <= self._longest
             if not sound:
                 raise ValueError
+            self._note_waiting(got.status, got.headers.get(http.WAITS, ""))
             if got.status == http.NOT_SIGNED:
                 self._number = int(got.headers.get(http.NUMBER, "0")[:40])
             return got.status, bytes(message)
+
+    def _note_waiting(self, status: int, waits: str) -> None:
+        """Log once a minute for whom this node waits, by the router's word."""
+        now = monotonic()
+        if status != 204:
+            self._waits_since = self._waits_said = now
+        elif now - self._waits_said >= MINUTE:
+            self._waits_said = now
+            parties = self.node.contract.parties
+            known = [int(each) for each in waits.split(",") if each.isdecimal()]
+            names = [parties[number].name for number in known if number < len(parties)]
+            seconds = f"{now - self._waits_since:.0f} seconds"
+            text = "%s: waiting for %s now, by the router's word for %s"
+            _log.warning(text, self._where_now(), seconds, _listed(names))
+
+    def _where_now(self) -> str:
+        """Return the round that the node is in."""
+        if self.node.at is None:
+            return "before round 0"
+        return f"round {self.node.rounds} of {self.node.contract.terms.rounds}"
 
     def _fails(self, found: str) -> None:
         """Note what went wrong, and since when."""
@@ -208,3 +232,8 @@ class _Dialogue:
         at, rounds = self.node.at, self.node.contract.terms.rounds
         where = "before round 0" if at is None else f"after round {self.node.rounds} of {rounds}"
         return f"{self.node.name}, which ends {where}"
+
+
+def _listed(names: list[str]) -> str:
+    """Return names as a text."""
+    return ", ".join(names) or "nobody that it names"

@@ -68,6 +68,12 @@ class SumRouting:
         """By step: one, or one for each party."""
         self._recalled_from: dict[int, int] = {}
         """By step: which party had kept its total."""
+        self._dealers: set[int] = set()
+        """Whose secrets the tags of these totals are made of."""
+        self._first_step = 0
+        """The step that was open when this router started."""
+        self._lagging: set[int] = set()
+        """Parties that had not reached it."""
         self._distrusted: set[int] = set()
         """Parties that had kept totals which others refuse."""
         self._transcripts = [router.contract.hash] * router.contract.nodes
@@ -107,6 +113,7 @@ class SumRouting:
         if router.late:
             self._stride = STRIDE
         last = max(reached, key=lambda each: each.at)
+        self._first_step, self._lagging = last.at.round, {*router.everybody}
         if last.at.round == self._end.round:
             self.open(Position(self._end.round))  # seals are collected anew
         else:
@@ -227,6 +234,7 @@ class SumRouting:
         totals = [Total(parts[0].header, *added(parts, self._contract)) for parts in whole]
         self._totals[at.round] = totals
         self._recalled_from.pop(at.round, None)
+        self._dealers |= {total.header.dealer for total in totals}
         if self._for_all:
             self._dealer = totals[0].header.dealer  # another one, if this router was started anew
             return
@@ -280,16 +288,16 @@ class SumRouting:
             return True
         if self._since(party) == self._end.round:
             return False  # its secrets are erased
-        dealers = {totals[0].header.dealer for totals in self._totals.values()}
-        return self._for_all and party in dealers - self._deals.keys()
+        return self._for_all and party in self._dealers and party not in self._deals
 
     def _recalls_wanted(self, party: int) -> int | None:
         """Return the first step whose total a party is to give to the router; None if nothing."""
-        if not self._for_all or party in self._distrusted:
+        self._lagging = {other for other in self._lagging if self._since(other) < self._first_step}
+        if party in self._distrusted:
             return None
         unknown = {
             step
-            for other in self._router.everybody - self._router.out
+            for other in self._lagging - self._router.out
             for step in self._missed(other)
             if step not in self._totals
         }
@@ -313,6 +321,7 @@ class SumRouting:
             step = total.header.at.round
             if self._for_all and step not in self._totals and step < self._since(party):
                 self._totals[step] = [replace(total, header=total.header.common)]
+                self._dealers.add(total.header.dealer)
                 self._recalled_from[step] = party
         self.settle()
 
