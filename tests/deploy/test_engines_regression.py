@@ -101,7 +101,10 @@ def test_each_party_has_the_answers_of_one_process_though_one_restarts(
     assert np.array_equal(run.released, nodes[0].released) == rehearsal
 
 
-def test_a_contract_of_regressions_is_made_checked_and_rehearsed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("options", [[], ["--colluding", "0", "--dropouts", "1"]])
+def test_a_contract_of_regressions_is_made_checked_and_rehearsed(
+    options: list[str], tmp_path: Path
+) -> None:
     testing = pytest.importorskip("typer.testing")
     pandas = pytest.importorskip("pandas")
     from dpmesh.cli import app
@@ -116,7 +119,7 @@ def test_a_contract_of_regressions_is_made_checked_and_rehearsed(tmp_path: Path)
         'age = {range = [0, 100], missing = true}\narm = ["standard", "new"]\n'
         "died = {flag = true}\nvisits = [0, 10]\nmonths = [0, 24]\n"
     )
-    made = ["contract", "make", str(file), "--ranges", str(ranges), "--epsilon", "8"]
+    made = ["contract", "make", str(file), "--ranges", str(ranges), "--epsilon", "8", *options]
     made += ["--question", "regress=died~age,arm", "--question", "pairs=age,died"]
     for name, table in zip(NAMES, tables(), strict=True):
         key = command("contract", "keys", str(tmp_path / name), "--epsilon", "9").split('"')[1]
