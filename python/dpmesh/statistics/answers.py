@@ -159,8 +159,8 @@ class Fit:
     @property
     def covariance(self) -> Floats:
         """The covariance of noise and sampling together, shape (coefficients, coefficients)."""
-        found: Floats = np.array(self.noise_covariance) + np.array(self.sampling_covariance)
-        return found
+        result: Floats = np.array(self.noise_covariance) + np.array(self.sampling_covariance)
+        return result
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fit in plain types that JSON can hold."""
@@ -195,10 +195,10 @@ class GroupCurve:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the curve in plain types that JSON can hold; NaN becomes None."""
-        found: dict[str, Any] = {}
+        result: dict[str, Any] = {}
         for name, value in asdict(self).items():
-            found[name] = [*map(_finite, value)] if isinstance(value, tuple) else value
-        return found
+            result[name] = [*map(_finite, value)] if isinstance(value, tuple) else value
+        return result
 
 
 def at_risk_table(curves: Sequence[GroupCurve]) -> Table:
@@ -299,13 +299,13 @@ class Answer:
         """What the reader should be warned of, computed from the rows."""
         shown = (*self.rows, *self.ratios)
         unknown = [row.name for row in shown if np.isnan(row.estimate)]
-        found = []
+        result = []
         if unknown and not self.explained:
-            found.append(f"too few records at this noise: {', '.join(unknown)}")
+            result.append(f"too few records at this noise: {', '.join(unknown)}")
         louder = sum(row.noise > row.sampling for row in self.rows)
         if self.rows and 2 * louder > len(self.rows):
-            found.append(LOUD)
-        return found
+            result.append(LOUD)
+        return result
 
     def table(self) -> Table:
         """Return what is shown, without the notes."""
@@ -315,16 +315,16 @@ class Answer:
 
     def tables(self) -> tuple[Table, ...]:
         """Return all tables that are shown: the rows, medians, numbers at risk and ratios."""
-        found = [self.table()] if self.rows else []
+        result = [self.table()] if self.rows else []
         if self.pairs is not None:
-            found.append(self.pairs.table())
+            result.append(self.pairs.table())
         if self.medians:
-            found.append(self._table_of("", self.medians))
+            result.append(self._table_of("", self.medians))
         if self.curves:
-            found.append(at_risk_table(self.curves))
+            result.append(at_risk_table(self.curves))
         if self.ratios:
-            found.append(self._table_of("", self.ratios))
-        return tuple(found)
+            result.append(self._table_of("", self.ratios))
+        return tuple(result)
 
     def _table_of(self, title: str, rows: Sequence[Row]) -> Table:
         tested = any(row.p_value is not None for row in rows)
@@ -363,31 +363,31 @@ class Answer:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the answer in plain types that JSON can hold; NaN becomes None."""
-        found: dict[str, Any] = {
+        result: dict[str, Any] = {
             "title": self.title,
             "rows": [_plain(row) for row in self.rows],
             "notes": [*self.notes, *self.warnings],
             "p_value": self.p_value,
         }
         if self.medians:
-            found["medians"] = [_plain(row) for row in self.medians]
+            result["medians"] = [_plain(row) for row in self.medians]
         if self.curves:
-            found["curves"] = [curve.as_dict() for curve in self.curves]
+            result["curves"] = [curve.as_dict() for curve in self.curves]
         if self.ratios:
-            found["ratios"] = [_plain(row) for row in self.ratios]
+            result["ratios"] = [_plain(row) for row in self.ratios]
         if self.pairs is not None:
-            found["pairs"] = self.pairs.as_dict()
+            result["pairs"] = self.pairs.as_dict()
         if self.fit is not None:
-            found["fit"] = self.fit.as_dict()
-        return found
+            result["fit"] = self.fit.as_dict()
+        return result
 
 
 def _plain(row: Row) -> dict[str, Any]:
     """Return a row in plain types; NaN, and what is not reached, become None."""
-    found = {name: _finite(value) for name, value in row._asdict().items()}
+    result = {name: _finite(value) for name, value in row._asdict().items()}
     if row.p_value is None:
-        del found["p_value"]
-    return found
+        del result["p_value"]
+    return result
 
 
 def _finite(value: Any) -> Any:

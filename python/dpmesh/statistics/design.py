@@ -61,13 +61,13 @@ class Design:
     @cached_property
     def blocks(self) -> tuple[Block, ...]:
         """Where the entries of each column are; the constant is entry 0."""
-        found: list[Block] = []
+        result: list[Block] = []
         first = 1
         for name, kind in self.kinds.items():
             width = len(kind.categories) - 1 if isinstance(kind, Category) else 1
-            found.append(Block(name, kind, first, width))
+            result.append(Block(name, kind, first, width))
             first += width
-        return tuple(found)
+        return tuple(result)
 
     @property
     def width(self) -> int:
@@ -97,31 +97,31 @@ class Design:
     def rows(self, columns: Columns) -> Floats:
         """Return z of each record, shape (records, width), zeros where a term is missing."""
         whole = self.present(columns)
-        found = np.zeros((len(whole), self.width))
-        found[:, 0] = 1
+        result = np.zeros((len(whole), self.width))
+        result[:, 0] = 1
         for block in self.blocks:
             column = columns[block.name]
             if isinstance(block.kind, Category):
                 corners = simplex(block.width + 1)
                 corners = np.vstack([corners, np.zeros(block.width)])  # no category
-                found[:, block.entries] = corners[column.places]
+                result[:, block.entries] = corners[column.places]
             else:
-                found[:, block.first] = column.z
-        return found * whole[:, np.newaxis]
+                result[:, block.first] = column.z
+        return result * whole[:, np.newaxis]
 
     @cached_property
     def names(self) -> tuple[str, ...]:
         """The names of coefficients in the units of the columns."""
-        found = [CONSTANT]
+        result = [CONSTANT]
         for block in self.blocks:
             if isinstance(block.kind, Category):
                 levels = block.kind.categories
-                found += [f"{block.name}, {level} against {levels[0]}" for level in levels[1:]]
+                result += [f"{block.name}, {level} against {levels[0]}" for level in levels[1:]]
             elif isinstance(block.kind, Flag):
-                found.append(f"{block.name}, true against false")
+                result.append(f"{block.name}, true against false")
             else:
-                found.append(f"{block.name}, per unit")
-        return tuple(found)
+                result.append(f"{block.name}, per unit")
+        return tuple(result)
 
     @cached_property
     def to_units(self) -> Floats:
@@ -129,37 +129,37 @@ class Design:
 
         Shape (width, width). The constant is then for numbers 0, flags false and first levels.
         """
-        found = np.zeros((self.width, self.width))
-        found[0, 0] = 1
+        result = np.zeros((self.width, self.width))
+        result[0, 0] = 1
         for block in self.blocks:
             if isinstance(block.kind, Category):
                 corners = simplex(block.width + 1)
-                found[0, block.entries] = corners[0]
-                found[block.entries, block.entries] = corners[1:] - corners[0]
+                result[0, block.entries] = corners[0]
+                result[block.entries, block.entries] = corners[1:] - corners[0]
                 continue
             low, high = ends(block.kind)
-            found[0, block.first] = -(low + high) / (high - low)
-            found[block.first, block.first] = 2 / (high - low)
-        return found
+            result[0, block.first] = -(low + high) / (high - low)
+            result[block.first, block.first] = 2 / (high - low)
+        return result
 
     def spans(self) -> Floats:
         """Return how much each coefficient's column may vary, in its units, shape (width,)."""
-        found = np.ones(self.width)
+        result = np.ones(self.width)
         for block in self.blocks:
             if not isinstance(block.kind, Category):
                 low, high = ends(block.kind)
-                found[block.first] = high - low
-        return found
+                result[block.first] = high - low
+        return result
 
     def largest_score(self, coefficients: Floats) -> float:
         """Return the largest possible ``abs(z @ coefficients)``."""
         largest = abs(float(coefficients[0]))
         for block in self.blocks:
-            own = coefficients[block.entries]
+            part = coefficients[block.entries]
             if isinstance(block.kind, Category):
-                largest += float(np.abs(simplex(block.width + 1) @ own).max())
+                largest += float(np.abs(simplex(block.width + 1) @ part).max())
             else:
-                largest += abs(float(own[0]))
+                largest += abs(float(part[0]))
         return largest
 
     def columns_along(self, direction: Floats) -> list[str]:
@@ -177,9 +177,9 @@ def simplex(levels: int) -> Floats:
 
     They are scaled Helmert contrasts; of two levels -1 and 1.
     """
-    found = np.zeros((levels, levels - 1))
+    result = np.zeros((levels, levels - 1))
     for place in range(1, levels):
         length = sqrt(place * (place + 1))
-        found[:place, place - 1] = -1 / length
-        found[place, place - 1] = place / length
-    return found * sqrt(levels / (levels - 1))
+        result[:place, place - 1] = -1 / length
+        result[place, place - 1] = place / length
+    return result * sqrt(levels / (levels - 1))

@@ -77,5 +77,5 @@ def curve(cells: Cells, noise: float) -> Curve:
     shown = np.clip(died, 0, 1)
     greenwood = np.cumsum(shown / (safe * (1 - died)))
     survival = np.minimum.accumulate(np.clip(survival, 0, 1))
-    found = [survival, survival * noise * np.sqrt(variance), survival * np.sqrt(greenwood)]
-    return Curve(*(np.where(known, values, np.nan) for values in found))
+    result = [survival, survival * noise * np.sqrt(variance), survival * np.sqrt(greenwood)]
+    return Curve(*(np.where(known, values, np.nan) for values in result))

@@ -87,11 +87,11 @@ class Step(NamedTuple):
         """The change of coefficients: eigenvalues below the noise count as the noise."""
         values, vectors = np.linalg.eigh(self.curvature.matrix)
         used = np.maximum(values, self.curvature.floor)
-        found = vectors @ ((vectors.T @ self.gradient) / used)
-        length = float(np.linalg.norm(found))
+        move = vectors @ ((vectors.T @ self.gradient) / used)
+        length = float(np.linalg.norm(move))
         if length > LONGEST_STEP:
-            found = found * (LONGEST_STEP / length)
-        return np.asarray(found)
+            move = move * (LONGEST_STEP / length)
+        return np.asarray(move)
 
 
 class Errors(NamedTuple):
@@ -143,9 +143,9 @@ def errors(
     cautious = np.maximum(values - CAUTION * curvature.noise, 1e-9)
     inverse = vectors / cautious @ vectors.T
     longer = inverse @ curvature.matrix @ move
-    own = np.eye(len(move))
-    spread = longer @ longer * own + np.outer(longer, longer)
-    within = gradient_noise**2 * own + curvature.noise**2 / 2 * spread
+    identity = np.eye(len(move))
+    spread = longer @ longer * identity + np.outer(longer, longer)
+    within = gradient_noise**2 * identity + curvature.noise**2 / 2 * spread
     return Errors(
         model=inverse @ curvature.matrix @ inverse * dispersion,
         robust=None if scores is None else inverse @ scores @ inverse,

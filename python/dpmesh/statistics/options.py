@@ -45,14 +45,14 @@ def questions_of(given: Mapping[str, Any], kinds: Mapping[str, Kind], sign: str)
     by = given.get("by")
     if by is not None and given.get("survival") is None:
         fail(f"{sign}by", f"{sign}survival beside it", by)
-    found: list[Question] = []
+    result: list[Question] = []
     for name, read in _READERS.items():
         for text in _texts(given.get(name)):
             if name == "survival":
-                found.append(_survival(f"{sign}{name}", text, by))
+                result.append(_survival(f"{sign}{name}", text, by))
             else:
-                found.append(read(f"{sign}{name}", text))
-    return found or [*_everything(kinds)]
+                result.append(read(f"{sign}{name}", text))
+    return result or [*_everything(kinds)]
 
 
 def _texts(value: Any) -> list[str]:

@@ -109,12 +109,12 @@ class Pairs(OneRound):
         sizes = self.cells(kinds)
         assert self.bins is not None
         places = [columns[name].cell(self.bins) for name in self.columns]
-        found: list[npt.NDArray[np.int64]] = []
+        result: list[npt.NDArray[np.int64]] = []
         first = 0
         for (a, size_a), (b, size_b) in combinations(enumerate(sizes), 2):
-            found.append(first + places[a] * size_b + places[b])
+            result.append(first + places[a] * size_b + places[b])
             first += size_a * size_b
-        indices = np.stack(found, axis=1)
+        indices = np.stack(result, axis=1)
         records, pairs = indices.shape
         ends = np.arange(records + 1) * pairs
         ones = np.ones(indices.size)
@@ -144,7 +144,7 @@ def pairs_in(answers: Sequence[Answer]) -> PairTables:
     ValueError
         If there are none.
     """
-    found = [answer.pairs for answer in answers if answer.pairs is not None]
-    if not found:
+    result = [answer.pairs for answer in answers if answer.pairs is not None]
+    if not result:
         fail("answers", "one of Pairs, from which rows are drawn", "none")
-    return found[0]
+    return result[0]

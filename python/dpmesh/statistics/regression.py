@@ -142,9 +142,9 @@ class Regression(Question):
     def vectors_in(self, columns: Columns, t: int, totals: Sequence[NoisyTotal]) -> Floats:
         """Return a vector for each record in round t, shape (records, dim)."""
         kinds = {name: columns[name].kind for name in self.names}
-        found = self._fitted(kinds).vectors(columns, t, totals)
-        finite = np.asarray(np.isfinite(found).all(axis=1))
-        return np.where(finite[:, np.newaxis], found, 0.0)
+        vectors = self._fitted(kinds).vectors(columns, t, totals)
+        finite = np.asarray(np.isfinite(vectors).all(axis=1))
+        return np.where(finite[:, np.newaxis], vectors, 0.0)
 
     def require_all(self, kinds: Kinds, noises: Sequence[float], records: int) -> None:
         """Fail if records are too few for the noise, before anything is released."""
@@ -255,10 +255,10 @@ class _Fitted:
         return self.refused(reason, curvature)
 
     def shown(
-        self, coefficients: Floats, found: Errors, curvature: Curvature, notes: Sequence[str]
+        self, coefficients: Floats, covariances: Errors, curvature: Curvature, notes: Sequence[str]
     ) -> Answer:
         """Return coefficients and errors of z in the units of the columns."""
-        fit = fit_of(self.design, coefficients, found, scale=self._target_scale)
+        fit = fit_of(self.design, coefficients, covariances, scale=self._target_scale)
         fit = replace(fit, coefficients=self._shifted(fit.coefficients))
         deviations = np.sqrt(np.diag(fit.covariance))
         noise = np.sqrt(np.diag(np.array(fit.noise_covariance)))
@@ -303,7 +303,7 @@ def _curvature_notes(curvature: Curvature) -> list[str]:
     return [f"smallest released curvature {smallest:.4g}; not shown up to {limit:.4g}"]
 
 
-def fit_of(design: Design, coefficients: Floats, found: Errors, scale: float) -> Fit:
+def fit_of(design: Design, coefficients: Floats, covariances: Errors, scale: float) -> Fit:
     """Return coefficients and covariances in the units of the columns.
 
     The sampling variance of each is the larger of model-based and robust ones; the correlations are
@@ -314,16 +314,16 @@ def fit_of(design: Design, coefficients: Floats, found: Errors, scale: float) ->
     def in_units(matrix: Floats) -> Floats:
         return np.asarray(to_units @ matrix @ to_units.T)
 
-    model = in_units(found.model)
+    model = in_units(covariances.model)
     variances = np.diag(model).copy()
-    if found.robust is not None:
-        variances = np.maximum(variances, np.diag(in_units(found.robust)))
+    if covariances.robust is not None:
+        variances = np.maximum(variances, np.diag(in_units(covariances.robust)))
     wider = np.sqrt(variances / np.diag(model))
     sampling = model * np.outer(wider, wider)
     return Fit(
         names=design.names,
         coefficients=tuple((to_units @ coefficients).tolist()),
-        noise_covariance=_plain(in_units(found.noise)),
+        noise_covariance=_plain(in_units(covariances.noise)),
         sampling_covariance=_plain(sampling),
     )
 
@@ -419,10 +419,10 @@ class Newton(_Fitted):
 
     def coefficients(self, totals: Sequence[NoisyTotal]) -> Floats:
         """Return the coefficients of z after the steps of these totals, shape (width,)."""
-        found = np.zeros(self.design.width)
+        coefficients = np.zeros(self.design.width)
         for released in totals:
-            found = rounded(found + self.step_of(released).move)
-        return found
+            coefficients = rounded(coefficients + self.step_of(released).move)
+        return coefficients
 
     def answer(self, totals: Sequence[NoisyTotal], records: int) -> Answer:
         """Return coefficients in the units of the columns, or why they are not shown."""
@@ -437,14 +437,16 @@ class Newton(_Fitted):
         if self.design.largest_score(coefficients) > STEEPEST:
             reason = "the outcome is nearly determined by the terms (separation)"
             return self.refused(reason, last.curvature)
-        found = errors(last.curvature, last.gradient_noise, last.move, self.scores_of(totals[-1]))
+        covariances = errors(
+            last.curvature, last.gradient_noise, last.move, self.scores_of(totals[-1])
+        )
         skew = self.family.skew_of_constant
         if skew is None:
             first = self.step_of(totals[0])
             skew = abs(2 * float(first.gradient[0]) / records)
-        noise = found.noise.copy()
+        noise = covariances.noise.copy()
         noise[0, 0] += second_order(last.curvature, last.move, skew) ** 2
-        answer = self.shown(coefficients, found._replace(noise=noise), last.curvature, ())
+        answer = self.shown(coefficients, covariances._replace(noise=noise), last.curvature, ())
         ratios = tuple(ratio_of(row, self.family.ratio) for row in answer.rows[1:])
         spans = self.design.spans()[1:]
         wide = tuple(
@@ -633,7 +635,7 @@ class Moments(_Fitted):
             entries = totals[1].total * (most**2 * self.design.radius**2)
             scores = matrix_of_triangle(entries, self.design.width)
         coefficients = rounded(moments.coefficients)
-        found = errors(
+        covariances = errors(
             curvature, curvature.noise / sqrt(2), coefficients, scores, dispersion=variance
         )
         low, high = ends(self.kind)
@@ -646,7 +648,7 @@ class Moments(_Fitted):
         ]
         if not self.robust:
             notes.append("assumes equal spread of residuals")
-        return self.shown(coefficients, found, curvature, notes)
+        return self.shown(coefficients, covariances, curvature, notes)
 
 
 LEAST_VARIANCE = 1e-4

@@ -88,8 +88,8 @@ class Survival(questions.OneHot):
     def _groups(self, kinds: questions.Kinds) -> list[str]:
         if self.by is None:
             return ["all"]
-        found = cells(kind_of(kinds, self.by, questions.LISTED, questions.A_CATEGORY), 2)
-        return found[:-1] if kinds[self.by].may_be_missing else found
+        result = cells(kind_of(kinds, self.by, questions.LISTED, questions.A_CATEGORY), 2)
+        return result[:-1] if kinds[self.by].may_be_missing else result
 
     def cells(self, kinds: questions.Kinds) -> int:
         """Return the number of cells; the last one is of records that lack a value."""
@@ -109,11 +109,11 @@ class Survival(questions.OneHot):
         censored = event.z <= 0
         with np.errstate(invalid="ignore"):  # who has no time is in the last cell
             followed = (time.numbers > end) | (censored & (time.numbers >= end))
-        found = np.where(followed, 2 * self.bins, place + censored)
+        result = np.where(followed, 2 * self.bins, place + censored)
         if self.by is not None:
-            found = found + (2 * self.bins + 1) * columns[self.by].cell(2)
+            result = result + (2 * self.bins + 1) * columns[self.by].cell(2)
         whole = np.all([columns[name].present for name in self.names], axis=0)
-        return np.where(whole, found, self.cells(kinds) - 1)
+        return np.where(whole, result, self.cells(kinds) - 1)
 
     def answer(self, kinds: questions.Kinds, total: Floats, noise: float, records: int) -> Answer:
         """Return curves, medians, numbers at risk, hazard ratios, and the log-rank test."""
@@ -156,10 +156,10 @@ class Survival(questions.OneHot):
         marks = [edge_in_words(kind, edge, self.bins) for edge in edges]
         prefix = "" if self.by is None else f"{self.by} {group}, "
         cells = Cells.of(counts)
-        found = curve(cells, noise)
+        result = curve(cells, noise)
         rows = [
             row(f"{prefix}{self.time} {mark}", point, (0, 1))
-            for mark, point in zip(marks[1:], np.transpose(found), strict=True)
+            for mark, point in zip(marks[1:], np.transpose(result), strict=True)
         ]
         at_risk, spread = hazard.number_at_risk(cells, noise)
         drawn = GroupCurve(
@@ -173,37 +173,39 @@ class Survival(questions.OneHot):
             at_risk=tuple(at_risk.tolist()),
             at_risk_noise=tuple((Z * spread).tolist()),
         )
-        return _Group(tuple(rows), self._median(f"{prefix}median {self.time}", found, edges), drawn)
+        return _Group(
+            tuple(rows), self._median(f"{prefix}median {self.time}", result, edges), drawn
+        )
 
-    def _median(self, name: str, found: Curve, edges: Floats) -> Row:
+    def _median(self, name: str, result: Curve, edges: Floats) -> Row:
         """Return the median of a curve in the units of time."""
         low, width = float(edges[0]), float(edges[1] - edges[0])
 
         def half(spread: Floats) -> float:
-            interval = hazard.median(found, spread)
+            interval = hazard.median(result, spread)
             return (interval.high - interval.low) / 2 * width
 
-        both = np.sqrt(np.square(found.noise) + np.square(found.sampling))
-        middle = hazard.median(found, both)
+        both = np.sqrt(np.square(result.noise) + np.square(result.sampling))
+        middle = hazard.median(result, both)
         estimate, first, last = (low + width * place for place in middle)
-        return Row(name, estimate, half(found.noise), half(found.sampling), first, last)
+        return Row(name, estimate, half(result.noise), half(result.sampling), first, last)
 
     def _ratio(self, groups: list[str], counts: Floats, nth: int, noise: float) -> Row:
         """Return the hazard ratio of a group against the first."""
         name = f"hazard ratio, {self.by} {groups[nth]} against {groups[0]}"
-        found = hazard.log_hazard_ratio(counts[[0, nth]], noise)
-        if found is None:
+        result = hazard.log_hazard_ratio(counts[[0, nth]], noise)
+        if result is None:
             return nothing(name)
-        deviation = sqrt(found.noise**2 + found.sampling**2)
-        estimate = exp(found.estimate)
+        deviation = sqrt(result.noise**2 + result.sampling**2)
+        estimate = exp(result.estimate)
         return Row(
             name,
             estimate,
-            Z * estimate * found.noise,
-            Z * estimate * found.sampling,
-            exp(found.estimate - Z * deviation),
-            exp(found.estimate + Z * deviation),
-            p_value_of(found.estimate, deviation),
+            Z * estimate * result.noise,
+            Z * estimate * result.sampling,
+            exp(result.estimate - Z * deviation),
+            exp(result.estimate + Z * deviation),
+            p_value_of(result.estimate, deviation),
         )
 
 
@@ -246,8 +248,8 @@ def log_rank(cells: Cells, noise: float) -> float:
     drawn[:, :, -1] = left
     drawn += noise * draw.standard_normal(drawn.shape)
     expected = np.maximum((risk * together).sum(axis=1), 1.0)
-    found = _statistic(cells, expected)
-    as_far = (_statistic(Cells.of(drawn), expected) >= found).sum()
+    result = _statistic(cells, expected)
+    as_far = (_statistic(Cells.of(drawn), expected) >= result).sum()
     return float((1 + as_far) / (SIMULATIONS + 1))
 
 

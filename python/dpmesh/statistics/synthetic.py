@@ -89,11 +89,11 @@ def fitted(counts: Floats, rows: Floats, columns: Floats, records: int, noise: f
     signal = float(np.square(rest).sum())
     degrees = (counts.shape[0] - 1) * (counts.shape[1] - 1)
     kept = max(0.0, 1 - noise**2 * degrees / signal) if signal > 0 else 0.0
-    found = projected(independent + rest * kept, records) + TINY
+    result = projected(independent + rest * kept, records) + TINY
     for _ in range(MARGIN_PASSES):
-        found = found * (rows / np.maximum(found.sum(axis=1), TINY))[:, np.newaxis]
-        found = found * (columns / np.maximum(found.sum(axis=0), TINY))
-    return Fitted(found, kept)
+        result = result * (rows / np.maximum(result.sum(axis=1), TINY))[:, np.newaxis]
+        result = result * (columns / np.maximum(result.sum(axis=0), TINY))
+    return Fitted(result, kept)
 
 
 def information(table: Floats) -> float:
@@ -130,18 +130,18 @@ def drawn_from_tree(
     draw: np.random.Generator,
 ) -> Places:
     """Return rows drawn from the distribution of a tree, shape (rows, columns)."""
-    found = np.zeros((rows, len(margins)), np.int64)
+    result = np.zeros((rows, len(margins)), np.int64)
     root = tree[0][0]
-    found[:, root] = draw.choice(len(margins[root]), rows, p=margins[root] / margins[root].sum())
+    result[:, root] = draw.choice(len(margins[root]), rows, p=margins[root] / margins[root].sum())
     for known, new in tree:
         table = table_between(tables, known, new)
         shares = np.cumsum(table / np.maximum(table.sum(axis=1, keepdims=True), 1e-12), axis=1)
         coins = draw.random(rows)
         for place in range(len(shares)):
-            here = found[:, known] == place
+            here = result[:, known] == place
             chosen = np.searchsorted(shares[place], coins[here], side="left")
-            found[here, new] = np.minimum(chosen, shares.shape[1] - 1)
-    return found
+            result[here, new] = np.minimum(chosen, shares.shape[1] - 1)
+    return result
 
 
 def raked(rows: Places, tables: TwoWayTables, sizes: Sequence[int]) -> Floats:
@@ -293,13 +293,13 @@ def values_of(
     bins = len(edges) - 1
     inside = np.minimum(places, bins - 1)
     drawn = edges[inside] + (edges[inside + 1] - edges[inside]) * coins
-    found = np.empty(len(places), dtype=object)
+    result = np.empty(len(places), dtype=object)
     for nth, value in enumerate(drawn.tolist()):
-        found[nth] = (
+        result[nth] = (
             str(date.fromordinal(floor(value))) if column.is_date else float(f"{value:.9g}")
         )
-    found[places == bins] = None
-    return found
+    result[places == bins] = None
+    return result
 
 
 def synthesize(released: PairTables, rows: int, seed: int = 0) -> Synthetic:

@@ -109,12 +109,12 @@ class PairTables:
     @property
     def tables(self) -> dict[tuple[int, int], Floats]:
         """The noisy table of each pair, by the places of its columns."""
-        found: dict[tuple[int, int], Floats] = {}
+        result: dict[tuple[int, int], Floats] = {}
         counts, first = np.array(self.counts), 0
         for (a, size_a), (b, size_b) in combinations(enumerate(self.sizes), 2):
-            found[a, b] = counts[first : first + size_a * size_b].reshape(size_a, size_b)
+            result[a, b] = counts[first : first + size_a * size_b].reshape(size_a, size_b)
             first += size_a * size_b
-        return found
+        return result
 
     def table(self) -> Table:
         """Return the pairs with the noise of their tables, as a share of all records."""
