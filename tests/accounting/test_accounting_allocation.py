@@ -236,6 +236,14 @@ def test_a_batch_that_is_released_again_gains_nothing() -> None:
     )
 
 
+def test_runs_that_repeat_each_other_gain_nothing() -> None:
+    """The rounds that records drew are as good as known after the first of them."""
+    again = made_again(plan(10), plan(10))
+    assert made_again(plan(10)) == (plan(10),)
+    known = gdp_epsilon(delta=1e-5, mu=2**0.5 / 1.182)
+    assert total_cost(again, 1e-5).epsilon == pytest.approx(known, rel=1e-9)
+
+
 @pytest.mark.slow
 def test_other_cycles_and_runs_compose() -> None:
     one, other = plan(10), plan(10, cycle=1)

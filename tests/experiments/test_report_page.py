@@ -121,9 +121,9 @@ def test_runs_that_differ_by_chance_are_shown_with_the_privacy_of_the_dearest(tm
     first.write_text(json.dumps(run))
     text = page.write_page([tmp_path / "results"]).read_text()
     assert "<td>epsilon = 1.0</td><td>2</td><td>1</td>" in text
-    assert "privacy     epsilon = 1," in text
+    assert "NOT private: seeded noise. With secret noise: epsilon = 1," in text
     alone = page.write_page([first.parent]).read_text()
-    assert "privacy     epsilon = 0," in alone
+    assert "With secret noise: epsilon = 0," in alone
     assert "against epsilon" not in alone
 
 

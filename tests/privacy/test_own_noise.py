@@ -187,3 +187,29 @@ def test_poisson_samples_amplify_ones_own_noise_where_that_is_proved(relation, a
 
     assert cost(PoissonSampling(0.01)) == pytest.approx(cost(None), rel=1e-9) or amplifies
     assert not amplifies or cost(PoissonSampling(0.01)) < 0.5 * cost(None)
+
+
+@dataclass(frozen=True)
+class Pure(Laplace):
+    """Laplace noise by a class of one's own."""
+
+    @property
+    def event(self):
+        import dp_accounting
+
+        return dp_accounting.LaplaceDpEvent(self.noise_multiplier)
+
+
+@pytest.mark.parametrize("kind", [Gaussian, Mine, Laplace, Pure, Logistic])
+def test_rounding_of_real_valued_noise_is_an_assumption(kind: type[Mechanism]) -> None:
+    def assumed(mechanism: Mechanism) -> bool:
+        texts = dm.privacy.report(plan(mechanism), DELTA).assumptions
+        return any("floating-point rounding" in text for text in texts)
+
+    assert assumed(kind(2.0))
+    assert kind is Logistic or not assumed(kind(2.0, grid=2.0**-10))
+
+
+@pytest.mark.parametrize("kind", [Laplace, Pure, Logistic])
+def test_pure_releases_add_up_at_delta_zero(kind: type[Mechanism]) -> None:
+    assert plan(*[kind(19.0)] * 19).cost(0.0).epsilon == pytest.approx(1.0, abs=1e-9)

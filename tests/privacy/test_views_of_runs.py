@@ -122,7 +122,7 @@ def test_a_run_reports_its_view_beside_everybody() -> None:
     given = {"rounds": 8, "key": dm.Key.seeded(0), "budget": budget}
     run = dm.simulate(SMALL, PROBLEM, MEETINGS, **given)
     lines = str(run.privacy).splitlines()
-    assert lines[0].endswith("against somebody who sees every message")
+    assert lines[0].endswith("against an adversary who sees every message")
     assert lines[1].startswith("view        epsilon = ")
     assert "against any one node" in lines[1]
     assert lines[2].startswith("view proof  Gaussian differential privacy by coupling, mu = ")

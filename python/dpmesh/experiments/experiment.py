@@ -154,7 +154,7 @@ class Experiment:
         of = {"algorithm": algorithm, "problem": loaded.problem}
         run: Run = self.settings.call("run", simulate, **of, **how)
         privacy = run.privacy
-        if privacy.is_private:
+        if privacy.is_finite:
             privacy = replace(privacy, assumptions=(*privacy.assumptions, PUBLIC))
         return replace(run, privacy=privacy)
 

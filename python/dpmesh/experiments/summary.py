@@ -114,7 +114,7 @@ def compared(groups: Groups) -> Settings:
     rows = []
     for name, runs in groups.items():
         cost = dearest(runs)
-        epsilon = rounded_up(cost.epsilon, 4) if cost.is_private else "none"
+        epsilon = rounded_up(cost.epsilon, 4) if cost.is_finite else "none"
         row = [name, str(len(runs)), epsilon, rounded_up(cost.delta), spread(scores(runs))]
         if known:
             row += _cells(found[name], others)
@@ -156,7 +156,7 @@ def placed(results: Sequence[Result]) -> dict[Setting, list[Result]]:
 
 def _epsilon(runs: Sequence[Result]) -> str:
     cost = dearest(runs)
-    return rounded_up(cost.epsilon, 3) if cost.is_private else "none"
+    return rounded_up(cost.epsilon, 3) if cost.is_finite else "none"
 
 
 def _of_network(key: str) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from math import inf
+from math import inf, log1p
 from typing import TYPE_CHECKING, Any, Literal
 
 from dpmesh._privacy_types import NeighboringRelation
@@ -62,6 +62,10 @@ def own_cost(
         if any(loss is None for loss, _ in losses):
             fail("privacy_loss", "a loss distribution of each mechanism beside", list(counts))
         return _by_losses(losses, delta), "privacy loss distribution stated by the mechanism"
+    if delta == 0:
+        pure = sum(count * _pure_epsilon(event) for event, count in events)
+        if pure < inf:
+            return pure, "pure differential privacy of the mechanism's event"
     by_event = "of the mechanism's event"
     epsilon = _by_accountant("pld", events, delta)
     if epsilon is None and all(loss is not None for loss, _ in losses):
@@ -106,6 +110,20 @@ def _by_losses(losses: Sequence[tuple[Any, int]], delta: float) -> float:
             wanted = f"distributions of losses on a grid of {INTERVAL:g}"
             fail("privacy_loss", wanted, str(error))
     return float(total.get_epsilon_for_delta(delta))
+
+
+def _pure_epsilon(event: DpEvent) -> float:
+    """Return the epsilon of an event at delta 0; infinite where none is known."""
+    from dp_accounting import ComposedDpEvent, LaplaceDpEvent, RandomizedResponseDpEvent
+
+    if isinstance(event, LaplaceDpEvent):
+        return 1 / event.noise_multiplier
+    if isinstance(event, RandomizedResponseDpEvent):  # of replacing one, whatever it is
+        other = event.noise_parameter / event.num_buckets
+        return log1p((1 - event.noise_parameter) / other) if other > 0 else inf
+    if isinstance(event, ComposedDpEvent):
+        return sum(map(_pure_epsilon, event.events))
+    return inf
 
 
 def _loss(mechanism: Mechanism) -> Any:

@@ -9,10 +9,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dpmesh._epsilons import NEIGHBOURS, rounded_up
+from dpmesh._epsilons import NEIGHBOURS, but_partners, rounded_up
 from dpmesh._html import InNotebooks
 from dpmesh._privacy_types import NeighboringRelation, Unit
 from dpmesh._validate import instance, probability
+from dpmesh.noise.mechanisms import Mechanism
+from dpmesh.noise.secure import DistributedDiscreteGaussian
 from dpmesh.privacy.charged import secrets_in
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.sampling import RandomAllocation
@@ -28,8 +30,14 @@ MOST_BY_DISTANCE = 64
 OF_MODELS = ("accuracy", "node_accuracy", "consensus_distance", "run.parameters")
 """What follows from the models that nodes hold, which an algorithm may release or not."""
 
-_ON_REALS = ("laplace", "gaussian", "correlated_gaussian")
+SEES_ALL = "an adversary who sees all that is released"
+"""Against whom an epsilon holds unless partners or a secure sum share its noise."""
 
+SEEDED = (
+    "the noise is seeded: whoever knows the seed can remove it, so this run is reproducible but no "
+    "private release"
+)
+"""What a report states of a run under a key with a known seed."""
 
 _OF_VIEWS = (
     "the view covers what its observers receive during the run: models or messages that are "
@@ -44,6 +52,63 @@ class Spread(NamedTuple):
     smallest: float
     median: float
     largest: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Guarantee:
+    """A guarantee with all that it rests on: none of it can be left out of its words.
+
+    Parameters
+    ----------
+    epsilon, delta
+        Infinite epsilon: none.
+    unit, neighboring_relation
+        What is protected: see `Plan`.
+    adversary
+        Against whom.
+    conditions
+        What it rests on.
+    accountant
+        How epsilon was computed.
+    seeded
+        Whether the noise can be computed from a known seed: then nothing is private.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> plan = dm.GradientDescent(records=100, noise_multiplier=20.0).plan(50)
+    >>> dm.privacy.report(plan, delta=1e-5).guarantee.unit
+    'record'
+    """
+
+    epsilon: float
+    delta: float
+    unit: Unit
+    neighboring_relation: NeighboringRelation
+    adversary: str
+    conditions: tuple[str, ...]
+    accountant: str
+    seeded: bool
+
+    @property
+    def sentence(self) -> str:
+        """The guarantee in one line, to be quoted, with its adversary and its conditions."""
+        if self.epsilon == inf:
+            return "Nothing is guaranteed: epsilon is infinite."
+        relation = self.neighboring_relation.replace("_", "-")
+        guarantee = f"({rounded_up(self.epsilon)}, {rounded_up(self.delta)})"
+        conditions = "".join(f"; {text}" for text in self.conditions)
+        conditions = f", provided that {conditions[2:]}" if conditions else ""
+        words = (
+            f"{guarantee}-differentially private for one {self.unit} ({relation}), against "
+            f"{self.adversary}{conditions} (accountant: {self.accountant})."
+        )
+        if not self.seeded:
+            return words
+        return (
+            "NOT private: the noise is seeded, and whoever knows the seed can remove it. With "
+            f"secret noise this run would be {words}"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +138,10 @@ class Report(InNotebooks):
         On a static network of up to 64 nodes, the epsilon against any one node at distance 1, 2, ..
     not_covered
         What a run measured and the guarantee does not cover, see `not_covered`.
+    adversary
+        Against whom `epsilon` holds.
+    seeded
+        Whether the noise came from a key with a known seed: then nothing is private.
 
     Examples
     --------
@@ -95,6 +164,8 @@ class Report(InNotebooks):
     view_proof: str | None = None
     by_distance: tuple[float, ...] = ()
     not_covered: tuple[str, ...] = ()
+    adversary: str = SEES_ALL
+    seeded: bool = False
 
     def as_dict(self) -> dict[str, Any]:
         """Return the report in plain types; infinity, which JSON lacks, becomes a text."""
@@ -116,30 +187,45 @@ class Report(InNotebooks):
         )
 
     @property
-    def is_private(self) -> bool:
+    def is_finite(self) -> bool:
         """Whether there is a finite epsilon."""
         return self.epsilon < inf
 
     @property
-    def sentence(self) -> str:
-        """The guarantee in one line, to be quoted."""
-        if not self.is_private:
-            return "Nothing is guaranteed: epsilon is infinite."
-        guarantee = f"({rounded_up(self.epsilon)}, {rounded_up(self.delta)})"
-        relation = self.neighboring_relation.replace("_", "-")
-        view = "" if self.view is None else f"; {self.view}"
-        return (
-            f"{guarantee}-differentially private for one {self.unit} ({relation}), against "
-            f"somebody who sees all that is released{view} (accountant: {self.accountant})."
+    def is_private(self) -> bool:
+        """Whether there is a finite epsilon, and nobody can compute the noise from a known seed."""
+        return self.is_finite and not self.seeded
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """The guarantee with its adversary and all conditions."""
+        return Guarantee(
+            epsilon=self.epsilon,
+            delta=self.delta,
+            unit=self.unit,
+            neighboring_relation=self.neighboring_relation,
+            adversary=self.adversary if self.view is None else f"{self.adversary} ({self.view})",
+            conditions=tuple(text for text in self.assumptions if text != SEEDED),
+            accountant=self.accountant,
+            seeded=self.seeded,
         )
 
+    @property
+    def sentence(self) -> str:
+        """The guarantee in one line, to be quoted: see `Guarantee.sentence`."""
+        return self.guarantee.sentence
+
     def __str__(self) -> str:
-        guarantee = (
-            f"epsilon = {rounded_up(self.epsilon)}, delta = {rounded_up(self.delta)}"
-            if self.is_private
-            else "none (epsilon is infinite)"
-        )
-        against = "" if self.view is None else ", against somebody who sees every message"
+        guarantee = f"epsilon = {rounded_up(self.epsilon)}, delta = {rounded_up(self.delta)}"
+        against = ""
+        if self.adversary != SEES_ALL:
+            against = f", against {self.adversary}"
+        elif self.view is not None:
+            against = ", against an adversary who sees every message"
+        if not self.is_finite:
+            guarantee, against = "none (epsilon is infinite)", ""
+        elif self.seeded:
+            guarantee = f"NOT private: seeded noise. With secret noise: {guarantee}"
         lines = [
             f"privacy     {guarantee}{against}",
             *([] if self.view is None else [f"view        {self.view}"]),
@@ -260,6 +346,8 @@ def report(
         view = EverybodyButPartners(coalition=max(claimed))
     seen, proof, assumed = (None, None, ()) if view is None else _seen(plan, delta, view)
     return Report(
+        adversary=_adversary(plan),
+        seeded=seeded,
         epsilon=cost.epsilon,
         delta=delta,
         neighboring_relation=plan.neighboring_relation,
@@ -275,10 +363,29 @@ def report(
     )
 
 
+def _is_on_reals(mechanism: Mechanism) -> bool:
+    """Whether noise is real-valued, whose low-order bits reveal more than is accounted for."""
+    return mechanism.noise_multiplier > 0 and mechanism.spacing == 0
+
+
+def _adversary(plan: Plan) -> str:
+    """Return against whom the epsilon of a plan holds: whoever does not share in its noise."""
+    stars = [secrets.coalition for secrets in secrets_in(plan.releases) if secrets.star]
+    if stars:
+        return but_partners(max(stars))
+    mechanisms = [release.mechanism for release in plan.touching]
+    sums = [m.numbers for m in mechanisms if isinstance(m, DistributedDiscreteGaussian)]
+    if not sums:
+        return SEES_ALL
+    colluding = min(numbers.colluding for numbers in sums)
+    parties = "party" if colluding == 1 else "parties"
+    return f"{SEES_ALL} and colludes with up to {colluding} {parties}"
+
+
 def _assumed(plan: Plan, delta: float, units: int | None, *, seeded: bool) -> Iterator[str]:
     """Yield what the guarantee of a plan rests on."""
     yield from plan.assumptions
-    if any(release.name in _ON_REALS for release in plan.touching):
+    if any(_is_on_reals(release.mechanism) for release in plan.touching):
         yield (
             "the adversary does not exploit floating-point rounding (use grid= to remove this "
             "assumption)"
@@ -290,10 +397,7 @@ def _assumed(plan: Plan, delta: float, units: int | None, *, seeded: bool) -> It
             beyond = f"a run costs epsilon = {beyond}"
             yield f"against all other nodes together, who know each secret, {beyond}"
     if seeded:
-        yield (
-            "the noise is seeded: whoever knows the seed can remove it, so this run is "
-            "reproducible but no private release"
-        )
+        yield SEEDED
     if units is not None and delta > 1 / units:
         yield f"delta may exceed 1 / {units}: to publish one {plan.unit} as it is would satisfy it"
     if plan.allocations:

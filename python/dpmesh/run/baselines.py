@@ -204,7 +204,7 @@ def beside(problem: object, privacy: Report) -> Baselines | None:
     epsilon = float(rounded_up(privacy.epsilon))
     if find_spec("sklearn") is None:
         return None
-    fits = privacy.unit == "record" and epsilon > 0 and privacy.is_private and privacy.delta > 0
+    fits = privacy.unit == "record" and epsilon > 0 and privacy.is_finite and privacy.delta > 0
     if fits and _longest(problem) <= 1.001 and problem.loss in _CLASSES:
         return compute(problem, epsilon=epsilon, delta=privacy.delta, key=Key.seeded(0), most=SHOWN)
     return compute(problem)

@@ -71,7 +71,7 @@ def compared(reached: Measures, baselines: Baselines, privacy: Report) -> Verdic
 
 def cost_in_words(privacy: Report) -> float | None:
     """Return epsilon as a report shows it; None without a guarantee."""
-    return float(rounded_up(privacy.epsilon)) if privacy.is_private else None
+    return float(rounded_up(privacy.epsilon)) if privacy.is_finite else None
 
 
 def released_model(

@@ -108,7 +108,7 @@ class Evaluation(InNotebooks):
 
     def __repr__(self) -> str:
         report, against = self.estimator.report_, ""
-        if report.privacy.is_private:
+        if report.privacy.is_finite:
             against = f"\nThe epsilon holds against {report.against}."
         head, *rows = self.epsilons()
         looked = [str(Table(head, rows)), ""] if rows else []

@@ -114,7 +114,7 @@ def report_of(
     privacy = run.privacy if chosen.view is None else _against_view(run, chosen.view)
     secure = getattr(chosen.algorithm, "secure_sum", None) is not None
     stage = chosen.algorithm if isinstance(chosen.algorithm, FirstStage) else None
-    if privacy.is_private:
+    if privacy.is_finite:
         counted = "of all records together" if secure else "of records of the smallest site"
         counted += " and of all sites together" * (stage is not None and not secure)
         public = f"the number of sites and {counted} are public"
