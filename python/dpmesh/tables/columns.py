@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh._validate import fail, nearest
-from dpmesh.tables.cells import Problems, shown
+from dpmesh.tables.cells import Problems, TableError, shown
 from dpmesh.tables.features import (
     BLOCK,
     COLUMNS,
@@ -274,6 +274,11 @@ class Columns:
             for name, kind in zip(self.names, self.kinds, strict=True)
             if held.names is not None and kind.may_be_missing and name not in held.names
         )
+        if absent and len(absent) == len(self.names):
+            got = f"the columns {', '.join(held.names or ())}"
+            remedy = "state header=False if the first line is a record (--no-header)"
+            wanted = f"at least one of the columns {', '.join(self.names)}"
+            raise TableError(None, f"wanted {wanted}, got {got}; {remedy}")
         held.select([name for name in self.names if name not in absent])  # or fail: one must exist
         if absent:
             held = held.with_missing(absent)

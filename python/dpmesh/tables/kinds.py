@@ -194,7 +194,7 @@ class Number(_Measured):
         for record in np.flatnonzero(absent):
             if may_group_digits(values[record]):
                 said = f"{name} is {shown(values[record])}, in which a mark may group digits"
-                remedy = "delete such marks, or state the decimal mark (decimal=, --decimal)"
+                remedy = "delete such marks, or state the decimal mark (--decimal . or --decimal ,)"
                 raise TableError(int(record), f"{said}; {remedy}")
 
     def as_dict(self) -> dict[str, Any]:

@@ -68,7 +68,7 @@ class TextFormat:
     header
         Whether the first line names the columns. False names them x0, x1, and so on; then separator
         and encoding have fixed defaults, comma and UTF-8. Default: True, and a first line of
-        nothing but numbers is refused.
+        numbers is refused.
     escape
         Character that takes the meaning of the next one, such as a backslash before a quotation
         mark. Default: none; a mark inside of a quoted value is doubled, or has a backslash before
@@ -303,7 +303,7 @@ def _header(lines: _Lines, written: TextFormat) -> _Header:
         raise _MisfitsError(f"line {place + 1}: {said}")
     if written.header is None and _is_record(named):
         either = "header=False if it is a record, header=True if it names columns"
-        said = f"the first line has numbers alone; state {either} (--no-header, --header)"
+        said = f"the first line has numbers; state {either} (--no-header, --header)"
         raise _MisfitsError(f"line {place + 1}: {said}")
     return _Header(names=tuple(named), separator=separator, width=width, records=place + 1)
 
@@ -321,8 +321,14 @@ def _separator(header: str) -> str:
 
 
 def _is_record(names: Sequence[str]) -> bool:
-    """Return whether a header line is rather a record: numbers alone that do not count columns."""
-    if not all(math.isfinite(number_of(name)) for name in names):
+    """Return whether a header line is rather a record.
+
+    It is if a name is a number with decimals, or if all are numbers that do not count columns.
+    """
+    numbers = [number_of(name) for name in names]
+    if any(math.isfinite(number) and not number.is_integer() for number in numbers):
+        return True
+    if not all(map(math.isfinite, numbers)):
         return False
     return all([*names] != [*map(str, range(start, start + len(names)))] for start in (0, 1))
 
@@ -362,17 +368,18 @@ def _by_line(
 ) -> Iterator[tuple[int, list[str] | str]]:
     """Yield the number of each line, and its values or what is wrong with it."""
     stray = "\r" if lines.end == "\n" else "\n"
+    lines_break = "carriage return" if stray == "\r" else "line feed"
     values_of = _reader(header.separator, written.escape)
     for number, line in enumerate(lines.texts(header.records), header.records + 1):
         if written.skip_empty and not line.strip():
             continue
         if stray in line:
-            yield number, f"a line break inside of a record; {_SPANS}"
+            yield number, f"a line break inside of a record ({lines_break}); delete it, or {_SPANS}"
             continue
         try:
             yield number, values_of(line)
         except csv.Error as error:
-            yield number, _described(error)
+            yield number, _described(error, spans=True)
 
 
 def _spanning(
@@ -388,7 +395,7 @@ def _spanning(
         except StopIteration:
             return
         except csv.Error as error:
-            yield number, _described(error)
+            yield number, _described(error, spans=True)
             return  # where the next record begins is not known
         if values or not written.skip_empty:
             yield number, values or [""]
@@ -400,7 +407,7 @@ def _values_at(lines: _Lines, place: int, separator: str, written: TextFormat) -
     try:
         return _reader(separator, written.escape)(line)
     except csv.Error as error:
-        raise _MisfitsError(f"line {place + 1}: {_described(error)}") from error
+        raise _MisfitsError(f"line {place + 1}: {_described(error, spans=False)}") from error
 
 
 def _reader(separator: str, escape: str | None) -> Callable[[str], list[str]]:
@@ -434,15 +441,24 @@ def _reader(separator: str, escape: str | None) -> Callable[[str], list[str]]:
     return values
 
 
-def _described(error: csv.Error) -> str:
-    """Describe what is wrong with the quotation marks of a line."""
+def _described(error: csv.Error, *, spans: bool) -> str:
+    """Describe what is wrong with the quotation marks of a line.
+
+    Parameters
+    ----------
+    error
+        What `csv` says.
+    spans
+        Whether quoted values may span lines there, if that is stated.
+    """
     said = str(error)
+    option = f", or {_SPANS}" if spans else ""
     if "unexpected end of data" in said:
-        return f"a quotation mark opens and does not close; delete it or double it, or {_SPANS}"
+        return f"a quotation mark opens and does not close; delete it, or double it{option}"
     if "expected after" in said:
         return "text follows a closing quotation mark; double a mark inside of a quoted value"
     if "new-line" in said:
-        return f"a line break outside of quotation marks; {_SPANS}"
+        return f"a line break outside of quotation marks; delete it{option}"
     return said
 
 
