@@ -213,6 +213,7 @@ def shares_of(is_global: list[bool]) -> list[float]:
     return shares
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("controller", "copies"), [(RandomGlobal(0.3), 1), (Periodic(3), 1), (AlwaysGlobal(), 2)]
 )

@@ -96,6 +96,7 @@ def less_revealing(releases: Sequence[Release]) -> Iterator[list[Release]]:
         yield [*releases[:i], replace(dropped, mechanism=more), *releases[i + 1 :]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(10))
 def test_less_is_revealed_for_no_more(seed: int) -> None:
     rng = np.random.default_rng(seed)

@@ -178,6 +178,7 @@ def test_each_round_of_ones_own_noise_counts(times: int) -> None:
     assert exact <= by_curve.epsilon <= 1.35 * exact
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("relation", "amplifies"), [("replace_one", False), ("add_remove", True)])
 def test_poisson_samples_amplify_ones_own_noise_where_that_is_proved(relation, amplifies) -> None:
     def cost(sampling: PoissonSampling | None) -> float:
