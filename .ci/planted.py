@@ -98,7 +98,7 @@ def fails(program: Path, test: str, number: int | None) -> bool:
     environment = {name: value for name, value in os.environ.items() if name != SWITCH}
     if number is not None:
         environment[SWITCH] = str(number)
-    command = [program, "--exact", test]
+    command = [str(program), "--exact", test]
     try:
         ended = subprocess.run(
             command, env=environment, capture_output=True, text=True, timeout=SECONDS
