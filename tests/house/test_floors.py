@@ -46,7 +46,7 @@ FLOORS = [
     ["privacy.cost"],
     ["privacy.views"],
     ["privacy.plan"],
-    ["privacy.foreseen"],
+    ["privacy.foreseen", "privacy.verification"],
     ["privacy.plain_words", "privacy.report", "privacy.budget"],
     ["privacy.filters", "privacy.ledger"],
     ["algorithms.controllers", "algorithms.denoisers"],
