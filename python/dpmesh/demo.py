@@ -33,6 +33,12 @@ LITTLE = 0.1
 
 _METHODS: tuple[Method, ...] = ("secure", "gossip")
 
+FEDERATIONS = 2
+"""Panels: a federation where sharing pays, and one where it pays little."""
+
+RUNS = FEDERATIONS * len(EPSILONS) * len(_METHODS) * KEYS
+"""Private runs of the demo, single sites apart."""
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Panel:
@@ -125,10 +131,17 @@ def problems(key: Key) -> dict[str, LinearProblem]:
     }
 
 
-def run_demo(key: Key, on_panel: Callable[[Panel], None]) -> list[Panel]:
+def _nothing() -> None:
+    """Show no progress."""
+
+
+def run_demo(
+    key: Key, on_panel: Callable[[Panel], None], on_run: Callable[[], object] = _nothing
+) -> list[Panel]:
     """Learn at each epsilon on five splits; call `on_panel` with every finished panel.
 
-    Each run has noise of its own: from new keys, or from seeds that follow from a seeded `key`.
+    `on_run` is called after each of the `RUNS` runs. Each run has noise of its own: from new keys,
+    or from seeds that follow from a seeded `key`.
     """
     seeds = generator(key, Purpose.INIT) if key.is_seeded else None
     splits = [problems(_own_key(seeds) or Key.generate()) for _ in range(KEYS)]
@@ -140,7 +153,10 @@ def run_demo(key: Key, on_panel: Callable[[Panel], None]) -> list[Panel]:
         privacy = []
         for epsilon in EPSILONS:
             for method in _METHODS:
-                runs = [_run(problem, epsilon, method, seeds) for problem in every]
+                runs = []
+                for problem in every:
+                    runs.append(_run(problem, epsilon, method, seeds))
+                    on_run()
                 pairs = zip(every, runs, strict=True)
                 measured = [baselines.measured(problem, run.released) for problem, run in pairs]
                 found[method].append(Verdict(measured=measured, beside=plain, epsilon=epsilon))

@@ -5,14 +5,13 @@ from __future__ import annotations
 import sys
 import traceback
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dpmesh._validate import one_of
+from dpmesh.cli._progress import progress_bar
 
 if TYPE_CHECKING:
     from dpmesh.experiments.sweep import Cell
@@ -60,7 +59,9 @@ def run(
             one_of("engine", engine, ("mpi",))
             _on_ranks(settings, folder)
             return
-        with _progress(rounds_left(settings, folder), not quiet) as progress:
+        with progress_bar(
+            rounds_left(settings, folder), unit="round", wanted=not quiet
+        ) as progress:
             failed = run_sweep(settings, folder, processes=processes, progress=progress)
     except KeyboardInterrupt:
         again = f"the same command goes on from {folder}; a run without a seed begins anew"
@@ -141,19 +142,6 @@ def _page(folder: Path) -> str:
             return str(write_page([folder]))
     except ModuleNotFoundError as error:
         return f"dpmesh report {folder} ({error})"
-
-
-@contextmanager
-def _progress(rounds: int, wanted: bool) -> Iterator[Callable[[int], None]]:
-    """Show one bar for the rounds of all runs, in a terminal."""
-    try:
-        from tqdm.auto import tqdm
-    except ImportError:
-        yield lambda _: None
-        return
-    hidden = not (wanted and sys.stderr.isatty())
-    with tqdm(total=rounds, unit="round", leave=False, disable=hidden) as bar:
-        yield bar.update
 
 
 def report(

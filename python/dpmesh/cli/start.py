@@ -17,6 +17,7 @@ import dpmesh.cli._options as options
 from dpmesh import _core
 from dpmesh._extras import EXTRAS
 from dpmesh._files import writable_folder
+from dpmesh.cli._progress import echo_above_bar, progress_bar
 
 if TYPE_CHECKING:
     from dpmesh.demo import Panel
@@ -31,16 +32,16 @@ def demo(
     seed: Annotated[int | None, _SEED] = None,
 ) -> None:
     """Learn handwritten digits at many sites, privately, beside chance, alone and pooled."""
-    from dpmesh.demo import EPSILONS, KEYS, run_demo, save
+    from dpmesh.demo import EPSILONS, KEYS, RUNS, run_demo, save
 
     import_module("matplotlib")
     writable_folder(folder)
 
     def show(panel: Panel) -> None:
-        typer.echo(f"{panel.verdict}: {panel.title}\n")
+        lines = [f"{panel.verdict}: {panel.title}\n"]
         for name, cells in (("epsilon", [f"{one:g}" for one in EPSILONS]), *panel.rows()):
-            typer.echo(f"{name:<37}{''.join(f'{cell:>15}' for cell in cells)}")
-        typer.echo(f"\n{panel.sentence}\n")
+            lines.append(f"{name:<37}{''.join(f'{cell:>15}' for cell in cells)}")
+        echo_above_bar("\n".join([*lines, f"\n{panel.sentence}\n"]))
 
     typer.echo(
         "Sites keep their records and learn one model; epsilon protects each record.\n"
@@ -48,7 +49,9 @@ def demo(
         "Gossip: sites send each other noisy models, and everybody may read them.\n"
         f"Accuracy on held-out digits of all sites; mean and standard deviation of {KEYS} splits.\n"
     )
-    panels = run_demo(dm.Key.generate() if seed is None else dm.Key.seeded(seed), show)
+    key = dm.Key.generate() if seed is None else dm.Key.seeded(seed)
+    with progress_bar(RUNS, unit="run") as advance:
+        panels = run_demo(key, show, lambda: advance(1))
     typer.echo(f"The privacy report of the secure sum at epsilon {EPSILONS[1]:g}:\n")
     typer.echo(f"{panels[0].privacy[1]}\n")
     for path in save(panels, folder):
