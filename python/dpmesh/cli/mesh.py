@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -226,7 +229,8 @@ def node(
     tls, early = node_tls(certificate), None
     typer.echo(f"{party.name} takes part; interrupt it whenever you like, and start it again")
     try:
-        run_node(party, router, tls, _Progress().of_node, patience=patience, insecure=insecure)
+        with _sigterm_interrupts():
+            run_node(party, router, tls, _Progress().of_node, patience=patience, insecure=insecure)
     except LeftOutError as error:
         early = error
     except KeyboardInterrupt:
@@ -250,6 +254,20 @@ def node(
     if early is not None:
         typer.echo(f"Error: {early}", err=True)
         raise typer.Exit(3)
+
+
+@contextmanager
+def _sigterm_interrupts() -> Iterator[None]:
+    """Let SIGTERM, which service managers send, end a command as Ctrl-C does."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _charged(own: Folder, known: Any) -> str:
@@ -283,7 +301,8 @@ def router(
     server = RouterServer(Router(read), host, port, tls, insecure=insecure)
     typer.echo(f"listening at {'http' if tls is None else 'https'}://{host}:{server.port}")
     try:
-        server.run(_Progress())
+        with _sigterm_interrupts():
+            server.run(_Progress())
     except KeyboardInterrupt:
         typer.echo("interrupted; the same command goes on, and nodes answer the same bits")
         raise typer.Exit(130) from None

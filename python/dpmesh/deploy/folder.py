@@ -7,6 +7,7 @@ backup, and never copy it.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -57,6 +58,19 @@ WRITTEN = "wrote"
 DATABASE, SIGNING, NOISE = "node.db", "signing.pem", "noise.key"
 
 
+def check_owner_only(path: Path) -> None:
+    """Refuse a file that other users can read or write, as ssh does; Windows has no such modes.
+
+    Raises
+    ------
+    ValueError
+        If its mode allows more than 0600.
+    """
+    mode = path.stat().st_mode & 0o777
+    if os.name == "posix" and mode & 0o077:
+        fail(str(path), f"mode 0600: others can read it (chmod 600 {path})", f"{mode:04o}")
+
+
 class Folder(Steps):
     """A party's folder, held by this process until it is closed.
 
@@ -75,6 +89,8 @@ class Folder(Steps):
     """
 
     def __init__(self, path: Path, marks: Path | None = None) -> None:
+        for name in (SIGNING, NOISE, DATABASE):
+            check_owner_only(path / name)
         self.signing, self.key = SigningKey.load(path / SIGNING), Key.load(path / NOISE)
         super().__init__(path / DATABASE, _LATER)
         mark = None if marks is None else marks / f"{self.signing.public.hex()}.db"
@@ -162,7 +178,8 @@ class Folder(Steps):
         FileNotFoundError
             If there is none.
         ValueError
-            If another process holds it, or a copy of it with the same marks.
+            If another process holds it, or a copy of it with the same marks, or if other users can
+            read its keys.
         """
         if not (Path(path) / DATABASE).exists():
             make = f"dpmesh contract keys {path} --epsilon E"
