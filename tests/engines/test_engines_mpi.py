@@ -150,7 +150,7 @@ def test_noise_that_works_together_is_that_of_one_process(tmp_path: Path) -> Non
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_the_same_bits_for_any_number_of_ranks(ranks: int, tmp_path: Path) -> None:
     """Models, history, ledger and traffic; and a checkpoint that one process can go on from."""
-    names = ["online", *PACKED, *PERSONAL, *TOKEN, "one learns"]
+    names = ["online", "local steps", *PACKED, *PERSONAL, *TOKEN, "one learns"]
     if ranks == 3 and util.find_spec("jax") is not None:
         names.append("hidden layer")
     succeed(ranks, "varying", tmp_path, *names)

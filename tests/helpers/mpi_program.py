@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from local_steps import EveryThird
 
 import dpmesh as dm
 from dpmesh import topology
@@ -217,6 +218,7 @@ ALGORITHMS = {
         arrival_rate=1.0,
         noise=correlated.InTime(topology=None, rounds=ROUNDS),
     ),
+    "local steps": EveryThird(records=ROUNDS, noise_multiplier=10.0),
     "online": dm.OnlineLearning(epsilon=2.0),
     "quantized": quantized(),
     "narrow": quantized(compressor=Quantizer(0.001, bits=4)),

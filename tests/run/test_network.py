@@ -173,6 +173,15 @@ def test_a_node_alone_keeps_its_own_value() -> None:
     assert carried(carrier, 1, x).tobytes() != x.tobytes()
 
 
+def test_nobody_waits_for_others_in_a_round_in_which_nothing_travels() -> None:
+    carrier = gossip(Network(latency=1.0, compute=2.0), topology.ring(5))
+    for t in range(6):
+        sent = Sent(bits=64, times=1) if t % 3 == 0 else Sent()
+        traffic = carrier.traffic(t, sent)
+        assert (traffic.messages > 0) == (t % 3 == 0)
+    assert carrier.seconds == pytest.approx(6 * 2.0 + 2 * 1.0)
+
+
 def test_time_passes_node_by_node() -> None:
     """On a path one slow node delays its neighbours first, and others a round later."""
     path = topology.from_networkx(nx.path_graph(4))

@@ -109,6 +109,9 @@ class FailingGossip:
         links = self.links(round)
         bits = np.broadcast_to(sent.bits, self._topology.nodes)[links.senders]
         ready = self._clock + self._conditions.compute(round)
+        if sent.times == 0:  # nobody waits for others in a round in which nothing travels
+            self._clock = ready
+            return Traffic(0, 0)
         once = self._conditions.transfer(round, links.senders, sent.bits)
         waited = links.carried & (links.delays == 0)
         arrival = (ready[links.senders] + links.tries * once)[waited]

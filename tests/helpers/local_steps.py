@@ -1,0 +1,25 @@
+"""Gradient descent whose nodes gossip in every third round alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from dpmesh.privacy import Sensitive
+
+import dpmesh as dm
+from dpmesh.algorithms import Message
+from dpmesh.algorithms.gradient_descent import GradientDescentState
+from dpmesh.algorithms.gradients import descended
+from dpmesh.schedules import at
+
+
+@dataclass(frozen=True, kw_only=True)
+class EveryThird(dm.GradientDescent):
+    """A node steps from its own release in the rounds between."""
+
+    def round(self, state: Any, t: int, problem: Any, key: Any) -> Any:
+        point = yield Message(state.x, self.release_of(t), travels=t % 3 == 0)
+        step_size, used = at(self.step_size, t + 1), self.records_of(t, problem)
+        x = descended(problem, point, step_size, used, clipping_norm=self.clipping_norm)
+        return GradientDescentState(Sensitive(x))
