@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from dpmesh.privacy import Sensitive
-
 import dpmesh as dm
 from dpmesh.algorithms import Message
 from dpmesh.algorithms.gradient_descent import GradientDescentState
 from dpmesh.algorithms.gradients import descended
+from dpmesh.privacy import Sensitive
 from dpmesh.schedules import at
 
 
