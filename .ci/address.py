@@ -28,7 +28,7 @@ def absolute_links(text: str, address: str) -> str:
 
 def with_urls(pyproject: str, address: str) -> str:
     """Return the text of pyproject.toml with the project's addresses."""
-    if "[project.urls]" in pyproject:
+    if re.search(r"^\[project\.urls\]", pyproject, re.M):
         return pyproject
     repository = address.partition("/blob/")[0]
     urls = {
