@@ -30,7 +30,7 @@ _MODEL = (
     "A network in JAX: module:function, with the module in this folder. By default a linear model."
 )
 _TEST_SIZE = "Share of each site's records that are held out for the scores."
-_SPLITS = "Number of splits into training and test records. A verdict takes 5."
+_SPLITS = "Number of splits into training and test records (default: 10). A verdict takes 5."
 _PAGE = "Report page; by default beside the model file."
 _SEED = "Make the fit reproducible. It is then not private."
 
