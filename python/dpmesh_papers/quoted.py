@@ -330,7 +330,14 @@ def of_allocation() -> Claims:
         )
         for name in ("paper", "rule")
     }
-    text = "by the intervals: with the paper's steps {paper},\nwith steps by the rule {rule}."
+    says = {
+        step: verdict.replace("no clear difference", "inconclusive")
+        for step, verdict in says.items()
+    }
+    text = (
+        "by the intervals: with the paper's steps {paper},\n"
+        "with data-independent learning rates {rule}."
+    )
     return {("docs/algorithms/without_replacement.md", text): says}
 
 
@@ -474,7 +481,8 @@ def of_benchmark() -> Claims:
     chance = lines[CHANCE].first
 
     def at(method: str, epsilon: float) -> str:
-        return shown(lines[method].at(epsilon), chance)
+        accuracy = shown(lines[method].at(epsilon), chance)
+        return accuracy.replace("at chance", "as the majority class")
 
     page = "docs/privacy/random_allocation.md"
     named = {

@@ -1,6 +1,6 @@
 """Random allocation: each unit takes part in one release of many, at a time that is secret.
 
-The proof is on the page "A record in one secret round". For Gaussian noise, the profile computed is
+The proof is on the page "Random allocation". For Gaussian noise, the profile computed is
 that of data which attain it: gradients of full length in opposite directions, or one that is there
 or not. For any step of pure differential privacy, it is a bound. `_allocated` has the numbers.
 """

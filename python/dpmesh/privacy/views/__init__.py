@@ -1,4 +1,4 @@
-"""What a run costs against whom: everybody, one node, a coalition, readers of the end only.
+"""Epsilon under weaker adversaries: all messages, one node, a coalition, readers of the end only.
 
 See docs/privacy/views.md for the theorem, its proof and what it assumes.
 """

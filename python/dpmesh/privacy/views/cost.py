@@ -1,4 +1,4 @@
-"""What a run costs against whom."""
+"""Epsilon under weaker adversaries."""
 
 from __future__ import annotations
 
