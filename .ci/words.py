@@ -70,7 +70,7 @@ def sentences_of(text: str) -> list[str]:
     sentences = []
     for block in blocks:
         joined = " ".join(block.split())
-        sentences += re.split(r"(?<=[.!?:])\s+(?=[A-Z\[\"'(*_])", joined)
+        sentences += re.split(r"(?<=[.!?:])\s+(?=[A-Z\[\"'(*_])|(?<=[.!?])\s+(?=code\b)", joined)
     return [sentence for sentence in sentences if len(sentence.split()) > 2]
 
 
