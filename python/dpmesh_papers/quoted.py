@@ -10,19 +10,19 @@ from __future__ import annotations
 import json
 import re
 import sys
-from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
 
 from dpmesh._epsilons import rounded_up
+from dpmesh_papers._output import checkout
 from dpmesh_papers._scaffold import Row, compared, kinds, only, pick, read
 from dpmesh_papers.benchmark.cells import ALONE, ALONE_PRIVATE, CHANCE, POOLED
 from dpmesh_papers.benchmark.results import lines_of, shown, splits_of
 from dpmesh_papers.benchmark.results import read as read_benchmark
 from dpmesh_papers.demonstration import METHODS, means
 
-ROOT = Path(__file__).parents[2]
+ROOT = checkout()
 NUMBER = r"(?:[\d.,]+(?: ± [\d.]+)?|[a-z ]+?)"
 """Or the words of a verdict."""
 GOSSIP = "gradient descent by gossip"

@@ -115,7 +115,11 @@ def content(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("table", "changes", "match"),
     [
-        ("algorithm", {"kind": "FederatedLearning", "sampling_rate": 0.5}, "clipping_norm"),
+        (
+            "algorithm",
+            {"kind": "FederatedLearning", "sampling_rate": 0.5},
+            "wanted one of contribution",
+        ),
         ("algorithm", {"kind": "OnlineLearning", "epsilon": "none"}, "wanted noise"),
         ("algorithm", {"kind": "WithoutReplacement", "calibration": "paper"}, "that is proved"),
         (

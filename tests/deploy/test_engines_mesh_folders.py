@@ -60,7 +60,8 @@ def test_only_those_who_hear_a_node_confirm_its_start(tmp_path: Path) -> None:
     others, needed = Router(contract).schedule.confirming(Position(0), 0)
     assert (others, needed) == ({1}, 1)  # the link to the other one is down in this round
     here = [unpack(node.answer(Router(contract).requests()[0])) for node in nodes]
-    signed, asks = [own for _, own, _ in here], here[0][2]
+    signed = [signature for _, signature, _, _ in here]
+    asks = here[0][2]
     assert nodes[0].answer(Ask(Position(0), tuple(signed)).as_bytes(contract)) == asks
     (own,) = Fresh.read(asks, contract)
     others = [own._replace(number=bytes(16)), own._replace(last=Sent(0, Position(3)))]

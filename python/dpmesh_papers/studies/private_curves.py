@@ -8,7 +8,6 @@ those of ``dpmesh reproduce tables``. Both figures are drawn from these files.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -17,10 +16,11 @@ import numpy as np
 import dpmesh as dm
 from dpmesh.plots import COLOURS
 from dpmesh.statistics import Survival, ask
+from dpmesh_papers._output import checkout
 from dpmesh_papers._scaffold import pick
 from dpmesh_papers.studies.results import keep, kept
 
-DOCS = Path(__file__).parents[3] / "docs"
+DOCS = checkout() / "docs"
 EPSILONS = (0.5, 2.0)
 ARMS = {"standard": 40.0, "new": 60.0}
 """Mean months to the event."""

@@ -10,10 +10,10 @@ import sys
 from pathlib import Path
 
 from dpmesh._files import replace_text
-from dpmesh_papers._output import made
+from dpmesh_papers._output import checkout, made
 from dpmesh_papers._scaffold import Row, as_csv, read
 
-RESULTS = Path(__file__).parents[3] / "docs" / "results"
+RESULTS = checkout() / "docs" / "results"
 
 
 def kept(name: str) -> list[Row]:
