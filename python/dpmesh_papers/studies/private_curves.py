@@ -8,6 +8,7 @@ those of ``dpmesh reproduce tables``. Both figures are drawn from these files.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot as plt
