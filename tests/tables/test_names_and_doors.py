@@ -162,6 +162,22 @@ def test_instants_are_days_of_a_stated_zone() -> None:
         Dates(dates=bounds, zone="Mars")
 
 
+@pytest.mark.parametrize(
+    ("cell", "zone", "day"),
+    [
+        ("9999-12-31T23:59:59Z", "Europe/Berlin", "2020-06-03"),
+        ("9999-12-31 23:59-10:00", "UTC", "2020-06-03"),
+        ("0001-01-01 00:00Z", "America/New_York", "2020-06-01"),
+        ("0001-01-01 00:00+10:00", "UTC", "2020-06-01"),
+    ],
+)
+def test_instants_at_the_ends_of_the_calendar_are_clipped(cell: str, zone: str, day: str) -> None:
+    kind = Dates(dates=("2020-06-01", "2020-06-03"), zone=zone)
+    read = kind.encode("t", np.array([cell, day], object))
+    assert read.clipped == 1
+    assert read.features[0] == read.features[1]
+
+
 def doors() -> dict[str, Any]:
     """The same table in many forms."""
     columns: dict[str, list[Any]] = {"a": [BIG + 1, None, 3], "b": ["x", "y", None]}

@@ -115,6 +115,14 @@ def test_lines_that_do_not_fit_are_named(content: str, said: str) -> None:
     assert said in str(caught.value)
 
 
+@pytest.mark.parametrize("encoding", ["utf-16", "UTF16", "u32"])
+def test_no_record_states_the_byte_order_of_others(encoding: str) -> None:
+    with pytest.raises(ValueError, match="encoding: wanted its byte order without a header"):
+        TextFormat(encoding=encoding, header=False)
+    assert TextFormat(encoding=encoding, header=True).encoding == encoding
+    assert TextFormat(encoding="utf-16-le", header=False).encoding == "utf-16-le"
+
+
 @pytest.mark.slow
 def test_a_model_of_messy_files_predicts_parquet_and_csv_alike() -> None:
     Path("a.csv").write_bytes(text(people(0), ";", ",").encode("latin-1"))

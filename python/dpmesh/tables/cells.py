@@ -263,9 +263,17 @@ def day_of(cell: object, form: str | None = None, zone: tzinfo = UTC) -> float:
     seconds = 0
     if isinstance(moment, datetime):
         if moment.tzinfo is not None:
-            moment = moment.astimezone(zone)
+            moment = _in_zone(moment, zone)
         seconds = 3600 * moment.hour + 60 * moment.minute + moment.second
     return moment.toordinal() + seconds / _DAY
+
+
+def _in_zone(moment: datetime, zone: tzinfo) -> datetime:
+    """Return an instant in a time zone; in its own one at the ends of the calendar."""
+    try:
+        return moment.astimezone(zone)
+    except OverflowError:  # 9999-12-31T23:59Z, which some databases write, is in year 10000 there
+        return moment
 
 
 def states_zone(cell: object, form: str | None = None) -> bool:

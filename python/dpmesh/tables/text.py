@@ -64,7 +64,8 @@ class TextFormat:
         group digits. If the comma is a default, ``1,234`` is refused likewise.
     encoding
         Text encoding of Python, such as ``latin-1``. Default: that of a byte-order mark; else
-        UTF-8, cp1252 if the header line is not UTF-8, or UTF-16 if it has zero bytes.
+        UTF-8, cp1252 if the header line is not UTF-8, or UTF-16 if it has zero bytes. Without
+        a header, name the byte order, such as ``utf-16-le``.
     header
         Whether the first line names the columns. False names them x0, x1, and so on; then separator
         and encoding have fixed defaults, comma and UTF-8. Default: True, and a first line of
@@ -76,7 +77,8 @@ class TextFormat:
     multiline
         Whether quoted values may span lines. By default a quotation mark that opens in a line must
         close there. State it only for files that a program wrote: quotation marks then decide where
-        a record ends, so a stray one could join records. Most stray ones are refused.
+        a record ends, so a stray one could join records, and so could an `escape` at the end of a
+        line. Most stray ones are refused.
     skip_empty
         Whether empty lines are left out. By default one is a record if the table has one column,
         and refused if it has several.
@@ -97,6 +99,10 @@ class TextFormat:
         one_of("decimal", self.decimal, (".", ",", None))
         if self.encoding is not None and not _is_known(self.encoding):
             fail("encoding", "one that Python knows, such as latin-1", repr(self.encoding))
+        if self.header is False and self.encoding is not None and _needs_mark(self.encoding):
+            little = f"{codecs.lookup(self.encoding).name}-le"
+            wanted = f"its byte order without a header, such as {little}"
+            fail("encoding", f"{wanted}: else the first record would state it", self.encoding)
 
 
 def _is_known(encoding: str) -> bool:
@@ -106,6 +112,11 @@ def _is_known(encoding: str) -> bool:
         return name[:6] in ("utf-16", "utf-32") or len("\n".encode(name)) == 1
     except (LookupError, ValueError):
         return False
+
+
+def _needs_mark(encoding: str) -> bool:
+    """Return whether a byte-order mark says how all lines are read."""
+    return codecs.lookup(encoding).name in ("utf-16", "utf-32")
 
 
 def parse(content: bytes, written: TextFormat, path: str) -> Table:
