@@ -221,3 +221,26 @@ def test_parts_of_an_event_are_planned_or_refused(planned, budget: Budget | None
     resumed.restore(planned)
     with pytest.raises(UnplannedRelease):
         resumed.admit(first, first.nodes)
+
+
+@pytest.mark.parametrize(
+    ("release", "refused"),
+    [
+        (Release(0, Gaussian(0.1), ONE, sampling=RandomAllocation(rounds=5)), UnplannedRelease),
+        (Release(0, Gaussian(0.1), ONE), OverBudget),
+    ],
+    ids=["unplanned", "over budget"],
+)
+def test_what_is_refused_to_one_node_is_refused_to_the_next(release: Release, refused) -> None:
+    plan = Plan(
+        releases=(Release(0, Gaussian(5.0), ONE),),
+        neighboring_relation="replace_one",
+        unit="record",
+    )
+    ledger = Ledger(plan, Budget(1.0, delta=1e-5), nodes=3)
+    for nodes in ([0], [1], None, [0, 2]):
+        with pytest.raises(refused):
+            ledger.admit(release, nodes)
+    assert not ledger.in_round
+    ledger.admit(plan.releases[0], [1])
+    assert ledger.plan == plan

@@ -57,8 +57,8 @@ class Ledger:
         """The releases of all finished rounds."""
         self.in_round: list[Release] = []
         """The releases of the round that is not over."""
-        self._sent: list[tuple[Release, npt.NDArray[np.int64]]] = []
-        """Which of the current round were admitted, and how often for each node."""
+        self._sent: dict[Release, npt.NDArray[np.int64]] = {}
+        """How often each node sent under each admitted release of the current round."""
         self._left = Foreseen(plan if budget is not None else plan.with_releases(()))
         self._events = Foreseen(plan.with_releases(_of_events(plan.releases)))
         self._as_planned = budget is None or budget.allows(plan)
@@ -98,8 +98,14 @@ class Ledger:
         UnplannedRelease
             A `ValueError`, if it is part of an event that was not planned so.
         """
-        if not self._is_another(release, nodes):
-            return
+        times = self._times_with(release, nodes)
+        if self._is_another(release, times):
+            self._check(release)
+            self.in_round.append(release)
+        self._sent[release] = times
+
+    def _check(self, release: Release) -> None:
+        """Fail unless the plan or the budget has room for a release."""
         if release.needs_plan and not self._events.holds(_of_events((*self.in_round, release))):
             raise UnplannedRelease(
                 f"round {release.round}: the plan has no such release, or has it less often: "
@@ -113,7 +119,6 @@ class Ledger:
                 f"the next release would cost epsilon {rounded_up(cost)}, more than the budget of "
                 f"{self._budget}"
             )
-        self.in_round.append(release)
 
     def end_round(self) -> None:
         """Add the releases of the current round to those of the finished ones."""
@@ -131,18 +136,17 @@ class Ledger:
             self._as_planned = self._left.holds(kept)
             self._left.take(kept)
 
-    def _is_another(self, release: Release, nodes: Iterable[int] | None) -> bool:
-        """Whether this is no further part of a release that other nodes began."""
-        which = slice(None) if nodes is None else list(nodes)
-        for begun, times in self._sent:
-            if begun == release:
-                before = times.max()
-                times[which] += 1
-                return bool(times.max() > before)
-        times = np.zeros(self.nodes, np.int64)
-        times[which] = 1
-        self._sent.append((release, times))
-        return True
+    def _times_with(self, release: Release, nodes: Iterable[int] | None) -> npt.NDArray[np.int64]:
+        """Return how often each node has sent under a release once these nodes did, too."""
+        sent = self._sent.get(release)
+        times = np.zeros(self.nodes, np.int64) if sent is None else sent.copy()
+        times[slice(None) if nodes is None else list(nodes)] += 1
+        return times
+
+    def _is_another(self, release: Release, times: npt.NDArray[np.int64]) -> bool:
+        """Return whether this is no further part of a release that other nodes began."""
+        sent = self._sent.get(release)
+        return sent is None or bool(times.max() > sent.max())
 
     def _allows(self, release: Release, budget: Budget) -> bool:
         if self._as_planned and self._left.holds((*self.in_round, release)):
