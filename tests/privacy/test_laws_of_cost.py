@@ -206,3 +206,27 @@ def test_an_allocation_needs_no_time_or_memory_out_of_proportion(
     made = plan_of([release(t, noise, sampling=three) for t in range(3)], relation)
     alone = plan_of([release(0, noise)], relation)
     assert 0 < made.cost(1e-8).epsilon <= alone.cost(1e-8).epsilon * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("nodes", [None, (1,)])
+def test_releases_of_one_secret_round_are_of_one_batch_or_of_all(nodes) -> None:
+    allocation = RandomAllocation(rounds=20)
+    of_all = [release(t, Gaussian(0.8), sampling=allocation, nodes=nodes) for t in range(20)]
+    of_batch = [replace(each, batch=0) for each in of_all]
+    mixed = plan_of([*of_all, *of_batch], "replace_one")  # composed, they would cost too little
+    with pytest.raises(ValueError, match="batch: wanted that of each release of an allocation"):
+        mixed.cost(DELTA)
+    with pytest.raises(ValueError, match="batch: wanted that of each release of an allocation"):
+        total_cost([mixed], DELTA)
+    assert plan_of(of_batch, "replace_one").cost(DELTA) == plan_of(of_all, "replace_one").cost(
+        DELTA
+    )
+
+
+def test_a_coarser_grid_does_not_lend_its_moments_to_another_grid() -> None:
+    allocation = RandomAllocation(shares=(1 - 1e-9, 1e-9))
+    coarse, fine = Gaussian(1.6, grid=1.0), Gaussian(1.484, grid=2.0**-20)
+    together = [release(t, z, sampling=allocation) for t, z in enumerate((fine, coarse))]
+    alone = [release(t, fine, sampling=allocation) for t in range(2)]
+    costs = [plan_of(each, "add_remove").cost(DELTA).epsilon for each in (together, alone)]
+    assert costs[0] >= costs[1] * (1 - 1e-6)

@@ -75,7 +75,8 @@ def charged(releases: Sequence[Release], colluding: int | None = None) -> list[R
     Raises
     ------
     ValueError
-        If a release is more sensitive than its noise was planned for.
+        If a release is more sensitive than its noise was planned for, or some releases of an
+        allocation name batches and others do not.
     """
     rows: defaultdict[CorrelatedGaussian, list[Release]] = defaultdict(list)
     allocated: defaultdict[tuple[RandomAllocation, int | None], list[Release]]
@@ -90,7 +91,10 @@ def charged(releases: Sequence[Release], colluding: int | None = None) -> list[R
             result.append(release)
     for joint, of_joint in rows.items():
         result += _of_one(joint, of_joint, colluding)
-    for (allocation, _), of_group in allocated.items():
+    for (allocation, batch), of_group in allocated.items():
+        if batch is not None and (allocation, None) in allocated:  # both, in one secret round
+            wanted = "that of each release of an allocation, or None in all"
+            fail("batch", wanted, f"{batch} and None")
         for nodes, touching in _by_nodes(of_group).items():
             result += _of_allocation(allocation, touching, nodes)
     return sorted(result, key=lambda release: release.round)

@@ -220,7 +220,7 @@ def _mixed(members: Sequence[Kind]) -> Kind:
     gaussian = [kind for kind in members if not kind.noise.is_pure]
     least = min(gaussian or pure, key=lambda kind: kind.noise_multiplier)
     if not gaussian or not pure:
-        return least
+        return least._replace(moments=0.0)  # those of another grid may be smaller
     beside = min(kind.noise_multiplier for kind in pure)
     return least._replace(moments=0.0, pure_beside=beside)
 
