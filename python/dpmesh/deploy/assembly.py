@@ -144,8 +144,9 @@ def check_algorithm(
         check_sums(settings, algorithm, terms)
         return
     if algorithm.travels == "server":
-        wanted = "wanted one without a server that sees each part, against whom no noise protects,"
-        wanted += " or under a secure sum"
+        wanted = (
+            "wanted one without a server that sees each part without noise, or under a secure sum"
+        )
         settings.fail("algorithm", f"{wanted}, got {kind.__name__}")
     if (algorithm.neighboring_relation, algorithm.unit) != ("replace_one", "record"):
         settings.fail("algorithm", "wanted replace_one of a record, as counts are public")
