@@ -117,7 +117,7 @@ def _pure_epsilon(event: DpEvent) -> float:
     from dp_accounting import ComposedDpEvent, LaplaceDpEvent, RandomizedResponseDpEvent
 
     if isinstance(event, LaplaceDpEvent):
-        return 1 / event.noise_multiplier
+        return float(1 / event.noise_multiplier)
     if isinstance(event, RandomizedResponseDpEvent):  # of replacing one, whatever it is
         other = event.noise_parameter / event.num_buckets
         return log1p((1 - event.noise_parameter) / other) if other > 0 else inf
