@@ -121,6 +121,8 @@ def test_names_say_which_end_belongs_to_a_bin() -> None:
     number = dm.tables.Number(low=0, high=100)
     assert names_of_bins(number, 4) == ["[0, 25)", "[25, 50)", "[50, 75)", "[75, 100]"]
     fine = dm.tables.Number(low=100_000, high=100_010)
+    long = dm.tables.Number(low=0, high=18000)
+    assert names_of_bins(long, 36)[20] == "[10000, 10500)"
     assert names_of_bins(fine, 10)[1] == "[100001, 100002)"
     days = dm.tables.Dates(dates=("2020-01-01", "2020-01-04"))
     assert names_of_bins(days, 2) == [

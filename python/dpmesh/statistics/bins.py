@@ -76,9 +76,9 @@ def edge_in_words(kind: Kind, edge: float, bins: int) -> str:
     low, high = ends(kind)
     close = (high - low) / bins / 1000
     for digits in range(_LEAST_DIGITS, _MOST_DIGITS):
-        text = f"{edge:.{digits}g}"
-        if abs(float(text) - edge) <= close:
-            return text
+        rounded = float(f"{edge:.{digits}g}")
+        if abs(rounded - edge) <= close:
+            return f"{rounded:.15g}"  # 10000, not 1e+04
     return f"{edge:.{_MOST_DIGITS}g}"
 
 
