@@ -104,6 +104,7 @@ def test_files_in_many_forms_are_one_table() -> None:
         ("a,b,\n1,2,x\n", "t.csv, line 2: 'x' is in a column without a name"),
         ("a,a\n1,2\n", "t.csv, line 1: the header must name each column once, got 'a' twice"),
         ("1.5,2\n1,2\n", "t.csv, line 1: the first line has numbers; state header=False"),
+        ("0,5,0\n1,2,3\n", "t.csv, line 1: the first line has numbers; state header=False"),
         ("age weight\n1 2\n", "t.csv, line 1: no separator in 'age weight'; state separator=','"),
         ("", "t.csv, line 1: the file is empty; its first line must name the columns"),
     ],

@@ -308,13 +308,13 @@ def _header(lines: _Lines, written: TextFormat) -> _Header:
         named.pop()  # unnamed columns at the end, as spreadsheets write them
     if not named:
         raise _MisfitsError(f"line {place + 1}: the header names no column")
-    if len({*named}) < len(named):
-        twice = ", ".join(sorted({repr(name) for name in named if named.count(name) > 1}))
-        said = f"the header must name each column once, got {twice} twice"
-        raise _MisfitsError(f"line {place + 1}: {said}")
     if written.header is None and _is_record(named):
         either = "header=False if it is a record, header=True if it names columns"
         said = f"the first line has numbers; state {either} (--no-header, --header)"
+        raise _MisfitsError(f"line {place + 1}: {said}")
+    if len({*named}) < len(named):
+        twice = ", ".join(sorted({repr(name) for name in named if named.count(name) > 1}))
+        said = f"the header must name each column once, got {twice} twice"
         raise _MisfitsError(f"line {place + 1}: {said}")
     return _Header(names=tuple(named), separator=separator, width=width, records=place + 1)
 

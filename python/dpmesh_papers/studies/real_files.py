@@ -1,4 +1,4 @@
-"""Ask `dpmesh stats` about files that Python packages ship, beside lifelines, numpy and statsmodels.
+"""Ask `dpmesh stats` about files that packages ship, beside lifelines, numpy and statsmodels.
 
     python -m dpmesh_papers.studies.real_files
 
@@ -19,7 +19,6 @@ import json
 import subprocess
 import sys
 import tempfile
-import tomllib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -30,6 +29,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from dpmesh._files import read_toml
 from dpmesh_papers._scaffold import Row
 from dpmesh_papers.studies.results import keep
 
@@ -73,8 +73,8 @@ class Asked(ABC):
 class Ranges:
     """The public ranges of a file, as its file of ranges states them."""
 
-    def __init__(self, text: str) -> None:
-        self.columns: dict[str, Any] = tomllib.loads(text)
+    def __init__(self, path: Path) -> None:
+        self.columns, _ = read_toml(path)
 
     def ends(self, name: str) -> tuple[float, float]:
         """Return the ends of a number's range; those of a flag are 0 and 1."""
@@ -539,7 +539,7 @@ def command(*arguments: str) -> str:
     return ended.stdout
 
 
-def filled_in(draft: str, ranges: dict[str, str]) -> str:
+def filled_in(draft: Path, ranges: dict[str, str]) -> str:
     """Return a draft with these ranges, without the lines of other columns.
 
     Raises
@@ -547,30 +547,29 @@ def filled_in(draft: str, ranges: dict[str, str]) -> str:
     ValueError
         If the draft lacks a column.
     """
-    lines: dict[str, str] = {}
-    for line in draft.splitlines():
-        if line and not line.startswith("#"):
-            (column,) = tomllib.loads(line)
-            if column in ranges:
-                key = line.partition(" = ")[0]
-                lines[column] = f"{key} = {ranges[column]}"
-    absent = sorted({*ranges} - {*lines})
+    columns, text = read_toml(draft)
+    absent = sorted({*ranges} - {*columns})
     if absent:
         raise ValueError(f"the draft has no column {', '.join(absent)}")
-    return "\n".join(lines.values()) + "\n"
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    kept = ""
+    for column, line in zip(columns, lines, strict=True):
+        if column in ranges:
+            key, _, _ = line.partition(" = ")
+            kept += f"{key} = {ranges[column]}\n"
+    return kept
 
 
 def answers_of(path: Path, file: RealFile, folder: Path) -> tuple[dict[str, Any], Ranges]:
     """Return the answers about a file, as the command writes them, and its ranges."""
-    draft = command("ranges", str(path), *file.options)
-    ranges = filled_in(draft, file.ranges)
     ranges_file = folder / "ranges.toml"
-    ranges_file.write_text(ranges)
+    ranges_file.write_text(command("ranges", str(path), *file.options), encoding="utf-8")
+    ranges_file.write_text(filled_in(ranges_file, file.ranges), encoding="utf-8")
     output = folder / "answers.json"
     options = [option for asked in file.asked for option in asked.options]
     budget = ["--epsilon", f"{EPSILON:g}", "--ranges", str(ranges_file), "--output", str(output)]
     command("stats", str(path), *budget, *options, *file.options)
-    return json.loads(output.read_text()), Ranges(ranges)
+    return json.loads(output.read_text()), Ranges(ranges_file)
 
 
 def compared(file: RealFile, path: Path, folder: Path) -> Row:
@@ -624,9 +623,9 @@ def compared(file: RealFile, path: Path, folder: Path) -> Row:
 def as_text(rows: list[Row]) -> str:
     """Return the table of a page."""
     lines = [
-        "Largest difference of an answer at epsilon 1e5 from lifelines, numpy or statsmodels, in % of",
-        "the public range, of the records, or of 1; how many answers differ by no more than their",
-        "stated 95% noise; lines of one's own code that the file needed.",
+        "Largest difference of an answer at epsilon 1e5 from lifelines, numpy or statsmodels (% of",
+        "the public range, of the records, or of 1), how many answers differ by no more than their",
+        "stated 95% noise, and lines of one's own code that the file needed.",
         "",
         f"{'package':<15}{'file':<27}{'rows':>6}{'answers':>9}{'largest':>9}{'in noise':>10}"
         f"{'lines':>7}",
