@@ -100,6 +100,16 @@ def test_a_text_is_made_of_its_rows_and_shown(name: str, as_text: Any, page: str
     assert f'--8<-- "docs/results/{name}.txt"' in (DOCS / page).read_text()
 
 
+def test_answers_about_real_files_are_shown() -> None:
+    pytest.importorskip("pandas")
+    from dpmesh_papers.studies.real_files import as_text
+
+    rows = read(RESULTS / "real-files.csv")
+    assert len(rows) >= 30
+    assert all(row["lines_outside"] == 0 for row in rows)
+    test_a_text_is_made_of_its_rows_and_shown("real-files", as_text, "statistics.md")
+
+
 def test_pages_quote_the_committed_numbers(capsys: pytest.CaptureFixture[str]) -> None:
     assert quoted.main(check=True) == 0, capsys.readouterr().out
     written = quoted.written("reaches 12.3 here", "reaches {n} here", {"n": "45.6"})
