@@ -216,6 +216,22 @@ def plan(made: int, z: float = 1.182, **fields: Any) -> Plan:
     )
 
 
+@pytest.mark.parametrize("share", [0.4949480642016347, 0.33286880269871066, 0.3, 0.8123456789])
+@pytest.mark.parametrize("noise_multiplier", [1.3, 1.73])
+def test_laplace_noise_of_unequal_shares_costs_at_most_one_round(
+    share: float, noise_multiplier: float
+) -> None:
+    """At the epsilon of one round no step exceeds 0, nor does the rest but for rounding."""
+    epsilon = random_allocation_epsilon(
+        delta=1e-4,
+        noise_multiplier=noise_multiplier,
+        shares=(share, 1 - share),
+        neighboring_relation="replace_one",
+        noise="laplace",
+    )
+    assert 0 < epsilon <= 1 / noise_multiplier
+
+
 def test_a_group_is_charged_whole_from_its_first_release_on() -> None:
     assert plan(1).cost(1e-5) == plan(10).cost(1e-5)
     assert plan(10).cost(1e-5).epsilon == pytest.approx(1.0, rel=1e-3)

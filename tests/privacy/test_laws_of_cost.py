@@ -230,3 +230,27 @@ def test_a_coarser_grid_does_not_lend_its_moments_to_another_grid() -> None:
     alone = [release(t, fine, sampling=allocation) for t in range(2)]
     costs = [plan_of(each, "add_remove").cost(DELTA).epsilon for each in (together, alone)]
     assert costs[0] >= costs[1] * (1 - 1e-6)
+
+
+def known_mixture(epsilon: float, shares: tuple[float, float], laplace: float, z: float) -> float:
+    """Delta of a record in a round with Laplace noise, in one with Gaussian noise or in none."""
+    x = np.linspace(-0.5 - 12 * laplace, 0.5 + 12 * laplace, 1500)[:, np.newaxis]
+    y = np.linspace(-0.5 - 9 * z, 0.5 + 9 * z, 1500)
+    cell = (x[1, 0] - x[0, 0]) * (y[1] - y[0])
+
+    def density(part: float) -> np.ndarray:
+        first, second = (np.exp(-abs(x - m) / laplace) / (2 * laplace) for m in (0, part))
+        other, third = (norm.pdf(y, m, z) for m in (0, part))
+        rest = 1 - sum(shares)
+        return cell * (shares[0] * second * other + first * (shares[1] * third + rest * other))
+
+    return float(np.maximum(density(0.5) - exp(epsilon) * density(-0.5), 0).sum())
+
+
+@pytest.mark.parametrize("shares", [(0.33, 0.47), (0.4, 0.6), (0.1, 0.1), (0.7, 0.2)])
+def test_mixed_kinds_with_unreleased_records_cost_no_less_than_quadrature_says(shares) -> None:
+    allocation = RandomAllocation(shares=shares)
+    noise = Laplace(1.46), Gaussian(2.39)
+    releases = [release(t, each, sampling=allocation) for t, each in enumerate(noise)]
+    epsilon = plan_of(releases, "replace_one").cost(1e-4).epsilon
+    assert known_mixture(epsilon, shares, 1.46, 2.39) <= 1.01e-4

@@ -203,6 +203,11 @@ class _Guess:
         self._points = [(np.clip(d, -self.bottom, self.top), w) for d, w in self._points]
         self.theta = self._tilt()
 
+    @property
+    def has_no_steps(self) -> bool:
+        """Return whether no guessed point is above 0: the distributions may be, far out."""
+        return self.top == 0 and self.bottom == 0
+
     def cumulant(self, theta: float) -> float:
         """Return ``log E exp(theta (S + offset))``."""
         logs = [scipy.special.logsumexp(theta * d, b=w) for d, w in self._points]
@@ -283,6 +288,8 @@ class _Guess:
 def log_profile(parts: Parts, offset: float) -> float:
     """Return an upper bound of ``log E[(S + offset)_+]``; see the module."""
     guess, known = _Guess(parts, offset), _log_known(parts, offset)
+    if guess.has_no_steps:
+        return known if known > -inf else _VANISHED
     if guess.cumulant(guess.theta) < 2 * _VANISHED:
         return min(known, _log_chernoff(parts, guess))
     above, below = guess.window()
@@ -314,8 +321,6 @@ def _log_known(parts: Parts, offset: float) -> float:
 def _log_chernoff(parts: Parts, guess: _Guess) -> float:
     """Return a bound by moments: x_+ is at most ``exp(theta x - 1) / theta``."""
     interval = (guess.top + guess.bottom) / _FEWEST
-    if interval == 0:  # neither the offset nor a step is above 0, nor is their sum
-        return _VANISHED
     laws, tail = _laws(parts, interval, guess.bottom, guess.top)
     with np.errstate(divide="ignore"):
         logs = [np.log(law.masses) for law in laws]
