@@ -77,6 +77,15 @@ def test_a_quoted_guarantee_keeps_its_adversary_and_its_conditions(
         assert "against everybody except link partners" in str(found).splitlines()[0]
 
 
+def test_a_star_beside_a_secure_sum_names_the_colluders_of_both() -> None:
+    star, silo = plans()["star"], plans()["secure sum"]
+    later = (replace(release, round=release.round + 5) for release in silo.releases)
+    both = star.with_releases([*star.releases, *later])
+    sentence = dm.privacy.report(both, 1e-5).sentence
+    assert "everybody except link partners; up to 1 colluding node" in sentence
+    assert "of secure sums, up to 1 colluding party" in sentence
+
+
 def test_no_part_of_a_guarantee_has_a_default() -> None:
     """So that its words cannot be made without one of them."""
     assert all(field.default is MISSING for field in fields(Guarantee))

@@ -371,15 +371,16 @@ def _is_on_reals(mechanism: Mechanism) -> bool:
 def _adversary(plan: Plan) -> str:
     """Return against whom the epsilon of a plan holds: whoever does not share in its noise."""
     stars = [secrets.coalition for secrets in secrets_in(plan.releases) if secrets.star]
-    if stars:
-        return but_partners(max(stars))
+    seen_by = but_partners(max(stars)) if stars else SEES_ALL
     mechanisms = [release.mechanism for release in plan.touching]
     sums = [m.numbers for m in mechanisms if isinstance(m, DistributedDiscreteGaussian)]
     if not sums:
-        return SEES_ALL
+        return seen_by
     colluding = min(numbers.colluding for numbers in sums)
     parties = "party" if colluding == 1 else "parties"
-    return f"{SEES_ALL} and colludes with up to {colluding} {parties}"
+    if stars:
+        return f"{seen_by}; of secure sums, up to {colluding} colluding {parties}"
+    return f"{seen_by} and colludes with up to {colluding} {parties}"
 
 
 def _assumed(plan: Plan, delta: float, units: int | None, *, seeded: bool) -> Iterator[str]:
