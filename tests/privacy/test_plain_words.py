@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
+import dpmesh as dm
 from dpmesh.accounting import analytic_gaussian_noise_multiplier
 from dpmesh.privacy.plain_words import found_at, plain_words, right_guesses
+from dpmesh.sklearn.report import FitReport
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 4.0, 12.0])
@@ -29,3 +31,21 @@ def test_a_board_reads_numbers_and_what_is_not_covered() -> None:
     assert right_guesses(np.inf) == found_at(0.01, np.inf) == 1.0
     with pytest.raises(ValueError, match="epsilon: wanted"):
         plain_words(-1.0, 0.0, "")
+
+
+@pytest.mark.parametrize("seeded", [False, True])
+def test_the_words_of_a_fit_say_that_seeded_noise_is_not_private(seeded: bool) -> None:
+    plan = dm.GradientDescent(records=400, noise_multiplier=4.0).plan(5)
+    fit = FitReport(
+        estimator="PrivateClassifier()",
+        sites=3,
+        records=400,
+        algorithm="GradientDescent",
+        topology="None",
+        rounds=5,
+        megabytes=1.0,
+        privacy=dm.privacy.report(plan, 1e-5, seeded=seeded),
+        against="the server",
+    )
+    assert fit.plain_words.startswith("NOT private: the noise is seeded") == seeded
+    assert "What this means for one person" in fit.plain_words

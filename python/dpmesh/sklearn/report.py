@@ -95,7 +95,10 @@ class FitReport(InNotebooks):
     @property
     def plain_words(self) -> str:
         """What the guarantee means for one person, for those who decide on epsilon."""
-        return plain_words(self.privacy.epsilon, self.privacy.delta, self.against)
+        words = plain_words(self.privacy.epsilon, self.privacy.delta, self.against)
+        if not self.privacy.seeded:
+            return words
+        return f"NOT private: the noise is seeded. With secret noise:\n{words}"
 
     def as_dict(self) -> dict[str, Any]:
         """Return the report in plain types that JSON can hold."""
