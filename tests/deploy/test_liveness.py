@@ -132,14 +132,14 @@ def test_every_run_ends_whoever_restarts_and_whoever_is_lost(first: int) -> None
 
 @pytest.mark.slow
 def test_every_one_of_many_runs_ends() -> None:
-    """Of the first schedules alone: schedule 413 waits for ever, see below."""
-    ends = run_schedules(range(36, 240))
+    """All schedules before 413, which waits for ever, see below; later ones are not known."""
+    ends = run_schedules(range(36, 413))
     assert ends["ended"] > 50 * ends["over budget"]
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(reason="two parties wait for each other in round 0 after restarts: not mended")
-def test_a_start_after_two_restarts_ends() -> None:
+@pytest.mark.xfail(reason="round 0 waits for two parties for ever: not mended")
+def test_the_schedule_that_waits_at_its_start_ends() -> None:
     run_schedules([413])
 
 
