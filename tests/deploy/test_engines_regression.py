@@ -12,6 +12,7 @@ import pytest
 import dpmesh as dm
 from dpmesh.deploy import Contract, Folder, Node, Router
 from dpmesh.deploy.outcome import verified
+from dpmesh.statistics.answers import Row
 from dpmesh.statistics.ask import Asked, read_columns
 from dpmesh.statistics.pairs import pairs_in
 from dpmesh.tables import as_table
@@ -60,6 +61,15 @@ def content(keys: list[str]) -> dict[str, Any]:
     return {**asked, "algorithm": algorithm, "party": parties}
 
 
+def distance(row: Row, truth: float) -> float:
+    """Return how far an estimate lies from the truth, in half-widths of its 95% interval.
+
+    A right estimate with fresh noise is beyond three of them once in 240 million runs.
+    """
+    half_width = (row.high - row.low) / 2.0
+    return abs(row.estimate - truth) / half_width
+
+
 @pytest.mark.parametrize("rehearsal", [True, False])
 def test_each_party_has_the_answers_of_one_process_though_one_restarts(
     rehearsal: bool, tmp_path: Path
@@ -86,8 +96,8 @@ def test_each_party_has_the_answers_of_one_process_though_one_restarts(
     assert verified(written, contract) == (NAMES[1], 7, tuple(NAMES))
     logistic, poisson, linear = (answer for answer in found[0].answers if answer.fit is not None)
     assert logistic.rows[2].high < 0
-    assert poisson.rows[1].low < 0.01 < poisson.rows[1].high
-    assert linear.rows[1].low < 0 < linear.rows[1].high
+    assert distance(poisson.rows[1], 0.01) < 3.0
+    assert distance(linear.rows[1], 0.0) < 3.0
     assert pairs_in(found[0].answers).records == 3 * RECORDS
     assert found[0].synthesize(40).table.records == 40
     together = {name: np.concatenate([table[name] for table in tables()]) for name in RANGES}
