@@ -1,4 +1,4 @@
-"""The first thing that a user runs: where sharing pays, and where it does not, on real digits."""
+"""The demo: two federations of real digits, one whose sites need each other, one of equal sites."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ DELTA = 1e-5
 KEYS = 5
 
 LITTLE = 0.1
-"""A federation pays little that gains less accuracy than this over a site alone, at any epsilon."""
+"""Gain of accuracy over single sites; an improvement below it at every epsilon is called little."""
 
 _METHODS: tuple[Method, ...] = ("secure", "gossip")
 
 FEDERATIONS = 2
-"""Panels: a federation where sharing pays, and one where it pays little."""
+"""Panels: a federation that improves on single sites, and one that improves little."""
 
 RUNS = FEDERATIONS * len(EPSILONS) * len(_METHODS) * KEYS
 """Private runs of the demo, single sites apart."""
@@ -62,17 +62,17 @@ class Panel:
 
     @property
     def verdict(self) -> str:
-        """Whether a secure sum clearly beats sites that work alone, and from which epsilon on."""
+        """Whether secure aggregation is better than single sites, and from which epsilon on."""
         pays = [own.claim == "better" for own in self.secure]
         if not any(pays):
-            return "Sharing does not pay"
+            return "No improvement on single sites"
         little = all(own.gain.mean < LITTLE for own in self.secure)
-        how = "Sharing pays little" if little else "Sharing pays"
+        how = "Little improvement on single sites" if little else "Improves on single sites"
         return how if all(pays) else f"{how}, from epsilon {EPSILONS[pays.index(True)]:g} on"
 
     @property
     def sentence(self) -> str:
-        """Whether sharing paid at epsilon 2, in a sentence."""
+        """The verdict at epsilon 2, in a sentence."""
         return self.secure[1].sentence
 
     def rows(self) -> Iterator[tuple[str, list[str]]]:
@@ -82,12 +82,12 @@ class Panel:
         yield "single site, without privacy", [f"{own.alone.mean():.1%}" for own in beside]
         private = [own.alone_private for own in beside if own.alone_private is not None]
         yield "single site, private", [f"{own.mean():.1%}" for own in private]
-        for name, found in (("gossip", self.gossip), ("secure sum", self.secure)):
+        for name, found in (("gossip", self.gossip), ("secure aggregation", self.secure)):
             each = [f"{own.score:.1%} +- {100 * scores(own).std():.1f}" for own in found]
-            yield f"the federation, private, {name}", each
+            yield f"federation, {name}", each
         yield "centralized, without privacy", [f"{own.pooled:.1%}" for own in beside]
         claims = [str(own.claim) for own in self.secure]
-        yield "a secure sum beside a single site", claims
+        yield "secure aggregation against single sites", claims
 
     def as_dict(self) -> dict[str, Any]:
         """Return the panel in plain types that JSON can hold."""

@@ -63,7 +63,7 @@ class Level:
     federation, spread
         Mean and standard deviation of the federation.
     claim
-        What `dpmesh.run.verdict.Verdict` says of it beside a site alone, without privacy.
+        What `dpmesh.run.verdict.Verdict` says of it against single sites without privacy.
     """
 
     data: str
@@ -114,26 +114,26 @@ class Forecast:
         expected = low if low == high else f"{low} to {high}"
         claims = [level.claim for level in self.asked]
         on = [f"{claims.count(claim)} of {len(claims)}: {claim}" for claim in dict.fromkeys(claims)]
-        beside = "Beside a site alone without privacy, on the public data sets"
+        beside = "Against single sites without privacy, on the public data sets"
         return f"Expect about {expected}. {beside}, {'; '.join(on)}."
 
     def __str__(self) -> str:
         algorithm = self.choice.algorithm
         name = type(getattr(algorithm, "algorithm", algorithm)).__name__
-        how = "a secure sum" if self.choice.adds_up else "gossip"
+        how = "secure aggregation" if self.choice.adds_up else "gossip"
         lines = [
             f"{self.sites} sites of {self.records} records, {self.features} features, "
             f"{self.classes} classes, epsilon {as_given(self.epsilon)} at delta "
             f"{as_given(self.delta)}, by {how} ({name})",
             "",
-            f"{'public data':<24}{'records':>8}{'chance':>8}{'alone':>8}{'federation':>16}"
-            f"{'pooled':>8}  beside a site alone",
+            f"{'public data':<24}{'records':>8}{'majority':>10}{'single':>8}{'federation':>16}"
+            f"{'central':>9}  against single sites",
         ]
         for level in self.levels:
             mean = f"{level.federation:.1%} ± {100 * level.spread:.1f}"
             lines.append(
-                f"{level.data:<24}{level.records:>8}{level.chance:>8.1%}{level.alone:>8.1%}"
-                f"{mean:>16}{level.pooled:>8.1%}  {level.claim}"
+                f"{level.data:<24}{level.records:>8}{level.chance:>10.1%}{level.alone:>8.1%}"
+                f"{mean:>16}{level.pooled:>9.1%}  {level.claim}"
             )
         return "\n".join([*lines, "", self.sentence])
 

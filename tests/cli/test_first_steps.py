@@ -79,9 +79,9 @@ def test_the_demo_writes_a_figure_and_numbers(tmp_path: Path) -> None:
         assert all(own["alone"] for own in panel["baselines"])
     # a site that sees two of ten digits cannot recognise the others, whatever it does
     assert max(pays["baselines"][0]["alone"]) < 0.35 < np.mean(pays["scores"][-1])
-    assert pays["verdict"] == "Sharing pays"
+    assert pays["verdict"] == "Improves on single sites"
     assert np.mean(pays["scores"][0]) > np.mean(pays["gossip"][0]) + 0.1
-    assert "Sharing pays little" in alike["verdict"]
+    assert "Little improvement on single sites" in alike["verdict"]
     assert "the server and 1 of the sites" in output
     assert (tmp_path / "demo.png").stat().st_size > 10_000
 

@@ -239,7 +239,7 @@ def test_a_forecast_grows_with_epsilon_and_is_that_of_the_rule() -> None:
     for weak, strong in zip(low.asked, high.asked, strict=True):
         assert strong.federation > weak.federation
         assert strong.federation > strong.chance
-    assert "by a secure sum (FederatedLearning)" in str(high)
+    assert "by secure aggregation (FederatedLearning)" in str(high)
     assert "on the public data sets, " in high.sentence
 
 

@@ -81,7 +81,7 @@ def test_a_fit_in_float32_learns_what_one_in_float64_does(monkeypatch: pytest.Mo
             100.0, ranges=ranges, random_state=0, features="hats+cosines", classes=[False, True]
         )
         model.fit(X, y, groups=np.arange(3000) % 3)
-        assert "less their noisy mean" in model.report_.features
+        assert "centered by their private mean" in model.report_.features
         assert model.score(X, y) > 0.9
         return model.model_.weights
 

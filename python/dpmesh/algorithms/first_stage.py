@@ -150,7 +150,7 @@ def require_dense(problem: object) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class FirstStage(Algorithm[FirstStageState, LinearProblem]):
-    """An algorithm for linear models, which learns from records less their noisy mean.
+    """An algorithm for linear models, which learns from records centered by their private mean.
 
     Parameters
     ----------

@@ -45,14 +45,14 @@ def demo(
 
     typer.echo(
         "Sites keep their records and learn one model; epsilon protects each record.\n"
-        "Secure sum: the server learns only noisy sums over all sites; one site may collude.\n"
-        "Gossip: sites send each other noisy models, and everybody may read them.\n"
+        "Secure aggregation: the server learns only noisy sums of all sites; one may collude.\n"
+        "Gossip: sites send each other noisy models, and anyone may read them.\n"
         f"Accuracy on held-out digits of all sites; mean and standard deviation of {KEYS} splits.\n"
     )
     key = dm.Key.generate() if seed is None else dm.Key.seeded(seed)
     with progress_bar(RUNS, unit="run") as advance:
         panels = run_demo(key, show, lambda: advance(1))
-    typer.echo(f"The privacy report of the secure sum at epsilon {EPSILONS[1]:g}:\n")
+    typer.echo(f"The privacy report of secure aggregation at epsilon {EPSILONS[1]:g}:\n")
     typer.echo(f"{panels[0].privacy[1]}\n")
     for path in save(panels, folder):
         typer.echo(f"wrote {path}")

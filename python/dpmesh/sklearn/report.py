@@ -160,6 +160,6 @@ def _features(columns: Columns, stage: FirstStage | None) -> str:
     if stage is None:
         return made
     if stage.moment is None:
-        return f"{made}, less their noisy mean, which is part of the cost"
-    shorter = "shortened along the largest axes of their noisy second moment"
-    return f"{made}, less their noisy mean and {shorter}, which are part of the cost"
+        return f"{made}, centered by their private mean, which is part of the cost"
+    shorter = "shortened along the largest axes of their private second moment"
+    return f"{made}, centered by their private mean and {shorter}, which are part of the cost"

@@ -2,8 +2,8 @@
 
     python -m dpmesh_papers.studies.second_moment [task ..]
 
-All sites' records, less their noisy mean, are whitened by their noisy second moment, which is
-released within the same budget. Two designs: ``full`` takes a tenth of mu^2 for the moment and
+All sites' records, centered by their private mean, are whitened by their noisy second moment, which
+is released within the same budget. Two designs: ``full`` takes a tenth of mu^2 for the moment and
 divides by the roots of its eigenvalues; ``half`` takes 0.03 and divides by their fourth roots.
 Eigenvalues below the noise count as large as the noise. `dpmesh.algorithms.FirstStage` is ``full``
 along the largest axes alone, where `dpmesh.defaults` says so.
