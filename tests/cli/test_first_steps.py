@@ -255,3 +255,18 @@ def test_the_runs_of_the_demo_share_no_noise(monkeypatch: pytest.MonkeyPatch) ->
             assert len({dm.keys.fingerprint(own) for own in keys if own is not None}) == 20
         else:  # each run takes a new key
             assert keys == [None] * 20
+
+
+@pytest.mark.parametrize(
+    ("name", "groups"),
+    [
+        ("fit", ["Data", "Privacy", "Learning", "Output", "Text files"]),
+        ("stats", ["Data", "Privacy", "Questions", "Output", "Text files"]),
+        ("synthesize", ["Data", "Privacy", "Output", "Text files"]),
+    ],
+)
+def test_help_shows_options_in_groups(name: str, groups: list[str]) -> None:
+    shown = command(name, "--help")
+    assert all(f"─ {group} ─" in shown for group in groups)
+    ungrouped = shown.partition("─ Options ─")[2].partition("╰")[0]
+    assert re.findall(r"--[a-z-]+", ungrouped) == ["--help"]

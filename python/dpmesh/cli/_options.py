@@ -7,6 +7,13 @@ from typing import Annotated, Literal
 
 import typer
 
+DATA = "Data"
+TEXT_FILES = "Text files"
+QUESTIONS = "Questions"
+PRIVACY = "Privacy"
+LEARNING = "Learning"
+OUTPUT = "Output"
+
 _SEPARATOR = "Character between two values of a text file (default: as the header line shows)."
 _DECIMAL = "Decimal mark (default: a comma if a semicolon separates values, else a point)."
 _ENCODING = "Encoding of text files, such as latin-1 (default: as the header line shows)."
@@ -26,19 +33,37 @@ _DATA = "Folder of all data sets: mnist, rcv1, .."
 _SITE = "Column that names the site; by default each file is one."
 _RANGES = "TOML file with the public ranges of the columns and the label."
 
-Separator = Annotated[str | None, typer.Option(help=_SEPARATOR)]
-Decimal = Annotated[Literal[".", ","] | None, typer.Option(help=_DECIMAL)]
-Encoding = Annotated[str | None, typer.Option(help=_ENCODING)]
-Header = Annotated[bool | None, typer.Option("--header/--no-header", help=_HEADER)]
-Escape = Annotated[str | None, typer.Option(help=_ESCAPE)]
-Multiline = Annotated[bool, typer.Option("--multiline", help=_MULTILINE)]
-SkipEmptyLines = Annotated[bool, typer.Option("--skip-empty-lines", help=_SKIP_EMPTY)]
-DropMissingLabels = Annotated[bool, typer.Option("--drop-missing-labels", help=_DROP)]
-Noise = Annotated[Literal["BetweenPartners"] | None, typer.Option(help=_NOISE)]
-BudgetFolder = Annotated[Path | None, typer.Option("--budget", help=_BUDGET)]
-Delta = Annotated[float, typer.Option(help="Delta of the guarantee.")]
-Colluding = Annotated[int, typer.Option(min=0, help=_COLLUDING)]
-Method = Annotated[Literal["secure", "gossip"] | None, typer.Option(help=_METHOD)]
-DataFolder = Annotated[Path | None, typer.Option("--data", envvar="DPMESH_DATA", help=_DATA)]
-Site = Annotated[str | None, typer.Option(help=_SITE)]
-Ranges = Annotated[Path, typer.Option(help=_RANGES)]
+Separator = Annotated[str | None, typer.Option(help=_SEPARATOR, rich_help_panel=TEXT_FILES)]
+Decimal = Annotated[
+    Literal[".", ","] | None, typer.Option(help=_DECIMAL, rich_help_panel=TEXT_FILES)
+]
+Encoding = Annotated[str | None, typer.Option(help=_ENCODING, rich_help_panel=TEXT_FILES)]
+Header = Annotated[
+    bool | None, typer.Option("--header/--no-header", help=_HEADER, rich_help_panel=TEXT_FILES)
+]
+Escape = Annotated[str | None, typer.Option(help=_ESCAPE, rich_help_panel=TEXT_FILES)]
+Multiline = Annotated[
+    bool, typer.Option("--multiline", help=_MULTILINE, rich_help_panel=TEXT_FILES)
+]
+SkipEmptyLines = Annotated[
+    bool, typer.Option("--skip-empty-lines", help=_SKIP_EMPTY, rich_help_panel=TEXT_FILES)
+]
+DropMissingLabels = Annotated[
+    bool, typer.Option("--drop-missing-labels", help=_DROP, rich_help_panel=DATA)
+]
+Noise = Annotated[
+    Literal["BetweenPartners"] | None, typer.Option(help=_NOISE, rich_help_panel=PRIVACY)
+]
+BudgetFolder = Annotated[
+    Path | None, typer.Option("--budget", help=_BUDGET, rich_help_panel=PRIVACY)
+]
+Delta = Annotated[float, typer.Option(help="Delta of the guarantee.", rich_help_panel=PRIVACY)]
+Colluding = Annotated[int, typer.Option(min=0, help=_COLLUDING, rich_help_panel=PRIVACY)]
+Method = Annotated[
+    Literal["secure", "gossip"] | None, typer.Option(help=_METHOD, rich_help_panel=LEARNING)
+]
+DataFolder = Annotated[
+    Path | None, typer.Option("--data", envvar="DPMESH_DATA", help=_DATA, rich_help_panel=DATA)
+]
+Site = Annotated[str | None, typer.Option(help=_SITE, rich_help_panel=DATA)]
+Ranges = Annotated[Path, typer.Option(help=_RANGES, rich_help_panel=DATA)]

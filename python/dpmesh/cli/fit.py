@@ -37,21 +37,31 @@ _SEED = "Make the fit reproducible. It is then not private."
 
 def fit(
     files: Annotated[list[Path], typer.Argument(help=_FILES)],
-    label: Annotated[str, typer.Option(help=_LABEL)],
-    epsilon: Annotated[str, typer.Option(help=_EPSILON)],
+    label: Annotated[str, typer.Option(help=_LABEL, rich_help_panel=options.DATA)],
+    epsilon: Annotated[str, typer.Option(help=_EPSILON, rich_help_panel=options.PRIVACY)],
     ranges: options.Ranges,
-    keep: Annotated[float | None, typer.Option(help=_KEEP)] = None,
+    keep: Annotated[float | None, typer.Option(help=_KEEP, rich_help_panel=options.PRIVACY)] = None,
     delta: options.Delta = 1e-5,
     site: options.Site = None,
-    features: Annotated[str | None, typer.Option(help=_FEATURES)] = None,
+    features: Annotated[
+        str | None, typer.Option(help=_FEATURES, rich_help_panel=options.LEARNING)
+    ] = None,
     algorithm: options.Method = None,
     noise: options.Noise = None,
     colluding: options.Colluding = 1,
-    model: Annotated[str | None, typer.Option(help=_MODEL)] = None,
-    test_size: Annotated[float, typer.Option(help=_TEST_SIZE)] = 0.25,
-    splits: Annotated[int | None, typer.Option(min=1, help=_SPLITS)] = None,
-    output: Annotated[Path, typer.Option(help="Model file to write.")] = Path("model.dpmesh"),
-    page: Annotated[Path | None, typer.Option(help=_PAGE)] = None,
+    model: Annotated[
+        str | None, typer.Option(help=_MODEL, rich_help_panel=options.LEARNING)
+    ] = None,
+    test_size: Annotated[
+        float, typer.Option(help=_TEST_SIZE, rich_help_panel=options.LEARNING)
+    ] = 0.25,
+    splits: Annotated[
+        int | None, typer.Option(min=1, help=_SPLITS, rich_help_panel=options.LEARNING)
+    ] = None,
+    output: Annotated[
+        Path, typer.Option(help="Model file to write.", rich_help_panel=options.OUTPUT)
+    ] = Path("model.dpmesh"),
+    page: Annotated[Path | None, typer.Option(help=_PAGE, rich_help_panel=options.OUTPUT)] = None,
     budget: options.BudgetFolder = None,
     separator: options.Separator = None,
     decimal: options.Decimal = None,
@@ -61,7 +71,9 @@ def fit(
     multiline: options.Multiline = False,
     skip_empty_lines: options.SkipEmptyLines = False,
     drop_missing_labels: options.DropMissingLabels = False,
-    seed: Annotated[int | None, typer.Option(min=0, help=_SEED)] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help=_SEED, rich_help_panel=options.PRIVACY)
+    ] = None,
 ) -> None:
     """Fit a private model to the tables of several sites, and report whether sharing paid.
 

@@ -12,26 +12,55 @@ from dpmesh._validate import fail
 
 _Given = list[str] | None
 
-_MEAN = typer.Option(help="Columns, as age,weight: count, mean and variance.")
-_HISTOGRAM = typer.Option(help="Column, or column:bins: how many records have which value.")
-_QUANTILES = typer.Option(help="Column, or column:bins: quartiles and median.")
-_CORRELATION = typer.Option(help="Columns, as age,weight.")
-_TABLE = typer.Option(help="Two columns of categories, as sex,stage, or sex,stage:missing.")
-_SURVIVAL = typer.Option(help="Columns of time and event, as months,died, or months,died:bins.")
+_MEAN = typer.Option(
+    help="Columns, as age,weight: count, mean and variance.", rich_help_panel=options.QUESTIONS
+)
+_HISTOGRAM = typer.Option(
+    help="Column, or column:bins: how many records have which value.",
+    rich_help_panel=options.QUESTIONS,
+)
+_QUANTILES = typer.Option(
+    help="Column, or column:bins: quartiles and median.", rich_help_panel=options.QUESTIONS
+)
+_CORRELATION = typer.Option(help="Columns, as age,weight.", rich_help_panel=options.QUESTIONS)
+_TABLE = typer.Option(
+    help="Two columns of categories, as sex,stage, or sex,stage:missing.",
+    rich_help_panel=options.QUESTIONS,
+)
+_SURVIVAL = typer.Option(
+    help="Columns of time and event, as months,died, or months,died:bins.",
+    rich_help_panel=options.QUESTIONS,
+)
 _REGRESS = typer.Option(
-    help="Formula, as died~age,arm or visits~age:poisson: coefficients with intervals."
+    help="Formula, as died~age,arm or visits~age:poisson: coefficients with intervals.",
+    rich_help_panel=options.QUESTIONS,
 )
 _PAIRS = typer.Option(
-    help="Columns, as age,sex,stage, or age,sex:bins: all two-way tables, for dpmesh synthesize."
+    help="Columns, as age,sex,stage, or age,sex:bins: all two-way tables, for dpmesh synthesize.",
+    rich_help_panel=options.QUESTIONS,
 )
-_BY = typer.Option(help="Column of groups to compare, with --survival.")
-_OUTPUT = typer.Option(help="Write the answers into this file, .html or .json.")
+_BY = typer.Option(
+    help="Column of groups to compare, with --survival.", rich_help_panel=options.QUESTIONS
+)
+_OUTPUT = typer.Option(
+    help="Write the answers into this file, .html or .json.", rich_help_panel=options.OUTPUT
+)
 
 
 def stats(
     files: Annotated[list[Path], typer.Argument(help="Tables, as for dpmesh fit. One per site.")],
-    epsilon: Annotated[float, typer.Option(help="Privacy budget of all answers together.")],
-    ranges: Annotated[Path, typer.Option(help="TOML file with the public ranges of the columns.")],
+    epsilon: Annotated[
+        float,
+        typer.Option(
+            help="Privacy budget of all answers together.", rich_help_panel=options.PRIVACY
+        ),
+    ],
+    ranges: Annotated[
+        Path,
+        typer.Option(
+            help="TOML file with the public ranges of the columns.", rich_help_panel=options.DATA
+        ),
+    ],
     delta: options.Delta = 1e-5,
     site: options.Site = None,
     mean: Annotated[str | None, _MEAN] = None,
@@ -43,7 +72,9 @@ def stats(
     by: Annotated[str | None, _BY] = None,
     regress: Annotated[_Given, _REGRESS] = None,
     pairs: Annotated[str | None, _PAIRS] = None,
-    colluding: Annotated[int, typer.Option(min=0, help="Sites that may collude.")] = 1,
+    colluding: Annotated[
+        int, typer.Option(min=0, help="Sites that may collude.", rich_help_panel=options.PRIVACY)
+    ] = 1,
     output: Annotated[Path | None, _OUTPUT] = None,
     budget: options.BudgetFolder = None,
     separator: options.Separator = None,

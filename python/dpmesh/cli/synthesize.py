@@ -18,14 +18,33 @@ if TYPE_CHECKING:
     from dpmesh.tables.kinds import Kind
 
 _FILES = typer.Argument(help="Tables, one per site; or answers.json of dpmesh stats --pairs.")
-_EPSILON = typer.Option(help="Privacy budget. Not for answers.json, which costs nothing more.")
-_RANGES = typer.Option(help="TOML file with the public ranges. Not for answers.json.")
-_OUTPUT = typer.Option(help="File of the drawn rows, .csv; beside it a .toml says what they are.")
-_COLUMNS = typer.Option(help="Columns, as age,sex,stage (default: all of the file of ranges).")
-_BINS = typer.Option(min=2, help="Bins of numbers and dates (default: by the noise, 4 to 32).")
-_ROWS = typer.Option(min=1, help="How many rows; any number costs the same.")
-_SEED = typer.Option(min=0, help="Seed of the draw, which is public.")
-_COLLUDING = typer.Option(min=0, help="Sites that may collude.")
+_EPSILON = typer.Option(
+    help="Privacy budget. Not for answers.json, which costs nothing more.",
+    rich_help_panel=options.PRIVACY,
+)
+_RANGES = typer.Option(
+    help="TOML file with the public ranges. Not for answers.json.", rich_help_panel=options.DATA
+)
+_OUTPUT = typer.Option(
+    help="File of the drawn rows, .csv; beside it a .toml says what they are.",
+    rich_help_panel=options.OUTPUT,
+)
+_COLUMNS = typer.Option(
+    help="Columns, as age,sex,stage (default: all of the file of ranges).",
+    rich_help_panel=options.DATA,
+)
+_BINS = typer.Option(
+    min=2,
+    help="Bins of numbers and dates (default: by the noise, 4 to 32).",
+    rich_help_panel=options.PRIVACY,
+)
+_ROWS = typer.Option(
+    min=1, help="How many rows; any number costs the same.", rich_help_panel=options.OUTPUT
+)
+_SEED = typer.Option(
+    min=0, help="Seed of the draw, which is public.", rich_help_panel=options.OUTPUT
+)
+_COLLUDING = typer.Option(min=0, help="Sites that may collude.", rich_help_panel=options.PRIVACY)
 
 
 def synthesize(
