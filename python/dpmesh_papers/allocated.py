@@ -89,7 +89,7 @@ def online(folder: Path, *, seeds: int = 5, progress: Progress = print) -> list[
         {"task": NEWS, "nodes": nodes, "batch": batch, "step": RULE, "sampling": sampling}
         for nodes in ONLINE_NODES
         for sampling in (ARRIVAL, ALLOCATION)
-        for batch in (_batch(sampling, nodes), 1)
+        for batch in (longest_path_batch(sampling, nodes), 1)
         if batch > 1 or (nodes, sampling) == (max(ONLINE_NODES), ALLOCATION)
     ]
     experiment.measure(cells, lambda cell: _measured(_online, cell, seeds), _in_words)
@@ -126,7 +126,7 @@ def _online(cell: Row, key: Key) -> tuple[float, float]:
     nodes, draw = cell["nodes"], generator(key, Purpose.SPLIT)
     parts = draw.permutation(train.records)[:DOCUMENTS].reshape(nodes, -1)
     problem = LinearProblem(train, tuple(parts), "hinge", test=test)
-    learner, _ = _by_rule(cell["sampling"], nodes, cell["batch"])
+    learner, _ = by_rule(cell["sampling"], nodes, cell["batch"])
     links, rounds = changing_graph(nodes), learner.most_rounds(problem)
     run = simulate(
         learner, problem, links, rounds=rounds, key=key, metrics=Metrics([], progress=False)
@@ -134,24 +134,40 @@ def _online(cell: Row, key: Key) -> tuple[float, float]:
     return float(problem.accuracy(run.released).mean()), learner.mechanism.noise_multiplier
 
 
-def _batch(sampling: Once, nodes: int) -> int:
+def longest_path_batch(
+    sampling: Once, nodes: int, *, epsilon: float = EPSILON, documents: int = DOCUMENTS
+) -> int:
     """Return the batch size whose path is longest, for 2 to 200 rounds."""
-    own = DOCUMENTS // nodes
+    own = documents // nodes
     sizes = {own // int(rounds) for rounds in np.geomspace(2, min(own, 200), 30)}
-    return max(sorted(sizes), key=lambda size: _by_rule(sampling, nodes, size)[1])
+
+    def path(size: int) -> float:
+        return by_rule(sampling, nodes, size, epsilon=epsilon, documents=documents)[1]
+
+    return max(sorted(sizes), key=path)
 
 
 @cache
-def _by_rule(sampling: Once, nodes: int, batch: int) -> tuple[OnlineLearning, float]:
+def by_rule(
+    sampling: Once,
+    nodes: int,
+    batch: int,
+    *,
+    epsilon: float = EPSILON,
+    documents: int = DOCUMENTS,
+    noise_in_score: float = NOISE,
+) -> tuple[OnlineLearning, float]:
     """Return online learning with steps by the rule, and the length of its path.
+
+    All noise together has the standard deviation `noise_in_score` in a document's score.
 
     Of the noise of a step a share is left in published models that the network has not averaged
     away by the end. Steps in inverse proportion to that share make the longest path for the noise
     of all steps together (Cauchy and Schwarz).
     """
-    links, own = changing_graph(nodes), DOCUMENTS // nodes
+    links, own = changing_graph(nodes), documents // nodes
     plain = OnlineLearning(
-        epsilon=EPSILON,
+        epsilon=epsilon,
         delta=1e-5,
         step_size=1.0,
         batch_size=batch,
@@ -166,7 +182,7 @@ def _by_rule(sampling: Once, nodes: int, batch: int) -> tuple[OnlineLearning, fl
         left.append(float((mixing**2).sum() / nodes))
     weights = 1 / np.array(left[::-1])
     noise = plain.noise_std(1, 1) * np.sqrt(weights.sum())
-    steps = np.minimum(NOISE / noise * weights, LONGEST)
+    steps = np.minimum(noise_in_score / noise * weights, LONGEST)
     schedule = Piecewise(starts=tuple(range(1, len(steps) + 1)), values=tuple(steps.tolist()))
     return replace(plain, step_size=schedule), float(steps.sum())
 

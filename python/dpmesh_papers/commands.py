@@ -21,11 +21,12 @@ _QUICK = typer.Option("--quick", help="Run in small: one repetition, few rounds.
 
 _TASKS = typer.Argument(help="Tasks, such as digits-by-class; all by default.")
 _TABLES = typer.Option(help="Folder for the tables, figure and page.")
-_EPSILON = typer.Option(help="Budgets; by default 1, 2, 4 and 8.")
-_SPLITS = typer.Option(min=1, help="Splits that all methods learn; 10 by default.")
+_EPSILON = typer.Option(help="Budgets; by default the task's: 1, 2, 4 and 8.")
+_SPLITS = typer.Option(min=1, help="Splits that all methods learn; by default the task's: 10.")
 _RECORDS = typer.Option(min=1000, help="Most records of tasks with data files; by default all.")
 _SHORT = typer.Option("--quick", help="One split, epsilon 2, at most 3,000 records.")
 QUICK_RECORDS = 3_000
+QUICK_EPSILONS = (2.0,)
 
 
 def reproduce(
@@ -78,30 +79,34 @@ def benchmark(
     or budgets if asked for, and tasks can run in turn.
     """
     from dpmesh_papers._output import made
-    from dpmesh_papers.benchmark.cells import EPSILONS, SPLITS, cells_of
+    from dpmesh_papers.benchmark.cells import cells_of
     from dpmesh_papers.benchmark.results import as_markdown, read, save, write
     from dpmesh_papers.benchmark.tasks import TASKS
 
     if data is not None:
         os.environ["DPMESH_DATA"] = str(data)
     chosen = [one_of("task", task, tuple(TASKS)) for task in tasks or TASKS]
-    budgets = sorted({positive("epsilon", one) for one in epsilon or ()})
-    budgets = budgets or [*((2.0,) if quick else EPSILONS)]
+    asked = sorted({positive("epsilon", one) for one in epsilon or ()})
     most = QUICK_RECORDS if quick and records is None else records
     known, before = read(writable_folder(folder))
-    by = made(epsilons=budgets, records=most or "all", keys="Key.seeded(0), ..", quick=quick)
+    common = made(records=most or "all", keys="Key.seeded(0), ..", quick=quick)
+    ran_by = {}
     for task in chosen:
+        usual = QUICK_EPSILONS if quick else TASKS[task].epsilons
+        budgets = asked or [*usual]
+        by = {"epsilons": budgets, **common}
+        ran_by[task] = by
         old = before.get(task, {})
         same = {**old, "date": by["date"], "epsilons": budgets} == by  # a night has two dates
         kept = [cell for cell in known if cell.task == task and same]
         own = by | {"epsilons": sorted({*budgets, *(old["epsilons"] if same else ())})}
-        splits = seeds or (1 if quick else SPLITS)
+        splits = seeds or (1 if quick else TASKS[task].splits)
         for cells in cells_of(
             task, epsilons=budgets, splits=splits, most=most, before=kept, progress=typer.echo
         ):
             save(cells, folder, {task: own})
         paths = write(folder)
     ran = [cell for cell in read(folder)[0] if cell.task in chosen]
-    typer.echo(f"\n{as_markdown(ran, dict.fromkeys(chosen, by))}\n")
+    typer.echo(f"\n{as_markdown(ran, ran_by)}\n")
     for path in paths:
         typer.echo(f"wrote {path}")

@@ -56,28 +56,44 @@ class Setting:
     classes: int
 
 
-def mnist_setting(records: int | None = None, *, intercept: bool = True) -> Setting:
+def mnist_setting(
+    records: int | None = None, *, intercept: bool = True, public_components: bool = False
+) -> Setting:
     """Return MNIST by its 50 principal components, fitted to all of the training images.
 
-    Nodes hold the first `records` of them, by default all.
+    Nodes hold the first `records` of them, by default all. No epsilon covers components of private
+    images. With `public_components` they are fitted to the first 1,000 of the publisher's test
+    images instead, which then count as public and are no longer tested on.
     """
-    parts = train, test = mnist("train"), mnist("test")
-    components = principal_components(train.features, test.features, count=50)
+    train, test = mnist("train"), mnist("test")
+    fitted = train.features
+    if public_components:
+        fitted = test.features[:PUBLIC_RECORDS]
+        test = test.take(np.arange(PUBLIC_RECORDS, test.records))
+    parts = train, test
+    components = principal_components(train.features, test.features, count=50, fitted=fitted)
     reduced = (replace(part, features=x) for part, x in zip(parts, components, strict=True))
     return _setting(*reduced, classes=10, records=records, intercept=intercept)
 
 
 def principal_components(
-    train: npt.NDArray[np.float32], test: npt.NDArray[np.float32], *, count: int
+    train: npt.NDArray[np.float32],
+    test: npt.NDArray[np.float32],
+    *,
+    count: int,
+    fitted: npt.NDArray[np.float32] | None = None,
 ) -> tuple[npt.NDArray[np.float32], ...]:
     """Return the first components of pixels in [0, 1], with the same bits on any machine.
+
+    They are fitted to the pixels `fitted`, by default those of `train`.
 
     Pixels are whole numbers of 255ths, and axes are rounded to whole numbers of 2^-20: all sums are
     of integers below 2^53, which floating point adds without rounding, in any order.
     """
     whole = [np.rint(255 * part.astype(np.float64)) for part in (train, test)]
-    total, records = whole[0].sum(axis=0), len(train)
-    covariance = whole[0].T @ whole[0] - np.outer(total, total) / records
+    source = whole[0] if fitted is None else np.rint(255 * fitted.astype(np.float64))
+    total, records = source.sum(axis=0), len(source)
+    covariance = source.T @ source - np.outer(total, total) / records
     axes = np.linalg.eigh(covariance)[1][:, : -count - 1 : -1]
     axes = axes * np.sign(axes[np.abs(axes).argmax(axis=0), np.arange(count)])
     axes = np.rint(2.0**20 * axes) / 2.0**20

@@ -18,11 +18,9 @@ from dpmesh.problems import LinearProblem
 from dpmesh.run import Metrics, simulate
 from dpmesh_papers.benchmark.given import EVERYBODY, CannotRun, Row, Setting
 from dpmesh_papers.benchmark.methods import ROWS
-from dpmesh_papers.benchmark.tasks import TASKS, Task
+from dpmesh_papers.benchmark.task import Task
+from dpmesh_papers.benchmark.tasks import TASKS
 
-DELTA = 1e-5
-EPSILONS = (1.0, 2.0, 4.0, 8.0)
-SPLITS = 10
 MOST_ALONE = 8
 """Nodes, evenly spaced, that work alone and private."""
 
@@ -107,7 +105,7 @@ def cells_of(
     """
     task = TASKS[name]
     cells = {(cell.method, cell.epsilon): cell for cell in before}
-    count = 3 + len(epsilons) * (1 + len(ROWS))
+    count = 3 + len(epsilons) * (1 + len(ROWS) + len(task.own_rows))
     progress(f"{name}: {task.title}")
     for split in range(splits):
         mine = [cell for cell in cells.values() if cell.epsilon in (None, *epsilons)]
@@ -159,13 +157,13 @@ def _trials(
     for epsilon in epsilons:
         cell = Cell(task=name, method=ALONE_PRIVATE, trust=EVERYBODY, epsilon=epsilon, bytes=0.0)
         found.append((cell, partial(_alone_private, task, problem, epsilon, key)))
-    for row, epsilon in product(ROWS, epsilons):
+    for row, epsilon in product((*ROWS, *task.own_rows), epsilons):
         cell = Cell(task=name, method=row.name, trust=row.trust, epsilon=epsilon)
         given = Setting(
             problem=problem,
             unit=task.unit,
             epsilon=epsilon,
-            delta=DELTA,
+            delta=task.delta,
             featured=task.featured and partial(task.problem, key, most=most, featured=True),
         )
         found.append((cell, partial(_run, row, given, key)))
@@ -180,7 +178,7 @@ def _alone_private(task: Task, problem: LinearProblem, epsilon: float, key: Key)
     if task.unit == "user":
         raise CannotRun("a person's model hides no person")
     own = key.derive(b"alone")
-    scores = baselines.alone_private(problem, epsilon, DELTA, key=own, most=MOST_ALONE)
+    scores = baselines.alone_private(problem, epsilon, task.delta, key=own, most=MOST_ALONE)
     return _scores(scores) | {"proved": epsilon}
 
 

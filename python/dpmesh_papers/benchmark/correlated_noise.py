@@ -13,6 +13,7 @@ from dpmesh.keys import Key
 from dpmesh.noise import correlated
 from dpmesh.privacy import Budget
 from dpmesh.privacy.views import EverybodyButPartners
+from dpmesh.problems import LinearProblem
 from dpmesh.topology import Topology
 from dpmesh_papers.benchmark.given import (
     CLIPPING_NORM,
@@ -72,6 +73,7 @@ def online_learning(given: Setting, online: Trial, kind: Strategy) -> Trial:
     """Give a trial of online learning noise that works together, and a step for it."""
     plain, problem, links, rounds, _ = online
     assert isinstance(plain, OnlineLearning)
+    assert isinstance(problem, LinearProblem)
     assert links is not None
     noise, budget = _strategy(given, kind, links, rounds)
     once = replace(plain, step_size=1.0).noise_std(1, problem.dim)

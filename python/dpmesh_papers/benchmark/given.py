@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from dpmesh.algorithms.base import AnyAlgorithm
 from dpmesh.privacy import Budget
-from dpmesh.problems import LinearProblem
+from dpmesh.problems import LinearProblem, Problem
 from dpmesh.topology import Topology
 
 CLIPPING_NORM = 0.5
@@ -16,6 +16,7 @@ PASSES, ONLINE_ROUNDS, VISITS = 10, 20, 5
 COHORT = 0.1
 KEEP = 0.25
 MIXINGS, PARTNER_MIXINGS = 8, 5
+DIRECTED_DEGREE = 2
 GLOBAL_SHARE = 0.05
 
 EVERYBODY = "nobody: all messages may be public"
@@ -81,7 +82,7 @@ class Trial(NamedTuple):
     """
 
     algorithm: AnyAlgorithm
-    problem: LinearProblem
+    problem: Problem
     topology: Topology | None
     rounds: int
     budget: Budget | None = None

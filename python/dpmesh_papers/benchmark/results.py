@@ -15,8 +15,9 @@ from dpmesh._epsilons import rounded_up
 from dpmesh._files import replace_text, replacing
 from dpmesh.experiments.html import document, figures, table
 from dpmesh.run.verdict import LEAST, Difference, clearly, difference
-from dpmesh_papers.benchmark.cells import ALONE, CHANCE, DELTA, POOLED, Cell
+from dpmesh_papers.benchmark.cells import ALONE, CHANCE, POOLED, Cell
 from dpmesh_papers.benchmark.methods import RULE
+from dpmesh_papers.benchmark.task import DELTA, Task
 from dpmesh_papers.benchmark.tasks import TASKS
 
 if TYPE_CHECKING:
@@ -31,10 +32,10 @@ UNSTABLE = 20.0
 """Standard deviation over the splits, in points, from which on a cell is left out."""
 
 NOTES = (
-    f"Accuracy at an epsilon, at delta = {DELTA:g}, for replacing one record, or one user where "
-    "the task says so: the mean over nodes and splits, and half of its 95% interval, which "
-    "counts that splits of one table overlap. Where all splits have the publisher's test "
-    "records, it is about partitions and noise alone. Records have norm 1.\n\n"
+    f"Accuracy at an epsilon, at delta = {DELTA:g} or the task's own, for replacing one record, or "
+    "one user where the task says so: the mean over nodes and splits, and half of its 95% "
+    "interval, which counts that splits of one table overlap. Where all splits have the "
+    "publisher's test records, it is about partitions and noise alone. Records have norm 1.\n\n"
     "- `*`: better than a node alone without privacy and than chance, by paired differences over "
     "the splits (95% for all cells of a task together, Holm).\n"
     "- at chance: not clearly above the largest class.\n"
@@ -329,7 +330,17 @@ def _titles(cells: Sequence[Cell]) -> Iterator[tuple[str, str]]:
     """Yield the name of each task, and what it is, with the number of splits that ran."""
     for task in dict.fromkeys(cell.task for cell in cells):
         count = splits_of(cells, task)
-        yield task, f"{TASKS[task].title}; {count} split{'s' * (count != 1)}"
+        yield task, f"{TASKS[task].title}; {count} split{'s' * (count != 1)}{_about(TASKS[task])}"
+
+
+def _about(task: Task) -> str:
+    """Return what a reader of a task's numbers has to know beside them."""
+    words = "" if task.delta == DELTA else f"; delta {task.delta:.2g}"
+    if task.tuned_on:
+        words += "; the rule's constants were chosen on this table"
+    if task.not_covered:
+        words += f"; not covered by any epsilon: {task.not_covered}"
+    return words
 
 
 def _draw(ax: Axes, task: str, lines: Sequence[Line], epsilons: Sequence[float]) -> None:

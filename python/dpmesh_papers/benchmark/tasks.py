@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from scipy import sparse
@@ -29,6 +28,8 @@ from dpmesh.data.preprocessing import with_constant
 from dpmesh.keys import Key, Purpose, generator
 from dpmesh.problems import LinearProblem
 from dpmesh.tables import Columns
+from dpmesh_papers.benchmark.paper_settings import PAPER_TASKS
+from dpmesh_papers.benchmark.task import Task
 
 SITES_OF_TUMOURS = (38, 62, 83, 95, 149)
 """Records of the five sites of the task on breast cancer, which count as public."""
@@ -46,54 +47,30 @@ FOREST_RANGES: tuple[Any, ...] = (
 )
 """Published ranges of Covertype's columns."""
 
+MARRIAGE_RANGES: dict[str, Any] = {
+    "rate_marriage": (1, 5),
+    "age": (17.5, 42),
+    "yrs_married": (0.5, 23),
+    "children": (0, 5.5),
+    "educ": (9, 20),
+    "occupation": {"categories": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]},
+    "occupation_husb": {"categories": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]},
+}
+"""Codes of the questionnaire, as statsmodels describes its table `fair`."""
+
+VOTER_RANGES: dict[str, Any] = {
+    "TVnews": (0, 7),
+    "selfLR": (1, 7),
+    "ClinLR": (1, 7),
+    "DoleLR": (1, 7),
+    "age": (18, 100),
+    "educ": (1, 7),
+    "income": (1, 24),
+}
+"""Codes of the questionnaire, as statsmodels describes its table `anes96`; days and years."""
+
 HELD_OUT = 0.25
 """Share of the records that a split holds out, where the publisher has no test records."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Task:
-    """A task of the benchmark.
-
-    Parameters
-    ----------
-    title
-        What is learned, by whom.
-    data
-        The subfolder of the folder of all data sets, empty if the data come with scikit-learn.
-    make
-        Makes the problem from a key (which splits and partitions) and the most records to keep.
-    unit
-        What the guarantee covers.
-    featured
-        Makes the same problem with the features that the default rule takes for tables.
-    held_out
-        Share of the records that a split holds out; 0 where all test on the publisher's records.
-    """
-
-    title: str
-    make: Callable[[Key, int | None], LinearProblem]
-    data: str = ""
-    unit: Literal["record", "user"] = "record"
-    featured: Callable[[Key, int | None], LinearProblem] | None = None
-    held_out: float = 0.0
-
-    def problem(
-        self, key: Key, *, most: int | None = None, featured: bool = False
-    ) -> LinearProblem:
-        """Return the task with the split and the partition of a key, all records of norm 1.
-
-        At most `most` records of a task with data files are kept.
-
-        Raises
-        ------
-        ValueError, FileNotFoundError
-            If its data are not there.
-        """
-        make = self.featured if featured and self.featured else self.make
-        made = make(key, most if self.data else None)
-        draw = generator(key, Purpose.BATCHES)  # where records are used once, in random order
-        mixed = tuple(draw.permutation(part) for part in made.partition)
-        return replace(made, partition=mixed, feature_norm=1.0)
 
 
 def _digits(key: Key, _: int | None, *, which: int) -> LinearProblem:
@@ -160,6 +137,34 @@ def _roles(key: Key, most: int | None) -> LinearProblem:
     return _softmax(one_hot(held.train), one_hot(held.test), parts, classes=size)
 
 
+def _marriages(key: Key, _: int | None) -> LinearProblem:
+    table = _packaged("fair")
+    features = Columns.of(MARRIAGE_RANGES, [*MARRIAGE_RANGES])
+    encoded = features.encode([table[name].to_numpy() for name in MARRIAGE_RANGES]).features
+    faith = table["religious"].to_numpy()[:, np.newaxis]
+    labels = (table["affairs"].to_numpy() > 0).astype(np.int64)
+    train, test = _split(Dataset(np.c_[encoded, faith], labels), key, None)
+    sites = train.features[:, -1]
+    train, test = (replace(part, features=part.features[:, :-1]) for part in (train, test))
+    return _softmax(train, test, tuple(np.flatnonzero(sites == level) for level in range(1, 5)))
+
+
+def _voters(key: Key, _: int | None) -> LinearProblem:
+    table = _packaged("anes96")
+    features = Columns.of(VOTER_RANGES, [*VOTER_RANGES])
+    encoded = features.encode([table[name].to_numpy() for name in VOTER_RANGES]).features
+    labels = table["vote"].to_numpy().astype(np.int64)
+    train, test = _split(Dataset(np.asarray(encoded), labels), key, None)
+    return _softmax(train, test, iid(train, 4, generator(key, Purpose.SPLIT), equal_sizes=True))
+
+
+def _packaged(name: str) -> Any:
+    """Return a table that statsmodels ships, as pandas has it."""
+    from importlib import import_module
+
+    return import_module(f"statsmodels.datasets.{name}").load_pandas().data
+
+
 def _wide(records: Dataset) -> Dataset:
     """Return records in float64: float32 rounds models too coarsely for many records' noise."""
     return replace(records, features=records.features.astype(np.float64))
@@ -184,14 +189,19 @@ TASKS = {
         title="digits, two classes at each of 10 sites",
         make=partial(_digits, which=0),
         held_out=HELD_OUT,
+        tuned_on=True,
     ),
     "digits-alike": Task(
         title="even or odd digits, 16 sites that are alike",
         make=partial(_digits, which=1),
         held_out=HELD_OUT,
+        tuned_on=True,
     ),
     "breast-cancer": Task(
-        title="malignant or benign tumours, 5 sites", make=_tumours, held_out=HELD_OUT
+        title="malignant or benign tumours, 5 sites",
+        make=_tumours,
+        held_out=HELD_OUT,
+        tuned_on=True,
     ),
     "covertype": Task(
         title="seven kinds of forest, by wilderness area (4 sites)",
@@ -199,6 +209,7 @@ TASKS = {
         data="covtype",
         featured=partial(_forest, features="hats+cosines"),
         held_out=HELD_OUT,
+        tuned_on=True,
     ),
     "mnist-10": Task(title="MNIST, 10 nodes", make=partial(_images, nodes=10), data="mnist"),
     "mnist-10-scattering": Task(
@@ -211,5 +222,10 @@ TASKS = {
     "shakespeare": Task(
         title="the next character, by role", make=_roles, data="shakespeare", unit="user"
     ),
+    "marriages": Task(
+        title="affairs in marriages, by religiousness (4 sites)", make=_marriages, held_out=HELD_OUT
+    ),
+    "voters": Task(title="Clinton or Dole, 4 sites", make=_voters, held_out=HELD_OUT),
+    **PAPER_TASKS,
 }
 """By name."""

@@ -1,0 +1,297 @@
+"""The settings of the four papers as tasks of the benchmark: data, nodes, records and delta.
+
+All rows of the benchmark run on each, with one rule for noise and steps. Rows of a task's own have
+the paper's loss, network or schedules; where a constant of theirs was chosen on the same data, the
+name of the row says so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache, partial
+
+import numpy as np
+
+import dpmesh.topology as topology
+from dpmesh.algorithms import GradientDescent, WithoutReplacement
+from dpmesh.algorithms.controllers import AlwaysGlobal
+from dpmesh.algorithms.denoisers import Identity, LaplacianSmoothing
+from dpmesh.data import Dataset, iid, mnist, rcv1, unit_norm
+from dpmesh.data.preprocessing import with_constant
+from dpmesh.defaults import network
+from dpmesh.keys import Key, Purpose, generator
+from dpmesh.problems import LinearProblem
+from dpmesh.schedules import ExponentialDecay
+from dpmesh_papers import federated, quantized_comparison
+from dpmesh_papers.allocated import ALLOCATION, DOCUMENTS, NOISE, by_rule, longest_path_batch
+from dpmesh_papers.benchmark.given import (
+    CLIPPING_NORM,
+    EVERYBODY,
+    SERVER,
+    CannotRun,
+    Row,
+    Setting,
+    Trial,
+)
+from dpmesh_papers.benchmark.methods import PATH, replaced, with_steps
+from dpmesh_papers.benchmark.task import Task
+from dpmesh_papers.online_runs import MOST_NODES, changing_graph
+from dpmesh_papers.quantized import NODES as QUANTIZED_NODES
+from dpmesh_papers.without_replacement_setting import (
+    BATCH_SIZE,
+    PUBLIC_RECORDS,
+    dealt_out,
+    mnist_setting,
+    with_replacement,
+)
+from dpmesh_papers.without_replacement_setting import DELTA as IMAGES_DELTA
+from dpmesh_papers.without_replacement_setting import Setting as ImagesSetting
+
+IMAGE_NODES = 10
+QUANTIZED_ROUNDS = 200
+PIXELS = 28 * 28
+FEW_STEPS = 10
+SMOOTHING = 1.0
+"""The least of the paper's three factors, so that none is chosen on test images."""
+CLIENTS = federated.CLIENTS["uniform"]
+FIRST_EPSILON = (1.0,)
+LONG_SPLITS = 5
+
+
+@cache
+def _images_setting(public_components: bool) -> ImagesSetting:
+    return mnist_setting(public_components=public_components)
+
+
+def _images(key: Key, most: int | None, *, public_components: bool) -> LinearProblem:
+    """Return the images of Figure 3 of the without-replacement paper, as softmax regression."""
+    setting = _images_setting(public_components)
+    if most is not None:
+        chosen = generator(key, Purpose.SAMPLE).permutation(setting.train.records)[:most]
+        setting = replace(setting, train=setting.train.take(chosen))
+    dealt = dealt_out(setting, IMAGE_NODES, "convex", key)
+    train = _in_double_precision(dealt.train)
+    test = _in_double_precision(setting.test)
+    return LinearProblem(train, dealt.partition, "softmax", test=test, classes=setting.classes)
+
+
+def _one_vs_all(problem: LinearProblem) -> LinearProblem:
+    return replace(problem, loss="logistic", outline=None)
+
+
+def _algorithm_1(setting: Setting) -> Trial:
+    """Return Algorithm 1 with random allocation, all updates global, and the rule's step."""
+    problem = _one_vs_all(setting.problem)
+    algorithm = WithoutReplacement(
+        epsilon=setting.epsilon,
+        delta=setting.delta,
+        models=problem.models,
+        batch_size=BATCH_SIZE,
+        controller=AlwaysGlobal(),
+        decisions="together",
+        sampling=ALLOCATION,
+        records=setting.smallest,
+    )
+    rounds = problem.rounds(BATCH_SIZE)
+    return Trial(with_steps(algorithm, problem, rounds, share=1.0), problem, None, rounds)
+
+
+def _papers_baseline(setting: Setting) -> Trial:
+    """Return the paper's SGD with replacement, with exact noise and the rule's step."""
+    smallest = setting.smallest
+    equal = tuple(part[:smallest] for part in setting.problem.partition)
+    problem = _one_vs_all(replace(setting.problem, partition=equal))
+    images = ImagesSetting(problem.train, problem.train, problem.train, problem.models)
+    algorithm = with_replacement(images, problem, "proved", setting.epsilon)
+    algorithm = replaced(algorithm, problem)
+    return Trial(algorithm, problem, None, algorithm.nodes * algorithm.turns_of_a_node)
+
+
+def _documents(key: Key, most: int | None) -> LinearProblem:
+    """Return the documents of Table 1 of the online paper, as logistic regression."""
+    train, test = _reuters()
+    count = min(DOCUMENTS, most or DOCUMENTS) // MOST_NODES * MOST_NODES
+    chosen = generator(key, Purpose.SPLIT).permutation(train.records)[:count]
+    parts = tuple(chosen.reshape(MOST_NODES, -1))
+    return LinearProblem(train, parts, "logistic", test=test)
+
+
+@cache
+def _reuters() -> tuple[Dataset, Dataset]:
+    train, test = (unit_norm(_in_double_precision(rcv1(part))) for part in ("train", "test"))
+    return train, test
+
+
+def _online(setting: Setting, *, noise_in_score: float) -> Trial:
+    """Return online learning with random allocation, the paper's hinge loss and network."""
+    problem = replace(setting.problem, loss="hinge")
+    nodes, documents = problem.nodes, setting.smallest * problem.nodes
+    batch = longest_path_batch(ALLOCATION, nodes, epsilon=setting.epsilon, documents=documents)
+    algorithm, _ = by_rule(
+        ALLOCATION,
+        nodes,
+        batch,
+        epsilon=setting.epsilon,
+        documents=documents,
+        noise_in_score=noise_in_score,
+    )
+    rounds = algorithm.most_rounds(problem)
+    return Trial(algorithm, problem, changing_graph(nodes), rounds)
+
+
+def _few_steps(setting: Setting) -> Trial:
+    """Return ten full-batch steps by gossip whose noise in a score is that of `NOISE`."""
+    problem, rounds = setting.problem, FEW_STEPS + 1
+
+    def with_noise(noise: float) -> GradientDescent:
+        return GradientDescent(
+            records=setting.smallest,
+            noise_multiplier=noise,
+            step_size=1.0,
+            clipping_norm=CLIPPING_NORM,
+        )
+
+    plain = with_noise(setting.budget.calibrate(with_noise, rounds, problem))
+    once = plain.mechanism.noise_scale(plain.sensitivity(1), problem.dim)
+    noise = once * np.sqrt(FEW_STEPS / problem.nodes)
+    step = min(NOISE / noise, PATH.longest / FEW_STEPS)
+    links = network(problem.nodes, key=Key.seeded(0))
+    return Trial(replace(plain, step_size=step), problem, links, rounds)
+
+
+def _quantized_images(key: Key, most: int | None) -> LinearProblem:
+    """Return the regression of Figure 4 of the quantized paper."""
+    train, test = (unit_norm(_in_double_precision(mnist(part))) for part in ("train", "test"))
+    draw = generator(key, Purpose.SPLIT)
+    train = train.take(draw.permutation(train.records)[:most])
+    parts = iid(train, QUANTIZED_NODES, draw, equal_sizes=True)
+    return LinearProblem(train, parts, "softmax", test=test, classes=10)
+
+
+def _quantized(setting: Setting, *, name: str) -> Trial:
+    """Return an algorithm of Figure 4 with the schedules of the study, on a ring."""
+    if setting.smallest != quantized_comparison.RECORDS:
+        raise CannotRun(f"its schedules are for {quantized_comparison.RECORDS:,} records a node")
+    task = quantized_comparison.TASKS["regression"]
+    make, _ = quantized_comparison.contenders(QUANTIZED_ROUNDS, task)[name]
+    links = topology.ring(setting.problem.nodes)
+    return Trial(make(setting.epsilon), setting.problem, links, QUANTIZED_ROUNDS)
+
+
+def _clients(key: Key, most: int | None) -> LinearProblem:
+    """Return the clients of Table 2 of the federated paper, 50 images at each."""
+    train, test = mnist("train"), mnist("test")
+    draw = generator(key, Purpose.SPLIT)
+    count = min(federated.TRAINING_RECORDS, most or federated.TRAINING_RECORDS)
+    chosen = train.take(draw.permutation(train.records)[:count])
+    parts = (unit_norm(with_constant(unit_norm(_in_double_precision(x)))) for x in (chosen, test))
+    records, tested = parts
+    return LinearProblem(
+        records, iid(records, CLIENTS, draw, equal_sizes=True), "softmax", test=tested, classes=10
+    )
+
+
+def _table_2(setting: Setting, *, smoothing: float) -> Trial:
+    """Return DP-Fed or DP-Fed-LS with the paper's rounds and local epochs, at exact noise.
+
+    Records have norm 1 here. The paper's images have a mean squared norm of their number of pixels,
+    by which its learning rate is multiplied.
+    """
+    noise = federated.tight_multiplier("uniform", setting.epsilon, setting.delta, federated.ROUNDS)
+    rate = ExponentialDecay(scale=0.1 * PIXELS, rate=0.99)
+    denoiser = LaplacianSmoothing(smoothing) if smoothing else Identity()
+    algorithm = federated.algorithm_of("uniform", noise, denoiser, step_size=rate)
+    return Trial(algorithm, setting.problem, None, federated.ROUNDS)
+
+
+def _in_double_precision(records: Dataset) -> Dataset:
+    return replace(records, features=records.features.astype(np.float64))
+
+
+_CHOSEN = f"noise {NOISE:g} in a score, chosen on RCV1's own training documents"
+
+_IMAGE_ROWS = (
+    Row(
+        name="Algorithm 1, logistic one-vs-all, random allocation",
+        trust=EVERYBODY,
+        trial=_algorithm_1,
+    ),
+    Row(
+        name="the paper's SGD with replacement, logistic one-vs-all",
+        trust=EVERYBODY,
+        trial=_papers_baseline,
+    ),
+)
+_DOCUMENT_ROWS = (
+    Row(
+        name="online learning, hinge, random allocation",
+        trust=EVERYBODY,
+        trial=partial(_online, noise_in_score=PATH.noise),
+    ),
+    Row(
+        name=f"online learning, hinge, random allocation, {_CHOSEN}",
+        trust=EVERYBODY,
+        trial=partial(_online, noise_in_score=NOISE),
+    ),
+    Row(name=f"gossip, {FEW_STEPS} steps, {_CHOSEN}", trust=EVERYBODY, trial=_few_steps),
+)
+_QUANTIZED_ROWS = tuple(
+    Row(name=f"Figure 4 on a ring: {name}", trust=EVERYBODY, trial=partial(_quantized, name=name))
+    for name in ("quantized", "not quantized", "noise on gradients")
+)
+_FEDERATED_ROWS = tuple(
+    Row(name=name, trust=SERVER, trial=partial(_table_2, smoothing=smoothing))
+    for name, smoothing in (
+        ("federated, the paper's 30 rounds", 0.0),
+        (f"federated, the paper's 30 rounds, smoothing {SMOOTHING:g}", SMOOTHING),
+    )
+)
+
+PAPER_TASKS = {
+    "paper-online": Task(
+        title=f"RCV1, {MOST_NODES} nodes, as in the online paper's Table 1",
+        make=_documents,
+        data="rcv1",
+        epsilons=FIRST_EPSILON,
+        splits=LONG_SPLITS,
+        own_rows=_DOCUMENT_ROWS,
+    ),
+    "paper-quantized": Task(
+        title=f"MNIST, {QUANTIZED_NODES} nodes, as in the quantized paper's Figure 4",
+        make=_quantized_images,
+        data="mnist",
+        epsilons=FIRST_EPSILON,
+        splits=LONG_SPLITS,
+        own_rows=_QUANTIZED_ROWS,
+    ),
+    "paper-federated": Task(
+        title=f"MNIST, {CLIENTS:,} clients, as in the federated paper's Table 2",
+        make=_clients,
+        data="mnist",
+        unit="user",
+        delta=CLIENTS**-1.1,
+        epsilons=(6.0,),
+        splits=LONG_SPLITS,
+        own_rows=_FEDERATED_ROWS,
+    ),
+    "paper-without-replacement": Task(
+        title=f"MNIST, {IMAGE_NODES} nodes, as in the without-replacement paper's Figure 3",
+        make=partial(_images, public_components=False),
+        data="mnist",
+        delta=IMAGES_DELTA,
+        epsilons=FIRST_EPSILON,
+        splits=LONG_SPLITS,
+        not_covered="PCA fitted on the private images",
+        own_rows=_IMAGE_ROWS,
+    ),
+    "paper-without-replacement-public": Task(
+        title=f"the same images, by components of {PUBLIC_RECORDS:,} public ones",
+        make=partial(_images, public_components=True),
+        data="mnist",
+        delta=IMAGES_DELTA,
+        epsilons=FIRST_EPSILON,
+        splits=LONG_SPLITS,
+        own_rows=_IMAGE_ROWS,
+    ),
+}
+"""By name. Where features were made from private records, the task says so."""

@@ -1,0 +1,78 @@
+"""A task of the benchmark: records as several sites have them, and what the guarantee covers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from dpmesh.keys import Key, Purpose, generator
+from dpmesh.problems import LinearProblem
+from dpmesh_papers.benchmark.given import Row
+
+DELTA = 1e-5
+"""Of tasks that state no other."""
+EPSILONS = (1.0, 2.0, 4.0, 8.0)
+SPLITS = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """A task of the benchmark.
+
+    Parameters
+    ----------
+    title
+        What is learned, by whom.
+    data
+        The subfolder of the folder of all data sets, empty if the data come with a package.
+    make
+        Makes the problem from a key (which splits and partitions) and the most records to keep.
+    unit
+        What the guarantee covers.
+    featured
+        Makes the same problem with the features that the default rule takes for tables.
+    held_out
+        Share of the records that a split holds out; 0 where all test on the publisher's records.
+    delta
+        Of every private row.
+    epsilons, splits
+        What runs by default.
+    not_covered
+        What made the features from private records, outside of every epsilon; empty if nothing did.
+    tuned_on
+        Whether constants of the rule were chosen on these records.
+    own_rows
+        Methods of this task alone, such as a paper's algorithm with the paper's loss and network.
+    """
+
+    title: str
+    make: Callable[[Key, int | None], LinearProblem]
+    data: str = ""
+    unit: Literal["record", "user"] = "record"
+    featured: Callable[[Key, int | None], LinearProblem] | None = None
+    held_out: float = 0.0
+    delta: float = DELTA
+    epsilons: tuple[float, ...] = EPSILONS
+    splits: int = SPLITS
+    not_covered: str = ""
+    tuned_on: bool = False
+    own_rows: tuple[Row, ...] = ()
+
+    def problem(
+        self, key: Key, *, most: int | None = None, featured: bool = False
+    ) -> LinearProblem:
+        """Return the task with the split and the partition of a key, all records of norm 1.
+
+        At most `most` records of a task with data files are kept.
+
+        Raises
+        ------
+        ValueError, FileNotFoundError
+            If its data are not there.
+        """
+        make = self.featured if featured and self.featured else self.make
+        made = make(key, most if self.data else None)
+        draw = generator(key, Purpose.BATCHES)  # where records are used once, in random order
+        mixed = tuple(draw.permutation(part) for part in made.partition)
+        return replace(made, partition=mixed, feature_norm=1.0)
