@@ -66,9 +66,7 @@ def test_records_at_120_degrees_reach_the_largest_distance(signs: bool) -> None:
 def test_totals_are_sums_of_vectors(second_moments: bool) -> None:
     draw = np.random.default_rng(0)
     x, labels = draw.normal(size=(40, 5)), draw.integers(3, size=40)
-    moments = ClassMoments(
-        problem=problem_of(x, labels, classes=3), second_moments=second_moments
-    )
+    moments = ClassMoments(problem=problem_of(x, labels, classes=3), second_moments=second_moments)
     for node in range(2):
         (block,) = moments.vectors(node)
         np.testing.assert_allclose(moments.total(node), np.sum(block, axis=0), atol=1e-12)
