@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -102,19 +102,23 @@ class Dataset:
         """
         unmasked("indices", indices)
         indices = np.arange(self.records)[indices]  # refuses what is out of range
-        labels, norm = self.labels[indices], self.feature_norm
+        labels = self.labels[indices]
         if sparse.issparse(self.features):
-            return replace(self, features=self.features[indices], labels=labels)._bounded(norm)
+            sparse_features = self.features[indices]
+            subset = replace(self, features=sparse_features, labels=labels)
+            return subset._bounded(self.feature_norm)
         # In this memory rows of whole cache lines are aligned to them, which makes kernels faster.
         features = new((len(labels), self.dim), self.features.dtype)
         # The mode "raise" would copy twice.
         np.take(self.features, indices, axis=0, out=features, mode="clip")
-        return replace(self, features=features, labels=labels)._bounded(norm)
+        subset = replace(self, features=features, labels=labels)
+        return subset._bounded(self.feature_norm)
 
     def relabelled(self, rule: Callable[[Any], npt.ArrayLike]) -> Dataset:
         """Return the same records with the labels ``rule(labels)``; `rule` gets the whole array."""
-        found = replace(self, labels=unmasked("rule", rule(self.labels)))
-        return found._bounded(self.feature_norm)
+        labels = unmasked("rule", rule(self.labels))
+        relabelled = replace(self, labels=labels)
+        return relabelled._bounded(self.feature_norm)
 
     def _bounded(self, feature_norm: float | None) -> Dataset:
         """State, of records just made, a bound on their norms that holds for any data."""
@@ -124,28 +128,41 @@ class Dataset:
 
 def _numbers_of_table(table: Any) -> FloatArray:
     """Return the numbers of a pandas table whose columns are of several types."""
-    types = zip(table.columns, table.dtypes, strict=True)
-    others = [f"{name!r} of {kind}" for name, kind in types if kind.kind not in "biuf"]
-    if others:
-        fail("features", "columns of numbers", ", ".join(others))
+    not_numbers = []
+    for name, dtype in zip(table.columns, table.dtypes, strict=True):
+        if dtype.kind not in "biuf":
+            not_numbers.append(f"{name!r} of {dtype}")
+    if not_numbers:
+        fail("features", "columns of numbers", ", ".join(not_numbers))
     numbers: FloatArray = table.to_numpy(np.float64, na_value=np.nan)
     return numbers
 
 
-def _read_only_features(value: Any) -> FloatArray | sparse.csr_array:
-    if not sparse.issparse(value):
-        dense = unmasked("features", value)
-        if dense.dtype == object and hasattr(value, "iloc"):
-            dense = _numbers_of_table(value)
-        if dense.ndim > 2:
-            dense = dense.reshape(len(dense), -1)
-        dense = np.require(_floats(dense), requirements=["C", "A"])
-        _two_axes(dense.shape)
-        _finite("features", dense, columns=getattr(value, "columns", None))
-        return read_only(dense)
-    _two_axes(value.shape)
-    whole("features", value)
-    csr = sparse.csr_array(value)
+def _read_only_features(
+    features: npt.ArrayLike | sparse.sparray | sparse.spmatrix,
+) -> FloatArray | sparse.csr_array:
+    """Return finite features of shape (records, dim): a dense array, or a canonical CSR array."""
+    if sparse.issparse(features):
+        return _read_only_sparse(features)
+    return _read_only_dense(features)
+
+
+def _read_only_dense(features: Any) -> FloatArray:
+    dense = unmasked("features", features)
+    if dense.dtype == object and hasattr(features, "iloc"):
+        dense = _numbers_of_table(features)
+    if dense.ndim > 2:
+        dense = dense.reshape(len(dense), -1)
+    dense = np.require(_floats(dense), requirements=["C", "A"])
+    _two_axes(dense.shape)
+    _finite("features", dense, columns=getattr(features, "columns", None))
+    return read_only(dense)
+
+
+def _read_only_sparse(features: sparse.sparray | sparse.spmatrix) -> sparse.csr_array:
+    _two_axes(features.shape)
+    whole("features", features)
+    csr = sparse.csr_array(features)
     if not csr.has_canonical_format:
         csr = csr.copy()  # sum_duplicates works in place, and the arrays are the caller's
         csr.sum_duplicates()
@@ -156,21 +173,23 @@ def _read_only_features(value: Any) -> FloatArray | sparse.csr_array:
 
 
 def _read_only_labels(
-    value: Any, *, records: int
+    labels: npt.ArrayLike, *, records: int
 ) -> npt.NDArray[np.int64] | npt.NDArray[np.float64]:
-    labels = unmasked("labels", value)
-    if labels.shape != (records,):
-        fail("labels", f"shape ({records},), one label for each record", f"shape {labels.shape}")
-    if labels.dtype.kind in "iub":
-        return read_only(labels.astype(np.int64, copy=False))
-    if labels.dtype.kind != "f":
-        fail("labels", "integers or real numbers", f"dtype {labels.dtype}")
-    labels = labels.astype(np.float64, copy=False)
-    _finite("labels", labels)
-    return read_only(labels)
+    """Return one label for each record: int64 if they are integers or booleans, else float64."""
+    array = unmasked("labels", labels)
+    if array.shape != (records,):
+        fail("labels", f"shape ({records},), one label for each record", f"shape {array.shape}")
+    if array.dtype.kind in "iub":
+        return read_only(array.astype(np.int64, copy=False))
+    if array.dtype.kind != "f":
+        fail("labels", "integers or real numbers", f"dtype {array.dtype}")
+    targets = array.astype(np.float64, copy=False)
+    _finite("labels", targets)
+    return read_only(targets)
 
 
 def _floats(array: npt.NDArray[Any]) -> FloatArray:
+    """Return features as float32 or float64; integers and booleans become float64."""
     if array.dtype.kind in "iub":
         return array.astype(np.float64)
     if array.dtype.type not in (np.float32, np.float64):
@@ -183,8 +202,12 @@ def _two_axes(shape: tuple[int, ...]) -> None:
         fail("features", "shape (records, dim), both at least 1", f"shape {shape}")
 
 
-def _finite(argument: str, values: FloatArray, columns: Any = None) -> None:
-    if values.size and not kernels.all_finite(values):
-        position = np.argwhere(~np.isfinite(values))[0].tolist()
-        where = "" if columns is None else f", in column {columns[position[1]]!r}"
-        fail(argument, "finite numbers", f"{values[tuple(position)]} at {position}{where}")
+def _finite(argument: str, values: FloatArray, columns: Sequence[Any] | None = None) -> None:
+    """Fail with the first number that is not finite, its place, and its column's name if any."""
+    if values.size == 0 or kernels.all_finite(values):
+        return
+    position = np.argwhere(~np.isfinite(values))[0].tolist()
+    place = f"{position}"
+    if columns is not None:
+        place += f", in column {columns[position[1]]!r}"
+    fail(argument, "finite numbers", f"{values[tuple(position)]} at {place}")

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from scipy import sparse
 
 from dpmesh._extras import needed_by
 from dpmesh._files import read_bytes
@@ -18,6 +19,7 @@ from dpmesh.data.dataset import Dataset
 
 StrPath: TypeAlias = str | os.PathLike[str]
 
+IDX_MAGIC = b"\0\0"
 # The third byte of an IDX file names the type of its numbers, which are big-endian.
 IDX_TYPES = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 
@@ -32,16 +34,17 @@ def read_idx(path: StrPath) -> npt.NDArray[Any]:
     """
     _check_path(path)
     content = read_bytes(path)
-    if len(content) < 4 or content[:2] != b"\0\0" or content[2] not in IDX_TYPES:
+    if len(content) < 4 or content[:2] != IDX_MAGIC or content[2] not in IDX_TYPES:
         fail("path", "an IDX file", f"{os.fspath(path)}, which starts with {content[:4].hex()}")
-    start = 4 + 4 * content[3]
-    shape = tuple(np.frombuffer(content[4:start], dtype=">u4").tolist())
     dtype = np.dtype(IDX_TYPES[content[2]])
-    wanted = start + math.prod(shape) * dtype.itemsize
-    if len(content) != wanted:
+    axes = content[3]
+    header_bytes = 4 + 4 * axes
+    shape = tuple(np.frombuffer(content[4:header_bytes], dtype=">u4").tolist())
+    file_bytes = header_bytes + math.prod(shape) * dtype.itemsize
+    if len(content) != file_bytes:
         got = f"{len(content)} in {os.fspath(path)}"
-        fail("path", f"an IDX file of {wanted} bytes, as in its header", got)
-    numbers = np.frombuffer(content, dtype, offset=start).reshape(shape)
+        fail("path", f"an IDX file of {file_bytes} bytes, as in its header", got)
+    numbers = np.frombuffer(content, dtype, offset=header_bytes).reshape(shape)
     return numbers.astype(dtype.newbyteorder("="), copy=False)
 
 
@@ -58,9 +61,9 @@ def read_mat(path: StrPath, *names: str) -> tuple[npt.NDArray[Any], ...]:
     _check_path(path)
     try:
         content = loadmat(path, variable_names=names)
+    except FileNotFoundError:
+        raise
     except (ValueError, TypeError, NotImplementedError, OSError) as error:
-        if isinstance(error, FileNotFoundError):
-            raise
         raise ValueError(f"path: wanted a MATLAB file, got {os.fspath(path)}") from error
     missing = [name for name in names if name not in content]
     if missing:
@@ -96,35 +99,40 @@ def read_libsvm(path: StrPath, *, dim: int | None = None) -> Dataset:
     _check_path(path)
     with needed_by("reading LIBSVM files"):
         datasets = import_module("sklearn.datasets")
+    expectation = "a LIBSVM file"
     if dim is not None:
         integer("dim", dim, at_least=1)
+        expectation += f" of {dim} features"
     try:
         features, labels = datasets.load_svmlight_file(
             os.fspath(path), n_features=dim, zero_based=False
         )
     except ValueError as error:
-        fail("path", "a LIBSVM file" + (f" of {dim} features" if dim else ""), f"{path}: {error}")
-    return Dataset(_narrow(features), _whole(labels), _stem(path))
+        fail("path", expectation, f"{path}: {error}")
+    _narrow_indices(features)
+    return Dataset(features, _whole_labels(labels), _stem(path))
 
 
 def _check_path(path: object) -> None:
-    """Fail unless it names a file: a number would be one that the process has open."""
+    """Fail unless `path` names a file: a number would be one that the process has open."""
     instance("path", path, "the path of a file, as a text or pathlib.Path", str, os.PathLike)
+
+
+def _whole_labels(labels: npt.NDArray[np.float64]) -> npt.NDArray[Any]:
+    """Return labels as integers if all are whole numbers that float64 holds exactly."""
+    is_whole = (labels == np.trunc(labels)) & (np.abs(labels) < 2**53)
+    if is_whole.all():
+        return labels.astype(np.int64)
+    return labels
+
+
+def _narrow_indices(features: sparse.csr_matrix) -> None:
+    """Store sparse indices in 32 bits if they fit: half the memory, and most solvers' type."""
+    if max(features.nnz, features.shape[1]) < 2**31:
+        features.indices = features.indices.astype(np.int32)
+        features.indptr = features.indptr.astype(np.int32)
 
 
 def _stem(path: StrPath) -> str:
     """Return the file's name up to its first dot."""
     return Path(path).name.split(".")[0] or Path(path).name
-
-
-def _whole(labels: npt.NDArray[np.float64]) -> npt.NDArray[Any]:
-    whole = (labels == np.trunc(labels)) & (np.abs(labels) < 2**53)
-    return labels.astype(np.int64) if whole.all() else labels
-
-
-def _narrow(features: Any) -> Any:
-    """Store sparse indices in 32 bits if they fit: half the memory, and what most solvers take."""
-    if max(features.nnz, features.shape[1]) < 2**31:
-        features.indices = features.indices.astype(np.int32)
-        features.indptr = features.indptr.astype(np.int32)
-    return features

@@ -87,16 +87,16 @@ def from_sklearn(name: str, /, **options: Any) -> Dataset:
     """
     with needed_by(f"the data set {name!r}"):
         datasets = import_module("sklearn.datasets")
-    for prefix in ("load", "fetch"):
-        if load := getattr(datasets, f"{prefix}_{name}", None):
-            break
-    else:
+    load = getattr(datasets, f"load_{name}", None)
+    if load is None:
+        load = getattr(datasets, f"fetch_{name}", None)
+    if load is None:
         fail("name", "a data set that sklearn.datasets loads or fetches", repr(name))
     bunch = load(**options)
-    features, labels = bunch["data"], np.asarray(bunch["target"])
+    labels = np.asarray(bunch["target"])
     if labels.dtype.kind in "OUS":
         labels = np.unique(labels.astype(str), return_inverse=True)[1]
-    return Dataset(features, labels, str(options.get("name", name)))
+    return Dataset(bunch["data"], labels, str(options.get("name", name)))
 
 
 def mnist(part: Part = "train", *, folder: StrPath | None = None) -> Dataset:
@@ -119,10 +119,16 @@ def mnist(part: Part = "train", *, folder: StrPath | None = None) -> Dataset:
     FileNotFoundError
         If the folder has no such file.
     """
-    stem = {"train": "train", "test": "t10k"}[one_of("part", part, ("train", "test"))]
-    names = [f"{stem}-images-idx3-ubyte", f"{stem}-labels-idx1-ubyte"]
-    images, labels = (read_idx(find_file("mnist", folder, [f"{name}.gz", name])) for name in names)
-    return Dataset(_shares(images), labels, "mnist")
+    one_of("part", part, ("train", "test"))
+    stem = {"train": "train", "test": "t10k"}[part]
+    images = _read_mnist_file(f"{stem}-images-idx3-ubyte", folder)
+    labels = _read_mnist_file(f"{stem}-labels-idx1-ubyte", folder)
+    return Dataset(_unit_pixels(images), labels, "mnist")
+
+
+def _read_mnist_file(name: str, folder: StrPath | None) -> npt.NDArray[Any]:
+    """Return the array of one of MNIST's files, compressed or not."""
+    return read_idx(find_file("mnist", folder, [f"{name}.gz", name]))
 
 
 def svhn(
@@ -152,11 +158,14 @@ def svhn(
     path = find_file("svhn", folder, [f"{part}_32x32.mat"])
     images, labels = read_mat(path, "X", "y")
     labels = labels.reshape(-1).astype(np.int64)
-    if images.shape != (32, 32, 3, len(labels)) or not ((labels >= 1) & (labels <= 10)).all():
+    shape = (32, 32, 3, len(labels))
+    is_known_label = (labels >= 1) & (labels <= 10)
+    if images.shape != shape or not is_known_label.all():
         got = f"{images.shape} in {os.fspath(path)}"
-        fail("path", f"images of shape (32, 32, 3, {len(labels)}) and labels 1 to 10", got)
-    pixels = _shares(np.moveaxis(images, 3, 0))
-    return Dataset(pixels, labels % 10, "svhn")  # 10 stands for the digit 0
+        fail("path", f"images of shape {shape} and labels 1 to 10", got)
+    pixels = _unit_pixels(np.moveaxis(images, 3, 0))
+    digit_labels = labels % 10  # 10 stands for the digit 0
+    return Dataset(pixels, digit_labels, "svhn")
 
 
 def rcv1(part: Part = "train", *, folder: StrPath | None = None) -> Dataset:
@@ -196,15 +205,17 @@ def covertype(classes: Literal[2, 7] = 2, *, folder: StrPath | None = None) -> D
     """
     if one_of("classes", classes, (2, 7)) == 7:
         names = ["covtype.data.gz", "covtype.data", "covtype_sample50k.data.gz"]
-        table = np.loadtxt(path := find_file("covtype", folder, names), delimiter=",", ndmin=2)
-        return Dataset(table[:, :-1], table[:, -1].astype(np.int64) - 1, path.name.split(".")[0])
+        path = find_file("covtype", folder, names)
+        table = np.loadtxt(path, delimiter=",", ndmin=2)
+        labels = table[:, -1].astype(np.int64) - 1
+        return Dataset(table[:, :-1], labels, path.name.split(".")[0])
     path = find_file("covtype", folder, ["covtype.libsvm.binary.bz2"])
-    records = read_libsvm(path, dim=54)
-    dense = records.features.toarray()  # type: ignore[union-attr]  # a LIBSVM file is sparse
-    return Dataset(dense, 2 * records.labels - 3, records.name)
+    dataset = read_libsvm(path, dim=54)
+    dense = dataset.features.toarray()  # type: ignore[union-attr]  # a LIBSVM file is sparse
+    return Dataset(dense, 2 * dataset.labels - 3, dataset.name)
 
 
-def _shares(images: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
+def _unit_pixels(images: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
     """Return pixels from 0 to 255 divided by 255, one row for each image."""
     rows = images.reshape(len(images), -1)
     pixels = new(rows.shape, np.float32)
@@ -213,16 +224,39 @@ def _shares(images: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
 
 
 def find_file(data_set: str, folder: StrPath | None, names: list[str]) -> Path:
-    """Return the first of the files that exists."""
-    argument, source = "folder", SOURCES[data_set]
+    """Return the first of the files that exists.
+
+    Parameters
+    ----------
+    data_set
+        Key of `SOURCES`, and name of the subfolder of the folder that DPMESH_DATA names.
+    folder
+        Where to look instead of there.
+    names
+        Names of the files, best first.
+
+    Raises
+    ------
+    ValueError
+        If there is neither a `folder` nor that environment variable.
+    FileNotFoundError
+        If the folder has none of the files.
+    """
+    source = SOURCES[data_set]
+    argument = "folder"
     if folder is None:
+        argument = FOLDER_VARIABLE
         root = os.environ.get(FOLDER_VARIABLE)
         if not root:
-            wanted = f"the folder that holds {source}; or set {FOLDER_VARIABLE}, whose subfolder "
-            fail("folder", f"{wanted}{data_set} is taken", "None")
-        argument, folder = FOLDER_VARIABLE, Path(root) / data_set
+            expectation = (
+                f"the folder that holds {source}; or set {FOLDER_VARIABLE}, "
+                f"whose subfolder {data_set} is taken"
+            )
+            fail("folder", expectation, "None")
+        folder = Path(root) / data_set
     for name in names:
-        if (path := Path(folder) / name).is_file():
+        path = Path(folder) / name
+        if path.is_file():
             return path
-    wanted = " or ".join(names)
-    raise FileNotFoundError(f"{argument}: wanted {wanted} in {os.fspath(folder)}; get {source}")
+    choices = " or ".join(names)
+    raise FileNotFoundError(f"{argument}: wanted {choices} in {os.fspath(folder)}; get {source}")

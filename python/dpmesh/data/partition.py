@@ -1,4 +1,4 @@
-"""Who holds which records: train-test splits, partitions among nodes.
+"""Train-test splits and partitions of records among nodes.
 
 A partition is a tuple with one array of record indices for each node. The arrays are disjoint, none
 is empty, and together they hold every record, unless equal sizes are asked for: then all nodes have
@@ -66,10 +66,13 @@ def train_test_split(
     fraction = probability("fraction", fraction, zero=False, one=False)
     if dataset.records < 2:
         fail("dataset", "at least 2 records", dataset.records)
-    tests = min(max(round(fraction * dataset.records), 1), dataset.records - 1)
-    _random(generator)
+    test_records = round(fraction * dataset.records)
+    test_records = min(max(test_records, 1), dataset.records - 1)
+    _check_generator(generator)
     order = generator.permutation(dataset.records)
-    return dataset.take(order[tests:]), dataset.take(order[:tests])
+    train = dataset.take(order[test_records:])
+    test = dataset.take(order[:test_records])
+    return train, test
 
 
 def iid(
@@ -90,12 +93,13 @@ def iid(
     >>> [len(part) for part in dm.data.iid(digits, 4, draw)]
     [450, 449, 449, 449]
     """
-    nodes = _enough(dataset, nodes)
-    _random(generator)
+    nodes = _checked_nodes(dataset, nodes)
+    _check_generator(generator)
     order = generator.permutation(dataset.records)
     if equal_sizes:
-        order = order[: dataset.records // nodes * nodes]
-    return _parts(np.array_split(order, nodes))
+        records_per_node = dataset.records // nodes
+        order = order[: records_per_node * nodes]
+    return _partition(np.array_split(order, nodes))
 
 
 def dirichlet(
@@ -127,7 +131,7 @@ def dirichlet(
         Concentration, positive: 0.1 is strong skew, 100 nearly none. With `equal_sizes` it
         multiplies the class proportions of the whole dataset.
     equal_sizes
-        Whether all nodes hold equally many records.
+        If true, all nodes hold equally many records.
 
     Raises
     ------
@@ -143,24 +147,25 @@ def dirichlet(
     >>> len(dm.data.dirichlet(digits, 10, draw, alpha=0.5))
     10
     """
-    nodes, alpha = _enough(dataset, nodes), positive("alpha", alpha)
-    _random(generator)
+    nodes = _checked_nodes(dataset, nodes)
+    alpha = positive("alpha", alpha)
+    _check_generator(generator)
     pools = _shuffled_classes(dataset, generator)
-    sizes = np.array([len(pool) for pool in pools])
+    class_sizes = np.array([len(pool) for pool in pools])
     if equal_sizes:
-        counts = _equal_counts(sizes, nodes, alpha, generator)
+        counts = _equal_counts(class_sizes, nodes, alpha, generator)
     else:
-        draws = (_shared_counts(sizes, nodes, alpha, generator) for _ in range(ATTEMPTS))
-        drawn = next((counts for counts in draws if counts.sum(axis=1).all()), None)
-        if drawn is None:
-            fail("alpha", f"one that gives each of {nodes} nodes a record", alpha)
-        counts = drawn
+        counts = _shared_counts(class_sizes, nodes, alpha, generator)
     ends = counts.cumsum(axis=0)
-    parts = (
-        np.concatenate([pool[e - c : e] for pool, e, c in zip(pools, end, count, strict=True)])
-        for end, count in zip(ends, counts, strict=True)
-    )
-    return _parts([generator.permutation(part) for part in parts])
+    starts = ends - counts
+    parts = []
+    for node in range(nodes):
+        pieces = [
+            pool[start:end]
+            for pool, start, end in zip(pools, starts[node], ends[node], strict=True)
+        ]
+        parts.append(generator.permutation(np.concatenate(pieces)))
+    return _partition(parts)
 
 
 def shards(
@@ -180,7 +185,7 @@ def shards(
     Parameters
     ----------
     shards_per_node
-        How many shards each node gets.
+        Number of shards of each node.
 
     Raises
     ------
@@ -198,19 +203,23 @@ def shards(
     """
     instance("dataset", dataset, A_DATASET, Dataset)
     nodes = integer("nodes", nodes, at_least=1)
-    count = nodes * integer("shards_per_node", shards_per_node, at_least=1)
-    if dataset.records < count:
-        fail("nodes", f"at most {dataset.records} shards in all", f"{count}")
-    _random(generator)
+    shards_per_node = integer("shards_per_node", shards_per_node, at_least=1)
+    shard_count = nodes * shards_per_node
+    if dataset.records < shard_count:
+        fail("nodes", f"at most {dataset.records} shards in all", f"{shard_count}")
+    _check_generator(generator)
     order = np.concatenate(_shuffled_classes(dataset, generator))
     if equal_sizes:
-        kept = generator.permutation(dataset.records)[: dataset.records // count * count]
-        order = order[np.sort(kept)]
-    pieces = np.array_split(order, count)
-    hands = generator.permutation(count).reshape(nodes, shards_per_node)
-    return _parts(
-        [generator.permutation(np.concatenate([pieces[i] for i in hand])) for hand in hands]
-    )
+        shard_size = dataset.records // shard_count
+        places = generator.permutation(dataset.records)[: shard_size * shard_count]
+        order = order[np.sort(places)]
+    all_shards = np.array_split(order, shard_count)
+    shards_of_nodes = generator.permutation(shard_count).reshape(nodes, shards_per_node)
+    parts = []
+    for shards_of_node in shards_of_nodes:
+        records = np.concatenate([all_shards[shard] for shard in shards_of_node])
+        parts.append(generator.permutation(records))
+    return _partition(parts)
 
 
 def by_user(users: npt.ArrayLike) -> Partition:
@@ -238,14 +247,20 @@ def by_user(users: npt.ArrayLike) -> Partition:
     if ids.dtype == object and len({type(user) for user in ids.flat}) == 1:
         ids = np.array(ids.tolist())  # for example, a pandas column of texts
     if ids.ndim != 1 or not len(ids) or ids.dtype.kind not in "iuUS":
-        each = ids.flat if ids.dtype == object else ids[:0]
-        kinds = ", ".join(sorted({type(user).__name__ for user in each})) or ids.dtype
-        wanted = "integers or texts of shape (records,), at least 1"
-        fail("users", wanted, f"{kinds} of shape {ids.shape}")
-    return _parts(_groups(ids, np.arange(len(ids))))
+        expectation = "integers or texts of shape (records,), at least 1"
+        fail("users", expectation, f"{_types_in(ids)} of shape {ids.shape}")
+    return _partition(_groups(ids, np.arange(len(ids))))
 
 
-def _enough(dataset: Dataset, nodes: int) -> int:
+def _types_in(ids: npt.NDArray[Any]) -> str:
+    """Return the names of the Python types in an array of objects, else the array's type."""
+    if ids.dtype == object and ids.size:
+        return ", ".join(sorted({type(user).__name__ for user in ids.flat}))
+    return str(ids.dtype)
+
+
+def _checked_nodes(dataset: Dataset, nodes: int) -> int:
+    """Return the number of nodes; fail unless each can have a record."""
     instance("dataset", dataset, A_DATASET, Dataset)
     nodes = integer("nodes", nodes, at_least=1)
     if dataset.records < nodes:
@@ -253,10 +268,9 @@ def _enough(dataset: Dataset, nodes: int) -> int:
     return nodes
 
 
-def _random(generator: np.random.Generator) -> None:
-    require_methods(
-        "generator", generator, "a numpy generator, from dpmesh.keys.generator", "permutation"
-    )
+def _check_generator(generator: np.random.Generator) -> None:
+    expectation = "a numpy generator, from dpmesh.keys.generator"
+    require_methods("generator", generator, expectation, "permutation")
 
 
 def _shuffled_classes(dataset: Dataset, generator: np.random.Generator) -> list[Indices]:
@@ -269,38 +283,51 @@ def _shuffled_classes(dataset: Dataset, generator: np.random.Generator) -> list[
 def _groups(names: npt.NDArray[Any], order: Indices) -> list[Indices]:
     """Return the indices of each name, by ascending name, each in the order of `order`."""
     order = order[np.argsort(names[order], kind="stable")]
-    _, first = np.unique(names[order], return_index=True)
-    return np.split(order, first[1:])
+    first_of_name = np.unique(names[order], return_index=True)[1]
+    return np.split(order, first_of_name[1:])
 
 
 def _shared_counts(
-    sizes: Indices, nodes: int, alpha: float, generator: np.random.Generator
+    class_sizes: Indices, nodes: int, alpha: float, generator: np.random.Generator
 ) -> Indices:
-    """Return shape (nodes, classes): each class cut at the cumulated shares of the nodes."""
-    shares = generator.dirichlet(np.full(nodes, alpha), size=len(sizes))
-    ends = np.rint(shares.cumsum(axis=1) * sizes[:, None]).astype(np.int64)
-    ends[:, -1] = sizes
-    counts: Indices = np.diff(ends, axis=1, prepend=0).T
+    """Divide each class among the nodes, again until no node is empty.
+
+    Returns shape (nodes, classes): each class is cut at the cumulated shares of the nodes.
+    """
+    for _ in range(ATTEMPTS):
+        shares = generator.dirichlet(np.full(nodes, alpha), size=len(class_sizes))
+        ends = np.rint(shares.cumsum(axis=1) * class_sizes[:, None]).astype(np.int64)
+        ends[:, -1] = class_sizes
+        counts: Indices = np.diff(ends, axis=1, prepend=0).T
+        if counts.sum(axis=1).all():
+            break
+    else:
+        fail("alpha", f"one that gives each of {nodes} nodes a record", alpha)
     return counts
 
 
 def _equal_counts(
-    sizes: Indices, nodes: int, alpha: float, generator: np.random.Generator
+    class_sizes: Indices, nodes: int, alpha: float, generator: np.random.Generator
 ) -> Indices:
     """Return shape (nodes, classes) with equal row sums, without classes once they are used up."""
-    left, size = sizes.copy(), int(sizes.sum()) // nodes
-    mixes = generator.dirichlet(alpha * sizes / sizes.sum(), size=nodes)
-    counts = np.zeros((nodes, len(sizes)), dtype=np.int64)
+    remaining = class_sizes.copy()
+    records = int(class_sizes.sum())
+    records_per_node = records // nodes
+    mixes = generator.dirichlet(alpha * class_sizes / records, size=nodes)
+    counts = np.zeros((nodes, len(class_sizes)), dtype=np.int64)
     for count, mix in zip(counts, mixes, strict=True):
-        while (missing := size - int(count.sum())) > 0:
-            open_mix = np.where(left > 0, mix, 0)
-            weights = open_mix if open_mix.sum() > 0 else left
-            drawn = generator.multinomial(missing, weights / weights.sum())
-            drawn = np.minimum(drawn, left)
-            count += drawn
-            left -= drawn
+        missing = records_per_node
+        while missing > 0:
+            weights = np.where(remaining > 0, mix, 0)
+            if weights.sum() == 0:
+                weights = remaining
+            wishes = generator.multinomial(missing, weights / weights.sum())
+            dealt = np.minimum(wishes, remaining)
+            count += dealt
+            remaining -= dealt
+            missing -= int(dealt.sum())
     return counts
 
 
-def _parts(arrays: list[npt.NDArray[Any]]) -> Partition:
+def _partition(arrays: list[npt.NDArray[Any]]) -> Partition:
     return tuple(array.astype(np.int64, copy=False) for array in arrays)

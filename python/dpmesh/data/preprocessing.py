@@ -48,19 +48,27 @@ def scaled(dataset: Dataset, divisor: npt.ArrayLike) -> Dataset:
            [1. ]])
     """
     instance("dataset", dataset, A_DATASET, Dataset)
+    features = dataset.features
+    divisors = _checked_divisors(divisor, dataset.dim).astype(features.dtype)
+    if isinstance(features, sparse.csr_array):
+        return _with_values(dataset, features, features.data / divisors[features.indices])
+    quotients = new(features.shape, features.dtype)
+    np.divide(features, divisors, out=quotients)
+    return replace(dataset, features=quotients)
+
+
+def _checked_divisors(divisor: npt.ArrayLike, dim: int) -> npt.NDArray[np.float64]:
+    """Return a divisor for each feature, shape (dim,)."""
     divisors = np.asarray(divisor)
     if divisors.dtype.kind not in "iuf":
         divisors = np.asarray(number("divisor", cast("float", divisor)))
     divisors = divisors.astype(np.float64)
-    if divisors.shape not in ((), (dataset.dim,)):
-        fail("divisor", f"one number or shape ({dataset.dim},)", f"shape {divisors.shape}")
-    if not (np.isfinite(divisors) & (divisors > 0)).all():
+    if divisors.shape not in ((), (dim,)):
+        fail("divisor", f"one number or shape ({dim},)", f"shape {divisors.shape}")
+    is_valid = np.isfinite(divisors) & (divisors > 0)
+    if not is_valid.all():
         fail("divisor", "finite numbers greater than 0", divisor)
-    x = dataset.features
-    divisors = np.broadcast_to(divisors, dataset.dim).astype(x.dtype)
-    if isinstance(x, sparse.csr_array):
-        return _with_values(dataset, x, x.data / divisors[x.indices])
-    return replace(dataset, features=np.divide(x, divisors, out=new(x.shape, x.dtype)))
+    return np.broadcast_to(divisors, dim)
 
 
 def unit_norm(dataset: Dataset) -> Dataset:
@@ -81,15 +89,18 @@ def unit_norm(dataset: Dataset) -> Dataset:
     array([[0.6, 0.8]])
     """
     instance("dataset", dataset, A_DATASET, Dataset)
-    x = dataset.features
-    if not isinstance(x, sparse.csr_array):
-        norms = kernels.row_norms(x)
-        divisors = _or_one(norms, x)[:, None]
-        made = replace(dataset, features=np.divide(x, divisors, out=new(x.shape, x.dtype)))
-        return made._bounded(1.0)
-    rows = np.repeat(np.arange(dataset.records), np.diff(x.indptr))
-    norms = np.sqrt(np.bincount(rows, np.square(x.data, dtype=np.float64), dataset.records))
-    return _with_values(dataset, x, x.data / _or_one(norms, x)[rows])._bounded(1.0)
+    features = dataset.features
+    if isinstance(features, sparse.csr_array):
+        rows = np.repeat(np.arange(dataset.records), np.diff(features.indptr))
+        squares = np.square(features.data, dtype=np.float64)
+        norms = np.sqrt(np.bincount(rows, squares, dataset.records))
+        divisors = _positive_norms(norms, features.dtype)
+        normalized = _with_values(dataset, features, features.data / divisors[rows])
+        return normalized._bounded(1.0)
+    divisors = _positive_norms(kernels.row_norms(features), features.dtype)
+    quotients = new(features.shape, features.dtype)
+    np.divide(features, divisors[:, None], out=quotients)
+    return replace(dataset, features=quotients)._bounded(1.0)
 
 
 def with_constant(dataset: Dataset, value: float = 1.0) -> Dataset:
@@ -112,10 +123,10 @@ def with_constant(dataset: Dataset, value: float = 1.0) -> Dataset:
         features = sparse.hstack([dataset.features, column], format="csr")
     else:
         features = np.hstack([dataset.features, column])
-    norm = dataset.feature_norm
-    return replace(dataset, features=features)._bounded(
-        None if norm is None else hypot(norm, value)
-    )
+    extended = replace(dataset, features=features)
+    if dataset.feature_norm is None:
+        return extended
+    return extended._bounded(hypot(dataset.feature_norm, value))
 
 
 def random_projection(dataset: Dataset, dim: int, generator: np.random.Generator) -> Dataset:
@@ -154,12 +165,12 @@ def random_projection(dataset: Dataset, dim: int, generator: np.random.Generator
     return replace(dataset, features=projected)
 
 
-def _or_one(norms: npt.NDArray[np.float64], like: FloatArray | sparse.csr_array) -> FloatArray:
+def _positive_norms(norms: npt.NDArray[np.float64], dtype: npt.DTypeLike) -> FloatArray:
     """Return the norms in the type of the features, 1 in place of 0."""
-    return np.where(norms > 0, norms, 1).astype(like.dtype)
+    return np.where(norms > 0, norms, 1).astype(dtype)
 
 
-def _with_values(dataset: Dataset, x: sparse.csr_array, values: FloatArray) -> Dataset:
-    """Replace the stored values of the sparse features `x`."""
-    same_places = sparse.csr_array((values, x.indices, x.indptr), shape=x.shape)
-    return replace(dataset, features=same_places)
+def _with_values(dataset: Dataset, features: sparse.csr_array, values: FloatArray) -> Dataset:
+    """Replace the stored values of the dataset's sparse features."""
+    parts = (values, features.indices, features.indptr)
+    return replace(dataset, features=sparse.csr_array(parts, shape=features.shape))

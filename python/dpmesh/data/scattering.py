@@ -49,10 +49,12 @@ def scattering(
     window = 2**scales
     if height % window or width % window:
         fail("shape", f"multiples of {window} (2 ** scales)", shape)
-    x = images.features
-    if not isinstance(x, np.ndarray) or x.shape[1] != height * width:
-        fail("images", f"dense records of {height} x {width} = {height * width} pixels", x.shape)
+    features = images.features
+    if not isinstance(features, np.ndarray) or features.shape[1] != height * width:
+        expectation = f"dense records of {height} x {width} = {height * width} pixels"
+        fail("images", expectation, features.shape)
     windows = (height // window) * (width // window)
-    out = new((len(x), channels_of(scales, angles) * windows), np.float32)
-    pixels = x.reshape(-1, height, width)
+    channels = channels_of(scales, angles)
+    out = new((len(features), channels * windows), np.float32)
+    pixels = features.reshape(-1, height, width)
     return replace(images, features=coefficients(pixels, scales=scales, angles=angles, out=out))

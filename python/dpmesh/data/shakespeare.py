@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,9 @@ from dpmesh.data.dataset import Dataset
 from dpmesh.data.formats import StrPath
 from dpmesh.data.loaders import find_file
 from dpmesh.data.partition import Partition
+
+Windows: TypeAlias = npt.NDArray[np.float32]
+"""Codes of characters, shape (windows, length)."""
 
 NOT_PLAYS = ("THE SONNETS", "A LOVER'S COMPLAINT")
 FRACTIONS = (0.7, 0.1, 0.2)
@@ -42,12 +45,12 @@ class Characters(NamedTuple):
     alphabet: str
 
     def __repr__(self) -> str:
-        held = f"{self.train.records} records of {len(self.roles)} roles to train on"
-        return f"Characters({held}, {len(self.alphabet)} characters)"
+        training = f"{self.train.records} records of {len(self.roles)} roles to train on"
+        return f"Characters({training}, {len(self.alphabet)} characters)"
 
 
 def speeches(text: str) -> dict[str, str]:
-    """Return everything that each role says, in order, by "play: role".
+    """Return the whole text of each role, in order, by "play: role".
 
     A speech starts with two blanks, a name and a period; its lines go on after four blanks.
 
@@ -57,20 +60,28 @@ def speeches(text: str) -> dict[str, str]:
         The whole file.
     """
     pieces = _TITLE.split(_NOTICE.sub("", text))
-    spoken: dict[str, list[str]] = defaultdict(list)
-    for play, body in zip(pieces[1::2], pieces[2::2], strict=True):
-        if play.strip() in NOT_PLAYS:
+    titles = [title.strip() for title in pieces[1::2]]
+    lines_of_roles: dict[str, list[str]] = defaultdict(list)
+    for play, body in zip(titles, pieces[2::2], strict=True):
+        if play in NOT_PLAYS:
             continue
-        indent = _INDENT.get(play.strip(), "  ")
-        start = re.compile(rf"{indent}([A-Z][\w'-]*(?: [\w'-]+){{0,3}})\. +(\S.*)")
-        role = None
-        for line in body.splitlines():
-            if match := start.fullmatch(line.rstrip()):
-                role = f"{play.strip()}: {match[1]}"
-                spoken[role].append(match[2])
-            elif role is not None and re.match(rf"{indent}  \S", line):
-                spoken[role].append(line.strip())
-    return {role: "\n".join(lines) for role, lines in spoken.items()}
+        _collect_lines(play, body, lines_of_roles)
+    return {role: "\n".join(lines) for role, lines in lines_of_roles.items()}
+
+
+def _collect_lines(play: str, body: str, lines_of_roles: dict[str, list[str]]) -> None:
+    """Append the lines of one play to those of its roles."""
+    indent = _INDENT.get(play, "  ")
+    speech_start = re.compile(rf"{indent}([A-Z][\w'-]*(?: [\w'-]+){{0,3}})\. +(\S.*)")
+    continuation = re.compile(rf"{indent}  \S")
+    role = None
+    for line in body.splitlines():
+        match = speech_start.fullmatch(line.rstrip())
+        if match:
+            role = f"{play}: {match[1]}"
+            lines_of_roles[role].append(match[2])
+        elif role is not None and continuation.match(line):
+            lines_of_roles[role].append(line.strip())
 
 
 def next_characters(
@@ -103,22 +114,28 @@ def next_characters(
     alphabet = "".join(sorted(set("".join(texts.values()))))
     code_of = np.zeros(0x110000, dtype=np.float32)
     code_of[[ord(character) for character in alphabet]] = np.arange(len(alphabet))
-    kept: list[str] = []
-    parts: tuple[list[npt.NDArray[np.float32]], ...] = ([], [], [])
+    windows_of_roles: dict[str, list[Windows]] = {}
     for role, text in texts.items():
         codes = code_of[np.array([text]).view(np.uint32)]
         cuts = np.floor(np.cumsum(FRACTIONS[:2]) * len(codes)).astype(int)
-        pieces = [_windows(piece, window + 1, stride) for piece in np.split(codes, cuts)]
-        if len(pieces[0]) >= least_records:
-            kept.append(role)
-            for part, piece in zip(parts, pieces, strict=True):
-                part.append(piece)
-    if not kept:
+        windows = [_windows(part, window + 1, stride) for part in np.split(codes, cuts)]
+        training_records = len(windows[0])
+        if training_records >= least_records:
+            windows_of_roles[role] = windows
+    if not windows_of_roles:
         fail("texts", f"a role with at least {least_records} training records", "none")
-    ends = np.cumsum([len(piece) for piece in parts[0]])
-    partition = tuple(np.split(np.arange(ends[-1]), ends[:-1]))
-    train, validation, test = (_dataset(np.concatenate(part)) for part in parts)
-    return Characters(train, partition, validation, test, tuple(kept), alphabet)
+    train, validation, test = (
+        np.concatenate(windows) for windows in zip(*windows_of_roles.values(), strict=True)
+    )
+    ends = np.cumsum([len(windows[0]) for windows in windows_of_roles.values()])
+    return Characters(
+        train=_dataset(train),
+        partition=tuple(np.split(np.arange(ends[-1]), ends[:-1])),
+        validation=_dataset(validation),
+        test=_dataset(test),
+        roles=tuple(windows_of_roles),
+        alphabet=alphabet,
+    )
 
 
 def shakespeare(
@@ -148,11 +165,13 @@ def shakespeare(
     )
 
 
-def _windows(codes: npt.NDArray[np.float32], length: int, stride: int) -> npt.NDArray[np.float32]:
+def _windows(codes: npt.NDArray[np.float32], length: int, stride: int) -> Windows:
+    """Return a read-only view of shape (windows, length) on the codes, every `stride`-th window."""
     if len(codes) < length:
         return np.empty((0, length), np.float32)
     return np.lib.stride_tricks.sliding_window_view(codes, length)[::stride]
 
 
-def _dataset(windows: npt.NDArray[np.float32]) -> Dataset:
-    return Dataset(windows[:, :-1], windows[:, -1].astype(np.int64), "shakespeare")
+def _dataset(windows: Windows) -> Dataset:
+    next_character = windows[:, -1].astype(np.int64)
+    return Dataset(windows[:, :-1], next_character, "shakespeare")

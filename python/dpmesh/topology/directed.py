@@ -18,11 +18,8 @@ from scipy.sparse.linalg import eigs
 
 from dpmesh._validate import fail, instance, integer
 from dpmesh.keys import A_KEY, Key
-from dpmesh.topology.matrix import MixingMatrix
+from dpmesh.topology.matrix import DENSE_NODES, MixingMatrix
 from dpmesh.topology.topology import Static, Use, Varying, public_generator
-
-FEW = 300
-"""Nodes up to which all eigenvalues of a matrix are computed."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,9 +51,9 @@ class PushMatrix(MixingMatrix):
 
     @cached_property
     def components(self) -> int:
-        """Number of groups of nodes whose messages reach each other, through others if need be."""
-        found = connected_components(self.weights, connection="strong", return_labels=False)
-        return int(found)
+        """Number of strongly connected components: groups of nodes that reach each other."""
+        components = connected_components(self.weights, connection="strong", return_labels=False)
+        return int(components)
 
     @cached_property
     def spectral_gap(self) -> float:
@@ -67,11 +64,12 @@ class PushMatrix(MixingMatrix):
         """
         if self.nodes == 1:
             return 1.0
-        if self.nodes <= FEW:
-            values = np.linalg.eigvals(self.weights.toarray())
+        if self.nodes <= DENSE_NODES:
+            eigenvalues = np.linalg.eigvals(self.weights.toarray())
         else:
-            values = eigs(self.weights, k=2, tol=1e-4, return_eigenvectors=False)
-        return max(0.0, 1 - float(np.sort(np.abs(values))[-2]))
+            eigenvalues = eigs(self.weights, k=2, tol=1e-4, return_eigenvectors=False)
+        moduli = np.sort(np.abs(eigenvalues))
+        return max(0.0, 1 - float(moduli[-2]))
 
 
 def directed(
@@ -106,18 +104,23 @@ def directed(
     """
     if not isinstance(graph, nx.DiGraph) or not len(graph):
         fail("graph", "a directed networkx graph of at least 1 node", type(graph).__name__)
-    order = None if nodelist is None else [*nodelist]
-    sends = nx.to_scipy_sparse_array(graph, order, weight=None, format="coo")
-    return Static(_pushed(sends.col, sends.row, len(graph)), description)
+    order = None if nodelist is None else list(nodelist)
+    adjacency = nx.to_scipy_sparse_array(graph, order, weight=None, format="coo")
+    matrix = _even_push_matrix(receivers=adjacency.col, senders=adjacency.row, nodes=len(graph))
+    return Static(matrix, description)
 
 
 def random_directed(nodes: int, degree: int, *, key: Key) -> Varying:
-    """Each node sends to `degree` others, drawn anew in each round.
+    """Let each node send to `degree` others, drawn anew in each round.
 
     Parameters
     ----------
+    nodes
+        Number of nodes, at least 2.
     degree
-        To how many others each node sends.
+        Number of other nodes that each node sends to.
+    key
+        Public: the links depend on it and on the round alone.
 
     Raises
     ------
@@ -134,27 +137,39 @@ def random_directed(nodes: int, degree: int, *, key: Key) -> Varying:
     degree = integer("degree", degree, at_least=1, below=nodes)
     instance("key", key, A_KEY, Key)
     description = f"{nodes} nodes, each of which sends to {degree} others at random"
-    return Varying(nodes, partial(_drawn, nodes, degree, key), description)
+    draw = partial(_random_push_matrix, nodes, degree, key)
+    return Varying(nodes, draw, description)
 
 
-def _drawn(nodes: int, degree: int, key: Key, round: int) -> PushMatrix:
-    """Draw a subset of `degree` others of each node uniformly (Floyd's algorithm)."""
-    source = public_generator(key, Use.DIRECTED, round)
-    ahead = np.full((nodes, degree), -1)
-    for place, last in enumerate(range(nodes - 1 - degree, nodes - 1)):
-        drawn = source.integers(last + 1, size=nodes)
-        again = (ahead == drawn[:, np.newaxis]).any(axis=1)
-        ahead[:, place] = np.where(again, last, drawn)
-    sender = np.repeat(np.arange(nodes), degree)
-    return _pushed((sender + 1 + ahead.ravel()) % nodes, sender, nodes)
+def _random_push_matrix(nodes: int, degree: int, key: Key, round: int) -> PushMatrix:
+    """Draw `degree` receivers of each node uniformly, without repetition (Floyd's algorithm).
+
+    Receivers are drawn as offsets 0 to nodes - 2 ahead of the sender, so that none is the sender.
+    """
+    random = public_generator(key, Use.DIRECTED, round)
+    offsets = np.full((nodes, degree), -1)
+    first_candidate = nodes - 1 - degree
+    for column in range(degree):
+        last = first_candidate + column
+        candidates = random.integers(last + 1, size=nodes)
+        is_repeated = (offsets == candidates[:, np.newaxis]).any(axis=1)
+        offsets[:, column] = np.where(is_repeated, last, candidates)
+    senders = np.repeat(np.arange(nodes), degree)
+    receivers = (senders + 1 + offsets.ravel()) % nodes
+    return _even_push_matrix(receivers, senders, nodes)
 
 
-def _pushed(
+def _even_push_matrix(
     receivers: npt.NDArray[np.integer], senders: npt.NDArray[np.integer], nodes: int
 ) -> PushMatrix:
-    """Return the matrix in which each node splits its message evenly, itself included."""
-    own = np.arange(nodes)
-    others = receivers != senders
-    ends = np.concatenate([receivers[others], own]), np.concatenate([senders[others], own])
-    shares = 1 / np.bincount(ends[1], minlength=nodes)
-    return PushMatrix(sparse.coo_array((shares[ends[1]], ends), shape=(nodes, nodes)))
+    """Return the matrix in which each node splits its message evenly, itself included.
+
+    `receivers` and `senders` have the shape (links,); self-loops among them are ignored.
+    """
+    all_nodes = np.arange(nodes)
+    is_link = receivers != senders
+    rows = np.concatenate([receivers[is_link], all_nodes])
+    columns = np.concatenate([senders[is_link], all_nodes])
+    shares = 1 / np.bincount(columns, minlength=nodes)
+    weights = sparse.coo_array((shares[columns], (rows, columns)), shape=(nodes, nodes))
+    return PushMatrix(weights)

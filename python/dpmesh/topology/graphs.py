@@ -19,7 +19,7 @@ from dpmesh.topology.matrix import MixingMatrix
 from dpmesh.topology.topology import Static, Use, public_generator
 
 Weights: TypeAlias = Literal["metropolis", "max_degree", "equal"]
-"""How a link (i, j) between nodes of degrees d_i and d_j is weighted.
+"""Weight of a link (i, j) between nodes of degrees d_i and d_j.
 
 ``"metropolis"``
     1 / (1 + max(d_i, d_j)): each node needs to know its neighbours' degrees only.
@@ -51,32 +51,46 @@ def weigh(links: sparse.csr_array, weights: Weights = "metropolis") -> MixingMat
     one_of("weights", weights, ("metropolis", "max_degree", "equal"))
     links = links.tocoo()
     off_diagonal = (links.row != links.col) & (links.data != 0)
-    i, j = links.row[off_diagonal], links.col[off_diagonal]
+    i = links.row[off_diagonal]
+    j = links.col[off_diagonal]
     nodes = links.shape[0]
     degrees = np.bincount(i, minlength=nodes)
+    largest_degree = int(degrees.max())
     if weights == "equal":
-        least, most = int(degrees.min()), int(degrees.max())
-        if least != most:
-            wanted = "'metropolis' or 'max_degree' for a graph that is not regular"
-            fail("weights", wanted, f"'equal' for degrees from {least} to {most}")
-        share = np.full(len(i), 1 / max(most, 1))
+        _require_regular(degrees)
+        link_weights = np.full(len(i), 1 / max(largest_degree, 1))
     elif weights == "max_degree":
-        share = np.full(len(i), 1 / (1 + degrees.max()))
+        link_weights = np.full(len(i), 1 / (1 + largest_degree))
     else:
-        share = 1 / (1 + np.maximum(degrees[i], degrees[j]))
-    sent = sparse.csr_array((share, (i, j)), shape=(nodes, nodes))
-    own = 1.0 * (degrees == 0) if weights == "equal" else 1 - sent.sum(axis=1)
-    return MixingMatrix(sent + sparse.diags_array(own))
+        link_weights = 1 / (1 + np.maximum(degrees[i], degrees[j]))
+    off_diagonal_part = sparse.csr_array((link_weights, (i, j)), shape=(nodes, nodes))
+    if weights == "equal":
+        is_isolated = degrees == 0
+        diagonal = is_isolated.astype(np.float64)
+    else:
+        diagonal = 1 - off_diagonal_part.sum(axis=1)
+    return MixingMatrix(off_diagonal_part + sparse.diags_array(diagonal))
+
+
+def _require_regular(degrees: Indices) -> None:
+    """Fail unless all nodes have the same degree."""
+    least = int(degrees.min())
+    most = int(degrees.max())
+    if least != most:
+        expectation = "'metropolis' or 'max_degree' for a graph that is not regular"
+        fail("weights", expectation, f"'equal' for degrees from {least} to {most}")
 
 
 Ends = Indices
+"""Shape (links,): the nodes at one end of each link."""
 
 
 def links_of(nodes: int, i: Ends, j: Ends) -> sparse.csr_array:
     """Return the symmetric matrix of links between `i` and `j`, without self-loops, each once."""
-    linked = i != j
-    i, j = i[linked], j[linked]
-    links = sparse.coo_array((np.ones(len(i)), (i, j)), shape=(nodes, nodes)).tocsr()
+    is_link = i != j
+    ends = (i[is_link], j[is_link])
+    ones = np.ones(np.count_nonzero(is_link))
+    links = sparse.coo_array((ones, ends), shape=(nodes, nodes)).tocsr()
     links += links.T
     links.data[:] = 1.0
     return links
@@ -85,8 +99,9 @@ def links_of(nodes: int, i: Ends, j: Ends) -> sparse.csr_array:
 def torus_links(rows: int, columns: int) -> sparse.csr_array:
     """Link each cell of a grid that wraps around to the next in its row and in its column."""
     cells = np.arange(rows * columns).reshape(rows, columns)
-    following = [np.roll(cells, -1, axis).ravel() for axis in (0, 1)]
-    return links_of(cells.size, np.tile(cells.ravel(), 2), np.concatenate(following))
+    below = np.roll(cells, -1, axis=0).ravel()
+    beside = np.roll(cells, -1, axis=1).ravel()
+    return links_of(cells.size, np.tile(cells.ravel(), 2), np.concatenate([below, beside]))
 
 
 def regular_links(nodes: int, degree: int, generator: np.random.Generator) -> sparse.csr_array:
@@ -96,23 +111,39 @@ def regular_links(nodes: int, degree: int, generator: np.random.Generator) -> sp
     again. Where no pair of free ends can be linked, all begins anew (Steger and Wormald, 1999).
     """
     while True:
-        free, links = np.repeat(np.arange(nodes), degree), np.empty(0, np.int64)
-        while len(free):
-            i, j = np.sort(generator.permutation(free).reshape(-1, 2)).T
-            pairs = i * nodes + j
-            kept, first = np.unique(pairs, return_index=True)
-            is_new = (i[first] != j[first]) & ~np.isin(kept, links)
-            if not is_new.any() and not _can_link(free, links, nodes):
-                break
-            links = np.concatenate((links, kept[is_new]))
-            free = np.delete(np.stack((i, j), axis=1), first[is_new], axis=0).ravel()
-        else:
-            return links_of(nodes, *np.divmod(links, nodes))
+        links = _paired_free_ends(nodes, degree, generator)
+        if links is not None:
+            i, j = np.divmod(links, nodes)
+            return links_of(nodes, i, j)
 
 
-def _can_link(free: Ends, links: Ends, nodes: int) -> bool:
-    i, j = np.triu_indices(len(ends := np.unique(free)), 1)
-    return not np.isin(ends[i] * nodes + ends[j], links).all()
+def _paired_free_ends(nodes: int, degree: int, generator: np.random.Generator) -> Indices | None:
+    """Pair free ends until none is left; return None where no pair of them can be linked.
+
+    A link between i < j has the number ``i * nodes + j``.
+    """
+    free_ends = np.repeat(np.arange(nodes), degree)
+    links = np.empty(0, np.int64)
+    while len(free_ends):
+        pairs = generator.permutation(free_ends).reshape(-1, 2)
+        pairs.sort(axis=1)
+        numbers = pairs[:, 0] * nodes + pairs[:, 1]
+        distinct, first = np.unique(numbers, return_index=True)
+        is_loop = pairs[first, 0] == pairs[first, 1]
+        is_new = ~is_loop & ~np.isin(distinct, links)
+        if not is_new.any() and not _can_link(free_ends, links, nodes):
+            return None
+        links = np.concatenate((links, distinct[is_new]))
+        free_ends = np.delete(pairs, first[is_new], axis=0).ravel()
+    return links
+
+
+def _can_link(free_ends: Ends, links: Indices, nodes: int) -> bool:
+    """Return True if two different nodes with free ends are not linked yet."""
+    candidates = np.unique(free_ends)
+    i, j = np.triu_indices(len(candidates), 1)
+    numbers = candidates[i] * nodes + candidates[j]
+    return not np.isin(numbers, links).all()
 
 
 ATTEMPTS = 100
@@ -158,20 +189,34 @@ def from_networkx(
         fail("graph", "an undirected networkx graph", type(graph).__name__)
     if not len(graph):
         fail("graph", "at least 1 node", "none")
-    wanted = "an order of the graph's nodes, such as sorted(graph)"
-    instance("nodelist", nodelist, wanted, Iterable, NoneType)
-    order = [*(graph if nodelist is None else nodelist)]
-    found = {node for node in order if node in graph}
-    if not len(found) == len(order) == len(graph):
-        fail("nodelist", f"each of the {len(graph)} nodes of the graph once", reprlib.repr(order))
-    links = _links(graph, order)
+    links = _adjacency(graph, _node_order(graph, nodelist))
     if not _is_connected(links):
         fail("graph", "a connected one", f"{graph} in several parts")
     return Static(weigh(links, weights), description)
 
 
+def _node_order(graph: nx.Graph, nodelist: Iterable[Hashable] | None) -> list[Hashable]:
+    """Return the order of the graph's nodes; fail unless `nodelist` names each of them once."""
+    expectation = "an order of the graph's nodes, such as sorted(graph)"
+    instance("nodelist", nodelist, expectation, Iterable, NoneType)
+    if nodelist is None:
+        return list(graph)
+    order = list(nodelist)
+    distinct = {node for node in order if node in graph}
+    if not len(distinct) == len(order) == len(graph):
+        fail("nodelist", f"each of the {len(graph)} nodes of the graph once", reprlib.repr(order))
+    return order
+
+
 def ring(nodes: int, *, weights: Weights = "metropolis") -> Static:
-    """Each node receives from its two neighbours on a cycle.
+    """Return a cycle: each node receives from its two neighbours.
+
+    Parameters
+    ----------
+    nodes
+        Number of nodes, at least 1.
+    weights
+        See `dpmesh.topology.Weights`.
 
     Raises
     ------
@@ -187,12 +232,20 @@ def ring(nodes: int, *, weights: Weights = "metropolis") -> Static:
            [0.   , 0.333, 0.333, 0.333],
            [0.333, 0.   , 0.333, 0.333]])
     """
-    links = torus_links(1, integer("nodes", nodes, at_least=1))
+    nodes = integer("nodes", nodes, at_least=1)
+    links = torus_links(1, nodes)
     return Static(weigh(links, weights), "ring")
 
 
 def complete(nodes: int, *, weights: Weights = "metropolis") -> Static:
-    """Everyone receives from everyone: one round with Metropolis weights computes the mean.
+    """Link every pair of nodes: one round with Metropolis weights computes the mean.
+
+    Parameters
+    ----------
+    nodes
+        Number of nodes, at least 1.
+    weights
+        See `dpmesh.topology.Weights`.
 
     Raises
     ------
@@ -206,12 +259,19 @@ def complete(nodes: int, *, weights: Weights = "metropolis") -> Static:
     0.9999999999999984
     """
     nodes = integer("nodes", nodes, at_least=1)
-    everyone = sparse.csr_array(np.ones((nodes, nodes)))
-    return Static(weigh(everyone, weights), "complete graph")
+    all_links = sparse.csr_array(np.ones((nodes, nodes)))
+    return Static(weigh(all_links, weights), "complete graph")
 
 
 def star(nodes: int, *, weights: Weights = "metropolis") -> Static:
-    """Node 0 receives from all others, and they receive from it alone.
+    """Link node 0, the hub, to all others and these to it alone.
+
+    Parameters
+    ----------
+    nodes
+        Number of nodes, at least 1.
+    weights
+        See `dpmesh.topology.Weights`.
 
     Raises
     ------
@@ -225,19 +285,24 @@ def star(nodes: int, *, weights: Weights = "metropolis") -> Static:
     >>> dm.topology.star(5)
     Static(mixing_matrix=MixingMatrix(5 nodes, 8 messages a round), description='star')
     """
-    graph = nx.star_graph(integer("nodes", nodes, at_least=1) - 1)
+    nodes = integer("nodes", nodes, at_least=1)
+    graph = nx.star_graph(nodes - 1)
     return from_networkx(graph, weights=weights, description="star")
 
 
 def torus(rows: int, columns: int, *, weights: Weights = "metropolis") -> Static:
-    """A grid that wraps around; node ``row * columns + column`` receives from the four next to it.
+    """Return a grid that wraps around, in which each node receives from the four next to it.
+
+    The cell at ``row, column`` is node ``row * columns + column``.
 
     Parameters
     ----------
     rows
-        Rows of the grid.
+        Rows of the grid, at least 1.
     columns
-        Columns of the grid.
+        Columns of the grid, at least 1.
+    weights
+        See `dpmesh.topology.Weights`.
 
     Raises
     ------
@@ -250,18 +315,27 @@ def torus(rows: int, columns: int, *, weights: Weights = "metropolis") -> Static
     >>> str(dm.topology.torus(4, 4))
     'torus of 4 x 4 (16 nodes)'
     """
-    rows, columns = integer("rows", rows, at_least=1), integer("columns", columns, at_least=1)
+    rows = integer("rows", rows, at_least=1)
+    columns = integer("columns", columns, at_least=1)
     links = torus_links(rows, columns)
     return Static(weigh(links, weights), f"torus of {rows} x {columns}")
 
 
 def random_regular(nodes: int, degree: int, *, key: Key, weights: Weights = "metropolis") -> Static:
-    """A connected random graph in which each node has `degree` neighbours: an expander from 3 up.
+    """Draw a connected random graph in which each node has `degree` neighbours.
+
+    From degree 3 on it is an expander with high probability.
 
     Parameters
     ----------
+    nodes
+        Number of nodes, at least 1.
     degree
         Neighbours of each node.
+    key
+        Public: the graph depends on it alone.
+    weights
+        See `dpmesh.topology.Weights`.
 
     Raises
     ------
@@ -279,24 +353,30 @@ def random_regular(nodes: int, degree: int, *, key: Key, weights: Weights = "met
     degree = integer("degree", degree, below=nodes)
     if nodes * degree % 2:
         fail("degree", f"an even number for {nodes} nodes", degree)
-    links = _connected(
-        lambda seed: regular_links(nodes, degree, np.random.default_rng(seed)),
-        public_generator(key, Use.RANDOM_REGULAR),
-        argument="degree",
-        got=degree,
-    )
+
+    def draw(seed: int) -> sparse.csr_array:
+        return regular_links(nodes, degree, np.random.default_rng(seed))
+
+    generator = public_generator(key, Use.RANDOM_REGULAR)
+    links = _first_connected(draw, generator, argument="degree", got=degree)
     return Static(weigh(links, weights), f"random {degree}-regular graph")
 
 
 def erdos_renyi(
     nodes: int, edge_probability: float, *, key: Key, weights: Weights = "metropolis"
 ) -> Static:
-    """A connected random graph in which each pair is linked with probability `edge_probability`.
+    """Draw a connected random graph that links each pair with probability `edge_probability`.
 
     Parameters
     ----------
+    nodes
+        Number of nodes, at least 1.
     edge_probability
         Probability that two nodes are linked.
+    key
+        Public: the graph depends on it alone.
+    weights
+        See `dpmesh.topology.Weights`.
 
     Raises
     ------
@@ -312,19 +392,21 @@ def erdos_renyi(
     """
     nodes = integer("nodes", nodes, at_least=1)
     edge_probability = probability("edge_probability", edge_probability)
-    drawn = edge_probability if 1 - edge_probability < 1 else 0.0  # networkx divides by log(1 - p)
-    links = _connected(
-        lambda seed: _links(nx.fast_gnp_random_graph(nodes, drawn, seed=seed)),
-        public_generator(key, Use.ERDOS_RENYI),
-        argument="edge_probability",
-        got=edge_probability,
-    )
-    return Static(
-        weigh(links, weights), f"Erdos-Renyi graph of edge probability {edge_probability:g}"
-    )
+    networkx_probability = edge_probability
+    if 1 - edge_probability == 1:
+        networkx_probability = 0.0  # networkx divides by log(1 - p)
+
+    def draw(seed: int) -> sparse.csr_array:
+        graph = nx.fast_gnp_random_graph(nodes, networkx_probability, seed=seed)
+        return _adjacency(graph)
+
+    generator = public_generator(key, Use.ERDOS_RENYI)
+    links = _first_connected(draw, generator, argument="edge_probability", got=edge_probability)
+    description = f"Erdos-Renyi graph of edge probability {edge_probability:g}"
+    return Static(weigh(links, weights), description)
 
 
-def _connected(
+def _first_connected(
     draw: Callable[[int], sparse.csr_array],
     generator: np.random.Generator,
     *,
@@ -333,15 +415,18 @@ def _connected(
 ) -> sparse.csr_array:
     """Draw graphs until one is connected, and return its links."""
     seeds = generator.integers(2**63, size=ATTEMPTS).tolist()
-    links = next(filter(_is_connected, map(draw, seeds)), None)
-    if links is None:
+    for seed in seeds:
+        links = draw(seed)
+        if _is_connected(links):
+            break
+    else:
         fail(argument, f"one that gives a connected graph within {ATTEMPTS} draws", got)
     return links
 
 
+def _adjacency(graph: nx.Graph, order: list[Hashable] | None = None) -> sparse.csr_array:
+    return nx.to_scipy_sparse_array(graph, order, weight=None)
+
+
 def _is_connected(links: sparse.csr_array) -> bool:
     return bool(connected_components(links, directed=False, return_labels=False) == 1)
-
-
-def _links(graph: nx.Graph, order: list[Hashable] | None = None) -> sparse.csr_array:
-    return nx.to_scipy_sparse_array(graph, order, weight=None)

@@ -1,4 +1,4 @@
-"""Mixing matrices: who receives from whom in a round and with what weight, checked once.
+"""Mixing matrices: the weight of each node's message at each other node in a round, checked once.
 
 Both ends of their spectrum are known for a few nodes or 100,000. Small matrices are solved densely.
 Large ones are left to the Lanczos method, which on expanders needs a few hundred products. It fails
@@ -21,12 +21,13 @@ from scipy.sparse.csgraph import connected_components
 from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh, splu
 
 from dpmesh._arrays import compressed, unmasked, whole
-from dpmesh._ragged import Indices, Numbers
+from dpmesh._ragged import Flags, Indices, Numbers
 from dpmesh._validate import fail, integer
 
 Vector: TypeAlias = Numbers
 
 DENSE_NODES = 300
+"""Nodes up to which all eigenvalues of a matrix are computed."""
 RELATIVE_RESIDUAL = 1e-4
 RESTARTS = 150
 SHIFT = 1e-12
@@ -39,14 +40,25 @@ def second_smallest_eigenvalue(laplacian: sparse.csr_array) -> float:
     if nodes <= DENSE_NODES:
         return float(np.linalg.eigvalsh(laplacian.toarray())[1])
 
-    def moved(x: Vector) -> Any:
-        return laplacian @ x + 2 * x.mean()  # the constant vector goes to the other end
+    def shifted_product(x: Vector) -> Vector:
+        product: Vector = laplacian @ x + 2 * x.mean()  # moves the constant vector to the other end
+        return product
 
     try:
-        return _extreme(moved, nodes, "SA")
+        return _extreme_eigenvalue(shifted_product, nodes, "SA")
     except ArpackNoConvergence:
-        solve = _inverse(laplacian)
-        return 1 / _extreme(lambda x: _centre(solve(_centre(x))), nodes, "LA") - SHIFT
+        return _second_smallest_by_inverse(laplacian)
+
+
+def _second_smallest_by_inverse(laplacian: sparse.csr_array) -> float:
+    """Invert a shifted Laplacian on the vectors of mean 0; its largest eigenvalue gives ours."""
+    solve = _inverse(laplacian)
+
+    def centred_solve(x: Vector) -> Vector:
+        return _centred(solve(_centred(x)))
+
+    largest = _extreme_eigenvalue(centred_solve, laplacian.shape[0], "LA")
+    return 1 / largest - SHIFT
 
 
 def largest_eigenvalue(laplacian: sparse.csr_array) -> float:
@@ -55,17 +67,20 @@ def largest_eigenvalue(laplacian: sparse.csr_array) -> float:
     if nodes <= DENSE_NODES:
         return float(np.linalg.eigvalsh(laplacian.toarray())[-1])
     try:
-        return _extreme(laplacian.__matmul__, nodes, "LA")
+        return _extreme_eigenvalue(laplacian.__matmul__, nodes, "LA")
     except ArpackNoConvergence:
-        bound = 2 * float(laplacian.diagonal().max())  # Gershgorin
-        below = sparse.csr_array(bound * sparse.eye_array(nodes) - laplacian)
-        return bound - 1 / _extreme(_inverse(below), nodes, "LA") + SHIFT
+        gershgorin_bound = 2 * float(laplacian.diagonal().max())
+        identity = sparse.eye_array(nodes)
+        reflected = sparse.csr_array(gershgorin_bound * identity - laplacian)
+        largest = _extreme_eigenvalue(_inverse(reflected), nodes, "LA")
+        return gershgorin_bound - 1 / largest + SHIFT
 
 
-def _extreme(times: Callable[[Vector], Any], nodes: int, which: str) -> float:
-    operator = LinearOperator((nodes, nodes), matvec=times, dtype=np.float64)
+def _extreme_eigenvalue(product: Callable[[Vector], Vector], nodes: int, which: str) -> float:
+    """Return the largest (``"LA"``) or smallest (``"SA"``) eigenvalue of a symmetric operator."""
+    operator = LinearOperator((nodes, nodes), matvec=product, dtype=np.float64)
     start = np.random.default_rng(0).standard_normal(nodes)  # any fixed vector will do
-    values = eigsh(
+    eigenvalues = eigsh(
         operator,
         k=1,
         which=which,
@@ -74,24 +89,27 @@ def _extreme(times: Callable[[Vector], Any], nodes: int, which: str) -> float:
         maxiter=RESTARTS,
         return_eigenvectors=False,
     )
-    return float(values[0])
+    return float(eigenvalues[0])
 
 
-def _inverse(matrix: sparse.csr_array) -> Callable[[Vector], Any]:
-    definite = sparse.csc_array(matrix + SHIFT * sparse.eye_array(matrix.shape[0]))
+def _inverse(matrix: sparse.csr_array) -> Callable[[Vector], Vector]:
+    """Factorize a semidefinite matrix, made definite by a tiny shift, and return its solver."""
+    shift = SHIFT * sparse.eye_array(matrix.shape[0])
+    definite = sparse.csc_array(matrix + shift)
     factors = splu(definite, permc_spec="MMD_AT_PLUS_A", options={"SymmetricMode": True})
-    solve: Callable[[Vector], Any] = factors.solve
+    solve: Callable[[Vector], Vector] = factors.solve
     return solve
 
 
-def _centre(x: Vector) -> Any:
-    return x - x.mean()
+def _centred(x: Vector) -> Vector:
+    centred: Vector = x - x.mean()
+    return centred
 
 
 MatrixT = TypeVar("MatrixT", bound="MixingMatrix")
 
 SUM_TOLERANCE = 1e-9
-"""How far the sum of a row or column of a mixing matrix may be from 1."""
+"""Largest deviation from 1 of the sum of a row or column of a mixing matrix."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,10 +160,11 @@ class MixingMatrix:
 
     @cached_property
     def _digest(self) -> bytes:
-        found = sha256(repr(self.weights.shape).encode())
+        digest = sha256(repr(self.weights.shape).encode())
         for array in (self.weights.data, self.weights.indices, self.weights.indptr):
-            found.update(f"{array.dtype}".encode() + array.tobytes())
-        return found.digest()
+            digest.update(f"{array.dtype}".encode())
+            digest.update(array.tobytes())
+        return digest.digest()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.nodes} nodes, {self.messages} messages a round)"
@@ -162,17 +181,19 @@ class MixingMatrix:
 
     @cached_property
     def degrees(self) -> Indices:
-        """Shape (nodes,): how many other nodes each node receives from."""
-        heard = np.diff(self.weights.indptr.astype(np.int64))
-        others: Indices = heard - (self.weights.diagonal() > 0)
-        others.flags.writeable = False
-        return others
+        """Shape (nodes,): number of other nodes that each node receives from."""
+        entries_per_row = np.diff(self.weights.indptr.astype(np.int64))
+        return self._without_diagonal(entries_per_row)
 
     @cached_property
     def listeners(self) -> Indices:
-        """Shape (nodes,): how many others receive from each node (`degrees` if A is symmetric)."""
-        heard = np.bincount(self.weights.indices, minlength=self.nodes)
-        others: Indices = heard - (self.weights.diagonal() > 0)
+        """Shape (nodes,): number of others that receive from each node; `degrees` if symmetric."""
+        entries_per_column = np.bincount(self.weights.indices, minlength=self.nodes)
+        return self._without_diagonal(entries_per_column)
+
+    def _without_diagonal(self, entries: Indices) -> Indices:
+        """Return the counts less 1 where a node has a weight on itself, read-only."""
+        others: Indices = entries - (self.weights.diagonal() > 0)
         others.flags.writeable = False
         return others
 
@@ -180,9 +201,9 @@ class MixingMatrix:
         """Return the other nodes that `node` receives from, in ascending order."""
         node = integer("node", node, below=self.nodes)
         start, end = self.weights.indptr[node : node + 2]
-        heard = self.weights.indices[start:end].astype(np.int64)
-        others: Indices = heard[heard != node]
-        return others
+        senders = self.weights.indices[start:end].astype(np.int64)
+        neighbours: Indices = senders[senders != node]
+        return neighbours
 
     @cached_property
     def smallest_weight(self) -> float:
@@ -191,12 +212,13 @@ class MixingMatrix:
 
     @cached_property
     def is_symmetric(self) -> bool:
-        """Whether A equals its transpose, within 1e-9."""
-        return bool(abs(self.weights - self.weights.T).max() <= SUM_TOLERANCE)
+        """True if A equals its transpose, within 1e-9."""
+        difference = abs(self.weights - self.weights.T)
+        return bool(difference.max() <= SUM_TOLERANCE)
 
     @cached_property
     def components(self) -> int:
-        """Number of groups of nodes between which no message travels, directly or through others.
+        """Number of connected components: groups of nodes between which no message travels.
 
         The graph of a doubly stochastic matrix is strongly connected if it is connected.
         """
@@ -214,10 +236,13 @@ class MixingMatrix:
         if self.nodes == 1:
             return 1.0
         if self.is_symmetric:
-            return max(0.0, min(self.algebraic_connectivity, 2 - self.largest_laplacian_eigenvalue))
+            gap = min(self.algebraic_connectivity, 2 - self.largest_laplacian_eigenvalue)
+            return max(0.0, gap)
         squared = sparse.csr_array(self.weights.T @ self.weights)
-        loss = min(1.0, max(0.0, second_smallest_eigenvalue(_laplacian(squared))))
-        return float(loss / (1 + np.sqrt(1 - loss)))  # 1 - sqrt(1 - loss) without cancellation
+        squared_gap = second_smallest_eigenvalue(_laplacian(squared))
+        squared_gap = min(1.0, max(0.0, squared_gap))
+        # 1 - sqrt(1 - squared_gap) without cancellation
+        return float(squared_gap / (1 + np.sqrt(1 - squared_gap)))
 
     @cached_property
     def algebraic_connectivity(self) -> float:
@@ -231,7 +256,7 @@ class MixingMatrix:
         ValueError
             If A is not symmetric.
         """
-        self._want_symmetric()
+        self._require_symmetric()
         if self.nodes == 1:
             return 1.0
         return max(0.0, second_smallest_eigenvalue(_laplacian(self.weights)))
@@ -242,7 +267,7 @@ class MixingMatrix:
 
         Accuracy and errors as for `algebraic_connectivity`.
         """
-        self._want_symmetric()
+        self._require_symmetric()
         if self.nodes == 1:
             return 1.0
         return min(2.0, largest_eigenvalue(_laplacian(self.weights)))
@@ -250,7 +275,7 @@ class MixingMatrix:
     @cached_property
     def edges(self) -> Indices:
         """Shape (edges, 2): the pairs i < j of a symmetric A that exchange messages, sorted."""
-        self._want_symmetric()
+        self._require_symmetric()
         pairs = np.stack(self._upper.coords, axis=1).astype(np.int64)
         pairs.flags.writeable = False
         return pairs
@@ -258,7 +283,7 @@ class MixingMatrix:
     @property
     def edge_weights(self) -> Numbers:
         """Shape (edges,): the weights of the `edges` of a symmetric A."""
-        self._want_symmetric()
+        self._require_symmetric()
         weights: Numbers = self._upper.data
         weights.flags.writeable = False
         return weights
@@ -283,63 +308,84 @@ class MixingMatrix:
         if mask.shape != (len(self.edges),) or mask.dtype != np.bool_:
             got = f"{mask.dtype} of shape {mask.shape}"
             fail("kept", f"truth values of shape ({len(self.edges)},)", got)
-        (i, j), weights = self.edges.T, self.edge_weights
-        carried = np.where(mask, weights, 0)
-        returned = weights - carried
-        own = self.weights.diagonal()
-        for end in (i, j):
-            own += np.bincount(end, returned, minlength=self.nodes)
-        each = np.arange(self.nodes)
-        places = (np.concatenate([i, j, each]), np.concatenate([j, i, each]))
-        values = np.concatenate([carried, carried, own])
-        return MixingMatrix(sparse.coo_array((values, places), shape=self.weights.shape))
+        first_end, second_end = self.edges.T
+        carried = np.where(mask, self.edge_weights, 0)
+        returned = self.edge_weights - carried
+        diagonal = self.weights.diagonal()
+        diagonal += np.bincount(first_end, returned, minlength=self.nodes)
+        diagonal += np.bincount(second_end, returned, minlength=self.nodes)
+        all_nodes = np.arange(self.nodes)
+        rows = np.concatenate([first_end, second_end, all_nodes])
+        columns = np.concatenate([second_end, first_end, all_nodes])
+        entries = np.concatenate([carried, carried, diagonal])
+        weights = sparse.coo_array((entries, (rows, columns)), shape=self.weights.shape)
+        return MixingMatrix(weights)
 
     @cached_property
     def _upper(self) -> sparse.coo_array:
         return sparse.triu(self.weights, k=1, format="coo")
 
-    def _want_symmetric(self) -> None:
-        if not self.is_symmetric:
-            difference = abs(self.weights - self.weights.T).tocoo()
-            worst = int(difference.data.argmax())
-            i, j = (int(axis[worst]) for axis in difference.coords)
-            got = f"{self.weights[i, j]} at [{i}, {j}] and {self.weights[j, i]} at [{j}, {i}]"
-            fail("weights", "a symmetric matrix", got)
+    def _require_symmetric(self) -> None:
+        if self.is_symmetric:
+            return
+        difference = abs(self.weights - self.weights.T).tocoo()
+        worst = int(difference.data.argmax())
+        i = int(difference.coords[0][worst])
+        j = int(difference.coords[1][worst])
+        got = f"{self.weights[i, j]} at [{i}, {j}] and {self.weights[j, i]} at [{j}, {i}]"
+        fail("weights", "a symmetric matrix", got)
 
 
 def _laplacian(matrix: sparse.csr_array) -> sparse.csr_array:
     return sparse.csr_array(sparse.eye_array(matrix.shape[0]) - matrix)
 
 
-def _canonical(value: Any) -> sparse.csr_array:
-    if not sparse.issparse(value):
-        value = unmasked("weights", value)
-    whole("weights", value)
-    if value.dtype.kind not in "fiub":
-        fail("weights", "real numbers", f"dtype {value.dtype}")
-    if value.ndim != 2 or value.shape[0] != value.shape[1] or value.shape[0] == 0:
-        fail("weights", "a square matrix of at least 1 node", f"shape {value.shape}")
-    weights = sparse.csr_array(value, dtype=np.float64, copy=True)
+def _canonical(matrix: Any) -> sparse.csr_array:
+    """Return a copy in canonical CSR form, whose weights are finite and at least 0.
+
+    Raises
+    ------
+    ValueError
+        If the matrix is not square and real, or has a negative, infinite or NaN weight.
+    """
+    if not sparse.issparse(matrix):
+        matrix = unmasked("weights", matrix)
+    whole("weights", matrix)
+    if matrix.dtype.kind not in "fiub":
+        fail("weights", "real numbers", f"dtype {matrix.dtype}")
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or matrix.shape[0] == 0:
+        fail("weights", "a square matrix of at least 1 node", f"shape {matrix.shape}")
+    weights = sparse.csr_array(matrix, dtype=np.float64, copy=True)
     weights.sum_duplicates()
-    for wanted, fits in (("finite", np.isfinite(weights.data)), ("at least 0", weights.data >= 0)):
-        if not fits.all():
-            entry = int(np.argmin(fits))
-            row = int(np.searchsorted(weights.indptr, entry, side="right")) - 1
-            got = f"{weights.data[entry]} at [{row}, {weights.indices[entry]}]"
-            fail("weights", f"numbers that are {wanted}", got)
+    _check_entries(weights, np.isfinite(weights.data), "finite")
+    _check_entries(weights, weights.data >= 0, "at least 0")
     weights.eliminate_zeros()
     weights.indptr, weights.indices = compressed("weights", weights)
     return weights
 
 
-def _check_sums(weights: sparse.csr_array, of: tuple[str, ...]) -> None:
+def _check_entries(weights: sparse.csr_array, is_valid: Flags, condition: str) -> None:
+    """Fail with the first entry that is not valid, and its place."""
+    if is_valid.all():
+        return
+    entry = int(np.argmin(is_valid))
+    row = int(np.searchsorted(weights.indptr, entry, side="right")) - 1
+    column = weights.indices[entry]
+    got = f"{weights.data[entry]} at [{row}, {column}]"
+    fail("weights", f"numbers that are {condition}", got)
+
+
+def _check_sums(weights: sparse.csr_array, axes: tuple[str, ...]) -> None:
+    """Fail unless the rows or columns, as named in `axes`, sum to 1."""
     nodes = weights.shape[0]
     rows = np.repeat(np.arange(nodes), np.diff(weights.indptr))
-    for name in of:
-        index = rows if name == "row" else weights.indices
-        sums = np.bincount(index, weights.data, minlength=nodes)
+    groups = {"row": rows, "column": weights.indices}
+    for axis in axes:
+        sums = np.bincount(groups[axis], weights.data, minlength=nodes)
         wrong = np.flatnonzero(np.abs(sums - 1) > SUM_TOLERANCE)
-        if len(wrong):
-            some = ", ".join(f"{name} {i} sums to {sums[i]}" for i in wrong[:3])
-            more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
-            fail("weights", f"{name}s that sum to 1 within {SUM_TOLERANCE:g}", some + more)
+        if not len(wrong):
+            continue
+        got = ", ".join(f"{axis} {i} sums to {sums[i]}" for i in wrong[:3])
+        if len(wrong) > 3:
+            got += f" and {len(wrong) - 3} more"
+        fail("weights", f"{axis}s that sum to 1 within {SUM_TOLERANCE:g}", got)

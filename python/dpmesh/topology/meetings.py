@@ -1,8 +1,8 @@
-"""Schedules in which each node meets one other a round, and which of them hides a record best.
+"""Schedules in which each node meets one other a round, and the choice of the most private one.
 
 On a static network a neighbour receives every message of a node, so that one curious node learns as
-much as somebody who sees everything. Meetings in a random order spread what a node sends over all
-others.
+much as an adversary who sees all messages. Meetings in a random order spread what a node sends over
+all others.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ def meetings(nodes: int, *, key: Key, order: int = 0) -> Varying:
     order = integer("order", order, below=2**16)
     instance("key", key, A_KEY, Key)
     description = f"meetings of {nodes} nodes in random order {order}"
-    return Varying(nodes, partial(_meeting, nodes, key, order), description)
+    draw = partial(_meeting, nodes, key, order)
+    return Varying(nodes, draw, description)
 
 
 def one_peer_exponential(nodes: int) -> Varying:
@@ -82,15 +83,15 @@ def one_peer_exponential(nodes: int) -> Varying:
 
 
 class ScoredSchedule(NamedTuple):
-    """A schedule, and what its worst pair of observer and target learns.
+    """A schedule with the privacy loss of its worst pair of observer and target.
 
     Attributes
     ----------
     schedule
         The network over time.
     share
-        mu against the worst single observer over mu against everybody, with the same movement and
-        noise in every round.
+        Gaussian-DP parameter mu against the worst single observer, divided by mu against an
+        adversary who sees all messages, with the same movement and noise in every round.
     observer, target
         The worst pair.
     """
@@ -146,15 +147,12 @@ def best_schedule(
 
 
 def _scored(schedule: Topology, rounds: int, gap: float) -> ScoredSchedule:
+    """Solve for the worst pair of observer and target over all rounds of one schedule."""
     nodes = schedule.nodes
-    moves = np.ones(rounds)
-    moves[0] = 0.0
-    system = view_system(
-        [Mixing(t, t, schedule.matrix(t).weights) for t in range(rounds)],
-        noise=np.ones(rounds),
-        fresh=moves,
-        nodes=nodes,
-    )
+    movement = np.ones(rounds)
+    movement[0] = 0.0
+    mixings = [Mixing(t, t, schedule.matrix(t).weights) for t in range(rounds)]
+    system = view_system(mixings, noise=np.ones(rounds), fresh=movement, nodes=nodes)
     observers = [(node,) for node in range(nodes)]
     pairs = all_pairs(observers, nodes)
     worst = worst_pair(system, observers, pairs, rounds * nodes, gap=gap)
@@ -165,30 +163,39 @@ def _scored(schedule: Topology, rounds: int, gap: float) -> ScoredSchedule:
 
 
 def pairs_of_round(nodes: int, round: int) -> Indices:
-    """Return who meets whom in a round of the circle method: shape (pairs, 2).
+    """Return the pairs that meet in a round of the circle method: shape (pairs, 2).
 
     One node stays in its place, the others walk around a circle; those opposite each other meet. An
     odd number of nodes is completed by an empty place, whose partner sits out.
     """
     places = nodes + nodes % 2
-    circle = np.concatenate([[0], 1 + (np.arange(places - 1) + round) % (places - 1)])
-    pairs = np.stack([circle[: places // 2], circle[: places // 2 - 1 : -1]], axis=1)
-    found: Indices = pairs[(pairs < nodes).all(axis=1)]
-    return found
+    walking = 1 + (np.arange(places - 1) + round) % (places - 1)
+    circle = np.concatenate([[0], walking])
+    half = places // 2
+    opposite = circle[: half - 1 : -1]
+    pairs = np.stack([circle[:half], opposite], axis=1)
+    has_partner = (pairs < nodes).all(axis=1)
+    meeting_pairs: Indices = pairs[has_partner]
+    return meeting_pairs
 
 
 def _meeting(nodes: int, key: Key, order: int, round: int) -> MixingMatrix:
-    length = nodes - 1 + nodes % 2
-    cycle, place = divmod(round, length)
-    numbers = public_generator(key, Use.MEETINGS, cycle * 2**16 + order)
-    return _averages(nodes, int(numbers.permutation(length)[place]))
+    """Return the matrix of one round, whose place in its cycle is drawn by the key."""
+    cycle_length = nodes - 1 + nodes % 2
+    cycle, place = divmod(round, cycle_length)
+    random = public_generator(key, Use.MEETINGS, cycle * 2**16 + order)
+    order_of_cycle = random.permutation(cycle_length)
+    return _averages(nodes, int(order_of_cycle[place]))
 
 
 @lru_cache(maxsize=256)
 def _averages(nodes: int, round: int) -> MixingMatrix:
-    return paired(nodes, *pairs_of_round(nodes, round).T)
+    pairs = pairs_of_round(nodes, round)
+    return paired(nodes, left=pairs[:, 0], right=pairs[:, 1])
 
 
 def _one_peer(nodes: int, round: int) -> MixingMatrix:
-    steps = (nodes - 1).bit_length()
-    return halves((np.arange(nodes) + 2 ** (round % steps)) % nodes)
+    cycle_length = (nodes - 1).bit_length()
+    distance = 2 ** (round % cycle_length)
+    partner = (np.arange(nodes) + distance) % nodes
+    return halves(partner)

@@ -1,4 +1,4 @@
-"""What a run asks of its network, the mixing matrix of a round, and networks that change over time.
+"""The protocol of a network, the mixing matrix of a round, and networks that change over time.
 
 Each round's graph depends on a key and the round alone. One key can serve a random graph and, in
 addition, one sequence of each kind. Two sequences of the same kind need separate keys: with the
@@ -58,8 +58,8 @@ class Static:
     description: str = "given mixing matrix"
 
     def __post_init__(self) -> None:
-        wanted = "a MixingMatrix, such as MixingMatrix(weights)"
-        instance("mixing_matrix", self.mixing_matrix, wanted, MixingMatrix)
+        expectation = "a MixingMatrix, such as MixingMatrix(weights)"
+        instance("mixing_matrix", self.mixing_matrix, expectation, MixingMatrix)
         components = self.mixing_matrix.components
         if components != 1:
             fail("mixing_matrix", "a connected graph", f"one of {components} components")
@@ -114,7 +114,7 @@ class Varying:
 
 
 class Use(IntEnum):
-    """Uses of random numbers."""
+    """Uses of random numbers: each has its own stream of a key."""
 
     RANDOM_REGULAR = auto()
     ERDOS_RENYI = auto()
@@ -131,9 +131,16 @@ def public_generator(key: Key, use: Use, round: int = 0) -> np.random.Generator:
 
 
 def random_matchings(nodes: int, *, key: Key) -> Varying:
-    """Pairwise gossip: each round pairs the nodes at random, and each pair averages.
+    """Pair the nodes at random in each round; each pair averages (pairwise gossip).
 
     With an odd number of nodes one of them sits the round out.
+
+    Parameters
+    ----------
+    nodes
+        Number of nodes, at least 2.
+    key
+        Public: the pairs depend on it and on the round alone.
 
     Raises
     ------
@@ -148,13 +155,23 @@ def random_matchings(nodes: int, *, key: Key) -> Varying:
     """
     nodes = integer("nodes", nodes, at_least=2)
     instance("key", key, A_KEY, Key)
-    return Varying(nodes, partial(_matching, nodes, key), f"random matchings of {nodes} nodes")
+    draw = partial(_random_matching, nodes, key)
+    return Varying(nodes, draw, f"random matchings of {nodes} nodes")
 
 
 def edge_dropping(base: Topology, keep: float, *, key: Key) -> Varying:
-    """Each link of `base` is up in a round with probability `keep`, independently of all others.
+    """Keep each link of `base` in a round with probability `keep`, independently of all others.
 
     A link that is down leaves its weight with its two ends (`MixingMatrix.keep_edges`).
+
+    Parameters
+    ----------
+    base
+        The network whose links fail.
+    keep
+        Probability that a link is up, in (0, 1].
+    key
+        Public: the failures depend on it and on the round alone.
 
     Raises
     ------
@@ -173,13 +190,21 @@ def edge_dropping(base: Topology, keep: float, *, key: Key) -> Varying:
     keep = probability("keep", keep, zero=False)
     instance("key", key, A_KEY, Key)
     description = f"{base}, each link up with probability {keep:g}"
-    return Varying(base.nodes, partial(_kept, base, keep, key), description)
+    draw = partial(_dropped_edges, base, keep, key)
+    return Varying(base.nodes, draw, description)
 
 
 def shuffled(base: Topology, *, key: Key) -> Varying:
-    """The graph of `base`, with the nodes at its places in a new random order each round.
+    """Return the graph of `base` with its nodes in a new random order each round.
 
     A shuffled random regular graph is a new random regular graph in each round.
+
+    Parameters
+    ----------
+    base
+        The network to shuffle.
+    key
+        Public: the order depends on it and on the round alone.
 
     Raises
     ------
@@ -194,11 +219,17 @@ def shuffled(base: Topology, *, key: Key) -> Varying:
     """
     require_methods("base", base, "a network, such as ring(16)", "matrix")
     instance("key", key, A_KEY, Key)
-    return Varying(base.nodes, partial(_shuffled, base, key), f"{base}, shuffled each round")
+    draw = partial(_shuffled_matrix, base, key)
+    return Varying(base.nodes, draw, f"{base}, shuffled each round")
 
 
 def cycle(matrices: Sequence[MixingMatrix]) -> Varying:
-    """The given matrices in turn, again and again; each by itself need not be connected.
+    """Use the given matrices in turn, again and again; each by itself need not be connected.
+
+    Parameters
+    ----------
+    matrices
+        The matrix of each round of the cycle.
 
     Raises
     ------
@@ -220,41 +251,47 @@ def cycle(matrices: Sequence[MixingMatrix]) -> Varying:
     sizes = sorted({matrix.nodes for matrix in matrices})
     if len(sizes) > 1:
         fail("matrices", "mixing matrices of the same number of nodes", f"{sizes}")
-    description = f"cycle of {len(matrices)} graphs ({sizes[0]} nodes)"
-    return Varying(sizes[0], partial(_in_turn, matrices), description)
+    nodes = sizes[0]
+    description = f"cycle of {len(matrices)} graphs ({nodes} nodes)"
+    return Varying(nodes, partial(_matrix_in_turn, matrices), description)
 
 
-def _matching(nodes: int, key: Key, round: int) -> MixingMatrix:
+def _random_matching(nodes: int, key: Key, round: int) -> MixingMatrix:
     order = public_generator(key, Use.MATCHINGS, round).permutation(nodes)
-    left, right = order[0 : nodes - 1 : 2], order[1::2]
+    left = order[0 : nodes - 1 : 2]
+    right = order[1::2]
     return paired(nodes, left, right)
 
 
-def _kept(base: Topology, keep: float, key: Key, round: int) -> MixingMatrix:
+def _dropped_edges(base: Topology, keep: float, key: Key, round: int) -> MixingMatrix:
     matrix = base.matrix(round)
-    draws = public_generator(key, Use.EDGE_DROPPING, round).random(len(matrix.edges))
-    return matrix.keep_edges(draws < keep)
+    uniforms = public_generator(key, Use.EDGE_DROPPING, round).random(len(matrix.edges))
+    return matrix.keep_edges(uniforms < keep)
 
 
-def _shuffled(base: Topology, key: Key, round: int) -> MixingMatrix:
+def _shuffled_matrix(base: Topology, key: Key, round: int) -> MixingMatrix:
     order = public_generator(key, Use.SHUFFLING, round).permutation(base.nodes)
     matrix = base.matrix(round)
     return type(matrix)(matrix.weights[order][:, order])
 
 
-def _in_turn(matrices: tuple[MixingMatrix, ...], round: int) -> MixingMatrix:
+def _matrix_in_turn(matrices: tuple[MixingMatrix, ...], round: int) -> MixingMatrix:
     return matrices[round % len(matrices)]
 
 
 def paired(nodes: int, left: Indices, right: Indices) -> MixingMatrix:
     """Return the matrix in which nodes ``left[i]`` and ``right[i]`` average, and others do not."""
     partner = np.arange(nodes)
-    partner[left], partner[right] = right, left
+    partner[left] = right
+    partner[right] = left
     return halves(partner)
 
 
 def halves(partner: Indices) -> MixingMatrix:
-    """Return the matrix in which each node averages with its partner."""
-    nodes, each = len(partner), np.arange(len(partner))
-    places = (np.concatenate([each, each]), np.concatenate([each, partner]))
-    return MixingMatrix(sparse.csr_array((np.full(2 * nodes, 0.5), places), shape=(nodes, nodes)))
+    """Return the matrix in which node i averages with node ``partner[i]``."""
+    nodes = len(partner)
+    all_nodes = np.arange(nodes)
+    rows = np.concatenate([all_nodes, all_nodes])
+    columns = np.concatenate([all_nodes, partner])
+    entries = np.full(2 * nodes, 0.5)
+    return MixingMatrix(sparse.csr_array((entries, (rows, columns)), shape=(nodes, nodes)))
