@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from math import log, sqrt
 
 import numpy as np
@@ -166,3 +167,39 @@ def test_corollary_2_by_hand(sigma: float) -> None:
     expected = sqrt((spread + kept.sum()) * 5 * 4 * log(1e5)) / (2 * 1000)
     found = corollary_2_as_printed("convex", LOSSES, smoothing=sigma, **BUDGET)
     assert found == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("steps", [3, 5, 40])
+def test_the_recursion_of_lemma_7_fails_as_printed(steps: int) -> None:
+    """A constant loss, mini-batch gradients of variance 1: the drift adds up, and never shrinks."""
+    drift = [0.0]
+    for _ in range(steps):
+        drift.append(drift[-1] + 1.0)  # in units of the squared step
+    for sign, fails in ((-1, True), (1, False)):
+        factor = 1 + sign / (steps - 1)
+        over = [later > factor * before + 1.0 for before, later in pairwise(drift)]
+        assert any(over) == fails
+
+
+def test_lemma_7_stands_with_the_factor_of_young() -> None:
+    """At the longest allowed step the unrolled recursion stays within the lemma's constants."""
+    for steps in [*range(2, 60), 1000]:
+        factor = 1 + 1 / (steps - 1) + 2 * steps / (16 * steps) ** 2  # step: 1 / (16 K beta)
+        sums = np.cumsum(factor ** np.arange(steps))  # of 2 K step^2 |grad|^2 + step^2 variance
+        assert sums.sum() <= 2 * steps**2
+
+
+def test_equation_25_drops_products_of_either_sign() -> None:
+    """Two local steps on h w^2 / 2 with unit noise, from w = 1: what E|g_0 + g_1|^2 is."""
+    step = 0.1
+    for curvature in (-1.0, 1.0):
+        products = 0.0
+        whole = 0.0
+        for noise in (-1.0, 1.0):
+            first = curvature * 1.0
+            second = curvature * (1.0 - step * (first + noise))
+            mean_square = (first + second) ** 2
+            whole += (mean_square + 2 * noise * (first + second) + 2.0) / 2  # later noise: mean 0
+            products += 2 * noise * (first + second) / 2
+        assert products == pytest.approx(-2 * step * curvature)
+        assert whole > 0

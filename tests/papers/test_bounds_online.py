@@ -376,3 +376,50 @@ def test_equation_42_holds_where_lambda_is_at_least_l() -> None:
     t = np.arange(1, 102)
     sides = sides_of_42(np.full(101, 2.0), 1 / t, diameter=2.0, lipschitz=1.0, strong_convexity=1.0)
     assert sides.left <= sides.printed
+
+
+def test_a_run_of_algorithm_1_exceeds_equation_42() -> None:
+    """One learner, no noise, losses that turn around at half time: S_1 is linear in the rounds."""
+    excess = []
+    for rounds in (1000, 10_000):
+        steps = 1 / (2 * np.sqrt(np.arange(1, rounds + 2)))
+        w, distances = -1.0, []
+        for t in range(rounds + 1):
+            distances.append(max(1.0 - w, 1e-300))  # from w* = 1, the best of [-1, 1] in hindsight
+            gradient = 0.9 if t < rounds // 2 else -1.0  # of length at most L = 1
+            w = float(np.clip(w - steps[t] * gradient, -1, 1))
+        sides = sides_of_42(distances, steps, diameter=2.0, lipschitz=1.0, strong_convexity=0.0)
+        assert sides.left <= sides.printed + sides.dropped
+        excess.append(sides.left - sides.printed)
+    assert excess[0] > 0
+    assert excess[1] > 9 * excess[0]
+
+
+@given(st.floats(1e-3, 2.0), st.floats(1e-3, 2.0))
+def test_equation_32_compares_distances_with_their_squares(later: float, earlier: float) -> None:
+    """It holds where the distances sum to at least 1 and grow, or to at most 1 and fall."""
+    holds = later - earlier <= later**2 - earlier**2
+    assert holds == ((later - earlier) * (later + earlier - 1) >= 0) or np.isclose(
+        later - earlier, later**2 - earlier**2, atol=1e-12
+    )
+
+
+def test_step_44_fails_for_long_noise_and_for_long_steps() -> None:
+    """|sigma + d|^2 <= (2 L + 1) |sigma| + L^2 alpha, one learner, L = 1."""
+
+    def holds(noise: float, alpha: float) -> bool:
+        return (noise + alpha) ** 2 <= 3 * noise + alpha
+
+    assert holds(0.5, 0.5)
+    assert not holds(4.0, 0.5)
+    assert not holds(0.0, 1.5)
+
+
+def test_lambda_of_at_least_l_needs_a_small_set() -> None:
+    """Subgradients at two ends of W differ by lambda R, and by at most 2 L: R <= 2 L / lambda."""
+    for lam in (0.5, 1.0, 2.0):
+        largest = 2 * 1.0 / lam
+        ends = np.array([-largest / 2, largest / 2])
+        gradients = lam * ends  # of lambda |w|^2 / 2, as steep as L = 1 allows
+        assert np.abs(gradients).max() == pytest.approx(1.0)
+        assert (largest <= 2) == (lam >= 1)
