@@ -13,7 +13,10 @@ from glob import escape
 from pathlib import Path
 from secrets import token_hex
 from tempfile import TemporaryFile
-from typing import IO, Any
+from typing import IO, Any, TypeAlias
+
+JsonObject: TypeAlias = dict[str, Any]
+"""A table of JSON or TOML: plain values by their keys."""
 
 
 def writable_folder(folder: Path) -> Path:
@@ -42,7 +45,7 @@ def read_bytes(path: str | os.PathLike[str]) -> bytes:
     return unpack(Path(path).read_bytes())
 
 
-def read_toml(path: str | os.PathLike[str]) -> tuple[dict[str, Any], str]:
+def read_toml(path: str | os.PathLike[str]) -> tuple[JsonObject, str]:
     """Return the content of a TOML file, and its text.
 
     Raises

@@ -17,7 +17,7 @@ import pandas as pd
 from command import command
 
 from dpmesh.tables import read_table
-from dpmesh.tables.cells import each, number_of
+from dpmesh.tables.cells import map_cells, number_of
 from dpmesh.tables.ranges import BLANK
 from dpmesh.tables.reader import TextFormat
 
@@ -79,7 +79,10 @@ def test_files_in_many_forms_are_one_table() -> None:
         Path(name).write_bytes(content)
         read = read_table(name)
         assert [*read] == [*table], name
-        assert each(number_of, read["größe"].to_numpy(), float).tolist() == table["größe"].tolist()
+        assert (
+            map_cells(number_of, read["größe"].to_numpy(), float).tolist()
+            == table["größe"].tolist()
+        )
         texts = [column for column in table if column != "größe"]
         assert read[texts].values.tolist() == table[texts].astype(str).values.tolist(), name
     Path("g.csv").write_bytes("ort,b\nKöln,1\n".encode("latin-1"))  # the header does not show it

@@ -35,7 +35,7 @@ def predict(
     """Predict a table with a model of dpmesh fit or a folder of dpmesh run, as CSV lines."""
     from dpmesh._files import replace_text
     from dpmesh._table import Table
-    from dpmesh.tables.cells import of_file
+    from dpmesh.tables.cells import errors_naming_file
     from dpmesh.tables.models import Model
     from dpmesh.tables.reader import open_table
 
@@ -56,7 +56,7 @@ def predict(
         skip_empty=skip_empty_lines,
     )
     records = open_table(table, written)
-    with warnings.catch_warnings(record=True) as noticed, of_file(table):
+    with warnings.catch_warnings(record=True) as noticed, errors_naming_file(table):
         found = loaded.predict(records)
         heads, columns = ["prediction"], [found.tolist()]
         if found.ndim == 2 and loaded.classes is not None:

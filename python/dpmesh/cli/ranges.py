@@ -132,13 +132,13 @@ def _proposal(values: Any) -> str:
     """Return the kind of which most values are, with blanks for what is public."""
     import numpy as np
 
-    from dpmesh.tables.cells import day_of, each, numbers_of, usually_missing
+    from dpmesh.tables.cells import day_of, map_cells, numbers_of, usually_missing
     from dpmesh.tables.ranges import BLANK
 
     blank = f'"{BLANK}"'
     there = np.array([not usually_missing(value) for value in values], dtype=bool)
     values = values[there]
-    numbers, days = numbers_of(values), each(day_of, values, np.float64)
+    numbers, days = numbers_of(values), map_cells(day_of, values, np.float64)
     most = max(len(values), 1) / 2
     if ((numbers == 0) | (numbers == 1)).sum() > 1.9 * most:  # 1 and 2, say, are codes
         return f"{{flag = {blank}}}  # guessed: flag; write true"

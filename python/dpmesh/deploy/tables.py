@@ -23,7 +23,7 @@ from dpmesh.statistics.ask import named as with_names
 from dpmesh.statistics.options import OPTIONS, questions_of
 from dpmesh.statistics.records import PER_COLUMN, QuestionProblem, encoded
 from dpmesh.tables import Category, Columns, Number, as_table
-from dpmesh.tables.cells import of_file
+from dpmesh.tables.cells import errors_naming_file
 from dpmesh.tables.columns import clipped
 from dpmesh.tables.kinds import Count
 from dpmesh.tables.labels import Label, Labels, labelled
@@ -70,7 +70,7 @@ class Tables:
         table = settings.table("questions")
         settings.known("questions", table, OPTIONS)
         kinds = {
-            name: settings.call("ranges", as_range, name=name, given=one)
+            name: settings.call("ranges", as_range, name=name, form=one)
             for name, one in ranges.items()
         }
         asked = settings.call("questions", questions_of, given=table, kinds=kinds, sign="")
@@ -90,7 +90,7 @@ class Tables:
         if not self.labels or not {*self.labels} <= {*ranges}:
             self.settings.fail("contract.label", "wanted the column to predict, with a range")
         given = {name: ranges[name] for name in self.labels}
-        found: Label = self.settings.call("ranges", as_labels, given=given)
+        found: Label = self.settings.call("ranges", as_labels, forms=given)
         return found
 
     @property
@@ -143,7 +143,7 @@ class Tables:
             If it cannot be read.
         """
         if self.columns is not None or self.questions is not None:
-            with of_file(path):
+            with errors_naming_file(path):
                 return self.dataset(open_table(path, written), drop=drop)
         if Path(path).suffix != ".npz":
             fail("data", "an npz file, since the contract has no [ranges] of columns", path)

@@ -18,7 +18,7 @@ from dpmesh._validate import fail, probability
 from dpmesh.data import Dataset
 from dpmesh.data.partition import Partition
 from dpmesh.tables import Columns, Features
-from dpmesh.tables.cells import of_file
+from dpmesh.tables.cells import errors_naming_file
 from dpmesh.tables.labels import Label, read_labels
 from dpmesh.tables.models import Outline
 from dpmesh.tables.ranges import as_labels, columns_of, read_ranges
@@ -228,7 +228,7 @@ def _of_libsvm(
         fail("dim", "the number of features, which differs from file to file", dim)
     labels = []
     for path, one in zip(paths, sets, strict=True):
-        with of_file(path):
+        with errors_naming_file(path):
             labels.append(read_labels("label", target, one.labels))
     owners = np.repeat(names_of(paths), [one.records for one in sets])
     features = sparse.vstack([one.features for one in sets], "csr")

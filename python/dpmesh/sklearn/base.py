@@ -29,7 +29,7 @@ from dpmesh.run.tasks import LearningTask
 from dpmesh.sklearn.repeated import EarlierFits, earlier_fits, same_history
 from dpmesh.sklearn.report import FitReport, report_of
 from dpmesh.tables import Columns, Number, Ranges, Table, as_table
-from dpmesh.tables.cells import TableError, each, is_missing
+from dpmesh.tables.cells import TableError, is_missing, map_cells
 from dpmesh.tables.copies import copied, fingerprints
 from dpmesh.tables.features import COLUMNS, SCATTERING, FeatureMap
 from dpmesh.tables.labels import MOST_LABELS
@@ -253,7 +253,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
                 fail("y", f"at most {MOST_LABELS} labels of a record", given.shape[1])
             return given.astype(np.int64)
         if given.ndim == 1 and given.dtype.kind in "fO":
-            for record in np.flatnonzero(each(is_missing, given, bool)):
+            for record in np.flatnonzero(map_cells(is_missing, given, bool)):
                 raise TableError(int(record), "y has no label (None or NaN); leave it out")
         numeric = None if is_classifier(self) else "numeric"
         targets = check_array(given, ensure_2d=False, dtype=numeric, input_name="y")

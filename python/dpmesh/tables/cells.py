@@ -11,10 +11,13 @@ from datetime import date, datetime, timezone, tzinfo
 from decimal import Decimal
 from numbers import Integral, Real
 from os import PathLike, fspath
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+
+Cells: TypeAlias = npt.NDArray[Any]
+"""The cells of a column as they came, shape (records,)."""
 
 UTC = timezone.utc
 
@@ -44,12 +47,14 @@ _BOOLEANS = {"true": 1, "false": 0}
 _DATE = re.compile(
     r"(\d{4}-\d\d-\d\d(?:[ T]\d\d:\d\d(?::\d\d)?)?)(?:\.\d+)?(Z|[+-]\d\d:?\d\d)?", re.ASCII
 )
-_DAY = 86400.0
+_SECONDS_PER_DAY = 86400.0
 
-_SPANS = (np.datetime64, np.timedelta64)
-_ABSENT = ("NAType", "NaTType")
-_EXACT = 2**53
-"""From here on a float is one of several whole numbers."""
+_NUMPY_TIMES = (np.datetime64, np.timedelta64)
+_MISSING_TYPES = ("NAType", "NaTType")
+"""Names of the classes of pandas' missing values."""
+
+_INEXACT_FROM = 2**53
+"""From here on a float stands for several whole numbers."""
 
 
 class CommaNumber(str):
@@ -65,7 +70,7 @@ class AmbiguousNumber(str):
 
 
 def with_decimal_comma(cell: str, *, stated: bool) -> str:
-    """Return a text as a file with decimal commas means it; the text stays the same.
+    """Mark a text as a number with a decimal comma, or as ambiguous; its characters stay.
 
     Parameters
     ----------
@@ -80,7 +85,9 @@ def with_decimal_comma(cell: str, *, stated: bool) -> str:
         return AmbiguousNumber(cell)
     if not stated and _GROUPED_BY_COMMA.fullmatch(cell):
         return AmbiguousNumber(cell)
-    return CommaNumber(cell) if _WITH_COMMA.fullmatch(cell) else cell
+    if _WITH_COMMA.fullmatch(cell):
+        return CommaNumber(cell)
+    return cell
 
 
 def may_group_digits(cell: object) -> bool:
@@ -89,24 +96,29 @@ def may_group_digits(cell: object) -> bool:
 
 
 class TableError(ValueError):
-    """A table does not hold what is wanted.
+    """A table that does not fit its public ranges.
 
     Parameters
     ----------
     index
         The record that is wrong, from 0 on; None if the whole table is.
-    said
+    description
         What is wrong, and what to change.
+
+    Attributes
+    ----------
+    problems
+        Record and description of each problem that this error reports.
     """
 
-    def __init__(self, index: int | None, said: str) -> None:
+    def __init__(self, index: int | None, description: str) -> None:
         where = "" if index is None else f"record {index}, counted from 0: "
-        super().__init__(f"{where}{said}")
-        self.problems: list[tuple[int | None, str]] = [(index, said)]
+        super().__init__(f"{where}{description}")
+        self.problems: list[tuple[int | None, str]] = [(index, description)]
 
 
 class Problems:
-    """Collect what is wrong with the columns of a table, for one error about all of them.
+    """Collector of what is wrong with the columns of a table, for one error about all of them.
 
     Examples
     --------
@@ -130,31 +142,39 @@ class Problems:
             self.errors.append(error)
 
     def check(self) -> None:
-        """Raise one error for all that were collected, if there are any."""
+        """Raise one error for all that were collected, if there are any.
+
+        Raises
+        ------
+        TableError
+            If any were collected.
+        """
         if not self.errors:
             return
         if len(self.errors) == 1:
             raise self.errors[0]
-        together = TableError(None, "\n".join(map(str, self.errors)))
-        together.problems = [problem for error in self.errors for problem in error.problems]
-        raise together
+        message = "\n".join(map(str, self.errors))
+        combined = TableError(None, message)
+        combined.problems = [problem for error in self.errors for problem in error.problems]
+        raise combined
 
 
 @contextmanager
-def of_file(path: str | PathLike[str]) -> Iterator[None]:
-    """Name the file, and count records from 1, in what is said about its table."""
+def errors_naming_file(path: str | PathLike[str]) -> Iterator[None]:
+    """Turn a `TableError` into a `ValueError` that names the file and counts records from 1."""
+    file = fspath(path)
     try:
         yield
     except TableError as error:
-        lines = [
-            f"{fspath(path)}{'' if index is None else f', record {index + 1}'}: {said}"
-            for index, said in error.problems
-        ]
+        lines = []
+        for index, description in error.problems:
+            place = file if index is None else f"{file}, record {index + 1}"
+            lines.append(f"{place}: {description}")
         raise ValueError("\n".join(lines)) from error
 
 
 def name_of(cell: object) -> str | None:
-    """Return the name that a cell is; None if there is no value.
+    """Return the name that a cell stands for; None if it holds no value.
 
     Two cells are the same name, or the same site, if and only if this gives the same text. A text
     is its own name: "1.1" and "1.10" are two. A number has the name by which it is written
@@ -164,22 +184,36 @@ def name_of(cell: object) -> str | None:
         return str(cell)
     if isinstance(cell, bytes):
         return cell.decode("utf-8", "backslashreplace")
-    if cell is None or type(cell).__name__ in _ABSENT:
+    if cell is None or type(cell).__name__ in _MISSING_TYPES:
         return None
     if isinstance(cell, (bool, np.bool_)):
         return str(bool(cell))
     if isinstance(cell, Integral):
         return str(int(cell))
     if isinstance(cell, Decimal):
-        if cell.is_nan():
-            return None
-        return format(cell, "f").rstrip("0").rstrip(".") if "." in format(cell, "f") else str(cell)
+        return _name_of_decimal(cell)
     if isinstance(cell, Real):
-        value = float(cell)
-        if math.isnan(value):
-            return None
-        return str(int(value)) if value.is_integer() else repr(value)
+        return _name_of_real(float(cell))
     return str(cell)
+
+
+def _name_of_decimal(number: Decimal) -> str | None:
+    """Return the shortest text of a decimal number; None if it is NaN."""
+    if number.is_nan():
+        return None
+    digits = format(number, "f")
+    if "." not in digits:
+        return str(number)
+    return digits.rstrip("0").rstrip(".")
+
+
+def _name_of_real(number: float) -> str | None:
+    """Return the shortest text of a float; None if it is NaN."""
+    if math.isnan(number):
+        return None
+    if number.is_integer():
+        return str(int(number))
+    return repr(number)
 
 
 def value_of(cell: object) -> int | float | None:
@@ -190,7 +224,7 @@ def value_of(cell: object) -> int | float | None:
     if isinstance(cell, AmbiguousNumber):
         return None
     if isinstance(cell, CommaNumber):
-        cell = _with_point(cell)
+        cell = _with_decimal_point(cell)
     if isinstance(cell, str):
         if not _PLAIN.fullmatch(cell):
             return _BOOLEANS.get(cell.lower())
@@ -202,16 +236,21 @@ def value_of(cell: object) -> int | float | None:
     if not isinstance(cell, (Real, Decimal)) or not math.isfinite(cell):
         return None
     number = Decimal(float(cell)) if isinstance(cell, Real) else cell
-    return int(number) if number == int(number) else float(number)
+    integer = int(number)
+    if number == integer:
+        return integer
+    return float(number)
 
 
 def is_rounded(cell: object) -> bool:
     """Return whether a cell is a float that stands for several whole numbers."""
-    return isinstance(cell, (float, np.floating)) and abs(cell) >= _EXACT
+    return isinstance(cell, (float, np.floating)) and abs(cell) >= _INEXACT_FROM
 
 
-def _with_point(cell: str) -> str:
-    return cell.strip().replace(".", "").replace(",", ".")
+def _with_decimal_point(text: str) -> str:
+    """Write a number with a decimal comma as one with a decimal point."""
+    without_groups = text.strip().replace(".", "")
+    return without_groups.replace(",", ".")
 
 
 def is_missing(cell: object) -> bool:
@@ -229,19 +268,28 @@ def usually_missing(cell: object) -> bool:
 
 def number_of(cell: Any) -> float:
     """Return a cell as a finite number; NaN if it is none."""
+    if isinstance(cell, str):
+        return _number_in_text(cell)
+    if isinstance(cell, _NUMPY_TIMES):
+        return math.nan
     try:
-        if isinstance(cell, str):
-            if "_" in cell or isinstance(cell, AmbiguousNumber):
-                return math.nan
-            if isinstance(cell, CommaNumber):
-                cell = _with_point(cell)
-        elif isinstance(cell, _SPANS):
-            return math.nan
-        value = float(cell)
+        number = float(cell)
     except (TypeError, ValueError, OverflowError):
-        word = cell.strip().lower() if isinstance(cell, str) else ""
+        return math.nan
+    return number if math.isfinite(number) else math.nan
+
+
+def _number_in_text(text: str) -> float:
+    """Return the finite number that a text writes; NaN if it writes none."""
+    if "_" in text or isinstance(text, AmbiguousNumber):
+        return math.nan
+    digits = _with_decimal_point(text) if isinstance(text, CommaNumber) else text
+    try:
+        number = float(digits)
+    except ValueError:
+        word = digits.strip().lower()
         return float(_BOOLEANS.get(word, math.nan))
-    return value if math.isfinite(value) else math.nan
+    return number if math.isfinite(number) else math.nan
 
 
 def day_of(cell: object, form: str | None = None, zone: tzinfo = UTC) -> float:
@@ -260,16 +308,16 @@ def day_of(cell: object, form: str | None = None, zone: tzinfo = UTC) -> float:
     moment = _moment_of(cell, form)
     if moment is None:
         return math.nan
-    seconds = 0
-    if isinstance(moment, datetime):
-        if moment.tzinfo is not None:
-            moment = _in_zone(moment, zone)
-        seconds = 3600 * moment.hour + 60 * moment.minute + moment.second
-    return moment.toordinal() + seconds / _DAY
+    if not isinstance(moment, datetime):
+        return float(moment.toordinal())
+    if moment.tzinfo is not None:
+        moment = _in_zone(moment, zone)
+    seconds = 3600 * moment.hour + 60 * moment.minute + moment.second
+    return moment.toordinal() + seconds / _SECONDS_PER_DAY
 
 
 def _in_zone(moment: datetime, zone: tzinfo) -> datetime:
-    """Return an instant in a time zone; in its own one at the ends of the calendar."""
+    """Return an instant in a time zone; unchanged at the ends of the calendar."""
     try:
         return moment.astimezone(zone)
     except OverflowError:  # 9999-12-31T23:59Z, which some databases write, is in year 10000 there
@@ -286,55 +334,75 @@ def _moment_of(cell: object, form: str | None) -> date | None:
     """Return a date or a time; None if a cell is none."""
     try:
         if isinstance(cell, str):
-            return _written(cell.strip(), form)
+            return _moment_in_text(cell.strip(), form)
         if isinstance(cell, np.datetime64):
             cell = cell.astype("datetime64[s]").item()
     except (ValueError, OverflowError):
         return None
-    if not isinstance(cell, date) or type(cell).__name__ in _ABSENT:
+    if not isinstance(cell, date) or type(cell).__name__ in _MISSING_TYPES:
         return None
     return cell
 
 
-def _written(text: str, form: str | None) -> date | None:
-    """Return the time that a text writes; None if it writes none."""
-    if form is None or form[:2] != "%Y":
-        found = _DATE.fullmatch(text)
-        if found is not None:
-            moment = datetime.fromisoformat(found[1])
-            offset = found[2]
-            if offset is None:
-                return moment
-            zone = UTC if offset == "Z" else datetime.strptime(offset, "%z").tzinfo
-            return moment.replace(tzinfo=zone)
-    return None if form is None else datetime.strptime(text, form)
+def _moment_in_text(text: str, form: str | None) -> date | None:
+    """Return the time that a text writes; None if it writes none.
+
+    Raises
+    ------
+    ValueError
+        If the text does not have the form, or names no day of the calendar.
+    """
+    if form is None or not form.startswith("%Y"):
+        iso_date = _DATE.fullmatch(text)
+        if iso_date is not None:
+            return _with_offset(datetime.fromisoformat(iso_date[1]), iso_date[2])
+    if form is None:
+        return None
+    return datetime.strptime(text, form)
 
 
-def each(read: Callable[[Any], Any], values: npt.NDArray[Any], kind: Any) -> npt.NDArray[Any]:
-    """Return what `read` makes of each cell by itself, shape (records,), as this type."""
-    known: dict[Any, Any] = {}  # a text or a whole number is read once
+def _with_offset(moment: datetime, offset: str | None) -> datetime:
+    """Return a time with the zone that an offset such as Z or +02:00 states."""
+    if offset is None:
+        return moment
+    if offset == "Z":
+        return moment.replace(tzinfo=UTC)
+    return moment.replace(tzinfo=datetime.strptime(offset, "%z").tzinfo)
 
-    def once(cell: Any) -> Any:
+
+def map_cells(parse: Callable[[Any], Any], cells: Cells, dtype: npt.DTypeLike) -> Cells:
+    """Apply a function to each cell by itself; return an array of this type, shape (records,).
+
+    A text or a whole number that occurs several times is parsed once.
+    """
+    parsed: dict[str | int, Any] = {}
+
+    def parse_once(cell: Any) -> Any:
         if type(cell) not in (str, int):
-            return read(cell)
-        if (found := known.get(cell)) is None:
-            found = known[cell] = read(cell)
-        return found
+            return parse(cell)
+        result = parsed.get(cell)
+        if result is None:
+            result = parse(cell)
+            parsed[cell] = result
+        return result
 
-    cells = values if values.dtype.kind in "mM" else values.tolist()
-    return np.fromiter(map(once, cells), kind, len(values))
+    if cells.dtype.kind in "mM":
+        return np.fromiter(map(parse_once, cells), dtype, len(cells))
+    return np.fromiter(map(parse_once, cells.tolist()), dtype, len(cells))
 
 
-def numbers_of(values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+def numbers_of(cells: Cells) -> npt.NDArray[np.float64]:
     """Return the number in each cell, shape (records,); NaN where there is none."""
-    if values.dtype.kind not in "biuf":
-        return each(number_of, values, np.float64)
-    numbers = values.astype(np.float64)
+    if cells.dtype.kind not in "biuf":
+        return map_cells(number_of, cells, np.float64)
+    numbers = cells.astype(np.float64)
     return np.where(np.isfinite(numbers), numbers, np.nan)
 
 
 def shown(cell: object) -> str:
-    """Return a cell as an error has it."""
+    """Return a cell as errors quote it, shortened."""
     if isinstance(cell, np.generic):
         cell = cell.item()
-    return reprlib.repr(str(cell) if isinstance(cell, str) else cell)
+    if isinstance(cell, str):
+        cell = str(cell)
+    return reprlib.repr(cell)

@@ -11,12 +11,14 @@ from typing import Any, ClassVar, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from dpmesh._files import JsonObject
 from dpmesh._validate import fail, nearest
-from dpmesh.tables.cells import Problems, TableError, shown
+from dpmesh.tables.cells import Cells, Problems, TableError, shown
 from dpmesh.tables.features import (
     BLOCK,
     COLUMNS,
     FeatureMap,
+    FloatArray,
     Layout,
     centred,
     stored_type,
@@ -25,7 +27,7 @@ from dpmesh.tables.features import (
 )
 from dpmesh.tables.kinds import Dates, Kind, Number
 from dpmesh.tables.ranges import are_ends, as_range, read_ranges
-from dpmesh.tables.table import as_table
+from dpmesh.tables.table import Table, TableLike, as_table
 
 Ranges: TypeAlias = Mapping[Any, Any] | Sequence[Any] | str | os.PathLike[str] | None
 """What `Columns.of` takes."""
@@ -62,33 +64,35 @@ class Encoded(NamedTuple):
 
     features: npt.NDArray[np.float64]
     outside: dict[str, int]
-    unread: dict[str, list[Any]]
+    unread: dict[str, list[object]]
     absent: tuple[str, ...] = ()
-    memory: npt.NDArray[Any] | None = None
+    memory: FloatArray | None = None
 
     def notices(self) -> list[str]:
-        """Return in sentences what the data's owner should know."""
+        """Describe in sentences what the data's owner should know."""
         records = len(self.features)
-        return [
-            *(f"{name}: no such column; all values count as missing" for name in self.absent),
-            *(n for name, values in self.unread.items() for n in unlisted(name, values, records)),
-            *(n for name, count in self.outside.items() for n in clipped(name, count, records)),
-        ]
+        notices = [f"{name}: no such column; all values count as missing" for name in self.absent]
+        for name, values in self.unread.items():
+            notices += unlisted(name, values, records)
+        for name, count in self.outside.items():
+            notices += clipped(name, count, records)
+        return notices
 
 
 def clipped(name: str, count: int, records: int) -> list[str]:
     """Return the notice about numbers that are clipped, if there are any."""
-    text = f"{name}: {count} of {records} values are outside of its range, and are clipped"
-    return [text] if count else []
+    if not count:
+        return []
+    return [f"{name}: {count} of {records} values are outside of its range, and are clipped"]
 
 
-def unlisted(name: str, values: Sequence[Any], records: int) -> list[str]:
+def unlisted(name: str, values: Sequence[object], records: int) -> list[str]:
     """Return the notice about values that count as missing, with the most frequent one."""
     if not values:
         return []
-    often = Counter(map(shown, values)).most_common(1)[0][0]
-    which = f"{len(values)} of {records} values, such as {often}, cannot be read or are not listed"
-    return [f"{name}: {which} in its range, and count as missing"]
+    ((most_frequent, _),) = Counter(map(shown, values)).most_common(1)
+    which = f"{len(values)} of {records} values, such as {most_frequent}"
+    return [f"{name}: {which}, cannot be read or are not listed in its range, and count as missing"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,11 +104,11 @@ class Columns:
     names
         One for each column.
     kinds
-        What each holds.
+        Public range of each column.
     intercept
         Whether a constant 1 is added to each record.
     features
-        What is made of the encoded columns.
+        Map from the encoded columns to the features of a model.
     centre
         A released mean that is taken off these, perhaps with axes after it: see
         `dpmesh.tables.features.centred`. None takes nothing off.
@@ -112,8 +116,8 @@ class Columns:
     Examples
     --------
     >>> import dpmesh as dm
-    >>> given = {"age": [0, 100], "smokes": ["no", "yes"]}
-    >>> dm.tables.Columns.of(given, ["age", "smokes"]).dim
+    >>> ranges = {"age": [0, 100], "smokes": ["no", "yes"]}
+    >>> dm.tables.Columns.of(ranges, ["age", "smokes"]).dim
     4
     """
 
@@ -127,7 +131,7 @@ class Columns:
     def of(
         cls,
         ranges: Ranges,
-        names: Iterable[Any],
+        names: Iterable[object],
         *,
         intercept: bool = True,
         features: str = COLUMNS.name,
@@ -157,52 +161,41 @@ class Columns:
         OSError
             If the file cannot be read.
         """
-        order = [*names]
-        if isinstance(ranges, (str, os.PathLike)):
-            ranges = read_ranges(ranges)
-        ranges = (-1.0, 1.0) if ranges is None else getattr(ranges, "tolist", lambda: ranges)()
-        if isinstance(ranges, Mapping):
-            given = ranges if {*order} & {*ranges} else {str(k): v for k, v in ranges.items()}
-            by_name = {name: given.get(name, given.get(str(name))) for name in order}
-            _match(by_name, given)
-        elif are_ends(ranges) and (len(order) != 2 or not are_ends(ranges[0])):
-            by_name = dict.fromkeys(order, ranges)
-        elif not isinstance(ranges, Sequence):
-            fail("ranges", "a mapping, a TOML file, or [low, high] for all columns", repr(ranges))
-        elif len(ranges) == len(order):
-            by_name = dict(zip(order, ranges, strict=True))
-        else:
-            wanted = f"a range for all, or one for each of the {len(order)} columns"
-            fail("ranges", wanted, f"{len(ranges)}")
-        kinds = tuple(as_range(str(name), each) for name, each in by_name.items())
-        made = FeatureMap.of(features)
-        return cls(names=tuple(map(str, order)), kinds=kinds, intercept=intercept, features=made)
+        column_names = [*names]
+        forms = _forms_by_name(ranges, column_names)
+        return cls(
+            names=tuple(map(str, column_names)),
+            kinds=tuple(as_range(str(name), form) for name, form in forms.items()),
+            intercept=intercept,
+            features=FeatureMap.of(features),
+        )
 
     def __post_init__(self) -> None:
         self.features.width(self.layout)
 
     @property
     def layout(self) -> Layout:
-        """What the encoded columns are, before other features are made of them."""
-        ends = np.cumsum([0, *(kind.width for kind in self.kinds)]).tolist()
-        numbers = [
-            (place, place + 1 if kind.missing else -1)
-            for place, kind in zip(ends, self.kinds, strict=False)
-            if isinstance(kind, (Number, Dates))
-        ]
-        places, absent = zip(*numbers, strict=True) if numbers else ((), ())
-        return Layout(width=ends[-1], numbers=places, absent=absent)
+        """Layout of the encoded columns, before other features are made of them."""
+        numbers = []
+        missing_flags = []
+        place = 0
+        for kind in self.kinds:
+            if isinstance(kind, (Number, Dates)):
+                numbers.append(place)
+                missing_flags.append(place + 1 if kind.missing else -1)
+            place += kind.width
+        return Layout(width=place, numbers=tuple(numbers), absent=tuple(missing_flags))
 
     @property
     def dim(self) -> int:
         """Number of features of an encoded record."""
         return self.intercept + self.features.width(self.layout) + (self.centre is not None)
 
-    def less(self, centre: npt.NDArray[Any]) -> Columns:
+    def less(self, centre: FloatArray) -> Columns:
         """Return the columns less a released mean, with a constant: see `centre`."""
         return replace(self, centre=tuple(centre.ravel().tolist()))
 
-    def encode(self, columns: Sequence[npt.NDArray[Any]], *, compact: bool = False) -> Encoded:
+    def encode(self, columns: Sequence[Cells], *, compact: bool = False) -> Encoded:
         """Return the encoded records.
 
         Parameters
@@ -220,24 +213,27 @@ class Columns:
         """
         if len(columns) != len(self.names):
             fail("X", f"{len(self.names)} features (columns)", len(columns))
-        parts, outside, unread = [], {}, {}
+        parts = []
+        outside: dict[str, int] = {}
+        unread: dict[str, list[object]] = {}
         problems = Problems()
-        for name, kind, values in zip(self.names, self.kinds, columns, strict=True):
+        for name, kind, cells in zip(self.names, self.kinds, columns, strict=True):
             with problems.collected():
-                read = kind.encode(name, np.asarray(values))
-                parts.append(read.features)
-                if read.clipped:
-                    outside[name] = read.clipped
-                if read.unread:
-                    unread[name] = read.unread
+                column = kind.encode(name, np.asarray(cells))
+                parts.append(column.features)
+                if column.clipped:
+                    outside[name] = column.clipped
+                if column.unread:
+                    unread[name] = column.unread
         problems.check()
         encoded = np.concatenate(parts, axis=1)
-        dtype = stored_type(len(encoded), self.dim) if compact else np.float64
-        if dtype == np.float64 and len(encoded) <= BLOCK:
+        records = len(encoded)
+        dtype = stored_type(records, self.dim) if compact else np.float64
+        if dtype == np.float64 and records <= BLOCK:
             return Encoded(self._features_of(encoded), outside, unread)
-        memory = np.empty(len(encoded) * (self.dim + 1), dtype)
-        features = memory[: len(encoded) * self.dim].reshape(len(encoded), self.dim)
-        for first in range(0, len(encoded), BLOCK):
+        memory = np.empty(records * (self.dim + 1), dtype)
+        features = memory[: records * self.dim].reshape(records, self.dim)
+        for first in range(0, records, BLOCK):
             block = features[first : first + BLOCK]
             block[:] = self._features_of(encoded[first : first + BLOCK])
             if block.dtype == np.float32:
@@ -248,13 +244,14 @@ class Columns:
         """Return the features of encoded columns, shape (records, dim), rows of norm 1."""
         features = self.features.encode(encoded, self.layout)
         if self.intercept:
-            features = np.concatenate([np.ones((len(features), 1)), features], axis=1)
+            constant = np.ones((len(features), 1))
+            features = np.concatenate([constant, features], axis=1)
         features = unit(features)
         if self.centre is not None:
             features = centred(features, np.array(self.centre))
         return features
 
-    def encode_table(self, table: Any) -> Encoded:
+    def encode_table(self, table: TableLike) -> Encoded:
         """Return the encoded records of a table; a column that may be missing may be absent.
 
         Parameters
@@ -268,40 +265,55 @@ class Columns:
         ValueError
             As `encode`, or if a column is absent that may not be missing.
         """
-        held = as_table(table)
-        absent = tuple(
+        records = as_table(table)
+        absent = self._absent_from(records)
+        if absent and len(absent) == len(self.names):
+            expected = f"at least one of the columns {', '.join(self.names)}"
+            existing = ", ".join(records.names or ())
+            remedy = "state header=False if the first line is a record (--no-header)"
+            raise TableError(None, f"wanted {expected}, got the columns {existing}; {remedy}")
+        required = [name for name in self.names if name not in absent]
+        records.select(required)  # fails if one of them does not exist
+        if absent:
+            records = records.with_missing(absent)
+        columns = records.select(self.names).columns
+        return self.encode(columns)._replace(absent=absent)
+
+    def _absent_from(self, table: Table) -> tuple[str, ...]:
+        """Return the columns that a table does not have and whose values may be missing."""
+        if table.names is None:
+            return ()
+        return tuple(
             name
             for name, kind in zip(self.names, self.kinds, strict=True)
-            if held.names is not None and kind.may_be_missing and name not in held.names
+            if kind.may_be_missing and name not in table.names
         )
-        if absent and len(absent) == len(self.names):
-            got = f"the columns {', '.join(held.names or ())}"
-            remedy = "state header=False if the first line is a record (--no-header)"
-            wanted = f"at least one of the columns {', '.join(self.names)}"
-            raise TableError(None, f"wanted {wanted}, got {got}; {remedy}")
-        held.select([name for name in self.names if name not in absent])  # or fail: one must exist
-        if absent:
-            held = held.with_missing(absent)
-        return self.encode(held.select(self.names).columns)._replace(absent=absent)
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> JsonObject:
         """Return them in plain types that JSON can hold."""
-        return {
+        content: JsonObject = {
             "names": list(self.names),
             "kinds": [kind.as_dict() for kind in self.kinds],
             "intercept": self.intercept,
             "features": self.features.as_dict(),
-            **({} if self.centre is None else {"centre": list(self.centre)}),
         }
+        if self.centre is not None:
+            content["centre"] = list(self.centre)
+        return content
 
     @classmethod
-    def from_dict(cls, saved: Mapping[str, Any]) -> Columns:
+    def from_dict(cls, saved: JsonObject) -> Columns:
         """Return the columns that `as_dict` gave."""
         names = tuple(saved["names"])
-        kinds = tuple(map(as_range, names, saved["kinds"]))
-        features = FeatureMap.from_dict(saved["features"])
-        own = cls(names=names, kinds=kinds, intercept=saved["intercept"], features=features)
-        return own.less(np.array(saved["centre"])) if "centre" in saved else own
+        columns = cls(
+            names=names,
+            kinds=tuple(map(as_range, names, saved["kinds"])),
+            intercept=saved["intercept"],
+            features=FeatureMap.from_dict(saved["features"]),
+        )
+        if "centre" in saved:
+            return columns.less(np.array(saved["centre"]))
+        return columns
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -330,14 +342,14 @@ class Features:
     @property
     def names(self) -> tuple[str, ...]:
         """Names for the features, which have none of their own."""
-        return tuple(f"x{i}" for i in range(self._given))
+        return tuple(f"x{place}" for place in range(self._received))
 
     @property
-    def _given(self) -> int:
+    def _received(self) -> int:
         """Number of features that a record comes with."""
         return self.dim - (self.centre is not None)
 
-    def less(self, centre: npt.NDArray[Any]) -> Features:
+    def less(self, centre: FloatArray) -> Features:
         """Return the features less a released mean, with a constant: see `Columns.less`."""
         return Features(dim=self.dim + 1, centre=tuple(centre.ravel().tolist()))
 
@@ -349,38 +361,75 @@ class Features:
         ValueError
             If the shape differs, or they are no finite numbers.
         """
-        sparse = hasattr(records, "tocsr")
+        expected = f"shape (records, {self._received})"
+        is_sparse = hasattr(records, "tocsr")
         try:
-            features: Any = records if sparse else np.asarray(records, np.float64)
+            features: Any = records if is_sparse else np.asarray(records, np.float64)
         except (TypeError, ValueError):
-            fail("X", f"numbers, shape (records, {self._given})", "something else")
-        if len(features.shape) != 2 or features.shape[1] != self._given:
-            fail("X", f"shape (records, {self._given}), features as in training", features.shape)
-        if not np.isfinite(features.data if sparse else features).all():
+            fail("X", f"numbers, {expected}", "something else")
+        if len(features.shape) != 2 or features.shape[1] != self._received:
+            fail("X", f"{expected}, features as in training", features.shape)
+        numbers = features.data if is_sparse else features
+        if not np.isfinite(numbers).all():
             fail("X", "finite numbers", "NaN or infinity")
         if self.centre is None:
             return features
-        return centred(features.toarray() if sparse else features, np.array(self.centre))
+        if is_sparse:
+            features = features.toarray()
+        return centred(features, np.array(self.centre))
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> JsonObject:
         """Return the features in plain types that JSON can hold."""
-        centre = {} if self.centre is None else {"centre": list(self.centre)}
-        return {"features": self._given, **centre}
+        content: JsonObject = {"features": self._received}
+        if self.centre is not None:
+            content["centre"] = list(self.centre)
+        return content
 
     @classmethod
-    def from_dict(cls, saved: Mapping[str, Any]) -> Features:
+    def from_dict(cls, saved: JsonObject) -> Features:
         """Return the features that `as_dict` gave."""
-        own = cls(dim=saved["features"])
-        return own.less(np.array(saved["centre"])) if "centre" in saved else own
+        features = cls(dim=saved["features"])
+        if "centre" in saved:
+            return features.less(np.array(saved["centre"]))
+        return features
 
 
-def _match(by_name: Mapping[Any, Any], given: Mapping[Any, Any]) -> None:
-    """Fail unless each column has a range and each range a column."""
-    names = [str(name) for name in by_name]
-    if strange := [str(name) for name in given if str(name) not in names]:
-        hint = nearest(strange[0], names)
-        wanted = "names of columns of the table (the label's go to classes= or target_range=)"
-        fail("ranges", wanted, f"{strange[0]!r}{hint}")
-    if lacking := [str(name) for name, each in by_name.items() if each is None]:
-        wanted = f"a public range for each column to use, such as {lacking[0]} = [0, 100]"
-        fail("ranges", wanted, f"none for {', '.join(lacking)}; leave out columns not to use")
+def _forms_by_name(ranges: Any, names: Sequence[object]) -> dict[object, object]:
+    """Return the form of the range of each column; fail unless each column has one."""
+    if ranges is None:
+        ranges = (-1.0, 1.0)
+    if isinstance(ranges, (str, os.PathLike)):
+        ranges = read_ranges(ranges)
+    if hasattr(ranges, "tolist"):
+        ranges = ranges.tolist()
+    if isinstance(ranges, Mapping):
+        return _matched(ranges, names)
+    if are_ends(ranges):
+        return dict.fromkeys(names, ranges)
+    if not isinstance(ranges, Sequence):
+        fail("ranges", "a mapping, a TOML file, or [low, high] for all columns", repr(ranges))
+    if len(ranges) != len(names):
+        expected = f"a range for all, or one for each of the {len(names)} columns"
+        fail("ranges", expected, str(len(ranges)))
+    return dict(zip(names, ranges, strict=True))
+
+
+def _matched(ranges: Mapping[Any, object], names: Sequence[object]) -> dict[object, object]:
+    """Return the ranges of a mapping by column; fail if a column or a range has no partner.
+
+    Names that are no texts, such as those of pandas, may be written as texts in the mapping.
+    """
+    if not set(names) & set(ranges):
+        ranges = {str(name): form for name, form in ranges.items()}
+    forms = {name: ranges.get(name, ranges.get(str(name))) for name in names}
+    texts = [str(name) for name in names]
+    strange = [str(name) for name in ranges if str(name) not in texts]
+    if strange:
+        expected = "names of columns of the table (the label's go to classes= or target_range=)"
+        fail("ranges", expected, f"{strange[0]!r}{nearest(strange[0], texts)}")
+    without_range = [str(name) for name, form in forms.items() if form is None]
+    if without_range:
+        expected = f"a public range for each column to use, such as {without_range[0]} = [0, 100]"
+        columns = ", ".join(without_range)
+        fail("ranges", expected, f"none for {columns}; leave out columns not to use")
+    return forms

@@ -7,15 +7,20 @@ released.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from numbers import Real
 from struct import pack
-from typing import Any
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from dpmesh.tables.cells import Cells
 from dpmesh.tables.table import Table
+
+Fingerprints: TypeAlias = npt.NDArray[np.uint64]
+"""A number for each record, equal for equal records, shape (records,)."""
 
 _DISTINCT = 0.9
 """Share of distinct records from which on two equal ones are hardly an accident."""
@@ -30,7 +35,7 @@ _LONGEST = 20
 """Records whose whole sequence is compared, where many are alike."""
 
 
-def fingerprints(table: Table, without: str | None = None) -> npt.NDArray[np.uint64]:
+def fingerprints(table: Table, without: str | None = None) -> Fingerprints:
     """Return a number for each record, equal for equal records, shape (records,).
 
     Parameters
@@ -45,27 +50,30 @@ def fingerprints(table: Table, without: str | None = None) -> npt.NDArray[np.uin
     for name, column in zip(names, table.columns, strict=True):
         if name == without:
             continue
-        mixed = _bits(column) ^ np.uint64(hash(name) & (2**64 - 1))
+        mixed = _cell_hashes(column) ^ np.uint64(hash(name) & (2**64 - 1))
         mixed = (mixed ^ (mixed >> np.uint64(29))) * np.uint64(0x9E3779B97F4A7C15)
         total += mixed ^ (mixed >> np.uint64(32))  # a sum: the order of columns does not count
     return total
 
 
-def _bits(column: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
-    """Return a number for each cell."""
+def _cell_hashes(column: Cells) -> npt.NDArray[np.uint64]:
+    """Return a number for each cell, shape (records,)."""
     if column.dtype.kind in "biuf":
         numbers = column.astype(np.float64)
         numbers[np.isnan(numbers)] = 0
         return numbers.view(np.uint64)
     cells = column.tolist()
     only_texts = {*map(type, cells)} == {str}
-    read = hash if only_texts else _hash  # the same for texts, in a third of the time
-    return np.fromiter(map(read, cells), np.int64, len(cells)).view(np.uint64)
+    hash_cell = hash if only_texts else _hash  # the same for texts, in a third of the time
+    return np.fromiter(map(hash_cell, cells), np.int64, len(cells)).view(np.uint64)
 
 
-def _hash(cell: Any) -> int:
-    if isinstance(cell, (Real, np.bool_)):  # as an array of numbers has it
-        number = 0.0 if cell != cell else float(cell)
+def _hash(cell: object) -> int:
+    """Return the number of one cell; a number has the one it has in an array of numbers."""
+    if isinstance(cell, (Real, np.bool_)):
+        number = float(cell)
+        if math.isnan(number):
+            number = 0.0
         return int.from_bytes(pack("<d", number), "little", signed=True)
     try:
         return hash(cell)
@@ -73,12 +81,28 @@ def _hash(cell: Any) -> int:
         return hash(str(cell))
 
 
+class _Site(NamedTuple):
+    """The fingerprints of the records of one site.
+
+    Attributes
+    ----------
+    name
+        Of the site.
+    records
+        One for each record, in their order.
+    distinct
+        Each once, sorted.
+    """
+
+    name: object
+    records: Fingerprints
+    distinct: Fingerprints
+
+
 def copied(
-    records: npt.NDArray[np.uint64],
-    partition: Sequence[npt.NDArray[np.int64]],
-    names: npt.NDArray[Any],
+    records: Fingerprints, partition: Sequence[npt.NDArray[np.int64]], names: Cells
 ) -> str | None:
-    """Say which site has the records of another one; None if none is found to have.
+    """Describe which site has the records of another one; None if no copies are found.
 
     Records of which many are alike, such as those of a few flags, are found as a whole sequence
     alone.
@@ -94,48 +118,63 @@ def copied(
     """
     if len(partition) < 2:
         return None
-    parts = [records[places] for places in partition]
-    distinct = [np.unique(part) for part in parts]
-    known: dict[bytes, int] = {}
-    for site, (part, own) in enumerate(zip(parts, distinct, strict=True)):
-        if len(part) >= _LONGEST and len(own) >= _FEWEST:
-            first = known.setdefault(part.tobytes(), site)
-            if first != site:
-                return _said(names, first, site, len(part), len(part))
-    told = [
-        site
-        for site, (part, own) in enumerate(zip(parts, distinct, strict=True))
-        if len(own) >= max(_FEWEST, _DISTINCT * len(part))
+    sites = []
+    for name, places in zip(names, partition, strict=True):
+        fingerprints_there = records[places]
+        sites.append(_Site(name, fingerprints_there, np.unique(fingerprints_there)))
+    same_sequence = _same_sequence(sites)
+    if same_sequence is not None:
+        return same_sequence
+    comparable = [
+        site for site in sites if len(site.distinct) >= max(_FEWEST, _DISTINCT * len(site.records))
     ]
-    return _overlap(names, [(site, distinct[site]) for site in told])
+    return _overlap(comparable)
 
 
-def _overlap(
-    names: npt.NDArray[Any], told: Sequence[tuple[int, npt.NDArray[np.uint64]]]
-) -> str | None:
-    """Say which site has at least half of its records at another one."""
-    if len(told) < 2:
-        return None
-    everything, counts = np.unique(np.concatenate([own for _, own in told]), return_counts=True)
-    several = everything[counts > 1]
-    for site, own in told:
-        common = np.isin(own, several, assume_unique=True).sum()
-        if common < _SHARED * len(own):
+def _same_sequence(sites: Sequence[_Site]) -> str | None:
+    """Describe two sites whose records are the same in the same order."""
+    sites_by_sequence: dict[bytes, _Site] = {}
+    for site in sites:
+        count = len(site.records)
+        if count < _LONGEST or len(site.distinct) < _FEWEST:
             continue
-        shared = [
-            (int(np.isin(own, other, assume_unique=True).sum()), partner)
-            for partner, other in told
-            if partner != site
-        ]
-        count, partner = max(shared)
-        if count >= _SHARED * len(own):
-            return _said(names, partner, site, count, len(own))
+        first = sites_by_sequence.setdefault(site.records.tobytes(), site)
+        if first is not site:
+            return _description(first, site, shared=count, records=count)
     return None
 
 
-def _said(names: npt.NDArray[Any], first: int, second: int, count: int, records: int) -> str:
-    which = "all" if count == records else f"{count}"
+def _overlap(sites: Sequence[_Site]) -> str | None:
+    """Describe a site that has at least half of its records at another one."""
+    if len(sites) < 2:
+        return None
+    all_records = np.concatenate([site.distinct for site in sites])
+    fingerprints_found, counts = np.unique(all_records, return_counts=True)
+    at_several_sites = fingerprints_found[counts > 1]
+    for site in sites:
+        least = _SHARED * len(site.distinct)
+        if _common(site.distinct, at_several_sites) < least:
+            continue
+        partners = [partner for partner in sites if partner is not site]
+        shared = [_common(site.distinct, partner.distinct) for partner in partners]
+        most = max(shared)
+        if most >= least:
+            last_partner = max(place for place, count in enumerate(shared) if count == most)
+            return _description(
+                partners[last_partner], site, shared=most, records=len(site.distinct)
+            )
+    return None
+
+
+def _common(first: Fingerprints, second: Fingerprints) -> int:
+    """Return how many fingerprints of the first set are in the second one."""
+    return int(np.isin(first, second, assume_unique=True).sum())
+
+
+def _description(first: _Site, second: _Site, *, shared: int, records: int) -> str:
+    """Describe that records of the second site are also at the first one."""
+    which = "all" if shared == records else str(shared)
     return (
-        f"{which} of {records} records of the site {names[second]} are also at the site "
-        f"{names[first]}; keep each record at one site: no epsilon covers a record at several"
+        f"{which} of {records} records of the site {second.name} are also at the site "
+        f"{first.name}; keep each record at one site: no epsilon covers a record at several"
     )

@@ -17,16 +17,21 @@ divided by their norm: each part then counts as much as another.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from math import isqrt, pi, sqrt
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from dpmesh._files import JsonObject
 from dpmesh._validate import every, fail, integer, nearest, positive
+
+FloatT = TypeVar("FloatT", bound=np.floating[Any])
+
+FloatArray: TypeAlias = npt.NDArray[np.floating[Any]]
+"""Numbers in float32 or float64."""
 
 Records: TypeAlias = npt.NDArray[np.float64]
 """Shape (records, features)."""
@@ -52,7 +57,7 @@ SINGLE_FROM = 1 << 28
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """What the features of encoded columns are.
+    """Layout of encoded columns: which are numbers, and which say that a number is missing.
 
     Parameters
     ----------
@@ -106,17 +111,20 @@ class Hats:
 
     def of(self, records: Records, layout: Layout) -> Records:
         """Return the features of encoded records."""
-        others = np.setdiff1d(np.arange(layout.width), layout.numbers)
-        out = np.empty((len(records), self.width(layout)))
-        out[:, : len(others)] = records[:, others]
+        unchanged = np.setdiff1d(np.arange(layout.width), layout.numbers)
+        features = np.empty((len(records), self.width(layout)))
+        features[:, : len(unchanged)] = records[:, unchanged]
         knots = np.linspace(-1, 1, self.knots)
-        for nth, (place, absent) in enumerate(zip(layout.numbers, layout.absent, strict=True)):
-            hats = out[:, len(others) + nth * self.knots :][:, : self.knots]
-            np.abs(records[:, place, np.newaxis] - knots, out=hats)
-            np.maximum(1 - hats / (knots[1] - knots[0]), 0, out=hats)
-            if absent >= 0:
-                hats[records[:, absent] == 1] = 0
-        return out
+        distance = knots[1] - knots[0]
+        first = len(unchanged)
+        for number, missing_flag in zip(layout.numbers, layout.absent, strict=True):
+            hats = features[:, first : first + self.knots]
+            np.abs(records[:, number, np.newaxis] - knots, out=hats)
+            np.maximum(1 - hats / distance, 0, out=hats)
+            if missing_flag >= 0:
+                hats[records[:, missing_flag] == 1] = 0
+            first += self.knots
+        return features
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,8 +158,9 @@ class Cosines:
 
     def of(self, records: Records, layout: Layout) -> Records:
         """Return the features of encoded records."""
-        normal, uniform = _drawn(self.seed, layout.width, self.count)
-        scale = self.turns / sqrt(min(max(len(layout.numbers), 1), MOST_NUMBERS))
+        normal, uniform = _random_directions(self.seed, layout.width, self.count)
+        numbers = max(len(layout.numbers), 1)
+        scale = self.turns / sqrt(min(numbers, MOST_NUMBERS))
         angles = records @ (scale * normal)
         angles += 2 * pi * uniform
         return np.cos(angles, out=angles)
@@ -189,38 +198,43 @@ class Scattering:
         ValueError
             If the columns are no square image.
         """
-        side, window = isqrt(layout.width), 2**self.scales
-        if side**2 != layout.width or side % window or len(layout.numbers) != layout.width:
-            wanted = f"columns that are the pixels of a square image, its side {window}, "
-            fail("features", f"{wanted}{2 * window}, .. pixels, for scattering", layout.width)
+        side = isqrt(layout.width)
+        window = 2**self.scales
+        is_square = side**2 == layout.width
+        only_numbers = len(layout.numbers) == layout.width
+        if not is_square or side % window or not only_numbers:
+            expected = f"columns that are the pixels of a square image, its side {window}, "
+            fail("features", f"{expected}{2 * window}, .. pixels, for scattering", layout.width)
         return self.count
 
     def of(self, records: Records, layout: Layout) -> Records:
         """Return the features of encoded records."""
         from dpmesh.tables.wavelets import channels_of, coefficients
 
-        width, side = self.width(layout), isqrt(layout.width)
+        width = self.width(layout)
+        side = isqrt(layout.width)
         windows = (side // 2**self.scales) ** 2
-        own = {"scales": self.scales, "angles": self.angles}
-        channels = channels_of(**own) * windows
-        normal, _ = _drawn(self.seed, channels, width)
-        out = np.empty((len(records), width))
-        for first in range(0, len(records), _IMAGES):  # which have far more coefficients
-            pixels = (records[first : first + _IMAGES] + 1) / 2
-            found = np.empty((len(pixels), channels), np.float32)
-            coefficients(pixels.reshape(-1, side, side), **own, out=found)
-            out[first : first + _IMAGES] = found.astype(np.float64) @ normal
-        return out
+        coefficients_of_image = channels_of(self.scales, self.angles) * windows
+        normal, _ = _random_directions(self.seed, coefficients_of_image, width)
+        features = np.empty((len(records), width))
+        for first in range(0, len(records), _IMAGES):  # images have far more coefficients
+            block = slice(first, first + _IMAGES)
+            pixels = (records[block] + 1) / 2
+            images = pixels.reshape(-1, side, side)
+            scattered = np.empty((len(images), coefficients_of_image), np.float32)
+            coefficients(images, scales=self.scales, angles=self.angles, out=scattered)
+            features[block] = scattered.astype(np.float64) @ normal
+        return features
 
 
 Part: TypeAlias = Plain | Hats | Cosines | Scattering
 
-KINDS: dict[str, type[Part]] = {one.name: one for one in (Plain, Hats, Cosines, Scattering)}
+KINDS: dict[str, type[Part]] = {part.name: part for part in (Plain, Hats, Cosines, Scattering)}
 
 
 @dataclass(frozen=True)
 class FeatureMap:
-    """What a model makes of encoded columns, each record by itself.
+    """Map from encoded columns to the features of a model, each record by itself.
 
     Parameters
     ----------
@@ -239,13 +253,14 @@ class FeatureMap:
         ValueError
             If there are none of this name.
         """
-        names = name.split("+") if isinstance(name, str) else []
-        for one in names or [name]:
-            if one not in KINDS or names.count(one) > 1:
-                hint = nearest(one, KINDS)
-                wanted = f"{', '.join(KINDS)}, or some of them with + between them, each once"
-                fail("features", wanted, f"{name!r}{hint}")
-        return cls(tuple(KINDS[one]() for one in names))
+        expected = f"{', '.join(KINDS)}, or some of them with + between them, each once"
+        if not isinstance(name, str):
+            fail("features", expected, f"{name!r}{nearest(name, KINDS)}")
+        parts = name.split("+")
+        for part in parts:
+            if part not in KINDS or parts.count(part) > 1:
+                fail("features", expected, f"{name!r}{nearest(part, KINDS)}")
+        return cls(tuple(KINDS[part]() for part in parts))
 
     @property
     def name(self) -> str:
@@ -268,12 +283,12 @@ class FeatureMap:
             return records
         return np.concatenate([unit(part.of(records, layout)) for part in self.parts], axis=1)
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> JsonObject:
         """Return the map in plain types that JSON can hold: of each part all numbers."""
         return {part.name: dict(vars(part)) for part in self.parts}
 
     @classmethod
-    def from_dict(cls, saved: Mapping[str, Any]) -> FeatureMap:
+    def from_dict(cls, saved: JsonObject) -> FeatureMap:
         """Return the features that `as_dict` gave."""
         return cls(tuple(KINDS[name](**numbers) for name, numbers in saved.items()))
 
@@ -293,10 +308,13 @@ def unit(records: Records) -> Records:
 
 def stored_type(records: int, dim: int) -> type[np.floating[Any]]:
     """Return the type in which features of so many records are stored."""
-    return np.float32 if 8 * records * dim >= SINGLE_FROM else np.float64
+    bytes_in_float64 = 8 * records * dim
+    if bytes_in_float64 >= SINGLE_FROM:
+        return np.float32
+    return np.float64
 
 
-def within_unit(records: npt.NDArray[Any]) -> None:
+def within_unit(records: FloatArray) -> None:
     """Shrink rows in place until no norm, computed exactly, is above 1.
 
     A row of norm 1 may have a slightly larger norm once its numbers are rounded to float32. Each
@@ -311,12 +329,13 @@ def within_unit(records: npt.NDArray[Any]) -> None:
     most = 1 - 1e-12  # which leaves room for rounding of the sums below
     rows = np.arange(len(records))
     while len(rows):
-        norms = np.sqrt(np.einsum("ij,ij->i", records[rows], records[rows], dtype=np.float64))
+        vectors = records[rows]
+        norms = np.sqrt(np.einsum("ij,ij->i", vectors, vectors, dtype=np.float64))
         rows = rows[norms > most]
         records[rows] *= shrink
 
 
-def centred(records: Records, centre: npt.NDArray[Any]) -> Records:
+def centred(records: npt.NDArray[FloatT], centre: FloatArray) -> npt.NDArray[FloatT]:
     """Return what is left of records without a public centre, at norm 1, with a constant.
 
     The differences have norm 1, whatever is left of them, and a record with the constant `CONSTANT`
@@ -334,21 +353,23 @@ def centred(records: Records, centre: npt.NDArray[Any]) -> Records:
     -------
     Shape (records, features + 1), in the type of the records.
     """
-    out = np.empty((len(records), records.shape[1] + 1), records.dtype)
-    mean, *axes = centre.reshape(-1, records.shape[1])
-    left = np.subtract(records, mean, out=out[:, :-1])
+    features = records.shape[1]
+    result = np.empty((len(records), features + 1), records.dtype)
+    mean, *axes = centre.reshape(-1, features)
+    differences = np.subtract(records, mean, out=result[:, :-1])
     if axes:
-        left -= (left @ np.transpose(axes)) @ np.asarray(axes)
-    norms = np.sqrt(np.einsum("ij,ij->i", left, left, dtype=np.float64))
-    factors = 1 / (sqrt(1 + CONSTANT**2) * np.where(norms > 0, norms, 1))
-    left *= factors[:, np.newaxis].astype(records.dtype)
-    out[:, -1] = CONSTANT / sqrt(1 + CONSTANT**2)
-    if out.dtype == np.float32:
-        within_unit(out)
-    return out
+        differences -= (differences @ np.transpose(axes)) @ np.asarray(axes)
+    norms = np.sqrt(np.einsum("ij,ij->i", differences, differences, dtype=np.float64))
+    norm_with_constant = sqrt(1 + CONSTANT**2)
+    factors = 1 / (norm_with_constant * np.where(norms > 0, norms, 1))
+    differences *= factors[:, np.newaxis].astype(records.dtype)
+    result[:, -1] = CONSTANT / norm_with_constant
+    if result.dtype == np.float32:
+        within_unit(result)
+    return result
 
 
-def centred_in_place(memory: npt.NDArray[Any], records: int, centre: npt.NDArray[Any]) -> Records:
+def centred_in_place(memory: FloatArray, records: int, centre: FloatArray) -> FloatArray:
     """Return what `centred` does, in the memory of the records themselves, which are lost.
 
     Parameters
@@ -365,17 +386,17 @@ def centred_in_place(memory: npt.NDArray[Any], records: int, centre: npt.NDArray
     -------
     All of the memory, shape (records, features + 1).
     """
-    after = memory.reshape(records, -1)
-    dim = after.shape[1] - 1
-    before = memory[: records * dim].reshape(records, dim)
+    longer_rows = memory.reshape(records, -1)
+    dim = longer_rows.shape[1] - 1
+    rows = memory[: records * dim].reshape(records, dim)
     for last in range(records, 0, -BLOCK):  # from the end, since rows move towards it
         first = max(0, last - BLOCK)
-        after[first:last] = centred(before[first:last], centre)
-    return after
+        longer_rows[first:last] = centred(rows[first:last], centre)
+    return longer_rows
 
 
 @lru_cache(maxsize=2)
-def _drawn(seed: int, rows: int, columns: int) -> tuple[Records, Records]:
+def _random_directions(seed: int, rows: int, columns: int) -> tuple[Records, Records]:
     """Return standard normal numbers, shape (rows, columns), and uniform ones, shape (columns,).
 
     They are the same on all machines and with all versions of numpy, up to rounding.
@@ -384,4 +405,5 @@ def _drawn(seed: int, rows: int, columns: int) -> tuple[Records, Records]:
 
     raw = np.random.Philox(key=seed).random_raw((rows + 1) * columns)
     uniform = ((raw >> np.uint64(11)) + 0.5) * 2.0**-53
-    return ndtri(uniform[columns:]).reshape(rows, columns), uniform[:columns]
+    normal = ndtri(uniform[columns:]).reshape(rows, columns)
+    return normal, uniform[:columns]

@@ -1,4 +1,4 @@
-"""What a column may hold, and the features that its cells become, each by itself."""
+"""Kinds of columns: their public ranges, and the features that each cell becomes by itself."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import numpy as np
 import numpy.typing as npt
 
+from dpmesh._files import JsonObject
 from dpmesh._validate import fail, nearest, number, positive
 from dpmesh.tables.cells import (
     UTC,
+    Cells,
     TableError,
     day_of,
-    each,
+    map_cells,
     may_group_digits,
     name_of,
     numbers_of,
@@ -30,8 +32,8 @@ from dpmesh.tables.cells import (
 )
 
 
-class Read(NamedTuple):
-    """A column as features.
+class EncodedColumn(NamedTuple):
+    """The cells of a column as features.
 
     Attributes
     ----------
@@ -45,15 +47,17 @@ class Read(NamedTuple):
 
     features: npt.NDArray[np.float64]
     clipped: int
-    unread: list[Any]
+    unread: list[object]
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Measured:
-    """A column of values in a range, each one number."""
+class _NumericColumn:
+    """A column of values in a public range, each encoded as one number."""
 
     missing: bool = False
     noun: ClassVar[str]
+    """What an error calls a cell that holds no such value."""
+
     start: ClassVar[float] = -1.0
     """The feature of the low end; that of the high end is 1."""
 
@@ -67,7 +71,7 @@ class _Measured:
         """The range as a file of ranges has it, without what follows its first key."""
         raise NotImplementedError
 
-    def numbers(self, values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    def numbers(self, cells: Cells) -> npt.NDArray[np.float64]:
         """Return the number in each cell, NaN where there is none."""
         raise NotImplementedError
 
@@ -78,10 +82,10 @@ class _Measured:
 
     @property
     def may_be_missing(self) -> bool:
-        """Whether a record may have no value."""
+        """True if a record may have no value."""
         return self.missing
 
-    def required(self, name: str, values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    def required(self, name: str, cells: Cells) -> npt.NDArray[np.float64]:
         """Return the number in each cell, NaN where there is none.
 
         Raises
@@ -89,24 +93,24 @@ class _Measured:
         TableError
             If a value is missing or cannot be read, and the range does not allow that.
         """
-        numbers = self.numbers(values)
+        numbers = self.numbers(cells)
         absent = np.isnan(numbers)
-        self._check_unread(name, values, absent)
+        self._check_unread(name, cells, absent)
         if absent.any() and not self.missing:
-            first = int(absent.argmax())
-            said = f"{name} is {shown(values[first])}, which is {self.noun}"
-            if usually_missing(values[first]):
-                said = f"{name} is missing"
+            record = int(absent.argmax())
+            cell = cells[record]
+            if usually_missing(cell):
+                problem = f"{name} is missing"
+            else:
+                problem = f"{name} is {shown(cell)}, which is {self.noun}"
             allow = f"{name} = {{{self.form}, missing = true}}"
-            raise TableError(first, f"{said}; correct it, or allow missing values: {allow}")
+            raise TableError(record, f"{problem}; correct it, or allow missing values: {allow}")
         return numbers
 
-    def _check_unread(
-        self, name: str, values: npt.NDArray[Any], absent: npt.NDArray[np.bool_]
-    ) -> None:
+    def _check_unread(self, name: str, cells: Cells, absent: npt.NDArray[np.bool_]) -> None:
         """Fail if a value may not count as missing, since it could be read in two ways."""
 
-    def encode(self, name: str, values: npt.NDArray[Any]) -> Read:
+    def encode(self, name: str, cells: Cells) -> EncodedColumn:
         """Return the features of a column, shape (records, width).
 
         Raises
@@ -114,32 +118,31 @@ class _Measured:
         TableError
             If a value is missing or cannot be read, and the range does not allow that.
         """
-        return self.encode_numbers(self.required(name, values), values)
+        return self.encode_numbers(self.required(name, cells), cells)
 
-    def encode_numbers(self, numbers: npt.NDArray[np.float64], values: npt.NDArray[Any]) -> Read:
-        """Return the features of a column whose numbers were read from these values."""
+    def encode_numbers(self, numbers: npt.NDArray[np.float64], cells: Cells) -> EncodedColumn:
+        """Return the features of a column whose numbers were read from these cells."""
         absent = np.isnan(numbers)
-        unread = [v for v in values[absent] if not usually_missing(v)]
+        unread = [cell for cell in cells[absent] if not usually_missing(cell)]
         low, high = self.ends
         with np.errstate(invalid="ignore"):
-            clipped = int(((numbers < low) | (numbers > high)).sum())
-        scaled = self.scaled(numbers)
-        features = [scaled]
+            outside = (numbers < low) | (numbers > high)
+        features = [self.scaled(numbers)]
         if self.missing:
             features.append(absent.astype(np.float64))
-        return Read(np.stack(features, axis=1), clipped, unread)
+        return EncodedColumn(np.stack(features, axis=1), int(outside.sum()), unread)
 
     def scaled(self, numbers: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """Return numbers as features, clipped to the range; 0 where there is none."""
         low, high = self.ends
         with np.errstate(invalid="ignore"):
-            scaled = (np.clip(numbers, low, high) - low) / (high - low)
-        scaled = self.start + (1 - self.start) * scaled
+            fractions = (np.clip(numbers, low, high) - low) / (high - low)
+        scaled = self.start + (1 - self.start) * fractions
         return np.where(np.isnan(numbers), 0.0, scaled)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Number(_Measured):
+class Number(_NumericColumn):
     """A column of numbers, encoded as one number in [-1, 1].
 
     Parameters
@@ -167,12 +170,13 @@ class Number(_Measured):
     noun: ClassVar[str] = "no number (list the categories in its range if it is one)"
 
     def __post_init__(self) -> None:
-        for name in ("low", "high"):
-            object.__setattr__(self, name, number(name, getattr(self, name)))
+        object.__setattr__(self, "low", number("low", self.low))
+        object.__setattr__(self, "high", number("high", self.high))
+        ends = f"[{self.low:g}, {self.high:g}]"
         if self.low >= self.high:
-            fail("range", "a low end below the high end", f"[{self.low:g}, {self.high:g}]")
+            fail("range", "a low end below the high end", ends)
         if not np.isfinite(self.high - self.low):
-            fail("range", "ends of a finite distance", f"[{self.low:g}, {self.high:g}]")
+            fail("range", "ends of a finite distance", ends)
 
     @property
     def ends(self) -> tuple[float, float]:
@@ -184,20 +188,18 @@ class Number(_Measured):
         """The range as a file has it."""
         return f"range = [{self.low:.15g}, {self.high:.15g}]"
 
-    def numbers(self, values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    def numbers(self, cells: Cells) -> npt.NDArray[np.float64]:
         """Return the number in each cell, NaN where there is none."""
-        return numbers_of(values)
+        return numbers_of(cells)
 
-    def _check_unread(
-        self, name: str, values: npt.NDArray[Any], absent: npt.NDArray[np.bool_]
-    ) -> None:
+    def _check_unread(self, name: str, cells: Cells, absent: npt.NDArray[np.bool_]) -> None:
         for record in np.flatnonzero(absent):
-            if may_group_digits(values[record]):
-                said = f"{name} is {shown(values[record])}, in which a mark may group digits"
+            if may_group_digits(cells[record]):
+                problem = f"{name} is {shown(cells[record])}, in which a mark may group digits"
                 remedy = "delete such marks, or state the decimal mark (--decimal . or --decimal ,)"
-                raise TableError(int(record), f"{said}; {remedy}")
+                raise TableError(int(record), f"{problem}; {remedy}")
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> JsonObject:
         """Return the range as a file of ranges has it."""
         return {"range": [self.low, self.high], "missing": self.missing}
 
@@ -221,17 +223,18 @@ class Count(Number):
         """The range as a file has it."""
         return f"counts = {self.high:.15g}"
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> JsonObject:
         """Return the range as a file of ranges has it."""
         return {"counts": self.high}
 
-    def expected(self, scores: Any) -> Any:
+    def expected(self, scores: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """Return the expected counts of scores, which are logarithms of their shares."""
-        return self.high * np.exp(np.minimum(scores, 0))
+        shares = np.exp(np.minimum(scores, 0))
+        return np.asarray(self.high * shares)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Flag(_Measured):
+class Flag(_NumericColumn):
     """A column of 1 or true, and 0 or false, encoded as 1 and 0.
 
     Parameters
@@ -251,18 +254,18 @@ class Flag(_Measured):
     ends: ClassVar[tuple[float, float]] = (0.0, 1.0)
     form: ClassVar[str] = "flag = true"
 
-    def numbers(self, values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    def numbers(self, cells: Cells) -> npt.NDArray[np.float64]:
         """Return 0, 1 or NaN for each cell."""
-        numbers = numbers_of(values)
+        numbers = numbers_of(cells)
         return np.where((numbers == 0) | (numbers == 1), numbers, np.nan)
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> JsonObject:
         """Return the flag as a file of ranges has it."""
         return {"flag": True, "missing": self.missing}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dates(_Measured):
+class Dates(_NumericColumn):
     """A column of dates or times, encoded as one number in [-1, 1].
 
     Parameters
@@ -296,31 +299,35 @@ class Dates(_Measured):
     noun: ClassVar[str] = 'no date (give its form beside dates, such as format = "%d.%m.%Y")'
 
     def __post_init__(self) -> None:
-        given = self.dates
-        if not isinstance(given, (list, tuple)) or len(given) != 2:
-            fail("dates", 'the first and the last, such as ["2019-01-01", "2024-12-31"]', given)
-        zone = self._zone  # or fail: there must be one
-        if self.zone is None and any(states_zone(one, self.format) for one in given):
-            fail("dates", 'zone = "UTC", or another, beside times that state a zone', given)
-        low, high = (day_of(one, self.format, zone) for one in given)
+        dates = self.dates
+        if not isinstance(dates, (list, tuple)) or len(dates) != 2:
+            fail("dates", 'the first and the last, such as ["2019-01-01", "2024-12-31"]', dates)
+        zone = self._time_zone  # fails if there is no such zone
+        if self.zone is None and any(states_zone(moment, self.format) for moment in dates):
+            fail("dates", 'zone = "UTC", or another, beside times that state a zone', dates)
+        low, high = (day_of(moment, self.format, zone) for moment in dates)
         if not low < high:
-            got = f"[{', '.join(map(str, given))}]"
-            fail("dates", f"two dates{self._written}, the first before the last", got)
-        texts = (str(one) if isinstance(one, datetime.date) else one for one in given)
-        object.__setattr__(self, "dates", tuple(texts))
+            expected = f"two dates{self._expected_form}, the first before the last"
+            fail("dates", expected, f"[{', '.join(map(str, dates))}]")
+        texts = tuple(
+            str(moment) if isinstance(moment, datetime.date) else moment for moment in dates
+        )
+        object.__setattr__(self, "dates", texts)
 
     @property
-    def _written(self) -> str:
-        return ' such as "2024-12-31"' if self.format is None else f" of the form {self.format}"
+    def _expected_form(self) -> str:
+        if self.format is None:
+            return ' such as "2024-12-31"'
+        return f" of the form {self.format}"
 
     @property
     def ends(self) -> tuple[float, float]:
         """The bounds in days."""
-        first, last = (day_of(one, self.format, self._zone) for one in self.dates)
+        first, last = (day_of(moment, self.format, self._time_zone) for moment in self.dates)
         return first, last
 
     @property
-    def _zone(self) -> datetime.tzinfo:
+    def _time_zone(self) -> datetime.tzinfo:
         if self.zone in (None, "UTC"):
             return UTC
         try:
@@ -335,27 +342,37 @@ class Dates(_Measured):
         zone = "" if self.zone is None else f', zone = "{self.zone}"'
         return f'dates = ["{self.dates[0]}", "{self.dates[1]}"]{form}{zone}'
 
-    def numbers(self, values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    def numbers(self, cells: Cells) -> npt.NDArray[np.float64]:
         """Return each cell in days, NaN where there is no date."""
-        zone = self._zone
-        return each(lambda cell: day_of(cell, self.format, zone), values, np.float64)
+        zone = self._time_zone
+        return map_cells(lambda cell: day_of(cell, self.format, zone), cells, np.float64)
 
-    def required(self, name: str, values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-        """Return each cell in days, as of any range; a time zone must be stated for instants."""
-        if self.zone is None and values.dtype.kind != "M":
-            instants = each(lambda cell: states_zone(cell, self.format), values, bool)
+    def required(self, name: str, cells: Cells) -> npt.NDArray[np.float64]:
+        """Return each cell in days, NaN where there is no date.
+
+        Raises
+        ------
+        TableError
+            As for any range, or if a cell states a time zone and this range does not.
+        """
+        if self.zone is None and cells.dtype.kind != "M":
+            instants = map_cells(lambda cell: states_zone(cell, self.format), cells, bool)
             if instants.any():
                 record = int(instants.argmax())
-                said = f"{name} is {shown(values[record])}, which states a time zone"
+                problem = f"{name} is {shown(cells[record])}, which states a time zone"
                 remedy = f'state the zone whose days count: {{{self.form}, zone = "UTC"}}'
-                raise TableError(record, f"{said}; {remedy}")
-        return super().required(name, values)
+                raise TableError(record, f"{problem}; {remedy}")
+        return super().required(name, cells)
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> JsonObject:
         """Return the range as a file of ranges has it."""
-        stated = {"format": self.format, "zone": self.zone}
-        written = {name: value for name, value in stated.items() if value is not None}
-        return {"dates": list(self.dates), **written, "missing": self.missing}
+        content: JsonObject = {"dates": list(self.dates)}
+        if self.format is not None:
+            content["format"] = self.format
+        if self.zone is not None:
+            content["zone"] = self.zone
+        content["missing"] = self.missing
+        return content
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -393,10 +410,10 @@ class Category:
     _by_number: dict[int | float | None, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        categories = _plain(self.categories)
+        categories = _python_categories(self.categories)
         object.__setattr__(self, "categories", categories)
-        object.__setattr__(self, "_by_name", _by_name(categories))
-        object.__setattr__(self, "_by_number", _by_number(categories))
+        object.__setattr__(self, "_by_name", _places_by_name(categories))
+        object.__setattr__(self, "_by_number", _places_by_number(categories))
         if self.shares is not None:
             shares = _checked_shares(self.shares, len(categories))
             object.__setattr__(self, "shares", shares)
@@ -411,31 +428,34 @@ class Category:
         """The range as a file of ranges has it."""
         return f"categories = {[*self.categories]}"
 
-    def codes(self, values: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    def codes(self, cells: Cells) -> npt.NDArray[np.int64]:
         """Return the place of each cell among the categories, shape (records,); else -1."""
-        return each(self._place, values, np.int64)
+        return map_cells(self._place, cells, np.int64)
 
     def _place(self, cell: object) -> int:
         place = self._by_name.get(name_of(cell))
-        return self._by_number.get(value_of(cell), -1) if place is None else place
+        if place is None:
+            return self._by_number.get(value_of(cell), -1)
+        return place
 
-    def encode(self, name: str, values: npt.NDArray[Any]) -> Read:
+    def encode(self, name: str, cells: Cells) -> EncodedColumn:
         """Return the features of a column, shape (records, width)."""
-        codes = self.codes(values)
+        codes = self.codes(cells)
         features = np.zeros((len(codes), self.width))
         rows = np.flatnonzero(codes >= 0)
         features[rows, codes[rows]] = 1
-        absent = codes < 0
-        return Read(features, 0, [v for v in values[absent] if not usually_missing(v)])
+        unlisted = cells[codes < 0]
+        unread = [cell for cell in unlisted if not usually_missing(cell)]
+        return EncodedColumn(features, 0, unread)
 
-    def hint(self, cell: Any) -> str:
-        """Return which category was perhaps meant."""
-        texts = [str(one) for one in self.categories]
+    def hint(self, cell: object) -> str:
+        """Return the end of an error text: the category that was perhaps meant."""
+        texts = [str(category) for category in self.categories]
         if isinstance(cell, str) and cell.strip() in texts:
             return " (remove the space?)"
         return nearest(str(cell), texts)
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> JsonObject:
         """Return the category as a file of ranges has it."""
         return {"categories": list(self.categories)}
 
@@ -443,71 +463,93 @@ class Category:
 Kind: TypeAlias = Number | Flag | Dates | Category
 
 
-def _checked_shares(given: Any, classes: int) -> tuple[float, ...]:
-    wanted = f"{classes} positive numbers that add up to 1, the public share of each class"
-    if not isinstance(given, (list, tuple)) or len(given) != classes:
-        fail("shares", wanted, repr(given))
-    shares = tuple(positive("shares", one) for one in given)
-    if abs(sum(shares) - 1) > 0.01:
-        fail("shares", wanted, f"{list(shares)}, which add up to {sum(shares):.3g}")
-    return shares
+def _checked_shares(shares: object, classes: int) -> tuple[float, ...]:
+    """Return public shares of classes as a tuple; fail if they are not positive or not whole."""
+    expected = f"{classes} positive numbers that add up to 1, the public share of each class"
+    if not isinstance(shares, (list, tuple)) or len(shares) != classes:
+        fail("shares", expected, repr(shares))
+    checked = tuple(positive("shares", share) for share in shares)
+    total = sum(checked)
+    if abs(total - 1) > 0.01:
+        fail("shares", expected, f"{list(checked)}, which add up to {total:.3g}")
+    return checked
 
 
-def _plain(given: Any) -> tuple[Any, ...]:
+def _python_categories(categories: Any) -> tuple[Any, ...]:
     """Return categories as a file can hold them: texts, whole numbers, floats and booleans."""
-    if isinstance(given, (str, bytes, Mapping)) or not hasattr(given, "__len__") or not len(given):
-        fail("categories", "a list of at least 1 category", repr(given))
-    categories: list[Any] = []
-    for one in getattr(given, "tolist", lambda: given)():
-        if isinstance(one, str):
-            categories.append(str(one))
-        elif isinstance(one, (bool, np.bool_)):
-            categories.append(bool(one))
-        elif isinstance(one, Integral):
-            categories.append(int(one))
-        elif isinstance(one, (Real, Decimal)) and value_of(one) is not None:
-            whole = isinstance(one, Decimal) and one == one.to_integral_value()
-            categories.append(value_of(one) if whole else float(one))
-        else:
-            dated = isinstance(one, datetime.date)
-            write = "; for dates write {dates = [first, last]}" if dated else ""
-            fail("categories", f"texts, numbers or booleans{write}", repr(one))
-    return tuple(categories)
+    is_listing = hasattr(categories, "__len__") and not isinstance(
+        categories, (str, bytes, Mapping)
+    )
+    if not is_listing or not len(categories):
+        fail("categories", "a list of at least 1 category", repr(categories))
+    if hasattr(categories, "tolist"):
+        categories = categories.tolist()
+    return tuple(_python_category(category) for category in categories)
 
 
-def _by_name(categories: Sequence[Any]) -> dict[str | None, int]:
+def _python_category(category: object) -> str | bool | int | float | None:
+    """Return one category as a file can hold it."""
+    if isinstance(category, str):
+        return str(category)
+    if isinstance(category, (bool, np.bool_)):
+        return bool(category)
+    if isinstance(category, Integral):
+        return int(category)
+    if isinstance(category, (Real, Decimal)) and value_of(category) is not None:
+        if isinstance(category, Decimal) and category == category.to_integral_value():
+            return value_of(category)
+        return float(category)
+    expected = "texts, numbers or booleans"
+    if isinstance(category, datetime.date):
+        expected += "; for dates write {dates = [first, last]}"
+    return fail("categories", expected, repr(category))
+
+
+def _places_by_name(categories: Sequence[object]) -> dict[str | None, int]:
     """Return the place of each category by its name; fail if two are one."""
     places: dict[str | None, int] = {}
-    numbers: dict[int | float | None, int] = {}
-    for place, one in enumerate(categories):
-        first = places.setdefault(name_of(one), place)
-        if first == place and not isinstance(one, str):
-            first = numbers.setdefault(value_of(one), place)
+    places_of_numbers: dict[int | float | None, int] = {}
+    for place, category in enumerate(categories):
+        first = places.setdefault(name_of(category), place)
+        if first == place and not isinstance(category, str):
+            first = places_of_numbers.setdefault(value_of(category), place)
         if first != place:
-            same = f"{categories[first]!r} and {one!r}, which are one"
+            same = f"{categories[first]!r} and {category!r}, which are one"
             fail("categories", "each category once", same)
     return places
 
 
-def _by_number(categories: Sequence[Any]) -> dict[int | float | None, int]:
-    """Return the place of each category by its number, where it alone has this number."""
-    found: dict[int | float | None, int] = {}
-    for numbers_of_one in (_numbers, _other_numbers):
-        claims = [(number, p) for p, one in enumerate(categories) for number in numbers_of_one(one)]
-        counts = Counter(number for number, _ in claims)
-        known = {*found} | {number for number, count in counts.items() if count > 1}
-        found |= {number: place for number, place in claims if number not in known}
-        found |= dict.fromkeys(known - {*found}, -1)
-    return found
+def _places_by_number(categories: Sequence[object]) -> dict[int | float | None, int]:
+    """Return the place of each category by its number, where it alone has this number.
+
+    A number that two categories claim has the place -1. What a category is comes before other
+    ways in which a file may write it.
+    """
+    places: dict[int | float | None, int] = {}
+    for numbers_written_by in (_numbers, _other_numbers):
+        claims = [
+            (number, place)
+            for place, category in enumerate(categories)
+            for number in numbers_written_by(category)
+        ]
+        claimants = Counter(number for number, _ in claims)
+        contested = {number for number, count in claimants.items() if count > 1}
+        earlier = set(places)
+        for claimed, place in claims:
+            if claimed not in earlier:
+                places[claimed] = -1 if claimed in contested else place
+    return places
 
 
-def _numbers(category: Any) -> list[int | float]:
+def _numbers(category: object) -> list[int | float]:
     """Return the number that a category is or writes, if there is one."""
     number = value_of(category)
-    return [] if number is None else [number]
+    if number is None:
+        return []
+    return [number]
 
 
-def _other_numbers(category: Any) -> list[int | float]:
+def _other_numbers(category: object) -> list[int | float]:
     """Return other numbers by which a file may have a category."""
     if isinstance(category, str):
         without_zeros = category.lstrip("0") or "0"  # as a reader of numbers has it

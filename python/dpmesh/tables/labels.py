@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from dpmesh._validate import fail
-from dpmesh.tables.cells import TableError, shown, usually_missing
+from dpmesh.tables.cells import Cells, TableError, shown, usually_missing
 from dpmesh.tables.kinds import Category, Flag, Number
 from dpmesh.tables.table import Table
 
@@ -42,10 +41,17 @@ class Labels:
 
     def __post_init__(self) -> None:
         for name, kind in zip(self.names, self.kinds, strict=True):
-            pair = isinstance(kind, Category) and kind.width == 2 and kind.shares is None
-            if not pair and kind != Flag():
-                wanted = '{flag = true}, or {classes = ["no", "yes"]}, as one of several labels'
-                fail(f"ranges of {name}", wanted, f"{{{getattr(kind, 'form', kind)}}}")
+            if not _has_two_values(kind):
+                expected = '{flag = true}, or {classes = ["no", "yes"]}, as one of several labels'
+                form = getattr(kind, "form", kind)
+                fail(f"ranges of {name}", expected, f"{{{form}}}")
+
+
+def _has_two_values(kind: Flag | Category) -> bool:
+    """Return whether a column holds flags, or one of two categories without shares."""
+    if isinstance(kind, Category):
+        return kind.width == 2 and kind.shares is None
+    return kind == Flag()
 
 
 Label: TypeAlias = Number | Category | Labels
@@ -53,8 +59,8 @@ Label: TypeAlias = Number | Category | Labels
 
 
 def read_labels(
-    name: str, kind: Number | Flag | Category, values: npt.NDArray[Any], *, drop: bool = False
-) -> npt.NDArray[Any]:
+    name: str, kind: Number | Flag | Category, cells: Cells, *, drop: bool = False
+) -> Cells:
     """Return labels as places among the classes, or as numbers, shape (records,).
 
     Parameters
@@ -63,8 +69,8 @@ def read_labels(
         Of the label.
     kind
         What a label may be.
-    values
-        The labels.
+    cells
+        The labels as they came, shape (records,).
     drop
         Whether a label may be missing: it is then -1, or NaN.
 
@@ -73,40 +79,70 @@ def read_labels(
     TableError
         If a label cannot be read or is not listed; if one is missing, unless `drop` is true.
     """
+    labels: Cells
     if isinstance(kind, Category):
-        found: npt.NDArray[Any] = kind.codes(values)
-        absent = found < 0
+        labels = kind.codes(cells)
+        absent = labels < 0
     else:
-        found = kind.numbers(values)
-        absent = np.isnan(found)
+        labels = kind.numbers(cells)
+        absent = np.isnan(labels)
     for record in np.flatnonzero(absent):
-        value = values[record]
-        if not usually_missing(value):
-            if not isinstance(kind, Category):
-                wrong = kind.noun
-            else:
-                wrong = f"not one of {', '.join(map(repr, kind.categories))}{kind.hint(value)}"
-            raise TableError(int(record), f"{name} is {shown(value)}, {wrong}")
+        cell = cells[record]
+        if not usually_missing(cell):
+            problem = _unread_label(kind, cell)
+            raise TableError(int(record), f"{name} is {shown(cell)}, {problem}")
         if not drop:
             raise TableError(int(record), f"{name} is missing; {REMEDY}")
-    return found
+    return labels
+
+
+def _unread_label(kind: Number | Flag | Category, cell: object) -> str:
+    """Describe why a cell is no label of this kind."""
+    if not isinstance(kind, Category):
+        return kind.noun
+    classes = ", ".join(map(repr, kind.categories))
+    return f"not one of {classes}{kind.hint(cell)}"
 
 
 def labelled(
     names: Sequence[str], kind: Label | None, table: Table, *, drop: bool
-) -> tuple[npt.NDArray[Any], Table]:
-    """Return labels as `read_labels` does, and their records; `drop` leaves out those without.
+) -> tuple[Cells, Table]:
+    """Return the labels of a table, and its records that have them.
 
-    Several labels are 0 and 1, shape (records, labels). Without names all labels are 0.
+    Parameters
+    ----------
+    names
+        The columns of the label, or of several labels.
+    kind
+        What they may be; None: all labels are 0.
+    table
+        The records.
+    drop
+        Whether records without a label are left out.
+
+    Returns
+    -------
+    The labels as `read_labels` gives them, shape (records,); several are 0 and 1, shape (records,
+    labels).
+
+    Raises
+    ------
+    TableError
+        As `read_labels`.
     """
     if kind is None:
         return np.zeros(table.records), table
     kinds = kind.kinds if isinstance(kind, Labels) else (kind,)
-    columns = zip(names, kinds, table.select(names).columns, strict=True)
-    each = [read_labels(name, own, values, drop=drop) for name, own, values in columns]
-    there = np.all([found >= 0 for found in each], axis=0)
-    if isinstance(kind, Number):
-        there = ~np.isnan(each[0])
+    columns = table.select(names).columns
+    labels = [
+        read_labels(name, column_kind, cells, drop=drop)
+        for name, column_kind, cells in zip(names, kinds, columns, strict=True)
+    ]
     if isinstance(kind, Labels):
-        return np.stack(each, axis=1)[there].astype(np.int64), table.take(there)
-    return each[0][there], table.take(there)
+        present = np.all([codes >= 0 for codes in labels], axis=0)
+        return np.stack(labels, axis=1)[present].astype(np.int64), table.take(present)
+    if isinstance(kind, Number):
+        present = ~np.isnan(labels[0])
+        return labels[0][present], table.take(present)
+    present = labels[0] >= 0
+    return labels[0][present], table.take(present)

@@ -1,4 +1,4 @@
-"""A released model that can be used: it predicts, is saved, and goes to scikit-learn or numpy."""
+"""Released models: they predict, are saved and loaded, and go to scikit-learn or numpy."""
 
 from __future__ import annotations
 
@@ -9,38 +9,43 @@ import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from dpmesh import __version__
-from dpmesh._files import replacing
+from dpmesh._files import JsonObject, replacing
 from dpmesh._networks import MakeNetwork, name_of, named, scores_of
 from dpmesh._validate import fail, instance
 from dpmesh.tables import Category, Columns, Features, Number
+from dpmesh.tables.cells import Cells
 from dpmesh.tables.features import AXES
 from dpmesh.tables.kinds import Count
 from dpmesh.tables.labels import Label, Labels
 from dpmesh.tables.ranges import as_label
+from dpmesh.tables.table import TableLike
 
 __all__ = ["Model", "Outline"]
+
+Facts: TypeAlias = Mapping[str, Any]
+"""Further facts about a model in plain types, such as its privacy report."""
 
 _FORMAT = 1
 
 
-def as_json(content: Mapping[str, Any]) -> str:
-    """Return what a model file holds of an outline as a JSON text.
+def as_json(content: JsonObject) -> str:
+    """Return the content of a model file as a JSON text.
 
     Raises
     ------
     TypeError
-        If it holds something that no file can.
+        If a value is of a type that JSON cannot hold.
     """
     return json.dumps(content, default=_python_scalar)
 
 
-def _python_scalar(value: Any) -> Any:
+def _python_scalar(value: object) -> object:
     if isinstance(value, np.generic):
         return value.item()
     raise TypeError(f"{value!r} ({type(value).__name__}) cannot be written to a file")
@@ -48,12 +53,12 @@ def _python_scalar(value: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Outline:
-    """What the numbers of a model stand for. All of it is public.
+    """The public facts about a model: what its numbers stand for.
 
     Parameters
     ----------
     columns
-        The columns that it reads, with their public ranges; or features that are taken as they are.
+        The columns that it reads, with their public ranges; or features that come as numbers.
     classes
         The classes of a classifier, shape (outputs,): texts, numbers or booleans; or the names of
         labels. None for a regression.
@@ -86,7 +91,7 @@ class Outline:
     """
 
     columns: Columns | Features
-    classes: npt.NDArray[Any] | None = None
+    classes: Cells | None = None
     target: Number | None = None
     network: MakeNetwork | None = None
     shares: tuple[float, ...] | None = None
@@ -95,31 +100,41 @@ class Outline:
     def __post_init__(self) -> None:
         if self.classes is not None and self.target is not None:
             fail("classes", "classes of a classifier or the target range of a regression", "both")
-        if self.several and (self.classes is None or self.shares or self.network is not None):
+        if not self.several:
+            return
+        if self.classes is None or self.shares or self.network is not None:
             fail("several", "labels of a linear model, without shares of classes", "others")
 
     @classmethod
-    def of(cls, columns: Columns | Features, label: Label, network: Any = None) -> Outline:
+    def of(
+        cls, columns: Columns | Features, label: Label, network: MakeNetwork | None = None
+    ) -> Outline:
         """Return the outline of a model that learns this label, or these labels, of columns."""
         if isinstance(label, Labels):
             names = np.array(label.names)
             return Outline(columns=columns, classes=names, network=network, several=True)
         if isinstance(label, Number):
             return Outline(columns=columns, target=label)
-        classes, shares = np.array(label.categories), label.shares
-        return Outline(columns=columns, classes=classes, network=network, shares=shares)
+        classes = np.array(label.categories)
+        return Outline(columns=columns, classes=classes, network=network, shares=label.shares)
 
     @property
     def outputs(self) -> int:
         """Number of scores of a record."""
-        return 1 if self.classes is None else len(self.classes)
+        if self.classes is None:
+            return 1
+        return len(self.classes)
 
     @property
     def loss(self) -> Literal["softmax", "multilabel", "squared", "poisson"]:
         """The loss of a linear model for it: softmax, of labels, least squares or of counts."""
+        if self.several:
+            return "multilabel"
         if self.classes is not None:
-            return "multilabel" if self.several else "softmax"
-        return "poisson" if isinstance(self.target, Count) else "squared"
+            return "softmax"
+        if isinstance(self.target, Count):
+            return "poisson"
+        return "squared"
 
     @property
     def listed(self) -> Category:
@@ -127,8 +142,14 @@ class Outline:
         assert self.classes is not None
         return Category(categories=tuple(self.classes.tolist()), shares=self.shares)
 
-    def learned(self, labels: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return labels that were read, numbers or places among classes, as models learn them."""
+    def learned(self, labels: Cells) -> Cells:
+        """Return labels as models learn them, from numbers or places among classes.
+
+        Parameters
+        ----------
+        labels
+            What `dpmesh.tables.labels.read_labels` returned.
+        """
         if self.target is not None:
             return self.target.encode("label", labels).features[:, 0]
         if not self.several:
@@ -140,9 +161,11 @@ class Outline:
     @property
     def weights_of_classes(self) -> npt.NDArray[np.float64] | None:
         """The weight of a record of each class, in (0, 1]; None if all weigh 1."""
-        return None if self.shares is None else min(self.shares) / np.asarray(self.shares)
+        if self.shares is None:
+            return None
+        return min(self.shares) / np.asarray(self.shares)
 
-    def model(self, params: npt.ArrayLike, about: Mapping[str, Any] | None = None) -> Model:
+    def model(self, params: npt.ArrayLike, about: Facts | None = None) -> Model:
         """Return the model with these parameters, shape (dim,), as a row of ``run.released``.
 
         A classifier of two classes may have one vector, for the second class. Parameters of
@@ -153,27 +176,38 @@ class Outline:
         ValueError
             If their number does not fit.
         """
-        rows = np.asarray(params, np.float64).reshape(-1)
+        numbers = np.asarray(params, np.float64).reshape(-1)
         if self.network is not None:
-            return self._with(rows.reshape(1, -1), about)
+            return self._with_weights(numbers.reshape(1, -1), about)
+        two_classes = self.outputs == 2 and not self.several
         dim = self.columns.dim
-        for vectors in (1, 2) if self.outputs == 2 and not self.several else (self.outputs,):
-            ends = len(rows) - vectors * (dim + 1)
-            if ends in (dim, (1 + AXES) * dim) and self.columns.centre is None:
-                own = self.columns.less(rows[-ends:])
-                return replace(self, columns=own).model(rows[:-ends], about)
-        if self.outputs == 2 and len(rows) == self.columns.dim and not self.several:
-            rows = np.concatenate([-rows, rows]) / 2
-        if len(rows) != self.outputs * self.columns.dim:
-            fail("params", f"{self.outputs} x {self.columns.dim} numbers", len(rows))
-        return self._with(rows.reshape(self.outputs, -1), about)
+        if self.columns.centre is None:
+            for vectors in (1, 2) if two_classes else (self.outputs,):
+                centre_size = len(numbers) - vectors * (dim + 1)
+                if centre_size in (dim, (1 + AXES) * dim):
+                    columns = self.columns.less(numbers[-centre_size:])
+                    centred = replace(self, columns=columns)
+                    return centred.model(numbers[:-centre_size], about)
+        if two_classes and len(numbers) == dim:
+            numbers = np.concatenate([-numbers, numbers]) / 2
+        if len(numbers) != self.outputs * dim:
+            fail("params", f"{self.outputs} x {dim} numbers", len(numbers))
+        return self._with_weights(numbers.reshape(self.outputs, -1), about)
 
-    def _with(self, weights: npt.NDArray[np.float64], about: Mapping[str, Any] | None) -> Model:
-        names = "columns", "classes", "target", "network", "shares", "several"
-        own = {name: getattr(self, name) for name in names}
-        return Model(**own, weights=weights, about={} if about is None else about)
+    def _with_weights(self, weights: npt.NDArray[np.float64], about: Facts | None) -> Model:
+        """Return the model of this outline with these weights, shape (outputs, dim)."""
+        return Model(
+            columns=self.columns,
+            classes=self.classes,
+            target=self.target,
+            network=self.network,
+            shares=self.shares,
+            several=self.several,
+            weights=weights,
+            about={} if about is None else about,
+        )
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> JsonObject:
         """Return the outline in plain types that JSON can hold."""
         return {
             "columns": self.columns.as_dict(),
@@ -185,9 +219,7 @@ class Outline:
         }
 
     @classmethod
-    def from_dict(
-        cls, saved: Mapping[str, Any], network: str | MakeNetwork | None = None
-    ) -> Outline:
+    def from_dict(cls, saved: JsonObject, network: str | MakeNetwork | None = None) -> Outline:
         """Return the outline that `as_dict` gave, which holds the name of its network alone.
 
         Raises
@@ -195,16 +227,28 @@ class Outline:
         ValueError
             If it has a network that is not given.
         """
-        if (of := saved.get("network")) is not None and network is None:
-            fail("network", f"the function that makes {of} (in the shell: --model {of})", None)
-        columns = saved["columns"]
-        target: Any = saved["target"] and as_label("target", saved["target"])
+        name = saved.get("network")
+        make_network: MakeNetwork | None = None
+        if name is not None:
+            if network is None:
+                expected = f"the function that makes {name} (in the shell: --model {name})"
+                fail("network", expected, None)
+            make_network = named(network)
+        columns: Columns | Features
+        if "names" in saved["columns"]:
+            columns = Columns.from_dict(saved["columns"])
+        else:
+            columns = Features.from_dict(saved["columns"])
+        target: Any = None
+        if saved["target"]:
+            target = as_label("target", saved["target"])
+        shares = saved.get("shares")
         return Outline(
-            columns=(Columns if "names" in columns else Features).from_dict(columns),
+            columns=columns,
             classes=None if saved["classes"] is None else np.array(saved["classes"]),
             target=target,
-            network=None if of is None or network is None else named(network),
-            shares=saved.get("shares") and tuple(saved["shares"]),
+            network=make_network,
+            shares=tuple(shares) if shares else None,
             several=bool(saved.get("several")),
         )
 
@@ -243,7 +287,7 @@ class Model(Outline):
     """
 
     weights: npt.NDArray[np.float64]
-    about: Mapping[str, Any] = field(default_factory=dict)
+    about: Facts = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -254,10 +298,16 @@ class Model(Outline):
     def __repr__(self) -> str:
         from dpmesh._epsilons import rounded_up  # a model is loaded without it
 
-        kind = "labels" if self.several else "classes"
-        kind = "regression" if self.classes is None else f"{len(self.classes)} {kind}"
-        kind += "" if self.network is None else f", network {name_of(self.network)}"
-        spent = self.about.get("epsilon", self.about.get("privacy", {}).get("epsilon"))
+        if self.classes is None:
+            kind = "regression"
+        elif self.several:
+            kind = f"{len(self.classes)} labels"
+        else:
+            kind = f"{len(self.classes)} classes"
+        if self.network is not None:
+            kind += f", network {name_of(self.network)}"
+        report = self.about.get("privacy", {})
+        spent = self.about.get("epsilon", report.get("epsilon"))
         epsilon = "unknown" if spent is None else rounded_up(spent)
         return f"Model({kind}, {len(self.columns.names)} columns, epsilon {epsilon})"
 
@@ -266,7 +316,7 @@ class Model(Outline):
         """All released parameters, as `Outline.model` takes them: shape (dim,)."""
         return np.concatenate([self.weights.reshape(-1), self.columns.centre or ()])
 
-    def scores(self, table: Any) -> npt.NDArray[np.float64]:
+    def scores(self, table: TableLike) -> npt.NDArray[np.float64]:
         """Return the score of each output, shape (records, outputs).
 
         Parameters
@@ -291,15 +341,15 @@ class Model(Outline):
         if isinstance(self.columns, Features):
             features = self.columns.encode(table)
         else:
-            read = self.columns.encode_table(table)
-            features = read.features
-            for notice in read._replace(outside={}).notices():
+            encoded = self.columns.encode_table(table)
+            features = encoded.features
+            for notice in encoded._replace(outside={}).notices():
                 warnings.warn(notice, UserWarning, stacklevel=3)
         if self.network is not None:
             return scores_of(self.network, self.weights[0], features)
         return np.asarray(features @ self.weights.T)
 
-    def predict(self, table: Any) -> npt.NDArray[Any]:
+    def predict(self, table: TableLike) -> Cells:
         """Return the class of each record, or the predicted number, shape (records,).
 
         Of labels: 1 for those that a record has and 0 for others, shape (records, labels).
@@ -314,10 +364,10 @@ class Model(Outline):
         if isinstance(self.target, Count):
             return np.asarray(self.target.expected(scores[:, 0]))
         low, high = self.target.low, self.target.high
-        guessed = (low + high) / 2 + (high - low) / 2 * scores[:, 0]
-        return np.asarray(np.clip(guessed, low, high))
+        predicted = (low + high) / 2 + (high - low) / 2 * scores[:, 0]
+        return np.asarray(np.clip(predicted, low, high))
 
-    def predict_proba(self, table: Any) -> npt.NDArray[np.float64]:
+    def predict_proba(self, table: TableLike) -> npt.NDArray[np.float64]:
         """Return the probability of each class, or each label, shape (records, classes).
 
         Raises
@@ -377,13 +427,14 @@ class Model(Outline):
         """
         instance("path", path, "the path of a file that Model.save wrote", str, os.PathLike)
         try:
-            with Path(path).open("rb") as file, np.load(file, allow_pickle=False) as held:
-                weights, saved = held["weights"], json.loads(str(held["about"]))
+            with Path(path).open("rb") as file, np.load(file, allow_pickle=False) as archive:
+                weights = archive["weights"]
+                saved = json.loads(str(archive["about"]))
             if saved["format"] != _FORMAT:
                 fail("path", f"a model of format {_FORMAT}", f"format {saved['format']}")
             if saved.get("network") is None:
                 return Outline.from_dict(saved).model(weights, saved["about"])
         except (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
-            wanted = "holds no model of dpmesh, or is damaged"
-            raise ValueError(f"{os.fspath(path)} {wanted}; Model.save writes one") from error
+            problem = f"{os.fspath(path)} holds no model of dpmesh, or is damaged"
+            raise ValueError(f"{problem}; Model.save writes one") from error
         return Outline.from_dict(saved, network).model(weights, saved["about"])

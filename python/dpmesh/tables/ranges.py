@@ -6,9 +6,9 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from numbers import Real
-from typing import Any
+from typing import Any, TypeGuard
 
-from dpmesh._files import read_toml
+from dpmesh._files import JsonObject, read_toml
 from dpmesh._validate import fail
 from dpmesh.tables.kinds import Category, Count, Dates, Flag, Kind, Number
 from dpmesh.tables.labels import MOST_LABELS, Label, Labels
@@ -32,8 +32,8 @@ _LABELS = (
 
 
 def read_ranges(
-    path: str | os.PathLike[str], *, released: list[Any] | None = None, blanks: bool = False
-) -> dict[str, Any]:
+    path: str | os.PathLike[str], *, released: list[JsonObject] | None = None, blanks: bool = False
+) -> JsonObject:
     """Return the content of a TOML file of ranges.
 
     Parameters
@@ -57,23 +57,26 @@ def read_ranges(
     release = ranges.pop(RELEASED, None)
     if release is not None:
         if released is None:
-            wanted = "ranges from public knowledge alone; dpmesh fit and dpmesh stats take, and "
-            fail(os.fspath(path), f"{wanted}charge, those that were released from data", "such")
+            expected = "ranges from public knowledge alone; dpmesh fit and dpmesh stats take, and "
+            fail(os.fspath(path), f"{expected}charge, those that were released from data", "such")
         released.append(json.loads(release))
-    found = [name for name, given in ranges.items() if _has_blank(given)]
-    if found and not blanks:
-        wanted = f"public ranges in place of {BLANK!r}; delete the lines of columns not to use"
-        fail(os.fspath(path), wanted, f"blanks for {', '.join(found)}")
+    drafted = [name for name, content in ranges.items() if _has_blank(content)]
+    if drafted and not blanks:
+        expected = f"public ranges in place of {BLANK!r}; delete the lines of columns not to use"
+        fail(os.fspath(path), expected, f"blanks for {', '.join(drafted)}")
     return ranges
 
 
-def _has_blank(given: Any) -> bool:
-    if isinstance(given, Mapping):
-        return any(map(_has_blank, given.values()))
-    return any(map(_has_blank, given)) if isinstance(given, list) else given == BLANK
+def _has_blank(content: object) -> bool:
+    """Return whether a blank is left in the content of a file."""
+    if isinstance(content, Mapping):
+        return any(map(_has_blank, content.values()))
+    if isinstance(content, list):
+        return any(map(_has_blank, content))
+    return content == BLANK
 
 
-def as_range(name: str, given: Any) -> Kind:
+def as_range(name: str, form: object) -> Kind:
     """Return the range of one column, from the form that a file or a mapping has.
 
     Raises
@@ -81,26 +84,32 @@ def as_range(name: str, given: Any) -> Kind:
     ValueError
         If it has another form.
     """
-    if isinstance(given, (Number, Flag, Dates, Category)):
-        return given
-    made: Kind | None = None
-    if hasattr(given, "tolist"):  # an array, or the index of a table
-        given = given.tolist()
+    if isinstance(form, (Number, Flag, Dates, Category)):
+        return form
+    if hasattr(form, "tolist"):  # an array, or the index of a table
+        form = form.tolist()
     try:
-        if isinstance(given, Mapping):
-            made = _of_mapping(dict(given))
-        elif are_ends(given):
-            made = Number(low=given[0], high=given[1])
-        elif isinstance(given, (list, tuple)):
-            made = Category(categories=tuple(given))
+        kind = _kind_of_form(form)
     except (TypeError, ValueError) as error:
         raise ValueError(f"ranges of {name}: {error}") from error
-    if made is None:
-        fail(f"ranges of {name}", _FORMS, repr(given))
-    return made
+    if kind is None:
+        fail(f"ranges of {name}", _FORMS, repr(form))
+    return kind
 
 
-def as_label(name: str, given: Any) -> Number | Category:
+def _kind_of_form(form: object) -> Kind | None:
+    """Return the kind that a table, two ends or a list of categories describes, else None."""
+    if isinstance(form, Mapping):
+        return _kind_of_table(dict(form))
+    if are_ends(form):
+        low, high = form
+        return Number(low=low, high=high)
+    if isinstance(form, (list, tuple)):
+        return Category(categories=tuple(form))
+    return None
+
+
+def as_label(name: str, form: object) -> Number | Category:
     """Return the range of a label: classes, or the range of a number.
 
     Raises
@@ -108,16 +117,18 @@ def as_label(name: str, given: Any) -> Number | Category:
     ValueError
         If it has another form, or is a bare list of two numbers, which could be either.
     """
-    if are_ends(given):
-        ends = f"{given[0]:.15g}, {given[1]:.15g}"
+    if are_ends(form):
+        ends = f"{form[0]:.15g}, {form[1]:.15g}"
         fail(f"ranges of {name}", _LABELS % (ends, ends), f"[{ends}], which may mean either")
-    kind = as_range(name, given)
-    if not isinstance(kind, (Number, Category)) or (isinstance(kind, Number) and kind.missing):
-        fail(f"ranges of {name}", _LABELS % ('"no", "yes"', "0, 100"), repr(given))
-    return kind
+    kind = as_range(name, form)
+    if isinstance(kind, Category):
+        return kind
+    if isinstance(kind, Number) and not kind.missing:
+        return kind
+    return fail(f"ranges of {name}", _LABELS % ('"no", "yes"', "0, 100"), repr(form))
 
 
-def as_labels(given: Mapping[str, Any]) -> Label:
+def as_labels(forms: Mapping[str, object]) -> Label:
     """Return the range of a label, or of several labels of a record, from those of their columns.
 
     Raises
@@ -125,10 +136,10 @@ def as_labels(given: Mapping[str, Any]) -> Label:
     ValueError
         If one has another form.
     """
-    if len(given) == 1:
-        return as_label(*next(iter(given.items())))
-    kinds: Any = tuple(as_range(name, one) for name, one in given.items())
-    return Labels(names=tuple(given), kinds=kinds)
+    if len(forms) == 1:
+        return as_label(*next(iter(forms.items())))
+    kinds: Any = tuple(as_range(name, form) for name, form in forms.items())
+    return Labels(names=tuple(forms), kinds=kinds)
 
 
 def columns_of(label: str | Sequence[str] | None) -> tuple[str, ...]:
@@ -139,42 +150,49 @@ def columns_of(label: str | Sequence[str] | None) -> tuple[str, ...]:
     ValueError
         If one is named twice or has no name, or there are none in a list, or too many.
     """
-    names = () if label is None else (label,) if isinstance(label, str) else tuple(label)
-    if len({*names}) < len(names) or not all(names) or (not names and label is not None):
+    if label is None:
+        return ()
+    names = (label,) if isinstance(label, str) else tuple(label)
+    repeated = len(set(names)) < len(names)
+    if repeated or not names or not all(names):
         fail("label", "the column to predict, or several columns, each once", [*names])
     if len(names) > MOST_LABELS:
         fail("label", f"at most {MOST_LABELS} columns", len(names))
     return names
 
 
-def _of_mapping(given: dict[str, Any]) -> Kind | None:
+def _kind_of_table(table: JsonObject) -> Kind | None:
     """Return the kind that a table of a file describes; None if it has other keys."""
-    missing = given.pop("missing", False)
+    missing = table.pop("missing", False)
     if not isinstance(missing, bool):
         fail("missing", "true or false", repr(missing))
-    keys = {*given}
+    keys = set(table)
     if keys in ({"range"}, {"target"}):
-        (ends,) = given.values()
-        if not isinstance(ends, (list, tuple)) or len(ends) != 2:
-            fail(keys.pop(), "[low, high]", repr(ends))
-        return Number(low=ends[0], high=ends[1], missing=missing)
+        return _number_of_table(table, missing=missing)
     if keys == {"counts"} and not missing:
-        return Count(high=given["counts"])
-    if keys == {"flag"} and given["flag"] is True:
+        return Count(high=table["counts"])
+    if keys == {"flag"} and table["flag"] is True:
         return Flag(missing=missing)
     if "dates" in keys and keys <= {"dates", "format", "zone"}:
-        return Dates(**given, missing=missing)
-    if keys in ({"categories"}, {"classes"}, {"classes", "shares"}):
-        shares = given.pop("shares", None)
-        (listed,) = given.values()
-        return Category(categories=listed, shares=shares)
+        return Dates(**table, missing=missing)
+    if keys == {"categories"}:
+        return Category(categories=table["categories"])
+    if keys in ({"classes"}, {"classes", "shares"}):
+        return Category(categories=table["classes"], shares=table.get("shares"))
     return None
 
 
-def are_ends(given: Any) -> bool:
-    """Whether this is a list of two numbers."""
-    return (
-        isinstance(given, (list, tuple))
-        and len(given) == 2
-        and all(isinstance(end, Real) and not isinstance(end, bool) for end in given)
-    )
+def _number_of_table(table: JsonObject, *, missing: bool) -> Number:
+    """Return the range of numbers whose ends stand under the table's one key."""
+    ((key, ends),) = table.items()
+    if not isinstance(ends, (list, tuple)) or len(ends) != 2:
+        fail(key, "[low, high]", repr(ends))
+    low, high = ends
+    return Number(low=low, high=high, missing=missing)
+
+
+def are_ends(form: object) -> TypeGuard[Sequence[float]]:
+    """Return whether this is a list of two numbers."""
+    if not isinstance(form, (list, tuple)) or len(form) != 2:
+        return False
+    return all(isinstance(end, Real) and not isinstance(end, bool) for end in form)

@@ -5,15 +5,14 @@ from __future__ import annotations
 import os
 import zipfile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from dpmesh._extras import needed_by
 from dpmesh._files import read_bytes
 from dpmesh._validate import fail, instance
-from dpmesh.tables.table import Table, as_table
+from dpmesh.tables.cells import Cells
+from dpmesh.tables.table import Table, TableLike, as_table
 from dpmesh.tables.text import TextFormat, parse
 
 __all__ = ["TextFormat", "open_table", "read_table"]
@@ -25,12 +24,12 @@ _INDEX = "__index_level_"
 """How the names of columns begin in which pandas writes its index."""
 
 
-def read_table(path: str | os.PathLike[str], written: TextFormat | None = None) -> Any:
+def read_table(path: str | os.PathLike[str], text_format: TextFormat | None = None) -> TableLike:
     """Read a file into a pandas table: text with a header, Parquet, Arrow, Feather or npz.
 
     Every value of a text file (``.csv``, ``.tsv``, ``.txt``, also with ``.gz`` or ``.bz2``) stays
     the text that it is: public ranges say what it means, see `dpmesh.tables`. A line is a record,
-    and is read by itself. What `written` leaves open is taken from the header line alone. Bytes
+    and is read by itself. What `text_format` leaves open is taken from the header line alone. Bytes
     that cannot be decoded become U+FFFD, so that their value cannot be read.
 
     Raises
@@ -44,14 +43,16 @@ def read_table(path: str | os.PathLike[str], written: TextFormat | None = None) 
     """
     with needed_by("reading a table"):
         import pandas
-    table = open_table(path, written)
-    named = zip(table.names or (), table.columns, strict=True)
-    # A column of objects stays one: pandas may else decide on a type by all of its cells.
-    columns = {name: pandas.Series(column, dtype=column.dtype) for name, column in named}
+    table = open_table(path, text_format)
+    columns = {
+        # A column of objects stays one: pandas may else decide on a type by all of its cells.
+        name: pandas.Series(column, dtype=column.dtype)
+        for name, column in zip(table.names or (), table.columns, strict=True)
+    }
     return pandas.DataFrame(columns)
 
 
-def open_table(path: str | os.PathLike[str], written: TextFormat | None = None) -> Table:
+def open_table(path: str | os.PathLike[str], text_format: TextFormat | None = None) -> Table:
     """Return the columns of a file, as `read_table` reads them.
 
     An array X of several columns in an npz file has X0, X1, and so on.
@@ -68,53 +69,61 @@ def open_table(path: str | os.PathLike[str], written: TextFormat | None = None) 
     instance("path", path, "the path of a file", str, os.PathLike)
     file = os.fspath(path)
     suffixes = [suffix.lower() for suffix in Path(file).suffixes[-2:]]
-    last = suffixes[-1] if suffixes else ""
-    if last == ".npz":
-        return _of_archive(file)
-    if last in _BINARY:
-        return _of_arrow(file, last)
-    if last in _TEXT or (last in _PACKED and suffixes[0] in _TEXT):
+    suffix = suffixes[-1] if suffixes else ""
+    if suffix == ".npz":
+        return _read_archive(file)
+    if suffix in _BINARY:
+        return _read_arrow(file, suffix)
+    is_packed_text = suffix in _PACKED and suffixes[0] in _TEXT
+    if suffix in _TEXT or is_packed_text:
         try:
             content = read_bytes(file)
         except (EOFError, ValueError) as error:
             raise ValueError(f"{file} is damaged: {error}") from error
-        return parse(content, written or TextFormat(), file)
+        return parse(content, text_format or TextFormat(), file)
     ends = ", ".join((*_TEXT, *_BINARY, ".npz"))
-    wanted = f"one that ends in {ends}, or a text file with {' or '.join(_PACKED)}"
-    raise ValueError(f"file: wanted {wanted}, got {file}")
+    expected = f"one that ends in {ends}, or a text file with {' or '.join(_PACKED)}"
+    raise ValueError(f"file: wanted {expected}, got {file}")
 
 
-def _of_arrow(file: str, kind: str) -> Table:
+def _read_arrow(file: str, suffix: str) -> Table:
     """Return the columns of a file that pyarrow reads."""
     with needed_by("reading Parquet, Arrow or Feather"):
         import pyarrow as pa
         from pyarrow import feather, parquet
+    reader = parquet if suffix == ".parquet" else feather
     try:
-        table = (parquet if kind == ".parquet" else feather).read_table(file)
+        table = reader.read_table(file)
     except (pa.ArrowException, ValueError) as error:
         raise ValueError(f"{file} is not a table of this kind: {error}") from error
-    index = [name for name in table.column_names if name.startswith(_INDEX)]
-    return as_table(table.drop_columns(index))
+    index_columns = [name for name in table.column_names if name.startswith(_INDEX)]
+    return as_table(table.drop_columns(index_columns))
 
 
-def _of_archive(file: str) -> Table:
+def _read_archive(file: str) -> Table:
     """Return the arrays of an npz file as columns."""
-    named: dict[str, npt.NDArray[Any]] = {}
     try:
-        with np.load(file, allow_pickle=False) as arrays:
-            held = dict(arrays)
+        with np.load(file, allow_pickle=False) as archive:
+            arrays = dict(archive)
     except (ValueError, EOFError, zipfile.BadZipFile) as error:
         raise ValueError(f"{file} is not a table of this kind: {error}") from error
-    for name, array in held.items():
-        if array.ndim == 1:
-            named[name] = array
-        elif array.ndim == 2:
-            named |= {f"{name}{place}": column for place, column in enumerate(array.T)}
-        else:
-            fail("files", "arrays of 1 or 2 axes", f"{name} of shape {array.shape} in {file}")
-    if len(named) < sum(1 if array.ndim == 1 else array.shape[1] for array in held.values()):
-        fail("files", "arrays whose columns have different names", f"{', '.join(held)} in {file}")
-    if len({len(column) for column in named.values()}) != 1:
-        sizes = {name: len(column) for name, column in named.items()}
+    columns: dict[str, Cells] = {}
+    for array_name, array in arrays.items():
+        for name, column in _columns_of_array(file, array_name, array).items():
+            if name in columns:
+                expected = "arrays whose columns have different names"
+                fail("files", expected, f"{', '.join(arrays)} in {file}")
+            columns[name] = column
+    sizes = {name: len(column) for name, column in columns.items()}
+    if len(set(sizes.values())) != 1:
         fail("files", "arrays of as many records", f"{sizes} in {file}")
-    return Table(tuple(named), tuple(named.values()))
+    return Table(tuple(columns), tuple(columns.values()))
+
+
+def _columns_of_array(file: str, name: str, array: Cells) -> dict[str, Cells]:
+    """Return the columns that one array of an npz file holds, by name."""
+    if array.ndim == 1:
+        return {name: array}
+    if array.ndim == 2:
+        return {f"{name}{place}": column for place, column in enumerate(array.T)}
+    return fail("files", "arrays of 1 or 2 axes", f"{name} of shape {array.shape} in {file}")

@@ -6,20 +6,20 @@ import os
 from collections.abc import Iterable, Sequence
 from glob import glob
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from dpmesh._validate import fail, nearest
 from dpmesh.tables.cells import (
     UNDECODED,
+    Cells,
     Problems,
     TableError,
-    each,
+    errors_naming_file,
     is_rounded,
+    map_cells,
     name_of,
-    of_file,
     shown,
     usually_missing,
     value_of,
@@ -27,10 +27,10 @@ from dpmesh.tables.cells import (
 from dpmesh.tables.columns import Columns, Encoded
 from dpmesh.tables.copies import copied, fingerprints
 from dpmesh.tables.labels import REMEDY, Label, labelled
-from dpmesh.tables.table import Table, own_types, without_mask
+from dpmesh.tables.table import ColumnLike, Table, own_types, without_mask
 
 
-class Held(NamedTuple):
+class FileRecords(NamedTuple):
     """The records of one file.
 
     Attributes
@@ -38,7 +38,7 @@ class Held(NamedTuple):
     table
         All columns of the records that have a label.
     labels
-        Of each record, as `dpmesh.tables.kinds.labelled` gives them.
+        Of each record, as `dpmesh.tables.labels.labelled` gives them.
     encoded
         Their features.
     sites
@@ -48,9 +48,9 @@ class Held(NamedTuple):
     """
 
     table: Table
-    labels: npt.NDArray[Any]
+    labels: Cells
     encoded: Encoded
-    sites: npt.NDArray[Any]
+    sites: Cells
     notices: list[str]
 
 
@@ -66,25 +66,32 @@ def existing(patterns: Sequence[str | os.PathLike[str]]) -> list[str]:
     """
     if not patterns:
         fail("files", "at least 1 file", "none")
-    found: list[str] = []
-    for pattern in (os.fspath(one) for one in patterns):
-        matches = [pattern] if Path(pattern).exists() else sorted(glob(pattern, recursive=True))  # noqa: PTH207 (a pattern may be absolute)
+    files: list[str] = []
+    for path in patterns:
+        pattern = os.fspath(path)
+        if Path(pattern).exists():
+            files.append(pattern)
+            continue
+        matches = sorted(glob(pattern, recursive=True))  # noqa: PTH207 (a pattern may be absolute)
         if not matches:
             raise FileNotFoundError(f"no file matches {pattern}")
-        found += matches
-    real = [Path(file).resolve() for file in found]
-    if twice := [file for file, own in zip(found, real, strict=True) if real.count(own) > 1]:
-        fail("files", "each file once: a record may be at one site alone", f"{twice[0]} twice")
-    return found
+        files += matches
+    resolved = [Path(file).resolve() for file in files]
+    for file, real_path in zip(files, resolved, strict=True):
+        if resolved.count(real_path) > 1:
+            fail("files", "each file once: a record may be at one site alone", f"{file} twice")
+    return files
 
 
 def names_of(paths: Sequence[str]) -> list[str]:
     """Return the names of the sites that files are: without folders, if they differ so."""
     stems = [Path(path).stem for path in paths]
-    return stems if len({*stems}) == len(stems) else [*paths]
+    if len(set(stems)) < len(stems):
+        return [*paths]
+    return stems
 
 
-def sites_of(name: str, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def sites_of(name: str, cells: Cells) -> Cells:
     """Return the name of each record's site, see `dpmesh.tables.cells.name_of`.
 
     Raises
@@ -93,17 +100,17 @@ def sites_of(name: str, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         If a record has none, or one that is not exact.
     """
     sites = []
-    for record, cell in enumerate(values.tolist()):
+    for record, cell in enumerate(cells.tolist()):
         if has_no_site(cell):
             raise TableError(record, f"{name} (the site) is missing; {REMEDY}")
         if is_rounded(cell):
-            said = f"{name} is {cell:.0f}, a float, in which sites may have become one"
-            raise TableError(record, f"{said}; read the names of sites as texts or integers")
+            problem = f"{name} is {cell:.0f}, a float, in which sites may have become one"
+            raise TableError(record, f"{problem}; read the names of sites as texts or integers")
         site = name_of(cell)
         assert site is not None
         if UNDECODED in site:
-            said = f"{name} is {shown(site)}, whose bytes cannot be decoded"
-            raise TableError(record, f"{said}; state encoding=, such as latin-1 (--encoding)")
+            problem = f"{name} is {shown(site)}, whose bytes cannot be decoded"
+            raise TableError(record, f"{problem}; state encoding=, such as latin-1 (--encoding)")
         sites.append(site)
     return np.array(sites, dtype=np.str_)
 
@@ -115,19 +122,21 @@ def has_no_site(cell: object) -> bool:
 
 
 def alike(sites: Iterable[str]) -> list[str]:
-    """Return in sentences which names of sites may be meant to be one, or none."""
-    names = sorted({*sites})
-    words = [name for name in names if usually_missing(name)]
-    said = [f"{shown(word)} is taken as the name of a site" for word in words]
-    written: dict[Any, list[str]] = {}
+    """Describe in sentences which names of sites may be meant to be one, if any."""
+    names = sorted(set(sites))
+    notices = [
+        f"{shown(name)} is taken as the name of a site" for name in names if usually_missing(name)
+    ]
+    spellings: dict[str | int | float, list[str]] = {}
     for name in names:
-        key = value_of(name.strip())
-        written.setdefault(name.strip().casefold() if key is None else key, []).append(name)
-    groups = [group for group in written.values() if len(group) > 1]
-    return [*said, *(f"{', '.join(map(shown, group))} are different sites" for group in groups)]
+        number = value_of(name.strip())
+        key = name.strip().casefold() if number is None else number
+        spellings.setdefault(key, []).append(name)
+    groups = [", ".join(map(shown, group)) for group in spellings.values() if len(group) > 1]
+    return [*notices, *(f"{group} are different sites" for group in groups)]
 
 
-def site_of_each(groups: Any, records: int) -> npt.NDArray[Any]:
+def site_of_each(groups: ColumnLike, records: int) -> Cells:
     """Return the site of each record, shape (records,); zeros if all are at one.
 
     Raises
@@ -141,10 +150,14 @@ def site_of_each(groups: Any, records: int) -> npt.NDArray[Any]:
         fail("groups", "the site of each record, such as table['site']", repr(groups))
     owners = own_types(without_mask(groups))
     if owners.shape not in ((records,), (records, 1)):
-        got = len(owners) if owners.ndim == 1 else f"shape {owners.shape}"
-        fail("groups", f"the site of each of the {records} records", got)
+        expected = f"the site of each of the {records} records"
+        if owners.ndim == 1:
+            fail("groups", expected, len(owners))
+        fail("groups", expected, f"shape {owners.shape}")
     owners = owners.ravel()
-    return owners if owners.dtype.kind in "iub" else sites_of("groups", owners)
+    if owners.dtype.kind in "iub":
+        return owners
+    return sites_of("groups", owners)
 
 
 def read_sites(
@@ -156,7 +169,7 @@ def read_sites(
     *,
     site: str | None = None,
     drop: bool = False,
-) -> list[Held]:
+) -> list[FileRecords]:
     """Return the records of each file.
 
     Parameters
@@ -164,7 +177,7 @@ def read_sites(
     paths, tables
         The files, and their tables.
     columns
-        What a model reads.
+        The columns that a model reads.
     labels, target
         The columns to predict, and what they may be; None: all labels are 0.
     site
@@ -178,53 +191,90 @@ def read_sites(
         If a column is in none of the tables, or one holds what the ranges do not allow: the error
         names file, record, column and value.
     """
-    names = [*dict.fromkeys(name for table in tables for name in table.names or ())]
-    sought = {"label": labels, "site": [site], "ranges": columns.names}
-    for argument, wanted in sought.items():
-        for name in wanted:
-            if name is not None and name not in names:
-                got = f"{name!r}{nearest(name, names)}"
-                fail(argument, f"a column of the tables ({', '.join(names)})", got)
-    held = []
-    for path, own, table in zip(paths, names_of(paths), tables, strict=True):
-        with of_file(path):
-            if not table.records:
-                raise TableError(None, "the table has no records")
-            kept = table
-            if site is not None and drop:
-                kept = table.take(~each(has_no_site, table.select([site]).columns[0], bool))
-            problems = Problems()
-            with problems.collected():
-                own_labels, kept = labelled(labels, target, kept, drop=drop)
-            with problems.collected():
-                encoded = columns.encode_table(kept)
-            sites = np.full(kept.records, own)
-            if site is not None:
-                with problems.collected():
-                    sites = sites_of(site, kept.select([site]).columns[0])
-            problems.check()
-        notices = encoded.notices()
-        if left := table.records - kept.records:
-            what = " or no ".join([*labels, *([] if site is None else [site])])
-            notices.append(f"{left} record{'s are' if left > 1 else ' is'} left out: no {what}")
-        notices = [f"{path}, {notice}" for notice in notices]
-        held.append(Held(kept, own_labels, encoded, sites, notices))
-    return held
+    _require_columns("label", labels, tables)
+    if site is not None:
+        _require_columns("site", [site], tables)
+    _require_columns("ranges", columns.names, tables)
+    records_of_files = []
+    for path, file_site, table in zip(paths, names_of(paths), tables, strict=True):
+        with errors_naming_file(path):
+            records = _read_file(table, columns, labels, target, file_site, site, drop=drop)
+        notices = [f"{path}, {notice}" for notice in records.notices]
+        records_of_files.append(records._replace(notices=notices))
+    return records_of_files
 
 
-def doubts(held: Sequence[Held], site: str | None) -> list[str]:
-    """Return in sentences what is doubtful about the sites: names that are alike, and copies.
+def _require_columns(argument: str, names: Iterable[str], tables: Sequence[Table]) -> None:
+    """Fail unless each of the columns is in one of the tables."""
+    existing_names = [*dict.fromkeys(name for table in tables for name in table.names or ())]
+    for name in names:
+        if name not in existing_names:
+            expected = f"a column of the tables ({', '.join(existing_names)})"
+            fail(argument, expected, f"{name!r}{nearest(name, existing_names)}")
+
+
+def _read_file(
+    table: Table,
+    columns: Columns,
+    label_names: Sequence[str],
+    target: Label | None,
+    file_site: str,
+    site: str | None,
+    *,
+    drop: bool,
+) -> FileRecords:
+    """Return the records of one table; one error reports all columns that do not fit.
+
+    Raises
+    ------
+    TableError
+        If the table has no records, or a column holds what its range does not allow.
+    """
+    if not table.records:
+        raise TableError(None, "the table has no records")
+    records = table
+    if site is not None and drop:
+        without_site = map_cells(has_no_site, table.select([site]).columns[0], bool)
+        records = table.take(~without_site)
+    problems = Problems()
+    with problems.collected():
+        labels, records = labelled(label_names, target, records, drop=drop)
+    with problems.collected():
+        encoded = columns.encode_table(records)
+    sites = np.full(records.records, file_site)
+    if site is not None:
+        with problems.collected():
+            sites = sites_of(site, records.select([site]).columns[0])
+    problems.check()
+    notices = encoded.notices()
+    dropped = table.records - records.records
+    if dropped:
+        notices.append(_dropped_notice(dropped, [*label_names, *filter(None, [site])]))
+    return FileRecords(records, labels, encoded, sites, notices)
+
+
+def _dropped_notice(dropped: int, names: Sequence[str]) -> str:
+    """Describe how many records are left out since they have no value in one of these columns."""
+    records = "1 record is" if dropped == 1 else f"{dropped} records are"
+    return f"{records} left out: no {' or no '.join(names)}"
+
+
+def doubts(files: Sequence[FileRecords], site: str | None) -> list[str]:
+    """Describe in sentences what is doubtful about the sites: names that are alike, and copies.
 
     Parameters
     ----------
-    held
+    files
         What `read_sites` returned.
     site
         The column that names the site, if there is one.
     """
-    owners = np.concatenate([one.sites for one in held])
+    owners = np.concatenate([file.sites for file in files])
     names, codes = np.unique(owners, return_inverse=True)
     partition = [np.flatnonzero(codes == code) for code in range(len(names))]
-    records = np.concatenate([fingerprints(one.table, without=site) for one in held])
-    said = copied(records, partition, names)
-    return alike(names.tolist()) + ([] if said is None else [said])
+    records = np.concatenate([fingerprints(file.table, without=site) for file in files])
+    notices = alike(names.tolist())
+    copies = copied(records, partition, names)
+    if copies is not None:
+        notices.append(copies)
+    return notices

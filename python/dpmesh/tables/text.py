@@ -14,13 +14,12 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from dpmesh._validate import fail, one_of
-from dpmesh.tables.cells import UNDECODED, number_of, with_decimal_comma
+from dpmesh.tables.cells import UNDECODED, Cells, number_of, with_decimal_comma
 from dpmesh.tables.table import Table
 
 SEPARATORS = (",", ";", "\t", "|")
@@ -94,22 +93,28 @@ class TextFormat:
 
     def __post_init__(self) -> None:
         for name, mark in (("separator", self.separator), ("escape", self.escape)):
-            if mark is not None and (len(mark) != 1 or mark in '\r\n"'):
+            if mark is None:
+                continue
+            if len(mark) != 1 or mark in '\r\n"':
                 fail(name, "one character, such as ';'", repr(mark))
         one_of("decimal", self.decimal, (".", ",", None))
         if self.encoding is not None and not _is_known(self.encoding):
             fail("encoding", "one that Python knows, such as latin-1", repr(self.encoding))
-        if self.header is False and self.encoding is not None and _needs_mark(self.encoding):
+        if self.encoding is None or self.header is not False:
+            return
+        if _needs_mark(self.encoding):
             little = f"{codecs.lookup(self.encoding).name}-le"
-            wanted = f"its byte order without a header, such as {little}"
-            fail("encoding", f"{wanted}: else the first record would state it", self.encoding)
+            expected = f"its byte order without a header, such as {little}"
+            fail("encoding", f"{expected}: else the first record would state it", self.encoding)
 
 
 def _is_known(encoding: str) -> bool:
     """Return whether Python has a text encoding of this name, with line feeds of one character."""
     try:
         name = codecs.lookup(encoding).name.removesuffix("-sig")
-        return name[:6] in ("utf-16", "utf-32") or len("\n".encode(name)) == 1
+        if name.startswith(("utf-16", "utf-32")):
+            return True
+        return len("\n".encode(name)) == 1
     except (LookupError, ValueError):
         return False
 
@@ -119,7 +124,7 @@ def _needs_mark(encoding: str) -> bool:
     return codecs.lookup(encoding).name in ("utf-16", "utf-32")
 
 
-def parse(content: bytes, written: TextFormat, path: str) -> Table:
+def parse(content: bytes, text_format: TextFormat, path: str) -> Table:
     """Return the table that a text file writes; each cell is a text.
 
     Bytes that cannot be decoded become U+FFFD, with a warning, so that their value cannot be read.
@@ -131,21 +136,22 @@ def parse(content: bytes, written: TextFormat, path: str) -> Table:
         names the file and the lines.
     """
     try:
-        encoding, content = _encoding(content, written)
-        lines = _lines(content, encoding, has_header=written.header is not False)
-        header = _header(lines, written)
-        cells = _cells(lines, header, written)
+        encoding, content = _encoding(content, text_format)
+        lines = _lines(content, encoding, has_header=text_format.header is not False)
+        header = _header(lines, text_format)
+        columns = _cells(lines, header, text_format)
     except _MisfitsError as error:
         raise ValueError("\n".join(f"{path}, {problem}" for problem in error.problems)) from error
-    if any(UNDECODED in cell for column in cells for cell in column):
+    if any(UNDECODED in cell for column in columns for cell in column):
         remedy = "state encoding=, such as latin-1 (--encoding)"
-        said = f"{path} has bytes that are not {encoding}: such values cannot be read; {remedy}"
-        warnings.warn(said, UserWarning, stacklevel=4)
-    decimal = written.decimal
-    if decimal == "," or (decimal is None and header.separator == ";"):
-        read = partial(with_decimal_comma, stated=decimal is not None)
-        cells = [[*map(read, column)] for column in cells]
-    return Table(header.names, tuple(map(_array, cells)))
+        problem = f"{path} has bytes that are not {encoding}: such values cannot be read; {remedy}"
+        warnings.warn(problem, UserWarning, stacklevel=4)
+    decimal = text_format.decimal
+    default_comma = decimal is None and header.separator == ";"
+    if decimal == "," or default_comma:
+        mark = partial(with_decimal_comma, stated=decimal is not None)
+        columns = [[*map(mark, column)] for column in columns]
+    return Table(header.names, tuple(map(_array, columns)))
 
 
 class _MisfitsError(ValueError):
@@ -183,7 +189,9 @@ class _Lines:
     def text(self, place: int) -> str:
         """Return a line, counted from 0."""
         line = self.raw[place].decode(self.encoding, errors="replace")
-        return line.rstrip("\r") if self.end == "\n" else line
+        if self.end == "\n":
+            return line.rstrip("\r")
+        return line
 
     def texts(self, start: int) -> Iterator[str]:
         """Yield the lines from `start` on."""
@@ -219,39 +227,48 @@ class _Header:
         if values in ([], [""]):
             return "the line is empty; delete it, or state skip_empty=True (--skip-empty-lines)"
         if not count < len(values) <= self.width:
-            wanted = f"{count} value{'s' * (count != 1)}, as in the header"
-            return f"wanted {wanted}, got {len(values)}: {self.separator.join(values)[:60]!r}"
+            noun = "value" if count == 1 else "values"
+            expected = f"{count} {noun}, as in the header"
+            return f"wanted {expected}, got {len(values)}: {self.separator.join(values)[:60]!r}"
         stray = next((value for value in values[count:] if value.strip()), None)
         if stray is None:
             return None
         return f"{stray[:60]!r} is in a column without a name; name the column in the header"
 
 
-def _encoding(content: bytes, written: TextFormat) -> tuple[str, bytes]:
+def _encoding(content: bytes, text_format: TextFormat) -> tuple[str, bytes]:
     """Return the encoding, and the content without a byte-order mark.
 
     Both follow from options and the header line; without a header, from options alone.
     """
-    if written.encoding is None and written.header is False:
+    if text_format.encoding is None and text_format.header is False:
         return "utf-8", content.removeprefix(codecs.BOM_UTF8)
     stated = None
-    if written.encoding is not None:
-        stated = codecs.lookup(written.encoding).name.removesuffix("-sig")
+    if text_format.encoding is not None:
+        stated = codecs.lookup(text_format.encoding).name.removesuffix("-sig")
     for mark, encoding in _MARKS.items():
-        if stated in (None, encoding, encoding[:-3]) and content.startswith(mark):
+        family = encoding[:-3]  # without the byte order
+        if stated in (None, encoding, family) and content.startswith(mark):
             return encoding, content[len(mark) :]
     if stated in ("utf-16", "utf-32"):
         return f"{stated}-le", content
     if stated is not None:
         return stated, content
+    return _encoding_of_header(content), content
+
+
+def _encoding_of_header(content: bytes) -> str:
+    """Return the encoding that the bytes of the first line show."""
     header = re.split(b"[\r\n]", content, maxsplit=1)[0]
+    if header.startswith(b"\0"):
+        return "utf-16-be"
     if b"\0" in header:
-        return ("utf-16-be" if header.startswith(b"\0") else "utf-16-le"), content
+        return "utf-16-le"
     try:
         header.decode("utf-8")
     except UnicodeDecodeError:
-        return "cp1252", content
-    return "utf-8", content
+        return "cp1252"
+    return "utf-8"
 
 
 def _lines(content: bytes, encoding: str, *, has_header: bool) -> _Lines:
@@ -260,74 +277,95 @@ def _lines(content: bytes, encoding: str, *, has_header: bool) -> _Lines:
     A line ends with a line feed, perhaps after carriage returns; with a carriage return if the
     header line does.
     """
-    units = _UNITS.get(encoding, "u1")
-    if len(content) % np.dtype(units).itemsize:
+    dtype = np.dtype(_UNITS.get(encoding, "u1"))
+    if len(content) % dtype.itemsize:
         raise _MisfitsError(f"line 1: the file ends within a character ({encoding})")
-    characters = np.frombuffer(content, units)
-    feed, back = (np.frombuffer(mark.encode(encoding), units)[0] for mark in "\n\r")
-    by_return = has_header and _ends_by_return(characters, feed, back)
-    stops = np.flatnonzero(characters == (back if by_return else feed)) * characters.itemsize
-    starts = np.concatenate([[0], stops + characters.itemsize])
-    ends = np.concatenate([stops, [len(content)]])
-    raw = [content[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+    characters = np.frombuffer(content, dtype)
+    line_feed = np.frombuffer("\n".encode(encoding), dtype)[0]
+    carriage_return = np.frombuffer("\r".encode(encoding), dtype)[0]
+    end: Literal["\n", "\r"] = "\n"
+    end_character = line_feed
+    if has_header and _ends_by_return(characters, line_feed, carriage_return):
+        end = "\r"
+        end_character = carriage_return
+    stops = np.flatnonzero(characters == end_character) * dtype.itemsize
+    starts = np.concatenate([[0], stops + dtype.itemsize])
+    stops = np.concatenate([stops, [len(content)]])
+    raw = [content[start:stop] for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)]
     if not raw[-1]:
-        raw.pop()  # what follows the end of the last line
-    return _Lines(raw=raw, encoding=encoding, end="\r" if by_return else "\n")
+        raw.pop()  # nothing follows the end of the last line
+    return _Lines(raw=raw, encoding=encoding, end=end)
 
 
-def _ends_by_return(characters: npt.NDArray[Any], feed: Any, back: Any) -> bool:
+def _ends_by_return(characters: Cells, line_feed: object, carriage_return: object) -> bool:
     """Return whether carriage returns that no line feed follows end the first line."""
-    returns = np.flatnonzero(characters == back)
-    feeds = np.flatnonzero(characters == feed)
+    returns = np.flatnonzero(characters == carriage_return)
+    feeds = np.flatnonzero(characters == line_feed)
     if not len(returns):
         return False
-    if len(feeds) and feeds[0] < returns[0]:
+    first_return = returns[0]
+    if len(feeds) and feeds[0] < first_return:
         return False
-    others = np.flatnonzero(characters[returns[0] :] != back)
-    return not len(others) or bool(characters[returns[0] + others[0]] != feed)
+    following = characters[first_return:]
+    after_returns = following[following != carriage_return]
+    return not len(after_returns) or bool(after_returns[0] != line_feed)
 
 
-def _header(lines: _Lines, written: TextFormat) -> _Header:
+def _header(lines: _Lines, text_format: TextFormat) -> _Header:
     """Return what the header line, or a format without one, says of a file."""
     if not lines.raw:
         raise _MisfitsError("line 1: the file is empty; its first line must name the columns")
-    separator, place = written.separator, 0
-    if written.header is False:
-        separator = separator or ","
-        width = len(_values_at(lines, 0, separator, written))
-        names = tuple(f"x{column}" for column in range(width))
-        return _Header(names=names, separator=separator, width=width, records=0)
-    stated = _SEPARATOR_LINE.fullmatch(lines.text(0))
-    if stated is not None and len(lines.raw) > 1:
-        separator, place = separator or stated[1], 1
+    if text_format.header is False:
+        return _numbered_header(lines, text_format)
+    separator = text_format.separator
+    place = 0
+    separator_line = _SEPARATOR_LINE.fullmatch(lines.text(0))
+    if separator_line is not None and len(lines.raw) > 1:
+        separator = separator or separator_line[1]
+        place = 1
     if separator is None:
         separator = _separator(lines.text(0))
-    named = [name.strip() for name in _values_at(lines, place, separator, written)]
-    width = len(named)
-    while named and not named[-1]:
-        named.pop()  # unnamed columns at the end, as spreadsheets write them
-    if not named:
-        raise _MisfitsError(f"line {place + 1}: the header names no column")
-    if written.header is None and _is_record(named):
-        either = "header=False if it is a record, header=True if it names columns"
-        said = f"the first line has numbers; state {either} (--no-header, --header)"
-        raise _MisfitsError(f"line {place + 1}: {said}")
-    if len({*named}) < len(named):
-        twice = ", ".join(sorted({repr(name) for name in named if named.count(name) > 1}))
-        said = f"the header must name each column once, got {twice} twice"
-        raise _MisfitsError(f"line {place + 1}: {said}")
-    return _Header(names=tuple(named), separator=separator, width=width, records=place + 1)
+    names = [name.strip() for name in _values_at(lines, place, separator, text_format)]
+    width = len(names)
+    while names and not names[-1]:
+        names.pop()  # unnamed columns at the end, as spreadsheets write them
+    problem = _problem_of_names(names, text_format)
+    if problem is not None:
+        raise _MisfitsError(f"line {place + 1}: {problem}")
+    return _Header(names=tuple(names), separator=separator, width=width, records=place + 1)
+
+
+def _numbered_header(lines: _Lines, text_format: TextFormat) -> _Header:
+    """Return the header of a file without one: its columns are x0, x1, and so on."""
+    separator = text_format.separator or ","
+    width = len(_values_at(lines, 0, separator, text_format))
+    names = tuple(f"x{column}" for column in range(width))
+    return _Header(names=names, separator=separator, width=width, records=0)
+
+
+def _problem_of_names(names: Sequence[str], text_format: TextFormat) -> str | None:
+    """Describe why a header does not name the columns; None if it does."""
+    if not names:
+        return "the header names no column"
+    if text_format.header is None and _is_record(names):
+        choices = "header=False if it is a record, header=True if it names columns"
+        return f"the first line has numbers; state {choices} (--no-header, --header)"
+    repeated = sorted({repr(name) for name in names if names.count(name) > 1})
+    if repeated:
+        return f"the header must name each column once, got {', '.join(repeated)} twice"
+    return None
 
 
 def _separator(header: str) -> str:
     """Return the separator that a header line shows."""
-    outside = "".join(header.split('"')[::2])
-    separator = max(SEPARATORS, key=outside.count)
-    if separator not in outside and " " in outside.strip():
-        either = "separator=',' if the header is one name, separator=' ' if blanks separate values"
-        raise _MisfitsError(
-            f"line 1: no separator in {header[:60]!r}; state {either} (--separator)"
-        )
+    without_quoted_values = "".join(header.split('"')[::2])
+    separator = max(SEPARATORS, key=without_quoted_values.count)
+    if separator in without_quoted_values:
+        return separator
+    if " " in without_quoted_values.strip():
+        choices = "separator=',' if the header is one name, separator=' ' if blanks separate values"
+        problem = f"no separator in {header[:60]!r}; state {choices} (--separator)"
+        raise _MisfitsError(f"line 1: {problem}")
     return separator
 
 
@@ -341,48 +379,50 @@ def _is_record(names: Sequence[str]) -> bool:
         return True
     if not all(map(math.isfinite, numbers)):
         return False
-    return all([*names] != [*map(str, range(start, start + len(names)))] for start in (0, 1))
+    from_zero = [str(column) for column in range(len(names))]
+    from_one = [str(column) for column in range(1, len(names) + 1)]
+    return [*names] not in (from_zero, from_one)
 
 
-def _cells(lines: _Lines, header: _Header, written: TextFormat) -> list[list[str]]:
+def _cells(lines: _Lines, header: _Header, text_format: TextFormat) -> list[list[str]]:
     """Return the cells of each column."""
-    cells: list[list[str]] = [[] for _ in header.names]
-    count = len(cells)
-    dealt: list[str] = []
+    columns: list[list[str]] = [[] for _ in header.names]
+    count = len(columns)
+    undealt: list[str] = []
     problems: list[str] = []
-    rows = _spanning if written.multiline else _by_line
-    for number, values in rows(lines, header, written):
+    read_records = _spanning if text_format.multiline else _by_line
+    for line, values in read_records(lines, header, text_format):
         problem = values if isinstance(values, str) else header.misfit(values)
         if problem is None:
-            dealt += values[:count]
+            undealt += values[:count]
         else:
-            problems.append(f"line {number}: {problem}")
+            problems.append(f"line {line}: {problem}")
         if len(problems) == _MOST_PROBLEMS:
             break
-        if len(dealt) >= _AT_ONCE:
-            _deal(dealt, cells)
+        if len(undealt) >= _AT_ONCE:
+            _deal(undealt, columns)
     if problems:
         raise _MisfitsError(*problems)
-    _deal(dealt, cells)
-    return cells
+    _deal(undealt, columns)
+    return columns
 
 
-def _deal(dealt: list[str], cells: list[list[str]]) -> None:
+def _deal(values: list[str], columns: list[list[str]]) -> None:
     """Move the values of records to their columns."""
-    for place, column in enumerate(cells):
-        column += dealt[place :: len(cells)]
-    dealt.clear()
+    for place, column in enumerate(columns):
+        column += values[place :: len(columns)]
+    values.clear()
 
 
 def _by_line(
-    lines: _Lines, header: _Header, written: TextFormat
+    lines: _Lines, header: _Header, text_format: TextFormat
 ) -> Iterator[tuple[int, list[str] | str]]:
     """Yield the number of each line, and its values or what is wrong with it."""
     stray = "\r" if lines.end == "\n" else "\n"
     lines_break = "carriage return" if stray == "\r" else "line feed"
-    values_of = _reader(header.separator, written.escape)
+    values_of = _reader(header.separator, text_format.escape)
     for number, line in enumerate(lines.texts(header.records), header.records + 1):
-        if written.skip_empty and not line.strip():
+        if text_format.skip_empty and not line.strip():
             continue
         if stray in line:
             yield number, f"a line break inside of a record ({lines_break}); delete it, or {_SPANS}"
@@ -394,11 +434,13 @@ def _by_line(
 
 
 def _spanning(
-    lines: _Lines, header: _Header, written: TextFormat
+    lines: _Lines, header: _Header, text_format: TextFormat
 ) -> Iterator[tuple[int, list[str] | str]]:
     """Yield the number of each record's first line, and its values or what is wrong with it."""
     texts = (f"{line}\n" for line in lines.texts(header.records))
-    reader = csv.reader(texts, delimiter=header.separator, escapechar=written.escape, strict=True)
+    reader = csv.reader(
+        texts, delimiter=header.separator, escapechar=text_format.escape, strict=True
+    )
     while True:
         number = header.records + 1 + reader.line_num
         try:
@@ -408,15 +450,15 @@ def _spanning(
         except csv.Error as error:
             yield number, _described(error, spans=True)
             return  # where the next record begins is not known
-        if values or not written.skip_empty:
+        if values or not text_format.skip_empty:
             yield number, values or [""]
 
 
-def _values_at(lines: _Lines, place: int, separator: str, written: TextFormat) -> list[str]:
+def _values_at(lines: _Lines, place: int, separator: str, text_format: TextFormat) -> list[str]:
     """Return the values of one line."""
     line = lines.text(place)
     try:
-        return _reader(separator, written.escape)(line)
+        return _reader(separator, text_format.escape)(line)
     except csv.Error as error:
         raise _MisfitsError(f"line {place + 1}: {_described(error, spans=False)}") from error
 
@@ -440,8 +482,10 @@ def _reader(separator: str, escape: str | None) -> Callable[[str], list[str]]:
         if by_blanks:
             line = line.strip(" ")
         if '"' not in line and (escape is None or escape not in line):
-            found = line.split(separator)
-            return [value for value in found if value] if by_blanks else found
+            parts = line.split(separator)
+            if by_blanks:
+                return [part for part in parts if part]
+            return parts
         try:
             return quoted(line)
         except csv.Error:
@@ -462,18 +506,18 @@ def _described(error: csv.Error, *, spans: bool) -> str:
     spans
         Whether quoted values may span lines there, if that is stated.
     """
-    said = str(error)
+    message = str(error)
     option = f", or {_SPANS}" if spans else ""
-    if "unexpected end of data" in said:
+    if "unexpected end of data" in message:
         return f"a quotation mark opens and does not close; delete it, or double it{option}"
-    if "expected after" in said:
+    if "expected after" in message:
         return "text follows a closing quotation mark; double a mark inside of a quoted value"
-    if "new-line" in said:
+    if "new-line" in message:
         return f"a line break outside of quotation marks; delete it{option}"
-    return said
+    return message
 
 
-def _array(cells: list[str]) -> npt.NDArray[Any]:
+def _array(cells: list[str]) -> Cells:
     """Return a column of cells, each as it is."""
     column = np.empty(len(cells), dtype=object)
     column[:] = cells

@@ -41,10 +41,10 @@ def coefficients(images: Array, *, scales: int, angles: int, out: Array) -> Arra
         Shape (records, channels * windows), float32.
     """
     for first in range(0, len(images), _AT_ONCE):
-        some = images[first : first + _AT_ONCE]
-        found = transform(some, scales=scales, angles=angles)
-        found = found.reshape(len(some), channels_of(scales, angles), -1)
-        out[first : first + _AT_ONCE] = _normalised(found).reshape(len(some), -1)
+        block = images[first : first + _AT_ONCE]
+        channels = transform(block, scales=scales, angles=angles)
+        flat = channels.reshape(len(block), channels_of(scales, angles), -1)
+        out[first : first + _AT_ONCE] = _normalised(flat).reshape(len(block), -1)
     return out
 
 
@@ -54,33 +54,38 @@ def transform(x: Array, *, scales: int, angles: int) -> Array:
     _, height, width = x.shape
     padded = np.pad(x, ((0, 0), (window, window), (window, window)), mode="reflect")
     phi, psi = _filters(padded.shape[1:], scales, angles)
-    down, right = slice(1, 1 + height // window), slice(1, 1 + width // window)
+    rows = slice(1, 1 + height // window)
+    columns = slice(1, 1 + width // window)
 
     def averaged(spectrum: Array, level: int) -> Array:
         """Average over windows what has been sampled at every 2^level-th pixel."""
-        kept = _sampled(spectrum * _folded(phi, 2**level), 2 ** (scales - level))
-        return np.real(fft.ifft2(kept))[:, down, right]
+        low_frequencies = spectrum * _folded(phi, 2**level)
+        sampled = _sampled(low_frequencies, 2 ** (scales - level))
+        return np.real(fft.ifft2(sampled))[:, rows, columns]
 
     image = fft.fft2(padded.astype(np.float32))
-    found, second = [averaged(image, 0)], []
+    first_orders = [averaged(image, 0)]
+    second_orders = []
     for level, wavelets in enumerate(psi):
         for wavelet in wavelets:
             modulus = np.abs(fft.ifft2(_sampled(image * wavelet, 2**level)))
             spectrum = fft.fft2(modulus)
-            found.append(averaged(spectrum, level))
-            for above in range(level + 1, scales):
-                for other in psi[above]:
-                    again = spectrum * _folded(other, 2**level)
-                    deeper = np.abs(fft.ifft2(_sampled(again, 2 ** (above - level))))
-                    second.append(averaged(fft.fft2(deeper), above))
-    return np.stack([*found, *second], axis=1)
+            first_orders.append(averaged(spectrum, level))
+            for coarser_level in range(level + 1, scales):
+                for coarser_wavelet in psi[coarser_level]:
+                    filtered = spectrum * _folded(coarser_wavelet, 2**level)
+                    sampled = _sampled(filtered, 2 ** (coarser_level - level))
+                    second_modulus = np.abs(fft.ifft2(sampled))
+                    second_orders.append(averaged(fft.fft2(second_modulus), coarser_level))
+    return np.stack([*first_orders, *second_orders], axis=1)
 
 
-def _normalised(found: Array) -> Array:
+def _normalised(channels: Array) -> Array:
     """Return each channel of each record less its mean, over its deviation."""
-    spread = found.std(axis=2, keepdims=True)
-    spread += 0.01 * spread.max(axis=1, keepdims=True) + np.finfo(np.float32).tiny
-    return (found - found.mean(axis=2, keepdims=True)) / spread
+    deviations = channels.std(axis=2, keepdims=True)
+    largest = deviations.max(axis=1, keepdims=True)
+    deviations += 0.01 * largest + np.finfo(np.float32).tiny
+    return (channels - channels.mean(axis=2, keepdims=True)) / deviations
 
 
 def _blocks(spectrum: Array, factor: int) -> Array:
@@ -102,39 +107,44 @@ def _folded(spectrum: Array, factor: int) -> Array:
 @cache
 def _filters(shape: tuple[int, int], scales: int, angles: int) -> tuple[Array, list[list[Array]]]:
     """Return the spectra of the average phi and of the wavelets psi, by octave and direction."""
-    phi = _gabor(shape, 0.8 * 2 ** (scales - 1), 0.0, 0.0, 1.0)
-    psi = [
-        [
-            _morlet(shape, 0.8 * 2**j, np.pi * turn / angles, 0.75 * np.pi / 2**j, 4 / angles)
-            for turn in range(angles // 2 - 1, angles // 2 - 1 - angles, -1)
+    phi = _gabor(shape, width=0.8 * 2 ** (scales - 1), angle=0.0, frequency=0.0, slant=1.0)
+    half_turn = angles // 2 - 1
+    psi = []
+    for octave in range(scales):
+        width = 0.8 * 2**octave
+        frequency = 0.75 * np.pi / 2**octave
+        directions = [np.pi * turn / angles for turn in range(half_turn, half_turn - angles, -1)]
+        wavelets = [
+            _morlet(shape, width=width, angle=angle, frequency=frequency, slant=4 / angles)
+            for angle in directions
         ]
-        for j in range(scales)
-    ]
+        psi.append(wavelets)
     return phi, psi
 
 
 def _morlet(
-    shape: tuple[int, int], width: float, angle: float, frequency: float, slant: float
+    shape: tuple[int, int], *, width: float, angle: float, frequency: float, slant: float
 ) -> Array:
     """Return the spectrum of a Gabor wave less a Gaussian, so that its mean is 0."""
-    wave = _gabor(shape, width, angle, frequency, slant)
-    bell = _gabor(shape, width, angle, 0.0, slant)
+    wave = _gabor(shape, width=width, angle=angle, frequency=frequency, slant=slant)
+    bell = _gabor(shape, width=width, angle=angle, frequency=0.0, slant=slant)
     return wave - bell * (wave[0, 0] / bell[0, 0])
 
 
 def _gabor(
-    shape: tuple[int, int], width: float, angle: float, frequency: float, slant: float
+    shape: tuple[int, int], *, width: float, angle: float, frequency: float, slant: float
 ) -> Array:
     """Return the spectrum of a periodic Gaussian of this width along a wave of this frequency."""
-    turned = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
-    curve = turned @ np.diag([1.0, slant**2]) @ turned.T / (2 * width**2)
+    rotation = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+    curvature = rotation @ np.diag([1.0, slant**2]) @ rotation.T / (2 * width**2)
+    height, breadth = shape
     total = np.zeros(shape, dtype=np.complex128)
     for down in range(-2, 3):
         for right in range(-2, 3):
-            rows = np.arange(shape[0])[:, np.newaxis] + down * shape[0]
-            columns = np.arange(shape[1])[np.newaxis] + right * shape[1]
-            bell = curve[0, 0] * rows**2 + 2 * curve[0, 1] * rows * columns
-            bell = bell + curve[1, 1] * columns**2
+            rows = np.arange(height)[:, np.newaxis] + down * height
+            columns = np.arange(breadth)[np.newaxis] + right * breadth
+            bell = curvature[0, 0] * rows**2 + 2 * curvature[0, 1] * rows * columns
+            bell = bell + curvature[1, 1] * columns**2
             wave = frequency * (rows * np.cos(angle) + columns * np.sin(angle))
             total += np.exp(-bell + 1j * wave)
     normal = 2 * np.pi * width**2 / slant
