@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 import dpmesh as dm
 from dpmesh.cli import app
-from dpmesh.cli.claims import verification_of
+from dpmesh.cli.claimed_files import verification_of
 from dpmesh.privacy.plan import Plan
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* fits of this estimator and its clones")
@@ -84,7 +84,7 @@ def test_an_edit_is_accepted_only_if_the_claim_stays_true(saved: Path, tmp_path:
     held, content = about_of(saved)
     plan = Plan.from_dict(content["about"]["plan"])
     edited = tmp_path / "edited.dpmesh"
-    fields = ("privacy", "fit", "epsilon", "delta", "plan")
+    fields = ("privacy", "fit", "epsilon", "delta", "plan", "colluding")
     places = [place for place in numbers(content["about"]) if place[0] in fields]
     accepted = refused = 0
     for place in places:
@@ -141,4 +141,10 @@ def test_partners_and_several_fits_keep_their_claims(tmp_path: Path) -> None:
     tuned.estimator.save(path)
     found = verification_of(path)
     assert not found.refuted
-    assert "larger than this plan needs" in str(found)
+    assert "larger than this plan needs" not in str(found)
+    held, content = about_of(path)
+    for name, share in (("epsilon", 0.9), ("selection", 1.2)):  # a choice costs all of epsilon
+        other = copy.deepcopy(content)
+        other["about"][name] *= share
+        write(path, held, other)
+        assert verification_of(path).refuted

@@ -55,7 +55,7 @@ _PANELS = {
     "Start": (demo, doctor, ranges, stats, synthesize, fit, predict, plan),
     "Research": (run, report),
     "Deploy": (node, router),
-    "Privacy": (audit, verify_claims),
+    "Privacy": (audit,),
 }
 for panel, commands in _PANELS.items():
     for command in commands:
@@ -68,3 +68,4 @@ model.command(cls=Once)(telling(verify))
 app.add_typer(contract, name="contract", rich_help_panel="Deploy")
 app.add_typer(model, name="model", rich_help_panel="Deploy")
 app.add_typer(privacy, name="privacy", rich_help_panel="Privacy")
+app.add_typer(verify_claims, name="verify", rich_help_panel="Privacy")

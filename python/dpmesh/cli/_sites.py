@@ -29,17 +29,31 @@ def as_spent(plan: Plan) -> dict[str, Any]:
     return {"release": token_hex(32), "plan": plan.as_dict()}
 
 
+class Charged(NamedTuple):
+    """The cost of a release together with earlier ones of the same records.
+
+    Attributes
+    ----------
+    epsilon
+        Of all of them.
+    why
+        Why that is more than what the last one costs.
+    earlier
+        Plans of the earlier ones.
+    """
+
+    epsilon: float
+    why: str
+    earlier: tuple[Plan, ...]
+
+
 def charge(
     folder: Path | None,
     spent: Sequence[Mapping[str, Any]],
     delta: float,
     colluding: int | None = None,
-) -> Any:
+) -> Charged:
     """Charge releases to a folder's budget, each once, and report what is spent of it.
-
-    Returns
-    -------
-    What all of them cost together, and why that is more than what the last one does.
 
     Raises
     ------
@@ -62,7 +76,8 @@ def charge(
     why = ["bounds in the file of ranges were released from these records, which is counted"]
     others = dict.fromkeys(text for plan in plans[:-1] for text in plan.assumptions)
     why += (f"for them {text}" for text in others if text not in plans[-1].assumptions)
-    return total_cost(plans, delta, colluding=colluding).epsilon, "; ".join(why)
+    epsilon = total_cost(plans, delta, colluding=colluding).epsilon
+    return Charged(epsilon, "; ".join(why), tuple(plans[:-1]))
 
 
 def text_format(

@@ -117,7 +117,7 @@ def _claimed_in(path: Path) -> tuple[AnyAlgorithm, int]:
         if fit is None:
             fail("name", "a model that dpmesh fit wrote, which states its algorithm", str(path))
         if "plan" in dm.Model.load(path).about:
-            from dpmesh.cli.claims import verification_of
+            from dpmesh.cli.claimed_files import verification_of
 
             claims = verification_of(path)
             if claims.refuted:

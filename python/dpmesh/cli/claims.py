@@ -1,78 +1,84 @@
-"""``dpmesh verify``: recompute the epsilon that a file claims."""
+"""``dpmesh verify``: recompute the epsilon that a file, or a run of another tool, claims."""
 
 from __future__ import annotations
 
-from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from dpmesh._validate import fail
-
-if TYPE_CHECKING:
-    from dpmesh.privacy.verification import Statement, Verification
+from dpmesh._validate import nearest
+from dpmesh.cli._errors import Group, Once, telling
+from dpmesh.cli.other_tools import COMMANDS, command_named
 
 _THING = typer.Argument(
-    metavar="FILE", help="Model file of dpmesh fit, or folder of a run of dpmesh run."
+    metavar="FILE",
+    help="Model file, folder of a run, contract, party's folder, answers (.json), synthetic table "
+    "(.csv or its .toml), or a TOML file about a run of another tool.",
 )
+_CONTRACT = typer.Option(help="Contract whose parties signed the file.")
+_MODULE = typer.Option(help="Your Python module, whose algorithm the contract names.")
+
+FILE = "FILE"
+"""Name of the command of files; it may be left out."""
 
 
-def verify(file: Annotated[Path, _THING]) -> None:
-    """Recompute the privacy of a model file or a run from its mechanisms, and compare its claims.
+def file_claims(
+    file: Annotated[Path, _THING],
+    contract: Annotated[Path | None, _CONTRACT] = None,
+    module: Annotated[str | None, _MODULE] = None,
+) -> None:
+    """Recompute the privacy of a file from its mechanisms, and compare its claims.
 
     Exit code 1 if a recomputed epsilon exceeds a number that the file states. A claim that is
     larger than needed is noted. Consistent files do not prove which noise was drawn.
     """
-    found = verification_of(file)
-    typer.echo(str(found))
-    if found.refuted:
+    from dpmesh.cli.claimed_files import verification_of
+
+    verification = verification_of(file, contract=contract, module=module)
+    typer.echo(str(verification))
+    if verification.refuted:
         raise typer.Exit(1)
 
 
-def verification_of(file: Path) -> Verification:
-    """Return the comparison of a file's claims with its own plan.
+class Claims(Group):
+    """Commands for runs of other tools; anything else is a file."""
 
-    Raises
-    ------
-    ValueError
-        If the file holds no plan.
-    """
-    from dpmesh.privacy.plan import Plan
-    from dpmesh.privacy.verification import verify as compare
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names of all commands."""
+        return [FILE, *COMMANDS]
 
-    if file.is_dir():
-        from dpmesh.experiments.results import Result
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return the command of a procedure, or that of files."""
+        if cmd_name in COMMANDS:
+            return command_named(cmd_name)
+        if cmd_name == FILE:
+            return _command_of_files()
+        return None
 
-        result = Result.load(file)
-        return compare(result.ledger, [_reported("run.privacy", result.run["privacy"])])
-    from dpmesh.tables.models import Model
-
-    about = Model.load(file).about
-    if about.get("plan") is None:
-        fail("file", "a model file that carries its plan, as dpmesh fit writes it", str(file))
-    claims = [_reported("about.privacy", about["privacy"])]
-    claims.append(_reported("about.fit.privacy", about["fit"]["privacy"]))
-    epsilon = inf if about["epsilon"] is None else float(about["epsilon"])
-    claims.append(_stated("about.epsilon", epsilon, float(about["delta"])))
-    return compare(Plan.from_dict(about["plan"]), claims, colluding=about.get("colluding"))
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Return what is left of the arguments; those of a file get the name of its command."""
+        first = args[0] if args else "--help"
+        is_command = first in (FILE, "--help", *COMMANDS)
+        if not is_command and (Path(first).exists() or not nearest(first, COMMANDS)):
+            args = [FILE, *args]
+        return super().parse_args(ctx, args)
 
 
-def _reported(where: str, report: dict[str, Any]) -> Statement:
-    """Return the claim of a privacy report."""
-    from dpmesh.privacy.verification import Statement
-
-    return Statement(
-        where=where,
-        epsilon=float(report["epsilon"]),
-        delta=float(report["delta"]),
-        relation=report["neighboring_relation"],
-        unit=report["unit"],
-    )
+def _command_of_files() -> Any:
+    application = typer.Typer(cls=Group, add_completion=False)
+    application.command(FILE, cls=Once)(telling(file_claims))
+    return typer.main.get_command(application)
 
 
-def _stated(where: str, epsilon: float, delta: float) -> Statement:
-    """Return a claim that names neither relation nor unit."""
-    from dpmesh.privacy.verification import Statement
+verify = typer.Typer(
+    cls=Claims,
+    no_args_is_help=True,
+    help="Recompute the epsilon that a file claims (dpmesh verify model.dpmesh), or a run of "
+    "another tool (dpmesh verify dp-sgd ..). Exit code 1 if the claim is too small.",
+)
 
-    return Statement(where=where, epsilon=epsilon, delta=delta)
+
+@verify.callback()
+def _of_claims() -> None:
+    """Keep a group, which typer makes of commands alone."""

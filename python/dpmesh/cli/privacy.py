@@ -1,4 +1,4 @@
-"""``dpmesh privacy``: each algorithm of the registry, once it is asked for."""
+"""``dpmesh privacy``: algorithms of the registry, once asked for, and runs of other tools."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import typer
 
 from dpmesh.cli._errors import Group
+from dpmesh.cli.other_tools import COMMANDS, command_named
 
 
 class WithAlgorithms(Group):
@@ -17,13 +18,15 @@ class WithAlgorithms(Group):
         """Return the names of all commands."""
         from dpmesh.algorithms.registry import REGISTRY
 
-        return sorted(entry.name for entry in REGISTRY)
+        return sorted([*COMMANDS, *(entry.name for entry in REGISTRY)])
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return the command of this name, if there is one; a module is imported first."""
         from dpmesh.algorithms.registry import entry_of
         from dpmesh.cli.priced import command_of
 
+        if cmd_name in COMMANDS:
+            return command_named(cmd_name)
         if ":" not in cmd_name and cmd_name not in self.list_commands(ctx):
             return None
         sys.path.insert(0, "")  # modules in this folder

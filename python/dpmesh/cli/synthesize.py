@@ -136,10 +136,12 @@ def _of_answers(path: Path) -> tuple[PairTables, dict[str, Any]]:
 
 
 def _cost_of(saved: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the released tables cost, from the plain form of answers."""
+    """Return the cost of released tables, with their ledgers, from the plain form of answers."""
     privacy = saved["privacy"]
-    cost = {name: privacy[name] for name in ("epsilon", "delta") if name in privacy}
+    fields = ("epsilon", "delta", "neighboring_relation", "unit", "seeded")
+    cost = {name: privacy[name] for name in fields if name in privacy}
     cost["against"] = saved["against"]
+    cost["ledgers"] = json.dumps([*saved.get("earlier", ()), saved["ledger"]])
     if "provenance" in saved:
         cost["contract"] = saved["provenance"]["contract"]
     return cost

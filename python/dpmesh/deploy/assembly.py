@@ -252,12 +252,23 @@ def check_records(settings: Settings, algorithm: AnyAlgorithm, made_up: Any, rou
     settings.call("contract", last_long_enough, algorithm=algorithm, problem=made_up, rounds=rounds)
 
 
+class PartyEpsilonError(ValueError):
+    """A party's epsilon is smaller than the plan of its contract."""
+
+
 def check_costs(
     settings: Settings, parties: Sequence[Party], cost_at: Callable[[float], float]
 ) -> None:
-    """Refuse a plan that costs a party more than its epsilon at its delta."""
+    """Refuse a plan that costs a party more than its epsilon at its delta.
+
+    Raises
+    ------
+    PartyEpsilonError
+        If it costs a party more.
+    """
     for party in parties:
         cost = settings.call("algorithm", cost_at, delta=party.delta)
         if cost > party.epsilon * (1 + ROUNDING):
             wanted = f"wanted at least {rounded_up(cost)} for {party.name}, which the plan costs"
-            settings.fail("party.epsilon", f"{wanted}, got {party.epsilon:g}")
+            error = settings.error("party.epsilon", f"{wanted}, got {party.epsilon:g}")
+            raise PartyEpsilonError(str(error))

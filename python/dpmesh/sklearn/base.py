@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import reprlib
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from traceback import walk_stack
 from typing import Any, NamedTuple, TypeVar
@@ -334,13 +334,37 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             stacklevel=3,
         )
 
-    def charge(self, epsilon: float, why: str) -> None:
-        """State in the report, and in the model that `save` writes, what more than the fit cost."""
+    def charge(
+        self,
+        epsilon: float,
+        why: str,
+        earlier: Sequence[Plan] = (),
+        *,
+        selection: float | None = None,
+    ) -> None:
+        """State in the report, and in the model that `save` writes, what more than the fit cost.
+
+        Parameters
+        ----------
+        epsilon
+            Of all together.
+        why
+            Why it is not that of the fit alone.
+        earlier
+            Ledgers of other releases of the same records that `epsilon` includes.
+        selection
+            Epsilon of a choice among fits; None if there was none.
+        """
         privacy = self.report_.privacy
         privacy = replace(privacy, epsilon=epsilon, assumptions=(*privacy.assumptions, why))
         self.report_ = replace(self.report_, privacy=privacy)
         fit = self.report_.as_dict()
         about = {**self.model_.about, "privacy": fit["privacy"], "fit": fit, "epsilon": epsilon}
+        if earlier:
+            known = about.get("earlier", [])
+            about["earlier"] = [*known, *(plan.as_dict() for plan in earlier)]
+        if selection is not None:
+            about["selection"] = selection
         self.model_ = replace(self.model_, about=about)
 
     def encode(

@@ -140,7 +140,9 @@ def tune(
     of_a_fit = max(one.report_.privacy.epsilon for one in fitted)
     spent = max(total_cost(ledgers, delta, colluding=estimator.partners).epsilon, total)
     chosen, cost = fitted[best], {"epsilon": spent, "delta": delta, "epsilon_of_a_fit": of_a_fit}
-    chosen.charge(spent, f"chosen among {len(fitted)} fits, whose cost is counted")
+    others = [ledger for place, ledger in enumerate(ledgers) if place != best]
+    why = f"chosen among {len(fitted)} fits, whose cost is counted"
+    chosen.charge(spent, why, others, selection=total)
     return Tuned(estimator=chosen, params=dict(candidates[best]), **cost)
 
 

@@ -65,6 +65,8 @@ class Statistics(InNotebooks):
         What the data's owner alone should know: no epsilon covers it, and it is not printed.
     origin
         Under a contract, which one, and who signed the total: see `dpmesh.deploy.outcome`.
+    earlier
+        Ledgers of earlier releases of the same records whose cost `privacy` includes.
 
     Examples
     --------
@@ -85,6 +87,7 @@ class Statistics(InNotebooks):
     ledger: Plan
     notices: tuple[str, ...] = ()
     origin: Mapping[str, Any] | None = field(default=None, compare=False)
+    earlier: tuple[Plan, ...] = ()
 
     def __str__(self) -> str:
         head = f"{self.records} records at {self.sites} site{'s' * (self.sites != 1)}"
@@ -108,17 +111,19 @@ class Statistics(InNotebooks):
         """
         return synthesize(pairs_in(self.answers), rows, seed)
 
-    def charged(self, epsilon: float, why: str) -> Statistics:
-        """Return the same answers with what they cost beside something else."""
+    def charged(self, epsilon: float, why: str, earlier: Sequence[Plan]) -> Statistics:
+        """Return the same answers with the cost of earlier releases included."""
         privacy = self.privacy
         privacy = replace(privacy, epsilon=epsilon, assumptions=(*privacy.assumptions, why))
-        return replace(self, privacy=privacy)
+        return replace(self, privacy=privacy, earlier=tuple(earlier))
 
     def as_dict(self) -> dict[str, Any]:
         """Return what may be published in plain types that JSON can hold."""
         numbers = {"sites": self.sites, "records": self.records, "against": self.against}
         answers = [one.as_dict() for one in self.answers]
-        cost = {"ledger": self.ledger.as_dict(), "privacy": self.privacy.as_dict()}
+        cost: dict[str, Any] = {"ledger": self.ledger.as_dict(), "privacy": self.privacy.as_dict()}
+        if self.earlier:
+            cost["earlier"] = [plan.as_dict() for plan in self.earlier]
         signed = {} if self.origin is None else {"provenance": dict(self.origin)}
         return {**numbers, "answers": answers, **cost, **signed}
 

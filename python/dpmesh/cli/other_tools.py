@@ -1,0 +1,212 @@
+"""``dpmesh privacy dp-sgd`` and ``dpmesh verify dp-sgd``: runs of other tools, in their words."""
+
+from __future__ import annotations
+
+import json as json_format
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+
+import typer
+
+from dpmesh._validate import fail
+from dpmesh.cli._errors import Group, Once, telling
+
+if TYPE_CHECKING:
+    from dpmesh._privacy_types import NeighboringRelation
+    from dpmesh.privacy.other_tools import OtherRun
+
+_NOISE = "Standard deviation of the noise on the sum over the clipping norm."
+_SCALE = "Scale of the noise on the sum over the clipping norm (L1)."
+_CLAIMS = "Epsilon that somebody claims: exit code 1 if it is too small."
+_TOOL = "Tool whose steps and sampling rate are meant."
+_STEPS = "Number of steps, in place of --epochs."
+
+Noise = Annotated[float | None, typer.Option("--noise-multiplier", help=_NOISE)]
+Scale = Annotated[float | None, typer.Option("--noise-multiplier", help=_SCALE)]
+Epsilon = Annotated[float | None, typer.Option(help="Compute the noise multiplier that keeps it.")]
+Claims = Annotated[float | None, typer.Option(help=_CLAIMS)]
+Delta = Annotated[float, typer.Option(help="Keep it below 1 / units.")]
+Relation: TypeAlias = Annotated[
+    Literal["add-remove", "replace-one"],
+    typer.Option(help="Neighboring relation of the claim; the other one stands beside it."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Releases = Annotated[int, typer.Option(min=1, help="Number of releases that touch all data.")]
+
+
+def dp_sgd(
+    context: typer.Context,
+    records: Annotated[int, typer.Option(help="Number of training records.")],
+    batch_size: Annotated[int, typer.Option(help="Expected number of records in a batch.")],
+    epochs: Annotated[int | None, typer.Option(help="Passes over the data.")] = None,
+    steps: Annotated[int | None, typer.Option(help=_STEPS)] = None,
+    noise_multiplier: Noise = None,
+    epsilon: Epsilon = None,
+    claims: Claims = None,
+    delta: Delta = 1e-5,
+    relation: Relation = "add-remove",
+    tool: Annotated[
+        Literal["opacus", "tensorflow-privacy", "jax-privacy"], typer.Option(help=_TOOL)
+    ] = "opacus",
+    json: Json = False,
+) -> None:
+    """Compute or check the epsilon of DP-SGD with Poisson-sampled batches, for one record."""
+    from dpmesh.privacy import other_tools
+
+    run = other_tools.dp_sgd(
+        records=records, batch_size=batch_size, epochs=epochs, steps=steps, tool=tool
+    )
+    _answer(context, run, noise_multiplier, epsilon, claims, delta, relation, json=json)
+
+
+def fedavg(
+    context: typer.Context,
+    clients: Annotated[int, typer.Option(help="Number of clients in the population.")],
+    cohort: Annotated[int, typer.Option(help="Expected number of clients in a round.")],
+    rounds: Annotated[int, typer.Option(help="Number of rounds.")],
+    noise_multiplier: Noise = None,
+    epsilon: Epsilon = None,
+    claims: Claims = None,
+    delta: Delta = 1e-5,
+    relation: Relation = "add-remove",
+    json: Json = False,
+) -> None:
+    """Compute or check the user-level epsilon of federated averaging with a trusted server."""
+    from dpmesh.privacy import other_tools
+
+    run = other_tools.fedavg(clients=clients, cohort=cohort, rounds=rounds)
+    _answer(context, run, noise_multiplier, epsilon, claims, delta, relation, json=json)
+
+
+def gaussian(
+    context: typer.Context,
+    noise_multiplier: Noise = None,
+    releases: Releases = 1,
+    epsilon: Epsilon = None,
+    claims: Claims = None,
+    delta: Delta = 1e-5,
+    relation: Relation = "add-remove",
+    json: Json = False,
+) -> None:
+    """Compute or check the epsilon of Gaussian noise on sums of clipped vectors."""
+    from dpmesh.privacy import other_tools
+
+    run = other_tools.gaussian(releases=releases)
+    _answer(context, run, noise_multiplier, epsilon, claims, delta, relation, json=json)
+
+
+def laplace(
+    context: typer.Context,
+    noise_multiplier: Scale = None,
+    releases: Releases = 1,
+    epsilon: Epsilon = None,
+    claims: Claims = None,
+    delta: Delta = 0.0,
+    relation: Relation = "add-remove",
+    json: Json = False,
+) -> None:
+    """Compute or check the epsilon of Laplace noise on sums of clipped vectors."""
+    from dpmesh.privacy import other_tools
+
+    run = other_tools.laplace(releases=releases)
+    _answer(context, run, noise_multiplier, epsilon, claims, delta, relation, json=json)
+
+
+COMMANDS: dict[str, Callable[..., None]] = {
+    "dp-sgd": dp_sgd,
+    "fedavg": fedavg,
+    "gaussian": gaussian,
+    "laplace": laplace,
+}
+"""Commands of ``dpmesh privacy`` and of ``dpmesh verify``, by name."""
+
+
+def command_named(name: str) -> Any:
+    """Return one of the commands for click."""
+    application = typer.Typer(cls=Group, add_completion=False)
+    application.command(name, cls=Once)(telling(COMMANDS[name]))
+    return typer.main.get_command(application)
+
+
+def _answer(
+    context: typer.Context,
+    run: OtherRun,
+    noise_multiplier: float | None,
+    epsilon: float | None,
+    claims: float | None,
+    delta: float,
+    relation: Literal["add-remove", "replace-one"],
+    *,
+    json: bool,
+) -> None:
+    """Print the epsilon, the noise multiplier, or the verification of a claim."""
+    from dpmesh.privacy.other_tools import judged
+
+    between: NeighboringRelation = "add_remove" if relation == "add-remove" else "replace_one"
+    if (noise_multiplier is None) == (epsilon is None):
+        got = "none" if epsilon is None else "both"
+        fail("options", "either --noise-multiplier or --epsilon", got)
+    is_verified = context.parent is not None and context.parent.info_name == "verify"
+    if is_verified and (claims is None or noise_multiplier is None):
+        fail("--claims", "the epsilon that is claimed, beside --noise-multiplier", "none")
+    if noise_multiplier is None:
+        assert epsilon is not None
+        noise_multiplier = run.calibrated(epsilon, delta=delta, relation=between)
+    if claims is None:
+        _priced(run, noise_multiplier, delta, between, json=json)
+        return
+    verification = judged(
+        run, claims=claims, noise_multiplier=noise_multiplier, delta=delta, relation=between
+    )
+    if json:
+        content = {"lines": verification.lines, "refuted": verification.refuted}
+        typer.echo(json_format.dumps(content))
+    else:
+        typer.echo(str(verification))
+    if verification.refuted:
+        raise typer.Exit(1)
+
+
+def _priced(
+    run: OtherRun,
+    noise_multiplier: float,
+    delta: float,
+    relation: NeighboringRelation,
+    *,
+    json: bool,
+) -> None:
+    """Print the epsilon of a run under both relations."""
+    from dpmesh._epsilons import NEIGHBOURS, rounded_up
+
+    other: NeighboringRelation = "replace_one" if relation == "add_remove" else "add_remove"
+    epsilons = {
+        each: run.epsilon(noise_multiplier, delta=delta, relation=each)
+        for each in (relation, other)
+    }
+    if json:
+        content = {
+            "procedure": run.name,
+            "unit": run.unit,
+            "releases": run.releases,
+            "sampling_rate": run.sampling_rate,
+            "noise_multiplier": noise_multiplier,
+            "delta": delta,
+            "relation": relation,
+            "epsilon": epsilons[relation],
+            "epsilon_by_relation": epsilons,
+            "assumption": run.assumption,
+        }
+        typer.echo(json_format.dumps(content))
+        return
+    ratio = "scale" if run.distribution == "laplace" else "standard deviation"
+    meaning = f"{ratio} of the noise on a sum over the clipping norm"
+    lines = [
+        f"privacy     epsilon = {rounded_up(epsilons[relation])}, delta = {rounded_up(delta)}",
+        f"neighbours  {NEIGHBOURS[relation].format(unit=run.unit)}",
+        f"unit        one {run.unit}",
+        f"noise       {rounded_up(noise_multiplier, 8)} ({meaning})",
+        f"releases    {run.releases}, sampling rate {run.sampling_rate:.6g}",
+        f"beside it   epsilon = {rounded_up(epsilons[other])} under {other.replace('_', '-')}",
+        f"assumption  {run.assumption.removeprefix('assumes ')}",
+    ]
+    typer.echo("\n".join(lines))

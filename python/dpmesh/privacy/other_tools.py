@@ -1,0 +1,288 @@
+"""Epsilon of runs of other tools, from the numbers that their users state.
+
+A noise multiplier is the standard deviation of the noise on a sum over the clipping norm, as in
+Opacus, TensorFlow Privacy, jax-privacy, Flower and pfl. Their accountants compare datasets of which
+one has one unit more (add-remove); where one unit is replaced, a sum moves by twice the norm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import ceil, isfinite
+from typing import Literal, get_args
+
+from dpmesh._epsilons import rounded_up
+from dpmesh._privacy_types import NeighboringRelation, Unit
+from dpmesh._validate import fail, integer, non_negative, one_of, positive, probability
+from dpmesh.accounting import calibrate_noise, gdp_epsilon, gdp_mu, poisson_gaussian_epsilon
+from dpmesh.noise.mechanisms import Laplace
+from dpmesh.noise.sensitivity import Sensitivity
+from dpmesh.privacy.plan import Plan
+from dpmesh.privacy.releases import Release
+from dpmesh.privacy.verification import Verification, is_below
+
+__all__ = ["OtherRun", "Tool", "dp_sgd", "fedavg", "gaussian", "judged", "laplace"]
+
+Tool = Literal["opacus", "tensorflow-privacy", "jax-privacy"]
+
+POISSON = "assumes Poisson sampling; shuffled batches and cohorts of fixed size are not covered"
+
+UNSAMPLED = "assumes that every release touches all data"
+
+MOVES: dict[NeighboringRelation, float] = {"add_remove": 1.0, "replace_one": 2.0}
+"""How far a clipped sum moves, in clipping norms."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OtherRun:
+    """Noisy sums of clipped vectors that another tool released.
+
+    Parameters
+    ----------
+    name
+        Of the procedure, such as ``"dp-sgd"``.
+    unit
+        Whose vector is clipped.
+    releases
+        Number of noisy sums, such as steps or rounds.
+    sampling_rate
+        Probability that a unit is in a sum, in (0, 1].
+    distribution
+        Of the noise: Gaussian beside vectors clipped in L2 norm, Laplace beside L1 norm.
+
+    Examples
+    --------
+    >>> from dpmesh.privacy.other_tools import dp_sgd
+    >>> run = dp_sgd(records=60000, batch_size=256, epochs=60)
+    >>> run.releases
+    14100
+    >>> round(run.epsilon(1.1, delta=1e-5), 2)
+    2.38
+    """
+
+    name: str
+    unit: Unit
+    releases: int
+    sampling_rate: float = 1.0
+    distribution: Literal["gaussian", "laplace"] = "gaussian"
+
+    def __post_init__(self) -> None:
+        integer("releases", self.releases, at_least=1)
+        probability("sampling_rate", self.sampling_rate, zero=False)
+
+    @property
+    def assumption(self) -> str:
+        """What the epsilon rests on."""
+        return UNSAMPLED if self.sampling_rate == 1 else POISSON
+
+    def epsilon(
+        self, noise_multiplier: float, *, delta: float, relation: NeighboringRelation = "add_remove"
+    ) -> float:
+        """Return the epsilon of all releases.
+
+        Parameters
+        ----------
+        noise_multiplier
+            Standard deviation of Gaussian noise, or scale of Laplace noise, over the clipping norm.
+        delta
+            In [0, 1); above 0 for Gaussian noise.
+        relation
+            Neighboring relation.
+
+        Raises
+        ------
+        ValueError
+            If an argument is out of its range.
+        """
+        positive("noise_multiplier", noise_multiplier)
+        one_of("relation", relation, get_args(NeighboringRelation))
+        noise_to_sensitivity = noise_multiplier / MOVES[relation]
+        if self.distribution == "laplace":
+            return self._laplace_epsilon(noise_to_sensitivity, delta, relation)
+        probability("delta", delta, zero=False, one=False)
+        if self.sampling_rate == 1:
+            mu = gdp_mu(noise_to_sensitivity, count=self.releases)
+            return gdp_epsilon(delta=delta, mu=mu)
+        return poisson_gaussian_epsilon(
+            delta=delta,
+            sampling_rate=self.sampling_rate,
+            noise_multiplier=noise_to_sensitivity,
+            neighboring_relation=relation,
+            count=self.releases,
+        )
+
+    def calibrated(
+        self, epsilon: float, *, delta: float, relation: NeighboringRelation = "add_remove"
+    ) -> float:
+        """Return the least noise multiplier at which all releases keep an epsilon.
+
+        Raises
+        ------
+        ValueError
+            If an argument is out of its range.
+        """
+        return calibrate_noise(
+            lambda multiplier: self.epsilon(multiplier, delta=delta, relation=relation),
+            target_epsilon=positive("epsilon", epsilon),
+        )
+
+    def _laplace_epsilon(
+        self, noise_to_sensitivity: float, delta: float, relation: NeighboringRelation
+    ) -> float:
+        mechanism = Laplace(noise_to_sensitivity)
+        sensitivity = Sensitivity(MOVES[relation], "l1", "sums of clipped vectors")
+        releases = [Release(t, mechanism, sensitivity) for t in range(self.releases)]
+        plan = Plan(releases=tuple(releases), neighboring_relation=relation, unit=self.unit)
+        return plan.cost(delta).epsilon
+
+
+def dp_sgd(
+    *,
+    records: int,
+    batch_size: int,
+    epochs: int | None = None,
+    steps: int | None = None,
+    tool: Tool = "opacus",
+) -> OtherRun:
+    """Return the releases of DP-SGD.
+
+    Parameters
+    ----------
+    records
+        Number of training records.
+    batch_size
+        Expected number of records in a batch.
+    epochs, steps
+        Passes over the data, or number of steps: one of them. jax-privacy counts steps alone.
+    tool
+        Whose rounding applies. Opacus has ``ceil(records / batch_size)`` steps an epoch, and
+        samples at one over that; TensorFlow Privacy has ``ceil(epochs * records / batch_size)``
+        steps in all, and samples at ``batch_size / records``, as jax-privacy does.
+
+    Raises
+    ------
+    ValueError
+        If a number is out of its range, or both or neither of `epochs` and `steps` are given.
+    """
+    integer("records", records, at_least=1)
+    integer("batch_size", batch_size, at_least=1, below=records + 1)
+    one_of("tool", tool, get_args(Tool))
+    if (epochs is None) == (steps is None):
+        got = "none" if epochs is None else "both"
+        fail("epochs", "either epochs or steps", got)
+    if epochs is not None:
+        integer("epochs", epochs, at_least=1)
+        if tool == "jax-privacy":
+            fail("epochs", "steps in their place, which jax-privacy counts", epochs)
+    rate = batch_size / records
+    if tool == "opacus":
+        rate = 1 / ceil(records / batch_size)
+    if steps is None:
+        assert epochs is not None
+        steps = epochs * ceil(records / batch_size)
+        if tool == "tensorflow-privacy":
+            steps = ceil(epochs * records / batch_size)
+    return OtherRun(name="dp-sgd", unit="record", releases=steps, sampling_rate=rate)
+
+
+def fedavg(*, clients: int, cohort: int, rounds: int) -> OtherRun:
+    """Return the releases of federated averaging with noise at a trusted server.
+
+    Parameters
+    ----------
+    clients
+        Number of clients in the population.
+    cohort
+        Expected number of clients in a round.
+    rounds
+        Number of rounds.
+
+    Raises
+    ------
+    ValueError
+        If a number is out of its range.
+    """
+    integer("clients", clients, at_least=1)
+    integer("cohort", cohort, at_least=1, below=clients + 1)
+    integer("rounds", rounds, at_least=1)
+    rate = cohort / clients
+    return OtherRun(name="fedavg", unit="user", releases=rounds, sampling_rate=rate)
+
+
+def gaussian(*, releases: int = 1) -> OtherRun:
+    """Return releases of sums of all data with Gaussian noise."""
+    return OtherRun(name="gaussian", unit="record", releases=releases)
+
+
+def laplace(*, releases: int = 1) -> OtherRun:
+    """Return releases of sums of all data with Laplace noise."""
+    return OtherRun(name="laplace", unit="record", releases=releases, distribution="laplace")
+
+
+PROCEDURES: dict[str, Callable[..., OtherRun]] = {
+    "dp-sgd": dp_sgd,
+    "fedavg": fedavg,
+    "gaussian": gaussian,
+    "laplace": laplace,
+}
+"""By the name of their command."""
+
+
+def judged(
+    run: OtherRun,
+    *,
+    claims: float,
+    noise_multiplier: float,
+    delta: float,
+    relation: NeighboringRelation = "add_remove",
+) -> Verification:
+    """Compare the epsilon that somebody claims for a run with its own.
+
+    Parameters
+    ----------
+    run
+        The releases.
+    claims
+        The epsilon.
+    noise_multiplier, delta, relation
+        As for `OtherRun.epsilon`. The other relation's epsilon stands beside it.
+
+    Examples
+    --------
+    >>> from dpmesh.privacy.other_tools import fedavg, judged
+    >>> run = fedavg(clients=1000, cohort=20, rounds=100)
+    >>> judged(run, claims=1.0, noise_multiplier=1.0, delta=1e-5).refuted
+    True
+    """
+    non_negative("claims", claims)
+    epsilon = run.epsilon(noise_multiplier, delta=delta, relation=relation)
+    is_false = is_below(claims, epsilon)
+    word = "WRONG" if is_false else "ok   "
+    facts = f"{run.name}: claims epsilon = {rounded_up(claims)}, {_priced(epsilon, delta)}"
+    lines = [f"{word} {facts} ({_in_words(relation, run.unit)}; {_apart(claims, epsilon)})"]
+    other: NeighboringRelation = "replace_one" if relation == "add_remove" else "add_remove"
+    beside = run.epsilon(noise_multiplier, delta=delta, relation=other)
+    lines.append(f"      {_priced(beside, delta)} ({_in_words(other, run.unit)})")
+    lines.append(f"      {run.assumption}")
+    return Verification(lines=tuple(lines), refuted=is_false)
+
+
+def _priced(epsilon: float, delta: float) -> str:
+    shown = rounded_up(epsilon) if isfinite(epsilon) else "infinity"
+    return f"its noise gives epsilon = {shown} at delta = {rounded_up(delta)}"
+
+
+def _in_words(relation: NeighboringRelation, unit: Unit) -> str:
+    return f"{relation.replace('_', '-')}, one {unit}"
+
+
+def _apart(claimed: float, epsilon: float) -> str:
+    """Return by how much a claim differs from an epsilon."""
+    if not isfinite(epsilon) or epsilon == 0:
+        return "no claim is true" if epsilon else "any claim is true"
+    share = abs(claimed - epsilon) / epsilon
+    apart = f"{abs(claimed - epsilon):.3g} ({share:.1%})"
+    if is_below(claimed, epsilon):
+        return f"too small by {apart}"
+    return f"larger than needed by {apart}"
