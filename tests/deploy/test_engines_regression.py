@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from intervals import distance
 
 import dpmesh as dm
 from dpmesh.deploy import Contract, Folder, Node, Router
 from dpmesh.deploy.outcome import verified
-from dpmesh.statistics.answers import Row
 from dpmesh.statistics.ask import Asked, read_columns
 from dpmesh.statistics.pairs import pairs_in
 from dpmesh.tables import as_table
@@ -59,15 +59,6 @@ def content(keys: list[str]) -> dict[str, Any]:
     algorithm = {"kind": "AdaptiveSums", "noise_multiplier": 0.7}
     asked = {"contract": terms, "ranges": RANGES, "questions": QUESTIONS}
     return {**asked, "algorithm": algorithm, "party": parties}
-
-
-def distance(row: Row, truth: float) -> float:
-    """Return how far an estimate lies from the truth, in half-widths of its 95% interval.
-
-    A right estimate with fresh noise is beyond three of them once in 240 million runs.
-    """
-    half_width = (row.high - row.low) / 2.0
-    return abs(row.estimate - truth) / half_width
 
 
 @pytest.mark.parametrize("rehearsal", [True, False])
