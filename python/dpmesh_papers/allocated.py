@@ -65,7 +65,8 @@ _SETTINGS = {
     ),
     IMAGES: (
         f"delta {DELTA:.1e}, logistic one-vs-all, fully collaborative;\n"
-        f"steps of {STEP_SIZE:g}, or by the rule of dpmesh.defaults, from public numbers alone."
+        f"steps of {STEP_SIZE:g}, or by the rule of dpmesh.defaults, from public numbers alone;\n"
+        "features by a PCA fitted on all private images, which no epsilon covers."
     ),
 }
 CLAIMED = {

@@ -492,6 +492,7 @@ def of_benchmark() -> Claims:
         "SGD without replacement, allocated, all updates global": (
             "SGD without replacement, allocated"
         ),
+        "gradient descent by gossip, full batches": GOSSIP,
     }
     found: Claims = {
         (page, f"| {name} | {{at_1}} | {{at_4}} |"): {"at_1": at(row, 1.0), "at_4": at(row, 4.0)}

@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import replace
-from math import exp
+from math import exp, sqrt
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from twin_allocation import bounds
 
 from dpmesh import accounting
 from dpmesh.accounting import (
+    analytic_gaussian_noise_multiplier,
     gdp_delta,
     gdp_epsilon,
     random_allocation_delta,
@@ -321,3 +322,18 @@ def test_bad_arguments() -> None:
         accounting.random_allocation_epsilon(
             delta=1e-5, noise_multiplier=1.0, neighboring_relation="replace_one"
         )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("passes", "rounds"), [(20, 5), (10, 10)])
+def test_a_path_of_allocated_batches_has_the_noise_of_full_batches(
+    passes: int, rounds: int
+) -> None:
+    """Steps of one size: batches of a share 1 / rounds have `rounds` times the sensitivity."""
+    budget = {"target_epsilon": 1.0, "target_delta": 1e-5}
+    steps = passes * rounds
+    full = sqrt(steps) * analytic_gaussian_noise_multiplier(**budget) * sqrt(steps)
+    once = random_allocation_noise_multiplier(
+        rounds=rounds, cycles=passes, neighboring_relation="replace_one", **budget
+    )
+    assert once * rounds * sqrt(steps) / full == pytest.approx(1.0, abs=1e-3)
