@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
 
 from dpmesh._files import replace_text, replacing
+from dpmesh.run.verdict import difference
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -29,9 +29,10 @@ Progress: TypeAlias = Callable[[str], None]
 Row: TypeAlias = dict[str, Any]
 """A cell: settings, and what was measured, by name. None where there is no number."""
 
-CONFIDENCE = 0.95
 WIDTH = 100
 """Of the texts, in characters."""
+CONFIDENCE = 0.95
+"""Of all intervals, as of `dpmesh.run.verdict`."""
 INTERRUPTED = "interrupted: the other cells did not run"
 
 
@@ -183,19 +184,22 @@ def kinds(rows: Iterable[Row], name: str) -> list[Any]:
     return list(dict.fromkeys(row[name] for row in rows))
 
 
-def interval(values: npt.ArrayLike) -> float:
-    """Half the width of Student's interval of the mean; NaN for one value."""
+def interval(values: npt.ArrayLike, *, held_out: float = 0.0) -> float:
+    """Half the width of the 95% interval of the mean; NaN for one value.
+
+    Splits of one table overlap: `held_out` is the share of the records that a split holds out, see
+    `dpmesh.run.verdict`. At 0 the interval is Student's of independent values.
+    """
     values = np.asarray(values, dtype=np.float64)
     if len(values) < 2:
         return np.nan
-    factor = stats.t.ppf((1 + CONFIDENCE) / 2, len(values) - 1)
-    return float(factor * values.std(ddof=1) / np.sqrt(len(values)))
+    return difference(values, held_out=held_out).detectable
 
 
-def repeated(values: Sequence[float], name: str = "accuracy") -> Row:
+def repeated(values: Sequence[float], name: str = "accuracy", *, held_out: float = 0.0) -> Row:
     """Return the mean over repetitions, half its 95% interval, and their number."""
     mean = float(np.mean(values))
-    return {name: mean, "interval": interval(values), "seeds": len(values)}
+    return {name: mean, "interval": interval(values, held_out=held_out), "seeds": len(values)}
 
 
 def over_seeds(values: Sequence[float]) -> Row:
