@@ -12,10 +12,21 @@ import numpy as np
 import pytest
 from mesh_parties import Parties, Sums
 
-from dpmesh.deploy import Router
+from dpmesh.deploy import Node, Router
+from dpmesh.deploy.row import ROW, Row
 from dpmesh.deploy.signing import pack, unpack
 from dpmesh.deploy.sums import PARTS, Part
-from dpmesh.deploy.wire import Here, Position, Reached, kind_of, recall_totals, who
+from dpmesh.deploy.wire import (
+    FRESH,
+    WITHHOLD,
+    Ask,
+    Here,
+    Position,
+    Reached,
+    kind_of,
+    recall_totals,
+    who,
+)
 from dpmesh.kernels.masking import PRIME
 
 DEADLINE = 10.0
@@ -75,6 +86,64 @@ def test_a_party_that_stalls_again_and_again_costs_one_attempt(tmp_path: Path) -
     spent = [len(folder.ledger(parties.contract).releases) for folder in parties.folders]
     assert spent[:3] == [9, 9, 9]  # 8 rounds, and one attempt for the lost party
     assert all(node.is_sealed for node in parties.nodes[:3])
+
+
+@pytest.mark.parametrize("algorithm", ["online", "both", "several mixings"])
+def test_a_party_whose_neighbours_are_lost_goes_on_and_keeps_its_rows(
+    algorithm: str, tmp_path: Path
+) -> None:
+    """Of a ring of five, 0 and 2 are lost after they signed: nobody hears 1."""
+    settings = {"nodes": 5, "topology": {"kind": "ring"}, "rehearsal": False}
+    parties, clock = Parties(tmp_path, algorithm, **settings), Clock()
+    contract, sent = parties.contract, list[Row]()
+
+    def recorded(party: int, answer: bytes) -> bytes:
+        if party == 1 and kind_of(answer) == ROW:
+            sent.append(Row.read(answer, contract))
+        return answer
+
+    def hears(party: int, step: int) -> bool:
+        return party in (1, 3, 4) or step < 1
+
+    run(parties, Router(contract, clock), clock, hears, recorded)
+    assert [parties.nodes[party].is_done for party in (1, 3, 4)] == [True, True, True]
+    assert [parties.nodes[party].is_sealed for party in (1, 3, 4)] == [False, True, True]
+    assert sent
+    assert not any(row.codes for row in sent)
+    step = parties.folders[1].step(contract, Position(2))
+    assert step is not None
+    assert step.withheld
+    row = Row.read(step.row or b"", contract)  # it was charged, and stays where it is
+    answer = Row.read(parties.node(1).answer(Ask(step.at, ()).as_bytes(contract)), contract)
+    assert (answer.at, answer.codes, bool(row.codes)) == (step.at, b"", True)
+    charged = parties.folders[1].ledger(contract).releases
+    assert len(charged) == len(contract.plan.releases)
+
+
+def test_a_node_killed_before_it_computed_a_row_that_nobody_confirms_keeps_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parties = Parties(tmp_path, rehearsal=False)
+    contract, router = parties.contract, Router(parties.contract)
+    while 1 not in router.requests() or Position(1) != router.at:
+        for party, message in router.requests().items():
+            router.take(party, parties.nodes[party].answer(message))
+    message = router.requests()[1]
+    with monkeypatch.context() as patched:
+        patched.setattr(Node, "_computed", _no_space)
+        with pytest.raises(OSError, match="no space"):
+            parties.nodes[1].answer(message)
+    node = parties.node(1)
+    question = Ask.read(message, contract)
+    assert isinstance(question, Ask)
+    assert kind_of(node.answer(message)) == FRESH  # it asks whether it sent the row already
+    alone = Ask(question.at, (*question.attached, WITHHOLD)).as_bytes(contract)
+    assert Row.read(node.answer(alone), contract).is_withheld
+    assert Row.read(node.answer(message), contract).is_withheld
+
+
+def _no_space(*_: object) -> None:
+    raise OSError("no space left")
 
 
 @pytest.mark.parametrize("lie", ["all ones", "spare bits", "tag", "short", "agreement"])

@@ -125,8 +125,8 @@ class Parties:
         given: dict[str, Any] = {"epsilon": budget, "delta": 1e-5, "marks": marks}
         self.folders = [Folder.create(path / name, **given) for name in self.names]
         settings, table = ALGORITHMS[algorithm] | (changes or {}), {"kind": "ring"}
-        quorum = terms.pop("quorum", nodes if algorithm in SUMS else 2)
-        if algorithm in ("sums", *STAGES):
+        quorum = terms.pop("quorum", nodes if algorithm in SUMS else nodes // 2 + 1)
+        if algorithm in ("sums", "clients", *STAGES):
             lost = {"colluding": int(quorum == nodes), "dropouts": nodes - quorum}
             settings["combination"] = lost | settings["combination"]
         self.content: dict[str, Any] = {

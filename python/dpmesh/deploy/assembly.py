@@ -123,13 +123,18 @@ def check_modules(settings: Settings) -> None:
 
 
 def check_parties(settings: Settings, terms: Terms, parties: Sequence[Party]) -> None:
-    """Refuse parties with the same name or key, and a quorum of more than all of them."""
+    """Refuse parties with the same name or key, and a quorum of at most half or more than all.
+
+    Two routers could each find half of the parties, and make two histories of one run.
+    """
     for name in ("name", "signing_key"):
         values = [getattr(party, name) for party in parties]
         if len(set(values)) < len(values):
             settings.fail("party", f"wanted a {name} of its own for each party")
-    if terms.quorum > len(parties):
-        settings.fail("contract.quorum", f"wanted at most {len(parties)}, the parties")
+    fewest = len(parties) // 2 + 1
+    if not fewest <= terms.quorum <= len(parties):
+        wanted = f"wanted more than half of the {len(parties)} parties: {fewest} to {len(parties)}"
+        settings.fail("contract.quorum", f"{wanted}, got {terms.quorum}")
 
 
 def check_algorithm(

@@ -44,6 +44,8 @@ class Attendance:
         """The questions that went out together, by the hash of their message."""
         self._confirmations: dict[bytes, dict[int, bytes]] = {}
         """The answers to them, by who gave them."""
+        self.heard_from: set[int] = set()
+        """Parties that have answered anything since the open position waits."""
         self.at: Position | None = None
         """The position that is open; None while the parties sign."""
         self._since = clock()
@@ -69,6 +71,7 @@ class Attendance:
     def wait_anew(self) -> None:
         """Give the parties that the open position waits for another deadline."""
         self._since = self._clock()
+        self.heard_from.clear()
 
     def names(self, parties: set[int]) -> list[str]:
         """Return the names of parties, in the order of their numbers."""

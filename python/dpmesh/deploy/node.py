@@ -139,16 +139,19 @@ class Node(Member):
                 folder.mark(contract)  # which may be what failed
             if travel.witness is not None:
                 travel.witness.compare(ask, step)
-            return step.row
+            return travel.answer_of(step, step.row)
         if folder.has_stopped(contract):
             raise RefusedError("stopped")
-        if not self._confirmed and travel.releases(ask) and not self._confirm(ask):
+        is_confirmed = self._confirmed or not travel.releases(ask) or self._confirm(ask)
+        if not is_confirmed and not travel.may_withhold(ask):
             return self._question()
         if step is None:
-            self._begin(ask)
+            self._begin(ask, withheld=not is_confirmed)
+        elif not is_confirmed:
+            folder.withhold(contract, at)  # it was killed before it had computed the row
         return self._finished(at)
 
-    def _begin(self, ask: Ask) -> None:
+    def _begin(self, ask: Ask, *, withheld: bool) -> None:
         """Check what arrived for a step, store it, and charge the step; or refuse it."""
         contract, folder, at, travel = self.contract, self.folder, ask.at, self.travel
         last = folder.last(contract)
@@ -165,7 +168,7 @@ class Node(Member):
         with folder.transaction():
             if travel.witness is not None:
                 travel.witness.hear(messages)
-            folder.begin(contract, at, messages, charged)
+            folder.begin(contract, at, messages, charged, withheld=withheld)
             if last is None:
                 folder.keep_signatures(contract, self._signatures(ask))
             if last is None and group is not None and self._secrets is not None:
@@ -215,9 +218,11 @@ class Node(Member):
         return self._confirmed
 
     def _finished(self, at: Position) -> bytes:
-        """Return the message of a step that is charged; what fails from here on stops the node."""
+        """Return the answer to a step that is charged; what fails from here on stops the node."""
         try:
-            channel, message = self._computed(at)
+            step = self.folder.step(self.contract, at)
+            assert step is not None
+            channel, message = self._computed(step)
             published = channel.published
             before = self.folder.released(self.contract)
             released = before if published is None else published.tobytes()
@@ -234,13 +239,11 @@ class Node(Member):
             with suppress(Exception):
                 self.folder.stop(self.contract)
             raise RefusedError("stopped") from None
-        return message
+        return self.travel.answer_of(step, message)
 
-    def _computed(self, at: Position) -> tuple[Any, bytes]:
-        """Return the node's rounds, gone on to a step, and the message that it sends, signed."""
-        step: Stored | None = self.folder.step(self.contract, at)
-        assert step is not None
-        channel, self._channel = self._channel or self._resumed(at), None
+    def _computed(self, step: Stored) -> tuple[Any, bytes]:
+        """Return the node's rounds, gone on to a step, and its message there, signed."""
+        channel, self._channel = self._channel or self._resumed(step.at), None
         return channel, self.travel.go_on(channel, step)
 
     def _resumed(self, until: Position) -> Any:

@@ -16,7 +16,17 @@ from dpmesh.deploy.member import Member
 from dpmesh.deploy.row import HEARD, Row, check_length, compressor_at, mixed_rows
 from dpmesh.deploy.signing import KEY_BYTES, digest, pack, unpack
 from dpmesh.deploy.steps import Stored
-from dpmesh.deploy.wire import FRESH, SIGNED, Ask, Fresh, Position, RefusedError, Signature, kind_of
+from dpmesh.deploy.wire import (
+    FRESH,
+    SIGNED,
+    WITHHOLD,
+    Ask,
+    Fresh,
+    Position,
+    RefusedError,
+    Signature,
+    kind_of,
+)
 from dpmesh.deploy.witness import Partners, Witness
 from dpmesh.privacy.releases import Release
 from dpmesh.run.carriers import Packet
@@ -47,6 +57,20 @@ class Rows:
     def releases(self, ask: Ask) -> bool:
         """Whether others must confirm this node's start before it answers: always."""
         return True
+
+    def may_withhold(self, ask: Ask) -> bool:
+        """Whether a node that nobody confirms may compute its step and keep the row to itself.
+
+        The router asks so if all that the next row goes to are lost.
+        """
+        return self._schedule.gossips and WITHHOLD in ask.attached
+
+    def answer_of(self, step: Stored, message: bytes) -> bytes:
+        """Return what leaves the node of a step whose message is this one."""
+        if not step.withheld:
+            return message
+        row = Row.read(message, self._contract, stored=True).without_values()
+        return row.signed(self._node.folder.signing)
 
     def later_than(self, asked: tuple[Fresh, ...]) -> bytes:
         """Return the later rows of those who ask that this node has."""
@@ -93,7 +117,8 @@ class Rows:
                     by = Signature.read(message, contract)
                     signed.add(by.party)
                     self.partners.hear(by.party, by.key[KEY_BYTES:])
-            if kind not in (SIGNED, FRESH, HEARD) and (row := self._sound(message, ask.at, last)):
+            is_row = message != WITHHOLD and kind not in (SIGNED, FRESH, HEARD)
+            if is_row and (row := self._sound(message, ask.at, last)):
                 if (row.at, row.party) in rows:
                     raise RefusedError(f"bad row of {contract.parties[row.party].name}")
                 rows[row.at, row.party] = message

@@ -56,6 +56,14 @@ class Sums:
         """Whether a question is for parts of sums; nothing is released at the end."""
         return bool(self._headers(ask))
 
+    def may_withhold(self, ask: Ask) -> bool:
+        """Whether a part may stay with this node: never, a sum needs all parts."""
+        return False
+
+    def answer_of(self, step: Stored, message: bytes) -> bytes:
+        """Return what leaves the node of a step: its message."""
+        return message
+
     def later_than(self, asked: tuple[Fresh, ...]) -> bytes:
         """Return how far this node got itself."""
         last = self._node.at or BEFORE

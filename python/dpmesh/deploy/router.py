@@ -30,6 +30,7 @@ from dpmesh.deploy.wire import (
     HERE,
     RECALLED,
     SIGNED,
+    WITHHOLD,
     Ask,
     Here,
     Position,
@@ -137,11 +138,14 @@ class Router(Attendance):
         if self.travel.lacking:
             return None
         at = self.travel.next(party)
-        if self._confirmed(party, at or self.at):
-            if at is not None:
-                return Ask(at, self.travel.attached(party)).as_bytes(self.contract)
-            if party in self.late:
-                return who(self.contract)  # is it back?
+        is_confirmed = self._confirmed(party, at or self.at)
+        if is_confirmed and at is not None:
+            return Ask(at, self.travel.attached(party)).as_bytes(self.contract)
+        if is_confirmed and party in self.late:
+            return who(self.contract)  # is it back?
+        if at is not None and self.travel.is_cut_off(at, party):
+            attached = (*self.travel.attached(party), WITHHOLD)
+            return Ask(at, attached).as_bytes(self.contract)
         return self.asks(party)
 
     def _question_before_the_start(self, party: int) -> bytes | None:
@@ -159,6 +163,7 @@ class Router(Attendance):
         run for the others.
         """
         self.bytes += len(answer)
+        self.heard_from.add(party)
         try:
             if (reason := refused(answer)) is not None:
                 self._take_refusal(party, reason)
@@ -215,8 +220,8 @@ class Router(Attendance):
         """
         if self.at is None:
             return self._start_without_absent()
-        late = self._holding_up()
-        if not late or not self.is_quorum(self.everybody - self.out - late):
+        late = self._missing_their_deadline()
+        if not late:
             return False
         for name in self.names(late):
             _log.warning("%s is missing in round %d", name, self.at.round)
@@ -224,6 +229,24 @@ class Router(Attendance):
         self.wait_anew()
         self.travel.settle()
         return True
+
+    def _missing_their_deadline(self) -> set[int]:
+        """Return who is late now: nobody, if too few would be left.
+
+        Of those who hold up others, parties that have answered nothing at all come first. If too
+        many hold up others, but only some of them are silent, these are late.
+        """
+        there = self.everybody - self.out
+        holding_up = self._holding_up()
+        silent = {party for party in there if self._is_silent(party)}
+        for late in (holding_up & silent, holding_up, silent):
+            if late and self.is_quorum(there - late):
+                return late
+        return set()
+
+    def _is_silent(self, party: int) -> bool:
+        """Whether a party has a question, and has answered none since the open position waits."""
+        return party not in self.heard_from and self._question(party) is not None
 
     def _start_without_absent(self) -> bool:
         """Start a router anew among a quorum, if all had signed before."""
@@ -264,7 +287,7 @@ class Router(Attendance):
 
     def _silent(self, party: int) -> set[int]:
         """Return those without whose word a party does not go on."""
-        if self.at is None:
+        if self.at is None or self.travel.question_between(party) is not None:
             return set()
         if holding_up := self.travel.holding_up(party):
             return holding_up

@@ -29,6 +29,9 @@ class RowRouting:
         self._rows: dict[Position, dict[int, bytes]] = {}
         self._newest: dict[int, tuple[Position, int]] = {}
         """By token: where each model was released last, and by whom."""
+        self._withheld: dict[Position, set[int]] = {}
+        """By position: parties that have computed their row and keep it, as nobody could confirm
+        their start."""
         self._cut: set[tuple[Position, int, int]] = set()
         """Rows that a party refused: where, whose, and by whom."""
 
@@ -44,7 +47,8 @@ class RowRouting:
         assert at is not None
         everybody = range(self._contract.nodes)
         due = everybody if at == self._schedule.end else self._schedule.senders(at)
-        return {*due} - router.in_time[at] - router.out
+        answered = router.in_time[at] | self._withheld.get(at, set())
+        return {*due} - answered - router.out
 
     def start(self) -> None:
         """Open the first position."""
@@ -87,6 +91,18 @@ class RowRouting:
         """Return who must say what it has of a party that started, and how many of them."""
         return self._schedule.confirming(at, party)
 
+    def is_cut_off(self, at: Position, party: int) -> bool:
+        """Whether so many of those who could confirm a party's start are lost that none will.
+
+        Such a party computes its step and keeps the row: those whom it would go to are not there.
+        """
+        router = self._router
+        if not self._schedule.gossips or not router.enough:
+            return False
+        others, needed = self.confirming(at, party)
+        may_confirm = (router.everybody - router.out) | router.answers(party).keys()
+        return len(others & may_confirm) < needed
+
     def attached(self, party: int) -> tuple[bytes, ...]:
         """Return what goes with a party's question: signatures, confirmations, rows."""
         router, before = self._router, self._router.answered[party]
@@ -110,9 +126,13 @@ class RowRouting:
         party, at = row.party, row.at
         if router.at is None or party in router.gone or at != self.next(party):
             return
-        values = None if at == self._schedule.end else row.values(self._contract)
+        is_withheld = row.is_withheld and self._schedule.gossips and at != self._schedule.end
+        has_values = at != self._schedule.end and not is_withheld
+        values = row.values(self._contract) if has_values else None
         router.came(party, at)
-        if at == router.at:
+        if at == router.at and is_withheld:
+            self._withheld.setdefault(at, set()).add(party)
+        elif at == router.at:
             router.in_time[at].add(party)
             self._rows.setdefault(at, {})[party] = answer
             if values is not None and not self._schedule.gossips:
@@ -132,6 +152,7 @@ class RowRouting:
             old = [at for at in self._rows if at not in used]
         for at in old:
             del self._rows[at], router.in_time[at]
+            self._withheld.pop(at, None)
 
     def refused(self, party: int, reason: str) -> None:
         """Bring a row that a party refuses to it no more."""

@@ -330,6 +330,10 @@ class SumRouting:
         others = self._cohort - self._router.out - {party}
         return others, len(others)
 
+    def is_cut_off(self, at: Position, party: int) -> bool:
+        """Whether nobody is left who can confirm a start: never, a cohort is of those left."""
+        return False
+
     def attached(self, party: int) -> tuple[bytes, ...]:
         """Return what goes with a party's question: signatures, totals that it misses, headers."""
         router, contract, at = self._router, self._contract, self._router.at

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -71,6 +71,15 @@ class Row:
     def signed(self, key: SigningKey) -> bytes:
         """Return the row as bytes, signed."""
         return signed(key, *self._fields)
+
+    @property
+    def is_withheld(self) -> bool:
+        """Whether its party keeps the values to itself."""
+        return self.shape == (0, 0) and not self.codes
+
+    def without_values(self) -> Row:
+        """Return the row as its party sends it if it keeps the values to itself; to be signed."""
+        return replace(self, shape=(0, 0), codes=b"", said=b"", signature=b"")
 
     @property
     def sent(self) -> Sent:

@@ -11,7 +11,7 @@ from dpmesh.deploy.contract import Contract
 from dpmesh.deploy.files import PrivateFile
 from dpmesh.deploy.row import Row
 from dpmesh.deploy.signing import pack, unpack
-from dpmesh.deploy.wire import Fresh, Position, RefusedError
+from dpmesh.deploy.wire import WITHHOLD, Fresh, Position, RefusedError
 from dpmesh.noise.rows import CorrelatedRow
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.releases import Release
@@ -52,13 +52,16 @@ class Stored:
     state
         The state before its round; None before the step is computed, and once a later is.
     row
-        The answer; None before the step is computed.
+        The row that the node computed; None before the step is computed.
+    withheld
+        Whether that row stays with the node: then the answer says only that the step is done.
     """
 
     at: Position
     rows: tuple[bytes, ...]
     state: bytes | None
     row: bytes | None
+    withheld: bool = False
 
 
 class Steps(PrivateFile):
@@ -94,8 +97,7 @@ class Steps(PrivateFile):
 
     def _steps(self, where: str, *values: Any) -> list[Stored]:
         query = f"select round, exchange, rows, state, row from steps {where}"
-        found = self._read(query, *values)
-        return [Stored(Position(r, e), unpack(rows), *kept) for r, e, rows, *kept in found]
+        return [_stored(*columns) for columns in self._read(query, *values)]
 
     def begin(
         self,
@@ -103,17 +105,33 @@ class Steps(PrivateFile):
         at: Position,
         rows: tuple[bytes, ...],
         charged: tuple[Release, ...],
+        *,
+        withheld: bool = False,
     ) -> None:
-        """Store what arrived before a step, and charge it; refuse if the contract was left."""
+        """Store what arrived before a step, and charge it; refuse if the contract was left.
+
+        The row of a step that is `withheld` never leaves the node.
+        """
         if self.has_left(contract):
             raise RefusedError("stopped")
         planned, charges = contract.plan.releases, list[dict[str, Any]]()
         for release in charged:
             is_joint = isinstance(release.mechanism, CorrelatedRow)  # not stored with each row
             charges.append({"planned": planned.index(release)} if is_joint else release.as_dict())
+        if withheld:
+            rows = (*rows, WITHHOLD)
         values = contract.hash, *at, pack(*rows), json.dumps(charges)
         query = "insert into steps values (?, ?, ?, ?, ?, null, null, null)"
         self._file.execute(query, values)
+
+    def withhold(self, contract: Agreement, at: Position) -> None:
+        """Keep the row of a step at the node, before it is computed."""
+        step = self.step(contract, at)
+        if step is None or step.withheld:
+            return
+        where = "where contract = ? and round = ? and exchange = ? and row is null"
+        arrived = pack(*step.rows, WITHHOLD)
+        self.change(f"update steps set rows = ? {where}", arrived, contract.hash, *at)
 
     def keep_signatures(self, contract: Agreement, signatures: Mapping[int, bytes]) -> None:
         """Store the parties' signatures under a contract, within the transaction of its start."""
@@ -208,3 +226,12 @@ class Steps(PrivateFile):
         """Note within a transaction that a run is over, and erase its secrets for ever."""
         self._note(contract.hash, f"{FINISHED} after {rounds} rounds")
         self._file.execute(ERASED, (contract.hash,))
+
+
+def _stored(
+    round_: int, exchange: int, arrived: bytes, state: bytes | None, row: bytes | None
+) -> Stored:
+    """Return a step from its columns in the file."""
+    messages = unpack(arrived)
+    rows = tuple(message for message in messages if message != WITHHOLD)
+    return Stored(Position(round_, exchange), rows, state, row, withheld=WITHHOLD in messages)

@@ -80,8 +80,8 @@ class Terms:
     deadline
         Seconds after which a message counts as missing.
     quorum
-        The fewest parties with which a round goes on, at least 2; also how many, with a node
-        itself, confirm its start. In secure sums, all parties but the `dropouts`.
+        The fewest parties with which a round goes on, more than half of them; also how many, with a
+        node itself, confirm its start. In secure sums, all parties but the `dropouts`.
     features
         Number of features of a record; where the contract has public ranges of columns, which
         features of them, as `dpmesh.tables.features` names them: by default the columns.

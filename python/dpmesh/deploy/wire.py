@@ -19,6 +19,9 @@ SIGNED, ASK, WHO, NO, HERE, FRESH, RECALL, RECALLED = (
     f"dpmesh {kind} 1".encode()
     for kind in ("signed", "ask", "who", "no", "here", "fresh", "recall", "recalled")
 )
+WITHHOLD = pack(b"dpmesh withhold 1")
+"""A message that goes with a question for a row: a node whose start nobody can confirm computes its
+step, and keeps the row to itself."""
 NUMBER_BYTES = 4
 FRESH_BYTES = 4 * NUMBER_BYTES + 16
 
