@@ -10,9 +10,9 @@ Rules that all of them keep:
 - Python threads may call them at once, with and without an interpreter lock. An ``out=`` that
   another call uses is refused; while a call uses arrays, others must not change their values, shape
   or type.
-- A `ValueError` names the argument, what was wanted and what came. Kernels that would turn NaN or
-  infinity into a plausible number (clipping, quantization) refuse it; linear ones pass it on, as
-  numpy does.
+- A `ValueError` names the argument, the accepted values and the actual one. Kernels that would turn
+  NaN or infinity into a plausible number (clipping, quantization) refuse it; linear ones pass it
+  on, as numpy does.
 """
 
 from dpmesh.kernels.draws import batch_ends, bernoulli, integers, sample, shuffle, uniform

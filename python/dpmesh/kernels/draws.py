@@ -41,7 +41,7 @@ def uniform(
     shape
         dim, (dim,) or (rows, dim).
     stream
-        Where the randomness comes from; see `dpmesh.keys`.
+        Source of the randomness; see `dpmesh.keys`.
     dtype
         float32 or float64, if there is no `out`.
     nodes
@@ -130,13 +130,14 @@ def sample(
     >>> dm.kernels.sample([5], 5, stream).tolist()  # a whole row, in order
     [[0, 1, 2, 3, 4]]
     """
-    numbers = counts
-    if not (_core.is_index_array(numbers) and numbers.ndim == 1 and numbers.size):
-        numbers = code_array("counts", counts).astype(np.int64, copy=False)
-        shaped("counts", numbers, ndim=1)
-    out = np.empty((len(numbers), integer("size", size, at_least=1)), np.int64)
-    _core.sample(numbers, stream, node_ids(nodes), out)
-    return out
+    populations = counts
+    if not (_core.is_index_array(populations) and populations.ndim == 1 and populations.size):
+        populations = code_array("counts", counts).astype(np.int64, copy=False)
+        shaped("counts", populations, ndim=1)
+    size = integer("size", size, at_least=1)
+    samples = np.empty((len(populations), size), np.int64)
+    _core.sample(populations, stream, node_ids(nodes), samples)
+    return samples
 
 
 def integers(
@@ -151,7 +152,7 @@ def integers(
     Parameters
     ----------
     counts
-        Shape (rows,), integers: how many numbers each row draws.
+        Shape (rows,), integers: number of draws of each row.
     below
         From 1 to 2**53.
     stream, nodes
@@ -181,27 +182,49 @@ def integers(
     assert ids is not None
     if len(ids) != len(lengths):
         fail("nodes", f"{len(lengths)} nodes, one for each row", len(ids))
-    starts, limit = np.cumsum(lengths) - lengths, 2**53 - 2**53 % below
-    out = np.empty(int(lengths.sum()), np.int64)
-    widths = np.ceil(np.log2(np.maximum(lengths, 1)))  # rows of similar lengths at a time
-    for width in np.unique(widths[lengths > 0]):
-        rows = np.flatnonzero((widths == width) & (lengths > 0))
-        bits = _bits(int(lengths[rows].max()), stream, ids[rows])
-        used = np.arange(bits.shape[1]) < lengths[rows, np.newaxis]
-        out[(starts[rows, np.newaxis] + np.arange(bits.shape[1]))[used]] = bits[used]
-    late = np.flatnonzero(out >= limit)
-    owner = np.searchsorted(starts + lengths, late, side="right")
-    for place, row in zip(late.tolist(), owner.tolist(), strict=True):  # once in 2**53 / below
-        again = place - int(starts[row])
-        while out[place] >= limit:
-            again += int(lengths[row])
-            out[place] = _bits(again + 1, stream, ids[row : row + 1])[0, again]
-    return out % below
+    bits = _bits_of_rows(lengths, stream, ids)
+    _redraw(bits, lengths, stream, ids, limit=2**53 - 2**53 % below)
+    return bits % below
+
+
+def _bits_of_rows(lengths: Indices, stream: Stream, nodes: npt.NDArray[np.uint32]) -> Indices:
+    """Return the first `lengths` places of 53 bits of each row, end to end.
+
+    Rows whose lengths round up to the same power of 2 are drawn at a time.
+    """
+    starts = np.cumsum(lengths) - lengths
+    bits_of_rows = np.empty(int(lengths.sum()), np.int64)
+    exponents = np.ceil(np.log2(np.maximum(lengths, 1)))
+    for exponent in np.unique(exponents[lengths > 0]):
+        rows = np.flatnonzero((exponents == exponent) & (lengths > 0))
+        longest = int(lengths[rows].max())
+        bits = _bits(longest, stream, nodes[rows])
+        columns = np.arange(longest)
+        is_in_row = columns < lengths[rows, np.newaxis]
+        places = starts[rows, np.newaxis] + columns
+        bits_of_rows[places[is_in_row]] = bits[is_in_row]
+    return bits_of_rows
+
+
+def _redraw(
+    bits: Indices, lengths: Indices, stream: Stream, nodes: npt.NDArray[np.uint32], *, limit: int
+) -> None:
+    """Replace bits of at least `limit`, in place; one in about ``2**53 / below`` is redrawn."""
+    ends = np.cumsum(lengths)
+    starts = ends - lengths
+    too_large = np.flatnonzero(bits >= limit)
+    rows = np.searchsorted(ends, too_large, side="right")
+    for place, row in zip(too_large.tolist(), rows.tolist(), strict=True):
+        column = place - int(starts[row])
+        while bits[place] >= limit:
+            column += int(lengths[row])
+            bits[place] = _bits(column + 1, stream, nodes[row : row + 1])[0, column]
 
 
 def _bits(dim: int, stream: Stream, nodes: npt.NDArray[np.uint32]) -> Indices:
-    """Return 53 bits of each place of some rows, those of `uniform`."""
-    return (uniform((len(nodes), dim), stream, nodes=nodes) * 2.0**53).astype(np.int64)
+    """Return 53 bits of each of `dim` places of some rows, those of `uniform`."""
+    uniforms = uniform((len(nodes), dim), stream, nodes=nodes)
+    return (uniforms * 2.0**53).astype(np.int64)
 
 
 def shuffle(
@@ -217,14 +240,14 @@ def shuffle(
     rows
         ``(indptr, values)``, integers: row ``i`` is ``values[indptr[i]:indptr[i + 1]]``.
     lengths
-        Shape (rows,): how many values each row gives, 0 if it is empty; the last pass may be
+        Shape (rows,): number of values of each row, 0 if it is empty; the last pass may be
         partial.
     stream, nodes
         As in `uniform`.
 
     Returns
     -------
-    Shape (sum of lengths,): what the rows give, end to end.
+    Shape (sum of lengths,): the values of the rows, end to end.
 
     Raises
     ------
@@ -232,10 +255,11 @@ def shuffle(
         If an argument does not fit.
     """
     indptr, values = ragged("rows", rows)
-    numbers = index_array("lengths", lengths, ndim=1)
-    out = np.empty(max(0, int(numbers.sum())), np.int64)
-    _core.shuffle((indptr, values), numbers, stream, node_ids(nodes), out)
-    return out
+    row_lengths = index_array("lengths", lengths, ndim=1)
+    total = max(0, int(row_lengths.sum()))
+    order = np.empty(total, np.int64)
+    _core.shuffle((indptr, values), row_lengths, stream, node_ids(nodes), order)
+    return order
 
 
 def batch_ends(sizes: npt.ArrayLike, batches: npt.ArrayLike, batch_size: int) -> Indices:
@@ -244,9 +268,9 @@ def batch_ends(sizes: npt.ArrayLike, batches: npt.ArrayLike, batch_size: int) ->
     Parameters
     ----------
     sizes
-        Shape (rows,), integers: how many values a pass over each row has.
+        Shape (rows,), integers: number of values of a pass over each row.
     batches
-        Shape (rows,): how many batches each row gives, 0 if it is empty.
+        Shape (rows,): number of batches of each row, 0 if it is empty.
     batch_size
         At least 1. The last batch of a pass is shorter if this does not divide its length.
 
@@ -265,11 +289,12 @@ def batch_ends(sizes: npt.ArrayLike, batches: npt.ArrayLike, batch_size: int) ->
     >>> dm.kernels.batch_ends([5, 3], [3, 2], 2)
     array([0, 2, 4, 5, 7, 8])
     """
-    numbers = index_array("sizes", sizes, ndim=1)
-    counts = index_array("batches", batches, ndim=1)
-    ends = np.empty(max(0, int(counts.sum())) + 1, np.int64)
-    size = integer("batch_size", batch_size, at_least=1, below=2**63)
-    _core.batch_ends(numbers, counts, size, ends)
+    pass_sizes = index_array("sizes", sizes, ndim=1)
+    batch_counts = index_array("batches", batches, ndim=1)
+    batch_size = integer("batch_size", batch_size, at_least=1, below=2**63)
+    total = max(0, int(batch_counts.sum()))
+    ends = np.empty(total + 1, np.int64)
+    _core.batch_ends(pass_sizes, batch_counts, batch_size, ends)
     return ends
 
 
@@ -292,7 +317,7 @@ def local_walks(
     records
         The records of each client.
     clients
-        Their indices: a client's order depends on its own index, not on which others take part.
+        Their indices: a client's order depends on its own index, not on the other participants.
     stream
         Randomness of the order, for this round.
     batch_size
@@ -301,22 +326,27 @@ def local_walks(
         Exactly one of them: passes of each client, or batches of each client that has records, over
         as many passes as that takes.
     """
-    sizes = records[0][1:] - records[0][:-1]
-    per_pass = -(-sizes // batch_size)
+    indptr = records[0]
+    sizes = indptr[1:] - indptr[:-1]
+    batches_per_pass = -(-sizes // batch_size)
     if local_epochs is not None:
-        steps, lengths = local_epochs * per_pass, local_epochs * sizes
+        steps = local_epochs * batches_per_pass
+        lengths = local_epochs * sizes
     else:
-        steps = np.where(per_pass > 0, local_steps or 0, 0)
-        full_passes, rest = np.divmod(steps, np.maximum(per_pass, 1))
-        lengths = full_passes * sizes + rest * batch_size
+        has_records = batches_per_pass > 0
+        steps = np.where(has_records, local_steps or 0, 0)
+        full_passes, last_batches = np.divmod(steps, np.maximum(batches_per_pass, 1))
+        lengths = full_passes * sizes + last_batches * batch_size
     order = shuffle(records, lengths, stream, nodes=clients)
     ends = batch_ends(sizes, steps, batch_size)
-    return Walks(np.concatenate(([0], np.cumsum(steps))), (ends, order))
+    step_ends = np.concatenate(([0], np.cumsum(steps)))
+    return Walks(steps=step_ends, batches=(ends, order))
 
 
 def without_replacement(records: Ragged, size: int, stream: Stream) -> Ragged:
     """Draw `size` different records of each node uniformly; each must have that many."""
     indptr, indices = records
-    places = sample(indptr[1:] - indptr[:-1], size, stream)
-    chosen = indices[indptr[:-1, np.newaxis] + places]
-    return np.arange(len(indptr)) * size, chosen.reshape(-1)
+    starts = indptr[:-1]
+    places = sample(indptr[1:] - starts, size, stream)
+    subset = indices[starts[:, np.newaxis] + places]
+    return np.arange(len(indptr)) * size, subset.reshape(-1)

@@ -30,7 +30,7 @@ REGRESSION: tuple[Loss, ...] = ("squared", "absolute", "huber", "poisson")
 KINKED: tuple[Loss, ...] = ("hinge", "absolute")
 """Losses that are convex, but not smooth."""
 MOST_LABELS = 63
-"""Of a record's set of labels, which is one integer."""
+"""Largest number of labels of a record's set of labels, which is one integer."""
 
 Features: TypeAlias = FloatArray | sparse.csr_array | sparse.csr_matrix
 """Shape (records, dim): a dense array or a scipy CSR matrix with sorted, unique column indices."""
@@ -43,53 +43,67 @@ _FeatureParts: TypeAlias = FloatArray | tuple[npt.NDArray[Any], npt.NDArray[Any]
 
 
 def check_loss(loss: Loss, classes: int | None) -> None:
-    """Fail unless there is such a loss, and it goes with a number of classes, or with None."""
+    """Fail unless the loss exists and goes with this number of classes, or with None."""
     one_of("loss", loss, LOSSES)
-    if classes is not None:
-        most = {"below": MOST_LABELS + 1} if loss == "multilabel" else {}
-        integer("classes", classes, at_least=2, **most)
-        if loss == "poisson":
-            fail("classes", "None for the loss 'poisson', of counts", classes)
-    elif loss in ("softmax", "multilabel"):
-        fail("classes", f"the number of classes for the loss {loss!r}", None)
+    if classes is None:
+        if loss in ("softmax", "multilabel"):
+            fail("classes", f"the number of classes for the loss {loss!r}", None)
+        return
+    if loss == "multilabel":
+        integer("classes", classes, at_least=2, below=MOST_LABELS + 1)
+    else:
+        integer("classes", classes, at_least=2)
+    if loss == "poisson":
+        fail("classes", "None for the loss 'poisson', of counts", classes)
 
 
 def feature_parts(features: Any) -> tuple[_FeatureParts, int]:
-    """What the extension module takes, and the number of records."""
+    """Return features in the form of the extension module, and the number of records."""
     if not is_sparse(features):
         dense = floats("features", features, ndim=2)
         return dense, len(dense)
     if features.format != "csr":
         fail("features", "an array or a CSR matrix", f"a {features.format.upper()} matrix")
     records, dim = features.shape
-    return (*compressed("features", features), np.ascontiguousarray(features.data), dim), records
+    indptr, indices = compressed("features", features)
+    entries = np.ascontiguousarray(features.data)
+    return (indptr, indices, entries, dim), records
 
 
 def label_array(labels: npt.ArrayLike, records: int, classes: int | None) -> npt.NDArray[Any]:
-    """The labels as the extension module takes them: real numbers, or integers with `classes`."""
+    """Return labels in the form of the extension module: real numbers, or classes as integers."""
     array = unmasked("labels", labels)
-    kinds, dtype = ("iufb", np.float64) if classes is None else ("iu", np.int64)
-    if array.dtype.kind not in kinds:
-        wanted = "real numbers" if classes is None else "integers"
-        fail("labels", wanted, f"dtype {array.dtype}")
+    if classes is None:
+        dtype: npt.DTypeLike = np.float64
+        if array.dtype.kind not in "iufb":
+            fail("labels", "real numbers", f"dtype {array.dtype}")
+    else:
+        dtype = np.int64
+        if array.dtype.kind not in "iu":
+            fail("labels", "integers", f"dtype {array.dtype}")
     if array.shape != (records,):
         fail("labels", f"shape ({records},)", f"shape {array.shape}")
     return readable(array, dtype)
 
 
 def as_sets(labels: npt.NDArray[Any]) -> Indices:
-    """Return the set of labels that each record has, of an array (records, labels) of 0 and 1."""
-    return np.asarray(labels, np.int64) @ (1 << np.arange(labels.shape[1], dtype=np.int64))
+    """Return each record's set of labels as one integer, bit j for label j.
+
+    `labels` has the shape (records, labels) and holds 0 and 1.
+    """
+    bit_values = 1 << np.arange(labels.shape[1], dtype=np.int64)
+    return np.asarray(labels, np.int64) @ bit_values
 
 
 def members(sets: npt.NDArray[Any], labels: int) -> Flags:
-    """Return which labels are in each set, shape (records, labels)."""
-    found: Flags = sets[:, np.newaxis] >> np.arange(labels) & 1 == 1
-    return found
+    """Return the membership of each label in each set: truth values, shape (records, labels)."""
+    bits = sets[:, np.newaxis] >> np.arange(labels) & 1
+    is_member: Flags = bits == 1
+    return is_member
 
 
 def batch_parts(batches: Batches) -> Batches:
-    """The batches as the extension module takes them."""
+    """Return batches in the form of the extension module."""
     if isinstance(batches, tuple):
         return ragged("batches", batches)
     return integers("batches", batches, ndim=2)

@@ -1,7 +1,7 @@
-"""Masks modulo a power of 2 that cancel in the sum over all sites, and how masked vectors travel.
+"""Masks modulo a power of 2 that cancel in the sum over all sites, and the format of messages.
 
 Two sites that share a secret draw the same words from it: one adds them, the other subtracts them.
-To everybody else a masked vector is a sequence of uniform integers below ``2**bits``, unless the
+To any other party a masked vector is a sequence of uniform integers below ``2**bits``, unless the
 vectors of *all* sites of a cohort are added up.
 
 The words of a secret are the key stream of AES-256 in counter mode under it, with the nonce
@@ -9,7 +9,7 @@ The words of a secret are the key stream of AES-256 in counter mode under it, wi
 little-endian, of which the lowest `bits` count. A secret serves a single sum. A message has `bits`
 bits for each number, from the lowest bit of the first byte upwards, padded with zeros.
 
-A tag shows those who share a secret whether a total is the sum of what parties sent. A secret
+A tag shows those who share a secret whether a total is the sum of the parties' vectors. A secret
 stream gives random weights r_0, .., r_d modulo the prime 2^61 - 1. The tag of integers v is ``r_0 +
 sum_j r_j v_j``. The tags of m parties add up to ``m r_0 + sum_j r_j s_j`` of their sum s; whoever
 does not know the weights finds that value for another total with a probability of about 2^-61 (a
@@ -66,8 +66,10 @@ def mask_and_pack(
     >>> dm.kernels.unpack_sum(sent, 2, 16)
     array([4, 6])
     """
-    pairs = [(_secret(s), False) for s in add] + [(_secret(s), True) for s in subtract]
-    return _core.mask_and_pack(integers("values", values, ndim=1), pairs, _bits(bits))
+    signed_secrets = [(_secret(secret), False) for secret in add]
+    signed_secrets += [(_secret(secret), True) for secret in subtract]
+    numbers = integers("values", values, ndim=1)
+    return _core.mask_and_pack(numbers, signed_secrets, _bits(bits))
 
 
 def unpack_sum(messages: Sequence[bytes], dim: int, bits: int) -> Indices:
@@ -76,7 +78,7 @@ def unpack_sum(messages: Sequence[bytes], dim: int, bits: int) -> Indices:
     Parameters
     ----------
     messages
-        What `mask_and_pack` returned at each site.
+        The message of `mask_and_pack` from each site.
     dim
         Numbers of each vector.
     bits
@@ -103,7 +105,7 @@ def unpack_sum(messages: Sequence[bytes], dim: int, bits: int) -> Indices:
 
 
 def _secret(secret: bytes) -> bytes:
-    """A secret of 32 bytes; the error does not show another one."""
+    """Return a secret of 32 bytes; the error never shows a secret."""
     if not isinstance(secret, bytes) or len(secret) != 32:
         fail("secret", "32 bytes", f"another {type(secret).__name__}")
     return secret
@@ -119,23 +121,26 @@ LARGEST = 2**60
 
 Words = npt.NDArray[np.uint64]
 
-_LOW = np.uint64(2**31 - 1)
-_HALF = np.uint64(31)
-_TOP = np.uint64(61)
-_P = np.uint64(PRIME)
+_LOW_31_BITS = np.uint64(2**31 - 1)
+
+_LOW_30_BITS = np.uint64(2**30 - 1)
+
+_LOW_32_BITS = np.uint64(2**32 - 1)
+
+_MODULUS = np.uint64(PRIME)
 
 
 def tag(values: npt.ArrayLike, stream: Stream, parties: int = 1) -> int:
-    """Return the tag of integers, from 0 to 2^61 - 2.
+    """Return the tag of a vector of integers, from 0 to 2^61 - 2.
 
     Parameters
     ----------
     values
         Shape (dim,), below 2^60 in size.
     stream
-        Where the weights come from, for one sum alone.
+        Source of the weights, for one sum alone.
     parties
-        How many vectors they are the sum of, m.
+        Number of vectors they are the sum of, m.
 
     Raises
     ------
@@ -150,37 +155,48 @@ def tag(values: npt.ArrayLike, stream: Stream, parties: int = 1) -> int:
     True
     """
     numbers = integers("values", values, ndim=1).astype(np.int64, copy=False)
-    if len(numbers) and max(-int(numbers.min()), int(numbers.max())) >= LARGEST:
-        fail("values", "integers below 2**60", "larger ones")
-    weights = _weights(stream, len(numbers) + 1)
-    products = _times(weights[1:], np.mod(numbers, PRIME).astype(np.uint64))
-    return (parties * int(weights[0]) + _total(products)) % PRIME
+    if len(numbers):
+        largest = max(-int(numbers.min()), int(numbers.max()))
+        if largest >= LARGEST:
+            fail("values", "integers below 2**60", "larger ones")
+    weights = _random_weights(stream, len(numbers) + 1)
+    residues = np.mod(numbers, PRIME).astype(np.uint64)
+    products = _product(weights[1:], residues)
+    return (parties * int(weights[0]) + _exact_sum(products)) % PRIME
 
 
-def _weights(stream: Stream, count: int) -> Words:
+def _random_weights(stream: Stream, count: int) -> Words:
     """Return numbers modulo the prime, uniform up to 2^-61."""
     words = np.empty(2 * count, np.uint32)
     stream.words(0, words)
-    weights: Words = words.view(np.uint64) % _P
+    weights: Words = words.view(np.uint64) % _MODULUS
     return weights
 
 
-def _times(a: Words, b: Words) -> Words:
-    """Return products modulo the prime, up to a multiple of it, below 2^62 + 4."""
-    a_high, a_low, b_high, b_low = a >> _HALF, a & _LOW, b >> _HALF, b & _LOW
+def _product(a: Words, b: Words) -> Words:
+    """Return products modulo the prime, up to a multiple of it, below 2^61 + 4.
+
+    Each factor below 2^61 is split into a high part of 30 and a low part of 31 bits.
+    """
+    a_high = a >> np.uint64(31)
+    a_low = a & _LOW_31_BITS
+    b_high = b >> np.uint64(31)
+    b_low = b & _LOW_31_BITS
     middle = _folded(a_high * b_low + a_low * b_high)  # times 2^31
-    shifted = (middle >> np.uint64(30)) + ((middle & np.uint64(2**30 - 1)) << _HALF)
-    high = (a_high * b_high) << np.uint64(1)  # times 2^62, which is 2
-    return _folded(_folded(a_low * b_low) + _folded(high) + shifted)
+    middle_high = middle >> np.uint64(30)
+    middle_low = (middle & _LOW_30_BITS) << np.uint64(31)
+    high = (a_high * b_high) << np.uint64(1)  # times 2^62, which is 2 modulo the prime
+    return _folded(_folded(a_low * b_low) + _folded(high) + middle_high + middle_low)
 
 
 def _folded(x: Words) -> Words:
-    """Return the same numbers modulo the prime, as 2^61 is 1."""
-    smaller: Words = (x & _P) + (x >> _TOP)
-    return smaller
+    """Return the same numbers modulo the prime, as 2^61 is 1, below 2^61 + 7."""
+    folded: Words = (x & _MODULUS) + (x >> np.uint64(61))
+    return folded
 
 
-def _total(x: Words) -> int:
-    """Return the sum, exactly."""
-    high, low = x >> np.uint64(32), x & np.uint64(2**32 - 1)
-    return (int(high.sum(dtype=np.uint64)) << 32) + int(low.sum(dtype=np.uint64))
+def _exact_sum(x: Words) -> int:
+    """Return the sum as a Python integer: that of the high and the low halves of the words."""
+    high_sum = (x >> np.uint64(32)).sum(dtype=np.uint64)
+    low_sum = (x & _LOW_32_BITS).sum(dtype=np.uint64)
+    return (int(high_sum) << 32) + int(low_sum)

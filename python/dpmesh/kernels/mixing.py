@@ -12,12 +12,12 @@ from dpmesh import _core
 from dpmesh._arrays import FloatArray, compressed, floats, is_sparse, unmasked
 from dpmesh._validate import fail
 
-_Rows: TypeAlias = tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], FloatArray]
+_CompressedRows: TypeAlias = tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], FloatArray]
 """``indptr``, ``indices`` and weights of a CSR matrix."""
 
 
 def mix(matrix: Any, x: npt.ArrayLike, *, out: FloatArray | None = None) -> FloatArray:
-    """Weighted sums of rows, ``matrix @ x``.
+    """Return weighted sums of rows, ``matrix @ x``.
 
     Each element is summed in the order of the row's entries, in the type of `x`; each product is
     rounded together with its sum. So the bits are the same on every processor.
@@ -70,54 +70,69 @@ class Mixing:
 
     def __init__(self, matrix: Any) -> None:
         self.matrix = matrix
-        self._rows: _Rows | None = None
-        self._equal = 0
+        self._compressed: _CompressedRows | None = None
+        self._copies = 0
 
     def mix(self, x: FloatArray) -> FloatArray:
-        """Weighted sums of rows, as `mix` does."""
+        """Return weighted sums of rows, as `mix` does."""
         if not _core.is_float_array(x):
             x = floats("x", x)
-        if self._rows is None or self._rows[2].dtype != x.dtype:
-            self._rows = _compressed_rows(self.matrix, x)
-            self._equal = _equal_rows(self._rows)
-            if self._equal:
-                indptr, indices, weights = self._rows
-                end = indptr[1]
-                self._rows = indptr[:2], indices[:end], weights[:end]
-        mixed = _core.mix(self._rows, x, None)
-        return np.repeat(mixed, self._equal, axis=0) if self._equal else mixed
+        rows = self._compressed
+        if rows is None or rows[2].dtype != x.dtype:
+            rows = self._convert(x)
+        mixed = _core.mix(rows, x, None)
+        if self._copies:
+            return np.repeat(mixed, self._copies, axis=0)
+        return mixed
+
+    def _convert(self, x: FloatArray) -> _CompressedRows:
+        """Convert the matrix to the type of `x`; of equal rows keep one and their number."""
+        rows = _compressed_rows(self.matrix, x)
+        self._copies = _equal_rows(rows)
+        if self._copies:
+            indptr, indices, weights = rows
+            width = indptr[1]
+            rows = indptr[:2], indices[:width], weights[:width]
+        self._compressed = rows
+        return rows
 
 
-def _equal_rows(rows: _Rows) -> int:
-    """How many rows there are, if all are the same and there are several; otherwise 0."""
+def _equal_rows(rows: _CompressedRows) -> int:
+    """Return the number of rows if there are several and all are the same; otherwise 0."""
     indptr, indices, weights = rows
-    count, width = len(indptr) - 1, int(indptr[1])
+    count = len(indptr) - 1
+    width = int(indptr[1])
     if count < 2 or width == 0 or count * width != len(indices):
         return 0
     if not (np.diff(indptr) == width).all():
         return 0
-    columns, entries = indices.reshape(count, width), weights.reshape(count, width)
-    same = (columns == columns[0]).all() and (entries == entries[0]).all()
-    return count if same else 0
+    columns = indices.reshape(count, width)
+    entries = weights.reshape(count, width)
+    if (columns == columns[0]).all() and (entries == entries[0]).all():
+        return count
+    return 0
 
 
-def _compressed_rows(matrix: Any, x: FloatArray) -> _Rows:
-    """The parts of `matrix` in CSR, as the kernels take them for an `x` of nodes' rows."""
-    was_sparse = is_sparse(matrix)
-    if not was_sparse:
-        kind, matrix = type(matrix).__name__, unmasked("matrix", matrix)
+def _compressed_rows(matrix: Any, x: FloatArray) -> _CompressedRows:
+    """Return the parts of `matrix` in CSR, in the type of `x`, of shape (nodes, ...)."""
+    is_dense = not is_sparse(matrix)
+    if is_dense:
+        type_name = type(matrix).__name__
+        matrix = unmasked("matrix", matrix)
         if matrix.dtype.hasobject:
-            fail("matrix", "an array or a sparse one, such as the weights of a MixingMatrix", kind)
+            expectation = "an array or a sparse one, such as the weights of a MixingMatrix"
+            fail("matrix", expectation, type_name)
     shape = matrix.shape
     if len(shape) != 2 or 0 in shape:
         fail("matrix", "at least 1 row and 1 column", f"shape {shape}")
     if matrix.dtype.kind not in "iubf":
         fail("matrix", "a matrix of real numbers", f"dtype {matrix.dtype}")
     if shape[1] != x.shape[0]:
-        wanted = f"a column for each of the {x.shape[0]} rows of x"
-        fail("matrix", wanted, f"shape {shape}")
-    if not was_sparse:
-        matrix = matrix.astype(x.dtype, copy=False)  # scipy lacks some types of numpy
-    rows = matrix if was_sparse and matrix.format == "csr" else sp.csr_array(matrix)
-    weights = np.ascontiguousarray(rows.data, dtype=x.dtype)
-    return *compressed("matrix", rows), weights
+        fail("matrix", f"a column for each of the {x.shape[0]} rows of x", f"shape {shape}")
+    if is_dense:
+        matrix = sp.csr_array(matrix.astype(x.dtype, copy=False))  # scipy lacks some numpy types
+    elif matrix.format != "csr":
+        matrix = sp.csr_array(matrix)
+    indptr, indices = compressed("matrix", matrix)
+    weights = np.ascontiguousarray(matrix.data, dtype=x.dtype)
+    return indptr, indices, weights

@@ -6,8 +6,8 @@ same stream gives the same noise each time, so draw from a stream only once.
 
 Guarantee
 ---------
-A sample is a deterministic function of random bits that nobody without the key can distinguish from
-truly random ones; 64 of them (63 for Laplace) determine its magnitude. It has the stated
+A sample is a deterministic function of random bits, which without the key cannot be distinguished
+from truly random ones; 64 of them (63 for Laplace) determine its magnitude. It has the stated
 distribution up to floating-point rounding, with tails up to 9.4 standard deviations (Gaussian) and
 43 scales (Laplace), beyond which the mass is about 2**-64. A rounded floating-point sum is *not*
 exactly differentially private: which numbers can occur depends on the value beneath the noise
@@ -62,7 +62,7 @@ def add_noise(
         The standard deviation of Gaussian noise, or the scale of Laplace noise; finite and at least
         0 (0 means no noise): a number, or one for each row.
     stream
-        Where the randomness comes from; see `dpmesh.keys`.
+        Source of the randomness; see `dpmesh.keys`.
     nodes
         The node of each row, distinct integers from 0 to 2**32 - 1; 0, 1, .. by default.
     out
@@ -89,15 +89,14 @@ def add_noise(
     >>> dm.kernels.add_noise("laplace", [[1.0, 2.0]], 0.5, stream).shape
     (1, 2)
     """
-    return _core.add_noise(
-        law,
-        x if is_float_array(x) else floats("x", x),
-        scale if type(scale) is float else per_row("scale", scale),
-        stream,
-        None if nodes is None else node_ids(nodes),
-        out,
-        longest,
-    )
+    if not is_float_array(x):
+        x = floats("x", x)
+    if type(scale) is not float:
+        scale = per_row("scale", scale)
+    ids = None
+    if nodes is not None:
+        ids = node_ids(nodes)
+    return _core.add_noise(law, x, scale, stream, ids, out, longest)
 
 
 def gaussian(
@@ -171,9 +170,10 @@ def _fill(
     nodes: npt.ArrayLike | None,
     out: FloatArray | None,
 ) -> FloatArray:
-    out = filled(out, row_shape(shape), float_type(dtype, out))
-    _core.noise(law, per_row("scale", scale), stream, node_ids(nodes), out)
-    return out
+    noise = filled(out, row_shape(shape), float_type(dtype, out))
+    scales = per_row("scale", scale)
+    _core.noise(law, scales, stream, node_ids(nodes), noise)
+    return noise
 
 
 def discrete_laplace(
@@ -253,11 +253,11 @@ def _draw(
     nodes: npt.ArrayLike | None,
     out: Indices | None,
 ) -> Indices:
-    sizes = row_shape(shape)
-    out = filled(out, sizes, np.dtype(np.int64))
+    noise = filled(out, row_shape(shape), np.dtype(np.int64))
     ids = node_ids(nodes)
-    _core.discrete_noise(law, non_negative("scale", scale), stream, ids, out)
-    return out
+    scale = non_negative("scale", scale)
+    _core.discrete_noise(law, scale, stream, ids, noise)
+    return noise
 
 
 def correlated_gaussian(
@@ -311,9 +311,10 @@ def correlated_gaussian(
     arrays = [floats("earlier", array) for array in earlier]
     for array in arrays:
         if array.shape != result.shape or array.dtype != result.dtype:
-            wanted = f"arrays of {result.dtype} and shape {result.shape}"
-            fail("earlier", wanted, f"{array.dtype} {array.shape}")
-    scales, ids = per_row("scale", scale), node_ids(nodes)
+            expectation = f"arrays of {result.dtype} and shape {result.shape}"
+            fail("earlier", expectation, f"{array.dtype} {array.shape}")
+    scales = per_row("scale", scale)
+    ids = node_ids(nodes)
     _core.correlated_noise(scales, factors, arrays, stream, ids, result)
     return result
 
@@ -321,7 +322,7 @@ def correlated_gaussian(
 def add_pair_gaussian(
     x: FloatArray, pairs: npt.ArrayLike, ends: npt.ArrayLike, scale: float, stream: Stream
 ) -> FloatArray:
-    """Add noise that the two ends of each pair share: what one adds, the other subtracts; in place.
+    """Add shared noise in place: one end of each pair adds it, the other subtracts it.
 
     Parameters
     ----------
@@ -352,17 +353,18 @@ def add_pair_gaussian(
     >>> import dpmesh as dm
     >>> stream = dm.Key.seeded(1).stream(1000)
     >>> noisy = dm.kernels.add_pair_gaussian(np.zeros((2, 3)), [0], [[0, 1]], 1.0, stream)
-    >>> bool((noisy.sum(axis=0) == 0).all())  # what one adds, the other subtracts
+    >>> bool((noisy.sum(axis=0) == 0).all())  # the noise of the pair cancels
     True
     """
     if not isinstance(x, np.ndarray) or x.ndim != 2 or not x.flags.carray:
         fail("x", "a writeable C-contiguous array of shape (rows, dim)", type(x).__name__)
     float_type(x.dtype)
     rows = np.ascontiguousarray(ends, dtype=np.int64).reshape(-1, 2)
-    numbers = node_ids(np.asarray(pairs, dtype=np.uint32))
-    if numbers is None or len(numbers) != len(rows):
+    stream_nodes = node_ids(np.asarray(pairs, dtype=np.uint32))
+    if stream_nodes is None or len(stream_nodes) != len(rows):
         fail("pairs", f"one for each of {len(rows)} pairs of ends", np.shape(pairs))
     if rows.size and (rows.min() < -1 or rows.max() >= len(x)):
         fail("ends", f"rows from 0 to {len(x) - 1}, or -1", "others")
-    _core.add_pair_noise(x, numbers, rows, non_negative("scale", scale), stream)
+    scale = non_negative("scale", scale)
+    _core.add_pair_noise(x, stream_nodes, rows, scale, stream)
     return x

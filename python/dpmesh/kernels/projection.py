@@ -20,7 +20,7 @@ NORMS: tuple[Norm, ...] = ("l1", "l2")
 
 
 def all_finite(x: npt.ArrayLike) -> bool:
-    """Whether no element is NaN or infinite.
+    """Return True if no element is NaN or infinite.
 
     Parameters
     ----------
@@ -39,11 +39,13 @@ def all_finite(x: npt.ArrayLike) -> bool:
     >>> dm.kernels.all_finite([1.0, np.nan])
     False
     """
-    return _core.all_finite(x if is_float_array(x) else floats("x", x))
+    if is_float_array(x):
+        return _core.all_finite(x)
+    return _core.all_finite(floats("x", x))
 
 
 def row_norms(x: npt.ArrayLike, *, norm: Norm = "l2") -> Numbers:
-    """Norm of each row of the last axis, summed in float64.
+    """Return the norm of each row of the last axis, summed in float64.
 
     Parameters
     ----------
@@ -67,7 +69,9 @@ def row_norms(x: npt.ArrayLike, *, norm: Norm = "l2") -> Numbers:
     >>> dm.kernels.row_norms([[3.0, 4.0], [0.0, 1.0]])
     array([5., 1.])
     """
-    return _core.row_norms(x if is_float_array(x) else floats("x", x), norm)
+    if is_float_array(x):
+        return _core.row_norms(x, norm)
+    return _core.row_norms(floats("x", x), norm)
 
 
 def clip_rows(
@@ -106,11 +110,13 @@ def clip_rows(
     array([[0.6, 0.8],
            [0.3, 0.4]])
     """
-    return _core.clip_rows(x if is_float_array(x) else floats("x", x), bound, norm, out)
+    if is_float_array(x):
+        return _core.clip_rows(x, bound, norm, out)
+    return _core.clip_rows(floats("x", x), bound, norm, out)
 
 
 def weighted_sum(*terms: tuple[float, npt.ArrayLike], out: FloatArray | None = None) -> FloatArray:
-    """Weighted sum of arrays, ``w_1 * x_1 + w_2 * x_2 + ...``.
+    """Return the weighted sum of arrays, ``w_1 * x_1 + w_2 * x_2 + ...``.
 
     Each element is summed in the order of the terms, in the type of the arrays, with the rounding
     of numpy's ``+`` and ``*``.
@@ -140,26 +146,31 @@ def weighted_sum(*terms: tuple[float, npt.ArrayLike], out: FloatArray | None = N
     """
     if not terms:
         fail("terms", "at least 1", 0)
-    arrays: list[tuple[float, FloatArray]] = []
+    weighted_arrays: list[tuple[float, FloatArray]] = []
     for term in terms:
         if not isinstance(term, (tuple, list)) or len(term) != 2:
             fail("terms", "pairs of a weight and an array", reprlib.repr(term))
         weight, x = term
         if type(weight) is not float or not isfinite(weight):
             weight = number("weights", weight)
-        arrays.append((weight, x if is_float_array(x) else floats("terms", x)))
-    like = arrays[0][1]
-    for _, array in arrays:
-        if (array.shape, array.dtype) != (like.shape, like.dtype):
-            wanted = f"arrays of {like.dtype} and shape {like.shape}, as the first"
-            fail("terms", wanted, f"{array.dtype} {array.shape}")
-    out = filled(out, like.shape, like.dtype)
-    _core.weighted_sum(arrays, out)
+        if is_float_array(x):
+            weighted_arrays.append((weight, x))
+        else:
+            weighted_arrays.append((weight, floats("terms", x)))
+    first = weighted_arrays[0][1]
+    for _, array in weighted_arrays:
+        if array.shape != first.shape or array.dtype != first.dtype:
+            expectation = f"arrays of {first.dtype} and shape {first.shape}, as the first"
+            fail("terms", expectation, f"{array.dtype} {array.shape}")
+    out = filled(out, first.shape, first.dtype)
+    _core.weighted_sum(weighted_arrays, out)
     return out
 
 
 def column_sums(x: npt.ArrayLike) -> Numbers:
-    """Sum of each column, in float64 and in the order of the rows, as ``x.sum(0, np.float64)``.
+    """Return the sum of each column, in float64 and in the order of the rows.
+
+    Equal to ``x.sum(0, np.float64)``.
 
     Parameters
     ----------

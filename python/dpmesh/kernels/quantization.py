@@ -91,8 +91,11 @@ def quantize(
     >>> dm.kernels.quantize([[1.0, -0.5]], 0.5, stream)
     array([[ 2, -1]], dtype=int32)
     """
-    codes, x = code_type(dtype, out), x if _core.is_float_array(x) else floats("x", x)
-    return _core.quantize(x, step, stream, False, codes, node_ids(nodes), out)[0]
+    code_dtype = code_type(dtype, out)
+    if not _core.is_float_array(x):
+        x = floats("x", x)
+    codes, _ = _core.quantize(x, step, stream, False, code_dtype, node_ids(nodes), out)
+    return codes
 
 
 def dequantize(
@@ -139,7 +142,7 @@ def dequantize(
 
 @dataclass(frozen=True, kw_only=True)
 class Packed:
-    """A message, and what its receiver must know to decode it.
+    """A message, with the numbers that its receiver needs to decode it.
 
     Examples
     --------
@@ -151,7 +154,7 @@ class Packed:
     """
 
     message: bytes
-    """What travels."""
+    """The packed codes."""
     bits: int
     """Bits of a symbol, from 1 to 32."""
     shape: tuple[int, ...]
@@ -189,7 +192,7 @@ def bits_needed(codes: CodeArray) -> int:
 
 
 def packed_sizes(codes: CodeArray, bits: int, most: int | None = None) -> Indices:
-    """Length in bytes of the message of each row of the last axis, without packing it.
+    """Return the length in bytes of the message of each row, without packing it.
 
     Parameters
     ----------
@@ -217,12 +220,17 @@ def packed_sizes(codes: CodeArray, bits: int, most: int | None = None) -> Indice
     array([2])
     """
     codes = code_array("codes", codes)
-    last = bits if most is None else most
-    choices = range(integer("bits", bits, 1, 33), integer("most", last, 1, 33) + 1)
+    fewest_bits = integer("bits", bits, 1, 33)
+    most_bits = fewest_bits
+    if most is not None:
+        most_bits = integer("most", most, 1, 33)
+    choices = range(fewest_bits, most_bits + 1)
     sizes = np.empty((len(choices), *codes.shape[:-1]), np.int64)
     for row, choice in enumerate(choices):
         _core.packed_sizes(codes, choice, sizes[row : row + 1].view(np.uint64))
-    return sizes if most is not None else sizes[0]
+    if most is None:
+        sizes = sizes[0]
+    return sizes
 
 
 def pack(codes: CodeArray, bits: int) -> Packed:
@@ -249,9 +257,8 @@ def pack(codes: CodeArray, bits: int) -> Packed:
     (2, array([ 3, -1,  0], dtype=int32))
     """
     codes = code_array("codes", codes)
-    return Packed(
-        message=_core.pack(codes, _bits(bits)), bits=bits, shape=codes.shape, dtype=codes.dtype
-    )
+    message = _core.pack(codes, _bits(bits))
+    return Packed(message=message, bits=bits, shape=codes.shape, dtype=codes.dtype)
 
 
 def unpack(packed: Packed) -> CodeArray:

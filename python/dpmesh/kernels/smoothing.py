@@ -19,7 +19,7 @@ Method = Literal["recursion", "fft"]
 
 
 class EffectiveDimensions(NamedTuple):
-    """The number of dimensions in which noise still acts after smoothing."""
+    """Number of dimensions in which noise still acts after smoothing."""
 
     linear: float
     """Sum of the spectrum, the paper's :math:`d_\\sigma`."""
@@ -86,13 +86,16 @@ def smooth(
     >>> dm.kernels.smooth([[4.0, 0.0, 0.0, 0.0]], 1.0).round(3)
     array([[1.867, 0.8  , 0.533, 0.8  ]])
     """
-    lengths = None if blocks is None else _lengths(blocks)
-    x = x if is_float_array(x) else floats("x", x)
+    lengths = None
+    if blocks is not None:
+        lengths = _lengths(blocks)
+    if not is_float_array(x):
+        x = floats("x", x)
     return _core.smooth(x, smoothing, power, lengths, method, out)
 
 
 def smoothing_spectrum(dim: int, smoothing: float, *, power: int = 1) -> Numbers:
-    """Eigenvalues by which `smooth` damps each frequency of a cycle.
+    """Return the eigenvalues by which `smooth` damps each frequency of a cycle.
 
     Parameters
     ----------
@@ -119,12 +122,13 @@ def smoothing_spectrum(dim: int, smoothing: float, *, power: int = 1) -> Numbers
     """
     spectrum = np.empty(integer("dim", dim, at_least=1))
     power = _power(power)
-    _core.smoothing_spectrum(non_negative("smoothing", smoothing), power, spectrum)
+    smoothing = non_negative("smoothing", smoothing)
+    _core.smoothing_spectrum(smoothing, power, spectrum)
     return spectrum
 
 
 def effective_dimensions(dim: int, smoothing: float, *, power: int = 1) -> EffectiveDimensions:
-    """Sum of the spectrum of `smooth` and of its square, the effective dimensions of the bounds.
+    """Sum the spectrum of `smooth` and its square: the effective dimensions of the bounds.
 
     Smoothing noise of variance v on each of `dim` elements reduces its total variance from
     ``v * dim`` to ``v * squared``.
@@ -156,8 +160,8 @@ def effective_dimensions(dim: int, smoothing: float, *, power: int = 1) -> Effec
     """
     dim = integer("dim", dim, at_least=1, below=2**63)
     smoothing = non_negative("smoothing", smoothing)
-    sums = _core.effective_dimensions(dim, smoothing, _power(power))
-    return EffectiveDimensions(*sums)
+    linear, squared = _core.effective_dimensions(dim, smoothing, _power(power))
+    return EffectiveDimensions(linear, squared)
 
 
 def _power(power: int) -> int:

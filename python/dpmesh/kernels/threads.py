@@ -36,9 +36,11 @@ def get_threads() -> int:
 
 def _check_environment() -> None:
     """Refuse a number of threads that the kernels cannot parse."""
-    given = os.environ.get("DPMESH_NUM_THREADS", "")
-    if given and not (given.isdecimal() and int(given) >= 1):
-        fail("DPMESH_NUM_THREADS", "an integer of at least 1, or nothing", repr(given))
+    text = os.environ.get("DPMESH_NUM_THREADS", "")
+    if not text:
+        return
+    if not text.isdecimal() or int(text) < 1:
+        fail("DPMESH_NUM_THREADS", "an integer of at least 1, or nothing", repr(text))
 
 
 _check_environment()

@@ -1,4 +1,4 @@
-"""What the messages of a run reveal to somebody who sees some of them: certificates by coupling.
+"""Certificates by coupling: bounds on the privacy loss against an adversary who sees some messages.
 
 Messages are ``m_t^j = x_t^j + n_t^j`` with independent Gaussian noise. A record of the target moves
 its state of round t by at most `fresh`; states react to states and messages by known Lipschitz
@@ -25,7 +25,7 @@ from dpmesh._ragged import Indices, Numbers
 from dpmesh._validate import fail, integer, number
 
 Observer = tuple[int, ...]
-"""Nodes that pool what they receive, send and hold."""
+"""Nodes that pool all that they receive, send and hold."""
 
 MOST_ITERATIONS = 20_000
 _CHEAP_AT_ONCE = 1 << 26  # entries between two checks for Ctrl-C: some tenths of a second
@@ -46,7 +46,7 @@ class Mixing(NamedTuple):
 
 
 class Certificate(NamedTuple):
-    """A proved bound, and how much a better search could still gain.
+    """A proved bound on mu, and a lower bound on any that the same proof can give.
 
     Attributes
     ----------
@@ -55,7 +55,7 @@ class Certificate(NamedTuple):
     mu_at_least
         No choice of shifts proves less than this.
     observer
-        The nodes that pool what they see; empty for readers of published messages alone.
+        The nodes that pool their views; empty for readers of published messages alone.
     target
         The node whose record is protected.
     """
@@ -91,26 +91,26 @@ def view_system(
     Parameters
     ----------
     mixings
-        Which messages enter which states. Those of the last round are never used.
+        The messages that enter the states. Those of the last round are never used.
     noise
         Standard deviation of the noise of each message, shape (rounds,) or (rounds, nodes):
         positive from the first round on in which a record moves a state.
     fresh
-        How far a record of a node moves that node's state of round t, L2: shape (rounds,) for all
-        nodes alike, or (rounds, nodes).
+        Largest movement, in L2 norm, of a node's state of round t by a record of that node: shape
+        (rounds,) for all nodes alike, or (rounds, nodes).
     nodes
         Number of nodes.
     own
-        How much of its own state's difference a node keeps from round t to t + 1: a number, or
+        Share of its own state's difference that a node keeps from round t to t + 1: a number, or
         shape (rounds,).
     rounding
         Step of a grid that states and noise are rounded to, times sqrt(dim); 0 for none.
     published
-        Shape (rounds, nodes): which messages everybody sees; None for none.
+        Shape (rounds, nodes): true where a message is published; None for none.
     received
         Messages that arrive at nodes without being mixed.
     mean_of_last
-        Whether the mean of the last round's messages is published by somebody trusted.
+        If true, a trusted party publishes the mean of the last round's messages.
 
     Raises
     ------
@@ -119,30 +119,37 @@ def view_system(
         made, or noise is missing.
     """
     nodes = integer("nodes", nodes, at_least=1, below=2**32)
-    moved = _by_node("fresh", fresh, nodes)
-    rounds = len(moved)
-    stored: dict[int, int] = {}
+    movement = _by_node("fresh", fresh, nodes)
+    rounds = len(movement)
+    numbers: dict[int, int] = {}
     matrices: list[sparse.csr_array] = []
     for mixing in mixings:
-        if id(mixing.matrix) not in stored:
-            stored[id(mixing.matrix)] = len(matrices)
-            matrices.append(_rows(mixing.matrix, nodes))
-    stacked = sparse.vstack(matrices or [sparse.csr_array((nodes, nodes))], format="csr")
-    table = [(m.mixed, m.sent, stored[id(m.matrix)]) for m in mixings]
-    seen = np.asarray(np.zeros(0) if published is None else published, dtype=bool)
-    if published is not None and seen.shape != (rounds, nodes):
-        fail("published", f"truth values of shape {(rounds, nodes)}", f"shape {seen.shape}")
-    kept = np.broadcast_to(np.asarray(own, dtype=np.float64), (rounds,))
+        if id(mixing.matrix) not in numbers:
+            numbers[id(mixing.matrix)] = len(matrices)
+            matrices.append(_csr_rows(mixing.matrix, nodes))
+    if not matrices:
+        matrices.append(sparse.csr_array((nodes, nodes)))
+    stacked = sparse.vstack(matrices, format="csr")
+    mixing_table = [(mixing.mixed, mixing.sent, numbers[id(mixing.matrix)]) for mixing in mixings]
+    gains = [number("gain", mixing.gain) for mixing in mixings]
+    if published is None:
+        is_published = np.zeros((0, nodes), dtype=bool)
+    else:
+        is_published = np.asarray(published, dtype=bool)
+        if is_published.shape != (rounds, nodes):
+            got = f"shape {is_published.shape}"
+            fail("published", f"truth values of shape {(rounds, nodes)}", got)
+    carry_over = np.broadcast_to(np.asarray(own, dtype=np.float64), (rounds,))
     return ViewSystem(
         nodes,
-        (*(each.astype(np.int64) for each in (stacked.indptr, stacked.indices)), stacked.data),
-        np.array(table, dtype=np.int64).reshape(-1),
-        np.array([number("gain", mixing.gain) for mixing in mixings], dtype=np.float64),
-        np.ascontiguousarray(kept),
+        (stacked.indptr.astype(np.int64), stacked.indices.astype(np.int64), stacked.data),
+        np.array(mixing_table, dtype=np.int64).reshape(-1),
+        np.array(gains, dtype=np.float64),
+        np.ascontiguousarray(carry_over),
         _by_node("noise", noise, nodes).reshape(-1),
-        moved.reshape(-1),
+        movement.reshape(-1),
         number("rounding", rounding),
-        np.ascontiguousarray(seen).reshape(-1),
+        np.ascontiguousarray(is_published).reshape(-1),
         np.array(received, dtype=np.int64).reshape(-1),
         bool(mean_of_last),
     )
@@ -164,17 +171,19 @@ def solve_pair(
         If a node is unknown, or the target is part of the observer.
     """
     pairs = np.array([0, integer("target", target)], dtype=np.int64)
-    seeing = tuple(integer("observer", node) for node in observer)
-    upper, lower, _ = system.solve([list(seeing)], pairs, gap, 0.0, iterations)
-    return Certificate(float(upper[0]), float(lower[0]), seeing, int(target))
+    members = tuple(integer("observer", node) for node in observer)
+    upper, lower, _ = system.solve([list(members)], pairs, gap, 0.0, iterations)
+    return Certificate(
+        mu=float(upper[0]), mu_at_least=float(lower[0]), observer=members, target=int(target)
+    )
 
 
 def all_pairs(observers: Sequence[Observer], nodes: int) -> Indices:
     """Return each number of an observer with each target outside it, shape (pairs, 2)."""
-    outside = np.ones((len(observers), nodes), dtype=bool)
-    for number_of, members in enumerate(observers):
-        outside[number_of, list(members)] = False
-    return np.argwhere(outside)
+    is_outside = np.ones((len(observers), nodes), dtype=bool)
+    for row, members in zip(is_outside, observers, strict=True):
+        row[list(members)] = False
+    return np.argwhere(is_outside)
 
 
 def cheap_bounds(
@@ -185,8 +194,10 @@ def cheap_bounds(
     `entries` is rounds times nodes, from which the work between two checks for Ctrl-C follows.
     """
     lists = [list(members) for members in observers]
-    parts = [system.cheap(lists, part.reshape(-1)) for part in _parts(pairs, entries)]
-    return np.concatenate(parts) if parts else np.empty(0)
+    bounds = [system.cheap(lists, chunk.reshape(-1)) for chunk in _chunks(pairs, entries)]
+    if not bounds:
+        return np.empty(0)
+    return np.concatenate(bounds)
 
 
 def solve_pairs(
@@ -200,11 +211,12 @@ def solve_pairs(
 ) -> tuple[Numbers, Numbers]:
     """Return upper and lower bounds of each pair; a search ends once it is below `at_most`."""
     lists = [list(members) for members in observers]
-    uppers, lowers = np.empty(len(pairs)), np.empty(len(pairs))
-    for first in range(0, len(pairs), _SOLVED_AT_ONCE):
-        part = slice(first, first + _SOLVED_AT_ONCE)
-        chosen = np.ascontiguousarray(pairs[part]).reshape(-1)
-        uppers[part], lowers[part], _ = system.solve(lists, chosen, gap, at_most, iterations)
+    uppers = np.empty(len(pairs))
+    lowers = np.empty(len(pairs))
+    for start in range(0, len(pairs), _SOLVED_AT_ONCE):
+        chunk = slice(start, start + _SOLVED_AT_ONCE)
+        flat_pairs = np.ascontiguousarray(pairs[chunk]).reshape(-1)
+        uppers[chunk], lowers[chunk], _ = system.solve(lists, flat_pairs, gap, at_most, iterations)
     return uppers, lowers
 
 
@@ -218,71 +230,96 @@ def worst_pair(
     bounds: Numbers | None = None,
     at_least: float = 0.0,
 ) -> Certificate | None:
-    """Return the pair of an observer and a target against which the run costs most.
+    """Return the pair of an observer and a target with the largest mu.
 
     Pairs are solved in the order of their cheap bounds, until the next one is below the largest
-    result so far. A pair that costs as much as everybody ends the search: on a static network, any
-    two neighbours.
+    result so far. A pair with the mu of an adversary who sees all messages ends the search: on a
+    static network, any two neighbours.
 
     Parameters
     ----------
     system
         The public numbers of the run.
     observers
-        Who may look on.
+        The possible observers.
     pairs
         Shape (pairs, 2): the number of an observer, and a target outside it.
     entries
         Rounds times nodes.
     gap
-        Relative.
+        Relative gap of the solver.
     bounds
         An upper bound for each pair, instead of the cheap ones.
     at_least
-        Pairs that cost no more than this are of no interest.
+        Pairs of no larger mu than this are of no interest.
 
     Returns
     -------
-    None if no pair costs more than `at_least`.
+    None if no pair has a larger mu than `at_least`.
     """
     if len(pairs) == 0:
         return None
-    everybody = max(system.everybody(target) for target in np.unique(pairs[:, 1]).tolist())
     if bounds is None:
-        parts = []
-        for part in _parts(pairs, entries):
-            parts.append(cheap_bounds(system, observers, part, entries))
-            top = int(np.argmax(parts[-1]))
-            if parts[-1][top] >= everybody > at_least:
-                found = solve_pair(system, observers[part[top, 0]], part[top, 1], gap=gap)
-                if found.mu_at_least >= everybody:
-                    return found
-        bounds = np.concatenate(parts)
-    first = bounds
-    order = np.argsort(-first, kind="stable")
-    worst, most, done, batch = None, at_least, 0, 4
-    while done < len(order) and first[order[done]] > most:
-        chosen = order[done : done + batch]
-        chosen = chosen[first[chosen] > most]
-        uppers, lowers = solve_pairs(system, observers, pairs[chosen], gap=gap, at_most=most)
+        targets = np.unique(pairs[:, 1]).tolist()
+        all_seeing = max(system.everybody(target) for target in targets)
+        chunk_bounds = []
+        for chunk in _chunks(pairs, entries):
+            cheap = cheap_bounds(system, observers, chunk, entries)
+            chunk_bounds.append(cheap)
+            top = int(np.argmax(cheap))
+            if cheap[top] >= all_seeing > at_least:
+                observer_number, target = chunk[top]
+                certificate = solve_pair(system, observers[observer_number], target, gap=gap)
+                if certificate.mu_at_least >= all_seeing:
+                    return certificate
+        bounds = np.concatenate(chunk_bounds)
+    return _worst_by_bounds(system, observers, pairs, bounds, gap=gap, at_least=at_least)
+
+
+def _worst_by_bounds(
+    system: ViewSystem,
+    observers: Sequence[Observer],
+    pairs: Indices,
+    bounds: Numbers,
+    *,
+    gap: float,
+    at_least: float,
+) -> Certificate | None:
+    """Solve pairs by descending upper bound, in growing batches, until no other can be worse."""
+    order = np.argsort(-bounds, kind="stable")
+    worst = None
+    largest_mu = at_least
+    solved = 0
+    batch_size = 4
+    while solved < len(order) and bounds[order[solved]] > largest_mu:
+        batch = order[solved : solved + batch_size]
+        batch = batch[bounds[batch] > largest_mu]
+        uppers, lowers = solve_pairs(system, observers, pairs[batch], gap=gap, at_most=largest_mu)
         top = int(np.argmax(uppers))
-        if uppers[top] > most:
-            number_of, target = pairs[chosen[top]]
-            most = float(uppers[top])
-            worst = Certificate(most, float(lowers[top]), observers[number_of], int(target))
-        done += len(chosen)
-        batch = min(2 * batch, _SOLVED_AT_ONCE)
+        if uppers[top] > largest_mu:
+            largest_mu = float(uppers[top])
+            observer_number, target = pairs[batch[top]]
+            worst = Certificate(
+                mu=largest_mu,
+                mu_at_least=float(lowers[top]),
+                observer=observers[observer_number],
+                target=int(target),
+            )
+        solved += len(batch)
+        batch_size = min(2 * batch_size, _SOLVED_AT_ONCE)
     return worst
 
 
-def _parts(pairs: Indices, entries: int) -> Iterator[Indices]:
-    at_once = max(1, _CHEAP_AT_ONCE // max(1, entries))
-    for first in range(0, len(pairs), at_once):
-        yield np.ascontiguousarray(pairs[first : first + at_once])
+def _chunks(pairs: Indices, entries: int) -> Iterator[Indices]:
+    """Yield consecutive pairs, as many as are cheap to bound between two checks for Ctrl-C."""
+    chunk_size = max(1, _CHEAP_AT_ONCE // max(1, entries))
+    for start in range(0, len(pairs), chunk_size):
+        yield np.ascontiguousarray(pairs[start : start + chunk_size])
 
 
-def _by_node(name: str, value: npt.ArrayLike, nodes: int) -> Numbers:
-    array = np.asarray(unmasked(name, value), dtype=np.float64)
+def _by_node(name: str, values: npt.ArrayLike, nodes: int) -> Numbers:
+    """Return numbers of shape (rounds,) or (rounds, nodes) as shape (rounds, nodes)."""
+    array = np.asarray(unmasked(name, values), dtype=np.float64)
     if array.ndim == 1:
         array = array[:, None]
     if array.ndim != 2 or array.shape[1] not in (1, nodes):
@@ -290,7 +327,7 @@ def _by_node(name: str, value: npt.ArrayLike, nodes: int) -> Numbers:
     return np.ascontiguousarray(np.broadcast_to(array, (len(array), nodes)))
 
 
-def _rows(matrix: Any, nodes: int) -> sparse.csr_array:
+def _csr_rows(matrix: npt.ArrayLike | sparse.sparray, nodes: int) -> sparse.csr_array:
     rows = sparse.csr_array(matrix, dtype=np.float64)
     if rows.shape != (nodes, nodes):
         fail("matrix", f"shape {(nodes, nodes)}", f"shape {rows.shape}")
