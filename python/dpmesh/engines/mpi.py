@@ -49,11 +49,7 @@ class RankFailed(RuntimeError):  # noqa: N818
     """A run on ranks ended because one of them failed; the text states which, and what is saved."""
 
 
-class _Elsewhere(Exception):  # noqa: N818
-    """Another rank has failed."""
-
-
-class Sent(NamedTuple):
+class RankTraffic(NamedTuple):
     """Messages of one rank to others.
 
     Attributes
@@ -66,6 +62,10 @@ class Sent(NamedTuple):
 
     bytes: int
     least: int
+
+
+class _FailedElsewhere(Exception):  # noqa: N818
+    """Another rank has failed."""
 
 
 class MpiEngine:
@@ -100,21 +100,20 @@ class MpiEngine:
 
     def __init__(self, topology: Topology | int, communicator: MPI.Comm = MPI.COMM_WORLD) -> None:
         topology = in_python(topology)
-        if not isinstance(topology, int):
-            wanted = "a topology of dpmesh.topology, or the number of nodes"
-            require_methods("topology", topology, wanted, "matrix")
-        nodes, size = topology if isinstance(topology, int) else topology.nodes, communicator.size
-        integer("ranks", size, at_least=1, below=nodes + 1)
         if isinstance(topology, int):
-            parts = np.array_split(np.arange(nodes), size)
+            nodes = topology
         else:
-            cut = blocks(topology.matrix(0).weights, size) if communicator.rank == 0 else None
-            parts = communicator.bcast(cut)
+            expectation = "a topology of dpmesh.topology, or the number of nodes"
+            require_methods("topology", topology, expectation, "matrix")
+            nodes = topology.nodes
+        ranks = communicator.size
+        integer("ranks", ranks, at_least=1, below=nodes + 1)
         self.communicator: MPI.Comm = communicator
-        self.parts: list[Nodes] = parts
+        self.parts: list[Nodes] = _assign_nodes(topology, communicator)
         """The nodes of each rank, ascending."""
-        self.bytes_sent = self.bytes_least = 0
-        """To other ranks in the rounds of the last run, as in `Sent`."""
+        self.bytes_sent = 0
+        """Bytes to other ranks in the rounds of the last run, as in `RankTraffic`."""
+        self.bytes_least = 0
         self._ended = False
 
     @property
@@ -124,7 +123,7 @@ class MpiEngine:
 
     @property
     def is_root(self) -> bool:
-        """Whether this is rank 0."""
+        """True on rank 0."""
         return bool(self.communicator.rank == 0)
 
     @property
@@ -133,58 +132,85 @@ class MpiEngine:
         return self.parts[self.communicator.rank]
 
     def share(self, whole: Share, topology: Topology | None) -> Share:
-        """Return this rank's part of a run."""
-        self._ended, self.bytes_sent, self.bytes_least = False, 0, 0
-        if sum(map(len, self.parts)) != whole.total:
-            fail("engine", f"one for {whole.total} nodes", sum(map(len, self.parts)))
-        if reason := why_not(whole.algorithm):
+        """Return this rank's part of a run.
+
+        Raises
+        ------
+        ValueError
+            If the run has another number of nodes, or its algorithm does not run on ranks.
+        """
+        self._ended = False
+        self.bytes_sent = 0
+        self.bytes_least = 0
+        assigned = sum(len(part) for part in self.parts)
+        if assigned != whole.total:
+            fail("engine", f"one for {whole.total} nodes", assigned)
+        reason = why_not(whole.algorithm)
+        if reason:
             fail("engine", f"None, since {reason}", type(whole.algorithm).__name__)
         problem: Any = whole.problem
-        part, coins = problem.for_nodes(self.nodes), self._coins(whole.key)
-        here = replace(whole, problem=part, key=coins, pair_key=coins, nodes=self.nodes)
+        coins = self._coins(whole.key)
+        local_share = replace(
+            whole,
+            problem=problem.for_nodes(self.nodes),
+            key=coins,
+            pair_key=coins,
+            nodes=self.nodes,
+        )
         if whole.algorithm.travels == "token":
-            return replace(here, carrier=MpiToken(self))
-        carrier = MpiSums(self) if topology is None else MpiGossip(self, topology)
-        own = coins.for_nodes(self.nodes.astype(np.uint32))
-        return replace(here, carrier=carrier, key=own)
+            return replace(local_share, carrier=MpiToken(self))
+        local_key = coins.for_nodes(self.nodes.astype(np.uint32))
+        if topology is None:
+            return replace(local_share, carrier=MpiSums(self), key=local_key)
+        return replace(local_share, carrier=MpiGossip(self, topology), key=local_key)
 
-    def sent(self) -> list[Sent]:
-        """Return what each rank has sent in its rounds of the last run; all ranks must call it."""
-        mine = Sent(self.bytes_sent, self.bytes_least)
-        return [Sent(*sent) for sent in self.everyone(tuple(mine))]
+    def sent(self) -> list[RankTraffic]:
+        """Return the traffic of each rank in the last run; all ranks must call it."""
+        traffic = (self.bytes_sent, self.bytes_least)
+        return [RankTraffic(*counts) for counts in self.everyone(traffic)]
 
     def count(self, sent: int, least: int) -> None:
-        """Count bytes sent to other ranks."""
+        """Count bytes sent to other ranks, as in `RankTraffic`."""
         self.bytes_sent += sent
         self.bytes_least += least
 
     @contextmanager
     def guard(self, keep: Callable[[], str | None]) -> Iterator[None]:
-        """Fail on all ranks if the block fails on one, and report which did and what is saved."""
+        """Fail on all ranks if the block fails on one; the error names the rank and what is saved.
+
+        Raises
+        ------
+        OverBudget
+            If this rank's budget or another's has no room for a release.
+        RankFailed
+            If the block fails on a rank.
+        """
         try:
             yield
         except OverBudget:
             self._inform(Sign.OVER_BUDGET)
             raise
+        except _FailedElsewhere:
+            self._inform(Sign.FAILED)
+            raise RankFailed(self._failure_report(None, keep)) from None
         except Exception as error:
             self._inform(Sign.FAILED)
-            here = None if isinstance(error, _Elsewhere) else error
-            raise RankFailed(self._story(here, keep)) from here
+            raise RankFailed(self._failure_report(error, keep)) from error
 
     def agree(self, signs: Sign = Sign.NONE, same: int = 0) -> Sign:
         """Return the signs of all ranks; fail if one of them did, or `same` is not the same."""
-        found, ones, others = self._all(signs, same)
-        self._ended = bool(found & (Sign.FAILED | Sign.OVER_BUDGET))
-        if found & Sign.FAILED:
-            raise _Elsewhere
-        if found & Sign.OVER_BUDGET:
+        agreement = self._reduce(signs, same)
+        self._ended = bool(agreement.signs & (Sign.FAILED | Sign.OVER_BUDGET))
+        if agreement.signs & Sign.FAILED:
+            raise _FailedElsewhere
+        if agreement.signs & Sign.OVER_BUDGET:
             raise OverBudget("the budget has no room for a release of another rank")
-        if ones & others:
+        if agreement.set_bits & agreement.unset_bits:
             fail("releases", "the same on all ranks, as they are public", "others on some")
-        return found
+        return agreement.signs
 
     def everyone(self, mine: T) -> list[T]:
-        """Return what each rank passed."""
+        """Return the value of each rank, the root's first."""
         return self.communicator.allgather(mine)
 
     def rows(self, mine: Any) -> Any:
@@ -195,8 +221,11 @@ class MpiEngine:
         gathered = self.communicator.gather(mine)
         if gathered is None:
             return None
-        rows, order = np.concatenate(gathered), np.concatenate(self.parts)
-        return rows[np.argsort(order)] if len(rows) == len(order) else rows
+        rows = np.concatenate(gathered)
+        order = np.concatenate(self.parts)
+        if len(rows) != len(order):
+            return rows
+        return rows[np.argsort(order)]
 
     def _coins(self, key: Key) -> Key:
         """Return a key that all ranks have, for starts, turns and samples, but not for noise.
@@ -205,38 +234,82 @@ class MpiEngine:
         """
         words = np.empty(8, np.uint32)
         key.stream(Purpose.SHARED).words(0, words)
-        secret = self.communicator.bcast(words.astype("<u4").tobytes() if self.is_root else None)
-        if len(set(self.everyone(fingerprint(key)))) == 1:
+        root_secret = None
+        if self.is_root:
+            root_secret = words.astype("<u4").tobytes()
+        shared_secret = self.communicator.bcast(root_secret)
+        fingerprints = self.everyone(fingerprint(key))
+        if len(set(fingerprints)) == 1:
             return key
-        return Key.seeded(int.from_bytes(secret, "little"), key.cipher)
+        return Key.seeded(int.from_bytes(shared_secret, "little"), key.cipher)
 
-    def _all(self, signs: Sign, same: int = 0) -> tuple[Sign, int, int]:
-        """Return which bits are set on some rank: of the signs, of `same`, and of its opposite."""
-        found = np.empty(3, np.int64)
-        mine = np.array([signs, same & _BITS, ~same & _BITS], np.int64)
-        self.communicator.Allreduce(mine, found, op=MPI.BOR)
-        if found[0] & (Sign.FAILED | Sign.OVER_BUDGET):
-            found[1:] = 0  # a rank that failed has nothing to compare
-        return Sign(int(found[0])), int(found[1]), int(found[2])
+    def _reduce(self, signs: Sign, same: int = 0) -> _Agreement:
+        """Combine the signs and the bits of `same` of all ranks.
+
+        A rank that failed has nothing to compare: then no bits are returned.
+        """
+        local_words = np.array([signs, same & _BITS, ~same & _BITS], np.int64)
+        words = np.empty(3, np.int64)
+        self.communicator.Allreduce(local_words, words, op=MPI.BOR)
+        all_signs = Sign(int(words[0]))
+        if all_signs & (Sign.FAILED | Sign.OVER_BUDGET):
+            return _Agreement(all_signs, set_bits=0, unset_bits=0)
+        return _Agreement(all_signs, set_bits=int(words[1]), unset_bits=int(words[2]))
 
     def _inform(self, sign: Sign) -> None:
         """Pass the sign on when the others `agree` next, unless all know it."""
         if not self._ended:
-            self._all(sign)
+            self._reduce(sign)
             self._ended = True
 
-    def _story(self, error: Exception | None, keep: Callable[[], str | None]) -> str:
-        """Return which rank failed and what is saved; all ranks must call it."""
-        mine = None if error is None else f"{type(error).__name__}: {error}"
-        texts = enumerate(self.communicator.allgather(mine))
-        size = self.communicator.size
-        failed = "; ".join(f"rank {r} of {size} failed: {text}" for r, text in texts if text)
+    def _failure_report(self, error: Exception | None, keep: Callable[[], str | None]) -> str:
+        """Return the failures of all ranks and what is saved; all ranks must call it."""
+        local_failure = None
+        if error is not None:
+            local_failure = f"{type(error).__name__}: {error}"
+        ranks = self.communicator.size
+        failures = []
+        for rank, failure in enumerate(self.communicator.allgather(local_failure)):
+            if failure:
+                failures.append(f"rank {rank} of {ranks} failed: {failure}")
         try:
-            kept = keep()
-        except Exception as second:
-            kept = f"nothing more could be saved: {second or type(second).__name__}"
+            saved = keep()
+        except Exception as save_error:
+            reason = str(save_error) or type(save_error).__name__
+            saved = f"nothing more could be saved: {reason}"
             self._inform(Sign.FAILED)
-        return f"{failed} ({kept})" if kept else failed
+        report = "; ".join(failures)
+        if saved:
+            report += f" ({saved})"
+        return report
+
+
+class _Agreement(NamedTuple):
+    """The signs of all ranks, and the bits of a number that all ranks should have.
+
+    Attributes
+    ----------
+    signs
+        Signs that some rank has.
+    set_bits, unset_bits
+        Bits that are set, or not set, on some rank; they overlap if the numbers differ.
+    """
+
+    signs: Sign
+    set_bits: int
+    unset_bits: int
+
+
+def _assign_nodes(topology: Topology | int, communicator: MPI.Comm) -> list[Nodes]:
+    """Return the nodes of each rank: by the network of round 0, or in equal runs of a number."""
+    ranks = communicator.size
+    if isinstance(topology, int):
+        return np.array_split(np.arange(topology), ranks)
+    partition = None
+    if communicator.rank == 0:
+        partition = blocks(topology.matrix(0).weights, ranks)
+    parts: list[Nodes] = communicator.bcast(partition)
+    return parts
 
 
 class MpiGossip(Instant):
@@ -251,7 +324,8 @@ class MpiGossip(Instant):
     """
 
     def __init__(self, ranks: MpiEngine, topology: Topology) -> None:
-        self._ranks, self._communicator = ranks, ranks.communicator
+        self._ranks = ranks
+        self._communicator = ranks.communicator
 
         @lru_cache(maxsize=16)
         def boundary_of(matrix: MixingMatrix) -> Boundary:
@@ -261,64 +335,81 @@ class MpiGossip(Instant):
         self._matrix = lru_cache(maxsize=1)(topology.matrix)
 
     def carry(self, round: int, packet: Packet) -> Released:
-        """Return what this rank's nodes receive, shape (own nodes, dim)."""
+        """Return the mixed messages of this rank's nodes, shape (local nodes, dim).
+
+        Unmixed messages are returned as those of all nodes, shape (nodes, dim).
+        """
         self._ranks.agree()
         messages = packet.rows
         if packet.unmixed:
             all_linked(self._matrix(round))
-            everybody = np.concatenate(self._ranks.everyone(messages))
-            return Released(everybody[np.argsort(np.concatenate(self._ranks.parts))])
+            all_messages = np.concatenate(self._ranks.everyone(messages))
+            order = np.argsort(np.concatenate(self._ranks.parts))
+            return Released(all_messages[order])
         across = self._boundary_of(self._matrix(round))
+        local_nodes = len(messages)
         rows = np.empty((across.weights.shape[1], messages.shape[1]), dtype=messages.dtype)
-        rows[: len(messages)] = messages
+        rows[:local_nodes] = messages
+        foreign = rows[local_nodes:]
         if packet.compressed is not None:
-            self._travel_packed(across, packet.compressed, rows[len(messages) :])
+            self._exchange_packed(across, packet.compressed, foreign)
         else:
-            self._travel(across, messages, rows[len(messages) :])
+            self._exchange(across, messages, foreign)
         return Released(kernels.mix(across.weights, rows))
 
     def traffic(self, round: int, sent: carriers.Sent) -> Traffic:
-        """Return what this rank's nodes sent over links in this round, to whichever rank."""
+        """Return the traffic of this rank's nodes over links in this round, to whichever rank."""
         listeners = self._matrix(round).listeners[self._ranks.nodes]
-        return Traffic(int(listeners.sum()) * sent.times, int(np.sum(listeners * sent.bits)))
+        messages = int(listeners.sum()) * sent.times
+        bits = int(np.sum(listeners * sent.bits))
+        return Traffic(messages, bits)
 
-    def _travel(self, across: Boundary, messages: Released, foreign: Floats) -> None:
+    def _exchange(self, across: Boundary, messages: Released, foreign: Floats) -> None:
         """Send the rows that other ranks need, and receive into `foreign`."""
-        requests, first = [], 0
+        requests = []
+        start = 0
         for rank, count in enumerate(across.receive):
             if count:
-                rows = foreign[first : first + count]
+                rows = foreign[start : start + count]
                 requests.append(self._communicator.Irecv(rows, source=rank))
-            first += count
-        for rank, needed in enumerate(across.send):
-            if len(needed):
-                packet = messages[needed]
-                requests.append(self._communicator.Isend(packet, dest=rank))
-                self._ranks.count(packet.nbytes, packet.nbytes)
+            start += count
+        for rank, local_rows in enumerate(across.send):
+            if len(local_rows):
+                block = messages[local_rows]
+                requests.append(self._communicator.Isend(block, dest=rank))
+                self._ranks.count(block.nbytes, block.nbytes)
         MPI.Request.Waitall(requests)
 
-    def _travel_packed(self, across: Boundary, packed: Compressed, foreign: Floats) -> None:
+    def _exchange_packed(self, across: Boundary, packed: Compressed, foreign: Floats) -> None:
         """Send these rows as their nodes pack them, and unpack into `foreign`."""
-        requests, first = [], 0
-        for rank, needed in enumerate(across.send):
-            if len(needed):
-                packet = packed.together(needed)
-                requests.append(self._communicator.Isend([packet, MPI.BYTE], dest=rank))
-                self._ranks.count(len(packet), int(packed.bits[needed].sum()) // 8)
+        requests = []
+        for rank, local_rows in enumerate(across.send):
+            if len(local_rows):
+                block = packed.together(local_rows)
+                requests.append(self._communicator.Isend([block, MPI.BYTE], dest=rank))
+                least_bytes = int(packed.bits[local_rows].sum()) // 8
+                self._ranks.count(len(block), least_bytes)
+        dim = foreign.shape[1]
+        start = 0
         for rank, count in enumerate(across.receive):
             if count:
-                status = MPI.Status()
-                message = self._communicator.Mprobe(source=rank, status=status)
-                came = bytearray(status.Get_count(MPI.BYTE))
-                message.Recv([came, MPI.BYTE])
-                rows = packed.compressor.apart(bytes(came), count, foreign.shape[1], foreign.dtype)
-                foreign[first : first + count] = rows
-            first += count
+                block = self._receive_bytes(rank)
+                rows = packed.compressor.apart(block, count, dim, foreign.dtype)
+                foreign[start : start + count] = rows
+            start += count
         MPI.Request.Waitall(requests)
+
+    def _receive_bytes(self, rank: int) -> bytes:
+        """Receive one message of unknown length from another rank."""
+        status = MPI.Status()
+        message = self._communicator.Mprobe(source=rank, status=status)
+        buffer = bytearray(status.Get_count(MPI.BYTE))
+        message.Recv([buffer, MPI.BYTE])
+        return bytes(buffer)
 
 
 class MpiToken(Broadcast):
-    """The carrier of a token: what its holder released goes to all ranks.
+    """The carrier of a token: the release of its holder goes to all ranks.
 
     Parameters
     ----------
@@ -328,19 +419,22 @@ class MpiToken(Broadcast):
 
     def __init__(self, ranks: MpiEngine) -> None:
         self._ranks = ranks
-        self._owner = np.empty(sum(map(len, ranks.parts)), np.int64)
+        nodes = sum(len(part) for part in ranks.parts)
+        self._owner = np.empty(nodes, np.int64)
         for rank, part in enumerate(ranks.parts):
             self._owner[part] = rank
 
     def carry(self, round: int, packet: Packet) -> Released | None:
-        """Return on all ranks what the sender released; None if that is nothing."""
+        """Return the sender's release on all ranks; None if there is none."""
         self._ranks.agree()
-        owner, communicator = int(self._owner[packet.sender]), self._ranks.communicator
+        communicator = self._ranks.communicator
+        owner = int(self._owner[packet.sender])
         if communicator.rank == owner and packet.values is not None:
-            length = packet.values.nbytes * (communicator.size - 1)
+            receivers = communicator.size - 1
+            length = packet.values.nbytes * receivers
             self._ranks.count(length, length)
-        arrived: Released | None = communicator.bcast(packet.values, root=owner)
-        return arrived
+        values: Released | None = communicator.bcast(packet.values, root=owner)
+        return values
 
 
 class MpiSums(Broadcast):
@@ -362,26 +456,40 @@ class MpiSums(Broadcast):
         """Return the totals of the one sum of all nodes, or those of this rank's own nodes.
 
         They are integers modulo ``2**64``.
+
+        Raises
+        ------
+        ValueError
+            If the release is not a sum of all nodes.
         """
         if packet.masked is None:
             fail("release", "a sum of all nodes, since they are on several ranks", "another")
-        parts = packet.masked.totals()
+        partial_sums = packet.masked.totals()
         self._ranks.agree()
-        totals, sent = np.empty_like(parts), (self._ranks.processes > 1) * parts.nbytes
-        self._ranks.count(sent, sent)
-        words = parts.view(np.uint64), totals.view(np.uint64)  # which wrap around by definition
-        self._ranks.communicator.Allreduce(*words, op=MPI.SUM)
-        return totals if len(totals) == 1 else totals[self._ranks.nodes]
+        totals = np.empty_like(partial_sums)
+        if self._ranks.processes > 1:
+            self._ranks.count(partial_sums.nbytes, partial_sums.nbytes)
+        # unsigned words wrap around by definition
+        self._ranks.communicator.Allreduce(
+            partial_sums.view(np.uint64), totals.view(np.uint64), op=MPI.SUM
+        )
+        if len(totals) == 1:
+            return totals
+        return totals[self._ranks.nodes]
 
     def traffic(self, round: int, sent: carriers.Sent) -> Traffic:
-        """Return what all nodes sent, on rank 0 alone: every rank knows it, and ranks add up."""
-        return super().traffic(round, sent) if self._ranks.is_root else Traffic(0, 0)
+        """Return the traffic of all nodes on rank 0 and none elsewhere: ranks add up."""
+        if self._ranks.is_root:
+            return super().traffic(round, sent)
+        return Traffic(0, 0)
 
 
 def why_not(algorithm: AnyAlgorithm) -> str | None:
-    """Return why an algorithm does not run on ranks; None if it does."""
-    first = algorithm.release_of(0)
-    releases = first if isinstance(first, tuple) else (first,)
-    if algorithm.travels == "server" and not all(map(is_summed, releases)):
+    """Return the reason for which an algorithm does not run on ranks; None if it does."""
+    releases = algorithm.release_of(0)
+    if not isinstance(releases, tuple):
+        releases = (releases,)
+    are_sums = all(is_summed(release) for release in releases)
+    if algorithm.travels == "server" and not are_sums:
         return "a trusted server sees all that its clients send: it is one process"
     return None

@@ -1,4 +1,4 @@
-"""What runs measured over rounds."""
+"""Figures of metrics over the rounds of runs."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ def curves(histories: Mapping[str, Curves], metric: str, *, ax: Axes | None = No
         If `histories` holds no histories, or one lacks the metric.
     """
     instance("histories", histories, "the history of each run, by a label", Mapping)
-    return bands({label: [history] for label, history in histories.items()}, metric, ax=ax)
+    groups = {label: [history] for label, history in histories.items()}
+    return bands(groups, metric, ax=ax)
 
 
 def bands(
@@ -80,10 +81,13 @@ def bands(
     """
     ax = axes(ax)
     for i, (label, histories) in enumerate(groups.items()):
-        line, own = mean_line(label, histories, metric, x), look(i)
-        ax.plot(line.x, line.y, label=label, **own)
-        low, high = (np.add(line.y, sign * np.asarray(line.spread)) for sign in (-1, 1))
-        ax.fill_between(line.x, low, high, color=own["color"], alpha=0.18, linewidth=0)
+        style = look(i)
+        line = mean_line(label, histories, metric, x)
+        ax.plot(line.x, line.y, label=label, **style)
+        half_widths = np.asarray(line.spread)
+        low = np.subtract(line.y, half_widths)
+        high = np.add(line.y, half_widths)
+        ax.fill_between(line.x, low, high, color=style["color"], alpha=0.18, linewidth=0)
     return finished(ax, x, metric, curves=len(groups))
 
 
@@ -101,9 +105,13 @@ def mean_line(label: str, histories: Sequence[Curves], metric: str, x: str = "ro
     for history in histories:
         require_methods(f"{label!r}", history, "the history of a run", "rounds")
     rounds = histories[0].rounds(metric)
-    if any(not np.array_equal(history.rounds(metric), rounds) for history in histories):
-        fail("groups", "runs measured in the same rounds", f"different ones in {label!r}")
+    for history in histories:
+        if not np.array_equal(history.rounds(metric), rounds):
+            fail("groups", "runs measured in the same rounds", f"different ones in {label!r}")
     values = np.array([history[metric] for history in histories])
-    places = rounds if x == "round" else np.mean([h[x] for h in histories], axis=0)
-    spread = [interval(column) for column in values.T]
-    return Line(label=label, x=places.tolist(), y=values.mean(axis=0).tolist(), spread=spread)
+    if x == "round":
+        positions = rounds.tolist()
+    else:
+        positions = np.mean([history[x] for history in histories], axis=0).tolist()
+    half_widths = [interval(column) for column in values.T]
+    return Line(label=label, x=positions, y=values.mean(axis=0).tolist(), spread=half_widths)

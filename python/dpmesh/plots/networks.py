@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +11,16 @@ from dpmesh._validate import fail, integer
 from dpmesh.plots.panels import COLOURS, axes
 
 if TYPE_CHECKING:
+    import networkx as nx
     from matplotlib.axes import Axes
+
+Positions: TypeAlias = npt.NDArray[np.float64]
+"""Shape (nodes, 2): horizontal and vertical place of each node."""
+
+LINK_COLOUR = "0.6"
+LINK_WIDTH = 0.8
+CIRCLE_NODES = 32
+"""Most nodes that are drawn on a circle."""
 
 
 def network(
@@ -48,39 +57,66 @@ def network(
     """
     import networkx as nx
 
-    nodes, pairs = integer("nodes", nodes, at_least=1), np.asarray(edges).reshape(-1, 2)
+    nodes = integer("nodes", nodes, at_least=1)
+    pairs = np.asarray(edges).reshape(-1, 2)
     if len(pairs) and (pairs.min() < 0 or pairs.max() >= nodes):
         fail("edges", f"pairs of nodes below {nodes}", f"{pairs.min()} to {pairs.max()}")
     ax = axes(ax)
     graph = nx.empty_graph(nodes)
     graph.add_edges_from(pairs.tolist())
-    places = _places(graph, grid)
-    for i, j in pairs:
-        start, end = places[[i, j]]
-        style: dict[str, Any] = {"color": "0.6", "linewidth": 0.8, "zorder": 1}
-        if grid is not None and np.abs(end - start).sum() > 1:
-            bend = {"arrowstyle": "-", "connectionstyle": "arc3,rad=0.2", **style}
-            ax.annotate("", start, end, arrowprops=bend)
-        else:
-            ax.plot(*places[[i, j]].T, **style)
-    x, y = places.T
-    ax.scatter(x, y, s=max(4.0, 160 / np.sqrt(nodes)), color=COLOURS[0], zorder=2)
+    positions = _positions(graph, grid)
+    for pair in pairs:
+        ends = positions[pair]
+        is_around = grid is not None and np.abs(ends[1] - ends[0]).sum() > 1
+        _draw_link(ax, ends, is_arc=is_around)
+    marker_area = max(4.0, 160 / np.sqrt(nodes))
+    ax.scatter(positions[:, 0], positions[:, 1], s=marker_area, color=COLOURS[0], zorder=2)
     ax.set_title(title, fontsize="small")
     ax.set_aspect("equal")
     ax.set_axis_off()
     return ax
 
 
-def _places(graph: Any, grid: tuple[int, int] | None) -> npt.NDArray[np.float64]:
-    """Return where to draw each node, shape (nodes, 2)."""
+def _draw_link(ax: Axes, ends: Positions, *, is_arc: bool) -> None:
+    """Draw one link as a straight line, or as an arc, between two places: shape (2, 2)."""
+    if not is_arc:
+        ax.plot(ends[:, 0], ends[:, 1], color=LINK_COLOUR, linewidth=LINK_WIDTH, zorder=1)
+        return
+    arc = {
+        "arrowstyle": "-",
+        "connectionstyle": "arc3,rad=0.2",
+        "color": LINK_COLOUR,
+        "linewidth": LINK_WIDTH,
+        "zorder": 1,
+    }
+    ax.annotate("", ends[0], ends[1], arrowprops=arc)
+
+
+def _positions(graph: nx.Graph, grid: tuple[int, int] | None) -> Positions:
+    """Return the place of each node, shape (nodes, 2)."""
     import networkx as nx
 
-    nodes, degrees = len(graph), dict(graph.degree)
+    nodes = len(graph)
     if grid is not None and grid[0] * grid[1] == nodes:
-        return np.array([divmod(node, grid[1])[::-1] for node in range(nodes)], dtype=np.float64)
-    hubs = [node for node in graph if degrees[node] == nodes - 1]
-    if nodes > 3 and len(hubs) == 1 and sum(degrees.values()) == 2 * (nodes - 1):
-        layout = nx.shell_layout(graph, [hubs, [node for node in graph if node != hubs[0]]])
+        row_and_column = np.array([divmod(node, grid[1]) for node in range(nodes)])
+        return row_and_column[:, ::-1].astype(np.float64)
+    hub = _hub(graph)
+    if hub is not None:
+        leaves = [node for node in graph if node != hub]
+        layout = nx.shell_layout(graph, [[hub], leaves])
+    elif nodes <= CIRCLE_NODES:
+        layout = nx.circular_layout(graph)
     else:
-        layout = nx.circular_layout(graph) if nodes <= 32 else nx.spring_layout(graph, seed=0)
+        layout = nx.spring_layout(graph, seed=0)
     return np.array([layout[node] for node in range(nodes)])
+
+
+def _hub(graph: nx.Graph) -> int | None:
+    """Return the centre of a star of more than 3 nodes; None for any other graph."""
+    nodes = len(graph)
+    hubs = [node for node, degree in graph.degree if degree == nodes - 1]
+    is_star = nodes > 3 and len(hubs) == 1 and graph.number_of_edges() == nodes - 1
+    if is_star:
+        hub: int = hubs[0]
+        return hub
+    return None

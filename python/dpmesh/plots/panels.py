@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from textwrap import fill
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal, TypedDict, cast
 
 import numpy as np
 from scipy.special import stdtrit
@@ -13,6 +14,7 @@ from scipy.special import stdtrit
 from dpmesh._extras import needed_by
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -23,7 +25,7 @@ LEGEND_WIDTH = 40
 """Characters in a line of the legend; longer labels are wrapped."""
 
 _COLUMN = 14
-"""Lines in a column of the legend."""
+"""Most curves in one column of a legend."""
 
 _LABELS = {
     "accuracy": "test accuracy, nodes' models",
@@ -37,11 +39,17 @@ _LABELS = {
 }
 
 DASHES = ("-", "--", "-.", ":")
-"""Of lines, for print."""
+"""Dashes of curves, so that they differ in print as well."""
+LEVEL_DASHES = DASHES[1:]
+"""Dashes of horizontal lines."""
 FEW = 6
-"""Places on a logarithmic axis that are all named."""
-PANEL, TITLE_WIDTH = (4.2, 3.4), 38
-"""Inches of a panel, beside which the legend stands, and characters above it."""
+"""Most positions on a logarithmic axis that all have a tick."""
+PANEL = (4.2, 3.4)
+"""Width and height of a panel in inches, without the legend."""
+CATEGORY_HEIGHT = 1.6
+"""Inches below a panel for words on its horizontal axis."""
+TITLE_WIDTH = 38
+"""Characters in a line of a panel's title."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,10 +69,15 @@ class Line:
     """
 
     label: str
-    x: Sequence[Any]
+    x: Sequence[float] | Sequence[str]
     y: Sequence[float]
     spread: Sequence[float] | None = None
     paper: Sequence[float | None] | None = None
+
+    @property
+    def is_categorical(self) -> bool:
+        """True if x holds words."""
+        return any(isinstance(position, str) for position in self.x)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,15 +89,15 @@ class Panel:
     title, x, y
         In words: of the panel, and of its axes.
     lines
-        What is drawn; a panel without any is left out.
+        The lines; a panel without any is left out.
     levels
         Heights of horizontal lines, by name.
     log
-        Which axes are logarithmic.
+        The logarithmic axes.
     ticks
-        Of x, if not the default's: numbers, or their texts by number.
+        Ticks of the horizontal axis: numbers, or their texts by number; None for matplotlib's.
     limits
-        Of y, if not those of the lines.
+        Ends of the vertical axis; None for those of the lines.
     kind
         Lines with marks and bars, lines alone with bands, or dots.
     """
@@ -99,86 +112,147 @@ class Panel:
     limits: tuple[float, float] | None = None
     kind: Literal["marks", "bands", "dots"] = "marks"
 
+    @property
+    def is_categorical(self) -> bool:
+        """True if the horizontal axis of a line holds words."""
+        return any(line.is_categorical for line in self.lines)
+
+
+class LineStyle(TypedDict):
+    """Colour and dashes of a curve, as matplotlib's keyword arguments."""
+
+    color: str
+    linestyle: str
+
 
 def drawn(panels: Sequence[Panel], *, columns: int = 0) -> Figure:
-    """Draw panels, so many beside each other, with one legend; needs the extra ``plots``."""
+    """Draw panels in rows of `columns`, with one legend; needs the extra ``plots``.
+
+    Parameters
+    ----------
+    panels
+        The panels; those without lines are left out.
+    columns
+        Panels beside each other; 0 for all.
+
+    Returns
+    -------
+    The figure.
+    """
     from matplotlib.figure import Figure
 
     panels = [panel for panel in panels if panel.lines]
     columns = min(columns or len(panels), len(panels))
-    height = -(-len(panels) // columns)
-    words = any(_are_words(line.x) for panel in panels for line in panel.lines)
-    width, high = PANEL[0] * columns, (PANEL[1] + 1.6 * words) * height
-    figure = Figure(figsize=(width, high), layout="constrained")
-    looks = _looks(panels)
-    known, levels = dict[str, Any](), dict[str, Any]()
-    for place, panel in enumerate(panels):
-        ax = figure.add_subplot(height, columns, place + 1)
+    rows = math.ceil(len(panels) / columns)
+    panel_width, panel_height = PANEL
+    if any(panel.is_categorical for panel in panels):
+        panel_height += CATEGORY_HEIGHT
+    width = panel_width * columns
+    figure = Figure(figsize=(width, panel_height * rows), layout="constrained")
+    styles = _styles(panels)
+    methods: dict[str, Artist] = {}
+    levels: dict[str, Artist] = {}
+    for position, panel in enumerate(panels, start=1):
+        ax = figure.add_subplot(rows, columns, position)
         for line in panel.lines:
-            known.setdefault(line.label, _draw(ax, line, panel.kind, looks[line.label]))
-        for number, (name, level) in enumerate(panel.levels.items()):
-            dashes = DASHES[1:][number % 3]
+            handle = _draw(ax, line, panel.kind, styles[line.label])
+            methods.setdefault(line.label, handle)
+        for level_number, (name, level) in enumerate(panel.levels.items()):
+            dashes = LEVEL_DASHES[level_number % len(LEVEL_DASHES)]
             levels.setdefault(name, ax.axhline(level, color="gray", linestyle=dashes))
         _label(ax, panel)
-    known |= levels  # below the methods
-    if len(known) > 1:
-        names = [fill(name.replace("$", r"\$"), LEGEND_WIDTH) for name in known]
-        longest = max(len(line) for name in names for line in name.split("\n"))
-        figure.set_figwidth(width + 0.8 + 0.08 * longest)
-        figure.legend(list(known.values()), names, loc="outside right upper", frameon=False)
+    handles = methods | levels
+    if len(handles) > 1:
+        _add_legend(figure, handles, width)
     return figure
 
 
-def _looks(panels: Sequence[Panel]) -> dict[str, dict[str, Any]]:
+def _add_legend(figure: Figure, handles: Mapping[str, Artist], width: float) -> None:
+    """Put a legend beside the panels, and widen the figure by its longest line."""
+    names = [fill(name.replace("$", r"\$"), LEGEND_WIDTH) for name in handles]
+    lines = "\n".join(names).split("\n")
+    longest = max(len(line) for line in lines)
+    figure.set_figwidth(width + 0.8 + 0.08 * longest)
+    figure.legend(list(handles.values()), names, loc="outside right upper", frameon=False)
+
+
+def _styles(panels: Sequence[Panel]) -> dict[str, LineStyle]:
     """Return colour and dashes of each label, in the order of the fullest panel."""
-    fullest = sorted(panels, key=lambda panel: -len(panel.lines))
-    labels = dict.fromkeys(line.label for panel in fullest for line in panel.lines)
-    count = len(COLOURS)
-    return {
-        label: {"color": COLOURS[i % count], "linestyle": DASHES[i // count % len(DASHES)]}
-        for i, label in enumerate(labels)
-    }
+    fullest_first = sorted(panels, key=lambda panel: -len(panel.lines))
+    labels = dict.fromkeys(line.label for panel in fullest_first for line in panel.lines)
+    styles: dict[str, LineStyle] = {}
+    for i, label in enumerate(labels):
+        dashes = DASHES[i // len(COLOURS) % len(DASHES)]
+        styles[label] = {"color": COLOURS[i % len(COLOURS)], "linestyle": dashes}
+    return styles
 
 
-def _draw(ax: Axes, line: Line, kind: str, look: dict[str, Any]) -> Any:
-    """Draw one line; return what a legend shows of it."""
-    colour, named = look["color"], look | {"label": line.label}
-    if line.paper is not None and any(number is not None for number in line.paper):
-        numbers = [np.nan if number is None else number for number in line.paper]
-        joined = "" if _are_words(line.x) else ":"
-        ax.plot(line.x, numbers, linestyle=joined, color=colour, marker="x", markersize=4)
+def _draw(ax: Axes, line: Line, kind: str, style: LineStyle) -> Artist:
+    """Draw one line; return its handle for the legend."""
+    colour = style["color"]
+    if line.paper is not None:
+        _draw_paper(ax, line, line.paper, colour)
     if kind == "bands":
-        if line.spread is not None:
-            low, high = (np.array(line.y) + sign * np.array(line.spread) for sign in (-1, 1))
-            ax.fill_between(line.x, low, high, color=colour, alpha=0.2, linewidth=0)
-        return ax.plot(line.x, line.y, marker="o" if len(line.x) == 1 else "", **named)[0]
-    if kind == "dots" or _are_words(line.x):
-        named["linestyle"] = ""
-    named |= {"marker": "o", "markersize": 1 if kind == "dots" else 4, "capsize": 3}
-    return ax.errorbar(line.x, line.y, line.spread, **named)
+        return _draw_band(ax, line, style)
+    linestyle = style["linestyle"]
+    if kind == "dots" or line.is_categorical:
+        linestyle = ""
+    marker_size = 4
+    if kind == "dots":
+        marker_size = 1
+    container = ax.errorbar(
+        line.x,
+        line.y,
+        line.spread,
+        label=line.label,
+        color=colour,
+        linestyle=linestyle,
+        marker="o",
+        markersize=marker_size,
+        capsize=3,
+    )
+    return cast("Artist", container)  # legends accept containers too
 
 
-def _are_words(x: Sequence[Any]) -> bool:
-    return any(isinstance(place, str) for place in x)
+def _draw_paper(ax: Axes, line: Line, numbers: Sequence[float | None], colour: str) -> None:
+    """Draw the paper's numbers with crosses, joined by dots unless x holds words."""
+    if all(number is None for number in numbers):
+        return
+    heights = [np.nan if number is None else number for number in numbers]
+    linestyle = "" if line.is_categorical else ":"
+    ax.plot(line.x, heights, linestyle=linestyle, color=colour, marker="x", markersize=4)
+
+
+def _draw_band(ax: Axes, line: Line, style: LineStyle) -> Artist:
+    """Draw a curve with its spread as a band; a single point is marked."""
+    if line.spread is not None:
+        low = np.subtract(line.y, line.spread)
+        high = np.add(line.y, line.spread)
+        ax.fill_between(line.x, low, high, color=style["color"], alpha=0.2, linewidth=0)
+    marker = "o" if len(line.x) == 1 else ""
+    curves = ax.plot(line.x, line.y, marker=marker, label=line.label, **style)
+    return curves[0]
 
 
 def _label(ax: Axes, panel: Panel) -> None:
+    """Set the title, labels, scales, ticks and limits of one panel."""
     ax.set(title=fill(panel.title, TITLE_WIDTH), xlabel=panel.x, ylabel=panel.y)
     ticks = panel.ticks
     if "x" in panel.log:
         ax.set_xscale("log")
         ax.tick_params(axis="x", which="minor", labelbottom=False)  # they overlap
-        places = sorted({x for line in panel.lines for x in line.x})
-        ticks = places if ticks is None and len(places) <= FEW else ticks
+        positions = sorted({float(x) for line in panel.lines for x in line.x})
+        if ticks is None and len(positions) <= FEW:
+            ticks = positions
     if "y" in panel.log:
         ax.set_yscale("log")
     if ticks is not None:
-        named = ticks if isinstance(ticks, Mapping) else {}
-        ax.set_xticks(list(ticks), [named.get(x, f"{x:,.10g}") for x in ticks])
+        names = ticks if isinstance(ticks, Mapping) else {}
+        ax.set_xticks(list(ticks), [names.get(x, f"{x:,.10g}") for x in ticks])
         ax.set_xticks([], minor=True)  # their labels would overlap
     if panel.limits is not None:
         ax.set_ylim(*panel.limits)
-    if any(_are_words(line.x) for line in panel.lines):
+    if panel.is_categorical:
         ax.tick_params(axis="x", rotation=90)
     ax.grid(alpha=0.3)
 
@@ -193,7 +267,7 @@ def axes(ax: Axes | None) -> Axes:
     return plt.subplots(figsize=(5, 3.5), layout="constrained")[1]
 
 
-def look(i: int) -> dict[str, Any]:
+def look(i: int) -> LineStyle:
     """Return colour and line style of the i-th curve."""
     return {"color": COLOURS[i % len(COLOURS)], "linestyle": DASHES[i % len(DASHES)]}
 
@@ -202,21 +276,38 @@ def interval(values: Sequence[float]) -> float:
     """Return half the 95% interval of the mean (Student's); NaN for fewer than 3 values."""
     if len(values) < 3:
         return float("nan")
-    free = len(values) - 1
-    return float(stdtrit(free, 0.975) * np.std(values, ddof=1) / np.sqrt(len(values)))
+    degrees_of_freedom = len(values) - 1
+    quantile = stdtrit(degrees_of_freedom, 0.975)
+    standard_error = np.std(values, ddof=1) / np.sqrt(len(values))
+    return float(quantile * standard_error)
 
 
 def in_words(metric: str) -> str:
-    """Return what a metric is called on an axis."""
+    """Return the name of a metric on an axis."""
     return _LABELS.get(metric, metric.replace("_", " "))
 
 
 def finished(ax: Axes, x: str, metric: str, *, curves: int) -> Axes:
-    """Label axes of so many curves of a metric, with a legend if they look different."""
+    """Label the axes of curves of a metric, with a legend if the curves look different.
+
+    Parameters
+    ----------
+    ax
+        The axes with the curves.
+    x, metric
+        Names of the metrics on the horizontal and the vertical axis.
+    curves
+        Number of curves.
+
+    Returns
+    -------
+    The axes.
+    """
     ax.set_xlabel(in_words(x))
     ax.set_ylabel(in_words(metric))
     ax.grid(alpha=0.3)
-    if 1 < curves <= len(COLOURS) * len(DASHES):  # which all look different
+    distinct_styles = len(COLOURS) * len(DASHES)
+    if 1 < curves <= distinct_styles:
         lines, labels = ax.get_legend_handles_labels()
         wrapped = [fill(label, LEGEND_WIDTH) for label in labels]
         columns = 1 if curves <= _COLUMN else 2
