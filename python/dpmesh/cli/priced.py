@@ -24,8 +24,7 @@ from dpmesh.algorithms.registry import Entry
 from dpmesh.cli._errors import Once, telling
 from dpmesh.cli.views import OF_A_VIEW, Network, Nodes, Seed, network_named, seen
 from dpmesh.privacy.views import LossFacts, View
-from dpmesh.settings.parts import Entry as Field
-from dpmesh.settings.parts import entries, options_of
+from dpmesh.settings.parts import Field, entries, options_of
 
 MOST_ROUNDS, MOST_ROUNDS_OF_A_VIEW = 100_000, 1000
 """Rounds that are tried."""

@@ -1,4 +1,4 @@
-"""Files of settings and contracts as data: what they can name, and errors that name the line."""
+"""Files of settings and contracts as data: the parts that they can name, errors with the line."""
 
 from dpmesh.settings.files import Settings, read
 

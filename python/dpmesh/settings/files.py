@@ -16,13 +16,24 @@ from dpmesh._files import read_toml
 from dpmesh._networks import imported
 from dpmesh._validate import fail, nearest
 from dpmesh.keys import Key
-from dpmesh.settings.parts import Entry, Maker, entries, kinds_of, options_of
+from dpmesh.settings.parts import Field, Kinds, Maker, entries, kinds_of, options_of
 from dpmesh.topology import Topology, edge_dropping
 
 _MISFIT = object()
 
+_TYPE_WORDS: dict[object, str] = {
+    int: "an integer",
+    float: "a number",
+    bool: "true or false",
+    str: "a text",
+    type(None): '"none"',
+}
+
+_HEADER = re.compile(r"\s*\[+([^\]=]+)\]")
+_ASSIGNMENT = re.compile(r"""\s*((?:[\w-]+|"[^"]*"|'[^']*')(?:\s*\.\s*[\w-]+)*)\s*=""")
+
 OF_DEFAULT_KIND = ("problem",)
-"""Tables without a kind that are of the first one."""
+"""Tables whose kind may be left out: the first one is the default."""
 
 BESIDE = {"topology": ("keep",)}
 """Keys of a table that its parts do not know, and that the experiment itself uses."""
@@ -45,7 +56,7 @@ class Settings:
     filled
         Parameters of tables within tables that other tables determine, such as the topology.
     installed
-        Whether a `kind` can also name a class of the distribution's entry points: so in experiment
+        If true, a `kind` can also name a class of the distribution's entry points: so in experiment
         files, and never in contracts, which mean the same whatever a party has installed.
     """
 
@@ -53,19 +64,30 @@ class Settings:
     source: str = "settings"
     lines: Mapping[str, int] = field(default_factory=dict)
     module: str | None = None
-    filled: Mapping[str, Any] = field(default_factory=dict)
+    filled: Mapping[str, object] = field(default_factory=dict)
     installed: bool = False
 
     def error(self, key: str, problem: str) -> ValueError:
         """Return the error of a key, or of the table that it is missing from."""
-        known = re.sub(r"\[\d+\]", "", key)
-        places = ["sweep.seeds"] if known == "run.seed" else []
-        while known:
-            places += [f"sweep.{known}", known]
-            known = known.rpartition(".")[0]
-        lines = [self.lines[place] for place in places if place in self.lines]
-        line = f", line {lines[0]}" if lines else ""
-        return ValueError(f"{self.source}{line}: {key}: {problem}")
+        line = self._line_of(key)
+        place = self.source
+        if line is not None:
+            place += f", line {line}"
+        return ValueError(f"{place}: {key}: {problem}")
+
+    def _line_of(self, key: str) -> int | None:
+        """Return the line of a key, or of the innermost table around it; None if it has none."""
+        path = re.sub(r"\[\d+\]", "", key)
+        candidates = []
+        if path == "run.seed":
+            candidates.append("sweep.seeds")
+        while path:
+            candidates += [f"sweep.{path}", path]
+            path = path.rpartition(".")[0]
+        for candidate in candidates:
+            if candidate in self.lines:
+                return self.lines[candidate]
+        return None
 
     def fail(self, key: str, problem: str) -> NoReturn:
         """Raise that error."""
@@ -73,12 +95,12 @@ class Settings:
 
     def table(self, name: str) -> dict[str, Any]:
         """Return a table, empty if there is none."""
-        value = self.content.get(name, {})
-        if not isinstance(value, dict):
-            self.fail(name, f"wanted a table [{name}], got {value!r}")
-        return value
+        table = self.content.get(name, {})
+        if not isinstance(table, dict):
+            self.fail(name, f"wanted a table [{name}], got {table!r}")
+        return table
 
-    def replaced(self, changes: Mapping[str, Any]) -> Settings:
+    def replaced(self, changes: Mapping[str, object]) -> Settings:
         """Return the settings with other values, by key: a cell of a sweep.
 
         The value "none" of a table leaves it out.
@@ -90,100 +112,153 @@ class Settings:
                 content.pop(name, None)
                 continue
             table = content
-            for i, part in enumerate(tables, 1):
-                table = table.setdefault(part, {})
+            for depth, table_name in enumerate(tables, 1):
+                table = table.setdefault(table_name, {})
                 if not isinstance(table, dict):
-                    path = ".".join(tables[:i])
+                    path = ".".join(tables[:depth])
                     self.fail(path, f"wanted a table, of which {key} is swept, got {table!r}")
             table[name] = deepcopy(value)  # whose keys others of the changes may set
         return replace(self, content=content)
 
-    def known(self, path: str, table: Mapping[str, Any], names: Collection[str]) -> None:
+    def known(self, path: str, table: Mapping[str, object], names: Collection[str]) -> None:
         """Fail at a key of a table that is not one of these names."""
         for name in table:
             if name not in names:
                 key = f"{path}.{name}" if path else name
-                wanted = f"wanted one of {', '.join(names)}"
-                self.fail(key, f"{wanted}, got {name}{nearest(name, names)}")
+                choices = ", ".join(names)
+                self.fail(key, f"wanted one of {choices}, got {name}{nearest(name, names)}")
 
     def arguments(
-        self, path: str, table: Mapping[str, Any], wanted: Mapping[str, Entry], kind: str = ""
+        self, path: str, table: Mapping[str, object], fields: Mapping[str, Field], kind: str = ""
     ) -> dict[str, Any]:
-        """Return the values of a table's keys in the types that its part, a kind, needs."""
-        self.known(path, table, (*wanted, *BESIDE.get(path, ())))
-        for name, entry in wanted.items():
-            if entry.required and name not in table:
-                needed = f"wanted a value for {kind}" if kind else "wanted a value"
-                self.fail(f"{path}.{name}", f"{needed}: {entry.text}")
+        """Return the values of a table's keys in the types of its part's fields.
+
+        Parameters
+        ----------
+        path
+            Key of the table.
+        table
+            Its content, without its kind.
+        fields
+            The fields of the part, by name.
+        kind
+            The part's name, for errors.
+
+        Raises
+        ------
+        ValueError
+            If a key is unknown, a required one is missing, or a value has another type.
+        """
+        extra_names = BESIDE.get(path, ())
+        self.known(path, table, (*fields, *extra_names))
+        for name, described in fields.items():
+            if described.required and name not in table:
+                expectation = "wanted a value"
+                if kind:
+                    expectation += f" for {kind}"
+                self.fail(f"{path}.{name}", f"{expectation}: {described.text}")
         return {
-            name: self.convert(f"{path}.{name}", value, wanted[name].hint)
+            name: self.convert(f"{path}.{name}", value, fields[name].hint)
             for name, value in table.items()
         }
 
     def part(
-        self, path: str, table: Mapping[str, Any], kinds: Mapping[str, Maker]
+        self, path: str, table: Mapping[str, object], kinds: Mapping[str, Maker]
     ) -> tuple[Maker, dict[str, Any]]:
-        """Return which part a table describes, and the arguments that it gives."""
+        """Return the class or function that a table names, and its arguments from the table."""
         maker = self.maker(path, table, kinds)
-        rest = {name: value for name, value in table.items() if name != "kind"}
-        return maker, self.arguments(path, rest, entries(maker), str(table.get("kind", "")))
+        values = {name: value for name, value in table.items() if name != "kind"}
+        kind = str(table.get("kind", ""))
+        return maker, self.arguments(path, values, entries(maker), kind)
 
-    def maker(self, path: str, table: Mapping[str, Any], kinds: Mapping[str, Maker]) -> Maker:
-        """Return which part a table describes; one of several kinds needs a name."""
-        default = next(iter(kinds)) if len(kinds) == 1 or path in OF_DEFAULT_KIND else None
+    def maker(self, path: str, table: Mapping[str, object], kinds: Mapping[str, Maker]) -> Maker:
+        """Return the class or function that a table names; one of several kinds needs a name."""
+        default = None
+        if len(kinds) == 1 or path in OF_DEFAULT_KIND:
+            default = next(iter(kinds))
         kind = table.get("kind", default)
-        known = isinstance(kind, str) and kind in kinds
-        maker = kinds[kind] if known else self._own(path, kind)
+        if isinstance(kind, str) and kind in kinds:
+            return kinds[kind]
+        maker = self._maker_of_module(path, kind)
         if maker is None:
-            got = "none" if kind is None else f"{kind!r}{nearest(kind, kinds)}"
-            own = "" if self.module is None else f", or one of {self.module}"
-            wanted = f"wanted one of {', '.join(kinds)}{own}"
-            self.fail(f"{path}.kind", f"{wanted}, got {got}")
+            self._fail_at_kind(path, kind, kinds)
         return maker
 
-    def _own(self, path: str, kind: object) -> Maker | None:
-        """Return what the user's module calls by this name, if it can be called."""
+    def _fail_at_kind(self, path: str, kind: object, kinds: Mapping[str, Maker]) -> NoReturn:
+        """Fail at a kind that neither the package nor the user's module has."""
+        choices = ", ".join(kinds)
+        if self.module is not None:
+            choices += f", or one of {self.module}"
+        got = "none"
+        if kind is not None:
+            got = f"{kind!r}{nearest(kind, kinds)}"
+        self.fail(f"{path}.kind", f"wanted one of {choices}, got {got}")
+
+    def _maker_of_module(self, path: str, kind: object) -> Maker | None:
+        """Return the class or function of this name in the user's module; None if there is none."""
         if self.module is None or not isinstance(kind, str):
             return None
-        found: object = getattr(import_module(self.module), kind, None)
-        if not callable(found):
+        maker: object = getattr(import_module(self.module), kind, None)
+        if not callable(maker):
             return None
-        for name, parameter in inspect.signature(found).parameters.items():
-            known = name in parts.GIVEN or name in parts.NUMBERS or name in entries(found)
-            if parameter.default is parameter.empty and not known:
+        for name, parameter in inspect.signature(maker).parameters.items():
+            is_known = name in parts.GIVEN or name in parts.NUMBERS or name in entries(maker)
+            if parameter.default is parameter.empty and not is_known:
                 self.fail(f"{path}.kind", f"wanted a type that a file can give, got {kind}({name})")
-        return found
+        return maker
 
     def make(
-        self, path: str, table: Mapping[str, Any], kinds: Mapping[str, Maker], **given: Any
+        self, path: str, table: Mapping[str, object], kinds: Mapping[str, Maker], **derived: object
     ) -> Any:
-        """Return the part that a table describes; from `given` it takes its own parameters."""
-        maker, arguments = self.part(path, table, kinds)
-        taken = inspect.signature(maker).parameters
-        given = {name: value for name, value in given.items() if name in taken}
-        return self.call(path, maker, **(given | arguments))
+        """Build the part that a table describes.
 
-    def call(self, path: str, function: Maker, **arguments: Any) -> Any:
-        """Call a function, whose errors begin with the name of an argument."""
+        Parameters
+        ----------
+        path, table
+            The table.
+        kinds
+            The classes and functions that it can name.
+        derived
+            Parameters from other tables, of which the part gets those in its signature.
+
+        Raises
+        ------
+        ValueError
+            If the table does not describe such a part.
+        """
+        maker, arguments = self.part(path, table, kinds)
+        parameters = inspect.signature(maker).parameters
+        accepted = {name: value for name, value in derived.items() if name in parameters}
+        return self.call(path, maker, **(accepted | arguments))
+
+    def call(self, path: str, function: Maker, **arguments: object) -> Any:
+        """Call a function whose errors begin with the name of an argument.
+
+        Raises
+        ------
+        ValueError
+            That of the function, with the file, the line and the key.
+        """
         try:
             return function(**arguments)
         except ValueError as error:
             if str(error).startswith(self.source):  # of a part within
                 raise
-            name, _, problem = str(error).partition(": ")
-            key = self._key(path, name, inspect.signature(function).parameters)
+            argument, _, problem = str(error).partition(": ")
+            key = self._key_of_argument(path, argument, inspect.signature(function).parameters)
             if key is None:
                 raise ValueError(f"{self.source}: {error}") from error
             raise self.error(key, problem) from error
 
     def graph(self, nodes: int, key: Key) -> Topology:
-        """Return the network that the table [topology] describes, with random draws of this key."""
+        """Return the network of the table [topology], with random draws of this key."""
         table = dict(self.table("topology"))
         keep = self.convert("topology.keep", table.pop("keep", 1.0), float)
-        rows, columns = table.get("rows"), table.get("columns")
-        if type(rows) is type(columns) is int and rows * columns != nodes:  # before it is made
-            wanted = f"wanted rows x columns = {nodes}, the nodes"
-            self.fail("topology.rows", f"{wanted}, got {rows} x {columns}")
+        rows = table.get("rows")
+        columns = table.get("columns")
+        if type(rows) is int and type(columns) is int and rows * columns != nodes:
+            expectation = f"wanted rows x columns = {nodes}, the nodes"
+            self.fail("topology.rows", f"{expectation}, got {rows} x {columns}")
         kinds = parts.SECTIONS["topology"]
         graph: Topology = self.make("topology", table, kinds, nodes=nodes, key=key)
         if graph.nodes != nodes:
@@ -193,53 +268,76 @@ class Settings:
         dropping: Topology = self.call("topology", edge_dropping, base=graph, keep=keep, key=key)
         return dropping
 
-    def _key(self, path: str, argument: str, arguments: Collection[str]) -> str | None:
+    def _key_of_argument(self, path: str, argument: str, parameters: Collection[str]) -> str | None:
         """Return the key behind a wrong argument: in `path`, or in the only table that has it."""
         if argument in parts.SECTIONS:  # made of a whole table
             return argument
-        if argument in arguments:
+        if argument in parameters:
             return f"{path}.{argument}"
         tables = [
             name
             for name, table in self.content.items()
             if isinstance(table, dict) and argument in table
         ]
-        return f"{tables[0]}.{argument}" if len(tables) == 1 else None
+        if len(tables) != 1:
+            return None
+        return f"{tables[0]}.{argument}"
 
-    def convert(self, key: str, value: Any, hint: Any) -> Any:
-        """Return a value in one of the types that a key allows."""
+    def convert(self, key: str, value: object, hint: object) -> Any:
+        """Return a value in one of the types that a key allows.
+
+        Raises
+        ------
+        ValueError
+            If it has none of them.
+        """
         options = options_of(hint)
         kinds = {cls.__name__: cls for option in options for cls in kinds_of(option)}
         if isinstance(value, dict) and kinds:
-            if self.installed and value.get("kind") not in kinds:
-                kinds |= _installed_kinds(options)
-            names = parts.FILLED.get(self.maker(key, value, kinds), ())
-            given = {name: self.filled[name] for name in names if name in self.filled}
-            return self.make(key, value, kinds, **given)
+            return self._made_of_table(key, value, options, kinds)
         for option in options:
-            converted = self._as(key, value, option)
+            converted = self._converted(key, value, option)
             if converted is not _MISFIT:
                 return converted
-        wanted = [_in_words(option) for option in options if not kinds_of(option)]
+        descriptions = [_in_words(option) for option in options if not kinds_of(option)]
         if kinds:
-            wanted.append(f"a table whose kind is one of {', '.join(kinds)}")
-        hint = nearest(value, [name for option in options for name in get_args(option)])
-        raise self.error(key, f"wanted {' or '.join(wanted)}, got {value!r}{hint}")
+            descriptions.append(f"a table whose kind is one of {', '.join(kinds)}")
+        literals = [name for option in options for name in get_args(option)]
+        problem = f"wanted {' or '.join(descriptions)}, got {value!r}{nearest(value, literals)}"
+        raise self.error(key, problem)
 
-    def _as(self, key: str, value: Any, hint: Any) -> Any:
+    def _made_of_table(
+        self, key: str, table: dict[str, object], options: Collection[object], kinds: Kinds
+    ) -> Any:
+        """Build the object that a table within a table describes."""
+        if self.installed and table.get("kind") not in kinds:
+            kinds = kinds | _installed_kinds(options)
+        maker = self.maker(key, table, kinds)
+        derived = {
+            name: self.filled[name] for name in parts.FILLED.get(maker, ()) if name in self.filled
+        }
+        return self.make(key, table, kinds, **derived)
+
+    def _converted(self, key: str, value: object, hint: object) -> object:
+        """Return a value in this one type; `_MISFIT` if it has another."""
+        converted: object = _MISFIT
         if hint is type(None):
-            return None if value == "none" else _MISFIT
-        if hint is float:
-            fits = isinstance(value, (int, float)) and not isinstance(value, bool)
-            return float(value) if fits else _MISFIT
-        if hint in (int, bool, str):
-            return value if type(value) is hint else _MISFIT
-        if get_origin(hint) is Literal:
-            return value if value in get_args(hint) else _MISFIT
-        if isinstance(value, list) and get_args(hint):
-            item = get_args(hint)[0]
-            return tuple(self.convert(f"{key}[{i}]", v, item) for i, v in enumerate(value))
-        return _MISFIT
+            if value == "none":
+                converted = None
+        elif hint is float:
+            if isinstance(value, (int, float)) and not isinstance(value, bool):
+                converted = float(value)
+        elif hint in (int, bool, str):
+            if type(value) is hint:
+                converted = value
+        elif get_origin(hint) is Literal:
+            if value in get_args(hint):
+                converted = value
+        elif isinstance(value, list) and get_args(hint):
+            item_hint = get_args(hint)[0]
+            items = [self.convert(f"{key}[{i}]", item, item_hint) for i, item in enumerate(value)]
+            converted = tuple(items)
+        return converted
 
 
 def read(path: str | Path, module: str | None = None) -> Settings:
@@ -251,8 +349,8 @@ def read(path: str | Path, module: str | None = None) -> Settings:
         The file.
     module
         The name of a module of your own, which is imported: the file can name its classes and
-        functions as `kind`. Types of their parameters define what the file may give; what the
-        experiment has is given to parameters `nodes`, `key`, `dataset` and `generator`.
+        functions as `kind`. Types of their parameters define the values of the file; parameters
+        `nodes`, `key`, `dataset` and `generator` are those of the experiment.
 
     Raises
     ------
@@ -267,19 +365,19 @@ def read(path: str | Path, module: str | None = None) -> Settings:
     return Settings(content, str(path), _lines(text), module)
 
 
-def _installed_kinds(options: Collection[Any]) -> dict[str, type]:
+def _installed_kinds(options: Collection[object]) -> Kinds:
     """Return the classes of entry points that implement one of these interfaces, by name."""
-    protocols = [get_origin(option) or option for option in options if kinds_of(option)]
+    interfaces = [get_origin(option) or option for option in options if kinds_of(option)]
     return {
         name: cls
         for name, cls in parts.installed_kinds().items()
-        if any(_implements(cls, protocol) for protocol in protocols)
+        if any(_implements(cls, interface) for interface in interfaces)
     }
 
 
-def _implements(cls: type, protocol: type) -> bool:
-    """Return whether a class has all public members of an interface."""
-    return all(hasattr(cls, name) for name in vars(protocol) if not name.startswith("_"))
+def _implements(cls: type, interface: object) -> bool:
+    """Return True if a class has all public members of an interface."""
+    return all(hasattr(cls, name) for name in vars(interface) if not name.startswith("_"))
 
 
 def _lines(text: str) -> dict[str, int]:
@@ -287,24 +385,27 @@ def _lines(text: str) -> dict[str, int]:
     lines: dict[str, int] = {}
     table = ""
     for number, line in enumerate(text.splitlines(), 1):
-        if header := re.match(r"\s*\[+([^\]=]+)\]", line):
-            table = _plain(header[1])
+        header = _HEADER.match(line)
+        assignment = _ASSIGNMENT.match(line)
+        if header:
+            table = _without_quotes(header[1])
             lines.setdefault(table, number)
-        elif key := re.match(r"""\s*((?:[\w-]+|"[^"]*"|'[^']*')(?:\s*\.\s*[\w-]+)*)\s*=""", line):
-            lines.setdefault(".".join(filter(None, [table, _plain(key[1])])), number)
+        elif assignment:
+            key = _without_quotes(assignment[1])
+            path = f"{table}.{key}" if table else key
+            lines.setdefault(path, number)
     return lines
 
 
-def _plain(key: str) -> str:
+def _without_quotes(key: str) -> str:
+    """Return a key of TOML without blanks and quotation marks."""
     return re.sub(r"[\s\"']", "", key)
 
 
-def _in_words(hint: Any) -> str:
-    simple = {int: "an integer", float: "a number", bool: "true or false", str: "a text"}
-    if hint in simple:
-        return simple[hint]
-    if hint is type(None):
-        return '"none"'
+def _in_words(hint: object) -> str:
+    """Return a description of a type for errors."""
+    if hint in _TYPE_WORDS:
+        return _TYPE_WORDS[hint]
     if get_origin(hint) is Literal:
         return "one of " + ", ".join(map(repr, get_args(hint)))
     return "a list"

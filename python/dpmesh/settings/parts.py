@@ -1,4 +1,4 @@
-"""What a file can name: classes and functions, whose parameters are the keys of the file.
+"""The parts that a file can name: classes and functions, whose parameters are its keys.
 
 A part's keys, their types, defaults and descriptions come from its signature and docstring, so that
 a file and the package cannot disagree.
@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
 from functools import cache
 from math import inf
+from types import ModuleType
 from typing import Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 import dpmesh._entry_points as entry_points
@@ -38,18 +39,33 @@ from dpmesh.problems.named import jax_model, torch_model
 from dpmesh.settings.stage import Stage
 
 Maker: TypeAlias = Callable[..., Any]
+"""A class or function that builds a part."""
+
+Kinds: TypeAlias = dict[str, type]
+"""The classes that a table's `kind` can name."""
 
 
-def _named(module: Any, names: str) -> dict[str, Any]:
+def _named(module: ModuleType, names: str) -> dict[str, Any]:
     """Return the parts of a module that have these names, with blanks between them."""
     return {name: getattr(module, name) for name in names.split()}
 
 
-def _classes(module: Any, names: str) -> tuple[type, ...]:
+def _classes(module: ModuleType, names: str) -> tuple[type, ...]:
+    """Return the classes of a module that have these names, with blanks between them."""
     return tuple(_named(module, names).values())
 
 
-PROTOCOLS: dict[Any, tuple[type, ...]] = {
+@dataclass(frozen=True)
+class Field:
+    """A key of a part: the type of its value, whether it is required, its default, its meaning."""
+
+    hint: object
+    required: bool
+    default: Any
+    text: str
+
+
+PROTOCOLS: dict[object, tuple[type, ...]] = {
     schedules.Schedule: _classes(
         schedules,
         "Constant InverseTime InverseSqrt PowerLaw HorizonPower ExponentialDecay Piecewise",
@@ -111,19 +127,22 @@ FILLED: dict[Maker, tuple[str, ...]] = {
 """Parameters of parts of an algorithm that the data and the run determine, if they are left out."""
 
 MEMBERS = tuple[int, ...]
-"""Of a parameter that names nodes instead."""
+"""Type of a parameter that names nodes instead."""
 
 SHORT = 12
-"""A shorter description is not used by itself."""
+"""Characters; the common description of a parameter stands before a shorter one."""
+
+_PARAMETERS = re.compile(r"^Parameters\n-+\n(.*?)(?=^\S[^\n]*\n-{3,}$|\Z)", re.S | re.M)
+_PARAMETER = re.compile(r"^(\w[\w, ]*)\n((?:[ ]+\S[^\n]*\n?|\n)+)", re.M)
 
 _DEFERRED = {"CorrelatedStrategy": CorrelatedStrategy}
 """Types of parameters that algorithms import for type checkers alone, as they take long to load."""
 
 _COMMON = {
-    "also": "What is published beside: PublishedMessages or PublishedMean.",
+    "also": "Published beside: PublishedMessages or PublishedMean.",
     "nodes": "Number of nodes: in a topology, that of the partition if it is left out.",
-    "weights": "How links are weighted: metropolis, max_degree or equal (regular graphs only).",
-    "equal_sizes": "Whether all nodes hold equally many records.",
+    "weights": "Weights of links: metropolis, max_degree or equal (regular graphs only).",
+    "equal_sizes": "If true, all nodes hold equally many records.",
     "offset": "Added to t before all else.",
     "scale": "Factor of the whole schedule.",
     "exponent": "Power of t.",
@@ -131,35 +150,35 @@ _COMMON = {
 """Descriptions of parameters that docstrings do not describe one by one."""
 
 
-@dataclass(frozen=True)
-class Entry:
-    """A key: the type of its value, whether it is required, its default, and its meaning."""
-
-    hint: Any
-    required: bool
-    default: Any
-    text: str
-
-
 @cache
-def entries(make: Maker) -> dict[str, Entry]:
-    """Return the keys of a part by name, without parameters that a file cannot express."""
-    plain = inspect.isclass(make) and not is_dataclass(make)  # whose fields may be of a base class
-    hints = get_type_hints(make.__init__ if plain else make, localns=_DEFERRED)
-    texts = _described(inspect.getdoc(make) or "")
-    found = {}
+def entries(make: Maker) -> dict[str, Field]:
+    """Return the fields of a part by name, without parameters that a file cannot express."""
+    annotated: object = make
+    if inspect.isclass(make) and not is_dataclass(make):  # a dataclass may inherit fields
+        annotated = make.__init__
+    hints = get_type_hints(annotated, localns=_DEFERRED)
+    descriptions = _parameter_descriptions(inspect.getdoc(make) or "")
+    fields = {}
     for name, parameter in inspect.signature(make).parameters.items():
         if name in GIVEN or not _in_files(hints.get(name)):
             continue
-        filled = name in NUMBERS and hints[name] != MEMBERS
-        filled |= name in FILLED.get(make, ())
-        required = parameter.default is parameter.empty and not filled
-        default = None if parameter.default is parameter.empty else parameter.default
-        text = texts.get(name, "")
-        if len(text) < SHORT:
-            text = " ".join(filter(None, [_COMMON.get(name, ""), text]))
-        found[name] = Entry(hints[name], required, default, text)
-    return found
+        has_default = parameter.default is not parameter.empty
+        is_node_count = name in NUMBERS and hints[name] != MEMBERS
+        is_filled = is_node_count or name in FILLED.get(make, ())
+        fields[name] = Field(
+            hint=hints[name],
+            required=not has_default and not is_filled,
+            default=parameter.default if has_default else None,
+            text=_description(name, descriptions.get(name, "")),
+        )
+    return fields
+
+
+def _description(name: str, text: str) -> str:
+    """Return a parameter's description, with the common one of its name if it is short."""
+    if len(text) >= SHORT or name not in _COMMON:
+        return text
+    return f"{_COMMON[name]} {text}".rstrip()
 
 
 def installed_kinds() -> dict[str, type]:
@@ -168,42 +187,46 @@ def installed_kinds() -> dict[str, type]:
     return {name: cls for name, cls in kinds.items() if isinstance(cls, type)}
 
 
-def kinds_of(hint: Any) -> tuple[type, ...]:
+def kinds_of(hint: object) -> tuple[type, ...]:
     """Return the classes with which a table can give a value of this type."""
     protocol = get_origin(hint) or hint
     if protocol in PROTOCOLS:
         return PROTOCOLS[protocol]
-    return (hint,) if hint in VALUES.values() else ()
+    if isinstance(hint, type) and hint in VALUES.values():
+        return (hint,)
+    return ()
 
 
-def options_of(hint: Any) -> tuple[Any, ...]:
+def options_of(hint: object) -> tuple[Any, ...]:
     """Return the alternatives of a union, or the type itself."""
-    return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+    if get_origin(hint) in (Union, types.UnionType):
+        return get_args(hint)
+    return (hint,)
 
 
-def _in_files(hint: Any) -> bool:
-    """Whether a file can express values of this type."""
+def _in_files(hint: object) -> bool:
+    """Return True if a file can express values of this type."""
     if hint in (int, float, bool, str, type(None)) or get_origin(hint) is Literal:
         return True
     options = options_of(hint)
     if len(options) > 1:
-        return any(map(_in_files, options[:-1]))
+        return any(_in_files(option) for option in options[:-1])
     if get_origin(hint) in (tuple, list, Sequence):
         return _in_files(get_args(hint)[0])
     return bool(kinds_of(hint))
 
 
-def _described(docstring: str) -> dict[str, str]:
+def _parameter_descriptions(docstring: str) -> dict[str, str]:
     """Return the descriptions of parameters in a numpydoc docstring."""
-    section = re.search(r"^Parameters\n-+\n(.*?)(?=^\S[^\n]*\n-{3,}$|\Z)", docstring, re.S | re.M)
-    texts: dict[str, str] = {}
-    blocks = re.finditer(
-        r"^(\w[\w, ]*)\n((?:[ ]+\S[^\n]*\n?|\n)+)", section[1] if section else "", re.M
-    )
-    for block in blocks:
+    section = _PARAMETERS.search(docstring)
+    if section is None:
+        return {}
+    descriptions: dict[str, str] = {}
+    for block in _PARAMETER.finditer(section[1]):
+        names = block[1].split(", ")
         text = " ".join(block[2].replace("`", "").split())
-        texts |= dict.fromkeys(block[1].split(", "), text)
-    return texts
+        descriptions |= dict.fromkeys(names, text)
+    return descriptions
 
 
 def algorithm_in(text: str) -> AnyAlgorithm:
@@ -214,19 +237,31 @@ def algorithm_in(text: str) -> AnyAlgorithm:
     ValueError
         If it is none of this package, or has parts that a text does not state.
     """
-    stages = {
-        cls.__name__: cls for cls in (algorithms.FirstStage, algorithms.RecordSums, SecondMoments)
+    stages = (algorithms.FirstStage, algorithms.RecordSums, SecondMoments)
+    makers: dict[str, Maker] = {
+        **SECTIONS["algorithm"],
+        **VALUES,
+        **{cls.__name__: cls for cls in stages},
+        **installed_kinds(),
     }
-    known: dict[str, Maker] = {**SECTIONS["algorithm"], **VALUES, **stages, **installed_kinds()}
-
-    def part(node: ast.expr) -> Any:
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            values = {word.arg: part(word.value) for word in node.keywords if word.arg}
-            return known[node.func.id](*map(part, node.args), **values)
-        return inf if isinstance(node, ast.Name) and node.id == "inf" else ast.literal_eval(node)
-
     try:
-        algorithm: AnyAlgorithm = part(ast.parse(text, mode="eval").body)
+        algorithm: AnyAlgorithm = _evaluated(ast.parse(text, mode="eval").body, makers)
     except (SyntaxError, KeyError, ValueError, TypeError) as error:
         raise ValueError(f"algorithm: cannot be made again from {text!r} ({error})") from error
     return algorithm
+
+
+def _evaluated(node: ast.expr, makers: Mapping[str, Maker]) -> Any:
+    """Return the value of an expression of literals, ``inf`` and calls of these makers."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        maker = makers[node.func.id]
+        positional = [_evaluated(argument, makers) for argument in node.args]
+        by_name = {
+            keyword.arg: _evaluated(keyword.value, makers)
+            for keyword in node.keywords
+            if keyword.arg
+        }
+        return maker(*positional, **by_name)
+    if isinstance(node, ast.Name) and node.id == "inf":
+        return inf
+    return ast.literal_eval(node)
