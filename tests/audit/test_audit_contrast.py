@@ -16,7 +16,7 @@ from scipy import stats
 from dpmesh.algorithms import GradientDescent
 from dpmesh.audit import GaussianClaim, OneRelease, alone, audit_algorithm, audit_mechanism
 from dpmesh.audit.contrast import contrast, seen_in
-from dpmesh.audit.result import Seen, tell_apart
+from dpmesh.audit.result import Observations, tell_apart
 from dpmesh.audit.transcript import Transcript
 from dpmesh.keys import Key
 from dpmesh.noise import Gaussian, Sensitivity
@@ -99,10 +99,10 @@ def test_a_contrast_adds_no_false_alarm() -> None:
     assert stats.binom.sf(95, 300, 0.2) < 1e-6
     draws, mu = np.random.default_rng(2), 0.5
 
-    def look(first: bool) -> Seen:
+    def look(first: bool) -> Observations:
         numbers = draws.normal(size=(100, 10)) + mu * first / np.sqrt(10)
-        return Seen(numbers[:, 0], numbers)
+        return Observations(numbers[:, 0], numbers)
 
-    settings = {"runs": 100, "confidence": 0.8, "what": "a test"}
+    settings = {"runs": 100, "confidence": 0.8, "subject": "a test"}
     alarms = [tell_apart(GaussianClaim(mu), look, **settings).violated for _ in range(300)]
     assert sum(alarms) <= 95

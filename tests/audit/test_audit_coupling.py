@@ -174,7 +174,7 @@ def test_a_scale_that_the_mechanism_misstates_is_flagged() -> None:
 def test_bad_input_is_named() -> None:
     with pytest.raises(ValueError, match="rounds: wanted an integer of at least 1, got 0"):
         couple(Sum(), np.zeros(1), np.zeros(1), alone, rounds=0)
-    with pytest.raises(ValueError, match=r"carrier: wanted what carries messages, such .*Static"):
+    with pytest.raises(ValueError, match=r"carrier: wanted a carrier of messages, such .*Static"):
         couple(Sum(), np.zeros(1), np.zeros(1), topology.complete(2), rounds=1)
 
 

@@ -7,7 +7,7 @@ import pytest
 from view_systems import metropolis
 
 from dpmesh.audit import GaussianClaim, audit_view
-from dpmesh.audit.seat import LinearRun, Seen, from_scores
+from dpmesh.audit.seat import LinearRun, Visible, from_scores
 from dpmesh.kernels.views import Mixing, solve_pair, view_system
 from dpmesh.keys import Key
 from dpmesh.privacy.views import Coalition, LastOnly, Node, PublishedMean
@@ -32,7 +32,7 @@ def _run(target: int, *, others_forget: bool = False) -> LinearRun:
     )
 
 
-def _seen(*observers: int) -> Seen:
+def _seen(*observers: int) -> Visible:
     seen = np.zeros((ROUNDS, NODES), dtype=bool)
     for v in observers:
         seen[:, RING[v] > 0] = True
@@ -45,7 +45,7 @@ def _proved(observers: tuple[int, ...], target: int) -> float:
     return solve_pair(system, observers, target).mu
 
 
-def _flagged(run: LinearRun, seen: Seen, claim: float) -> bool:
+def _flagged(run: LinearRun, seen: Visible, claim: float) -> bool:
     weights, chosen = run.weights(seen), np.flatnonzero(seen.reshape(-1))
     generator = np.random.default_rng(5)
     with_record, without = (

@@ -13,7 +13,7 @@ Each error is upwards:
   squared interval to the variance.
 - D is cut at a top, and ``E[(D - top)_+]`` is charged; below the bottom it is moved up.
 - The positive part of a sum is at most the sum of positive parts: no result exceeds the mean of
-  what each step would cost if everybody knew that it is the record's own.
+  the loss of each step to an adversary who knew that it is the record's.
 - Masses are tilted by ``exp(theta D)`` before they are convolved by Fourier transforms, with theta
   such that the sum is about 0 on average. What lies above the window is bounded by Chernoff's
   inequality; what the transform wraps around is added to masses within.
@@ -32,13 +32,14 @@ import scipy  # its submodules are imported on first use
 
 from dpmesh.accounting._arguments import Floats
 from dpmesh.accounting._compose import convolved, tilt_and_fold
-from dpmesh.accounting._loss import UNIT, Loss
+from dpmesh.accounting._loss import UNIT, LossDistribution
 from dpmesh.accounting._merge import Mixtures
 
 _ADDED = 1e-4  # what the lattice may add to the logarithm of the profile
 _SHARE = 5e-5  # of the variance that it may add
 _WIDTH = 10.0  # of the window beyond the mean, in standard deviations
-_FEWEST, _MOST = 2**14, 2**18  # points of a transform
+_FEWEST = 2**14  # points of a transform
+_MOST = 2**18
 _MOST_OF_A_STEP = 2**20  # points of the lattice from 0 to the top of one step
 _MOST_WINDOWS = 12  # each half as wide again: with all of them the sum is hardly above 0
 _STEEPEST = 2**16  # a tilt, in units of 1 / top: steeper ones need a finer lattice than that
@@ -51,12 +52,12 @@ _Z = np.linspace(-12.0, 12.0, 769)
 _DENSITY = np.exp(-(_Z**2) / 2) / np.sum(np.exp(-(_Z**2) / 2))
 
 
-class Part(Protocol):
+class StepDistribution(Protocol):
     """The distribution of D, of one step."""
 
     @property
     def p(self) -> float:
-        """Probability of this part."""
+        """Probability that this step releases the record."""
 
     def calls(self, k: Floats) -> tuple[Floats, Floats]:
         """Return ``E[(D - k)_+]`` at each k, and a bound of its rounding."""
@@ -78,25 +79,36 @@ class GaussianPart:
     v: float
 
     def points(self) -> tuple[Floats, Floats]:
-        up, down = self.u * np.exp(self.a * _Z), self.v * np.exp(-self.a * _Z)
+        up = self.u * np.exp(self.a * _Z)
+        down = self.v * np.exp(-self.a * _Z)
         return self.p * exp(-(self.a**2) / 2) * (up - down), _DENSITY
 
     def calls(self, k: Floats) -> tuple[Floats, Floats]:
         z = self._root(k)
-        return self._part(k, z, (self.a - z, -self.a - z, -z), 1.0)
+        up = scipy.special.ndtr(self.a - z)
+        down = scipy.special.ndtr(-self.a - z)
+        return self._excess(k, z, up, down, scipy.special.ndtr(-z), sign=1.0)
 
     def puts(self, k: Floats) -> tuple[Floats, Floats]:
         z = self._root(k)
-        return self._part(k, z, (z - self.a, z + self.a, z), -1.0)
+        up = scipy.special.ndtr(z - self.a)
+        down = scipy.special.ndtr(z + self.a)
+        return self._excess(k, z, up, down, scipy.special.ndtr(z), sign=-1.0)
 
-    def _part(
-        self, k: Floats, z: Floats, ends: tuple[Floats, ...], sign: float
+    def _excess(
+        self, k: Floats, z: Floats, up: Floats, down: Floats, chance: Floats, *, sign: float
     ) -> tuple[Floats, Floats]:
-        up, down, chance = (np.asarray(scipy.special.ndtr(end)) for end in ends)
-        up, down, rest = self.p * self.u * up, self.p * self.v * down, k * chance
+        """Return the mean of D beyond k, on one side, and a bound of its rounding.
+
+        `up`, `down` and `chance` are normal probabilities of X, X' and 1 on that side of the root.
+        """
+        rise = self.p * self.u * up
+        fall = self.p * self.v * down
+        strike = k * chance
         # an error of z does not matter: there D = k
-        error = 4 * UNIT * (4 + np.minimum(z * z, 1e3)) * (up + down + np.abs(rest))
-        return np.maximum(sign * (up - down - rest), 0), error
+        magnitude = rise + fall + np.abs(strike)
+        error = 4 * UNIT * (4 + np.minimum(z * z, 1e3)) * magnitude
+        return np.maximum(sign * (rise - fall - strike), 0), error
 
     def _root(self, k: Floats) -> Floats:
         """Return the z at which D is k; infinite where D is always above or below it."""
@@ -106,17 +118,20 @@ class GaussianPart:
                 return np.log(np.maximum(x, 0) / self.u) / self.a
             if self.u == 0:
                 return -np.log(np.maximum(-x, 0) / self.v) / self.a
-            both = np.sqrt(x * x + 4 * self.u * self.v)
-            rising = np.where(x > 0, (x + both) / (2 * self.u), 2 * self.v / (both - x))
-            return np.log(rising) / self.a
+            discriminant = np.sqrt(x * x + 4 * self.u * self.v)
+            upper_root = (x + discriminant) / (2 * self.u)
+            lower_root = 2 * self.v / (discriminant - x)
+            exponential = np.where(x > 0, upper_root, lower_root)
+            return np.log(exponential) / self.a
 
 
 @dataclass(frozen=True)
 class PurePart:
-    """What dominates D if the record changes each density by a factor of at most ``exp(a)``.
+    """A distribution that dominates D if the record changes densities by at most ``exp(a)``.
 
-    Both X and X' are then between these; apart, each is largest in convex order where it is only
-    these, ``exp(a)`` with probability ``1 / (1 + exp(a))``, and not both are ``exp(a)`` at once.
+    Both X and X' are then between ``exp(-a)`` and ``exp(a)``; apart, each is largest in convex
+    order where it is only these, ``exp(a)`` with probability ``1 / (1 + exp(a))``, and not both are
+    ``exp(a)`` at once.
     """
 
     p: float
@@ -125,13 +140,16 @@ class PurePart:
     v: float
 
     def points(self) -> tuple[Floats, Floats]:
-        q, high, low = 1 / (1 + exp(self.a)), exp(self.a), exp(-self.a)
+        high = exp(self.a)
+        low = exp(-self.a)
+        chance = 1 / (1 + high)
         values = [
             self.u * high - self.v * low,
             self.u * low - self.v * high,
             (self.u - self.v) * low,
         ]
-        return self.p * np.array(values), np.array([q, q, 1 - 2 * q])
+        weights = [chance, chance, 1 - 2 * chance]
+        return self.p * np.array(values), np.array(weights)
 
     def calls(self, k: Floats) -> tuple[Floats, Floats]:
         return self._mean(lambda value: value - k, k)
@@ -140,22 +158,23 @@ class PurePart:
         return self._mean(lambda value: k - value, k)
 
     def _mean(self, excess: Callable[[float], Floats], k: Floats) -> tuple[Floats, Floats]:
-        found = np.zeros_like(k)
+        """Return the mean of the positive part of `excess`, and a bound of its rounding."""
+        mean = np.zeros_like(k)
         for value, weight in zip(*self.points(), strict=True):
-            found += weight * np.maximum(excess(float(value)), 0)
-        return found, 8 * UNIT * found
+            mean += weight * np.maximum(excess(float(value)), 0)
+        return mean, 8 * UNIT * mean
 
 
 @dataclass(frozen=True)
 class EitherPart:
-    """What dominates D if a step has one of two kinds of noise, whichever of them that is.
+    """A distribution that dominates D if a step has one of two kinds of noise, whichever that is.
 
     Its calls are at each point the larger of theirs. Both have the same mean, so that these are the
     calls of a distribution, and it is larger in convex order than either.
     """
 
-    first: Part
-    second: Part
+    first: StepDistribution
+    second: StepDistribution
 
     @property
     def p(self) -> float:
@@ -168,7 +187,7 @@ class EitherPart:
         return _larger(self.first.puts(k), self.second.puts(k))
 
     def points(self) -> tuple[Floats, Floats]:
-        """Return those of the part that varies more: a window of them is only a guess."""
+        """Return the points of the part that varies more: a window of them is only a guess."""
         return max(self.first.points(), self.second.points(), key=_variance)
 
 
@@ -178,45 +197,70 @@ def _larger(first: tuple[Floats, Floats], second: tuple[Floats, Floats]) -> tupl
 
 
 def _variance(points: tuple[Floats, Floats]) -> float:
+    """Return the variance of weighted values."""
     values, weights = points
     mean = float(np.sum(weights * values))
     return float(np.sum(weights * (values - mean) ** 2))
 
 
-Parts = Sequence[tuple[Part, int]]
-"""The distributions of steps, and how many steps have each."""
+Parts = Sequence[tuple[StepDistribution, int]]
+"""The distributions of steps, and the number of steps with each."""
 
 
 class _Guess:
-    """What is known of the sum from few points of each distribution, cut to a range."""
+    """A guess of the sum from few points of each distribution, cut to a range.
+
+    Attributes
+    ----------
+    counts
+        Number of steps with each distribution.
+    deviation
+        Standard deviation of the sum.
+    gap
+        Distance of its mean below 0.
+    top, bottom
+        Largest and, negated, least step that is kept.
+    theta
+        The tilt.
+    """
 
     def __init__(self, parts: Parts, offset: float) -> None:
-        self.offset, self.counts = offset, np.array([float(n) for _, n in parts])
+        self.offset = offset
+        self.counts = np.array([float(count) for _, count in parts])
         self._points = [part.points() for part, _ in parts]
-        variance = sum(n * v for n, v in zip(self.counts, self._variances(), strict=True))
-        self.deviation, self.gap = sqrt(variance), max(0.0, -self.slope(0.0))
+        step_variances = zip(self.counts, self._variances(), strict=True)
+        variance = sum(count * step_variance for count, step_variance in step_variances)
+        self.deviation = sqrt(variance)
+        self.gap = max(0.0, -self.slope(0.0))
         reach = self.gap + _WIDTH * self.deviation
-        self.top = min(reach, max(0.0, *(float(np.max(d)) for d, _ in self._points)))
-        highest = max(float(np.sum(self.counts)) * self.top + offset, 0.0)
-        lowest = max(0.0, *(-float(np.min(d)) for d, _ in self._points))
-        self.bottom = min(reach, highest, lowest)  # with a lower step the sum is negative
-        self._points = [(np.clip(d, -self.bottom, self.top), w) for d, w in self._points]
+        largest = max(0.0, *(float(np.max(values)) for values, _ in self._points))
+        self.top = min(reach, largest)
+        highest_sum = max(float(np.sum(self.counts)) * self.top + offset, 0.0)
+        least = max(0.0, *(-float(np.min(values)) for values, _ in self._points))
+        self.bottom = min(reach, highest_sum, least)  # with a lower step the sum is negative
+        self._points = [
+            (np.clip(values, -self.bottom, self.top), weights) for values, weights in self._points
+        ]
         self.theta = self._tilt()
 
     @property
     def has_no_steps(self) -> bool:
-        """Return whether no guessed point is above 0: the distributions may be, far out."""
+        """True if no guessed point is above 0: the distributions may be, far out."""
         return self.top == 0 and self.bottom == 0
 
     def cumulant(self, theta: float) -> float:
         """Return ``log E exp(theta (S + offset))``."""
-        logs = [scipy.special.logsumexp(theta * d, b=w) for d, w in self._points]
+        logs = [
+            scipy.special.logsumexp(theta * values, b=weights) for values, weights in self._points
+        ]
         return theta * self.offset + float(np.sum(self.counts * logs))
 
     def slope(self, theta: float) -> float:
         """Return the derivative of the cumulant, the mean of the tilted sum."""
-        tilted = [self._tilted(d, w, theta) for d, w in self._points]
-        means = [float(np.sum(t * d)) for t, (d, _) in zip(tilted, self._points, strict=True)]
+        means = [
+            float(np.sum(self._tilted(values, weights, theta) * values))
+            for values, weights in self._points
+        ]
         return self.offset + float(np.sum(self.counts * means))
 
     def _variances(self) -> list[float]:
@@ -227,26 +271,42 @@ class _Guess:
         return tilted / np.sum(tilted)
 
     def _jumps(self, theta: float) -> float:
-        """Return how many steps of a tilted sum are above half of the top, on average."""
-        tilted = [self._tilted(d, w, theta) for d, w in self._points]
-        far = [np.sum(t[d > self.top / 2]) for t, (d, _) in zip(tilted, self._points, strict=True)]
-        return float(np.sum(self.counts * far))
+        """Return the mean number of steps of a tilted sum that are above half of the top."""
+        chances = []
+        for values, weights in self._points:
+            tilted = self._tilted(values, weights, theta)
+            chances.append(np.sum(tilted[values > self.top / 2]))
+        return float(np.sum(self.counts * chances))
 
     def _tilt(self) -> float:
         """Return the tilt at which the sum is 0 on average, or less if large steps decide."""
         if self.slope(0.0) >= 0 or self.deviation == 0:
             return 0.0
-        low, high = 0.0, 1 / self.deviation
-        steepest = _STEEPEST / self.top if self.top > 0 else inf
-        while self.slope(high) < 0 and high < min(steepest, 1e9 / self.deviation):
-            low, high = high, 2 * high
+        theta = self._balancing_tilt()
+        has_one_step = np.sum(self.counts) == 1
+        if has_one_step or self._jumps(0.0) > _JUMPS / 2:  # no step is rare
+            return theta
+        while self._jumps(theta) > _JUMPS:
+            theta *= 0.9
+        return theta
+
+    def _balancing_tilt(self) -> float:
+        """Return about the least tilt at which the mean of the sum is not below 0."""
+        low = 0.0
+        high = 1 / self.deviation
+        steepest = inf
+        if self.top > 0:
+            steepest = _STEEPEST / self.top
+        steepest = min(steepest, 1e9 / self.deviation)
+        while self.slope(high) < 0 and high < steepest:
+            low = high
+            high = 2 * high
         while high - low > 1e-2 * high:
             middle = (low + high) / 2
-            low, high = (middle, high) if self.slope(middle) < 0 else (low, middle)
-        if np.sum(self.counts) == 1 or self._jumps(0.0) > _JUMPS / 2:  # no step is rare
-            return high
-        while self._jumps(high) > _JUMPS:
-            high *= 0.9
+            if self.slope(middle) < 0:
+                low = middle
+            else:
+                high = middle
         return high
 
     def interval(self) -> float:
@@ -264,153 +324,191 @@ class _Guess:
         return interval
 
     def window(self) -> tuple[float, float]:
-        """Return how far above 0 and below it the tilted sum can be, but for little."""
-        reach, theta = self.gap + _WIDTH * self.deviation, self.theta
-        above, below = 1.5 * reach, reach
+        """Return the distances above and below 0 that the tilted sum exceeds with little mass."""
+        reach = self.gap + _WIDTH * self.deviation
+        theta = self.theta
+        above = 1.5 * reach
+        below = reach
         if not theta or (above + below) / self.interval() < _FEWEST:
             return above, below
-        here, whole = self.cumulant(theta), inf
+        log_mean = self.cumulant(theta)
         for share in (-1.0, 0.0, 0.4, 0.7):
-            fall = _BEYOND + self.cumulant(share * theta) - here
+            fall = _BEYOND + self.cumulant(share * theta) - log_mean
             below = min(below, fall / (theta * (1 - share)))
+        largest = inf
         for factor in (1.0, 1.2, 1.5, 2.0, 3.0, 4.0, 6.0):
-            log_bound = self.cumulant(factor * theta) - here + log(theta) + _BEYOND
+            rise = self.cumulant(factor * theta) - log_mean
+            log_bound = rise + log(theta) + _BEYOND
             end = above
             for _ in range(5):  # log(end) - factor * theta * end + log_bound = 0
                 end = max(1 / theta, (log(end) + log_bound) / (factor * theta))
             above = min(above, end)
             if factor > 1:  # what exceeds the window must not be wrapped around into it
-                rise = self.cumulant(factor * theta) - here + _BEYOND
-                whole = min(whole, rise / (theta * (factor - 1)))
-        return above, max(below, whole - above)
+                largest = min(largest, (rise + _BEYOND) / (theta * (factor - 1)))
+        return above, max(below, largest - above)
 
 
 def log_profile(parts: Parts, offset: float) -> float:
     """Return an upper bound of ``log E[(S + offset)_+]``; see the module."""
-    guess, known = _Guess(parts, offset), _log_known(parts, offset)
+    guess = _Guess(parts, offset)
+    log_known = _log_known(parts, offset)
     if guess.has_no_steps:
-        return known if known > -inf else _VANISHED
+        return log_known if log_known > -inf else _VANISHED
     if guess.cumulant(guess.theta) < 2 * _VANISHED:
-        return min(known, _log_chernoff(parts, guess))
+        return min(log_known, _log_chernoff(parts, guess))
     above, below = guess.window()
-    wanted, interval = min(guess.interval() or inf, (above + below) / _FEWEST), 0.0
-    wanted = max(wanted, guess.top / _MOST_OF_A_STEP)  # where only the largest steps decide
+    wished = min(guess.interval() or inf, (above + below) / _FEWEST)
+    wished = max(wished, guess.top / _MOST_OF_A_STEP)  # where only the largest steps decide
+    interval = 0.0
     for _ in range(_MOST_WINDOWS):
-        if (coarser := max(wanted, (above + below) / _MOST)) > interval:
+        coarser = max(wished, (above + below) / _MOST)
+        if coarser > interval:
             interval = coarser
-            laws, tail = _laws(parts, interval, min(guess.bottom, above + below), guess.top)
-        within, beyond = _sum(laws, guess, interval, above, below)
-        if beyond <= within + log(max(_CHARGED, _ADDED * (interval / wanted) ** 2)):
+            steps, tail = _lattice_steps(
+                parts, interval, min(guess.bottom, above + below), guess.top
+            )
+        log_within, log_beyond = _sum(steps, guess, interval, above, below)
+        allowed_share = max(_CHARGED, _ADDED * (interval / wished) ** 2)
+        if log_beyond <= log_within + log(allowed_share):
             break
         above *= 1.5
     else:
-        return known
-    tails = [within, beyond, log(tail) if tail > 0 else -inf]
-    return min(known, float(scipy.special.logsumexp(tails)))
+        return log_known
+    log_sum = scipy.special.logsumexp([log_within, log_beyond, _log(tail)])
+    return min(log_known, float(log_sum))
+
+
+def _log(value: float) -> float:
+    """Return the logarithm; minus infinity at 0."""
+    if value > 0:
+        return log(value)
+    return -inf
 
 
 def _log_known(parts: Parts, offset: float) -> float:
-    """Return a bound of the logarithm for an allocation that everybody knows."""
-    total, mean = sum(count * part.p for part, count in parts), 0.0
+    """Return a bound of the logarithm for an allocation that the adversary knows."""
+    total = sum(count * part.p for part, count in parts)
+    mean = 0.0
     for part, count in parts:
         call, error = part.calls(np.array([-offset * part.p / total]))
         mean += count * float(call[0] + error[0])
-    return log(mean) if mean > 0 else -inf
+    return _log(mean)
 
 
 def _log_chernoff(parts: Parts, guess: _Guess) -> float:
     """Return a bound by moments: x_+ is at most ``exp(theta x - 1) / theta``."""
     interval = (guess.top + guess.bottom) / _FEWEST
-    laws, tail = _laws(parts, interval, guess.bottom, guess.top)
+    steps, tail = _lattice_steps(parts, interval, guess.bottom, guess.top)
     with np.errstate(divide="ignore"):
-        logs = [np.log(law.masses) for law in laws]
-    points, least = [interval * np.arange(law.first, law.last + 1.0) for law in laws], inf
+        log_masses = [np.log(step.masses) for step in steps]
+    points = [interval * np.arange(step.first, step.last + 1.0) for step in steps]
+    least = inf
     for theta in (guess.theta / 2.0 ** np.arange(40)).tolist():
-        moments = np.array(
-            [scipy.special.logsumexp(theta * x + w) for x, w in zip(points, logs, strict=True)]
-        )
-        moment = theta * guess.offset + float(np.sum(guess.counts * moments))
-        least = min(least, max(_VANISHED, moment - log(theta) - 1))
+        log_moments = [
+            scipy.special.logsumexp(theta * x + log_mass)
+            for x, log_mass in zip(points, log_masses, strict=True)
+        ]
+        log_moment = theta * guess.offset + float(np.sum(guess.counts * np.array(log_moments)))
+        least = min(least, max(_VANISHED, log_moment - log(theta) - 1))
         if least == _VANISHED:
             break
-    return float(np.logaddexp(least, log(tail) if tail > 0 else -inf))
+    return float(np.logaddexp(least, _log(tail)))
 
 
-def _laws(parts: Parts, interval: float, bottom: float, top: float) -> tuple[list[Loss], float]:
-    """Return the steps' distributions on the lattice, and what was cut off above."""
-    laws, tail = [], 0.0
+def _lattice_steps(
+    parts: Parts, interval: float, bottom: float, top: float
+) -> tuple[list[LossDistribution], float]:
+    """Return the steps' distributions on the lattice, and the mean that was cut off above."""
+    steps = []
+    tail = 0.0
     for part, count in parts:
-        law, cut = _law(part, interval, ceil(bottom / interval), ceil(top / interval))
-        laws.append(law)
+        step, cut = _lattice_step(part, interval, ceil(bottom / interval), ceil(top / interval))
+        steps.append(step)
         tail += count * cut
-    return laws, tail
+    return steps, tail
 
 
-def _law(part: Part, interval: float, bottom: int, top: int) -> tuple[Loss, float]:
+def _lattice_step(
+    part: StepDistribution, interval: float, bottom: int, top: int
+) -> tuple[LossDistribution, float]:
     """Return masses at ``interval * (-bottom, .., top)`` whose calls are those of D there.
 
-    A mass is the difference of two slopes, of puts below the mean and of calls above it.
+    A mass is the difference of two slopes, of puts below the mean and of calls above it. With them
+    the mean of D above the top.
     """
     k = interval * np.arange(-bottom, top + 1.0)
     values, weights = part.points()
-    middle = int(np.clip(round(float(np.sum(values * weights)) / interval), -bottom, top)) + bottom
-    (puts, error), (calls, other) = part.puts(k[: middle + 1]), part.calls(k[middle:])
-    rising, falling = np.diff(puts) / interval, -np.diff(calls) / interval
+    mean_index = round(float(np.sum(values * weights)) / interval)
+    middle = int(np.clip(mean_index, -bottom, top)) + bottom
+    puts, put_errors = part.puts(k[: middle + 1])
+    calls, call_errors = part.calls(k[middle:])
+    rising = np.diff(puts) / interval
+    falling = -np.diff(calls) / interval
     at_middle = 1 - np.sum(rising[-1:]) - np.sum(falling[:1])
-    masses = np.concatenate(
-        [np.diff(rising, prepend=0.0), [at_middle], -np.diff(falling, append=0.0)]
-    )
-    errors = np.concatenate([error[:-1], [max(error[-1], other[0])], other[1:]])
-    around = 2 * errors
-    around[1:] += errors[:-1]
-    around[:-1] += errors[1:]
-    rounding = around / interval
+    lower_masses = np.diff(rising, prepend=0.0)
+    upper_masses = -np.diff(falling, append=0.0)
+    masses = np.concatenate([lower_masses, [at_middle], upper_masses])
+    middle_error = max(put_errors[-1], call_errors[0])
+    errors = np.concatenate([put_errors[:-1], [middle_error], call_errors[1:]])
+    neighbour_errors = 2 * errors
+    neighbour_errors[1:] += errors[:-1]
+    neighbour_errors[:-1] += errors[1:]
+    rounding = neighbour_errors / interval
     rounding[middle] += 8 * UNIT
-    return Loss(-bottom, np.maximum(masses, 0) + rounding, 0.0), float(calls[-1] + other[-1])
+    step = LossDistribution(-bottom, np.maximum(masses, 0) + rounding, 0.0)
+    return step, float(calls[-1] + call_errors[-1])
 
 
 def _sum(
-    laws: Sequence[Loss], guess: _Guess, interval: float, above: float, below: float
+    steps: Sequence[LossDistribution], guess: _Guess, interval: float, above: float, below: float
 ) -> tuple[float, float]:
     """Return the logarithms of the mean within the window, and of a bound of the rest."""
-    theta, counts, offset = guess.theta, guess.counts, guess.offset
-
-    def moments(order: float) -> Floats:
-        found = [_log_moment(law, order * interval) for law in laws]
-        return np.array(found)
-
+    theta = guess.theta
     size = scipy.fft.next_fast_len(ceil((above + below) / interval) + 2, real=True)
-    logs = moments(theta)
+    log_moments = _log_moments(steps, theta * interval)
     tilted = [
-        tilt_and_fold(law, theta * interval, float(each), size)
-        for law, each in zip(laws, logs, strict=True)
+        tilt_and_fold(step, theta * interval, float(log_moment), size)
+        for step, log_moment in zip(steps, log_moments, strict=True)
     ]
-    alone = np.arange(len(laws))[:, None]
-    masses, rounding = convolved(
-        tilted, Mixtures(nodes=alone, weights=np.ones(alone.shape), times=counts), size
-    )
-    last = sum(int(n) * law.last for n, law in zip(counts, laws, strict=True))
-    top = min(last, floor((above - offset) / interval))
-    values = interval * np.arange(top - size + 1.0, top + 1.0) + offset
-    masses = np.roll(np.maximum(masses, 0), -((top - size + 1) % size)) + rounding
-    positive = values > 0
-    mean = np.sum((masses * values * np.exp(-theta * np.maximum(values, 0)))[positive])
-    within = float(np.sum(counts * logs)) + theta * offset
-    within += log(mean) if mean > 0 else -inf
+    nodes = np.arange(len(steps))[:, None]
+    mixtures = Mixtures(nodes=nodes, weights=np.ones(nodes.shape), times=guess.counts)
+    masses, rounding = convolved(tilted, mixtures, size)
+    last = sum(int(count) * step.last for count, step in zip(guess.counts, steps, strict=True))
+    top = min(last, floor((above - guess.offset) / interval))
+    lowest = top - size + 1
+    values = interval * np.arange(lowest + 0.0, top + 1.0) + guess.offset
+    masses = np.roll(np.maximum(masses, 0), -(lowest % size)) + rounding
+    untilted = masses * values * np.exp(-theta * np.maximum(values, 0))
+    mean = np.sum(untilted[values > 0])
+    log_within = float(np.sum(guess.counts * log_moments)) + theta * guess.offset + _log(mean)
     if top == last:
-        return within, -inf
-    end, beyond = float(values[-1]), inf
+        return log_within, -inf
+    return log_within, _log_beyond(steps, guess, interval, float(values[-1]))
+
+
+def _log_beyond(
+    steps: Sequence[LossDistribution], guess: _Guess, interval: float, end: float
+) -> float:
+    """Return a bound of the logarithm of the mean above the end of the window."""
     if end <= 0:
-        return within, inf
+        return inf
+    least = inf
     for factor in (1.0, 1.3, 1.7, 2.2, 3.0, 4.0, 6.0):
-        order = max(factor * theta, 1 / end)  # from there on x exp(-order x) falls
-        log_moment = float(np.sum(counts * moments(order))) + order * offset
-        beyond = min(beyond, log(end) - order * end + log_moment)
-    return within, beyond
+        order = max(factor * guess.theta, 1 / end)  # from there on x exp(-order x) falls
+        log_moments = _log_moments(steps, order * interval)
+        log_moment = float(np.sum(guess.counts * log_moments)) + order * guess.offset
+        least = min(least, log(end) - order * end + log_moment)
+    return least
 
 
-def _log_moment(law: Loss, order: float) -> float:
+def _log_moments(steps: Sequence[LossDistribution], order: float) -> Floats:
+    """Return ``log E exp(order x)`` of each step."""
+    return np.array([_log_moment(step, order) for step in steps])
+
+
+def _log_moment(step: LossDistribution, order: float) -> float:
     """Return ``log E exp(order x)``, raised by its rounding."""
+    indices = np.arange(step.first - step.last, 1.0)
     with np.errstate(under="ignore"):
-        mean = np.sum(law.masses * np.exp(order * np.arange(law.first - law.last, 1.0)))
-    return float(np.log(mean)) + order * law.last
+        mean = np.sum(step.masses * np.exp(order * indices))
+    return float(np.log(mean)) + order * step.last

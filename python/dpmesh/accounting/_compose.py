@@ -1,9 +1,9 @@
 """The composer: epsilon of rounds that may all differ, from their loss distributions.
 
 The distributions are tilted by ``exp(theta loss)`` before they are convolved by Fourier transforms,
-with theta about the Rényi order that decides (less 1): what decides on epsilon then has about a
-tenth of the mass, at any delta, and rounding that is small beside 1 is small beside delta. Each
-step errs upwards:
+with theta about the Rényi order that decides (less 1): the losses that decide on epsilon then have
+about a tenth of the mass, at any delta, and rounding that is small beside 1 is small beside delta.
+Each step errs upwards:
 
 - profiles are discretised by connect-the-dots (`_loss`), many kinds of rounds merged by mixtures
   that dominate them (`_merge`);
@@ -17,13 +17,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import ceil, exp, expm1, inf, log, sqrt
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import scipy  # its submodules are imported on first use
 
 from dpmesh.accounting._arguments import Floats
-from dpmesh.accounting._loss import UNIT, Grid, Loss, losses_of
+from dpmesh.accounting._loss import UNIT, Grid, LossDistribution, losses_of
 from dpmesh.accounting._merge import Merged, Mixtures, Rounds, merge
 from dpmesh.accounting._moments import Moments, moments_of, proved
 
@@ -31,7 +32,8 @@ Spectrum = npt.NDArray[np.complex128]
 
 _MOST_POINTS = 2**21  # of a transform
 _SHARE = 1e-6  # of delta for all that is cut off
-_COARSE, _FINE = 4e-3, 5e-8  # what the grid may and need not exceed: the share of variance it adds
+_COARSE = 4e-3  # largest share of the variance that the grid may add
+_FINE = 5e-8  # a smaller share is not needed
 _INTERVALS = (4.0, 1.0, 0.25, 0.0625)  # tried in turn, while each improves by `_WORTH` on the last
 _WORTH = 0.01
 _MOST_TILTS = 4
@@ -45,60 +47,69 @@ def composed_epsilon(delta: float, *rounds: Rounds) -> float:
     What a grid adds falls at least as fast as its interval: where a quarter of the interval
     improves by less than 1%, less than 0.4% is left.
     """
-    merged = merge([_distinct(each) for each in rounds if np.any(each.times > 0)])
+    merged = merge([_distinct(kinds) for kinds in rounds if np.any(kinds.times > 0)])
     if not merged:
         return 0.0
-    if sum(float(np.sum(each.times)) for each in merged) == 1:
-        return _once(merged[0], delta)
-    found = inf
+    total_rounds = sum(float(np.sum(group.times)) for group in merged)
+    if total_rounds == 1:
+        return _epsilon_of_one_round(merged[0], delta)
+    best = inf
     for scale in _INTERVALS:
         epsilon = _composed(merged, delta, scale)
-        enough = epsilon >= (1 - _WORTH) * found
-        found = min(found, epsilon)
-        if enough and found < inf:
+        is_enough = epsilon >= (1 - _WORTH) * best
+        best = min(best, epsilon)
+        if is_enough and best < inf:
             break
-    return found
+    return best
 
 
-def _once(merged: Merged, delta: float) -> float:
+def _epsilon_of_one_round(merged: Merged, delta: float) -> float:
     """Return the epsilon of one round, exact up to rounding, from its profile."""
-    rate, multiplier = float(merged.rate[0]), float(merged.multiplier[0])
+    rate = float(merged.rate[0])
+    multiplier = float(merged.multiplier[0])
     deviations = sqrt(2 * log(2 / delta))
-    low, high = 0.0, float(merged.pair.largest(merged.rate, merged.multiplier, deviations)[0])
+    low = 0.0
+    high = float(merged.pair.largest(merged.rate, merged.multiplier, deviations)[0])
     for _ in range(9):  # each divides the distance by 64
         losses = np.linspace(low, high, 65)
         profiles = merged.pair.profiles(rate, multiplier, losses, _SHARE * delta)
-        within = np.all([each.values + each.errors <= delta for each in profiles], axis=0)
-        first = int(np.argmax(within))
-        if not within[first]:
+        is_within = np.all(
+            [profile.values + profile.errors <= delta for profile in profiles], axis=0
+        )
+        first = int(np.argmax(is_within))
+        if not is_within[first]:
             return inf
-        low, high = float(losses[max(0, first - 1)]), float(losses[first])
+        low = float(losses[max(0, first - 1)])
+        high = float(losses[first])
     return high
 
 
 def _composed(merged: Sequence[Merged], delta: float, scale: float) -> float:
     """Return the epsilon on a grid whose interval is so many times the usual one."""
-    grid, largest = _grid(merged, delta, scale)
-    nodes = [
-        losses_of(each.pair.profiles(float(q), float(z), grid.points(end), grid.negligible), grid)
-        for each, ends in zip(merged, largest, strict=True)
-        for q, z, end in zip(each.rate, each.multiplier, ends.tolist(), strict=True)
-    ]
-    mixtures = Mixtures.joined([each.mixtures for each in merged])
-    ways = range(max(len(directions) for directions in nodes))
-    return max(
-        _epsilon([loss[way % len(loss)] for loss in nodes], mixtures, delta, grid.interval)
-        for way in ways
-    )
+    grid, largest_losses = _grid(merged, delta, scale)
+    nodes = []
+    for group, ends in zip(merged, largest_losses, strict=True):
+        for rate, multiplier, end in zip(group.rate, group.multiplier, ends.tolist(), strict=True):
+            profiles = group.pair.profiles(
+                float(rate), float(multiplier), grid.points(end), grid.negligible
+            )
+            nodes.append(losses_of(profiles, grid))
+    mixtures = Mixtures.joined([group.mixtures for group in merged])
+    direction_count = max(len(directions) for directions in nodes)
+    epsilons = []
+    for direction in range(direction_count):
+        losses = [directions[direction % len(directions)] for directions in nodes]
+        epsilons.append(_epsilon(losses, mixtures, delta, grid.interval))
+    return max(epsilons)
 
 
 def _distinct(rounds: Rounds) -> Rounds:
     """Return each kind of round once, with the sum of its counts."""
-    pair, rate, multiplier, times = rounds
-    settings = np.column_stack([rate, multiplier])[times > 0]
-    distinct, which = np.unique(settings, axis=0, return_inverse=True)
-    counts = np.bincount(which.reshape(-1), weights=times[times > 0]).astype(np.float64)
-    return Rounds(pair, distinct[:, 0], distinct[:, 1], counts)
+    happens = rounds.times > 0
+    kinds = np.column_stack([rounds.rate, rounds.multiplier])[happens]
+    distinct, numbers = np.unique(kinds, axis=0, return_inverse=True)
+    counts = np.bincount(numbers.reshape(-1), weights=rounds.times[happens]).astype(np.float64)
+    return Rounds(rounds.pair, distinct[:, 0], distinct[:, 1], counts)
 
 
 def _grid(merged: Sequence[Merged], delta: float, scale: float) -> tuple[Grid, list[Floats]]:
@@ -106,29 +117,34 @@ def _grid(merged: Sequence[Merged], delta: float, scale: float) -> tuple[Grid, l
 
     With it the largest losses of the nodes: what lies beyond them is a small share of delta.
     """
-    times = np.concatenate([each.times for each in merged])
+    times = np.concatenate([group.times for group in merged])
     total = float(np.sum(times))
-    left = log(total / _SHARE) - log(delta)
-    largest = [
-        each.pair.largest(
-            each.rate, each.multiplier, np.sqrt(2 * np.maximum(0.5, left + np.log(each.rate)))
-        )
-        for each in merged
-    ]
-    spread = np.concatenate([each.pair.spread(each.rate, each.multiplier) for each in merged])
-    spread = np.minimum(spread, np.concatenate(largest))
+    log_tail = log(total / _SHARE) - log(delta)
+    largest_losses = []
+    spreads = []
+    for group in merged:
+        deviations = np.sqrt(2 * np.maximum(0.5, log_tail + np.log(group.rate)))
+        largest_losses.append(group.pair.largest(group.rate, group.multiplier, deviations))
+        spreads.append(group.pair.spread(group.rate, group.multiplier))
+    spread = np.minimum(np.concatenate(spreads), np.concatenate(largest_losses))
     deviation = sqrt(float(np.sum(times * spread**2)))
-    width = 16 * deviation + 2 * max(float(np.max(each)) for each in largest)
+    width = 16 * deviation + 2 * max(float(np.max(losses)) for losses in largest_losses)
     points = float(np.clip(2**21 / len(times), 2**12, 2**18))
-    coarse, fine = (_adding(x * deviation**2, spread, times, width) for x in (_COARSE, _FINE))
+    coarse = _interval_adding(_COARSE * deviation**2, spread, times, width)
+    fine = _interval_adding(_FINE * deviation**2, spread, times, width)
     interval = scale * max(fine, min(coarse, width / points), width / _MOST_POINTS)
-    atoms = [np.max(x) for x, each in zip(largest, merged, strict=True) if each.pair.law.has_atom]
-    if atoms and (atom := float(max(atoms))) > interval:
+    atoms = [
+        float(np.max(losses))
+        for losses, group in zip(largest_losses, merged, strict=True)
+        if group.pair.law.has_atom
+    ]
+    if atoms and max(atoms) > interval:
+        atom = max(atoms)
         interval = atom / ceil(atom / interval)
-    return Grid(interval, _SHARE * delta / total), largest
+    return Grid(interval, _SHARE * delta / total), largest_losses
 
 
-def _adding(variance: float, spread: Floats, times: Floats, interval: float) -> float:
+def _interval_adding(variance: float, spread: Floats, times: Floats, interval: float) -> float:
     """Return an interval, at most the one given, that adds about this to the variance."""
     for _ in range(60):
         added = float(np.sum(times * np.minimum(interval**2 / 6, interval * spread)))
@@ -138,116 +154,169 @@ def _adding(variance: float, spread: Floats, times: Floats, interval: float) -> 
     return interval
 
 
-def _epsilon(losses: Sequence[Loss], mixtures: Mixtures, delta: float, interval: float) -> float:
-    times = mixtures.times
+def _epsilon(
+    losses: Sequence[LossDistribution], mixtures: Mixtures, delta: float, interval: float
+) -> float:
+    """Return the least epsilon that an order or a tilted composition proves."""
+    finite_delta = delta * (1 - 1e-9) - _infinite_mass(losses, mixtures)
+    if finite_delta <= 0:
+        return inf
+    moments = moments_of(losses, mixtures, finite_delta, interval)
+    best = float(np.min(proved(moments, finite_delta)))
+    # the masses that decide are largest beside rounding where theirs is the tilt; it is known
+    # where one loss alone decides, and where all do; else the epsilon so far leads to a better one
+    single_loss = _largest_single_loss(losses, mixtures, finite_delta) * interval
+    candidates = [moments.nearest(best), moments.nearest(single_loss)]
+    tried: set[int] = set()
+    while candidates and best > 0 and len(tried) < _MOST_TILTS:
+        tilt = candidates.pop()
+        if tilt in tried:
+            continue
+        tried.add(tilt)
+        epsilon, unrounded = _tilted_epsilon(
+            losses, mixtures, moments, tilt, finite_delta, interval
+        )
+        best = min(best, epsilon)
+        if unrounded < 0.999 * best:
+            candidates.append(moments.nearest(unrounded))
+    return max(0.0, best)
+
+
+def _infinite_mass(losses: Sequence[LossDistribution], mixtures: Mixtures) -> float:
+    """Return the probability that some loss of the composition is infinite."""
     infinite = np.array([loss.infinite for loss in losses])
     finite = np.array([float(np.sum(loss.masses)) for loss in losses])
-    everything = mixtures.of(finite + infinite)
-    share = np.maximum(mixtures.of(finite) / everything, 1e-300)
-    beyond = -expm1(float(np.sum(times * np.log(share))))
-    beyond *= float(np.exp(np.minimum(700, np.sum(times * np.log(everything)))))
-    left = delta * (1 - 1e-9) - beyond
-    if left <= 0:
-        return inf
-    moments = moments_of(losses, mixtures, left, interval)
-    found = float(np.min(proved(moments, left)))
-    # the masses that decide are largest beside rounding where theirs is the tilt; it is known
-    # where one loss alone decides, and where all do; else what is found leads to a better one
-    tilts = [moments.nearest(found), moments.nearest(_alone(losses, mixtures, left) * interval)]
-    tried: set[int] = set()
-    while tilts and found > 0 and len(tried) < _MOST_TILTS:
-        if (at := tilts.pop()) in tried:
-            continue
-        tried.add(at)
-        epsilon, unrounded = _tilted_epsilon(losses, mixtures, moments, at, left, interval)
-        found = min(found, epsilon)
-        if unrounded < 0.999 * found:
-            tilts.append(moments.nearest(unrounded))
-    return max(0.0, found)
+    total = mixtures.of(finite + infinite)
+    finite_share = np.maximum(mixtures.of(finite) / total, 1e-300)
+    mass = -expm1(float(np.sum(mixtures.times * np.log(finite_share))))
+    log_total = np.sum(mixtures.times * np.log(total))
+    mass *= float(np.exp(np.minimum(700, log_total)))
+    return mass
 
 
-def _alone(losses: Sequence[Loss], mixtures: Mixtures, delta: float) -> int:
+def _largest_single_loss(
+    losses: Sequence[LossDistribution], mixtures: Mixtures, delta: float
+) -> int:
     """Return the largest index that one loss among all reaches with a chance of about `delta`."""
-    often = np.zeros(len(losses))
-    np.add.at(often, mixtures.nodes, mixtures.weights * mixtures.times[:, None])
-    reached = 0
-    for loss, times in zip(losses, often, strict=True):
-        beyond = np.cumsum(loss.masses[::-1])[::-1]
-        reached = max(reached, loss.first + int(np.count_nonzero(beyond * times > delta)))
-    return reached
+    counts = np.zeros(len(losses))
+    np.add.at(counts, mixtures.nodes, mixtures.weights * mixtures.times[:, None])
+    largest = 0
+    for loss, count in zip(losses, counts, strict=True):
+        tails = np.cumsum(loss.masses[::-1])[::-1]
+        reached = int(np.count_nonzero(tails * count > delta))
+        largest = max(largest, loss.first + reached)
+    return largest
 
 
 def _tilted_epsilon(
-    losses: Sequence[Loss],
+    losses: Sequence[LossDistribution],
     mixtures: Mixtures,
     moments: Moments,
-    at: int,
+    tilt: int,
     delta: float,
     interval: float,
 ) -> tuple[float, float]:
     """Return epsilon by the composition of the tilted distributions, and without its rounding.
 
     Both are infinite where the composition is too long.
+
+    Parameters
+    ----------
+    losses, mixtures
+        The losses of the nodes, and the kinds of rounds.
+    moments
+        Their cumulants.
+    tilt
+        Index of an order of the moments.
+    delta
+        Without the mass of infinite losses.
+    interval
+        Of the grid.
     """
-    theta = float(moments.orders[at]) * interval
-    top, size, cut = _window(losses, mixtures, moments, at, delta, interval)
-    if size > 2 * _MOST_POINTS:
+    theta = float(moments.orders[tilt]) * interval
+    window = _window(losses, mixtures, moments, tilt, delta, interval)
+    if window.size > 2 * _MOST_POINTS:
         return inf, inf
     tilted = [
-        tilt_and_fold(loss, theta, float(moments.nodes[node, at]), size)
+        tilt_and_fold(loss, theta, float(moments.nodes[node, tilt]), window.size)
         for node, loss in enumerate(losses)
     ]
-    masses, rounding = convolved(tilted, mixtures.tilted(moments.nodes[:, at]), size)
-    lowest = top - size + 1
-    masses = np.roll(np.maximum(masses, 0), -(lowest % size))
-    settings = (lowest, theta, float(moments.total[at]), delta - cut, interval)
-    return _epsilon_of(masses + rounding, *settings), _epsilon_of(masses, *settings)
+    masses, rounding = convolved(tilted, mixtures.tilted(moments.nodes[:, tilt]), window.size)
+    lowest = window.top - window.size + 1
+    masses = np.roll(np.maximum(masses, 0), -(lowest % window.size))
+    cumulant = float(moments.total[tilt])
+    window_delta = delta - window.cut
+    epsilon = _epsilon_of(masses + rounding, lowest, theta, cumulant, window_delta, interval)
+    unrounded = _epsilon_of(masses, lowest, theta, cumulant, window_delta, interval)
+    return epsilon, unrounded
+
+
+class _Window(NamedTuple):
+    """The window of a transform: its last index, its length, and a bound of the mass beyond it."""
+
+    top: int
+    size: int
+    cut: float
 
 
 def _window(
-    losses: Sequence[Loss],
+    losses: Sequence[LossDistribution],
     mixtures: Mixtures,
     moments: Moments,
-    at: int,
+    tilt: int,
     delta: float,
     interval: float,
-) -> tuple[int, int, float]:
-    """Return the last index of the window, its length, and a bound of the mass beyond it.
+) -> _Window:
+    """Return the window of the composition at a tilt.
 
-    By Chernoff's bound ``P(loss > x) <= exp(K(theta) - theta x)``. The length is so large that
-    what is wrapped around into it, which can only raise epsilon, is small beside what decides.
+    By Chernoff's bound ``P(loss > x) <= exp(K(theta) - theta x)``. The length is so large that the
+    mass that is wrapped around into it, which can only raise epsilon, is small beside the mass that
+    decides.
     """
-    theta, cumulant = moments.orders, moments.total
+    theta = moments.orders
+    cumulant = moments.total
     last, first = mixtures.extremes(losses)
-    positive, above, below = theta > 0, theta > theta[at], theta < theta[at]
+    positive = theta > 0
+    above = theta > theta[tilt]
+    below = theta < theta[tilt]
     with np.errstate(invalid="ignore", over="ignore"):
         ends = (cumulant[positive] - log(delta) + _BEYOND) / theta[positive]
-        rise = (cumulant[above] - cumulant[at] + _BEYOND) / (theta[above] - theta[at])
-        fall = (cumulant[at] - cumulant[below] - _BEYOND) / (theta[at] - theta[below])
+        rise = (cumulant[above] - cumulant[tilt] + _BEYOND) / (theta[above] - theta[tilt])
+        fall = (cumulant[tilt] - cumulant[below] - _BEYOND) / (theta[tilt] - theta[below])
     end = float(np.nanmin(ends, initial=inf)) / interval
     highest = min(float(last), float(np.nanmin(rise, initial=inf)) / interval)
     lowest = max(float(first), float(np.nanmax(fall, initial=-inf)) / interval)
-    top = last if end >= last else ceil(end)
-    cut = 0.0 if top == last else delta * exp(-_BEYOND)
+    top = last
+    if end < last:
+        top = ceil(end)
+    cut = 0.0
+    if top != last:
+        cut = delta * exp(-_BEYOND)
     reach = max(top, highest) - lowest + 2
     if reach > 2 * _MOST_POINTS:
-        return top, int(min(reach, 2**62)), cut
-    return top, scipy.fft.next_fast_len(int(reach), real=True), cut
+        size = int(min(reach, 2**62))
+    else:
+        size = scipy.fft.next_fast_len(int(reach), real=True)
+    return _Window(top, size, cut)
 
 
-def tilt_and_fold(loss: Loss, theta: float, log_moment: float, size: int) -> tuple[Floats, float]:
+def tilt_and_fold(
+    loss: LossDistribution, theta: float, log_moment: float, size: int
+) -> tuple[Floats, float]:
     """Return ``mass exp(theta x) / moment`` at indices modulo `size`, and its rounding."""
     indices = np.arange(loss.first, loss.last + 1)
     exponents = theta * indices - log_moment
     with np.errstate(under="ignore", divide="ignore"):
         tilted = np.exp(exponents + np.log(loss.masses))
-    rounding = UNIT * (8 * (log(size) / log(2) + 4) + 4 * float(np.sum(tilted * np.abs(exponents))))
+    levels = log(size) / log(2) + 4
+    exponent_errors = 4 * float(np.sum(tilted * np.abs(exponents)))
+    rounding = UNIT * (8 * levels + exponent_errors)
     folded = np.zeros(size)
-    start = loss.first % size
-    for begin in range(-start, tilted.size, size):
-        part = tilted[max(0, begin) : begin + size]
+    first_place = loss.first % size
+    for begin in range(-first_place, tilted.size, size):
+        piece = tilted[max(0, begin) : begin + size]
         offset = max(0, -begin)
-        folded[offset : offset + part.size] += part
+        folded[offset : offset + piece.size] += piece
     return folded, rounding
 
 
@@ -260,42 +329,55 @@ def convolved(
     sum of its factors' relative errors.
     """
     active = size // 2 + 1
-    product, relative = np.ones(active, dtype=np.complex128), np.zeros(active)
-    kept: dict[int, Spectrum] = {}
-    last_use = {node: kind for kind, (nodes, _, _) in enumerate(mixtures.kinds()) for node in nodes}
-    worst = max(rounding for _, rounding in tilted)
+    product = np.ones(active, dtype=np.complex128)
+    relative_error = np.zeros(active)
+    spectra: dict[int, Spectrum] = {}
+    last_use = _last_uses(mixtures)
+    worst_rounding = max(rounding for _, rounding in tilted)
     for kind, (nodes, weights, times) in enumerate(mixtures.kinds()):
         for node in nodes:
-            if node not in kept:
-                kept[node] = scipy.fft.rfft(tilted[node][0])
-        spectrum = kept[nodes[0]][:active] * weights[0]
+            if node not in spectra:
+                spectra[node] = scipy.fft.rfft(tilted[node][0])
+        spectrum = spectra[nodes[0]][:active] * weights[0]
         for node, weight in zip(nodes[1:], weights[1:], strict=True):
-            spectrum += weight * kept[node][:active]
+            spectrum += weight * spectra[node][:active]
         for node in nodes:
             if last_use[node] == kind:
-                kept.pop(node)
-        size_of = np.abs(spectrum)
-        relative += times / np.maximum(size_of, worst)
-        product *= _power(np.where(size_of < _VANISHED ** (1 / times), 0, spectrum), times)
+                spectra.pop(node)
+        magnitudes = np.abs(spectrum)
+        relative_error += times / np.maximum(magnitudes, worst_rounding)
+        has_vanished = magnitudes < _VANISHED ** (1 / times)
+        product *= _power(np.where(has_vanished, 0, spectrum), times)
         if kind % 8 == 7:
-            seen = np.abs(product) >= _VANISHED
-            product[~seen] = 0
-            active = int(np.max(np.flatnonzero(seen), initial=0)) + 1
-            product, relative = product[:active], relative[:active]
-    relative *= worst
-    size_of = np.abs(product)
+            remains = np.abs(product) >= _VANISHED
+            product[~remains] = 0
+            active = int(np.max(np.flatnonzero(remains), initial=0)) + 1
+            product = product[:active]
+            relative_error = relative_error[:active]
+    relative_error *= worst_rounding
+    magnitudes = np.abs(product)
     with np.errstate(under="ignore", over="ignore", divide="ignore"):
         error = np.where(
-            relative < 30,
-            size_of * np.expm1(np.minimum(relative, 30)),
-            np.exp(np.minimum(0, np.log(size_of) + relative)),
+            relative_error < 30,
+            magnitudes * np.expm1(np.minimum(relative_error, 30)),
+            np.exp(np.minimum(0, np.log(magnitudes) + relative_error)),
         )
-    mean = 2 * float(np.sum(error + worst * size_of)) / size + _VANISHED**0.5
-    return scipy.fft.irfft(product, size), mean
+    total_error = 2 * float(np.sum(error + worst_rounding * magnitudes))
+    rounding = total_error / size + _VANISHED**0.5
+    return scipy.fft.irfft(product, size), rounding
+
+
+def _last_uses(mixtures: Mixtures) -> dict[int, int]:
+    """Return the last kind of round that each node is part of."""
+    last_use = {}
+    for kind, (nodes, _, _) in enumerate(mixtures.kinds()):
+        for node in nodes:
+            last_use[node] = kind
+    return last_use
 
 
 def _power(spectrum: Spectrum, count: int) -> Spectrum:
-    """An integer power by repeated squaring, an order of magnitude faster than numpy's."""
+    """Return an integer power by repeated squaring, an order of magnitude faster than numpy's."""
     if count == 1:
         return spectrum
     power = np.ones_like(spectrum)
@@ -317,30 +399,49 @@ def _epsilon_of(
     In units of the mass at the middle of the positive losses, so that nothing overflows: beyond the
     window tilted masses may be large, and lie at its lower end.
     """
-    masses, lowest = masses[max(0, -lowest) :], max(0, lowest)
+    masses = masses[max(0, -lowest) :]
+    lowest = max(0, lowest)
     indices = np.arange(masses.size)
-    middle = float(np.sum(indices * masses) / np.sum(masses)) if masses.any() else 0.0
-    low = max(0, ceil(middle - 600 / theta)) if theta > 0 else 0
-    masses, lowest, middle = masses[low:], lowest + low, middle - low
+    middle = 0.0
+    if masses.any():
+        middle = float(np.sum(indices * masses) / np.sum(masses))
+    skipped = 0
+    if theta > 0:
+        skipped = max(0, ceil(middle - 600 / theta))
+    masses = masses[skipped:]
+    lowest += skipped
+    middle -= skipped
     if not masses.any():
         return float(lowest) * interval
     with np.errstate(under="ignore"):
-        own = masses * np.exp(-theta * (indices[: masses.size] - middle))
-    target = log(delta) - cumulant + theta * (lowest + middle)
-    if target < -600:
+        scaled = masses * np.exp(-theta * (indices[: masses.size] - middle))
+    log_allowed = log(delta) - cumulant + theta * (lowest + middle)
+    if log_allowed < -600:
         return inf
-    # of what lies beyond each point: its mass, and its mass times exp(point - loss)
-    backwards, damping = own[::-1], float(np.exp(-interval))
-    beyond = np.append(np.cumsum(backwards)[-2::-1], 0.0)
-    # sums[i] - damping * sums[i - 1] = damping * backwards[i - 1], by a solver for two diagonals
-    diagonals = np.full((2, backwards.size), -damping, order="F")
-    arriving = damping * np.append(0.0, backwards[:-1])
-    damped = scipy.linalg.blas.dtbsv(1, diagonals, arriving, lower=1, diag=1)[::-1]
-    allowed = float(np.exp(min(target, 700)))
-    exceeding = np.flatnonzero(beyond - damped > allowed)
+    tails, damped_tails = _tails(scaled, float(np.exp(-interval)))
+    allowed = float(np.exp(min(log_allowed, 700)))
+    exceeding = np.flatnonzero(tails - damped_tails > allowed)
     if exceeding.size == 0:  # all of the window is kept: its lowest point is proved, no less
         return float(lowest) * interval
     last = int(exceeding[-1])
-    excess = (beyond[last] - allowed) / damped[last] if damped[last] > 0 else inf
-    step = min(log(excess), interval) if excess > 0 else 0.0
+    excess = inf
+    if damped_tails[last] > 0:
+        excess = (tails[last] - allowed) / damped_tails[last]
+    step = 0.0
+    if excess > 0:
+        step = min(log(excess), interval)
     return float(lowest + last) * interval + max(0.0, step)
+
+
+def _tails(masses: Floats, damping: float) -> tuple[Floats, Floats]:
+    """Return, of what lies beyond each point, its mass and its mass times exp(point - loss).
+
+    `damping` is the exponential of minus the interval.
+    """
+    backwards = masses[::-1]
+    tails = np.append(np.cumsum(backwards)[-2::-1], 0.0)
+    # sums[i] - damping * sums[i - 1] = damping * backwards[i - 1], by a solver for two diagonals
+    diagonals = np.full((2, backwards.size), -damping, order="F")
+    arriving = damping * np.append(0.0, backwards[:-1])
+    sums = scipy.linalg.blas.dtbsv(1, diagonals, arriving, lower=1, diag=1)
+    return tails, sums[::-1]

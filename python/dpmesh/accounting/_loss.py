@@ -16,11 +16,11 @@ import numpy as np
 from dpmesh.accounting._arguments import Floats
 
 UNIT = 2.0**-53
-"""The rounding of one operation."""
+"""Relative rounding of one operation."""
 
 
 class Grid(NamedTuple):
-    """Where losses are placed: multiples of `interval`.
+    """The grid of losses: multiples of `interval`.
 
     Tails of mass below `negligible` count as infinite loss.
     """
@@ -30,12 +30,21 @@ class Grid(NamedTuple):
 
     def points(self, end: float) -> Floats:
         """Return the losses 0, h, 2h, ... until beyond `end`."""
-        points: Floats = self.interval * np.arange(ceil(end / self.interval) + 2.0)
+        count = ceil(end / self.interval) + 2.0
+        points: Floats = self.interval * np.arange(count)
         return points
 
 
-class Loss(NamedTuple):
-    """A privacy loss: `masses` at ``(first + 0, 1, 2, ...) * interval``, and at infinity."""
+class PositiveMasses(NamedTuple):
+    """Masses at the losses h, 2h, ... and at infinity, and the sum of rounding added to them."""
+
+    masses: Floats
+    infinite: float
+    added: float
+
+
+class LossDistribution(NamedTuple):
+    """A privacy loss: masses at ``(first + 0, 1, 2, ...) * interval``, and one at infinity."""
 
     first: int
     masses: Floats
@@ -54,50 +63,55 @@ class Profile(NamedTuple):
     errors: Floats
 
 
-class Positive(NamedTuple):
-    """Masses at the losses h, 2h, ... and at infinity, and the sum of what was added to them."""
-
-    masses: Floats
-    infinite: float
-    added: float
-
-
-def losses_of(profiles: Sequence[Profile], grid: Grid) -> tuple[Loss, ...]:
+def losses_of(profiles: Sequence[Profile], grid: Grid) -> tuple[LossDistribution, ...]:
     """Return the loss in each direction from its profile at the losses 0, h, 2h, ..."""
-    ways = [_positive_masses(profile, grid) for profile in profiles]
-    return tuple(_joined(own, other, grid) for own, other in zip(ways, ways[::-1], strict=True))
+    directions = [_positive_masses(profile, grid) for profile in profiles]
+    opposites = directions[::-1]
+    pairs = zip(directions, opposites, strict=True)
+    return tuple(_joined(direction, opposite, grid) for direction, opposite in pairs)
 
 
-def _positive_masses(profile: Profile, grid: Grid) -> Positive:
-    """Return the masses whose profile, at 0, h, 2h, ..., is the one given."""
+def _positive_masses(profile: Profile, grid: Grid) -> PositiveMasses:
+    """Return the masses of the distribution with this profile at 0, h, 2h, ..."""
     values, errors = profile
     if values.size < 2:
-        return Positive(np.zeros(0), float(np.sum(values + errors)), 0.0)
-    falls, step = -np.diff(values), -expm1(-grid.interval)
-    masses = np.maximum((falls - np.append(falls[1:], 0) * (1 - step)) / step, 0)
-    around = errors[:-1] + 2 * errors[1:]
-    around[:-1] += errors[2:]
-    rounding = around / step + 8 * UNIT * (masses + falls / step)
+        return PositiveMasses(np.zeros(0), float(np.sum(values + errors)), 0.0)
+    falls = -np.diff(values)
+    step = -expm1(-grid.interval)
+    next_falls = np.append(falls[1:], 0)
+    masses = np.maximum((falls - next_falls * (1 - step)) / step, 0)
+    neighbour_errors = errors[:-1] + 2 * errors[1:]
+    neighbour_errors[:-1] += errors[2:]
+    rounding = neighbour_errors / step + 8 * UNIT * (masses + falls / step)
     rounding[:-1] += 8 * UNIT * falls[1:] / step
     infinite = float(values[-1] + errors[-1])
-    beyond = np.cumsum((masses + rounding)[::-1])[::-1]
-    size = int(np.count_nonzero(beyond > grid.negligible))
-    cut = float(beyond[size]) if size < beyond.size else 0.0
+    tails = _tail_sums(masses + rounding)
+    size = int(np.count_nonzero(tails > grid.negligible))
+    cut = 0.0
+    if size < tails.size:
+        cut = float(tails[size])
     rounding = rounding[:size]
-    return Positive(masses[:size] + rounding, infinite + cut, float(np.sum(rounding)))
+    return PositiveMasses(masses[:size] + rounding, infinite + cut, float(np.sum(rounding)))
 
 
-def _joined(own: Positive, other: Positive, grid: Grid) -> Loss:
+def _tail_sums(masses: Floats) -> Floats:
+    """Return the sum of each mass and all after it."""
+    tails: Floats = np.cumsum(masses[::-1])[::-1]
+    return tails
+
+
+def _joined(direction: PositiveMasses, opposite: PositiveMasses, grid: Grid) -> LossDistribution:
     """Join the masses at positive losses with the other direction's mirror image.
 
     The mirror image has exp(-loss) times the mass, so no mass is a difference of numbers near 1.
     """
-    masses, infinite, added = own
-    mirrored = other.masses * np.exp(-grid.interval * np.arange(1, other.masses.size + 1))
-    beyond = np.cumsum(mirrored[::-1])[::-1]  # what is cut off here goes to loss 0
-    mirrored = mirrored[: int(np.count_nonzero(beyond > grid.negligible))]
+    masses, infinite, added = direction
+    opposite_indices = np.arange(1, opposite.masses.size + 1)
+    mirrored = opposite.masses * np.exp(-grid.interval * opposite_indices)
+    tails = _tail_sums(mirrored)  # what is cut off here goes to loss 0
+    mirrored = mirrored[: int(np.count_nonzero(tails > grid.negligible))]
     rest = 1 - infinite - float(np.sum(masses)) - float(np.sum(mirrored))
-    at_zero = max(0.0, rest + added + other.added + 1e-15)
-    everything = np.concatenate([mirrored[::-1], [at_zero], masses])
-    first = int(np.argmax(everything > 0))  # with next to no noise all of it is far above 0
-    return Loss(first - mirrored.size, everything[first:], infinite)
+    at_zero = max(0.0, rest + added + opposite.added + 1e-15)
+    all_masses = np.concatenate([mirrored[::-1], [at_zero], masses])
+    first = int(np.argmax(all_masses > 0))  # with next to no noise all of it is far above 0
+    return LossDistribution(first - mirrored.size, all_masses[first:], infinite)

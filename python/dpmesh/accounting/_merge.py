@@ -18,7 +18,7 @@ import numpy as np
 
 from dpmesh._ragged import Indices
 from dpmesh.accounting._arguments import Floats
-from dpmesh.accounting._loss import Loss
+from dpmesh.accounting._loss import LossDistribution
 from dpmesh.accounting._pairs import Pair
 
 _FEW = 96  # with so many kinds, each has a distribution of its own
@@ -88,7 +88,7 @@ class Mixtures:
             weights = np.exp(logs - self.log_of(log_moments[:, None]))
         return Mixtures(nodes=self.nodes, weights=weights, times=self.times)
 
-    def extremes(self, losses: Sequence[Loss]) -> tuple[int, int]:
+    def extremes(self, losses: Sequence[LossDistribution]) -> tuple[int, int]:
         """Return the largest and the smallest index of the sum of all losses."""
         last = np.array([loss.last for loss in losses])[self.nodes].max(axis=1)
         first = np.array([loss.first for loss in losses])[self.nodes].min(axis=1)

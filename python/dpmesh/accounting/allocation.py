@@ -20,7 +20,13 @@ import scipy  # its submodules are imported on first use
 
 from dpmesh._privacy_types import NeighboringRelation
 from dpmesh._validate import fail, integer, non_negative, one_of, positive, probability
-from dpmesh.accounting._allocated import EitherPart, GaussianPart, Part, PurePart, log_profile
+from dpmesh.accounting._allocated import (
+    EitherPart,
+    GaussianPart,
+    PurePart,
+    StepDistribution,
+    log_profile,
+)
 from dpmesh.accounting._arguments import (
     Floats,
     noise_multipliers,
@@ -160,7 +166,7 @@ class Allocation(Pair):
         never = max(0.0, 1 - sum(share * count for share, _, count in self.shares))
         return log_profile(parts, offset + never * (u - v))
 
-    def _part(self, share: float, multiplier: float, u: float, v: float) -> Part:
+    def _part(self, share: float, multiplier: float, u: float, v: float) -> StepDistribution:
         """Return what dominates a step with this noise multiplier."""
         shift = self._shift / multiplier
         if self.law.has_atom:

@@ -16,7 +16,7 @@ from dpmesh.audit.claims import Claim, claim_of
 from dpmesh.audit.contrast import numbers_for, seen_in
 from dpmesh.audit.coupling import Coupling, couple
 from dpmesh.audit.one_run import audit_one_run
-from dpmesh.audit.result import AuditResult, Seen, tell_apart
+from dpmesh.audit.result import AuditResult, Observations, tell_apart
 from dpmesh.audit.scores import ReplayedLikelihood
 from dpmesh.audit.transcript import Audited, alone, fresh_keys, record, silence
 from dpmesh.keys import Key
@@ -42,11 +42,11 @@ def audit_algorithm(
     Parameters
     ----------
     algorithm
-        What is audited.
+        The algorithm to audit.
     problem, neighbor
         Two problems that differ in one unit, as much as possible.
     carrier
-        How messages travel.
+        Carrier of the messages, such as `alone`.
     rounds
         Rounds of each run; few are enough for a canary that is used early.
     runs
@@ -58,10 +58,10 @@ def audit_algorithm(
     confidence
         In (0, 1).
     score
-        Large for runs on `problem`, small for runs on `neighbor`; it may use what the run `sent`,
-        `released` and `received`, and no more. By default `ReplayedLikelihood`; where units are
-        sampled, better a `projection`. A contrast of all three takes its place where pilot runs
-        show a fault that it misses.
+        Large for runs on `problem`, small for runs on `neighbor`; a function of the values that the
+        run `sent`, `released` and `received`, and of nothing else. By default
+        `ReplayedLikelihood`; where units are sampled, better a `projection`. A contrast of all
+        three takes its place where pilot runs show a fault that it misses.
     key
         Of all randomness; by default a new one from the operating system.
 
@@ -72,7 +72,8 @@ def audit_algorithm(
     """
     instance("algorithm", algorithm, AN_ALGORITHM, Algorithm)
     integer("rounds", rounds, at_least=1)
-    claim = claim_of(algorithm.plan(rounds), delta) if claim is None else claim
+    if claim is None:
+        claim = claim_of(algorithm.plan(rounds), delta)
     keys = fresh_keys(key)
     measure: Score = score or ReplayedLikelihood(
         algorithm=algorithm,
@@ -82,18 +83,20 @@ def audit_algorithm(
         rounds=rounds,
         key=next(keys),
     )
+    numbers_per_run = numbers_for(runs)
 
-    def look(positive: bool) -> Seen:
-        data = problem if positive else neighbor
-        scores, numbers = [], []
-        for own in islice(keys, runs):
-            run = record(algorithm, data, carrier, rounds=rounds, key=own)
+    def observe(positive: bool) -> Observations:
+        dataset = problem if positive else neighbor
+        scores = []
+        numbers = []
+        for run_key in islice(keys, runs):
+            run = record(algorithm, dataset, carrier, rounds=rounds, key=run_key)
             scores.append(float(measure(run)))
-            numbers.append(seen_in(run, numbers_for(runs)))
-        return Seen(np.array(scores), np.array(numbers))
+            numbers.append(seen_in(run, numbers_per_run))
+        return Observations(np.array(scores), np.array(numbers))
 
-    what = f"{type(algorithm).__name__}, rounds: {rounds}"
-    return tell_apart(claim, look, runs=runs, confidence=confidence, what=what)
+    subject = f"{type(algorithm).__name__}, rounds: {rounds}"
+    return tell_apart(claim, observe, runs=runs, confidence=confidence, subject=subject)
 
 
 def audit_layers(
@@ -104,9 +107,9 @@ def audit_layers(
     Parameters
     ----------
     pair
-        What the first two layers run.
+        The algorithm and two neighbouring problems of the first two layers.
     crowd
-        What the third layer runs.
+        The algorithm and the canaries of the third layer.
     runs
         Number of runs of the second layer, see `audit_algorithm`.
     confidence
@@ -120,15 +123,46 @@ def audit_layers(
         If an argument is out of range, or a plan claims nothing.
     """
     keys = fresh_keys(key)
-    for each in pair.coupled or (pair,):
-        datasets = each.algorithm, each.problem, each.neighbor, _carrier(each)
-        yield couple(*datasets, rounds=each.rounds, key=next(keys))
-    yield audit_algorithm(**arguments_of(pair), runs=runs, confidence=confidence, key=next(keys))
-    yield audit_one_run(**arguments_of(crowd), confidence=confidence, key=next(keys))
+    for coupled_pair in pair.coupled or (pair,):
+        yield couple(
+            coupled_pair.algorithm,
+            coupled_pair.problem,
+            coupled_pair.neighbor,
+            _carrier(coupled_pair),
+            rounds=coupled_pair.rounds,
+            key=next(keys),
+        )
+    yield audit_algorithm(
+        pair.algorithm,
+        pair.problem,
+        pair.neighbor,
+        _carrier(pair),
+        rounds=pair.rounds,
+        runs=runs,
+        delta=pair.delta,
+        confidence=confidence,
+        score=pair.score,
+        key=next(keys),
+    )
+    yield audit_one_run(
+        crowd.algorithm,
+        crowd.problem_of,
+        _carrier(crowd),
+        canaries=crowd.canaries,
+        rounds=crowd.rounds,
+        delta=crowd.delta,
+        confidence=confidence,
+        scores=crowd.scores,
+        per_release=crowd.per_release,
+        key=next(keys),
+    )
 
 
 def _carrier(data: Pair | Crowd) -> Carrier:
-    return silence if data.silent else alone
+    """Return the carrier of zeros if nodes are silent, else that of each node's own message."""
+    if data.silent:
+        return silence
+    return alone
 
 
 def arguments_of(data: Pair | Crowd) -> dict[str, Any]:

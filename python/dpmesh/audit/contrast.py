@@ -1,4 +1,4 @@
-"""A score that pilot runs teach: a weighted sum of what was seen that separates datasets best.
+"""A score learned from pilot runs: the weighted sum of observed numbers that separates them best.
 
 A likelihood ratio believes that all noise is independent, as claimed. Where numbers share some of
 it, a difference of them has less. Fisher's linear discriminant (1936) finds such contrasts from the
@@ -15,23 +15,25 @@ import numpy.typing as npt
 from dpmesh._privacy_types import Floats
 from dpmesh.audit.transcript import Transcript
 
-_MOST = 100
+_MOST_NUMBERS = 100
+
 _HUGE = 1e100  # its square is a number
 _RIDGE = 1e-9  # relative to a number's variance; what is smaller is taken for rounding
 
 
 def numbers_for(runs: int) -> int:
-    """Return how many numbers of each run to look at: ten runs for each teach their covariance."""
-    return min(_MOST, runs // 10)
+    """Return the count of numbers of each run to look at: ten runs for each teach a covariance."""
+    return min(_MOST_NUMBERS, runs // 10)
 
 
 def seen_in(run: Transcript, most: int) -> npt.NDArray[np.float64]:
     """Return the first numbers that a run released, received and sent, then zeros: (most,)."""
-    numbers, place = np.zeros(most), 0
+    numbers = np.zeros(most)
+    filled = 0
     for values in (*run.released, *run.received, *run.sent):
-        some = values.ravel()[: most - place]
-        numbers[place : place + some.size] = some
-        place += some.size
+        prefix = values.ravel()[: most - filled]
+        numbers[filled : filled + prefix.size] = prefix
+        filled += prefix.size
     return np.nan_to_num(numbers).clip(-_HUGE, _HUGE)
 
 
@@ -59,18 +61,21 @@ def contrast(positives: Floats, negatives: Floats) -> Contrast:
     Parameters
     ----------
     positives, negatives
-        What was seen in the pilot runs on either dataset, shape (runs, numbers).
+        Numbers seen in the pilot runs on either dataset, shape (runs, numbers).
     """
-    means = positives.mean(axis=0), negatives.mean(axis=0)
-    within = np.concatenate((positives - means[0], negatives - means[1]))
-    apart, middle = means[0] - means[1], (means[0] + means[1]) / 2
-    covariance = within.T @ within / len(within)
-    size = np.sqrt(np.diag(covariance) + apart**2 / 4)
-    scale = np.where(size > 0, size, 1.0)
+    positive_mean = positives.mean(axis=0)
+    negative_mean = negatives.mean(axis=0)
+    difference = positive_mean - negative_mean
+    deviations = np.concatenate((positives - positive_mean, negatives - negative_mean))
+    covariance = deviations.T @ deviations / len(deviations)
+    pooled_deviation = np.sqrt(np.diag(covariance) + difference**2 / 4)
+    scale = np.where(pooled_deviation > 0, pooled_deviation, 1.0)
     correlation = covariance / np.outer(scale, scale) + _RIDGE * np.eye(len(scale))
-    weights = np.linalg.solve(correlation, apart / scale) / scale
-    between = weights @ apart
-    return Contrast(weights=weights / between if between > 0 else weights, middle=middle)
+    weights = np.linalg.solve(correlation, difference / scale) / scale
+    separation = weights @ difference
+    if separation > 0:
+        weights = weights / separation
+    return Contrast(weights=weights, middle=(positive_mean + negative_mean) / 2)
 
 
 def unseen_scores(
@@ -79,13 +84,22 @@ def unseen_scores(
     """Return scores of the pilot runs, each by the contrast of a half to which it does not belong.
 
     A contrast flatters the runs that it comes from.
+
+    Parameters
+    ----------
+    positives, negatives
+        Numbers seen in the pilot runs on either dataset, shape (runs, numbers).
+
+    Returns
+    -------
+    Scores of the positive and of the negative runs, shape (runs,) each.
     """
-    both = positives, negatives
-    scores = np.zeros(len(positives)), np.zeros(len(negatives))
-    if not positives.shape[1]:  # too few runs to look at a number
-        return scores
-    for half, other in ((0, 1), (1, 0)):
-        learned = contrast(*(numbers[other::2] for numbers in both))
-        for score, numbers in zip(scores, both, strict=True):
-            score[half::2] = learned(numbers[half::2])
-    return scores
+    positive_scores = np.zeros(len(positives))
+    negative_scores = np.zeros(len(negatives))
+    has_numbers = positives.shape[1] > 0  # else there are too few runs to look at a number
+    if has_numbers:
+        for half, other_half in ((0, 1), (1, 0)):
+            learned = contrast(positives[other_half::2], negatives[other_half::2])
+            positive_scores[half::2] = learned(positives[half::2])
+            negative_scores[half::2] = learned(negatives[half::2])
+    return positive_scores, negative_scores

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +15,7 @@ from dpmesh.algorithms.messages import Message, Round
 from dpmesh.algorithms.worst_case import CROWD_DELTA, AuditSize, Coins, Crowd, Pair
 from dpmesh.audit.claims import claim_of
 from dpmesh.audit.contrast import numbers_for
-from dpmesh.audit.result import AuditResult, Seen, tell_apart
+from dpmesh.audit.result import AuditResult, Observations, tell_apart
 from dpmesh.audit.scores import log_likelihood_ratio
 from dpmesh.audit.transcript import fresh_keys
 from dpmesh.keys import Key, Purpose
@@ -68,19 +67,27 @@ class OneRelease(Algorithm[None, Floats]):
         The pair has a second node, that does not differ.
         """
         dim = size.dim or 1
-        one, other = worst_pair(self.sensitivity, dim)
-        problem, neighbor = (np.array([row, np.zeros(dim)]) for row in (one, other))
+        row, neighbor_row = worst_pair(self.sensitivity, dim)
+        constant_row = np.zeros(dim)
 
         def problem_of(coins: Coins) -> Floats:
-            return np.where(coins[:, np.newaxis], one, other)
+            return np.where(coins[:, np.newaxis], row, neighbor_row)
 
-        delta, canaries = size.delta_or(1e-5), size.canaries
-        own: dict[str, Any] = {"algorithm": self, "rounds": size.rounds or 2, "delta": delta}
-        few: dict[str, Any] = own | {"rounds": 1, "delta": CROWD_DELTA}
-        return (
-            Pair(problem=problem, neighbor=neighbor, **own),
-            Crowd(problem_of=problem_of, canaries=canaries, **few),
+        pair = Pair(
+            algorithm=self,
+            problem=np.array([row, constant_row]),
+            neighbor=np.array([neighbor_row, constant_row]),
+            rounds=size.rounds or 2,
+            delta=size.delta_or(1e-5),
         )
+        crowd = Crowd(
+            algorithm=self,
+            problem_of=problem_of,
+            canaries=size.canaries,
+            rounds=1,
+            delta=CROWD_DELTA,
+        )
+        return pair, crowd
 
 
 def audit_mechanism(
@@ -102,7 +109,7 @@ def audit_mechanism(
     Parameters
     ----------
     mechanism
-        What is audited.
+        The mechanism to audit.
     sensitivity
         The sensitivity declared to the mechanism.
     pair
@@ -117,8 +124,8 @@ def audit_mechanism(
     confidence
         In (0, 1).
     every_bit
-        Whether the last bits of floating-point numbers count: they reveal what the noise was added
-        to (Mironov 2012). Noise on a grid must pass, real-valued noise need not.
+        If true, the score uses the low-order bits of floating-point numbers, which reveal the value
+        under the noise (Mironov 2012). Noise on a grid must pass, real-valued noise need not.
     key
         Of all randomness; by default a new one from the operating system.
 
@@ -131,32 +138,47 @@ def audit_mechanism(
     --------
     >>> import dpmesh as dm
     >>> gaussian, unit = dm.noise.Gaussian(2.0), dm.noise.Sensitivity(1.0, "l2", "")
-    >>> found = dm.audit.audit_mechanism(gaussian, unit, runs=1000, delta=1e-5)
-    >>> found.lower_bound < found.claim.mu
+    >>> result = dm.audit.audit_mechanism(gaussian, unit, runs=1000, delta=1e-5)
+    >>> result.lower_bound < result.claim.mu
     True
     """
     require_methods(
         "mechanism", mechanism, "a mechanism, such as Gaussian(2.0)", "release", "noise_scale"
     )
-    wanted = 'a Sensitivity, such as Sensitivity(1.0, "l2", "values between 0 and 1")'
-    instance("sensitivity", sensitivity, wanted, Sensitivity)
-    claim = claim_of(OneRelease(mechanism=mechanism, sensitivity=sensitivity).plan(1), delta)
-    rows = worst_pair(sensitivity, dim) if pair is None else _pair(*pair)
-    scale = mechanism.noise_scale(sensitivity, rows[0].size)
+    expectation = 'a Sensitivity, such as Sensitivity(1.0, "l2", "values between 0 and 1")'
+    instance("sensitivity", sensitivity, expectation, Sensitivity)
+    release = OneRelease(mechanism=mechanism, sensitivity=sensitivity)
+    claim = claim_of(release.plan(1), delta)
+    if pair is None:
+        row, neighbor_row = worst_pair(sensitivity, dim)
+    else:
+        row, neighbor_row = _checked_pair(*pair)
+    scale = mechanism.noise_scale(sensitivity, row.size)
     keys = fresh_keys(key)
+    numbers_per_run = numbers_for(runs)
 
-    def look(positive: bool) -> Seen:
-        values, own = Sensitive(np.tile(rows[0] if positive else rows[1], (runs, 1))), next(keys)
-        released = mechanism.release(values, sensitivity, own.stream(Purpose.NOISE))
-        law = mechanism.norm
-        scores = log_likelihood_ratio(released, *rows, law, scale, every_bit=every_bit)
-        return Seen(scores, np.float64(released[:, : numbers_for(runs)]))
+    def observe(positive: bool) -> Observations:
+        released_row = row if positive else neighbor_row
+        values = Sensitive(np.tile(released_row, (runs, 1)))
+        stream = next(keys).stream(Purpose.NOISE)
+        released = mechanism.release(values, sensitivity, stream)
+        scores = log_likelihood_ratio(
+            released, row, neighbor_row, mechanism.norm, scale, every_bit=every_bit
+        )
+        return Observations(scores, np.float64(released[:, :numbers_per_run]))
 
-    return tell_apart(claim, look, runs=runs, confidence=confidence, what=f"{mechanism}")
+    return tell_apart(claim, observe, runs=runs, confidence=confidence, subject=f"{mechanism}")
 
 
 def worst_pair(sensitivity: Sensitivity, dim: int) -> tuple[Floats, Floats]:
     """Return two rows, centred at 0, as far apart as is allowed, in the worst direction.
+
+    Parameters
+    ----------
+    sensitivity
+        Largest distance of two neighbouring rows, and its norm.
+    dim
+        Length of a row.
 
     Raises
     ------
@@ -164,13 +186,18 @@ def worst_pair(sensitivity: Sensitivity, dim: int) -> tuple[Floats, Floats]:
         If `dim` is not an integer of at least 1.
     """
     integer("dim", dim, at_least=1)
-    direction = np.eye(dim)[0] if sensitivity.norm == "l1" else diagonal(dim)
+    if sensitivity.norm == "l1":
+        direction = np.eye(dim)[0]
+    else:
+        direction = diagonal(dim)
     half = sensitivity.bound / 2 * direction
     return half, -half
 
 
-def _pair(one: npt.ArrayLike, other: npt.ArrayLike) -> tuple[Floats, Floats]:
-    row, neighbor = floats("pair", one, ndim=1), floats("pair", other, ndim=1)
-    if row.shape != neighbor.shape:
-        fail("pair", "two rows of one length", f"shapes {row.shape} and {neighbor.shape}")
-    return row.astype(np.float64), neighbor.astype(np.float64)
+def _checked_pair(row: npt.ArrayLike, neighbor_row: npt.ArrayLike) -> tuple[Floats, Floats]:
+    """Return two rows of one length as float64."""
+    first = floats("pair", row, ndim=1)
+    second = floats("pair", neighbor_row, ndim=1)
+    if first.shape != second.shape:
+        fail("pair", "two rows of one length", f"shapes {first.shape} and {second.shape}")
+    return first.astype(np.float64), second.astype(np.float64)

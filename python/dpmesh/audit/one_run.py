@@ -1,4 +1,4 @@
-"""What one run with many canaries proves.
+"""Lower confidence bounds from one run with many canaries.
 
 A fair coin chooses the form of each canary; an observer of the released messages guesses some of
 the coins. For (epsilon, delta) the bound is that of Steinke, Nasr and Jagielski (2023,
@@ -9,7 +9,6 @@ Theorem 5.2), for Gaussian differential privacy the tighter one of Mahloujifar, 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from scipy import optimize, special, stats
@@ -38,11 +37,11 @@ def p_value(
     epsilon
         At least 0.
     canaries
-        How many coins were tossed.
+        Number of coins that were tossed.
     guesses
-        How many of them were guessed; the choice may depend on the messages.
+        Number of them that were guessed; the choice may depend on the messages.
     correct
-        How many guesses were right.
+        Number of right guesses.
     delta
         In [0, 1).
 
@@ -54,19 +53,23 @@ def p_value(
     epsilon = non_negative("epsilon", epsilon)
     canaries, guesses, correct = _counts(canaries, guesses, correct)
     delta = probability("delta", delta, one=False)
-    right = stats.binom(guesses, special.expit(epsilon))
-    value = right.sf(correct - 1)
+    correct_guesses = stats.binom(guesses, special.expit(epsilon))
+    value = correct_guesses.sf(correct - 1)
     if delta > 0 and correct > 0:
-        fewer = np.arange(1, correct + 1)
-        nearly = right.cdf(correct - 1) - right.cdf(correct - fewer - 1)
-        value += 2 * canaries * delta * (nearly / fewer).max()
+        missing = np.arange(1, correct + 1)
+        nearly_correct = correct_guesses.cdf(correct - 1) - correct_guesses.cdf(
+            correct - missing - 1
+        )
+        value += 2 * canaries * delta * (nearly_correct / missing).max()
     return min(float(value), 1.0)
 
 
 def _counts(canaries: int, guesses: int, correct: int) -> tuple[int, int, int]:
+    """Return the three counts; fail unless 0 <= correct <= guesses <= canaries."""
     canaries = integer("canaries", canaries, at_least=1)
     guesses = integer("guesses", guesses, below=canaries + 1)
-    return canaries, guesses, integer("correct", correct, below=guesses + 1)
+    correct = integer("correct", correct, below=guesses + 1)
+    return canaries, guesses, correct
 
 
 def epsilon_lower_bound(
@@ -88,17 +91,17 @@ def epsilon_lower_bound(
     """
     error = 1 - probability("confidence", confidence, zero=False, one=False)
 
-    def refuted(epsilon: float) -> bool:
-        seen = {"canaries": canaries, "guesses": guesses, "correct": correct}
-        return p_value(epsilon, **seen, delta=delta) < error
+    def is_refuted(epsilon: float) -> bool:
+        value = p_value(epsilon, canaries=canaries, guesses=guesses, correct=correct, delta=delta)
+        return value < error
 
-    return _largest(refuted, accuracy=1e-12)
+    return _largest_refuted(is_refuted, accuracy=1e-12)
 
 
 def mu_is_refuted(
     mu: float, *, canaries: int, guesses: int, correct: int, confidence: float = 0.95
 ) -> bool:
-    """Return whether mu-GDP gives this many right guesses a probability below 1 - `confidence`.
+    """Return True if mu-GDP gives this many right guesses a probability below 1 - `confidence`.
 
     Let p_i be the probability of i right guesses. For a canary drawn at random, at least i other
     guesses are right and its own is right with probability
@@ -125,14 +128,15 @@ def mu_is_refuted(
     mu = non_negative("mu", mu)
     canaries, guesses, correct = _counts(canaries, guesses, correct)
     error = 1 - probability("confidence", confidence, zero=False, one=False)
-    whole = guesses / canaries
-    right, wrong = error * correct / canaries, error * (guesses - correct) / canaries
+    total = guesses / canaries
+    right = error * correct / canaries
+    wrong = error * (guesses - correct) / canaries
     for i in range(correct - 1, -1, -1):
-        at_least = float(special.ndtr(special.ndtri(right) - mu))
-        if at_least > wrong:
-            right += i / (guesses - i) * (at_least - wrong)
-            wrong = at_least
-        if right + wrong > whole:
+        least_wrong = float(special.ndtr(special.ndtri(right) - mu))
+        if least_wrong > wrong:
+            right += i / (guesses - i) * (least_wrong - wrong)
+            wrong = least_wrong
+        if right + wrong > total:
             return True
     return False
 
@@ -151,22 +155,26 @@ def mu_lower_bound(*, canaries: int, guesses: int, correct: int, confidence: flo
         If a number is out of range.
     """
 
-    def refuted(mu: float) -> bool:
+    def is_refuted(mu: float) -> bool:
         return mu_is_refuted(
             mu, canaries=canaries, guesses=guesses, correct=correct, confidence=confidence
         )
 
-    return _largest(refuted, accuracy=1e-9)
+    return _largest_refuted(is_refuted, accuracy=1e-9)
 
 
-def _largest(refuted: Callable[[float], bool], *, accuracy: float) -> float:
+def _largest_refuted(is_refuted: Callable[[float], bool], *, accuracy: float) -> float:
     """Return the largest level that is refuted; 0 if none is."""
-    if not refuted(0.0):
+    if not is_refuted(0.0):
         return 0.0
-    above = 1.0
-    while refuted(above):
-        above *= 2
-    return float(optimize.bisect(lambda x: 0.5 - refuted(x), 0.0, above, xtol=accuracy))
+    upper = 1.0
+    while is_refuted(upper):
+        upper *= 2
+
+    def sign(level: float) -> float:
+        return -0.5 if is_refuted(level) else 0.5
+
+    return float(optimize.bisect(sign, 0.0, upper, xtol=accuracy))
 
 
 def audit_one_run(
@@ -191,29 +199,30 @@ def audit_one_run(
     Parameters
     ----------
     algorithm
-        What is audited.
+        The algorithm to audit.
     problem_of
         Returns the problem for the canaries' coins, shape (canaries,): each coin chooses between
         two neighbouring forms of one unit.
     carrier
-        How messages travel.
+        Carrier of the messages, such as `alone`.
     canaries
         At least 2.
     rounds
         Of the run.
     guesses
-        How many coins to guess: those of the largest scores as True, and equally many of the
+        Number of coins to guess: those of the largest scores as True, and equally many of the
         smallest as False. By default a fifth of the canaries.
     delta
         Of the claim, in [0, 1).
     confidence
         In (0, 1).
     scores
-        Returns for each canary a number that is larger if its coin is True, from what the run
-        `sent`, `released` and `received`; such as a `projection`. By default the likelihood ratio
-        of its node's releases, for one canary on each node.
+        Returns for each canary a number that is larger if its coin is True, from the values that
+        the run `sent`, `released` and `received`; such as a `projection`. By default the likelihood
+        ratio of its node's releases, for one canary on each node.
     per_release
-        Whether there is one canary for each release of a single node, in place of one on each node.
+        If true, there is one canary for each release of a single node, in place of one on each
+        node.
     key
         Of all randomness; by default a new one from the operating system.
 
@@ -225,44 +234,67 @@ def audit_one_run(
     canaries = integer("canaries", canaries, at_least=2)
     instance("algorithm", algorithm, AN_ALGORITHM, Algorithm)
     integer("rounds", rounds, at_least=1)
-    guesses = max(2, canaries // 5) if guesses is None else guesses
-    half = integer("guesses", guesses, at_least=2, below=canaries + 1) // 2
+    if guesses is None:
+        guesses = max(2, canaries // 5)
+    guesses_per_side = integer("guesses", guesses, at_least=2, below=canaries + 1) // 2
     claim = claim_of(algorithm.plan(rounds), delta)
     keys = fresh_keys(key)
     coins = generator(next(keys), Purpose.AUDIT).integers(2, size=canaries).astype(bool)
     run = record(algorithm, problem_of(coins), carrier, rounds=rounds, key=next(keys))
-    if scores is None:
-        problem, neighbor = (problem_of(np.full(canaries, coin)) for coin in (True, False))
-        pair: dict[str, Any] = {"problem": problem, "neighbor": neighbor, "carrier": carrier}
-        replayed = ReplayedLikelihood(algorithm=algorithm, rounds=rounds, key=next(keys), **pair)
-        ratios = list(replayed.ratios(run))
-        score = np.concatenate(ratios) if per_release else sum(ratios, start=np.zeros(canaries))
-    else:
+    if scores is not None:
         score = scores(run)
+    else:
+        likelihood = ReplayedLikelihood(
+            algorithm=algorithm,
+            problem=problem_of(np.ones(canaries, dtype=bool)),
+            neighbor=problem_of(np.zeros(canaries, dtype=bool)),
+            carrier=carrier,
+            rounds=rounds,
+            key=next(keys),
+        )
+        ratios = list(likelihood.ratios(run))
+        if per_release:
+            score = np.concatenate(ratios)
+        else:
+            score = sum(ratios, start=np.zeros(canaries))
     if score.shape != (canaries,):
         fail("scores", f"one number for each of {canaries} canaries", f"shape {score.shape}")
-    ranked = coins[np.argsort(score)]
-    correct = int(ranked[-half:].sum() + (~ranked[:half]).sum())
-    what = f"1 run of {type(algorithm).__name__}, rounds: {rounds}, canaries: {canaries}"
-    return _result(claim, canaries, 2 * half, correct, confidence, what)
+    ranked_coins = coins[np.argsort(score)]
+    correct_true = ranked_coins[-guesses_per_side:].sum()
+    correct_false = (~ranked_coins[:guesses_per_side]).sum()
+    return _result(
+        claim,
+        canaries=canaries,
+        guesses=2 * guesses_per_side,
+        correct=int(correct_true + correct_false),
+        confidence=confidence,
+        subject=f"{type(algorithm).__name__}, rounds: {rounds}, canaries: {canaries}",
+    )
 
 
 def _result(
-    claim: Claim, canaries: int, guesses: int, correct: int, confidence: float, what: str
+    claim: Claim, *, canaries: int, guesses: int, correct: int, confidence: float, subject: str
 ) -> AuditResult:
-    """Return what the guesses of one run prove."""
+    """Return the lower bound that the guesses of one run prove."""
 
     def bound(correct: int) -> float:
-        seen = {"canaries": canaries, "guesses": guesses, "correct": correct}
         if isinstance(claim, GaussianClaim):
-            return mu_lower_bound(**seen, confidence=confidence)
+            return mu_lower_bound(
+                canaries=canaries, guesses=guesses, correct=correct, confidence=confidence
+            )
         assert isinstance(claim, EpsilonClaim)
-        return epsilon_lower_bound(**seen, delta=claim.delta, confidence=confidence)
+        return epsilon_lower_bound(
+            canaries=canaries,
+            guesses=guesses,
+            correct=correct,
+            delta=claim.delta,
+            confidence=confidence,
+        )
 
     return AuditResult(
         claim=claim,
         lower_bound=bound(correct),
         confidence=confidence,
-        method=f"{what}; {correct} of {guesses} guesses were right",
+        method=f"1 run of {subject}; {correct} of {guesses} guesses were right",
         most=bound(guesses),
     )

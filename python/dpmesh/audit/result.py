@@ -1,8 +1,8 @@
-"""What a statistical audit found."""
+"""Results of statistical audits: lower confidence bounds next to the claims."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -17,8 +17,16 @@ from dpmesh.audit.contrast import contrast, unseen_scores
 from dpmesh.audit.statistics import Tally, best_threshold, count, lower_bound
 
 
-class Seen(NamedTuple):
-    """What was seen in runs: a score of each, shape (runs,), and numbers, shape (runs, numbers)."""
+class Observations(NamedTuple):
+    """Observations of many runs: a score of each, and numbers that it published.
+
+    Attributes
+    ----------
+    scores
+        Shape (runs,).
+    numbers
+        Shape (runs, numbers).
+    """
 
     scores: npt.NDArray[np.float64]
     numbers: npt.NDArray[np.float64]
@@ -37,7 +45,7 @@ class AuditResult(InNotebooks):
     confidence
         Probability with which the bound holds.
     method
-        How the bound was found.
+        Description of the audit.
     most
         The largest lower bound that this audit could have found, if nothing hid the difference.
 
@@ -47,8 +55,8 @@ class AuditResult(InNotebooks):
     >>> mechanism = dm.noise.Gaussian(2.0)
     >>> sensitivity = dm.noise.Sensitivity(1.0, "l2", "numbers between 0 and 1")
     >>> key = dm.Key.seeded(0)
-    >>> found = dm.audit.audit_mechanism(mechanism, sensitivity, runs=1000, delta=1e-5, key=key)
-    >>> found.violated
+    >>> result = dm.audit.audit_mechanism(mechanism, sensitivity, runs=1000, delta=1e-5, key=key)
+    >>> result.violated
     False
     """
 
@@ -60,14 +68,16 @@ class AuditResult(InNotebooks):
 
     @property
     def violated(self) -> bool:
-        """Whether the claim is refuted, at this confidence."""
+        """True if the claim is refuted, at this confidence."""
         return self.lower_bound > self.claim.level
 
     @property
     def sentence(self) -> str:
-        """What was found in one line, to be quoted."""
+        """The result in one line, to be quoted."""
         least = self.claim.at(self.lower_bound, rounded_down)
-        verdict = "which refutes the claim of" if self.violated else "no violation of the claimed"
+        verdict = "no violation of the claimed"
+        if self.violated:
+            verdict = "which refutes the claim of"
         return (
             f"An audit ({self.method}) found at least {least}, with confidence "
             f"{rounded_down(self.confidence)}: {verdict} {self.claim.at(self.claim.level)}."
@@ -75,7 +85,7 @@ class AuditResult(InNotebooks):
 
     @property
     def weak(self) -> bool:
-        """Whether it shows so little that a guarantee twice as bad might have passed."""
+        """True if the bound is below half of the claim: a guarantee twice as bad might pass."""
         return self.lower_bound < self.claim.level / 2
 
     def __str__(self) -> str:
@@ -84,40 +94,44 @@ class AuditResult(InNotebooks):
             verdict = "no violation found (an audit cannot prove the claim)"
             if self.weak:
                 verdict += "; weak: it shows less than half of what is claimed"
-        return "\n".join(
-            (
-                f"audit     {self.method}",
-                f"claim     {self.claim.at(self.claim.level)}",
-                f"measured  at least {self.claim.at(self.lower_bound, rounded_down)}, "
-                f"with confidence {rounded_down(self.confidence)}",
-                f"limit     at most {self.claim.at(self.most, rounded_down)} could be shown",
-                f"verdict   {verdict}",
-            )
+        lines = (
+            f"audit     {self.method}",
+            f"claim     {self.claim.at(self.claim.level)}",
+            f"measured  at least {self.claim.at(self.lower_bound, rounded_down)}, "
+            f"with confidence {rounded_down(self.confidence)}",
+            f"limit     at most {self.claim.at(self.most, rounded_down)} could be shown",
+            f"verdict   {verdict}",
         )
+        return "\n".join(lines)
 
 
 def tell_apart(
-    claim: Claim, look: Callable[[bool], Seen], *, runs: int, confidence: float, what: str
+    claim: Claim,
+    observe: Callable[[bool], Observations],
+    *,
+    runs: int,
+    confidence: float,
+    subject: str,
 ) -> AuditResult:
-    """Return what the best threshold on a score proves: found on pilot runs, tested on fresh ones.
+    """Return the bound of the best threshold on a score: from pilot runs, tested on fresh ones.
 
-    The score is the one given, or the contrast of the numbers seen, if this refutes the claim by
-    more in the pilot runs. A correct algorithm gains no false alarm by the choice, since fresh runs
-    do not know of it.
+    The score is the observed one, or the contrast of the observed numbers, if this refutes the
+    claim by more in the pilot runs. A correct algorithm gains no false alarm by the choice, since
+    fresh runs do not know of it.
 
     Parameters
     ----------
     claim
         The guarantee.
-    look
-        Called with True for one dataset and False for its neighbour; returns what was
-        seen in `runs` new runs in it.
+    observe
+        Called with True for one dataset and False for its neighbour; returns the observations of
+        `runs` new runs on it.
     runs
         At least 1.
     confidence
         In (0, 1).
-    what
-        What was run, for the result.
+    subject
+        Name of the audited algorithm or mechanism, for the result.
 
     Raises
     ------
@@ -125,26 +139,38 @@ def tell_apart(
         If an argument is out of range.
     """
     runs = integer("runs", runs, at_least=1)
-    pilot = look(True), look(False)
-    given, reported = _best(claim, [seen.scores for seen in pilot], confidence), "a threshold"
-    numbers = pilot[0].numbers, pilot[1].numbers
-    learned = _best(claim, unseen_scores(*numbers), confidence)
-    fresh = look(True), look(False)
-    threshold, (ones, zeros) = given.threshold, (seen.scores for seen in fresh)
-    if learned.level > max(given.level, claim.level):
-        score = contrast(*numbers)
-        threshold, (ones, zeros) = learned.threshold, (score(seen.numbers) for seen in fresh)
-        reported = "a contrast of what was seen, and a threshold,"
-    how = f"2 x {runs} runs of {what}; distinguished by {reported} from as many pilot runs"
-    return proved(claim, count(threshold, ones, zeros), confidence=confidence, method=how)
+    pilot_positives = observe(True)
+    pilot_negatives = observe(False)
+    score_test = _best_test(claim, pilot_positives.scores, pilot_negatives.scores, confidence)
+    contrast_test = _best_test(
+        claim, *unseen_scores(pilot_positives.numbers, pilot_negatives.numbers), confidence
+    )
+    fresh_positives = observe(True)
+    fresh_negatives = observe(False)
+    if contrast_test.level > max(score_test.level, claim.level):
+        distinguisher = "a contrast of what was seen, and a threshold,"
+        score = contrast(pilot_positives.numbers, pilot_negatives.numbers)
+        tally = count(
+            contrast_test.threshold, score(fresh_positives.numbers), score(fresh_negatives.numbers)
+        )
+    else:
+        distinguisher = "a threshold"
+        tally = count(score_test.threshold, fresh_positives.scores, fresh_negatives.scores)
+    method = (
+        f"2 x {runs} runs of {subject}; distinguished by {distinguisher} from as many pilot runs"
+    )
+    return proved(claim, tally, confidence=confidence, method=method)
 
 
 def proved(claim: Claim, tally: Tally, *, confidence: float, method: str) -> AuditResult:
-    """Return what a test's outcomes prove, and the most that so many runs could have proved."""
-    perfect = tally._replace(true_positives=tally.positives, false_positives=0)
-    bound, most = (lower_bound(claim, each, confidence) for each in (tally, perfect))
+    """Return the bound that a test's outcomes prove, and the most that so many runs could prove."""
+    perfect_tally = tally._replace(true_positives=tally.positives, false_positives=0)
     return AuditResult(
-        claim=claim, lower_bound=bound, confidence=confidence, method=method, most=most
+        claim=claim,
+        lower_bound=lower_bound(claim, tally, confidence),
+        confidence=confidence,
+        method=method,
+        most=lower_bound(claim, perfect_tally, confidence),
     )
 
 
@@ -155,7 +181,13 @@ class _Test(NamedTuple):
     level: float
 
 
-def _best(claim: Claim, pilot: Sequence[npt.NDArray[np.float64]], confidence: float) -> _Test:
-    ones, zeros = pilot
-    threshold = best_threshold(claim, ones, zeros, confidence)
-    return _Test(threshold, lower_bound(claim, count(threshold, ones, zeros), confidence))
+def _best_test(
+    claim: Claim,
+    positives: npt.NDArray[np.float64],
+    negatives: npt.NDArray[np.float64],
+    confidence: float,
+) -> _Test:
+    """Return the best threshold on scores of pilot runs, shape (runs,) each."""
+    threshold = best_threshold(claim, positives, negatives, confidence)
+    tally = count(threshold, positives, negatives)
+    return _Test(threshold, lower_bound(claim, tally, confidence))

@@ -1,4 +1,4 @@
-"""Audit of a view from the observer's seat: a likelihood ratio on what it sees, and nothing else.
+"""Audit of an adversary's view: a likelihood ratio on the messages that it sees, and no others.
 
 The run is linear and Gaussian in one dimension: states ``x_(t+1)^i = c_t^i sum_j W_t[i, j] m_t^j``,
 messages ``m_t^j = x_t^j + n_t^j``. Every such run with ``|c_t^i|`` at most the Lipschitz constants
@@ -21,7 +21,10 @@ from dpmesh.audit.result import AuditResult, proved
 from dpmesh.audit.statistics import best_threshold, count
 
 Floats = npt.NDArray[np.float64]
-Seen = npt.NDArray[np.bool_]
+
+
+Visible = npt.NDArray[np.bool_]
+"""Shape (rounds, nodes): true where the observer sees a node's message of a round."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -35,7 +38,7 @@ class LinearRun:
     contractions
         c_t^i, shape (rounds, nodes): the derivative of node i's step after round t.
     moves
-        How far the target's record moves its state of each round, shape (rounds,).
+        Movement of the target's state of each round by its record, shape (rounds,).
     noise
         Standard deviation of the messages of each round, shape (rounds,).
     target
@@ -58,26 +61,27 @@ class LinearRun:
         integer("target", self.target, below=nodes)
         if len(self.matrices) != rounds:
             fail("matrices", f"{rounds}, one for each round", len(self.matrices))
-        for name in ("moves", "noise"):
-            if np.shape(getattr(self, name)) != (rounds,):
-                fail(name, f"shape {(rounds,)}", f"shape {np.shape(getattr(self, name))}")
+        for name, values in (("moves", self.moves), ("noise", self.noise)):
+            if np.shape(values) != (rounds,):
+                fail(name, f"shape {(rounds,)}", f"shape {np.shape(values)}")
 
-    def shift(self, seen: Seen) -> Floats:
-        """Return by how much the record shifts the mean of the seen messages."""
-        return self._response[1][seen.reshape(-1)]
+    def shift(self, visible: Visible) -> Floats:
+        """Return the shift of the mean of the visible messages by the record."""
+        return self._record_response[visible.reshape(-1)]
 
-    def covariance(self, seen: Seen) -> Floats:
-        """Return the covariance of the seen messages."""
-        chosen = self._response[0][seen.reshape(-1)]
-        return np.asarray(chosen @ chosen.T)
+    def covariance(self, visible: Visible) -> Floats:
+        """Return the covariance of the visible messages."""
+        response = self._noise_response[visible.reshape(-1)]
+        return np.asarray(response @ response.T)
 
-    def weights(self, seen: Seen) -> Floats:
-        """Return the weights of the likelihood ratio of the seen messages."""
-        return np.asarray(np.linalg.solve(self.covariance(seen), self.shift(seen)))
+    def weights(self, visible: Visible) -> Floats:
+        """Return the weights of the likelihood ratio of the visible messages."""
+        return np.asarray(np.linalg.solve(self.covariance(visible), self.shift(visible)))
 
-    def mu(self, seen: Seen) -> float:
-        """Return the exact mu of the seen messages."""
-        return sqrt(max(0.0, float(self.shift(seen) @ self.weights(seen))))
+    def mu(self, visible: Visible) -> float:
+        """Return the exact Gaussian-DP parameter mu of the visible messages."""
+        mu_squared = float(self.shift(visible) @ self.weights(visible))
+        return sqrt(max(0.0, mu_squared))
 
     def messages(self, runs: int, moved: bool, generator: np.random.Generator) -> Floats:
         """Return all messages of independent runs, shape (runs, rounds * nodes).
@@ -87,9 +91,9 @@ class LinearRun:
         runs
             Number of runs.
         moved
-            Whether the record is the one that moves the target's states.
+            If true, the record moves the target's states.
         generator
-            Where the noise comes from: an audit's noise protects nobody.
+            Source of the noise, which in an audit protects no one's data.
         """
         rounds, nodes = self.contractions.shape
         messages = np.empty((runs, rounds, nodes))
@@ -103,31 +107,53 @@ class LinearRun:
             messages[:, t] = states + self.noise[t] * generator.normal(size=states.shape)
         return messages.reshape(runs, -1)
 
+    @property
+    def _noise_response(self) -> Floats:
+        """Messages by standard normal noise, shape (rounds * nodes, rounds * nodes)."""
+        return self._responses[0]
+
+    @property
+    def _record_response(self) -> Floats:
+        """Shift of the messages by the record, shape (rounds * nodes,)."""
+        return self._responses[1]
+
     @cached_property
-    def _response(self) -> tuple[Floats, Floats]:
-        """How messages depend on standard normal noise, a square matrix, and on the record."""
+    def _responses(self) -> tuple[Floats, Floats]:
         rounds, nodes = self.contractions.shape
         size = rounds * nodes
-        of_noise, of_record = np.zeros((size, size)), np.zeros(size)
+        noise_response = np.zeros((size, size))
+        record_response = np.zeros(size)
         for t in range(rounds):
-            now = slice(t * nodes, (t + 1) * nodes)
+            current = slice(t * nodes, (t + 1) * nodes)
             if t:
-                before = slice((t - 1) * nodes, t * nodes)
+                previous = slice((t - 1) * nodes, t * nodes)
                 step = self.contractions[t - 1][:, None] * np.asarray(self.matrices[t - 1])
-                of_noise[now], of_record[now] = step @ of_noise[before], step @ of_record[before]
-            of_noise[now, now] = self.noise[t] * np.eye(nodes)
-            of_record[t * nodes + self.target] += self.moves[t]
-        return of_noise, of_record
+                noise_response[current] = step @ noise_response[previous]
+                record_response[current] = step @ record_response[previous]
+            noise_response[current, current] = self.noise[t] * np.eye(nodes)
+            record_response[t * nodes + self.target] += self.moves[t]
+        return noise_response, record_response
 
 
 def from_scores(
     claim: GaussianClaim, positives: Floats, negatives: Floats, *, confidence: float, method: str
 ) -> AuditResult:
-    """Return what the scores of runs on the two datasets prove.
+    """Return the lower bound that the scores of runs on the two datasets prove.
 
     The threshold comes from the first tenth of them, or up to 200 if they are few.
+
+    Parameters
+    ----------
+    claim
+        The guarantee.
+    positives, negatives
+        Scores of the runs with and without the record's movement, shape (runs,).
+    confidence
+        In (0, 1).
+    method
+        Description of the audit, for the result.
     """
-    pilot = max(len(positives) // 10, min(200, len(positives) // 2))
-    threshold = best_threshold(claim, positives[:pilot], negatives[:pilot], confidence)
-    tally = count(threshold, positives[pilot:], negatives[pilot:])
+    pilot_runs = max(len(positives) // 10, min(200, len(positives) // 2))
+    threshold = best_threshold(claim, positives[:pilot_runs], negatives[:pilot_runs], confidence)
+    tally = count(threshold, positives[pilot_runs:], negatives[pilot_runs:])
     return proved(claim, tally, confidence=confidence, method=method)

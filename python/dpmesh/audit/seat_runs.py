@@ -11,7 +11,7 @@ from dpmesh._validate import fail, instance, integer
 from dpmesh.algorithms.gradient_descent import GradientDescent
 from dpmesh.audit.claims import GaussianClaim
 from dpmesh.audit.result import AuditResult
-from dpmesh.audit.seat import Floats, LinearRun, Seen, from_scores
+from dpmesh.audit.seat import Floats, LinearRun, Visible, from_scores
 from dpmesh.audit.transcript import fresh_keys, record
 from dpmesh.data import Dataset
 from dpmesh.kernels.views import all_pairs, worst_pair
@@ -131,7 +131,7 @@ def _worst(
     return tuple(found.observer), found.target, found.mu
 
 
-def _seen(topology: Topology, observer: tuple[int, ...], rounds: int) -> Seen:
+def _seen(topology: Topology, observer: tuple[int, ...], rounds: int) -> Visible:
     """Return which messages its members send and receive, read off the network."""
     seen = np.zeros((rounds, topology.nodes), dtype=bool)
     for t in range(rounds):

@@ -1,7 +1,7 @@
-"""What the outcomes of a test prove: rates beyond what a guarantee allows, with confidence.
+"""Lower confidence bounds from the outcomes of a test that distinguishes two datasets.
 
-Rates are taken at the ends of exact confidence intervals (Clopper, Pearson 1934), so a bound holds
-for any number of runs.
+True and false positive rates are taken at the ends of exact confidence intervals (Clopper, Pearson
+1934), so a bound holds for any number of runs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dpmesh.audit.claims import Claim, Rates
 
 
 class Tally(NamedTuple):
-    """How often a test was positive, in positive runs and in negative ones."""
+    """Numbers of positive outcomes of a test, in positive runs and in negative ones."""
 
     true_positives: int
     positives: int
@@ -46,10 +46,14 @@ def rate_limits(
     """
     error = probability("error", error, zero=False, one=False)
     k, n = np.broadcast_arrays(np.asarray(successes, float), np.asarray(trials, float))
-    if not ((k >= 0) & (k <= n) & (n >= 1)).all():
+    is_valid = (k >= 0) & (k <= n) & (n >= 1)
+    if not is_valid.all():
         fail("successes", "counts from 0 to trials, of 1 trial or more", f"{k} of {n}")
-    lower = np.where(k == 0, 0.0, special.betaincinv(np.maximum(k, 1), n - k + 1, error))
-    upper = np.where(k == n, 1.0, special.betaincinv(k + 1, np.maximum(n - k, 1), 1 - error))
+    # the maxima keep the arguments positive where the limit is 0 or 1
+    lower_quantile = special.betaincinv(np.maximum(k, 1), n - k + 1, error)
+    upper_quantile = special.betaincinv(k + 1, np.maximum(n - k, 1), 1 - error)
+    lower = np.where(k == 0, 0.0, lower_quantile)
+    upper = np.where(k == n, 1.0, upper_quantile)
     return lower, upper
 
 
@@ -70,9 +74,10 @@ def lower_bound(claim: Claim, tally: Tally, confidence: float = 0.95) -> float:
     ValueError
         If a count or `confidence` is out of range.
     """
-    error = (1 - probability("confidence", confidence, zero=False, one=False)) / 2
-    tpr, _ = rate_limits(tally.true_positives, tally.positives, error)
-    _, fpr = rate_limits(tally.false_positives, tally.negatives, error)
+    confidence = probability("confidence", confidence, zero=False, one=False)
+    error = (1 - confidence) / 2
+    tpr = rate_limits(tally.true_positives, tally.positives, error)[0]
+    fpr = rate_limits(tally.false_positives, tally.negatives, error)[1]
     return float(claim.smallest_level(tpr, fpr))
 
 
@@ -86,9 +91,14 @@ def count(threshold: float, positives: npt.ArrayLike, negatives: npt.ArrayLike) 
     positives, negatives
         Scores of the runs on either dataset.
     """
-    ones, zeros = np.asarray(positives), np.asarray(negatives)
-    hits, alarms = int((ones >= threshold).sum()), int((zeros >= threshold).sum())
-    return Tally(hits, ones.size, alarms, zeros.size)
+    positive_scores = np.asarray(positives)
+    negative_scores = np.asarray(negatives)
+    return Tally(
+        true_positives=int((positive_scores >= threshold).sum()),
+        positives=positive_scores.size,
+        false_positives=int((negative_scores >= threshold).sum()),
+        negatives=negative_scores.size,
+    )
 
 
 def best_threshold(
@@ -114,14 +124,24 @@ def best_threshold(
         If there is no score, a score is NaN, or `confidence` is out of range.
     """
     confidence = probability("confidence", confidence, zero=False, one=False)
-    ones, zeros = np.sort(positives, axis=None), np.sort(negatives, axis=None)
-    for name, scores in (("positives", ones), ("negatives", zeros)):
-        if not scores.size or np.isnan(scores).any():
-            fail(name, "1 score or more, and none NaN", f"{np.isnan(scores).sum()} NaN")
-    pooled = np.sort(np.concatenate((ones, zeros)))
+    positive_scores = _sorted_scores("positives", positives)
+    negative_scores = _sorted_scores("negatives", negatives)
+    pooled = np.sort(np.concatenate((positive_scores, negative_scores)))
     ranks = np.geomspace(1, pooled.size, 500).astype(int)  # finest where few scores are larger
     thresholds = np.unique(pooled[-ranks])
     error = (1 - confidence) / 2 / thresholds.size
-    tpr, _ = rate_limits(ones.size - np.searchsorted(ones, thresholds), ones.size, error)
-    _, fpr = rate_limits(zeros.size - np.searchsorted(zeros, thresholds), zeros.size, error)
-    return float(thresholds[np.argmax(claim.smallest_level(tpr, fpr))])
+    true_positives = positive_scores.size - np.searchsorted(positive_scores, thresholds)
+    false_positives = negative_scores.size - np.searchsorted(negative_scores, thresholds)
+    tpr = rate_limits(true_positives, positive_scores.size, error)[0]
+    fpr = rate_limits(false_positives, negative_scores.size, error)[1]
+    levels = claim.smallest_level(tpr, fpr)
+    return float(thresholds[np.argmax(levels)])
+
+
+def _sorted_scores(name: str, scores: npt.ArrayLike) -> Rates:
+    """Return the scores in ascending order; fail if there is none, or one is NaN."""
+    ascending = np.sort(scores, axis=None)
+    missing = np.isnan(ascending)
+    if not ascending.size or missing.any():
+        fail(name, "1 score or more, and none NaN", f"{missing.sum()} NaN")
+    return ascending

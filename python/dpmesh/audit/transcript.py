@@ -1,4 +1,4 @@
-"""What happened in a run, before and after each release and on the way; and replays of it."""
+"""Transcripts of runs, with the values before and after each release; and replays of them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dpmesh.run.channel import Channel
 from dpmesh.run.watch import Passage
 
 Audited: TypeAlias = Problem | Floats
-"""What an audited algorithm runs on: a problem, or an array with a row for each node."""
+"""Data of an audited algorithm: a problem, or an array with a row for each node."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,13 +32,13 @@ class Transcript:
     passages
         The releases, in order, before and after their noise.
     sent
-        What was carried.
+        The values that were carried.
     received
-        What could be published after each round.
+        The models that could be published after each round.
     ledger
         The releases that were recorded.
     traffic
-        The length of what a node sent in each round, and the number of messages.
+        Length of a node's messages of each round, and their number.
     """
 
     passages: list[Passage] = field(default_factory=list)
@@ -55,44 +55,49 @@ class Transcript:
 
 def fresh_keys(key: Key | None) -> Iterator[Key]:
     """Yield keys for the runs of an audit, which publish nothing; by default from a new key."""
-    draws = generator(Key.generate() if key is None else key, Purpose.AUDIT)
+    if key is None:
+        key = Key.generate()
+    random = generator(key, Purpose.AUDIT)
     while True:
-        yield Key.seeded(int.from_bytes(draws.bytes(32), "little"))
+        yield Key.seeded(int.from_bytes(random.bytes(32), "little"))
 
 
 class Silence(Broadcast):
-    """Carries zeros to all nodes, as if their neighbours' messages cancelled."""
+    """A carrier of zeros to all nodes, as if their neighbours' messages cancelled."""
 
     def carry(self, round: int, packet: Packet) -> Released | None:
         """Return zeros."""
-        return None if packet.values is None else Released(np.zeros_like(packet.values))
+        if packet.values is None:
+            return None
+        return Released(np.zeros_like(packet.values))
 
 
-alone = Broadcast()
-"""Carries to each node its own message: nothing blurs a canary."""
-
-silence = Silence()
-
-
-class _Listening:
+class _RecordingCarrier:
     """A carrier that also keeps what it carries."""
 
     seconds = None
     memory = None
 
-    def __init__(self, carrier: Carrier, heard: list[Released]) -> None:
-        self._carrier, self._heard = carrier, heard
+    def __init__(self, carrier: Carrier, carried: list[Released]) -> None:
+        self._carrier = carrier
+        self._carried = carried
 
     def carry(self, round: int, packet: Packet) -> Any:
         if packet.values is not None:
-            self._heard.append(Released(packet.values.copy()))
+            self._carried.append(Released(packet.values.copy()))
         return self._carrier.carry(round, packet)
 
     def traffic(self, round: int, sent: Sent) -> Traffic:
         return self._carrier.traffic(round, sent)
 
-    def recall(self, memory: Any) -> None:
-        """Need nothing of the past."""
+    def recall(self, memory: object) -> None:
+        """Do nothing: a recording carrier has no memory."""
+
+
+alone = Broadcast()
+"""A carrier of each node's own message back to it: nothing blurs a canary."""
+
+silence = Silence()
 
 
 def record(
@@ -104,19 +109,23 @@ def record(
     key: Key,
     replay: Transcript | None = None,
 ) -> Transcript:
-    """Run an algorithm and return what happened.
+    """Run an algorithm and return the transcript.
 
     Parameters
     ----------
     algorithm, problem, carrier, rounds, key
         As for a simulation.
     replay
-        If given, that run's releases travel as far as they go: this run's own releases are made
-        and recorded, but not sent.
+        If given, that run's releases are carried as far as they go: this run's own releases are
+        made and recorded, but not sent.
+
+    Raises
+    ------
+    ValueError
+        If `carrier` carries nothing.
     """
-    require_methods(
-        "carrier", carrier, "what carries messages, such as alone, or Gossip(topology)", "carry"
-    )
+    expectation = "a carrier of messages, such as alone, or Gossip(topology)"
+    require_methods("carrier", carrier, expectation, "carry")
     run = Transcript()
 
     def watch(passage: Passage) -> Passage:
@@ -128,13 +137,15 @@ def record(
 
     nodes = problem.nodes if hasattr(problem, "nodes") else len(problem)
     ledger = Ledger(algorithm.plan(rounds), nodes=nodes)
-    channel = Channel(_Listening(carrier, run.sent), key, ledger, watcher=watch)
+    recording_carrier = _RecordingCarrier(carrier, run.sent)
+    channel = Channel(recording_carrier, key, ledger, watcher=watch)
     state = algorithm.init(problem, key)
     for t in range(rounds):
         step = channel.run(algorithm, state, t, cast("Problem", problem), key)
         state = step.state
         channel.end_round()
-        if (published := algorithm.published(state, channel.received)) is not None:
+        published = algorithm.published(state, channel.received)
+        if published is not None:
             run.received.append(Released(published.copy()))
         run.traffic.append(step.sent)
     run.ledger.extend(ledger.releases)
