@@ -24,6 +24,7 @@ _TABLES = typer.Option(help="Folder for the tables, figure and page.")
 _EPSILON = typer.Option(help="Budgets; by default the task's: 1, 2, 4 and 8.")
 _SPLITS = typer.Option(min=1, help="Splits that all methods learn; by default the task's: 10.")
 _RECORDS = typer.Option(min=1000, help="Most records of tasks with data files; by default all.")
+_METHODS = typer.Option("--method", help="Only rows whose names contain it; may be repeated.")
 _SHORT = typer.Option("--quick", help="One split, epsilon 2, at most 3,000 records.")
 QUICK_RECORDS = 3_000
 QUICK_EPSILONS = (2.0,)
@@ -70,6 +71,7 @@ def benchmark(
     epsilon: Annotated[list[float] | None, _EPSILON] = None,
     seeds: Annotated[int | None, _SPLITS] = None,
     records: Annotated[int | None, _RECORDS] = None,
+    method: Annotated[list[str] | None, _METHODS] = None,
     quick: Annotated[bool, _SHORT] = False,
 ) -> None:
     """Compare all methods on the same tasks, beside chance, alone and pooled.
@@ -79,13 +81,16 @@ def benchmark(
     or budgets if asked for, and tasks can run in turn.
     """
     from dpmesh_papers._output import made
-    from dpmesh_papers.benchmark.cells import cells_of
+    from dpmesh_papers.benchmark.cells import cells_of, rows_of
     from dpmesh_papers.benchmark.results import as_markdown, read, save, write
     from dpmesh_papers.benchmark.tasks import TASKS
 
     if data is not None:
         os.environ["DPMESH_DATA"] = str(data)
     chosen = [one_of("task", task, tuple(TASKS)) for task in tasks or TASKS]
+    for name in method or ():
+        if not any(rows_of(TASKS[task], [name]) for task in chosen):
+            fail("--method", "a part of the name of a row, such as gossip", name)
     asked = sorted({positive("epsilon", one) for one in epsilon or ()})
     most = QUICK_RECORDS if quick and records is None else records
     known, before = read(writable_folder(folder))
@@ -102,7 +107,13 @@ def benchmark(
         own = by | {"epsilons": sorted({*budgets, *(old["epsilons"] if same else ())})}
         splits = seeds or (1 if quick else TASKS[task].splits)
         for cells in cells_of(
-            task, epsilons=budgets, splits=splits, most=most, before=kept, progress=typer.echo
+            task,
+            epsilons=budgets,
+            splits=splits,
+            most=most,
+            before=kept,
+            methods=method or (),
+            progress=typer.echo,
         ):
             save(cells, folder, {task: own})
         paths = write(folder)

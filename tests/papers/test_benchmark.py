@@ -111,6 +111,15 @@ def test_splits_go_on_where_they_ended() -> None:
     assert [(c.method, c.accuracy) for c in whole] == [(c.method, c.accuracy) for c in fresh]
 
 
+def test_chosen_rows_run_beside_the_baselines() -> None:
+    of = {"epsilons": [2.0], "most": None, "progress": lambda _: None}
+    (*_, some) = cells_of("breast-cancer", splits=1, methods=["one message"], **of)  # type: ignore[arg-type]
+    private = {cell.method for cell in some if cell.epsilon is not None}
+    assert private == {"alone, private"} | {r.name for r in ROWS if "one message" in r.name}
+    (*_, again) = cells_of("breast-cancer", splits=1, before=some, methods=["one message"], **of)  # type: ignore[arg-type]
+    assert again == some
+
+
 def test_the_verdict_takes_paired_intervals_of_enough_splits() -> None:
     """What all splits have in common cancels; chance and unstable cells beat nobody."""
     shared = np.random.default_rng(0).normal(0, 0.05, 10)

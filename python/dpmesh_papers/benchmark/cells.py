@@ -97,22 +97,27 @@ def cells_of(
     splits: int,
     most: int | None,
     before: Sequence[Cell] = (),
+    methods: Sequence[str] = (),
     progress: Callable[[str], None],
 ) -> Iterator[list[Cell]]:
     """Run split after split what cells `before` do not have; yield all cells after each run.
 
     The baselines come first. `most` is the number of records to keep of a task with data files.
+    Of the other rows those run whose names contain one of `methods`; all if it is empty.
     """
     task = TASKS[name]
     cells = {(cell.method, cell.epsilon): cell for cell in before}
-    count = 3 + len(epsilons) * (1 + len(ROWS) + len(task.own_rows))
+    rows = rows_of(task, methods)
+    names = {CHANCE, ALONE, POOLED, ALONE_PRIVATE, *(row.name for row in rows)}
+    count = 3 + len(epsilons) * (1 + len(rows))
     progress(f"{name}: {task.title}")
     for split in range(splits):
-        mine = [cell for cell in cells.values() if cell.epsilon in (None, *epsilons)]
+        chosen = [cell for cell in cells.values() if cell.method in names]
+        mine = [cell for cell in chosen if cell.epsilon in (None, *epsilons)]
         if sum(bool(c.why) or len(c.accuracy) > split for c in mine) == count:
             continue
         try:
-            trials = _trials(name, task, Key.seeded(split), epsilons, most)
+            trials = _trials(name, task, rows, Key.seeded(split), epsilons, most)
         except (ValueError, FileNotFoundError, ImportError) as error:
             progress(f"{name}: {error}")
             yield [Cell(task=name, method="all", trust="", epsilon=None, why=str(error))]
@@ -137,8 +142,21 @@ def in_words(cell: Cell) -> str:
     return f"{head}: {cell.why or f'{100 * cell.accuracy[-1]:.1f}'}"
 
 
+def rows_of(task: Task, methods: Sequence[str] = ()) -> list[Row]:
+    """Return the rows of a task whose names contain one of `methods`; all if there are none."""
+    rows = [*ROWS, *task.own_rows]
+    if not methods:
+        return rows
+    return [row for row in rows if any(method in row.name for method in methods)]
+
+
 def _trials(
-    name: str, task: Task, key: Key, epsilons: Sequence[float], most: int | None
+    name: str,
+    task: Task,
+    rows: Sequence[Row],
+    key: Key,
+    epsilons: Sequence[float],
+    most: int | None,
 ) -> list[tuple[Cell, Callable[[], Measured]]]:
     """Return the cells of a split, and what measures each.
 
@@ -157,7 +175,7 @@ def _trials(
     for epsilon in epsilons:
         cell = Cell(task=name, method=ALONE_PRIVATE, trust=EVERYBODY, epsilon=epsilon, bytes=0.0)
         found.append((cell, partial(_alone_private, task, problem, epsilon, key)))
-    for row, epsilon in product((*ROWS, *task.own_rows), epsilons):
+    for row, epsilon in product(rows, epsilons):
         cell = Cell(task=name, method=row.name, trust=row.trust, epsilon=epsilon)
         given = Setting(
             problem=problem,
