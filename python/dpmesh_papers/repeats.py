@@ -26,7 +26,7 @@ from dpmesh.keys import A_KEY, Key, Purpose, generator
 from dpmesh.privacy.ledger import Ledger
 from dpmesh.problems import LinearProblem
 from dpmesh.problems.hindsight import best_fixed_predictor
-from dpmesh.run.carriers import Carrier, Gossip, Instant, Packet, Sent, Traffic
+from dpmesh.run.carriers import Carrier, Gossip, Instant, Packet, SentInRound, Traffic
 from dpmesh.run.channel import Channel
 from dpmesh.run.failing import FailingGossip
 from dpmesh.run.network import Conditions, Network
@@ -244,6 +244,6 @@ class SideBySide(Instant):
         assert arrived is not None
         return Released(arrived.reshape(messages.shape))
 
-    def traffic(self, round: int, sent: Sent) -> Traffic:
+    def traffic(self, round: int, sent: SentInRound) -> Traffic:
         """Return nothing: what copies send is not counted."""
         return Traffic(0, 0)

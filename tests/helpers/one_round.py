@@ -15,7 +15,7 @@ from dpmesh.keys import Key
 from dpmesh.noise import Gaussian, Sensitivity
 from dpmesh.privacy import Budget, Ledger, Plan, Release
 from dpmesh.run import Channel
-from dpmesh.run.carriers import Carrier, Sent
+from dpmesh.run.carriers import Carrier, SentInRound
 from dpmesh.run.channel import Step
 from dpmesh.run.watch import Passage, Watcher
 
@@ -27,7 +27,7 @@ class OneRound(NamedTuple):
 
     state: Any
     received: Any
-    sent: Sent
+    sent: SentInRound
     releases: list[Release]
 
 

@@ -18,7 +18,7 @@ from dpmesh import topology
 from dpmesh._privacy_types import Released
 from dpmesh.algorithms import WithoutReplacement
 from dpmesh.run import Exponential, LogNormal, Network, Uniform
-from dpmesh.run.carriers import Packet, Sent
+from dpmesh.run.carriers import Packet, SentInRound
 from dpmesh.run.failing import FailingGossip, TimedServer, TimedToken
 from dpmesh.run.network import Conditions
 
@@ -169,14 +169,14 @@ def test_a_node_alone_keeps_its_own_value() -> None:
     x = Released(np.random.default_rng(0).normal(size=(4, 2)))
     carrier = gossip(network, topology.ring(4))
     assert carried(carrier, 0, x).tobytes() == x.tobytes()
-    assert carrier.traffic(0, Sent(BITS, 1)).messages == 0
+    assert carrier.traffic(0, SentInRound(BITS, 1)).messages == 0
     assert carried(carrier, 1, x).tobytes() != x.tobytes()
 
 
 def test_nobody_waits_for_others_in_a_round_in_which_nothing_travels() -> None:
     carrier = gossip(Network(latency=1.0, compute=2.0), topology.ring(5))
     for t in range(6):
-        sent = Sent(bits=64, times=1) if t % 3 == 0 else Sent()
+        sent = SentInRound(bits=64, times=1) if t % 3 == 0 else SentInRound()
         traffic = carrier.traffic(t, sent)
         assert (traffic.messages > 0) == (t % 3 == 0)
     assert carrier.seconds == pytest.approx(6 * 2.0 + 2 * 1.0)
@@ -190,7 +190,7 @@ def test_time_passes_node_by_node() -> None:
     clock = np.zeros(4)
     for t in range(5):
         carried(carrier, t, np.zeros((4, 1)))
-        carrier.traffic(t, Sent(np.array([100, 100, 100, 300]), 1))
+        carrier.traffic(t, SentInRound(np.array([100, 100, 100, 300]), 1))
         ready = clock + np.array([20, 2, 2, 2])
         transfer = [2.0, 2.0, 2.0, 4.0]
         clock = np.array(
@@ -207,7 +207,7 @@ def test_a_message_that_is_sent_again_takes_as_long_again() -> None:
     carrier = gossip(Network(latency=1.0, loss=0.5, attempts=3), topology.complete(2))
     carried(carrier, 0, np.zeros((2, 1)))
     links = carrier.links(0)
-    carrier.traffic(0, Sent(BITS, 1))
+    carrier.traffic(0, SentInRound(BITS, 1))
     arrived = links.tries[links.carried]
     assert carrier.seconds == (arrived.max() if len(arrived) else 0)
 
@@ -234,12 +234,12 @@ def test_time_to_accuracy_is_in_the_history() -> None:
 def test_a_server_waits_for_its_slowest_client() -> None:
     network = Network(latency=1.0, bandwidth=100.0, compute=3.0)
     carrier = TimedServer(Conditions(network, 10, KEY))
-    assert carrier.traffic(0, Sent(8 * 200, 8)).messages == 8
+    assert carrier.traffic(0, SentInRound(8 * 200, 8)).messages == 8
     assert carrier.seconds == 3.0 + 2 * (1.0 + 2.0)
     carrier._conditions._slowness[:] = 10.0
-    carrier.traffic(1, Sent(8 * 200, 8))
+    carrier.traffic(1, SentInRound(8 * 200, 8))
     assert carrier.seconds == 9.0 + 30.0 + 6.0
-    assert carrier.traffic(2, Sent()) == dm.run.Traffic(0, 0)
+    assert carrier.traffic(2, SentInRound()) == dm.run.Traffic(0, 0)
 
 
 def test_a_token_travels_while_all_compute() -> None:
@@ -249,7 +249,7 @@ def test_a_token_travels_while_all_compute() -> None:
     carrier = TimedToken(conditions)
     token, clock = 0.0, np.zeros(10)
     for t, sent in enumerate([4, 0, 10, 1, 7]):
-        traffic = carrier.traffic(t, Sent(200 * sent, sent))
+        traffic = carrier.traffic(t, SentInRound(200 * sent, sent))
         holders, tries = conditions.some_nodes(t, sent), conditions.attempts(t, sent)
         times = tries * conditions.transfer(t, holders, 200)
         clock = clock + conditions.compute(t)
@@ -258,7 +258,7 @@ def test_a_token_travels_while_all_compute() -> None:
         assert traffic == dm.run.Traffic(tries.sum(), 200 * tries.sum())
         np.testing.assert_allclose(carrier._clock, clock)
         assert carrier.seconds == pytest.approx(max(token, clock.max()))
-    carrier.traffic(5, Sent(25 * 200, 25))  # more messages than nodes
+    carrier.traffic(5, SentInRound(25 * 200, 25))  # more messages than nodes
 
 
 def test_a_server_sends_again_until_it_arrives() -> None:

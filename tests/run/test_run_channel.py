@@ -20,7 +20,7 @@ from dpmesh.keys import Purpose
 from dpmesh.noise import Gaussian, Laplace
 from dpmesh.privacy import Budget, OverBudget, Plan, PoissonSampling, Release
 from dpmesh.run import Gossip
-from dpmesh.run.carriers import Sent
+from dpmesh.run.carriers import SentInRound
 
 NODES, DELTA = 4, 1e-5
 VALUES = np.arange(NODES * 3.0).reshape(NODES, 3)
@@ -268,7 +268,7 @@ def test_a_relay_carries_again_without_a_release() -> None:
     np.testing.assert_allclose(once, weights @ released)
     np.testing.assert_allclose(twice, weights @ once)
     assert stage.ledger.releases == [five(0)]
-    assert step.sent == Sent(2 * 3 * 64, 2)
+    assert step.sent == SentInRound(2 * 3 * 64, 2)
     assert stage.channel.received is twice
 
 
@@ -277,7 +277,7 @@ def test_what_does_not_travel_is_not_sent() -> None:
         yield Message(VALUES, five(t), travels=False)
 
     stage = Stage(NODES)
-    assert stage.run(script).sent == Sent(0, 0)
+    assert stage.run(script).sent == SentInRound(0, 0)
     assert stage.channel.received is None
     assert stage.ledger.releases == [five(0)]
 

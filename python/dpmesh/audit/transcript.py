@@ -15,7 +15,7 @@ from dpmesh.keys import Key, Purpose, generator
 from dpmesh.privacy.ledger import Ledger
 from dpmesh.privacy.releases import Release
 from dpmesh.problems import Problem
-from dpmesh.run.carriers import Broadcast, Carrier, Packet, Sent, Traffic
+from dpmesh.run.carriers import Broadcast, Carrier, Packet, SentInRound, Traffic
 from dpmesh.run.channel import Channel
 from dpmesh.run.watch import Passage
 
@@ -45,7 +45,7 @@ class Transcript:
     sent: list[Released] = field(default_factory=list)
     received: list[Released] = field(default_factory=list)
     ledger: list[Release] = field(default_factory=list)
-    traffic: list[Sent] = field(default_factory=list)
+    traffic: list[SentInRound] = field(default_factory=list)
 
     @property
     def released(self) -> list[Released]:
@@ -87,7 +87,7 @@ class _RecordingCarrier:
             self._carried.append(Released(packet.values.copy()))
         return self._carrier.carry(round, packet)
 
-    def traffic(self, round: int, sent: Sent) -> Traffic:
+    def traffic(self, round: int, sent: SentInRound) -> Traffic:
         return self._carrier.traffic(round, sent)
 
     def recall(self, memory: object) -> None:

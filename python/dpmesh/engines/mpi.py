@@ -357,7 +357,7 @@ class MpiGossip(Instant):
             self._exchange(across, messages, foreign)
         return Released(kernels.mix(across.weights, rows))
 
-    def traffic(self, round: int, sent: carriers.Sent) -> Traffic:
+    def traffic(self, round: int, sent: carriers.SentInRound) -> Traffic:
         """Return the traffic of this rank's nodes over links in this round, to whichever rank."""
         listeners = self._matrix(round).listeners[self._ranks.nodes]
         messages = int(listeners.sum()) * sent.times
@@ -477,7 +477,7 @@ class MpiSums(Broadcast):
             return totals
         return totals[self._ranks.nodes]
 
-    def traffic(self, round: int, sent: carriers.Sent) -> Traffic:
+    def traffic(self, round: int, sent: carriers.SentInRound) -> Traffic:
         """Return the traffic of all nodes on rank 0 and none elsewhere: ranks add up."""
         if self._ranks.is_root:
             return super().traffic(round, sent)

@@ -1,4 +1,4 @@
-"""What to compare a private federation with: chance, a node alone, and all records pooled.
+"""Baselines of a private federation: majority class, single nodes, and all records pooled.
 
 These are research figures, computed where all nodes' data are in one process. They are made from
 the data without noise (but for `Baselines.alone_private`), and no epsilon covers them.
@@ -6,24 +6,24 @@ the data without noise (but for `Baselines.alone_private`), and no epsilon cover
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
-import numpy.typing as npt
 
 from dpmesh._arrays import FloatArray
 from dpmesh._epsilons import rounded_up
-from dpmesh._ragged import Numbers
+from dpmesh._files import JsonObject
+from dpmesh._ragged import Indices, Numbers
 from dpmesh._validate import fail, instance, integer
 from dpmesh.defaults import Sizes, choose
 from dpmesh.keys import Key, Purpose, generator
 from dpmesh.privacy.report import Report
 from dpmesh.problems import LinearProblem
-from dpmesh.run.candidates import NonPrivate, non_private
+from dpmesh.run.candidates import Matrix, NonPrivate, non_private
 from dpmesh.run.channel import run_rounds
 from dpmesh.run.failing import carrier_for
 from dpmesh.run.measures import Measures
@@ -104,30 +104,32 @@ class Baselines:
     def beside(self, private: Sequence[Measures], epsilon: float | None, delta: float) -> Baselines:
         """Return them with nodes that work alone and private, at a budget."""
 
-        def with_private(one: Baselines) -> Baselines:
-            scores = np.array([found[one.metric] for found in private])
-            return replace(one, alone_private=scores, epsilon=epsilon, delta=delta)
+        def with_private(baselines: Baselines) -> Baselines:
+            scores = np.array([measures[baselines.metric] for measures in private])
+            return replace(baselines, alone_private=scores, epsilon=epsilon, delta=delta)
 
-        others = {name: with_private(one) for name, one in self.others.items()}
+        others = {name: with_private(baselines) for name, baselines in self.others.items()}
         return replace(with_private(self), others=others)
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> JsonObject:
         """Return them in plain types that JSON can hold."""
-        alone_private = None if self.alone_private is None else self.alone_private.tolist()
-        others = {name: one.as_dict() for name, one in self.others.items()}
-        plain = {"alone": self.alone.tolist(), "alone_private": alone_private, "others": others}
-        return {**vars(self), **plain}
+        content = dict(vars(self))
+        content["alone"] = self.alone.tolist()
+        if self.alone_private is not None:
+            content["alone_private"] = self.alone_private.tolist()
+        content["others"] = {name: others.as_dict() for name, others in self.others.items()}
+        return content
 
     @classmethod
-    def from_dict(cls, saved: Mapping[str, Any]) -> Baselines:
+    def from_dict(cls, saved: JsonObject) -> Baselines:
         """Return the baselines that `as_dict` gave."""
-        private = saved["alone_private"]
-        plain = {
-            "alone": np.array(saved["alone"]),
-            "alone_private": None if private is None else np.array(private),
-            "others": {n: cls.from_dict(one) for n, one in saved.get("others", {}).items()},
-        }
-        return cls(**{**saved, **plain})
+        content = dict(saved)
+        content["alone"] = np.array(saved["alone"])
+        if saved["alone_private"] is not None:
+            content["alone_private"] = np.array(saved["alone_private"])
+        others = saved.get("others", {})
+        content["others"] = {name: cls.from_dict(baselines) for name, baselines in others.items()}
+        return cls(**content)
 
 
 class _Known(NamedTuple):
@@ -148,7 +150,7 @@ def compute(
     delta: float = 1e-5,
     key: Key | None = None,
     most: int = 32,
-    columns: tuple[Any, Any] | None = None,
+    columns: tuple[Matrix, Matrix] | None = None,
 ) -> Baselines:
     """Train the baselines of a problem and test them on its test records.
 
@@ -180,8 +182,7 @@ def compute(
     _require_test(problem)
     if problem not in _known:
         models = non_private(problem, columns)
-        found = _without_privacy(problem, models)
-        _known[problem] = _Known(models=models, baselines=found)
+        _known[problem] = _Known(models=models, baselines=_without_privacy(problem, models))
     without_privacy = _known[problem].baselines
     if epsilon is None:
         return without_privacy
@@ -190,7 +191,7 @@ def compute(
 
 
 def beside(problem: object, privacy: Report) -> Baselines | None:
-    """Return what a run is shown beside; None if that cannot be computed in a few seconds.
+    """Return the baselines of a run; None if they cannot be computed in a few seconds.
 
     Nodes alone and private have the epsilon and delta of the run's report, where that protects
     records, delta is positive and records have norms of at most 1. Their noise has a fixed seed:
@@ -204,40 +205,44 @@ def beside(problem: object, privacy: Report) -> Baselines | None:
     epsilon = float(rounded_up(privacy.epsilon))
     if find_spec("sklearn") is None:
         return None
-    fits = privacy.unit == "record" and epsilon > 0 and privacy.is_finite and privacy.delta > 0
-    if fits and _longest(problem) <= 1.001 and problem.loss in _CLASSES:
-        return compute(problem, epsilon=epsilon, delta=privacy.delta, key=Key.seeded(0), most=SHOWN)
-    return compute(problem)
+    protects_records = privacy.unit == "record" and privacy.is_finite and privacy.delta > 0
+    if not protects_records or epsilon <= 0 or problem.loss not in _CLASSES:
+        return compute(problem)
+    if _longest(problem) > 1.001:
+        return compute(problem)
+    key = Key.seeded(0)
+    return compute(problem, epsilon=epsilon, delta=privacy.delta, key=key, most=SHOWN)
 
 
 def _without_privacy(problem: LinearProblem, models: NonPrivate) -> Baselines:
     """Return the baselines whose models gave these scores of the test records."""
     assert problem.test is not None
     assert problem.outline is not None
-    task, labels = task_of_problem(problem), problem.test.labels
-    trivial, tested = trivial_measures(problem), len(labels)
+    task = task_of_problem(problem)
+    labels = problem.test.labels
+    tested = len(labels)
+    trivial = trivial_measures(problem)
     alone = [task.measures(problem.outline, scores, labels) for scores in models.alone]
     pooled = task.measures(problem.outline, models.pooled, labels)
     held_out = tested / (tested + int(problem.records.sum()))
 
-    def of(metric: str) -> Baselines:
+    def baselines_in(metric: str) -> Baselines:
         return Baselines(
             metric=metric,
             chance=trivial[metric],
-            alone=np.array([one[metric] for one in alone]),
+            alone=np.array([measures[metric] for measures in alone]),
             pooled=pooled[metric],
             tested=tested,
             held_out=held_out,
             sampled=models.sampled,
         )
 
-    metric, *others = pooled
-    return replace(of(metric), others={name: of(name) for name in others})
+    main_metric, *further_metrics = pooled
+    others = {metric: baselines_in(metric) for metric in further_metrics}
+    return replace(baselines_in(main_metric), others=others)
 
 
-def population(
-    problem: LinearProblem, owners: npt.NDArray[np.int64], federation: npt.NDArray[Any]
-) -> Population:
+def population(problem: LinearProblem, owners: Indices, federation: Scores) -> Population:
     """Compare the federation with each node on the node's own test records, and on a rare class.
 
     Parameters
@@ -251,41 +256,50 @@ def population(
     """
     assert problem.test is not None
     assert problem.outline is not None
-    outline, labels, task = problem.outline, problem.test.labels, task_of_problem(problem)
+    outline = problem.outline
+    labels = problem.test.labels
+    task = task_of_problem(problem)
     models = _known[problem].models
+    records_of_node = [np.flatnonzero(owners == node) for node in range(problem.nodes)]
 
-    def main(scores: npt.NDArray[Any], records: npt.NDArray[Any]) -> float:
-        return next(iter(task.measures(outline, scores[records], labels[records]).values()))
+    def scores_by_node(models_of_nodes: Iterable[Scores]) -> Scores:
+        """Return the main measure of each node's model on its own test records; 0 without any."""
+        values = []
+        for scores, records in zip(models_of_nodes, records_of_node, strict=True):
+            if len(records):
+                measures = task.measures(outline, scores[records], labels[records])
+                values.append(next(iter(measures.values())))
+            else:
+                values.append(0.0)
+        return np.array(values)
 
-    by_node = [np.flatnonzero(owners == node) for node in range(problem.nodes)]
+    rare = None
+    if task.name == "classes":
+        rare = _rarest_class(problem, models, federation)
     return Population(
-        federation=np.array([main(federation, own) if len(own) else 0.0 for own in by_node]),
-        alone=np.array(
-            [
-                main(scores, own) if len(own) else 0.0
-                for scores, own in zip(models.alone, by_node, strict=True)
-            ]
-        ),
-        tested=np.array([len(own) for own in by_node]),
-        rare=_rarest_class(problem, models, federation) if task.name == "classes" else None,
+        federation=scores_by_node([federation] * problem.nodes),
+        alone=scores_by_node(models.alone),
+        tested=np.array([len(records) for records in records_of_node]),
+        rare=rare,
     )
 
 
 def _rarest_class(
-    problem: LinearProblem, models: NonPrivate, federation: npt.NDArray[Any]
+    problem: LinearProblem, models: NonPrivate, federation: Scores
 ) -> RareClass | None:
     """Return recall of the class with the fewest training records."""
     assert problem.test is not None
     assert problem.outline is not None
     if problem.classes is None or problem.outline.classes is None:
         return None
-    trained = problem.train.labels[problem.everything[1]]
+    _, trained_records = problem.everything
+    trained = problem.train.labels[trained_records]
     rarest = int(np.bincount(trained, minlength=problem.classes).argmin())
     records = problem.test.labels == rarest
     if not records.any():
         return None
 
-    def recall(scores: npt.NDArray[Any]) -> float:
+    def recall(scores: Scores) -> float:
         return float((scores[records].argmax(axis=1) == rarest).mean())
 
     return RareClass(
@@ -313,8 +327,8 @@ def alone_private(
     ValueError
         As `compute`.
     """
-    found = alone_private_measures(problem, epsilon, delta, key=key, most=most)
-    return np.array([next(iter(one.values())) for one in found])
+    measures_of_nodes = alone_private_measures(problem, epsilon, delta, key=key, most=most)
+    return np.array([next(iter(measures.values())) for measures in measures_of_nodes])
 
 
 def alone_private_measures(
@@ -337,12 +351,12 @@ def alone_private_measures(
     if key is not None and not key.is_seeded:
         fail("key", "a seeded key, or None: a key serves one run", key)
     count = min(problem.nodes, integer("most", most, at_least=1))
-    chosen = np.linspace(0, problem.nodes - 1, count).round().astype(int)
-    return [_private(problem, int(i), epsilon, delta, key) for i in chosen]
+    nodes = np.linspace(0, problem.nodes - 1, count).round().astype(int)
+    return [_private(problem, int(node), epsilon, delta, key) for node in nodes]
 
 
 def measured(problem: LinearProblem, params: FloatArray) -> Measures:
-    """Return what rows of parameters reach on the test records: the means, by measure.
+    """Return the mean measures of models on the test records, by name.
 
     A classification has accuracy, balanced accuracy and, for two classes, the area under the ROC
     curve; a regression has R².
@@ -353,8 +367,12 @@ def measured(problem: LinearProblem, params: FloatArray) -> Measures:
         If the problem has no test records.
     """
     _require_test(problem)
-    found = [measured_model(problem, row) for row in params]
-    return {name: float(np.mean([one[name] for one in found])) for name in found[0]}
+    measures_of_models = [measured_model(problem, row) for row in params]
+    means = {}
+    for metric in measures_of_models[0]:
+        values = [measures[metric] for measures in measures_of_models]
+        means[metric] = float(np.mean(values))
+    return means
 
 
 def _require_test(problem: LinearProblem) -> None:
@@ -364,21 +382,25 @@ def _require_test(problem: LinearProblem) -> None:
 
 def _longest(problem: LinearProblem) -> float:
     """Return the largest norm of a training record."""
-    x = problem.train.features
-    squares = x.power(2) if hasattr(x, "power") else np.square(x)
+    features = problem.train.features
+    squares = features.power(2) if hasattr(features, "power") else np.square(features)
     return float(np.sqrt(squares.sum(axis=1).max()))
 
 
 def _private(
     problem: LinearProblem, node: int, epsilon: float, delta: float, key: Key | None
 ) -> Measures:
-    own = problem.for_nodes([node])
-    if key is not None:  # nodes that work apart must not share noise
-        key = Key.seeded(int(generator(key, Purpose.INIT, node=node).integers(2**62)))
+    """Return the measures of a node that trains alone and publishes a private model."""
+    alone = problem.for_nodes([node])
+    if key is None:
+        key = Key.generate()
+    else:  # nodes that work apart must not share noise
+        seed = int(generator(key, Purpose.INIT, node=node).integers(2**62))
+        key = Key.seeded(seed)
     rule = BY_LOSS[problem.loss].rule
-    chosen = choose(Sizes.of(own), epsilon=epsilon, delta=delta, task=rule)
-    algorithm, key = chosen.algorithm, Key.generate() if key is None else key
-    own = wide_enough(algorithm, own, chosen.rounds)
-    carrier = carrier_for(algorithm, own, chosen.topology, None, key)
-    *_, last = run_rounds(algorithm, own, carrier, rounds=chosen.rounds, key=key)
-    return measured(own, algorithm.published(last.state, last.received))
+    choice = choose(Sizes.of(alone), epsilon=epsilon, delta=delta, task=rule)
+    algorithm = choice.algorithm
+    alone = wide_enough(algorithm, alone, choice.rounds)
+    carrier = carrier_for(algorithm, alone, choice.topology, None, key)
+    *_, last = run_rounds(algorithm, alone, carrier, rounds=choice.rounds, key=key)
+    return measured(alone, algorithm.published(last.state, last.received))

@@ -3,7 +3,7 @@
 Candidates: the trivial predictor; linear models of scikit-learn on the standardized columns, and on
 the same public features as the federation; and, where its loss is another one, the private
 procedure with its noise off. Columns that are constant among the training records are dropped,
-since what they mean cannot be learned there.
+since nothing can be learned of them there.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from importlib import import_module
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 from threadpoolctl import threadpool_limits
 
 from dpmesh._extras import needed_by
@@ -26,6 +25,7 @@ from dpmesh.problems import LinearProblem
 from dpmesh.run.tasks import LearningTask, task_of_problem
 from dpmesh.schedules import at
 from dpmesh.tables import Columns
+from dpmesh.tables.cells import Cells
 from dpmesh.tables.features import COLUMNS, unit
 
 __all__ = ["MOST_RECORDS", "NonPrivate", "non_private"]
@@ -56,7 +56,7 @@ Matrix: TypeAlias = Any
 Scorer: TypeAlias = Callable[[Matrix], Numbers]
 """Scores of records, shape (records, outputs), as the losses of `dpmesh` define them."""
 
-Fit: TypeAlias = Callable[[Matrix, npt.NDArray[Any]], Scorer]
+Fit: TypeAlias = Callable[[Matrix, Cells], Scorer]
 """Learns from records and labels."""
 
 
@@ -108,11 +108,11 @@ def non_private(problem: LinearProblem, columns: tuple[Matrix, Matrix] | None = 
     assert problem.test is not None
     views = _views(problem, columns)
     groups = [np.asarray(part, np.int64) for part in problem.partition]
-    everyone = np.concatenate(groups)
+    all_records = np.concatenate(groups)
     with threadpool_limits(limits=1):  # many small fits, which threads only slow down
-        alone = tuple(_chosen(problem, views, group) for group in groups)
-        pooled = alone[0] if len(groups) == 1 else _chosen(problem, views, everyone)
-    return NonPrivate(alone=alone, pooled=pooled, sampled=len(everyone) > MOST_RECORDS)
+        alone = tuple(_scores_of_best(problem, views, group) for group in groups)
+        pooled = alone[0] if len(groups) == 1 else _scores_of_best(problem, views, all_records)
+    return NonPrivate(alone=alone, pooled=pooled, sampled=len(all_records) > MOST_RECORDS)
 
 
 def _views(problem: LinearProblem, columns: tuple[Matrix, Matrix] | None) -> list[_View]:
@@ -126,52 +126,65 @@ def _views(problem: LinearProblem, columns: tuple[Matrix, Matrix] | None) -> lis
         features = _View(train=_by_intercept(features.train), test=_by_intercept(features.test))
     if columns is None:
         return [features]
-    plain = _View(train=columns[0], test=columns[1])
-    only_columns = isinstance(outline, Columns) and outline.features == COLUMNS
-    return [plain] if only_columns else [plain, features]
+    train_columns, test_columns = columns
+    plain = _View(train=train_columns, test=test_columns)
+    if isinstance(outline, Columns) and outline.features == COLUMNS:
+        return [plain]
+    return [plain, features]
 
 
 def _by_intercept(features: Matrix) -> Matrix:
+    """Return features divided by their intercept, which was 1 before records had norm 1."""
     rows = np.asarray(features, np.float64)
     return rows[:, 1:] / rows[:, :1]
 
 
-def _chosen(problem: LinearProblem, views: Sequence[_View], records: Indices) -> Numbers:
+def _scores_of_best(problem: LinearProblem, views: Sequence[_View], records: Indices) -> Numbers:
     """Choose a model of these records by cross-validation; return its scores of test records."""
-    outline, task = problem.outline, task_of_problem(problem)
+    outline = problem.outline
+    task = task_of_problem(problem)
     assert outline is not None
     records = _sample(records, problem.train.labels, task)
     labels = problem.train.labels[records]
     trivial = task.trivial_scores(outline, labels)
-    best = np.tile(trivial, (views[0].test.shape[0], 1))
+    test_records = views[0].test.shape[0]
+    trivial_of_test = np.tile(trivial, (test_records, 1))
     if _is_trivial(labels, task):
-        return best
-    folds = _folds(labels, task)
+        return trivial_of_test
     outputs = max(problem.classes or 1, 1)
-    small = len(records) * views[-1].train.shape[1] * outputs <= MANY_NUMBERS
-    held = folds if small else folds[:1]
-    tested = np.concatenate(held)
+    features = views[-1].train.shape[1]
+    is_small = len(records) * features * outputs <= MANY_NUMBERS
+    folds = _folds(labels, task)
+    if not is_small:
+        folds = folds[:1]
+    validated = np.concatenate(folds)
 
     def quality(scores: Numbers) -> float:
-        measures = task.measures(outline, scores, labels[tested])
+        """Return the main measure of scores of the records in all folds."""
+        measures = task.measures(outline, scores, labels[validated])
         return next(iter(measures.values()))
 
-    highest = quality(np.tile(trivial, (len(tested), 1)))
-    winner: tuple[_View, Fit] | None = None
+    best_quality = quality(np.tile(trivial, (len(validated), 1)))
+    best: tuple[_View, Fit] | None = None
     for view in views:
         rows = view.train[records]
-        for fit in _fits(problem, task, outputs, small):
-            out = [fit(*_without(rows, labels, fold))(rows[fold]) for fold in held]
-            found = quality(np.concatenate(out))
-            if found > highest:
-                highest, winner = found, (view, fit)
-    if winner is None:
-        return best
-    view, fit = winner
-    return fit(view.train[records], labels)(view.test)
+        for fit in _fits(problem, task, outputs, is_small):
+            scores_of_folds = []
+            for fold in folds:
+                scorer = fit(*_without(rows, labels, fold))
+                scores_of_folds.append(scorer(rows[fold]))
+            fit_quality = quality(np.concatenate(scores_of_folds))
+            if fit_quality > best_quality:
+                best_quality = fit_quality
+                best = (view, fit)
+    if best is None:
+        return trivial_of_test
+    view, fit = best
+    scorer = fit(view.train[records], labels)
+    return scorer(view.test)
 
 
-def _is_trivial(labels: npt.NDArray[Any], task: LearningTask) -> bool:
+def _is_trivial(labels: Cells, task: LearningTask) -> bool:
     """Return whether there is too little to learn from."""
     if len(labels) < FEWEST_RECORDS:
         return True
@@ -181,18 +194,18 @@ def _is_trivial(labels: npt.NDArray[Any], task: LearningTask) -> bool:
     return len(counts) < 2 or int(counts.min()) < FEWEST_OF_A_CLASS
 
 
-def _sample(records: Indices, labels: npt.NDArray[Any], task: LearningTask) -> Indices:
+def _sample(records: Indices, labels: Cells, task: LearningTask) -> Indices:
     """Return at most `MOST_RECORDS`, the same share of each class."""
     if len(records) <= MOST_RECORDS:
         return records
     order = np.random.default_rng(0).permutation(len(records))
     if task.name == "classes":
         order = order[np.argsort(labels[records[order]], kind="stable")]
-    evenly = np.linspace(0, len(records) - 1, MOST_RECORDS).astype(np.int64)
-    return np.sort(records[order[evenly]])
+    evenly_spaced = np.linspace(0, len(records) - 1, MOST_RECORDS).astype(np.int64)
+    return np.sort(records[order[evenly_spaced]])
 
 
-def _folds(labels: npt.NDArray[Any], task: LearningTask) -> list[Indices]:
+def _folds(labels: Cells, task: LearningTask) -> list[Indices]:
     """Return places of records, the same share of each class in each fold."""
     order = np.random.default_rng(0).permutation(len(labels))
     if task.name == "classes":
@@ -200,40 +213,36 @@ def _folds(labels: npt.NDArray[Any], task: LearningTask) -> list[Indices]:
     return [np.sort(order[first::FOLDS]) for first in range(FOLDS)]
 
 
-def _complement(places: Indices, count: int) -> Indices:
-    return np.setdiff1d(np.arange(count), places)
+def _without(rows: Matrix, labels: Cells, fold: Indices) -> tuple[Matrix, Cells]:
+    """Return the records that are not in a fold."""
+    remaining = np.setdiff1d(np.arange(len(labels)), fold)
+    return rows[remaining], labels[remaining]
 
 
-def _without(
-    rows: Matrix, labels: npt.NDArray[Any], fold: Indices
-) -> tuple[Matrix, npt.NDArray[Any]]:
-    rest = _complement(fold, len(labels))
-    return rows[rest], labels[rest]
-
-
-def _fits(problem: LinearProblem, task: LearningTask, outputs: int, small: bool) -> list[Fit]:
+def _fits(problem: LinearProblem, task: LearningTask, outputs: int, is_small: bool) -> list[Fit]:
     """Return the candidates of a task, one for each penalty."""
     if task.name == "numbers":
         return [_ridge, _procedure(problem)]
     if task.name == "counts":
         poisson = [_poisson(penalty) for penalty in _COUNT_PENALTIES]
         return [_count_ridge, *poisson, _procedure(problem)]
-    penalties = _INVERSE_PENALTIES if small else (1.0,)
+    penalties = _INVERSE_PENALTIES if is_small else (1.0,)
     if task.name == "labels":
-        return [_labels(c, outputs) for c in penalties]
+        return [_labels(penalty, outputs) for penalty in penalties]
     assert problem.outline is not None
     balanced = problem.outline.shares is not None
-    return [_classes(c, outputs, balanced) for c in penalties]
+    return [_classes(penalty, outputs, balanced) for penalty in penalties]
 
 
 def _scaler(rows: Matrix) -> Callable[[Matrix], Matrix]:
-    """Return what standardizes columns; those that are constant here are dropped."""
+    """Return a function that standardizes columns; those that are constant here are dropped."""
     if hasattr(rows, "tocsr"):
-        return lambda other: other  # columns of 0 alone have no weight
-    spread = rows.std(axis=0)
-    used = spread > _STANDARD
-    mean = rows.mean(axis=0)[used]
-    return lambda other: (other[:, used] - mean) / spread[used]
+        return lambda records: records  # columns of 0 alone have no weight
+    deviations = rows.std(axis=0)
+    varying = deviations > _STANDARD
+    mean = rows.mean(axis=0)[varying]
+    deviation = deviations[varying]
+    return lambda records: (records[:, varying] - mean) / deviation
 
 
 def _classes(inverse_penalty: float, outputs: int, balanced: bool) -> Fit:
@@ -242,20 +251,20 @@ def _classes(inverse_penalty: float, outputs: int, balanced: bool) -> Fit:
     With `balanced`, all classes weigh the same, as in balanced accuracy.
     """
 
-    def fit(rows: Matrix, labels: npt.NDArray[Any]) -> Scorer:
+    def fit(rows: Matrix, labels: Cells) -> Scorer:
         scale = _scaler(rows)
         weights = "balanced" if balanced else None
         model = _logistic(inverse_penalty, weights).fit(scale(rows), labels)
 
-        def scores(other: Matrix) -> Numbers:
-            found = model.decision_function(scale(other))
-            if found.ndim == 1:
-                found = np.stack([-found, found], axis=1) / 2
+        def scores(records: Matrix) -> Numbers:
+            decision = model.decision_function(scale(records))
+            if decision.ndim == 1:
+                decision = np.stack([-decision, decision], axis=1) / 2
             if outputs == 1:
-                return np.asarray(found[:, 1:] - found[:, :1])
-            every = np.full((len(found), outputs), -1e9)
-            every[:, model.classes_.astype(int)] = found
-            return every
+                return np.asarray(decision[:, 1:] - decision[:, :1])
+            of_all_classes = np.full((len(decision), outputs), -1e9)
+            of_all_classes[:, model.classes_.astype(int)] = decision
+            return of_all_classes
 
         return scores
 
@@ -265,21 +274,23 @@ def _classes(inverse_penalty: float, outputs: int, balanced: bool) -> Fit:
 def _labels(inverse_penalty: float, outputs: int) -> Fit:
     """Return a logistic regression of each label, or its constant value."""
 
-    def fit(rows: Matrix, labels: npt.NDArray[Any]) -> Scorer:
+    def fit(rows: Matrix, labels: Cells) -> Scorer:
         scale = _scaler(rows)
-        scaled, has = scale(rows), members(labels, outputs)
+        scaled = scale(rows)
+        has_label = members(labels, outputs).T
         models = []
-        for column in has.T:
-            known = len(np.unique(column)) > 1
-            models.append(_logistic(inverse_penalty).fit(scaled, column) if known else None)
+        for column in has_label:
+            varies = len(np.unique(column)) > 1
+            models.append(_logistic(inverse_penalty).fit(scaled, column) if varies else None)
 
-        def scores(other: Matrix) -> Numbers:
+        def scores(records: Matrix) -> Numbers:
             columns = []
-            for model, column in zip(models, has.T, strict=True):
+            for model, column in zip(models, has_label, strict=True):
                 if model is None:
-                    columns.append(np.full(other.shape[0], 1.0 if column[0] else -1.0))
+                    constant = 1.0 if column[0] else -1.0
+                    columns.append(np.full(records.shape[0], constant))
                 else:
-                    columns.append(model.decision_function(scale(other)))
+                    columns.append(model.decision_function(scale(records)))
             return np.stack(columns, axis=1)
 
         return scores
@@ -288,44 +299,51 @@ def _labels(inverse_penalty: float, outputs: int) -> Fit:
 
 
 def _logistic(inverse_penalty: float, class_weight: str | None = None) -> Any:
+    """Return scikit-learn's logistic regression, not fitted yet."""
     linear = import_module("sklearn.linear_model")
     return linear.LogisticRegression(
         C=inverse_penalty, class_weight=class_weight, max_iter=1000, tol=1e-3
     )
 
 
-def _ridge(rows: Matrix, labels: npt.NDArray[Any]) -> Scorer:
+def _ridge(rows: Matrix, labels: Cells) -> Scorer:
     """Return a ridge whose penalty is chosen by leaving out one record at a time."""
     scale = _scaler(rows)
     linear = import_module("sklearn.linear_model")
-    dense = rows.toarray() if hasattr(rows, "toarray") else rows
-    scaled = scale(dense)
+    scaled = scale(_dense(rows))
     if not scaled.shape[1]:
         mean = float(labels.mean())
-        return lambda other: np.full((other.shape[0], 1), mean)
+        return lambda records: np.full((records.shape[0], 1), mean)
     model = linear.RidgeCV(_RIDGE_PENALTIES).fit(scaled, labels)
-    return lambda other: np.asarray(model.predict(scale(other))).reshape(-1, 1)
+    return lambda records: np.asarray(model.predict(scale(records))).reshape(-1, 1)
 
 
-def _count_ridge(rows: Matrix, labels: npt.NDArray[Any]) -> Scorer:
+def _dense(rows: Matrix) -> Matrix:
+    """Return rows as a dense array."""
+    if hasattr(rows, "toarray"):
+        return rows.toarray()
+    return rows
+
+
+def _count_ridge(rows: Matrix, labels: Cells) -> Scorer:
     """Return a ridge of shares of the bound, whose scores are their logarithms."""
     shares = _ridge(rows, labels)
-    return lambda other: np.log(np.clip(shares(other), 1e-12, 1.0))
+    return lambda records: np.log(np.clip(shares(records), 1e-12, 1.0))
 
 
 def _poisson(penalty: float) -> Fit:
     """Return a Poisson regression of shares of the bound."""
 
-    def fit(rows: Matrix, labels: npt.NDArray[Any]) -> Scorer:
+    def fit(rows: Matrix, labels: Cells) -> Scorer:
         mean = float(labels.mean())
         if mean <= 0:
-            return lambda other: np.full((other.shape[0], 1), np.log(1e-12))
+            return lambda records: np.full((records.shape[0], 1), np.log(1e-12))
         scale = _scaler(rows)
         linear = import_module("sklearn.linear_model")
         model = linear.PoissonRegressor(alpha=penalty, max_iter=300).fit(scale(rows), labels / mean)
 
-        def scores(other: Matrix) -> Numbers:
-            shares = mean * model.predict(scale(other))
+        def scores(records: Matrix) -> Numbers:
+            shares = mean * model.predict(scale(records))
             return np.asarray(np.log(np.clip(shares, 1e-12, 1.0))).reshape(-1, 1)
 
         return scores
@@ -340,34 +358,30 @@ def _procedure(problem: LinearProblem) -> Fit:
     constant among the training records.
     """
 
-    def fit(rows: Matrix, labels: npt.NDArray[Any]) -> Scorer:
-        dense = rows.toarray() if hasattr(rows, "toarray") else rows
-        used = dense.std(axis=0) > _STANDARD
+    def fit(rows: Matrix, labels: Cells) -> Scorer:
+        varying = _dense(rows).std(axis=0) > _STANDARD
 
-        def encoded(other: Matrix) -> Numbers:
-            columns = (other.toarray() if hasattr(other, "toarray") else other)[:, used]
-            return unit(np.concatenate([np.ones((len(columns), 1)), columns], axis=1))
+        def encoded(records: Matrix) -> Numbers:
+            columns = _dense(records)[:, varying]
+            intercept = np.ones((len(columns), 1))
+            return unit(np.concatenate([intercept, columns], axis=1))
 
-        train = Dataset(encoded(rows), labels)
         alone = LinearProblem(
-            train,
+            Dataset(encoded(rows), labels),
             [np.arange(len(labels))],
             problem.loss,
             feature_norm=1.0,
             label_bound=problem.label_bound,
         )
-        descent = choose(
-            Sizes.of(alone), epsilon=None, delta=1e-5, task=task_of_problem(problem).rule
-        )
+        rule = task_of_problem(problem).rule
+        descent = choose(Sizes.of(alone), epsilon=None, delta=1e-5, task=rule)
         algorithm = descent.algorithm
+        step_size = at(algorithm.step_size, 1)
         model = alone.zeros()
         for _ in range(descent.rounds):
             model = alone.step(
-                model,
-                at(algorithm.step_size, 1),
-                alone.everything,
-                clipping_norm=algorithm.clipping_norm,
+                model, step_size, alone.everything, clipping_norm=algorithm.clipping_norm
             )
-        return lambda other: np.asarray(encoded(other) @ model.T)
+        return lambda records: np.asarray(encoded(records) @ model.T)
 
     return fit

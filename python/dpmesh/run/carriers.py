@@ -1,4 +1,4 @@
-"""How released messages travel inside one process."""
+"""Carriers: they bring released messages to those who receive them, here inside one process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Traffic(NamedTuple):
-    """What crossed the network.
+    """Messages and bits that crossed the network.
 
     Attributes
     ----------
@@ -45,8 +45,8 @@ class Traffic(NamedTuple):
         return self.bits / 8e6
 
 
-class Sent(NamedTuple):
-    """What nodes sent in a round.
+class SentInRound(NamedTuple):
+    """Length and number of the messages that nodes sent in a round.
 
     Attributes
     ----------
@@ -92,11 +92,13 @@ class Packet(NamedTuple):
 
     @property
     def in_one_process(self) -> Any:
-        """What everybody receives in one process: the values, or the totals of all parts."""
+        """Content that arrives everywhere: the values, or the totals of all parts."""
         if self.masked is None:
             return self.values
-        if (here := len(self.masked.nodes)) != (all_nodes := self.masked.numbers.nodes):
-            fail("release", f"a sum over the {here} nodes of the problem", f"of {all_nodes}")
+        nodes = len(self.masked.nodes)
+        all_nodes = self.masked.numbers.nodes
+        if nodes != all_nodes:
+            fail("release", f"a sum over the {nodes} nodes of the problem", f"of {all_nodes}")
         return self.masked.totals()
 
     @property
@@ -119,7 +121,7 @@ class Carrier(Protocol):
         Of `masked` parts it returns the totals of all nodes', integers.
         """
 
-    def traffic(self, round: int, sent: Sent) -> Traffic:
+    def traffic(self, round: int, sent: SentInRound) -> Traffic:
         """Return what crossed the network in this round; asked once, after all its messages."""
 
     @property
@@ -128,7 +130,7 @@ class Carrier(Protocol):
 
     @property
     def memory(self) -> Any:
-        """What it must remember of the past, as arrays and numbers, for a checkpoint."""
+        """Its memory of earlier rounds, as arrays and numbers, for a checkpoint."""
 
     def recall(self, memory: Any) -> None:
         """Resume from what it remembered."""
@@ -141,7 +143,7 @@ class Instant:
     memory = None
 
     def recall(self, memory: None) -> None:
-        """Need nothing of the past."""
+        """Do nothing: this carrier remembers nothing."""
 
 
 class Gossip(Instant):
@@ -153,7 +155,8 @@ class Gossip(Instant):
 
     def carry(self, round: int, packet: Packet) -> Released:
         """Return A_round x messages, shape (nodes, dim)."""
-        rows, matrix = packet.rows, self._matrix(round)
+        rows = packet.rows
+        matrix = self._matrix(round)
         if packet.unmixed:
             all_linked(matrix)
             return rows
@@ -162,11 +165,14 @@ class Gossip(Instant):
             self._mixing = kernels.mixing.Mixing(weights)
         return Released(self._mixing.mix(rows))
 
-    def traffic(self, round: int, sent: Sent) -> Traffic:
+    def traffic(self, round: int, sent: SentInRound) -> Traffic:
         """Return what crossed links in this round."""
-        matrix, (bits, times) = self._matrix(round), sent
-        length = matrix.messages * bits if isinstance(bits, int) else int(matrix.listeners @ bits)
-        return Traffic(matrix.messages * times, length)
+        matrix = self._matrix(round)
+        if isinstance(sent.bits, int):
+            bits = matrix.messages * sent.bits
+        else:
+            bits = int(matrix.listeners @ sent.bits)
+        return Traffic(matrix.messages * sent.times, bits)
 
 
 class ToAll:
@@ -180,7 +186,7 @@ class ToAll:
 class Broadcast(ToAll, Instant):
     """Everybody receives what was released, such as by a server or the holder of a token."""
 
-    def traffic(self, round: int, sent: Sent) -> Traffic:
+    def traffic(self, round: int, sent: SentInRound) -> Traffic:
         """Return what was sent."""
         return Traffic(sent.times, int(sent.bits))
 

@@ -26,7 +26,7 @@ from dpmesh.noise.secure.mechanism import is_summed
 from dpmesh.privacy.ledger import Ledger
 from dpmesh.privacy.releases import Release
 from dpmesh.problems import Problem
-from dpmesh.run.carriers import Carrier, Packet, Sent
+from dpmesh.run.carriers import Carrier, Packet, SentInRound
 from dpmesh.run.noise import NoiseRows
 from dpmesh.run.watch import Watcher, watched
 
@@ -37,6 +37,9 @@ AGAIN = 2**16
 _Parts: TypeAlias = list[tuple[Release, Indices]]
 """Releases, and the rows of each."""
 
+_Travelling: TypeAlias = Generator[Packet, Any, Any]
+"""Work that stops wherever a packet travels, is sent what arrived, and returns it."""
+
 
 class Step(NamedTuple):
     """A finished round: the next state, and what was sent.
@@ -45,8 +48,15 @@ class Step(NamedTuple):
     """
 
     state: Any
-    sent: Sent
+    sent: SentInRound
     received: Released | None = None
+
+
+class _MessagesOfAll(NamedTuple):
+    """The number of messages of all rows, and the number of rows of each."""
+
+    messages: int
+    rows: int
 
 
 class Channel:
@@ -87,18 +97,21 @@ class Channel:
         pair_key: Key | None = None,
         watcher: Watcher | None = None,
     ) -> None:
-        self.carrier, self.ledger = carrier, ledger
-        self.key, self._nodes, self._watcher = key, nodes, watcher
-        self._times = np.zeros(0, np.int64)
-        """How many messages of the current round each row was in, but for the first `_whole`."""
-        self._whole = 0, 0
-        """How many messages began the round that were of all rows, and of how many rows."""
-        self._turns = 0
-        """How many messages of the current round named a sender, here or elsewhere."""
-        self._unsent: Packet | None = None
-        """What was released to be carried by a later `Relay`."""
+        self.carrier = carrier
+        self.key = key
+        self.ledger = ledger
         self.received: Released | None = None
         """What arrived last, in this round or an earlier one; None before the first message."""
+        self._nodes = nodes
+        self._watcher = watcher
+        self._messages_of_row = np.zeros(0, np.int64)
+        """Messages of the current round by row, beyond the first ones of all rows."""
+        self._messages_of_all = _MessagesOfAll(messages=0, rows=0)
+        """The messages that began the round and were of all rows."""
+        self._turns = 0
+        """Messages of the current round that named a sender, here or elsewhere."""
+        self._unsent: Packet | None = None
+        """Released values that a later `Relay` carries."""
         self._bits: int | Indices = 0
         self._count = 0
         self.noise = NoiseRows(nodes, ledger.nodes, key if nodes is None else pair_key)
@@ -132,22 +145,19 @@ class Channel:
         It yields each packet, is sent what arrived, shape (nodes, dim), and returns the finished
         round. It raises what `run` raises.
         """
-        self._whole, self._turns = (0, 0), 0
-        if len(self._times):
-            self._times = np.zeros(0, np.int64)
-        self.noise.begin_round()
-        self._unsent, self._bits, self._count = None, 0, 0
+        self._begin_round()
         requests = algorithm.round(state, t, problem, key)
         if not isinstance(requests, GeneratorType):
-            wanted = "one whose round is a generator, which yields messages"
-            fail("algorithm", wanted, f"{type(algorithm).__name__} with {reprlib.repr(requests)}")
+            expected = "one whose round is a generator, which yields messages"
+            got = f"{type(algorithm).__name__} with {reprlib.repr(requests)}"
+            fail("algorithm", expected, got)
         answer: Any = None
         sent_before = False
         while True:
             try:
                 request = requests.send(answer)
             except StopIteration as end:
-                return Step(end.value, Sent(self._bits, self._count))
+                return Step(end.value, SentInRound(self._bits, self._count))
             self.check_request(t, request)
             if isinstance(request, Message):
                 answer = yield from self._send(t, request)
@@ -159,8 +169,19 @@ class Channel:
                 fail("algorithm", "a Message before a Relay in each round", "none")
             sent_before = True
 
+    def _begin_round(self) -> None:
+        """Forget the messages of the round before."""
+        self._messages_of_all = _MessagesOfAll(messages=0, rows=0)
+        self._turns = 0
+        if len(self._messages_of_row):
+            self._messages_of_row = np.zeros(0, np.int64)
+        self.noise.begin_round()
+        self._unsent = None
+        self._bits = 0
+        self._count = 0
+
     def check_request(self, t: int, request: object) -> None:
-        """Accept what a round yields; override it to refuse a request before it is recorded."""
+        """Accept a request of a round; an override may refuse it before it is recorded."""
 
     def end_round(self) -> None:
         """Record the round as finished: its releases, and the rows of noise that they took."""
@@ -168,110 +189,144 @@ class Channel:
         if self.noise.in_round:
             self.noise.memory = self.noise.memory | self.noise.in_round
 
-    def _send(
-        self, t: int, message: Message
-    ) -> Generator[Packet, Released | None, Released | None]:
+    def _send(self, t: int, message: Message) -> _Travelling:
         """Release a message and let it travel; return what arrived."""
         release = message.release
         releases = (release,) if isinstance(release, Release) else release
-        self._turns += message.sender is not None
+        if message.sender is not None:
+            self._turns += 1
         if any(map(is_summed, releases)):
-            return (yield from self._summed(t, message, releases))
-        if message.values is None:
+            return (yield from self._send_sum(t, message, releases))
+        if message.values is None:  # of nodes in other processes
             packet = Packet(None, sender=message.sender)
         else:
             packet = self.release_rows(t, message, message.values, releases)
         if not message.travels:
-            if message.values is None:  # of nodes in other processes
+            if message.values is None:
                 self.admit(t, message, releases)
             self._unsent = packet
             return packet.values
         arrived: Released | None = yield from self._carry(packet)
-        if message.values is None and arrived is not None:  # the sender is in another process
+        if message.values is None and arrived is not None:
             self.admit(t, message, releases)
-            like, nobody = Sensitive(arrived), np.zeros(0, np.int64)
-            key, among = self.noise_key(like), message.among or 1
-            releases[-1].mechanism.with_rows(  # which are drawn in order, at all nodes
-                lambda row: self.noise.draw_some(key, row, t, like, nobody, among)
-            )
+            self._skip_noise(t, message, releases[-1], arrived)
         return arrived
 
-    def _summed(
+    def _skip_noise(self, t: int, message: Message, release: Release, arrived: Released) -> None:
+        """Draw the correlated noise of a sender in another process: all nodes draw it in order."""
+        like = Sensitive(arrived)
+        key = self.noise_key(like)
+        no_rows = np.zeros(0, np.int64)
+        among = message.among or 1
+        release.mechanism.with_rows(
+            lambda row: self.noise.draw_some(key, row, t, like, no_rows, among)
+        )
+
+    def _send_sum(
         self, t: int, message: Message, releases: tuple[Release, ...]
     ) -> Generator[Packet, Any, Released]:
         """Release the sum of all nodes' rows: their integers travel, and totals are opened."""
-        release, values = releases[0], message.values
-        changed = message.sender, message.rows, message.compressor, message.unit, message.travels
-        if len(releases) > 1 or values is None or changed != (None, None, None, 1.0, True):
+        release = releases[0]
+        values = message.values
+        is_plain = (
+            message.sender is None
+            and message.rows is None
+            and message.compressor is None
+            and isinstance(message.unit, float | int)
+            and message.unit == 1.0
+            and message.travels
+        )
+        if len(releases) > 1 or values is None or not is_plain:
             fail("release", "a sum by itself, in one message of all nodes as it is", release)
         mechanism = release.mechanism
         assert isinstance(mechanism, DistributedDiscreteGaussian)
         self.admit(t, message, releases)
-        again = AGAIN * self.earlier_messages(message, len(values))
-        stream = self.noise_key(values).stream(Purpose.NOISE + again, t)
+        purpose = Purpose.NOISE + AGAIN * self.earlier_messages(message, len(values))
+        stream = self.noise_key(values).stream(purpose, t)
         nodes = np.arange(len(values)) if self._nodes is None else self._nodes
         masked = mechanism.part(values, nodes, stream)
         packet = Packet(None, copies=message.copies, bits=message.bits, masked=masked)
-        out = mechanism.opened((yield from self._carry(packet)))
+        totals = yield from self._carry(packet)
+        opened = mechanism.opened(totals)
         if self._watcher is not None:
-            out, _ = watched(self._watcher, releases, None, values, out, out, None, None)
-        self.received = out = Released(read_only(out))
-        return out
+            opened, _ = watched(self._watcher, releases, None, values, opened, opened, None, None)
+        received = Released(read_only(opened))
+        self.received = received
+        return received
 
-    def _carry(self, packet: Packet) -> Generator[Packet, Any, Any]:
+    def _carry(self, packet: Packet) -> _Travelling:
         """Count the bits of a packet, and the messages that it makes; return what arrived."""
-        values, compressed, _, copies, length, masked, _ = packet
-        sent = values if masked is None else masked.steps
-        if sent is not None:
-            bits = compressed.bits if compressed else 8 * sent.itemsize * sent.shape[1]
-            if copies is not None:
-                bits = copies * int(np.mean(bits)) if length is None else length
-            self._bits = self._bits + bits
-            self._count += 1 if copies is None else copies
+        self._count_packet(packet)
         arrived = yield packet
         if arrived is not None:  # a step in place would make private what may be published
-            self.received = arrived = Released(read_only(arrived))
+            arrived = Released(read_only(arrived))
+            self.received = arrived
         self._unsent = None
         return arrived
+
+    def _count_packet(self, packet: Packet) -> None:
+        """Count the bits of a packet, and the messages that it makes."""
+        content = packet.values if packet.masked is None else packet.masked.steps
+        if content is None:
+            return
+        bits: int | Indices
+        if packet.compressed is None:
+            bits = 8 * content.itemsize * content.shape[1]
+        else:
+            bits = packet.compressed.bits
+        copies = packet.copies
+        if copies is None:
+            self._bits = self._bits + bits
+            self._count += 1
+            return
+        if packet.bits is None:
+            self._bits = self._bits + copies * int(np.mean(bits))
+        else:
+            self._bits = self._bits + packet.bits
+        self._count += copies
 
     def release_rows(
         self, t: int, message: Message, values: Sensitive, releases: tuple[Release, ...]
     ) -> Packet:
         """Record and release the rows of a message."""
-        rows, unit = message.rows, message.unit
-        if getattr(values, "ndim", None) != 2 or (rows is not None and len(rows) != len(values)):
-            fail("values", "an array of shape (rows, dim), as many rows as named", np.shape(values))
-        together = len(releases) == 1 and releases[0].nodes is None
-        parts = None if together else self._parts(message, releases, len(values))
+        rows = message.rows
+        unit = message.unit
+        _check_shape(values, rows)
+        one_release_of_all = len(releases) == 1 and releases[0].nodes is None
+        parts = None if one_release_of_all else self._parts(message, releases, len(values))
         self.admit(t, message, releases)
         if message.travels:
             self.received = None  # as large as the state: its memory goes before what arrives comes
         again = AGAIN * self.earlier_messages(message, len(values))
         has_unit = isinstance(unit, np.ndarray) or unit != 1.0
         inside = Sensitive(values / unit) if has_unit else values
-        whole = self.noise_key(inside)
+        noise_key = self.noise_key(inside)
+        key = noise_key
         numbers = self._nodes if rows is None and message.sender is None else rows
-        key = whole if numbers is None else whole.for_nodes(numbers.astype(np.uint32))
+        if numbers is not None:
+            key = noise_key.for_nodes(numbers.astype(np.uint32))
         stream = key.stream(Purpose.NOISE + again, t)
         if parts is None:
-            draw = partial(self._rows_of_noise, t, message, inside, whole, again)
+            draw = partial(self._rows_of_noise, t, message, inside, noise_key, again)
             mechanism = releases[0].mechanism.with_rows(draw)
-            out = mechanism.release(inside, releases[0].sensitivity, stream)
+            noisy = mechanism.release(inside, releases[0].sensitivity, stream)
         else:
-            out = _in_parts(parts, inside, stream)
-        noisy, compressed = out, None
-        if (compressor := message.compressor) is not None:
+            noisy = _released_in_parts(parts, inside, stream)
+        released = noisy
+        compressed: Compressed | None = None
+        if message.compressor is not None:
             coins = key.stream(Purpose.QUANTIZE + again, t)
-            compressed = _compressed(compressor, Released(out * unit) if has_unit else out, coins)
+            in_full = Released(noisy * unit) if has_unit else noisy
+            compressed = _compressed(message.compressor, in_full, coins)
             decoded = read_only(compressed.values)
-            out = Released(decoded / unit) if has_unit else Released(decoded)
+            released = Released(decoded / unit) if has_unit else Released(decoded)
         if self._watcher is not None:
-            out, compressed = watched(
-                self._watcher, releases, parts, inside, noisy, out, compressed, rows
+            released, compressed = watched(
+                self._watcher, releases, parts, inside, noisy, released, compressed, rows
             )
         if has_unit:
-            out = Released(out * unit)
-        return self._packed(message, out, compressed)
+            released = Released(released * unit)
+        return self._packed(message, released, compressed)
 
     def _rows_of_noise(
         self, t: int, message: Message, inside: Sensitive, key: Key, again: int, row: CorrelatedRow
@@ -279,14 +334,14 @@ class Channel:
         """Return the noise of a mechanism that depends on earlier rows, for those of a message."""
         rows = message.rows
         if again or (rows is None) != (message.sender is None):
-            wanted = "correlated noise in one message of all nodes a round"
-            fail("release", wanted, message.release)
+            expected = "correlated noise in one message of all nodes a round"
+            fail("release", expected, message.release)
         if rows is None:
             return self.noise.draw(key, row, t, inside)
         return self.noise.draw_some(key, row, t, inside, rows, message.among or 1)
 
     def noise_key(self, values: Sensitive) -> Key:
-        """Return where the noise on these values comes from."""
+        """Return the key from which the noise on these values comes."""
         return self.key
 
     def _parts(self, message: Message, releases: tuple[Release, ...], count: int) -> _Parts | None:
@@ -295,15 +350,17 @@ class Channel:
             if len(releases) != 1:
                 fail("release", "one for each message", f"{len(releases)}")
             return None
-        everybody = np.arange(self.ledger.nodes)
-        here = everybody if self._nodes is None else self._nodes
+        all_nodes = np.arange(self.ledger.nodes)
+        local = all_nodes if self._nodes is None else self._nodes
         named = np.sort([node for release in releases for node in release.nodes or ()])
-        if not np.array_equal(named, everybody) or len(here) != count:
+        if not np.array_equal(named, all_nodes) or len(local) != count:
             fail("release", "releases that name each node of the message once", releases)
-        parts = [
-            (release, np.flatnonzero(np.isin(here, release.nodes or ()))) for release in releases
-        ]
-        return [(release, some) for release, some in parts if len(some)]
+        parts = []
+        for release in releases:
+            rows = np.flatnonzero(np.isin(local, release.nodes or ()))
+            if len(rows):
+                parts.append((release, rows))
+        return parts
 
     def admit(self, t: int, message: Message, releases: tuple[Release, ...]) -> None:
         """Ask the ledger for the releases of a message, which it records."""
@@ -323,54 +380,72 @@ class Channel:
         Rows without numbers of their own are the same for all senders: then each turn counts, also
         one whose values are in another process.
         """
-        rows, sender = message.rows, message.sender
-        times, of = self._whole
-        if rows is None and sender is None and not len(self._times) and of in (0, count):
-            self._whole = times + 1, count
-            return times
-        if times:  # the first of another kind: from here on each row is counted
-            self._times, self._whole = np.full(of, times), (0, 0)
+        rows = message.rows
+        of_all = self._messages_of_all
+        is_of_all_rows = rows is None and message.sender is None
+        only_of_all = not len(self._messages_of_row) and of_all.rows in (0, count)
+        if is_of_all_rows and only_of_all:
+            self._messages_of_all = _MessagesOfAll(messages=of_all.messages + 1, rows=count)
+            return of_all.messages
+        if of_all.messages:  # the first of another kind: from here on each row is counted
+            self._messages_of_row = np.full(of_all.rows, of_all.messages)
+            self._messages_of_all = _MessagesOfAll(messages=0, rows=0)
         last = count if rows is None else int(rows.max()) + 1
-        if last > len(self._times):
-            self._times = np.concatenate([self._times, np.zeros(last - len(self._times), np.int64)])
-        which = slice(count) if rows is None else rows
-        turns = self._turns - 1 if sender is not None and rows is None else 0
-        earlier = max(turns, int(self._times[which].max()))
-        self._times[which] = earlier + 1
+        uncounted = last - len(self._messages_of_row)
+        if uncounted > 0:
+            new_rows = np.zeros(uncounted, np.int64)
+            self._messages_of_row = np.concatenate([self._messages_of_row, new_rows])
+        selected = slice(count) if rows is None else rows
+        earlier = int(self._messages_of_row[selected].max())
+        if message.sender is not None and rows is None:
+            earlier = max(earlier, self._turns - 1)
+        self._messages_of_row[selected] = earlier + 1
         return earlier
 
-    def _packed(self, message: Message, out: Released, compressed: Compressed | None) -> Packet:
-        """Return what travels of a message."""
-        copies = message.copies
-        if message.sender is not None:
-            copies = len(out)
+    def _packed(
+        self, message: Message, released: Released, compressed: Compressed | None
+    ) -> Packet:
+        """Return the packet of a message."""
+        copies = message.copies if message.sender is None else len(released)
         if message.among is not None and message.rows is not None:
-            whole = np.full((message.among, out.shape[1]), np.nan, out.dtype)
-            whole[message.rows % message.among] = out
-            out = Released(whole)
-        if out.flags.writeable:
-            out = Released(read_only(out))
+            all_rows = np.full((message.among, released.shape[1]), np.nan, released.dtype)
+            all_rows[message.rows % message.among] = released
+            released = Released(all_rows)
+        if released.flags.writeable:
+            released = Released(read_only(released))
         return Packet(
-            out, compressed, message.sender, copies, message.bits, unmixed=message.unmixed
+            released,
+            compressed=compressed,
+            sender=message.sender,
+            copies=copies,
+            bits=message.bits,
+            unmixed=message.unmixed,
         )
 
 
-def _in_parts(parts: _Parts, inside: Sensitive, stream: Stream) -> Released:
+def _check_shape(values: Sensitive, rows: Indices | None) -> None:
+    """Fail unless values are rows, as many as a message names."""
+    is_matrix = getattr(values, "ndim", None) == 2
+    if not is_matrix or (rows is not None and len(rows) != len(values)):
+        fail("values", "an array of shape (rows, dim), as many rows as named", np.shape(values))
+
+
+def _released_in_parts(parts: _Parts, inside: Sensitive, stream: Stream) -> Released:
     """Release the rows of each part by its own mechanism."""
-    out = Released(np.empty_like(inside))
-    for release, some in parts:
-        noise = stream.for_nodes(some.astype(np.uint32))
-        private = Sensitive(inside[some])
-        out[some] = release.mechanism.release(private, release.sensitivity, noise)
-    return out
+    released = Released(np.empty_like(inside))
+    for release, rows in parts:
+        noise = stream.for_nodes(rows.astype(np.uint32))
+        private = Sensitive(inside[rows])
+        released[rows] = release.mechanism.release(private, release.sensitivity, noise)
+    return released
 
 
 def _compressed(compressor: Compressor, values: Released, coins: Stream) -> Compressed:
     """Return what receivers decode, and the length of each message in bits."""
     compressed = compressor.compress(values, coins)
     if not kernels.all_finite(compressed.values):
-        kind = compressed.values.dtype
-        fail("values", f"numbers whose compression {kind} can hold", "larger ones")
+        dtype = compressed.values.dtype
+        fail("values", f"numbers whose compression {dtype} can hold", "larger ones")
     return compressed
 
 
@@ -384,7 +459,8 @@ def run_rounds(
     if not key.is_seeded:
         key = key.derive(secrets.token_bytes(32))
     ledger = Ledger(algorithm.plan(rounds), nodes=problem.nodes)
-    channel, state = Channel(carrier, key, ledger), algorithm.init(problem, key)
+    channel = Channel(carrier, key, ledger)
+    state = algorithm.init(problem, key)
     for t in range(rounds):
         step = channel.run(algorithm, state, t, problem, key)
         channel.end_round()

@@ -14,7 +14,7 @@ import json
 import logging
 import time
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass
 from os import PathLike
 from pathlib import Path
@@ -24,11 +24,11 @@ import numpy as np
 from numpy.lib.npyio import NpzFile
 
 from dpmesh._core import __version__
-from dpmesh._files import replacing
+from dpmesh._files import JsonObject, replacing
 from dpmesh._validate import every, fail, instance, integer
 from dpmesh.privacy.plan import Plan
 from dpmesh.run.codec import Arrays, Classes, classes_in, decode, encode
-from dpmesh.run.identity import differing
+from dpmesh.run.identity import Identity, differing
 from dpmesh.run.noise import DrawnRows
 
 VERSION = 5
@@ -45,7 +45,7 @@ class Resumable(Protocol):
 
     @property
     def rounds(self) -> int:
-        """How many are done."""
+        """Number of finished rounds."""
 
 
 R = TypeVar("R", bound=Resumable)
@@ -53,7 +53,7 @@ R = TypeVar("R", bound=Resumable)
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Where a run keeps its progress, and how often it writes it.
+    """File in which a run keeps its progress, and how often it is written.
 
     Parameters
     ----------
@@ -99,10 +99,13 @@ class SavedRun:
     """
 
     def __init__(
-        self, checkpoint: Checkpoint, run: Mapping[str, Any], keys: Iterable[str], salt: str
+        self, checkpoint: Checkpoint, run: Identity, keys: Iterable[str], salt: str
     ) -> None:
-        self.path, self._every, self._salt = Path(checkpoint.path), checkpoint.every, salt
-        self._run = {"dpmesh": __version__, "key": ", ".join(dict.fromkeys(keys)), **run}
+        self.path = Path(checkpoint.path)
+        self._every = checkpoint.every
+        self._salt = salt
+        distinct_keys = ", ".join(dict.fromkeys(keys))
+        self._run: Identity = {"dpmesh": __version__, "key": distinct_keys, **run}
         self._saved_at = time.monotonic()
 
     def resume(self, start: R, plan: Plan) -> R:
@@ -118,13 +121,14 @@ class SavedRun:
             If it cannot be read or written.
         """
         if self.path.exists():
-            progress: R = self._load(classes_in((start, plan, DrawnRows(rows=0, earlier=()))))
+            classes = classes_in((start, plan, DrawnRows(rows=0, earlier=())))
+            progress: R = self._load(classes)
             return progress
         self.save(start)
         return start
 
     def is_due(self, rounds: int, last: int) -> bool:
-        """Whether it is time to save after `rounds` rounds out of `last`."""
+        """Return whether it is time to save after `rounds` rounds out of `last`."""
         if rounds == last:
             return True
         if self._every is None:
@@ -154,16 +158,17 @@ class SavedRun:
         _log.debug("%d rounds are in %s", progress.rounds, self.path)
 
     def _load(self, classes: Classes) -> Any:
+        """Return the progress in the file; fail if it is that of another run."""
         header, arrays = _read(self.path)
         for name, saved in header["run"].items():
-            now = self._run.get(name)
-            if saved == now:
+            current = self._run.get(name)
+            if saved == current:
                 continue
-            wanted = f"that of the run in the checkpoint {self.path}"
+            expected = f"that of the run in the checkpoint {self.path}"
             if name in ("key", "problem"):
-                fail(name, wanted, "another")
-            saved, now = differing(str(saved), str(now))
-            fail(name, f"{saved}, {wanted}", now)
+                fail(name, expected, "another")
+            saved_part, current_part = differing(str(saved), str(current))
+            fail(name, f"{saved_part}, {expected}", current_part)
         try:
             return decode(header["progress"], arrays, classes)
         except (LookupError, TypeError, ValueError, AttributeError) as error:
@@ -178,19 +183,22 @@ def salt_in(path: str | PathLike[str]) -> str | None:
     ValueError
         If the file is not a checkpoint.
     """
-    return str(_read(Path(path))[0]["salt"]) if Path(path).exists() else None
+    if not Path(path).exists():
+        return None
+    header, _ = _read(Path(path))
+    return str(header["salt"])
 
 
-def _read(path: Path) -> tuple[dict[str, Any], Arrays]:
-    """Return what the file states about its run, and its arrays."""
+def _read(path: Path) -> tuple[JsonObject, Arrays]:
+    """Return the header of a checkpoint, which is about its run, and its arrays."""
     try:
         with path.open("rb") as file, NpzFile(file) as stored:
             arrays = {name: stored[name] for name in stored.files}
         header = json.loads(arrays.pop(_HEADER).tobytes())
         version = header["version"]
     except (zipfile.BadZipFile, KeyError, TypeError, ValueError, EOFError) as error:
-        wanted = "a checkpoint, or a path where there is no file yet"
-        raise ValueError(f"checkpoint: wanted {wanted}, got {path}: {error}") from error
+        expected = "a checkpoint, or a path where there is no file yet"
+        raise ValueError(f"checkpoint: wanted {expected}, got {path}: {error}") from error
     if version != VERSION:
         fail("checkpoint", f"one of version {VERSION}", version)
     if not {"run", "salt", "progress"} <= {*header}:

@@ -1,4 +1,4 @@
-"""What the loop asks of an engine: who holds which nodes, and how processes agree."""
+"""Engines: which process holds which nodes, and how processes agree."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ALONE = nullcontext()
 
 
 class Sign(IntFlag):
-    """What a process sends to the others in a round; each sign holds for all processes."""
+    """Signs that a process sends to the others in a round; each holds for all processes."""
 
     NONE = 0
     FAILED = 1
@@ -36,7 +36,7 @@ class Sign(IntFlag):
 
 @dataclass(frozen=True, kw_only=True)
 class Share:
-    """What a process runs: all nodes, or its own.
+    """The nodes that a process runs, with their part of the problem.
 
     Parameters
     ----------
@@ -77,11 +77,11 @@ class Engine(Protocol):
 
     @property
     def processes(self) -> int:
-        """How many there are."""
+        """Number of processes."""
 
     @property
     def is_root(self) -> bool:
-        """Whether this process is the one that measures and saves."""
+        """True for the process that measures and saves."""
 
     def share(self, whole: Share, topology: Topology | None) -> Share:
         """Return this process's part of a run."""
@@ -95,10 +95,10 @@ class Engine(Protocol):
     def agree(self, signs: Sign = Sign.NONE, same: int = 0) -> Sign:
         """Return the signs of all processes; fail if one of them did, or `same` differs."""
 
-    def everyone(self, mine: T) -> list[T]:
-        """Return what each process passed, the root's first."""
+    def everyone(self, value: T) -> list[T]:
+        """Return the values of all processes, the root's first."""
 
-    def rows(self, mine: Any) -> Any:
+    def rows(self, rows: Any) -> Any:
         """Return an array with the rows of all nodes on the root, and None elsewhere."""
 
 
@@ -127,10 +127,10 @@ class OneProcess:
         """Return the signs."""
         return signs
 
-    def everyone(self, mine: T) -> list[T]:
-        """Return what the one process passed."""
-        return [mine]
+    def everyone(self, value: T) -> list[T]:
+        """Return the value of the one process."""
+        return [value]
 
-    def rows(self, mine: Any) -> Any:
+    def rows(self, rows: Any) -> Any:
         """Return them."""
-        return mine
+        return rows

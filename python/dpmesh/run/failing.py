@@ -1,4 +1,4 @@
-"""How released messages travel over a network that is slow and fails, and what it did in a run.
+"""Carriers over a network that is slow and fails, and the network as it failed in a run.
 
 All of it is drawn from the run's key and from public numbers, so that it is known before the run.
 """
@@ -22,20 +22,20 @@ from dpmesh.algorithms.messages import Travel
 from dpmesh.kernels.views import Received
 from dpmesh.keys import Key
 from dpmesh.problems import Problem
-from dpmesh.run.carriers import Broadcast, Carrier, Gossip, Packet, Sent, ToAll, Traffic
+from dpmesh.run.carriers import Broadcast, Carrier, Gossip, Packet, SentInRound, ToAll, Traffic
 from dpmesh.run.network import Conditions, Network
 from dpmesh.topology.matrix import MixingMatrix
 from dpmesh.topology.topology import Topology
 
 
 @dataclass(frozen=True)
-class Links:
+class RoundLinks:
     """The links of a round, all in one direction first, then in the other; arrays of equal length.
 
     Parameters
     ----------
     matrix
-        What is left of the mixing matrix.
+        The mixing matrix without the links that were not used.
     senders, receivers
         The ends.
     weights
@@ -58,7 +58,7 @@ class Links:
 
 
 class _Past(NamedTuple):
-    """A ring buffer of the last messages of a round's nth exchange, and how many there were."""
+    """Ring buffer of the last messages of a round's nth exchange, and how many there were."""
 
     ring: Floats
     sent: int
@@ -73,11 +73,13 @@ class FailingGossip:
     """
 
     def __init__(self, topology: Topology, conditions: Conditions) -> None:
-        self._topology, self._conditions = topology, conditions
+        self._topology = topology
+        self._conditions = conditions
         self.links = lru_cache(maxsize=1)(self._links_of)
         self._clock = np.zeros(topology.nodes)
         self._past: list[_Past] = []
-        self._round, self._exchanges = -1, 0
+        self._round = -1
+        self._exchanges = 0
 
     @property
     def seconds(self) -> float:
@@ -91,20 +93,26 @@ class FailingGossip:
 
     def recall(self, memory: Any) -> None:
         """Resume from clocks and messages."""
-        self._clock, self._past = memory[0], [_Past(*past) for past in memory[1]]
+        clock, past = memory
+        self._clock = clock
+        self._past = [_Past(*messages) for messages in past]
 
     def carry(self, round: int, packet: Packet) -> Released:
         """Return what arrives in this round, weighted, shape (nodes, dim)."""
-        links, messages = self.links(round), packet.rows
+        links = self.links(round)
+        messages = packet.rows
         if packet.unmixed:
             fail("network", "None: who misses a row of the first stage has another centre", "one")
         if self._conditions.network.max_delay == 0:
             return Released(kernels.mix(links.matrix.weights, messages))
-        nth = self._exchanges if round == self._round else 0
-        self._round, self._exchanges = round, nth + 1
-        return self._mix_late(nth, messages, links)
+        if round != self._round:
+            self._round = round
+            self._exchanges = 0
+        exchange = self._exchanges
+        self._exchanges += 1
+        return self._mix_late(exchange, messages, links)
 
-    def traffic(self, round: int, sent: Sent) -> Traffic:
+    def traffic(self, round: int, sent: SentInRound) -> Traffic:
         """Return what was sent in this round, repeats and losses included, and advance time."""
         links = self.links(round)
         bits = np.broadcast_to(sent.bits, self._topology.nodes)[links.senders]
@@ -112,49 +120,58 @@ class FailingGossip:
         if sent.times == 0:  # nobody waits for others in a round in which nothing travels
             self._clock = ready
             return Traffic(0, 0)
-        once = self._conditions.transfer(round, links.senders, sent.bits)
-        waited = links.carried & (links.delays == 0)
-        arrival = (ready[links.senders] + links.tries * once)[waited]
-        np.maximum.at(ready, links.receivers[waited], arrival)
+        seconds_per_try = self._conditions.transfer(round, links.senders, sent.bits)
+        is_awaited = links.carried & (links.delays == 0)
+        arrivals = ready[links.senders] + links.tries * seconds_per_try
+        np.maximum.at(ready, links.receivers[is_awaited], arrivals[is_awaited])
         self._clock = ready
-        return Traffic(sent.times * int(links.tries.sum()), int((links.tries * bits).sum()))
+        messages = sent.times * int(links.tries.sum())
+        return Traffic(messages, int((links.tries * bits).sum()))
 
-    def _links_of(self, round: int) -> Links:
-        matrix, network = self._topology.matrix(round), self._conditions.network
-        i, j = matrix.edges.T
-        senders, receivers = np.concatenate([i, j]), np.concatenate([j, i])
-        needed = self._conditions.attempts(round, len(senders))
+    def _links_of(self, round: int) -> RoundLinks:
+        """Draw the links of a round: which of them carried, after how many tries, how late."""
+        matrix = self._topology.matrix(round)
+        most_tries = self._conditions.network.attempts
+        first, second = matrix.edges.T
+        senders = np.concatenate([first, second])
+        receivers = np.concatenate([second, first])
+        tries_until_arrival = self._conditions.attempts(round, len(senders))
         present = self._conditions.present(round)
-        arrived = (needed <= network.attempts) & present[senders] & present[receivers]
-        heard = np.where(present[receivers], needed, network.attempts)
-        tries = np.where(present[senders], np.minimum(heard, network.attempts), 0)
-        kept = arrived[: len(i)] & arrived[len(i) :]
-        return Links(
-            matrix if kept.all() else matrix.keep_edges(kept),
-            senders,
-            receivers,
+        arrived = (tries_until_arrival <= most_tries) & present[senders] & present[receivers]
+        until_answered = np.where(present[receivers], tries_until_arrival, most_tries)
+        tries = np.where(present[senders], np.minimum(until_answered, most_tries), 0)
+        edges = len(first)
+        both_arrived = arrived[:edges] & arrived[edges:]
+        return RoundLinks(
+            matrix=matrix if both_arrived.all() else matrix.keep_edges(both_arrived),
+            senders=senders,
+            receivers=receivers,
             weights=np.tile(matrix.edge_weights, 2),
             tries=tries,
-            carried=np.tile(kept, 2),
+            carried=np.tile(both_arrived, 2),
             delays=self._conditions.delays(round, len(senders)),
         )
 
-    def _mix_late(self, nth: int, messages: Released, links: Links) -> Released:
+    def _mix_late(self, exchange: int, messages: Released, links: RoundLinks) -> Released:
         """Mix messages from a ring buffer of the last nth exchanges; each link picks its own."""
-        rounds, (nodes, dim) = self._conditions.network.max_delay + 1, messages.shape
-        if nth == len(self._past):
-            self._past.append(_Past(np.zeros((rounds, nodes, dim), messages.dtype), 0))
-        ring, t = self._past[nth]
-        self._past[nth] = _Past(ring, t + 1)
+        nodes, dim = messages.shape
+        rounds = self._conditions.network.max_delay + 1
+        if exchange == len(self._past):
+            empty_ring = np.zeros((rounds, nodes, dim), messages.dtype)
+            self._past.append(_Past(empty_ring, 0))
+        ring, t = self._past[exchange]
+        self._past[exchange] = _Past(ring, t + 1)
         ring[t % rounds] = messages
-        used, everyone = links.carried, np.arange(nodes)
-        senders, receivers = links.senders[used], links.receivers[used]
-        places = (t - np.minimum(links.delays[used], t)) % rounds * nodes + senders
-        entries = np.concatenate([links.weights[used], links.matrix.weights.diagonal()])
-        rows = np.concatenate([receivers, everyone])
-        columns = np.concatenate([places, t % rounds * nodes + everyone])
-        late = sparse.csr_array((entries, (rows, columns)), shape=(nodes, rounds * nodes))
-        return Released(kernels.mix(late, ring.reshape(-1, dim)))
+        carried = links.carried
+        round_sent = t - np.minimum(links.delays[carried], t)
+        columns_of_neighbours = round_sent % rounds * nodes + links.senders[carried]
+        all_nodes = np.arange(nodes)
+        columns_of_nodes = t % rounds * nodes + all_nodes
+        weights = np.concatenate([links.weights[carried], links.matrix.weights.diagonal()])
+        rows = np.concatenate([links.receivers[carried], all_nodes])
+        columns = np.concatenate([columns_of_neighbours, columns_of_nodes])
+        mixing = sparse.csr_array((weights, (rows, columns)), shape=(nodes, rounds * nodes))
+        return Released(kernels.mix(mixing, ring.reshape(-1, dim)))
 
 
 class TimedServer(ToAll):
@@ -165,7 +182,7 @@ class TimedServer(ToAll):
     """
 
     def __init__(self, conditions: Conditions) -> None:
-        _all_present(conditions, "a server")
+        _require_all_present(conditions, "a server")
         self._conditions = conditions
         self.seconds = 0.0
 
@@ -178,16 +195,17 @@ class TimedServer(ToAll):
         """Resume from the clock."""
         self.seconds = memory
 
-    def traffic(self, round: int, sent: Sent) -> Traffic:
+    def traffic(self, round: int, sent: SentInRound) -> Traffic:
         """Return what was sent in this round, again included, and let time pass."""
         clients = self._conditions.some_nodes(round, (sent.times + 1) // 2)
         down_and_up = np.concatenate([clients, clients])[: sent.times]
         tries = self._conditions.attempts(round, sent.times)
         times = tries * self._conditions.transfer(round, down_and_up, _length(sent))
-        for_client = np.bincount(down_and_up, times, self._conditions.nodes)
-        busy = self._conditions.compute(round) + for_client
+        transfer_of_client = np.bincount(down_and_up, times, self._conditions.nodes)
+        busy = self._conditions.compute(round) + transfer_of_client
         self.seconds += float(busy[clients].max(initial=0.0))
-        return Traffic(int(tries.sum()), int(tries.sum()) * _length(sent))
+        messages = int(tries.sum())
+        return Traffic(messages, messages * _length(sent))
 
 
 class TimedToken(ToAll):
@@ -198,9 +216,10 @@ class TimedToken(ToAll):
     """
 
     def __init__(self, conditions: Conditions) -> None:
-        _all_present(conditions, "a token")
+        _require_all_present(conditions, "a token")
         self._conditions = conditions
-        self._clock, self._token = np.zeros(conditions.nodes), 0.0
+        self._clock = np.zeros(conditions.nodes)
+        self._token = 0.0
 
     @property
     def seconds(self) -> float:
@@ -216,7 +235,7 @@ class TimedToken(ToAll):
         """Resume from the clocks."""
         self._clock, self._token = memory
 
-    def traffic(self, round: int, sent: Sent) -> Traffic:
+    def traffic(self, round: int, sent: SentInRound) -> Traffic:
         """Return what was sent in this round, again included, and let time pass."""
         holders = self._conditions.some_nodes(round, sent.times)
         tries = self._conditions.attempts(round, sent.times)
@@ -224,12 +243,14 @@ class TimedToken(ToAll):
         self._clock = self._clock + self._conditions.compute(round)
         # The token leaves holder k at t_k = max(t_(k-1), ready_k) + times_k: t_k less the times
         # up to k is the largest of what came before.
-        way = np.cumsum(times)
-        waited = np.maximum.accumulate(self._clock[holders] - (way - times))
-        left = np.maximum(self._token, waited) + way
+        elapsed = np.cumsum(times)
+        latest_ready = np.maximum.accumulate(self._clock[holders] - (elapsed - times))
+        departures = np.maximum(self._token, latest_ready) + elapsed
         if sent.times:
-            self._clock[holders], self._token = left, float(left[-1])
-        return Traffic(int(tries.sum()), int(tries.sum()) * _length(sent))
+            self._clock[holders] = departures
+            self._token = float(departures[-1])
+        messages = int(tries.sum())
+        return Traffic(messages, messages * _length(sent))
 
 
 def carrier_for(
@@ -239,25 +260,37 @@ def carrier_for(
     network: Network | None,
     key: Key,
 ) -> Carrier:
-    """Return what carries the algorithm's messages."""
+    """Return the carrier of the algorithm's messages.
+
+    Raises
+    ------
+    ValueError
+        If a topology is missing or superfluous, or of another number of nodes; or if the network
+        may fail where the algorithm's messages must arrive.
+    """
     conditions = None if network is None else Conditions(network, problem.nodes, key)
     if algorithm.travels == "gossip":
         if topology is None:
             fail("topology", "a topology for messages to travel over", None)
         if topology.nodes != problem.nodes:
             fail("topology", f"{problem.nodes} nodes, as the problem has", f"{topology.nodes}")
-        return Gossip(topology) if conditions is None else FailingGossip(topology, conditions)
+        if conditions is None:
+            return Gossip(topology)
+        return FailingGossip(topology, conditions)
     if topology is not None:
         raise ValueError(
             f"{type(algorithm).__name__} sends messages by {algorithm.travels} and takes no "
             "topology; remove topology"
         )
-    return Broadcast() if conditions is None else _TIMED[algorithm.travels](conditions)
+    if conditions is None:
+        return Broadcast()
+    return _TIMED[algorithm.travels](conditions)
 
 
 def _no_sums(conditions: Conditions) -> Carrier:
-    wanted = "None: a sum opens only if all neighbours answer, so none may fail"
-    fail("network", wanted, conditions.network)
+    """Refuse sums over a network that fails."""
+    expected = "None: a sum opens only if all neighbours answer, so none may fail"
+    return fail("network", expected, conditions.network)
 
 
 _TIMED: dict[Travel, Callable[[Conditions], Carrier]] = {
@@ -265,18 +298,20 @@ _TIMED: dict[Travel, Callable[[Conditions], Carrier]] = {
     "token": TimedToken,
     "sums": _no_sums,
 }
-"""What carries messages without a topology over a network that is slow and fails."""
+"""Carriers of messages without a topology over a network that is slow and fails."""
 
 
-def _all_present(conditions: Conditions, wanted_by: str) -> None:
+def _require_all_present(conditions: Conditions, waiting: str) -> None:
     """Fail unless nobody is offline or late: a server and a token wait for their messages."""
-    limited = ("offline", "late_fraction", "max_delay")
-    given = ((name, getattr(conditions.network, name)) for name in limited)
-    if got := ", ".join(f"{name}={value}" for name, value in given if value):
-        fail("network", f"{', '.join(limited)} of 0, since {wanted_by} waits for everybody", got)
+    names = ("offline", "late_fraction", "max_delay")
+    values = {name: getattr(conditions.network, name) for name in names}
+    not_zero = [f"{name}={value}" for name, value in values.items() if value]
+    if not_zero:
+        expected = f"{', '.join(names)} of 0, since {waiting} waits for everybody"
+        fail("network", expected, ", ".join(not_zero))
 
 
-def _length(sent: Sent) -> int:
+def _length(sent: SentInRound) -> int:
     """Return the length of one message in bits, where all are equally long."""
     return int(sent.bits) // max(1, sent.times)
 
@@ -313,7 +348,8 @@ class RealizedNetwork:
     """
 
     def __init__(self, topology: Topology, network: Network, key: Key) -> None:
-        self.nodes, self._topology = topology.nodes, topology
+        self.nodes = topology.nodes
+        self._topology = topology
         self._carrier = FailingGossip(topology, Conditions(network, topology.nodes, key))
 
     def __repr__(self) -> str:
@@ -328,21 +364,28 @@ class RealizedNetwork:
 
         The messages of the round itself come first.
         """
-        links, shape = self._carrier.links(round), (self.nodes, self.nodes)
+        links = self._carrier.links(round)
         delays = links.delays * links.carried
-        own = sparse.diags_array(links.matrix.weights.diagonal())
+        weights_of_itself = sparse.diags_array(links.matrix.weights.diagonal())
         for delay in sorted({0, *delays.tolist()}):
-            used = links.carried & (links.delays == delay)
-            places = links.receivers[used], links.senders[used]
-            weights = sparse.csr_array((links.weights[used], places), shape=shape)
-            yield round - delay, sparse.csr_array(weights + own) if delay == 0 else weights
+            carried = links.carried & (links.delays == delay)
+            places = links.receivers[carried], links.senders[carried]
+            weights = sparse.csr_array(
+                (links.weights[carried], places), shape=(self.nodes, self.nodes)
+            )
+            if delay == 0:
+                weights = sparse.csr_array(weights + weights_of_itself)
+            yield round - delay, weights
 
     def received(self, rounds: int) -> list[Received]:
         """Return what arrives in the first `rounds` rounds, or might have."""
-        found: set[Received] = set()
+        messages: set[Received] = set()
         for t in range(rounds):
             links = self._carrier.links(t)
-            ends = np.stack([links.receivers, links.senders], axis=1).tolist()
-            for (receiver, sender), delay in zip(ends, links.delays.tolist(), strict=True):
-                found |= {Received(made, receiver, sender) for made in (t, t - delay)}
-        return sorted(found)
+            receivers = links.receivers.tolist()
+            senders = links.senders.tolist()
+            delays = links.delays.tolist()
+            for receiver, sender, delay in zip(receivers, senders, delays, strict=True):
+                messages.add(Received(t, receiver, sender))
+                messages.add(Received(t - delay, receiver, sender))
+        return sorted(messages)

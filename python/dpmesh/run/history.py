@@ -1,10 +1,10 @@
-"""What was measured during a run: tidy records of (round, node, metric, value)."""
+"""Measurements of a run: tidy records of (round, node, metric, value)."""
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
 from math import isfinite, nan
@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh._extras import needed_by
-from dpmesh._files import replace_text
+from dpmesh._files import JsonObject, replace_text
 from dpmesh._ragged import Indices, Numbers
 from dpmesh._validate import fail, integer, number, one_of
 
@@ -73,8 +73,8 @@ class History:
             if array.ndim > 1 or array.dtype.kind not in "biuf":
                 got = f"{array.dtype} of shape {array.shape}"
                 fail(metric, "a number, or one for each node", got)
-            kept = float(array) if array.ndim == 0 else array.astype(np.float64)
-            self._measured.append((t, metric, kept))
+            number_or_array = float(array) if array.ndim == 0 else array.astype(np.float64)
+            self._measured.append((t, metric, number_or_array))
 
     @property
     def records(self) -> list[Record]:
@@ -84,41 +84,54 @@ class History:
             if isinstance(value, float):
                 records.append(Record(t, None, metric, value))
             else:
-                records += [Record(t, i, metric, v) for i, v in enumerate(value.tolist())]
+                values = value.tolist()
+                records += [Record(t, node, metric, number) for node, number in enumerate(values)]
         return records
 
-    def as_dicts(self) -> list[dict[str, Any]]:
+    def as_dicts(self) -> list[JsonObject]:
         """Return the records for JSON, with null for NaN and infinity, which JSON lacks."""
-        dicts = [record._asdict() for record in self.records]
-        return [one | {"value": one["value"] if isfinite(one["value"]) else None} for one in dicts]
+        reported = []
+        for record in self.records:
+            fields = record._asdict()
+            if not isfinite(record.value):
+                fields["value"] = None
+            reported.append(fields)
+        return reported
 
     @classmethod
-    def from_dicts(cls, reported: Iterable[Mapping[str, Any]]) -> History:
+    def from_dicts(cls, reported: Iterable[JsonObject]) -> History:
         """Return the history that `as_dicts` gave, with NaN for null."""
         history = cls()
-        for (t, metric), records in groupby(reported, itemgetter("round", "metric")):
-            own = [(one["node"], nan if one["value"] is None else one["value"]) for one in records]
-            values = [value for _, value in own]
-            history.add(t, {metric: values[0] if own[0][0] is None else np.array(values)})
+        for (t, metric), group in groupby(reported, itemgetter("round", "metric")):
+            records = [*group]
+            values = [nan if record["value"] is None else record["value"] for record in records]
+            is_of_network = records[0]["node"] is None
+            history.add(t, {metric: values[0] if is_of_network else np.array(values)})
         return history
 
     @property
     def metrics(self) -> tuple[str, ...]:
         """Names of the metrics of the whole network."""
-        return tuple(dict.fromkeys(name for _, name, value in self._measured if _is_one(value)))
+        return tuple(self._names(of_network=True))
 
     @property
     def node_metrics(self) -> tuple[str, ...]:
         """Names of the metrics of each node."""
-        return tuple(dict.fromkeys(name for _, name, v in self._measured if not _is_one(v)))
+        return tuple(self._names(of_network=False))
+
+    def _names(self, *, of_network: bool) -> dict[str, None]:
+        """Return the names of metrics of the network or of nodes, in the order of measurement."""
+        return {
+            name: None for _, name, value in self._measured if _is_of_network(value) == of_network
+        }
 
     def __getitem__(self, metric: str) -> Numbers:
         """Return the values of a network metric, over the rounds in which it was measured."""
-        return np.array([value for _, value in self._of(metric)])
+        return np.array([value for _, value in self._measurements(metric)])
 
     def rounds(self, metric: str) -> Indices:
         """Return the rounds in which a metric of the network was measured."""
-        return np.array([t for t, _ in self._of(metric)], dtype=np.int64)
+        return np.array([t for t, _ in self._measurements(metric)], dtype=np.int64)
 
     def last(self, metric: str) -> float:
         """Return the last value of a metric of the network."""
@@ -127,12 +140,16 @@ class History:
     def of_nodes(self, metric: str) -> Numbers:
         """Return the values of a metric of each node, shape (measurements, nodes)."""
         if not self.node_metrics:
-            wanted = (
-                "a metric of each node, which a run measures if asked: metrics=['node_accuracy']"
-            )
-            fail("metric", wanted, repr(metric))
+            which = "which a run measures if asked: metrics=['node_accuracy']"
+            fail("metric", f"a metric of each node, {which}", repr(metric))
         one_of("metric", metric, self.node_metrics)
-        return np.array([v for _, name, v in self._measured if name == metric and not _is_one(v)])
+        return np.array(
+            [
+                values
+                for _, name, values in self._measured
+                if name == metric and not _is_of_network(values)
+            ]
+        )
 
     def first(self, metric: str, at_least: float, of: str = "round") -> float | None:
         """Return when a metric first reached a level: time to accuracy; None if it never did.
@@ -153,14 +170,16 @@ class History:
         times = self.rounds(metric) if of == "round" else self[of]
         return float(times[reached[0]])
 
-    def _of(self, metric: str) -> Iterator[tuple[int, Value]]:
-        known = self.metrics
-        if metric not in known and metric in self.node_metrics:
+    def _measurements(self, metric: str) -> list[tuple[int, Value]]:
+        """Return the rounds and values of a metric of the network."""
+        if metric not in self.metrics and metric in self.node_metrics:
             fail("metric", "one of the network", f"{metric!r}, of each node: of_nodes({metric!r})")
-        one_of("metric", metric, known)
-        return (
-            (t, value) for t, name, value in self._measured if name == metric and _is_one(value)
-        )
+        one_of("metric", metric, self.metrics)
+        return [
+            (t, value)
+            for t, name, value in self._measured
+            if name == metric and _is_of_network(value)
+        ]
 
     def to_pandas(self) -> DataFrame:
         """Return the records as a table; `node` is missing for the whole network.
@@ -182,5 +201,6 @@ class History:
         replace_text(path, text.getvalue())
 
 
-def _is_one(value: Value) -> bool:
+def _is_of_network(value: Value) -> bool:
+    """Return whether a value is a number of the whole network."""
     return isinstance(value, float)

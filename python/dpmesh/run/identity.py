@@ -1,4 +1,4 @@
-"""What identifies a run: settings, in words and as digests, and digests of data.
+"""Identity of a run: its settings, in words and as digests, and digests of its data.
 
 A run must have these in common with the one that it resumes; its report names what was chosen.
 """
@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, Field, fields, is_dataclass
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from scipy import sparse
@@ -20,29 +20,39 @@ from dpmesh.schedules import Constant
 if TYPE_CHECKING:
     from dpmesh.topology import Topology
 
+Identity: TypeAlias = dict[str, Any]
+"""Plain facts about a run, by name, which a run that resumes it must share."""
+
 FIRST = 100
+"""Rounds whose networks are all compared; of later ones only some are."""
+
 _DEPTH = 4
 """Objects nested deeper than this count by their repr alone."""
 
 
 def identity(
     algorithm: object, problem: object, topology: Topology | None, network: object, rounds: int
-) -> dict[str, Any]:
+) -> Identity:
     """Return what releases depend on, beside the key. Private data enter as digests alone."""
-    links = [] if topology is None else [topology.matrix(t).weights for t in _seen(rounds)]
+    topology_text = without_addresses(topology)
+    if topology is not None:
+        weights = [topology.matrix(t).weights for t in _compared_rounds(rounds)]
+        topology_text += f", links {digest(weights)}"
     return {
         "algorithm": without_addresses(algorithm),
         "settings": digest(algorithm),
-        "topology": without_addresses(topology) + (f", links {digest(links)}" if links else ""),
+        "topology": topology_text,
         "network": without_addresses(network),
         "problem": digest(problem),
     }
 
 
-def _seen(rounds: int) -> list[int]:
+def _compared_rounds(rounds: int) -> list[int]:
     """Return the rounds whose networks count: the first ones, and some later ones if many."""
-    later = range(FIRST, rounds, max(1, (rounds - FIRST) // FIRST)) if rounds > FIRST else ()
-    return [*range(min(FIRST, rounds)), *later]
+    if rounds <= FIRST:
+        return [*range(rounds)]
+    step = max(1, (rounds - FIRST) // FIRST)
+    return [*range(FIRST), *range(FIRST, rounds, step)]
 
 
 def digest(value: object) -> str:
@@ -50,10 +60,10 @@ def digest(value: object) -> str:
 
     Test data do not count: they change no release.
     """
-    found = sha256()
+    checksum = sha256()
     for part in _parts(value, 0):
-        found.update(part)
-    return found.hexdigest()[:16]
+        checksum.update(part)
+    return checksum.hexdigest()[:16]
 
 
 def without_addresses(value: object) -> str:
@@ -61,17 +71,21 @@ def without_addresses(value: object) -> str:
     return re.sub(r" at 0x[0-9a-fA-F]+", "", str(value))
 
 
-def differing(then: str, now: str) -> tuple[str, str]:
+def differing(saved: str, current: str) -> tuple[str, str]:
     """Return the fields in which two identities differ; all of them, if their names differ."""
-    (kind, before), (other, after) = fields_of(then), fields_of(now)
-    if kind != other or len(before) != len(after):
-        return then, now
-    apart = [(one, two) for one, two in zip(before, after, strict=True) if one != two]
-    return ", ".join(one for one, _ in apart), ", ".join(two for _, two in apart)
+    saved_name, saved_fields = fields_of(saved)
+    current_name, current_fields = fields_of(current)
+    if saved_name != current_name or len(saved_fields) != len(current_fields):
+        return saved, current
+    pairs = zip(saved_fields, current_fields, strict=True)
+    changes = [(before, after) for before, after in pairs if before != after]
+    before_text = ", ".join(before for before, _ in changes)
+    after_text = ", ".join(after for _, after in changes)
+    return before_text, after_text
 
 
 def _parts(value: Any, depth: int) -> Iterator[bytes]:
-    """Yield what a value is made of: arrays by their elements, other things by their repr."""
+    """Yield the bytes of a value: arrays by their elements, other things by their repr."""
     if sparse.issparse(value):
         rows = sparse.csr_array(value)
         value = (rows.shape, rows.data, rows.indices, rows.indptr)
@@ -94,24 +108,26 @@ def fields_of(text: str) -> tuple[str, list[str]]:
     """Return the parts of a text such as ``Name(one=1, other=(2, 3))``: its name and fields."""
     if not text.endswith(")"):
         return text, []
-    name, _, held = text[:-1].partition("(")
-    found: list[str] = []
+    name, _, content = text[:-1].partition("(")
+    fields_found: list[str] = []
     depth = 0
-    for part in held.split(", "):
+    for part in content.split(", "):
         if depth > 0:
-            found[-1] += f", {part}"
+            fields_found[-1] += f", {part}"
         else:
-            found.append(part)
-        depth += sum(map(part.count, "([{")) - sum(map(part.count, ")]}"))
-    return name, found
+            fields_found.append(part)
+        opening = sum(map(part.count, "([{"))
+        closing = sum(map(part.count, ")]}"))
+        depth += opening - closing
+    return name, fields_found
 
 
 _WIDTH = 90
 _COSTS = ("epsilon", *NOISES)
-"""What is always stated."""
+"""Settings that are always stated."""
 
 
-def chosen(value: Any) -> str:
+def chosen(value: object) -> str:
     """Return the repr of a record of settings without those that have their default, but the noise.
 
     >>> import dpmesh as dm
@@ -120,17 +136,27 @@ def chosen(value: Any) -> str:
     """
     if isinstance(value, Constant):
         return repr(value.value)  # as settings take it
-    shown, known = without_addresses(repr(value)), fields(value) if is_dataclass(value) else ()
-    if not all(f"{field.name}=" in shown for field in known if field.repr):
-        return shown  # it has a repr of its own
+    text = without_addresses(repr(value))
+    if not is_dataclass(value):
+        return text
+    settings = fields(value)
+    if not all(f"{setting.name}=" in text for setting in settings if setting.repr):
+        return text  # it has a repr of its own
     parts = []
-    for field in known:
-        made = field.default_factory
-        default = field.default if made is MISSING else made()
-        own = chosen(getattr(value, field.name))
-        if field.init and field.repr and (field.name in _COSTS or own != chosen(default)):
-            parts.append(f"{field.name}={own}")
-    return f"{type(value).__name__}({', '.join(parts)})" if known else shown
+    for setting in settings:
+        if not (setting.init and setting.repr):
+            continue
+        current = chosen(getattr(value, setting.name))
+        if setting.name in _COSTS or current != chosen(_default(setting)):
+            parts.append(f"{setting.name}={current}")
+    return f"{type(value).__name__}({', '.join(parts)})"
+
+
+def _default(setting: Field[Any]) -> object:
+    """Return the default value of a field; `MISSING` if it has none."""
+    if setting.default_factory is MISSING:
+        return setting.default
+    return setting.default_factory()
 
 
 def in_lines(name: str, text: str, indent: int = 0) -> list[str]:
@@ -148,4 +174,4 @@ def in_lines(name: str, text: str, indent: int = 0) -> list[str]:
 
 def _rounded(text: str) -> str:
     """Return a text whose numbers have at most 5 digits that count."""
-    return re.sub(r"\b\d+\.\d{5,}(e-?\d+)?", lambda found: f"{float(found[0]):.5g}", text)
+    return re.sub(r"\b\d+\.\d{5,}(e-?\d+)?", lambda match: f"{float(match[0]):.5g}", text)

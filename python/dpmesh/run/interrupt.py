@@ -11,8 +11,11 @@ from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any
 
-PATIENCE, PAUSE = 0.7, 0.1
-"""Seconds that a round may take to end after a signal, and between two checks whether it has."""
+PATIENCE = 0.7
+"""Seconds that a round may take to end after a signal."""
+
+PAUSE = 0.1
+"""Seconds between two checks whether it has ended."""
 
 _BY_DEFAULT = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
 """Python's default handlers, which stand if the program has none of its own."""
@@ -35,11 +38,14 @@ class Interrupt:
     """
 
     def __init__(self, *, deferred: bool, patient: bool = False) -> None:
-        self._deferred, self._patient = deferred, patient
+        self._deferred = deferred
+        self._patient = patient
         self._noted: set[int] = set()
         self.requested = False
         """Whether the loop is to stop."""
-        self._late = self._answered = self._over = False
+        self._late = False
+        self._answered = False
+        self._over = False
         self._asking = threading.Lock()
         self._previous: dict[signal.Signals, Any] = {}
 
@@ -65,11 +71,12 @@ class Interrupt:
     @contextmanager
     def patiently(self) -> Iterator[None]:
         """Mark work between two rounds, which may take longer than `PATIENCE`."""
-        before, self._patient = self._patient, True
+        was_patient = self._patient
+        self._patient = True
         try:
             yield
         finally:
-            self._patient = before
+            self._patient = was_patient
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self._is_enough(number):
@@ -82,9 +89,10 @@ class Interrupt:
             _thread.start_new_thread(self._insist, (number,))
 
     def _is_enough(self, number: int) -> bool:
-        """Whether to stop at once: the round is late and has not ended since, or Ctrl-C again."""
-        late, self._late = self._late, False
-        if late:
+        """Return whether to stop at once: the round is late and runs on, or Ctrl-C came again."""
+        is_late = self._late
+        self._late = False
+        if is_late:
             return not (self._patient or self._over)
         return number == signal.SIGINT and number in self._noted and not self._over
 

@@ -24,7 +24,7 @@ from dpmesh.run.identity import chosen, without_addresses
 from dpmesh.run.interrupt import Interrupt
 from dpmesh.run.metrics import Chosen, Metrics
 from dpmesh.run.network import Network
-from dpmesh.run.prepare import Asked, Prepared, check_kinds, prepare
+from dpmesh.run.prepare import Prepared, RunRequest, check_kinds, prepare
 from dpmesh.run.progress_bar import shows_bar, with_bar
 from dpmesh.run.ranks import gathered
 from dpmesh.run.rounds import Progress, Rounds
@@ -35,8 +35,11 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("dpmesh")
 
-BUDGET, CALLBACK = "the budget ended", "the callback ended it"
-"""What ends a run before its last round."""
+BUDGET = "the budget ended"
+"""Reason of a run that its budget ended early, as its settings state it."""
+
+CALLBACK = "the callback ended it"
+"""Reason of a run that its callback ended early."""
 
 ProblemT = TypeVar("ProblemT", bound=Problem)
 
@@ -122,7 +125,7 @@ def simulate(
     """
     if checkpoint is not None and not isinstance(checkpoint, Checkpoint):
         checkpoint = Checkpoint(checkpoint)
-    asked = Asked(
+    request = RunRequest(
         algorithm=algorithm,
         problem=problem,
         topology=topology,
@@ -134,44 +137,62 @@ def simulate(
         engine=engine,
         checkpoint=checkpoint,
     )
-    check_kinds(asked)
-    shown = shows_bar(asked.metrics.progress)
-    prepared = prepare(asked)
-    return finished(prepared, drive(prepared, progress=shown))
+    check_kinds(request)
+    progress = shows_bar(request.metrics.progress)
+    prepared = prepare(request)
+    end_reason = drive(prepared, progress=progress)
+    return finished(prepared, end_reason)
 
 
 def drive(prepared: Prepared, *, progress: bool) -> str | None:
     """Run all rounds that are left; return what ended the run early, if anything."""
-    ranks, run = prepared.ranks, prepared.run
+    ranks = prepared.ranks
+    run = prepared.run
     if ranks.is_root:
-        begun = (run.at.rounds, run.last, prepared.asked.problem.nodes, run.own.algorithm)
-        _log.info("a run begins with %d of %d rounds done, on %d nodes: %s", *begun)
-    return _Loop(ranks, run, prepared.saved).run_all(progress and ranks.is_root)
+        _log.info(
+            "a run begins with %d of %d rounds done, on %d nodes: %s",
+            run.progress.rounds,
+            run.last,
+            prepared.request.problem.nodes,
+            run.share.algorithm,
+        )
+    loop = _Loop(ranks, run, prepared.saved)
+    return loop.run_all(progress=progress and ranks.is_root)
 
 
-def finished(prepared: Prepared, why: str | None) -> Run:
-    """Return the run, with what it released and what that cost."""
-    asked, plan, own = prepared.asked, prepared.plan, prepared.run.own
-    algorithm, problem = asked.algorithm, asked.problem
-    end = gathered(prepared.run.remembered(), prepared.ranks, own)
+def finished(prepared: Prepared, end_reason: str | None) -> Run:
+    """Return the run, with what it released and what that cost.
+
+    Parameters
+    ----------
+    prepared
+        The run, all of whose rounds are done.
+    end_reason
+        What ended it early; None if all planned rounds ran.
+    """
+    request = prepared.request
+    algorithm = request.algorithm
+    problem = request.problem
+    end = gathered(prepared.run.remembered(), prepared.ranks, prepared.run.share)
     length = f"{end.rounds} of {prepared.run.last}"
     counted, released = with_gaps(
-        plan,
+        prepared.plan,
         prepared.run.channel.ledger.plan,
         end.rounds,
         prepared.delta,
         releases_decide=algorithm.releases_decide,
     )
-    if why == CALLBACK:
-        counted, released = ended_early(plan, released, end.rounds, length)
+    if end_reason == CALLBACK:
+        counted, released = ended_early(prepared.plan, released, end.rounds, length)
     if prepared.ranks.is_root:
         _log.info("a run ends with %d of %d rounds done", end.rounds, prepared.run.last)
+    rounds = prepared.run.last if end_reason is None else f"{length}: there {end_reason}"
     return Run(
         settings={
             "algorithm": chosen(algorithm),
-            "topology": without_addresses(asked.topology),
-            "network": str(asked.network),
-            "rounds": prepared.run.last if why is None else f"{length}: there {why}",
+            "topology": without_addresses(request.topology),
+            "network": str(request.network),
+            "rounds": rounds,
         },
         history=end.history,
         ledger=released,
@@ -179,25 +200,26 @@ def finished(prepared: Prepared, why: str | None) -> Run:
         traffic=end.traffic,
         parameters=algorithm.parameters(end.state),
         released=algorithm.published(end.state, end.received),
-        problem=problem if asked.ranks is None else None,
+        problem=problem if request.ranks is None else None,
         outline=getattr(problem, "outline", None),
     )
 
 
 def _report(prepared: Prepared, counted: Plan, end: Progress) -> Report:
     """Return what the releases of a run cost, and what they do not cover."""
-    uncovered = not_covered(
-        (*end.history.metrics, "run.parameters"),
-        parameters_are_released=prepared.asked.algorithm.parameters_are_released,
-    )
+    request = prepared.request
+    view = None if request.budget is None else request.budget.view
     return report(
         counted,
         prepared.delta,
         seeded=prepared.seeded,
-        nodes=prepared.asked.problem.nodes,
-        units=_units(prepared.asked.problem, prepared.plan),
-        view=None if prepared.asked.budget is None else prepared.asked.budget.view,
-        not_covered=uncovered,
+        nodes=request.problem.nodes,
+        units=_units(request.problem, prepared.plan),
+        view=view,
+        not_covered=not_covered(
+            (*end.history.metrics, "run.parameters"),
+            parameters_are_released=request.algorithm.parameters_are_released,
+        ),
     )
 
 
@@ -206,7 +228,9 @@ def _units(problem: Problem, plan: Plan) -> int | None:
     if plan.unit == "user":
         return int(problem.nodes)
     records = getattr(problem, "all_records", None)
-    return None if records is None else int(records.sum())
+    if records is None:
+        return None
+    return int(records.sum())
 
 
 @dataclass
@@ -217,43 +241,58 @@ class _Loop:
     run: Rounds
     saved: SavedRun | None
     recording: bool = False
-    """Whether a round that all have run is being recorded: some may have recorded it already."""
+    """True while a round that all have run is being recorded: some may have recorded it already."""
 
-    def run_all(self, progress: bool) -> str | None:
+    def run_all(self, *, progress: bool) -> str | None:
         """Run them until the last, or Ctrl-C; return what ended them early, if anything."""
         several = self.ranks.processes > 1
-        left = range(self.run.at.rounds, self.run.last)
-        with Interrupt(deferred=self.saved is not None or several, patient=several) as interrupt:
+        deferred = self.saved is not None or several
+        with Interrupt(deferred=deferred, patient=several) as interrupt:
             try:
-                with self.ranks.guard(self._kept):
-                    for t in with_bar(left) if progress else left:
-                        signs = self._round(interrupt, several)
-                        if signs and signs & Sign.STOP:
-                            raise KeyboardInterrupt(self._last_checkpoint() or "")
-                        if signs and signs & Sign.ENDED and t + 1 < self.run.last:
-                            return CALLBACK
+                with self.ranks.guard(self._save_after_failure):
+                    return self._run_rounds(interrupt, progress=progress)
             except OverBudget:
-                if self.run.at.rounds == 0:
+                if self.run.progress.rounds == 0:
                     raise
                 self.run.channel.end_round()  # with what left before the refused release
                 if self.ranks.is_root:
-                    _log.warning("the budget ended a run after %d rounds", self.run.at.rounds)
+                    rounds = self.run.progress.rounds
+                    _log.warning("the budget ended a run after %d rounds", rounds)
                 return BUDGET
+
+    def _run_rounds(self, interrupt: Interrupt, *, progress: bool) -> str | None:
+        """Run them one by one; return `CALLBACK` if the callback ended them early.
+
+        Raises
+        ------
+        KeyboardInterrupt
+            After a round in which one of the processes was asked to stop.
+        """
+        rounds = range(self.run.progress.rounds, self.run.last)
+        for t in with_bar(rounds) if progress else rounds:
+            signs = self._run_round(interrupt)
+            if not signs:
+                continue
+            if signs & Sign.STOP:
+                raise KeyboardInterrupt(self._last_checkpoint() or "")
+            if signs & Sign.ENDED and t + 1 < self.run.last:
+                return CALLBACK
         return None
 
-    def _round(self, interrupt: Interrupt, several: bool) -> Sign:
+    def _run_round(self, interrupt: Interrupt) -> Sign:
         """Run the next round, record it, and save it if that is due; return the signs that hold."""
         run = self.run
+        several = self.ranks.processes > 1
         step = run.attempt()
         signs = Sign.STOP if interrupt.requested else Sign.NONE
-        if self.saved is not None and self.saved.is_due(run.at.rounds + 1, run.last):
+        if self.saved is not None and self.saved.is_due(run.progress.rounds + 1, run.last):
             signs |= Sign.SAVE
         if several:
             signs = self.ranks.agree(signs, _digest(run.channel.ledger.in_round))
         self.recording = True
-        ended = run.accept(step)
+        callback_ends = run.accept(step)
         if run.is_measured:
-            signs |= self.ranks.agree(Sign.ENDED if ended else Sign.NONE)
+            signs |= self.ranks.agree(Sign.ENDED if callback_ends else Sign.NONE)
         if interrupt.requested and not several:
             signs |= Sign.STOP  # asked for while the round was recorded
         if signs and signs & (Sign.SAVE | Sign.STOP | Sign.ENDED):
@@ -262,9 +301,9 @@ class _Loop:
         self.recording = False
         return signs
 
-    def _kept(self) -> str | None:
+    def _save_after_failure(self) -> str | None:
         """Save what all have run after a failure, if that can be; report where it is."""
-        if self.recording or not self.run.own.algorithm.rewinds:
+        if self.recording or not self.run.share.algorithm.rewinds:
             return self._last_checkpoint()
         return self._save()
 
@@ -272,15 +311,17 @@ class _Loop:
         """Save the rounds that all processes have run, if they are to be kept; report where."""
         if self.saved is None:
             return None
-        everybody = gathered(self.run.remembered(), self.ranks, self.run.own)
+        progress_of_all = gathered(self.run.remembered(), self.ranks, self.run.share)
         if self.ranks.is_root:
-            self.saved.save(everybody)
+            self.saved.save(progress_of_all)
         self.ranks.agree()
-        return f"{self.run.at.rounds} rounds are in {self.saved.path}"
+        return f"{self.run.progress.rounds} rounds are in {self.saved.path}"
 
     def _last_checkpoint(self) -> str | None:
         """Report where the last checkpoint is, if there is one."""
-        return None if self.saved is None else f"the last checkpoint is {self.saved.path}"
+        if self.saved is None:
+            return None
+        return f"the last checkpoint is {self.saved.path}"
 
 
 def _digest(releases: Sequence[Release]) -> int:
@@ -294,12 +335,12 @@ def ended_early(plan: Plan, released: Plan, rounds: int, length: str) -> tuple[P
     The report counts the remaining rounds, too, since releases may have decided when to end: the
     whole plan where the run kept to it, as chance may have given the rest to any batch.
     """
-    ended = f"the callback ended the run after {length} rounds without a look at"
     all_rounds = plan.releases
     if unplanned(plan, released.releases):
-        rest = (release for release in plan.releases if release.round >= rounds)
-        all_rounds = (*released.releases, *rest)
+        remaining = (release for release in plan.releases if release.round >= rounds)
+        all_rounds = (*released.releases, *remaining)
     counted = released.with_releases(all_rounds)
+    ended = f"the callback ended the run after {length} rounds without a look at"
     return (
         _assuming(f"{ended} private data", counted),
         _assuming(f"{ended} data or releases", released),
@@ -314,20 +355,23 @@ def with_gaps(
     A note is needed where planned releases did not happen and that makes the run cheaper. If
     earlier releases decided it, the report counts the missing ones, too.
     """
-    planned = plan.with_releases(each for each in plan.touching if each.round < rounds)
+    planned = plan.with_releases(release for release in plan.touching if release.round < rounds)
     missing = len(planned.releases) - len(released.touching)
-    if missing <= 0 or released.cost(delta).epsilon >= planned.cost(delta).epsilon:
+    if missing <= 0:
         return released, released
-    silent = f"{missing} of {len(planned.releases)} planned releases did not happen"
-    noted = _assuming(f"{silent}, which neither data nor releases decided", released)
+    if released.cost(delta).epsilon >= planned.cost(delta).epsilon:
+        return released, released
+    gaps = f"{missing} of {len(planned.releases)} planned releases did not happen"
+    ledger = _assuming(f"{gaps}, which neither data nor releases decided", released)
     if not releases_decide:
-        return noted, noted
+        return ledger, ledger
     counted = planned.releases
     if unplanned(plan, released.releases):
         counted = (*released.releases, *planned.releases)
-    why = f"{silent}; they are counted, as earlier releases decided which happen"
-    return _assuming(why, released.with_releases(counted)), noted
+    assumption = f"{gaps}; they are counted, as earlier releases decided which happen"
+    return _assuming(assumption, released.with_releases(counted)), ledger
 
 
-def _assuming(what: str, plan: Plan) -> Plan:
-    return replace(plan, assumptions=(*plan.assumptions, what))
+def _assuming(assumption: str, plan: Plan) -> Plan:
+    """Return a plan with one more assumption."""
+    return replace(plan, assumptions=(*plan.assumptions, assumption))

@@ -1,14 +1,15 @@
-"""What a model reaches on test records: accuracy, balanced accuracy and AUC, or R²."""
+"""Measures of a model on test records: accuracy, balanced accuracy and AUC, or R²."""
 
 from __future__ import annotations
 
-from typing import Any
+from math import isnan, nan
 
 import numpy as np
-import numpy.typing as npt
 
-from dpmesh._ragged import Flags
+from dpmesh._arrays import FloatArray
+from dpmesh._ragged import Flags, Indices
 from dpmesh.kernels.linear_model import members
+from dpmesh.tables.cells import Cells
 
 __all__ = [
     "Measures",
@@ -24,9 +25,7 @@ Measures = dict[str, float]
 """By name; the first one is what verdicts are about."""
 
 
-def classification(
-    scores: npt.NDArray[Any], labels: npt.NDArray[Any], *, balanced: bool = False
-) -> Measures:
+def classification(scores: FloatArray, labels: Indices, *, balanced: bool = False) -> Measures:
     """Return accuracy, balanced accuracy and, for two classes, the area under the ROC curve.
 
     Parameters
@@ -39,18 +38,20 @@ def classification(
     balanced
         Whether balanced accuracy comes first.
     """
-    right = scores.argmax(axis=1) == labels
-    recognised = [right[labels == label].mean() for label in np.unique(labels)]
-    found = {"accuracy": float(right.mean()), "balanced accuracy": float(np.mean(recognised))}
-    found = dict(reversed(found.items())) if balanced else found
+    correct = scores.argmax(axis=1) == labels
+    recalls = [correct[labels == label].mean() for label in np.unique(labels)]
+    accuracy = float(correct.mean())
+    balanced_accuracy = float(np.mean(recalls))
+    if balanced:
+        measures = {"balanced accuracy": balanced_accuracy, "accuracy": accuracy}
+    else:
+        measures = {"accuracy": accuracy, "balanced accuracy": balanced_accuracy}
     if scores.shape[1] == 2:
-        found["AUC"] = _area(scores[:, 1] - scores[:, 0], labels == 1)
-    return found
+        measures["AUC"] = _area(scores[:, 1] - scores[:, 0], labels == 1)
+    return measures
 
 
-def of_labels(
-    scores: npt.NDArray[Any], sets: npt.NDArray[Any], names: npt.NDArray[Any]
-) -> Measures:
+def of_labels(scores: FloatArray, sets: Indices, names: Cells) -> Measures:
     """Return the means over all labels of the measures of each, and the accuracy of each.
 
     Parameters
@@ -62,36 +63,48 @@ def of_labels(
     names
         Of the labels.
     """
-    pairs = zip(scores.T, members(sets, len(names)).T, strict=True)
-    each = [classification(np.stack([0 * own, own], axis=1), has.astype(int)) for own, has in pairs]
-    known = {name: [one[name] for one in each if one[name] == one[name]] for name in each[0]}
-    found = {name: float(np.mean(own)) if own else float("nan") for name, own in known.items()}
-    accuracies = (one["accuracy"] for one in each)
-    return found | {f"accuracy ({n})": own for n, own in zip(names, accuracies, strict=True)}
+    has_label = members(sets, len(names)).T
+    measures_by_label = []
+    for label_scores, has in zip(scores.T, has_label, strict=True):
+        two_classes = np.stack([np.zeros_like(label_scores), label_scores], axis=1)
+        measures_by_label.append(classification(two_classes, has.astype(int)))
+    means: Measures = {}
+    for metric in measures_by_label[0]:
+        values = [measures[metric] for measures in measures_by_label]
+        finite = [value for value in values if not isnan(value)]  # AUC needs both classes
+        means[metric] = float(np.mean(finite)) if finite else nan
+    for name, measures in zip(names, measures_by_label, strict=True):
+        means[f"accuracy ({name})"] = measures["accuracy"]
+    return means
 
 
-def _area(scores: npt.NDArray[Any], positive: Flags) -> float:
+def _area(scores: FloatArray, positive: Flags) -> float:
     """Return the chance that a positive record scores above a negative one; ties count half."""
-    count = int(positive.sum())
-    pairs = count * (len(positive) - count)
+    positives = int(positive.sum())
+    pairs = positives * (len(positive) - positives)
     if not pairs:
-        return float("nan")
+        return nan
     _, place, ties = np.unique(scores, return_inverse=True, return_counts=True)
-    ranks = (np.cumsum(ties) - (ties - 1) / 2)[place]
-    return (float(ranks[positive].sum()) - count * (count + 1) / 2) / pairs
+    mean_ranks = np.cumsum(ties) - (ties - 1) / 2
+    rank_sum = float(mean_ranks[place][positive].sum())
+    smallest_rank_sum = positives * (positives + 1) / 2
+    return (rank_sum - smallest_rank_sum) / pairs
 
 
-def regression(predicted: npt.NDArray[Any], targets: npt.NDArray[Any]) -> Measures:
+def regression(predicted: FloatArray, targets: FloatArray) -> Measures:
     """Return R²: 1 less the mean squared error over the variance of the targets."""
-    spread = float(np.square(targets - targets.mean()).mean())
-    return {"R²": 1 - float(np.square(predicted - targets).mean()) / (spread or 1.0)}
+    variance = float(np.square(targets - targets.mean()).mean())
+    squared_error = float(np.square(predicted - targets).mean())
+    return {"R²": 1 - squared_error / (variance or 1.0)}
 
 
 def shown(metric: str, value: float) -> str:
     """Return a measure as tables show it: accuracies in percent, others as they are."""
     if not np.isfinite(value):
         return "-"
-    return f"{value:.1%}" if "accuracy" in metric else f"{value:.3f}"
+    if "accuracy" in metric:
+        return f"{value:.1%}"
+    return f"{value:.3f}"
 
 
 def shown_difference(metric: str, low: float, high: float) -> str:
@@ -103,4 +116,6 @@ def shown_difference(metric: str, low: float, high: float) -> str:
 
 def shown_width(metric: str, width: float) -> str:
     """Return the size of a difference: of accuracies in points of percent."""
-    return f"{100 * width:.1f} points" if "accuracy" in metric else f"{width:.3f}"
+    if "accuracy" in metric:
+        return f"{100 * width:.1f} points"
+    return f"{width:.3f}"

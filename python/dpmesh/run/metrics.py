@@ -1,4 +1,4 @@
-"""What can be measured in a round, by name."""
+"""Metrics: what a run measures in a round, by name."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Chosen: TypeAlias = Sequence[str | UserMetric] | Literal["covered"] | None
 
 @dataclass(frozen=True)
 class Metrics:
-    """What a run measures, in which rounds, who receives it, and whether a bar shows progress.
+    """The metrics of a run: which, in which rounds, who receives them, and a progress bar.
 
     Parameters
     ----------
@@ -83,19 +83,19 @@ class Metrics:
         if self.every is not None:
             object.__setattr__(self, "every", integer("every", self.every, at_least=1))
         if self.callback is not None and not callable(self.callback):
-            wanted = "a function of the round and its measurements, or None"
-            fail("callback", wanted, repr(self.callback))
+            expected = "a function of the round and its measurements, or None"
+            fail("callback", expected, repr(self.callback))
 
     @property
-    def names(self) -> Any:
-        """What is measured, in words that identify a run."""
-        if self.metrics is None or self.metrics == "covered":
+    def names(self) -> list[str] | str | None:
+        """Names of the metrics, as they identify a run."""
+        if self.metrics is None or isinstance(self.metrics, str):
             return self.metrics
         return [metric_name(metric) for metric in self.metrics]
 
 
 class Before(NamedTuple):
-    """What metrics watch of a round before it runs; None if no metric watches it.
+    """Facts about a round before it runs, for metrics; None if no metric watches one.
 
     Attributes
     ----------
@@ -112,21 +112,26 @@ class Before(NamedTuple):
     losses: Numbers | None = None
 
     @classmethod
-    def of(cls, own: Share, state: Any, t: int, watched: Collection[str]) -> Before:
-        """Return what is watched of round t."""
-        algorithm, problem = own.algorithm, own.problem
-        return cls(
-            algorithm.parameters(state) if "parameters" in watched else None,
-            _records(algorithm.examples(t, problem, own.key)) if "examples" in watched else None,
-            algorithm.losses(state, t, problem, own.key) if "losses" in watched else None,
-        )
+    def of(cls, share: Share, state: Any, t: int, watched: Collection[str]) -> Before:
+        """Return the watched facts of round t."""
+        algorithm = share.algorithm
+        parameters: Floats | None = None
+        examples: Indices | None = None
+        losses: Numbers | None = None
+        if "parameters" in watched:
+            parameters = algorithm.parameters(state)
+        if "examples" in watched:
+            examples = _records(algorithm.examples(t, share.problem, share.key))
+        if "losses" in watched:
+            losses = algorithm.losses(state, t, share.problem, share.key)
+        return cls(parameters, examples, losses)
 
 
 UNWATCHED = Before()
 
 
 class After(NamedTuple):
-    """What metrics see after a round that is measured.
+    """Results of a round, for the metrics that are measured in it.
 
     Attributes
     ----------
@@ -148,20 +153,20 @@ class Metric(Protocol):
 
     @property
     def watches(self) -> tuple[str, ...]:
-        """Which fields of `Before` it looks at."""
+        """Names of the fields of `Before` that it needs."""
 
     def observe(self, before: Before) -> None:
-        """Take what was known before a round that has been run."""
+        """Observe a round that has been run."""
 
     def values(self, after: After) -> Mapping[str, Value]:
         """Return named values of all that was observed, and of the last round's results."""
 
     @property
     def memory(self) -> Any:
-        """What was observed, as arrays and numbers, for a checkpoint."""
+        """Memory of all rounds, as arrays and numbers, for a checkpoint."""
 
     def recall(self, memory: Any) -> None:
-        """Resume from what it remembered."""
+        """Resume from its memory."""
 
 
 @dataclass(frozen=True)
@@ -173,10 +178,10 @@ class OfRound:
     memory = None
 
     def recall(self, memory: None) -> None:
-        """Need nothing of earlier rounds."""
+        """Do nothing: this metric remembers no rounds."""
 
     def observe(self, before: Before) -> None:
-        """Need nothing of the round."""
+        """Do nothing: this metric ignores single rounds."""
 
     def values(self, after: After) -> Mapping[str, Value]:
         """Return what the function measures."""
@@ -185,13 +190,14 @@ class OfRound:
 
 def _accuracy(problem: Problem, after: After) -> dict[str, Value]:
     """Return the mean accuracy of the nodes' own models, and of what may be published."""
-    own = float(problem.accuracy(read_only(after.parameters)).mean())
-    return {"accuracy": own, **_released_accuracy(problem, after)}
+    accuracies = problem.accuracy(read_only(after.parameters))
+    return {"accuracy": float(accuracies.mean()), **_released_accuracy(problem, after)}
 
 
 def _released_accuracy(problem: Problem, after: After) -> dict[str, Value]:
     """Return the mean accuracy of what may be published."""
-    return {"released_accuracy": float(problem.accuracy(read_only(after.received)).mean())}
+    accuracies = problem.accuracy(read_only(after.received))
+    return {"released_accuracy": float(accuracies.mean())}
 
 
 def _node_accuracy(problem: Problem, after: After) -> dict[str, Value]:
@@ -201,8 +207,9 @@ def _node_accuracy(problem: Problem, after: After) -> dict[str, Value]:
 
 def _consensus(after: After) -> dict[str, Value]:
     """Return the root mean square distance of the nodes' models from their average."""
-    spread = after.parameters - after.parameters.mean(axis=0)
-    return {"consensus_distance": float(np.sqrt((spread**2).sum(axis=1).mean()))}
+    differences = after.parameters - after.parameters.mean(axis=0)
+    squared_distances = (differences**2).sum(axis=1)
+    return {"consensus_distance": float(np.sqrt(squared_distances.mean()))}
 
 
 def _compression(after: After) -> dict[str, Value]:
@@ -219,7 +226,8 @@ def _user_defined(measure: UserMetric, problem: Problem, after: After) -> dict[s
     ValueError
         If it is neither one number nor one for each node or row of parameters.
     """
-    name, received = metric_name(measure), Released(read_only(after.received))
+    name = metric_name(measure)
+    received = Released(read_only(after.received))
     value = measure(problem, read_only(after.parameters), received)
     shape = np.shape(value)
     if len(shape) == 1 and shape[0] not in (len(after.parameters), problem.nodes):
@@ -228,7 +236,7 @@ def _user_defined(measure: UserMetric, problem: Problem, after: After) -> dict[s
 
 
 @dataclass
-class Loss:
+class MeanLoss:
     """Mean loss of the nodes that learned, on the records of the round; NaN before anybody has."""
 
     memory: float = nan
@@ -273,15 +281,20 @@ class Regret:
             examples = np.sort(examples)  # in the same order on all engines
         if not len(examples):
             return
-        everybody = np.broadcast_to(examples, (len(parameters), len(examples)))
-        losses_of_learner = len(examples) * self.problem.objective(parameters, everybody)
-        self._total = losses_of_learner if self._total is None else self._total + losses_of_learner
+        all_examples = np.broadcast_to(examples, (len(parameters), len(examples)))
+        losses_of_learner = len(examples) * self.problem.objective(parameters, all_examples)
+        if self._total is None:
+            self._total = losses_of_learner
+        else:
+            self._total = self._total + losses_of_learner
         self._examples.append(examples)
 
     @property
     def memory(self) -> Any:
         """All examples so far, and each learner's total loss on them."""
-        return [np.concatenate(self._examples)] if self._examples else [], self._total
+        if not self._examples:
+            return [], self._total
+        return [np.concatenate(self._examples)], self._total
 
     def recall(self, memory: Any) -> None:
         """Resume with the examples and losses that a run remembered."""
@@ -321,12 +334,24 @@ def build_metrics(chosen: Chosen, algorithm: AnyAlgorithm, problem: Problem) -> 
     problem and an algorithm with a ``radius``, the ball of its comparator; consensus_distance a
     network; compression an algorithm with a ``compressor``.
     """
-    radius = getattr(algorithm, "radius", None)
-    makers: dict[str, Callable[[], Metric]] = {"loss": Loss}
+    makers = _measurable(algorithm, problem)
+    names_or_functions = _selected(chosen, makers, problem)
+    names = [metric_name(metric) for metric in names_or_functions]
+    if "accuracy" in names_or_functions and "released_accuracy" in names_or_functions:
+        fail("metrics", "accuracy, which has released_accuracy, or that alone", "both")
+    if len(set(names)) < len(names):  # one would be written over the other
+        fail("metrics", "names that differ, of functions too", ", ".join(names))
+    return [_metric(metric, makers, problem) for metric in names_or_functions]
+
+
+def _measurable(algorithm: AnyAlgorithm, problem: Problem) -> dict[str, Callable[[], Metric]]:
+    """Return the makers of all metrics that a problem and an algorithm allow, by name."""
+    makers: dict[str, Callable[[], Metric]] = {"loss": MeanLoss}
     if getattr(problem, "classifies", problem.test is not None):
         makers["accuracy"] = lambda: OfRound(partial(_accuracy, problem))
         makers["node_accuracy"] = lambda: OfRound(partial(_node_accuracy, problem))
         makers["released_accuracy"] = lambda: OfRound(partial(_released_accuracy, problem))
+    radius = getattr(algorithm, "radius", None)
     has_examples = type(algorithm).examples is not Algorithm.examples
     if radius and has_examples and isinstance(problem, LinearProblem):
         makers["regret"] = lambda: Regret(problem, radius)
@@ -334,37 +359,45 @@ def build_metrics(chosen: Chosen, algorithm: AnyAlgorithm, problem: Problem) -> 
         makers["consensus_distance"] = lambda: OfRound(_consensus)
     if getattr(algorithm, "compressor", None) is not None:
         makers["compression"] = lambda: OfRound(_compression)
+    return makers
+
+
+def _selected(
+    chosen: Chosen, makers: Collection[str], problem: Problem
+) -> Collection[str | UserMetric]:
+    """Return the chosen metrics; for None, all that can be measured but the expensive ones."""
     if chosen is None:
-        unasked = {"node_accuracy", "released_accuracy"} | (
-            {"regret"} if problem.nodes > REGRET_NODES else set()
-        )
-        chosen = [name for name in makers if name not in unasked]
+        omitted = {"node_accuracy", "released_accuracy"}
+        if problem.nodes > REGRET_NODES:
+            omitted.add("regret")
+        return [name for name in makers if name not in omitted]
     if chosen == "covered":
-        chosen = [name for name in makers if name in COVERED]
+        return [name for name in makers if name in COVERED]
     if isinstance(chosen, str) or not isinstance(chosen, Collection):
         fail("metrics", 'a list of names and functions, or "covered"', repr(chosen))
-    if "accuracy" in chosen and "released_accuracy" in chosen:
-        fail("metrics", "accuracy, which has released_accuracy, or that alone", "both")
-    names = [metric_name(one) for one in chosen]
-    if len({*names}) < len(names):  # one would be written over the other
-        fail("metrics", "names that differ, of functions too", ", ".join(names))
-    meters: list[Metric] = []
-    for one in chosen:
-        if not isinstance(one, str):
-            if not callable(one):
-                fail("metrics", "names and functions", repr(one))
-            meters.append(OfRound(partial(_user_defined, one, problem)))
-            continue
-        one_of("metrics", one, NAMES)
-        if one not in makers:
-            fail("metrics", f"what can be measured here ({', '.join(makers)})", repr(one))
-        meters.append(makers[one]())
-    return meters
+    return chosen
+
+
+def _metric(
+    metric: str | UserMetric, makers: Mapping[str, Callable[[], Metric]], problem: Problem
+) -> Metric:
+    """Return the metric of a name or of a user's function."""
+    if not isinstance(metric, str):
+        if not callable(metric):
+            fail("metrics", "names and functions", repr(metric))
+        return OfRound(partial(_user_defined, metric, problem))
+    one_of("metrics", metric, NAMES)
+    if metric not in makers:
+        fail("metrics", f"what can be measured here ({', '.join(makers)})", repr(metric))
+    return makers[metric]()
 
 
 def _records(batches: Batches | None) -> Indices | None:
     """Return the records of batches: a row for each node, or those of all if sizes differ."""
-    return batches[1] if isinstance(batches, tuple) else batches
+    if isinstance(batches, tuple):
+        _, records = batches
+        return records
+    return batches
 
 
 def metric_name(metric: str | UserMetric) -> str:

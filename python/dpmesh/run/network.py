@@ -180,8 +180,8 @@ class Network:
 
     def __post_init__(self) -> None:
         every(self, probability, "straggler_fraction", "late_fraction")
-        for name in ("latency", "compute"):
-            _check_distribution(name, getattr(self, name), zero=True)
+        _check_distribution("latency", self.latency, zero=True)
+        _check_distribution("compute", self.compute, zero=True)
         if self.bandwidth is not None:
             _check_distribution("bandwidth", self.bandwidth, zero=False)
         every(self, probability, "loss", "offline", one=False)
@@ -208,35 +208,49 @@ class _Use(IntEnum):
 
 
 class Conditions:
-    """What happens to the nodes and their messages, as functions of the round."""
+    """Delays and failures of nodes and their messages, as functions of the round."""
 
     def __init__(self, network: Network, nodes: int, key: Key) -> None:
-        self.network, self.nodes, self._key = network, nodes, key
-        slow = self._source(_Use.STRAGGLERS).random(nodes) < network.straggler_fraction
-        self._slowness = np.where(slow, network.straggler_slowdown, 1.0)
+        self.network = network
+        self.nodes = nodes
+        self._key = key
+        is_straggler = self._source(_Use.STRAGGLERS).random(nodes) < network.straggler_fraction
+        self._slowness = np.where(is_straggler, network.straggler_slowdown, 1.0)
         self._seconds_per_bit = np.zeros(nodes)
         if network.bandwidth is not None:
             self._seconds_per_bit = 1 / self._draw(_Use.BANDWIDTH, network.bandwidth, nodes)
         source = self._source(_Use.LATE)
-        late = source.random(nodes) < network.late_fraction
-        joins = 1 + source.integers(network.late_rounds, size=nodes)
-        self._joins = np.where(late, joins, 0)
+        is_late = source.random(nodes) < network.late_fraction
+        late_round = 1 + source.integers(network.late_rounds, size=nodes)
+        self._joins = np.where(is_late, late_round, 0)
         self._phase = self._source(_Use.PHASE).integers(network.outage_rounds, size=nodes)
 
     def present(self, round: int) -> Flags:
-        """Which nodes have joined and are online, shape (nodes,)."""
-        stretch, begun = divmod(round, self.network.outage_rounds)
-        now, following = (self._offline(stretch + i) for i in (0, 1))
-        offline = np.where(begun + self._phase < self.network.outage_rounds, now, following)
-        here: Flags = (round >= self._joins) & ~offline
-        return here
+        """Return which nodes have joined and are online, shape (nodes,)."""
+        length = self.network.outage_rounds
+        stretch, rounds_into_it = divmod(round, length)
+        in_this_stretch = rounds_into_it + self._phase < length  # else in the next, by its offset
+        offline = np.where(in_this_stretch, self._offline(stretch), self._offline(stretch + 1))
+        has_joined = round >= self._joins
+        present: Flags = has_joined & ~offline
+        return present
 
     def compute(self, round: int) -> Numbers:
-        """Seconds that each node computes in a round, shape (nodes,)."""
+        """Return the seconds that each node computes in a round, shape (nodes,)."""
         return self._slowness * self._draw(_Use.COMPUTE, self.network.compute, self.nodes, round)
 
     def transfer(self, round: int, senders: Indices, bits: Indices | int) -> Numbers:
-        """Seconds that one message of each sender takes; `bits` as in `Info`."""
+        """Return the seconds that one message of each sender takes.
+
+        Parameters
+        ----------
+        round
+            The round.
+        senders
+            The nodes that send, shape (messages,).
+        bits
+            Length of the messages: a number, or one for each node, shape (nodes,).
+        """
         length = np.broadcast_to(bits, self.nodes)[senders]
         latency = self._draw(_Use.LATENCY, self.network.latency, len(senders), round)
         return latency + length * self._seconds_per_bit[senders]
@@ -249,10 +263,10 @@ class Conditions:
 
     def delays(self, round: int, count: int) -> Indices:
         """Return how many rounds each of `count` messages is late."""
-        drawn = self._source(_Use.DELAY, round).integers(
+        delays = self._source(_Use.DELAY, round).integers(
             self.network.min_delay, self.network.max_delay + 1, size=count
         )
-        return np.minimum(drawn, round)  # there are no messages before round 0
+        return np.minimum(delays, round)  # there are no messages before round 0
 
     def some_nodes(self, round: int, count: int) -> Indices:
         """Return `count` random nodes, without repetition as long as there are enough."""
@@ -275,5 +289,10 @@ class Conditions:
 
 
 def _check_distribution(name: str, distribution: Distribution, *, zero: bool) -> None:
-    if not isinstance(distribution, (Exponential, LogNormal, Uniform)):
-        (non_negative if zero else positive)(name, distribution)
+    """Fail unless a constant is positive, or 0 where that is allowed."""
+    if isinstance(distribution, (Exponential, LogNormal, Uniform)):
+        return
+    if zero:
+        non_negative(name, distribution)
+    else:
+        positive(name, distribution)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,10 +15,13 @@ from dpmesh._validate import fail
 from dpmesh.keys import Key
 from dpmesh.noise.rows import CorrelatedRow
 
+if TYPE_CHECKING:
+    from dpmesh.noise.correlated.secrets import Secrets
+
 
 @dataclass(frozen=True, kw_only=True)
 class DrawnRows:
-    """How many rows of a joint event were drawn, and the last ones, which later rows need.
+    """The number of rows of a joint event that were drawn, and the last ones, for later rows.
 
     Parameters
     ----------
@@ -30,6 +34,25 @@ class DrawnRows:
 
     rows: int
     earlier: tuple[FloatArray, ...] = field(repr=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _CurrentRow:
+    """The row of correlated noise of the current round.
+
+    Parameters
+    ----------
+    row
+        Its number.
+    noise
+        Of all numbers of rows that are here, shape (numbers, dim).
+    unreleased
+        True for those whose noise is not released yet, shape (numbers,).
+    """
+
+    row: int
+    noise: FloatArray
+    unreleased: Flags
 
 
 class NoiseRows:
@@ -49,20 +72,22 @@ class NoiseRows:
     """
 
     def __init__(self, nodes: Indices | None, total: int, pair_key: Key | None) -> None:
-        self._nodes, self._total, self._pair_key = nodes, total, pair_key
+        self._nodes = nodes
+        self._total = total
+        self._pair_key = pair_key
         self.partners: Mapping[int, Key] | None = None
-        """Where the secrets with each partner who counts come from; None if all count."""
+        """Key of the secrets with each partner who counts; None if all count."""
         self.memory: dict[str, DrawnRows] = {}
-        """What the finished rounds drew, by the digest of the joint event."""
+        """Rows that the finished rounds drew, by the digest of the joint event."""
         self.in_round: dict[str, DrawnRows] = {}
-        """What the round that is not over drew."""
-        self._left: dict[str, tuple[int, FloatArray, Flags]] = {}
-        """The row of that round, its noise, and which of it is not released yet."""
+        """Rows that the current round drew."""
+        self._unreleased: dict[str, _CurrentRow] = {}
+        """The row of the current round, by the digest of the joint event."""
 
     def begin_round(self) -> None:
-        """Forget what an earlier try of the round drew."""
+        """Forget the rows of an earlier try of the round."""
         self.in_round.clear()
-        self._left.clear()
+        self._unreleased.clear()
 
     def recall(self, memory: dict[str, DrawnRows]) -> None:
         """Resume with the rows drawn so far."""
@@ -79,12 +104,12 @@ class NoiseRows:
             If the row was drawn already, or an earlier one was not; or if partners share secrets
             and have no key that is the same for both.
         """
-        here = np.arange(len(values)) if self._nodes is None else self._nodes
-        done = self._drawn(mechanism).rows
-        if mechanism.row != done or t < done:
-            wanted = f"row {done} of the correlated noise: each is released once"
-            fail("release", wanted, mechanism.row)
-        return self._next(key, mechanism, t, values, here)
+        numbers = np.arange(len(values)) if self._nodes is None else self._nodes
+        next_row = self._drawn(mechanism).rows
+        if mechanism.row != next_row or t < next_row:
+            expected = f"row {next_row} of the correlated noise: each is released once"
+            fail("release", expected, mechanism.row)
+        return self._next(key, mechanism, t, values, numbers)
 
     def draw_some(
         self,
@@ -105,62 +130,93 @@ class NoiseRows:
             As `draw`, or if a row was released in this round.
         """
         nodes = np.arange(self._total) if self._nodes is None else self._nodes
-        here = (nodes[:, np.newaxis] * among + np.arange(among)).reshape(-1)
+        numbers = (nodes[:, np.newaxis] * among + np.arange(among)).reshape(-1)
         name = mechanism.joint.digest
-        if name not in self._left:
-            if (done := self._drawn(mechanism).rows) > mechanism.row:
-                wanted = f"row {done} of the correlated noise: each is released once"
-                fail("release", wanted, mechanism.row)
-            whole = Sensitive(np.broadcast_to(values[:1], (len(here), values.shape[1])))
-            for row in range(self._drawn(mechanism).rows, mechanism.row + 1):
-                at = CorrelatedRow.of(mechanism.joint, row)
-                noise = self._next(key, at, t - mechanism.row + row, whole, here)
-            self._left[name] = mechanism.row, noise, np.ones(len(here), dtype=np.bool_)
-        row, noise, left = self._left[name]
-        places = np.searchsorted(here, rows)
-        if row != mechanism.row or not left[places].all():
-            fail("release", f"row {row} of the correlated noise once for each node", rows)
-        left[places] = False
-        return noise[places]
+        if name not in self._unreleased:
+            self._unreleased[name] = self._draw_up_to(key, mechanism, t, values, numbers)
+        current = self._unreleased[name]
+        places = np.searchsorted(numbers, rows)
+        if current.row != mechanism.row or not current.unreleased[places].all():
+            expected = f"row {current.row} of the correlated noise once for each node"
+            fail("release", expected, rows)
+        current.unreleased[places] = False
+        return current.noise[places]
+
+    def _draw_up_to(
+        self, key: Key, mechanism: CorrelatedRow, t: int, values: Sensitive, numbers: Indices
+    ) -> _CurrentRow:
+        """Draw all rows up to that of a mechanism, for these numbers of rows."""
+        next_row = self._drawn(mechanism).rows
+        if next_row > mechanism.row:
+            expected = f"row {next_row} of the correlated noise: each is released once"
+            fail("release", expected, mechanism.row)
+        shape = (len(numbers), values.shape[1])
+        like = Sensitive(np.broadcast_to(values[:1], shape))
+        for row in range(next_row, mechanism.row + 1):
+            row_mechanism = CorrelatedRow.of(mechanism.joint, row)
+            noise = self._next(key, row_mechanism, t - mechanism.row + row, like, numbers)
+        unreleased = np.ones(len(numbers), dtype=np.bool_)
+        return _CurrentRow(row=mechanism.row, noise=noise, unreleased=unreleased)
 
     def _drawn(self, mechanism: CorrelatedRow) -> DrawnRows:
-        """Return what was drawn so far of a joint event."""
+        """Return the rows drawn so far of a joint event."""
         name = mechanism.joint.digest
         nothing = DrawnRows(rows=0, earlier=())
         return self.in_round.get(name) or self.memory.get(name) or nothing
 
     def _next(
-        self, key: Key, mechanism: CorrelatedRow, t: int, values: Sensitive, here: Indices
+        self, key: Key, mechanism: CorrelatedRow, t: int, values: Sensitive, numbers: Indices
     ) -> FloatArray:
         """Draw the next row of a joint event for these numbers of rows."""
-        from dpmesh.noise.correlated.sampler import CorrelatedNoise, NoiseState, pair_numbers
+        from dpmesh.noise.correlated.sampler import CorrelatedNoise, NoiseState
 
-        joint, row, drawn = mechanism.joint, mechanism.row, self._drawn(mechanism)
-        secrets, pair_key = joint.secrets_of(row), self._pair_key
-        of_pairs: Mapping[int, Key] | None = None
-        if secrets is not None and self.partners is not None:
-            node = int(here[0])
-            secrets = secrets.counting(node, self.partners)
-            others = (secrets.pairs.sum(axis=1) - node).tolist()
-            numbers = pair_numbers(secrets.pairs).tolist()
-            of_pairs = {n: self.partners[j] for n, j in zip(numbers, others, strict=True)}
-        elif secrets is not None and pair_key is None:
-            fail("noise", "partners that have a key for their secrets", "none for other parties")
-        nodes = len(here) if self._nodes is None else self._total
+        joint = mechanism.joint
+        row = mechanism.row
+        secrets, key_of_pair = self._secrets(mechanism, numbers)
+        nodes = len(numbers) if self._nodes is None else self._total
         if secrets is not None and nodes != secrets.nodes:
             fail("noise", f"secrets of the run's {nodes} nodes", f"of {secrets.nodes}")
         state = NoiseState(
             row=row,
-            nodes=here.astype(np.uint32),
+            nodes=numbers.astype(np.uint32),
             dim=values.shape[1],
             dtype=values.dtype,
-            earlier=drawn.earlier,
+            earlier=self._drawn(mechanism).earlier,
         )
         sampler = CorrelatedNoise(release=joint, first_round=t - row)
         if joint.grid is None:
-            noise, after = sampler.draw(key, state, of_pairs or pair_key, secrets)
+            noise, after = sampler.draw(key, state, key_of_pair or self._pair_key, secrets)
         else:
             factor = mechanism.rounding_factor(values)
-            noise, after = sampler.send(key, state, values, factor=factor, pair_key=pair_key)
+            noise, after = sampler.send(key, state, values, factor=factor, pair_key=self._pair_key)
         self.in_round[joint.digest] = DrawnRows(rows=after.row, earlier=after.earlier)
         return noise
+
+    def _secrets(
+        self, mechanism: CorrelatedRow, numbers: Indices
+    ) -> tuple[Secrets | None, Mapping[int, Key] | None]:
+        """Return the secrets of partners in a row, and the key of each pair if partners have one.
+
+        Raises
+        ------
+        ValueError
+            If partners share secrets and have no key that is the same for both.
+        """
+        from dpmesh.noise.correlated.sampler import pair_numbers
+
+        secrets = mechanism.joint.secrets_of(mechanism.row)
+        if secrets is None:
+            return None, None
+        if self.partners is None:
+            if self._pair_key is None:
+                expected = "partners that have a key for their secrets"
+                fail("noise", expected, "none for other parties")
+            return secrets, None
+        node = int(numbers[0])
+        secrets = secrets.counting(node, self.partners)
+        partners = (secrets.pairs.sum(axis=1) - node).tolist()
+        pairs = pair_numbers(secrets.pairs).tolist()
+        key_of_pair = {
+            pair: self.partners[partner] for pair, partner in zip(pairs, partners, strict=True)
+        }
+        return secrets, key_of_pair

@@ -1,4 +1,4 @@
-"""What a run needs before its first round: checks, a plan, keys, carriers, a ledger."""
+"""Preparation of a run before its first round: checks, a plan, keys, carriers, a ledger."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import secrets
 import warnings
 from dataclasses import dataclass, replace
 from types import NoneType
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, TypeAlias, get_args
 from zlib import crc32
 
 import numpy as np
@@ -24,11 +24,12 @@ from dpmesh.privacy.ledger import Ledger
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.views import Everybody, EverybodyButPartners
 from dpmesh.problems import LinearProblem, Problem
+from dpmesh.run.carriers import Carrier
 from dpmesh.run.channel import Channel
 from dpmesh.run.checkpoint import Checkpoint, SavedRun, salt_in
 from dpmesh.run.engine import Engine, OneProcess, Share
 from dpmesh.run.failing import RealizedNetwork, carrier_for
-from dpmesh.run.identity import digest, identity
+from dpmesh.run.identity import Identity, digest, identity
 from dpmesh.run.metrics import Metric, Metrics, build_metrics
 from dpmesh.run.network import Network
 from dpmesh.run.ranks import OnRoot, gathered, scattered
@@ -37,13 +38,16 @@ from dpmesh.run.rounds import Progress, Rounds
 if TYPE_CHECKING:
     from dpmesh.topology import Topology
 
+AnyProblem: TypeAlias = Any
+"""A problem of whichever class."""
+
 UNSCALED = 50.0
 """Records with longer norms are not scaled."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
-    """What a run was asked for: the arguments of `simulate`, see there."""
+class RunRequest:
+    """The arguments of `simulate`, see there."""
 
     algorithm: AnyAlgorithm
     problem: Problem
@@ -58,49 +62,63 @@ class Asked:
 
     @property
     def every(self) -> int:
-        """After how many rounds it is measured."""
-        return self.metrics.every or max(1, self.rounds // 25)
+        """Number of rounds from one measurement to the next."""
+        if self.metrics.every is not None:
+            return self.metrics.every
+        return max(1, self.rounds // 25)
 
     @property
     def network(self) -> Network | None:
         """Delays and failures of messages in this process, if there are any."""
-        return self.engine if isinstance(self.engine, Network) else None
+        if isinstance(self.engine, Network):
+            return self.engine
+        return None
 
     @property
     def ranks(self) -> Engine | None:
         """Several processes, if there are any."""
-        return None if isinstance(self.engine, Network) else self.engine
+        if isinstance(self.engine, Network):
+            return None
+        return self.engine
 
 
-def check_kinds(asked: Asked) -> None:
+def check_kinds(request: RunRequest) -> None:
     """Fail unless the arguments have the right types."""
-    algorithm: Any = asked.algorithm
-    problem, topology = asked.problem, asked.topology
+    algorithm: object = request.algorithm
     instance("algorithm", algorithm, AN_ALGORITHM, Algorithm)
     one_of("algorithm.travels", getattr(algorithm, "travels", None), get_args(Travel))
+    _check_problem(request.problem)
+    if request.topology is not None:
+        _check_topology(request.topology, request.algorithm)
+    instance("key", request.key, f"{A_KEY}, or None", Key, NoneType)
+    instance("budget", request.budget, "a dpmesh.privacy.Budget or None", Budget, NoneType)
+    if request.ranks is not None:
+        expected = "a dpmesh.Network, an engine such as dpmesh.engines.mpi.MpiEngine(topology), "
+        require_methods("engine", request.ranks, f"{expected}or None", "share")
+
+
+def _check_problem(problem: object) -> None:
+    """Fail unless a problem has nodes and test data, and an accuracy if these are not None."""
     if getattr(problem, "test", problem) is not None:
         require_methods("problem", problem, "what is to be learned", "accuracy")
     for name in ("nodes", "test"):
         if not hasattr(problem, name):
             fail("problem", f"what is to be learned, with {name}", reprlib.repr(problem))
-    if topology is not None:
-        wanted = "a topology of dpmesh.topology: ring(16), from_networkx(graph), "
-        require_methods(
-            "topology", topology, f"{wanted}Static(MixingMatrix(weights)) or another", "matrix"
-        )
-        from dpmesh.topology import MixingMatrix, PushMatrix
 
-        wanted = "one whose matrix(round) is a MixingMatrix"
-        instance("topology", topology.matrix(0), wanted, MixingMatrix)
-        if isinstance(topology.matrix(0), PushMatrix) and not algorithm.takes_directed:
-            name = type(algorithm).__name__
-            wanted = f"doubly stochastic matrices, on which the proof of {name} rests; PushSum "
-            fail("topology", f"{wanted}learns over directed networks", topology)
-    instance("key", asked.key, f"{A_KEY}, or None", Key, NoneType)
-    instance("budget", asked.budget, "a dpmesh.privacy.Budget or None", Budget, NoneType)
-    if asked.ranks is not None:
-        wanted = "a dpmesh.Network, an engine such as dpmesh.engines.mpi.MpiEngine(topology), "
-        require_methods("engine", asked.ranks, f"{wanted}or None", "share")
+
+def _check_topology(topology: Topology, algorithm: AnyAlgorithm) -> None:
+    """Fail unless a topology gives mixing matrices over which the algorithm is proved."""
+    from dpmesh.topology import MixingMatrix, PushMatrix
+
+    expected = "a topology of dpmesh.topology: ring(16), from_networkx(graph), "
+    expected += "Static(MixingMatrix(weights)) or another"
+    require_methods("topology", topology, expected, "matrix")
+    first = topology.matrix(0)
+    instance("topology", first, "one whose matrix(round) is a MixingMatrix", MixingMatrix)
+    if isinstance(first, PushMatrix) and not algorithm.takes_directed:
+        name = type(algorithm).__name__
+        expected = f"doubly stochastic matrices, on which the proof of {name} rests; PushSum "
+        fail("topology", f"{expected}learns over directed networks", topology)
 
 
 def check_records(algorithm: AnyAlgorithm, problem: Problem, rounds: int) -> None:
@@ -112,7 +130,7 @@ def check_records(algorithm: AnyAlgorithm, problem: Problem, rounds: int) -> Non
         fail("rounds", f"at most {most}, as many as the records last, each used once", rounds)
 
 
-def wide_enough(algorithm: AnyAlgorithm, problem: Problem, rounds: int) -> Any:
+def wide_enough(algorithm: AnyAlgorithm, problem: AnyProblem, rounds: int) -> AnyProblem:
     """Return the problem, in float64 if the algorithm's messages may be too long for float32."""
     outgrows = getattr(algorithm, "outgrows_single", None)
     if outgrows is None or type(problem) is not LinearProblem:
@@ -120,22 +138,25 @@ def wide_enough(algorithm: AnyAlgorithm, problem: Problem, rounds: int) -> Any:
     if problem.train.features.dtype == np.float64 or not outgrows(rounds, problem.dim):
         return problem
 
-    def wide(data: Dataset) -> Dataset:
-        return replace(data, features=data.features.astype(np.float64))
+    test = None if problem.test is None else _in_float64(problem.test)
+    return replace(problem, train=_in_float64(problem.train), test=test)
 
-    test = None if problem.test is None else wide(problem.test)
-    return replace(problem, train=wide(problem.train), test=test)
+
+def _in_float64(data: Dataset) -> Dataset:
+    """Return a dataset with its features in float64."""
+    return replace(data, features=data.features.astype(np.float64))
 
 
 def warn_unscaled(problem: object) -> None:
     """Warn about columns that nobody scaled: clipping then discards what they hold."""
     if not isinstance(problem, LinearProblem) or problem.feature_norm is not None:
         return
-    x: Any = problem.train.features
-    if sparse.issparse(x):  # the largest entry is no longer than its record, and needs no copy
-        longest = float(max(x.data.max(initial=0), -x.data.min(initial=0)))
+    features: Any = problem.train.features
+    if sparse.issparse(features):  # the largest entry is no longer than its record: no copy
+        entries = features.data
+        longest = float(max(entries.max(initial=0), -entries.min(initial=0)))
     else:
-        longest = float(row_norms(x).max(initial=0))
+        longest = float(row_norms(features).max(initial=0))
     if longest > UNSCALED:
         warnings.warn(
             f"records have norms of {longest:.4g} and more, far above 1: scale the columns by "
@@ -148,11 +169,11 @@ def warn_unscaled(problem: object) -> None:
 
 def check_view(budget: Budget, topology: Topology | None) -> None:
     """Fail unless the view of a budget is of the network that messages travel over."""
-    seen = getattr(budget.view, "topology", None)
-    if seen is None:
+    of_view = getattr(budget.view, "topology", None)
+    if of_view is None or of_view is topology:
         return
-    if seen is not topology and seen != topology:
-        fail("budget", f"a view of the run's topology, {topology}", f"one of {seen}")
+    if of_view != topology:
+        fail("budget", f"a view of the run's topology, {topology}", f"one of {of_view}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,12 +182,12 @@ class Prepared:
 
     Parameters
     ----------
-    asked
-        What was asked for, with the problem and the budget as the run has them.
+    request
+        Arguments of `simulate`, with the problem and the budget as the run has them.
     delta
         That of the report.
     plan
-        What it may release.
+        The releases that it may make.
     ranks
         The processes that run it.
     seeded
@@ -177,7 +198,7 @@ class Prepared:
         Its checkpoint, if it keeps one.
     """
 
-    asked: Asked
+    request: RunRequest
     delta: float
     plan: Plan
     ranks: Engine
@@ -186,64 +207,72 @@ class Prepared:
     saved: SavedRun | None
 
 
-def prepare(asked: Asked) -> Prepared:
+def prepare(request: RunRequest) -> Prepared:
     """Return a run that can begin; see `simulate` for what it raises."""
-    algorithm, topology, network = asked.algorithm, asked.topology, asked.network
-    delta = _delta(asked)
-    check_records(algorithm, asked.problem, asked.rounds)
-    asked = replace(asked, problem=wide_enough(algorithm, asked.problem, asked.rounds))
-    warn_unscaled(asked.problem)
-    if asked.checkpoint is not None and asked.key is None:
+    algorithm = request.algorithm
+    topology = request.topology
+    network = request.network
+    delta = _delta(request)
+    check_records(algorithm, request.problem, request.rounds)
+    request = replace(request, problem=wide_enough(algorithm, request.problem, request.rounds))
+    warn_unscaled(request.problem)
+    if request.checkpoint is not None and request.key is None:
         fail("key", "one that you keep, since no checkpoint holds it: Key.load, Key.seeded", None)
-    keys = _Keys(asked)
-    if asked.budget is not None:
-        check_view(asked.budget, topology)
-        asked = replace(asked, budget=_of_this_run(asked.budget, network, keys.own))
-    plan = _plan(asked)
+    keys = _Keys(request)
+    if request.budget is not None:
+        check_view(request.budget, topology)
+        budget = _with_failures(request.budget, network, keys.run_key)
+        request = replace(request, budget=budget)
+    plan = _plan(request)
     instance("algorithm", plan, "one whose plan(rounds) is a Plan", Plan)
-    meters = build_metrics(asked.metrics.metrics, algorithm, asked.problem)
-    this: dict[str, Any] = {}
-    if asked.checkpoint is not None or keys.ranks.processes > 1:
-        this = _identity(asked, plan)
-        _check_same(keys.ranks, this)
-    carrier = carrier_for(algorithm, asked.problem, topology, network, keys.own)
-    own = keys.ranks.share(keys.whole(algorithm, asked.problem, carrier), topology)
-    saved = keys.saved(asked.checkpoint, this, own)
+    meters = build_metrics(request.metrics.metrics, algorithm, request.problem)
+    facts: Identity = {}
+    if request.checkpoint is not None or keys.ranks.processes > 1:
+        facts = _identity(request, plan)
+        _check_same(keys.ranks, facts)
+    carrier = carrier_for(algorithm, request.problem, topology, network, keys.run_key)
+    whole = keys.whole(algorithm, request.problem, carrier)
+    share = keys.ranks.share(whole, topology)
+    saved = keys.saved(request.checkpoint, facts, share)
     return Prepared(
-        asked=asked,
+        request=request,
         delta=delta,
         plan=plan,
         ranks=keys.ranks,
         seeded=keys.seeded,
-        run=_rounds(asked, keys.ranks, own, plan, meters, saved),
+        run=_rounds(request, keys.ranks, share, plan, meters, saved),
         saved=saved,
     )
 
 
-def _delta(asked: Asked) -> float:
+def _delta(request: RunRequest) -> float:
     """Return the delta of a report: the one asked for, the budget's, or the algorithm's."""
-    delta, budget = asked.delta, asked.budget
+    delta = request.delta
+    if delta is None and request.budget is not None:
+        delta = request.budget.delta
     if delta is None:
-        delta = getattr(asked.algorithm, "delta", 0.0) if budget is None else budget.delta
+        delta = getattr(request.algorithm, "delta", 0.0)
     return probability("delta", delta, one=False)
 
 
-def _plan(asked: Asked) -> Plan:
-    """Return what will be released, within a budget if there is one."""
-    if asked.budget is not None:
-        return asked.budget.require(asked.algorithm, asked.rounds, asked.problem)
-    return asked.algorithm.plan(asked.rounds)
+def _plan(request: RunRequest) -> Plan:
+    """Return the planned releases, within a budget if there is one."""
+    if request.budget is None:
+        return request.algorithm.plan(request.rounds)
+    return request.budget.require(request.algorithm, request.rounds, request.problem)
 
 
-def _identity(asked: Asked, plan: Plan) -> dict[str, Any]:
+def _identity(request: RunRequest, plan: Plan) -> Identity:
     """Return what all processes, and a run that is resumed, must have in common."""
-    of = asked.algorithm, asked.problem, asked.topology, asked.network, asked.rounds
+    releases_depend_on = identity(
+        request.algorithm, request.problem, request.topology, request.network, request.rounds
+    )
     return {
-        "rounds": asked.rounds,
-        "nodes": asked.problem.nodes,
-        "every": asked.every,
-        **identity(*of),
-        "metrics": asked.metrics.names,
+        "rounds": request.rounds,
+        "nodes": request.problem.nodes,
+        "every": request.every,
+        **releases_depend_on,
+        "metrics": request.metrics.names,
         "plan": crc32(repr(plan.releases).encode()),
     }
 
@@ -251,61 +280,64 @@ def _identity(asked: Asked, plan: Plan) -> dict[str, Any]:
 class _Keys:
     """The key of a run on each process: what is asked of all of them, in one order."""
 
-    def __init__(self, asked: Asked) -> None:
-        ranks = self.ranks = asked.ranks or OneProcess()
-        key = Key.generate() if asked.key is None else asked.key
+    def __init__(self, request: RunRequest) -> None:
+        ranks = request.ranks or OneProcess()
+        key = Key.generate() if request.key is None else request.key
+        self.ranks = ranks
         self.seeded = any(ranks.everyone(key.is_seeded))
-        self._prints = ranks.everyone(fingerprint(key))
-        self._salt = ranks.everyone(_salt(asked.checkpoint) if ranks.is_root else "")[0]
-        self.own = key if key.is_seeded else key.derive(bytes.fromhex(self._salt))
+        self._fingerprints = ranks.everyone(fingerprint(key))
+        self._salt = ranks.everyone(_salt(request.checkpoint) if ranks.is_root else "")[0]
+        self.run_key = key if key.is_seeded else key.derive(bytes.fromhex(self._salt))
 
-    def whole(self, algorithm: AnyAlgorithm, problem: Problem, carrier: Any) -> Share:
+    def whole(self, algorithm: AnyAlgorithm, problem: Problem, carrier: Carrier) -> Share:
         """Return all nodes as one process would run them."""
         return Share(
             algorithm=algorithm,
             problem=problem,
             carrier=carrier,
-            key=self.own,
-            noise_key=self.own,
-            pair_key=self.own,
+            key=self.run_key,
+            noise_key=self.run_key,
+            pair_key=self.run_key,
             total=problem.nodes,
         )
 
     def saved(
-        self, checkpoint: Checkpoint | None, this: dict[str, Any], own: Share
+        self, checkpoint: Checkpoint | None, facts: Identity, share: Share
     ) -> SavedRun | None:
         """Return what keeps the progress of a run like this one."""
         if checkpoint is None:
             return None
-        if len(set(self._prints)) > 1:  # on another rank a node would draw new noise for a value
-            this["nodes of each rank"] = digest(self.ranks.everyone(own.nodes))
-        return SavedRun(checkpoint, this, self._prints, self._salt)
+        if len(set(self._fingerprints)) > 1:
+            # Nodes must stay on their ranks: on another one they would draw new noise for a value.
+            facts["nodes of each rank"] = digest(self.ranks.everyone(share.nodes))
+        return SavedRun(checkpoint, facts, self._fingerprints, self._salt)
 
 
 def _rounds(
-    asked: Asked,
+    request: RunRequest,
     ranks: Engine,
-    own: Share,
+    share: Share,
     plan: Plan,
     meters: list[Metric],
     saved: SavedRun | None,
 ) -> Rounds:
     """Return the rounds of this process, at the first one or where a checkpoint has them."""
-    ledger = Ledger(plan, asked.budget, nodes=asked.problem.nodes)
+    ledger = Ledger(plan, request.budget, nodes=request.problem.nodes)
     with ranks.guard(lambda: None):
-        start = Progress(state=own.algorithm.init(own.problem, own.key))
+        start = Progress(state=share.algorithm.init(share.problem, share.key))
         ranks.agree()
+        channel = Channel(
+            share.carrier, share.noise_key, ledger, nodes=share.nodes, pair_key=share.pair_key
+        )
         run = Rounds(
-            own=own,
-            channel=Channel(
-                own.carrier, own.noise_key, ledger, nodes=own.nodes, pair_key=own.pair_key
-            ),
+            share=share,
+            channel=channel,
             engine=ranks,
-            meters=meters if own.nodes is None else [OnRoot(ranks, own, meters)],
-            every=asked.every,
-            last=asked.rounds,
-            callback=asked.metrics.callback if ranks.is_root else None,
-            at=start,
+            meters=meters if share.nodes is None else [OnRoot(ranks, share, meters)],
+            every=request.every,
+            last=request.rounds,
+            callback=request.metrics.callback if ranks.is_root else None,
+            progress=start,
         )
         if saved is not None:
             run.recall(_resumed(saved, plan, run))
@@ -315,32 +347,34 @@ def _rounds(
 
 def _salt(checkpoint: Checkpoint | None) -> str:
     """Return what a run mixes into its key: new bits, or those of the run that it resumes."""
-    kept = None if checkpoint is None else salt_in(checkpoint.path)
-    return secrets.token_hex(32) if kept is None else kept
+    saved_salt = None if checkpoint is None else salt_in(checkpoint.path)
+    if saved_salt is None:
+        return secrets.token_hex(32)
+    return saved_salt
 
 
-def _of_this_run(budget: Budget, network: Network | None, key: Key) -> Budget:
+def _with_failures(budget: Budget, network: Network | None, key: Key) -> Budget:
     """Return a budget whose view, if there is one, has the failures of this run's network."""
     view = budget.view
     if network is None or view is None or isinstance(view, Everybody | EverybodyButPartners):
         return budget
-    return replace(
-        budget, view=replace(view, topology=RealizedNetwork(view.topology, network, key))
-    )
+    realized = RealizedNetwork(view.topology, network, key)
+    return replace(budget, view=replace(view, topology=realized))
 
 
-def _check_same(ranks: Engine, mine: dict[str, Any]) -> None:
+def _check_same(ranks: Engine, facts: Identity) -> None:
     """Fail unless all processes run the same."""
-    of_all = ranks.everyone(mine)
-    for name, first in of_all[0].items():
-        if any(each[name] != first for each in of_all):
-            fail(name, "the same on all ranks", ", ".join(str(each[name]) for each in of_all))
+    facts_of_all = ranks.everyone(facts)
+    for name, first in facts_of_all[0].items():
+        values = [facts_of_process[name] for facts_of_process in facts_of_all]
+        if any(value != first for value in values):
+            fail(name, "the same on all ranks", ", ".join(map(str, values)))
 
 
 def _resumed(saved: SavedRun, plan: Plan, run: Rounds) -> Progress:
     """Return this process's part of the progress in the file, which is created if missing."""
     ranks = run.engine
-    start = gathered(run.remembered(), ranks, run.own)
-    whole = saved.resume(start, plan) if ranks.is_root else None
+    start = gathered(run.remembered(), ranks, run.share)
+    progress_of_all = saved.resume(start, plan) if ranks.is_root else None
     ranks.agree()
-    return scattered(whole, ranks, run.own)
+    return scattered(progress_of_all, ranks, run.share)

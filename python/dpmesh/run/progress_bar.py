@@ -10,27 +10,28 @@ from importlib.util import find_spec
 from dpmesh._extras import needed_by
 
 
-def shows_bar(wanted: bool | None) -> bool:
-    """Whether to show a bar: by default in a terminal or a notebook, if the library is there.
+def shows_bar(requested: bool | None) -> bool:
+    """Return whether to show a bar: by default in a terminal or a notebook, if tqdm is installed.
 
     Raises
     ------
     ModuleNotFoundError
-        If one is wanted and the library is missing.
+        If one is requested and the library is missing.
     """
-    if wanted is None:
-        seen = sys.stderr.isatty() or "ipykernel" in sys.modules
-        return seen and find_spec("tqdm") is not None
-    if wanted:
+    if requested is None:
+        is_interactive = sys.stderr.isatty() or "ipykernel" in sys.modules
+        return is_interactive and find_spec("tqdm") is not None
+    if requested:
         with needed_by("progress=True"):
             import_module("tqdm")
-    return wanted
+    return requested
 
 
 def with_bar(rounds: range) -> Iterable[int]:
     """Return the rounds, which move a bar as they are taken."""
-    widgets = find_spec("ipywidgets") is not None  # without them notebooks show the terminal's bar
-    bar: Iterator[int] = import_module("tqdm.auto" if widgets else "tqdm").tqdm(
+    has_widgets = find_spec("ipywidgets") is not None  # else notebooks show the terminal's bar
+    library = import_module("tqdm.auto" if has_widgets else "tqdm")
+    bar: Iterator[int] = library.tqdm(
         rounds, unit="round", leave=False, initial=rounds.start, total=rounds.stop
     )
     return bar

@@ -4,78 +4,95 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
+from dpmesh._privacy_types import Floats
 from dpmesh.algorithms.messages import ROW_EACH
+from dpmesh.run.carriers import Traffic
 from dpmesh.run.engine import Engine, Share
 from dpmesh.run.history import Value
 from dpmesh.run.metrics import After, Before, Metric
 from dpmesh.run.rounds import Progress
 
+Rows: TypeAlias = Any
+"""An array with a few rows for each node; None where an engine gives it to the root alone."""
 
-def gathered(progress: Progress, engine: Engine, own: Share) -> Progress:
-    """Return the progress of all nodes on the root, and the given one elsewhere."""
-    if own.nodes is None:
+
+def gathered(progress: Progress, engine: Engine, share: Share) -> Progress:
+    """Return the progress of all nodes on the root, and the local one elsewhere."""
+    if share.nodes is None:
         return progress
-    nodes = len(own.nodes)
+    nodes = len(share.nodes)
 
-    def whole(array: Any) -> Any:
-        rows = engine.rows(array.reshape(nodes, -1, *array.shape[1:]))
-        return rows if rows is None else rows.reshape(-1, *array.shape[1:])
+    def rows_of_all(array: Rows) -> Rows:
+        by_node = array.reshape(nodes, -1, *array.shape[1:])
+        all_nodes = engine.rows(by_node)
+        if all_nodes is None:  # not on the root
+            return all_nodes
+        return all_nodes.reshape(-1, *array.shape[1:])
 
-    state, noise = _with_rows(progress.state, whole), _with_rows(progress.noise, whole)
+    state = _with_rows(progress.state, rows_of_all)
+    noise = _with_rows(progress.noise, rows_of_all)
     received = progress.received
-    if received is not None and own.algorithm.travels in ROW_EACH:
+    if received is not None and share.algorithm.travels in ROW_EACH:
         received = engine.rows(received)
-    sent = engine.everyone(progress.traffic)
+    traffic_by_process = engine.everyone(progress.traffic)
     if not engine.is_root:
         return progress
     (metrics,) = progress.metrics
-    traffic = sum(sent[1:], sent[0])
     return replace(
-        progress, state=state, received=received, traffic=traffic, metrics=metrics, noise=noise
+        progress,
+        state=state,
+        received=received,
+        traffic=sum(traffic_by_process, Traffic(0, 0)),
+        metrics=metrics,
+        noise=noise,
     )
 
 
-def scattered(progress: Progress | None, engine: Engine, own: Share) -> Progress:
+def scattered(progress: Progress | None, engine: Engine, share: Share) -> Progress:
     """Return this process's part of the root's progress of all nodes."""
-    shared = engine.everyone(progress)[0]
-    assert shared is not None
-    if own.nodes is None:
-        return shared
-    nodes, total = own.nodes, own.total
+    of_root = engine.everyone(progress)[0]
+    assert of_root is not None
+    if share.nodes is None:
+        return of_root
+    nodes = share.nodes
+    total = share.total
 
-    def part(array: Any) -> Any:
-        return array.reshape(total, -1, *array.shape[1:])[nodes].reshape(-1, *array.shape[1:])
+    def local_rows(array: Rows) -> Rows:
+        by_node = array.reshape(total, -1, *array.shape[1:])
+        return by_node[nodes].reshape(-1, *array.shape[1:])
 
-    received = shared.received
-    if received is not None and own.algorithm.travels in ROW_EACH:
+    state = _with_rows(of_root.state, local_rows)
+    noise = _with_rows(of_root.noise, local_rows)
+    received = of_root.received
+    if received is not None and share.algorithm.travels in ROW_EACH:
         received = received[nodes]
-    state, noise = _with_rows(shared.state, part), _with_rows(shared.noise, part)
     if engine.is_root:
-        metrics = [shared.metrics]
-        return replace(shared, state=state, received=received, metrics=metrics, noise=noise)
+        metrics = [of_root.metrics]
+        return replace(of_root, state=state, received=received, metrics=metrics, noise=noise)
     return Progress(
         state=state,
         received=received,
-        rounds=shared.rounds,
-        ledger=shared.ledger,
+        rounds=of_root.rounds,
+        ledger=of_root.ledger,
         metrics=[None],
         noise=noise,
     )
 
 
-def _with_rows(value: Any, change: Callable[[Any], Any]) -> Any:
+def _with_rows(value: Any, change: Callable[[Rows], Rows]) -> Any:
     """Return a state whose arrays of rows, a few for each node, are changed."""
     if isinstance(value, np.ndarray):
-        return change(value) if value.size and value.ndim else value
+        has_rows = value.size and value.ndim
+        return change(value) if has_rows else value
     if is_dataclass(value) and not isinstance(value, type):
         changed = {
-            each.name: _with_rows(getattr(value, each.name), change)
-            for each in fields(value)
-            if each.init and not each.metadata.get("known_to_all")
+            field.name: _with_rows(getattr(value, field.name), change)
+            for field in fields(value)
+            if field.init and not field.metadata.get("known_to_all")
         }
         return replace(value, **changed)
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
@@ -92,47 +109,56 @@ class OnRoot:
     """Metrics of all nodes, measured on the root."""
 
     engine: Engine
-    own: Share
+    share: Share
     meters: list[Metric]
 
     @property
     def watches(self) -> tuple[str, ...]:
-        """Everything that any of them watches."""
+        """Names of all fields of `Before` that one of the metrics watches."""
         return tuple(sorted({name for meter in self.meters for name in meter.watches}))
 
     @property
     def memory(self) -> Any:
-        """What they remember, on the root."""
-        return [meter.memory for meter in self.meters] if self.engine.is_root else None
+        """Memory of each metric, on the root; None elsewhere."""
+        if not self.engine.is_root:
+            return None
+        return [meter.memory for meter in self.meters]
 
     def recall(self, memory: Any) -> None:
         """Let them remember it, on the root."""
-        for meter, own in zip(self.meters, memory or (), strict=False):
-            meter.recall(own)
+        for meter, meter_memory in zip(self.meters, memory or (), strict=False):
+            meter.recall(meter_memory)
 
     def observe(self, before: Before) -> None:
         """Gather what they watch, and pass it to them."""
-        seen = Before(*(None if mine is None else self.engine.rows(mine) for mine in before))
+        of_all = Before(*(None if rows is None else self.engine.rows(rows) for rows in before))
         if self.engine.is_root:
             for meter in self.meters:
-                meter.observe(seen)
+                meter.observe(of_all)
         if before.parameters is not None:  # regret is expensive work, which can fail
             self.engine.agree()
 
     def values(self, after: After) -> dict[str, Value]:
         """Return their values for all nodes; nothing elsewhere."""
-        travels = self.own.algorithm.travels
-        rows, parameters = travels in ROW_EACH, after.parameters
-        known_to_all = travels == "server" or (
-            sum(self.engine.everyone(len(parameters))) != self.own.total
-        )
-        if not known_to_all:
+        travels = self.share.algorithm.travels
+        parameters = after.parameters
+        if travels != "server" and self._has_row_each(parameters):
             parameters = self.engine.rows(parameters)
-        received = self.engine.rows(after.received) if rows else after.received
-        bits = after.bits if isinstance(after.bits, int) else self.engine.rows(after.bits)
+        received = after.received
+        if travels in ROW_EACH:
+            received = self.engine.rows(received)
+        bits = after.bits
+        if not isinstance(bits, int):
+            bits = self.engine.rows(bits)
         values: dict[str, Value] = {}
         if self.engine.is_root:
+            of_all = After(parameters, received, bits)
             for meter in self.meters:
-                values |= meter.values(After(parameters, received, bits))
+                values |= meter.values(of_all)
         self.engine.agree()
         return values
+
+    def _has_row_each(self, parameters: Floats) -> bool:
+        """Return whether parameters have a row for each node, rather than rows that all share."""
+        rows = sum(self.engine.everyone(len(parameters)))
+        return rows == self.share.total

@@ -1,4 +1,4 @@
-"""What happens in a round, and what a run knows after it."""
+"""The rounds of a run, and its progress: everything that a round changes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dpmesh.run.noise import DrawnRows
 
 @dataclass(kw_only=True)
 class Progress:
-    """Where a run is: everything that its rounds change.
+    """The progress of a run: everything that its rounds change.
 
     Parameters
     ----------
@@ -29,7 +29,7 @@ class Progress:
     history, ledger, traffic
         As in `Run`.
     metrics, carrier
-        What each metric and the carrier remember; see `Rounds.remembered`.
+        Memory of each metric and of the carrier; see `Rounds.remembered`.
     noise
         Earlier rows of correlated noise, which are as secret as the state.
     """
@@ -46,21 +46,21 @@ class Progress:
 
 
 class StopRun(Exception):  # noqa: N818
-    """What a callback raises to end its run, after the round that it was called with."""
+    """Raised by a callback to end its run after the round that it was called with."""
 
 
 @dataclass(kw_only=True)
 class Rounds:
     """One round after another, measured every `every` rounds and in the last."""
 
-    own: Share
+    share: Share
     channel: Channel
     engine: Engine
     meters: list[Metric]
     every: int
     last: int
     callback: Callback | None
-    at: Progress
+    progress: Progress
 
     def __post_init__(self) -> None:
         self._watched = frozenset(name for meter in self.meters for name in meter.watches)
@@ -71,63 +71,73 @@ class Rounds:
 
     def attempt(self) -> Step:
         """Run the next round without recording it yet."""
-        own, at = self.own, self.at
-        done = at.rounds + 1
-        self.is_measured = done % self.every == 0 or done == self.last
+        share = self.share
+        state = self.progress.state
+        t = self.progress.rounds
+        self.is_measured = (t + 1) % self.every == 0 or t + 1 == self.last
         watched = self._watched if self.is_measured else self._always
-        self._before = Before.of(own, at.state, at.rounds, watched) if watched else UNWATCHED
-        return self.channel.run(own.algorithm, at.state, at.rounds, own.problem, own.key)
+        self._before = UNWATCHED
+        if watched:
+            self._before = Before.of(share, state, t, watched)
+        return self.channel.run(share.algorithm, state, t, share.problem, share.key)
 
     def accept(self, step: Step) -> bool:
         """Record a round that all processes ran; return whether the callback ends the run."""
-        at = self.at
-        at.state = step.state
+        progress = self.progress
+        progress.state = step.state
         self.channel.end_round()
-        at.traffic += self.own.carrier.traffic(at.rounds, step.sent)
-        at.rounds += 1
+        progress.traffic += self.share.carrier.traffic(progress.rounds, step.sent)
+        progress.rounds += 1
         for meter in self.meters:
             meter.observe(self._before)
         return self.is_measured and self._measure(step)
 
     def _measure(self, step: Step) -> bool:
-        at, own = self.at, self.own
-        published = own.algorithm.published(at.state, self.channel.received)
-        after = After(own.algorithm.parameters(at.state), published, step.sent.bits)
+        """Measure the finished round; return whether the callback ends the run."""
+        progress = self.progress
+        algorithm = self.share.algorithm
+        carrier = self.share.carrier
+        after = After(
+            parameters=algorithm.parameters(progress.state),
+            received=algorithm.published(progress.state, self.channel.received),
+            bits=step.sent.bits,
+        )
         values: dict[str, Value] = {}
         for meter in self.meters:
             values |= meter.values(after)
-        if own.carrier.seconds is not None:
-            values["seconds"] = own.carrier.seconds
-        sent = self.engine.everyone(at.traffic)
+        if carrier.seconds is not None:
+            values["seconds"] = carrier.seconds
+        traffic_by_process = self.engine.everyone(progress.traffic)
         if not self.engine.is_root:
             return False
-        values["megabytes"] = sum(sent[1:], sent[0]).megabytes
-        at.history.add(at.rounds, values)
+        total = sum(traffic_by_process, Traffic(0, 0))
+        values["megabytes"] = total.megabytes
+        progress.history.add(progress.rounds, values)
+        if self.callback is None:
+            return False
         try:
-            if self.callback is not None:
-                self.callback(at.rounds, values)
+            self.callback(progress.rounds, values)
         except StopRun:
             return True
         return False
 
     def remembered(self) -> Progress:
         """Return all that a later process needs to resume from here."""
-        metrics = [meter.memory for meter in self.meters]
-        ledger, carrier = self.channel.ledger.releases, self.own.carrier.memory
         return replace(
-            self.at,
+            self.progress,
             received=self.channel.received,
-            ledger=ledger,
-            metrics=metrics,
-            carrier=carrier,
+            ledger=self.channel.ledger.releases,
+            metrics=[meter.memory for meter in self.meters],
+            carrier=self.share.carrier.memory,
             noise=self.channel.noise.memory,
         )
 
     def recall(self, progress: Progress) -> None:
         """Resume after the rounds of this progress."""
-        self.at, self.channel.received = progress, progress.received
+        self.progress = progress
+        self.channel.received = progress.received
         self.channel.ledger.restore(progress.ledger)
         for meter, memory in zip(self.meters, progress.metrics, strict=True):
             meter.recall(memory)
-        self.own.carrier.recall(progress.carrier)
+        self.share.carrier.recall(progress.carrier)
         self.channel.noise.recall(progress.noise)

@@ -1,4 +1,4 @@
-"""What comes out of a simulation."""
+"""A finished simulation: measurements, ledger, cost, traffic and released models."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
+from dpmesh._arrays import FloatArray
 from dpmesh._core import __version__
 from dpmesh._epsilons import rounded_up
-from dpmesh._files import replacing
+from dpmesh._files import JsonObject, replacing
 from dpmesh._html import InNotebooks
 from dpmesh._privacy_types import Floats, Released
 from dpmesh._table import Table
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 def in_words(
-    settings: Mapping[str, Any],
+    settings: Mapping[str, str | int],
     history: History,
     traffic: Traffic,
     privacy: Report,
@@ -44,12 +44,17 @@ def in_words(
     baselines: Baselines | None,
 ) -> str:
     """Describe a run: settings, last measurements, traffic, cost, and what it compares with."""
-    stated = [in_lines(name, str(value)) for name, value in settings.items() if value != "None"]
-    lines = [line for lines in stated for line in lines]
-    names = [name for name in history.metrics if name != "megabytes"]  # they have their own line
-    measured = {name: f"{name} {history.last(name):.4g}" for name in names}
-    released = [text for name, text in measured.items() if name not in privacy.not_covered]
-    research = [text for name, text in measured.items() if name in privacy.not_covered]
+    lines = []
+    for name, value in settings.items():
+        if value != "None":
+            lines += in_lines(name, str(value))
+    released: list[str] = []
+    research: list[str] = []
+    for name in history.metrics:
+        if name == "megabytes":  # traffic has its own line
+            continue
+        group = research if name in privacy.not_covered else released
+        group.append(f"{name} {history.last(name):.4g}")
     if released:
         lines.append(f"at the end  {', '.join(released)}")
     if research:
@@ -57,8 +62,8 @@ def in_words(
     lines.append(f"traffic     {traffic.megabytes:.4g} MB, {traffic.messages} messages")
     lines.append(str(privacy))
     if baselines is not None and reached is not None:
-        found = compared(reached, baselines, privacy)
-        lines += ["", str(found.table), "", found.sentence]
+        verdict = compared(reached, baselines, privacy)
+        lines += ["", str(verdict.table), "", verdict.sentence]
         lines.append("These figures are for research: no epsilon covers the baselines.")
     return "\n".join(lines)
 
@@ -71,7 +76,9 @@ def compared(reached: Measures, baselines: Baselines, privacy: Report) -> Verdic
 
 def cost_in_words(privacy: Report) -> float | None:
     """Return epsilon as a report shows it; None without a guarantee."""
-    return float(rounded_up(privacy.epsilon)) if privacy.is_finite else None
+    if not privacy.is_finite:
+        return None
+    return float(rounded_up(privacy.epsilon))
 
 
 def released_model(
@@ -79,13 +86,14 @@ def released_model(
 ) -> Model:
     """Return a node's released linear model, or the mean of all, with its privacy report."""
     if outline is None:
-        wanted = "one of a LinearProblem; of others, problem.model(run.released[node]) makes models"
-        fail("run", wanted, "another")
-    named = isinstance(outline.columns, Columns)
-    return outline.model(_of_node(released, node), {"privacy": privacy.as_dict(), "named": named})
+        remedy = "of others, problem.model(run.released[node]) makes models"
+        fail("run", f"one of a LinearProblem; {remedy}", "another")
+    about = {"privacy": privacy.as_dict(), "named": isinstance(outline.columns, Columns)}
+    return outline.model(_parameters_of(released, node), about)
 
 
-def _of_node(released: Released, node: int | None) -> npt.NDArray[Any]:
+def _parameters_of(released: Released, node: int | None) -> FloatArray:
+    """Return the released parameters of a node, or the mean of all, shape (dim,)."""
     if node is None:
         return np.asarray(np.mean(released, axis=0, dtype=np.float64), released.dtype)
     if integer("node", node) not in range(len(released)):
@@ -94,7 +102,7 @@ def _of_node(released: Released, node: int | None) -> npt.NDArray[Any]:
 
 
 class _Finished(Protocol):
-    """What is known of a finished run."""
+    """Results of a finished run."""
 
     @property
     def settings(self) -> dict[str, str | int]: ...
@@ -111,11 +119,12 @@ class _Finished(Protocol):
 
 
 class Tabled(InNotebooks):
-    """What a finished run shows of itself: text, and a table for a notebook or a paper."""
+    """Text of a finished run, and its table for a notebook or a paper."""
 
     def __repr__(self: _Finished) -> str:
-        beside = self.measured, self.baselines
-        return in_words(self.settings, self.history, self.traffic, self.privacy, *beside)
+        return in_words(
+            self.settings, self.history, self.traffic, self.privacy, self.measured, self.baselines
+        )
 
     @property
     def score(self: _Finished) -> float | None:
@@ -125,8 +134,9 @@ class Tabled(InNotebooks):
         """
         if self.measured is not None:
             return next(iter(self.measured.values()))
-        name = "released_accuracy"
-        return self.history.last(name) if name in self.history.metrics else None
+        if "released_accuracy" not in self.history.metrics:
+            return None
+        return self.history.last("released_accuracy")
 
     def table(self: _Finished) -> Table:
         """Return the scores beside the baselines, or the last measurements without any.
@@ -211,15 +221,17 @@ class Run(Tabled):
 
     @cached_property
     def measured(self) -> Measures | None:
-        """What the released models reach on the test records on average, as `baselines` have it.
+        """Mean measures of the released models on the test records, as `baselines` have them.
 
         Accuracy, balanced accuracy and, for two classes, AUC; or R². None where there are no
         `baselines`.
         """
         if self.baselines is None:
             return None
-        found = measured(self.problem, self.released)
-        return found if isfinite(found[self.baselines.metric]) else None
+        measures = measured(self.problem, self.released)
+        if not isfinite(measures[self.baselines.metric]):
+            return None
+        return measures
 
     def model(self, node: int | None = None) -> Any:
         """Return a released model that predicts, and can be saved and exported.
@@ -238,9 +250,9 @@ class Run(Tabled):
         ValueError
             If there is no such node, or nothing states what the released numbers stand for.
         """
-        own = getattr(self.problem, "model", None)
-        if self.outline is None and own is not None:
-            return own(_of_node(self.released, node))
+        make_model = getattr(self.problem, "model", None)
+        if self.outline is None and make_model is not None:
+            return make_model(_parameters_of(self.released, node))
         return released_model(self.outline, self.released, self.privacy, node)
 
     def plot(self, metric: str = "accuracy", ax: Axes | None = None) -> Axes:
@@ -249,7 +261,7 @@ class Run(Tabled):
 
         return plots.curves({metric: self.history}, metric, ax=ax)
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> JsonObject:
         """Return everything but the arrays, in plain types that JSON can hold."""
         return {
             "dpmesh": __version__,

@@ -7,17 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias, get_args
 
 import numpy as np
-import numpy.typing as npt
 
+from dpmesh._arrays import FloatArray
 from dpmesh._ragged import Numbers
 from dpmesh.defaults import Task
 from dpmesh.kernels.linear import linear_scores
 from dpmesh.kernels.linear_model import Loss, members
 from dpmesh.problems import LinearProblem
 from dpmesh.run.measures import Measures, classification, of_labels, regression
+from dpmesh.tables.cells import Cells
 from dpmesh.tables.kinds import Count
 from dpmesh.tables.models import Model, Outline
 
@@ -25,19 +26,19 @@ __all__ = ["BY_LOSS", "TASKS", "LearningTask", "TaskName", "measured", "task_of"
 
 TaskName = Literal["classes", "labels", "numbers", "counts"]
 
-Scores: TypeAlias = npt.NDArray[Any]
+Scores: TypeAlias = FloatArray
 """Scores of test records, shape (records, outputs)."""
 
-Labels: TypeAlias = npt.NDArray[Any]
+Labels: TypeAlias = Cells
 """Labels as models learn them, shape (records,)."""
 
-Utility: TypeAlias = Callable[[Model, npt.NDArray[Any], npt.NDArray[Any]], Numbers]
+Utility: TypeAlias = Callable[[Model, Cells, Cells], Numbers]
 """Utility of each record from a model, its predictions and the true labels, shape (records,)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LearningTask:
-    """What a record's label is, with everything that depends on it.
+    """Kind of label that a record has, with everything that depends on it.
 
     Parameters
     ----------
@@ -74,7 +75,7 @@ class LearningTask:
     range_parameter: str
     utility: Utility
     measures: Callable[[Outline, Scores, Labels], Measures]
-    trivial_scores: Callable[[Outline, Labels], Scores]
+    trivial_scores: Callable[[Outline, Labels], Numbers]
 
 
 def task_of(outline: Outline) -> LearningTask:
@@ -95,7 +96,7 @@ def task_of_problem(problem: LinearProblem) -> LearningTask:
     return by_loss
 
 
-def measured(problem: LinearProblem, params: npt.NDArray[Any]) -> Measures:
+def measured(problem: LinearProblem, params: FloatArray) -> Measures:
     """Measure one linear model on the test records of a problem.
 
     Parameters
@@ -109,7 +110,7 @@ def measured(problem: LinearProblem, params: npt.NDArray[Any]) -> Measures:
     return task_of_problem(problem).measures(problem.outline, scores, problem.test.labels)
 
 
-def scores_of_test(problem: LinearProblem, params: npt.NDArray[Any]) -> Scores:
+def scores_of_test(problem: LinearProblem, params: FloatArray) -> Scores:
     """Return the scores of one linear model on the test records of a problem.
 
     Parameters
@@ -138,31 +139,31 @@ def trivial_measures(problem: LinearProblem) -> Measures:
     return task.measures(problem.outline, scores, problem.test.labels)
 
 
-def _weighted_hits(model: Model, predicted: npt.NDArray[Any], truth: npt.NDArray[Any]) -> Numbers:
+def _weighted_hits(model: Model, predicted: Cells, truth: Cells) -> Numbers:
     """Return 1 for each right class, or its weight where public shares of classes are stated."""
     true_codes = model.listed.codes(np.asarray(truth))
     hits = (true_codes == model.listed.codes(np.asarray(predicted))).astype(np.float64)
     weights = model.weights_of_classes
     if weights is None:
         return np.asarray(hits)
-    listed = true_codes >= 0
-    return np.asarray(hits * np.where(listed, weights[np.maximum(true_codes, 0)], 0.0))
+    weights_of_records = weights[np.maximum(true_codes, 0)]
+    is_listed = true_codes >= 0
+    return np.asarray(hits * np.where(is_listed, weights_of_records, 0.0))
 
 
-def _share_of_labels(_: Model, predicted: npt.NDArray[Any], truth: npt.NDArray[Any]) -> Numbers:
+def _share_of_labels(_: Model, predicted: Cells, truth: Cells) -> Numbers:
     """Return the share of each record's labels that is right."""
-    return np.asarray((np.asarray(predicted) == np.asarray(truth)).mean(axis=1), np.float64)
+    is_correct = np.asarray(predicted) == np.asarray(truth)
+    return np.asarray(is_correct.mean(axis=1), np.float64)
 
 
-def _negative_squared_error(
-    model: Model, predicted: npt.NDArray[Any], truth: npt.NDArray[Any]
-) -> Numbers:
+def _negative_squared_error(model: Model, predicted: Cells, truth: Cells) -> Numbers:
     """Return minus the squared error in units of the public range; -1 where one is not finite."""
     assert model.target is not None
     low, high = model.target.ends
-    predicted = np.asarray(predicted, np.float64)
-    truth = np.asarray(truth, np.float64)
-    error = (np.clip(predicted, low, high) - np.clip(truth, low, high)) / (high - low)
+    predicted = np.clip(np.asarray(predicted, np.float64), low, high)
+    truth = np.clip(np.asarray(truth, np.float64), low, high)
+    error = (predicted - truth) / (high - low)
     return np.asarray(-np.nan_to_num(np.square(error), nan=1.0))
 
 
@@ -174,10 +175,12 @@ def _class_measures(outline: Outline, scores: Scores, labels: Labels) -> Measure
     return classification(scores, labels, balanced=outline.shares is not None)
 
 
-def _most_frequent_class(outline: Outline, labels: Labels) -> Scores:
-    kinds = labels > 0 if outline.outputs == 1 or (labels < 0).any() else labels
-    counts = np.bincount(np.asarray(kinds, np.int64), minlength=max(outline.outputs, 2))
-    if outline.outputs == 1 or (labels < 0).any():
+def _most_frequent_class(outline: Outline, labels: Labels) -> Numbers:
+    """Return scores of the most frequent class."""
+    is_signed = outline.outputs == 1 or bool((labels < 0).any())
+    places = labels > 0 if is_signed else labels
+    counts = np.bincount(np.asarray(places, np.int64), minlength=max(outline.outputs, 2))
+    if is_signed:
         return np.array([1.0 if counts[1] > counts[0] else -1.0])
     scores = np.zeros(len(counts))
     scores[int(counts.argmax())] = 1
@@ -189,7 +192,7 @@ def _label_measures(outline: Outline, scores: Scores, labels: Labels) -> Measure
     return of_labels(scores, labels, outline.classes)
 
 
-def _most_frequent_labels(outline: Outline, labels: Labels) -> Scores:
+def _most_frequent_labels(outline: Outline, labels: Labels) -> Numbers:
     """Return scores of the more frequent value of each label."""
     assert outline.classes is not None
     return np.asarray(members(labels, len(outline.classes)).mean(axis=0) - 0.5)
@@ -203,7 +206,7 @@ def _number_measures(outline: Outline, scores: Scores, labels: Labels) -> Measur
     return regression(predicted, labels)
 
 
-def _mean(_: Outline, labels: Labels) -> Scores:
+def _mean(_: Outline, labels: Labels) -> Numbers:
     return np.array([labels.mean()])
 
 
@@ -212,7 +215,7 @@ def _count_measures(_: Outline, scores: Scores, labels: Labels) -> Measures:
     return regression(Count(high=1.0).expected(scores[:, 0]), labels)
 
 
-def _log_mean(_: Outline, labels: Labels) -> Scores:
+def _log_mean(_: Outline, labels: Labels) -> Numbers:
     return np.array([np.log(max(float(labels.mean()), 1e-12))])
 
 

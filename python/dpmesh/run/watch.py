@@ -1,4 +1,4 @@
-"""What an audit sees of the releases of a run."""
+"""The view that an audit has of the releases of a run."""
 
 from __future__ import annotations
 
@@ -43,18 +43,25 @@ def watched(
     rows: Indices | None,
 ) -> tuple[Released, Compressed | None]:
     """Show the releases of a message to its watcher; return what travels instead."""
-    out = values.copy()
+    travelling = values.copy()
     bits = None if compressed is None else compressed.bits.copy()
-    whole: list[tuple[Release, Indices | slice]] = [(releases[0], slice(None))]
-    for release, some in parts or whole:
-        mechanism, sensitivity = release.mechanism, release.sensitivity
-        scale = mechanism.drawn_scale(inside, sensitivity)
-        before = Sensitive(mechanism.prepared(Sensitive(inside[some])))
-        length = None if compressed is None else compressed.bits[some]
-        after = Released(noisy[some]), Released(values[some]), length
-        shown = watcher(Passage(release, scale, before, *after, rows))
-        out[some] = shown.values
+    all_rows: list[tuple[Release, Indices | slice]] = [(releases[0], slice(None))]
+    for release, part_rows in parts or all_rows:
+        mechanism = release.mechanism
+        passage = watcher(
+            Passage(
+                release=release,
+                noise_scale=mechanism.drawn_scale(inside, release.sensitivity),
+                inside=Sensitive(mechanism.prepared(Sensitive(inside[part_rows]))),
+                noisy=Released(noisy[part_rows]),
+                values=Released(values[part_rows]),
+                bits=None if compressed is None else compressed.bits[part_rows],
+                rows=rows,
+            )
+        )
+        travelling[part_rows] = passage.values
         if bits is not None:
-            bits[some] = shown.bits
-    sent = None if compressed is None or bits is None else replace(compressed, bits=bits)
-    return Released(out), sent
+            bits[part_rows] = passage.bits
+    if compressed is None or bits is None:
+        return Released(travelling), None
+    return Released(travelling), replace(compressed, bits=bits)

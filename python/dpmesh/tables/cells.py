@@ -19,6 +19,9 @@ import numpy.typing as npt
 Cells: TypeAlias = npt.NDArray[Any]
 """The cells of a column as they came, shape (records,)."""
 
+FloatArray: TypeAlias = npt.NDArray[np.floating[Any]]
+"""Numbers in float32 or float64."""
+
 UTC = timezone.utc
 
 MISSING = frozenset(

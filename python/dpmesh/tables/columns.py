@@ -13,12 +13,11 @@ import numpy.typing as npt
 
 from dpmesh._files import JsonObject
 from dpmesh._validate import fail, nearest
-from dpmesh.tables.cells import Cells, Problems, TableError, shown
+from dpmesh.tables.cells import Cells, FloatArray, Problems, TableError, shown
 from dpmesh.tables.features import (
     BLOCK,
     COLUMNS,
     FeatureMap,
-    FloatArray,
     Layout,
     centred,
     stored_type,

@@ -27,11 +27,9 @@ import numpy.typing as npt
 
 from dpmesh._files import JsonObject
 from dpmesh._validate import every, fail, integer, nearest, positive
+from dpmesh.tables.cells import FloatArray
 
 FloatT = TypeVar("FloatT", bound=np.floating[Any])
-
-FloatArray: TypeAlias = npt.NDArray[np.floating[Any]]
-"""Numbers in float32 or float64."""
 
 Records: TypeAlias = npt.NDArray[np.float64]
 """Shape (records, features)."""

@@ -19,6 +19,7 @@ from dpmesh._validate import fail, nearest, number, positive
 from dpmesh.tables.cells import (
     UTC,
     Cells,
+    FloatArray,
     TableError,
     day_of,
     map_cells,
@@ -227,7 +228,7 @@ class Count(Number):
         """Return the range as a file of ranges has it."""
         return {"counts": self.high}
 
-    def expected(self, scores: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    def expected(self, scores: FloatArray) -> npt.NDArray[np.float64]:
         """Return the expected counts of scores, which are logarithms of their shares."""
         shares = np.exp(np.minimum(scores, 0))
         return np.asarray(self.high * shares)
