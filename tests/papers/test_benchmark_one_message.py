@@ -16,11 +16,12 @@ from dpmesh.keys import Key
 from dpmesh.problems import LinearProblem
 from dpmesh.run import Metrics, simulate
 from dpmesh_papers.benchmark.cells import ALONE, CHANCE, Cell
-from dpmesh_papers.benchmark.given import CannotRun, Row, Setting
+from dpmesh_papers.benchmark.given import EVERYBODY, HONEST_BUT_1, CannotRun, Row, Setting
 from dpmesh_papers.benchmark.one_message import DIAMETER, ClassMoments, one_message
 from dpmesh_papers.benchmark.paper_settings import PAPER_TASKS
-from dpmesh_papers.benchmark.results import as_markdown
+from dpmesh_papers.benchmark.results import as_markdown, lines_of
 from dpmesh_papers.benchmark.tasks import TASKS
+from dpmesh_papers.beside import best_of, table_of_task
 
 
 def problem_of(x: np.ndarray, labels: np.ndarray, nodes: int = 2, **others) -> LinearProblem:
@@ -140,3 +141,31 @@ def test_every_paper_is_a_task_and_two_tables_were_never_seen() -> None:
     assert all(f"paper-{paper}" in TASKS for paper in papers)
     unseen = [name for name, task in TASKS.items() if not task.tuned_on and not task.data]
     assert sorted(unseen) == ["marriages", "voters"]
+
+
+def test_a_papers_table_marks_the_best_of_each_threat_model() -> None:
+    name = "paper-online"
+
+    def cell(method: str, accuracy: float, trust: str, epsilon: float | None = 1.0) -> Cell:
+        accuracies = tuple(accuracy + 0.001 * split for split in range(5))
+        return Cell(task=name, method=method, trust=trust, epsilon=epsilon, accuracy=accuracies)
+
+    own = PAPER_TASKS[name].own_rows[0].name
+    cells = [
+        cell(CHANCE, 0.5, "x", None),
+        cell(ALONE, 0.8, "x", None),
+        cell(own, 0.70, EVERYBODY),
+        cell("one message, class sums", 0.75, EVERYBODY),
+        cell("gradient descent on a ring", 0.6, EVERYBODY),
+        cell("secure sum, momentum", 0.88, HONEST_BUT_1),
+        cell("secure sum, 1 site may collude", 0.91, HONEST_BUT_1),
+    ]
+    table = table_of_task(cells, name)
+    assert "| one message, class sums, **best under this threat model** | 75.2 ± 0.2 |" in table
+    assert "| secure sum, 1 site may collude, **best under this threat model** |" in table
+    assert f"| {own} | 70.2 ± 0.2 |" in table
+    assert "ring" not in table
+    assert "momentum" not in table
+    best = best_of(lines_of(cells, name), EVERYBODY, 1.0)
+    assert best is not None
+    assert best.method == "one message, class sums"

@@ -330,7 +330,12 @@ def _titles(cells: Sequence[Cell]) -> Iterator[tuple[str, str]]:
     """Yield the name of each task, and what it is, with the number of splits that ran."""
     for task in dict.fromkeys(cell.task for cell in cells):
         count = splits_of(cells, task)
-        yield task, f"{TASKS[task].title}; {count} split{'s' * (count != 1)}{_about(TASKS[task])}"
+        yield task, title_of(task, count)
+
+
+def title_of(task: str, count: int) -> str:
+    """Return what a task is, the number of its splits, and what a reader has to know."""
+    return f"{TASKS[task].title}; {count} split{'s' * (count != 1)}{_about(TASKS[task])}"
 
 
 def _about(task: Task) -> str:

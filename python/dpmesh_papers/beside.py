@@ -1,0 +1,72 @@
+"""Each paper's setting in the benchmark: its own rows beside the best of every threat model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from dpmesh_papers.benchmark.cells import ALONE, ALONE_PRIVATE, CHANCE, POOLED, Cell
+from dpmesh_papers.benchmark.given import EVERYBODY
+from dpmesh_papers.benchmark.methods import ROWS
+from dpmesh_papers.benchmark.results import Line, lines_of, shown, splits_of, title_of
+from dpmesh_papers.benchmark.tasks import TASKS
+
+SHOWN = (
+    "gradient descent by gossip",
+    "gossip, up to 400 steps",
+    *(row.name for row in ROWS if row.name.startswith("one message") and row.trust == EVERYBODY),
+    ALONE_PRIVATE,
+)
+"""Methods that stand in every table of a paper, beside the paper's own and the best."""
+BASELINES = (CHANCE, ALONE, POOLED)
+
+
+def best_of(lines: Sequence[Line], trust: str, epsilon: float) -> Line | None:
+    """Return the private method of a threat model with the highest mean at an epsilon."""
+    found = [
+        line
+        for line in lines
+        if line.method not in BASELINES and line.first.trust == trust and line.at(epsilon).accuracy
+    ]
+    return max(found, key=lambda line: line.at(epsilon).mean, default=None)
+
+
+def table_of_task(cells: Sequence[Cell], name: str) -> str:
+    """Return the setting of a paper as Markdown: its rows, rivals, and the best of each trust."""
+    task = TASKS[name]
+    epsilon = task.epsilons[0]
+    lines = lines_of(cells, name)
+    chance = next(line for line in lines if line.method == CHANCE).first
+    own = {row.name for row in task.own_rows}
+    bests = [best_of(lines, trust, epsilon) for trust in _trusts(lines)]
+    best_names = [line.method for line in bests if line is not None]
+    kept = {*own, *SHOWN, *best_names, *BASELINES}
+    head = f"{title_of(name, splits_of(cells, name))}. Epsilon {epsilon:g}."
+    rows = [f"| one trusts | method | accuracy (%) |\n|{3 * '---|'}"]
+    for line in _ordered(lines, epsilon):
+        cell = line.at(epsilon)
+        if line.method not in kept or not cell.accuracy:
+            continue
+        mark = ", **best under this threat model**" if line.method in best_names else ""
+        rows.append(f"| {cell.trust} | {line.method}{mark} | {shown(cell, chance)} |")
+    return "\n".join([head, "", *rows])
+
+
+def _trusts(lines: Sequence[Line]) -> list[str]:
+    """Return the threat models, that of public messages first."""
+    trusts = dict.fromkeys(line.first.trust for line in lines if line.method not in BASELINES)
+    return sorted(trusts, key=lambda trust: trust != EVERYBODY)
+
+
+def _ordered(lines: Sequence[Line], epsilon: float) -> Iterator[Line]:
+    """Yield the baselines, then each threat model's methods from the best on."""
+    yield from (line for line in lines if line.method in BASELINES)
+    for trust in _trusts(lines):
+        mine = [line for line in lines if line.first.trust == trust]
+        private = [line for line in mine if line.method not in BASELINES]
+        yield from sorted(private, key=lambda line: -line.at(epsilon).mean)
+
+
+def tables(cells: Sequence[Cell]) -> dict[str, str]:
+    """Return the table of each paper's task that has run, by the task's name."""
+    ran = [name for name in TASKS if name.startswith("paper-") and splits_of(cells, name)]
+    return {name: table_of_task(cells, name) for name in ran}
