@@ -41,7 +41,7 @@ RELEASES: dict[str, dict[str, Any]] = {
     "`noise=BetweenPartners`": {"noise": {"kind": "BetweenPartners"}},
     "`noise=Both`": {"noise": {"kind": "Both"}},
     '`sampling="allocation"`': {"sampling": "allocation", "records": RECORDS},
-    "`[first_stage]`": {"first_stage": {"noise_multiplier": 7.0}},
+    "`[first_stage]`": {"first_stage": {"noise_to_sensitivity": 7.0}},
 }
 """What is changed in an algorithm for a release."""
 
@@ -133,6 +133,7 @@ def content(described: dict[str, Any]) -> dict[str, Any]:
 def experiment(described: dict[str, Any]) -> Experiment:
     """Return an experiment that names the algorithm in a file."""
     run = {
+        "format": 2,
         "run": {"rounds": ROUNDS, "seed": 1, "delta": DELTA},
         "partition": {"kind": "iid", "nodes": NODES},
     }
@@ -161,7 +162,7 @@ def asking() -> Contract:
     """Return a contract of questions, which are a sum of records' vectors."""
     terms = {"rounds": 1, "public_key": "05" * 32, "deadline": 10.0, "quorum": NODES}
     asked = {"ranges": {"age": [0, 100]}, "questions": {"mean": ["age"]}}
-    sums = {"kind": "RecordSums", "noise_multiplier": 9.0}
+    sums = {"kind": "RecordSums", "noise_to_sensitivity": 9.0}
     tables = {"contract": terms, "algorithm": sums, "party": parties()}
     return Contract.of(asked | tables)
 

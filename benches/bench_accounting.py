@@ -46,22 +46,22 @@ POISSON = {"neighboring_relation": "add_remove"}
 FIXED_SIZE = {"neighboring_relation": "replace_one"}
 OURS = {
     "poisson": lambda: accounting.rdp_poisson_gaussian(
-        sampling_rate=RATE, noise_multiplier=NOISE, orders=DEFAULT_RDP_ORDERS, **POISSON
+        sampling_rate=RATE, noise_to_sensitivity=NOISE, orders=DEFAULT_RDP_ORDERS, **POISSON
     ),
     "poisson, all our orders": lambda: accounting.rdp_poisson_gaussian(
-        sampling_rate=RATE, noise_multiplier=NOISE, **POISSON
+        sampling_rate=RATE, noise_to_sensitivity=NOISE, **POISSON
     ),
     "fixed size": lambda: accounting.rdp_fixed_size_gaussian(
         sampling_rate=RATE,
-        noise_multiplier=NOISE,
+        noise_to_sensitivity=NOISE,
         orders=DEFAULT_RDP_ORDERS,
         bound="theorem_27",
         **FIXED_SIZE,
     ),
     "fixed size, epsilon by the dominating pair": lambda: accounting.fixed_size_gaussian_epsilon(
-        delta=1e-5, sampling_rate=RATE, noise_multiplier=NOISE, accountant="rdp", **FIXED_SIZE
+        delta=1e-5, sampling_rate=RATE, noise_to_sensitivity=NOISE, accountant="rdp", **FIXED_SIZE
     ),
-    "noise for epsilon 2": lambda: accounting.poisson_gaussian_noise_multiplier(
+    "noise for epsilon 2": lambda: accounting.poisson_gaussian_noise_to_sensitivity(
         target_epsilon=2.0,
         target_delta=1e-5,
         sampling_rate=RATE,

@@ -63,6 +63,7 @@ def mesh(folder: Path, nodes: int, dim: int) -> Mesh:
     folders = [Folder.create(folder / str(i), epsilon=100, delta=1e-5) for i in range(nodes)]
     public = {"records": RECORDS, "epsilon": 100.0, "delta": 1e-5}
     content = {
+        "format": 2,
         "contract": {
             "rounds": ROUNDS,
             "public_key": "01" * 32,
@@ -72,7 +73,7 @@ def mesh(folder: Path, nodes: int, dim: int) -> Mesh:
             "features": dim,
         },
         "problem": {"loss": "logistic", "feature_norm": 1.0},
-        "algorithm": {"kind": "GradientDescent", "records": RECORDS, "noise_multiplier": 5.0},
+        "algorithm": {"kind": "GradientDescent", "records": RECORDS, "noise_multiplier": 10.0},
         "topology": {"kind": "ring"},
         "party": [
             {"name": f"p{i}", "signing_key": own.signing.public.hex(), **public}

@@ -25,7 +25,7 @@ def case(dim: int, sites: int) -> Case:
         sites=sites,
         records=records * sites,
         records_per_site=records,
-        noise_multiplier=20.0,
+        noise_to_sensitivity=20.0,
         rounds=100,
     )
     stream, own_sum = Key.generate().stream(1), np.full((1, dim), 100 / dim**0.5)

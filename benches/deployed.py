@@ -40,9 +40,9 @@ SUMS: dict[str, Any] = {
     "kind": "FederatedLearning",
     "contribution": {"kind": "RecordGradients"},
     "combination": {"kind": "SecureAggregation"},
-    "noise_multiplier": 20.0,
+    "noise_multiplier": 40.0,
 }
-GOSSIP: dict[str, Any] = {"kind": "GradientDescent", "records": RECORDS, "noise_multiplier": 5.0}
+GOSSIP: dict[str, Any] = {"kind": "GradientDescent", "records": RECORDS, "noise_multiplier": 10.0}
 
 
 @contextmanager
@@ -58,6 +58,7 @@ def parties(
         budget: dict[str, float] = {"epsilon": 1000.0, "delta": 1e-5}
         folders = [Folder.create(Path(place) / str(i), **budget) for i in range(count)]
         content: dict[str, Any] = {
+            "format": 2,
             "contract": {
                 "rounds": rounds,
                 "public_key": "01" * 32,

@@ -16,7 +16,7 @@ algorithm = dm.FederatedLearning(
         batch_size=10,
         epochs=5,
     ),
-    noise_multiplier=0.8,
+    noise_multiplier=1.6,
 )
 run = dm.simulate(algorithm, problem, rounds=30, delta=1e-5, metrics=dm.Metrics(progress=False))
 print(run.privacy)

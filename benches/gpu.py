@@ -81,7 +81,7 @@ def algorithm(way: str, task: Any, rounds: int) -> Any:
     records, together = task.fewest_records, int(task.records.sum())
     if way == "gossip":
         made: Any = dm.GradientDescent(
-            records=records, noise_multiplier=1.0, step_size=0.5, clipping_norm=1.0
+            records=records, noise_multiplier=2.0, step_size=0.5, clipping_norm=1.0
         )
     elif way == "federated":
         updates = dm.ClientUpdates(

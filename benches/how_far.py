@@ -36,7 +36,7 @@ def secure_sum_of_sites() -> Made:
     """Encode, add noise, mask for each partner, and open."""
     sites, dim = 1_000, 1_000
     sizes = {"records": 100 * sites, "records_per_site": 100, "rounds": 1}
-    numbers = SecureSum(dim=dim, sites=sites, noise_multiplier=20.0, **sizes)
+    numbers = SecureSum(dim=dim, sites=sites, noise_to_sensitivity=20.0, **sizes)
     sums, stream = np.full((sites, dim), 0.1), Key.generate().stream(Purpose.NOISE)
     between = [[os.urandom(32) for _ in range(sites)] for _ in range(sites)]
     shared = [[between[min(i, j)][max(i, j)] for j in range(sites)] for i in range(sites)]
@@ -72,7 +72,7 @@ def sums_over_neighbours() -> Made:
     """Each node learns a noisy sum over its neighbours alone."""
     nodes, dim = 1_000, 1_000
     network = dm.topology.random_regular(nodes, 4, key=Key.seeded(1))
-    algorithm = dm.SecureGossip(topology=network, dim=dim, records=2 * nodes, noise_multiplier=20.0)
+    algorithm = dm.SecureGossip(topology=network, dim=dim, records=2 * nodes, noise_multiplier=40.0)
     run = simulated(algorithm, linear(nodes, 2, dim), None, rounds=1)
     return "sums over 4 neighbours, 1,000 nodes of 1,000 numbers", "node", nodes, 0.0, run
 
@@ -136,7 +136,7 @@ def a_million_rounds() -> Made:
 def secret_rounds() -> Made:
     def run() -> float:
         return accounting.random_allocation_epsilon(
-            delta=1e-6, noise_multiplier=0.5, rounds=100_000, neighboring_relation="replace_one"
+            delta=1e-6, noise_to_sensitivity=0.5, rounds=100_000, neighboring_relation="replace_one"
         )
 
     return "epsilon of one secret round out of 100,000", "pass", 1, 0.0, run

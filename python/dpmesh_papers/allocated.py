@@ -117,7 +117,7 @@ def without_replacement(
 
 def _measured(run: Callable[[Row, Key], tuple[float, float]], cell: Row, seeds: int) -> Row:
     found = [run(cell, Key.seeded(seed)) for seed in range(seeds)]
-    noise = {"noise_multiplier": found[0][1]}
+    noise = {"noise_to_sensitivity": found[0][1]}
     return noise | repeated([100 * accuracy for accuracy, _ in found])
 
 
@@ -132,7 +132,7 @@ def _online(cell: Row, key: Key) -> tuple[float, float]:
     run = simulate(
         learner, problem, links, rounds=rounds, key=key, metrics=Metrics([], progress=False)
     )
-    return float(problem.accuracy(run.released).mean()), learner.mechanism.noise_multiplier
+    return float(problem.accuracy(run.released).mean()), learner.mechanism.noise_to_sensitivity
 
 
 def longest_path_batch(
@@ -209,7 +209,7 @@ def _images(cell: Row, key: Key, *, images: int | None) -> tuple[float, float]:
     if cell["step"] == RULE:
         algorithm = with_steps(algorithm, problem, rounds, share=1.0)
     run = simulate(algorithm, problem, rounds=rounds, key=key, metrics=Metrics([], progress=False))
-    return float(problem.accuracy(run.released).mean()), algorithm.mechanism.noise_multiplier
+    return float(problem.accuracy(run.released).mean()), algorithm.mechanism.noise_to_sensitivity
 
 
 def _replaced(cell: Row, setting: Setting, problem: LinearProblem, key: Key) -> tuple[float, float]:
@@ -219,7 +219,7 @@ def _replaced(cell: Row, setting: Setting, problem: LinearProblem, key: Key) -> 
     if cell["step"] == RULE:
         baseline = replaced(baseline, problem)
     done = run(baseline, problem, key)
-    return float(problem.accuracy(done.released).mean()), baseline.noise_multiplier or 0.0
+    return float(problem.accuracy(done.released).mean()), baseline.noise_to_sensitivity or 0.0
 
 
 def _records(cell: Row, fewest: int) -> int | None:
@@ -251,7 +251,7 @@ def as_text(rows: list[Row]) -> str:
         nodes = row.get("nodes", IMAGES_AT)
         lines.append(
             f"{row['task'] + f', {nodes} node(s)':<36}{row['batch']:>6}{row['step']:>7}"
-            f"{row['sampling']:>12}{row['noise_multiplier']:>8.3f}{accuracy:>15}{row['seeds']:>7}"
+            f"{row['sampling']:>12}{row['noise_to_sensitivity']:>8.3f}{accuracy:>15}{row['seeds']:>7}"
             f"{CLAIMED.get((row['task'], nodes), ''):>8}".rstrip()
         )
     return "\n".join(lines)

@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 import dpmesh.accounting as accounting
 from dpmesh._epsilons import rounded_up
+from dpmesh._privacy_types import NeighboringRelation
 from dpmesh.algorithms.denoisers import AdaptiveSmoothing, Denoiser, LaplacianSmoothing, Reordered
 from dpmesh.algorithms.federated import FederatedLearning, FederatedState
 from dpmesh.algorithms.federated_updates import ClientUpdates
@@ -148,12 +149,12 @@ def planned_cells() -> list[Row]:
     for sampling, clients in CLIENTS.items():
         delta = clients**-1.1
         for (column, epsilon), noise in product(enumerate(EPSILONS), NOISES):
-            z = noise_multiplier(noise, sampling, epsilon, delta)
+            z = noise_to_sensitivity(noise, sampling, epsilon, delta)
             cost = algorithm_of(sampling, z, LaplacianSmoothing(0)).plan(ROUNDS).cost(delta)
             shared = {
                 "delta": delta,
                 "noise_std": z * CLIPPING_NORM * SENSITIVITY[sampling],
-                "noise_multiplier": z,
+                "noise_to_sensitivity": z,
                 "epsilon_proved": cost.epsilon,
             }
             papers = [row[column] if noise == "paper" else None for row in PAPER_ACCURACY[sampling]]
@@ -163,7 +164,7 @@ def planned_cells() -> list[Row]:
     return cells
 
 
-def noise_multiplier(noise: Noise, sampling: Sampling, epsilon: float, delta: float) -> float:
+def noise_to_sensitivity(noise: Noise, sampling: Sampling, epsilon: float, delta: float) -> float:
     """Return the noise multiplier: by the paper's theorem, or the least that is proved."""
     multiplier = theorem_multiplier if noise == "paper" else tight_multiplier
     return multiplier(sampling, epsilon, delta, ROUNDS)
@@ -186,10 +187,10 @@ def tight_multiplier(sampling: Sampling, epsilon: float, delta: float, rounds: i
     """Return the least noise over sensitivity that is proved to suffice."""
     budget: Any = {"target_epsilon": epsilon, "target_delta": delta, "sampling_rate": SAMPLING_RATE}
     if sampling == "uniform":
-        return accounting.fixed_size_gaussian_noise_multiplier(
+        return accounting.fixed_size_gaussian_noise_to_sensitivity(
             **budget, neighboring_relation="replace_one", count=rounds
         )
-    return accounting.poisson_gaussian_noise_multiplier(
+    return accounting.poisson_gaussian_noise_to_sensitivity(
         **budget, neighboring_relation="add_remove", count=rounds
     )
 
@@ -207,7 +208,14 @@ def algorithm_of(
         epochs=5,
         step_size=ExponentialDecay(scale=0.1, rate=0.99),
     )
-    return FederatedLearning(replace(updates, **others), noise_multiplier=z, denoiser=estimator)
+    noise = None if z is None else noise_multiplier(sampling, z)
+    return FederatedLearning(replace(updates, **others), noise_multiplier=noise, denoiser=estimator)
+
+
+def noise_multiplier(sampling: Sampling, z: float) -> float:
+    """Return the noise on the sum over the clipping norm; the paper's z is over the sensitivity."""
+    relation: NeighboringRelation = "replace_one" if sampling == "uniform" else "add_remove"
+    return z / accounting.noise_to_sensitivity(1.0, neighboring_relation=relation)
 
 
 def accuracy(cell: Row, problem: LinearProblem, key: Key) -> float:
@@ -215,14 +223,14 @@ def accuracy(cell: Row, problem: LinearProblem, key: Key) -> float:
     smoothing = cell["smoothing"]
     chosen = AdaptiveSmoothing(rounds=4 * ROUNDS)
     estimator = chosen if smoothing is None else LaplacianSmoothing(smoothing)
-    algorithm = algorithm_of(cell["sampling"], cell["noise_multiplier"], estimator)
+    algorithm = algorithm_of(cell["sampling"], cell["noise_to_sensitivity"], estimator)
     return final_accuracy(algorithm, problem, ROUNDS, key)
 
 
 def accuracy_by_protocol(cell: Row, problems: tuple[RandomStart, RandomStart], key: Key) -> float:
     """Run one cell with one key as the paper's script does; return the accuracy that it reports."""
     estimator = by_tensor(cell["smoothing"], problems[0].train.dim)
-    algorithm = algorithm_of(cell["sampling"], cell["noise_multiplier"], estimator)
+    algorithm = algorithm_of(cell["sampling"], cell["noise_to_sensitivity"], estimator)
     return best_accuracy(algorithm, *problems, ROUNDS, key)
 
 

@@ -89,7 +89,7 @@ def _moments_multiplier(setting: Setting, epsilon: float, delta: float) -> float
         table = claims.table_epsilon(
             delta,
             sampling_rate=SAMPLING_RATE,
-            noise_multiplier=float(np.exp(log_multiplier)),
+            noise_to_sensitivity=float(np.exp(log_multiplier)),
             rounds=setting.rounds,
             sampling=setting.sampling,
         )

@@ -29,7 +29,7 @@ from dpmesh_papers.federated import (
     TRAINING_RECORDS,
     algorithm_of,
     mnist_clients,
-    noise_multiplier,
+    noise_to_sensitivity,
     standardized,
     states,
 )
@@ -69,7 +69,7 @@ def figure2(folder: Path, *, seeds: int = 3, progress: Progress = print) -> list
 
     def measured(cell: Row) -> Iterator[Row]:
         sampling = cell["sampling"]
-        z = noise_multiplier("paper", sampling, EPSILON, CLIENTS[sampling] ** -1.1)
+        z = noise_to_sensitivity("paper", sampling, EPSILON, CLIENTS[sampling] ** -1.1)
         algorithm = algorithm_of(sampling, z, LaplacianSmoothing(cell["smoothing"]))
         for seed, (problem, key) in enumerate(zip(problems[sampling], keys, strict=True)):
             for row in training(algorithm, problem, key, ROUNDS):

@@ -45,13 +45,13 @@ SHOWN = {
 
 
 def algorithm_of(
-    sampling: Sampling, noise_multiplier: float | None, smoothing: float
+    sampling: Sampling, noise_to_sensitivity: float | None, smoothing: float
 ) -> FederatedLearning:
     """Return the algorithm of section 6.4 with the step sizes of section 6.1."""
     others = {"clients": CLIENTS, "batch_size": RECORDS_OF_CLIENT, "epochs": 10}
     estimator = LaplacianSmoothing(smoothing)
     return federated.algorithm_of(
-        sampling, noise_multiplier, estimator, sampling_rate=0.2, **others
+        sampling, noise_to_sensitivity, estimator, sampling_rate=0.2, **others
     )
 
 
@@ -137,13 +137,13 @@ def figure6(folder: Path, *, rounds: int = ROUNDS, progress: Progress = print) -
 
     def measured(cell: Row) -> list[Row]:
         smoothing = SMOOTHINGS.get(cell["model"])
-        noise = None if smoothing is None else cell["noise_multiplier"]
+        noise = None if smoothing is None else cell["noise_to_sensitivity"]
         algorithm = algorithm_of(cell["sampling"], noise, smoothing or 0.0)
         return list(curve(algorithm, candidates, test, key, rounds))
 
     experiment = Experiment(folder, "federated-figure6", progress)
     cells = product(SAMPLINGS, NOISE_MULTIPLIERS, ("Non-DP", *SMOOTHINGS))
-    names = "sampling", "noise_multiplier", "model"
+    names = "sampling", "noise_to_sensitivity", "model"
     experiment.measure((dict(zip(names, cell, strict=True)) for cell in cells), measured, in_words)
     return experiment.write(as_text, draw)
 
@@ -152,7 +152,7 @@ def draw(rows: list[Row]) -> Figure:
     """Draw all quantities over the rounds; needs the extra ``plots``."""
     panels = []
     for shown, (sampling, z) in product(SHOWN, product(SAMPLINGS, NOISE_MULTIPLIERS)):
-        mine = pick(rows, sampling=sampling, noise_multiplier=z)
+        mine = pick(rows, sampling=sampling, noise_to_sensitivity=z)
         lines = lines_of(mine, by="model", x="round", y=shown)
         title, y = f"{sampling.capitalize()}, z = {z:g}", SHOWN[shown]
         panels.append(Panel(title=title, x="round", y=y, lines=lines, kind="bands"))
@@ -162,7 +162,7 @@ def draw(rows: list[Row]) -> Figure:
 def in_words(row: Row) -> str:
     """Return the end of one curve as a line."""
     return (
-        f"{row['sampling']:<8} z {row['noise_multiplier']:<4g} {row['model']:<10} "
+        f"{row['sampling']:<8} z {row['noise_to_sensitivity']:<4g} {row['model']:<10} "
         f"threshold {row['threshold_auc']:.3f}  likelihood ratio {row['likelihood_auc']:.3f}  "
         f"loss {row['training_loss']:.3f} (test {row['test_loss']:.3f})  "
         f"accuracy {row['accuracy']:.1f}"

@@ -47,7 +47,7 @@ from dpmesh_papers._scaffold import (
     with_spread,
 )
 from dpmesh_papers.claims.federated import Sampling
-from dpmesh_papers.federated import WEIGHT_DECAY, final_accuracy, standardized
+from dpmesh_papers.federated import WEIGHT_DECAY, final_accuracy, noise_multiplier, standardized
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -83,7 +83,7 @@ class Training:
     local_epochs: int
 
     def algorithm(
-        self, sampling: Sampling, noise_multiplier: float, clients: int, estimator: Denoiser
+        self, sampling: Sampling, noise_to_sensitivity: float, clients: int, estimator: Denoiser
     ) -> FederatedLearning:
         """Return the algorithm of one cell."""
         return FederatedLearning(
@@ -96,7 +96,7 @@ class Training:
                 epochs=self.local_epochs,
                 step_size=ExponentialDecay(scale=self.step_size, rate=0.99),
             ),
-            noise_multiplier=noise_multiplier,
+            noise_multiplier=noise_multiplier(sampling, noise_to_sensitivity),
             denoiser=estimator,
         )
 
@@ -180,11 +180,11 @@ def table(
     in_small = data == "texts" and jax.default_backend() != "gpu"
     training, make_problem = setup("small texts" if in_small else data, rounds, clients)
     cells = _cells(training, *TABLES[table])
-    shown = [cell for cell in cells if not in_small or cell["noise_multiplier"] in IN_SMALL]
+    shown = [cell for cell in cells if not in_small or cell["noise_to_sensitivity"] in IN_SMALL]
     name = f"federated-{table}{'-svhn' * (data == 'svhn')}"
     experiment = Experiment(folder, name, progress)
     experiment.measure(shown, trained(training, make_problem, seeds, progress), in_words)
-    x = "method" if table == "table5" else "noise_multiplier"
+    x = "method" if table == "table5" else "noise_to_sensitivity"
     return experiment.write(partial(as_text, name, data), partial(draw, x=x))
 
 
@@ -203,7 +203,7 @@ def _cells(training: Training, papers: Papers, epsilons: Epsilons) -> list[Row]:
     return [
         {
             "sampling": sampling,
-            "noise_multiplier": z,
+            "noise_to_sensitivity": z,
             "method": method,
             "epsilon": epsilon,
             "epsilon_proved": _proved(
@@ -309,7 +309,7 @@ def trained(
         accuracies = []
         for problem, key in zip(problems, keys, strict=True):
             estimator = estimator_of(cell["method"], problem)
-            public = cell["sampling"], cell["noise_multiplier"], problem.nodes
+            public = cell["sampling"], cell["noise_to_sensitivity"], problem.nodes
             algorithm = training.algorithm(*public, estimator)
             accuracies.append(100 * final_accuracy(algorithm, problem, training.rounds, key))
         own = _proved(training, *public, training.rounds)
@@ -322,7 +322,7 @@ def in_words(row: Row) -> str:
     """Return one cell as a line: each accuracy beside the epsilon of its own run."""
     accuracy = with_spread(row["accuracy"], row["interval"], 2)
     return (
-        f"{row['sampling']:<8} z {row['noise_multiplier']:<4g} {row['method']:<19} "
+        f"{row['sampling']:<8} z {row['noise_to_sensitivity']:<4g} {row['method']:<19} "
         f"ours {accuracy} at epsilon {rounded_up(row['own_epsilon'], 3)}  paper {row['paper']:.2f} "
         f"at {rounded_up(row['epsilon_proved'], 3)} (it says {row['epsilon']:.2f})"
     )
@@ -353,11 +353,13 @@ REASONS = {
 
 def verdict(rows: list[Row]) -> str:
     """Say how often a method is ahead of no smoothing at the same noise, ours and the paper's."""
-    plain = {(row["sampling"], row["noise_multiplier"]): row for row in pick(rows, method=PLAIN)}
+    plain = {
+        (row["sampling"], row["noise_to_sensitivity"]): row for row in pick(rows, method=PLAIN)
+    }
     pairs = [
-        (row, plain[row["sampling"], row["noise_multiplier"]])
+        (row, plain[row["sampling"], row["noise_to_sensitivity"]])
         for row in rows
-        if row["method"] != PLAIN and (row["sampling"], row["noise_multiplier"]) in plain
+        if row["method"] != PLAIN and (row["sampling"], row["noise_to_sensitivity"]) in plain
     ]
     ours = Counter(compared(row, beside) for row, beside in pairs)
     papers = sum(row["paper"] > beside["paper"] for row, beside in pairs)

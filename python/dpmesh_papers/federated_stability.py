@@ -65,7 +65,7 @@ def figure4(
     def measured(cell: Row) -> Iterator[Row]:
         estimator = LaplacianSmoothing(SMOOTHINGS[cell["model"]], blocks=problem.blocks)
         images = replace(training, step_size=cell["step_size"])
-        z = cell["noise_multiplier"]
+        z = cell["noise_to_sensitivity"]
         algorithm = images.algorithm("poisson", z, problem.nodes, estimator)
         for t, state in enumerate(states(algorithm, problem, rounds, key), 1):
             if t % EVERY == 0:
@@ -79,7 +79,7 @@ def figure4(
     return experiment.write(as_text, draw)
 
 
-CURVE = "noise_multiplier", "step_size", "model"
+CURVE = "noise_to_sensitivity", "step_size", "model"
 """What the rows of one curve have in common."""
 
 
@@ -154,7 +154,7 @@ def draw(rows: list[Row]) -> Figure:
             lines=lines_of(mine, by="name", x="round", y="accuracy"),
             kind="bands",
         )
-        for z in kinds(rows, "noise_multiplier")
-        for mine in [pick(named, noise_multiplier=z)]
+        for z in kinds(rows, "noise_to_sensitivity")
+        for mine in [pick(named, noise_to_sensitivity=z)]
     ]
     return drawn(panels)

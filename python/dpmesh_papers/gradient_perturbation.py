@@ -38,7 +38,7 @@ class GradientPerturbation(Algorithm[ReleasedModels, GradientProblem]):
         alpha.
     sample_size, records
         Records of each node, in a round and in all.
-    noise_multiplier
+    noise_to_sensitivity
         Standard deviation of the noise over the sensitivity of a mean gradient; None for no noise.
     clipping_norm
         Of a record's gradient.
@@ -54,13 +54,15 @@ class GradientPerturbation(Algorithm[ReleasedModels, GradientProblem]):
     step_size: float
     sample_size: int
     records: int
-    noise_multiplier: float | None
+    noise_to_sensitivity: float | None
     clipping_norm: float
 
     @property
     def mechanism(self) -> Mechanism:
         """Of a gradient."""
-        return NoNoise() if self.noise_multiplier is None else Gaussian(self.noise_multiplier)
+        return (
+            NoNoise() if self.noise_to_sensitivity is None else Gaussian(self.noise_to_sensitivity)
+        )
 
     def sensitivity(self, t: int) -> Sensitivity:
         """How far one record moves a mean of clipped gradients."""
@@ -144,7 +146,7 @@ class ChocoSGD(GradientPerturbation):
 
     Parameters
     ----------
-    step_size, sample_size, records, noise_multiplier, clipping_norm
+    step_size, sample_size, records, noise_to_sensitivity, clipping_norm
         As in `GradientPerturbation`, and so is the guarantee: all that is sent is made of noisy
         gradients.
     keep

@@ -241,14 +241,14 @@ def contenders(rounds: int, task: Task) -> dict[str, tuple[Callable[[float], Any
             step_size=alpha,
             sample_size=large,
             records=RECORDS,
-            noise_multiplier=None,
+            noise_to_sensitivity=None,
             clipping_norm=task.clipping_norm,
         )
         if epsilon == inf:
             return plain
         budget = Budget(epsilon, delta=DELTA)
-        noise = budget.calibrate(lambda z: replace(plain, noise_multiplier=z), rounds)
-        return replace(plain, noise_multiplier=noise)
+        noise = budget.calibrate(lambda z: replace(plain, noise_to_sensitivity=z), rounds)
+        return replace(plain, noise_to_sensitivity=noise)
 
     def online(epsilon: float) -> OnlineLearning:
         private = None if epsilon == inf else epsilon

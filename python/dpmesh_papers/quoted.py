@@ -403,7 +403,10 @@ def of_much_noise() -> Claims:
     """Return what the federated page says of a network under much noise."""
     rows = read(ROOT / "docs" / "results" / "federated-figure4.csv")
     plain, smoothed = (
-        [row["accuracy"] for row in pick(rows, noise_multiplier=3.0, step_size=0.125, model=model)]
+        [
+            row["accuracy"]
+            for row in pick(rows, noise_to_sensitivity=3.0, step_size=0.125, model=model)
+        ]
         for model in ("DP-Fed", "DP-Fed-LS")
     )
     text = (

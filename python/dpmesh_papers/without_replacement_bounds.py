@@ -131,7 +131,7 @@ def measured(setting: Setting, seeds: int) -> Row:
     averages = [average_excess(setting, seed) for seed in range(seeds)]
     multiplier = 0.0
     if setting.epsilon is not None:
-        multiplier = algorithm_of(setting).mechanism.noise_multiplier
+        multiplier = algorithm_of(setting).mechanism.noise_to_sensitivity
     training = training_of(setting, multiplier)
     return {
         "records": setting.records,
@@ -184,7 +184,7 @@ def average_excess(setting: Setting, seed: int) -> float:
     return float(run.history["excess"].mean())
 
 
-def training_of(setting: Setting, noise_multiplier: float) -> Training:
+def training_of(setting: Setting, noise_to_sensitivity: float) -> Training:
     """Return the run as the bounds know it."""
     is_global = setting.controller == "always global"
     return Training(
@@ -196,7 +196,7 @@ def training_of(setting: Setting, noise_multiplier: float) -> Training:
         step_size=setting.step_size,
         lipschitz=1.0,
         radius=RADIUS,
-        noise_multiplier=noise_multiplier,
+        noise_to_sensitivity=noise_to_sensitivity,
         global_steps=float(setting.steps) if is_global else 0.0,
     )
 

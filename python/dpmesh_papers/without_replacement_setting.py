@@ -203,7 +203,7 @@ def with_replacement(
             target_epsilon=epsilon / VISITS, target_delta=DELTA / VISITS, sensitivity=1.0
         )
     else:
-        z = np.sqrt(setting.classes) * accounting.fixed_size_gaussian_noise_multiplier(
+        z = np.sqrt(setting.classes) * accounting.fixed_size_gaussian_noise_to_sensitivity(
             target_epsilon=epsilon,
             target_delta=DELTA,
             sampling_rate=BATCH_SIZE / records,
@@ -213,7 +213,7 @@ def with_replacement(
     return WithReplacement(
         nodes=problem.nodes,
         records=records,
-        noise_multiplier=float(z),
+        noise_multiplier=2 * float(z),
         models=setting.classes,
         batch_size=BATCH_SIZE,
         visits=VISITS,

@@ -20,7 +20,7 @@ from dpmesh.accounting import (
     gdp_epsilon,
     random_allocation_delta,
     random_allocation_epsilon,
-    random_allocation_noise_multiplier,
+    random_allocation_noise_to_sensitivity,
 )
 from dpmesh.accounting._allocated import GaussianPart, log_profile
 from dpmesh.algorithms.allocation import dominating
@@ -66,7 +66,7 @@ def test_one_round_is_the_gaussian_mechanism(epsilon: float, z: float) -> None:
     exact = gdp_delta(epsilon=epsilon, mu=1 / z)
     for relation in ("replace_one", "add_remove"):
         found = random_allocation_delta(
-            epsilon=epsilon, noise_multiplier=z, rounds=1, neighboring_relation=relation
+            epsilon=epsilon, noise_to_sensitivity=z, rounds=1, neighboring_relation=relation
         )
         assert exact <= found * (1 + 1e-12)
         assert found <= exact * 1.01
@@ -132,7 +132,7 @@ def test_cost_falls_with_noise_rounds_and_equal_shares(
 ) -> None:
     def delta(z: float, epsilon: float = epsilon, **how: Any) -> float:
         given = {"neighboring_relation": relation, "noise": noise, **how}
-        return random_allocation_delta(epsilon=epsilon, noise_multiplier=z, **given)
+        return random_allocation_delta(epsilon=epsilon, noise_to_sensitivity=z, **given)
 
     rounding = 1.003  # upwards, of each
     one = delta(z, rounds=rounds)
@@ -159,7 +159,7 @@ def test_passes_compose() -> None:
     one, two, quieter = (
         random_allocation_epsilon(
             delta=1e-3,
-            noise_multiplier=z,
+            noise_to_sensitivity=z,
             cycles=cycles,
             rounds=3,
             neighboring_relation="replace_one",
@@ -177,11 +177,11 @@ def test_unlikely_rounds_leave_the_rest_unreleased() -> None:
     inside = 0.25 * (up - factor * down) + 0.75 * (1 - factor)
     exact = float(np.sum(weights * np.maximum(inside, 0)) / np.sum(weights))
     found = random_allocation_delta(
-        epsilon=1.0, noise_multiplier=1.0, shares=[0.25], neighboring_relation="replace_one"
+        epsilon=1.0, noise_to_sensitivity=1.0, shares=[0.25], neighboring_relation="replace_one"
     )
     assert found == pytest.approx(exact, rel=2e-3)
     settled = random_allocation_delta(  # who is added can move nothing that far
-        epsilon=2.0, noise_multiplier=0.2, shares=[0.25], neighboring_relation="add_remove"
+        epsilon=2.0, noise_to_sensitivity=0.2, shares=[0.25], neighboring_relation="add_remove"
     )
     end = (np.log((exp(2.0) - 0.75) / 0.25) + 12.5) / 5  # from there on who was removed shows
     left = 0.25 * ndtr(5 - end) - (exp(2.0) - 0.75) * ndtr(-end)
@@ -191,18 +191,18 @@ def test_unlikely_rounds_leave_the_rest_unreleased() -> None:
 def test_noise_keeps_the_budget() -> None:
     """The table of the page, for replacing a record at delta 1e-5."""
     for rounds, expected in ((1, 3.731), (10, 1.182), (100, 0.458)):
-        z = random_allocation_noise_multiplier(
+        z = random_allocation_noise_to_sensitivity(
             target_epsilon=1.0, target_delta=1e-5, rounds=rounds, neighboring_relation="replace_one"
         )
         assert z == pytest.approx(expected, rel=1e-3)
         epsilon = random_allocation_epsilon(
-            delta=1e-5, noise_multiplier=z, rounds=rounds, neighboring_relation="replace_one"
+            delta=1e-5, noise_to_sensitivity=z, rounds=rounds, neighboring_relation="replace_one"
         )
         assert 1 - 1e-6 <= epsilon <= 1
 
 
 def test_laplace_gains_nothing_without_delta() -> None:
-    arguments = {"noise_multiplier": 1.0, "rounds": 20, "neighboring_relation": "replace_one"}
+    arguments = {"noise_to_sensitivity": 1.0, "rounds": 20, "neighboring_relation": "replace_one"}
     assert random_allocation_epsilon(delta=0.0, noise="laplace", **arguments) == 1.0
     assert random_allocation_epsilon(delta=1e-5, noise="laplace", **arguments) < 1.0
 
@@ -218,19 +218,19 @@ def plan(made: int, z: float = 1.182, **fields: Any) -> Plan:
 
 
 @pytest.mark.parametrize("share", [0.4949480642016347, 0.33286880269871066, 0.3, 0.8123456789])
-@pytest.mark.parametrize("noise_multiplier", [1.3, 1.73])
+@pytest.mark.parametrize("noise_to_sensitivity", [1.3, 1.73])
 def test_laplace_noise_of_unequal_shares_costs_at_most_one_round(
-    share: float, noise_multiplier: float
+    share: float, noise_to_sensitivity: float
 ) -> None:
     """At the epsilon of one round no step exceeds 0, nor does the rest but for rounding."""
     epsilon = random_allocation_epsilon(
         delta=1e-4,
-        noise_multiplier=noise_multiplier,
+        noise_to_sensitivity=noise_to_sensitivity,
         shares=(share, 1 - share),
         neighboring_relation="replace_one",
         noise="laplace",
     )
-    assert 0 < epsilon <= 1 / noise_multiplier
+    assert 0 < epsilon <= 1 / noise_to_sensitivity
 
 
 def test_a_group_is_charged_whole_from_its_first_release_on() -> None:
@@ -320,7 +320,7 @@ def test_bad_arguments() -> None:
         RandomAllocation(shares=(0.7, 0.7))
     with pytest.raises(ValueError, match="either rounds or shares"):
         accounting.random_allocation_epsilon(
-            delta=1e-5, noise_multiplier=1.0, neighboring_relation="replace_one"
+            delta=1e-5, noise_to_sensitivity=1.0, neighboring_relation="replace_one"
         )
 
 

@@ -27,7 +27,9 @@ def test_any_accountant_is_calibrated(target: float, delta: float, guess: float)
     noise = accounting.calibrate_noise(
         lambda s: accounting.gdp_epsilon(delta=delta, mu=1 / s), target_epsilon=target, guess=guess
     )
-    exact = accounting.analytic_gaussian_noise_multiplier(target_epsilon=target, target_delta=delta)
+    exact = accounting.analytic_gaussian_noise_to_sensitivity(
+        target_epsilon=target, target_delta=delta
+    )
     assert noise >= exact * (1 - 1e-12)
     # where delta alone covers the release, epsilon jumps to 0 at a finite noise
     spent = accounting.gdp_epsilon(delta=delta, mu=1 / noise)
@@ -38,18 +40,18 @@ def test_any_accountant_is_calibrated(target: float, delta: float, guess: float)
 @pytest.mark.parametrize("kind", SAMPLED)
 def test_what_no_order_attains_is_named(kind: str) -> None:
     """At a delta of 1e-300 the largest order proves 5e-6 and no less."""
-    noise_multiplier = NOISE[kind]
+    noise_to_sensitivity = NOISE[kind]
     with pytest.raises(ValueError, match="target_epsilon: wanted an epsilon that noise attains"):
-        noise_multiplier(target_epsilon=1e-7, target_delta=1e-300, sampling_rate=0.5)
+        noise_to_sensitivity(target_epsilon=1e-7, target_delta=1e-300, sampling_rate=0.5)
     with pytest.raises(ValueError, match=r"target_epsilon: wanted less than .*, got 1e\+300"):
-        noise_multiplier(target_epsilon=1e300, target_delta=1e-5, sampling_rate=0.5)
+        noise_to_sensitivity(target_epsilon=1e300, target_delta=1e-5, sampling_rate=0.5)
 
 
 @pytest.mark.parametrize("kind", SAMPLED)
 def test_next_to_no_sample_costs_next_to_nothing(kind: str) -> None:
-    noise_multiplier, epsilon = NOISE[kind], SAMPLED[kind]
+    noise_to_sensitivity, epsilon = NOISE[kind], SAMPLED[kind]
     assert 0 <= epsilon(1e-5, 1e-300, 1.0) < 1e-9
-    noise = noise_multiplier(target_epsilon=2.0, target_delta=1e-30, sampling_rate=1e-30)
+    noise = noise_to_sensitivity(target_epsilon=2.0, target_delta=1e-30, sampling_rate=1e-30)
     assert epsilon(1e-30, 1e-30, noise) <= 2
 
 
@@ -106,11 +108,11 @@ def test_rounds_that_differ_are_calibrated(
     rounds: list[tuple[float, float]],
     data: st.DataObject,
 ) -> None:
-    noise_multiplier, epsilon = NOISE[sampling], SAMPLED[sampling]
+    noise_to_sensitivity, epsilon = NOISE[sampling], SAMPLED[sampling]
     rate, relative = map(np.array, zip(*rounds, strict=True))
     goal = {"target_epsilon": target, "target_delta": delta, "sampling_rate": rate}
     options = {"count": data.draw(st.integers(1, 10**6)), "accountant": "rdp"}
-    factor = noise_multiplier(**goal, relative_noise=relative, **options)
+    factor = noise_to_sensitivity(**goal, relative_noise=relative, **options)
     spent = epsilon(delta, rate, factor * relative, **options)
     assert spent <= target
     if not close_below(spent, target):
@@ -125,11 +127,11 @@ def test_rounds_that_differ_are_calibrated(
 def test_loss_distributions_are_calibrated(
     sampling: str, target: float, rate: float, count: int
 ) -> None:
-    noise_multiplier, epsilon = NOISE[sampling], SAMPLED[sampling]
+    noise_to_sensitivity, epsilon = NOISE[sampling], SAMPLED[sampling]
     goal = {"target_epsilon": target, "target_delta": 1e-6, "sampling_rate": rate, "count": count}
-    noise = noise_multiplier(**goal)
+    noise = noise_to_sensitivity(**goal)
     assert close_below(epsilon(1e-6, rate, noise, count=count), target)
-    assert noise <= noise_multiplier(**goal, accountant="rdp")
+    assert noise <= noise_to_sensitivity(**goal, accountant="rdp")
 
 
 @given(EPSILONS, DELTAS, st.floats(1, 1e4))
@@ -177,7 +179,7 @@ test_bad_input_is_named = refused(
     ),
     (
         lambda: NOISE["fixed_size"](**GOAL, relative_noise=[1, 0]),
-        "noise_multiplier: wanted finite numbers greater than 0, got 0",
+        "noise_to_sensitivity: wanted finite numbers greater than 0, got 0",
     ),
     (lambda: NOISE["fixed_size"](**GOAL, count=0), "count: wanted at least 1 round"),
 )

@@ -48,7 +48,7 @@ def test_few_orders_find_the_best_of_all(
     ):
         found = SAMPLED[sampling](delta, rate, multiplier, count=count, accountant="rdp")
         rounds = {"neighboring_relation": relation, "count": count}
-        rdp = curve(sampling_rate=rate, noise_multiplier=multiplier, **rounds)
+        rdp = curve(sampling_rate=rate, noise_to_sensitivity=multiplier, **rounds)
         everywhere = accounting.rdp_epsilon(delta=delta, rdp=rdp).epsilon
         assert found == pytest.approx(everywhere, rel=1e-12, abs=1e-300)
 
@@ -60,7 +60,7 @@ def test_laplace_and_discrete_noise_are_monotone(
     def discrete(d: float, s: float, count: int) -> float:
         return accounting.discrete_gaussian_epsilon(
             delta=d,
-            noise_multiplier=s,
+            noise_to_sensitivity=s,
             neighboring_relation="add_remove",
             sampling_rate=0.01,
             count=count,
@@ -84,10 +84,14 @@ def test_curves_keep_every_order_and_never_fall_with_it() -> None:
     for rate, multiplier in product(RATES, (0.05, 1.0, 1e4)):
         for curve in (
             accounting.rdp_poisson_gaussian(
-                sampling_rate=rate, noise_multiplier=multiplier, neighboring_relation="add_remove"
+                sampling_rate=rate,
+                noise_to_sensitivity=multiplier,
+                neighboring_relation="add_remove",
             ),
             accounting.rdp_fixed_size_gaussian(
-                sampling_rate=rate, noise_multiplier=multiplier, neighboring_relation="replace_one"
+                sampling_rate=rate,
+                noise_to_sensitivity=multiplier,
+                neighboring_relation="replace_one",
             ),
             accounting.rdp_gaussian(multiplier),
             accounting.rdp_laplace(multiplier),
@@ -149,7 +153,7 @@ def test_a_rate_without_an_inverse_is_named(mechanism: type[Mechanism]) -> None:
     ("argument", "of"),
     [
         ("batch_size", lambda n: dm.OnlineLearning(epsilon=1.0, batch_size=n)),
-        ("records", lambda n: dm.GradientDescent(records=n, noise_multiplier=1.0)),
+        ("records", lambda n: dm.GradientDescent(records=n, noise_multiplier=2.0)),
         ("models", lambda n: dm.WithoutReplacement(epsilon=1.0, models=n)),
         ("population", lambda n: FixedSizeSampling(size=1, population=n)),
     ],

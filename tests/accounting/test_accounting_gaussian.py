@@ -49,7 +49,7 @@ def test_epsilon_inverts_delta(delta: float, mu: float) -> None:
 
 @given(EPSILONS, DELTAS)
 def test_calibrated_noise_never_overshoots(epsilon: float, delta: float) -> None:
-    sigma = accounting.analytic_gaussian_noise_multiplier(
+    sigma = accounting.analytic_gaussian_noise_to_sensitivity(
         target_epsilon=epsilon, target_delta=delta
     )
     assert accounting.gdp_epsilon(delta=delta, mu=1 / sigma) <= epsilon
@@ -87,47 +87,49 @@ def test_extreme_compositions_stay_finite(multiplier: float, count: int) -> None
 
 
 def test_pure_laplace_adds() -> None:
-    assert laplace_cost(delta=0, noise_multiplier=2.0, count=10) == 5
-    assert laplace_cost(delta=0, noise_multiplier=[1.0, 4.0]) == 1.25
-    assert laplace_cost(delta=1e-5, noise_multiplier=1.0, count=0) == 0
+    assert laplace_cost(delta=0, noise_to_sensitivity=2.0, count=10) == 5
+    assert laplace_cost(delta=0, noise_to_sensitivity=[1.0, 4.0]) == 1.25
+    assert laplace_cost(delta=1e-5, noise_to_sensitivity=1.0, count=0) == 0
 
 
 @given(st.floats(0.05, 20), DELTAS)
 def test_one_laplace_release_has_its_closed_form(multiplier: float, delta: float) -> None:
     # delta(epsilon) = 1 - exp((epsilon - 1/multiplier) / 2)
     exact = max(0.0, 1 / multiplier + 2 * math.log1p(-delta))
-    epsilon = laplace_cost(delta=delta, noise_multiplier=multiplier)
+    epsilon = laplace_cost(delta=delta, noise_to_sensitivity=multiplier)
     assert exact - 1e-9 <= epsilon <= exact + 1e-4
 
 
 def test_many_small_laplace_releases_are_nearly_gaussian() -> None:
     # Each loss has standard deviation 1/multiplier to first order, as that of a Gaussian release.
-    epsilon = laplace_cost(delta=1e-5, noise_multiplier=1e3, count=10**4)
+    epsilon = laplace_cost(delta=1e-5, noise_to_sensitivity=1e3, count=10**4)
     assert epsilon == pytest.approx(accounting.gdp_epsilon(delta=1e-5, mu=0.1), rel=3e-3)
-    assert epsilon < laplace_cost(delta=0, noise_multiplier=1e3, count=10**4) / 10
+    assert epsilon < laplace_cost(delta=0, noise_to_sensitivity=1e3, count=10**4) / 10
 
 
 def test_different_laplace_releases_compose() -> None:
-    same = laplace_cost(delta=1e-6, noise_multiplier=4.0, count=30)
-    assert laplace_cost(delta=1e-6, noise_multiplier=[4.0, 4.0], count=[10, 20]) == pytest.approx(
-        same
-    )
-    assert laplace_cost(delta=1e-6, noise_multiplier=[4.0, 40.0], count=[30, 30]) > same
+    same = laplace_cost(delta=1e-6, noise_to_sensitivity=4.0, count=30)
+    assert laplace_cost(
+        delta=1e-6, noise_to_sensitivity=[4.0, 4.0], count=[10, 20]
+    ) == pytest.approx(same)
+    assert laplace_cost(delta=1e-6, noise_to_sensitivity=[4.0, 40.0], count=[30, 30]) > same
 
 
 test_bad_input_is_named = refused(
-    (lambda: accounting.gdp_mu([]), "noise_multiplier: wanted a number or one for each round"),
-    (lambda: accounting.gdp_mu([[1.0]]), "noise_multiplier: wanted .*, got shape"),
+    (lambda: accounting.gdp_mu([]), "noise_to_sensitivity: wanted a number or one for each round"),
+    (lambda: accounting.gdp_mu([[1.0]]), "noise_to_sensitivity: wanted .*, got shape"),
     (
         lambda: accounting.gdp_mu([1, 2, 3], count=[1, 2]),
-        "count: wanted one number for each round, as noise_multiplier has 3, got 2",
+        "count: wanted one number for each round, as noise_to_sensitivity has 3, got 2",
     ),
     (
-        lambda: accounting.analytic_gaussian_noise_multiplier(target_epsilon=0, target_delta=0.1),
+        lambda: accounting.analytic_gaussian_noise_to_sensitivity(
+            target_epsilon=0, target_delta=0.1
+        ),
         "epsilon: wanted a finite number greater than 0, got 0",
     ),
     (
-        lambda: accounting.analytic_gaussian_noise_multiplier(target_epsilon=1, target_delta=0),
+        lambda: accounting.analytic_gaussian_noise_to_sensitivity(target_epsilon=1, target_delta=0),
         r"delta: wanted a number in \(0, 1\), got 0",
     ),
 )

@@ -55,7 +55,7 @@ def _(oracle: Oracle) -> Values:
 def _(oracle: Oracle) -> Values:
     q, sigma, alpha = oracle["inputs"].values()
     curve = accounting.rdp_poisson_gaussian(
-        sampling_rate=q, noise_multiplier=sigma, neighboring_relation="add_remove", orders=alpha
+        sampling_rate=q, noise_to_sensitivity=sigma, neighboring_relation="add_remove", orders=alpha
     )
     return {"rdp": curve[0]}
 
@@ -67,7 +67,7 @@ def _(oracle: Oracle) -> Values:
     return {
         name: accounting.rdp_fixed_size_gaussian(
             sampling_rate=q,
-            noise_multiplier=sigma,
+            noise_to_sensitivity=sigma,
             neighboring_relation="replace_one",
             bound=bound,
             orders=alpha,
@@ -89,7 +89,7 @@ def _(oracle: Oracle) -> Values:
 @check(r"analytic_gauss\.sigma")
 def _(oracle: Oracle) -> Values:
     inputs = oracle["inputs"]
-    found = accounting.analytic_gaussian_noise_multiplier(
+    found = accounting.analytic_gaussian_noise_to_sensitivity(
         target_epsilon=inputs["eps"], target_delta=inputs["delta"]
     )
     return {"sigma_over_sens": found}
@@ -97,20 +97,20 @@ def _(oracle: Oracle) -> Values:
 
 @check(r"without_replacement\.true_delta_of_paper_sigma")
 def _(oracle: Oracle) -> Values:
-    multiplier = without_replacement.classical_noise_multiplier(delta_of(oracle))
+    multiplier = without_replacement.classical_noise_to_sensitivity(delta_of(oracle))
     return {"delta_true": accounting.gdp_delta(epsilon=1.0, mu=1 / multiplier)}
 
 
 @check(r"without_replacement\.true_eps_of_paper_sigma")
 def _(oracle: Oracle) -> Values:
-    multiplier = without_replacement.classical_noise_multiplier(delta_of(oracle))
+    multiplier = without_replacement.classical_noise_to_sensitivity(delta_of(oracle))
     return {"epsilon": accounting.gdp_epsilon(delta=delta_of(oracle), mu=1 / multiplier)}
 
 
 @check(r"without_replacement\.one_vs_all")
 def _(oracle: Oracle) -> Values:
     models, delta = oracle["inputs"]["k"], delta_of(oracle)
-    multiplier = without_replacement.classical_noise_multiplier(delta)
+    multiplier = without_replacement.classical_noise_to_sensitivity(delta)
     found = {
         "epsilon": accounting.gdp_epsilon(
             delta=delta, mu=accounting.gdp_mu(multiplier, count=models)
@@ -118,7 +118,9 @@ def _(oracle: Oracle) -> Values:
     }
     if "c" in oracle["output"]:
         return {**found, "c": multiplier}
-    single = accounting.analytic_gaussian_noise_multiplier(target_epsilon=1.0, target_delta=delta)
+    single = accounting.analytic_gaussian_noise_to_sensitivity(
+        target_epsilon=1.0, target_delta=delta
+    )
     return {**found, "sigma_over_sens_for_total_eps1": math.sqrt(models) * single}
 
 
@@ -163,7 +165,7 @@ def distance(oracle: Oracle, steps: int, radius: float) -> tuple[float, float]:
 def _(oracle: Oracle) -> Values:
     half, bound = distance(oracle, 2, math.inf)
     delta = 1 / 60_000**2
-    mu = half / bound / without_replacement.classical_noise_multiplier(delta)
+    mu = half / bound / without_replacement.classical_noise_to_sensitivity(delta)
     return {
         "claimed_bound": bound,
         "half_distance": half,
@@ -239,7 +241,7 @@ def _(oracle: Oracle) -> Values:
 def _(oracle: Oracle) -> Values:
     inputs = oracle["inputs"]
     coordinate = inputs["n"] / inputs["eps_pure"]
-    found = laplace_cost(delta=inputs["delta"], noise_multiplier=coordinate, count=inputs["n"])
+    found = laplace_cost(delta=inputs["delta"], noise_to_sensitivity=coordinate, count=inputs["n"])
     return {"epsilon": found}
 
 

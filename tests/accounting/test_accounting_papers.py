@@ -91,7 +91,7 @@ def test_quantized_refuses_large_iterations_where_the_classical_formula_fails() 
     assert mu == pytest.approx(2.121706435, rel=1e-9)
     assert accounting.gdp_epsilon(delta=1e-5, mu=mu) == pytest.approx(10.75440902, rel=1e-9)
     # composed classically it would be smaller than the truth
-    classical = mu * without_replacement.classical_noise_multiplier(1e-5)
+    classical = mu * without_replacement.classical_noise_to_sensitivity(1e-5)
     assert classical == pytest.approx(10.27925450, rel=1e-9)
 
 
@@ -107,7 +107,7 @@ def test_quantized_gdp_curve_and_classical_formula() -> None:
     assert accounting.gdp_delta(epsilon=1.0, mu=1.0) == pytest.approx(0.1269367375, rel=1e-9)
     assert accounting.gdp_epsilon(delta=1e-5, mu=1.0) == pytest.approx(4.377178096, rel=1e-9)
     assert accounting.gdp_epsilon(delta=1e-5, mu=0.5) == pytest.approx(1.993091404, rel=1e-9)
-    constant = without_replacement.classical_noise_multiplier(1e-5)
+    constant = without_replacement.classical_noise_to_sensitivity(1e-5)
     assert constant == pytest.approx(4.844805263, rel=1e-9)
     assert accounting.gdp_epsilon(delta=1e-5, mu=1 / constant) == pytest.approx(
         0.7509769569, rel=1e-9
@@ -204,7 +204,9 @@ def test_without_replacement_noise_of_the_paper() -> None:
         target_epsilon=1.0, target_delta=delta, sensitivity=2 * 0.1 / 50
     )
     assert noise == pytest.approx(0.026669739, rel=1e-7)
-    exact = accounting.analytic_gaussian_noise_multiplier(target_epsilon=1.0, target_delta=delta)
+    exact = accounting.analytic_gaussian_noise_to_sensitivity(
+        target_epsilon=1.0, target_delta=delta
+    )
     assert exact == pytest.approx(5.7050377, rel=1e-7)
 
 

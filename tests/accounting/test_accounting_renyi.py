@@ -32,7 +32,7 @@ REPLACE_ONE = dp_accounting.NeighboringRelation.REPLACE_ONE
 def poisson(rate: object, multiplier: object, **options: object) -> np.ndarray:
     return accounting.rdp_poisson_gaussian(
         sampling_rate=rate,
-        noise_multiplier=multiplier,
+        noise_to_sensitivity=multiplier,
         neighboring_relation="add_remove",
         **options,
     )
@@ -41,7 +41,7 @@ def poisson(rate: object, multiplier: object, **options: object) -> np.ndarray:
 def fixed_size(rate: object, multiplier: object, **options: object) -> np.ndarray:
     return accounting.rdp_fixed_size_gaussian(
         sampling_rate=rate,
-        noise_multiplier=multiplier,
+        noise_to_sensitivity=multiplier,
         neighboring_relation="replace_one",
         **options,
     )
@@ -142,7 +142,7 @@ def test_epsilon_is_monotone_in_every_parameter(
 @pytest.mark.parametrize("epsilon", [1e-6, 50.0])
 def test_extremes_of_a_million_rounds(rate: float, epsilon: float) -> None:
     # the noise that spends about epsilon, were every round a Gaussian of mu = rate / multiplier
-    mu = 1 / accounting.analytic_gaussian_noise_multiplier(
+    mu = 1 / accounting.analytic_gaussian_noise_to_sensitivity(
         target_epsilon=epsilon, target_delta=1e-15
     )
     multiplier = rate * 1e3 / mu
@@ -201,7 +201,7 @@ def test_loss_distributions_of_laplace_equal_dp_accounting() -> None:
     accountant = pld.PLDAccountant(ADD_REMOVE)
     accountant.compose(dp_accounting.LaplaceDpEvent(10.0), 50)
     accountant.compose(dp_accounting.LaplaceDpEvent(5.0), 7)
-    ours = laplace_cost(delta=1e-6, noise_multiplier=[10.0, 5.0], count=[50, 7])
+    ours = laplace_cost(delta=1e-6, noise_to_sensitivity=[10.0, 5.0], count=[50, 7])
     assert ours == pytest.approx(accountant.get_epsilon(1e-6), rel=1e-6)
 
 
@@ -249,17 +249,17 @@ test_bad_input_is_named = refused(
     (lambda: poisson(0.1, 1, orders=[[2, 3]]), "orders: wanted at least 1 order on one axis"),
     (
         lambda: poisson([0.1, 0.2], [1, 2, 3]),
-        "sampling_rate: wanted one number for each round, as noise_multiplier has 3, got 2",
+        "sampling_rate: wanted one number for each round, as noise_to_sensitivity has 3, got 2",
     ),
     (
         lambda: accounting.rdp_poisson_gaussian(
-            sampling_rate=0.1, noise_multiplier=1, neighboring_relation="replace_one"
+            sampling_rate=0.1, noise_to_sensitivity=1, neighboring_relation="replace_one"
         ),
         "neighboring_relation: wanted 'add_remove': a Poisson sample has no fixed size",
     ),
     (
         lambda: accounting.rdp_fixed_size_gaussian(
-            sampling_rate=0.1, noise_multiplier=1, neighboring_relation="add_remove"
+            sampling_rate=0.1, noise_to_sensitivity=1, neighboring_relation="add_remove"
         ),
         "neighboring_relation: wanted 'replace_one': a sample of fixed size",
     ),

@@ -126,7 +126,7 @@ def test_many_kinds_of_gaussian_releases_cost_what_their_squares_say(delta: floa
         found = epsilon_of(
             delta=delta,
             sampling_rate=1.0,
-            noise_multiplier=z,
+            noise_to_sensitivity=z,
             neighboring_relation=relation,
             accountant="pld",
         )
@@ -144,7 +144,7 @@ def replaced_profile(epsilon: float, q: float, s: float) -> float:
 @settings(deadline=None, max_examples=10)
 @given(q=RATES, s=st.floats(0.3, 5), delta=st.sampled_from([1e-2, 1e-4, 1e-6]))
 def test_a_poisson_sample_under_replace_one_costs_what_integration_says(q, s, delta) -> None:
-    options = {"sampling_rate": q, "noise_multiplier": s, "neighboring_relation": "replace_one"}
+    options = {"sampling_rate": q, "noise_to_sensitivity": s, "neighboring_relation": "replace_one"}
     found = accounting.poisson_gaussian_epsilon(delta=delta, **options)
     assert replaced_profile(found, q, s) <= delta * (1 + 1e-6)
     if found > 0.01:
@@ -157,10 +157,10 @@ def test_a_poisson_sample_under_replace_one_costs_what_integration_says(q, s, de
 def test_published_samples_and_sizes_cost_between_secret_ones_and_all_data(q, s, count) -> None:
     delta, rounds = 1e-5, {"sampling_rate": q, "count": count}
     secret = accounting.poisson_gaussian_epsilon(
-        delta=delta, noise_multiplier=s, neighboring_relation="add_remove", **rounds
+        delta=delta, noise_to_sensitivity=s, neighboring_relation="add_remove", **rounds
     )
     size = accounting.published_size_gaussian_epsilon(
-        delta=delta, noise_multiplier=s, population=1000, **rounds
+        delta=delta, noise_to_sensitivity=s, population=1000, **rounds
     )
     unit = Sensitivity(1.0, "l2", "each vector is clipped to norm 1/2")
     releases = [Release(t, Gaussian(s), unit, sampling=PoissonSampling(q)) for t in range(count)]
@@ -170,7 +170,7 @@ def test_published_samples_and_sizes_cost_between_secret_ones_and_all_data(q, s,
         .epsilon
     )
     replaced = accounting.poisson_gaussian_epsilon(
-        delta=delta, noise_multiplier=s, neighboring_relation="replace_one", **rounds
+        delta=delta, noise_to_sensitivity=s, neighboring_relation="replace_one", **rounds
     )
     of_all = accounting.gdp_epsilon(delta=delta, mu=accounting.gdp_mu(s, count=count))
     assert secret <= size * (1 + 1e-6) + 1e-9

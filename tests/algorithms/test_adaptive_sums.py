@@ -96,7 +96,7 @@ def test_each_round_has_the_totals_before_it_and_the_noise_that_is_stated() -> N
 
 @pytest.mark.parametrize("secure", [True, False])
 def test_audits_show_part_of_the_claim_and_find_a_round_that_is_not_charged(secure: bool) -> None:
-    own: dict[str, Any] = {**PUBLIC, "sites": 2, "colluding": 0, "noise_multiplier": 1.0}
+    own: dict[str, Any] = {**PUBLIC, "sites": 2, "colluding": 0, "noise_to_sensitivity": 1.0}
     own |= {"longest": (1.0, 1.0, 1.0), "distances": (1.2, 1.6, 1.0), "secure": secure}
     limits: dict[str, Any] = {"runs": 400, "confidence": 0.999, "key": dm.Key.seeded(1)}
     layers: tuple[Any, ...] = tuple(audit_layers(*AdaptiveSums(**own).worst_case(), **limits))

@@ -35,12 +35,12 @@ OTHERS = {
     ),
     "gradient descent, noise between partners": dm.GradientDescent(
         records=RECORDS,
-        noise_multiplier=2.0,
+        noise_multiplier=4.0,
         noise=correlated.BetweenPartners(topology=RING, rounds=ROUNDS, mixings=2),
     ),
     "gradient descent on batches, noise in time": dm.GradientDescent(
         records=RECORDS,
-        noise_multiplier=2.0,
+        noise_multiplier=4.0,
         batches=2,
         noise=correlated.InTime(topology=RING, rounds=ROUNDS),
     ),
@@ -64,7 +64,7 @@ OTHERS = {
         dm.ClientUpdates(
             clients=NODES, sampling_rate=0.5, clipping_norm=1.0, sampling="uniform", steps=2
         ),
-        noise_multiplier=1.0,
+        noise_multiplier=2.0,
     ),
     "federated, clients drop out": dm.FederatedLearning(
         dm.ClientUpdates(clients=NODES, sampling_rate=0.5, clipping_norm=1.0, epochs=1),
@@ -73,7 +73,7 @@ OTHERS = {
     ),
     "federated, records at a trusted server": dm.FederatedLearning(
         dm.RecordGradients(clients=NODES, records=NODES * RECORDS, sampling_rate=0.5),
-        noise_multiplier=1.0,
+        noise_multiplier=2.0,
     ),
     "federated, under a secure sum": dm.FederatedLearning(
         dm.ClientUpdates(clients=NODES, sampling_rate=0.5, clipping_norm=1.0, epochs=1),
@@ -255,8 +255,10 @@ def test_copies_of_a_record_cost_what_so_many_runs_cost(entry: Any) -> None:
     assert "no record is held by more than 1 node," in one.assumptions[-1]
     if hasattr(entry.example, "epsilon"):
         assert three.cost(delta).epsilon == pytest.approx(one.cost(delta).epsilon, rel=1e-9)
-        first = [next(r for r in plan.releases if r.noise_multiplier) for plan in (one, three)]
-        assert first[1].mechanism.noise_multiplier > 1.7 * first[0].mechanism.noise_multiplier
+        first = [next(r for r in plan.releases if r.noise_to_sensitivity) for plan in (one, three)]
+        assert (
+            first[1].mechanism.noise_to_sensitivity > 1.7 * first[0].mechanism.noise_to_sensitivity
+        )
         return
     assert three.cost(delta) == total_cost([one] * 3, delta)
     assert Plan.from_dict(three.as_dict()).cost(delta) == three.cost(delta)

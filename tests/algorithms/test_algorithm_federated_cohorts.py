@@ -233,7 +233,7 @@ def test_a_problem_of_ones_own_moves_each_client_once(changed, message) -> None:
         ClientUpdates(
             clients=12, sampling_rate=0.5, clipping_norm=1.0, sampling="uniform", steps=3
         ),
-        noise_multiplier=1.0,
+        noise_multiplier=2.0,
     )
     with pytest.raises(ValueError, match=message):
         one_round(algorithm, algorithm.init(problem, key), 0, problem, key)

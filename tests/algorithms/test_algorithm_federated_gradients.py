@@ -38,7 +38,7 @@ from dpmesh.schedules import InverseSqrt
 
 SILO = FederatedLearning(
     RecordGradients(clients=3, records=105),
-    noise_multiplier=3.0,
+    noise_multiplier=6.0,
     combination=SecureAggregation(dim=7, rounds=6),
     average=Average(since=4),
 )
@@ -223,7 +223,7 @@ class RoundsWithoutItsPrice(DistributedDiscreteGaussian):
 
 
 def test_a_coupled_run_flags_a_sensitivity_without_the_price_of_rounding() -> None:
-    public: dict[str, Any] = {"dim": 400, "sites": 3, "records": 4, "noise_multiplier": 40.0}
+    public: dict[str, Any] = {"dim": 400, "sites": 3, "records": 4, "noise_to_sensitivity": 40.0}
     numbers = SecureSum(grid_steps=2, neighboring_relation="add_remove", **public)
     near = np.zeros((3, 400))
     near[0] = (0.5 - 1e-9) * numbers.grid
@@ -287,7 +287,7 @@ def test_steps_are_those_of_the_docstring() -> None:
 
 def test_without_noise_to_speak_of_it_learns_as_gradient_descent() -> None:
     problem = linear((20, 35, 50), 3, 3)
-    algorithm = silo(dim=3, noise_multiplier=0.01, rounds=50, step_size=1.0, average=None)
+    algorithm = silo(dim=3, noise_multiplier=0.02, rounds=50, step_size=1.0, average=None)
     model, _ = train(algorithm, problem, Key.seeded(2))
     w = np.zeros((1, 3))
     for _ in range(50):
@@ -333,7 +333,7 @@ def test_a_budget_is_kept_and_sampling_needs_less_noise() -> None:
         calibrated(silo(neighboring_relation=relation, sampling_rate=q, **sizes))
         for relation, q in [("add_remove", 1.0), ("add_remove", 0.1), ("replace_one", 0.1)]
     ]
-    full, sampled, replaced = (algorithm.noise_multiplier for algorithm in noises)
+    full, sampled, replaced = (algorithm.noise_to_sensitivity for algorithm in noises)
     assert sampled < full / 5
     assert replaced == pytest.approx(full)  # no amplification is claimed for it
     for algorithm in noises:

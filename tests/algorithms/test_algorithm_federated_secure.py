@@ -206,7 +206,7 @@ def test_noise_is_calibrated_to_a_budget() -> None:
     assert budget.affordable_rounds(made, at_most=ROUNDS) == ROUNDS
     trusted = FederatedLearning.for_budget(updates, **asked, rounds=ROUNDS)
     # What accounting, rounding and one colluder of 50 cost beside a trusted server.
-    assert 1.0 < made.noise_multiplier / trusted.noise_multiplier < 1.01
+    assert 1.0 < made.noise_to_sensitivity / trusted.noise_to_sensitivity < 1.01
 
 
 # Refusals

@@ -37,27 +37,27 @@ def test_equals_its_twin(**case) -> None:
     [(dm.GradientDescent, "x", 1), (dm.PushSum, "x", 1), (dm.GradientTracking, "gradient", 0)],
 )
 def test_a_record_moves_what_is_sent_by_the_sensitivity_and_no_further(kind, part, t) -> None:
-    algorithm = kind(records=4, noise_multiplier=1.0 if t else None, clipping_norm=0.5)
+    algorithm = kind(records=4, noise_multiplier=2.0 if t else None, clipping_norm=0.5)
     moved = moved_by_a_record(algorithm, small_problem(3, 4, 2, 0), part)
     assert np.linalg.norm(moved[1]) == pytest.approx(algorithm.sensitivity(t).bound)
     assert not moved[[0, 2]].any()
 
 
 def test_its_cost_is_that_of_one_gaussian() -> None:
-    plan = dm.GradientDescent(records=10, noise_multiplier=5.0).plan(17)
+    plan = dm.GradientDescent(records=10, noise_multiplier=10.0).plan(17)
     assert plan.cost(1e-5).epsilon == pytest.approx(gdp_epsilon(delta=1e-5, mu=np.sqrt(16) / 5))
 
 
 def test_nodes_with_too_few_records_are_refused() -> None:
     with pytest.raises(ValueError, match="records is 5, but the smallest node has only 4 records"):
-        dm.GradientDescent(records=5, noise_multiplier=1.0).init(
+        dm.GradientDescent(records=5, noise_multiplier=2.0).init(
             small_problem(3, 4, 2, 0), Key.seeded(0)
         )
     problem = small_problem(3, 4, 2, 0)
     first, second, third = problem.partition
     uneven = (np.append(first, second[:1]), second[1:], third)
     with pytest.raises(ValueError, match="records is 4, but the smallest node has only 3 records"):
-        dm.GradientDescent(records=4, noise_multiplier=1.0).init(
+        dm.GradientDescent(records=4, noise_multiplier=2.0).init(
             replace(problem, partition=uneven), Key.seeded(0)
         )
 
@@ -69,7 +69,7 @@ def test_a_problem_that_chooses_its_batches_is_refused() -> None:
 
     problem = small_problem(4, 12, 3, 0)
     mine = First(problem.train, problem.partition, "logistic")
-    algorithm = dm.GradientDescent(records=12, noise_multiplier=1.0, batches=4)
+    algorithm = dm.GradientDescent(records=12, noise_multiplier=2.0, batches=4)
     with pytest.raises(ValueError, match=r"batches in the order of its partition"):
         algorithm.init(mine, dm.Key.seeded(0))
 
@@ -85,11 +85,11 @@ def run(algorithm: dm.GradientDescent) -> dm.Run:
 
 def test_it_is_gradient_descent_on_the_power_of_the_network_and_costs_the_same() -> None:
     """Against a loop over nodes that mixes with W^3 at once."""
-    mixed = run(dm.GradientDescent(records=RECORDS, noise_multiplier=2.0, mixings=3))
+    mixed = run(dm.GradientDescent(records=RECORDS, noise_multiplier=4.0, mixings=3))
     weights = np.linalg.matrix_power(RING.matrix(0).weights.toarray(), 3)
     power = dm.topology.Static(dm.topology.MixingMatrix(weights))
     at_once = dm.simulate(
-        dm.GradientDescent(records=RECORDS, noise_multiplier=2.0),
+        dm.GradientDescent(records=RECORDS, noise_multiplier=4.0),
         make_problem(),
         power,
         rounds=ROUNDS,
@@ -103,8 +103,8 @@ def test_it_is_gradient_descent_on_the_power_of_the_network_and_costs_the_same()
 
 def test_every_mixing_is_traffic() -> None:
     plain, mixed = (
-        run(dm.GradientDescent(records=RECORDS, noise_multiplier=2.0)),
-        run(dm.GradientDescent(records=RECORDS, noise_multiplier=2.0, mixings=4)),
+        run(dm.GradientDescent(records=RECORDS, noise_multiplier=4.0)),
+        run(dm.GradientDescent(records=RECORDS, noise_multiplier=4.0, mixings=4)),
     )
     assert mixed.traffic.messages == 4 * plain.traffic.messages
     assert mixed.traffic.bits == 4 * plain.traffic.bits
@@ -112,7 +112,7 @@ def test_every_mixing_is_traffic() -> None:
 
 @pytest.mark.slow
 def test_audits_find_nothing() -> None:
-    algorithm = dm.GradientDescent(records=4, noise_multiplier=1.5, mixings=3)
+    algorithm = dm.GradientDescent(records=4, noise_multiplier=3.0, mixings=3)
     layers = algorithm.worst_case(canaries=200)
     for result in audit_layers(*layers, runs=300, confidence=0.999, key=dm.Key.seeded(5)):
         assert not result.violated, str(result)
@@ -120,4 +120,4 @@ def test_audits_find_nothing() -> None:
 
 def test_no_mixing_is_refused() -> None:
     with pytest.raises(ValueError, match=r"mixings: wanted an integer of at least 1, got 0"):
-        dm.GradientDescent(records=RECORDS, noise_multiplier=2.0, mixings=0)
+        dm.GradientDescent(records=RECORDS, noise_multiplier=4.0, mixings=0)

@@ -50,9 +50,9 @@ def test_equals_its_twin(**case) -> None:
 
 
 def test_its_cost_is_that_of_one_gaussian() -> None:
-    plan = dm.GradientTracking(records=10, noise_multiplier=5.0).plan(17)
+    plan = dm.GradientTracking(records=10, noise_multiplier=10.0).plan(17)
     assert plan.cost(1e-5).epsilon == pytest.approx(gdp_epsilon(delta=1e-5, mu=np.sqrt(17) / 5))
-    fewer = dm.GradientTracking(records=10, noise_multiplier=5.0, batches=5).plan(17)
+    fewer = dm.GradientTracking(records=10, noise_multiplier=10.0, batches=5).plan(17)
     assert fewer.cost(1e-5).epsilon == pytest.approx(gdp_epsilon(delta=1e-5, mu=np.sqrt(4) / 5))
 
 

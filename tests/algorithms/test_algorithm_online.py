@@ -17,7 +17,7 @@ from twins import online_learning
 
 import dpmesh as dm
 from dpmesh import kernels, topology
-from dpmesh.accounting import analytic_gaussian_noise_multiplier
+from dpmesh.accounting import analytic_gaussian_noise_to_sensitivity
 from dpmesh.audit.coupling import couple
 from dpmesh.keys import Purpose
 from dpmesh.privacy.views import NotProved
@@ -95,7 +95,7 @@ def test_equals_its_twin(norm, projection, case) -> None:
     multiplier = (
         0.0
         if case.epsilon is None
-        else analytic_gaussian_noise_multiplier(
+        else analytic_gaussian_noise_to_sensitivity(
             target_epsilon=case.epsilon, target_delta=case.delta
         )
         if case.delta

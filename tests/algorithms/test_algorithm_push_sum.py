@@ -54,12 +54,12 @@ def test_equals_its_twin(**case) -> None:
 
 
 def test_a_record_moves_no_weight() -> None:
-    algorithm = dm.PushSum(records=4, noise_multiplier=1.0, clipping_norm=0.5)
+    algorithm = dm.PushSum(records=4, noise_multiplier=2.0, clipping_norm=0.5)
     assert not moved_by_a_record(algorithm, small_problem(3, 4, 2, 0), "weight").any()
 
 
 def test_over_doubly_stochastic_matrices_it_is_gradient_descent() -> None:
-    options = {"records": RECORDS, "noise_multiplier": 2.0, "mixings": 2}
+    options = {"records": RECORDS, "noise_multiplier": 4.0, "mixings": 2}
     pushed, plain = (
         dm.simulate(
             kind(**options),

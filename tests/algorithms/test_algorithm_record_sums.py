@@ -87,7 +87,7 @@ class HalfTheNoise:
 @pytest.mark.parametrize("kind", [RecordSums, SecondMoments])
 def test_audits_show_part_of_the_claim_and_find_half_the_noise(kind: Any) -> None:
     """Correct claims are refuted with probability 8e-3 in all."""
-    own = {"dim": 3, "sites": 2, "records": 9, "noise_multiplier": 1.0, "colluding": 0}
+    own = {"dim": 3, "sites": 2, "records": 9, "noise_to_sensitivity": 1.0, "colluding": 0}
     settings = {"runs": 400, "confidence": 0.999, "key": dm.Key.seeded(1)}
     for secure in (True, False):
         coupling, many, one = audit_layers(*kind(**own, secure=secure).worst_case(), **settings)
@@ -106,12 +106,12 @@ def test_vectors_that_are_too_long_are_clipped() -> None:
 
 
 def test_a_smaller_diameter_needs_less_noise_and_a_larger_one_than_a_ball_is_refused() -> None:
-    numbers = SecureSum(dim=64, sites=4, records=200, noise_multiplier=2.0)
+    numbers = SecureSum(dim=64, sites=4, records=200, noise_to_sensitivity=2.0)
     closer = replace(numbers, diameter=1.0)
     assert closer.sensitivity < 0.52 * numbers.sensitivity
     for refused in (SecureSum, RecordSums):
         with pytest.raises(ValueError, match="diameter: wanted at most 2"):
-            refused(dim=64, sites=4, records=200, noise_multiplier=2.0, diameter=2.1)
+            refused(dim=64, sites=4, records=200, noise_to_sensitivity=2.0, diameter=2.1)
     with pytest.raises(ValueError, match="problem: wanted records of 4 sites, got 2 nodes"):
         dm.simulate(sums(4), one_hot(2, 0), rounds=1, delta=1e-5, metrics=[])
 
@@ -119,7 +119,7 @@ def test_a_smaller_diameter_needs_less_noise_and_a_larger_one_than_a_ball_is_ref
 @pytest.mark.parametrize("diameter", [np.sqrt(2), 2.0])
 def test_records_longer_than_the_bound_are_clipped_to_it(diameter: float) -> None:
     longest = 0.5
-    algorithm = replace(sums(1), longest=longest, diameter=diameter, noise_multiplier=1e-9)
+    algorithm = replace(sums(1), longest=longest, diameter=diameter, noise_to_sensitivity=1e-9)
     vectors = np.random.default_rng(2).normal(size=(6, 64))
     vectors *= np.array([[0.1], [0.4], [0.51], [0.7], [1.1], [40.0]]) / np.linalg.norm(
         vectors, axis=1, keepdims=True

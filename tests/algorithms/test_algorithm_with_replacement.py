@@ -37,7 +37,7 @@ from dpmesh.schedules import InverseSqrt
 def test_equals_a_loop(M, K, d, n, b, z, seed) -> None:
     problem = make_problem([n] * M, d, K, seed=seed, regularization=0.1)
     algorithm = WithReplacement(
-        nodes=M, records=n, noise_multiplier=z, models=K or 1, batch_size=b, visits=2
+        nodes=M, records=n, noise_multiplier=z and 2 * z, models=K or 1, batch_size=b, visits=2
     )
     key, rounds = dm.Key.seeded(seed), M * (2 * n // b)
     run = dm.simulate(algorithm, problem, rounds=rounds, key=key, metrics=[])
@@ -90,7 +90,7 @@ def test_the_noise_of_a_round_is_relative_to_how_far_a_record_moves_a_model(t: i
     noisy = WithReplacement(
         nodes=2,
         records=5,
-        noise_multiplier=z,
+        noise_multiplier=2 * z,
         models=K,
         batch_size=b,
         visits=5,
@@ -114,7 +114,7 @@ def test_the_noise_of_a_round_is_relative_to_how_far_a_record_moves_a_model(t: i
 @pytest.mark.slow
 def test_the_ledger_has_the_releases_of_the_plan_and_their_cost() -> None:
     algorithm = WithReplacement(
-        nodes=4, records=60, noise_multiplier=1.5, models=3, batch_size=5, visits=2
+        nodes=4, records=60, noise_multiplier=3.0, models=3, batch_size=5, visits=2
     )
     run = dm.simulate(algorithm, make_problem([60] * 4, 2, 3), rounds=96, delta=1e-5)
     plan = algorithm.plan(96)
@@ -129,7 +129,7 @@ def test_the_ledger_has_the_releases_of_the_plan_and_their_cost() -> None:
         release.sampling == FixedSizeSampling(size=5, population=60) for release in plan.releases
     )
     one_node = (
-        WithReplacement(nodes=1, records=60, noise_multiplier=1.5, models=3, batch_size=5, visits=2)
+        WithReplacement(nodes=1, records=60, noise_multiplier=3.0, models=3, batch_size=5, visits=2)
         .plan(24)
         .cost(1e-5)
     )
@@ -143,7 +143,7 @@ def test_the_ledger_has_the_releases_of_the_plan_and_their_cost() -> None:
 
 def test_a_record_moves_only_the_releases_that_drew_it_and_within_the_sensitivity() -> None:
     algorithm = WithReplacement(
-        nodes=2, records=12, noise_multiplier=1.0, models=3, batch_size=3, visits=3
+        nodes=2, records=12, noise_multiplier=2.0, models=3, batch_size=3, visits=3
     )
     problem = make_problem([12, 12], 3, 3)
     key = dm.Key.seeded(5)
@@ -169,7 +169,7 @@ def test_without_noise_gradients_need_no_bound() -> None:
 
 def test_losses_are_those_before_the_step() -> None:
     algorithm, problem = (
-        WithReplacement(nodes=2, records=5, noise_multiplier=1.0, models=3, batch_size=2),
+        WithReplacement(nodes=2, records=5, noise_multiplier=2.0, models=3, batch_size=2),
         make_problem([5, 5], 2, 3),
     )
     state = algorithm.init(problem, dm.Key.seeded(0))
@@ -179,16 +179,16 @@ def test_losses_are_those_before_the_step() -> None:
 
 test_bad_input_is_named = refused(
     (
-        lambda: WithReplacement(nodes=1, records=9, noise_multiplier=1.0, batch_size=10),
+        lambda: WithReplacement(nodes=1, records=9, noise_multiplier=2.0, batch_size=10),
         "batch_size: wanted at most 9",
     ),
     (
-        lambda: WithReplacement(nodes=2, records=9, noise_multiplier=1.0, batch_size=3).plan(31),
+        lambda: WithReplacement(nodes=2, records=9, noise_multiplier=2.0, batch_size=3).plan(31),
         "rounds: wanted at most 30, 15 turns of each node, got 31",
     ),
     (
         lambda: dm.simulate(
-            WithReplacement(nodes=2, records=9, noise_multiplier=1.0, batch_size=3),
+            WithReplacement(nodes=2, records=9, noise_multiplier=2.0, batch_size=3),
             make_problem([9, 8], 2),
             rounds=1,
         ),
@@ -196,7 +196,7 @@ test_bad_input_is_named = refused(
     ),
     (
         lambda: dm.simulate(
-            WithReplacement(nodes=1, records=9, noise_multiplier=1.0, batch_size=3),
+            WithReplacement(nodes=1, records=9, noise_multiplier=2.0, batch_size=3),
             replace(make_problem([9], 2), loss="squared"),
             rounds=1,
         ),
@@ -204,7 +204,7 @@ test_bad_input_is_named = refused(
     ),
     (
         lambda: dm.simulate(
-            WithReplacement(nodes=1, records=9, noise_multiplier=1.0, models=2, batch_size=3),
+            WithReplacement(nodes=1, records=9, noise_multiplier=2.0, models=2, batch_size=3),
             make_problem([9], 2),
             rounds=1,
         ),
@@ -215,7 +215,7 @@ test_bad_input_is_named = refused(
 
 def test_turns_by_chance_are_as_planned() -> None:
     """Which node has its turn is tossed, and not in the plan."""
-    algorithm = WithReplacement(nodes=3, records=6, noise_multiplier=1.0, batch_size=2)
+    algorithm = WithReplacement(nodes=3, records=6, noise_multiplier=2.0, batch_size=2)
     one, other = neighbours(make_problem([6] * 3, 2, None, seed=1), 1, 4)
     run = dm.simulate(algorithm, one, rounds=45, delta=1e-5)
     assert run.ledger.releases != algorithm.plan(45).releases

@@ -16,7 +16,7 @@ from without_replacement_problems import FIXED, make_problem
 
 import dpmesh as dm
 from dpmesh import kernels
-from dpmesh.accounting import analytic_gaussian_noise_multiplier
+from dpmesh.accounting import analytic_gaussian_noise_to_sensitivity
 from dpmesh.algorithms.controllers import AlwaysGlobal, RandomGlobal
 from dpmesh.keys import Purpose
 from dpmesh.schedules import Constant, InverseTime
@@ -86,7 +86,7 @@ def test_equals_its_twin(
     z = {
         "analytic": lambda: (
             sqrt(touched)
-            * analytic_gaussian_noise_multiplier(target_epsilon=epsilon, target_delta=1e-6)
+            * analytic_gaussian_noise_to_sensitivity(target_epsilon=epsilon, target_delta=1e-6)
         ),
         "classical": lambda: sqrt(touched) * sqrt(2 * np.log(1.25e6)) / epsilon,
         "paper": lambda: sqrt(2 * np.log(1.25e6)) / epsilon,

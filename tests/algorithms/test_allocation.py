@@ -93,7 +93,7 @@ def test_online_learning_equals_its_twin(
         alpha=algorithm.step_size,
         noise=lambda j, t: kernels.gaussian((3, 3), 1.0, key.stream(Purpose.NOISE, t))[j],
         norm_factor=1.0,
-        multiplier=algorithm.mechanism.noise_multiplier,
+        multiplier=algorithm.mechanism.noise_to_sensitivity,
         m=3,
         n=3,
         T=rounds + 1,
@@ -156,7 +156,7 @@ def test_sgd_without_replacement_equals_its_twin(
             m * models + k
         ],
         eta=lambda _: 0.1,
-        z=models**0.5 * algorithm.mechanism.noise_multiplier,
+        z=models**0.5 * algorithm.mechanism.noise_to_sensitivity,
         M=3,
         K=models,
         d=3,
@@ -240,8 +240,8 @@ def test_noise_is_enough_for_the_shares_of_each_node(controller: Any, copies: in
         ]
         settings: Any = {"shares": shares, "neighboring_relation": "replace_one", "cycles": copies}
         left = algorithm.delta - copies * made[0].failure
-        z = algorithm.mechanism.noise_multiplier
-        epsilons.append(random_allocation_epsilon(delta=left, noise_multiplier=z, **settings))
+        z = algorithm.mechanism.noise_to_sensitivity
+        epsilons.append(random_allocation_epsilon(delta=left, noise_to_sensitivity=z, **settings))
     assert 1.9 < max(epsilons) <= 2.0 * (1 + 1e-6)
     assert 1.9 < plan.cost(algorithm.delta).epsilon <= 2.0 * (1 + 1e-6)
 
@@ -320,7 +320,7 @@ def test_clients_take_part_once_in_each_pass() -> None:
     assert not np.array_equal(cohorts[0], cohorts[4])
     problem = make_problem([3] * 30, 2, None)
     run = dm.simulate(algorithm, problem, rounds=8, key=key, delta=1e-4, metrics=[])
-    given: Any = {"noise_multiplier": 1.5, "rounds": 4, "neighboring_relation": "add_remove"}
+    given: Any = {"noise_to_sensitivity": 1.5, "rounds": 4, "neighboring_relation": "add_remove"}
     exact = random_allocation_epsilon(delta=1e-4, cycles=2, **given)
     assert run.privacy.epsilon == pytest.approx(exact, rel=1e-6)
     assert algorithm.plan(5).cost(1e-4) == algorithm.plan(8).cost(1e-4)

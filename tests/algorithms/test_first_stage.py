@@ -34,7 +34,12 @@ SITES, RECORDS, FEATURES, ROUNDS = 4, 6, 3, 4
 
 
 def mean(secure: bool, **others: Any) -> RecordSums:
-    public = {"dim": FEATURES, "sites": SITES, "records": SITES * RECORDS, "noise_multiplier": 2.0}
+    public = {
+        "dim": FEATURES,
+        "sites": SITES,
+        "records": SITES * RECORDS,
+        "noise_to_sensitivity": 2.0,
+    }
     return RecordSums(secure=secure, **{**public, **others})
 
 
@@ -42,14 +47,14 @@ def staged(kind: str) -> FirstStage:
     if kind in ("sum", "moment"):
         learns: Any = dm.FederatedLearning(
             dm.RecordGradients(clients=SITES, records=24),
-            noise_multiplier=3.0,
+            noise_multiplier=6.0,
             combination=SecureAggregation(dim=2 * (FEATURES + 1), rounds=ROUNDS),
         )
     else:
         learns = {"gossip": GradientDescent, "push-sum": PushSum}[kind](
-            records=RECORDS, noise_multiplier=3.0
+            records=RECORDS, noise_multiplier=6.0
         )
-    moment = SecondMoments(dim=6, sites=SITES, records=24, noise_multiplier=6.0)
+    moment = SecondMoments(dim=6, sites=SITES, records=24, noise_to_sensitivity=6.0)
     secure = kind in ("sum", "moment")
     return FirstStage(
         algorithm=learns, mean=mean(secure), moment=moment if kind == "moment" else None
@@ -99,7 +104,7 @@ def test_a_record_moves_the_second_moment_by_sqrt_2_at_most(
     full = np.einsum("ri,rj->rij", sides, sides)
     assert apart == pytest.approx(np.linalg.norm(full[:, np.newaxis] - full, axis=(2, 3)))
     assert apart.max() == pytest.approx(np.sqrt(2))
-    algorithm = replace(staged("moment"), mean=mean(True, noise_multiplier=0.2))
+    algorithm = replace(staged("moment"), mean=mean(True, noise_to_sensitivity=0.2))
     centre = problem().train.features[1:].mean(axis=0)
     centre[1:] = [np.sqrt((1 - centre[0] ** 2) / 2)] * 2  # what is left has no first number
     pair = problem(centre), problem(centre * [1, 1, -1])
@@ -188,7 +193,7 @@ class HalfTheNoise(RecordSums):
 
     @cached_property
     def mechanism(self) -> Any:
-        return replace(super().mechanism, noise_multiplier=self.noise_multiplier / 2)
+        return replace(super().mechanism, noise_to_sensitivity=self.noise_to_sensitivity / 2)
 
 
 def audited(kind: type[RecordSums] = RecordSums, *, charged: bool = True, seed: int) -> Any:
@@ -199,9 +204,9 @@ def audited(kind: type[RecordSums] = RecordSums, *, charged: bool = True, seed: 
     """
     z, records = (1.5, 2.0), 4
     released = kind(
-        dim=1, sites=NODES, records=NODES * records, noise_multiplier=z[0], secure=False
+        dim=1, sites=NODES, records=NODES * records, noise_to_sensitivity=z[0], secure=False
     )
-    learns = GradientDescent(records=records, noise_multiplier=z[1])
+    learns = GradientDescent(records=records, noise_multiplier=2 * z[1])
     algorithm = FirstStage(algorithm=learns, mean=released)
     labels = np.zeros((NODES, records))
     labels[:, 0] = FAR

@@ -49,9 +49,9 @@ def test_the_plan_is_one_query_and_one_update_of_each_record() -> None:
         models=4, copies=3, controller=DeepQ(anneal_rounds=2, sees="noisy", loss=asked)
     )
     query, update = algorithm.release_of(5)
-    mu = np.hypot(1 / query.noise_multiplier, 1 / update.noise_multiplier)
+    mu = np.hypot(1 / query.noise_to_sensitivity, 1 / update.noise_to_sensitivity)
     assert gdp_epsilon(delta=DELTA, mu=float(mu)) == pytest.approx(2.0, rel=1e-9)
-    assert 1 / query.noise_multiplier**2 == pytest.approx(0.3 * mu**2)
+    assert 1 / query.noise_to_sensitivity**2 == pytest.approx(0.3 * mu**2)
     assert query.sensitivity.bound == pytest.approx(np.sqrt(3))
     for rounds in (1, 7):
         assert algorithm.plan(rounds).cost(DELTA).epsilon == pytest.approx(2.0, rel=1e-9)
@@ -164,7 +164,7 @@ class QuietAnswers(WithoutReplacement):
 
     def release_of(self, t: int) -> tuple[Release, ...]:
         query, update = super().release_of(t)  # type: ignore[misc]
-        return replace(query, mechanism=HalfTheNoise(query.noise_multiplier)), update
+        return replace(query, mechanism=HalfTheNoise(query.noise_to_sensitivity)), update
 
 
 @pytest.mark.slow

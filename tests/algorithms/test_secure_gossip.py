@@ -37,7 +37,7 @@ def make_problem(
 
 
 def gossip(graph: Any, problem: dm.LinearProblem, **changed: Any) -> dm.SecureGossip:
-    public = {"dim": problem.dim, "records": int(problem.records.sum()), "noise_multiplier": 2.0}
+    public = {"dim": problem.dim, "records": int(problem.records.sum()), "noise_multiplier": 4.0}
     return dm.SecureGossip(topology=graph, **(public | changed))
 
 
@@ -78,7 +78,7 @@ def test_equals_its_twin_with_masks(of, dim, rounds, multiplier, C, decay, seed)
     algorithm = gossip(
         graph,
         problem,
-        noise_multiplier=multiplier,
+        noise_multiplier=2 * multiplier,
         step_size=dm.schedules.InverseSqrt(0.7),
         clipping_norm=C,
         colluding=colluding,
@@ -120,7 +120,7 @@ def test_the_mean_of_all_points_steps_along_the_pooled_gradient(graph, colluding
     """Whatever the degrees: at one point, with noise and grid that hardly move it."""
     problem = make_problem(tuple(range(1, graph.nodes + 1)), 3, 5, regularization=0.2)
     algorithm = gossip(
-        graph, problem, noise_multiplier=2e-2, clipping_norm=0.5, step_size=0.3, colluding=colluding
+        graph, problem, noise_multiplier=0.04, clipping_norm=0.5, step_size=0.3, colluding=colluding
     )
     start = algorithm.init(problem, Key.seeded(0))
     start = replace(start, p=start.p + np.array([0.5, -1.0, 2.0]))
@@ -162,7 +162,7 @@ def test_rounding_of_a_node_that_is_many_steps_away_is_covered() -> None:
     """Every coordinate lies on either side of half a step, as far out as numbers are kept."""
     triangle = ((1, 2), (0, 2), (0, 1))
     public: dict[str, Any] = {"dim": 400, "neighbors": triangle, "moves": 1.0, "colluding": 0}
-    sums = NeighborSums(noise_multiplier=1.0, **public)
+    sums = NeighborSums(noise_to_sensitivity=1.0, **public)
     grid, far, clear = sums.grid, 2.0**39, DistributedDiscreteGaussian(sums).prepared
     one, other = np.zeros((2, 3, 400))
     one[0], other[0] = (far + 0.5 - 2.0**-12) * grid, (far + 0.5 + 2.0**-12) * grid
@@ -177,7 +177,7 @@ def test_rounding_of_a_node_that_is_many_steps_away_is_covered() -> None:
 def test_it_costs_little_more_than_one_gaussian_and_is_made_for_a_budget() -> None:
     problem = make_problem((20,) * 6, 30, 0)
     graph = topology.complete(6)
-    algorithm = gossip(graph, problem, noise_multiplier=10.0)
+    algorithm = gossip(graph, problem, noise_multiplier=20.0)
     exact = gdp_epsilon(delta=DELTA, mu=4 / 10)
     cost = algorithm.plan(16).cost(DELTA)
     assert exact < cost.epsilon < 1.0001 * exact
@@ -233,18 +233,18 @@ def test_it_trains_float32_and_goes_on_from_a_checkpoint(tmp_path: Any) -> None:
         ({"topology": irregular("metropolis")}, "topology: wanted one weight .*weights='max_degr"),
         ({"topology": topology.edge_dropping(topology.complete(6), 0.5, key=Key.seeded(0))},
          "topology: wanted a static network"),
-        ({"noise_multiplier": 1e-6}, "noise_multiplier: wanted shares of noise between 4 and"),
+        ({"noise_multiplier": 1e-6}, "noise_to_sensitivity: wanted shares of noise between 4 and"),
         ({"step_size": lambda t: 0.0}, "step_size: wanted a finite number greater than 0"),
     ],
 )  # fmt: skip
 def test_bad_arguments_are_named(changed: Any, message: str) -> None:
-    public = {"topology": topology.complete(6), "dim": 3, "records": 60, "noise_multiplier": 1.0}
+    public = {"topology": topology.complete(6), "dim": 3, "records": 60, "noise_multiplier": 2.0}
     with pytest.raises(ValueError, match=message):
         dm.SecureGossip(**(public | changed))
 
 
 def test_more_nodes_or_neighbours_than_sums_are_exact_for_are_refused() -> None:
-    public: dict[str, Any] = {"dim": 1, "noise_multiplier": 1.0, "moves": 1.0}
+    public: dict[str, Any] = {"dim": 1, "noise_to_sensitivity": 1.0, "moves": 1.0}
     with pytest.raises(ValueError, match="nodes: wanted an integer"):
         NeighborSums(neighbors=((1, 2, 3),) * (2**16 + 1), **public)
     with pytest.raises(ValueError, match="topology: wanted at most 8192 neighbours"):
@@ -253,7 +253,7 @@ def test_more_nodes_or_neighbours_than_sums_are_exact_for_are_refused() -> None:
 
 def test_links_that_do_not_go_both_ways_are_refused() -> None:
     """A weight too small to matter for a matrix would still enter its sum as a whole vector."""
-    public: dict[str, Any] = {"dim": 1, "noise_multiplier": 1.0, "moves": 1.0, "colluding": 0}
+    public: dict[str, Any] = {"dim": 1, "noise_to_sensitivity": 1.0, "moves": 1.0, "colluding": 0}
     for neighbors in [
         ((1, 2), (0, 2, 3), (0, 1, 3), (1, 0)),  # 3 hears 0, which does not hear 3
         ((0, 1, 2), (0, 2), (0, 1)),  # itself
@@ -291,7 +291,7 @@ def test_another_problem_a_network_and_a_topology_are_refused() -> None:
 def test_a_record_moves_sums_by_no_more_than_is_charged_at_any_point() -> None:
     """Whatever totals a lying router and a neighbour make a node believe."""
     algorithm = dm.SecureGossip(
-        topology=dm.topology.complete(4), dim=5, records=40, noise_multiplier=9.0, step_size=2.0
+        topology=dm.topology.complete(4), dim=5, records=40, noise_multiplier=18.0, step_size=2.0
     )
     numbers, rng, largest = algorithm.sums(0), np.random.default_rng(0), 0.0
     one = make_problem((10,) * 4, 5, 1)

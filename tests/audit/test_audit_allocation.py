@@ -59,7 +59,7 @@ def scores(algorithm: Any, label: float, key: Key, seen: str = "") -> np.ndarray
     problem = canaries(label)
     run = record(algorithm, problem, alone, rounds=RECORDS + 1, key=key)
     sent = np.array([values[:, 0] for values in run.released])
-    scale = algorithm.mechanism.noise_multiplier * algorithm.sensitivity(1).bound
+    scale = algorithm.mechanism.noise_to_sensitivity * algorithm.sensitivity(1).bound
     moved = np.diff(sent, axis=0) / scale  # s_j is the last broadcast
     a = algorithm.sensitivity(1).bound / 2 / scale
     weight = np.ones((RECORDS, NODES))
@@ -171,6 +171,6 @@ def test_the_noise_of_unequal_shares_is_enough() -> None:
 
 
 def noise_for(**steps: Any) -> float:
-    return accounting.random_allocation_noise_multiplier(
+    return accounting.random_allocation_noise_to_sensitivity(
         target_epsilon=EPSILON, target_delta=DELTA, neighboring_relation="replace_one", **steps
     )

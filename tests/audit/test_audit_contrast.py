@@ -50,9 +50,9 @@ def test_algorithms_are_looked_at_in_the_same_way(kind, violated: bool) -> None:
     class Descent(GradientDescent):
         @property
         def mechanism(self):
-            return kind(self.noise_multiplier)
+            return kind(self.noise_to_sensitivity)
 
-    pair, _ = Descent(records=4, noise_multiplier=1.5).worst_case(canaries=2)
+    pair, _ = Descent(records=4, noise_multiplier=3.0).worst_case(canaries=2)
     assert many_runs(pair).violated == violated
 
 

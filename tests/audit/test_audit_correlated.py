@@ -35,7 +35,7 @@ draw, share = kernels.correlated_gaussian, kernels.add_pair_gaussian
 
 def descent(noise: Any, kind: Any = dm.GradientDescent, batches: int = 1) -> Any:
     uses = -(-(ROUNDS - 1) // batches)
-    return kind(records=6, noise_multiplier=uses**0.5, batches=batches, noise=noise)
+    return kind(records=6, noise_multiplier=2 * (uses**0.5), batches=batches, noise=noise)
 
 
 def always(purpose: Purpose) -> Any:
@@ -153,4 +153,4 @@ def test_many_runs_tell_half_the_noise_from_the_whole(halved: bool, monkeypatch)
 
 def test_the_claim_is_that_of_who_knows_no_secret() -> None:
     assert claim_of(descent(PARTNERS).plan(ROUNDS)).level == pytest.approx(1.0)
-    assert max(r.noise_multiplier for r in descent(PARTNERS).plan(ROUNDS).compositions()[0]) < 1
+    assert max(r.noise_to_sensitivity for r in descent(PARTNERS).plan(ROUNDS).compositions()[0]) < 1

@@ -25,12 +25,12 @@ from dpmesh.privacy import Release
 class Sum(Algorithm):
     """Releases the sum of its numbers, each between 0 and 1."""
 
-    noise_multiplier: float = 1.0
+    noise_to_sensitivity: float = 1.0
     travels: ClassVar = "server"
     sensitivity: ClassVar = Sensitivity(1.0, "l2", "numbers between 0 and 1")
 
     def mechanism(self):
-        return Gaussian(self.noise_multiplier)
+        return Gaussian(self.noise_to_sensitivity)
 
     def release_of(self, t):
         return Release(t, self.mechanism(), self.sensitivity)
@@ -161,7 +161,7 @@ def test_a_scale_that_the_mechanism_misstates_is_flagged() -> None:
 
     class ShortSum(Sum):
         def mechanism(self):
-            return Short(self.noise_multiplier)
+            return Short(self.noise_to_sensitivity)
 
     problem, other = np.array([1.0, 0.3]), np.array([0.0, 0.3])
     coupling = couple(ShortSum(), problem, other, alone, rounds=1, key=Key.seeded(0))

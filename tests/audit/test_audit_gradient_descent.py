@@ -25,7 +25,7 @@ class HalvedNoise(GradientDescent):
 
     @property
     def mechanism(self):
-        return HalvedGaussian(super().mechanism.noise_multiplier)
+        return HalvedGaussian(super().mechanism.noise_to_sensitivity)
 
 
 class MissingFactor2(GradientDescent):
@@ -50,7 +50,7 @@ class ByCoordinate(GradientDescent):
 
 @pytest.mark.parametrize("dim", [1, 7])
 def test_every_message_moves_as_far_as_it_may(dim: int) -> None:
-    algorithm = GradientDescent(records=4, noise_multiplier=2.0)
+    algorithm = GradientDescent(records=4, noise_multiplier=4.0)
     pair, _ = algorithm.worst_case(rounds=5, dim=dim)
     coupling = couple(algorithm, pair.problem, pair.neighbor, alone, rounds=5)
     assert not coupling.violated, str(coupling)
@@ -71,7 +71,7 @@ def test_every_message_moves_as_far_as_it_may(dim: int) -> None:
 def test_layers_tell_right_from_wrong(kind, violated: tuple[bool, ...]) -> None:
     """At mu = 1, or 2 in truth; 20,000 canaries show that in one run with 99% confidence."""
     assert power(GaussianClaim(1.0), gaussian_curve(2.0), 400, SURE) > SURE
-    algorithm = kind(records=4, noise_multiplier=2**0.5)
+    algorithm = kind(records=4, noise_multiplier=2 * (2**0.5))
     case = algorithm.worst_case(canaries=20_000)
     results = list(audit_layers(*case, runs=400, confidence=0.99, key=Key.seeded(1)))
     assert tuple(result.violated for result in results) == violated

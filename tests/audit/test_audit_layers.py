@@ -106,7 +106,7 @@ def test_the_command_line_says_what_leaks(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert audit("federated")[0] == 0
     secure = FederatedLearning(
         RecordGradients(clients=3, records=60),
-        noise_multiplier=2.0,
+        noise_multiplier=4.0,
         combination=SecureAggregation(dim=3, rounds=4),
     )
     columns = Columns.of({"age": (0, 100)}, ["age"])
@@ -115,9 +115,9 @@ def test_the_command_line_says_what_leaks(monkeypatch: pytest.MonkeyPatch, tmp_p
     outline.model(np.zeros(columns.dim), about=about).save(tmp_path / "a.model")
     for claim, words in (
         (("gradient-descent", "--epsilon", "2", "--rounds", "4", "--records", "9"), "epsilon = 2 "),
-        (("gaussian", "--noise", "4"), "Gaussian(noise_multiplier=4.0, "),
+        (("gaussian", "--noise", "4"), "Gaussian(noise_to_sensitivity=4.0, "),
         (("cross-silo", "--noise", "8", "--rounds", "3"), "noise_multiplier=8.0, combination"),
-        ((str(HOSPITALS / "contract.toml"), "--rounds", "3"), "records=180, noise_multiplier=20"),
+        ((str(HOSPITALS / "contract.toml"), "--rounds", "3"), "records=180, noise_multiplier=40"),
         ((str(tmp_path / "a.model"), "--rounds", "3"), repr(secure)),
     ):
         code, output = audit(*claim)

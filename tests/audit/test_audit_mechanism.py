@@ -26,15 +26,20 @@ ONE = Sensitivity(1.0, "l2", "a test")
     ("mechanism", "fault"),
     [(Laplace, HalvedLaplace), (Laplace, SilentLaplace), (Gaussian, HalvedGaussian)],
 )
-@pytest.mark.parametrize("noise_multiplier", [0.7, 1.0, 2.0])
-def test_halved_noise_is_measured(mechanism, fault, noise_multiplier: float) -> None:
+@pytest.mark.parametrize("noise_to_sensitivity", [0.7, 1.0, 2.0])
+def test_halved_noise_is_measured(mechanism, fault, noise_to_sensitivity: float) -> None:
     right, wrong = (
         audit_mechanism(
-            kind(noise_multiplier), ONE, delta=1e-5, confidence=SURE, runs=20_000, key=Key.seeded(1)
+            kind(noise_to_sensitivity),
+            ONE,
+            delta=1e-5,
+            confidence=SURE,
+            runs=20_000,
+            key=Key.seeded(1),
         )
         for kind in (mechanism, fault)
     )
-    level = 1 / noise_multiplier
+    level = 1 / noise_to_sensitivity
     assert right.claim.level == pytest.approx(level)
     assert not right.violated
     assert 0.8 * level < right.lower_bound <= level
@@ -124,7 +129,7 @@ def test_a_claim_is_gaussian_if_all_noise_is() -> None:
 def test_results_in_words() -> None:
     mechanism = Laplace(1.0)
     text = str(audit_mechanism(mechanism, ONE, runs=2_000, confidence=SURE, key=Key.seeded(4)))
-    assert "audit     2 x 2000 runs of Laplace(noise_multiplier=1.0" in text
+    assert "audit     2 x 2000 runs of Laplace(noise_to_sensitivity=1.0" in text
     assert "claim     epsilon = 1 at delta = 0" in text
     assert "with confidence 0.9999" in text
     assert "verdict   no violation found (an audit cannot prove the claim)" in text

@@ -50,7 +50,7 @@ def gossip(kind: Any, graph: Any, colluding: int, problem: dm.LinearProblem) -> 
         topology=graph,
         dim=problem.dim,
         records=int(problem.records.sum()),
-        noise_multiplier=0.1,
+        noise_multiplier=0.2,
         step_size=4.0,
         colluding=colluding,
     )
@@ -172,7 +172,7 @@ class ForgetsThoseWhoCollude(NeighborSums):
 def test_from_the_seat_of_a_coalition_that_sees_all_sums(kind: Any, caught: bool) -> None:
     """Four of six neighbours collude: true mu is sqrt(3) times the claim, if they are forgotten."""
     complete = tuple(tuple(j for j in range(7) if j != v) for v in range(7))
-    sums = kind(dim=RUNS, neighbors=complete, noise_multiplier=1.0, moves=1.0, colluding=4)
+    sums = kind(dim=RUNS, neighbors=complete, noise_to_sensitivity=1.0, moves=1.0, colluding=4)
     claim = GaussianClaim(1.0)
     pilot, fresh = ([seen(sums, seed, moved) for moved in (True, False)] for seed in (1, 2))
     threshold = best_threshold(claim, *pilot)

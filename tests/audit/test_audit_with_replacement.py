@@ -36,7 +36,7 @@ class HalvedNoise(WithReplacement):
 
     @property
     def mechanism(self):
-        return HalvedGaussian(super().mechanism.noise_multiplier)
+        return HalvedGaussian(super().mechanism.noise_to_sensitivity)
 
 
 class NoNoiseDrawn(WithReplacement):
@@ -44,7 +44,7 @@ class NoNoiseDrawn(WithReplacement):
 
     @property
     def mechanism(self):
-        return SilentGaussian(super().mechanism.noise_multiplier)
+        return SilentGaussian(super().mechanism.noise_to_sensitivity)
 
 
 class AlwaysTheSame(WithReplacement):
@@ -54,8 +54,10 @@ class AlwaysTheSame(WithReplacement):
         return problem.partition[m][np.newaxis, : self.batch_size]
 
 
-def node(kind=WithReplacement, noise_multiplier: float = 1.0) -> WithReplacement:
-    return kind(nodes=1, records=4, noise_multiplier=noise_multiplier, batch_size=1, step_size=0.01)
+def node(kind=WithReplacement, noise_to_sensitivity: float = 1.0) -> WithReplacement:
+    return kind(
+        nodes=1, records=4, noise_multiplier=2 * noise_to_sensitivity, batch_size=1, step_size=0.01
+    )
 
 
 @pytest.mark.parametrize(

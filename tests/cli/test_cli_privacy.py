@@ -62,7 +62,7 @@ register(
     Entry(
         name="heavy-ball",
         kind=HeavyBall,
-        example=HeavyBall(records=4, noise_multiplier=2.0),
+        example=HeavyBall(records=4, noise_multiplier=4.0),
         asked=("records", "copies"),
     )
 )
@@ -177,8 +177,8 @@ def test_help_fits_on_a_screen() -> None:
 @pytest.mark.parametrize(
     ("sampling", "compose", "relation"),
     [
-        ("poisson", accounting.poisson_gaussian_noise_multiplier, "add_remove"),
-        ("uniform", accounting.fixed_size_gaussian_noise_multiplier, "replace_one"),
+        ("poisson", accounting.poisson_gaussian_noise_to_sensitivity, "add_remove"),
+        ("uniform", accounting.fixed_size_gaussian_noise_to_sensitivity, "replace_one"),
     ],
 )
 def test_federated_noise_epsilon_and_rounds_are_one_question(sampling, compose, relation) -> None:
@@ -207,7 +207,7 @@ def test_online_laplace_and_gaussian() -> None:
     assert "releases" not in laplace
     gaussian = ask("online", "--epsilon", "1", "--delta", "1e-5", "--batch-size", "2")
     assert number("noise", gaussian) == pytest.approx(
-        accounting.analytic_gaussian_noise_multiplier(target_epsilon=1.0, target_delta=1e-5),
+        accounting.analytic_gaussian_noise_to_sensitivity(target_epsilon=1.0, target_delta=1e-5),
         rel=1e-7,
     )
     shown = str(number("noise", gaussian))  # rounded up, so that what is copied keeps the budget
@@ -243,7 +243,7 @@ def test_with_replacement() -> None:
     answer = ask(*base, "--epsilon", "1")
     noise = number("noise", answer)
     public = {"sampling_rate": 0.05, "neighboring_relation": "replace_one", "count": 100}
-    expected = accounting.fixed_size_gaussian_noise_multiplier(
+    expected = accounting.fixed_size_gaussian_noise_to_sensitivity(
         target_epsilon=1.0, target_delta=1e-5, **public
     )
     assert noise == pytest.approx(10**0.5 * expected, rel=1e-6)

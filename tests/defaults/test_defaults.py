@@ -39,7 +39,8 @@ def test_gossip_keeps_its_budget_and_limits_its_noise(nodes, records, epsilon, t
     assert algorithm.plan(chosen.rounds).cost(1e-5).epsilon <= epsilon * (1 + 1e-9)
     # the noise of all rounds in the score of a record of norm 1, from the releases themselves
     noise = [
-        algorithm.noise_multiplier * algorithm.sensitivity(t).bound for t in range(1, chosen.rounds)
+        algorithm.noise_to_sensitivity * algorithm.sensitivity(t).bound
+        for t in range(1, chosen.rounds)
     ]
     total = sqrt(sum(scale**2 for scale in noise) / nodes)
     assert total <= MOST_NOISE[task] * (1 + 1e-6)
@@ -91,7 +92,7 @@ def test_gossip_takes_more_steps_where_noise_permits_and_no_longer_ones() -> Non
     assert STEPS + 1 < between.rounds < MOST_STEPS + 1
     assert between.algorithm.step_size(1) == longest
     bound = between.algorithm.sensitivity(1).bound
-    noise = between.algorithm.noise_multiplier * bound * sqrt((between.rounds - 1) / 5)
+    noise = between.algorithm.noise_to_sensitivity * bound * sqrt((between.rounds - 1) / 5)
     assert 0.98 * LITTLE_NOISE < noise <= LITTLE_NOISE * (1 + 1e-6)
     summed = choose(many, epsilon=1.0, delta=1e-5, algorithm="secure")
     own, rounds = summed.algorithm, summed.rounds
@@ -151,10 +152,10 @@ def test_partners_that_share_noise_keep_the_budget_against_everybody_else(sizes,
     assert plan.cost(1e-5).epsilon > 3
     assert isinstance(chosen.algorithm, FirstStage) is (topology is None)
     own = getattr(chosen.algorithm, "algorithm", chosen.algorithm)
-    mu = sqrt(chosen.rounds - 1) / own.noise_multiplier
+    mu = sqrt(chosen.rounds - 1) / own.noise_to_sensitivity
     if topology is None:
         stage = chosen.algorithm.mean
-        mu = sqrt(mu**2 + 1 / stage.noise_multiplier**2)
+        mu = sqrt(mu**2 + 1 / stage.noise_to_sensitivity**2)
     several = total_cost([plan] * 4, 1e-5, colluding=1).epsilon
     assert several == pytest.approx(gdp_epsilon(delta=1e-5, mu=2 * mu), rel=1e-4)
     # what is left in the mean of all nodes has the noise of nearly one node, in a longer path
@@ -182,7 +183,7 @@ def test_what_does_not_fit_is_refused_by_name() -> None:
     for name in ("nodes", "smallest", "together", "dim"):
         with pytest.raises(ValueError, match=name):
             Sizes(**{**vars(SOME), name: 0})
-    assert choose(SOME, epsilon=None, delta=1e-5).algorithm.noise_multiplier is None
+    assert choose(SOME, epsilon=None, delta=1e-5).algorithm.noise_to_sensitivity is None
 
 
 def test_many_nodes_have_few_neighbours() -> None:

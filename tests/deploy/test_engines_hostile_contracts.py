@@ -37,7 +37,7 @@ CASES = {  # what is replaced in which file, and by what
         *(("epsilon = 2.0", f"epsilon = {value}") for value in ("nan", "inf", "-1")),
         *(("delta = 1e-5", f"delta = {value}") for value in ("1.0", "0.9", "0")),
         *(
-            ("noise_multiplier = 20.0", f"noise_multiplier = {value}")
+            ("noise_multiplier = 40.0", f"noise_multiplier = {value}")
             for value in ("0", "nan", "1e-300", "inf", "true")
         ),
         *(("clipping_norm = 0.5", f"clipping_norm = {value}") for value in ("inf", "nan", "1e308")),
@@ -71,7 +71,7 @@ CASES = {  # what is replaced in which file, and by what
     ],
     "secure_sum": [
         *(("colluding = 1", f"colluding = {value}") for value in ("2", "3", "-1")),
-        ("noise_multiplier = 15.58", "noise_multiplier = 1.0"),
+        ("noise_multiplier = 31.16", "noise_multiplier = 2.0"),
         ("colluding = 1", "dropouts = 2\ncolluding = 1"),
         ("colluding = 1", "records = 9\ncolluding = 1"),
         ("rounds = 61", "rounds = 10000000"),
@@ -133,7 +133,7 @@ def content(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
             "a router chooses after",
         ),
         ("algorithm", TURNS | {"noise": {"kind": "InTime"}}, "turns that a node misses have no"),
-        ("algorithm", {"kind": "PushSum", "records": 9, "noise_multiplier": 5.0}, "any_rows"),
+        ("algorithm", {"kind": "PushSum", "records": 9, "noise_multiplier": 10.0}, "any_rows"),
         ("contract", {"rounds": 11}, "at most 10, as many as the records last"),
         ("problem", {"loss": "logistic"}, "a public bound on the norm of a record"),
         ("contract", {"largest_row": 1e20}, "rounds longer rows"),

@@ -18,7 +18,7 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 import dpmesh as dm
-from dpmesh.accounting import analytic_gaussian_noise_multiplier
+from dpmesh.accounting import analytic_gaussian_noise_to_sensitivity
 from dpmesh.algorithms import SecureAggregation
 from dpmesh.deploy import Contract, Folder, Node, RefusedError, Router
 from dpmesh.deploy.outcome import verified
@@ -202,7 +202,7 @@ def test_a_filter_counts_what_is_joined_after_a_release(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seen", ["nothing", "charged", "lost", "shared", "outside", "restored"])
 def test_filters_count_after_all_that_may_have_been_released(seen: str, tmp_path: Path) -> None:
-    gaussian = Known(b"gaussian", dm.GradientDescent(records=9, noise_multiplier=20.0).plan(5))
+    gaussian = Known(b"gaussian", dm.GradientDescent(records=9, noise_multiplier=40.0).plan(5))
     laplace = Known(b"laplace", dm.OnlineLearning(epsilon=0.1).plan(5))
     lost = iter([gaussian] * (seen == "lost"))
     folder = Folder.create(tmp_path / "own", epsilon=9, delta=1e-5, lost=lost)
@@ -221,7 +221,7 @@ def test_filters_count_after_all_that_may_have_been_released(seen: str, tmp_path
             folder.leave(gaussian)
     else:
         folder.join(gaussian._replace(copies=1 + (seen == "shared")), "", seeded=False)
-        dearer = dm.GradientDescent(records=9, noise_multiplier=19.0).plan(5)
+        dearer = dm.GradientDescent(records=9, noise_multiplier=38.0).plan(5)
         with pytest.raises(ValueError, match="no more than what was charged"):
             folder.join(gaussian._replace(plan=dearer), "", seeded=False)
     if seen == "charged":
@@ -242,12 +242,12 @@ def test_filters_count_after_all_that_may_have_been_released(seen: str, tmp_path
 def test_a_filter_counts_the_samplers_at_the_epsilon_of_the_budget() -> None:
     ring, grid = dm.topology.ring(4), 2.0**-10
     noise = InTime(topology=ring, rounds=20, grid=grid)
-    algorithm = dm.GradientDescent(records=20, noise_multiplier=20.0, batches=20, noise=noise)
+    algorithm = dm.GradientDescent(records=20, noise_multiplier=40.0, batches=20, noise=noise)
     alone = Release(0, Gaussian(20.0, grid=grid), Sensitivity(1.0, "l2", "one"))
     plan = Plan(releases=20 * (alone,), neighboring_relation="replace_one", unit="record")
     sums = dm.FederatedLearning(
         dm.RecordGradients(clients=3, records=60, sampling_rate=1.0, clipping_norm=1.0),
-        noise_multiplier=20.0,
+        noise_multiplier=40.0,
         combination=SecureAggregation(dim=2**20 // 3, rounds=20),
     )
     for each in (plan, algorithm.plan(20), sums.plan(20)):
@@ -259,7 +259,7 @@ def test_a_filter_counts_the_samplers_at_the_epsilon_of_the_budget() -> None:
 def test_epsilons_that_are_added_up_have_their_share_of_delta() -> None:
     nothing = Plan(releases=(), neighboring_relation="replace_one", unit="record")
     plans = [dm.OnlineLearning(epsilon=0.02).plan(200), nothing]
-    plans += [dm.GradientDescent(records=9, noise_multiplier=z).plan(2) for z in (5.0, 1e4)]
+    plans += [dm.GradientDescent(records=9, noise_multiplier=2 * z).plan(2) for z in (5.0, 1e4)]
     budget = Budget(4.0, delta=1e-5)
     costs = [filters._apart(each, budget) for each in plans]
     assert costs[1] == 0
@@ -308,7 +308,7 @@ def test_no_choice_of_the_next_plan_spends_more_than_a_filter_says() -> None:
             brentq(lambda x: adaptive_cost([before, plan(kind(1 / x))], budget) - 1, 0.05, 0.9)
         )
 
-    whole = 1 / analytic_gaussian_noise_multiplier(target_epsilon=1.0, target_delta=delta)
+    whole = 1 / analytic_gaussian_noise_to_sensitivity(target_epsilon=1.0, target_delta=delta)
     first, second = whole * 0.7, whole * 0.51**0.5
     before, budget = plan(Gaussian(1 / first)), Budget(1.0, delta=delta)
     may = [gaussian(allowed(Gaussian)), laplace(allowed(Laplace)), gaussian(0)]

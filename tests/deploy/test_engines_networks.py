@@ -53,7 +53,7 @@ def test_flower_has_the_simulators_models() -> None:
             steps=1,
             step_size=STEP,
         ),
-        noise_multiplier=0.7,
+        noise_multiplier=1.4,
     )
 
     class Networks(Clients):

@@ -142,7 +142,7 @@ class Read:
 
         def drawn(rows: Any, key: Any, mechanism: Any, t: int, values: Any) -> Any:
             noise, joint = draw(rows, key, mechanism, t, values), mechanism.joint
-            unit = joint.recursion[mechanism.row, 0] / joint.noise_multiplier
+            unit = joint.recursion[mechanism.row, 0] / joint.noise_to_sensitivity
             self.rows[t].append(now | {"noise": noise[0] * unit})
             return noise
 

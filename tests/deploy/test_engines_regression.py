@@ -56,7 +56,7 @@ def content(keys: list[str]) -> dict[str, Any]:
     party = {"records": RECORDS, "epsilon": 9.0, "delta": 1e-5}
     parties = [{"name": n, "signing_key": k, **party} for n, k in zip(NAMES, keys, strict=True)]
     terms = {"rounds": 7, "public_key": "05" * 32, "deadline": 9.0, "quorum": 3}
-    algorithm = {"kind": "AdaptiveSums", "noise_multiplier": 0.7}
+    algorithm = {"kind": "AdaptiveSums", "noise_to_sensitivity": 0.7}
     asked = {"contract": terms, "ranges": RANGES, "questions": QUESTIONS}
     return {**asked, "algorithm": algorithm, "party": parties}
 
@@ -140,11 +140,11 @@ def test_a_contract_of_regressions_is_made_checked_and_rehearsed(
     [
         ("questions", {"regress": "died~agee"}, "did you mean age"),
         ("questions", {"pairs": "age,arm"}, "a number of bins, as age,sex:8"),
-        ("algorithm", {"kind": "RecordSums", "noise_multiplier": 3.0}, "wanted AdaptiveSums"),
-        ("algorithm", {"kind": "AdaptiveSums", "noise_multiplier": 0.1}, "the plan costs"),
+        ("algorithm", {"kind": "RecordSums", "noise_to_sensitivity": 3.0}, "wanted AdaptiveSums"),
+        ("algorithm", {"kind": "AdaptiveSums", "noise_to_sensitivity": 0.1}, "the plan costs"),
         (
             "algorithm",
-            {"kind": "AdaptiveSums", "noise_multiplier": 0.7, "lengths": [3]},
+            {"kind": "AdaptiveSums", "noise_to_sensitivity": 0.7, "lengths": [3]},
             "follows from",
         ),
         ("questions", {"mean": "age"}, "wanted RecordSums"),

@@ -45,8 +45,8 @@ def test_each_kind_of_sum_has_its_own_attempts_in_one_plan(staged: Sums) -> None
 
 def test_a_contract_states_the_noise_of_its_first_stage(staged: Sums) -> None:
     for stage, said in (
-        ({"noise_multiplier": "rule"}, "first_stage: wanted noise as a number"),
-        ({"noise_multiplier": 7.0, "moment_noise": 0.0}, "first_stage.moment_noise: wanted"),
+        ({"noise_to_sensitivity": "rule"}, "first_stage: wanted noise as a number"),
+        ({"noise_to_sensitivity": 7.0, "moment_noise": 0.0}, "first_stage.moment_noise: wanted"),
     ):
         with pytest.raises(ValueError, match=said):
             Contract.of(staged.content | {"first_stage": stage})

@@ -37,7 +37,7 @@ def content(keys: list[str]) -> dict[str, Any]:
     party = {"records": RECORDS, "epsilon": 2.0, "delta": 1e-5}
     parties = [{"name": n, "signing_key": k, **party} for n, k in zip(NAMES, keys, strict=True)]
     terms = {"rounds": 1, "public_key": "05" * 32, "deadline": 9.0, "quorum": 3}
-    algorithm = {"kind": "RecordSums", "noise_multiplier": 3.0}
+    algorithm = {"kind": "RecordSums", "noise_to_sensitivity": 3.0}
     asked = {"contract": terms, "ranges": RANGES, "questions": QUESTIONS}
     return {**asked, "algorithm": algorithm, "party": parties}
 
@@ -129,9 +129,17 @@ def test_contracts_are_made_from_public_numbers_and_rehearsed(
         ("questions", {"table": ["age"]}, "2 columns"),
         ("problem", {"loss": "logistic"}, "learn no model"),
         ("algorithm", {"kind": "OnlineLearning", "epsilon": 2.0}, "wanted RecordSums"),
-        ("algorithm", {"kind": "RecordSums", "noise_multiplier": 3.0, "dim": 4}, "follows from"),
-        ("algorithm", {"kind": "RecordSums", "noise_multiplier": 3.0, "secure": False}, "server"),
-        ("algorithm", {"kind": "RecordSums", "noise_multiplier": 1.0}, "the plan costs"),
+        (
+            "algorithm",
+            {"kind": "RecordSums", "noise_to_sensitivity": 3.0, "dim": 4},
+            "follows from",
+        ),
+        (
+            "algorithm",
+            {"kind": "RecordSums", "noise_to_sensitivity": 3.0, "secure": False},
+            "server",
+        ),
+        ("algorithm", {"kind": "RecordSums", "noise_to_sensitivity": 1.0}, "the plan costs"),
     ],
 )
 def test_questions_that_do_not_fit_are_refused(table: str, changes: Any, match: str) -> None:

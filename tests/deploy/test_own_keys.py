@@ -53,7 +53,7 @@ class Sites:
 
 
 def test_two_sums_of_a_round_have_noise_of_their_own() -> None:
-    algorithm = TwoSums(dim=64, sites=NODES, records=200, noise_multiplier=4.0, secure=True)
+    algorithm = TwoSums(dim=64, sites=NODES, records=200, noise_to_sensitivity=4.0, secure=True)
     run = dm.simulate(
         algorithm, Sites(NODES), rounds=1, key=dm.Key.seeded(7), delta=1e-5, metrics=[]
     )

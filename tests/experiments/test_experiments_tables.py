@@ -45,7 +45,7 @@ combination = {kind = "SecureAggregation"}
 epsilon = 2.0
 
 [first_stage]
-noise_multiplier = "rule"
+noise_to_sensitivity = "rule"
 """
 
 NODES, RECORDS, FEATURES, ROUNDS = 5, 455, 30, 4
@@ -66,24 +66,24 @@ def settings(folder: Path, changes: dict[str, Any]) -> Any:
 def by_hand(kind: str) -> FirstStage:
     """Return what the files describe, without a file."""
     own: dict[str, Any] = {"sites": NODES, "records": RECORDS, "secure": kind == "sum"}
-    learns: Any = dm.GradientDescent(records=RECORDS // NODES, noise_multiplier=3.0)
+    learns: Any = dm.GradientDescent(records=RECORDS // NODES, noise_multiplier=6.0)
     moment = None
     if kind == "sum":
         own["dropouts"] = 1
         learns = dm.FederatedLearning(
             dm.RecordGradients(clients=NODES, records=RECORDS),
-            noise_multiplier=3.0,
+            noise_multiplier=6.0,
             combination=SecureAggregation(dim=FEATURES + 1, rounds=ROUNDS, dropouts=1),
         )
-        moment = SecondMoments(dim=465, noise_multiplier=6.0, **own)
-    mean = RecordSums(dim=FEATURES, noise_multiplier=7.0, **own)
+        moment = SecondMoments(dim=465, noise_to_sensitivity=6.0, **own)
+    mean = RecordSums(dim=FEATURES, noise_to_sensitivity=7.0, **own)
     return FirstStage(algorithm=learns, mean=mean, moment=moment)
 
 
 @pytest.mark.parametrize("kind", LEARNS)
 def test_a_file_gives_the_bits_of_its_parts(kind: str, tmp_path: Path) -> None:
-    stage = {"noise_multiplier": 7.0} | ({"moment_noise": 6.0} if kind == "sum" else {})
-    learns = LEARNS[kind] | {"noise_multiplier": 3.0}
+    stage = {"noise_to_sensitivity": 7.0} | ({"moment_noise": 6.0} if kind == "sum" else {})
+    learns = LEARNS[kind] | {"noise_multiplier": 6.0}
     made = settings(tmp_path, {"algorithm": learns, "first_stage": stage})
     made.content["sweep"] = {"first_stage": ["none", stage]}  # with and without
     assert run_sweep(made, tmp_path / "results", processes=1) == []
@@ -116,24 +116,33 @@ def test_the_rule_divides_an_epsilon_as_estimators_do(kind: str, tmp_path: Path)
             rounds=ROUNDS,
         )
         for part in ("mean", "algorithm"):
-            chosen = getattr(choice.algorithm, part).noise_multiplier
-            assert getattr(algorithm, part).noise_multiplier == pytest.approx(chosen, rel=1e-3)
+            chosen = getattr(choice.algorithm, part).noise_to_sensitivity
+            assert getattr(algorithm, part).noise_to_sensitivity == pytest.approx(chosen, rel=1e-3)
     else:  # both attempts at the mean together take a tenth
-        mu = 1 / dm.accounting.analytic_gaussian_noise_multiplier(
+        mu = 1 / dm.accounting.analytic_gaussian_noise_to_sensitivity(
             target_epsilon=2.0, target_delta=1e-5
         )
-        assert 2 / algorithm.mean.noise_multiplier**2 == pytest.approx(mu**2 / 10)
+        assert 2 / algorithm.mean.noise_to_sensitivity**2 == pytest.approx(mu**2 / 10)
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"first_stage": {"noise_multiplier": -1.0}}, "noise_multiplier: wanted a finite number"),
-        ({"first_stage": {"noise_multiplier": "no"}}, "wanted a number or one of 'rule', got 'no'"),
-        ({"first_stage": {"moment_noise": 5.0}}, "first_stage.noise_multiplier: wanted a value"),
-        ({"first_stage": {"noise_multiplier": 0.3}}, 'wanted more noise, or "rule"'),
         (
-            {"algorithm": LEARNS["gossip"] | {"noise_multiplier": 2.0}},
+            {"first_stage": {"noise_to_sensitivity": -1.0}},
+            "noise_to_sensitivity: wanted a finite number",
+        ),
+        (
+            {"first_stage": {"noise_to_sensitivity": "no"}},
+            "wanted a number or one of 'rule', got 'no'",
+        ),
+        (
+            {"first_stage": {"moment_noise": 5.0}},
+            "first_stage.noise_to_sensitivity: wanted a value",
+        ),
+        ({"first_stage": {"noise_to_sensitivity": 0.3}}, 'wanted more noise, or "rule"'),
+        (
+            {"algorithm": LEARNS["gossip"] | {"noise_multiplier": 4.0}},
             'noise as a number: "rule" divides an epsilon to calibrate to',
         ),
         (
@@ -149,7 +158,7 @@ def test_the_rule_divides_an_epsilon_as_estimators_do(kind: str, tmp_path: Path)
             "got add_remove of a user",
         ),
         (
-            {"algorithm": {"kind": "WithoutReplacement"}, "first_stage.noise_multiplier": 3.0},
+            {"algorithm": {"kind": "WithoutReplacement"}, "first_stage.noise_to_sensitivity": 3.0},
             "algorithm: wanted one that gossips, or adds up over sites (a secure sum)",
         ),
         ({"data": {"source": "libsvm"}, "problem.loss": "hinge"}, "problem: wanted dense records"),
@@ -168,12 +177,13 @@ def test_what_has_no_first_stage_is_refused(
 
 
 VIEWED: dict[str, Any] = {
+    "format": 2,
     "run": {"rounds": 8, "seed": 1},
     "data": {"source": "digits", "positive": [5, 6, 7, 8, 9]},
     "partition": {"kind": "iid", "nodes": 6, "equal_sizes": True},
     "problem.feature_norm": 1.0,
     "topology.kind": "meetings",
-    "algorithm": {"kind": "GradientDescent", "noise_multiplier": 2.0},
+    "algorithm": {"kind": "GradientDescent", "noise_multiplier": 4.0},
     "first_stage": "none",
     "budget": {"epsilon": 6.0, "delta": 1e-5},
     "view": {"kind": "OneNode"},
@@ -222,6 +232,7 @@ def test_a_view_that_does_not_fit_is_named(changes: Any, message: str, tmp_path:
 SCORES = {"kind": "DeepQ", "sees": "released", "anneal_rounds": 4, "hidden": 16}
 LEARNS_ALONE = {"kind": "WithoutReplacement", "epsilon": 4.0, "batch_size": 5}
 RELEASED: dict[str, Any] = {
+    "format": 2,
     "run": {"rounds": 6, "seed": 3, "delta": 1e-5},
     "data": {"source": "digits", "positive": [5, 6, 7, 8, 9], "records": 400},
     "data.public_fraction": 0.25,

@@ -27,7 +27,7 @@ radius = 10
 """
 ENDLESS = """kind = "GradientDescent"
 records = 100
-noise_multiplier = 100.0
+noise_multiplier = 200.0
 """
 
 

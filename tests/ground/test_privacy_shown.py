@@ -54,7 +54,7 @@ def test_reports_round_up() -> None:
 
 
 def test_costs_and_their_accountants_round_up() -> None:
-    cost = dm.GradientDescent(records=100, noise_multiplier=3.0).plan(2).cost(1e-5)
+    cost = dm.GradientDescent(records=100, noise_multiplier=6.0).plan(2).cost(1e-5)
     assert cost.accountant.endswith("mu = 0.333334")
     assert str(cost) == f"epsilon = {rounded_up(cost.epsilon)} ({cost.accountant})"
 

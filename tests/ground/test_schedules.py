@@ -168,7 +168,7 @@ def test_a_number_is_kept_as_the_schedule_that_it_stands_for() -> None:
     assert replace(gossip, sample_size=1).sample_size == s.SampleSize(scale=1)
     for make in (algorithms.OnlineLearning, algorithms.WithoutReplacement):
         assert make(step_size=np.float32(0.5)).step_size == s.Constant(0.5)
-    descent = algorithms.GradientDescent(records=10, noise_multiplier=1.0, step_size=2)
+    descent = algorithms.GradientDescent(records=10, noise_multiplier=2.0, step_size=2)
     assert descent.step_size == s.Constant(2.0)
     assert s.at(descent.step_size, 7) == s.at(2.0, 7) == 2.0
     learning = algorithms.FederatedLearning(

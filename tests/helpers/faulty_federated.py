@@ -45,7 +45,7 @@ class HalvedNoise(FederatedLearning):
 
     @property
     def mechanism(self):
-        return HalvedGaussian(super().mechanism.noise_multiplier)
+        return HalvedGaussian(super().mechanism.noise_to_sensitivity)
 
 
 class NoNoiseDrawn(FederatedLearning):
@@ -53,7 +53,7 @@ class NoNoiseDrawn(FederatedLearning):
 
     @property
     def mechanism(self):
-        return SilentGaussian(super().mechanism.noise_multiplier)
+        return SilentGaussian(super().mechanism.noise_to_sensitivity)
 
 
 class RealisedBatch(FederatedLearning):

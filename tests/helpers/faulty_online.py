@@ -44,7 +44,7 @@ class HalvedNoise(OnlineLearning):
 
     @property
     def mechanism(self) -> Mechanism:
-        return HalvedLaplace(super().mechanism.noise_multiplier)
+        return HalvedLaplace(super().mechanism.noise_to_sensitivity)
 
 
 class NoNoiseDrawn(OnlineLearning):
@@ -52,7 +52,7 @@ class NoNoiseDrawn(OnlineLearning):
 
     @property
     def mechanism(self) -> Mechanism:
-        return SilentLaplace(super().mechanism.noise_multiplier)
+        return SilentLaplace(super().mechanism.noise_to_sensitivity)
 
 
 @dataclass(frozen=True)

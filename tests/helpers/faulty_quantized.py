@@ -32,7 +32,7 @@ class HalvedNoise(QuantizedGossip):
 
     def mechanism_of(self, t):
         right = super().mechanism_of(t)
-        return right if right.name == "none" else self.kind(right.noise_multiplier)
+        return right if right.name == "none" else self.kind(right.noise_to_sensitivity)
 
 
 class NoNoiseDrawn(HalvedNoise):

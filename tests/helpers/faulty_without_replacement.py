@@ -36,7 +36,7 @@ class HalvedNoise(WithoutReplacement):
 
     @property
     def mechanism(self):
-        return HalvedGaussian(super().mechanism.noise_multiplier)
+        return HalvedGaussian(super().mechanism.noise_to_sensitivity)
 
 
 class NoNoiseDrawn(WithoutReplacement):
@@ -44,7 +44,7 @@ class NoNoiseDrawn(WithoutReplacement):
 
     @property
     def mechanism(self):
-        return SilentGaussian(super().mechanism.noise_multiplier)
+        return SilentGaussian(super().mechanism.noise_to_sensitivity)
 
 
 class PublishesALocalModel(WithoutReplacement):

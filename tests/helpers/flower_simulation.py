@@ -33,7 +33,7 @@ ALGORITHM = dm.FederatedLearning(
         steps=1,
         step_size=STEP,
     ),
-    noise_multiplier=0.7,
+    noise_multiplier=1.4,
     denoiser=dm.algorithms.denoisers.LaplacianSmoothing(1.0),
 )
 

@@ -21,7 +21,7 @@ PUBLIC = "05" * 32
 ONLINE = {"kind": "OnlineLearning", "epsilon": 2.0}
 GAUSSIAN = ONLINE | {"delta": 1e-5}
 ALLOCATED = {"sampling": "allocation", "records": 10}
-DESCENT = {"kind": "GradientDescent", "records": 10, "noise_multiplier": 5.0}
+DESCENT = {"kind": "GradientDescent", "records": 10, "noise_multiplier": 10.0}
 STEPS = {"step_size": 0.5, "consensus_step_size": 0.5, "sample_size": 2, "noise_std": 0.5}
 QUANTIZED = {"kind": "QuantizedGossip", **STEPS}
 TURNS = {"kind": "WithoutReplacement", "batch_size": 2}
@@ -59,17 +59,17 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     "with replacement": {
         "kind": "WithReplacement",
         "records": 10,
-        "noise_multiplier": 2.0,
+        "noise_multiplier": 4.0,
         "batch_size": 2,
         "visits": 2,
     },
-    "sums": {**SUMMED, "contribution": GRADIENTS, "noise_multiplier": 9.0, "step_size": 2.0},
+    "sums": {**SUMMED, "contribution": GRADIENTS, "noise_multiplier": 18.0, "step_size": 2.0},
     "clients": {**SUMMED, "contribution": UPDATES | {"batch_size": 4}, "noise_multiplier": 3.0},
-    "neighbour sums": {"kind": "SecureGossip", "noise_multiplier": 9.0, "step_size": 2.0},
+    "neighbour sums": {"kind": "SecureGossip", "noise_multiplier": 18.0, "step_size": 2.0},
 }
 STAGES = {
-    "first stage": {"noise_multiplier": 7.0},
-    "second moment": {"noise_multiplier": 7.0, "moment_noise": 5.0},
+    "first stage": {"noise_to_sensitivity": 7.0},
+    "second moment": {"noise_to_sensitivity": 7.0, "moment_noise": 5.0},
 }
 ALGORITHMS |= dict.fromkeys(STAGES, ALGORITHMS["sums"])
 PARTNERS = ("partners", "both")
@@ -130,6 +130,7 @@ class Parties:
             lost = {"colluding": int(quorum == nodes), "dropouts": nodes - quorum}
             settings["combination"] = lost | settings["combination"]
         self.content: dict[str, Any] = {
+            "format": 2,
             "contract": {
                 "rounds": rounds,
                 "public_key": PUBLIC,

@@ -218,7 +218,7 @@ ALGORITHMS = {
         arrival_rate=1.0,
         noise=correlated.InTime(topology=None, rounds=ROUNDS),
     ),
-    "local steps": EveryThird(records=ROUNDS, noise_multiplier=10.0),
+    "local steps": EveryThird(records=ROUNDS, noise_multiplier=20.0),
     "online": dm.OnlineLearning(epsilon=2.0),
     "quantized": quantized(),
     "narrow": quantized(compressor=Quantizer(0.001, bits=4)),
@@ -231,16 +231,16 @@ ALGORITHMS = {
     "overspending": Overspending(each=True),
     "one learns": OneLearns(),
     "resting": Resting(),
-    "less noise elsewhere": LessNoiseElsewhere(records=ROUNDS, noise_multiplier=10.0),
+    "less noise elsewhere": LessNoiseElsewhere(records=ROUNDS, noise_multiplier=20.0),
     "ended": dm.OnlineLearning(epsilon=2.0),
     "tracker down": dm.OnlineLearning(epsilon=2.0),
     "own keys": dm.OnlineLearning(epsilon=2.0),
     "own keys again": dm.OnlineLearning(epsilon=2.0),
     "own keys dealt anew": dm.OnlineLearning(epsilon=2.0),
     "with replacement": dm.WithReplacement(
-        nodes=NODES, records=ROUNDS, noise_multiplier=2.0, batch_size=2, visits=2
+        nodes=NODES, records=ROUNDS, noise_multiplier=4.0, batch_size=2, visits=2
     ),
-    "hidden layer": dm.GradientDescent(records=ROUNDS, noise_multiplier=10.0),
+    "hidden layer": dm.GradientDescent(records=ROUNDS, noise_multiplier=20.0),
     "another epsilon": dm.OnlineLearning(epsilon=2.0),
     "more rounds": dm.OnlineLearning(epsilon=2.0),
     "token": token(dm.algorithms.controllers.RandomGlobal(0.5)),

@@ -61,7 +61,7 @@ def clients(rate: float) -> dm.FederatedLearning:
 
 def neighbours() -> dm.SecureGossip:
     graph = dm.topology.complete(SITES)
-    return dm.SecureGossip(topology=graph, dim=5, records=RECORDS, noise_multiplier=3.0)
+    return dm.SecureGossip(topology=graph, dim=5, records=RECORDS, noise_multiplier=6.0)
 
 
 ALGORITHMS = {

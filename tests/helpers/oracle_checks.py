@@ -43,10 +43,10 @@ def delta_of(oracle: Oracle) -> float:
 
 
 def laplace_cost(
-    *, delta: float, noise_multiplier: npt.ArrayLike, count: npt.ArrayLike = 1
+    *, delta: float, noise_to_sensitivity: npt.ArrayLike, count: npt.ArrayLike = 1
 ) -> float:
     """Return what Laplace releases cost by their loss distributions, so many of each."""
-    multiplier, times = noisy_rounds(noise_multiplier, count)
+    multiplier, times = noisy_rounds(noise_to_sensitivity, count)
     pure = float(np.sum(times / multiplier))
     rounds = Rounds(Pair(LAPLACE), np.ones_like(multiplier), multiplier, times)
     return min(pure, composed_epsilon(delta, rounds)) if delta > 0 else pure

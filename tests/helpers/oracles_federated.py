@@ -18,7 +18,7 @@ def table(oracle: Oracle, sampling: federated.Sampling) -> accounting.RdpGuarant
     return federated.table_epsilon(
         delta_of(oracle),
         sampling_rate=inputs["tau"],
-        noise_multiplier=inputs["noise_multiplier"],
+        noise_to_sensitivity=inputs["noise_multiplier"],
         rounds=inputs["T"],
         sampling=sampling,
     )
@@ -42,7 +42,7 @@ def converted(oracle: Oracle, orders: tuple[float, ...], curve: Any, **options: 
     inputs = oracle["inputs"]
     rdp = curve(
         sampling_rate=inputs["tau"],
-        noise_multiplier=inputs["noise_multiplier"],
+        noise_to_sensitivity=inputs["noise_multiplier"],
         count=inputs["T"],
         orders=orders,
         **options,
@@ -68,7 +68,7 @@ def _(oracle: Oracle) -> Values:
     )
 
 
-def tight(oracle: Oracle, sampling: str, noise_multiplier: float) -> float:
+def tight(oracle: Oracle, sampling: str, noise_to_sensitivity: float) -> float:
     inputs = oracle["inputs"]
     epsilon, relation = {
         "poisson": (accounting.poisson_gaussian_epsilon, "add_remove"),
@@ -77,7 +77,7 @@ def tight(oracle: Oracle, sampling: str, noise_multiplier: float) -> float:
     return epsilon(
         delta=delta_of(oracle),
         sampling_rate=inputs["tau"],
-        noise_multiplier=noise_multiplier,
+        noise_to_sensitivity=noise_to_sensitivity,
         neighboring_relation=relation,
         count=inputs["T"],
         accountant="pld",
@@ -159,7 +159,7 @@ def _(oracle: Oracle) -> Values:
         if uniform:
             return accounting.rdp_fixed_size_gaussian(
                 sampling_rate=inputs["tau"],
-                noise_multiplier=multiplier,
+                noise_to_sensitivity=multiplier,
                 neighboring_relation="replace_one",
                 bound="theorem_27",
                 count=inputs["T"],
@@ -167,7 +167,7 @@ def _(oracle: Oracle) -> Values:
             )
         return accounting.rdp_poisson_gaussian(
             sampling_rate=inputs["tau"],
-            noise_multiplier=multiplier,
+            noise_to_sensitivity=multiplier,
             neighboring_relation="add_remove",
             count=inputs["T"],
             orders=orders,
@@ -197,9 +197,9 @@ def calibrated(oracle: Oracle, sampling: str) -> float:
     """Return the least noise multiplier at an oracle's epsilon."""
     inputs = oracle["inputs"]
     find, relation = (
-        (accounting.poisson_gaussian_noise_multiplier, "add_remove")
+        (accounting.poisson_gaussian_noise_to_sensitivity, "add_remove")
         if sampling == "poisson"
-        else (accounting.fixed_size_gaussian_noise_multiplier, "replace_one")
+        else (accounting.fixed_size_gaussian_noise_to_sensitivity, "replace_one")
     )
     return find(
         target_epsilon=inputs["epsilon"],
@@ -226,7 +226,7 @@ def visible_cohort(oracle: Oracle, shift: float) -> Values:
     found = accounting.published_size_gaussian_epsilon(
         delta=delta_of(oracle),
         sampling_rate=inputs["tau"],
-        noise_multiplier=inputs["noise_multiplier"] * 2 / shift,
+        noise_to_sensitivity=inputs["noise_multiplier"] * 2 / shift,
         population=inputs["N"],
         count=inputs["T"],
     )

@@ -133,7 +133,7 @@ def read_back_on_grid(
     release, (rounds, nodes, dim) = plan.release, messages.shape
     grid, factors = release.grid, release.recursion
     assert grid is not None
-    scale = release.noise_multiplier * release.widened(dim) / grid
+    scale = release.noise_to_sensitivity * release.widened(dim) / grid
     noise, found = np.subtract(messages, values, dtype=np.float64), []
     for t in range(rounds):
         steps = _steps(key, plan, scale, t, nodes, dim)
@@ -175,7 +175,7 @@ def planned_factors(release: CorrelatedGaussian, rounds: int, nodes: int) -> Arr
     recursion = np.zeros((rounds, rounds))
     for k in range(min(rounds, release.recursion.shape[1])):
         np.fill_diagonal(recursion[k:], release.recursion[k:rounds, k])
-    over_rounds = np.linalg.inv(recursion) * release.noise_multiplier
+    over_rounds = np.linalg.inv(recursion) * release.noise_to_sensitivity
     blocks = [np.kron(over_rounds[:, [s]], _between(release, s, nodes)) for s in range(rounds)]
     return np.hstack(blocks)
 

@@ -9,14 +9,14 @@ from dpmesh import accounting
 
 
 def poisson_epsilon(delta: float, rate: Any, multiplier: Any, **options: Any) -> float:
-    sampled = {"sampling_rate": rate, "noise_multiplier": multiplier, **options}
+    sampled = {"sampling_rate": rate, "noise_to_sensitivity": multiplier, **options}
     return accounting.poisson_gaussian_epsilon(
         delta=delta, neighboring_relation="add_remove", **sampled
     )
 
 
 def fixed_size_epsilon(delta: float, rate: Any, multiplier: Any, **options: Any) -> float:
-    sampled = {"sampling_rate": rate, "noise_multiplier": multiplier, **options}
+    sampled = {"sampling_rate": rate, "noise_to_sensitivity": multiplier, **options}
     return accounting.fixed_size_gaussian_epsilon(
         delta=delta, neighboring_relation="replace_one", **sampled
     )
@@ -24,10 +24,10 @@ def fixed_size_epsilon(delta: float, rate: Any, multiplier: Any, **options: Any)
 
 NOISE = {
     "poisson": partial(
-        accounting.poisson_gaussian_noise_multiplier, neighboring_relation="add_remove"
+        accounting.poisson_gaussian_noise_to_sensitivity, neighboring_relation="add_remove"
     ),
     "fixed_size": partial(
-        accounting.fixed_size_gaussian_noise_multiplier, neighboring_relation="replace_one"
+        accounting.fixed_size_gaussian_noise_to_sensitivity, neighboring_relation="replace_one"
     ),
 }
 SAMPLED = {"poisson": poisson_epsilon, "fixed_size": fixed_size_epsilon}

@@ -104,7 +104,7 @@ def audits_catch_half_the_noise(kind):
             return super().mean_gradient_moves / 2
 
     for audited, caught in ((kind, False), (Half, True)):
-        layers = audited(records=4, noise_multiplier=1.5).worst_case(canaries=200)
+        layers = audited(records=4, noise_multiplier=3.0).worst_case(canaries=200)
         results = audit_layers(*layers, runs=300, confidence=0.999, key=Key.seeded(5))
         assert any(result.violated for result in results) == caught
 
@@ -118,8 +118,9 @@ def beside_its_twin(kind, network_of, deviation, case):
     problem, key = small_problem(nodes, records, dim, case["seed"]), Key.seeded(case["seed"])
     multiplier, bound = case["multiplier"], case["clipping_norm"]
     step = dm.schedules.InverseSqrt(0.7)
+    doubled = None if multiplier is None else 2 * multiplier
     algorithm = kind(
-        records=records, noise_multiplier=multiplier, step_size=step, clipping_norm=bound
+        records=records, noise_multiplier=doubled, step_size=step, clipping_norm=bound
     )
     network = network_of(nodes, case["seed"], key)
     run = dm.simulate(algorithm, problem, network, rounds=rounds, key=key, metrics=[])

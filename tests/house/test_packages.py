@@ -86,6 +86,7 @@ def test_the_papers_are_not_loaded(module: str) -> None:
 
 def experiment() -> dict[str, Any]:
     return {
+        "format": 2,
         "run": {"rounds": 5, "delta": 1e-5},
         "data": {"source": "digits", "public_fraction": 0.1},
         "partition": {"kind": "iid", "nodes": 4},

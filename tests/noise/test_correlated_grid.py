@@ -145,7 +145,7 @@ def test_coupled_runs_move_no_further_than_planned(batches: int) -> None:
     noise = PARTNERS if batches == 1 else BOTH
     pair = dm.topology.complete(2)
     noise = replace(noise, topology=pair, rounds=4, mixings=1, coalition=0)
-    algorithm = dm.GradientDescent(records=6, noise_multiplier=2.0, batches=batches, noise=noise)
+    algorithm = dm.GradientDescent(records=6, noise_multiplier=4.0, batches=batches, noise=noise)
     case, _ = algorithm.worst_case(rounds=4)
     coupling = couple(algorithm, case.problem, case.neighbor, alone, rounds=4)
     assert not coupling.violated, str(coupling)
@@ -204,7 +204,9 @@ def test_discrete_noise_is_charged_as_gaussian_noise_of_less_variance() -> None:
     one = correlated.from_matrix(np.eye(1))
     support = np.arange(-400, 401)
     for grid in (0.25, 1.0):
-        release = correlated.CorrelatedGaussian(noise_multiplier=2, factorization=one, grid=grid)
+        release = correlated.CorrelatedGaussian(
+            noise_to_sensitivity=2, factorization=one, grid=grid
+        )
         scale, moved = 2 * release.widened(1) / grid, int(1 / grid + 1)
         law = np.exp(-(support**2) / (2 * scale**2))
         law /= law.sum()
@@ -243,7 +245,7 @@ def test_each_kind_of_noise_is_smoothed_by_its_own_scale(own, shared, grid: floa
     joint = replace(event, secrets=secrets, grid=grid)
     rounding = widening(joint.factorization, secrets, grid, 30)
     for size in (own, shared):
-        steps = joint.noise_multiplier * size / grid
+        steps = joint.noise_to_sensitivity * size / grid
         drawn = steps * joint.widened(30)
         assert drawn >= FINE * (1 - 1e-12)
         assert drawn**2 - SMOOTHING**2 >= (steps * rounding) ** 2 * (1 - 1e-9)

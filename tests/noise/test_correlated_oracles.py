@@ -133,7 +133,7 @@ def time_and_space(inputs: Inputs) -> float:
         of = [secrets(inputs, names[t % len(names)]) for t in range(c.rounds)]
     s = inputs["sensitivities"] or 1.0
     release = correlated.CorrelatedGaussian(
-        noise_multiplier=1.0, factorization=c, secrets=of, sensitivities=s
+        noise_to_sensitivity=1.0, factorization=c, secrets=of, sensitivities=s
     )
     return release.mu_of(inputs["coalition"])
 

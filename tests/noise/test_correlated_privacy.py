@@ -35,7 +35,7 @@ def random_release(seed: int, *, changing: bool) -> tuple[correlated.CorrelatedG
         return correlated.Secrets(nodes=nodes, pairs=kept, own=own, shared=shared, coalition=size)
 
     release = correlated.CorrelatedGaussian(
-        noise_multiplier=rng.uniform(0.5, 3),
+        noise_to_sensitivity=rng.uniform(0.5, 3),
         factorization=correlated.from_matrix(matrix),
         sensitivities=rng.uniform(0.2, 2, rounds),
         secrets=[secrets() for _ in range(rounds)] if changing else secrets(),
@@ -77,7 +77,7 @@ def test_uses_under_changing_graphs_cost_what_everything_seen_costs(seed: int) -
     assert max(single) == pytest.approx(release.mu, rel=1e-9)
     alone = np.array([1 / each.own for each in release.secrets])
     columns = release.factorization.matrix()
-    wanted = np.linalg.norm(columns * alone[:, None], axis=0) / release.noise_multiplier
+    wanted = np.linalg.norm(columns * alone[:, None], axis=0) / release.noise_to_sensitivity
     np.testing.assert_allclose(release.mus([[t] for t in range(rounds)], None), wanted)
     assert release.mu_against_partners == pytest.approx(wanted.max())
     used = (0, rounds - 1)
@@ -148,7 +148,7 @@ def test_epochs_are_separated_uses_of_the_worst_pattern() -> None:
 def test_independent_noise_is_charged_as_today() -> None:
     use = correlated.Participation(uses=16)
     identity = correlated.from_matrix(np.eye(16), participation=use)
-    release = correlated.CorrelatedGaussian(noise_multiplier=5.0, factorization=identity)
+    release = correlated.CorrelatedGaussian(noise_to_sensitivity=5.0, factorization=identity)
     assert release.mu == pytest.approx(gdp_mu(5.0, count=16))
 
 

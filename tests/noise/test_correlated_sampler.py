@@ -27,7 +27,7 @@ BANDED = correlated.factorize(correlated.gossip(RING, ROUNDS), bands=3)
 def release(**changes: object) -> correlated.CorrelatedGaussian:
     s = 1 / np.sqrt(np.arange(1, ROUNDS + 1))
     given: dict[str, object] = {
-        "noise_multiplier": SECRETS.mu,  # so that mu is 1
+        "noise_to_sensitivity": SECRETS.mu,  # so that mu is 1
         "factorization": BANDED,
         "secrets": SECRETS,
         "sensitivities": s,
@@ -120,7 +120,7 @@ def recursion(
 ) -> np.ndarray:
     """The noise by regenerating all fresh noise for each row: `at` picks the rounds to draw."""
     of = plan.release
-    inverse = np.linalg.inv(of.factorization.matrix()) * of.noise_multiplier
+    inverse = np.linalg.inv(of.factorization.matrix()) * of.noise_to_sensitivity
     numbers, ends = held_pairs(SECRETS, np.arange(NODES, dtype=np.uint32))
     rows = np.zeros((ROUNDS, NODES, dim))
     for t in range(ROUNDS):

@@ -169,7 +169,7 @@ def test_between_3_and_6_steps_the_better_proof_counts(z: float, delta: float) -
     """Smoothing or moments: at scale 3 to 6.3, of a move by 3 steps."""
     found = plan(Release(0, Gaussian(z, grid=0.5), ONE)).cost(delta)
     smoothed = accounting.gdp_epsilon(delta=delta, mu=1 / (z * sqrt(1 - (1.2 / (3 * z)) ** 2)))
-    moments = discrete_epsilon("add_remove", delta, noise_multiplier=z)
+    moments = discrete_epsilon("add_remove", delta, noise_to_sensitivity=z)
     assert found.epsilon == pytest.approx(min(smoothed, moments), rel=1e-3)
     assert ("Rényi" in found.accountant) == (moments < smoothed)
 
@@ -329,7 +329,7 @@ def test_poisson_samples_cost_what_integer_orders_prove(rate, multiplier, count,
     gaussian = dp_accounting.GaussianDpEvent(multiplier)
     accountant.compose(dp_accounting.PoissonSampledDpEvent(rate, gaussian), count)
     found = discrete_epsilon(
-        "add_remove", delta, noise_multiplier=multiplier, sampling_rate=rate, count=count
+        "add_remove", delta, noise_to_sensitivity=multiplier, sampling_rate=rate, count=count
     )
     assert found == pytest.approx(accountant.get_epsilon(delta), rel=1e-9)
     finer = poisson_epsilon(delta, rate, multiplier, count=count, accountant="rdp")
@@ -360,7 +360,7 @@ def test_samples_of_fixed_size_cost_less_than_theorem_9_proves(
         return compute_epsilon(orders, curve, delta)[0]
 
     found = discrete_epsilon(
-        "replace_one", delta, noise_multiplier=multiplier, sampling_rate=rate, count=count
+        "replace_one", delta, noise_to_sensitivity=multiplier, sampling_rate=rate, count=count
     )
     assert found == pytest.approx(epsilon(True), rel=1e-9)
     assert found < epsilon(False)
@@ -371,10 +371,10 @@ def test_samples_of_fixed_size_cost_less_than_theorem_9_proves(
 def test_twice_the_moment_of_poisson_samples_bounds_that_of_fixed_size(q, s, order) -> None:
     """Of the dominating pair, by integration of its profile against the order's weights."""
     both = accounting.rdp_fixed_size_gaussian(
-        sampling_rate=q, noise_multiplier=s, neighboring_relation="replace_one", orders=order
+        sampling_rate=q, noise_to_sensitivity=s, neighboring_relation="replace_one", orders=order
     )
     one = accounting.rdp_poisson_gaussian(
-        sampling_rate=q, noise_multiplier=s, neighboring_relation="add_remove", orders=order
+        sampling_rate=q, noise_to_sensitivity=s, neighboring_relation="add_remove", orders=order
     )
     assert expm1((order - 1) * both[0]) <= 2 * expm1((order - 1) * one[0]) * (1 + 1e-9)
 

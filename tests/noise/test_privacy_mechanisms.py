@@ -61,7 +61,11 @@ def test_what_does_not_depend_on_the_data_has_no_noise_on_a_grid_either(law) -> 
 
 def test_what_does_not_depend_on_the_data_has_no_mechanism() -> None:
     release = Release(0, Laplace(2.0, grid=0.5), NOTHING)
-    assert (release.mechanism, release.name, release.noise_multiplier) == (NoNoise(), "none", 0.0)
+    assert (release.mechanism, release.name, release.noise_to_sensitivity) == (
+        NoNoise(),
+        "none",
+        0.0,
+    )
 
 
 @pytest.mark.parametrize(
@@ -115,7 +119,7 @@ def test_gaussian_plans_cost_no_more_than_renyi_says(
 
 @pytest.mark.parametrize("number", [int, np.int64, np.float32])
 @pytest.mark.parametrize("law", [Laplace, Gaussian])
-def test_noise_multipliers_may_be_numbers_of_any_kind(law, number) -> None:
+def test_noises_to_sensitivity_may_be_numbers_of_any_kind(law, number) -> None:
     for sampling in (None, HALF) if law is Gaussian else (None,):
         exact, same = (Release(0, law(z), ONE, sampling=sampling) for z in (2.0, number(2)))
         costs = [
@@ -149,7 +153,7 @@ def test_reports_say_that_real_valued_noise_hides_no_last_bits(law) -> None:
 
 
 test_bad_input_is_named = refused(
-    (lambda: NoNoise(1.0), "noise_multiplier: wanted 0"),
+    (lambda: NoNoise(1.0), "noise_to_sensitivity: wanted 0"),
     (lambda: Release(0, Laplace(1.0), 1.0), "sensitivity: wanted a Sensitivity, .* got 1.0"),
     (lambda: let_out(np.ones((2, 3)), 1.0), "sensitivity: wanted a Sensitivity, .* got 1.0"),
     (lambda: let_out([[1.0]]), r"values: wanted .* shape \(nodes, dim\), got list$"),
@@ -161,7 +165,7 @@ test_bad_input_is_named = refused(
     (lambda: let_out(np.ones((2, 3)), noise=Key.seeded(1)), "stream: wanted .* got Key"),
     (lambda: Release(0, "laplace", ONE), "mechanism: wanted a mechanism, such as .*'laplace'"),
     (lambda: Release(0, Laplace(2.0), ONE, sampling=0.1), "sampling: wanted Poisson.* 0.1"),
-    (lambda: plan(Release(0, Gaussian(1e-120), ONE)).cost(), "noise_multiplier: .* 1e-100 and"),
+    (lambda: plan(Release(0, Gaussian(1e-120), ONE)).cost(), "noise_to_sensitivity: .* 1e-100 and"),
     (
         lambda: Plan(
             releases=Release(0, Laplace(1.0), ONE),

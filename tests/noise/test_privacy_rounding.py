@@ -119,7 +119,7 @@ def test_a_step_from_a_long_model_rounds_it_once() -> None:
 def test_a_record_moves_a_model_as_far_from_any_point() -> None:
     """With a full decay, what is left of a mixed model is its rounding; it moved 1.2 times."""
     algorithm = dm.GradientDescent(
-        records=256, noise_multiplier=1.0, step_size=1.0, clipping_norm=CLIPPED
+        records=256, noise_multiplier=2.0, step_size=1.0, clipping_norm=CLIPPED
     )
     moved = []
     for problem in chosen_problems(label=-1.0, regularization=1.0):
@@ -135,7 +135,7 @@ def test_a_record_moves_a_model_as_far_from_any_point() -> None:
 def test_a_mean_of_too_many_records_in_float32_is_refused() -> None:
     x = np.ones((2**16 + 1, 1))
     algorithm = dm.GradientDescent(
-        records=len(x), noise_multiplier=1.0, step_size=1.0, clipping_norm=1.0
+        records=len(x), noise_multiplier=2.0, step_size=1.0, clipping_norm=1.0
     )
     for kind in (np.float64, np.float32):
         data = Dataset(x.astype(kind), np.ones(len(x)), "ones")
@@ -191,7 +191,7 @@ def test_correlated_rows_of_float32_keep_their_proportions() -> None:
     """One factor for all rows, enough for the noisiest, though some have far less noise."""
     strategy = np.eye(3) - 9.0 * np.eye(3, k=-1)  # whose inverse has rows of norm 1, 9.1 and 81.5
     joint = correlated.CorrelatedGaussian(
-        noise_multiplier=3.0,
+        noise_to_sensitivity=3.0,
         factorization=correlated.from_matrix(strategy),
         sensitivities=np.ones(3),
     )
@@ -205,7 +205,9 @@ def test_correlated_rows_of_float32_keep_their_proportions() -> None:
 def test_noise_that_float32_rounds_too_coarsely_is_refused() -> None:
     """A row could be as long as such noise and pass, and nothing would hide its rounding."""
     row = np.zeros((2, 20_000), np.float32)
-    with pytest.raises(ValueError, match=r"noise_multiplier: wanted at most 49\..*, or float64"):
+    with pytest.raises(
+        ValueError, match=r"noise_to_sensitivity: wanted at most 49\..*, or float64"
+    ):
         released(Laplace(1e4), row)
     released(Laplace(49.0), row)
     released(Laplace(1e4), row.astype(np.float64))

@@ -89,7 +89,7 @@ def proved_epsilon(
     if share >= 4:
         return sum_of_shares_epsilon(
             delta=delta,
-            noise_multiplier=z,
+            noise_to_sensitivity=z,
             scale=z * shift,
             share=share,
             sites=n,
@@ -99,7 +99,7 @@ def proved_epsilon(
         )
     return 2 * closure_gap(n, share) + accounting.discrete_gaussian_epsilon(
         delta=delta * math.exp(-closure_gap(n, share)),
-        noise_multiplier=z,
+        noise_to_sensitivity=z,
         neighboring_relation="add_remove",
         sampling_rate=rate,
     )
@@ -206,7 +206,7 @@ def skellam_mass(variance: float) -> Mass:
 def _(sampling_rate: float, shift: int, scale_squared: float, order: int) -> float:
     curve = accounting.rdp_poisson_gaussian(
         sampling_rate=sampling_rate,
-        noise_multiplier=math.sqrt(scale_squared) / shift,
+        noise_to_sensitivity=math.sqrt(scale_squared) / shift,
         neighboring_relation="add_remove",
         orders=[float(order)],
     )
@@ -241,7 +241,7 @@ def _(d: int, r_squared: int, bound: float) -> float:
     far = np.array([best]) - 0.5 + 1e-9  # rounds up to the integers, the other point down to 0
     near = np.full((1, d), 0.5 - 1e-9)
     numbers = SecureSum(
-        dim=d, sites=3, records=100, noise_multiplier=50.0, clipping_norm=1.0, grid_steps=1
+        dim=d, sites=3, records=100, noise_to_sensitivity=50.0, clipping_norm=1.0, grid_steps=1
     )
     moved = encode(numbers, far) - encode(numbers, near)
     assert (moved**2).sum() == squared
@@ -297,7 +297,7 @@ def _(
 ) -> float:
     numbers = SecureSum(
         dim=dim,
-        noise_multiplier=noise_multiplier,
+        noise_to_sensitivity=noise_multiplier,
         records=records,
         sites=sites,
         colluding=sites - honest,
@@ -313,14 +313,16 @@ def _(
 
 
 @check(r"coalition\.epsilon")
-def _(noise_multiplier: float, rounds: int, sites: int, planned_honest: int, honest: int) -> float:
+def _(
+    noise_multiplier: float, rounds: int, sites: int, planned_honest: int, honest: int
+) -> float:
     numbers = SecureSum(
         dim=10,
         sites=sites,
         records=1000,
-        noise_multiplier=noise_multiplier,
+        noise_to_sensitivity=noise_multiplier,
         colluding=sites - planned_honest,
         rounds=rounds,
     )
-    against = numbers.noise_multiplier_against(honest)
+    against = numbers.noise_to_sensitivity_against(honest)
     return accounting.gdp_epsilon(delta=1e-5, mu=math.sqrt(rounds) / against)

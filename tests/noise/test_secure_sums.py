@@ -35,7 +35,7 @@ ONE_IN_A_MILLION = 1e-6  # how often a test of uniformity fails a uniform sequen
 
 
 def numbers(**changed: Any) -> SecureSum:
-    public: dict[str, Any] = {"dim": 12, "sites": 5, "records": 300, "noise_multiplier": 2.0}
+    public: dict[str, Any] = {"dim": 12, "sites": 5, "records": 300, "noise_to_sensitivity": 2.0}
     return SecureSum(**{**public, **changed})
 
 
@@ -194,7 +194,7 @@ def test_one_record_moves_the_integers_by_at_most_the_sensitivity(seed: int, rel
 def test_a_sensitivity_without_the_price_of_rounding_is_exceeded() -> None:
     """Planted: distance S claimed; every coordinate just below one half, a step of S / sqrt(d)."""
     public = numbers(
-        dim=400, grid_steps=4, neighboring_relation="add_remove", noise_multiplier=20.0
+        dim=400, grid_steps=4, neighboring_relation="add_remove", noise_to_sensitivity=20.0
     )
     without = np.full((1, 400), (0.5 - 1e-12) * public.grid)
     record = np.full((1, 400), 1 / 20)  # norm 1
@@ -235,7 +235,7 @@ def is_enough(unknown: Any, variance: float) -> bool:
 @pytest.mark.parametrize(("colluding", "dropouts"), [(0, 0), (1, 0), (2, 1)])
 def test_the_noise_against_a_coalition_is_what_is_claimed(colluding: int, dropouts: int) -> None:
     public = numbers(colluding=colluding, dropouts=dropouts, dim=40_000)
-    claimed = (public.noise_multiplier * public.sensitivity) ** 2
+    claimed = (public.noise_to_sensitivity * public.sensitivity) ** 2
     noisy = shares(public, Key.seeded(5).stream(1))
     unknown = noisy[colluding + dropouts :].sum(axis=0)  # the worst: dropped out, and subtracted
     assert is_enough(unknown, claimed)
@@ -254,7 +254,7 @@ def test_the_noise_against_a_coalition_is_what_is_claimed(colluding: int, dropou
 )
 def test_planted_shares_are_flagged(planted: Any) -> None:
     public = numbers()
-    claimed = (public.noise_multiplier * public.sensitivity) ** 2
+    claimed = (public.noise_to_sensitivity * public.sensitivity) ** 2
     assert is_enough(leftover(public.share, public.honest, 1), claimed)
     assert not is_enough(leftover(planted(public), public.honest, 1), claimed)
 
@@ -264,7 +264,7 @@ def test_a_seed_that_sites_share_is_flagged() -> None:
     public = numbers(dim=1000)
     one = discrete_gaussian(1000, public.share, Key.seeded(1).stream(1))
     total = np.tile(one, (5, 1)).sum(axis=0)
-    assert not is_enough(total - 5 * one, (public.noise_multiplier * public.sensitivity) ** 2)
+    assert not is_enough(total - 5 * one, (public.noise_to_sensitivity * public.sensitivity) ** 2)
     correlation = np.corrcoef(shares(public, Key.seeded(1).stream(1)))
     assert np.abs(correlation - np.eye(5)).max() < 6 / math.sqrt(1000)
 
@@ -306,7 +306,7 @@ def test_the_rule_for_bits_keeps_the_bound_on_wraps(
         dim=dim,
         sites=sites,
         records=records,
-        noise_multiplier=z,
+        noise_to_sensitivity=z,
         sampling_rate=rate,
         records_per_site=min(records, 10_000),
         rounds=7,
@@ -325,8 +325,8 @@ def test_the_rule_for_bits_keeps_the_bound_on_wraps(
         ({"colluding": 4}, "sites: wanted at least 2 honest sites left"),
         ({"sites": 3, "dropouts": 1}, "5 - 1 - 1|3 - 1 - 1 = 1"),
         ({"grid_steps": 3}, "grid_steps: wanted a power of 2"),
-        ({"grid_steps": 1, "noise_multiplier": 0.1}, "share of noise between 4 and"),
-        ({"noise_multiplier": 1e9}, "share of noise between 4 and 2\\*\\*25 steps"),
+        ({"grid_steps": 1, "noise_to_sensitivity": 0.1}, "share of noise between 4 and"),
+        ({"noise_to_sensitivity": 1e9}, "share of noise between 4 and 2\\*\\*25 steps"),
         ({"records": 2 * 10**9}, "records_per_site: wanted so few records"),
         ({"records_per_site": 301}, "records_per_site"),
         ({"sampling_rate": 0.0}, "sampling_rate"),
@@ -354,7 +354,7 @@ def test_sums_that_do_not_fit_are_refused() -> None:
 
 
 def test_a_larger_grid_is_taken_where_the_share_would_be_too_small() -> None:
-    public = numbers(noise_multiplier=0.005, dim=1)
+    public = numbers(noise_to_sensitivity=0.005, dim=1)
     assert public.share >= 4
     assert public.steps > 2**7
 
@@ -364,7 +364,7 @@ def test_calibration_keeps_the_budget_and_attempts_cost() -> None:
     found = calibrated_sum(epsilon=1.0, delta=1e-5, **public)
     assert 0.999999 <= found.epsilon(1e-5) <= 1.0
     with_dropout = calibrated_sum(epsilon=1.0, delta=1e-5, dropouts=1, **public)
-    assert with_dropout.noise_multiplier > found.noise_multiplier
+    assert with_dropout.noise_to_sensitivity > found.noise_to_sensitivity
     assert with_dropout.share > found.share * math.sqrt(4 / 3)
 
 
@@ -372,7 +372,7 @@ def test_samples_cost_less_under_add_remove_alone() -> None:
     def cost(relation: Any, rate: float) -> float:
         return sum_of_shares_epsilon(
             delta=1e-5,
-            noise_multiplier=2.0,
+            noise_to_sensitivity=2.0,
             scale=25.0,
             share=8.0,
             sites=10,
@@ -391,7 +391,7 @@ def test_errors_of_samplers_take_their_part_of_delta() -> None:
     def cost(delta: float) -> float:
         return sum_of_shares_epsilon(
             delta=delta,
-            noise_multiplier=10.0,
+            noise_to_sensitivity=10.0,
             scale=1000.0,
             share=400.0,
             sites=10,

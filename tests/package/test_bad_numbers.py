@@ -49,9 +49,9 @@ KEY = Kind(Key.seeded(1), (1, None))
 STREAM = Kind(Key.seeded(1).stream(Purpose.METRIC), (5, Key.seeded(1), None))
 NAMES = {
     (
-        "value scale values epsilon radius clipping_norm phi noise_std noise_multiplier "
-        "learning_rate largest target_epsilon guess sensitivity lipschitz step grid theta "
-        "diameter smoothness polyak_lojasiewicz accuracy alpha divisor feature_norm "
+        "value scale values epsilon radius clipping_norm phi noise_std noise_to_sensitivity "
+        "noise_multiplier learning_rate largest target_epsilon guess sensitivity lipschitz step "
+        "grid theta diameter smoothness polyak_lojasiewicz accuracy alpha divisor feature_norm "
         "label_bound bandwidth mean median"
     ): POSITIVE,
     (
@@ -168,31 +168,31 @@ CASES = [
     case(partial(accounting.affordable_rounds, float), "target_epsilon at_most"),
     case(accounting.gdp_epsilon, "mu", delta=INSIDE),
     case(accounting.gdp_delta, "epsilon mu"),
-    case(accounting.gdp_mu, "noise_multiplier count"),
-    case(accounting.analytic_gaussian_noise_multiplier, "target_epsilon target_delta"),
-    case(accounting.rdp_gaussian, "noise_multiplier count"),
-    case(accounting.rdp_laplace, "noise_multiplier count"),
+    case(accounting.gdp_mu, "noise_to_sensitivity count"),
+    case(accounting.analytic_gaussian_noise_to_sensitivity, "target_epsilon target_delta"),
+    case(accounting.rdp_gaussian, "noise_to_sensitivity count"),
+    case(accounting.rdp_laplace, "noise_to_sensitivity count"),
     case(
         accounting.poisson_gaussian_epsilon,
-        "sampling_rate noise_multiplier",
+        "sampling_rate noise_to_sensitivity",
         neighboring_relation=of("add_remove"),
         delta=INSIDE,
     ),
     case(
         accounting.fixed_size_gaussian_epsilon,
-        "sampling_rate noise_multiplier",
+        "sampling_rate noise_to_sensitivity",
         neighboring_relation=of("replace_one"),
         delta=INSIDE,
     ),
     case(
         partial(accounting.rdp_fixed_size_gaussian, neighboring_relation="replace_one"),
-        "sampling_rate noise_multiplier",
+        "sampling_rate noise_to_sensitivity",
         bound=of("dominating_pair"),
         orders=Kind([2.0], ([2, 1], nan)),
     ),
     case(
         accounting.discrete_gaussian_epsilon,
-        "noise_multiplier sampling_rate count",
+        "noise_to_sensitivity sampling_rate count",
         delta=INSIDE,
         neighboring_relation=of("add_remove"),
     ),
@@ -202,7 +202,9 @@ CASES = [
         conversion=of("optimal"),
     ),
     case(
-        partial(accounting.poisson_gaussian_noise_multiplier, neighboring_relation="add_remove"),
+        partial(
+            accounting.poisson_gaussian_noise_to_sensitivity, neighboring_relation="add_remove"
+        ),
         "target_epsilon target_delta sampling_rate",
     ),
     case(
@@ -222,7 +224,7 @@ CASES = [
     ),
     case(
         claims.table_epsilon,
-        "sampling_rate noise_multiplier rounds target_delta",
+        "sampling_rate noise_to_sensitivity rounds target_delta",
         sampling=of("poisson"),
     ),
     case(
@@ -234,8 +236,8 @@ CASES = [
     case(noise.RandomSparsifier, "keep"),
     case(privacy.PoissonSampling, "rate"),
     case(privacy.FixedSizeSampling, "size", population=COUNT.at(5)),
-    case(noise.Laplace, "grid", noise_multiplier=STEP.at(1.0, 10**400)),
-    case(noise.Gaussian, "clipping_norm", noise_multiplier=STEP.at(1.0, 10**400)),
+    case(noise.Laplace, "grid", noise_to_sensitivity=STEP.at(1.0, 10**400)),
+    case(noise.Gaussian, "clipping_norm", noise_to_sensitivity=STEP.at(1.0, 10**400)),
     case(partial(noise.Sensitivity, reason=""), "bound", norm=of("l2")),
     case(partial(privacy.Release, mechanism=noise.Laplace(2.0), sensitivity=ONE), "round batch"),
     case(
@@ -314,7 +316,7 @@ def released(values: np.ndarray) -> None:
         ("partition", lambda: dm.LinearProblem(DATA, (hidden(np.arange(4)),), "logistic")),
         ("weights", lambda: dm.topology.MixingMatrix(hidden(np.eye(2)))),
         ("x", lambda: kernels.clip_rows(hidden(ROWS), 1.0)),
-        ("noise_multiplier", lambda: accounting.gdp_mu(hidden(np.ones(2)))),
+        ("noise_to_sensitivity", lambda: accounting.gdp_mu(hidden(np.ones(2)))),
         ("member_losses", lambda: threshold_attack(hidden(np.ones(3)), np.ones(3))),
         ("", lambda: released(hidden(ROWS))),
     ],

@@ -51,7 +51,7 @@ def history(round: Any = 1, at_least: Any = 0) -> Any:
 REFUSED: list[tuple[str, Callable[[Any], Any], list[Any]]] = [
     (
         "rounds",
-        lambda n: dm.GradientDescent(records=5, noise_multiplier=1.0).plan(n),
+        lambda n: dm.GradientDescent(records=5, noise_multiplier=2.0).plan(n),
         [np.int8(-128), np.int64(-(2**63))],
     ),
     ("dim", lambda n: noise.Laplace(1.0).noise_scale(ROW, n), [-1, 2.0, 10**400, "a", None]),
@@ -71,7 +71,7 @@ REFUSED: list[tuple[str, Callable[[Any], Any], list[Any]]] = [
     ("dim", lambda n: noise.Quantizer(0.1).decode([b""], n, "f8"), [None, 1.5, -1, 10**400]),
     ("rows", lambda n: noise.RandomSparsifier(0.5).apart(b"", n, 2, "f8"), [None, 1.5, -1]),
     ("nodes", lambda n: privacy.Release(1, noise.Gaussian(1.0), ROW, nodes=n), [(), (np.nan,)]),
-    ("noise_multiplier", accounting.rdp_gaussian, [np.longdouble("1e4000")]),
+    ("noise_to_sensitivity", accounting.rdp_gaussian, [np.longdouble("1e4000")]),
 ]
 
 

@@ -152,7 +152,7 @@ def test_choco_sends_differences_until_all_know_the_models() -> None:
         step_size=0.5,
         sample_size=40,
         records=40,
-        noise_multiplier=None,
+        noise_to_sensitivity=None,
         clipping_norm=1.0,
         keep=1.0,
         consensus_step_size=1.0,

@@ -37,7 +37,7 @@ RUN = Training(
     lipschitz=2.0,
     radius=1.5,
     regularization=0.1,
-    noise_multiplier=6.0,
+    noise_to_sensitivity=6.0,
     global_steps=40.0,
 )
 
@@ -68,7 +68,7 @@ def test_printed_theorem_3_by_hand() -> None:
 def test_the_correction_is_the_dimension() -> None:
     """In one dimension, with the paper's noise, the corrected bound is below the printed one."""
     noise = sqrt(2 * log(1.25e5)) / 0.5
-    one = replace(RUN, dim=1, noise_multiplier=noise)
+    one = replace(RUN, dim=1, noise_to_sensitivity=noise)
     assert suboptimality(one) < theorem_3_as_printed(one, 0.5, 1e-5)
     many = replace(one, dim=10_000)
     assert suboptimality(many) > theorem_3_as_printed(many, 0.5, 1e-5)
@@ -171,7 +171,7 @@ def test_measured_suboptimality_lies_below_theorem_3(controller, epsilon) -> Non
         gaps.append(gap)
     steps = nodes * records // b
     rate = {AlwaysGlobal(): 1.0, AlwaysLocal(): 0.0, RandomGlobal(0.3): 0.3}[controller]
-    z = algorithm.mechanism.noise_multiplier if epsilon else 0.0
+    z = algorithm.mechanism.noise_to_sensitivity if epsilon else 0.0
     training = Training(
         nodes=nodes,
         dim=dim,
@@ -181,7 +181,7 @@ def test_measured_suboptimality_lies_below_theorem_3(controller, epsilon) -> Non
         step_size=eta,
         lipschitz=1.0,
         radius=radius,
-        noise_multiplier=z,
+        noise_to_sensitivity=z,
         global_steps=rate * steps,
     )
     bound = suboptimality(training)
@@ -228,7 +228,7 @@ def test_distances_shrink_as_theorem_4_says() -> None:
             lipschitz=1.0,
             radius=10.0,
             regularization=0.5,
-            noise_multiplier=5.0,
+            noise_to_sensitivity=5.0,
         )
         rate = [squared_distance(training, 0.5, step=t) for t in (50, 400)]
         assert slope < np.log(rate[1] / rate[0]) / np.log(8) + 0.25  # no slower, but for chance

@@ -111,7 +111,12 @@ def test_the_papers_epsilons_are_above_the_proved_ones() -> None:
 
 def test_a_verdict_counts_what_intervals_say() -> None:
     def row(method: str, accuracy: float, interval: float, paper: float) -> tables.Row:
-        cell = {"sampling": "uniform", "noise_multiplier": 1.0, "method": method, "paper": paper}
+        cell = {
+            "sampling": "uniform",
+            "noise_to_sensitivity": 1.0,
+            "method": method,
+            "paper": paper,
+        }
         return cell | {"accuracy": accuracy, "interval": interval}
 
     rows = [row("smoothing 0", 80, 1, 70), row("A", 83, 1, 71), row("B", 81, 1, 69)]

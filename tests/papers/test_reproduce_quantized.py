@@ -99,7 +99,7 @@ def test_every_contender_keeps_its_epsilon(of: Learned, rounds: int) -> None:
 def test_noise_on_gradients_keeps_its_contract() -> None:
     problem = five_nodes()
     algorithm = GradientPerturbation(
-        step_size=0.5, sample_size=20, records=60, noise_multiplier=1.3, clipping_norm=0.7
+        step_size=0.5, sample_size=20, records=60, noise_to_sensitivity=1.3, clipping_norm=0.7
     )
     run = dm.simulate(algorithm, problem, topology.ring(5), rounds=8, delta=1e-5)
     assert run.ledger == algorithm.plan(8)

@@ -40,7 +40,7 @@ class Weaker(Gaussian):
     def event(self):
         import dp_accounting
 
-        return dp_accounting.GaussianDpEvent(self.noise_multiplier / 10)
+        return dp_accounting.GaussianDpEvent(self.noise_to_sensitivity / 10)
 
 
 KINDS: tuple[tuple[type[Mechanism], float | None], ...] = (
@@ -92,7 +92,9 @@ def random_releases(rng: np.random.Generator, relation: str) -> list[Release]:
 def less_revealing(releases: Sequence[Release]) -> Iterator[list[Release]]:
     for i, dropped in enumerate(releases):
         yield [*releases[:i], *releases[i + 1 :]]
-        more = replace(dropped.mechanism, noise_multiplier=2 * dropped.mechanism.noise_multiplier)
+        more = replace(
+            dropped.mechanism, noise_to_sensitivity=2 * dropped.mechanism.noise_to_sensitivity
+        )
         yield [*releases[:i], replace(dropped, mechanism=more), *releases[i + 1 :]]
 
 
@@ -154,7 +156,11 @@ def test_mixed_kinds_are_charged_for_the_worse_of_both(laplace, gaussian, order:
     for kind in ("laplace", "gaussian"):
         z = laplace if kind == "laplace" else gaussian
         alone = random_allocation_epsilon(
-            delta=DELTA, noise_multiplier=z, rounds=2, neighboring_relation="add_remove", noise=kind
+            delta=DELTA,
+            noise_to_sensitivity=z,
+            rounds=2,
+            neighboring_relation="add_remove",
+            noise=kind,
         )
         assert alone <= cost.epsilon * (1 + 1e-9)
 

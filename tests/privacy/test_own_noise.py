@@ -32,7 +32,7 @@ class Logistic(Mechanism):
     def event(self):
         import dp_accounting
 
-        odds = exp(1 / self.noise_multiplier)
+        odds = exp(1 / self.noise_to_sensitivity)
         return dp_accounting.RandomizedResponseDpEvent(2 / (1 + odds), num_buckets=2)
 
     def _distance(self, sensitivity, dim):
@@ -51,7 +51,7 @@ class ByLoss(Logistic):
         from dp_accounting.pld import common
         from dp_accounting.pld import privacy_loss_distribution as pld
 
-        pure = common.DifferentialPrivacyParameters(1 / self.noise_multiplier, 0.0)
+        pure = common.DifferentialPrivacyParameters(1 / self.noise_to_sensitivity, 0.0)
         return pld.from_privacy_parameters(pure, value_discretization_interval=1e-4)
 
 
@@ -128,7 +128,7 @@ class Weaker(Gaussian):
     def event(self):
         import dp_accounting
 
-        return dp_accounting.GaussianDpEvent(self.noise_multiplier / 10)
+        return dp_accounting.GaussianDpEvent(self.noise_to_sensitivity / 10)
 
 
 def test_a_subclass_that_states_its_loss_is_not_priced_by_its_name() -> None:
@@ -154,7 +154,7 @@ class Mine(Gaussian):
     def event(self):
         import dp_accounting
 
-        return dp_accounting.GaussianDpEvent(self.noise_multiplier)
+        return dp_accounting.GaussianDpEvent(self.noise_to_sensitivity)
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ class Concentrated(Gaussian):
     def event(self):
         import dp_accounting
 
-        return dp_accounting.ZCDpEvent(0.5 / self.noise_multiplier**2)
+        return dp_accounting.ZCDpEvent(0.5 / self.noise_to_sensitivity**2)
 
 
 @pytest.mark.parametrize("times", [1, 2, 20])
@@ -198,7 +198,7 @@ class Pure(Laplace):
     def event(self):
         import dp_accounting
 
-        return dp_accounting.LaplaceDpEvent(self.noise_multiplier)
+        return dp_accounting.LaplaceDpEvent(self.noise_to_sensitivity)
 
 
 @pytest.mark.parametrize("kind", [Gaussian, Mine, Laplace, Pure, Logistic])

@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import norm
 
 import dpmesh as dm
-from dpmesh.accounting import analytic_gaussian_noise_multiplier
+from dpmesh.accounting import analytic_gaussian_noise_to_sensitivity
 from dpmesh.privacy.plain_words import found_at, plain_words, right_guesses
 from dpmesh.sklearn.report import FitReport
 
@@ -18,7 +18,7 @@ def test_randomized_response_attains_the_bounds_and_gaussian_noise_does_not(epsi
     assert right_guesses(epsilon) == pytest.approx(expected)
     assert found_at(1 - expected, epsilon) == pytest.approx(expected)
     assert found_at(0.0, epsilon) == 0.0
-    mu = 1 / analytic_gaussian_noise_multiplier(target_epsilon=epsilon, target_delta=1e-5)
+    mu = 1 / analytic_gaussian_noise_to_sensitivity(target_epsilon=epsilon, target_delta=1e-5)
     assert norm.cdf(mu / 2) <= right_guesses(epsilon, 1e-5)
     for a in (1e-6, 0.01, 0.5):
         assert norm.cdf(norm.ppf(a) + mu) <= found_at(a, epsilon, 1e-5) + 1e-12
@@ -35,7 +35,7 @@ def test_a_board_reads_numbers_and_what_is_not_covered() -> None:
 
 @pytest.mark.parametrize("seeded", [False, True])
 def test_the_words_of_a_fit_say_that_seeded_noise_is_not_private(seeded: bool) -> None:
-    plan = dm.GradientDescent(records=400, noise_multiplier=4.0).plan(5)
+    plan = dm.GradientDescent(records=400, noise_multiplier=8.0).plan(5)
     fit = FitReport(
         estimator="PrivateClassifier()",
         sites=3,

@@ -65,7 +65,7 @@ def slow_costs(plan: Plan) -> list[float]:
         common = by_batch.pop(None, [])
         epsilons = []
         for own in [*by_batch.values(), []]:
-            inverse = [(r.name, 1 / r.noise_multiplier) for r in (*common, *own)]
+            inverse = [(r.name, 1 / r.noise_to_sensitivity) for r in (*common, *own)]
             mu = hypot(*(x for name, x in inverse if name == "gaussian"))
             pure = sum(x for name, x in inverse if name == "laplace")
             epsilons.append(pure + accounting.gdp_epsilon(delta=DELTA, mu=mu))
@@ -109,7 +109,7 @@ def test_a_record_at_several_nodes_costs_what_those_that_pay_most_do(drawn, copi
             used[node, batch].append(release)
 
     def spent(touched: list[Release]) -> float:
-        return sum(r.noise_multiplier ** (-2 if delta else -1) for r in touched)
+        return sum(r.noise_to_sensitivity ** (-2 if delta else -1) for r in touched)
 
     by_node = [max(spent(used[n, b]) for b in range(3)) for n in range(NODES + copies)]
     most = sum(sorted(by_node)[-copies:])

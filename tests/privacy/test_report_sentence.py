@@ -15,7 +15,7 @@ from dpmesh.privacy.report import SEEDED, Guarantee
 
 
 def test_a_guarantee_is_quoted_in_one_line() -> None:
-    plan = dm.GradientDescent(records=400, noise_multiplier=4.0).plan(5)
+    plan = dm.GradientDescent(records=400, noise_multiplier=8.0).plan(5)
     report = dm.privacy.report(plan, 1e-5)
     assert report.sentence == (
         f"({dm.privacy.rounded_up(report.epsilon)}, 1e-05)-differentially private for one record "
@@ -33,16 +33,16 @@ def plans() -> dict[str, Plan]:
     star = correlated.BetweenPartners(topology=complete, rounds=5, coalition=1, star=True)
     silo = dm.FederatedLearning(
         dm.RecordGradients(clients=4, records=400),
-        noise_multiplier=20.0,
+        noise_multiplier=40.0,
         combination=dm.algorithms.SecureAggregation(dim=10, rounds=5),
     )
     updates = dm.ClientUpdates(clients=400, sampling_rate=0.1, steps=5)
     return {
-        "independent": dm.GradientDescent(records=60, noise_multiplier=20.0).plan(5),
+        "independent": dm.GradientDescent(records=60, noise_multiplier=40.0).plan(5),
         "partners": dm.GradientDescent(
-            records=60, noise_multiplier=20.0, noise=replace(star, star=False)
+            records=60, noise_multiplier=40.0, noise=replace(star, star=False)
         ).plan(5),
-        "star": dm.GradientDescent(records=60, noise_multiplier=20.0, noise=star).plan(5),
+        "star": dm.GradientDescent(records=60, noise_multiplier=40.0, noise=star).plan(5),
         "secure sum": silo.plan(5),
         "trusted server": dm.FederatedLearning(updates, noise_multiplier=2.0).plan(5),
     }
@@ -135,7 +135,7 @@ def test_audits_are_quoted_in_one_line() -> None:
 
 
 def test_a_report_names_a_delta_above_one_over_the_records() -> None:
-    plan = dm.GradientDescent(records=400, noise_multiplier=4.0).plan(5)
+    plan = dm.GradientDescent(records=400, noise_multiplier=8.0).plan(5)
     named = [
         any("delta may exceed 1 / 800" in text for text in report.assumptions)
         for report in (dm.privacy.report(plan, delta, units=800) for delta in (1e-3, 1e-2))

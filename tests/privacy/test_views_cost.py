@@ -21,7 +21,7 @@ RING = ring(8)
 def _descent(
     rounds: int = 10, facts: views.LossFacts = LOGISTIC, clipping_norm: float = 1.0
 ) -> Any:
-    algorithm = dm.GradientDescent(records=50, noise_multiplier=2.0, clipping_norm=clipping_norm)
+    algorithm = dm.GradientDescent(records=50, noise_multiplier=4.0, clipping_norm=clipping_norm)
     return algorithm.reaction(rounds, facts)
 
 
@@ -67,7 +67,7 @@ def test_views_see_what_the_oracles_see(name: str) -> None:
 
 
 def test_everybody_costs_what_the_plan_says() -> None:
-    algorithm = dm.GradientDescent(records=50, noise_multiplier=2.0)
+    algorithm = dm.GradientDescent(records=50, noise_multiplier=4.0)
     plan = algorithm.plan(10).cost(1e-5)
     for view in (views.Everybody(), views.OneNode(topology=RING)):  # a neighbour sees everything
         cost = views.view_cost(1e-5, _descent(), view, everybody=plan)

@@ -31,7 +31,7 @@ DELTA = 1e-5
 RING = dm.topology.ring(16)
 MEETINGS = dm.topology.meetings(16, key=dm.Key.seeded(1))
 ONE = OneNode(topology=RING)
-ALGORITHM = dm.GradientDescent(records=RECORDS, noise_multiplier=2.0)
+ALGORITHM = dm.GradientDescent(records=RECORDS, noise_multiplier=4.0)
 
 
 def of_16_nodes() -> dm.LinearProblem:
@@ -41,7 +41,7 @@ def of_16_nodes() -> dm.LinearProblem:
 
 
 PROBLEM = of_16_nodes()
-SMALL = dm.GradientDescent(records=3, noise_multiplier=2.0)  # records of a node
+SMALL = dm.GradientDescent(records=3, noise_multiplier=4.0)  # records of a node
 
 
 def test_one_node_learns_less_than_everybody_and_a_coalition_learns_more_than_one_node() -> None:
@@ -107,7 +107,7 @@ def test_a_budget_of_a_view_needs_less_noise_and_allows_more_rounds() -> None:
     )
 
     def make(noise: float) -> dm.GradientDescent:
-        return dm.GradientDescent(records=3, noise_multiplier=noise)
+        return dm.GradientDescent(records=3, noise_multiplier=2 * noise)
 
     noise = narrow.calibrate(make, 12, PROBLEM)
     assert noise < 0.85 * wide.calibrate(make, 12)
@@ -145,7 +145,7 @@ def test_a_variant_that_states_no_reaction_of_its_own_has_no_view() -> None:
             return super()._stepped(2 * b, t, problem)
 
     cost = (
-        Doubled(records=3, noise_multiplier=2.0)
+        Doubled(records=3, noise_multiplier=4.0)
         .plan(16, PROBLEM)
         .cost(DELTA, view=OneNode(topology=MEETINGS))
     )
@@ -158,7 +158,7 @@ def test_who_says_that_there_is_no_view_inherits_none() -> None:
         no_views = "nobody has proved it"
 
     facts = LossFacts.of(PROBLEM)
-    reaction = Doubtful(records=20, noise_multiplier=2.0).plan(5, facts).reaction
+    reaction = Doubtful(records=20, noise_multiplier=4.0).plan(5, facts).reaction
     assert isinstance(reaction, NotProved)
     assert reaction.reason == "nobody has proved it"
 

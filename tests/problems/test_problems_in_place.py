@@ -100,7 +100,7 @@ def test_an_accuracy_in_place_moves_no_state() -> None:
 @pytest.mark.parametrize(
     "algorithm",
     [
-        GradientDescent(records=1, noise_multiplier=1.0, clipping_norm=0.5),
+        GradientDescent(records=1, noise_multiplier=2.0, clipping_norm=0.5),
         QuantizedGossip(
             step_size=0.1,
             consensus_step_size=0.5,
@@ -237,7 +237,7 @@ class OwnConstants(OwnGradient):
     "algorithm",
     [
         dm.WithoutReplacement(batch_size=2, step_size=1e-4, controller=AlwaysGlobal()),
-        dm.WithReplacement(nodes=4, records=6, noise_multiplier=1.0, batch_size=2),
+        dm.WithReplacement(nodes=4, records=6, noise_multiplier=2.0, batch_size=2),
     ],
 )
 def test_our_constants_are_not_taken_for_a_gradient_of_ones_own(algorithm: Any) -> None:

@@ -126,7 +126,7 @@ def test_a_column_that_is_constant_at_a_node_has_no_weight_there() -> None:
 
 
 def run_of(own: dm.LinearProblem, delta: float | None = None) -> Run:
-    algorithm = dm.GradientDescent(records=30, noise_multiplier=2.0)
+    algorithm = dm.GradientDescent(records=30, noise_multiplier=4.0)
     return dm.simulate(algorithm, own, dm.topology.ring(4), rounds=4, delta=delta, metrics=[])
 
 

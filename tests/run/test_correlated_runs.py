@@ -24,7 +24,7 @@ from dpmesh.schedules import PowerLaw
 
 NODES, ROUNDS, DELTA = 5, 6, 1e-5
 RING = dm.topology.ring(NODES)
-MU = 1 / dm.OnlineLearning(epsilon=1.0, delta=DELTA).mechanism.noise_multiplier
+MU = 1 / dm.OnlineLearning(epsilon=1.0, delta=DELTA).mechanism.noise_to_sensitivity
 KEY = dm.Key.seeded(3)
 
 IN_TIME = correlated.InTime(topology=RING, rounds=ROUNDS, bands=3)
@@ -40,7 +40,7 @@ def descent(noise: Any, batches: int = 1) -> dm.GradientDescent:
     uses = -(-(ROUNDS - 1) // batches)
     return dm.GradientDescent(
         records=ROUNDS,
-        noise_multiplier=sqrt(uses) / MU,
+        noise_multiplier=2 * (sqrt(uses) / MU),
         step_size=0.3,
         batches=batches,
         noise=noise,
@@ -136,7 +136,7 @@ def test_a_record_is_charged_for_its_column_and_nothing_twice() -> None:
     """The first column of a banded C is the longest of a run that stops; runs add."""
     matrix = np.eye(3) + np.diag([0.5, 0.5], -1)
     joint = correlated.CorrelatedGaussian(
-        noise_multiplier=2.0, factorization=correlated.from_matrix(matrix)
+        noise_to_sensitivity=2.0, factorization=correlated.from_matrix(matrix)
     )
     one = Sensitivity(1.0, "l2", "given")
 
@@ -148,7 +148,7 @@ def test_a_record_is_charged_for_its_column_and_nothing_twice() -> None:
         return online(None).plan(1).with_releases(releases)
 
     def mu(plan: Any) -> float:
-        return sqrt(sum(r.noise_multiplier**-2 for r in plan.compositions()[0]))
+        return sqrt(sum(r.noise_to_sensitivity**-2 for r in plan.compositions()[0]))
 
     assert mu(plan(0, 1, 2)) == pytest.approx(sqrt(1.25) / 2)
     assert mu(plan(0)) == pytest.approx(1 / 2)
@@ -267,7 +267,7 @@ def test_correlation_in_time_is_refused_where_it_buys_nothing() -> None:
     with pytest.raises(ValueError, match=r"noise: wanted .*BetweenPartners"):
         descent(3)
     with pytest.raises(ValueError, match="noise: wanted noise made for mixings=3, got 2"):
-        dm.GradientDescent(records=ROUNDS, noise_multiplier=1.0, mixings=3, noise=PARTNERS)
+        dm.GradientDescent(records=ROUNDS, noise_multiplier=2.0, mixings=3, noise=PARTNERS)
 
 
 def groups_in_turn(

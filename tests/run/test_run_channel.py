@@ -74,9 +74,9 @@ def test_what_is_sent_has_noise_however_it_was_made(disguise: Any) -> None:
     problem = dm.LinearProblem(train, np.split(np.arange(4), NODES), "logistic")
     key = dm.Key.seeded(1)
     result = dm.simulate(
-        Leak(records=1, noise_multiplier=1.0), problem, NETWORK, rounds=3, key=key, metrics=[]
+        Leak(records=1, noise_multiplier=2.0), problem, NETWORK, rounds=3, key=key, metrics=[]
     )
-    assert result.ledger == Leak(records=1, noise_multiplier=1.0).plan(3)
+    assert result.ledger == Leak(records=1, noise_multiplier=2.0).plan(3)
     for t in (1, 2):
         mixed = NETWORK.matrix(t).weights @ sent[t]
         assert (received[t] != mixed).all()

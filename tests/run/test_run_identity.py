@@ -30,7 +30,7 @@ LAZY = topology.MixingMatrix(sparse.csr_array(np.full((4, 4), 0.25)))
             r"run in the checkpoint .*, got epsilon=1\.0, step_size=Constant\(value=0\.1\)$",
         ),
         (
-            {"algorithm": dm.GradientDescent(records=3, noise_multiplier=1.0)},
+            {"algorithm": dm.GradientDescent(records=3, noise_multiplier=2.0)},
             r"algorithm: wanted OnlineL.*, got GradientDescent\(",
         ),
         ({"network": topology.complete(4)}, "topology: wanted ring"),

@@ -230,7 +230,7 @@ def test_a_released_model_predicts_what_was_tested(loss, classes, tmp_path) -> N
     train = dm.Dataset(draw.normal(size=(60, 4)), labels)
     parts, algorithm = (
         np.arange(60).reshape(3, 20),
-        dm.GradientDescent(records=20, noise_multiplier=1.0),
+        dm.GradientDescent(records=20, noise_multiplier=2.0),
     )
     problem = dm.LinearProblem(train, parts, loss, test=train, classes=classes)
     whole = dm.simulate(algorithm, problem, topology.ring(3), rounds=5, delta=1e-5)

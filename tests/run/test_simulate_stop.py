@@ -45,7 +45,7 @@ def test_its_report_counts_the_rounds_that_it_could_have_had() -> None:
 
     def run(**options: Any) -> dm.Run:
         problem = make_problem()
-        algorithm = dm.GradientDescent(records=len(problem.partition[0]), noise_multiplier=5.0)
+        algorithm = dm.GradientDescent(records=len(problem.partition[0]), noise_multiplier=10.0)
         options = {"rounds": ROUNDS, "delta": 1e-5, "key": dm.Key.seeded(1)} | options
         return dm.simulate(algorithm, problem, dm.topology.complete(problem.nodes), **options)
 
@@ -60,7 +60,7 @@ def test_it_costs_its_plan_where_chance_gave_out_the_rounds() -> None:
     """Coins give turns to the nodes, one of which may have had all that the run did not have."""
     problem = replace(make_problem(), feature_norm=10.0)
     algorithm = dm.WithReplacement(
-        nodes=problem.nodes, records=len(problem.partition[0]), noise_multiplier=2.0, batch_size=1
+        nodes=problem.nodes, records=len(problem.partition[0]), noise_multiplier=4.0, batch_size=1
     )
     measured = dm.Metrics(every=1, callback=at(10))
     ended = dm.simulate(
@@ -75,14 +75,14 @@ class Spending(dm.GradientDescent):
     """Releases with less noise than it planned, from some round on."""
 
     def round(self, state: Any, t: int, *others: Any) -> Any:
-        less = replace(self, noise_multiplier=1.0) if t > 2 else self
+        less = replace(self, noise_multiplier=2.0) if t > 2 else self
         return dm.GradientDescent.round(less, state, t, *others)
 
 
 def test_what_it_released_in_place_of_its_plan_is_counted() -> None:
     problem = make_problem()
     network = dm.topology.complete(problem.nodes)
-    algorithm = Spending(records=len(problem.partition[0]), noise_multiplier=5.0)
+    algorithm = Spending(records=len(problem.partition[0]), noise_multiplier=10.0)
     measured = dm.Metrics(every=1, callback=at(5))
     options: dict[str, Any] = {"rounds": ROUNDS, "delta": 1e-5, "key": dm.Key.seeded(1)}
     ended = dm.simulate(algorithm, problem, network, metrics=measured, **options)
@@ -107,7 +107,7 @@ class Falling(dm.GradientDescent):
 def test_planned_releases_that_are_missing_are_told_of() -> None:
     """What was released may have decided that, too: the run then costs what it had planned."""
     problem = make_problem()
-    algorithm = Falling(records=len(problem.partition[0]), noise_multiplier=5.0)
+    algorithm = Falling(records=len(problem.partition[0]), noise_multiplier=10.0)
 
     def run(algorithm: Any, **options: Any) -> dm.Run:
         options = {"rounds": ROUNDS, "delta": 1e-5, "key": dm.Key.seeded(1)} | options

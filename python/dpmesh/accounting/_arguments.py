@@ -48,11 +48,11 @@ def positives(argument: str, value: npt.ArrayLike) -> Floats:
     return _where(argument, value, "finite numbers greater than 0", lambda array: array > 0)
 
 
-def noise_multipliers(value: npt.ArrayLike) -> Floats:
-    """`value` as noise multipliers, whose squares and their inverses are numbers."""
-    array = positives("noise_multiplier", value)
+def noises_to_sensitivity(value: npt.ArrayLike) -> Floats:
+    """`value` as noise ratios, whose squares and their inverses are numbers."""
+    array = positives("noise_to_sensitivity", value)
     usual = (array > 1e-100) & (array < 1e100)
-    return require("noise_multiplier", array, usual, "numbers between 1e-100 and 1e100")
+    return require("noise_to_sensitivity", array, usual, "numbers between 1e-100 and 1e100")
 
 
 def counts(argument: str, value: npt.ArrayLike) -> Floats:
@@ -82,20 +82,21 @@ def rounds(**arguments: Floats) -> tuple[Floats, ...]:
     )
 
 
-def noisy_rounds(noise_multiplier: npt.ArrayLike, count: npt.ArrayLike) -> tuple[Floats, ...]:
-    """Noise multipliers and counts of rounds."""
+def noisy_rounds(noise_to_sensitivity: npt.ArrayLike, count: npt.ArrayLike) -> tuple[Floats, ...]:
+    """Noise ratios and counts of rounds."""
     return rounds(
-        noise_multiplier=noise_multipliers(noise_multiplier), count=counts("count", count)
+        noise_to_sensitivity=noises_to_sensitivity(noise_to_sensitivity),
+        count=counts("count", count),
     )
 
 
 def sampled_rounds(
-    sampling_rate: npt.ArrayLike, noise_multiplier: npt.ArrayLike, count: npt.ArrayLike
+    sampling_rate: npt.ArrayLike, noise_to_sensitivity: npt.ArrayLike, count: npt.ArrayLike
 ) -> tuple[Floats, ...]:
-    """Rates, noise multipliers and counts of rounds that release samples."""
+    """Rates, noise ratios and counts of rounds that release samples."""
     return rounds(
         sampling_rate=rates("sampling_rate", sampling_rate),
-        noise_multiplier=noise_multipliers(noise_multiplier),
+        noise_to_sensitivity=noises_to_sensitivity(noise_to_sensitivity),
         count=counts("count", count),
     )
 

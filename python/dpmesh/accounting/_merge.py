@@ -1,6 +1,6 @@
 """Many kinds of rounds as mixtures of few, which dominate them.
 
-The profile of a pair at each loss is convex in its law's coordinate of the noise multiplier, and in
+The profile of a pair at each loss is convex in its law's coordinate of the noise ratio, and in
 the sampling rate (hockey-stick divergences are jointly convex, and both sides of a pair are linear
 in the rate). So a round between two others costs no more than a coin that decides, in public,
 between those two with the weights of linear interpolation; in both arguments, between four. What
@@ -29,7 +29,7 @@ _FINE = 1000  # points at which the variance of rounds is compared
 
 
 class Rounds(NamedTuple):
-    """Rounds of one pair: the sampling rate, noise multiplier and count of each."""
+    """Rounds of one pair: the sampling rate, noise ratio and count of each."""
 
     pair: Pair
     rate: Floats
@@ -137,7 +137,7 @@ def _merged(rounds: Rounds) -> Merged:
 
 
 def _between(rounds: Rounds, added: float) -> Merged:
-    """Return mixtures of the corners of a mesh of rates and noise multipliers."""
+    """Return mixtures of the corners of a mesh of rates and noise ratios."""
     pair, rate, multiplier, times = rounds
     variance = times * pair.spread(rate, multiplier) ** 2
     small = variance <= _LARGE * np.sum(variance)
@@ -179,7 +179,7 @@ def _rates(rates: Floats, added: float) -> Floats:
 
 
 def _multipliers(pair: Pair, rate: float, multipliers: Floats, added: float) -> Floats:
-    """Return noise multipliers of which mixtures add so much variance.
+    """Return noise ratios of which mixtures add so much variance.
 
     The error of linear interpolation is an eighth of the second derivative times the square of
     the distance: points lie at equal distances where that is constant.

@@ -27,12 +27,12 @@ Numbers = Floats | float
 ProfileOf = Callable[[Floats, float, Numbers, Floats], Profile]
 """A profile at losses of at least 0 that are off by at most so many units (the last argument).
 
-The second argument is the noise multiplier; the third the logarithm of a factor.
+The second argument is the noise ratio; the third the logarithm of a factor.
 """
 
 
 class Law(NamedTuple):
-    """The losses of a release of all data, at a noise multiplier."""
+    """The losses of a release of all data, at a noise ratio."""
 
     profile: ProfileOf
     """The profile of these losses, at losses of at least 0: see `ProfileOf`."""
@@ -41,7 +41,7 @@ class Law(NamedTuple):
     losses: Callable[[Floats], tuple[Floats, Floats, Floats]]
     """A few losses, with their chances under P and under Q, to guess what it costs."""
     coordinate: Callable[[Floats], Floats] | None
-    """A function of the noise multiplier in which every profile is convex; None if none is known.
+    """A function of the noise ratio in which every profile is convex; None if none is known.
 
     A profile at losses e of samples is that of the law at other losses, times a factor, so that it
     is convex, too; and hockey-stick divergences are convex in the rate.

@@ -91,7 +91,7 @@ def _replaced(losses: Floats, rate: float, multiplier: float) -> Profile:
 class PublishedSizeGaussian(Pair):
     """Gaussian sums of Poisson samples under add-remove, where the sample's size is published.
 
-    The noise multiplier is relative to the clipping norm. A unit among `population` is in a sample
+    The noise is relative to the clipping norm. A unit among `population` is in a sample
     of size s with probability s / population, and then stands for another one: it moves the sum by
     up to twice the clipping norm. The sizes themselves have binomial distributions of population
     and population - 1 units, with ratio ``(1 - q) population / (population - s)``.

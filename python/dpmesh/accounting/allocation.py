@@ -29,7 +29,7 @@ from dpmesh.accounting._allocated import (
 )
 from dpmesh.accounting._arguments import (
     Floats,
-    noise_multipliers,
+    noises_to_sensitivity,
     numbers,
     open_probability,
     positives,
@@ -39,7 +39,7 @@ from dpmesh.accounting._loss import UNIT, Profile
 from dpmesh.accounting._merge import Rounds
 from dpmesh.accounting._pairs import GAUSSIAN, LAPLACE, Numbers, Pair, Ways
 from dpmesh.accounting.calibration import calibrate_noise
-from dpmesh.accounting.gaussian import analytic_gaussian_noise_multiplier, gdp_epsilon
+from dpmesh.accounting.gaussian import analytic_gaussian_noise_to_sensitivity, gdp_epsilon
 
 Noise = Literal["gaussian", "laplace"]
 Shares = tuple[tuple[float, float, int], ...]
@@ -71,7 +71,7 @@ class Allocation(Pair):
     relation
         The neighbouring relation.
     pure
-        Where releases of pure privacy are among Gaussian ones: their noise multiplier, relative to
+        Where releases of pure privacy are among Gaussian ones: their noise ratio, relative to
         that of the latter; None if all are of one kind. Each step is charged as the worse of both.
     """
 
@@ -167,7 +167,7 @@ class Allocation(Pair):
         return log_profile(parts, offset + never * (u - v))
 
     def _part(self, share: float, multiplier: float, u: float, v: float) -> StepDistribution:
-        """Return what dominates a step with this noise multiplier."""
+        """Return what dominates a step with this noise ratio."""
         shift = self._shift / multiplier
         if self.law.has_atom:
             return PurePart(share, shift, u, v)
@@ -228,7 +228,7 @@ def allocated_epsilon(pair: Allocation, delta: float, multiplier: float) -> floa
 def random_allocation_delta(
     *,
     epsilon: float,
-    noise_multiplier: npt.ArrayLike,
+    noise_to_sensitivity: npt.ArrayLike,
     rounds: int | None = None,
     shares: npt.ArrayLike | None = None,
     neighboring_relation: NeighboringRelation,
@@ -243,7 +243,7 @@ def random_allocation_delta(
     ----------
     epsilon
         Finite, at least 0.
-    noise_multiplier
+    noise_to_sensitivity
         Scale of the noise over the sensitivity in this relation: a number, or one for each release.
         For units that each add a vector of norm at most C, the sensitivity is C under
         ``"add_remove"`` and 2 C under ``"replace_one"``.
@@ -256,7 +256,7 @@ def random_allocation_delta(
     noise
         ``"gaussian"``, with the L2 sensitivity: the result is exact but for rounding upwards, by
         less than 1% of delta. ``"laplace"``, with the L1 sensitivity: a bound that holds for every
-        release of pure differential privacy, of ``1 / noise_multiplier``.
+        release of pure differential privacy, of ``1 / noise_to_sensitivity``.
 
     Returns
     -------
@@ -267,14 +267,14 @@ def random_allocation_delta(
     ValueError
         If an argument is out of its range, or the lengths differ.
     """
-    pair, scale = _pass(noise_multiplier, rounds, shares, neighboring_relation, noise)
+    pair, scale = _pass(noise_to_sensitivity, rounds, shares, neighboring_relation, noise)
     return exp(pair.log_delta(non_negative("epsilon", epsilon), scale))
 
 
 def random_allocation_epsilon(
     *,
     delta: float,
-    noise_multiplier: npt.ArrayLike,
+    noise_to_sensitivity: npt.ArrayLike,
     rounds: int | None = None,
     shares: npt.ArrayLike | None = None,
     neighboring_relation: NeighboringRelation,
@@ -287,7 +287,7 @@ def random_allocation_epsilon(
     ----------
     delta
         In (0, 1), and in [0, 1) for Laplace noise: without a delta nothing is gained.
-    noise_multiplier, rounds, shares, neighboring_relation, noise
+    noise_to_sensitivity, rounds, shares, neighboring_relation, noise
         As for `random_allocation_delta`.
     cycles
         How many such passes there are, each with a draw of its own.
@@ -297,14 +297,14 @@ def random_allocation_epsilon(
     ValueError
         If an argument is out of its range, or the lengths differ.
     """
-    pair, scale = _pass(noise_multiplier, rounds, shares, neighboring_relation, noise)
+    pair, scale = _pass(noise_to_sensitivity, rounds, shares, neighboring_relation, noise)
     integer("cycles", cycles, at_least=1)
     if noise == "laplace" and probability("delta", delta, one=False) == 0:
         return cycles / (scale * min(z for _, z, _ in pair.shares))
     return _epsilon(pair, open_probability("delta", delta), scale, cycles)
 
 
-def random_allocation_noise_multiplier(
+def random_allocation_noise_to_sensitivity(
     *,
     target_epsilon: float,
     target_delta: float,
@@ -330,7 +330,7 @@ def random_allocation_noise_multiplier(
 
     Returns
     -------
-    The factor that turns `relative_noise` into noise multipliers; for 1, the multiplier itself.
+    The factor that turns `relative_noise` into noise ratios; for 1, the multiplier itself.
 
     Raises
     ------
@@ -339,9 +339,9 @@ def random_allocation_noise_multiplier(
 
     Examples
     --------
-    >>> from dpmesh.accounting import random_allocation_noise_multiplier
+    >>> from dpmesh.accounting import random_allocation_noise_to_sensitivity
     >>> for rounds in (1, 10, 50):
-    ...     z = random_allocation_noise_multiplier(
+    ...     z = random_allocation_noise_to_sensitivity(
     ...         target_epsilon=1.0,
     ...         target_delta=1e-5,
     ...         rounds=rounds,
@@ -359,7 +359,7 @@ def random_allocation_noise_multiplier(
     integer("cycles", cycles, at_least=1)
     known = 1 / (scale * min(z for _, z, _ in pair.shares))
     if noise == "gaussian":
-        known *= analytic_gaussian_noise_multiplier(target_epsilon=epsilon, target_delta=delta)
+        known *= analytic_gaussian_noise_to_sensitivity(target_epsilon=epsilon, target_delta=delta)
     else:
         known /= epsilon
     if cycles > 1:
@@ -398,28 +398,32 @@ def _epsilon(pair: Allocation, delta: float, scale: float, cycles: int) -> float
 
 
 def _pass(
-    noise_multiplier: npt.ArrayLike,
+    noise_to_sensitivity: npt.ArrayLike,
     rounds: int | None,
     shares: npt.ArrayLike | None,
     relation: NeighboringRelation,
     noise: Noise,
 ) -> tuple[Allocation, float]:
-    """Return the pair of a pass, and the noise multiplier that its steps' noise is relative to."""
+    """Return the pair of a pass, and the noise ratio that its steps' noise is relative to."""
     one_of("neighboring_relation", relation, get_args(NeighboringRelation))
     one_of("noise", noise, get_args(Noise))
     if (rounds is None) == (shares is None):
         fail("rounds", "either rounds or shares", "both" if shares is not None else "neither")
-    multiplier = noise_multipliers(noise_multiplier)
+    multiplier = noises_to_sensitivity(noise_to_sensitivity)
     if shares is None:
         count = integer("rounds", 0 if rounds is None else rounds, at_least=1)
         each = np.full(multiplier.size if multiplier.ndim else 1, 1 / count)
         times = 1 if multiplier.ndim else count
         if multiplier.ndim and multiplier.size != count:
-            fail("noise_multiplier", f"one number for each of {count} rounds", multiplier.size)
+            fail("noise_to_sensitivity", f"one number for each of {count} rounds", multiplier.size)
     else:
         each, times = share_array(shares), 1
         if multiplier.ndim and multiplier.shape != each.shape:
-            fail("noise_multiplier", f"one number for each of {each.size} shares", multiplier.size)
+            fail(
+                "noise_to_sensitivity",
+                f"one number for each of {each.size} shares",
+                multiplier.size,
+            )
     scale = float(np.min(multiplier))
     steps = zip(
         each.tolist(), np.broadcast_to(multiplier / scale, each.shape).tolist(), strict=True

@@ -20,7 +20,7 @@ from dpmesh._privacy_types import NeighboringRelation
 from dpmesh._validate import fail, integer, one_of, positive
 from dpmesh.accounting._arguments import Floats, open_probability, sampled_rounds
 from dpmesh.accounting._pairs import Pair
-from dpmesh.accounting.gaussian import analytic_gaussian_noise_multiplier
+from dpmesh.accounting.gaussian import analytic_gaussian_noise_to_sensitivity
 from dpmesh.accounting.renyi import RdpGuarantee, best_order, orders_beside, rdp_epsilon
 from dpmesh.accounting.sampled import Accountant, Curve, sampled_epsilon, sampled_pair
 
@@ -135,7 +135,7 @@ def _secant(one: tuple[float, float], other: tuple[float, float], aim: float) ->
     return b * exp(min(max(share, -9), 9) * log(a / b))  # beyond 9 lies outside any bracket
 
 
-def poisson_gaussian_noise_multiplier(
+def poisson_gaussian_noise_to_sensitivity(
     *,
     target_epsilon: float,
     target_delta: float,
@@ -160,7 +160,7 @@ def poisson_gaussian_noise_multiplier(
 
     Returns
     -------
-    The factor that turns `relative_noise` into noise multipliers; for 1, the multiplier itself.
+    The factor that turns `relative_noise` into noise ratios; for 1, the multiplier itself.
 
     Raises
     ------
@@ -173,7 +173,7 @@ def poisson_gaussian_noise_multiplier(
     return _sampled_noise(pair, curve, (target_epsilon, target_delta), rounds, accountant)
 
 
-def fixed_size_gaussian_noise_multiplier(
+def fixed_size_gaussian_noise_to_sensitivity(
     *,
     target_epsilon: float,
     target_delta: float,
@@ -186,7 +186,7 @@ def fixed_size_gaussian_noise_multiplier(
     """Return the least noise at which Gaussian releases of fixed-size samples keep a budget.
 
     Noise is relative to the replace-one sensitivity, and samples are those of
-    `fixed_size_gaussian_epsilon`. Everything else is as in `poisson_gaussian_noise_multiplier`.
+    `fixed_size_gaussian_epsilon`. Everything else is as in `poisson_gaussian_noise_to_sensitivity`.
     """
     rounds = sampled_rounds(sampling_rate, relative_noise, count)
     pair, curve = sampled_pair("fixed_size", neighboring_relation)
@@ -219,7 +219,7 @@ def affordable_rounds(
 
     >>> from dpmesh.accounting import affordable_rounds, rdp_epsilon, rdp_poisson_gaussian
     >>> one = rdp_poisson_gaussian(
-    ...     sampling_rate=0.01, noise_multiplier=1.1, neighboring_relation="add_remove"
+    ...     sampling_rate=0.01, noise_to_sensitivity=1.1, neighboring_relation="add_remove"
     ... )
     >>> def epsilon(rounds: int) -> float:
     ...     return rdp_epsilon(delta=1e-5, rdp=rounds * one).epsilon
@@ -262,7 +262,7 @@ def _sampled_noise(
     if not np.any(times):
         fail("count", "at least 1 round", times)
     # where the rounds together cost about as much as one Gaussian release with this budget
-    single = analytic_gaussian_noise_multiplier(
+    single = analytic_gaussian_noise_to_sensitivity(
         target_epsilon=target_epsilon, target_delta=target_delta
     )
     guess = single * sqrt(np.sum(times * (rate / relative) ** 2))
@@ -270,7 +270,7 @@ def _sampled_noise(
     by_curve = _noise_by_curve(
         lambda noise, orders: rdp_epsilon(
             delta=target_delta,
-            rdp=curve(noise_multiplier=noise * relative, orders=orders, **each),
+            rdp=curve(noise_to_sensitivity=noise * relative, orders=orders, **each),
             orders=orders,
         ),
         target_epsilon,

@@ -34,19 +34,19 @@ _INTEGER_ORDERS = tuple(order for order in DEFAULT_ORDERS if order == round(orde
 _ORDERS_OF_BOTH = tuple(order for order in _INTEGER_ORDERS if order <= 1024)
 
 
-def gaussian_multiplier(noise_multiplier: float, scale: float) -> float:
+def gaussian_multiplier(noise_to_sensitivity: float, scale: float) -> float:
     """Return the multiplier of Gaussian noise that costs no less than discrete noise.
 
     Up to `rounding_slack`; proof in docs/privacy/accounting.md.
 
     Parameters
     ----------
-    noise_multiplier
+    noise_to_sensitivity
         Of the discrete noise.
     scale
         Of the discrete noise in steps, at least `FINE`.
     """
-    return noise_multiplier * sqrt(1 - (SMOOTHING / scale) ** 2)
+    return noise_to_sensitivity * sqrt(1 - (SMOOTHING / scale) ** 2)
 
 
 def rounding_slack(scale: float = FINE) -> float:
@@ -92,7 +92,7 @@ def largest_epsilon(delta: float, share: float, numbers: Floats) -> Floats:
 def discrete_gaussian_epsilon(
     *,
     delta: float,
-    noise_multiplier: npt.ArrayLike,
+    noise_to_sensitivity: npt.ArrayLike,
     neighboring_relation: NeighboringRelation,
     sampling_rate: npt.ArrayLike = 1.0,
     count: npt.ArrayLike = 1,
@@ -114,7 +114,7 @@ def discrete_gaussian_epsilon(
     ----------
     delta
         In (0, 1).
-    noise_multiplier
+    noise_to_sensitivity
         Scale of the noise over the L2 sensitivity of the rounded values: a number, or one for each
         round.
     neighboring_relation
@@ -131,7 +131,7 @@ def discrete_gaussian_epsilon(
     """
     delta = open_probability("delta", delta)
     one_of("neighboring_relation", neighboring_relation, get_args(NeighboringRelation))
-    rate, multiplier, times = sampled_rounds(sampling_rate, noise_multiplier, count)
+    rate, multiplier, times = sampled_rounds(sampling_rate, noise_to_sensitivity, count)
     of_everything = rdp_epsilon(delta=delta, rdp=rdp_gaussian(multiplier, count=times)).epsilon
     if np.all(rate == 1):
         return of_everything
@@ -139,7 +139,7 @@ def discrete_gaussian_epsilon(
         orders = _INTEGER_ORDERS
         curve = rdp_poisson_gaussian(
             sampling_rate=rate,
-            noise_multiplier=multiplier,
+            noise_to_sensitivity=multiplier,
             neighboring_relation="add_remove",
             count=times,
             orders=orders,
@@ -161,7 +161,7 @@ def _in_both_directions(rate: float, multiplier: float) -> Floats:
     orders = np.array(_ORDERS_OF_BOTH, dtype=np.float64)
     curve = rdp_poisson_gaussian(
         sampling_rate=rate,
-        noise_multiplier=multiplier,
+        noise_to_sensitivity=multiplier,
         neighboring_relation="add_remove",
         orders=orders,
     )

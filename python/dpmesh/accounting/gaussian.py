@@ -2,8 +2,8 @@
 
 A release is ``mu``-GDP if neighbouring data sets are at least as hard to distinguish from it as
 N(0, 1) and N(mu, 1) are from a sample. Noise of standard deviation sigma on a query that neighbours
-move by at most Delta in L2 has ``mu = Delta / sigma = 1 / noise_multiplier``; what follows holds
-for the neighbouring relation that Delta belongs to. Composition, also adaptive, adds the squares
+move by at most Delta in L2 has ``mu = Delta / sigma = 1 / noise_to_sensitivity``; what follows
+holds for the neighbouring relation that Delta belongs to. Composition, also adaptive, adds the squares
 (Dong, Roth and Su 2022).
 """
 
@@ -19,27 +19,27 @@ from dpmesh._validate import positive
 from dpmesh.accounting._arguments import Floats, noisy_rounds, non_negatives, open_probability
 
 
-def gdp_mu(noise_multiplier: npt.ArrayLike, *, count: npt.ArrayLike = 1) -> float:
+def gdp_mu(noise_to_sensitivity: npt.ArrayLike, *, count: npt.ArrayLike = 1) -> float:
     """Return the ``mu`` of Gaussian releases that touch the same data, composed.
 
     Parameters
     ----------
-    noise_multiplier
+    noise_to_sensitivity
         Standard deviation of the noise over the L2 sensitivity: a number, or one for each round.
     count
         How often each round happens: a number, or one for each round.
 
     Returns
     -------
-    ``sqrt(sum(count / noise_multiplier**2))``.
+    ``sqrt(sum(count / noise_to_sensitivity**2))``.
 
     Raises
     ------
     ValueError
-        If a noise multiplier is not finite and positive, a count is negative or not a whole number,
+        If a noise ratio is not finite and positive, a count is negative or not a whole number,
         or lengths differ.
     """
-    multiplier, times = noisy_rounds(noise_multiplier, count)
+    multiplier, times = noisy_rounds(noise_to_sensitivity, count)
     return float(np.linalg.norm(np.sqrt(times) / multiplier))
 
 
@@ -103,7 +103,7 @@ def gdp_delta(*, epsilon: float, mu: float | Floats) -> float | Floats:
     return _like(mus, np.exp(_core.gdp_log_deltas(mus.reshape(-1), epsilon)))
 
 
-def analytic_gaussian_noise_multiplier(*, target_epsilon: float, target_delta: float) -> float:
+def analytic_gaussian_noise_to_sensitivity(*, target_epsilon: float, target_delta: float) -> float:
     """Return the least noise that makes one Gaussian release (epsilon, delta)-private.
 
     The analytic Gaussian mechanism (Balle and Wang 2018, Algorithm 1): exact at any epsilon, where

@@ -57,16 +57,16 @@ class RdpGuarantee(NamedTuple):
 
 
 def rdp_gaussian(
-    noise_multiplier: npt.ArrayLike,
+    noise_to_sensitivity: npt.ArrayLike,
     *,
     count: npt.ArrayLike = 1,
     orders: npt.ArrayLike | None = None,
 ) -> Floats:
-    """Return the Rényi curve of Gaussian releases: ``order / (2 noise_multiplier**2)``, summed.
+    """Return the Rényi curve of Gaussian releases: ``order / (2 noise_to_sensitivity**2)``, summed.
 
     Parameters
     ----------
-    noise_multiplier
+    noise_to_sensitivity
         Standard deviation over the L2 sensitivity: a number, or one for each round.
     count
         How often each round happens: a number, or one for each round.
@@ -82,12 +82,12 @@ def rdp_gaussian(
     ValueError
         If an argument is out of its range, or the lengths of the rounds differ.
     """
-    multiplier, times = noisy_rounds(noise_multiplier, count)
+    multiplier, times = noisy_rounds(noise_to_sensitivity, count)
     return _core.rdp_gaussian(multiplier, times, _orders(orders))
 
 
 def rdp_laplace(
-    noise_multiplier: npt.ArrayLike,
+    noise_to_sensitivity: npt.ArrayLike,
     *,
     count: npt.ArrayLike = 1,
     orders: npt.ArrayLike | None = None,
@@ -96,7 +96,7 @@ def rdp_laplace(
 
     Parameters
     ----------
-    noise_multiplier
+    noise_to_sensitivity
         Scale over the L1 sensitivity: a number, or one for each round.
     count, orders
         As for `rdp_gaussian`.
@@ -110,14 +110,14 @@ def rdp_laplace(
     ValueError
         If an argument is out of its range, or the lengths of the rounds differ.
     """
-    multiplier, times = noisy_rounds(noise_multiplier, count)
+    multiplier, times = noisy_rounds(noise_to_sensitivity, count)
     return _core.rdp_laplace(multiplier, times, _orders(orders))
 
 
 def rdp_poisson_gaussian(
     *,
     sampling_rate: npt.ArrayLike,
-    noise_multiplier: npt.ArrayLike,
+    noise_to_sensitivity: npt.ArrayLike,
     neighboring_relation: NeighboringRelation,
     count: npt.ArrayLike = 1,
     orders: npt.ArrayLike | None = None,
@@ -132,7 +132,7 @@ def rdp_poisson_gaussian(
     ----------
     sampling_rate
         In (0, 1]: a number, or one for each round.
-    noise_multiplier
+    noise_to_sensitivity
         Standard deviation over the L2 sensitivity to adding or removing a unit: a number, or one
         for each round. Below 0.01, orders below 1.01 get an upper bound.
     neighboring_relation
@@ -154,14 +154,14 @@ def rdp_poisson_gaussian(
     Mironov, Talwar and Zhang 2019, "Rényi differential privacy of the sampled Gaussian mechanism".
     """
     only_add_remove(neighboring_relation)
-    rate, multiplier, times = sampled_rounds(sampling_rate, noise_multiplier, count)
+    rate, multiplier, times = sampled_rounds(sampling_rate, noise_to_sensitivity, count)
     return _core.rdp_poisson_gaussian(rate, multiplier, times, _orders(orders))
 
 
 def rdp_fixed_size_gaussian(
     *,
     sampling_rate: npt.ArrayLike,
-    noise_multiplier: npt.ArrayLike,
+    noise_to_sensitivity: npt.ArrayLike,
     neighboring_relation: NeighboringRelation,
     bound: FixedSizeBound = "dominating_pair",
     count: npt.ArrayLike = 1,
@@ -174,7 +174,7 @@ def rdp_fixed_size_gaussian(
     sampling_rate
         Sample size over population, in (0, 1]; the sample is drawn without replacement. A number,
         or one for each round.
-    noise_multiplier
+    noise_to_sensitivity
         Standard deviation over the L2 sensitivity to *replacing* a unit, which is twice the
         clipping norm for a clipped sum: a number, or one for each round.
     neighboring_relation
@@ -197,7 +197,7 @@ def rdp_fixed_size_gaussian(
         If an argument is out of its range, or the lengths of the rounds differ.
     """
     only_replace_one(neighboring_relation)
-    rate, multiplier, times = sampled_rounds(sampling_rate, noise_multiplier, count)
+    rate, multiplier, times = sampled_rounds(sampling_rate, noise_to_sensitivity, count)
     order = _orders(orders)
     return _core.rdp_fixed_size_gaussian(bound, rate, multiplier, times, order)
 

@@ -35,7 +35,7 @@ def poisson_gaussian_epsilon(
     *,
     delta: float,
     sampling_rate: npt.ArrayLike,
-    noise_multiplier: npt.ArrayLike,
+    noise_to_sensitivity: npt.ArrayLike,
     neighboring_relation: NeighboringRelation,
     count: npt.ArrayLike = 1,
     accountant: Accountant = "best",
@@ -51,7 +51,7 @@ def poisson_gaussian_epsilon(
         In (0, 1).
     sampling_rate
         In (0, 1]: a number, or one for each round.
-    noise_multiplier
+    noise_to_sensitivity
         Standard deviation over the L2 sensitivity in this relation: a number, or one for each
         round. For units that each add a vector of norm at most C, the sensitivity is C under
         ``"add_remove"`` and 2 C under ``"replace_one"``.
@@ -72,7 +72,7 @@ def poisson_gaussian_epsilon(
     ValueError
         If an argument is out of its range, or the lengths of the rounds differ.
     """
-    rounds = sampled_rounds(sampling_rate, noise_multiplier, count)
+    rounds = sampled_rounds(sampling_rate, noise_to_sensitivity, count)
     return sampled_epsilon(
         delta, *sampled_pair("poisson", neighboring_relation), rounds, accountant
     )
@@ -82,7 +82,7 @@ def fixed_size_gaussian_epsilon(
     *,
     delta: float,
     sampling_rate: npt.ArrayLike,
-    noise_multiplier: npt.ArrayLike,
+    noise_to_sensitivity: npt.ArrayLike,
     neighboring_relation: NeighboringRelation,
     count: npt.ArrayLike = 1,
     accountant: Accountant = "best",
@@ -100,7 +100,7 @@ def fixed_size_gaussian_epsilon(
         As for `poisson_gaussian_epsilon`.
     sampling_rate
         Sample size over population, in (0, 1]: a number, or one for each round.
-    noise_multiplier
+    noise_to_sensitivity
         Standard deviation over the L2 sensitivity to *replacing* a unit, which is twice the
         clipping norm for a clipped sum: a number, or one for each round.
     neighboring_relation
@@ -111,7 +111,7 @@ def fixed_size_gaussian_epsilon(
     ValueError
         If an argument is out of its range, or the lengths of the rounds differ.
     """
-    rounds = sampled_rounds(sampling_rate, noise_multiplier, count)
+    rounds = sampled_rounds(sampling_rate, noise_to_sensitivity, count)
     return sampled_epsilon(
         delta, *sampled_pair("fixed_size", neighboring_relation), rounds, accountant
     )
@@ -121,7 +121,7 @@ def published_size_gaussian_epsilon(
     *,
     delta: float,
     sampling_rate: npt.ArrayLike,
-    noise_multiplier: npt.ArrayLike,
+    noise_to_sensitivity: npt.ArrayLike,
     population: int,
     count: npt.ArrayLike = 1,
 ) -> float:
@@ -136,7 +136,7 @@ def published_size_gaussian_epsilon(
     ----------
     delta, sampling_rate, count
         As for `poisson_gaussian_epsilon`.
-    noise_multiplier
+    noise_to_sensitivity
         Standard deviation of the noise on the sum over the *clipping norm*: a number, or one for
         each round.
     population
@@ -147,7 +147,7 @@ def published_size_gaussian_epsilon(
     ValueError
         If an argument is out of its range, or the lengths of the rounds differ.
     """
-    rounds = sampled_rounds(sampling_rate, noise_multiplier, count)
+    rounds = sampled_rounds(sampling_rate, noise_to_sensitivity, count)
     delta = open_probability("delta", delta)
     pair = PublishedSizeGaussian(population=integer("population", population, at_least=1))
     # with the sample itself published, every round is a release of all data
@@ -170,10 +170,10 @@ def sampled_pair(sampling: str, relation: NeighboringRelation) -> tuple[Pair, Cu
     return Poisson(GAUSSIAN), partial(rdp_poisson_gaussian, neighboring_relation="add_remove")
 
 
-def unsampled_curve(*, noise_multiplier: Floats, **options: Any) -> Floats:
+def unsampled_curve(*, noise_to_sensitivity: Floats, **options: Any) -> Floats:
     """Return the curve as if every unit was in every sample, which costs no less."""
     del options["sampling_rate"]
-    return rdp_gaussian(noise_multiplier, **options)
+    return rdp_gaussian(noise_to_sensitivity, **options)
 
 
 def curve_epsilon(delta: float, curve: Curve, rounds: tuple[Floats, ...]) -> float:
@@ -184,7 +184,9 @@ def curve_epsilon(delta: float, curve: Curve, rounds: tuple[Floats, ...]) -> flo
     return best_order(
         lambda orders: rdp_epsilon(
             delta=delta,
-            rdp=curve(sampling_rate=rate, noise_multiplier=multiplier, count=times, orders=orders),
+            rdp=curve(
+                sampling_rate=rate, noise_to_sensitivity=multiplier, count=times, orders=orders
+            ),
             orders=orders,
         )
     ).epsilon

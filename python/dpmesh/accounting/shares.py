@@ -27,7 +27,7 @@ from dpmesh.accounting.discrete import (
     gaussian_multiplier,
     rounding_slack,
 )
-from dpmesh.accounting.gaussian import analytic_gaussian_noise_multiplier, gdp_epsilon, gdp_mu
+from dpmesh.accounting.gaussian import analytic_gaussian_noise_to_sensitivity, gdp_epsilon, gdp_mu
 from dpmesh.accounting.sampled import poisson_gaussian_epsilon
 
 SMALLEST_SHARE = 4.0
@@ -58,7 +58,7 @@ def closure_gap(sites: int, share: float) -> float:
 def sum_of_shares_epsilon(
     *,
     delta: float,
-    noise_multiplier: npt.ArrayLike,
+    noise_to_sensitivity: npt.ArrayLike,
     scale: npt.ArrayLike,
     share: npt.ArrayLike,
     sites: npt.ArrayLike,
@@ -82,7 +82,7 @@ def sum_of_shares_epsilon(
     ----------
     delta
         In (0, 1).
-    noise_multiplier
+    noise_to_sensitivity
         `scale` over the L2 sensitivity of the rounded sum.
     scale
         Of the noise that the adversary does not know, ``share * sqrt(shares it does not know)``, in
@@ -111,7 +111,7 @@ def sum_of_shares_epsilon(
         If an argument is out of its range, or the share is too small.
     """
     delta = open_probability("delta", delta)
-    runs = np.broadcast_arrays(noise_multiplier, scale, share, sites, dim, sampling_rate, count)
+    runs = np.broadcast_arrays(noise_to_sensitivity, scale, share, sites, dim, sampling_rate, count)
     z, scales, shares, n, d, rate, times = (np.atleast_1d(numbers) for numbers in runs)
     _check_sums(shares, sites=n, dim=d, count=times)
     numbers = times * d.astype(float)
@@ -128,7 +128,7 @@ def sum_of_shares_epsilon(
     def exact(delta: float) -> float:
         """Return what is proved of exact discrete Gaussian noise."""
         sampled: Any = {"sampling_rate": rate.astype(float), "count": times}
-        sampled |= {"noise_multiplier": z.astype(float), "delta": delta}
+        sampled |= {"noise_to_sensitivity": z.astype(float), "delta": delta}
         if not fine:
             return discrete_gaussian_epsilon(neighboring_relation=neighboring_relation, **sampled)
         if (rate == 1).all():
@@ -165,7 +165,7 @@ def _consistent(proved: Callable[[float], float]) -> float:
     return inf
 
 
-def sum_of_shares_noise_multiplier(
+def sum_of_shares_noise_to_sensitivity(
     *,
     target_epsilon: float,
     target_delta: float,
@@ -177,14 +177,14 @@ def sum_of_shares_noise_multiplier(
     sampling_rate: float = 1.0,
     count: int = 1,
 ) -> float:
-    """Return the least noise multiplier whose `sum_of_shares_epsilon` keeps a budget.
+    """Return the least noise ratio whose `sum_of_shares_epsilon` keeps a budget.
 
     Parameters
     ----------
     target_epsilon, target_delta
         The budget; finite and positive, in (0, 1).
     scale_per_multiplier
-        Scale of the unknown noise at noise multiplier 1, in steps: the sensitivity of the sum.
+        Scale of the unknown noise at noise ratio 1, in steps: the sensitivity of the sum.
     unknown
         How many shares the adversary does not know.
     sites, dim, neighboring_relation, sampling_rate, count
@@ -197,17 +197,17 @@ def sum_of_shares_noise_multiplier(
     """
     of_one = 1 / sqrt(integer("unknown", unknown, at_least=1))
     least = SMALLEST_SHARE / (positive("scale_per_multiplier", scale_per_multiplier) * of_one)
-    exact = analytic_gaussian_noise_multiplier(
+    exact = analytic_gaussian_noise_to_sensitivity(
         target_epsilon=target_epsilon, target_delta=target_delta
     )
     guess = max(exact * sqrt(integer("count", count, at_least=1)) * sampling_rate, least)
 
-    def epsilon_of(noise_multiplier: float) -> float:
-        multiplier = max(noise_multiplier, least)
+    def epsilon_of(noise_to_sensitivity: float) -> float:
+        multiplier = max(noise_to_sensitivity, least)
         scale = multiplier * scale_per_multiplier
         return sum_of_shares_epsilon(
             delta=target_delta,
-            noise_multiplier=multiplier,
+            noise_to_sensitivity=multiplier,
             scale=scale,
             share=max(scale * of_one, SMALLEST_SHARE),
             sites=sites,

@@ -83,7 +83,7 @@ class AdaptiveSums(Algorithm[AdaptiveSumsState, AdaptiveProblem]):
         Number of sites.
     records
         Number of records of all sites together: a public constant.
-    noise_multiplier
+    noise_to_sensitivity
         Scale of the noise that the adversary does not know over ``sqrt(sum_t D_t^2)``; see
         `for_budget`.
     colluding, dropouts, secure
@@ -99,7 +99,7 @@ class AdaptiveSums(Algorithm[AdaptiveSumsState, AdaptiveProblem]):
     >>> import dpmesh as dm
     >>> sums = dm.algorithms.AdaptiveSums(
     ...     lengths=(3, 6), longest=(1.0, 1.0), distances=(0.6, 0.8), sites=4, records=100,
-    ...     noise_multiplier=9.0)
+    ...     noise_to_sensitivity=9.0)
     >>> sums.run_length
     2
     """
@@ -113,7 +113,7 @@ class AdaptiveSums(Algorithm[AdaptiveSumsState, AdaptiveProblem]):
     distances: tuple[float, ...]
     sites: int
     records: int
-    noise_multiplier: float
+    noise_to_sensitivity: float
     colluding: int = 1
     dropouts: int = 0
     secure: bool = True
@@ -121,7 +121,7 @@ class AdaptiveSums(Algorithm[AdaptiveSumsState, AdaptiveProblem]):
     def __post_init__(self) -> None:
         every(self, integer, "sites", "records", at_least=1)
         integer("dropouts", self.dropouts)
-        positive("noise_multiplier", self.noise_multiplier)
+        positive("noise_to_sensitivity", self.noise_to_sensitivity)
         for name in ("lengths", "longest", "distances"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
         if not len(self.lengths) == len(self.longest) == len(self.distances) > 0:
@@ -142,7 +142,7 @@ class AdaptiveSums(Algorithm[AdaptiveSumsState, AdaptiveProblem]):
                 dim=length,
                 sites=self.sites,
                 records=self.records,
-                noise_multiplier=self.noise_multiplier * self.distance / distance,
+                noise_to_sensitivity=self.noise_to_sensitivity * self.distance / distance,
                 longest=longest,
                 diameter=distance / longest,
                 colluding=self.colluding,

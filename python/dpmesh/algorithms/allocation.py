@@ -15,7 +15,7 @@ import numpy as np
 
 from dpmesh._ragged import Numbers
 from dpmesh._validate import fail, integer, one_of
-from dpmesh.accounting import random_allocation_noise_multiplier
+from dpmesh.accounting import random_allocation_noise_to_sensitivity
 from dpmesh.noise.mechanisms import Gaussian
 from dpmesh.privacy.sampling import RandomAllocation
 from dpmesh.problems.partition import PartitionedProblem
@@ -74,7 +74,7 @@ def allocated_noise(
     """
     steps: Any = {"shares": allocation.shares} if allocation.shares else {}
     return Gaussian(
-        random_allocation_noise_multiplier(
+        random_allocation_noise_to_sensitivity(
             target_epsilon=epsilon,
             target_delta=delta - copies * allocation.failure,
             neighboring_relation="replace_one",

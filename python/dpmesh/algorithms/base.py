@@ -39,6 +39,7 @@ from dpmesh._arrays import floats
 from dpmesh._privacy_types import Floats, NeighboringRelation, Released, Unit
 from dpmesh._ragged import Indices, Numbers
 from dpmesh._validate import fail, integer, require_methods
+from dpmesh.algorithms.clipping import Clipping
 from dpmesh.algorithms.messages import Releases, Round, Travel
 from dpmesh.algorithms.worst_case import CROWD_DELTA, AuditSize, Coins, Crowd, Pair
 from dpmesh.kernels.linear_model import Batches
@@ -58,8 +59,12 @@ StateT = TypeVar("StateT")
 ProblemT = TypeVar("ProblemT", contravariant=True)
 AlgorithmT = TypeVar("AlgorithmT", bound="Algorithm[Any, Any]")
 
-NOISES = ("noise_multiplier", "noise_std")
-"""Parameters that set the noise, in all algorithms that take no epsilon."""
+NOISES: Mapping[str, str] = {
+    "noise_multiplier": "noise multiplier",
+    "noise_to_sensitivity": "noise over the sensitivity",
+    "noise_std": "standard deviation",
+}
+"""Parameters that set the noise, in all algorithms that take no epsilon, in words."""
 
 KNOWN_TO_ALL = {"known_to_all": True}
 """Metadata of a field of a state whose array all nodes know, not one with a row for each node."""
@@ -177,10 +182,13 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
         rounds = trial.run_length if rounds is None else rounds
         if rounds is None:
             fail("rounds", "the length of the run", None)
-        return make(Budget(epsilon, delta=delta).calibrate(make, rounds))
+        guess = 1.0
+        if isinstance(trial, Clipping):
+            guess /= trial.relative(1.0)
+        return make(Budget(epsilon, delta=delta).calibrate(make, rounds, guess=guess))
 
     def least_secure_noise(self, epsilon: float, delta: float) -> float | None:
-        """Return the least noise multiplier of its secure sums for a budget; None without sums."""
+        """Return the least noise of its secure sums for a budget; None without sums."""
         return None
 
     @property
@@ -323,6 +331,7 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
             unit=self.unit,
             assumptions=(*self.assumptions, *distinct(copies)),
             copies=1 if self.counts_copies else copies or 1,
+            clipped=self.clipped_noise if isinstance(self, Clipping) else None,
             reaction=reaction,
         )
 

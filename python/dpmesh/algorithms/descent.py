@@ -17,6 +17,7 @@ from dpmesh._privacy_types import Floats, Released, Sensitive
 from dpmesh._ragged import Numbers, Ragged
 from dpmesh._validate import every, fail, integer, positive
 from dpmesh.algorithms.base import Algorithm, initial_parameters, require_problem
+from dpmesh.algorithms.clipping import Clipping
 from dpmesh.algorithms.gradients import check_batches, check_records
 from dpmesh.algorithms.messages import Message, Relay, StateT
 from dpmesh.keys import Key
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Descent(Algorithm[StateT, LinearProblem], Generic[StateT]):
+class Descent(Algorithm[StateT, LinearProblem], Clipping, Generic[StateT]):
     """Gradient descent of all nodes, each on all of its records or on batches in turn.
 
     Parameters
@@ -42,8 +43,8 @@ class Descent(Algorithm[StateT, LinearProblem], Generic[StateT]):
     records
         The smallest number of records at any node, which is public.
     noise_multiplier
-        Standard deviation of the noise over the sensitivity; None runs without noise, for
-        comparison.
+        Standard deviation of the noise on a sum of clipped gradients over `clipping_norm`, as in
+        Opacus; None runs without noise, for comparison.
     step_size
         alpha for t = 1, 2, ...
     clipping_norm
@@ -100,7 +101,9 @@ class Descent(Algorithm[StateT, LinearProblem], Generic[StateT]):
     @cached_property
     def mechanism(self) -> Mechanism:
         """Gaussian noise."""
-        return NoNoise() if self.noise_multiplier is None else Gaussian(self.noise_multiplier)
+        if self.noise_to_sensitivity is None:
+            return NoNoise()
+        return Gaussian(self.noise_to_sensitivity)
 
     def sensitivity(self, t: int) -> Sensitivity:
         """Return S: how far a record moves the message of round t, given all earlier ones."""
@@ -126,13 +129,13 @@ class Descent(Algorithm[StateT, LinearProblem], Generic[StateT]):
     @cached_property
     def _joint(self) -> CorrelatedGaussian | None:
         """The noise of all rounds together; None if it is independent."""
-        if self.noise is None or self.noise_multiplier is None:
+        if self.noise is None or self.noise_to_sensitivity is None:
             return None
         first = self.first_use
         bounds = [self.sensitivity(t).bound for t in range(first, self.noise.rounds)]
         uses = -(-len(bounds) // self.batches)
         return self.noise.release(
-            self.noise_multiplier / sqrt(uses), bounds, uses=uses, separation=self.batches
+            self.noise_to_sensitivity / sqrt(uses), bounds, uses=uses, separation=self.batches
         )
 
     @property

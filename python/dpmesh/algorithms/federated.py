@@ -39,6 +39,7 @@ from dpmesh._privacy_types import Floats, Released, Sensitive
 from dpmesh._ragged import Indices, Numbers
 from dpmesh._validate import every, fail, instance, positive, probability, require_methods
 from dpmesh.algorithms.base import KNOWN_TO_ALL, Algorithm, initial_parameters, require_problem
+from dpmesh.algorithms.clipping import Clipping
 from dpmesh.algorithms.denoisers import Denoiser, Identity, ReleasedSum
 from dpmesh.algorithms.federated_combination import Combination, SecureAggregation, TrustedServer
 from dpmesh.algorithms.federated_contribution import Contribution
@@ -100,7 +101,7 @@ TRUSTED = TrustedServer()
 
 
 @dataclass(frozen=True)
-class FederatedLearning(Algorithm[FederatedState, ModelProblem]):
+class FederatedLearning(Algorithm[FederatedState, ModelProblem], Clipping):
     """A server that learns from noisy sums: FedAvg, DP-Fed-LS, FedAdam, SCAFFOLD, DP-SGD.
 
     Parameters
@@ -109,9 +110,9 @@ class FederatedLearning(Algorithm[FederatedState, ModelProblem]):
         What clients contribute: `ClientUpdates`, which protects a client with all that it holds, or
         `RecordGradients`, which protects a record.
     noise_multiplier
-        Standard deviation nu of the noise on the sum over its sensitivity; under a secure sum, of
-        the noise unknown to the server and the clients that collude with it. None runs without
-        noise, for comparison.
+        Standard deviation nu of the noise on the sum over the contribution's `clipping_norm`, as in
+        Opacus and Flower; under a secure sum, of the noise unknown to the server and the clients
+        that collude with it. None runs without noise, for comparison.
     combination
         How contributions come together: `TrustedServer`, which sees them, or `SecureAggregation`,
         where it sees noisy sums alone.
@@ -195,20 +196,26 @@ class FederatedLearning(Algorithm[FederatedState, ModelProblem]):
 
     # What is released, from public numbers and coins
 
+    @property
+    def clipping_bound(self) -> float:
+        """The clipping norm of the contribution: of the first round, if it adapts."""
+        return self.contribution.clipping_norm
+
     def least_secure_noise(self, epsilon: float, delta: float) -> float | None:
-        """Return the least noise multiplier of its secure sums for a budget; None without sums."""
+        """Return the least noise of its secure sums for a budget; None without sums."""
         if not isinstance(self.combination, SecureAggregation):
             return None
         if not probability("delta", delta, one=False):
             wanted = "a positive number such as 1e-5: no sum has a finite epsilon at delta 0"
             fail("delta", wanted, delta)
         numbers = self.combination.public(self.contribution)
-        return calibrated_sum(epsilon=epsilon, delta=delta, **numbers).noise_multiplier
+        sums = calibrated_sum(epsilon=epsilon, delta=delta, **numbers)
+        return sums.noise_to_sensitivity / self.relative(1.0)
 
     @cached_property
     def secure_sum(self) -> SecureSum | None:
         """The public numbers of the secure sum; None if the server sees the parts."""
-        return self.combination.numbers(self.contribution, self.noise_multiplier)
+        return self.combination.numbers(self.contribution, self.noise_to_sensitivity)
 
     @cached_property
     def expected_size(self) -> float:
@@ -223,7 +230,7 @@ class FederatedLearning(Algorithm[FederatedState, ModelProblem]):
     @cached_property
     def mechanism(self) -> Mechanism:
         """Gaussian noise on the sum."""
-        return self.combination.mechanism(self.noise_multiplier, self.secure_sum)
+        return self.combination.mechanism(self.noise_to_sensitivity, self.secure_sum)
 
     def sensitivity(self, t: int) -> Sensitivity:
         """How far one client or record moves the sum."""
@@ -357,12 +364,12 @@ class FederatedLearning(Algorithm[FederatedState, ModelProblem]):
     def _joint(self) -> CorrelatedGaussian | None:
         """The noise of all rounds together; None if it is independent."""
         groups = self.contribution.groups
-        if self.noise is None or self.noise_multiplier is None or groups is None:
+        if self.noise is None or self.noise_to_sensitivity is None or groups is None:
             return None
         uses = -(-self.noise.rows // groups)
         bounds = [self.sensitivity(0).bound] * self.noise.rows
-        multiplier = self.noise_multiplier / sqrt(uses)
-        return self.noise.release(multiplier, bounds, uses=uses, separation=groups)
+        ratio = self.noise_to_sensitivity / sqrt(uses)
+        return self.noise.release(ratio, bounds, uses=uses, separation=groups)
 
     def _check_noise(self, noise: CorrelatedStrategy) -> None:
         """Fail unless correlated noise is proved for these cohorts."""

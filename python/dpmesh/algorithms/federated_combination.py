@@ -59,12 +59,14 @@ class TrustedServer:
     def rounds(self) -> None:
         """A server serves runs of any length."""
 
-    def numbers(self, of: AnyContribution, noise_multiplier: float | None) -> None:
+    def numbers(self, of: AnyContribution, noise_to_sensitivity: float | None) -> None:
         """There is no secure sum."""
 
-    def mechanism(self, noise_multiplier: float | None, numbers: SecureSum | None) -> Mechanism:
+    def mechanism(self, noise_to_sensitivity: float | None, numbers: SecureSum | None) -> Mechanism:
         """Return Gaussian noise on the sum."""
-        return NoNoise() if noise_multiplier is None else Gaussian(noise_multiplier, grid=self.grid)
+        if noise_to_sensitivity is None:
+            return NoNoise()
+        return Gaussian(noise_to_sensitivity, grid=self.grid)
 
     def assumptions(self, of: AnyContribution, numbers: SecureSum | None) -> tuple[str, ...]:
         """Return what the server must keep to itself."""
@@ -137,7 +139,7 @@ class SecureAggregation:
         """1: a sum opens only if all of its cohort answer."""
         return 1.0
 
-    def numbers(self, of: AnyContribution, noise_multiplier: float | None) -> SecureSum:
+    def numbers(self, of: AnyContribution, noise_to_sensitivity: float | None) -> SecureSum:
         """Return the public numbers of the sums.
 
         Raises
@@ -147,9 +149,9 @@ class SecureAggregation:
             cannot be hidden from the server.
         """
         of.check_secure()
-        if noise_multiplier is None:
+        if noise_to_sensitivity is None:
             fail("noise_multiplier", "a positive number under a secure sum", None)
-        return SecureSum(noise_multiplier=noise_multiplier, **self.public(of))
+        return SecureSum(noise_to_sensitivity=noise_to_sensitivity, **self.public(of))
 
     def public(self, of: AnyContribution) -> dict[str, Any]:
         """Return all public numbers of the sums but the noise."""
@@ -166,7 +168,7 @@ class SecureAggregation:
             "dropouts": self.dropouts,
         }
 
-    def mechanism(self, noise_multiplier: float | None, numbers: SecureSum | None) -> Mechanism:
+    def mechanism(self, noise_to_sensitivity: float | None, numbers: SecureSum | None) -> Mechanism:
         """Return a share of discrete Gaussian noise from each client."""
         assert numbers is not None
         return DistributedDiscreteGaussian(numbers)

@@ -6,7 +6,7 @@ All parts and `FederatedLearning` itself share one vocabulary:
 ``clients``            who contributes, N of them: devices, hospitals, banks, any node with records
 ``sampling_rate``      probability with which what is protected takes part in a round
 ``clipping_norm``      largest L2 norm of what one unit (a client, a record) adds to the sum
-``noise_multiplier``   standard deviation of the noise over how far a unit moves the sum
+``noise_multiplier``   standard deviation of the noise on the sum over ``clipping_norm``
 ``step_size``          how far a gradient moves a client's model, or the estimate the global one
 ``expected_size``      the public number S that a sum is divided by
 ``denoiser``           what is made of the noisy average, such as Laplacian smoothing

@@ -57,7 +57,7 @@ class RecordGradients(Contribution[GradientProblem]):
     --------
     >>> import dpmesh as dm
     >>> gradients = dm.RecordGradients(clients=4, records=1000)
-    >>> dm.FederatedLearning(gradients, noise_multiplier=20.0).plan(30).unit
+    >>> dm.FederatedLearning(gradients, noise_multiplier=40.0).plan(30).unit
     'record'
     """
 

@@ -196,8 +196,7 @@ class ClientUpdates(Contribution[ClientProblem]):
         """Return how far a bit of adaptive clipping moves the released vector, in units of C_t."""
         if self.adaptive_clipping is None:
             return 0.0
-        alone = noise_multiplier / (1 if self.sampling == "uniform" else 2)
-        return self.adaptive_clipping.weight(alone, expected_size)
+        return self.adaptive_clipping.weight(noise_multiplier / 2, expected_size)
 
     def assumptions(self, *, trusted: bool) -> tuple[str, ...]:
         """What a trusted server must keep to itself."""

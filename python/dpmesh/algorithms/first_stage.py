@@ -73,7 +73,7 @@ class SecondMoments(RecordSums):
         Length of the triangle: d (d + 1) / 2 of d features.
     diameter
         sqrt 2, for v of norm at most 1.
-    sites, records, noise_multiplier, longest, colluding, dropouts, secure, rounds
+    sites, records, noise_to_sensitivity, longest, colluding, dropouts, secure, rounds
         As of `RecordSums`.
     """
 
@@ -219,9 +219,9 @@ class FirstStage(Algorithm[FirstStageState, LinearProblem]):
         if self.moment is not None:
             instance("moment", self.moment, "SecondMoments", SecondMoments)
             needed = self.mean.dim * (self.mean.dim + 1) // 2
-            changed = {"dim": needed, "diameter": sqrt(2), "noise_multiplier": 1.0}
+            changed = {"dim": needed, "diameter": sqrt(2), "noise_to_sensitivity": 1.0}
             like = SecondMoments(**{**asdict(self.mean), **changed})
-            if not self.mean.secure or replace(self.moment, noise_multiplier=1.0) != like:
+            if not self.mean.secure or replace(self.moment, noise_to_sensitivity=1.0) != like:
                 wanted = f"one secure release of {needed} numbers, else as the mean's"
                 fail("moment", wanted, self.moment)
 

@@ -69,7 +69,7 @@ class GradientDescent(Descent[GradientDescentState]):
 
     Guarantee
     ---------
-    All messages of T rounds are mu-Gaussian-DP with mu = sqrt(k) / `noise_multiplier`, where k =
+    All messages of T rounds are mu-Gaussian-DP with mu = 2 sqrt(k) / `noise_multiplier`, where k =
     ceil((T - 1) / `batches`) rounds use a record, for replacing one record of one node, whatever
     `mixings` is: given all earlier messages, each record moves the message after a round that uses
     it by at most 2 alpha L / (records // batches), since b_t is made of messages alone. With
@@ -79,7 +79,7 @@ class GradientDescent(Descent[GradientDescentState]):
     Examples
     --------
     >>> import dpmesh as dm
-    >>> plan = dm.GradientDescent(records=100, noise_multiplier=9.0).plan(50)
+    >>> plan = dm.GradientDescent(records=100, noise_multiplier=18.0).plan(50)
     >>> dm.privacy.rounded_up(plan.cost(1e-5).epsilon, 3)
     '3.28'
     """
@@ -95,11 +95,11 @@ class GradientDescent(Descent[GradientDescentState]):
 
         By public numbers alone: no model is longer than all steps together and the noise on them.
         """
-        if self.noise_multiplier is None or rounds < 2:
+        if self.noise_to_sensitivity is None or rounds < 2:
             return False
         steps = [at(self.step_size, t) * self.clipping_norm for t in range(1, rounds)]
         moved = [self.sensitivity(t).bound for t in range(1, rounds)]
-        noise = sqrt(rounds) * most_noise(dim, self.noise_multiplier * max(moved), "l2")
+        noise = sqrt(rounds) * most_noise(dim, self.noise_to_sensitivity * max(moved), "l2")
         return sum(steps) + noise > SINGLE.longest(ROUNDINGS) * min(moved)
 
     def reaction(self, rounds: int, problem: LinearProblem | LossFacts) -> Reaction | NotProved:

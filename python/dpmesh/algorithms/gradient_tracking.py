@@ -65,8 +65,8 @@ class GradientTracking(Descent[TrackingState]):
 
     Guarantee
     ---------
-    All noisy gradients of T rounds are mu-Gaussian-DP with mu = sqrt(k) / `noise_multiplier`, where
-    k = ceil(T / `batches`) rounds use a record, for replacing one record of one node: the point at
+    All noisy gradients of T rounds are mu-Gaussian-DP with mu = 2 sqrt(k) / `noise_multiplier`,
+    where k = ceil(T / `batches`) rounds use a record, for replacing one record of one node: the point at
     which a gradient is taken is a function of earlier noisy gradients, and given these a record
     moves the mean of clipped gradients by at most 2 L / (records // batches). Trackers, messages
     and models are functions of noisy gradients and of the public network, so that the guarantee
@@ -75,7 +75,7 @@ class GradientTracking(Descent[TrackingState]):
     Examples
     --------
     >>> import dpmesh as dm
-    >>> dm.GradientTracking(records=100, noise_multiplier=9.0).plan(50).cost(1e-5).epsilon < 8
+    >>> dm.GradientTracking(records=100, noise_multiplier=18.0).plan(50).cost(1e-5).epsilon < 8
     True
     """
 

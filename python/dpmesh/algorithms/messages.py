@@ -61,7 +61,7 @@ class Message(NamedTuple):
     --------
     >>> import numpy as np
     >>> import dpmesh as dm
-    >>> algorithm = dm.GradientDescent(records=100, noise_multiplier=2.0)
+    >>> algorithm = dm.GradientDescent(records=100, noise_multiplier=4.0)
     >>> message = dm.algorithms.Message(np.zeros((4, 3)), algorithm.release_of(1))
     >>> message.release.round
     1

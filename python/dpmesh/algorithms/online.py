@@ -28,7 +28,7 @@ import dpmesh.kernels as kernels
 from dpmesh._privacy_types import Floats, Released, Sensitive
 from dpmesh._ragged import Numbers
 from dpmesh._validate import every, fail, integer, one_of, positive, probability
-from dpmesh.accounting import analytic_gaussian_noise_multiplier
+from dpmesh.accounting import analytic_gaussian_noise_to_sensitivity
 from dpmesh.accounting.discrete import delta_on_grid
 from dpmesh.algorithms import allocation as allocations
 from dpmesh.algorithms.base import Algorithm, initial_parameters, require_problem
@@ -196,7 +196,7 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
             )
         if self.delta > 0:
             on_grid = self.noise is not None and self.noise.grid is not None
-            multiplier = analytic_gaussian_noise_multiplier(
+            multiplier = analytic_gaussian_noise_to_sensitivity(
                 target_epsilon=self.epsilon,
                 target_delta=delta_on_grid(self.delta) if on_grid else self.delta,
             )
@@ -254,7 +254,7 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
         if self.noise is None or self.epsilon is None:
             return None
         bounds = [self.sensitivity(t).bound for t in range(1, self.noise.rows + 1)]
-        return self.noise.release(self.mechanism.noise_multiplier, bounds)
+        return self.noise.release(self.mechanism.noise_to_sensitivity, bounds)
 
     @property
     def assumptions(self) -> tuple[str, ...]:

@@ -74,7 +74,7 @@ class PushSum(Descent[PushSumState]):
     Examples
     --------
     >>> import dpmesh as dm
-    >>> dm.PushSum(records=100, noise_multiplier=9.0).plan(50).cost(1e-5).epsilon < 8
+    >>> dm.PushSum(records=100, noise_multiplier=18.0).plan(50).cost(1e-5).epsilon < 8
     True
     """
 

@@ -63,7 +63,7 @@ class RecordSums(Algorithm[RecordSumsState, VectorProblem]):
         Number of sites.
     records
         Number of records of all sites together: a public constant.
-    noise_multiplier
+    noise_to_sensitivity
         Scale of the noise that the adversary does not know over how far one record moves the sum;
         see `for_budget`.
     longest
@@ -88,7 +88,7 @@ class RecordSums(Algorithm[RecordSumsState, VectorProblem]):
     Examples
     --------
     >>> import dpmesh as dm
-    >>> dm.algorithms.RecordSums(dim=3, sites=4, records=100, noise_multiplier=9.0).rounds
+    >>> dm.algorithms.RecordSums(dim=3, sites=4, records=100, noise_to_sensitivity=9.0).rounds
     1
     """
 
@@ -102,7 +102,7 @@ class RecordSums(Algorithm[RecordSumsState, VectorProblem]):
     dim: int
     sites: int
     records: int
-    noise_multiplier: float
+    noise_to_sensitivity: float
     longest: float = 1.0
     diameter: float = 2.0
     colluding: int = 1
@@ -119,11 +119,11 @@ class RecordSums(Algorithm[RecordSumsState, VectorProblem]):
         _ = self.mechanism  # checks the other numbers
 
     def least_secure_noise(self, epsilon: float, delta: float) -> float | None:
-        """Return the least noise multiplier of its secure sums for a budget; None without sums."""
+        """Return the least noise of its secure sums for a budget; None without sums."""
         if not self.secure:
             return None
         sums = calibrated_sum(epsilon=epsilon, delta=delta, **self._public_numbers())
-        return sums.noise_multiplier
+        return sums.noise_to_sensitivity
 
     def _public_numbers(self) -> dict[str, Any]:
         """Return the fields of the secure sum but for its noise."""
@@ -136,7 +136,7 @@ class RecordSums(Algorithm[RecordSumsState, VectorProblem]):
         """The public numbers of the secure sums; None if there are none."""
         if not self.secure:
             return None
-        return SecureSum(noise_multiplier=self.noise_multiplier, **self._public_numbers())
+        return SecureSum(noise_to_sensitivity=self.noise_to_sensitivity, **self._public_numbers())
 
     @cached_property
     def mechanism(self) -> DistributedDiscreteGaussian | Gaussian:
@@ -144,7 +144,7 @@ class RecordSums(Algorithm[RecordSumsState, VectorProblem]):
         if self.secure_sum is not None:
             return DistributedDiscreteGaussian(self.secure_sum)
         finest = self.diameter * self.longest / (_GRID_STEPS * sqrt(self.dim))
-        return Gaussian(self.noise_multiplier, grid=2.0 ** floor(log2(finest)))
+        return Gaussian(self.noise_to_sensitivity, grid=2.0 ** floor(log2(finest)))
 
     @property
     def noise_scale(self) -> float:

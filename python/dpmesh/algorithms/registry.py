@@ -91,8 +91,8 @@ def _descent(name: str, kind: type[Descent[Any]]) -> Entry:
     return Entry(
         name=name,
         kind=kind,
-        example=kind(records=RECORDS, noise_multiplier=2.0),
-        small=kind(records=4, noise_multiplier=1.5),
+        example=kind(records=RECORDS, noise_multiplier=4.0),
+        small=kind(records=4, noise_multiplier=3.0),
         asked=("records", "step_size", "clipping_norm", "batches", "copies"),
     )
 
@@ -103,7 +103,7 @@ REGISTRY: list[Entry] = [
         kind=FederatedLearning,
         example=FederatedLearning(
             RecordGradients(clients=NODES, records=NODES * RECORDS),
-            noise_multiplier=2.0,
+            noise_multiplier=4.0,
             combination=SecureAggregation(dim=DIM, rounds=ROUNDS),
         ),
         asked=(
@@ -163,26 +163,26 @@ REGISTRY: list[Entry] = [
         name="record-sums",
         kind=RecordSums,
         example=RecordSums(
-            dim=DIM, sites=NODES, records=NODES * RECORDS, noise_multiplier=2.0, rounds=ROUNDS
+            dim=DIM, sites=NODES, records=NODES * RECORDS, noise_to_sensitivity=2.0, rounds=ROUNDS
         ),
-        small=RecordSums(dim=1, sites=2, records=4, noise_multiplier=1.0, colluding=0),
+        small=RecordSums(dim=1, sites=2, records=4, noise_to_sensitivity=1.0, colluding=0),
         learns=False,
     ),
     Entry(
         name="secure-gossip",
         kind=SecureGossip,
         example=SecureGossip(
-            topology=complete(NODES), dim=DIM, records=NODES * RECORDS, noise_multiplier=2.0
+            topology=complete(NODES), dim=DIM, records=NODES * RECORDS, noise_multiplier=4.0
         ),
     ),
     Entry(
         name="with-replacement",
         kind=WithReplacement,
         example=WithReplacement(
-            nodes=NODES, records=RECORDS, noise_multiplier=2.0, batch_size=2, visits=2
+            nodes=NODES, records=RECORDS, noise_multiplier=4.0, batch_size=2, visits=2
         ),
         small=WithReplacement(
-            nodes=1, records=2, noise_multiplier=1.0, batch_size=1, step_size=0.01
+            nodes=1, records=2, noise_multiplier=2.0, batch_size=1, step_size=0.01
         ),
         asked=("records", "models", "batch_size", "visits", "copies"),
         public={"nodes": 1},

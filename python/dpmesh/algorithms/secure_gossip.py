@@ -25,6 +25,7 @@ from dpmesh._privacy_types import Floats, Released, Sensitive
 from dpmesh._ragged import Indices, Numbers, Ragged
 from dpmesh._validate import as_python_numbers, fail, instance, integer, positive
 from dpmesh.algorithms.base import Algorithm, distinct, initial_parameters
+from dpmesh.algorithms.clipping import Clipping
 from dpmesh.algorithms.gradients import clipped_gradient_sums
 from dpmesh.algorithms.messages import Message, Round
 from dpmesh.algorithms.worst_case import AuditSize, Crowd, Pair, opposed_records
@@ -46,7 +47,7 @@ class SecureGossipState:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SecureGossip(Algorithm[SecureGossipState, LinearProblem]):
+class SecureGossip(Algorithm[SecureGossipState, LinearProblem], Clipping):
     """Decentralized gradient descent in which each node learns only noisy sums over its neighbours.
 
     Parameters
@@ -59,8 +60,9 @@ class SecureGossip(Algorithm[SecureGossipState, LinearProblem]):
     records
         Number of records of all nodes together, N: a public constant.
     noise_multiplier
-        Scale of the noise in a sum that the adversary does not know, over how far one record moves
-        all sums of a round together.
+        Scale of the noise in a sum that the adversary does not know, over the norm with which one
+        clipped gradient enters all sums of a round together, alpha C nodes / (records sqrt(fewest
+        neighbours)): half of how far they move if a record is replaced.
     step_size
         alpha for t = 1, 2, ..
     clipping_norm
@@ -73,14 +75,14 @@ class SecureGossip(Algorithm[SecureGossipState, LinearProblem]):
     ---------
     All sums of T rounds, and all points, which are made of them, have the epsilon and delta of
     `plan` for replacing one record of one node, against whoever sees all of them together with
-    `colluding` neighbours of each node: about that of mu = sqrt(T) / `noise_multiplier` (proof:
+    `colluding` neighbours of each node: about that of mu = 2 sqrt(T) / `noise_multiplier` (proof:
     ``docs/privacy/secure_sums.md``).
 
     Examples
     --------
     >>> import dpmesh as dm
     >>> all_six = dm.topology.complete(6)
-    >>> dm.SecureGossip(topology=all_six, dim=10, records=100, noise_multiplier=9.0).colluding
+    >>> dm.SecureGossip(topology=all_six, dim=10, records=100, noise_multiplier=18.0).colluding
     1
     """
 
@@ -137,7 +139,7 @@ class SecureGossip(Algorithm[SecureGossipState, LinearProblem]):
             self._made[moves] = NeighborSums(
                 dim=self.dim,
                 neighbors=self._neighbors,
-                noise_multiplier=self.noise_multiplier,
+                noise_to_sensitivity=self.relative(self.noise_multiplier),
                 moves=moves,
                 colluding=self.colluding,
             )

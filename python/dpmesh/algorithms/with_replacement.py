@@ -24,6 +24,7 @@ from dpmesh._privacy_types import Floats, Released, Sensitive
 from dpmesh._ragged import Indices, Numbers
 from dpmesh._validate import every, fail, integer, positive
 from dpmesh.algorithms.base import KNOWN_TO_ALL, Algorithm, initial_parameters, require_problem
+from dpmesh.algorithms.clipping import Clipping
 from dpmesh.algorithms.gradients import descended
 from dpmesh.algorithms.messages import Message, Round
 from dpmesh.algorithms.worst_case import CROWD_DELTA, AuditSize, Coins, Crowd, Pair, projection
@@ -50,7 +51,7 @@ class WithReplacementState:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WithReplacement(Algorithm[WithReplacementState, LinearProblem]):
+class WithReplacement(Algorithm[WithReplacementState, LinearProblem], Clipping):
     """The baseline "DP-SGD-With Replacement".
 
     Parameters
@@ -60,8 +61,8 @@ class WithReplacement(Algorithm[WithReplacementState, LinearProblem]):
     records
         Number of records of each node, which is public.
     noise_multiplier
-        Standard deviation of each model's noise over its sensitivity 2 eta L / b; None for no
-        noise.
+        Standard deviation of each model's noise over eta L / b, the norm of one record's clipped
+        step in it; None for no noise.
     models
         K: the problem's models, one per class (one-vs-all), or 1.
     batch_size
@@ -88,7 +89,7 @@ class WithReplacement(Algorithm[WithReplacementState, LinearProblem]):
     Examples
     --------
     >>> import dpmesh as dm
-    >>> dm.WithReplacement(nodes=10, records=100, noise_multiplier=5.0).batch_size
+    >>> dm.WithReplacement(nodes=10, records=100, noise_multiplier=10.0).batch_size
     50
     """
 
@@ -129,9 +130,9 @@ class WithReplacement(Algorithm[WithReplacementState, LinearProblem]):
     @cached_property
     def mechanism(self) -> Mechanism:
         """Gaussian noise on all models, relative to how far a record moves them."""
-        if self.noise_multiplier is None:
+        if self.noise_to_sensitivity is None:
             return NoNoise()
-        return Gaussian(self.noise_multiplier / self.sensitivity(0).bound)
+        return Gaussian(self.noise_to_sensitivity / self.sensitivity(0).bound)
 
     def sensitivity(self, t: int) -> Sensitivity:
         """How far a record of the sample moves all models together."""

@@ -37,7 +37,7 @@ import dpmesh.kernels as kernels
 from dpmesh._privacy_types import Floats, Released, Sensitive
 from dpmesh._ragged import Flags, Indices, Numbers, Ragged, slices
 from dpmesh._validate import every, fail, integer, one_of, positive, probability, require_methods
-from dpmesh.accounting import analytic_gaussian_noise_multiplier
+from dpmesh.accounting import analytic_gaussian_noise_to_sensitivity
 from dpmesh.accounting.papers import without_replacement as claims
 from dpmesh.algorithms.allocation import (
     SECRET,
@@ -385,7 +385,7 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
     def _total_multiplier(self) -> float:
         """Return 1 / mu for all that a record can move, by exact accounting."""
         assert self.epsilon is not None
-        return analytic_gaussian_noise_multiplier(
+        return analytic_gaussian_noise_to_sensitivity(
             target_epsilon=self.epsilon, target_delta=self.delta
         )
 
@@ -465,7 +465,7 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
         if self.noise is None or self.epsilon is None:
             return None
         bounds = [self.sensitivity(t).bound for t in range(self.noise.rows)]
-        return self.noise.release(self.mechanism.noise_multiplier, bounds)
+        return self.noise.release(self.mechanism.noise_to_sensitivity, bounds)
 
     def unit_of(self, t: int, problem: LinearProblem) -> float:
         """Return Delta of a node that stepped in round t alone; 1 without noise."""
@@ -630,7 +630,7 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
             Sensitive(cut.mean(axis=1)[:, np.newaxis]),
             query,
             rows=len(problem.all_records) * self.models + problem.members[acting],
-            unit=asked.bound / self.batch_size if query.noise_multiplier else 1.0,
+            unit=asked.bound / self.batch_size if query.noise_to_sensitivity else 1.0,
             travels=False,
         )
 

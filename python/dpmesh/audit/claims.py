@@ -20,7 +20,7 @@ from scipy import special
 
 from dpmesh._epsilons import rounded_up
 from dpmesh._validate import every, fail, instance, non_negative, probability
-from dpmesh.accounting import analytic_gaussian_noise_multiplier, gdp_epsilon
+from dpmesh.accounting import analytic_gaussian_noise_to_sensitivity, gdp_epsilon
 from dpmesh.noise.secure import DistributedDiscreteGaussian
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.releases import Release
@@ -170,19 +170,21 @@ def claim_of(plan: Plan, delta: float = 0.0) -> Claim:
     Examples
     --------
     >>> import dpmesh as dm
-    >>> dm.audit.claim_of(dm.GradientDescent(records=100, noise_multiplier=5.0).plan(4))
+    >>> dm.audit.claim_of(dm.GradientDescent(records=100, noise_multiplier=10.0).plan(4))
     GaussianClaim(mu=0.34641016151377546, delta=0.0)
     """
     instance("plan", plan, "a Plan, such as algorithm.plan(rounds)", Plan)
     compositions = plan.compositions(colluding=0)
     if all(_is_gaussian(release) for releases in compositions for release in releases):
-        mus = [hypot(*(1 / r.noise_multiplier for r in releases)) for releases in compositions]
+        mus = [hypot(*(1 / r.noise_to_sensitivity for r in releases)) for releases in compositions]
         return GaussianClaim(max(mus), delta=delta)
     epsilon = plan.cost(delta).epsilon
     if epsilon == inf:
         fail("delta", "one at which the plan has a finite epsilon, or more noise", delta)
     if delta > 0 and all(_is_sum(each) for each in plan.touching):
-        multiplier = analytic_gaussian_noise_multiplier(target_epsilon=epsilon, target_delta=delta)
+        multiplier = analytic_gaussian_noise_to_sensitivity(
+            target_epsilon=epsilon, target_delta=delta
+        )
         return GaussianClaim(1 / multiplier, delta=delta)
     return EpsilonClaim(epsilon, delta=delta)
 

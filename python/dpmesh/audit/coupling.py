@@ -156,8 +156,8 @@ def couple(
 
 def _movement(passage: Passage, other: Passage) -> Movement:
     release, scale, values = passage.release, passage.noise_scale, passage.inside
-    if release.noise_multiplier > 0:
-        order, allowed = release.mechanism.norm, scale / release.noise_multiplier
+    if release.noise_to_sensitivity > 0:
+        order, allowed = release.mechanism.norm, scale / release.noise_to_sensitivity
     else:
         order, allowed = release.sensitivity.norm, release.sensitivity.bound
 
@@ -210,7 +210,7 @@ def _too_far_together(
         ]
         ratios += correlated if law == "gaussian" else ()
         planned = [
-            [1 / r.noise_multiplier for r in releases if r.name.endswith(law)]
+            [1 / r.noise_to_sensitivity for r in releases if r.name.endswith(law)]
             for releases in plan.compositions(colluding=0)
         ]
         cost = np.linalg.norm(ratios, order)

@@ -31,8 +31,9 @@ def claiming(
     delta
         Of the claim.
     epsilon, noise
-        The claim, for which noise is found, or the noise: relative to the sensitivity, but for
-        algorithms that state a standard deviation. Those of the algorithm if both are None.
+        The claim, for which noise is found, or the noise, as the algorithm's parameter has it: a
+        noise multiplier, the noise over the sensitivity or a standard deviation. Those of the
+        algorithm if both are None.
     records
         The number of records, as the algorithm counts them; None leaves it as it is.
 

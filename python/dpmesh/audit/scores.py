@@ -180,6 +180,6 @@ def standardized(joint: CorrelatedGaussian, rows: Sequence[Floats]) -> list[Numb
         if secrets is not None:
             values, vectors = np.linalg.eigh(secrets.covariance)
             fresh = (vectors / np.sqrt(values)) @ (vectors.T @ fresh)
-        drawn = joint.noise_multiplier * joint.widened(np.shape(fresh)[-1])
+        drawn = joint.noise_to_sensitivity * joint.widened(np.shape(fresh)[-1])
         result.append(np.asarray(fresh / drawn))
     return result

@@ -32,7 +32,7 @@ def audit_view(
     *,
     rounds: int,
     target: int | None = None,
-    noise_multiplier: float = 1.0,
+    noise_multiplier: float = 2.0,
     forgetful: bool = False,
     mu: float | None = None,
     runs: int = 1_000,

@@ -15,6 +15,7 @@ from dpmesh._validate import fail
 from dpmesh.cli._sites import public_ranges, toml
 from dpmesh.cli.mesh import File
 from dpmesh.schedules import Constant
+from dpmesh.settings.format import FORMAT
 
 _FOLLOW = ("clients", "records", "records_per_client", "dim", "rounds", "topology", "star")
 """What follows from the parties, and stands in no contract, within an algorithm's parts."""
@@ -73,7 +74,7 @@ def make(
         kind = {"algorithm": algorithm, "noise": noise, "rounds": rounds}
         tables = _learning(ranges, label, records, features, wanted | kind)
     stated = ranges.read_text(encoding="utf-8-sig").strip()
-    text = f"{_HEAD}\n[ranges]\n{stated}\n"
+    text = f"{_HEAD}\nformat = {FORMAT}\n\n[ranges]\n{stated}\n"
     tables["contract"] |= {"public_key": token_hex(32), "deadline": deadline}
     for name, table in tables.items():
         text += f"\n[{name}]\n{_lines(table)}\n"
@@ -119,9 +120,9 @@ def _summing(algorithm: Any) -> _Tables:
     """Return the tables of an algorithm that adds up sums, and of a first stage before it."""
     if (mean := getattr(algorithm, "mean", None)) is None:
         return {"algorithm": _table(algorithm, _FOLLOW)}
-    stage = {"noise_multiplier": mean.noise_multiplier}
+    stage = {"noise_to_sensitivity": mean.noise_to_sensitivity}
     if algorithm.moment is not None:
-        stage["moment_noise"] = algorithm.moment.noise_multiplier
+        stage["moment_noise"] = algorithm.moment.noise_to_sensitivity
     return {"first_stage": stage, "algorithm": _table(algorithm.algorithm, _FOLLOW)}
 
 
@@ -156,7 +157,7 @@ def _asking(
     for asked in about.each:
         if isinstance(asked, Pairs):  # whose bins may follow from the noise
             given["pairs"] = f"{','.join(asked.columns)}:{asked.bins}"
-    noise = {"noise_multiplier": made.noise_multiplier, "colluding": made.colluding}
+    noise = {"noise_to_sensitivity": made.noise_to_sensitivity, "colluding": made.colluding}
     noise |= {"dropouts": made.dropouts} if made.dropouts else {}
     terms = {"rounds": about.rounds, "quorum": len(records) - made.dropouts}
     return {

@@ -31,8 +31,10 @@ MOST_ROUNDS, MOST_ROUNDS_OF_A_VIEW = 100_000, 1000
 
 LARGE_DELTA = 0.01
 
+_OF_SENSITIVITY = NOISES["noise_to_sensitivity"]
+
 _EPSILON = typer.Option(help="Compute what keeps it.", metavar="FLOAT")
-_NOISE = typer.Option(help="Compute its cost: noise multiplier.", metavar="FLOAT")
+_NOISE = typer.Option(help="Compute its cost: noise multiplier, or noise over the sensitivity.", metavar="FLOAT")
 _ROUNDS = typer.Option(help="Total number of rounds.")
 _DELTA = typer.Option(help="Keep it below 1 / units.")
 _DIM = typer.Option(help="Number of parameters, for Laplace noise.")
@@ -282,9 +284,12 @@ class Question:
         moved, mechanism = first.sensitivity, first.mechanism
         scale, bound = map(dm.privacy.rounded_up, (mechanism.noise_scale(moved, dim), moved.bound))
         kind = mechanism.name.replace("_", " ")
-        meaning = f"{kind}, scale {scale} where a {plan.unit} moves a release by {bound}"
+        known = entries(self.kind)
+        ratio = next((text for name, text in NOISES.items() if name in known), _OF_SENSITIVITY)
+        moves = f"where a {plan.unit} moves a release by {bound}"
+        meaning = f"{ratio}: {kind}, scale {scale} {moves}"
         report = dm.privacy.report(plan, self.delta, view=self.view)
-        return Answer(noise or mechanism.noise_multiplier, meaning, rounds, report)
+        return Answer(noise or mechanism.noise_to_sensitivity, meaning, rounds, report)
 
 
 def _either(epsilon: float | None, noise: float | None) -> None:

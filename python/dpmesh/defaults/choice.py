@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 import dpmesh.defaults.rule as rule
 from dpmesh._validate import fail, integer, one_of
+from dpmesh.accounting import noise_to_sensitivity
 from dpmesh.algorithms.base import AnyAlgorithm
 from dpmesh.algorithms.federated import FederatedLearning
 from dpmesh.algorithms.federated_combination import SecureAggregation
@@ -198,8 +199,9 @@ class _Steps(NamedTuple):
             return own
         assert noise_multiplier is not None
         dim, rest = sizes.features, 1 - self.stages * rule.STAGE_SHARE
-        noise = noise_multiplier * sqrt(rest / rule.STAGE_SHARE / self.steps)
-        public: Any = {"sites": sizes.nodes, "records": sizes.together, "noise_multiplier": noise}
+        noise = _relative(noise_multiplier) * sqrt(rest / rule.STAGE_SHARE / self.steps)
+        public: Any = {"sites": sizes.nodes, "records": sizes.together}
+        public["noise_to_sensitivity"] = noise
         public |= {"colluding": self.colluding, "dropouts": self.dropouts}
         public["secure"] = self.method == "secure"
         moment = SecondMoments(dim=dim * (dim + 1) // 2, **public) if self.stages > 1 else None
@@ -227,11 +229,18 @@ class _Steps(NamedTuple):
         )
 
 
+def _relative(noise_multiplier: float) -> float:
+    """Return the noise over the sensitivity: one record is replaced."""
+    return noise_to_sensitivity(noise_multiplier, neighboring_relation="replace_one")
+
+
 @lru_cache(maxsize=256)
 def _needed(own: _Steps, epsilon: float, delta: float) -> float:
     """Return the noise that a budget needs: it follows from public numbers, and is kept."""
     try:
-        return Budget(epsilon, delta=delta, view=own.view).calibrate(own.made, own.rounds)
+        return Budget(epsilon, delta=delta, view=own.view).calibrate(
+            own.made, own.rounds, guess=1 / _relative(1.0)
+        )
     except ValueError as error:
         if own.method == "gossip":
             raise

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, get_args
 from numpy import ndarray
 
 from dpmesh._validate import every, fail, integer, one_of, positive, probability
-from dpmesh.accounting import analytic_gaussian_noise_multiplier
+from dpmesh.accounting import analytic_gaussian_noise_to_sensitivity
 from dpmesh.keys import Key
 from dpmesh.problems import LinearProblem
 from dpmesh.problems.dense import DenseProblem
@@ -284,4 +284,4 @@ def mu_of(epsilon: float, delta: float) -> float:
     if not probability("delta", delta, one=False):
         wanted = "a positive number such as 1e-5: Gaussian noise has no finite epsilon at delta 0"
         fail("delta", wanted, delta)
-    return 1 / analytic_gaussian_noise_multiplier(target_epsilon=epsilon, target_delta=delta)
+    return 1 / analytic_gaussian_noise_to_sensitivity(target_epsilon=epsilon, target_delta=delta)

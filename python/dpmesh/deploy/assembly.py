@@ -28,7 +28,9 @@ from dpmesh.noise.secure.mechanism import is_summed
 from dpmesh.problems.dense import DenseProblem
 from dpmesh.run.prepare import check_records as last_long_enough
 from dpmesh.settings import Settings
+from dpmesh.settings.format import refuse_old_keys, refuse_old_noise
 from dpmesh.settings.parts import SECTIONS, VALUES, entries
+from dpmesh.settings.stage import Stage
 from dpmesh.statistics.ask import Questions
 from dpmesh.topology import Topology
 
@@ -71,6 +73,7 @@ class Assembly:
             table = {**table, **{name: part for name, part in parts.items() if part}}
         settings, of_network = self.settings, dict[str, Any]()
         maker = settings.maker("algorithm", table, kinds)
+        refuse_old_keys(settings, "algorithm", table, maker)
         if "topology" in inspect.signature(maker).parameters:
             table = self._with("algorithm", table, ("dim", "records"))
             of_network["topology"] = self.graph
@@ -84,6 +87,7 @@ class Assembly:
         made = settings.make("algorithm", table, kinds, nodes=self.nodes, **of_network)
         instance("algorithm", made, "an algorithm", Algorithm)
         algorithm: AnyAlgorithm = made
+        refuse_old_noise(settings, algorithm)
         return self._staged(algorithm) if "first_stage" in self.settings.content else algorithm
 
     def _staged(self, algorithm: AnyAlgorithm) -> AnyAlgorithm:
@@ -92,6 +96,7 @@ class Assembly:
         if getattr(algorithm, "secure_sum", None) is None:
             wanted = "wanted a secure sum of all parties: who misses one row of gossip has another"
             settings.fail("first_stage", f"{wanted} centre than the others, for which no proof is")
+        refuse_old_keys(settings, "first_stage", table, Stage)
         stage = settings.make("first_stage", table, SECTIONS["first_stage"])
         follows, own = self.follows(), {"sites": self.nodes, "algorithm": algorithm}
         own |= {"records": follows["records"], "dim": follows["features"]}

@@ -30,6 +30,7 @@ from dpmesh.noise.secure import NeighborSums, SecureSum
 from dpmesh.privacy.plan import Plan
 from dpmesh.problems import LinearProblem
 from dpmesh.settings import Settings, read
+from dpmesh.settings.format import check_format
 from dpmesh.settings.parts import entries
 from dpmesh.topology import Topology
 
@@ -58,8 +59,9 @@ class Contract:
     settings: Settings
 
     def __post_init__(self) -> None:
-        wanted = (*(name for name, _ in _TABLES), "party", "ranges")
+        wanted = (*(name for name, _ in _TABLES), "party", "ranges", "format")
         self.settings.known("", self.settings.content, wanted)
+        check_format(self.settings)
         for name, needed in _TABLES:
             needed &= not (name == "problem" and "questions" in self.settings.content)
             if needed and not self.settings.table(name):

@@ -26,6 +26,7 @@ from dpmesh._epsilons import rounded_up
 from dpmesh._extras import needed_by
 from dpmesh._privacy_types import Sensitive
 from dpmesh._validate import fail, positive, probability
+from dpmesh.accounting import noise_to_sensitivity
 from dpmesh.keys import Key, Purpose
 from dpmesh.noise.mechanisms import Gaussian
 from dpmesh.noise.sensitivity import Sensitivity
@@ -154,8 +155,8 @@ class PrivateUpdate(Filter):
 
     @property
     def _mechanism(self) -> Gaussian:
-        """The noise; its multiplier is relative to the sensitivity, twice the clipping norm."""
-        return Gaussian(self.noise_multiplier / 2, clipping_norm=self.clipping_norm)
+        """The noise, which is relative to the sensitivity, twice the clipping norm."""
+        return Gaussian(_relative(self.noise_multiplier), clipping_norm=self.clipping_norm)
 
     @property
     def _sensitivity(self) -> Sensitivity:
@@ -184,7 +185,7 @@ class PrivateUpdate(Filter):
             return plan.with_releases(tuple(ledger.releases)).cost(self.delta).epsilon
 
     def _release(self, number: int, noise_multiplier: float) -> Release:
-        return Release(number, Gaussian(noise_multiplier / 2), self._sensitivity)
+        return Release(number, Gaussian(_relative(noise_multiplier)), self._sensitivity)
 
     def _released(self, row: np.ndarray[Any, np.dtype[np.float64]]) -> Any:
         """Clip a row and add noise; a row that is not finite counts as no change."""
@@ -198,6 +199,11 @@ class PrivateUpdate(Filter):
         stream = self._key.stream(Purpose.NOISE, self._count)
         self._count += 1
         return self._mechanism.release(Sensitive(row[np.newaxis]), self._sensitivity, stream)[0]
+
+
+def _relative(noise_multiplier: float) -> float:
+    """Return the noise over the sensitivity: one update is replaced."""
+    return noise_to_sensitivity(noise_multiplier, neighboring_relation="replace_one")
 
 
 @contextmanager

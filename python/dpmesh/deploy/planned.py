@@ -128,7 +128,9 @@ class Planned:
         if isinstance(mechanism, CorrelatedRow):
             mechanism = CorrelatedRow.of(self._moved(mechanism.joint), mechanism.row)
         else:
-            mechanism = replace(mechanism, noise_multiplier=mechanism.noise_multiplier / more)
+            mechanism = replace(
+                mechanism, noise_to_sensitivity=mechanism.noise_to_sensitivity / more
+            )
         sensitivity = replace(release.sensitivity, bound=release.sensitivity.bound * more)
         return replace(release, mechanism=mechanism, sensitivity=sensitivity)
 
@@ -137,8 +139,8 @@ class Planned:
         if joint not in self._joints:
             more = 1 + self.rounding
             moved = np.asarray(joint.sensitivities) * more
-            scaled = joint.noise_multiplier / more
-            self._joints[joint] = replace(joint, noise_multiplier=scaled, sensitivities=moved)
+            scaled = joint.noise_to_sensitivity / more
+            self._joints[joint] = replace(joint, noise_to_sensitivity=scaled, sensitivities=moved)
         return self._joints[joint]
 
     @cached_property
@@ -161,7 +163,7 @@ class Planned:
             unit = self.algorithm.unit_of(release.round, self.problem)
             noise = mechanism.noise_scale(release.sensitivity, dim) * unit
             l1 = np.sqrt(dim) if mechanism.norm == "l1" else 1.0
-            largest = max(largest, float(l1 * apart * mechanism.noise_multiplier / noise))
+            largest = max(largest, float(l1 * apart * mechanism.noise_to_sensitivity / noise))
         if largest > precision.share:
             most = f"wanted at most {terms.largest_row * precision.share / largest:.3g}"
             reason = f"{most}: {terms.numbers} rounds longer rows by too much beside the noise"
@@ -171,4 +173,4 @@ class Planned:
 
 def _kind(release: Any) -> tuple[int, float]:
     """Return what sums that cost the same have in common: their length, and their noise."""
-    return release.mechanism.numbers.dim, release.mechanism.noise_multiplier
+    return release.mechanism.numbers.dim, release.mechanism.noise_to_sensitivity

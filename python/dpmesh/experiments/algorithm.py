@@ -15,8 +15,9 @@ from dpmesh.algorithms.base import AN_ALGORITHM, NOISES, Algorithm, AnyAlgorithm
 from dpmesh.algorithms.first_stage import require_dense
 from dpmesh.privacy.budget import Budget
 from dpmesh.settings import Settings
+from dpmesh.settings.format import refuse_old_keys, refuse_old_noise
 from dpmesh.settings.parts import NUMBERS, SECTIONS, entries
-from dpmesh.settings.stage import RULE
+from dpmesh.settings.stage import RULE, Stage
 from dpmesh.topology import Topology
 
 
@@ -43,6 +44,7 @@ def algorithm_of(
     problem, staged = _first_stage(settings, nodes, problem)
     table, kinds = dict(settings.table("algorithm")), SECTIONS["algorithm"]
     maker = settings.maker("algorithm", table, kinds)
+    refuse_old_keys(settings, "algorithm", table, maker)
     known, given = entries(maker), {"rounds": rounds}
     of_network: dict[str, Any] = {}
     if "topology" in inspect.signature(maker).parameters:
@@ -74,7 +76,9 @@ def algorithm_of(
             settings.known("algorithm", table, (*known, "kind", "epsilon"))
             of = "; tables in [sweep] replace all of [algorithm]" * ("sweep" in settings.content)
             settings.fail("algorithm", f"wanted epsilon, or {noise}, for {maker.__name__}{of}")
-        return staged(algorithm=_checked(settings, make(table)))
+        algorithm = _checked(settings, make(table))
+        refuse_old_noise(settings, algorithm)
+        return staged(algorithm=algorithm)
     numbers = {name: nodes for name in NUMBERS if name in known and name not in table} | of_network
     return _calibrated(settings, table, maker, make, numbers, rounds, delta, staged)
 
@@ -88,6 +92,7 @@ def _first_stage(
     whole = problem()
     settings.call("problem", require_dense, problem=whole)
     table, dim = settings.table("first_stage"), whole.train.dim
+    refuse_old_keys(settings, "first_stage", table, Stage)
     stage = settings.make("first_stage", table, SECTIONS["first_stage"])
     public = {"sites": nodes, "records": int(whole.records.sum()), "dim": dim}
     left = whole.centred(np.zeros(dim))

@@ -21,6 +21,7 @@ from dpmesh.run import Metrics, Network, Run, simulate
 from dpmesh.run.carriers import all_linked
 from dpmesh.run.engine import Engine
 from dpmesh.settings import Settings
+from dpmesh.settings.format import FORMAT, check_format
 from dpmesh.settings.parts import SECTIONS, VALUES, Maker, entries, installed_kinds
 from dpmesh.topology import Topology
 
@@ -206,7 +207,8 @@ def _part(settings: Settings, name: str) -> Any:
 
 def _check_tables(settings: Settings) -> None:
     """Fail unless all tables are there, and those that are made with the data fit."""
-    settings.known("", settings.content, ["run", "data", *SECTIONS, "sweep"])
+    settings.known("", settings.content, ["format", "run", "data", *SECTIONS, "sweep"])
+    check_format(settings)
     own_files = "files" in settings.table("data")
     needed = ("run", "data", "algorithm") + (() if own_files else ("partition", "problem"))
     for name in needed:
@@ -221,7 +223,7 @@ def _check_tables(settings: Settings) -> None:
 
 def all_keys() -> str:
     """Return every key of a file with its meaning and its default, as text."""
-    lines: list[str] = []
+    lines = ["", "first line", f"  format: {FORMAT}, needed where a number sets a noise."]
     tables: dict[str, Maker] = {"[run]": RunSettings, "[data]": load}
     tables["[data] with files of your own"] = load_files
     for section, kinds in SECTIONS.items():

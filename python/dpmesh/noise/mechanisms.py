@@ -54,7 +54,7 @@ class Mechanism(ABC):
 
     Parameters
     ----------
-    noise_multiplier
+    noise_to_sensitivity
         Scale of the noise divided by the sensitivity in `norm`; positive.
     clipping_norm
         If given, each row is clipped to this norm before the noise.
@@ -70,7 +70,7 @@ class Mechanism(ABC):
         released. The more, the shorter are the longest rows that are released.
     """
 
-    noise_multiplier: float
+    noise_to_sensitivity: float
     _: KW_ONLY
     clipping_norm: float | None = None
     grid: float | None = None
@@ -101,7 +101,7 @@ class Mechanism(ABC):
             positive("clipping_norm", self.clipping_norm)
 
     def _check_noise(self) -> None:
-        positive("noise_multiplier", self.noise_multiplier)
+        positive("noise_to_sensitivity", self.noise_to_sensitivity)
         if self.grid is not None:
             power_of_two("grid", self.grid)
         positive("roundings", self.roundings)
@@ -160,13 +160,13 @@ class Mechanism(ABC):
         dim = integer("dim", dim, at_least=1)
         if sensitivity.bound == 0:
             return 0.0
-        return self.noise_multiplier * self._distance(sensitivity, dim)
+        return self.noise_to_sensitivity * self._distance(sensitivity, dim)
 
     @final
     def drawn_scale(self, values: Floats, sensitivity: Sensitivity) -> float:
         """Return the scale of the noise that rows of their type get.
 
-        In float32 it is 2% larger than `noise_scale`: the noise multiplier is its ratio to how far
+        In float32 it is 2% larger than `noise_scale`: the noise ratio is its ratio to how far
         a neighbouring dataset moves a row that was rounded, see `dpmesh.noise.rounding`.
         """
         return self.noise_scale(sensitivity, values.shape[-1]) * self.rounding_factor(values)
@@ -180,8 +180,8 @@ class Mechanism(ABC):
 
     @property
     def _widest(self) -> float:
-        """The largest noise multiplier of what is scaled together."""
-        return self.noise_multiplier
+        """The largest noise ratio of what is scaled together."""
+        return self.noise_to_sensitivity
 
     def with_rows(self, draw: Callable[[Any], Floats]) -> Mechanism:
         """Return it with its row of noise if that depends on earlier ones, else as it is."""
@@ -237,7 +237,7 @@ class Mechanism(ABC):
     def _noisy(self, values: Floats, sensitivity: Sensitivity, stream: Stream) -> Floats:
         """Return values plus noise, in an array of their own, unless a row is too long."""
         distance = self._distance(sensitivity, values.shape[-1])
-        scale = self.noise_multiplier * distance * self.rounding_factor(values)
+        scale = self.noise_to_sensitivity * distance * self.rounding_factor(values)
         longest = longest_row(values, distance, scale, self.norm, self.roundings)
         if self.grid is not None:
             noisy = self._on_grid(values, scale, self.grid, stream)
@@ -271,7 +271,7 @@ class Mechanism(ABC):
 
 @dataclass(frozen=True)
 class Laplace(Mechanism):
-    """Laplace noise: epsilon = 1 / `noise_multiplier` for each release, with no delta.
+    """Laplace noise: epsilon = 1 / `noise_to_sensitivity` for each release, with no delta.
 
     An L2 sensitivity is turned into an L1 one by the factor sqrt(dim).
 
@@ -296,7 +296,7 @@ class Laplace(Mechanism):
         """A Laplace event; on a grid, the randomized response that dominates the noise."""
         import dp_accounting
 
-        z = self.noise_multiplier
+        z = self.noise_to_sensitivity
         if self.grid is None:
             return dp_accounting.LaplaceDpEvent(z)
         noise = 2 * exp(-1 / z) / (1 + exp(-1 / z))
@@ -309,7 +309,7 @@ class Laplace(Mechanism):
 
 @dataclass(frozen=True)
 class Gaussian(Mechanism):
-    """Gaussian noise: each release is mu-Gaussian-DP with mu = 1 / `noise_multiplier`.
+    """Gaussian noise: each release is mu-Gaussian-DP with mu = 1 / `noise_to_sensitivity`.
 
     An L1 sensitivity also bounds the L2 one.
 
@@ -334,7 +334,7 @@ class Gaussian(Mechanism):
         """A Gaussian event; on a grid, its zero-concentrated differential privacy."""
         import dp_accounting
 
-        z = self.noise_multiplier
+        z = self.noise_to_sensitivity
         if self.grid is None:
             return dp_accounting.GaussianDpEvent(z)
         return dp_accounting.ZCDpEvent(1 / (2 * z**2))
@@ -350,18 +350,18 @@ class NoNoise(Mechanism):
     Examples
     --------
     >>> import dpmesh as dm
-    >>> dm.noise.NoNoise().noise_multiplier
+    >>> dm.noise.NoNoise().noise_to_sensitivity
     0.0
     """
 
-    noise_multiplier: float = 0.0
+    noise_to_sensitivity: float = 0.0
 
     distribution = "none"
     norm = "l2"
 
     def _check_noise(self) -> None:
-        if number("noise_multiplier", self.noise_multiplier) != 0:
-            fail("noise_multiplier", "0, since there is no noise", self.noise_multiplier)
+        if number("noise_to_sensitivity", self.noise_to_sensitivity) != 0:
+            fail("noise_to_sensitivity", "0, since there is no noise", self.noise_to_sensitivity)
         if self.grid is not None:
             fail("grid", "None, since there is no noise", self.grid)
 
@@ -376,7 +376,7 @@ class NoNoise(Mechanism):
         return sensitivity.bound
 
 
-def mechanism_named(name: str, noise_multiplier: float, **fields: Any) -> Mechanism:
+def mechanism_named(name: str, noise_to_sensitivity: float, **fields: Any) -> Mechanism:
     """Return the mechanism of this package with this name, as `Mechanism.name` gives it.
 
     Raises
@@ -387,7 +387,7 @@ def mechanism_named(name: str, noise_multiplier: float, **fields: Any) -> Mechan
     kinds = {kind.distribution: kind for kind in (Laplace, Gaussian, NoNoise)}
     distribution = name.removeprefix("discrete_")
     one_of("mechanism", distribution, tuple(kinds))
-    return kinds[distribution](noise_multiplier, **fields)
+    return kinds[distribution](noise_to_sensitivity, **fields)
 
 
 def _rows(values: Floats) -> Floats:

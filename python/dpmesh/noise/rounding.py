@@ -46,7 +46,7 @@ PRECISION = {4: SINGLE, 8: DOUBLE}
 """The precision of an array's numbers, by their size in bytes."""
 
 
-def single_factor(dim: int, noise_multiplier: float, norm: Norm, roundings: float) -> float:
+def single_factor(dim: int, noise_to_sensitivity: float, norm: Norm, roundings: float) -> float:
     """Return by how much larger noise is in float32, so that it also hides `roundings` of a row.
 
     A row whose noisy one is not longer than `longest_row` is itself at most twice the room for
@@ -57,10 +57,14 @@ def single_factor(dim: int, noise_multiplier: float, norm: Norm, roundings: floa
     ValueError
         If the noise is so large beside the sensitivity that it cannot.
     """
-    moved = roundings * 2 * most_noise(dim, noise_multiplier, norm) * 2.0**-SINGLE.digits
+    moved = roundings * 2 * most_noise(dim, noise_to_sensitivity, norm) * 2.0**-SINGLE.digits
     if moved > 0.5:
-        most = f"at most {noise_multiplier / (2 * moved):.4g} in {SINGLE.name}, which rounds"
-        fail("noise_multiplier", f"{most} noisier rows too coarsely, or float64", noise_multiplier)
+        most = f"at most {noise_to_sensitivity / (2 * moved):.4g} in {SINGLE.name}, which rounds"
+        fail(
+            "noise_to_sensitivity",
+            f"{most} noisier rows too coarsely, or float64",
+            noise_to_sensitivity,
+        )
     return SINGLE.factor / (1 - moved)
 
 

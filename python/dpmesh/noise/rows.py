@@ -36,7 +36,7 @@ class CorrelatedRow(Mechanism):
 
     Parameters
     ----------
-    noise_multiplier
+    noise_to_sensitivity
         Standard deviation of this row's noise over the sensitivity, of the node with most secrets.
     joint
         The noise of the whole run.

@@ -5,13 +5,14 @@ from dpmesh._privacy_types import Released, Sensitive
 from dpmesh.privacy.budget import Budget, OverBudget
 from dpmesh.privacy.cost import Cost
 from dpmesh.privacy.ledger import Ledger, UnplannedRelease
-from dpmesh.privacy.plan import Plan, total_cost
+from dpmesh.privacy.plan import ClippedNoise, Plan, total_cost
 from dpmesh.privacy.releases import Release
 from dpmesh.privacy.report import Report, report
 from dpmesh.privacy.sampling import FixedSizeSampling, PoissonSampling, RandomAllocation
 
 __all__ = [
     "Budget",
+    "ClippedNoise",
     "Cost",
     "FixedSizeSampling",
     "Ledger",

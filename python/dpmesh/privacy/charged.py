@@ -179,8 +179,8 @@ def _of_allocation(
         return [replace(member, sampling=allocation.known) for member in members] * (1 + again)
     if len(members) == 1:
         return members
-    least = min(members, key=lambda release: release.noise_multiplier)
-    mixed = MixedNoise(least.noise_multiplier, members=tuple(members))
+    least = min(members, key=lambda release: release.noise_to_sensitivity)
+    mixed = MixedNoise(least.noise_to_sensitivity, members=tuple(members))
     return [replace(least, mechanism=mixed)]
 
 
@@ -197,7 +197,7 @@ def _least_of_each_kind(releases: Iterable[Release]) -> list[Release]:
         kinds[_settings(release.mechanism)].append(release)
     members = []
     for alike in kinds.values():
-        least = min(alike, key=lambda release: release.noise_multiplier)
+        least = min(alike, key=lambda release: release.noise_to_sensitivity)
         smallest = min(alike, key=lambda release: release.sensitivity.bound)
         members.append(replace(least, sensitivity=smallest.sensitivity))
     return members
@@ -206,7 +206,7 @@ def _least_of_each_kind(releases: Iterable[Release]) -> list[Release]:
 def _settings(mechanism: Mechanism) -> tuple[object, ...]:
     """Return all that distinguishes kinds of noise, apart from how much noise there is."""
     names = [each.name for each in fields(mechanism) if each.compare and each.init]
-    apart = {"noise_multiplier", "clipping_norm"}
+    apart = {"noise_to_sensitivity", "clipping_norm"}
     return type(mechanism), *(getattr(mechanism, name) for name in names if name not in apart)
 
 
@@ -215,10 +215,10 @@ def _together(releases: Sequence[Release]) -> Release:
     first = releases[0]
     names = {release.name for release in releases}
     if len(releases) == 1 or "none" in names:
-        return min(releases, key=lambda release: release.noise_multiplier)
+        return min(releases, key=lambda release: release.noise_to_sensitivity)
     if len(names) > 1 or first.name not in ("gaussian", "laplace"):
         wanted = "one kind of noise, Gaussian or Laplace, in a round of an allocation"
         fail("release", wanted, " and ".join(sorted(names)))
-    inverse = [1 / release.noise_multiplier for release in releases]
+    inverse = [1 / release.noise_to_sensitivity for release in releases]
     together = hypot(*inverse) if first.name == "gaussian" else sum(inverse)
     return replace(first, mechanism=mechanism_named(first.name, 1 / together))

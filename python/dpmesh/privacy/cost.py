@@ -14,7 +14,7 @@ from dpmesh._epsilons import rounded_up
 from dpmesh._html import as_html
 from dpmesh._privacy_types import NeighboringRelation
 from dpmesh._ragged import Indices
-from dpmesh.accounting._arguments import noise_multipliers, rates
+from dpmesh.accounting._arguments import noises_to_sensitivity, rates
 from dpmesh.accounting._compose import composed_epsilon
 from dpmesh.accounting._merge import Rounds
 from dpmesh.accounting._pairs import Pair
@@ -47,7 +47,7 @@ class Cost(NamedTuple):
     Examples
     --------
     >>> import dpmesh as dm
-    >>> cost = dm.GradientDescent(records=100, noise_multiplier=20.0).plan(50).cost(1e-5)
+    >>> cost = dm.GradientDescent(records=100, noise_multiplier=40.0).plan(50).cost(1e-5)
     >>> round(cost.epsilon, 3), cost.accountant
     (1.341, 'Gaussian differential privacy, exact, mu = 0.35')
     """
@@ -181,10 +181,10 @@ def _costs_of_exact_noise(
     failures = parts.totals(np.array([release.failure for release in few])[place])
     unsure = (failures > 0) & (failures >= delta)
     delta = max(0.0, delta - float(np.max(failures, initial=0.0)))
-    multiplier = np.array([release.noise_multiplier for release in few], dtype=np.float64)
+    multiplier = np.array([release.noise_to_sensitivity for release in few], dtype=np.float64)
     own = np.array([release.name not in KNOWN for release in few], dtype=bool)
     noisy = (multiplier > 0) & ~own
-    noise_multipliers(multiplier[noisy])
+    noises_to_sensitivity(multiplier[noisy])
     kinds, which = kinds_of(few, noisy, relation)
     which, own, noisy = which[place], own[place], noisy[place]
     rates("sampling_rate", np.array([kind.rate for kind in kinds] or [1.0]))
@@ -249,7 +249,7 @@ def _gaussian(
         return np.where(touched, inf, 0.0), lambda part: NEEDS_DELTA if touched[part] else ""
     used = [kinds[index] for index in np.unique(which[which >= 0])]
     if all(kind.is_exact for kind in used):
-        squares = np.array([float(kind.noise_multiplier) ** -2 for kind in kinds] + [0.0])
+        squares = np.array([float(kind.noise_to_sensitivity) ** -2 for kind in kinds] + [0.0])
         mu = np.sqrt(parts.totals(squares[which]))
         values, part = np.unique(mu, return_inverse=True)
         exact = accounting.gdp_epsilon(delta=delta, mu=values)[part]
@@ -325,14 +325,14 @@ def _by_curve(
     if not used:
         return Cost(0.0, "")
     sampled = sampled_by(used, relation)
-    multiplier, count = np.array([kind.noise_multiplier for kind in used]), times[times > 0]
+    multiplier, count = np.array([kind.noise_to_sensitivity for kind in used]), times[times > 0]
     if sampled is None and not any(kind.secure_sum or kind.noise is COARSE for kind in used):
         mu = accounting.gdp_mu(multiplier, count=count)
         of_integers = any(kind.noise.of_integers for kind in used)
         return Cost(accounting.gdp_epsilon(delta=delta, mu=mu), _exact_text(mu, of_integers))
     settings: dict[str, Any] = {
         "delta": delta,
-        "noise_multiplier": multiplier,
+        "noise_to_sensitivity": multiplier,
         "neighboring_relation": relation,
         "sampling_rate": np.array([1.0 if sampled is None else kind.rate for kind in used]),
         "count": count,
@@ -377,7 +377,7 @@ def _composed(
         Rounds(
             pair,
             np.array([kind.rate for kind in alike]),
-            np.array([kind.noise_multiplier for kind in alike]),
+            np.array([kind.noise_to_sensitivity for kind in alike]),
             np.array([count[kind] for kind in alike]),
         )
         for pair, alike in by_pair.items()

@@ -63,13 +63,13 @@ class Kind(NamedTuple):
     """What a release costs depends on this alone."""
 
     noise: Noise
-    noise_multiplier: float
+    noise_to_sensitivity: float
     sampling: Sampling | None
     secure_sum: SecureSum | NeighborSums | None
     moments: float = 0.0
-    """The noise multiplier of the moments of Gaussian noise on a coarse grid; else 0."""
+    """The noise ratio of the moments of Gaussian noise on a coarse grid; else 0."""
     pure_beside: float = 0.0
-    """The least noise multiplier of pure releases in the same allocation as Gaussian ones; or 0."""
+    """The least noise ratio of pure releases in the same allocation as Gaussian ones; or 0."""
 
     @property
     def rate(self) -> float:
@@ -93,7 +93,7 @@ class Kind(NamedTuple):
         Other noise is one share: of no known scale on a coarse grid, else of the finest.
         """
         if self.secure_sum is not None:
-            scale = self.noise_multiplier * self.secure_sum.sensitivity
+            scale = self.noise_to_sensitivity * self.secure_sum.sensitivity
             return scale, self.secure_sum.smallest_share
         return 1.0 if self.noise is COARSE else float(MOST_GRID_STEPS), float(MOST_GRID_STEPS)
 
@@ -103,7 +103,7 @@ class Kind(NamedTuple):
 
     def by_moments(self) -> Kind:
         """Return the kind by its moments alone, if it is on a coarse grid."""
-        coarse = self._replace(noise=COARSE, noise_multiplier=self.moments, moments=0.0)
+        coarse = self._replace(noise=COARSE, noise_to_sensitivity=self.moments, moments=0.0)
         return coarse if self.moments else self
 
     def pair(self, relation: NeighboringRelation) -> Pair:
@@ -114,7 +114,7 @@ class Kind(NamedTuple):
             return Pair(law)
         pair = self.sampling.pair(law, relation)
         if isinstance(pair, Allocation) and self.pure_beside:
-            return replace(pair, pure=self.pure_beside / self.noise_multiplier)
+            return replace(pair, pure=self.pure_beside / self.noise_to_sensitivity)
         return pair
 
     @property
@@ -128,7 +128,7 @@ class Kind(NamedTuple):
             return 1 / self.pure_beside
         if not self.noise.is_pure:
             return 0.0
-        numbers = np.array(self.rate), np.array(self.noise_multiplier)
+        numbers = np.array(self.rate), np.array(self.noise_to_sensitivity)
         return float(self.pair(relation).largest(*numbers, deviations=0.0))
 
 
@@ -144,7 +144,7 @@ class MixedNoise(Mechanism):
 
     Parameters
     ----------
-    noise_multiplier
+    noise_to_sensitivity
         The least of the members'.
     members
         A release of each kind of noise, that with the least noise.
@@ -211,17 +211,17 @@ def _as_released(release: Release) -> Kind:
     mechanism = release.mechanism
     sums = mechanism.numbers if isinstance(mechanism, DistributedDiscreteGaussian) else None
     noise = NOISES.get(release.name, Noise(release.name, None, of_integers=True))
-    return Kind(noise, release.noise_multiplier, release.sampling, sums)
+    return Kind(noise, release.noise_to_sensitivity, release.sampling, sums)
 
 
 def _mixed(members: Sequence[Kind]) -> Kind:
     """Return one kind for members of an allocation: the least Gaussian and the least pure noise."""
     pure = [kind for kind in members if kind.noise.is_pure]
     gaussian = [kind for kind in members if not kind.noise.is_pure]
-    least = min(gaussian or pure, key=lambda kind: kind.noise_multiplier)
+    least = min(gaussian or pure, key=lambda kind: kind.noise_to_sensitivity)
     if not gaussian or not pure:
         return least._replace(moments=0.0)  # those of another grid may be smaller
-    beside = min(kind.noise_multiplier for kind in pure)
+    beside = min(kind.noise_to_sensitivity for kind in pure)
     return least._replace(moments=0.0, pure_beside=beside)
 
 
@@ -229,7 +229,7 @@ def _on_grid(release: Release, kind: Kind) -> Kind:
     """Return the kind of a release on a grid by the scale of its noise there.
 
     A row of d numbers moves by at most ``N >= sensitivity / grid + 1`` steps in the norm of the
-    mechanism, and the noise has a scale of ``noise_multiplier * N`` steps.
+    mechanism, and the noise has a scale of ``noise_to_sensitivity * N`` steps.
     """
     grid = release.mechanism.grid
     if grid is None or kind.secure_sum is not None:
@@ -238,11 +238,11 @@ def _on_grid(release: Release, kind: Kind) -> Kind:
     if kind.noise.is_pure:
         law = integer_laplace(min(2 ** (frexp(steps)[1] - 1), MOST_STEPS))
         return kind._replace(noise=kind.noise._replace(law=law))
-    z = kind.noise_multiplier
+    z = kind.noise_to_sensitivity
     if (scale := z * steps) < FINE:
         return kind._replace(noise=COARSE)
     moments = z if scale < MOMENTS_BELOW else 0.0
-    return kind._replace(noise_multiplier=gaussian_multiplier(z, scale), moments=moments)
+    return kind._replace(noise_to_sensitivity=gaussian_multiplier(z, scale), moments=moments)
 
 
 def _allocated(kind: Kind, release: Release, relation: NeighboringRelation) -> Kind:
@@ -257,7 +257,9 @@ def _allocated(kind: Kind, release: Release, relation: NeighboringRelation) -> K
         return kind._replace(sampling=None)
     one = replace(kind.sampling, cycle=0, failure=0.0)
     halved = release.mechanism.grid is not None and relation == "replace_one"
-    return kind._replace(sampling=one, noise_multiplier=kind.noise_multiplier / (1 + halved))
+    return kind._replace(
+        sampling=one, noise_to_sensitivity=kind.noise_to_sensitivity / (1 + halved)
+    )
 
 
 def samples_of(sampling: Sampling | type[Sampling] | None) -> str:

@@ -45,7 +45,7 @@ class Ledger:
     Examples
     --------
     >>> import dpmesh as dm
-    >>> plan = dm.GradientDescent(records=100, noise_multiplier=20.0).plan(50)
+    >>> plan = dm.GradientDescent(records=100, noise_multiplier=40.0).plan(50)
     >>> ledger = dm.privacy.Ledger(plan, dm.privacy.Budget(3.0, delta=1e-5))
     >>> ledger.plan
     Plan(0 releases, replace_one, record)

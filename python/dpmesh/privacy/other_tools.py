@@ -15,7 +15,13 @@ from typing import Literal, get_args
 from dpmesh._epsilons import rounded_up
 from dpmesh._privacy_types import NeighboringRelation, Unit
 from dpmesh._validate import fail, integer, non_negative, one_of, positive, probability
-from dpmesh.accounting import calibrate_noise, gdp_epsilon, gdp_mu, poisson_gaussian_epsilon
+from dpmesh.accounting import (
+    calibrate_noise,
+    gdp_epsilon,
+    gdp_mu,
+    noise_to_sensitivity,
+    poisson_gaussian_epsilon,
+)
 from dpmesh.noise.mechanisms import Laplace
 from dpmesh.noise.sensitivity import Sensitivity
 from dpmesh.privacy.plan import Plan
@@ -29,9 +35,6 @@ Tool = Literal["opacus", "tensorflow-privacy", "jax-privacy"]
 POISSON = "assumes Poisson sampling; shuffled batches and cohorts of fixed size are not covered"
 
 UNSAMPLED = "assumes that every release touches all data"
-
-MOVES: dict[NeighboringRelation, float] = {"add_remove": 1.0, "replace_one": 2.0}
-"""How far a clipped sum moves, in clipping norms."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,17 +100,17 @@ class OtherRun:
         """
         positive("noise_multiplier", noise_multiplier)
         one_of("relation", relation, get_args(NeighboringRelation))
-        noise_to_sensitivity = noise_multiplier / MOVES[relation]
+        ratio = noise_to_sensitivity(noise_multiplier, neighboring_relation=relation)
         if self.distribution == "laplace":
-            return self._laplace_epsilon(noise_to_sensitivity, delta, relation)
+            return self._laplace_epsilon(ratio, delta, relation)
         probability("delta", delta, zero=False, one=False)
         if self.sampling_rate == 1:
-            mu = gdp_mu(noise_to_sensitivity, count=self.releases)
+            mu = gdp_mu(ratio, count=self.releases)
             return gdp_epsilon(delta=delta, mu=mu)
         return poisson_gaussian_epsilon(
             delta=delta,
             sampling_rate=self.sampling_rate,
-            noise_multiplier=noise_to_sensitivity,
+            noise_to_sensitivity=ratio,
             neighboring_relation=relation,
             count=self.releases,
         )
@@ -128,10 +131,11 @@ class OtherRun:
         )
 
     def _laplace_epsilon(
-        self, noise_to_sensitivity: float, delta: float, relation: NeighboringRelation
+        self, ratio: float, delta: float, relation: NeighboringRelation
     ) -> float:
-        mechanism = Laplace(noise_to_sensitivity)
-        sensitivity = Sensitivity(MOVES[relation], "l1", "sums of clipped vectors")
+        mechanism = Laplace(ratio)
+        moved = 1 / noise_to_sensitivity(1.0, neighboring_relation=relation)  # clipping norms
+        sensitivity = Sensitivity(moved, "l1", "sums of clipped vectors")
         releases = [Release(t, mechanism, sensitivity) for t in range(self.releases)]
         plan = Plan(releases=tuple(releases), neighboring_relation=relation, unit=self.unit)
         return plan.cost(delta).epsilon

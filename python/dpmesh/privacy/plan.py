@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import chain, combinations_with_replacement, product
 from math import prod
 from typing import TYPE_CHECKING, Any, get_args, overload
@@ -50,6 +50,42 @@ def each_round(rounds: int) -> range:
     return range(rounds)
 
 
+@dataclass(frozen=True)
+class ClippedNoise:
+    """The noise on a sum of clipped vectors, as the algorithm was given it: for reports.
+
+    Parameters
+    ----------
+    noise_multiplier
+        Its standard deviation over the clipping norm.
+    clipping_norm
+        The largest norm of one unit's vector; None if only the problem tells it.
+
+    Examples
+    --------
+    >>> from dpmesh.privacy import ClippedNoise
+    >>> print(ClippedNoise(1.5, 0.5))
+    noise multiplier 1.5: standard deviation 0.75 on the sum, clipping norm 0.5
+    """
+
+    noise_multiplier: float
+    clipping_norm: float | None = None
+
+    @property
+    def standard_deviation(self) -> float | None:
+        """That of the noise on the sum, None if the norm is not known."""
+        if self.clipping_norm is None:
+            return None
+        return self.noise_multiplier * self.clipping_norm
+
+    def __str__(self) -> str:
+        ratio = f"noise multiplier {self.noise_multiplier:.6g}"
+        if self.clipping_norm is None:
+            return f"{ratio}: standard deviation on the sum over the clipping norm"
+        deviation = f"standard deviation {self.standard_deviation:.6g} on the sum"
+        return f"{ratio}: {deviation}, clipping norm {self.clipping_norm:.6g}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Plan(InNotebooks):
     """All releases of a run, with what is needed to say what they cost.
@@ -67,6 +103,8 @@ class Plan(InNotebooks):
     copies
         The most nodes that hold the same record: it is charged for the releases of so many of them,
         each with noise of its own.
+    clipped
+        The noise multiplier and the clipping norm, for reports; None for algorithms without.
     reaction
         How messages react to a record and to each other, on which the cost against a view rests;
         None if the plan was made without its problem.
@@ -91,6 +129,7 @@ class Plan(InNotebooks):
     unit: Unit
     assumptions: tuple[str, ...] = ()
     copies: int = 1
+    clipped: ClippedNoise | None = field(default=None, compare=False)
     reaction: Reaction | NotProved | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -116,10 +155,15 @@ class Plan(InNotebooks):
         rounds = len({release.round for release in touching})
         lines = [f"releases    {len(touching)} that depend on data, in {rounds} rounds"]
         for name, count in Counter(release.name for release in touching).items():
-            own = sorted(release.noise_multiplier for release in touching if release.name == name)
+            own = sorted(
+                release.noise_to_sensitivity for release in touching if release.name == name
+            )
             span = " to ".join(dict.fromkeys(f"{z:.4g}" for z in (own[0], own[-1])))
-            amount = f", noise multiplier {span}" if own[-1] > 0 else ""
+            amount = f", {span} times the sensitivity" if own[-1] > 0 else ""
             lines.append(f"noise       {name} in {count} of them{amount}")
+        if self.clipped is not None:
+            relation = self.neighboring_relation.replace("_", "-")
+            lines.append(f"            {self.clipped} ({relation})")
         lines.append(f"neighbours  {NEIGHBOURS[self.neighboring_relation].format(unit=self.unit)}")
         return "\n".join([*lines, *(f"assumption  {text}" for text in self.assumptions)])
 
@@ -149,6 +193,7 @@ class Plan(InNotebooks):
             "unit": self.unit,
             "assumptions": list(self.assumptions),
             "copies": self.copies,
+            "clipped": None if self.clipped is None else asdict(self.clipped),
             **({"correlated": [each.as_dict() for each in joint]} if joint else {}),
             "kinds": listed,
             "releases": rows,  # round, kind, batch
@@ -164,7 +209,7 @@ class Plan(InNotebooks):
                 row = {**kind["correlated"], "joint": joint[kind["correlated"]["joint"]]}
                 kind = {**kind, "correlated": row}
             kinds.append(Release.from_dict(kind))
-        rows = fields["releases"]
+        rows, clipped = fields["releases"], fields.get("clipped")
         releases = tuple(replace(kinds[kind], round=t, batch=batch) for t, kind, batch in rows)
         return cls(
             releases=releases,
@@ -172,6 +217,7 @@ class Plan(InNotebooks):
             unit=fields["unit"],
             assumptions=tuple(fields["assumptions"]),
             copies=fields.get("copies", 1),
+            clipped=None if clipped is None else ClippedNoise(**clipped),
         )
 
     def compositions(self, colluding: int | None = None) -> list[tuple[Release, ...]]:
@@ -378,7 +424,7 @@ def total_cost(plans: Iterable[Plan], delta: float = 0.0, *, colluding: int | No
     Examples
     --------
     >>> import dpmesh as dm
-    >>> plan = dm.GradientDescent(records=100, noise_multiplier=5.0).plan(20)
+    >>> plan = dm.GradientDescent(records=100, noise_multiplier=10.0).plan(20)
     >>> dm.privacy.total_cost([plan, plan], 1e-5).epsilon > plan.cost(1e-5).epsilon
     True
     """

@@ -95,13 +95,13 @@ class Release:
         return self.mechanism.name
 
     @property
-    def noise_multiplier(self) -> float:
+    def noise_to_sensitivity(self) -> float:
         """Scale of the noise over the sensitivity in the mechanism's own norm; 0 without noise.
 
         For Laplace noise this is scale / L1 sensitivity (so 1 / epsilon), for Gaussian noise
         standard deviation / L2 sensitivity.
         """
-        return self.mechanism.noise_multiplier
+        return self.mechanism.noise_to_sensitivity
 
     @property
     def failure(self) -> float:
@@ -134,7 +134,7 @@ class Release:
         return {
             "round": self.round,
             "mechanism": self.name,
-            "noise_multiplier": self.noise_multiplier,
+            "noise_to_sensitivity": self.noise_to_sensitivity,
             "clipping_norm": mechanism.clipping_norm,
             "grid": mechanism.grid,
             "secure_sum": _secure_sum_of(mechanism),
@@ -187,7 +187,7 @@ def _mechanism_of(fields: Mapping[str, Any]) -> Mechanism:
         return CorrelatedRow.of(joint, correlated["row"])
     return mechanism_named(
         fields["mechanism"],
-        fields["noise_multiplier"],
+        fields["noise_to_sensitivity"],
         clipping_norm=fields.get("clipping_norm"),
         grid=fields.get("grid"),
     )

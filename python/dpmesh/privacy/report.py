@@ -76,7 +76,7 @@ class Guarantee:
     Examples
     --------
     >>> import dpmesh as dm
-    >>> plan = dm.GradientDescent(records=100, noise_multiplier=20.0).plan(50)
+    >>> plan = dm.GradientDescent(records=100, noise_multiplier=40.0).plan(50)
     >>> dm.privacy.report(plan, delta=1e-5).guarantee.unit
     'record'
     """
@@ -127,6 +127,9 @@ class Report(InNotebooks):
         Number of rounds in which something left a node.
     assumptions
         What the guarantee rests on and is not checked.
+    noise
+        The noise multiplier, the standard deviation and the clipping norm, in words; None where no
+        algorithm clips.
     by_node
         The epsilons of individual nodes; None if no release names its nodes.
     view
@@ -146,7 +149,7 @@ class Report(InNotebooks):
     Examples
     --------
     >>> import dpmesh as dm
-    >>> plan = dm.GradientDescent(records=100, noise_multiplier=20.0).plan(50)
+    >>> plan = dm.GradientDescent(records=100, noise_multiplier=40.0).plan(50)
     >>> report = dm.privacy.report(plan, delta=1e-5)
     >>> round(report.epsilon, 3), report.unit
     (1.341, 'record')
@@ -159,6 +162,7 @@ class Report(InNotebooks):
     accountant: str
     releases: int
     assumptions: tuple[str, ...]
+    noise: str | None = None
     by_node: Spread | None = None
     view: str | None = None
     view_proof: str | None = None
@@ -231,6 +235,7 @@ class Report(InNotebooks):
             *([] if self.view is None else [f"view        {self.view}"]),
             *([] if self.view_proof is None else [f"view proof  {self.view_proof}"]),
             *self._distances(),
+            *([] if self.noise is None else [f"noise       {self.noise}"]),
             f"neighbours  {NEIGHBOURS[self.neighboring_relation].format(unit=self.unit)}",
             f"unit        one {self.unit}",
             f"accountant  {self.accountant}",
@@ -331,7 +336,7 @@ def report(
     Examples
     --------
     >>> import dpmesh as dm
-    >>> plan = dm.GradientDescent(records=100, noise_multiplier=5.0).plan(20)
+    >>> plan = dm.GradientDescent(records=100, noise_multiplier=10.0).plan(20)
     >>> dm.privacy.report(plan, 1e-5).epsilon
     3.7369179925404143
     """
@@ -355,6 +360,7 @@ def report(
         accountant=cost.accountant,
         releases=len({release.round for release in plan.touching}),
         assumptions=(*_assumed(plan, delta, units, seeded=seeded), *assumed),
+        noise=_noise_in_words(plan),
         by_node=by_node,
         view=seen,
         view_proof=proof,
@@ -365,7 +371,14 @@ def report(
 
 def _is_on_reals(mechanism: Mechanism) -> bool:
     """Whether noise is real-valued, whose low-order bits reveal more than is accounted for."""
-    return mechanism.noise_multiplier > 0 and mechanism.spacing == 0
+    return mechanism.noise_to_sensitivity > 0 and mechanism.spacing == 0
+
+
+def _noise_in_words(plan: Plan) -> str | None:
+    if plan.clipped is None:
+        return None
+    relation = plan.neighboring_relation.replace("_", "-")
+    return f"{plan.clipped} ({relation})"
 
 
 def _adversary(plan: Plan) -> str:

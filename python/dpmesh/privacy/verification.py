@@ -121,7 +121,7 @@ def verify(
     --------
     >>> import dpmesh as dm
     >>> from dpmesh.privacy.verification import Statement, verify
-    >>> plan = dm.GradientDescent(records=100, noise_multiplier=20.0).plan(50)
+    >>> plan = dm.GradientDescent(records=100, noise_multiplier=40.0).plan(50)
     >>> verify(plan, [Statement(where="epsilon", epsilon=0.5, delta=1e-5)]).refuted
     True
     """

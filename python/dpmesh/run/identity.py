@@ -131,8 +131,8 @@ def chosen(value: object) -> str:
     """Return the repr of a record of settings without those that have their default, but the noise.
 
     >>> import dpmesh as dm
-    >>> chosen(dm.GradientDescent(records=100, noise_multiplier=2.0, step_size=0.5))
-    'GradientDescent(records=100, noise_multiplier=2.0, step_size=0.5)'
+    >>> chosen(dm.GradientDescent(records=100, noise_multiplier=4.0, step_size=0.5))
+    'GradientDescent(records=100, noise_multiplier=4.0, step_size=0.5)'
     """
     if isinstance(value, Constant):
         return repr(value.value)  # as settings take it

@@ -22,14 +22,14 @@ class Stage:
 
     Parameters
     ----------
-    noise_multiplier
+    noise_to_sensitivity
         Scale of the noise of the mean over how far one record moves it. "rule", beside an epsilon
         of the algorithm: a tenth of the whole mu^2, as estimators take.
     moment_noise
         Likewise of a second moment after the mean, under a secure sum; by default there is none.
     """
 
-    noise_multiplier: float | Literal["rule"]
+    noise_to_sensitivity: float | Literal["rule"]
     moment_noise: float | Literal["rule"] | None = None
 
     def __post_init__(self) -> None:
@@ -78,9 +78,9 @@ class Stage:
             times = 1 + public.get("dropouts", 0)  # each of which may release it again
             return sqrt(times / STAGE_SHARE) / mu_of(budget.epsilon, budget.delta)
 
-        mean = RecordSums(dim=dim, noise_multiplier=scale(self.noise_multiplier), **public)
+        mean = RecordSums(dim=dim, noise_to_sensitivity=scale(self.noise_to_sensitivity), **public)
         moment = None
         if self.moment_noise is not None:
             noise, triangle = scale(self.moment_noise), dim * (dim + 1) // 2
-            moment = SecondMoments(dim=triangle, noise_multiplier=noise, **public)
+            moment = SecondMoments(dim=triangle, noise_to_sensitivity=noise, **public)
         return FirstStage(algorithm=algorithm, mean=mean, moment=moment)

@@ -53,14 +53,14 @@ def gradient_descent(given: Setting, kind: Strategy, *, server: bool = False) ->
     noise, budget = _strategy(given, kind, links, rounds)
     batches = min(PASSES, problem.fewest_records) if noise.correlates_time else 1
     uses = STEPS // batches
-    multiplier = accounting.analytic_gaussian_noise_multiplier(
+    multiplier = accounting.analytic_gaussian_noise_to_sensitivity(
         target_epsilon=given.epsilon, target_delta=given.delta
     )
     unit = 2 * CLIPPING_NORM / (problem.fewest_records // batches)
     left = _left(noise, uses=uses, separation=batches)
     algorithm = GradientDescent(
         records=problem.fewest_records,
-        noise_multiplier=multiplier * sqrt(uses),
+        noise_multiplier=2 * multiplier * sqrt(uses),
         step_size=step_size(left * multiplier * unit),
         clipping_norm=CLIPPING_NORM,
         batches=batches,

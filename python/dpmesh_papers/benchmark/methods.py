@@ -186,7 +186,10 @@ def _meetings(given: Setting) -> Trial:
 
     def with_noise(z: float, step: float = 1.0) -> GradientDescent:
         return GradientDescent(
-            records=given.smallest, noise_multiplier=z, step_size=step, clipping_norm=clipping_norm
+            records=given.smallest,
+            noise_multiplier=2 * z,
+            step_size=step,
+            clipping_norm=clipping_norm,
         )
 
     z = budget.calibrate(with_noise, rounds, problem)
@@ -213,7 +216,7 @@ def _federated(given: Setting, smoothing: float = 0.0, momentum: float = 0.0) ->
                 steps=1,
                 step_size=1.0,
             ),
-            noise_multiplier=z,
+            noise_multiplier=2 * z,
             step_size=step,
             denoiser=LaplacianSmoothing(smoothing) if smoothing else Identity(),
             optimizer=ServerMomentum(momentum) if momentum else None,
@@ -273,12 +276,14 @@ def _secure_gossip(given: Setting) -> Trial:
         topology=links,
         dim=problem.dim,
         records=problem.everything[1].size,
-        noise_multiplier=1.0,
+        noise_multiplier=2.0,
         clipping_norm=CLIPPING_NORM,
     )
-    z = given.budget.calibrate(lambda z: replace(plain, noise_multiplier=z), rounds)
+    z = given.budget.calibrate(lambda z: replace(plain, noise_multiplier=z), rounds, guess=2.0)
     shares = problem.nodes * (1 - plain.colluding / int(links.mixing_matrix.degrees.min()))
-    step = step_size(sqrt(rounds / shares) * z * plain.sensitivity(0).bound, rounds=rounds)
+    step = step_size(
+        sqrt(rounds / shares) * plain.relative(z) * plain.sensitivity(0).bound, rounds=rounds
+    )
     return Trial(replace(plain, noise_multiplier=z, step_size=step), problem, None, rounds)
 
 
@@ -288,12 +293,12 @@ def _choco(given: Setting) -> Trial:
         step_size=1.0,
         sample_size=given.smallest,
         records=given.smallest,
-        noise_multiplier=1.0,
+        noise_to_sensitivity=1.0,
         clipping_norm=CLIPPING_NORM,
     )
-    z = given.budget.calibrate(lambda z: replace(plain, noise_multiplier=z), rounds)
+    z = given.budget.calibrate(lambda z: replace(plain, noise_to_sensitivity=z), rounds)
     noise = sqrt(rounds / problem.nodes) * z * plain.sensitivity(0).bound
-    own = replace(plain, noise_multiplier=z, step_size=step_size(noise, rounds=rounds))
+    own = replace(plain, noise_to_sensitivity=z, step_size=step_size(noise, rounds=rounds))
     choco = ChocoSGD(**vars(own), keep=KEEP, consensus_step_size=KEEP)
     return Trial(choco, problem, network(problem.nodes, key=Key.seeded(0)), rounds)
 
@@ -322,7 +327,7 @@ def with_steps(
     """
     constants, releases = problem.model_constants(), share * problem.nodes * rounds
     unit = 2 * constants.loss_lipschitz / algorithm.batch_size * algorithm.sensitivity(0).bound
-    once = algorithm.mechanism.noise_multiplier * unit  # of one release, at step 1
+    once = algorithm.mechanism.noise_to_sensitivity * unit  # of one release, at step 1
     later = sqrt(releases) * 2 / (problem.nodes + 1)
     step = step_size(once * sqrt(1 + later**2), rounds=2 * rounds)
     return replace(algorithm, step_size=min(step, 1 / (2 * constants.smoothness)))
@@ -334,7 +339,7 @@ def _with_replacement(given: Setting) -> Trial:
     batch = max(1, smallest // PASSES)
     turns = VISITS * smallest // batch
     rounds = equal.nodes * turns
-    z = accounting.fixed_size_gaussian_noise_multiplier(
+    z = accounting.fixed_size_gaussian_noise_to_sensitivity(
         target_epsilon=given.epsilon,
         target_delta=given.delta,
         sampling_rate=batch / smallest,
@@ -342,7 +347,7 @@ def _with_replacement(given: Setting) -> Trial:
         count=turns,
     )
     algorithm = WithReplacement(
-        nodes=equal.nodes, records=smallest, noise_multiplier=z, batch_size=batch, visits=VISITS
+        nodes=equal.nodes, records=smallest, noise_multiplier=2 * z, batch_size=batch, visits=VISITS
     )
     return Trial(replaced(algorithm, equal), equal, None, rounds)
 
@@ -351,8 +356,8 @@ def replaced(algorithm: WithReplacement, problem: LinearProblem) -> WithReplacem
     """Return SGD with replacement with the step of the rule."""
     rounds = algorithm.nodes * algorithm.turns_of_a_node
     unit = 2 * problem.model_constants().loss_lipschitz / algorithm.batch_size
-    assert algorithm.noise_multiplier is not None
-    noise = sqrt(rounds) * algorithm.noise_multiplier * unit
+    assert algorithm.noise_to_sensitivity is not None
+    noise = sqrt(rounds) * algorithm.noise_to_sensitivity * unit
     return replace(algorithm, step_size=step_size(noise, rounds=rounds))
 
 

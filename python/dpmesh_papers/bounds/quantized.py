@@ -266,7 +266,7 @@ def advise(
     rounds = integer("rounds", rounds, at_least=2)
     records = integer("records", records, at_least=1)
     clipping_norm = positive("clipping_norm", clipping_norm)
-    target = 1 / accounting.analytic_gaussian_noise_multiplier(
+    target = 1 / accounting.analytic_gaussian_noise_to_sensitivity(
         target_epsilon=target_epsilon, target_delta=target_delta
     )
     reasons: Counter[str] = Counter()

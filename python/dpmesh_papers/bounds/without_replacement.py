@@ -45,7 +45,7 @@ class Training:
         Models, which start at 0, stay in the ball of this radius; the paper's R is its diameter.
     regularization
         lambda.
-    noise_multiplier
+    noise_to_sensitivity
         Standard deviation of the noise of a release over 2 eta L / b; 0 for none. The paper's is
         ``sqrt(2 ln(1.25 / delta)) / epsilon``.
     global_steps
@@ -61,7 +61,7 @@ class Training:
     lipschitz: float
     radius: float
     regularization: float = 0.0
-    noise_multiplier: float = 0.0
+    noise_to_sensitivity: float = 0.0
     global_steps: float = 0.0
 
     def __post_init__(self) -> None:
@@ -74,7 +74,7 @@ class Training:
             fail("steps", f"at most records / batch_size = {most}", self.steps)
         for name in ("step_size", "lipschitz", "radius"):
             positive(name, getattr(self, name))
-        for name in ("regularization", "noise_multiplier", "global_steps"):
+        for name in ("regularization", "noise_to_sensitivity", "global_steps"):
             non_negative(name, getattr(self, name))
         if self.global_steps > self.steps:
             fail("global_steps", f"at most {self.steps} steps", self.global_steps)
@@ -87,7 +87,7 @@ class Training:
     @property
     def noise_per_step(self) -> float:
         """``E |N|^2`` of a global update: d times the variance of a coordinate."""
-        std = self.noise_multiplier * 2 * self.step_size * self.lipschitz / self.batch_size
+        std = self.noise_to_sensitivity * 2 * self.step_size * self.lipschitz / self.batch_size
         return self.dim * std**2
 
 
@@ -198,7 +198,7 @@ def squared_distance(
     t = integer("step", training.steps // M if step is None else step, at_least=1)
     a = probability("smallest_chance", smallest_chance, zero=False)
     scale = M / (a * positive("training.regularization", training.regularization)) ** 2
-    B, noise = training.gradient_bound, training.lipschitz * training.noise_multiplier / b
+    B, noise = training.gradient_bound, training.lipschitz * training.noise_to_sensitivity / b
     return scale * (B**2 + B**2 * log(t) / b + training.dim * noise**2) / t
 
 

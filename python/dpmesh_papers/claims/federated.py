@@ -122,7 +122,7 @@ def table_epsilon(
     target_delta: float,
     *,
     sampling_rate: float,
-    noise_multiplier: float,
+    noise_to_sensitivity: float,
     rounds: int,
     sampling: Sampling,
 ) -> RdpGuarantee:
@@ -138,7 +138,7 @@ def table_epsilon(
         In (0, 1); the paper takes ``N**-1.1``.
     sampling_rate
         tau, in (0, 1].
-    noise_multiplier
+    noise_to_sensitivity
         z: the standard deviation on the sum over ``2 L`` (uniform) or over ``L`` (Poisson).
     rounds
         T.
@@ -155,7 +155,7 @@ def table_epsilon(
         orders = UNIFORM_ORDERS
         curve = rdp_fixed_size_gaussian(
             sampling_rate=sampling_rate,
-            noise_multiplier=noise_multiplier,
+            noise_to_sensitivity=noise_to_sensitivity,
             neighboring_relation="replace_one",
             bound="theorem_27",
             count=rounds,
@@ -165,7 +165,7 @@ def table_epsilon(
         orders = POISSON_ORDERS
         curve = rdp_poisson_gaussian(
             sampling_rate=sampling_rate,
-            noise_multiplier=noise_multiplier,
+            noise_to_sensitivity=noise_to_sensitivity,
             neighboring_relation="add_remove",
             count=rounds,
             orders=orders,

@@ -28,7 +28,7 @@ from scipy.stats import t
 
 import dpmesh as dm
 from dpmesh import kernels, topology
-from dpmesh.accounting import analytic_gaussian_noise_multiplier
+from dpmesh.accounting import analytic_gaussian_noise_to_sensitivity
 from dpmesh.noise import correlated
 from dpmesh_papers._figure import Panel, drawn, lines_of
 from dpmesh_papers._scaffold import Row, kinds, over_seeds, pick
@@ -171,10 +171,10 @@ def algorithm_of(
             projection="mixture",
             noise=noise,
         )
-    multiplier = analytic_gaussian_noise_multiplier(target_epsilon=epsilon, target_delta=DELTA)
+    multiplier = analytic_gaussian_noise_to_sensitivity(target_epsilon=epsilon, target_delta=DELTA)
     return dm.GradientDescent(
         records=records * setting.batches,
-        noise_multiplier=multiplier * sqrt(setting.uses) if variant.noisy else None,
+        noise_multiplier=2 * multiplier * sqrt(setting.uses) if variant.noisy else None,
         step_size=step,
         batches=setting.batches,
         noise=noise,

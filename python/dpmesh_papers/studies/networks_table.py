@@ -73,7 +73,7 @@ def with_replacement(setting: Setting) -> Trial:
     batch = max(1, smallest // given.PASSES)
     turns = given.VISITS * smallest // batch
     rounds = equal.nodes * turns
-    z = accounting.fixed_size_gaussian_noise_multiplier(
+    z = accounting.fixed_size_gaussian_noise_to_sensitivity(
         target_epsilon=setting.epsilon,
         target_delta=setting.delta,
         sampling_rate=batch / smallest,
@@ -84,7 +84,7 @@ def with_replacement(setting: Setting) -> Trial:
     algorithm = WithReplacement(
         nodes=equal.nodes,
         records=smallest,
-        noise_multiplier=z,
+        noise_multiplier=2 * z,
         batch_size=batch,
         visits=given.VISITS,
         step_size=dm.defaults.step_size(noise, rounds=rounds),
@@ -97,7 +97,7 @@ def without_replacement(setting: Setting) -> Trial:
     """One pass, each node in turn on the global model alone: all that is proved for any model."""
     nodes, rounds = setting.problem.nodes, given.ONLINE_ROUNDS
     batch = setting.smallest // rounds
-    mu = 1 / accounting.analytic_gaussian_noise_multiplier(
+    mu = 1 / accounting.analytic_gaussian_noise_to_sensitivity(
         target_epsilon=setting.epsilon, target_delta=setting.delta
     )
     noise = np.sqrt(rounds * nodes) * 2 * CLIPPING_NORM / (batch * mu)

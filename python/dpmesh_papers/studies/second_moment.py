@@ -129,7 +129,7 @@ def measured(x: Any, y: Any, sites: int, epsilon: float, task: Task) -> dict[str
         draw = np.random.default_rng(seed)
         order = draw.permutation(public)
         kept, judged = np.split(order, [int(0.75 * len(order))])
-        mu = 1 / accounting.analytic_gaussian_noise_multiplier(
+        mu = 1 / accounting.analytic_gaussian_noise_to_sensitivity(
             target_epsilon=epsilon, target_delta=DELTA
         )
         strength = mu * len(kept) * sqrt((sites - 1) / sites)

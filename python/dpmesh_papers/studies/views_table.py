@@ -42,7 +42,7 @@ def main(records: int = 400, rounds: int = 32) -> None:
 
     def learning(noise: float | None, step: float = 1.0) -> dm.GradientDescent:
         return dm.GradientDescent(
-            records=records, noise_multiplier=noise, step_size=step, clipping_norm=clipping_norm
+            records=records, noise_multiplier=2 * noise, step_size=step, clipping_norm=clipping_norm
         )
 
     def accuracy(noise: float | None) -> float:

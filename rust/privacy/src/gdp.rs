@@ -78,12 +78,12 @@ fn each(
         .map(|values| values.concat())
 }
 
-/// The analytic Gaussian mechanism (Balle and Wang 2018): the smallest noise multiplier (standard deviation
+/// The analytic Gaussian mechanism (Balle and Wang 2018): the smallest noise (standard deviation
 /// over L2 sensitivity) that makes one Gaussian release (`epsilon`, `delta`)-DP.
 ///
 /// # Errors
 /// If `epsilon` is not finite and greater than 0, or `delta` is not inside (0, 1).
-pub fn noise_multiplier(epsilon: f64, delta: f64) -> Result<f64, KernelError> {
+pub fn noise_to_sensitivity(epsilon: f64, delta: f64) -> Result<f64, KernelError> {
     positive("epsilon", epsilon)?;
     open_probability("delta", delta)?;
     // a margin of a few roundings, so that `self::epsilon` of the result cannot exceed `epsilon`
@@ -151,7 +151,7 @@ mod tests {
         close(log_delta(1.0, 1.0).unwrap().exp(), 0.1269367375, 1e-9);
         close(epsilon(1.0, 1e-5).unwrap(), 4.377178096, 1e-9);
         close(epsilon(0.5, 1e-5).unwrap(), 1.993091404, 1e-9);
-        close(noise_multiplier(1.0, 1e-5).unwrap(), 3.7306316, 1e-7);
+        close(noise_to_sensitivity(1.0, 1e-5).unwrap(), 3.7306316, 1e-7);
         // delta near 1, and a shift that leaves one of the two terms
         for (mu, epsilon, wanted) in [
             (10.0, 1.0, -9.4082066243329802e-7),
@@ -196,8 +196,8 @@ mod tests {
         assert_eq!(named(epsilon(1.0, 1.0).unwrap_err()), "delta");
         assert_eq!(named(log_delta(-1.0, 0.1).unwrap_err()), "mu");
         assert_eq!(named(log_delta(1.0, f64::INFINITY).unwrap_err()), "epsilon");
-        assert_eq!(named(noise_multiplier(0.0, 0.1).unwrap_err()), "epsilon");
-        assert_eq!(named(noise_multiplier(1.0, 1.0).unwrap_err()), "delta");
+        assert_eq!(named(noise_to_sensitivity(0.0, 0.1).unwrap_err()), "epsilon");
+        assert_eq!(named(noise_to_sensitivity(1.0, 1.0).unwrap_err()), "delta");
         assert_eq!(named(log_deltas(&[1.0, -1.0], 1.0).unwrap_err()), "mu");
         assert_eq!(named(epsilons(&[1.0], 2.0).unwrap_err()), "delta");
     }
@@ -245,7 +245,7 @@ mod tests {
         #[test]
         fn the_noise_keeps_its_promise(log_target in -700.0_f64..-0.01, log_epsilon in -14.0_f64..7.0) {
             let (delta, target) = (log_target.exp(), log_epsilon.exp());
-            let sigma = noise_multiplier(target, delta).unwrap();
+            let sigma = noise_to_sensitivity(target, delta).unwrap();
             prop_assert!(epsilon(1.0 / sigma, delta).unwrap() <= target);
             prop_assert!(epsilon(1.0 / (sigma * (1.0 - 1e-7)), delta).unwrap() > target);
         }

@@ -44,7 +44,7 @@ pub fn gdp_log_deltas<'py>(
 
 #[pyfunction]
 pub fn gaussian_noise_multiplier(py: Python<'_>, epsilon: f64, delta: f64) -> PyResult<f64> {
-    run_native(py, || gdp::noise_multiplier(epsilon, delta))
+    run_native(py, || gdp::noise_to_sensitivity(epsilon, delta))
 }
 
 #[pyfunction]

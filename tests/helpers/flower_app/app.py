@@ -29,7 +29,7 @@ ALGORITHM = dm.FederatedLearning(
         steps=1,
         step_size=STEP,
     ),
-    noise_multiplier=0.7,
+    noise_multiplier=1.4,
 )
 
 client_app = ClientApp(mods=[private_update(ALGORITHM.contribution.clipping_norm)])

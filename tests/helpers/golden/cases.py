@@ -88,7 +88,9 @@ def federated(**changes: Any) -> dm.FederatedLearning:
     updates |= {} if "steps" in changes else {"epochs": 1}
     of_updates = {"sampling", "steps", "clients_at_once"} & changes.keys()
     updates |= {name: changes.pop(name) for name in of_updates}
-    return dm.FederatedLearning(dm.ClientUpdates(**updates), noise_multiplier=1.0, **changes)
+    replaced = updates.get("sampling") == "uniform"
+    noise = 2.0 if replaced else 1.0  # over the clipping norm: 1 over the sensitivity
+    return dm.FederatedLearning(dm.ClientUpdates(**updates), noise_multiplier=noise, **changes)
 
 
 def once(**changes: Any) -> dm.WithoutReplacement:
@@ -96,7 +98,7 @@ def once(**changes: Any) -> dm.WithoutReplacement:
 
 
 def repeatedly(models: int = 1, **changes: Any) -> dm.WithReplacement:
-    chosen = {"noise_multiplier": 2.0, "batch_size": 2, "visits": 2, **changes}
+    chosen = {"noise_multiplier": 4.0, "batch_size": 2, "visits": 2, **changes}
     return dm.WithReplacement(nodes=NODES, records=RECORDS, models=models, **chosen)
 
 
@@ -106,7 +108,7 @@ def learned(**changes: Any) -> DeepQ:
 
 
 def descent(**changes: Any) -> dm.GradientDescent:
-    return dm.GradientDescent(**{"records": RECORDS, "noise_multiplier": 2.0, **changes})
+    return dm.GradientDescent(**{"records": RECORDS, "noise_multiplier": 4.0, **changes})
 
 
 def varying() -> topology.Topology:

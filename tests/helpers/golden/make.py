@@ -27,7 +27,7 @@ def ledger_rows(run: dm.Run) -> list[list[Any]]:
         [
             release.round,
             release.name,
-            release.noise_multiplier,
+            release.noise_to_sensitivity,
             release.sensitivity.bound,
             release.sensitivity.norm,
             release.batch,

@@ -82,7 +82,7 @@ def classical_noise_std(*, target_epsilon: float, target_delta: float, sensitivi
     target_epsilon = positive("target_epsilon", target_epsilon)
     target_delta = open_probability("target_delta", target_delta)
     sensitivity = positive("sensitivity", sensitivity)
-    multiplier = classical_noise_multiplier(target_delta) / target_epsilon
+    multiplier = classical_noise_to_sensitivity(target_delta) / target_epsilon
     if target_epsilon >= 1:
         spent = gdp_delta(epsilon=target_epsilon, mu=1 / multiplier)
         if spent > target_delta:
@@ -93,6 +93,6 @@ def classical_noise_std(*, target_epsilon: float, target_delta: float, sensitivi
     return multiplier * sensitivity
 
 
-def classical_noise_multiplier(target_delta: float) -> float:
-    """Return ``sqrt(2 ln(1.25 / delta))``, the classical noise multiplier at epsilon 1."""
+def classical_noise_to_sensitivity(target_delta: float) -> float:
+    """Return ``sqrt(2 ln(1.25 / delta))``, the classical noise ratio at epsilon 1."""
     return sqrt(2 * log(1.25 / open_probability("target_delta", target_delta)))

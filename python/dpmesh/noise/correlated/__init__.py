@@ -7,7 +7,7 @@
 >>> between = secrets.covariance
 >>> objective = correlated.gossip(matrix, 22, mixings=5, covariance=between)
 >>> release = correlated.CorrelatedGaussian(
-...     noise_multiplier=4.0, factorization=correlated.factorize(objective), secrets=secrets
+...     noise_to_sensitivity=4.0, factorization=correlated.factorize(objective), secrets=secrets
 ... )
 >>> round(release.mu, 6)
 0.25

@@ -27,7 +27,7 @@ _LARGEST = 1e6
 
 
 def least_own(nodes: int, pairs: npt.ArrayLike, *, coalition: int = 0) -> float:
-    """Return the least own noise with which any secrets reach mu = 1 at noise multiplier 1.
+    """Return the least own noise with which any secrets reach mu = 1 at noise ratio 1.
 
     1 if a coalition of that size can cut a node off from all honest partners: secrets then give
     that node nothing.
@@ -36,7 +36,7 @@ def least_own(nodes: int, pairs: npt.ArrayLike, *, coalition: int = 0) -> float:
 
 
 def shared_for(own: float, of: Exposure) -> float:
-    """Return the least size of the secrets with mu = 1 at noise multiplier 1, rounded up.
+    """Return the least size of the secrets with mu = 1 at noise ratio 1, rounded up.
 
     mu falls in the size of the secrets. Few coalitions are searched closely, and all are checked.
 
@@ -84,7 +84,7 @@ def partner_secrets(
     pairs: npt.ArrayLike | None = None,
     star: bool = False,
 ) -> Secrets:
-    """Return secrets with mu = 1 at noise multiplier 1 and the least noise in the mixed points.
+    """Return secrets with mu = 1 at noise ratio 1 and the least noise in the mixed points.
 
     Parameters
     ----------
@@ -128,7 +128,7 @@ def partner_secrets(
 def changing_secrets(
     graphs: Sequence[npt.NDArray[np.int64]], nodes: int, *, coalition: int = 0, star: bool = False
 ) -> tuple[Secrets, ...]:
-    """Return secrets along the graph of each round, with mu = 1 at noise multiplier 1 in each.
+    """Return secrets along the graph of each round, with mu = 1 at noise ratio 1 in each.
 
     Own noise is 1.2 times the least that the round's graph allows. Where that is 1 or more, such as
     in a round that leaves a node alone with colluding partners, nobody shares a secret.

@@ -2,7 +2,7 @@
 
 A record of node u that is used in round tau moves the noise of round t by ``C[t, tau]``, against
 secrets of that round alone, which are independent of all others. So it adds
-``sum_t C[t, tau]^2 [(own_t^2 I + shared_t^2 L'_t)^-1]_uu`` to mu^2, at noise multiplier 1.
+``sum_t C[t, tau]^2 [(own_t^2 I + shared_t^2 L'_t)^-1]_uu`` to mu^2, at noise ratio 1.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class ChangingSecrets:
     of_rounds: tuple[Secrets, ...]
 
     def worst(self, factorization: Factorization, colluding: int | None) -> float:
-        """Return mu at noise multiplier 1 of the worst record against the worst coalition.
+        """Return mu at noise ratio 1 of the worst record against the worst coalition.
 
         Parameters
         ----------
@@ -49,7 +49,7 @@ class ChangingSecrets:
     def shifts(
         self, factorization: Factorization, uses: Sequence[Sequence[int]], colluding: int | None
     ) -> list[float]:
-        """Return mu at noise multiplier 1 of records that are used in exactly these rounds.
+        """Return mu at noise ratio 1 of records that are used in exactly these rounds.
 
         Parameters
         ----------

@@ -3,7 +3,7 @@
 The coalition knows every secret of its own links. What is left of the others' noise in one round
 has covariance ``own^2 I + shared^2 L'``, where L' is the Laplacian of the remaining nodes and the
 links between them, so that one of them, u, has ``mu = sqrt([(own^2 I + shared^2 L')^-1]_uu)`` at
-noise multiplier 1 (Theorem 3 of the page on correlated noise).
+noise ratio 1 (Theorem 3 of the page on correlated noise).
 """
 
 from __future__ import annotations
@@ -64,13 +64,13 @@ class Exposure:
     squares: Array
 
     def squared(self, own: float, shared: float) -> Array:
-        """Return mu^2 at noise multiplier 1: shape (coalitions, others)."""
+        """Return mu^2 at noise ratio 1: shape (coalitions, others)."""
         inverse = 1 / (own**2 + shared**2 * self.values)
         result: Array = np.matmul(self.squares, inverse[:, :, None])[:, :, 0]
         return result
 
     def worst(self, own: float, shared: float) -> float:
-        """Return the largest mu at noise multiplier 1."""
+        """Return the largest mu at noise ratio 1."""
         return float(np.sqrt(self.squared(own, shared).max()))
 
     def least_own(self) -> float:

@@ -86,7 +86,7 @@ class Factorization:
 
     @cached_property
     def sensitivity(self) -> float:
-        """The largest shift of one record, in standard deviations of Z: mu at noise multiplier 1.
+        """The largest shift of one record, in standard deviations of Z: mu at noise ratio 1.
 
         Computed from this C as float64 holds it, and rounded up.
         """
@@ -137,7 +137,7 @@ class Factorization:
         )
 
     def normalized(self) -> Factorization:
-        """Return C over its sensitivity, so that the noise multiplier of Z is that of the run."""
+        """Return C over its sensitivity, so that the noise ratio of Z is that of the run."""
         bands = self.bands / (self.sensitivity * (1 + 2 * _ROUNDING))
         return Factorization(bands=bands, kind=self.kind, participation=self.participation)
 

@@ -33,12 +33,12 @@ class CorrelatedGaussian:
     """Gaussian noise of a run that is correlated over rounds, between partners, or both.
 
     The noise of round t is row t of ``P S C^-1 E``, where row t of E is independent over rounds:
-    standard normal times the noise multiplier, or with secrets. All releases of a run together are
+    standard normal times the noise ratio, or with secrets. All releases of a run together are
     ``mu``-Gaussian-DP; a row alone has no cost, and costs of rows must not be added.
 
     Parameters
     ----------
-    noise_multiplier
+    noise_to_sensitivity
         Standard deviation of E at own noise 1.
     factorization
         C. Its rounds are those with data in their messages: a round that sends public values, such
@@ -70,13 +70,13 @@ class CorrelatedGaussian:
     >>> import numpy as np
     >>> from dpmesh.noise import correlated
     >>> release = correlated.CorrelatedGaussian(
-    ...     noise_multiplier=4.0, factorization=correlated.from_matrix(np.eye(3))
+    ...     noise_to_sensitivity=4.0, factorization=correlated.from_matrix(np.eye(3))
     ... )
     >>> round(release.mu, 3)
     0.25
     """
 
-    noise_multiplier: float
+    noise_to_sensitivity: float
     factorization: Factorization
     sensitivities: npt.ArrayLike = 1.0
     secrets: Secrets | Sequence[Secrets] | None = None
@@ -85,8 +85,8 @@ class CorrelatedGaussian:
 
     def __post_init__(self) -> None:
         instance("factorization", self.factorization, "a Factorization", Factorization)
-        multiplier = positive("noise_multiplier", self.noise_multiplier)
-        object.__setattr__(self, "noise_multiplier", multiplier)
+        multiplier = positive("noise_to_sensitivity", self.noise_to_sensitivity)
+        object.__setattr__(self, "noise_to_sensitivity", multiplier)
         object.__setattr__(self, "sensitivities", sensitivities_of(self.sensitivities, self.rounds))
         kept = np.broadcast_to(np.asarray(self.memory, dtype=np.float64), (self.rounds,)).copy()
         if not np.isfinite(kept).all():
@@ -122,9 +122,9 @@ class CorrelatedGaussian:
     def mu(self) -> float:
         """Gaussian DP parameter of all messages of the run together, for the worst record."""
         if self.secrets is None:
-            return self.factorization.sensitivity / self.noise_multiplier
+            return self.factorization.sensitivity / self.noise_to_sensitivity
         if isinstance(self.secrets, Secrets):
-            return self.factorization.sensitivity * self.secrets.mu / self.noise_multiplier
+            return self.factorization.sensitivity * self.secrets.mu / self.noise_to_sensitivity
         return self._against(self.secrets[0].coalition)
 
     @property
@@ -132,12 +132,12 @@ class CorrelatedGaussian:
         """The same if everybody colludes: as though there were no secrets."""
         if self.secrets is None or isinstance(self.secrets, Secrets):
             own = 1.0 if self.secrets is None else self.secrets.own
-            return self.factorization.sensitivity / (own * self.noise_multiplier)
+            return self.factorization.sensitivity / (own * self.noise_to_sensitivity)
         return self._against(None)
 
     def _against(self, colluding: int | None) -> float:
         changing = ChangingSecrets(self._each_secrets)
-        return changing.worst(self.factorization, colluding) / self.noise_multiplier
+        return changing.worst(self.factorization, colluding) / self.noise_to_sensitivity
 
     def mu_of(self, coalition: Sequence[int]) -> float:
         """Return mu against this coalition."""
@@ -145,9 +145,9 @@ class CorrelatedGaussian:
             return self.mu
         if isinstance(self.secrets, Secrets):
             exposed = self.secrets.mu_of(coalition)
-            return self.factorization.sensitivity * exposed / self.noise_multiplier
+            return self.factorization.sensitivity * exposed / self.noise_to_sensitivity
         changing = ChangingSecrets(tuple(self.secrets))
-        return changing.worst_against(self.factorization, coalition) / self.noise_multiplier
+        return changing.worst_against(self.factorization, coalition) / self.noise_to_sensitivity
 
     def mus(self, uses: Iterable[Sequence[int]], colluding: int | None) -> list[float]:
         """Return mu of records that are used in exactly these rows.
@@ -168,7 +168,7 @@ class CorrelatedGaussian:
         else:
             changing = ChangingSecrets(tuple(self.secrets))
             shifts = changing.shifts(self.factorization, list(uses), colluding)
-        return [shift / self.noise_multiplier for shift in shifts]
+        return [shift / self.noise_to_sensitivity for shift in shifts]
 
     @property
     def claims_star(self) -> bool:
@@ -189,7 +189,7 @@ class CorrelatedGaussian:
         assert not isinstance(secrets, Sequence)
         rounding = widening(self.factorization, secrets, self.grid, dim)
         sizes = (1.0,) if secrets is None else (secrets.own, secrets.shared or secrets.own)
-        step = self.grid / (self.noise_multiplier * min(sizes))  # over the least noise
+        step = self.grid / (self.noise_to_sensitivity * min(sizes))  # over the least noise
         return max(hypot(rounding, SMOOTHING * step), FINE * step)
 
     def prefix(self, rounds: int) -> CorrelatedGaussian:
@@ -204,7 +204,7 @@ class CorrelatedGaussian:
         if secrets is not None and not isinstance(secrets, Secrets):
             secrets = tuple(secrets)[:rounds]
         return CorrelatedGaussian(
-            noise_multiplier=self.noise_multiplier,
+            noise_to_sensitivity=self.noise_to_sensitivity,
             factorization=factorization,
             sensitivities=np.asarray(self.sensitivities)[:rounds],
             secrets=secrets,
@@ -254,7 +254,9 @@ class CorrelatedGaussian:
             unit = np.zeros((rounds, len(some)))
             unit[some, some - first] = np.sqrt(np.asarray(between)[some])
             squares += (dtbtrs(np.asfortranarray(columns.T), unit, uplo="L")[0] ** 2).sum(axis=1)
-        spreads: Array = self.noise_multiplier * np.sqrt(squares) / np.asarray(self.sensitivities)
+        spreads: Array = (
+            self.noise_to_sensitivity * np.sqrt(squares) / np.asarray(self.sensitivities)
+        )
         return spreads
 
     def as_dict(self) -> dict[str, Any]:
@@ -264,7 +266,7 @@ class CorrelatedGaussian:
     @cached_property
     def _stored(self) -> dict[str, Any]:
         return {
-            "noise_multiplier": self.noise_multiplier,
+            "noise_to_sensitivity": self.noise_to_sensitivity,
             "factorization": self.factorization.as_dict(),
             "sensitivities": np.asarray(self.sensitivities).tolist(),
             "memory": np.asarray(self.memory).tolist(),
@@ -277,7 +279,7 @@ class CorrelatedGaussian:
         """Return the release that `as_dict` gave."""
         secrets = [Secrets(**each) for each in fields["secrets"]]
         return cls(
-            noise_multiplier=fields["noise_multiplier"],
+            noise_to_sensitivity=fields["noise_to_sensitivity"],
             factorization=Factorization.from_dict(fields["factorization"]),
             sensitivities=fields["sensitivities"],
             secrets=(secrets[0] if len(secrets) == 1 else secrets) if secrets else None,
@@ -293,7 +295,7 @@ class CorrelatedGaussian:
             (one.nodes, one.own, one.shared, one.coalition, *star) for one in self._each_secrets
         ]
         strategy = self.factorization
-        kind = (self.noise_multiplier, self.grid, strategy.kind)
+        kind = (self.noise_to_sensitivity, self.grid, strategy.kind)
         found = sha256(repr((*kind, strategy.participation, each)).encode())
         arrays = [strategy.bands, self.sensitivities, self.memory]
         for array in (*arrays, *(one.pairs for one in self._each_secrets)):

@@ -25,7 +25,7 @@ Steps = npt.NDArray[np.int64]
 def widening(factorization: Factorization, secrets: Secrets | None, grid: float, dim: int) -> float:
     """Return by how much larger noise on a grid is, so that it hides rounding as well.
 
-    Let a coalition leave ``e^2 = [(own^2 I + shared^2 L')^-1]_uu`` of node u. At noise multiplier z
+    Let a coalition leave ``e^2 = [(own^2 I + shared^2 L')^-1]_uu`` of node u. At noise ratio z
     row t is mu-Gaussian-DP with ``mu z = e (|C[t, tau]| + g sqrt(dim)) + g sqrt(dim) kappa``, but
     for how discrete noise differs from Gaussian noise (`CorrelatedGaussian.widened`): the least
     noise of each kind that makes up a whole shift is rounded to whole numbers, by at most 1/2,

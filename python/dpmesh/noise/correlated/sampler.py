@@ -75,7 +75,7 @@ class CorrelatedNoise:
     >>> import numpy as np
     >>> from dpmesh.noise import correlated
     >>> release = correlated.CorrelatedGaussian(
-    ...     noise_multiplier=4.0, factorization=correlated.from_matrix(np.eye(3))
+    ...     noise_to_sensitivity=4.0, factorization=correlated.from_matrix(np.eye(3))
     ... )
     >>> sampler = correlated.CorrelatedNoise(release=release)
     >>> type(sampler).__name__
@@ -160,7 +160,7 @@ class CorrelatedNoise:
         self._check(key, t)
         secrets, at = secrets or release.secrets_of(t), self.first_round + t
         factors = release.recursion[t]
-        fresh = release.noise_multiplier / float(factors[0])
+        fresh = release.noise_to_sensitivity / float(factors[0])
         own, earlier = 1.0 if secrets is None else secrets.own, state.earlier
         noise = kernels.correlated_gaussian(
             (len(state.nodes), state.dim),
@@ -224,7 +224,7 @@ class CorrelatedNoise:
             centre -= weight * noise
         secrets = release.secrets_of(t)
         steps = noise_steps(
-            release.noise_multiplier * factor * release.widened(state.dim) / grid,
+            release.noise_to_sensitivity * factor * release.widened(state.dim) / grid,
             secrets,
             (key.stream(self.purpose, at), (pair_key or key).stream(Purpose.PAIR, at)),
             state.nodes,

@@ -50,7 +50,7 @@ class Secrets:
     pairs
         Pairs of nodes that share a secret, shape (pairs, 2), in any order: by default of `links`.
     own
-        Standard deviation of a node's own noise, at noise multiplier and sensitivity 1.
+        Standard deviation of a node's own noise, at noise ratio and sensitivity 1.
     shared
         Standard deviation of each secret.
     coalition
@@ -98,7 +98,7 @@ class Secrets:
 
     @cached_property
     def mu(self) -> float:
-        """Gaussian DP parameter of one round at noise multiplier 1, against any such coalition."""
+        """Gaussian DP parameter of one round at noise ratio 1, against any such coalition."""
         return self.exposure.worst(self.own, self.shared) * (1 + _ROUNDING)
 
     @cached_property
@@ -115,12 +115,12 @@ class Secrets:
         return self.mu if colluding == self.coalition else replace(self, coalition=colluding).mu
 
     def mu_of(self, coalition: Iterable[int] = ()) -> float:
-        """Return mu of one round at noise multiplier 1, against this coalition."""
+        """Return mu of one round at noise ratio 1, against this coalition."""
         members = tuple(sorted({integer("coalition", node, 0, self.nodes) for node in coalition}))
         return float(np.sqrt(self.leverages(members)[1].max())) * (1 + _ROUNDING)
 
     def leverages(self, coalition: tuple[int, ...]) -> tuple[npt.NDArray[np.int64], Array]:
-        """Return the nodes outside a coalition, and mu^2 of each at noise multiplier 1."""
+        """Return the nodes outside a coalition, and mu^2 of each at noise ratio 1."""
         others, part = honest(whole := laplacian(self.nodes, self.pairs), coalition)
         if self.star:
             return others, 1 / self._against(-whole[others][:, list(coalition)].sum(axis=1))

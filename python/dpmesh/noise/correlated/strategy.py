@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh._validate import every, fail, integer, one_of, positive, require_methods
-from dpmesh.accounting import analytic_gaussian_noise_multiplier
+from dpmesh.accounting import analytic_gaussian_noise_to_sensitivity
 from dpmesh.noise.correlated.amplitudes import changing_secrets, partner_secrets
 from dpmesh.noise.correlated.changing import ChangingSecrets
 from dpmesh.noise.correlated.factorization import Factorization
@@ -53,7 +53,7 @@ class CorrelatedStrategy(ABC):
         cost traffic and no privacy.
     grid
         If given, a power of 2, small beside ``1 / sqrt(dim)``, such as 2**-16, in units of a row's
-        noise over the noise multiplier: messages are rounded to multiples of it, and all noise is
+        noise over the noise ratio: messages are rounded to multiples of it, and all noise is
         discrete Gaussian, a little larger, so that the guarantee does not rest on the last bits of
         floating-point sums. Secrets must be shared along the same graph in every round.
 
@@ -120,18 +120,18 @@ class CorrelatedStrategy(ABC):
 
     def release(
         self,
-        noise_multiplier: float,
+        noise_to_sensitivity: float,
         sensitivities: npt.ArrayLike,
         *,
         uses: int = 1,
         separation: int = 1,
         memory: npt.ArrayLike = 0.0,
     ) -> CorrelatedGaussian:
-        """Return the noise of the run, with mu = 1 / `noise_multiplier` against `claim`.
+        """Return the noise of the run, with mu = 1 / `noise_to_sensitivity` against `claim`.
 
         Parameters
         ----------
-        noise_multiplier
+        noise_to_sensitivity
             Standard deviation over the sensitivity of the whole run.
         sensitivities
             Of each row, shape (rows,).
@@ -144,7 +144,7 @@ class CorrelatedStrategy(ABC):
         relative = tuple((s / s.max()).tolist())
         factorization, secrets = _planned(self, relative, _epochs(uses, separation))
         return CorrelatedGaussian(
-            noise_multiplier=noise_multiplier,
+            noise_to_sensitivity=noise_to_sensitivity,
             factorization=factorization,
             sensitivities=s,
             secrets=secrets,
@@ -168,7 +168,7 @@ class CorrelatedStrategy(ABC):
         every, bands = Participation(uses=self.rows), (s / stds)[:, None]
         factorization = Factorization(bands=bands, kind="diagonal", participation=every)
         return CorrelatedGaussian(
-            noise_multiplier=1.0,
+            noise_to_sensitivity=1.0,
             factorization=factorization,
             sensitivities=s,
             secrets=_scaled(self.secrets(tuple((s / s.max()).tolist())), factorization),
@@ -208,7 +208,9 @@ class CorrelatedStrategy(ABC):
         uses, separation
             As in `release`.
         """
-        multiplier = analytic_gaussian_noise_multiplier(target_epsilon=epsilon, target_delta=delta)
+        multiplier = analytic_gaussian_noise_to_sensitivity(
+            target_epsilon=epsilon, target_delta=delta
+        )
         per_step = 2 * positive("clipping_norm", clipping_norm) * multiplier / records
         noise = per_step * sqrt(dim) * self.mixed_noise(uses=uses, separation=separation)
         return min(_LONGEST, positive("radius", radius) / 2 / noise)
@@ -250,7 +252,7 @@ class InTime(CorrelatedStrategy):
     --------
     >>> import dpmesh as dm
     >>> noise = dm.noise.correlated.InTime(topology=dm.topology.ring(8), rounds=20, bands=4)
-    >>> dm.GradientDescent(records=100, noise_multiplier=20.0, batches=5, noise=noise).plan(20)
+    >>> dm.GradientDescent(records=100, noise_multiplier=40.0, batches=5, noise=noise).plan(20)
     Plan(20 releases, replace_one, record)
     """
 
@@ -308,7 +310,7 @@ class BetweenPartners(CorrelatedStrategy):
     >>> from dpmesh.privacy import views
     >>> network = dm.topology.complete(8)
     >>> noise = correlated.BetweenPartners(topology=network, rounds=20, coalition=1)
-    >>> algorithm = dm.GradientDescent(records=100, noise_multiplier=20.0, noise=noise)
+    >>> algorithm = dm.GradientDescent(records=100, noise_multiplier=40.0, noise=noise)
     >>> cost = algorithm.plan(20).cost(1e-5, view=views.EverybodyButPartners(coalition=1))
     >>> cost.epsilon < algorithm.plan(20).cost(1e-5).epsilon
     True
@@ -381,7 +383,7 @@ class Both(InTime, BetweenPartners):
     --------
     >>> import dpmesh as dm
     >>> noise = dm.noise.correlated.Both(topology=dm.topology.complete(8), rounds=20, bands=4)
-    >>> dm.GradientDescent(records=100, noise_multiplier=20.0, batches=5, noise=noise).plan(20)
+    >>> dm.GradientDescent(records=100, noise_multiplier=40.0, batches=5, noise=noise).plan(20)
     Plan(20 releases, replace_one, record)
     """
 

@@ -120,7 +120,7 @@ class DistributedDiscreteGaussian(Mechanism):
     Guarantee
     ---------
     The released sums are a joint event of all sites: a record of any site moves them by at most
-    `numbers.sensitivity` steps of the grid, and noise of scale `noise_multiplier` times that is
+    `numbers.sensitivity` steps of the grid, and noise of scale `noise_to_sensitivity` times that is
     unknown to the server together with `colluding` sites, or neighbours of each node. They are
     accounted as what is proved of sums of shares; see `accounting.shares.sum_of_shares_epsilon`. In
     one process the masks are left out, which changes no bit of the result (`secure_sum` has them).
@@ -128,8 +128,8 @@ class DistributedDiscreteGaussian(Mechanism):
     Examples
     --------
     >>> import dpmesh as dm
-    >>> numbers = dm.noise.secure.SecureSum(dim=10, sites=5, records=1000, noise_multiplier=8.0)
-    >>> round(dm.noise.secure.DistributedDiscreteGaussian(numbers).noise_multiplier, 3)
+    >>> numbers = dm.noise.secure.SecureSum(dim=10, sites=5, records=1000, noise_to_sensitivity=8.0)
+    >>> round(dm.noise.secure.DistributedDiscreteGaussian(numbers).noise_to_sensitivity, 3)
     8.0
     """
 
@@ -138,12 +138,12 @@ class DistributedDiscreteGaussian(Mechanism):
 
     numbers: SecureSum | NeighborSums
     _: KW_ONLY
-    noise_multiplier: float = field(init=False)
+    noise_to_sensitivity: float = field(init=False)
     clipping_norm: float | None = field(init=False, default=None)
     grid: float | None = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "noise_multiplier", self.numbers.noise_multiplier)
+        object.__setattr__(self, "noise_to_sensitivity", self.numbers.noise_to_sensitivity)
         object.__setattr__(self, "grid", self.numbers.grid)
 
     @property
@@ -161,7 +161,7 @@ class DistributedDiscreteGaussian(Mechanism):
         """Zero-concentrated differential privacy of the discrete Gaussian that the shares form."""
         import dp_accounting
 
-        return dp_accounting.ZCDpEvent(1 / (2 * self.noise_multiplier**2))
+        return dp_accounting.ZCDpEvent(1 / (2 * self.noise_to_sensitivity**2))
 
     def _distance(self, sensitivity: Sensitivity, dim: int) -> float:
         return self.numbers.sensitivity * self.numbers.grid

@@ -42,7 +42,7 @@ class NeighborSums:
         Length of the vectors y_j, d.
     neighbors
         The neighbours of each node, the node itself left out; links go both ways.
-    noise_multiplier
+    noise_to_sensitivity
         Scale of the noise in each sum that the adversary does not know, over the `sensitivity`.
     moves
         Largest L2 distance by which one record moves all sums together, given all earlier ones and
@@ -62,7 +62,7 @@ class NeighborSums:
     >>> import dpmesh as dm
     >>> partners = ((1, 2, 3), (0, 2, 3), (0, 1, 3), (0, 1, 2))
     >>> numbers = dm.noise.secure.NeighborSums(
-    ...     dim=10, neighbors=partners, noise_multiplier=8.0, moves=0.1
+    ...     dim=10, neighbors=partners, noise_to_sensitivity=8.0, moves=0.1
     ... )
     >>> numbers.sites
     3
@@ -70,7 +70,7 @@ class NeighborSums:
 
     dim: int
     neighbors: tuple[tuple[int, ...], ...]
-    noise_multiplier: float
+    noise_to_sensitivity: float
     moves: float
     colluding: int = 1
 
@@ -78,7 +78,7 @@ class NeighborSums:
         object.__setattr__(self, "neighbors", tuple(tuple(some) for some in self.neighbors))
         every(self, integer, "dim", at_least=1, below=2**32)
         every(self, integer, "colluding")
-        every(self, positive, "noise_multiplier", "moves")
+        every(self, positive, "noise_to_sensitivity", "moves")
         integer("nodes", len(self.neighbors), at_least=1, below=2**16 + 1)
         if self.sites > MOST_NEIGHBORS:
             fail("topology", f"at most {MOST_NEIGHBORS} neighbours of a node", self.sites)
@@ -90,8 +90,8 @@ class NeighborSums:
         largest = self.share(fewest)
         if not SMALLEST_SHARE <= self.smallest_share <= largest <= MOST_STEPS:
             wanted = f"shares of noise between {SMALLEST_SHARE:g} and 2**25 steps of the grid"
-            got = f"{self.noise_multiplier:g}: from {self.smallest_share:g} to {largest:g}"
-            fail("noise_multiplier", wanted, got)
+            got = f"{self.noise_to_sensitivity:g}: from {self.smallest_share:g} to {largest:g}"
+            fail("noise_to_sensitivity", wanted, got)
 
     def _check_links(self) -> None:
         """Fail unless links go both ways between different nodes, each once."""
@@ -109,7 +109,9 @@ class NeighborSums:
 
     @cached_property
     def _hash(self) -> int:  # of many links, for each release of a plan
-        return hash((self.neighbors, self.dim, self.noise_multiplier, self.moves, self.colluding))
+        return hash(
+            (self.neighbors, self.dim, self.noise_to_sensitivity, self.moves, self.colluding)
+        )
 
     @property
     def nodes(self) -> int:
@@ -167,7 +169,7 @@ class NeighborSums:
 
     def share(self, neighbors: int) -> float:
         """Scale of one neighbour's noise in the sum of a node with so many, in steps."""
-        return self.noise_multiplier * self.sensitivity / sqrt(neighbors - self.colluding)
+        return self.noise_to_sensitivity * self.sensitivity / sqrt(neighbors - self.colluding)
 
     @property
     def smallest_share(self) -> float:

@@ -21,7 +21,7 @@ from dpmesh._validate import every, fail, integer, one_of, positive, probability
 from dpmesh.accounting.shares import (
     SMALLEST_SHARE,
     sum_of_shares_epsilon,
-    sum_of_shares_noise_multiplier,
+    sum_of_shares_noise_to_sensitivity,
 )
 from dpmesh.keys import Stream
 from dpmesh.noise.grid import MOST_STEPS
@@ -50,7 +50,7 @@ class SecureSum:
     records
         Number of records of all sites together, N: a public constant, from which the modulus is
         computed. More records make a wrap-around more likely and change nothing else.
-    noise_multiplier
+    noise_to_sensitivity
         Scale of the noise that the adversary does not know, over the `sensitivity`.
     clipping_norm
         Largest L2 norm of a record's vector, C.
@@ -87,14 +87,14 @@ class SecureSum:
     Examples
     --------
     >>> import dpmesh as dm
-    >>> numbers = dm.noise.secure.SecureSum(dim=10, sites=5, records=1000, noise_multiplier=8.0)
+    >>> numbers = dm.noise.secure.SecureSum(dim=10, sites=5, records=1000, noise_to_sensitivity=8.0)
     >>> numbers.bits
     """
 
     dim: int
     sites: int
     records: int
-    noise_multiplier: float
+    noise_to_sensitivity: float
     clipping_norm: float = 1.0
     colluding: int = 1
     dropouts: int = 0
@@ -109,7 +109,7 @@ class SecureSum:
     def __post_init__(self) -> None:
         every(self, integer, "dim", "sites", "records", "rounds", at_least=1, below=2**32)
         every(self, integer, "colluding", "dropouts")
-        every(self, positive, "noise_multiplier", "clipping_norm")
+        every(self, positive, "noise_to_sensitivity", "clipping_norm")
         every(self, probability, "sampling_rate", zero=False)
         one_of("neighboring_relation", self.neighboring_relation, get_args(NeighboringRelation))
         every(self, integer, "records_per_site", at_least=1, below=self.records + 1)
@@ -136,7 +136,11 @@ class SecureSum:
     def _check_share(self) -> None:
         if not SMALLEST_SHARE <= self.share <= MOST_STEPS:
             wanted = f"a share of noise between {SMALLEST_SHARE:g} and 2**25 steps of the grid"
-            fail("grid_steps" if self.grid_steps else "noise_multiplier", wanted, f"{self.share:g}")
+            fail(
+                "grid_steps" if self.grid_steps else "noise_to_sensitivity",
+                wanted,
+                f"{self.share:g}",
+            )
 
     def _check_bits(self) -> None:
         every(self, integer, "bits", at_least=2, below=MOST_BITS + 1)
@@ -248,8 +252,8 @@ class SecureSum:
         rare_batches = 0.0 if self.sampling_rate == 1 else WRAP_PROBABILITY / 2
         return min(1.0, rare_batches + numbers * wrap_bound(0.0, scale, room))
 
-    def noise_multiplier_against(self, unknown_shares: int) -> float:
-        """Return the noise multiplier against an adversary that knows all but so many shares."""
+    def noise_to_sensitivity_against(self, unknown_shares: int) -> float:
+        """Return the noise ratio against an adversary that knows all but so many shares."""
         known = integer("unknown_shares", unknown_shares, below=self.sites + 1)
         return self.share * sqrt(known) / self.sensitivity
 
@@ -261,8 +265,8 @@ class SecureSum:
         """
         return sum_of_shares_epsilon(
             delta=delta,
-            noise_multiplier=self.noise_multiplier,
-            scale=self.noise_multiplier * self.sensitivity,
+            noise_to_sensitivity=self.noise_to_sensitivity,
+            scale=self.noise_to_sensitivity * self.sensitivity,
             share=self.share,
             sites=self.sites,
             dim=self.dim,
@@ -313,7 +317,7 @@ class SecureSum:
         return records * steps + sqrt(self.dim) + self._rounding_at(steps)
 
     def _share_at(self, steps: int) -> float:
-        return self.noise_multiplier * self._sensitivity_at(steps) / sqrt(self.honest)
+        return self.noise_to_sensitivity * self._sensitivity_at(steps) / sqrt(self.honest)
 
     @cached_property
     def _largest_sum(self) -> float:
@@ -356,7 +360,7 @@ def calibrated_sum(*, epsilon: float, delta: float, **public: Any) -> SecureSum:
     epsilon, delta
         The budget of a run, all attempts included; see `SecureSum.epsilon`.
     public
-        All fields of `SecureSum` but `noise_multiplier`.
+        All fields of `SecureSum` but `noise_to_sensitivity`.
 
     Raises
     ------
@@ -364,8 +368,8 @@ def calibrated_sum(*, epsilon: float, delta: float, **public: Any) -> SecureSum:
         If a number is out of its range, or no noise keeps the budget.
     """
     bits = public.pop("bits", None)
-    trial = SecureSum(noise_multiplier=1.0, **public)
-    multiplier = sum_of_shares_noise_multiplier(
+    trial = SecureSum(noise_to_sensitivity=1.0, **public)
+    multiplier = sum_of_shares_noise_to_sensitivity(
         target_epsilon=epsilon,
         target_delta=delta,
         scale_per_multiplier=trial.sensitivity,
@@ -376,4 +380,4 @@ def calibrated_sum(*, epsilon: float, delta: float, **public: Any) -> SecureSum:
         sampling_rate=trial.sampling_rate,
         count=trial.attempts,
     )
-    return replace(trial, noise_multiplier=multiplier, bits=bits)
+    return replace(trial, noise_to_sensitivity=multiplier, bits=bits)

@@ -74,7 +74,7 @@ class Everybody:
     Examples
     --------
     >>> import dpmesh as dm
-    >>> plan = dm.GradientDescent(records=100, noise_multiplier=20.0).plan(20)
+    >>> plan = dm.GradientDescent(records=100, noise_multiplier=40.0).plan(20)
     >>> everybody = dm.privacy.views.Everybody()
     >>> plan.cost(1e-5, view=everybody).epsilon == plan.cost(1e-5).epsilon
     True
@@ -159,7 +159,7 @@ class OneNode(_OnNetwork):
     >>> data = dm.data.unit_norm(dm.data.breast_cancer())
     >>> parts = dm.data.iid(data, 8, draw, equal_sizes=True)
     >>> problem = dm.LinearProblem(data, parts, "logistic")
-    >>> algorithm = dm.GradientDescent(records=71, noise_multiplier=20.0)
+    >>> algorithm = dm.GradientDescent(records=71, noise_multiplier=40.0)
     >>> plan = algorithm.plan(10, problem=problem)
     >>> one = dm.privacy.views.OneNode(topology=dm.topology.ring(8))
     >>> plan.cost(1e-5, view=one).epsilon <= plan.cost(1e-5).epsilon
@@ -224,7 +224,7 @@ class AnyCoalition(_OnNetwork):
     Examples
     --------
     >>> import dpmesh as dm
-    >>> plan = dm.GradientDescent(records=100, noise_multiplier=20.0).plan(20)
+    >>> plan = dm.GradientDescent(records=100, noise_multiplier=40.0).plan(20)
     >>> dm.privacy.views.AnyCoalition(topology=dm.topology.ring(8), size=2).size
     2
     """

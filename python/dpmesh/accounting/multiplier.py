@@ -1,0 +1,42 @@
+"""The noise multiplier of clipping algorithms, and what the accountants need of it."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+from dpmesh._privacy_types import NeighboringRelation
+from dpmesh._validate import one_of, positive
+
+
+def noise_to_sensitivity(
+    noise_multiplier: float, *, neighboring_relation: NeighboringRelation
+) -> float:
+    """Convert a noise multiplier into the noise over the sensitivity, which decides the cost.
+
+    A clipped sum moves by one clipping norm if a unit is added or removed, and by two if a unit is
+    replaced. The factor is a power of 2, so that the conversion is exact.
+
+    Parameters
+    ----------
+    noise_multiplier
+        Standard deviation of the noise on the sum over the clipping norm of one unit, as in Opacus,
+        Flower and dp-accounting; positive.
+    neighboring_relation
+        ``"add_remove"`` or ``"replace_one"``.
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of its range.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> dm.accounting.noise_to_sensitivity(2.2, neighboring_relation="replace_one")
+    1.1
+    """
+    one_of("neighboring_relation", neighboring_relation, get_args(NeighboringRelation))
+    multiplier = positive("noise_multiplier", noise_multiplier)
+    if neighboring_relation == "replace_one":
+        return multiplier / 2
+    return multiplier
