@@ -166,7 +166,7 @@ def _descended(
     def with_noise(noise: float) -> PushSum | GradientTracking:
         return kind(
             records=given.smallest,
-            noise_multiplier=noise,
+            noise_multiplier=2 * noise,
             step_size=1.0,
             clipping_norm=CLIPPING_NORM,
         )

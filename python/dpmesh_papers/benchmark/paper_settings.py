@@ -146,7 +146,7 @@ def _few_steps(setting: Setting) -> Trial:
     def with_noise(noise: float) -> GradientDescent:
         return GradientDescent(
             records=setting.smallest,
-            noise_multiplier=noise,
+            noise_multiplier=2 * noise,
             step_size=1.0,
             clipping_norm=CLIPPING_NORM,
         )
