@@ -125,3 +125,15 @@ def test_contracts_read_no_entry_points(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_versions_agree() -> None:
     assert dpmesh.__version__ == metadata.version("dpmesh")
+
+
+def test_files_state_one_version() -> None:
+    cargo = tomllib.loads((ROOT / "Cargo.toml").read_text())["workspace"]
+    version = cargo["package"]["version"]
+    crates = {name: one for name, one in cargo["dependencies"].items() if "path" in one}
+    assert {one["version"] for one in crates.values()} == {version}
+    assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text()
+    (heading, *_) = [
+        line for line in (ROOT / "CHANGELOG.md").read_text().splitlines() if line.startswith("## ")
+    ]
+    assert heading.split()[1] == version
