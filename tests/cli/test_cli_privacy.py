@@ -187,8 +187,9 @@ def test_federated_noise_epsilon_and_rounds_are_one_question(sampling, compose, 
     noise = number("noise", answer)
     public = {"sampling_rate": 0.05, "neighboring_relation": relation, "count": 100}
     expected = compose(target_epsilon=2.0, target_delta=1e-5, **public)
-    assert noise == pytest.approx(expected, rel=1e-6)
-    std = 0.3 * noise * (2 if sampling == "uniform" else 1)
+    moved = 2 if sampling == "uniform" else 1
+    assert noise == pytest.approx(moved * expected, rel=1e-6)
+    std = 0.3 * noise
     assert f"gaussian, scale {rounded_up(std)} where a user moves a release by" in answer
     assert relation.replace("_", "-") in answer
     noise_option = ["--noise", str(1.0001 * noise)]
@@ -233,8 +234,9 @@ def test_without_replacement() -> None:
 def test_gradient_descent() -> None:
     answer = ask("gradient-descent", "--records", "50", "--epsilon", "2", "--rounds", "30")
     noise = number("noise", answer)
-    assert accounting.gdp_epsilon(delta=1e-5, mu=29**0.5 / noise) == pytest.approx(2.0, rel=1e-6)
-    assert f"scale {rounded_up(2 * noise / 50)} where" in answer
+    mu = 2 * 29**0.5 / noise
+    assert accounting.gdp_epsilon(delta=1e-5, mu=mu) == pytest.approx(2.0, rel=1e-6)
+    assert f"noise multiplier: gaussian, scale {rounded_up(noise / 50)} where" in answer
 
 
 @pytest.mark.slow
@@ -246,9 +248,9 @@ def test_with_replacement() -> None:
     expected = accounting.fixed_size_gaussian_noise_to_sensitivity(
         target_epsilon=1.0, target_delta=1e-5, **public
     )
-    assert noise == pytest.approx(10**0.5 * expected, rel=1e-6)
+    assert noise == pytest.approx(2 * 10**0.5 * expected, rel=1e-6)
     assert number("rounds", answer) == 100  # of a node: five visits of 1000 records by 50
-    assert f"scale {rounded_up(noise)} where a record moves a release" in answer
+    assert f"scale {rounded_up(noise / 2)} where a record moves a release" in answer
     assert number("privacy", ask(*base, "--noise", str(1.0001 * noise))) == pytest.approx(1, 1e-3)
 
 

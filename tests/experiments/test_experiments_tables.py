@@ -20,6 +20,8 @@ from dpmesh_papers.deep_q import DeepQ
 pytest.importorskip("sklearn")
 
 TEXT = """\
+format = 2
+
 [run]
 rounds = 4
 seed = 1
@@ -177,7 +179,6 @@ def test_what_has_no_first_stage_is_refused(
 
 
 VIEWED: dict[str, Any] = {
-    "format": 2,
     "run": {"rounds": 8, "seed": 1},
     "data": {"source": "digits", "positive": [5, 6, 7, 8, 9]},
     "partition": {"kind": "iid", "nodes": 6, "equal_sizes": True},
@@ -232,7 +233,6 @@ def test_a_view_that_does_not_fit_is_named(changes: Any, message: str, tmp_path:
 SCORES = {"kind": "DeepQ", "sees": "released", "anneal_rounds": 4, "hidden": 16}
 LEARNS_ALONE = {"kind": "WithoutReplacement", "epsilon": 4.0, "batch_size": 5}
 RELEASED: dict[str, Any] = {
-    "format": 2,
     "run": {"rounds": 6, "seed": 3, "delta": 1e-5},
     "data": {"source": "digits", "positive": [5, 6, 7, 8, 9], "records": 400},
     "data.public_fraction": 0.25,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import json as json_format
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from inspect import Parameter
 from itertools import product
@@ -34,7 +34,6 @@ LARGE_DELTA = 0.01
 _OF_SENSITIVITY = NOISES["noise_to_sensitivity"]
 
 _EPSILON = typer.Option(help="Compute what keeps it.", metavar="FLOAT")
-_NOISE = typer.Option(help="Compute its cost: noise multiplier, or noise over the sensitivity.", metavar="FLOAT")
 _ROUNDS = typer.Option(help="Total number of rounds.")
 _DELTA = typer.Option(help="Keep it below 1 / units.")
 _DIM = typer.Option(help="Number of parameters, for Laplace noise.")
@@ -101,7 +100,7 @@ def _options(entry: Entry) -> dict[str, tuple[Any, Any]]:
     fields, several = _fields(entry), list[float] | None
     found: dict[str, tuple[Any, Any]] = {
         "epsilon": (Annotated[several, _EPSILON], None),
-        "noise": (Annotated[several, _NOISE], None),
+        "noise": (Annotated[several, _noise_option(fields)], None),
         "rounds": (Annotated[int | None, _ROUNDS], None),
         **_of_signature(entry, fields),
     }
@@ -115,6 +114,16 @@ def _options(entry: Entry) -> dict[str, tuple[Any, Any]]:
     if _takes_topology(entry):
         found |= {"nodes": (Nodes, 16), "network": (Network, "complete"), "seed": (Seed, 0)}
     return found | (OF_A_VIEW if views else {}) | {"json": (Annotated[bool, _JSON], False)}
+
+
+def _noise_option(known: Mapping[str, object]) -> Any:
+    """Return the option of the noise, which names what it is relative to."""
+    return typer.Option(help=f"Price this {_ratio_of(known)}.", metavar="FLOAT")
+
+
+def _ratio_of(known: Mapping[str, object]) -> str:
+    """Return the parameter of the noise in words; one with an epsilon has its noise for it."""
+    return next((text for name, text in NOISES.items() if name in known), _OF_SENSITIVITY)
 
 
 def _of_signature(entry: Entry, fields: dict[str, Field]) -> dict[str, tuple[Any, Any]]:
@@ -284,10 +293,8 @@ class Question:
         moved, mechanism = first.sensitivity, first.mechanism
         scale, bound = map(dm.privacy.rounded_up, (mechanism.noise_scale(moved, dim), moved.bound))
         kind = mechanism.name.replace("_", " ")
-        known = entries(self.kind)
-        ratio = next((text for name, text in NOISES.items() if name in known), _OF_SENSITIVITY)
         moves = f"where a {plan.unit} moves a release by {bound}"
-        meaning = f"{ratio}: {kind}, scale {scale} {moves}"
+        meaning = f"{_ratio_of(entries(self.kind))}: {kind}, scale {scale} {moves}"
         report = dm.privacy.report(plan, self.delta, view=self.view)
         return Answer(noise or mechanism.noise_to_sensitivity, meaning, rounds, report)
 
