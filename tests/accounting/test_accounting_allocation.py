@@ -15,7 +15,7 @@ from twin_allocation import bounds
 
 from dpmesh import accounting
 from dpmesh.accounting import (
-    analytic_gaussian_noise_multiplier,
+    analytic_gaussian_noise_to_sensitivity,
     gdp_delta,
     gdp_epsilon,
     random_allocation_delta,
@@ -332,8 +332,8 @@ def test_a_path_of_allocated_batches_has_the_noise_of_full_batches(
     """Steps of one size: batches of a share 1 / rounds have `rounds` times the sensitivity."""
     budget = {"target_epsilon": 1.0, "target_delta": 1e-5}
     steps = passes * rounds
-    full = sqrt(steps) * analytic_gaussian_noise_multiplier(**budget) * sqrt(steps)
-    once = random_allocation_noise_multiplier(
+    full = sqrt(steps) * analytic_gaussian_noise_to_sensitivity(**budget) * sqrt(steps)
+    once = random_allocation_noise_to_sensitivity(
         rounds=rounds, cycles=passes, neighboring_relation="replace_one", **budget
     )
     assert once * rounds * sqrt(steps) / full == pytest.approx(1.0, abs=1e-3)

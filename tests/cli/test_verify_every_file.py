@@ -310,7 +310,7 @@ def _contract(budget: float) -> dict[str, Any]:
             "public_key": "05" * 32,
             "largest_row": 1e3,
             "deadline": 10.0,
-            "quorum": 2,
+            "quorum": 3,
             "features": 5,
         },
         "problem": {"loss": "logistic", "feature_norm": 1.0},

@@ -119,9 +119,7 @@ def beside_its_twin(kind, network_of, deviation, case):
     multiplier, bound = case["multiplier"], case["clipping_norm"]
     step = dm.schedules.InverseSqrt(0.7)
     doubled = None if multiplier is None else 2 * multiplier
-    algorithm = kind(
-        records=records, noise_multiplier=doubled, step_size=step, clipping_norm=bound
-    )
+    algorithm = kind(records=records, noise_multiplier=doubled, step_size=step, clipping_norm=bound)
     network = network_of(nodes, case["seed"], key)
     run = dm.simulate(algorithm, problem, network, rounds=rounds, key=key, metrics=[])
     assert run.ledger == algorithm.plan(rounds)

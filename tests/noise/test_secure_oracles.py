@@ -313,9 +313,7 @@ def _(
 
 
 @check(r"coalition\.epsilon")
-def _(
-    noise_multiplier: float, rounds: int, sites: int, planned_honest: int, honest: int
-) -> float:
+def _(noise_multiplier: float, rounds: int, sites: int, planned_honest: int, honest: int) -> float:
     numbers = SecureSum(
         dim=10,
         sites=sites,

@@ -3,8 +3,8 @@
 A release is ``mu``-GDP if neighbouring data sets are at least as hard to distinguish from it as
 N(0, 1) and N(mu, 1) are from a sample. Noise of standard deviation sigma on a query that neighbours
 move by at most Delta in L2 has ``mu = Delta / sigma = 1 / noise_to_sensitivity``; what follows
-holds for the neighbouring relation that Delta belongs to. Composition, also adaptive, adds the squares
-(Dong, Roth and Su 2022).
+holds for the neighbouring relation that Delta belongs to. Composition, also adaptive, adds the
+squares (Dong, Roth and Su 2022).
 """
 
 from __future__ import annotations

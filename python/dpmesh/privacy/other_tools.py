@@ -130,9 +130,7 @@ class OtherRun:
             target_epsilon=positive("epsilon", epsilon),
         )
 
-    def _laplace_epsilon(
-        self, ratio: float, delta: float, relation: NeighboringRelation
-    ) -> float:
+    def _laplace_epsilon(self, ratio: float, delta: float, relation: NeighboringRelation) -> float:
         mechanism = Laplace(ratio)
         moved = 1 / noise_to_sensitivity(1.0, neighboring_relation=relation)  # clipping norms
         sensitivity = Sensitivity(moved, "l1", "sums of clipped vectors")
