@@ -69,8 +69,8 @@ class GradientTracking(Descent[TrackingState]):
     where k = ceil(T / `batches`) rounds use a record, for replacing one record of one node: the
     point at which a gradient is taken is a function of earlier noisy gradients, and given these a
     record moves the mean of clipped gradients by at most 2 L / (records // batches). Trackers,
-    messages and models are functions of noisy gradients and of the public network, so that the guarantee
-    covers them as well, against everybody.
+    messages and models are functions of noisy gradients and of the public network, so that the
+    guarantee covers them as well, against everybody.
 
     Examples
     --------
