@@ -191,7 +191,8 @@ def test_a_filter_counts_what_is_joined_after_a_release(tmp_path: Path) -> None:
     folder.marks.leave(three.hash)  # and killed before the folder was changed
     folder.close()
     folder = parties.folders[0] = Folder.open(tmp_path / "p0", marks=tmp_path)
-    folder.leave(two)
+    folder.signs(two)
+    assert not folder.leave(two)
     for left in (two, three):
         with pytest.raises(ValueError, match="not left"):
             join(left)
@@ -234,6 +235,7 @@ def test_filters_count_after_all_that_may_have_been_released(seen: str, tmp_path
         assert folder.cost() == adaptive_cost(plans, folder.budget)
         return
     assert folder.cost() == total_cost(plans, 1e-5).epsilon < adaptive_cost(plans, folder.budget)
+    folder.signs(gaussian)
     folder.leave(gaussian)
     with pytest.raises(RefusedError):
         release()

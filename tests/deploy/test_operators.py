@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from mesh_parties import Parties
+from network_parties import HERE, Liar, response, running
 
-from dpmesh.deploy import Folder
+from dpmesh.deploy import Contract, Folder, Node, Router, http_node
+from dpmesh.deploy.http import node_tls, server_tls
+from dpmesh.deploy.http_node import LeftOutError, wait_for_router
+from dpmesh.deploy.wire import who
 
 posix = pytest.mark.skipif(os.name != "posix", reason="modes and signals of POSIX")
 
@@ -48,3 +54,140 @@ def test_a_router_that_a_service_manager_ends_says_that_nothing_is_lost(tmp_path
     assert process.returncode == 130
     assert "interrupted; the same command goes on" in printed
     assert "Traceback" not in printed
+
+
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    seconds: list[float] = []
+
+    async def sleep(pause: float) -> None:
+        seconds.append(pause)
+
+    monkeypatch.setattr(http_node, "sleep", sleep)
+    return seconds
+
+
+def test_a_party_waits_for_a_router_that_has_its_contract(
+    pauses: list[float], tmp_path: Path
+) -> None:
+    parties = Parties(tmp_path / "own", nodes=2)
+    others = Parties(tmp_path / "another", nodes=2)
+    contract, signing = parties.contract, parties.folders[0].signing
+    with running(Router(contract)) as server:
+        wait_for_router(contract, signing, f"http://{HERE}:{server.port}", patience=0.0)
+    with running(Router(others.contract)) as server:
+        url = f"http://{HERE}:{server.port}"
+        with pytest.raises(ValueError, match=f"router: .*{contract.hash.hex()}, got one with ano"):
+            wait_for_router(contract, signing, url, patience=60.0)
+        with pytest.raises(ValueError, match=r"that of a \[\[party\]\]"):
+            wait_for_router(contract, others.folders[0].signing, url)
+    refused = pytest.raises(LeftOutError, match=r"status 500.* Nothing was charged")
+    with Liar(response(500)) as liar, refused:
+        wait_for_router(contract, signing, f"http://{liar.address}", patience=0.0)
+    with pytest.raises(LeftOutError, match=r"cannot be reached.* Nothing was charged"):
+        wait_for_router(contract, signing, f"http://{liar.address}", patience=0.0)
+    for url in ("ftp://router", "http://router.example", "router:8443"):
+        with pytest.raises(ValueError, match="router: wanted"):
+            wait_for_router(contract, signing, url)
+
+
+@pytest.mark.parametrize("tls", [node_tls, server_tls])
+def test_a_file_that_is_no_certificate_is_named(tls: object, tmp_path: Path) -> None:
+    assert callable(tls)
+    path = tmp_path / "records.csv"
+    path.write_text("a,b\n1,2\n")
+    with pytest.raises(ValueError, match=r"certificate: wanted a PEM file .*records.csv"):
+        tls(path)
+
+
+def test_a_contract_that_was_never_signed_is_undone(tmp_path: Path) -> None:
+    parties = Parties(tmp_path, nodes=2, rehearsal=False, marks=tmp_path / "marks")
+    contract, folder = parties.contract, parties.folders[0]
+    assert folder.cost() > 0
+    assert folder.leave(contract)
+    assert folder.cost() == 0
+    assert folder.contracts() == []
+    folder.close()
+    folder = Folder.open(tmp_path / "p0", marks=tmp_path / "marks")
+    node = Node(contract, folder, parties.records[0])  # and may be joined again
+    node.answer(who(contract))
+    assert not folder.leave(contract)
+    assert folder.cost() > 0
+    folder.close()
+
+
+def test_a_contract_of_a_folder_that_marks_do_not_know_stays_charged(tmp_path: Path) -> None:
+    """It may be a copy from before the contract was signed."""
+    parties = Parties(tmp_path, nodes=2, rehearsal=False, marks=tmp_path / "marks")
+    contract: Contract = parties.contract
+    parties.folders[0].close()
+    copy = Folder.open(tmp_path / "p0", marks=tmp_path / "marks of another machine")
+    assert not copy.leave(contract)
+    assert copy.cost() > 0
+    copy.close()
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        ("SQLITE_FULL", "the disk is full"),
+        ("SQLITE_READONLY_DBMOVED", "cannot be written"),
+        ("SQLITE_CORRUPT_INDEX", "is damaged"),
+        ("SQLITE_NOTADB", "no database"),
+        ("SQLITE_IOERR_FSYNC", "the disk fails"),
+        ("SQLITE_CANTOPEN", "cannot be opened"),
+        ("SQLITE_BUSY", "another process"),
+        ("SQLITE_TOOBIG", "mend this"),
+    ],
+)
+def test_each_error_of_a_disk_has_its_sentence(error: str, sentence: str) -> None:
+    _errors = pytest.importorskip("dpmesh.cli._errors")
+    raised = sqlite3.OperationalError("..")
+    raised.sqlite_errorname = error
+    assert sentence in _errors._of_disk(raised)
+
+
+def _half(content: bytes) -> bytes:
+    return content[:5000]
+
+
+def _overwritten(content: bytes) -> bytes:
+    return b"not a database" * 100
+
+
+def _one_page_of_zeros(content: bytes) -> bytes:
+    return content[:8192] + bytes(4096) + content[12288:]
+
+
+@pytest.mark.parametrize("damage", [_half, _overwritten, _one_page_of_zeros])
+def test_a_damaged_database_is_never_called_whole(
+    damage: Callable[[bytes], bytes], tmp_path: Path
+) -> None:
+    testing = pytest.importorskip("typer.testing")
+    from dpmesh.cli import app
+
+    Folder.create(tmp_path / "north", epsilon=1.0, delta=1e-5).close()
+    path = tmp_path / "north" / "node.db"
+    path.write_bytes(damage(path.read_bytes()))
+    result = testing.CliRunner().invoke(app, ["contract", "status", str(tmp_path / "north")])
+    assert result.exit_code == 2
+    assert "all is kept" not in result.output
+    assert "contract keys --lost" in " ".join(result.output.split())
+
+
+def test_a_folder_that_replaces_a_lost_one_is_charged_for_its_contracts(tmp_path: Path) -> None:
+    testing = pytest.importorskip("typer.testing")
+    tomli_w = pytest.importorskip("tomli_w")
+    from dpmesh.cli import app
+
+    parties = Parties(tmp_path, nodes=2)
+    file = tmp_path / "contract.toml"
+    file.write_text(tomli_w.dumps(parties.content))
+    new = tmp_path / "new"
+    options = ["--epsilon", "1000", "--lost", str(file)]
+    result = testing.CliRunner().invoke(app, ["contract", "keys", str(new), *options])
+    assert result.exit_code == 0, result.output
+    folder = Folder.open(new)
+    assert [known.hash for known in folder.contracts()] == [parties.contract.hash]
+    assert folder.cost() > 0
+    folder.close()

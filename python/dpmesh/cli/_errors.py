@@ -39,7 +39,7 @@ def telling(command: Callable[P, None]) -> Callable[P, None]:
                 text = f"{error.filename}: {error.strerror}"
             _end(text, error)
         except sqlite3.Error as error:
-            _end(f"the party's folder: {error}. Once it can be written, go on: all is kept", error)
+            _end(f"the party's folder: {_of_disk(error)}", error)
         except ModuleNotFoundError as error:
             if (error.name or "").partition(".")[0] not in EXTRA_OF:
                 raise
@@ -75,6 +75,35 @@ class Group(TyperGroup):
         if name[:1].isalpha() and self.get_command(ctx, name) is None and not ctx.resilient_parsing:
             ctx.fail(f"No such command {name!r}{nearest(name, known) or '.'}")
         return super().resolve_command(ctx, args)
+
+
+_OF_DISK = {
+    "SQLITE_FULL": "the disk is full. Free some space and go on: all is kept",
+    "SQLITE_READONLY": "it cannot be written. Allow its owner to write and go on: all is kept",
+    "SQLITE_CANTOPEN": "its file cannot be opened. Check the folder and its modes; nothing is lost",
+    "SQLITE_IOERR": "the disk fails. Copy nothing back from a backup: mend the disk and go on, or "
+    "make a new folder with dpmesh contract keys --lost",
+    "SQLITE_BUSY": "another process uses it. End that one first",
+    "SQLITE_LOCKED": "another process uses it. End that one first",
+    "SQLITE_CORRUPT": "its file is damaged. What it has spent cannot be trusted: make a new folder "
+    "with dpmesh contract keys --lost, naming each contract that it had joined",
+    "SQLITE_NOTADB": "its file is no database: it was overwritten. Make a new folder with dpmesh "
+    "contract keys --lost, naming each contract that it had joined",
+}
+"""Sentences about errors of SQLite, by how the names of their codes begin."""
+
+
+def _of_disk(error: sqlite3.Error) -> str:
+    """Return what happened to a folder's file, and what to do."""
+    code = getattr(error, "sqlite_errorname", None) or ""  # Python 3.11 or later
+    if not code and "not a database" in str(error):
+        code = "SQLITE_NOTADB"
+    if not code and "malformed" in str(error):
+        code = "SQLITE_CORRUPT"
+    for begin, sentence in _OF_DISK.items():
+        if code.startswith(begin):
+            return f"{sentence} ({error})"
+    return f"{error}. What was committed is kept: mend this and go on"
 
 
 def _show(message: Warning | str, *_: object, **__: object) -> None:

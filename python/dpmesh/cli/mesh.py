@@ -29,6 +29,7 @@ Module = Annotated[str | None, typer.Option(help=_MODULE)]
 
 _NEW = typer.Argument(help="The party's folder, which must not exist.")
 _MOST = typer.Option(help="The most that its records may cost, in all.")
+_LOST = typer.Option(help="A contract that a lost folder of these records had joined; repeat it.")
 _REHEARSED = typer.Option(help="Folder with a file of records for each party, named after it.")
 _HASH = typer.Argument(help="Its hash, or the beginning, as status shows.")
 _WROTE = typer.Argument(help="What dpmesh node wrote: a model, or answers (.json).")
@@ -50,11 +51,18 @@ def keys(
     folder: Annotated[Path, _NEW],
     epsilon: Annotated[float, _MOST],
     delta: Annotated[float, typer.Option(help="Delta of that budget.")] = 1e-5,
+    lost: Annotated[list[Path] | None, _LOST] = None,
+    module: Module = None,
 ) -> None:
-    """Make a party's folder with its keys and its budget, and print the key for contracts."""
-    from dpmesh.deploy import Folder
+    """Make a party's folder with its keys and its budget, and print the key for contracts.
 
-    made = Folder.create(folder, epsilon=epsilon, delta=delta)
+    If you have lost a folder, name each contract that it had joined with --lost: the new folder is
+    charged for all of them in whole.
+    """
+    from dpmesh.deploy import Folder, read_contract
+
+    joined = [read_contract(file, module) for file in lost or ()]
+    made = Folder.create(folder, epsilon=epsilon, delta=delta, lost=joined)
     typer.echo(f"made {folder}. Never copy it, and never restore it from a backup.")
     typer.echo(f'signing_key = "{made.signing.public.hex()}"')
     made.close()
@@ -141,7 +149,10 @@ def status(folder: Own) -> None:
 
 
 def leave(folder: Own, contract: Annotated[str, _HASH]) -> None:
-    """Leave a contract for ever; its cost stays charged. End its node first."""
+    """Leave a contract for ever; its cost stays charged. End its node first.
+
+    A contract under which your folder has signed nothing is undone, and its cost is free again.
+    """
     from dpmesh.deploy import Folder
 
     own = Folder.open(folder, marks=marks())
@@ -149,8 +160,10 @@ def leave(folder: Own, contract: Annotated[str, _HASH]) -> None:
     if len(found) != 1:
         wanted = "how one hash begins that dpmesh contract status lists"
         fail("contract", wanted, f"{contract}, as {len(found)} do")
-    own.leave(found[0])
-    typer.echo(f"left {found[0].hash.hex()} for ever; its cost stays charged to the folder")
+    if own.leave(found[0]):
+        typer.echo(f"undone {found[0].hash.hex()}: it was never signed, and its cost is free again")
+    else:
+        typer.echo(f"left {found[0].hash.hex()} for ever; its cost stays charged to the folder")
     own.close()
 
 
@@ -208,7 +221,7 @@ def node(
     from dpmesh.cli._pages import write_answers
     from dpmesh.deploy import Folder, Node, read_contract
     from dpmesh.deploy.http import node_tls
-    from dpmesh.deploy.http_node import LeftOutError, run_node
+    from dpmesh.deploy.http_node import LeftOutError, run_node, wait_for_router
 
     logging.basicConfig(format="%(message)s")
     read = read_contract(file, module)
@@ -222,11 +235,24 @@ def node(
         skip_empty=skip_empty_lines,
     )
     records = read.tables.read(data, written, drop=drop_missing_labels)
+    tls = node_tls(certificate)
     own = Folder.open(folder, marks=marks())
+    if not own.has_joined(read):
+        try:
+            with _sigterm_interrupts():
+                wait_for_router(
+                    read, own.signing, router, tls, patience=patience, insecure=insecure
+                )
+        except LeftOutError as error:
+            typer.echo(f"Error: {error}", err=True)
+            raise typer.Exit(3) from None
+        except KeyboardInterrupt:
+            typer.echo("interrupted, with nothing charged; the same command starts again")
+            raise typer.Exit(130) from None
     if restored:
         own.restored()
     party = Node(read, own, records)
-    tls, early = node_tls(certificate), None
+    early = None
     typer.echo(f"{party.name} takes part; interrupt it whenever you like, and start it again")
     try:
         with _sigterm_interrupts():

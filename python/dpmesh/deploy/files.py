@@ -73,12 +73,21 @@ class PrivateFile:
         process.
     tables
         Statements that make those which are missing.
+
+    Raises
+    ------
+    sqlite3.DatabaseError
+        If the file is damaged.
     """
 
     def __init__(self, path: Path | None, tables: str) -> None:
         if path is not None and not path.exists():
             path.touch(0o600)
         self._file, self._lock = connect(path or ":memory:"), RLock()
+        ((health,),) = self._file.execute("pragma quick_check(1)").fetchall()
+        if health != "ok":
+            self._file.close()
+            raise sqlite3.DatabaseError(f"database disk image is malformed: {health}")
         self._file.executescript(f"begin; {tables} commit;")
 
     def close(self) -> None:
@@ -134,6 +143,12 @@ class Marks(PrivateFile):
     def leave(self, contract: bytes) -> None:
         """Mark a contract as left, before the folder is changed."""
         self.change("insert or ignore into left values (?)", contract)
+
+    def forget(self, contract: bytes) -> None:
+        """Erase the mark of a contract that was never signed."""
+        with self.transaction():
+            for table in ("marks", "fresh"):
+                self._file.execute(f"delete from {table} where contract = ?", (contract,))
 
     def left(self) -> set[bytes]:
         """Return the contracts that were left."""

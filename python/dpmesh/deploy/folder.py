@@ -51,6 +51,8 @@ create table if not exists signatures (
 """Secrets of runs that are not over, and what folders of an earlier version did not do."""
 _LATE, _SHARED = "joined after a release", "others hold its records"
 _LOST = "joined by a lost folder"
+_UNSIGNED = "signed nothing"
+"""A contract that was joined, under which no word of this folder has left it yet."""
 _OUTSIDE = "outside of contracts"
 """In the place of the records' digest, of what was released outside of contracts."""
 WRITTEN = "wrote"
@@ -239,7 +241,8 @@ class Folder(Steps):
             if known is None:
                 late = self._has_released()
                 self._require(contract.plan, late)
-                self._note(contract.hash, *filter(None, (event, _LATE if late else None)))
+                events = (event or _UNSIGNED, _LATE if late else None)
+                self._note(contract.hash, *filter(None, events))
                 row = contract.hash, *joined, 0, 0
                 self._file.execute("insert into contracts values (?, ?, ?, ?, ?, ?)", row)
             elif known.records != records:
@@ -263,6 +266,10 @@ class Folder(Steps):
         charged = Plan.from_dict(json.loads(known.plan))
         cost, before = (total_cost([each], self.budget.delta).epsilon for each in (plan, charged))
         return cost > before * (1 + 1e-9) or len(plan.releases) > len(charged.releases)
+
+    def has_joined(self, contract: Agreement) -> bool:
+        """Whether this folder has reserved the cost of a contract."""
+        return contract.hash in self._joined()
 
     def _joined(self) -> dict[bytes, Joined]:
         found = self._read("select hash, plan, records, seeded from contracts")
@@ -310,18 +317,51 @@ class Folder(Steps):
         known = self._joined().get(contract.hash)
         return known is not None and known.records == _OUTSIDE
 
-    def leave(self, contract: Agreement) -> None:
+    def leave(self, contract: Agreement) -> bool:
         """Leave a contract for ever. It stays charged in whole: a choice to leave returns nothing.
+
+        A contract under which this folder has signed no word is undone, as if it had never been
+        joined. Its marks must show that the folder was not restored.
+
+        Returns
+        -------
+        Whether it was undone: then its cost is free again.
 
         Raises
         ------
         ValueError
-            If it is a release outside of contracts.
+            If it is a release outside of contracts, or the folder was restored.
         """
         if self._is_outside(contract):
             fail("contract", "a contract", "what dpmesh fit, stats or ranges released")
+        if self._is_unsigned(contract):
+            self._undo(contract.hash)
+            return True
         self.marks.leave(contract.hash)
         self._leave(contract.hash)
+        return False
+
+    def _is_unsigned(self, contract: Agreement) -> bool:
+        """Whether nothing left this folder under a contract, and its marks say the same."""
+        self._check_marks()
+        never_sent = Sent(0, BEFORE)
+        _, marked = self.marks.all().get(contract.hash, (None, None))
+        has_signed = contract.hash not in self._events(_UNSIGNED)
+        return not has_signed and marked == never_sent and self.last(contract) is None
+
+    def _undo(self, contract: bytes) -> None:
+        """Forget a contract: first its mark, as no mark may know what the folder does not."""
+        self.marks.forget(contract)
+        with self.transaction():
+            for table in ("secrets", "events"):
+                self._file.execute(f"delete from {table} where contract = ?", (contract,))
+            self._file.execute("delete from contracts where hash = ?", (contract,))
+
+    def signs(self, contract: Agreement) -> None:
+        """Note that a word of this folder leaves it under a contract, before it does."""
+        if contract.hash in self._events(_UNSIGNED):
+            query = "delete from events where contract = ? and event = ?"
+            self.change(query, contract.hash, _UNSIGNED)
 
     def _leave(self, contract: bytes) -> None:
         with self.transaction():

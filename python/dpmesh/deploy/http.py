@@ -16,8 +16,8 @@ import asyncio
 import logging
 import ssl
 from asyncio import sleep
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
 from hashlib import sha256
 from ipaddress import ip_address
 from pathlib import Path
@@ -70,7 +70,8 @@ NOT_SIGNED, OVER = 401, 410
 def server_tls(certificate: str | Path, key: str | Path | None = None) -> ssl.SSLContext:
     """Return a router's TLS, version 1.2 or later, from PEM files of a certificate and its key."""
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    tls.load_cert_chain(certificate, key)
+    with _reading("certificate", "a PEM file of a certificate, and of its key", certificate):
+        tls.load_cert_chain(certificate, key)
     return _http1(tls)
 
 
@@ -79,7 +80,18 @@ def node_tls(authority: str | Path | None = None) -> ssl.SSLContext:
 
     With `authority`, a PEM file, it trusts no other.
     """
-    return _http1(ssl.create_default_context(cafile=authority))
+    with _reading("certificate", "a PEM file of certificates to trust", authority):
+        return _http1(ssl.create_default_context(cafile=authority))
+
+
+@contextmanager
+def _reading(name: str, wanted: str, path: str | Path | None) -> Iterator[None]:
+    """Say which file is wrong if OpenSSL cannot use it."""
+    try:
+        yield
+    except ssl.SSLError as error:
+        got = f"{path}: {error.reason or error}".replace("_", " ").lower()
+        raise ValueError(f"{name}: wanted {wanted}, got {got}") from error
 
 
 def _http1(tls: ssl.SSLContext) -> ssl.SSLContext:

@@ -9,13 +9,15 @@ from asyncio import sleep
 from collections.abc import Callable
 from hashlib import sha256
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
 
 from dpmesh._extras import needed_by
 from dpmesh._validate import fail
 from dpmesh.deploy import http
+from dpmesh.deploy.contract import Contract
 from dpmesh.deploy.node import Node
 from dpmesh.deploy.schedule import longest_question
+from dpmesh.deploy.signing import SigningKey
 from dpmesh.deploy.wire import refused
 
 with needed_by("a router or a node over HTTP"):
@@ -76,15 +78,190 @@ def run_node(
     ValueError
         If the url is not allowed, or the router's certificate is wrong.
     """
+    address = _checked_address(url, insecure=insecure)
+    asyncio.run(_Dialogue(node, address, tls or http.node_tls(), patience).run(progress))
+
+
+def wait_for_router(
+    contract: Contract,
+    signing: SigningKey,
+    url: str,
+    tls: ssl.SSLContext | None = None,
+    *,
+    patience: float = PATIENCE,
+    insecure: bool = False,
+) -> None:
+    """Wait until a router can be reached that has this contract, before a party joins it.
+
+    Nothing is charged, and the router gets no word of the party but empty posts.
+
+    Parameters
+    ----------
+    contract, signing
+        The contract, and the party's key.
+    url, tls, patience, insecure
+        As of `run_node`.
+
+    Raises
+    ------
+    LeftOutError
+        If the patience is over.
+    ValueError
+        If the url is not allowed, the key is not in the contract, the router's certificate is
+        wrong, or the router has another contract.
+    """
+    address = _checked_address(url, insecure=insecure)
+    posts = _Posts(contract, contract.party_of(signing.public), signing, address)
+    asyncio.run(_reached(posts, tls or http.node_tls(), patience))
+
+
+def _checked_address(url: str, *, insecure: bool) -> URL:
+    """Return the address of a router; fail if it may not be dialled."""
     try:
-        at = URL(url)
+        address = URL(url)
     except ValueError:
-        at = URL()
-    if at.scheme not in ("http", "https") or not at.host or at.user or at.query_string:
+        address = URL()
+    is_web = address.scheme in ("http", "https") and bool(address.host)
+    if not is_web or address.user or address.query_string:
         fail("router", "a url such as https://router.example:8443", repr(url))
-    if at.scheme == "http" and not insecure and not http.is_local(at.host):
+    if address.scheme == "http" and not insecure and not http.is_local(address.host or ""):
         fail("router", "https:// off the loopback address (or --insecure)", url)
-    asyncio.run(_Dialogue(node, at, tls or http.node_tls(), patience).run(progress))
+    return address
+
+
+async def _reached(posts: _Posts, tls: ssl.SSLContext, patience: float) -> None:
+    """Post nothing until the router takes it."""
+    since, problem, refusals = monotonic(), "", 0
+    async with _session(tls, posts.longest) as session:
+        while True:
+            reply = await posts.sent(session, b"")
+            if reply.status in (200, 204, http.OVER):
+                return
+            found = reply.problem or f"refuses with status {reply.status}"
+            refusals += reply.status == http.NOT_SIGNED
+            if refusals > 1:  # the first may be of a router that has just been restarted
+                wanted = f"one at {posts.url} that has contract {posts.contract.hash.hex()}"
+                fail("router", wanted, "one with another contract (compare dpmesh contract check)")
+            waited = monotonic() - since
+            if waited >= patience:
+                tried = f"the router at {posts.url} {found}; for {waited:.0f} seconds now"
+                raise LeftOutError(f"{tried}. Nothing was charged")
+            if found != problem:
+                text = "the router at %s %s; trying for %g seconds, with nothing charged so far"
+                _log.warning(text, posts.url, found, patience)
+            problem = found
+            await sleep(RETRY)
+
+
+def _session(tls: ssl.SSLContext, longest: int) -> aiohttp.ClientSession:
+    """Return a client that follows nobody, keeps no cookies, and bounds what it reads."""
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(ssl=tls, limit=1),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        timeout=aiohttp.ClientTimeout(total=http.seconds_for(longest)),
+        auto_decompress=False,
+        trust_env=False,
+        **http.LIMITS,
+    )
+
+
+class _Reply(NamedTuple):
+    """A router's response to a post.
+
+    Attributes
+    ----------
+    status
+        Its status; 0 if there is no response.
+    message
+        Its body.
+    waits
+        For whom the router waits, by its own word.
+    problem
+        What went wrong; empty if a router answered.
+    """
+
+    status: int = 0
+    message: bytes = b""
+    waits: str = ""
+    problem: str = ""
+
+
+class _Posts:
+    """The signed posts of one party to one router.
+
+    Parameters
+    ----------
+    contract, number, signing
+        The contract, the party's number in it, and its key.
+    url
+        The router's address.
+    """
+
+    def __init__(self, contract: Contract, number: int, signing: SigningKey, url: URL) -> None:
+        self.contract, self.url = contract, url
+        self.longest = longest_question(contract)
+        self._party, self._signing = number, signing
+        self._number: int | None = None
+        """Number of the last post; None before the router has said from where to count."""
+
+    def begin_anew(self) -> None:
+        """Ask the router with the next post from where to count."""
+        self._number = None
+
+    async def sent(self, session: aiohttp.ClientSession, body: bytes) -> _Reply:
+        """Post a body; return the response, or what went wrong.
+
+        Raises
+        ------
+        ValueError
+            If the router's certificate is wrong.
+        """
+        try:
+            if self._number is None:
+                self._number = 0
+                await self._post(session, b"")  # the response says from where to count
+            return await self._post(session, body)
+        except aiohttp.ClientConnectorCertificateError as error:
+            wanted = f"one for {self.url.host} that this node trusts (--certificate)"
+            got = getattr(error.certificate_error, "verify_message", "another")
+            fail("certificate", wanted, got)
+        except asyncio.TimeoutError:
+            problem = "does not answer in time"
+        except aiohttp.ClientConnectorError as error:
+            problem = f"cannot be reached: {error.os_error.strerror or 'no TLS'}"
+        except (aiohttp.ServerDisconnectedError, OSError):
+            problem = "cannot be reached: it closes the connection"
+        except (aiohttp.ClientError, ValueError):
+            problem = "answers what no router does"
+        self._number = None
+        return _Reply(problem=problem)
+
+    async def _post(self, session: aiohttp.ClientSession, message: bytes) -> _Reply:
+        """Post a message, signed; fail if the response is none of a router's."""
+        assert self._number is not None
+        self._number += 1
+        body = sha256(message).hexdigest()
+        fields = http.fields_of(self.contract, self._party, self._number, len(message), body)
+        headers = {
+            http.NUMBER: str(self._number),
+            http.BODY: body,
+            http.SIGNATURE: self._signing.sign(*fields).hex(),
+            hdrs.ACCEPT_ENCODING: "identity",
+        }
+        url = self.url / str(self._party)
+        async with session.post(url, data=message, headers=headers, allow_redirects=False) as got:
+            sound = got.version == aiohttp.HttpVersion11
+            sound = sound and hdrs.CONTENT_ENCODING not in got.headers
+            sound = sound and (got.content_length or 0) <= self.longest
+            read = bytearray()
+            while sound and (part := await got.content.readany()):
+                read += part
+                sound = len(read) <= self.longest
+            if not sound:
+                raise ValueError
+            if got.status == http.NOT_SIGNED:
+                self._number = int(got.headers.get(http.NUMBER, "0")[:40])
+            return _Reply(got.status, bytes(read), got.headers.get(http.WAITS, ""))
 
 
 class _Dialogue:
@@ -92,27 +269,22 @@ class _Dialogue:
 
     def __init__(self, node: Node, url: URL, tls: ssl.SSLContext, patience: float) -> None:
         self.node, self.url, self._tls, self._patience = node, url, tls, patience
-        contract = node.contract
-        self._longest = longest_question(contract)
-        self._number: int | None = None
-        """Number of the last post; None before the router has said from where to count."""
+        self._posts = _Posts(node.contract, node.number, node.folder.signing, url)
         self._problem, self._since = "", 0.0
         self._waits_since = self._waits_said = monotonic()
 
     async def run(self, progress: Callable[[Any], object]) -> None:
         """Post answers until the run is over."""
-        async with aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(ssl=self._tls, limit=1),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            timeout=aiohttp.ClientTimeout(total=http.seconds_for(self._longest)),
-            auto_decompress=False,
-            trust_env=False,
-            **http.LIMITS,
-        ) as session:
+        async with _session(self._tls, self._posts.longest) as session:
             answer = asked = b""
             while True:
                 begun = monotonic()
-                status, message = await self._posted(session, answer)
+                reply = await self._posts.sent(session, answer)
+                status, message = reply.status, reply.message
+                if reply.problem:
+                    self._fails(reply.problem)
+                else:
+                    self._note_waiting(status, reply.waits)
                 if self._is_over(status, refused(answer), message):
                     return
                 if status in (200, 204):
@@ -125,51 +297,6 @@ class _Dialogue:
                         continue
                 pause = RETRY if message else RETRY - (monotonic() - begun)
                 await sleep(max(0.0, pause))
-
-    async def _posted(self, session: Any, answer: bytes) -> tuple[int, bytes]:
-        """Post an answer; return the status and the body of the response, 0 if there is none."""
-        try:
-            if self._number is None:
-                self._number = 0
-                await self._post(session, b"")  # the response says from where to count
-            return await self._post(session, answer)
-        except aiohttp.ClientConnectorCertificateError as error:
-            wanted = f"one for {self.url.host} that this node trusts (--certificate)"
-            got = getattr(error.certificate_error, "verify_message", "another")
-            fail("certificate", wanted, got)
-        except asyncio.TimeoutError:
-            self._fails("does not answer in time")
-        except aiohttp.ClientConnectorError as error:
-            self._fails(f"cannot be reached: {error.os_error.strerror or 'no TLS'}")
-        except (aiohttp.ServerDisconnectedError, OSError):
-            self._fails("cannot be reached: it closes the connection")
-        except (aiohttp.ClientError, ValueError):
-            self._fails("answers what no router does")
-        return 0, b""
-
-    async def _post(self, session: Any, answer: bytes) -> tuple[int, bytes]:
-        node, body = self.node, sha256(answer).hexdigest()
-        assert self._number is not None
-        self._number += 1
-        fields = http.fields_of(node.contract, node.number, self._number, len(answer), body)
-        signature = node.folder.signing.sign(*fields).hex()
-        headers = {http.NUMBER: str(self._number), http.BODY: body, http.SIGNATURE: signature}
-        headers[hdrs.ACCEPT_ENCODING] = "identity"
-        url = self.url / str(node.number)
-        async with session.post(url, data=answer, headers=headers, allow_redirects=False) as got:
-            sound = got.version == aiohttp.HttpVersion11
-            sound = sound and hdrs.CONTENT_ENCODING not in got.headers
-            sound = sound and (got.content_length or 0) <= self._longest
-            message = bytearray()
-            while sound and (part := await got.content.readany()):
-                message += part
-                sound = len(message) <= self._longest
-            if not sound:
-                raise ValueError
-            self._note_waiting(got.status, got.headers.get(http.WAITS, ""))
-            if got.status == http.NOT_SIGNED:
-                self._number = int(got.headers.get(http.NUMBER, "0")[:40])
-            return got.status, bytes(message)
 
     def _note_waiting(self, status: int, waits: str) -> None:
         """Log once a minute for whom this node waits, by the router's word."""
@@ -197,7 +324,8 @@ class _Dialogue:
         self._since = self._since if before else monotonic()
         if found != before:
             _log.warning("%s; trying for %g seconds", found, self._limit)
-        self._problem, self._number = found, None
+        self._problem = found
+        self._posts.begin_anew()
 
     @property
     def _limit(self) -> float:

@@ -113,6 +113,7 @@ class Node(Member):
 
     def _presence(self) -> bytes:
         """Return this node's signature; with it what it asks others, and how far it got."""
+        self.folder.signs(self.contract)
         signature, last = self._signature(), self.folder.last(self.contract)
         if self._confirmed and last is None:
             return signature
