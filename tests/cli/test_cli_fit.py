@@ -85,6 +85,14 @@ def test_files_of_sites_become_a_model_and_a_page(sites: Path) -> None:
     assert "95% interval of the difference" in page
     assert re.search(r"<button>balanced accuracy</button></th><th.{0,30}>AUC<", page)
     assert "range = [0, 200], may be missing" in page
+    assert page.index("Scores computed without noise: for the data owners only") < page.index(
+        "<h1>"
+    )
+    assert "<pre>" not in page
+    assert not re.search(r"[A-Za-z]+\([a-z_]+=", page)  # no repr
+    assert "learning rate (step size)" in page
+    assert "each site&#x27;s own records" in page
+    assert page.count("<figure>") == 1
     predicted = call("predict", "model.dpmesh", "new.csv", "--probabilities")
     first, *lines = predicted.splitlines()
     assert first == "prediction,probability of ill,probability of well"
@@ -92,6 +100,20 @@ def test_files_of_sites_become_a_model_and_a_page(sites: Path) -> None:
     assert [line.split(",")[0] for line in lines] == expected.tolist()
     assert call("predict", "model.dpmesh", "new.csv", "--output", "out.csv") == "wrote out.csv\n"
     assert Path("out.csv").read_text().splitlines()[1:] == expected.tolist()
+
+
+def test_a_public_page_has_no_scores(sites: Path) -> None:
+    files = [*map(str, Path("sites").glob("*.parquet"))]
+    options = ["--splits", "2", "--epsilon", "8,4", "--seed", "1", "--public", "public.html"]
+    said = call("fit", *files, "--label", "diagnosis", "--ranges", "ranges.toml", *options)
+    assert "wrote public.html, without scores" in said
+    page, public = Path("model.html").read_text(), Path("public.html").read_text()
+    assert page.count("<figure>") == 2
+    for score in ("accuracy", "figure>", "Scores computed", ".parquet", "not used", "joining"):
+        assert score in page
+        assert score not in public.replace("figure {", "")
+    for fact in ("Guarantee", "Threat model", "NOT private", "model.dpmesh", "range = [0, 200]"):
+        assert fact in public
 
 
 @pytest.mark.slow

@@ -339,7 +339,9 @@ def test_epsilons_are_compared_with_noise_of_their_own_and_the_kept_one_is_fitte
     assert "at most 88.1 of 100" in found.estimator.report_.plain_words
     assert found.estimator.random_state != 0
     lines = str(found).splitlines()
-    assert " ".join(lines[0].split()) == "epsilon accuracy 95% interval beside sites alone"
+    assert " ".join(lines[0].split()) == (
+        "epsilon unit adversary accuracy 95% interval beside single sites"
+    )
     assert len({line[:4] for line in lines[1:4]}) == 3
     smallest = dm.sklearn.evaluate(model, X, y, sites, splits=1, epsilons=(4, 2))
     assert smallest.estimator.epsilon == 2

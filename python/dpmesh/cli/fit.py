@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 import warnings
+from dataclasses import replace
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -32,6 +34,7 @@ _MODEL = (
 _TEST_SIZE = "Share of each site's records that are held out for the scores."
 _SPLITS = "Number of splits into training and test records (default: 10). A verdict takes 5."
 _PAGE = "Report page; by default beside the model file."
+_PUBLIC = "Page to publish: without scores (default: none)."
 _SEED = "Make the fit reproducible. It is then not private."
 
 
@@ -62,6 +65,9 @@ def fit(
         Path, typer.Option(help="Model file to write.", rich_help_panel=options.OUTPUT)
     ] = Path("model.dpmesh"),
     page: Annotated[Path | None, typer.Option(help=_PAGE, rich_help_panel=options.OUTPUT)] = None,
+    public: Annotated[
+        Path | None, typer.Option(help=_PUBLIC, rich_help_panel=options.OUTPUT)
+    ] = None,
     budget: options.BudgetFolder = None,
     separator: options.Separator = None,
     decimal: options.Decimal = None,
@@ -85,7 +91,7 @@ def fit(
     import numpy as np
 
     from dpmesh._files import replace_text, writable_folder
-    from dpmesh.cli._pages import fit_page
+    from dpmesh.cli._fit_page import FitPage
     from dpmesh.cli._sites import as_spent, charge, public_ranges, read_sites, text_format
     from dpmesh.defaults.rule import HONEST
     from dpmesh.sklearn import PrivateClassifier, evaluate
@@ -100,7 +106,7 @@ def fit(
         one_of("--keep", keep, each)
     used, labels, target = public_ranges(ranges, label, site, released)
     page = output.with_suffix(".html") if page is None else page
-    for file in (output, page):
+    for file in filter(None, (output, page, public)):
         writable_folder(file.parent)
     written = text_format(
         separator=separator,
@@ -143,7 +149,17 @@ def fit(
     if released:
         found.estimator.charge(*more)
     found.estimator.save(output)  # before anything is printed: a reader such as `head` may be gone
-    replace_text(page, fit_page(found, label=label, unused=held.unused))
+    about = FitPage(
+        evaluation=found,
+        label=label,
+        unused=held.unused,
+        model=output,
+        tables=files,
+        day=date.today(),
+    )
+    replace_text(page, about.html())
+    if public is not None:
+        replace_text(public, replace(about, public=True).html())
     typer.echo(f"\n{found}\n")
     covers = "The epsilon covers" if seed is None else "The noise is seeded: no epsilon covers"
     of = "all" if found.by_epsilon else "the training"
@@ -156,6 +172,8 @@ def fit(
     network = "" if model is None else f" --model {model}"
     typer.echo(f"wrote {output}; predict with: dpmesh predict {output} new.csv{network}")
     typer.echo(f"wrote {page}")
+    if public is not None:
+        typer.echo(f"wrote {public}, without scores")
 
 
 def _numbers(epsilon: str) -> list[float]:

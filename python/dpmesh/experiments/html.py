@@ -37,6 +37,11 @@ def document(title: str, body: Iterable[str]) -> str:
     )
 
 
+def details(title: str, content: str) -> str:
+    """Return content that is folded until somebody opens it."""
+    return f"<details><summary>{escape(title)}</summary>{content}</details>"
+
+
 def table(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     """Return a table with a line of heads, which sort it; it scrolls where it is too wide."""
     kinds = [_kind(column) for column in zip(heads, *rows, strict=True)]

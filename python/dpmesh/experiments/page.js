@@ -12,7 +12,7 @@ const offer = (place, text, name, href) => {
   Object.assign(link, {textContent: text, download: name, href: href});
   place.append(link);
 };
-document.querySelectorAll('table').forEach((table, number) => {
+document.querySelectorAll('table:not(.facts)').forEach((table, number) => {
   const place = document.createElement('p');
   place.className = 'export';
   for (const [kind, write] of Object.entries(formats)) {

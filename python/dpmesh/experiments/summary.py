@@ -108,18 +108,26 @@ def compared(groups: Groups) -> Settings:
     found = {name: verdict(runs) for name, runs in groups.items()}
     known = [one for one in found.values() if one is not None]
     metric, *others = known[0].beside[0].measures if known else ("accuracy",)
-    heads = ["", "runs", "epsilon", "delta", metric]
+    heads = ["", "runs", "epsilon", "delta", "unit", "neighbours", "adversary", metric]
     if known:
         heads += [*others, "chance", "alone", "alone, private", "pooled", "than alone"]
     rows = []
     for name, runs in groups.items():
         cost = dearest(runs)
         epsilon = rounded_up(cost.epsilon, 4) if cost.is_finite else "none"
-        row = [name, str(len(runs)), epsilon, rounded_up(cost.delta), spread(scores(runs))]
+        row = [name, str(len(runs)), epsilon, rounded_up(cost.delta), *_protected(cost)]
+        row.append(spread(scores(runs)))
         if known:
             row += _cells(found[name], others)
         rows.append([*row, spread([run.traffic.megabytes for run in runs])])
     return Settings(Table([*heads, "MB sent"], rows))
+
+
+def _protected(cost: Report) -> tuple[str, str, str]:
+    """Return unit, neighboring relation and adversary; dashes where nothing is guaranteed."""
+    if not cost.is_finite:
+        return "-", "-", "-"
+    return cost.unit, cost.neighboring_relation.replace("_", "-"), cost.adversary_in_brief
 
 
 def measured(groups: Groups, metrics: Sequence[str]) -> Table:
@@ -144,13 +152,17 @@ class Setting(NamedTuple):
 def placed(results: Sequence[Result]) -> dict[Setting, list[Result]]:
     """Return the results by method, network and epsilon, the largest of their seeds."""
     differing = _differing([_unpriced(result.changes) for result in results])
+    units = {result.privacy.unit for result in results if result.privacy.is_finite}
     found: dict[Setting, list[Result]] = defaultdict(list)
     for runs in grouped(results).values():
         changes = _unpriced(runs[0].changes)
         network = {key: value for key, value in changes.items() if _of_network(key)}
         method = {key: value for key, value in changes.items() if not _of_network(key)}
         where = _label(network, differing) if network else ""
-        found[Setting(_label(method, differing), where, _epsilon(runs))] += runs
+        label, privacy = _label(method, differing), dearest(runs)
+        if len(units) > 1 and privacy.is_finite:
+            label = f"{label} ({privacy.unit}-level)"
+        found[Setting(label, where, _epsilon(runs))] += runs
     return dict(found)
 
 
@@ -199,24 +211,38 @@ def verdict(runs: Sequence[Result]) -> Verdict | None:
     if len(known) < len(runs) or len({(len(one.alone), one.metric) for _, one in known}) > 1:
         return None
     measured, beside = zip(*known, strict=True)
-    epsilon = cost_in_words(dearest(runs))
-    return Verdict(measured=measured, beside=beside, epsilon=epsilon, unit="run")
+    privacy = dearest(runs)
+    return Verdict(
+        measured=measured,
+        beside=beside,
+        epsilon=cost_in_words(privacy),
+        unit="run",
+        protects=privacy.unit if privacy.is_finite else "",
+        adversary=privacy.adversary_in_brief,
+    )
 
 
 def sentences(groups: Groups) -> list[str]:
     """Return what can be said of one setting beside its baselines, or of several at one epsilon.
 
     Of several: which scores highest, and which are not clearly below it. Runs are paired by their
-    seeds; how many settings are clearly below is Holm's procedure at 5%.
+    seeds; how many settings are clearly below is Holm's procedure at 5%. Settings are compared that
+    have the epsilon, the unit, the relation and the adversary in common.
     """
     if len(groups) == 1:
         found = [verdict(runs) for runs in groups.values()]
         return [one.sentence for one in found if one is not None]
-    at: dict[str, dict[str, Sequence[Result]]] = defaultdict(dict)
+    comparable: dict[tuple[str, ...], dict[str, Sequence[Result]]] = defaultdict(dict)
     for name, runs in groups.items():
         if all(map(isfinite, scores(runs))):
-            at[_epsilon(runs)][name] = runs
-    return [_leader(those, f"At epsilon {eps}") for eps, those in at.items() if len(those) > 1]
+            place = (_epsilon(runs), *_protected(dearest(runs)))
+            comparable[place][name] = runs
+    said = []
+    for (epsilon, unit, *_), those in comparable.items():
+        if len(those) > 1:
+            of_unit = "" if unit == "-" else f" of one {unit}"
+            said.append(_leader(those, f"At epsilon {epsilon}{of_unit}"))
+    return said
 
 
 def scores(runs: Sequence[Result]) -> list[float]:

@@ -201,6 +201,12 @@ class Report(InNotebooks):
         return self.is_finite and not self.seeded
 
     @property
+    def adversary_in_brief(self) -> str:
+        """The adversary in a few words, for a column of a table."""
+        brief = self.adversary.replace(SEES_ALL, "sees all releases")
+        return brief.replace(" and colludes with up to ", ", colludes with ")
+
+    @property
     def guarantee(self) -> Guarantee:
         """The guarantee with its adversary and all conditions."""
         return Guarantee(

@@ -71,7 +71,14 @@ def in_words(
 def compared(reached: Measures, baselines: Baselines, privacy: Report) -> Verdict:
     """Return the verdict on one run."""
     epsilon = cost_in_words(privacy)
-    return Verdict(measured=[reached], beside=[baselines], epsilon=epsilon, unit="run")
+    return Verdict(
+        measured=[reached],
+        beside=[baselines],
+        epsilon=epsilon,
+        unit="run",
+        protects=privacy.unit if privacy.is_finite else "",
+        adversary=privacy.adversary_in_brief,
+    )
 
 
 def cost_in_words(privacy: Report) -> float | None:

@@ -33,7 +33,16 @@ from dpmesh.run.baselines import Baselines
 from dpmesh.run.measures import Measures, shown, shown_difference, shown_width
 from dpmesh.run.populations import FEWEST_TESTED, Population
 
-__all__ = ["FEW", "LEAST", "Difference", "Verdict", "clearly", "difference", "interval"]
+__all__ = [
+    "FEW",
+    "LEAST",
+    "Difference",
+    "PopulationRow",
+    "Verdict",
+    "clearly",
+    "difference",
+    "interval",
+]
 
 LEAST = 5
 """Fewest splits or runs for a verdict."""
@@ -43,6 +52,13 @@ FEW = 10
 
 LEVEL = 0.05
 """Rate of false alarms of an interval."""
+
+OWN_RECORDS, WORST_SITE, RAREST_CLASS = (
+    "each site's own records",
+    "worst-served site",
+    "rarest class",
+)
+"""Populations of test records beside those of all sites."""
 
 Claim = Literal["better", "worse", "inconclusive"]
 
@@ -73,6 +89,31 @@ class Difference(NamedTuple):
     def sign(self) -> int:
         """1 or -1 where the interval does not cover 0, else 0."""
         return (self.low > 0) - (self.high < 0)
+
+
+class PopulationRow(NamedTuple):
+    """The federation beside single sites without privacy, on some of the test records.
+
+    Attributes
+    ----------
+    name
+        Of the test records.
+    measure
+        Accuracy, R² or recall.
+    federation, single_site
+        Mean scores.
+    gain
+        Their difference with its interval; None with fewer than 2 splits.
+    word
+        Of the headline test, or counts of sites; empty where there is an interval alone.
+    """
+
+    name: str
+    measure: str
+    federation: float
+    single_site: float
+    gain: Difference | None
+    word: str = ""
 
 
 def difference(values: npt.ArrayLike, *, held_out: float, resolution: float = 0.0) -> Difference:
@@ -139,6 +180,8 @@ class Verdict:
     populations
         Scores on each site's own test records and on the rarest class, one for each split; empty
         where they were not taken.
+    protects, adversary
+        Unit of privacy, and against whom, as columns of tables show them; empty without columns.
 
     Raises
     ------
@@ -161,6 +204,8 @@ class Verdict:
     epsilon: float | None
     unit: str = "split"
     populations: Sequence[Population] = ()
+    protects: str = ""
+    adversary: str = ""
 
     def __post_init__(self) -> None:
         if self.populations and len(self.populations) != len(self.measured):
@@ -242,16 +287,25 @@ class Verdict:
 
         None if a site has too few test records, or there are too few splits.
         """
+        scores = self._worst_scores
+        return None if scores is None else self._interval(scores[:, 0] - scores[:, 1])
+
+    @cached_property
+    def _worst_scores(self) -> Numbers | None:
+        """Scores of federation and single site where the other splits find the worst site.
+
+        Shape (splits, 2); None if a site has too few test records, or there are too few splits.
+        """
         if len(self.populations) < LEAST:
             return None
         if min(int(one.tested.min()) for one in self.populations) < FEWEST_TESTED:
             return None
         federation = np.stack([one.federation for one in self.populations])
-        gains = []
-        for split in range(len(federation)):
+        scores = []
+        for split, population in enumerate(self.populations):
             worst = int(np.delete(federation, split, axis=0).mean(axis=0).argmin())
-            gains.append(self._own_differences[split, worst])
-        return self._interval(np.array(gains))
+            scores.append([population.federation[worst], population.alone[worst]])
+        return np.array(scores)
 
     @cached_property
     def rarest_class(self) -> Difference | None:
@@ -265,6 +319,91 @@ class Verdict:
                 return None
             gains.append(one.federation - one.alone)
         return self._interval(np.array(gains))
+
+    @cached_property
+    def rows_by_population(self) -> list[PopulationRow]:
+        """The federation beside single sites, in each population that was evaluated.
+
+        All sites' records have the word of the one test that is stated beforehand; each site's own
+        records have counts of sites after Holm's procedure; other rows have an interval alone.
+        """
+        metric = self.metric
+        gain = self.gain if len(self.measured) > 1 else None
+        alone = float(self.baselines.alone.mean())
+        rows = [
+            PopulationRow("all sites' records", metric, self.score, alone, gain, self.claim or "")
+        ]
+        if not self.populations or len(self.baselines.alone) == 1:
+            return rows
+        federation = float(np.mean([one.federation.mean() for one in self.populations]))
+        single = float(np.mean([one.alone.mean() for one in self.populations]))
+        gains, counts = self._population_gains, ""
+        if self.decides:
+            better, worse = int((self.own_sites > 0).sum()), int((self.own_sites < 0).sum())
+            undecided = len(self.own_sites) - better - worse
+            counts = f"better at {better}, inconclusive for {undecided}, worse at {worse}"
+        name = OWN_RECORDS
+        rows.append(PopulationRow(name, metric, federation, single, gains.get(name), counts))
+        if WORST_SITE in gains and self._worst_scores is not None:
+            federation, single = self._worst_scores.mean(axis=0).tolist()
+            name = WORST_SITE
+            rows.append(PopulationRow(name, metric, federation, single, gains[name]))
+        if RAREST_CLASS in gains:
+            rare = [one.rare for one in self.populations if one.rare is not None]
+            federation = float(np.mean([one.federation for one in rare]))
+            single = float(np.mean([one.alone for one in rare]))
+            name = f"{RAREST_CLASS}, {rare[0].name}"
+            rows.append(PopulationRow(name, "recall", federation, single, gains[RAREST_CLASS]))
+        return rows
+
+    @property
+    def population_table(self) -> Table:
+        """`rows_by_population` as a table; what has too few test records or splits is named."""
+        heads = ["evaluated on", "measure", "federation", "single site", "95% interval", "joining"]
+        lines = [
+            [
+                row.name,
+                row.measure,
+                shown(self._unit_of(row), row.federation),
+                shown(self._unit_of(row), row.single_site),
+                "-" if row.gain is None else self._between(row),
+                row.word or ("-" if self.decides else f"takes {LEAST} {self.unit}s"),
+            ]
+            for row in self.rows_by_population
+        ]
+        shown_names = {row.name.partition(",")[0] for row in self.rows_by_population}
+        if self.populations and len(self.baselines.alone) > 1:
+            for name in (WORST_SITE, RAREST_CLASS):
+                is_known = name != RAREST_CLASS or self.populations[0].rare is not None
+                if name not in shown_names and is_known:
+                    lines.append([name, "-", "-", "-", "-", self._too_few])
+        return Table(heads, lines)
+
+    @property
+    def _too_few(self) -> str:
+        if not self.decides:
+            return f"takes {LEAST} {self.unit}s"
+        return f"too few test records (under {FEWEST_TESTED})"
+
+    def _unit_of(self, row: PopulationRow) -> str:
+        """Return the measure by whose form a score is shown: recall is a share, as accuracy is."""
+        return "accuracy" if row.measure == "recall" else row.measure
+
+    def _between(self, row: PopulationRow) -> str:
+        assert row.gain is not None
+        return shown_difference(self._unit_of(row), row.gain.low, row.gain.high)
+
+    @cached_property
+    def _population_gains(self) -> dict[str, Difference]:
+        """Mean gains on records other than those of all sites, where they can be judged."""
+        if len(self.measured) < 2 or len(self.baselines.alone) == 1:
+            return {}
+        found = {
+            OWN_RECORDS: self.own_gain,
+            WORST_SITE: self.worst_site,
+            RAREST_CLASS: self.rarest_class,
+        }
+        return {name: gain for name, gain in found.items() if gain is not None}
 
     @property
     def claim(self) -> Claim | None:
@@ -440,7 +579,18 @@ class Verdict:
     @property
     def table(self) -> Table:
         """The means of the federation and all baselines, one line each."""
-        return Table(self.heads, [[name, *texts] for name, _, texts in self.rows()])
+        rows = [[name, *texts] for name, _, texts in self.rows()]
+        if not self.protects:
+            return Table(self.heads, rows)
+        heads = [*self.heads, "unit", "adversary"]
+        return Table(heads, [[*row, *self._protected(row[0])] for row in rows])
+
+    def _protected(self, name: str) -> tuple[str, str]:
+        """Return unit and adversary of a row of a table; dashes where it has no guarantee."""
+        if "epsilon" not in name:
+            return "-", "-"
+        is_single = name.startswith("single site")
+        return self.protects, "sees all releases" if is_single else self.adversary
 
     @cached_property
     def _learned(self) -> bool:

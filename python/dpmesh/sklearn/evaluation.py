@@ -82,7 +82,9 @@ class Evaluation(InNotebooks):
 
     def epsilons(self) -> list[list[str]]:
         """Return the lines of a table of scores over epsilon, that of heads first."""
-        lines = [["epsilon", self.verdict.metric, "95% interval", "beside sites alone"]]
+        metric = self.verdict.metric
+        heads = ["epsilon", "unit", "adversary", metric, "95% interval", "beside single sites"]
+        lines = [heads]
         for epsilon, found in self.by_epsilon.items():
             splits, between = len(found.measured), "-"
             if splits > 1:
@@ -90,7 +92,8 @@ class Evaluation(InNotebooks):
                 between = " to ".join(shown(found.metric, end) for end in ends)
             few = f"{splits} split{'s' * (splits > 1)} give{'s' * (splits == 1)} no verdict"
             score, claim = shown(found.metric, found.score), found.claim or few
-            lines.append([as_given(epsilon), score, between, claim])
+            protected = [found.protects, found.adversary]
+            lines.append([as_given(epsilon), *protected, score, between, claim])
         return lines
 
     @property
@@ -112,7 +115,10 @@ class Evaluation(InNotebooks):
             against = f"\nThe epsilon holds against {report.against}."
         head, *rows = self.epsilons()
         looked = [str(Table(head, rows)), ""] if rows else []
-        own = f"{self.verdict.table}\n\n{self.sentence}{against}\n{self.note}".rstrip()
+        tables = str(self.verdict.table)
+        if self.verdict.populations and len(self.verdict.baselines.alone) > 1:
+            tables = f"{tables}\n\n{self.verdict.population_table}"
+        own = f"{tables}\n\n{self.sentence}{against}\n{self.note}".rstrip()
         return "\n".join([*looked, own])
 
 
@@ -295,7 +301,10 @@ def _beside(
 
 
 def _verdict(epsilon: float | None, runs: Sequence[_Fitted]) -> Verdict:
+    privacy = runs[0].estimator.report_.privacy
     return Verdict(
+        protects=privacy.unit if privacy.is_finite else "",
+        adversary=privacy.adversary_in_brief,
         measured=[one.measured for one in runs],
         beside=[one.baselines for one in runs],
         epsilon=epsilon,
