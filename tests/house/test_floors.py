@@ -52,7 +52,7 @@ FLOORS = [
     ["privacy.other_tools"],
     ["algorithms.controllers", "algorithms.denoisers"],
     ["algorithms.allocation", "algorithms.worst_case"],
-    ["algorithms.messages"],
+    ["algorithms.clipping", "algorithms.messages"],
     [
         "algorithms.base",
         "algorithms.federated_contribution",

@@ -102,6 +102,12 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
     Empty if that is not proved. A subclass states it anew: see `holds_for_any_rows`.
     """
 
+    follows_from_sizes: ClassVar[tuple[str, ...]] = ()
+    """Parameters that the sizes of all nodes together determine: no contract may state them.
+
+    Files may leave them out. Without ``"records"`` here, those are of the smallest node.
+    """
+
     public_coins: ClassVar[frozenset[Purpose]] = frozenset({Purpose.INIT})
     """The purposes whose streams all nodes must share; a node's others are its own secret."""
 

@@ -94,6 +94,7 @@ class RecordSums(Algorithm[RecordSumsState, VectorProblem]):
 
     travels = "server"
     parameters_are_released = True
+    follows_from_sizes = ("dim", "sites", "records", "rounds")
     any_rows = "what a site adds up depends on nothing that others send"
 
     ensured: ClassVar[float] = 2.0

@@ -90,6 +90,8 @@ class SecureGossip(Algorithm[SecureGossipState, LinearProblem], Clipping):
     parameters_are_released = True
     any_rows = "each record's gradient is clipped at whatever point the totals make"
 
+    follows_from_sizes = ("dim", "records")
+
     topology: Static
     dim: int
     records: int

@@ -98,6 +98,8 @@ class Sizes:
     features
         Number of features of a dense record of a linear model; 0 of any other, which has no first
         stage.
+    largest
+        The largest number of records of a node, None if it is not public.
     images
         Whether these are scattering coefficients of images, for which a second moment paid.
 
@@ -119,10 +121,11 @@ class Sizes:
     dim: int
     features: int = 0
     images: bool = False
+    largest: int | None = None
 
     def __post_init__(self) -> None:
         every(self, integer, "nodes", "smallest", "dim", at_least=1)
-        every(self, integer, "features")
+        every(self, integer, "features", "largest")
         every(self, integer, "together", at_least=self.nodes * self.smallest)
 
     @classmethod

@@ -1,26 +1,20 @@
-"""The algorithm and the topology that a contract's tables describe, and what they must fulfil.
+"""Checks of a contract: of its algorithm, its parties, its sums and its costs.
 
 The guarantee then holds for any rows, by public numbers alone.
 """
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from dpmesh._epsilons import ROUNDING, rounded_up
-from dpmesh._validate import instance
 from dpmesh.algorithms.adaptive_sums import AdaptiveSums
-from dpmesh.algorithms.base import Algorithm, AnyAlgorithm, holds_for_any_rows
-from dpmesh.algorithms.federated import FederatedLearning
+from dpmesh.algorithms.base import AnyAlgorithm, holds_for_any_rows
 from dpmesh.algorithms.record_sums import RecordSums
 from dpmesh.deploy.terms import Party, Terms
-from dpmesh.keys import Key
 from dpmesh.noise.mechanisms import Gaussian, Laplace, Mechanism
 from dpmesh.noise.rows import CorrelatedRow
 from dpmesh.noise.secure import SecureSum
@@ -28,95 +22,17 @@ from dpmesh.noise.secure.mechanism import is_summed
 from dpmesh.problems.dense import DenseProblem
 from dpmesh.run.prepare import check_records as last_long_enough
 from dpmesh.settings import Settings
-from dpmesh.settings.format import refuse_old_keys, refuse_old_noise
-from dpmesh.settings.parts import SECTIONS, VALUES, entries
-from dpmesh.settings.stage import Stage
+from dpmesh.settings.parts import SECTIONS
 from dpmesh.statistics.ask import Questions
 from dpmesh.topology import Topology
 
 MOST_BITS = 61
 
 SUMS = {kind.__name__: kind for kind in (RecordSums, AdaptiveSums)}
-"""What releases the sums that answer questions: of one round, or of several."""
+"""Algorithms that release the sums which answer questions: of one round, or of several."""
 
-
-@dataclass(frozen=True)
-class Assembly:
-    """What makes the algorithm and the topology of a contract.
-
-    Parameters
-    ----------
-    settings, nodes, public_key, rounds
-        The content of the contract, the number of its parties, its public key, its rounds.
-    follows
-        Returns the parameters that follow from the rest of the contract, which no table may state.
-    """
-
-    settings: Settings
-    nodes: int
-    public_key: Key
-    rounds: int
-    follows: Callable[[], Mapping[str, Any]]
-
-    @cached_property
-    def graph(self) -> Topology:
-        """What the table [topology] describes."""
-        return self.settings.graph(self.nodes, self.public_key)
-
-    @cached_property
-    def algorithm(self) -> AnyAlgorithm:
-        """The algorithm, with all its public parameters."""
-        table = self.settings.table("algorithm")
-        kinds = {**SECTIONS["algorithm"], **SUMS}
-        if table.get("kind") == FederatedLearning.__name__:
-            parts = {name: self._part(table, name) for name in ("contribution", "combination")}
-            table = {**table, **{name: part for name, part in parts.items() if part}}
-        settings, of_network = self.settings, dict[str, Any]()
-        maker = settings.maker("algorithm", table, kinds)
-        refuse_old_keys(settings, "algorithm", table, maker)
-        if "topology" in inspect.signature(maker).parameters:
-            table = self._with("algorithm", table, ("dim", "records"))
-            of_network["topology"] = self.graph
-        if maker in SUMS.values():
-            table = self._with("algorithm", table, entries(maker))
-        if isinstance(table.get("noise"), dict):
-            gossips = getattr(maker, "travels", None) == "gossip"
-            graph = self.graph if gossips else None
-            filled = {"rounds": self.rounds, "topology": graph, "star": True}
-            settings = replace(settings, filled=filled)
-        made = settings.make("algorithm", table, kinds, nodes=self.nodes, **of_network)
-        instance("algorithm", made, "an algorithm", Algorithm)
-        algorithm: AnyAlgorithm = made
-        refuse_old_noise(settings, algorithm)
-        return self._staged(algorithm) if "first_stage" in self.settings.content else algorithm
-
-    def _staged(self, algorithm: AnyAlgorithm) -> AnyAlgorithm:
-        """Return an algorithm after the first stage that the table [first_stage] describes."""
-        settings, table = self.settings, self.settings.table("first_stage")
-        if getattr(algorithm, "secure_sum", None) is None:
-            wanted = "wanted a secure sum of all parties: who misses one row of gossip has another"
-            settings.fail("first_stage", f"{wanted} centre than the others, for which no proof is")
-        refuse_old_keys(settings, "first_stage", table, Stage)
-        stage = settings.make("first_stage", table, SECTIONS["first_stage"])
-        follows, own = self.follows(), {"sites": self.nodes, "algorithm": algorithm}
-        own |= {"records": follows["records"], "dim": follows["features"]}
-        staged: AnyAlgorithm = settings.call("first_stage", stage.before, **own)
-        return staged
-
-    def _part(self, table: Mapping[str, Any], name: str) -> dict[str, Any]:
-        """Return a part of an algorithm with what follows from the parties and the records."""
-        part = table.get(name)
-        if not isinstance(part, dict):
-            return {}
-        known = entries(VALUES[part["kind"]]) if part.get("kind") in VALUES else {}
-        return self._with(f"algorithm.{name}", part, known)
-
-    def _with(self, of: str, table: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
-        """Return a table with what no file may state, since it follows from the rest of it."""
-        follow = {name: value for name, value in self.follows().items() if name in known}
-        for name in follow.keys() & table.keys():
-            self.settings.fail(f"{of}.{name}", "follows from the contract; remove it")
-        return {**table, **follow}
+KINDS = {**SECTIONS["algorithm"], **SUMS}
+"""The algorithms that a contract can name."""
 
 
 def check_modules(settings: Settings) -> None:

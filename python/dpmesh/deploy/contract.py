@@ -18,6 +18,7 @@ from dpmesh._core import __version__
 from dpmesh._validate import fail
 from dpmesh.algorithms.base import AnyAlgorithm, holds_for_any_rows
 from dpmesh.data import Dataset
+from dpmesh.defaults import Sizes
 from dpmesh.deploy import assembly
 from dpmesh.deploy.planned import Planned
 from dpmesh.deploy.round_patterns import RoundPatterns
@@ -30,6 +31,7 @@ from dpmesh.noise.secure import NeighborSums, SecureSum
 from dpmesh.privacy.plan import Plan
 from dpmesh.problems import LinearProblem
 from dpmesh.settings import Settings, read
+from dpmesh.settings.assembler import RunSizes, assemble
 from dpmesh.settings.format import check_format
 from dpmesh.settings.parts import entries
 from dpmesh.topology import Topology
@@ -143,28 +145,39 @@ class Contract:
         return Tables(self.settings, self.terms)
 
     @cached_property
-    def _assembly(self) -> assembly.Assembly:
-        own = self.settings, self.nodes, self.public_key, self.terms.rounds
-        return assembly.Assembly(*own, lambda: self._of_sums)
-
-    @property
     def algorithm(self) -> AnyAlgorithm:
         """The algorithm, with all its public parameters."""
-        return self._assembly.algorithm
+        sizes = RunSizes(
+            nodes=self.nodes,
+            rounds=self.terms.rounds,
+            data=self._sizes,
+            topology=lambda: self._graph,
+            between_parties=True,
+            sums=self._sums_of_questions,
+        )
+        return assemble(self.settings, sizes, kinds=assembly.KINDS)
 
-    @property
-    def _of_sums(self) -> dict[str, Any]:
-        """The parameters of sums that follow from the parties and the records."""
-        return {
-            "dim": int(self._learned.dim),
-            "features": self.tables.features,
-            "clients": self.nodes,
-            "records": int(self.records.sum()),
-            "records_per_client": int(self.records.max()),
-            "rounds": self.terms.rounds,
-            "sites": self.nodes,
-            **(self.tables.questions.sums if self.tables.questions is not None else {}),
-        }
+    @cached_property
+    def _graph(self) -> Topology:
+        """The network that the table [topology] describes."""
+        return self.settings.graph(self.nodes, self.public_key)
+
+    def _sizes(self) -> Sizes:
+        """Return the public sizes of all parties' records."""
+        return Sizes(
+            nodes=self.nodes,
+            smallest=int(self.records.min()),
+            together=int(self.records.sum()),
+            largest=int(self.records.max()),
+            dim=int(self._learned.dim),
+            features=self.tables.features,
+        )
+
+    def _sums_of_questions(self) -> dict[str, Any]:
+        """Return the parameters of sums that follow from the questions, if there are any."""
+        if self.tables.questions is None:
+            return {}
+        return self.tables.questions.sums
 
     @property
     def has_one_model(self) -> bool:
@@ -180,7 +193,7 @@ class Contract:
     @cached_property
     def topology(self) -> Topology | None:
         """Who hears whom; None if messages travel by token, or are masked."""
-        return self._assembly.graph if self.algorithm.travels == "gossip" else None
+        return self._graph if self.algorithm.travels == "gossip" else None
 
     @property
     def noise_scales(self) -> tuple[float, ...]:

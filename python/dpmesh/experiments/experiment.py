@@ -12,7 +12,6 @@ from typing import Any
 from dpmesh._files import replace_text, writable_folder
 from dpmesh._validate import every, integer, probability
 from dpmesh.algorithms.base import AnyAlgorithm
-from dpmesh.experiments.algorithm import algorithm_of
 from dpmesh.experiments.files import load_files
 from dpmesh.experiments.records import Records, load, source_of
 from dpmesh.keys import Key
@@ -21,6 +20,7 @@ from dpmesh.run import Metrics, Network, Run, simulate
 from dpmesh.run.carriers import all_linked
 from dpmesh.run.engine import Engine
 from dpmesh.settings import Settings
+from dpmesh.settings.assembler import RunSizes, assemble
 from dpmesh.settings.format import FORMAT, check_format
 from dpmesh.settings.parts import SECTIONS, VALUES, Maker, entries, installed_kinds
 from dpmesh.topology import Topology
@@ -106,11 +106,18 @@ class Experiment:
         key = Key.generate() if run.seed is None else Key.seeded(run.seed)
         data = Records(settings, key)
         nodes = data.nodes()
-        graph_of, graph = partial(settings.graph, nodes, key), None
-        public: Any = {"nodes": nodes, "rounds": run.rounds, "delta": run.delta}
-        algorithm = algorithm_of(settings, **public, problem=data.problem, topology=graph_of)
-        if "topology" in settings.content and algorithm.travels == "gossip":
-            graph = graph_of()  # others of a sweep need none
+        make_graph = partial(settings.graph, nodes, key)
+        has_topology = "topology" in settings.content
+        sizes = RunSizes(
+            nodes=nodes,
+            rounds=run.rounds,
+            data=data.sizes,
+            topology=make_graph if has_topology else None,
+        )
+        algorithm = assemble(settings, sizes, delta=run.delta)
+        graph: Topology | None = None
+        if has_topology and algorithm.travels == "gossip":
+            graph = make_graph()  # others of a sweep need none
             if "first_stage" in settings.content:
                 settings.call("topology", all_linked, matrix=graph.matrix(0))
         budget, network = _part(settings, "budget"), _part(settings, "network")

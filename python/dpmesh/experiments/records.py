@@ -10,7 +10,9 @@ import numpy as np
 import dpmesh.data as data
 import dpmesh.keys as keys
 from dpmesh._validate import fail, integer, probability
+from dpmesh.algorithms.first_stage import require_dense
 from dpmesh.data import Dataset
+from dpmesh.defaults import Sizes
 from dpmesh.experiments.files import OwnRecords, load_files
 from dpmesh.keys import Key, Purpose
 from dpmesh.problems import Problem
@@ -49,6 +51,23 @@ class Records:
     def problem(self) -> Any:
         """Return the problem alone."""
         return self.load().problem
+
+    def sizes(self) -> Sizes:
+        """Load the data, and return their public sizes after a first stage, if there is one."""
+        problem = self.problem()
+        features = 0
+        learned = problem
+        if "first_stage" in self.settings.content:
+            self.settings.call("problem", require_dense, problem=problem)
+            features = problem.train.dim
+            learned = problem.centred(np.zeros(features))
+        return Sizes(
+            nodes=problem.nodes,
+            smallest=int(problem.records.min()),
+            together=int(problem.records.sum()),
+            dim=learned.dim,
+            features=features,
+        )
 
     def load(self) -> Loaded:
         """Load the data, set some aside for testing, and partition the rest."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from importlib import import_module
@@ -39,6 +39,11 @@ BESIDE = {"topology": ("keep",)}
 """Keys of a table that its parts do not know, and that the experiment itself uses."""
 
 
+def _none_filled(_key: str, _table: Mapping[str, object], _maker: Maker) -> dict[str, object]:
+    """Return no parameters: no table determines those of another."""
+    return {}
+
+
 @dataclass(frozen=True)
 class Settings:
     """The content of a file, with the lines of its keys.
@@ -54,7 +59,8 @@ class Settings:
     module
         A module of the user's: its classes and functions are parts, too, that a `kind` can name.
     filled
-        Parameters of tables within tables that other tables determine, such as the topology.
+        Returns the parameters of a table within a table that other tables determine, such as the
+        topology, from its key, its content and its class.
     installed
         If true, a `kind` can also name a class of the distribution's entry points: so in experiment
         files, and never in contracts, which mean the same whatever a party has installed.
@@ -64,7 +70,7 @@ class Settings:
     source: str = "settings"
     lines: Mapping[str, int] = field(default_factory=dict)
     module: str | None = None
-    filled: Mapping[str, object] = field(default_factory=dict)
+    filled: Callable[[str, dict[str, Any], Maker], Mapping[str, object]] = _none_filled
     installed: bool = False
 
     def error(self, key: str, problem: str) -> ValueError:
@@ -313,10 +319,7 @@ class Settings:
         if self.installed and table.get("kind") not in kinds:
             kinds = kinds | _installed_kinds(options)
         maker = self.maker(key, table, kinds)
-        derived = {
-            name: self.filled[name] for name in parts.FILLED.get(maker, ()) if name in self.filled
-        }
-        return self.make(key, table, kinds, **derived)
+        return self.make(key, table, kinds, **self.filled(key, table, maker))
 
     def _converted(self, key: str, value: object, hint: object) -> object:
         """Return a value in this one type; `_MISFIT` if it has another."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import sqrt
-from typing import Any, Literal
+from typing import Literal
 
 from dpmesh._validate import fail, positive
 from dpmesh.algorithms.base import AnyAlgorithm
@@ -18,7 +18,7 @@ RULE = "rule"
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """What all nodes add up before an algorithm for linear models learns: see `FirstStage`.
+    """Sums of all nodes before an algorithm for linear models learns: see `FirstStage`.
 
     Parameters
     ----------
@@ -51,36 +51,54 @@ class Stage:
         Parameters
         ----------
         algorithm
-            What learns from records with one more feature.
+            One that learns from records with one more feature.
         sites, records, dim
             Number of nodes, of the records of all, and of their features.
         budget
-            That of the whole run, which ``"rule"`` divides.
+            Budget of the whole run, which ``"rule"`` divides.
 
         Raises
         ------
         ValueError
             If the algorithm has no first stage, or there is no budget to divide.
         """
-        sums = getattr(algorithm, "secure_sum", None)
-        public: dict[str, Any] = {"sites": sites, "records": records, "secure": sums is not None}
-        if sums is not None:
-            public |= {"colluding": sums.colluding, "dropouts": sums.dropouts}
+        secure_sum = getattr(algorithm, "secure_sum", None)
+        colluding = 1
+        dropouts = 0
+        if secure_sum is not None:
+            colluding = secure_sum.colluding
+            dropouts = secure_sum.dropouts
         elif self.moment_noise is not None:
             fail("moment_noise", "none: a second moment takes a secure sum", self.moment_noise)
-
-        def scale(noise: float | Literal["rule"]) -> float:
-            if not isinstance(noise, str):
-                return noise
-            if budget is None:
-                wanted = f'noise as a number: "{RULE}" divides an epsilon to calibrate to'
-                fail("first_stage", wanted, repr(noise))
-            times = 1 + public.get("dropouts", 0)  # each of which may release it again
-            return sqrt(times / STAGE_SHARE) / mu_of(budget.epsilon, budget.delta)
-
-        mean = RecordSums(dim=dim, noise_to_sensitivity=scale(self.noise_to_sensitivity), **public)
+        mean = RecordSums(
+            dim=dim,
+            sites=sites,
+            records=records,
+            noise_to_sensitivity=_scale(self.noise_to_sensitivity, budget, dropouts),
+            colluding=colluding,
+            dropouts=dropouts,
+            secure=secure_sum is not None,
+        )
         moment = None
         if self.moment_noise is not None:
-            noise, triangle = scale(self.moment_noise), dim * (dim + 1) // 2
-            moment = SecondMoments(dim=triangle, noise_to_sensitivity=noise, **public)
+            moment = SecondMoments(
+                dim=dim * (dim + 1) // 2,
+                sites=sites,
+                records=records,
+                noise_to_sensitivity=_scale(self.moment_noise, budget, dropouts),
+                colluding=colluding,
+                dropouts=dropouts,
+                secure=True,
+            )
         return FirstStage(algorithm=algorithm, mean=mean, moment=moment)
+
+
+def _scale(noise: float | Literal["rule"], budget: Budget | None, dropouts: int) -> float:
+    """Return noise as a number; the rule gives it a share of the budget of the run."""
+    if not isinstance(noise, str):
+        return noise
+    if budget is None:
+        expected = f'noise as a number: "{RULE}" divides an epsilon to calibrate to'
+        fail("first_stage", expected, repr(noise))
+    releases = 1 + dropouts  # a site that is lost may release it again
+    return sqrt(releases / STAGE_SHARE) / mu_of(budget.epsilon, budget.delta)

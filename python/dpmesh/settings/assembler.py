@@ -1,0 +1,361 @@
+"""The assembler: the one way from the tables of a file to an algorithm.
+
+Experiment files and contracts describe an algorithm by the tables [algorithm] and [first_stage].
+Parameters that follow from public sizes are filled in, noise is calibrated to an epsilon, and a
+first stage is put before the algorithm.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, TypeAlias
+
+from dpmesh._validate import instance
+from dpmesh.algorithms.base import AN_ALGORITHM, NOISES, Algorithm, AnyAlgorithm
+from dpmesh.defaults import Sizes
+from dpmesh.privacy.budget import Budget
+from dpmesh.settings.files import Settings
+from dpmesh.settings.format import refuse_old_keys, refuse_old_noise
+from dpmesh.settings.parts import FILLED, NUMBERS, SECTIONS, Field, Maker, entries
+from dpmesh.settings.stage import RULE, Stage
+from dpmesh.topology import Topology
+
+Parameters: TypeAlias = dict[str, Any]
+"""Arguments of an algorithm or of a part, by name, in the types of their fields."""
+
+Table: TypeAlias = dict[str, Any]
+"""The content of a table of a file."""
+
+_OF_SIZES = ("records", "dim", "rounds")
+"""Parameters of an algorithm that an experiment file may leave out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSizes:
+    """Public sizes of a run, from which parameters of its algorithm follow.
+
+    Parameters
+    ----------
+    nodes
+        Number of nodes: sites, clients.
+    rounds
+        Number of rounds.
+    data
+        Returns the public sizes of the data, which it may have to load.
+    topology
+        Returns the network of the table [topology]; None without this table.
+    between_parties
+        Whether it is for a contract. No table may then state what follows from the parties, and a
+        node counts the secrets of its own partners alone.
+    sums
+        Returns parameters of sums that follow from the questions of a contract.
+    """
+
+    nodes: int
+    rounds: int
+    data: Callable[[], Sizes]
+    topology: Callable[[], Topology] | None
+    between_parties: bool = False
+    sums: Callable[[], Parameters] = field(default=dict)
+
+    def parameters(self, names: tuple[str, ...]) -> Parameters:
+        """Return the values of parameters; the largest count of records only if it is public.
+
+        Parameters
+        ----------
+        names
+            Names of parameters. ``records`` are those of all nodes together.
+        """
+        parameters = {name: self._value(name) for name in names}
+        if parameters.get("records_per_client", 0) is None:
+            del parameters["records_per_client"]
+        return parameters
+
+    def _value(self, name: str) -> object:
+        """Return the value of a parameter; None without a topology, or if it is not public."""
+        if name in ("nodes", "clients", "sites"):
+            return self.nodes
+        if name == "rounds":
+            return self.rounds
+        if name == "topology":
+            if self.topology is None:
+                return None
+            return self.topology()
+        if name == "star":
+            return self.between_parties
+        sizes = self.data()
+        values: dict[str, int | None] = {
+            "records": sizes.together,
+            "records_per_client": sizes.largest,
+            "dim": sizes.dim,
+        }
+        return values[name]
+
+
+def assemble(
+    settings: Settings,
+    sizes: RunSizes,
+    *,
+    kinds: Mapping[str, Maker] = SECTIONS["algorithm"],
+    delta: float | None = None,
+) -> AnyAlgorithm:
+    """Return the algorithm that a file describes, with all its public parameters.
+
+    Parameters
+    ----------
+    settings
+        The file. In an experiment file an ``epsilon`` may stand for the noise of any algorithm.
+    sizes
+        Public sizes of the run.
+    kinds
+        The classes that the table [algorithm] can name.
+    delta
+        Delta of a budget whose table states none; None in contracts, which calibrate no noise.
+
+    Raises
+    ------
+    ValueError
+        If a setting does not fit; the message names the file, the line and the key.
+    """
+    table = dict(settings.table("algorithm"))
+    maker = settings.maker("algorithm", table, kinds)
+    refuse_old_keys(settings, "algorithm", table, maker)
+    assembly = _Assembly(settings=settings, sizes=sizes, kinds=kinds, table=table, maker=maker)
+    if sizes.between_parties:
+        return assembly.of_contract()
+    return assembly.of_experiment(delta)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Assembly:
+    """The tables of one algorithm, and what they are filled with.
+
+    Parameters
+    ----------
+    settings, sizes, kinds
+        As for `assemble`.
+    table
+        The table [algorithm].
+    maker
+        The class or function that it names.
+    """
+
+    settings: Settings
+    sizes: RunSizes
+    kinds: Mapping[str, Maker]
+    table: Table
+    maker: Maker
+
+    @property
+    def fields(self) -> dict[str, Field]:
+        """The keys that the table may have, by name."""
+        return entries(self.maker)
+
+    def of_contract(self) -> AnyAlgorithm:
+        """Return the algorithm of a contract: its tables state nothing that follows."""
+        derived = self._derived() | self._sums_of_questions()
+        self._refuse_stated("algorithm", self.table, derived)
+        table = self.table | {name: value for name, value in derived.items() if name in self.fields}
+        algorithm = self._made(table)
+        if "first_stage" in self.settings.content:
+            if getattr(algorithm, "secure_sum", None) is None:
+                wanted = "wanted a secure sum of all parties: who misses one row of gossip has "
+                wanted += "another centre than the others, for which no proof is"
+                self.settings.fail("first_stage", wanted)
+            return self._after_stage(self._stage(), algorithm)
+        return algorithm
+
+    def of_experiment(self, delta: float | None) -> AnyAlgorithm:
+        """Return the algorithm of an experiment file, which may leave out what follows."""
+        settings = self.settings
+        stage = self._stage() if "first_stage" in settings.content else None
+        if self._needs_network and self.sizes.topology is None:
+            name = self.maker.__name__
+            settings.fail("topology", f"wanted a table [topology] for {name}, got none")
+        table = self.table | self._left_out()
+        if "epsilon" in table and "epsilon" not in self.fields:
+            return self._calibrated(table, stage, delta)
+        noise = next((name for name in NOISES if self._lacks(name)), None)
+        if noise is not None:
+            settings.known("algorithm", table, (*self.fields, "kind", "epsilon"))
+            wanted = f"wanted epsilon, or {noise}, for {self.maker.__name__}"
+            if "sweep" in settings.content:
+                wanted += "; tables in [sweep] replace all of [algorithm]"
+            settings.fail("algorithm", wanted)
+        algorithm = self._made(table)
+        if stage is None:
+            return algorithm
+        return self._after_stage(stage, algorithm)
+
+    def _made(self, table: Table) -> AnyAlgorithm:
+        """Build the algorithm of a complete table."""
+        settings = self._with_parts()
+        nodes = self.sizes.nodes
+        algorithm: AnyAlgorithm = settings.make(
+            "algorithm", table, self.kinds, nodes=nodes, clients=nodes, **self._network()
+        )
+        self._check(algorithm)
+        refuse_old_noise(settings, algorithm)
+        return algorithm
+
+    def _check(self, algorithm: object) -> None:
+        """Fail unless a function of a user's module returned an algorithm."""
+        check = partial(instance, "algorithm", algorithm, AN_ALGORITHM, Algorithm)
+        self.settings.call("algorithm", check)
+
+    def _derived_names(self) -> tuple[str, ...]:
+        """Return the names of parameters that the sizes of all nodes determine."""
+        names: tuple[str, ...] = getattr(self.maker, "follows_from_sizes", ())
+        return names
+
+    def _derived(self) -> Parameters:
+        """Return the parameters that the sizes of all nodes determine."""
+        return self.sizes.parameters(self._derived_names())
+
+    def _sums_of_questions(self) -> Parameters:
+        """Return the parameters of sums that follow from questions."""
+        if "sites" not in self._derived_names():
+            return {}
+        return self.sizes.sums()
+
+    def _network(self) -> Parameters:
+        """Return the network of an algorithm that is made with one."""
+        if not self._needs_network:
+            return {}
+        return self.sizes.parameters(("topology",))
+
+    @property
+    def _needs_network(self) -> bool:
+        """True if the network is a parameter of the algorithm."""
+        return "topology" in inspect.signature(self.maker).parameters
+
+    def _left_out(self) -> Parameters:
+        """Return the parameters that the table leaves out, by the sizes of data and run.
+
+        Records are those of all nodes where the class says so, else those of the smallest node.
+        """
+        parameters = {}
+        for name in _OF_SIZES:
+            if not self._lacks(name):
+                continue
+            if name == "records" and name not in self._derived_names():
+                parameters[name] = self.sizes.data().smallest
+            else:
+                parameters |= self.sizes.parameters((name,))
+        return parameters
+
+    def _lacks(self, name: str) -> bool:
+        """Return whether the algorithm requires a parameter that its table leaves out."""
+        described = self.fields.get(name)
+        return described is not None and described.required and name not in self.table
+
+    def _with_parts(self) -> Settings:
+        """Return the settings with the parameters of the algorithm's parts that follow."""
+        sizes = self.sizes
+        if getattr(self.maker, "travels", None) != "gossip":
+            sizes = replace(sizes, topology=None)
+
+        def parameters_of(path: str, table: Table, part: Maker) -> Parameters:
+            """Return the parameters of a part that follow, those of `FILLED`."""
+            parameters = sizes.parameters(FILLED.get(part, ()))
+            if sizes.between_parties and path != "algorithm.noise":
+                self._refuse_stated(path, table, parameters)
+            return parameters
+
+        return replace(self.settings, filled=parameters_of)
+
+    def _refuse_stated(self, path: str, table: Table, derived: Parameters) -> None:
+        """Fail at a key of a contract whose value follows from the rest of it."""
+        for name in derived:
+            if name in table:
+                self.settings.fail(f"{path}.{name}", "follows from the contract; remove it")
+
+    def _stage(self) -> Stage:
+        """Return the first stage that the table [first_stage] describes."""
+        table = self.settings.table("first_stage")
+        refuse_old_keys(self.settings, "first_stage", table, Stage)
+        stage: Stage = self.settings.make("first_stage", table, SECTIONS["first_stage"])
+        return stage
+
+    def _after_stage(
+        self, stage: Stage, algorithm: AnyAlgorithm, budget: Budget | None = None
+    ) -> AnyAlgorithm:
+        """Return an algorithm after a first stage."""
+        data = self.sizes.data()
+        staged: AnyAlgorithm = self.settings.call(
+            "first_stage",
+            stage.before,
+            algorithm=algorithm,
+            sites=self.sizes.nodes,
+            records=data.together,
+            dim=data.features,
+            budget=budget,
+        )
+        return staged
+
+    def _calibrated(
+        self, table: Table, stage: Stage | None, default_delta: float | None
+    ) -> AnyAlgorithm:
+        """Return the algorithm with the noise that the epsilon of its table allows."""
+        settings = self._with_parts()
+        noise = next((name for name in NOISES if name in self.fields), None)
+        epsilon = settings.convert("algorithm.epsilon", table.pop("epsilon"), float | None)
+        stated_delta = table.get("delta")
+        if "delta" not in self.fields:
+            table.pop("delta", None)
+        if noise is None:
+            settings.fail("algorithm.epsilon", "wanted none: it has no noise to calibrate")
+        if noise in table:
+            settings.fail("algorithm.epsilon", f"wanted either it or {noise}, got both")
+        if epsilon is None:
+            algorithm = self._made({**table, noise: "none"})
+            return algorithm if stage is None else self._after_stage(stage, algorithm)
+        delta = default_delta
+        if stated_delta is not None:
+            delta = settings.convert("algorithm.delta", stated_delta, float)
+        if not delta:
+            settings.fail("run.delta", "wanted a positive number such as 1e-5, for Gaussian noise")
+        if not hasattr(self.maker, "for_budget"):
+            settings.fail("algorithm.epsilon", "wanted none for a function of one's own")
+        public = self._public_parameters(settings, table, noise)
+        budget: Budget = settings.call("algorithm", Budget, epsilon=epsilon, delta=delta)
+        if stage is None:
+            budget_of_run = {"epsilon": epsilon, "delta": delta, "rounds": self.sizes.rounds}
+            calibrated: AnyAlgorithm = settings.call(
+                "algorithm", self.maker.for_budget, **(budget_of_run | public)
+            )
+            self._check(calibrated)
+            return calibrated
+        return self._calibrated_after_stage(public, noise, stage, budget)
+
+    def _public_parameters(self, settings: Settings, table: Table, noise: str) -> Parameters:
+        """Return all parameters of the algorithm but its noise."""
+        stated = {name: value for name, value in table.items() if name != "kind"}
+        public = settings.arguments(
+            "algorithm", {**stated, noise: 1.0}, self.fields, self.maker.__name__
+        )
+        del public[noise]
+        counts = {
+            name: self.sizes.nodes for name in NUMBERS if name in self.fields and name not in table
+        }
+        return public | counts | self._network()
+
+    def _calibrated_after_stage(
+        self, public: Parameters, noise: str, stage: Stage, budget: Budget
+    ) -> AnyAlgorithm:
+        """Return the algorithm with the noise that a budget allows beside the first stage's."""
+
+        def with_noise(scale: float) -> AnyAlgorithm:
+            parameters = {**public, noise: scale}
+            algorithm: AnyAlgorithm = self.settings.call("algorithm", self.maker, **parameters)
+            return self._after_stage(stage, algorithm, budget)
+
+        with_noise(1.0)  # whose errors are of other parameters
+        try:
+            return with_noise(budget.calibrate(with_noise, self.sizes.rounds))
+        except ValueError as error:
+            wanted = f'wanted more noise, or "{RULE}", within {budget} ({error})'
+            self.settings.fail("first_stage", wanted)
