@@ -28,9 +28,12 @@ def main() -> None:
     parser.add_argument("-t", "--threads", type=int, help="1 and all cores by default")
     parser.add_argument("--record", action="store_true", help=f"write {REFERENCE.name}")
     arguments = parser.parse_args()
-    if unknown := set(arguments.names) - set(NAMES):
+    unknown = set(arguments.names) - set(NAMES)
+    if unknown:
         parser.error(f"no such benchmark: {', '.join(sorted(unknown))}")
-    threads = [arguments.threads] if arguments.threads else sorted({1, os.cpu_count() or 1})
+    threads = sorted({1, os.cpu_count() or 1})
+    if arguments.threads:
+        threads = [arguments.threads]
     for name in arguments.names or NAMES:
         results = []
         for count in threads:
@@ -70,10 +73,12 @@ def _record(name: str, results: list[dict[str, Any]]) -> None:
     machine = description()
     key = {"bench": name, "processor": f"{machine['processor']} {machine['family']}"}
     about = {"date": date.today().isoformat(), "machine": machine}
-    new = [json.dumps({**key, **entry}) for entry in (about, *results)]
-    known = REFERENCE.read_text().splitlines() if REFERENCE.exists() else []
-    others = [line for line in known if not key.items() <= json.loads(line).items()]
-    lines = sorted(others + new, key=lambda line: itemgetter(*key)(json.loads(line)))
+    new_lines = [json.dumps({**key, **entry}) for entry in (about, *results)]
+    old_lines = []
+    if REFERENCE.exists():
+        old_lines = REFERENCE.read_text().splitlines()
+    kept_lines = [line for line in old_lines if not key.items() <= json.loads(line).items()]
+    lines = sorted(kept_lines + new_lines, key=lambda line: itemgetter(*key)(json.loads(line)))
     REFERENCE.write_text("\n".join(lines) + "\n")
 
 

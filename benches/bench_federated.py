@@ -141,14 +141,14 @@ def cases() -> Iterator[Case]:
         print("DPMESH_DATA is not set: skipped", file=sys.stderr)
         return
     problem = clients()
-    given = partial(OneForm, **{k: getattr(problem, k) for k in FIELDS})
-    others = {**pfl("linear", epochs=5, rounds=ROUNDS), **flower(FLOWER_ROUNDS)}
+    setting = partial(OneForm, **{k: getattr(problem, k) for k in FIELDS})
+    peers_of_setting = {**pfl("linear", epochs=5, rounds=ROUNDS), **flower(FLOWER_ROUNDS)}
     direct = {"numpy": 5.0, "pfl": 40.0, "flower": 100.0}
     for form, goals in (("direct", direct), ("span", {"numpy": 12.0})):
         yield Case(
             f"federated, {form}, a round",
-            rounds_of(dpmesh_way(given(form=form))),
-            peers={"numpy": rounds_of(numpy_way(problem)), **others},
+            rounds_of(dpmesh_way(setting(form=form))),
+            peers={"numpy": rounds_of(numpy_way(problem)), **peers_of_setting},
             part={"flower": FLOWER_ROUNDS / ROUNDS},
             goals=goals,
             values=ROUNDS,

@@ -1,4 +1,4 @@
-"""How the cost of whole runs grows: linearly in rounds, nodes and dimension.
+"""Growth of the cost of whole runs: linear in rounds, nodes and dimension.
 
 Each line is the time per coordinate, node and round, and what the run adds to the memory at its
 peak. The time falls at first, as the fixed cost of a round is shared by more and more numbers. The

@@ -76,47 +76,51 @@ def mesh(folder: Path, nodes: int, dim: int) -> Mesh:
         "algorithm": {"kind": "GradientDescent", "records": RECORDS, "noise_multiplier": 10.0},
         "topology": {"kind": "ring"},
         "party": [
-            {"name": f"p{i}", "signing_key": own.signing.public.hex(), **public}
-            for i, own in enumerate(folders)
+            {"name": f"p{i}", "signing_key": party_folder.signing.public.hex(), **public}
+            for i, party_folder in enumerate(folders)
         ],
     }
     contract = Contract.of(content)
-    made = [
-        Node(contract, own, train.take(part), rehearsal=True)
-        for own, part in zip(folders, parts, strict=True)
+    mesh_nodes = [
+        Node(contract, party_folder, train.take(part), rehearsal=True)
+        for party_folder, part in zip(folders, parts, strict=True)
     ]
-    return Mesh(contract, made, dm.LinearProblem(train, tuple(parts), "logistic", feature_norm=1.0))
+    return Mesh(
+        contract, mesh_nodes, dm.LinearProblem(train, tuple(parts), "logistic", feature_norm=1.0)
+    )
 
 
-def run(made: Mesh) -> Costs:
+def run(deployed: Mesh) -> Costs:
     """Run the contract, and the simulator on the same."""
-    router, nodes, clock = Router(made.contract), 0.0, time.perf_counter
+    router, nodes, clock = Router(deployed.contract), 0.0, time.perf_counter
     begin = clock()
     while not router.done:
-        for party in range(made.contract.nodes):
+        for party in range(deployed.contract.nodes):
             message = router.request(party)
             if message is not None:
                 before = clock()
-                answer = made.nodes[party].answer(message)
+                answer = deployed.nodes[party].answer(message)
                 nodes += clock() - before
                 router.take(party, answer)
     routed = clock() - begin - nodes
     begin = clock()
-    simulate(made)
+    simulate(deployed)
     simulated = clock() - begin
-    size = made.contract.dim * 8
-    least = size * (made.contract.nodes + made.contract.topology.matrix(0).messages)
-    each = made.contract.nodes * ROUNDS
-    return Costs(nodes / each, routed / ROUNDS, simulated / ROUNDS, router.bytes / ROUNDS, least)
+    size = deployed.contract.dim * 8
+    least = size * (deployed.contract.nodes + deployed.contract.topology.matrix(0).messages)
+    node_rounds = deployed.contract.nodes * ROUNDS
+    return Costs(
+        nodes / node_rounds, routed / ROUNDS, simulated / ROUNDS, router.bytes / ROUNDS, least
+    )
 
 
-def simulate(made: Mesh) -> dm.Run:
+def simulate(deployed: Mesh) -> dm.Run:
     """Run the same in the simulator."""
-    contract = made.contract
+    contract = deployed.contract
     key = contract.public_key
     algorithm, network = contract.algorithm, contract.topology
     return dm.simulate(
-        algorithm, made.whole, network, rounds=ROUNDS, key=key, delta=1e-5, metrics=()
+        algorithm, deployed.whole, network, rounds=ROUNDS, key=key, delta=1e-5, metrics=()
     )
 
 
@@ -124,8 +128,11 @@ def cases() -> Iterator[Case]:
     """Yield the simulator's runs, whose rounds the mesh's are compared with."""
     for nodes, dim in SIZES[:2]:
         with TemporaryDirectory() as folder:
-            made = mesh(Path(folder), nodes, dim)
-            yield Case(f"{ROUNDS} rounds, {nodes} nodes of {dim}", lambda made=made: simulate(made))
+            deployed = mesh(Path(folder), nodes, dim)
+            yield Case(
+                f"{ROUNDS} rounds, {nodes} nodes of {dim}",
+                lambda deployed=deployed: simulate(deployed),
+            )
 
 
 def fitted(parts: list[tuple[float, ...]], seconds: list[float]) -> Any:
@@ -138,26 +145,26 @@ def fitted(parts: list[tuple[float, ...]], seconds: list[float]) -> Any:
 def main() -> None:
     """Print a table, the fitted model, and what it predicts."""
     print("nodes | numbers | a node | router | simulator | bytes a round | least | overhead")
-    found = {}
+    costs_of_sizes = {}
     for nodes, dim in SIZES:
         with TemporaryDirectory() as folder:
-            found[nodes, dim] = costs = run(mesh(Path(folder), nodes, dim))
-        times = " | ".join(f"{1e3 * each:.2f} ms" for each in costs[:3])
+            costs_of_sizes[nodes, dim] = costs = run(mesh(Path(folder), nodes, dim))
+        times = " | ".join(f"{1e3 * seconds:.2f} ms" for seconds in costs[:3])
         more = costs.bytes / costs.least - 1
         print(f"{nodes} | {dim} | {times} | {costs.bytes:.0f} | {costs.least} | {more:.1%}")
-    carried = [(float(nodes), costs.bytes) for (nodes, _), costs in found.items()]
-    party, byte = fitted(carried, [costs.router for costs in found.values()])
-    own = [(1.0, float(dim)) for _, dim in found]
-    once, number = fitted(own, [costs.node for costs in found.values()])
+    carried = [(float(nodes), costs.bytes) for (nodes, _), costs in costs_of_sizes.items()]
+    party, byte = fitted(carried, [costs.router for costs in costs_of_sizes.values()])
+    node_parts = [(1.0, float(dim)) for _, dim in costs_of_sizes]
+    once, number = fitted(node_parts, [costs.node for costs in costs_of_sizes.values()])
     print(f"router: {1e3 * party:.2f} ms a party, {1e9 * byte:.2f} ns a byte")
     print(f"node: {1e3 * once:.1f} ms a round, {1e9 * number:.0f} ns a number")
     errors = [
         (party * nodes + byte * costs.bytes) / costs.router - 1
-        for (nodes, _), costs in found.items()
+        for (nodes, _), costs in costs_of_sizes.items()
     ]
     print(f"the router's model is off by {min(errors):+.0%} to {max(errors):+.0%}")
     for dim in (1_000, 10_000):
-        moved = MANY * found[16, dim].bytes / 16
+        moved = MANY * costs_of_sizes[16, dim].bytes / 16
         seconds = party * MANY + byte * moved
         text = f"{seconds:.2f} s of the router, {once + number * dim:.3f} s of a node"
         print(f"{MANY} nodes of {dim} numbers: {text}, {moved / 1e6:.0f} MB a round")

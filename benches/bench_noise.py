@@ -34,12 +34,12 @@ def numpy_draw(law: Law, x: np.ndarray) -> Way:
 
 def case(law: Law, dtype: type, shape: tuple[int, int], cipher: str) -> Case:
     stream = Key.generate(cipher).stream(1)
-    x, drawn, scaled = np.zeros((3, *shape), dtype=dtype)
+    x, drawn_noise, scaled = np.zeros((3, *shape), dtype=dtype)
     goal = GOALS.get((law, dtype.__name__, cipher))
     return Case(
         f"{law} {dtype.__name__} {shape[0]} x {shape[1]}, {cipher}",
         lambda: kernels.add_noise(law, x, 1.5, stream, out=x),
-        peers={"numpy": numpy_draw(law, drawn)},
+        peers={"numpy": numpy_draw(law, drawn_noise)},
         limits={"scale": lambda: np.multiply(scaled, dtype(1), out=scaled)},
         goals={"numpy": goal} if goal and shape[1] > 8000 else {},
         values=x.size,
@@ -62,14 +62,23 @@ def in_time(dtype: type, shape: tuple[int, int], bands: int) -> Case:
 def between_partners(dtype: type, nodes: int, dim: int) -> Case:
     """Noise that the links of a ring of 4 neighbours share, beside one draw for each link."""
     stream, x = Key.generate().stream(1), np.zeros((nodes, dim), dtype)
-    here = np.arange(nodes)
-    ends = np.concatenate([np.stack([here, (here + apart) % nodes], axis=1) for apart in (1, 2)])
-    pairs, drawn = np.arange(len(ends), dtype=np.uint32), np.zeros((2 * nodes, dim), dtype)
+    node_numbers = np.arange(nodes)
+    ends = np.concatenate(
+        [np.stack([node_numbers, (node_numbers + distance) % nodes], axis=1) for distance in (1, 2)]
+    )
+    pairs, independent_noise = (
+        np.arange(len(ends), dtype=np.uint32),
+        np.zeros((2 * nodes, dim), dtype),
+    )
     return Case(
         f"noise of partners {dtype.__name__} {nodes} x {dim}, {len(ends)} links",
         lambda: kernels.add_pair_gaussian(x, pairs, ends, 1.5, stream),
-        limits={"draws": lambda: kernels.gaussian(drawn.shape, 1.5, stream, out=drawn)},
-        values=drawn.size,
+        limits={
+            "draws": lambda: kernels.gaussian(
+                independent_noise.shape, 1.5, stream, out=independent_noise
+            )
+        },
+        values=independent_noise.size,
     )
 
 

@@ -65,25 +65,25 @@ class NumpyRun:
         for block in range(blocks):
             yield block * NODES // blocks, (block + 1) * NODES // blocks
 
-    def run(self, rounds: int, each: Callable[..., object]) -> np.ndarray:
+    def run(self, rounds: int, for_blocks: Callable[..., object]) -> np.ndarray:
         dim = self.x.shape[1]
-        w, sent = np.zeros((2, NODES, dim), np.float32)
+        w, noisy = np.zeros((2, NODES, dim), np.float32)
         for t in range(1, rounds + 1):
             step = 0.5 / sqrt(t)
             scale = 2 * step * sqrt(dim) / EPSILON
-            list(each(partial(self.emit, w, sent, scale), range(len(self.blocks))))
-            w = self.weights @ sent
-            list(each(partial(self.absorb, w, step, t), range(len(self.blocks))))
+            list(for_blocks(partial(self.emit, w, noisy, scale), range(len(self.blocks))))
+            w = self.weights @ noisy
+            list(for_blocks(partial(self.absorb, w, step, t), range(len(self.blocks))))
         return w
 
-    def emit(self, w: np.ndarray, sent: np.ndarray, scale: float, block: int) -> None:
+    def emit(self, w: np.ndarray, noisy: np.ndarray, scale: float, block: int) -> None:
         """The fastest Laplace draw of NumPy: an exponential one with a random sign."""
         rows, rng = self.blocks[block], self.generators[block]
         noise = rng.standard_exponential(w[rows].shape, np.float32)
         noise *= np.float32(scale)
         signs = np.unpackbits(np.frombuffer(rng.bytes(-(-noise.size // 8)), np.uint8))
         np.negative(noise, out=noise, where=signs[: noise.size].reshape(noise.shape).view(bool))
-        np.add(w[rows], noise, out=sent[rows])
+        np.add(w[rows], noise, out=noisy[rows])
 
     def absorb(self, w: np.ndarray, step: float, t: int, block: int) -> None:
         rows = self.blocks[block]
@@ -154,13 +154,13 @@ def cases() -> Iterator[Case]:
     network = dm.topology.from_networkx(nx.random_regular_graph(DEGREE, NODES, seed=1))
     weights = network.matrix(0).weights.astype(np.float32).toarray()
     short, long = dense(NODES * ROUNDS, 10), thin(NODES * LONG_ROUNDS)
-    one = NumpyRun(short, weights, 1)
-    yield side_by_side(short, network, one)
+    short_run = NumpyRun(short, weights, 1)
+    yield side_by_side(short, network, short_run)
     name = "online, d = 10, a round of one run"
-    yield one_run(name, problem(short), network, ROUNDS, lambda: one.run(ROUNDS, map))
-    many = NumpyRun(long, weights, THREADS)
+    yield one_run(name, problem(short), network, ROUNDS, lambda: short_run.run(ROUNDS, map))
+    long_run = NumpyRun(long, weights, THREADS)
     with ThreadPoolExecutor(THREADS) as pool:
-        each = map if THREADS == 1 else pool.map
+        for_blocks = map if THREADS == 1 else pool.map
         name, goal = f"online, d = {LONG}, a round", 7.0 if THREADS == 1 else 15.0
-        in_threads = partial(many.run, LONG_ROUNDS, each)
+        in_threads = partial(long_run.run, LONG_ROUNDS, for_blocks)
         yield one_run(name, problem(long), network, LONG_ROUNDS, in_threads, goal)

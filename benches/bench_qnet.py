@@ -60,7 +60,7 @@ def batched_numpy(
 ) -> Way:
     weights, targets = matrices(parameters), matrices(target)
     moments = [(np.zeros_like(w), np.zeros_like(w)) for w in weights]
-    nodes, taken, t = np.arange(len(parameters))[:, None], np.arange(BATCH)[None], 0
+    nodes, places, t = np.arange(len(parameters))[:, None], np.arange(BATCH)[None], 0
 
     def forward(p: list[np.ndarray], x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         hidden = np.maximum(x @ p[0] + p[1], 0)
@@ -76,7 +76,9 @@ def batched_numpy(
         y = replay.rewards[nodes, picks] + replay.discounts[nodes, picks] * best
         hidden, values = forward(weights, x)
         slopes = np.zeros_like(values)
-        slopes[nodes, taken, actions] = np.float32(2 / BATCH) * (values[nodes, taken, actions] - y)
+        slopes[nodes, places, actions] = np.float32(2 / BATCH) * (
+            values[nodes, places, actions] - y
+        )
         back = (slopes @ weights[2].swapaxes(1, 2)) * (hidden > 0)
         gradients = [
             x.swapaxes(1, 2) @ back,
@@ -114,11 +116,11 @@ def batched_torch(
 
     def step() -> None:
         pairs = states[nodes, places]
-        taken = actions.gather(1, places).long()[..., None]
+        chosen_actions = actions.gather(1, places).long()[..., None]
         with torch.no_grad():
             best = values(targets, pairs[:, :, 1]).amax(-1)
             y = rewards.gather(1, places) + discounts.gather(1, places) * best
-        errors = values(weights, pairs[:, :, 0]).gather(2, taken)[..., 0] - y
+        errors = values(weights, pairs[:, :, 0]).gather(2, chosen_actions)[..., 0] - y
         optimizer.zero_grad()
         (errors * errors).mean(1).sum().backward()
         optimizer.step()
@@ -134,16 +136,16 @@ def scale(parameters: np.ndarray) -> Way:
 def cases() -> Iterator[Case]:
     with_torch = not skipped("torch")
     for networks in (20, 200, 2_000):
-        given = problem(networks)
-        peers = {"numpy": batched_numpy(*given)}
+        networks_and_replay = problem(networks)
+        peers = {"numpy": batched_numpy(*networks_and_replay)}
         if with_torch:
-            peers["torch"] = batched_torch(*given, fused=False)
-            peers["torch fused"] = batched_torch(*given, fused=True)
+            peers["torch"] = batched_torch(*networks_and_replay, fused=False)
+            peers["torch fused"] = batched_torch(*networks_and_replay, fused=True)
         goals = {peer: 3.0 for peer in peers if peer != "numpy"} if networks == 200 else {}
         yield Case(
             f"deep-Q step of {networks} networks",
-            ours(*given),
+            ours(*networks_and_replay),
             peers=peers,
-            limits={"scale": scale(given[0])},
+            limits={"scale": scale(networks_and_replay[0])},
             goals=goals,
         )

@@ -47,12 +47,12 @@ def numpy_pack(codes: np.ndarray) -> np.ndarray:
 
 def quantization(name: str, dtype: type) -> Iterator[Case]:
     coins = KEYS[name].stream(Purpose.QUANTIZE)
-    codes, other = np.empty(SIZE, dtype), np.empty(SIZE, dtype)
+    codes, numpy_codes = np.empty(SIZE, dtype), np.empty(SIZE, dtype)
     yield Case(
         f"quantize to {np.dtype(dtype)}, {name}",
         lambda: kernels.quantize(x, STEP, coins, out=codes),
         peers={
-            "numpy": lambda: numpy_quantize(x, other),
+            "numpy": lambda: numpy_quantize(x, numpy_codes),
             "plain numpy": lambda: plain_numpy_quantize(dtype),
         },
         limits={"copy": lambda: np.copyto(copy, x)},

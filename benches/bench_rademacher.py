@@ -17,16 +17,16 @@ def case(vectors: int, records: int) -> Case:
     """Half of the records seen: a quarter of the signs are 1, a quarter -1."""
     generator = np.random.default_rng(1)
     members = generator.normal(size=(vectors, records))
-    stream, seen = Key.seeded(1).stream(1000), records // 2
+    stream, seen_records = Key.seeded(1).stream(1000), records // 2
 
     def of_numpy() -> float:
         coins = generator.integers(0, 4, size=(DRAWS, records))
         signs = (coins == 0).astype(float) - (coins == 1)
-        return float((1 / seen + 1 / seen) * (signs @ members.T).max(axis=1).mean())
+        return float((1 / seen_records + 1 / seen_records) * (signs @ members.T).max(axis=1).mean())
 
     return Case(
         f"{DRAWS} draws, {vectors} vectors of {records:,}",
-        lambda: rademacher_complexity(members, seen, DRAWS, stream),
+        lambda: rademacher_complexity(members, seen_records, DRAWS, stream),
         peers={"numpy": of_numpy},
     )
 

@@ -1,4 +1,4 @@
-"""What a user of tables waits for: fits of estimators, and answers to questions."""
+"""Fits of estimators on tables, and answers to statistical questions: a user's waiting times."""
 
 from __future__ import annotations
 
@@ -27,12 +27,15 @@ def fit(x: np.ndarray, y: np.ndarray, features: str, most: float) -> Case:
 def answers(records: int) -> Case:
     """Return all questions of the coverage study, about one table."""
     people, draw = population(), np.random.default_rng(1)
-    some, site = draw.integers(len(people["bmi"]), size=records), draw.integers(SITES, size=records)
-    table = {name: column[some] for name, column in people.items()}
+    chosen, site = (
+        draw.integers(len(people["bmi"]), size=records),
+        draw.integers(SITES, size=records),
+    )
+    table = {name: column[chosen] for name, column in people.items()}
 
     def run() -> None:
-        for asked in questions():
-            dm.statistics.ask(asked, table, site, ranges=RANGES, epsilon=1.0)
+        for question in questions():
+            dm.statistics.ask(question, table, site, ranges=RANGES, epsilon=1.0)
 
     return Case(f"{len(questions())} questions about {records:,} records", run, rounds=5)
 

@@ -103,8 +103,8 @@ def started(folder):
     fork, nodes = get_context("fork"), []
     for rank in range(NODES):
         node, starter = fork.Pipe()
-        own = {"starter": starter, "rank": rank}
-        fork.Process(target=WaitingNode, kwargs=own | shared, daemon=True).start()
+        process_arguments = {"starter": starter, "rank": rank}
+        fork.Process(target=WaitingNode, kwargs=process_arguments | shared, daemon=True).start()
         starter.close()
         nodes.append(node)
     return nodes

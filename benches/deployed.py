@@ -69,17 +69,24 @@ def parties(
             "problem": {"loss": "logistic", "feature_norm": 1.0},
             "algorithm": algorithm,
             "party": [
-                {"name": f"p{i}", "signing_key": own.signing.public.hex(), "records": RECORDS}
+                {
+                    "name": f"p{i}",
+                    "signing_key": party_folder.signing.public.hex(),
+                    "records": RECORDS,
+                }
                 | budget
-                for i, own in enumerate(folders)
+                for i, party_folder in enumerate(folders)
             ],
         }
         if algorithm is GOSSIP:
             content["topology"] = {"kind": "ring"}
             content["contract"]["largest_row"] = 1e3
         contract = Contract.of(content)
-        own = (train.take(np.arange(i * RECORDS, (i + 1) * RECORDS)) for i in range(count))
-        yield contract, [Node(contract, *each) for each in zip(folders, own, strict=True)]
+        party_folder = (train.take(np.arange(i * RECORDS, (i + 1) * RECORDS)) for i in range(count))
+        yield (
+            contract,
+            [Node(contract, *party_data) for party_data in zip(folders, party_folder, strict=True)],
+        )
         for folder in folders:
             folder.close()
 
@@ -102,10 +109,10 @@ class Watch:
     def line(self, rounds: int) -> dict[str, str]:
         """Return what the start with its first round took, and each of the others."""
         (start, before), (last, carried) = self.reached[1], self.reached[rounds]
-        each = {"start": start, "seconds": (last - start) / (rounds - 1)}
-        sent = {"starts": before, "bytes": (carried - before) / (rounds - 1)}
-        shown = {name: f"{value:.3g}" for name, value in each.items()}
-        return shown | {name: f"{value:.0f}" for name, value in sent.items()}
+        times = {"start": start, "seconds": (last - start) / (rounds - 1)}
+        lengths = {"starts": before, "bytes": (carried - before) / (rounds - 1)}
+        shown = {name: f"{value:.3g}" for name, value in times.items()}
+        return shown | {name: f"{value:.0f}" for name, value in lengths.items()}
 
 
 def over_http(count: int, dim: int, rounds: int) -> dict[str, str]:
@@ -133,8 +140,8 @@ def by_hand(warm: bool, count: int, dim: int, rounds: int) -> dict[str, str]:
     with parties(GOSSIP, count, dim, rounds) as (contract, nodes), TemporaryDirectory() as place:
         answers: Answers = [node.answer for node in nodes]
         served = [WarmNode(node, f"{place}/{node.name}") for node in nodes] if warm else []
-        for one in served:
-            Thread(target=one.serve_forever, daemon=True).start()
+        for warm_node in served:
+            Thread(target=warm_node.serve_forever, daemon=True).start()
         if warm:
             answers = [partial(ask, f"{place}/{node.name}") for node in nodes]
         watch = Watch(Router(contract))
@@ -142,12 +149,12 @@ def by_hand(warm: bool, count: int, dim: int, rounds: int) -> dict[str, str]:
         while not router.done:
             for party, message in router.requests().items():
                 router.take(party, answers[party](message))
-        for one in served:
-            one.shutdown()
-            one.server_close()
+        for warm_node in served:
+            warm_node.shutdown()
+            warm_node.server_close()
         least = 8 * dim * (count + contract.topology.matrix(0).messages)
-    how = "asked at warm nodes' sockets" if warm else "in one process"
-    what = f"gradient descent of {count} parties' {dim:,} numbers on a ring, {how}"
+    carrier = "asked at warm nodes' sockets" if warm else "in one process"
+    what = f"gradient descent of {count} parties' {dim:,} numbers on a ring, {carrier}"
     return {"what": what, "rounds": str(rounds), "least": str(least), **watch.line(rounds)}
 
 
@@ -178,8 +185,8 @@ def main(names: list[str]) -> None:
     for name in names or CASES:
         command = [sys.executable, "-m", "benches.deployed", "--here", name]
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-        found = json.loads(done.stdout.splitlines()[-1])
-        lines[name] = {field: found[field] for field in FIELDS}
+        measurement = json.loads(done.stdout.splitlines()[-1])
+        lines[name] = {field: measurement[field] for field in FIELDS}
         print(lines[name], flush=True)
         rows = [lines[case] for case in CASES if case in lines]
         keep("deployed", rows, as_text(rows))

@@ -28,8 +28,8 @@ WIDTHS = [784, 120, 50, 10]
 def start(key: Any) -> Any:
     keys = jax.random.split(key, 3)
     return [
-        {"w": jax.random.normal(own, (rows, columns)) / rows**0.5, "b": jnp.zeros(columns)}
-        for own, rows, columns in zip(keys, WIDTHS[:-1], WIDTHS[1:], strict=True)
+        {"w": jax.random.normal(leaf_key, (rows, columns)) / rows**0.5, "b": jnp.zeros(columns)}
+        for leaf_key, rows, columns in zip(keys, WIDTHS[:-1], WIDTHS[1:], strict=True)
     ]
 
 
@@ -66,7 +66,10 @@ def jax_privacy(x: Any, y: Any) -> Callable[[], Any]:
     def noisy(params: Any, x: Any, y: Any, key: Any) -> Any:
         leaves, _ = jax.tree.flatten(clipped(params, x, y))
         keys = jax.random.split(key, len(leaves))
-        return [g + jax.random.normal(own, g.shape) for g, own in zip(leaves, keys, strict=True)]
+        return [
+            g + jax.random.normal(leaf_key, g.shape)
+            for g, leaf_key in zip(leaves, keys, strict=True)
+        ]
 
     arguments = start(jax.random.key(0)), jnp.asarray(x), jnp.asarray(y), jax.random.key(1)
     return lambda: jax.block_until_ready(noisy(*arguments))

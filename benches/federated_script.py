@@ -1,4 +1,4 @@
-"""What a user writes: federated learning on MNIST from import to result, for its whole time."""
+"""A user's script of federated learning on MNIST, for its whole time from import to result."""
 
 import numpy as np
 

@@ -28,20 +28,26 @@ def problem() -> LinearProblem:
 @client_app.train()
 def train(message: Message, context: Context) -> Message:
     """Train on a client's records as `bench_federated` does."""
-    own = problem().partition[int(context.node_config["partition-id"])]
-    x, labels = problem().train.features[own], problem().train.labels[own]
+    records_of_client = problem().partition[int(context.node_config["partition-id"])]
+    x, labels = (
+        problem().train.features[records_of_client],
+        problem().train.labels[records_of_client],
+    )
     y = np.eye(10, dtype=np.float32)[labels]
     w = message.content["arrays"]["w"].numpy().copy()
     draw = np.random.default_rng()
     for _ in range(EPOCHS):
-        for batch in draw.permutation(len(own)).reshape(-1, BATCH):
+        for batch in draw.permutation(len(records_of_client)).reshape(-1, BATCH):
             slopes = x[batch] @ w
             slopes -= slopes.max(-1, keepdims=True)
             np.exp(slopes, out=slopes)
             slopes /= slopes.sum(-1, keepdims=True)
             slopes -= y[batch]
             w -= np.float32(STEP_SIZE / BATCH) * (x[batch].T @ slopes)
-    content = {"arrays": arrays(w), "metrics": MetricRecord({"num-examples": len(own)})}
+    content = {
+        "arrays": arrays(w),
+        "metrics": MetricRecord({"num-examples": len(records_of_client)}),
+    }
     return Message(RecordDict(content), reply_to=message)
 
 

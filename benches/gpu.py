@@ -56,10 +56,10 @@ def problem(kind: str, device: str, *, at_once: int, quick: bool) -> Any:
     """Return a convolutional network's problem, in JAX or in PyTorch."""
     train, test, shape = images(quick)
     parts = dm.data.iid(train, NODES, np.random.default_rng(0), equal_sizes=True)
-    asked: dict[str, Any] = {"test": test, "records_at_once": at_once}
+    options: dict[str, Any] = {"test": test, "records_at_once": at_once}
     if kind == "jax":
         net = dm.problems.networks.convolutional(shape, channels=(8, 16), hidden=(64, 32))
-        return dm.problems.JaxProblem(train, parts, *net, record_shape=shape, **asked)
+        return dm.problems.JaxProblem(train, parts, *net, record_shape=shape, **options)
     from torch import nn
 
     side = shape[0] // 4
@@ -72,48 +72,48 @@ def problem(kind: str, device: str, *, at_once: int, quick: bool) -> Any:
         )
 
     shape = (1, *shape[:2])
-    asked |= {"device": "cuda" if device == "gpu" else "cpu"}
-    return dm.problems.TorchProblem(train, parts, module, record_shape=shape, **asked)
+    options |= {"device": "cuda" if device == "gpu" else "cpu"}
+    return dm.problems.TorchProblem(train, parts, module, record_shape=shape, **options)
 
 
 def algorithm(way: str, task: Any, rounds: int) -> Any:
-    """Return what keeps the budget, with parameters that were chosen by nothing that is tested."""
-    records, together = task.fewest_records, int(task.records.sum())
+    """Return an algorithm within the budget, its parameters chosen without test records."""
+    records, all_records = task.fewest_records, int(task.records.sum())
     if way == "gossip":
-        made: Any = dm.GradientDescent(
+        training: Any = dm.GradientDescent(
             records=records, noise_multiplier=2.0, step_size=0.5, clipping_norm=1.0
         )
     elif way == "federated":
         updates = dm.ClientUpdates(
             clients=NODES, sampling_rate=0.5, clipping_norm=1.0, epochs=1, step_size=0.1
         )
-        made = dm.FederatedLearning(updates, noise_multiplier=1.0)
+        training = dm.FederatedLearning(updates, noise_multiplier=1.0)
     else:
-        gradients = dm.RecordGradients(clients=NODES, records=together, clipping_norm=1.0)
+        gradients = dm.RecordGradients(clients=NODES, records=all_records, clipping_norm=1.0)
         sums = SecureAggregation(dim=task.dim, rounds=rounds)
-        made = dm.FederatedLearning(
+        training = dm.FederatedLearning(
             gradients, noise_multiplier=1.0, combination=sums, step_size=0.5
         )
     budget = dm.privacy.Budget(EPSILON, delta=DELTA)
-    noise = budget.calibrate(lambda z: replace(made, noise_multiplier=z), rounds)
-    return replace(made, noise_multiplier=noise)
+    noise = budget.calibrate(lambda z: replace(training, noise_multiplier=z), rounds)
+    return replace(training, noise_multiplier=noise)
 
 
 def measured(
     way: str, kind: str, device: str, key: int, at_once: int, *, quick: bool
 ) -> dict[str, Any]:
-    """Return what one run reached and took."""
+    """Return the accuracy, seconds and memory of one run."""
     if device == "gpu" and not with_gpu(kind):
         return {"not_run": f"{kind} finds no GPU"}
     task = problem(kind, device, at_once=at_once, quick=quick)
     rounds = FEW_ROUNDS if quick else ROUNDS
-    made, ended = algorithm(way, task, rounds), [0.0] * rounds
+    training, ended = algorithm(way, task, rounds), [0.0] * rounds
 
     def note(t: int, _: Any) -> None:
         ended[t - 1] = time.perf_counter()
 
     run = dm.simulate(
-        made,
+        training,
         task,
         dm.topology.torus(4, NODES // 4) if way == "gossip" else None,
         rounds=rounds,
@@ -132,7 +132,7 @@ def measured(
 
 
 def device_memory(kind: str) -> float | None:
-    """Return the most memory that arrays took on the device, in MiB; None where nobody counts."""
+    """Return the peak of arrays' memory on the device in MiB; None where it is not counted."""
     if kind == "torch":
         import torch
 
@@ -144,7 +144,7 @@ def device_memory(kind: str) -> float | None:
 
 
 def with_gpu(kind: str) -> bool:
-    """Whether the framework finds a GPU."""
+    """Return True if the framework finds a GPU."""
     if kind == "torch":
         import torch
 
@@ -163,12 +163,12 @@ def runs() -> list[list[Any]]:
     return [list(run) for run in (*ways, *less, *spread)]
 
 
-def in_a_process(asked: list[Any], options: list[str], seconds: float) -> dict[str, Any]:
-    """Return what one run says, or why it says nothing."""
+def in_a_process(setting: list[Any], options: list[str], seconds: float) -> dict[str, Any]:
+    """Return the measurement of one run, or the reason for which there is none."""
     one_core = {f"{name}_NUM_THREADS": "1" for name in ("DPMESH", "OMP", "OPENBLAS")}
     one_core["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false"
-    on_cpu = {**one_core, "JAX_PLATFORMS": "cpu"} if asked[2] == "cpu" else {}
-    command = [sys.executable, "-m", "benches.gpu", *options, "--run", json.dumps(asked)]
+    on_cpu = {**one_core, "JAX_PLATFORMS": "cpu"} if setting[2] == "cpu" else {}
+    command = [sys.executable, "-m", "benches.gpu", *options, "--run", json.dumps(setting)]
     try:
         done = subprocess.run(
             command,
@@ -182,8 +182,8 @@ def in_a_process(asked: list[Any], options: list[str], seconds: float) -> dict[s
         return {"not_run": "no time was left"}
     if done.returncode:
         return {"not_run": done.stderr.strip().splitlines()[-1]}
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    measurement: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return measurement
 
 
 def step_of(peer: str) -> str:
@@ -205,11 +205,11 @@ def main() -> None:
         print(json.dumps(measured(*arguments.run, quick=arguments.quick)))
         return
     began, lines = time.monotonic(), []
-    for asked in runs():
-        left = LIMIT - (time.monotonic() - began)
-        found = in_a_process(asked, options, max(left, 1.0))
+    for setting in runs():
+        seconds_left = LIMIT - (time.monotonic() - began)
+        measurement = in_a_process(setting, options, max(seconds_left, 1.0))
         names = ("way", "framework", "device", "key", "records_at_once")
-        lines.append(json.dumps({**dict(zip(names, asked, strict=True)), **found}))
+        lines.append(json.dumps({**dict(zip(names, setting, strict=True)), **measurement}))
         print(lines[-1], flush=True)
     for peer in ("dpmesh", "jax_privacy", "opacus"):
         if time.monotonic() - began < LIMIT:

@@ -1,4 +1,4 @@
-"""How far it goes: ``python -m benches.how_far [NAME ..]``, each case alone in a process.
+"""The largest cases: ``python -m benches.how_far [NAME ..]``, each alone in a process.
 
 Processor time on one thread, and what a run adds to the memory at its peak. Results go to
 ``docs/results/how-far.csv``, a line for each case, and as text beside it; other lines stay. Needs
@@ -43,11 +43,11 @@ def secure_sum_of_sites() -> Made:
     mechanism, bits = DistributedDiscreteGaussian(numbers), numbers.modulus_bits
 
     def opened() -> object:
-        sent = []
+        messages = []
         for site, part in enumerate(mechanism.part(sums, np.arange(sites), stream).part()):
             partners = {"add": shared[site][site + 1 :], "subtract": shared[site][:site]}
-            sent.append(kernels.mask_and_pack(part, bits, **partners))
-        return mechanism.opened(kernels.unpack_sum(sent, dim, bits)[np.newaxis])
+            messages.append(kernels.mask_and_pack(part, bits, **partners))
+        return mechanism.opened(kernels.unpack_sum(messages, dim, bits)[np.newaxis])
 
     what, pairs = "a secure sum of 1,000 sites' 1,000 numbers", sites * (sites - 1) // 2
     return what, "pair of sites", pairs, 0.0, opened
@@ -64,8 +64,11 @@ def linear(nodes: int, records: int, dim: int) -> dm.LinearProblem:
 
 def simulated(algorithm: Any, problem: Any, network: Any, rounds: int) -> Run:
     measured = dm.Metrics((), every=rounds, progress=False)
-    asked: dict[str, Any] = {"rounds": rounds, "metrics": measured}
-    return lambda: dm.simulate(algorithm, problem, network, delta=1e-5, **asked)
+
+    def run() -> dm.Run:
+        return dm.simulate(algorithm, problem, network, rounds=rounds, delta=1e-5, metrics=measured)
+
+    return run
 
 
 def sums_over_neighbours() -> Made:
@@ -143,8 +146,8 @@ def secret_rounds() -> Made:
 
 
 CASES: dict[str, Callable[[], Made]] = {
-    each.__name__.replace("_", "-"): each
-    for each in (
+    case.__name__.replace("_", "-"): case
+    for case in (
         secure_sum_of_sites,
         sums_over_neighbours,
         network_of_a_million,
@@ -179,9 +182,11 @@ def as_text(rows: list[dict[str, Any]]) -> str:
     lines = [f"{'processor time of':<66}  {'seconds':>7}  {'memory':>9}  each"]
     for row in rows:
         mib = f"{float(row['mib']):,.0f} MiB"
-        each = f"{with_unit(float(row['per_unit']))} a {row['unit']}"
+        per_unit = f"{with_unit(float(row['per_unit']))} a {row['unit']}"
         states = f", {row['states']} states" if row["states"] else ""
-        lines.append(f"{row['what']:<66}  {float(row['seconds']):>7.3g}  {mib:>9}  {each}{states}")
+        lines.append(
+            f"{row['what']:<66}  {float(row['seconds']):>7.3g}  {mib:>9}  {per_unit}{states}"
+        )
     return "\n".join(lines) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""What a measurement was made on."""
+"""The machine of a measurement: processor, system and versions."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ PACKAGES = (
 def description() -> dict[str, object]:
     """Return processor, system and versions."""
     processor = _processor()
+    versions = {name: _version(name) for name in PACKAGES}
     return {
         "processor": processor.get("model name", platform.processor()),
         "family": f"{processor.get('cpu family', '?')}/{processor.get('model', '?')}",
@@ -25,12 +26,12 @@ def description() -> dict[str, object]:
         "load": [round(load, 1) for load in os.getloadavg()],
         "system": platform.platform(),
         "python": platform.python_version(),
-        "packages": {name: version for name in PACKAGES if (version := _version(name))},
+        "packages": {name: version for name, version in versions.items() if version},
     }
 
 
 def _processor() -> dict[str, str]:
-    """The first processor of Linux's list; nothing elsewhere."""
+    """Return the first processor of Linux's list; nothing elsewhere."""
     path = Path("/proc/cpuinfo")
     if not path.exists():
         return {}

@@ -25,12 +25,12 @@ THREADS = int(os.environ.get("DPMESH_NUM_THREADS", "1"))
 
 @dataclass(frozen=True)
 class Case:
-    """One thing to do.
+    """One benchmark: an operation, and ways to do it.
 
     Parameters
     ----------
     name
-        What is done, on data of which shape and type.
+        The operation, with the shape and type of its data.
     ours
         This package's way.
     peers
@@ -42,13 +42,13 @@ class Case:
     most
         The most seconds that a call should take.
     values
-        How many numbers one call makes; 1 for a call as a whole.
+        Number of values of one call; 1 for a call as a whole.
     part
         Peers that do only this part of the work.
     rounds
         Samples of each way.
     memory
-        Whether to measure the memory that a call adds at its peak, too. Needs Linux.
+        If true, the memory that a call adds at its peak is measured, too. Needs Linux.
     """
 
     name: str
@@ -65,43 +65,53 @@ class Case:
 
 def measure(case: Case) -> dict[str, Any]:
     """Return medians: of our seconds, and of the ratios of samples taken in the same round."""
-    seconds = _times({"ours": case.ours, **case.peers, **case.limits}, case.rounds)
+    ways = {"ours": case.ours, **case.peers, **case.limits}
+    seconds = _times(ways, case.rounds)
 
     def ratio(name: str) -> float:
         pairs = zip(seconds[name], seconds["ours"], strict=True)
-        return statistics.median(theirs / ours for theirs, ours in pairs) / case.part.get(name, 1.0)
+        median = statistics.median(theirs / ours for theirs, ours in pairs)
+        return median / case.part.get(name, 1.0)
 
     ratios = {name: ratio(name) for name in (*case.peers, *case.limits)}
-    ours = statistics.median(seconds["ours"])
+    our_seconds = statistics.median(seconds["ours"])
+    goals = dict(case.goals)
     missed = [name for name, goal in case.goals.items() if ratios.get(name, goal) < goal]
-    missed += ["seconds"] if ours > case.most else []
-    return {
+    if case.most < math.inf:
+        goals["seconds"] = case.most
+    if our_seconds > case.most:
+        missed.append("seconds")
+    result = {
         "case": case.name,
         "threads": THREADS,
-        "seconds": float(f"{ours:.4g}"),
+        "seconds": float(f"{our_seconds:.4g}"),
         "values": case.values,
         "times_as_fast": {name: float(f"{ratios[name]:.3g}") for name in case.peers},
         "share_of_limit": {name: round(ratios[name], 3) for name in case.limits},
-        "goals": dict(case.goals) | ({"seconds": case.most} if case.most < math.inf else {}),
+        "goals": goals,
         "missed": missed,
-        **({"mib": added(case.ours)} if case.memory else {}),
     }
+    if case.memory:
+        result["mib"] = added(case.ours)
+    return result
 
 
 def as_line(result: Mapping[str, Any]) -> str:
     """Return a measurement as a line of text."""
-    each = result["seconds"] / result["values"]
-    cells = [f"{result['case']:>44} {with_unit(each):>9}"]
+    seconds_per_value = result["seconds"] / result["values"]
+    cells = [f"{result['case']:>44} {with_unit(seconds_per_value):>9}"]
     cells += [f"{name} {ratio:.3g}x" for name, ratio in result["times_as_fast"].items()]
     cells += [f"{share:.0%} of {name}" for name, share in result["share_of_limit"].items()]
-    cells += [f"{result['mib']} MiB"] if "mib" in result else []
+    if "mib" in result:
+        cells.append(f"{result['mib']} MiB")
     cells += [f"MISSED {name} {result['goals'][name]:g}" for name in result["missed"]]
     return "  ".join(cells)
 
 
 def with_unit(seconds: float) -> str:
-    """Return a time in its own unit."""
-    unit, factor = next((u, f) for u, f in UNITS if seconds >= 1 / f or u == "ns")
+    """Return a time in its largest unit of at least 1."""
+    fitting = [(unit, factor) for unit, factor in UNITS if seconds >= 1 / factor]
+    unit, factor = (fitting or UNITS[-1:])[0]
     return f"{seconds * factor:.3g} {unit}"
 
 
@@ -109,14 +119,17 @@ UNITS = [("s", 1.0), ("ms", 1e3), ("us", 1e6), ("ns", 1e9)]
 
 
 def _times(ways: Mapping[str, Way], rounds: int) -> dict[str, list[float]]:
-    """Seconds of one call, by way and round: processor time on one thread, else wall time."""
-    clock = time.process_time if THREADS == 1 else time.perf_counter
+    """Return the seconds of one call, by way and round: processor time on one thread, else wall."""
+    clock = time.perf_counter
+    if THREADS == 1:
+        clock = time.process_time
     repeats = {}
     for name, call in ways.items():
         call()
         start = clock()
         call()
-        repeats[name] = max(1, int(SECONDS / max(clock() - start, 1e-7)))
+        call_seconds = max(clock() - start, 1e-7)
+        repeats[name] = max(1, int(SECONDS / call_seconds))
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(rounds):
         for name, call in ways.items():
@@ -129,16 +142,17 @@ def _times(ways: Mapping[str, Way], rounds: int) -> dict[str, list[float]]:
 
 
 def skipped(package: str, source: str = "") -> bool:
-    """Whether a peer is not installed; if so, print that, and its source if not PyPI."""
+    """Return True if a peer is not installed; then print that, and its source if not PyPI."""
     if importlib.util.find_spec(package):
         return False
-    found_at = f" (see {source})" if source else ""
-    print(f"{package} is not installed{found_at}: skipped", file=sys.stderr)
+    place = f" (see {source})" if source else ""
+    print(f"{package} is not installed{place}: skipped", file=sys.stderr)
     return True
 
 
 if __name__ == "__main__":
     results = sys.stdout
     with contextlib.redirect_stdout(sys.stderr):  # some peers are talkative
-        for each in importlib.import_module(f"benches.bench_{sys.argv[1]}").cases():
-            print(json.dumps(measure(each)), file=results, flush=True)
+        benchmark = importlib.import_module(f"benches.bench_{sys.argv[1]}")
+        for case in benchmark.cases():
+            print(json.dumps(measure(case)), file=results, flush=True)

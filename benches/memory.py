@@ -1,4 +1,4 @@
-"""How much memory whole runs add at their peak, ours and NumPy's: ``python -m benches.memory``.
+"""Memory that whole runs add at their peak, ours and NumPy's: ``python -m benches.memory``.
 
 Each way runs twice in a process of its own, with data and libraries loaded before. The first run
 also adds the pages of code that are used for the first time: what counts is the peak of the second

@@ -1,4 +1,4 @@
-"""How long a round of gossip takes on P ranks: a model of five constants, fitted to measurements.
+"""Seconds of a round of gossip on P ranks: a model of five constants, fitted to measurements.
 
     seconds = round + coordinate * n d + message * k + byte * (b d size) + agreement * log2 P
 
@@ -18,7 +18,7 @@ from scipy.optimize import nnls
 
 @dataclass(frozen=True)
 class Load:
-    """What a rank does in a round.
+    """The work of a rank in a round.
 
     Parameters
     ----------
@@ -117,8 +117,8 @@ class Model:
 def _fit(terms: np.ndarray, seconds: np.ndarray) -> list[float]:
     relative = terms / seconds[:, np.newaxis]
     scale = relative.max(axis=0)
-    found, _ = nnls(relative / scale, np.ones(len(seconds)))
-    return (found / scale).tolist()
+    constants, _ = nnls(relative / scale, np.ones(len(seconds)))
+    return (constants / scale).tolist()
 
 
 def predictions(model: Model, sides: tuple[int, int], dim: int) -> list[str]:

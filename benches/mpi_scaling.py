@@ -69,19 +69,19 @@ def one_torus(rows: int, columns: int, dim: int) -> tuple[int, int, int, list[fl
     key = dm.Key.seeded(0).for_nodes(engine.nodes.astype(np.uint32))
     across = boundary(network.matrix(0).weights, engine.parts, ranks.rank)
     x = np.zeros((len(engine.nodes), dim), np.float32)
-    heard = np.zeros((across.weights.shape[1], dim), np.float32)
+    received = np.zeros((across.weights.shape[1], dim), np.float32)
 
     def noisy(t: int) -> Released:
         return Released(dm.kernels.add_noise("laplace", x, 1.0, key.stream(Purpose.NOISE, t)))
 
     def work(t: int) -> None:
-        heard[: len(x)] = noisy(t)
-        dm.kernels.mix(across.weights, heard)
+        received[: len(x)] = noisy(t)
+        dm.kernels.mix(across.weights, received)
 
     parts: list[Callable[[int], object]] = [
         lambda t: carrier.carry(t, Packet(noisy(t))),
         work,
-        lambda _: carrier._travel(across, Released(x), heard[len(x) :]),
+        lambda _: carrier._exchange(across, Released(x), received[len(x) :]),
         lambda _: engine.agree(),
     ]
     times: list[list[float]] = [[] for _ in parts]
@@ -91,16 +91,16 @@ def one_torus(rows: int, columns: int, dim: int) -> tuple[int, int, int, list[fl
             start = time.perf_counter()
             part(t)
             seconds.append(ranks.allreduce(time.perf_counter() - start, MPI.MAX))
-    sent = sum(map(len, across.send)), sum(len(needed) > 0 for needed in across.send)
-    nodes, rows_sent, neighbours = np.max(ranks.allgather((len(x), *sent)), axis=0).tolist()
+    counts = sum(map(len, across.send)), sum(len(needed) > 0 for needed in across.send)
+    nodes, rows_sent, neighbours = np.max(ranks.allgather((len(x), *counts)), axis=0).tolist()
     tenth = [statistics.quantiles(seconds, n=10)[0] for seconds in times]
     return nodes, rows_sent, neighbours, tenth
 
 
 def measured(ranks: int) -> list[tuple[Load, Times]]:
     """Return the load of a rank and the times of a round, on each torus."""
-    here = str(Path(sys.executable).parent)
-    launcher = shutil.which("mpiexec", path=here) or shutil.which("mpiexec")
+    folder = str(Path(sys.executable).parent)
+    launcher = shutil.which("mpiexec", path=folder) or shutil.which("mpiexec")
     if launcher is None:
         sys.exit("needs mpiexec")
     program = [sys.executable, "-m", "mpi4py", "-m", "benches.mpi_scaling", "--on-ranks"]
@@ -120,18 +120,18 @@ def measured(ranks: int) -> list[tuple[Load, Times]]:
 def main(latency: float | None, bandwidth: float | None) -> None:
     """Measure every number of ranks that has a core of its own, fit, predict."""
     counts = [n for n in (1, 2, 4, 8) if n <= (os.cpu_count() or 1)]
-    found = {ranks: measured(ranks) for ranks in counts}
+    by_ranks = {ranks: measured(ranks) for ranks in counts}
     print(f"{'':<8}{'ranks':>6}{'nodes':>8}{'ms/round':>10}{'speed':>8}{'MB/rank':>9}{'least':>8}")
     for place, kind in enumerate(("strong", "weak")):
-        alone = found[1][place][1].round
+        alone = by_ranks[1][place][1].round
         for ranks in counts:
-            (rows, columns, _), (load, times) = tori(ranks)[place], found[ranks][place]
+            (rows, columns, _), (load, times) = tori(ranks)[place], by_ranks[ranks][place]
             seconds = times.round
             speed = alone / seconds * (1 if kind == "strong" else ranks)
             least = Load.of_torus(ranks, rows, columns, DIM).bytes
             cells = f"{rows * columns:>8}{1e3 * seconds:>10.2f}{speed:>8.2f}"
             print(f"{kind:<8}{ranks:>6}{cells}{load.bytes / 1e6:>9.2f}{least / 1e6:>8.2f}")
-    loads, times = zip(*(pair for pairs in found.values() for pair in pairs), strict=True)
+    loads, times = zip(*(pair for pairs in by_ranks.values() for pair in pairs), strict=True)
     model = Model.fit(loads, times)
     errors = [model.seconds(load) / time.round - 1 for load, time in zip(loads, times, strict=True)]
     print(f"\n{model}\noff by {min(errors):+.0%} to {max(errors):+.0%} on {len(errors)} tori")

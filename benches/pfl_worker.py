@@ -42,11 +42,11 @@ def main(layers: str, epochs: int) -> None:
     module = {"linear": linear, "cnn": cnn}[layers]()
     optimizer = torch.optim.SGD(module.parameters(), lr=1.0)
     model = PyTorchModel(module, torch.optim.SGD, optimizer)
-    own = [tensors(problem.train, part) for part in problem.partition]
-    sampler = get_user_sampler("random", range(len(own)))
+    records_of_user = [tensors(problem.train, part) for part in problem.partition]
+    sampler = get_user_sampler("random", range(len(records_of_user)))
     noise = CentrallyAppliedPrivacyMechanism(GaussianMechanism(CLIPPING, 2 * NOISE))
     backend = SimulatedBackend(
-        FederatedDataset(lambda user: Dataset(own[user]), sampler), None, [noise]
+        FederatedDataset(lambda user: Dataset(records_of_user[user]), sampler), None, [noise]
     )
     test = CentralEvaluationCallback(
         Dataset(tensors(problem.test, slice(None))), NNEvalHyperParams(None)
