@@ -9,7 +9,7 @@ neighbour. A guarantee bounds its true positive rate by its false positive rate:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from math import exp, hypot, inf
 from typing import Protocol
@@ -149,7 +149,7 @@ class GaussianClaim:
 
 
 def claim_of(plan: Plan, delta: float = 0.0) -> Claim:
-    """Return what a plan claims: mu-GDP if its noise is Gaussian without sampling, else an epsilon.
+    """Return a plan's claim: mu-GDP if its noise is Gaussian without sampling, else an epsilon.
 
     The claim is that of an auditor, who sees all messages and no secret that partners share. Sums
     of shares of Gaussian noise are accounted for as Gaussian: their mu is that of the plan's
@@ -176,26 +176,30 @@ def claim_of(plan: Plan, delta: float = 0.0) -> Claim:
     instance("plan", plan, "a Plan, such as algorithm.plan(rounds)", Plan)
     compositions = plan.compositions(colluding=0)
     if all(_is_gaussian(release) for releases in compositions for release in releases):
-        mus = [hypot(*(1 / r.noise_to_sensitivity for r in releases)) for releases in compositions]
-        return GaussianClaim(max(mus), delta=delta)
+        return GaussianClaim(max(map(_joint_mu, compositions)), delta=delta)
     epsilon = plan.cost(delta).epsilon
     if epsilon == inf:
         fail("delta", "one at which the plan has a finite epsilon, or more noise", delta)
-    if delta > 0 and all(_is_sum(each) for each in plan.touching):
-        multiplier = analytic_gaussian_noise_to_sensitivity(
-            target_epsilon=epsilon, target_delta=delta
-        )
-        return GaussianClaim(1 / multiplier, delta=delta)
+    if delta > 0 and all(_is_sum(release) for release in plan.touching):
+        noise = analytic_gaussian_noise_to_sensitivity(target_epsilon=epsilon, target_delta=delta)
+        return GaussianClaim(1 / noise, delta=delta)
     return EpsilonClaim(epsilon, delta=delta)
 
 
+def _joint_mu(releases: Sequence[Release]) -> float:
+    """Return mu of Gaussian releases together."""
+    return hypot(*(1 / release.noise_to_sensitivity for release in releases))
+
+
 def _is_gaussian(release: Release) -> bool:
-    return release.name == "gaussian" and _of_everybody(release)
+    return release.name == "gaussian" and _uses_all_units(release)
 
 
 def _is_sum(release: Release) -> bool:
-    return isinstance(release.mechanism, DistributedDiscreteGaussian) and _of_everybody(release)
+    is_sum = isinstance(release.mechanism, DistributedDiscreteGaussian)
+    return is_sum and _uses_all_units(release)
 
 
-def _of_everybody(release: Release) -> bool:
+def _uses_all_units(release: Release) -> bool:
+    """Return True if no unit is left out by sampling."""
     return release.sampling is None or release.sampling.rate == 1

@@ -2,7 +2,7 @@
 
 Privacy proofs of adaptive algorithms fix everything that was released before and ask how far a
 neighbouring dataset moves the next release. This asks the code the same question: the second run
-has the coins of the first, and what travels in it is what the first run released. One pair of runs
+has the coins of the first, and its messages are the releases of the first. One pair of runs
 on adversarial data finds most faults, with no statistics.
 """
 
@@ -19,6 +19,7 @@ from scipy import stats
 from dpmesh._epsilons import rounded_up
 from dpmesh._html import InNotebooks
 from dpmesh._privacy_types import Floats
+from dpmesh._ragged import Numbers
 from dpmesh._validate import instance, integer
 from dpmesh.algorithms.base import AN_ALGORITHM, Algorithm, AnyAlgorithm
 from dpmesh.audit.scores import by_joint, noise_between, rows_of, standardized
@@ -38,7 +39,7 @@ CHANCE = 1e-9
 
 
 class Movement(NamedTuple):
-    """How far a release moved between the datasets before its noise, and how far its noise covers.
+    """Distance of a release between the datasets before its noise, and the distance it covers.
 
     `distance` is in the norm of the mechanism, and includes the rounding of the values, for which
     the noise is larger.
@@ -52,15 +53,14 @@ class Movement(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Coupling(InNotebooks):
-    """What two coupled runs showed.
+    """Result of two coupled runs.
 
     Parameters
     ----------
     movements
-        Of all releases, in order.
+        Movements of all releases, in order.
     faults
-        Where the code does not do what its plan states. None proves nothing, since other data might
-        show one.
+        Differences of the code from its plan. None proves nothing, since other data might show one.
     """
 
     movements: tuple[Movement, ...]
@@ -68,32 +68,50 @@ class Coupling(InNotebooks):
 
     @property
     def violated(self) -> bool:
-        """Whether there is a fault."""
+        """True if there is a fault."""
         return bool(self.faults)
 
     @property
     def sentence(self) -> str:
-        """What was found in one line, to be quoted."""
-        found = "; ".join(self.faults) if self.faults else "no violation found"
-        return f"Two coupled runs on neighbouring datasets: {self._moved}; {found}."
+        """The result in one line, to be quoted."""
+        outcome = "no violation found"
+        if self.faults:
+            outcome = "; ".join(self.faults)
+        return f"Two coupled runs on neighbouring datasets: {self._summary}; {outcome}."
 
     def __str__(self) -> str:
-        held = "no violation found (an audit cannot prove the claim)"
-        if not any(movement.distance > 0 for movement in self.movements):
-            held = "nothing was tested, since no release differed; see the other layers"
         lines = [
             "audit     transcript coupling: one pair of runs that receive the same releases",
-            f"moved     {self._moved}",
-            f"verdict   {'violated' if self.faults else held}",
+            f"moved     {self._summary}",
+            f"verdict   {self._verdict}",
         ]
-        return "\n".join(lines + [f"fault     {fault}" for fault in self.faults])
+        lines += [f"fault     {fault}" for fault in self.faults]
+        return "\n".join(lines)
 
     @property
-    def _moved(self) -> str:
-        moved = [movement for movement in self.movements if movement.distance > 0]
-        largest = max((m.distance / m.allowed for m in moved if m.allowed > 0), default=0.0)
+    def _verdict(self) -> str:
+        if self.faults:
+            return "violated"
+        if not self._shifted:
+            return "nothing was tested, since no release differed; see the other layers"
+        return "no violation found (an audit cannot prove the claim)"
+
+    @property
+    def _shifted(self) -> list[Movement]:
+        """The movements of releases that differed."""
+        return [movement for movement in self.movements if movement.distance > 0]
+
+    @property
+    def _summary(self) -> str:
+        """Number of releases that differed, and the largest shift, in words."""
+        shares = [
+            movement.distance / movement.allowed
+            for movement in self._shifted
+            if movement.allowed > 0
+        ]
+        largest = max(shares, default=0.0)
         return (
-            f"{len(moved)} of {len(self.movements)} releases differed; largest shift = "
+            f"{len(self._shifted)} of {len(self.movements)} releases differed; largest shift = "
             f"{largest:.4%} of the declared sensitivity"
         )
 
@@ -111,18 +129,18 @@ def couple(
 
     It checks that the releases are those of the plan; that none moves further than its noise
     covers, nor all together further than the plan accounts for; that no two numbers have the same
-    noise, and no two nodes a part of it in common; that what should not depend on the data does not
-    move at all; and that neither the amount of what travels nor what may be published differs,
-    since both should follow from releases.
+    noise, and no two nodes a part of it in common; that numbers independent of the data do not move
+    at all; and that neither the amount of communication nor the published models differ, since both
+    should follow from releases.
 
     Parameters
     ----------
     algorithm
-        What is audited.
+        The algorithm to audit.
     problem, neighbor
         Two problems that differ in one unit, as much as possible.
     carrier
-        How messages travel.
+        Carrier of the messages, such as `alone`.
     rounds
         At least 1.
     key
@@ -137,43 +155,48 @@ def couple(
     integer("rounds", rounds, at_least=1)
     key = next(fresh_keys(key))
     run = record(algorithm, problem, carrier, rounds=rounds, key=key)
-    other = record(algorithm, neighbor, carrier, rounds=rounds, key=key, replay=run)
-    movements = tuple(_movement(*pair) for pair in zip(run.passages, other.passages, strict=False))
+    neighbor_run = record(algorithm, neighbor, carrier, rounds=rounds, key=key, replay=run)
+    passage_pairs = zip(run.passages, neighbor_run.passages, strict=False)
+    movements = tuple(_movement(passage, neighbor) for passage, neighbor in passage_pairs)
     plan = algorithm.plan(rounds)
     faults = (
         *_unplanned(plan, run, "first"),
-        *_unplanned(plan, other, "second"),
+        *_unplanned(plan, neighbor_run, "second"),
         *_too_far(movements),
-        *_too_far_together(plan, movements, _correlated(run, other)),
+        *_too_far_together(plan, movements, _correlated_mus(run, neighbor_run)),
         *_without_noise(run.passages),
         *_of_one_noise(run.passages),
         *_with_correlated_rows(run.passages),
-        *_published(run.received, other.received),
-        *_seen_from_outside(run, other),
+        *_published(run.received, neighbor_run.received),
+        *_traffic_differs(run, neighbor_run),
     )
     return Coupling(movements=movements, faults=faults)
 
 
-def _movement(passage: Passage, other: Passage) -> Movement:
-    release, scale, values = passage.release, passage.noise_scale, passage.inside
+def _movement(passage: Passage, neighbor: Passage) -> Movement:
+    """Return the distance of two values before their noise, and the distance that it covers."""
+    release = passage.release
     if release.noise_to_sensitivity > 0:
-        order, allowed = release.mechanism.norm, scale / release.noise_to_sensitivity
+        norm = release.mechanism.norm
+        allowed = passage.noise_scale / release.noise_to_sensitivity
     else:
-        order, allowed = release.sensitivity.norm, release.sensitivity.bound
-
-    def norm(x: Floats) -> float:
-        return float(np.linalg.norm(x.ravel(), ord=1 if order == "l1" else 2))
-
-    distance = norm(np.subtract(values, other.inside, dtype=np.float64))
-    return Movement(release, distance, allowed, scale)
+        norm = release.sensitivity.norm
+        allowed = release.sensitivity.bound
+    difference = np.subtract(passage.inside, neighbor.inside, dtype=np.float64)
+    order = 1 if norm == "l1" else 2
+    distance = float(np.linalg.norm(difference.ravel(), ord=order))
+    return Movement(release, distance, allowed, passage.noise_scale)
 
 
 def _unplanned(plan: Plan, run: Transcript, name: str) -> Iterator[str]:
-    if count := unplanned(plan, run.ledger):
+    """Compare the releases with those of the plan."""
+    count = unplanned(plan, run.ledger)
+    if count:
         yield f"the {name} run made {count} releases that were not planned"
 
 
 def _too_far(movements: Sequence[Movement]) -> Iterator[str]:
+    """Compare each movement with the distance that its noise covers."""
     for release, distance, allowed, _ in movements:
         if distance > allowed * _ROUNDING:
             yield (
@@ -182,44 +205,61 @@ def _too_far(movements: Sequence[Movement]) -> Iterator[str]:
             )
 
 
-def _correlated(run: Transcript, other: Transcript) -> list[float]:
-    """Return mu of each joint event of correlated noise, from how far its rows moved together."""
-    first, second = run.passages, other.passages
-    found = []
-    for joint, rows in by_joint(first).items():
-        both = [i for i in rows if i < len(second)]
-        shifts = rows_of(first, lambda i: noise_between(second[i], first[i].inside), both)
-        found.append(float(np.linalg.norm(standardized(joint, shifts))))
-    return found
+def _correlated_mus(run: Transcript, neighbor_run: Transcript) -> list[float]:
+    """Return mu of each joint event of correlated noise, from the joint movement of its rows."""
+    passages = run.passages
+    neighbor_passages = neighbor_run.passages
+
+    def shift(index: int) -> Numbers:
+        return noise_between(neighbor_passages[index], passages[index].inside)
+
+    mus = []
+    for joint, indices in by_joint(passages).items():
+        in_both = [index for index in indices if index < len(neighbor_passages)]
+        shifts = rows_of(passages, shift, in_both)
+        mus.append(float(np.linalg.norm(standardized(joint, shifts))))
+    return mus
 
 
 def _too_far_together(
-    plan: Plan, movements: Sequence[Movement], correlated: Sequence[float]
+    plan: Plan, movements: Sequence[Movement], correlated_mus: Sequence[float]
 ) -> Iterator[str]:
-    """Compare what all releases cost, for Laplace and for Gaussian noise, each by its own sum.
+    """Compare the loss of all releases together with the plan's.
 
-    Where partners share secrets, that is the cost against an observer who does not know them.
+    Laplace noise adds up as epsilon, Gaussian noise as mu. Where partners share secrets, that is
+    the loss against an observer who does not know them.
     """
-    for law, order, level in (("laplace", 1, "epsilon"), ("gaussian", 2, "mu")):
+    for noise, order, level in (("laplace", 1, "epsilon"), ("gaussian", 2, "mu")):
         ratios = [
             movement.distance / movement.noise_scale
             for movement in movements
-            if movement.release.name.endswith(law)
-            and not isinstance(movement.release.mechanism, CorrelatedRow)
-            and movement.noise_scale > 0
+            if _is_independent(movement, noise)
         ]
-        ratios += correlated if law == "gaussian" else ()
-        planned = [
-            [1 / r.noise_to_sensitivity for r in releases if r.name.endswith(law)]
-            for releases in plan.compositions(colluding=0)
-        ]
-        cost = np.linalg.norm(ratios, order)
-        paid = max(float(np.linalg.norm(inverses, order)) for inverses in planned)
-        if cost > paid * _ROUNDING:
-            yield f"all releases together: {level} = {cost:.6g}, planned is {rounded_up(paid)}"
+        if noise == "gaussian":
+            ratios += correlated_mus
+        loss = float(np.linalg.norm(ratios, order))
+        planned_loss = 0.0
+        for releases in plan.compositions(colluding=0):
+            inverses = [
+                1 / release.noise_to_sensitivity
+                for release in releases
+                if release.name.endswith(noise)
+            ]
+            planned_loss = max(planned_loss, float(np.linalg.norm(inverses, order)))
+        if loss > planned_loss * _ROUNDING:
+            planned = rounded_up(planned_loss)
+            yield f"all releases together: {level} = {loss:.6g}, planned is {planned}"
+
+
+def _is_independent(movement: Movement, noise: str) -> bool:
+    """Return True if a release has noise of this kind that no other release shares."""
+    release = movement.release
+    is_correlated = isinstance(release.mechanism, CorrelatedRow)
+    return release.name.endswith(noise) and movement.noise_scale > 0 and not is_correlated
 
 
 def _without_noise(passages: Sequence[Passage]) -> Iterator[str]:
+    """Look for releases that equal the values before their noise."""
     for release, scale, inside, noisy, *_ in passages:
         if scale > 0 and np.array_equal(inside, noisy):
             yield f"round {release.round}: released without its noise"
@@ -230,22 +270,24 @@ def _of_one_noise(passages: Sequence[Passage]) -> Iterator[str]:
 
     By chance it is found in fewer than one of 1e9 runs.
     """
-    sizes, near = [np.empty(0)], 0.0
+    magnitudes = [np.empty(0)]
+    tolerance = 0.0
     for release, scale, inside, noisy, *_ in passages:
         if scale == 0:
             continue
         noise = np.subtract(noisy, inside, dtype=np.float64).ravel() / scale
         if not noise.any():
             continue  # reported by `_without_noise`
-        sizes.append(np.abs(noise))
+        magnitudes.append(np.abs(noise))
         unit = float(np.finfo(np.result_type(inside, np.float32)).eps)
         rounding = 4 * unit * float(np.abs(noisy).max() + np.abs(inside).max())
-        near = max(near, (rounding + release.mechanism.spacing) / scale)
-    drawn = np.sort(np.concatenate(sizes))
-    again = int((np.diff(drawn) <= near).sum())
-    # Each of n^2 / 2 pairs is this near with a probability below 1.2 near under either law.
-    if again and stats.poisson.sf(again - 1, len(drawn) ** 2 * near) < CHANCE:
-        yield f"{again} of {len(drawn)} numbers have the noise of another"
+        tolerance = max(tolerance, (rounding + release.mechanism.spacing) / scale)
+    draws = np.sort(np.concatenate(magnitudes))
+    repeats = int((np.diff(draws) <= tolerance).sum())
+    # Each of n^2 / 2 pairs is this near with a probability below 1.2 tolerance, for either noise.
+    expected_repeats = len(draws) ** 2 * tolerance
+    if repeats and stats.poisson.sf(repeats - 1, expected_repeats) < CHANCE:
+        yield f"{repeats} of {len(draws)} numbers have the noise of another"
 
 
 def _with_correlated_rows(passages: Sequence[Passage]) -> Iterator[str]:
@@ -254,42 +296,59 @@ def _with_correlated_rows(passages: Sequence[Passage]) -> Iterator[str]:
     The correlation r of m independent pairs has ``r sqrt((m - 1) / (1 - r^2))`` distributed by
     Student's t with m - 1 degrees of freedom. By chance it is found in fewer than one of 1e9 runs.
     """
-    of_nodes: defaultdict[tuple[tuple[int, ...] | None, int], list[Floats]] = defaultdict(list)
-    for release, scale, inside, noisy, _, _, rows in passages:
-        independent = not isinstance(release.mechanism, CorrelatedRow)
-        gaussian = release.mechanism.distribution == "gaussian" and scale > 0
-        if independent and gaussian and rows is None and np.ndim(noisy) == 2:
-            noise = np.subtract(noisy, inside, dtype=np.float64) / scale
-            of_nodes[release.nodes, len(noise)].append(noise)
-    for each in of_nodes.values():
-        noise = np.concatenate(each, axis=1)
-        lengths, m = np.linalg.norm(noise, axis=1), noise.shape[1]
-        noise = noise[lengths > 0] / lengths[lengths > 0, np.newaxis]
-        if m < 2 or len(noise) < 2:
+    for blocks in _independent_gaussian_noise(passages):
+        noise = np.concatenate(blocks, axis=1)
+        lengths = np.linalg.norm(noise, axis=1)
+        directions = noise[lengths > 0] / lengths[lengths > 0, np.newaxis]
+        numbers = noise.shape[1]
+        if numbers < 2 or len(directions) < 2:
             continue
-        pairs = np.triu_indices(len(noise), 1)
-        largest = min(float(np.abs((noise @ noise.T)[pairs]).max()), 1 - 1e-15)
-        t = largest * np.sqrt((m - 1) / (1 - largest**2))
-        if 2 * stats.t.sf(t, m - 1) * len(pairs[0]) < CHANCE:
-            yield f"the noise of two nodes is correlated, by {largest:.2f} in {m} numbers"
+        pairs = np.triu_indices(len(directions), 1)
+        correlations = np.abs((directions @ directions.T)[pairs])
+        largest = min(float(correlations.max()), 1 - 1e-15)
+        t = largest * np.sqrt((numbers - 1) / (1 - largest**2))
+        chance = 2 * stats.t.sf(t, numbers - 1) * len(correlations)
+        if chance < CHANCE:
+            yield f"the noise of two nodes is correlated, by {largest:.2f} in {numbers} numbers"
 
 
-def _published(first: Sequence[Floats], second: Sequence[Floats]) -> Iterator[str]:
-    """Compare what could be published, which should follow from releases alone."""
-    if len(first) != len(second):
-        yield f"{len(first)} rounds published on the one data, {len(second)} on the other"
-    for number, (one, other) in enumerate(zip(first, second, strict=False)):
-        if not np.array_equal(one, other):
+def _independent_gaussian_noise(passages: Sequence[Passage]) -> list[list[Floats]]:
+    """Return the noise of releases of one row a node, by the nodes that released together.
+
+    Each has the shape (nodes, dim), in standard deviations.
+    """
+    by_nodes: defaultdict[tuple[tuple[int, ...] | None, int], list[Floats]] = defaultdict(list)
+    for release, scale, inside, noisy, _, _, rows in passages:
+        mechanism = release.mechanism
+        is_gaussian = mechanism.distribution == "gaussian" and scale > 0
+        has_all_rows = rows is None and np.ndim(noisy) == 2
+        if is_gaussian and has_all_rows and not isinstance(mechanism, CorrelatedRow):
+            noise = np.subtract(noisy, inside, dtype=np.float64) / scale
+            by_nodes[release.nodes, len(noise)].append(noise)
+    return list(by_nodes.values())
+
+
+def _published(models: Sequence[Floats], neighbor_models: Sequence[Floats]) -> Iterator[str]:
+    """Compare the models that could be published, which should follow from releases alone."""
+    if len(models) != len(neighbor_models):
+        yield (
+            f"{len(models)} rounds published on the one data, {len(neighbor_models)} on the other"
+        )
+    pairs = zip(models, neighbor_models, strict=False)
+    for number, (model, neighbor_model) in enumerate(pairs):
+        if not np.array_equal(model, neighbor_model):
             yield f"what round {number} published depends on data beyond its releases"
 
 
-def _seen_from_outside(first: Transcript, second: Transcript) -> Iterator[str]:
+def _traffic_differs(run: Transcript, neighbor_run: Transcript) -> Iterator[str]:
     """Compare the number and the length of messages."""
-    if len(first.passages) != len(second.passages):
-        counts = f"{len(first.passages)} releases on the one data, {len(second.passages)} on the"
-        yield f"{counts} other"
-    for t, (one, other) in enumerate(zip(first.traffic, second.traffic, strict=True)):
-        if not np.array_equal(one.bits, other.bits):
+    releases = len(run.passages)
+    neighbor_releases = len(neighbor_run.passages)
+    if releases != neighbor_releases:
+        yield f"{releases} releases on the one data, {neighbor_releases} on the other"
+    pairs = zip(run.traffic, neighbor_run.traffic, strict=True)
+    for t, (traffic, neighbor_traffic) in enumerate(pairs):
+        if not np.array_equal(traffic.bits, neighbor_traffic.bits):
             yield f"round {t}: the length of messages depends on data"
-        if one.times != other.times:
+        if traffic.times != neighbor_traffic.times:
             yield f"round {t}: the number of messages depends on data"

@@ -1,4 +1,4 @@
-"""The algorithm of one's own claim: like another one, with other noise, rounds and records."""
+"""The algorithm of a user's claim: a given one with other noise, rounds and records."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def claiming(
     noise: float | None = None,
     records: int | None = None,
 ) -> AnyAlgorithm:
-    """Return an algorithm like this one, with noise of one's own.
+    """Return an algorithm with other noise, rounds or records, for a claim about it.
 
     Parameters
     ----------
@@ -43,40 +43,45 @@ def claiming(
         If `epsilon` and `noise` are both given, a number is out of range, or the algorithm has no
         such parameter.
     """
-    known = {each.name for each in fields(cast("Any", algorithm))}
-    made: Any = _placed(algorithm, "rounds", rounds) or algorithm
+    base: AnyAlgorithm = _with_field(algorithm, "rounds", rounds) or algorithm
     if records is not None:
-        made = _placed(made, "records", records)
-        if made is None:
+        base = _with_field(base, "records", records)
+        if base is None:
             fail("records", f"none for {type(algorithm).__name__}", records)
     if epsilon is None and noise is None:
-        return _of(made)
+        return base
     if epsilon is not None and noise is not None:
         fail("options", "either an epsilon or noise", "both")
-    if "epsilon" in known:
+    if "epsilon" in _field_names(algorithm):
         if noise is not None:
             epsilon = gdp_epsilon(delta=delta, mu=1 / noise) if delta > 0 else 1 / noise
-        return _of(made, epsilon=epsilon, delta=delta)
+        private: AnyAlgorithm = replace(cast("Any", base), epsilon=epsilon, delta=delta)
+        return private
 
-    def noisy(z: float) -> AnyAlgorithm:
-        return _of(next(filter(None, (_placed(made, name, z) for name in NOISES))))
+    def with_noise(scale: float) -> AnyAlgorithm:
+        candidates = (_with_field(base, name, scale) for name in NOISES)
+        return cast("AnyAlgorithm", next(filter(None, candidates)))
 
     if epsilon is not None:
-        noise = Budget(epsilon, delta=delta).calibrate(noisy, rounds)
-    return noisy(cast("float", noise))
+        noise = Budget(epsilon, delta=delta).calibrate(with_noise, rounds)
+    assert noise is not None
+    return with_noise(noise)
 
 
-def _placed(made: Any, name: str, value: float) -> Any:
+def _field_names(part: Any) -> set[str]:
+    """Return the names of a dataclass's fields."""
+    return {field.name for field in fields(part)}
+
+
+def _with_field(part: Any, name: str, value: float) -> Any:
     """Return a part with another value of one of its fields, or theirs; None if it has none."""
-    if name in {each.name for each in fields(made)}:
-        return replace(made, **{name: value})
-    for part in ("contribution", "combination", "mechanism"):
-        inner = getattr(made, part, None)
-        if inner is not None and (placed := _placed(inner, name, value)) is not None:
-            return replace(made, **{part: placed})
+    if name in _field_names(part):
+        return replace(part, **{name: value})
+    for attribute in ("contribution", "combination", "mechanism"):
+        inner = getattr(part, attribute, None)
+        if inner is None:
+            continue
+        changed_inner = _with_field(inner, name, value)
+        if changed_inner is not None:
+            return replace(part, **{attribute: changed_inner})
     return None
-
-
-def _of(made: Any, **changed: Any) -> AnyAlgorithm:
-    algorithm: AnyAlgorithm = replace(made, **changed)
-    return algorithm

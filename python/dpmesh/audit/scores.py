@@ -1,6 +1,6 @@
 """The score that distinguishes two datasets best: the likelihood ratio of a transcript.
 
-Correlated noise is seen as an observer of all messages sees it, who knows no noise and no secret.
+Correlated noise is scored as by an observer of all messages, who knows no noise and no secret.
 """
 
 from __future__ import annotations
@@ -45,31 +45,34 @@ def log_likelihood_ratio(
     noise_scale
         Of that noise; positive.
     every_bit
-        Whether to keep the ratio's last bits; else it is rounded to 5 decimals. The last bits of a
-        floating-point sum reveal what the noise was added to (Mironov 2012), which no claim on
+        If true, keep the ratio's low-order bits; else round it to 5 decimals. The low-order bits of
+        a floating-point sum reveal the value under the noise (Mironov 2012), which no claim on
         real-valued noise covers.
 
     Returns
     -------
     The logarithm of the ratio, shape (rows,).
     """
-    to_positive, to_negative = values - positive, values - negative
+    from_positive = values - positive
+    from_negative = values - negative
     if norm == "l1":
-        ratios = (abs(to_negative) - abs(to_positive)) / noise_scale
+        ratios = (abs(from_negative) - abs(from_positive)) / noise_scale
     else:
-        ratios = (to_negative**2 - to_positive**2) / (2 * noise_scale**2)
+        ratios = (from_negative**2 - from_positive**2) / (2 * noise_scale**2)
     logarithm = np.asarray(ratios.sum(axis=-1, dtype=np.float64))
-    return logarithm if every_bit else logarithm.round(5)
+    if not every_bit:
+        logarithm = logarithm.round(5)
+    return logarithm
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayedLikelihood:
     """Likelihood ratio of a transcript, from replaying the algorithm on it with both datasets.
 
-    Each release is compared with what either problem would have released after the same
-    earlier releases. The replays have coins of their own, since an observer of the transcript does
-    not know those of the run: so the protection by sampling counts, but a unit that the replays do
-    not sample goes unseen. Without such sampling the score is optimal (Neyman, Pearson).
+    Each release is compared with the value of either problem after the same earlier releases. The
+    replays have coins of their own, since an observer of the transcript does not know those of the
+    run: so the protection by sampling counts, but a unit that the replays do not sample goes
+    unseen. Without such sampling the score is optimal (Neyman, Pearson).
 
     Parameters
     ----------
@@ -90,96 +93,125 @@ class ReplayedLikelihood:
 
     def ratios(self, run: Transcript) -> Iterator[npt.NDArray[np.float64]]:
         """Yield the logarithm of the ratio for each noisy release, shape (rows,)."""
-        positive, negative = (
-            record(
-                self.algorithm, data, self.carrier, rounds=self.rounds, key=self.key, replay=run
-            ).passages
-            for data in (self.problem, self.neighbor)
-        )
+        positive = self._replay(self.problem, run)
+        negative = self._replay(self.neighbor, run)
         joints = by_joint(run.passages)
-        together = {index for rows in joints.values() for index in rows}
-        for index, (passage, one, other) in enumerate(
-            zip(run.passages, positive, negative, strict=False)
-        ):
-            if (scale := passage.noise_scale) > 0 and index not in together:
-                values, norm = passage.values, passage.release.mechanism.norm
-                yield log_likelihood_ratio(values, one.inside, other.inside, norm, scale)
-        for joint, rows in joints.items():
-            from_one, from_other = (
-                standardized(joint, rows_of(run.passages, _apart(data, run), rows))
-                for data in (positive, negative)
-            )
-            for one_row, other_row in zip(from_one, from_other, strict=True):
-                yield ((other_row**2 - one_row**2) / 2).sum(axis=-1).round(5)
+        correlated = {index for indices in joints.values() for index in indices}
+        replayed = zip(run.passages, positive, negative, strict=False)
+        for index, (passage, positive_passage, negative_passage) in enumerate(replayed):
+            if passage.noise_scale > 0 and index not in correlated:
+                yield log_likelihood_ratio(
+                    passage.values,
+                    positive_passage.inside,
+                    negative_passage.inside,
+                    passage.release.mechanism.norm,
+                    passage.noise_scale,
+                )
+        for joint, indices in joints.items():
+            positive_rows = _standard_noise(joint, indices, positive, run)
+            negative_rows = _standard_noise(joint, indices, negative, run)
+            for positive_row, negative_row in zip(positive_rows, negative_rows, strict=True):
+                yield ((negative_row**2 - positive_row**2) / 2).sum(axis=-1).round(5)
+
+    def _replay(self, problem: Audited, run: Transcript) -> list[Passage]:
+        """Return the passages of this problem after the earlier releases of the run."""
+        replayed = record(
+            self.algorithm, problem, self.carrier, rounds=self.rounds, key=self.key, replay=run
+        )
+        return replayed.passages
 
     def __call__(self, run: Transcript) -> float:
         """Return the logarithm of the whole ratio."""
         return float(sum(ratio.sum() for ratio in self.ratios(run)))
 
 
-def _apart(data: Sequence[Passage], run: Transcript) -> Callable[[int], Numbers]:
-    """The noise of each release of a run, if its values are those of a replay."""
-    return lambda i: noise_between(data[i], run.passages[i].values)
+def _standard_noise(
+    joint: CorrelatedGaussian, indices: Sequence[int], replayed: Sequence[Passage], run: Transcript
+) -> list[Numbers]:
+    """Return the standard normals behind a joint event's releases, if its values are a replay's."""
+
+    def noise(index: int) -> Numbers:
+        return noise_between(replayed[index], run.passages[index].values)
+
+    return standardized(joint, rows_of(run.passages, noise, indices))
 
 
 def by_joint(passages: Sequence[Passage]) -> dict[CorrelatedGaussian, list[int]]:
-    """Return which passages are rows of each joint event, in order."""
-    found: defaultdict[CorrelatedGaussian, list[int]] = defaultdict(list)
+    """Return the indices of the passages that are rows of each joint event, in order."""
+    indices: defaultdict[CorrelatedGaussian, list[int]] = defaultdict(list)
     for index, passage in enumerate(passages):
-        if isinstance(passage.release.mechanism, CorrelatedRow):
-            found[passage.release.mechanism.joint].append(index)
-    return dict(found)
+        mechanism = passage.release.mechanism
+        if isinstance(mechanism, CorrelatedRow):
+            indices[mechanism.joint].append(index)
+    return dict(indices)
 
 
 def rows_of(
-    passages: Sequence[Passage], apart: Callable[[int], Numbers], indices: Sequence[int]
+    passages: Sequence[Passage], values_of: Callable[[int], Numbers], indices: Sequence[int]
 ) -> list[Numbers]:
-    """Return `apart` of the passages of a joint event by its rows, all nodes of a row together.
+    """Return values of the passages of a joint event by its rows, all nodes of a row together.
 
     Nodes that take turns release a row in several messages; one that released nothing has zeros.
+
+    Parameters
+    ----------
+    passages
+        Those of the run.
+    values_of
+        Returns the values of a passage by its index, shape (nodes of the message, dim).
+    indices
+        The passages of the joint event.
+
+    Returns
+    -------
+    For each row shape (nodes, dim).
     """
-    named = [numbers for i in indices if (numbers := passages[i].rows) is not None]
-    count = 1 + max((int(numbers.max()) for numbers in named), default=-1)
-    found: dict[int, Numbers] = {}
-    for i in indices:
-        mechanism, part = passages[i].release.mechanism, apart(i)
+    nodes = 0
+    for index in indices:
+        numbers = passages[index].rows
+        if numbers is not None:
+            nodes = max(nodes, 1 + int(numbers.max()))
+    by_row: dict[int, Numbers] = {}
+    for index in indices:
+        mechanism = passages[index].release.mechanism
         assert isinstance(mechanism, CorrelatedRow)
-        if (numbers := passages[i].rows) is None:
-            found[mechanism.row] = part
+        values = values_of(index)
+        numbers = passages[index].rows
+        if numbers is None:
+            by_row[mechanism.row] = values
         else:
-            whole = found.setdefault(mechanism.row, np.zeros((count, part.shape[1])))
-            whole[numbers] = part
-    return [found[row] for row in sorted(found)]
+            row_values = by_row.setdefault(mechanism.row, np.zeros((nodes, values.shape[1])))
+            row_values[numbers] = values
+    return [by_row[row] for row in sorted(by_row)]
 
 
 def noise_between(passage: Passage, values: Floats) -> Numbers:
-    """Return `values` less what was released, in the plan's scale: rounding makes noise larger."""
-    apart = np.subtract(values, passage.inside, dtype=np.float64)
-    return np.asarray(apart / passage.release.mechanism.rounding_factor(passage.inside))
+    """Return `values` less the release's, in the plan's scale: rounding makes noise larger."""
+    difference = np.subtract(values, passage.inside, dtype=np.float64)
+    return np.asarray(difference / passage.release.mechanism.rounding_factor(passage.inside))
 
 
 def standardized(joint: CorrelatedGaussian, rows: Sequence[Floats]) -> list[Numbers]:
-    """Return what the joint event's noise is made from, if these are its first rows of noise.
+    """Return the standard normals that a joint event's noise is made from.
 
-    Independent standard normals for the noise itself; for the shift that a record causes, a vector
-    whose length is mu.
+    If `rows` are the shift that a record causes, it is a vector whose length is mu.
 
     Parameters
     ----------
     joint
         The noise that the plan claims.
     rows
-        Each of shape (nodes, dim).
+        The first rows of noise, each of shape (nodes, dim).
     """
-    result = []
+    standard_rows = []
     for t in range(len(rows)):
         factors = joint.recursion[t]
-        back = min(t + 1, len(factors))
-        fresh = sum(factors[k] * np.asarray(rows[t - k], dtype=np.float64) for k in range(back))
+        terms = min(t + 1, len(factors))
+        fresh = sum(factors[k] * np.asarray(rows[t - k], dtype=np.float64) for k in range(terms))
         secrets = joint.secrets_of(t)
         if secrets is not None:
-            values, vectors = np.linalg.eigh(secrets.covariance)
-            fresh = (vectors / np.sqrt(values)) @ (vectors.T @ fresh)
-        drawn = joint.noise_to_sensitivity * joint.widened(np.shape(fresh)[-1])
-        result.append(np.asarray(fresh / drawn))
-    return result
+            eigenvalues, eigenvectors = np.linalg.eigh(secrets.covariance)
+            fresh = (eigenvectors / np.sqrt(eigenvalues)) @ (eigenvectors.T @ fresh)
+        scale = joint.noise_to_sensitivity * joint.widened(np.shape(fresh)[-1])
+        standard_rows.append(np.asarray(fresh / scale))
+    return standard_rows

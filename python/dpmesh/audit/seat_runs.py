@@ -1,9 +1,8 @@
-"""Audit of a view by real runs: gossip on canaries, scored by what its observer sees of them."""
+"""Audit of a view by real runs: gossip on canaries, scored by the messages its observer sees."""
 
 from __future__ import annotations
 
 from itertools import islice
-from typing import Any
 
 import numpy as np
 
@@ -14,7 +13,7 @@ from dpmesh.audit.result import AuditResult
 from dpmesh.audit.seat import Floats, LinearRun, Visible, from_scores
 from dpmesh.audit.transcript import fresh_keys, record
 from dpmesh.data import Dataset
-from dpmesh.kernels.views import all_pairs, worst_pair
+from dpmesh.kernels.views import Certificate, all_pairs, worst_pair
 from dpmesh.keys import Key
 from dpmesh.privacy.views.observers import Coalition, Node, OneNode, observers_of
 from dpmesh.privacy.views.reaction import Reaction
@@ -24,7 +23,15 @@ from dpmesh.run.carriers import Gossip
 from dpmesh.topology.topology import Topology
 
 RECORDS, STEP = 40, 8.0
-STEPS: dict[str, Any] = {"step_size": STEP, "clipping_norm": 0.5}
+
+
+RECORDS = 40
+"""Records of each node."""
+
+STEP = 8.0
+"""Step size of the audited gradient descent."""
+
+CLIPPING_NORM = 0.5
 
 
 def audit_view(
@@ -39,7 +46,7 @@ def audit_view(
     confidence: float = 0.95,
     key: Key | None = None,
 ) -> AuditResult:
-    """Run gradient descent on canaries, and test a view's claim with what its observer sees.
+    """Run gradient descent on canaries, and test a view's claim with its observer's messages.
 
     One record of the target is the canary, with either label; all its other records, and those of
     the other nodes, are silent. The score is the likelihood ratio of the messages that the observer
@@ -48,16 +55,16 @@ def audit_view(
     Parameters
     ----------
     view
-        Who looks on; of `OneNode` the worst one for the target.
+        The observer; of `OneNode` the worst one for the target.
     rounds
         Of each run, at least 2.
     target
-        Whose record differs; by default the node that the view protects least.
+        The node whose record differs; by default the one that the view protects least.
     noise_multiplier
-        Of the algorithm.
+        Noise multiplier of the algorithm.
     forgetful
-        Whether the steps of other nodes wipe out what they received, so that their noise hides
-        nothing: accounting with their gradients as fixed inputs misses that.
+        If true, the steps of other nodes wipe out the messages they received, so that their noise
+        hides nothing: accounting with their gradients as fixed inputs misses that.
     mu
         The claim; by default that of the view for this observer and target.
     runs
@@ -72,35 +79,48 @@ def audit_view(
     ValueError
         If an argument does not fit.
     """
-    wanted = "any one node, a node or a coalition: Node(..), OneNode(..) or Coalition(..)"
-    instance("view", view, wanted, Node, Coalition, OneNode)
+    expectation = "any one node, a node or a coalition: Node(..), OneNode(..) or Coalition(..)"
+    instance("view", view, expectation, Node, Coalition, OneNode)
     if view.also:
         fail("view", "one without published messages", view)
     integer("rounds", rounds, at_least=2)
     runs = integer("runs", runs, at_least=20)
-    algorithm = GradientDescent(records=RECORDS, noise_multiplier=noise_multiplier, **STEPS)
-    problems = [_canary(view.topology.nodes, 0, label, forgetful) for label in (1.0, -1.0)]
-    reaction = algorithm.reaction(rounds, problems[0])
+    algorithm = GradientDescent(
+        records=RECORDS,
+        noise_multiplier=noise_multiplier,
+        step_size=STEP,
+        clipping_norm=CLIPPING_NORM,
+    )
+    topology = view.topology
+    any_problem = _canary(topology.nodes, 0, 1.0, forgetful)
+    reaction = algorithm.reaction(rounds, any_problem)
     assert isinstance(reaction, Reaction)
-    observer, target, proved = _worst(reaction, view, target)
-    problems = [_canary(view.topology.nodes, target, y, forgetful) for y in (1.0, -1.0)]
-    claim = GaussianClaim(proved if mu is None else mu, delta=1e-5)
-    seen = _seen(view.topology, observer, rounds)
-    surrogate = _linear(reaction, view.topology, target, forgetful)
-    weights, chosen = surrogate.weights(seen), np.flatnonzero(seen.reshape(-1))
-    keys, carrier = fresh_keys(key), Gossip(view.topology)
+    worst = _worst(reaction, view, target)
+    visible = _visible_messages(topology, worst.observer, rounds)
+    visible_places = np.flatnonzero(visible.reshape(-1))
+    weights = _linear(reaction, topology, worst.target, forgetful).weights(visible)
+    keys = fresh_keys(key)
+    carrier = Gossip(topology)
 
-    def scores(problem: LinearProblem) -> Floats:
-        found = []
-        for own in islice(keys, runs):
-            run = record(algorithm, problem, carrier, rounds=rounds, key=own)
-            found.append(np.concatenate([values[:, 0] for values in run.released])[chosen])
-        return np.array(found) @ weights
+    def scores(label: float) -> Floats:
+        problem = _canary(topology.nodes, worst.target, label, forgetful)
+        messages = []
+        for run_key in islice(keys, runs):
+            run = record(algorithm, problem, carrier, rounds=rounds, key=run_key)
+            all_messages = np.concatenate([values[:, 0] for values in run.released])
+            messages.append(all_messages[visible_places])
+        return np.array(messages) @ weights
 
-    who = ("node " if len(observer) == 1 else "nodes ") + ", ".join(map(str, observer))
-    method = f"record of node {target}, {len(chosen)} messages in the view of {who}"
-    # The canary with the label 1 moves the model up.
-    return from_scores(claim, *map(scores, problems), confidence=confidence, method=method)
+    nodes = ", ".join(map(str, worst.observer))
+    observer = f"node {nodes}" if len(worst.observer) == 1 else f"nodes {nodes}"
+    return from_scores(
+        GaussianClaim(worst.mu if mu is None else mu, delta=1e-5),
+        positives=scores(1.0),  # the canary with the label 1 moves the model up
+        negatives=scores(-1.0),
+        confidence=confidence,
+        method=f"record of node {worst.target}, {len(visible_places)} messages in the view of "
+        f"{observer}",
+    )
 
 
 def _canary(nodes: int, target: int, label: float, forgetful: bool) -> LinearProblem:
@@ -110,36 +130,36 @@ def _canary(nodes: int, target: int, label: float, forgetful: bool) -> LinearPro
     features[target, 0] = 1.0
     labels = np.tile([1.0, -1.0], (nodes, RECORDS // 2))
     labels[target, 0] = label
-    data = Dataset(features.reshape(-1, 1), labels.reshape(-1), "canary")
-    parts = np.arange(nodes * RECORDS).reshape(nodes, RECORDS)
-    return LinearProblem(data, list(parts), "logistic", feature_norm=1.0)
+    dataset = Dataset(features.reshape(-1, 1), labels.reshape(-1), "canary")
+    partition = np.arange(nodes * RECORDS).reshape(nodes, RECORDS)
+    return LinearProblem(dataset, list(partition), "logistic", feature_norm=1.0)
 
 
-def _worst(
-    reaction: Reaction, view: Node | Coalition | OneNode, target: int | None
-) -> tuple[tuple[int, ...], int, float]:
-    """Return the observer and the target of the largest mu, and mu."""
-    nodes, observers = view.topology.nodes, observers_of(view)
+def _worst(reaction: Reaction, view: Node | Coalition | OneNode, target: int | None) -> Certificate:
+    """Return the bound of the observer and the target with the largest mu."""
+    nodes = view.topology.nodes
+    observers = observers_of(view)
     pairs = all_pairs(observers, nodes)
     if target is not None:
-        pairs = pairs[pairs[:, 1] == integer("target", target, below=nodes)]
+        target = integer("target", target, below=nodes)
+        pairs = pairs[pairs[:, 1] == target]
         if len(pairs) == 0:
             fail("target", "a node outside the coalition", target)
     (system,) = systems_of(reaction, view)
-    found = worst_pair(system, observers, pairs, reaction.rounds * nodes)
-    assert found is not None
-    return tuple(found.observer), found.target, found.mu
+    worst = worst_pair(system, observers, pairs, reaction.rounds * nodes)
+    assert worst is not None
+    return worst
 
 
-def _seen(topology: Topology, observer: tuple[int, ...], rounds: int) -> Visible:
-    """Return which messages its members send and receive, read off the network."""
-    seen = np.zeros((rounds, topology.nodes), dtype=bool)
+def _visible_messages(topology: Topology, observer: tuple[int, ...], rounds: int) -> Visible:
+    """Return the messages that its members send and receive, read off the network."""
+    visible = np.zeros((rounds, topology.nodes), dtype=bool)
     for t in range(rounds):
         weights = topology.matrix(t).weights.toarray()
         for member in observer:
-            seen[t] |= weights[member] > 0
-            seen[t, member] = True
-    return seen
+            visible[t] |= weights[member] > 0
+            visible[t, member] = True
+    return visible
 
 
 def _linear(reaction: Reaction, topology: Topology, target: int, forgetful: bool) -> LinearRun:
@@ -147,14 +167,17 @@ def _linear(reaction: Reaction, topology: Topology, target: int, forgetful: bool
 
     There the steeper half of the records that forget is clipped, and the others' slope is 1 / 4.
     """
-    rounds, nodes = reaction.rounds, topology.nodes
-    contractions = np.full((rounds, nodes), 1 - STEP / 8 if forgetful else 1.0)
+    rounds = reaction.rounds
+    contraction = 1.0
+    if forgetful:
+        contraction = 1 - STEP / 8
+    contractions = np.full((rounds, topology.nodes), contraction)
     contractions[:, target] = 1.0
-    noise = np.where(reaction.noise > 0, reaction.noise, 1e-3 * reaction.noise.max())
+    least_noise = 1e-3 * reaction.noise.max()
     return LinearRun(
         matrices=[topology.matrix(t).weights.toarray() for t in range(rounds)],
         contractions=contractions,
         moves=reaction.sensitivity,
-        noise=noise,
+        noise=np.where(reaction.noise > 0, reaction.noise, least_noise),
         target=target,
     )

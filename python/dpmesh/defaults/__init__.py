@@ -1,4 +1,4 @@
-"""Which algorithm, network, rounds and steps serve a budget: a rule over public numbers.
+"""The choice of algorithm, network, rounds and steps for a budget: a rule over public numbers.
 
 Sites add up gradients under a secure sum (`FederatedLearning` of `RecordGradients`), so that one
 noise is enough for all of their records, wherever two honest sites are left when the colluding ones

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import sqrt
-from typing import TYPE_CHECKING, Any, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import dpmesh.defaults.rule as rule
 from dpmesh._validate import fail, integer, one_of
@@ -18,7 +18,7 @@ from dpmesh.algorithms.federated_server import Average, ServerMomentum
 from dpmesh.algorithms.first_stage import FirstStage, SecondMoments
 from dpmesh.algorithms.gradient_descent import GradientDescent
 from dpmesh.algorithms.record_sums import RecordSums
-from dpmesh.defaults.rule import Constants, Method, Noise, Sizes, Task
+from dpmesh.defaults.rule import Method, Noise, Sizes, Task, TaskConstants
 from dpmesh.keys import Key
 from dpmesh.privacy.budget import Budget
 from dpmesh.privacy.views import EverybodyButPartners
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 EVERYBODY = "everybody: all noisy messages may be read"
 
 MIXINGS = 5
-"""Of each message, where partners share noise and not all nodes are neighbours."""
+"""Mixings of each message, where partners share noise and not all nodes are neighbours."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """What to run.
+    """An algorithm with its network, rounds and noise.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ class Choice:
     rounds
         Number of rounds.
     view
-        Against whom the budget is kept; None for whom the plan of the algorithm is about.
+        Threat model of the budget; None for that of the algorithm's plan.
 
     Examples
     --------
@@ -66,9 +66,9 @@ class Choice:
 
     @property
     def adds_up(self) -> bool:
-        """Whether sites add up gradients of records under a secure sum."""
-        summed = getattr(self.algorithm, "secure_sum", None) is not None
-        return summed and self.algorithm.unit == "record"
+        """True if sites add up gradients of records by secure aggregation."""
+        sums = getattr(self.algorithm, "secure_sum", None)
+        return sums is not None and self.algorithm.unit == "record"
 
 
 def choose(
@@ -87,7 +87,7 @@ def choose(
     between_parties: bool = False,
     key: Key | None = None,
 ) -> Choice:
-    """Return what serves a budget best, by the rule of this module.
+    """Choose the algorithm that serves a budget best, by the rule of this module.
 
     This is the one place that decides on an algorithm.
 
@@ -101,24 +101,24 @@ def choose(
         ``"classification"`` (softmax), ``"regression"`` (squared loss, targets in [-1, 1]) or
         ``"counts"`` (the loss ``"poisson"``).
     linear
-        Whether the model is. A network has no momentum, with which it learned less.
+        If true, the model is linear. A network has no momentum, with which it learned less.
     algorithm
         ``"secure"``, ``"gossip"``, or None for the choice of `method_for`.
     noise
         ``"BetweenPartners"``: sites that gossip share noise, see `dpmesh.noise.correlated`. The
-        budget is then kept against everybody except link partners. None for independent noise.
+        budget then holds against all parties except link partners. None for independent noise.
     topology
         The network of sites that gossip; None for `network`.
     colluding
-        Sites that may collude with the server of a secure sum, or with who sees all messages where
-        partners share noise. At least 1 protects a site from any other one.
+        Sites that may collude with the server of secure aggregation, or where partners share noise
+        with an adversary who sees all messages. At least 1 protects a site from any other one.
     dropouts
-        Sites that may be lost during a run of secure sums; each costs one more of each kind.
+        Sites that may be lost during a run of secure sums; each adds one more sum of each kind.
     rounds
         None: by the rule. Others share the path that noise allows, in steps that are no longer.
     between_parties
-        Whether it is for a contract: a node that gossips then counts the secrets of its own
-        partners alone, and has no first stage, of which it may miss a row.
+        If true, the choice is for a contract: a node that gossips then counts the secrets of its
+        own partners alone, and has no first stage, of which it may miss a row.
     key
         Draws the network of more than 64 nodes; by default a new one.
 
@@ -128,105 +128,241 @@ def choose(
         If a number is out of its range, there are too few sites for a secure sum or for partners,
         or an argument is for gossip and `algorithm` is not.
     """
-    for name, value in (("noise", noise), ("topology", topology)):
-        if value is not None and algorithm == "secure":
-            fail(name, "None with 'secure', whose sites send shares of noise to a server", value)
-        algorithm = algorithm if value is None else "gossip"
+    algorithm = _method_or_gossip(algorithm, noise, topology)
     method = rule.method_for(sizes.nodes, epsilon, algorithm=algorithm, colluding=colluding)
-    links = None
+    network = None
     if method == "gossip":
-        links = rule.network(sizes.nodes, key=key) if topology is None else topology
+        network = rule.network(sizes.nodes, key=key) if topology is None else topology
         if dropouts:
             fail("dropouts", "0 by gossip, which goes on from its quorum on", dropouts)
-    shared = None
-    if noise is not None and links is not None:
-        shared = _partners(noise, links, colluding, star=between_parties)
-    constants = rule.CONSTANTS[one_of("task", task, [*rule.CONSTANTS])]
-    momentum = constants.momentum if method == "secure" and linear else 0.0
-    step = constants.longest / rule.STEPS
-    most = rule.MOST_STEPS if task == "classification" and linear else rule.STEPS
-    steps = most if rounds is None else integer("rounds", rounds, at_least=2)
-    steps -= method == "gossip" and rounds is not None
+    shared_noise = None
+    if noise is not None and network is not None:
+        shared_noise = _partner_noise(noise, network, colluding, star=between_parties)
+    one_of("task", task, [*rule.CONSTANTS])
+    constants = rule.CONSTANTS[task]
+    momentum = 0.0
+    if method == "secure" and linear:
+        momentum = constants.momentum
+    most_steps = rule.STEPS
+    if task == "classification" and linear:
+        most_steps = rule.MOST_STEPS
+    steps = most_steps
+    if rounds is not None:
+        steps = integer("rounds", rounds, at_least=2)
+        if method == "gossip":
+            steps -= 1  # the first round sends a model that no data has touched
+    step_size = constants.longest / rule.STEPS
     stages = 0
     if epsilon is not None:
         mu = rule.mu_of(epsilon, delta)
         records = sizes.effective_records(method, colluding)
-        alone = method == "gossip" and between_parties  # which may miss rows of others
-        if task != "regression" and topology is None and not alone:  # which need not link all sites
+        may_miss_rows = method == "gossip" and between_parties
+        may_miss_links = topology is not None
+        if task != "regression" and not may_miss_rows and not may_miss_links:
             stages = rule.first_stages(sizes, method, mu * records)
-        records *= 1.0 if shared is None else _gain(shared)
+        if shared_noise is not None:
+            records *= _gain(shared_noise)
         mu *= sqrt(1 - stages * rule.STAGE_SHARE)
-        in_a_step = 2 * constants.clipping_norm / (records * mu)
+        noise_per_step = 2 * constants.clipping_norm / (records * mu)
         if rounds is None:
-            quiet = int(rule.LITTLE_NOISE * (1 - momentum) / (in_a_step * step))
-            steps = min(max(rule.STEPS, quiet), most)
-        step = rule.step_size(steps * in_a_step / (1 - momentum), task=task)
-    own = _Steps(
-        sizes, constants, method, colluding, dropouts, steps, step, momentum, stages, shared
+            quiet_noise = rule.LITTLE_NOISE * (1 - momentum)
+            quiet_steps = int(quiet_noise / (noise_per_step * step_size))
+            steps = min(max(rule.STEPS, quiet_steps), most_steps)
+        step_size = rule.step_size(steps * noise_per_step / (1 - momentum), task=task)
+    design = _Design(
+        sizes=sizes,
+        constants=constants,
+        method=method,
+        colluding=colluding,
+        dropouts=dropouts,
+        steps=steps,
+        step_size=step_size,
+        momentum=momentum,
+        stages=stages,
+        shared_noise=shared_noise,
     )
-    needed = None if epsilon is None else _needed(own, epsilon, delta)
-    return Choice(algorithm=own.made(needed), topology=links, rounds=own.rounds, view=own.view)
+    noise_multiplier = None
+    if epsilon is not None:
+        noise_multiplier = _calibrated_noise(design, epsilon, delta)
+    return Choice(
+        algorithm=design.algorithm(noise_multiplier),
+        topology=network,
+        rounds=design.rounds,
+        view=design.view,
+    )
 
 
-class _Steps(NamedTuple):
-    """What was decided, but for the noise: all of it public."""
+def _method_or_gossip(
+    algorithm: Method | None, noise: Noise | None, topology: Topology | None
+) -> Method | None:
+    """Return the method asked for: gossip if partners share noise, or a network is given."""
+    for name, value in (("noise", noise), ("topology", topology)):
+        if value is None:
+            continue
+        if algorithm == "secure":
+            fail(name, "None with 'secure', whose sites send shares of noise to a server", value)
+        algorithm = "gossip"
+    return algorithm
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Design:
+    """All choices but the noise; they depend on public numbers alone.
+
+    Parameters
+    ----------
+    sizes, constants
+        Of the problem and of its task.
+    method
+        Secure aggregation or gossip.
+    colluding, dropouts
+        As in `choose`.
+    steps, step_size, momentum
+        Of the path.
+    stages
+        Number of releases before learning.
+    shared_noise
+        Noise that partners share, if any.
+    """
 
     sizes: Sizes
-    constants: Constants
+    constants: TaskConstants
     method: Method
     colluding: int
     dropouts: int
     steps: int
-    step: float
+    step_size: float
     momentum: float
     stages: int
-    shared: BetweenPartners | None
+    shared_noise: BetweenPartners | None
 
     @property
     def rounds(self) -> int:
-        return self.steps + (self.method == "gossip")
+        """Number of rounds: gossip has one before its first step."""
+        if self.method == "gossip":
+            return self.steps + 1
+        return self.steps
 
     @property
     def view(self) -> EverybodyButPartners | None:
-        if self.shared is None or self.shared.star:  # whose claim is the plan's own
+        """Threat model of the budget; None if the plan's claim is about it."""
+        if self.shared_noise is None or self.shared_noise.star:
             return None
         return EverybodyButPartners(coalition=self.colluding)
 
-    def made(self, noise_multiplier: float | None) -> AnyAlgorithm:
-        """Return the algorithm with this noise."""
-        own, sizes = self._learns(noise_multiplier), self.sizes
+    def algorithm(self, noise_multiplier: float | None) -> AnyAlgorithm:
+        """Return the algorithm with this noise, after its first stage if it has one."""
+        learning = self._learning(noise_multiplier)
         if not self.stages:
-            return own
+            return learning
         assert noise_multiplier is not None
-        dim, rest = sizes.features, 1 - self.stages * rule.STAGE_SHARE
-        noise = _relative(noise_multiplier) * sqrt(rest / rule.STAGE_SHARE / self.steps)
-        public: Any = {"sites": sizes.nodes, "records": sizes.together}
-        public["noise_to_sensitivity"] = noise
-        public |= {"colluding": self.colluding, "dropouts": self.dropouts}
-        public["secure"] = self.method == "secure"
-        moment = SecondMoments(dim=dim * (dim + 1) // 2, **public) if self.stages > 1 else None
-        return FirstStage(algorithm=own, mean=RecordSums(dim=dim, **public), moment=moment)
-
-    def _learns(self, noise_multiplier: float | None) -> AnyAlgorithm:
-        sizes, own, steps = self.sizes, self.constants, self.steps
-        if self.method == "gossip":
-            return GradientDescent(
-                records=sizes.smallest,
-                noise_multiplier=noise_multiplier,
-                step_size=self.step,
-                clipping_norm=own.clipping_norm,
-                noise=self.shared and replace(self.shared, rounds=self.rounds),
+        dim = self.sizes.features
+        moment = None
+        if self.stages > 1:
+            moment = SecondMoments(
+                dim=dim * (dim + 1) // 2,
+                sites=self.sizes.nodes,
+                records=self.sizes.together,
+                noise_to_sensitivity=self._stage_noise(noise_multiplier),
+                secure=self.method == "secure",
+                colluding=self.colluding,
+                dropouts=self.dropouts,
             )
-        dim = sizes.dim + (self.stages > 0) * sizes.dim // max(sizes.features, 1)
-        clip, trusted = own.clipping_norm, {"colluding": self.colluding, "dropouts": self.dropouts}
-        return FederatedLearning(
-            RecordGradients(clients=sizes.nodes, records=sizes.together, clipping_norm=clip),
-            noise_multiplier=noise_multiplier,
-            combination=SecureAggregation(dim=dim, rounds=steps, **trusted),
-            optimizer=ServerMomentum(self.momentum) if self.momentum else None,
-            average=Average(since=int(steps * (1 - own.averaged)) + 1),
-            step_size=self.step,
+        mean = RecordSums(
+            dim=dim,
+            sites=self.sizes.nodes,
+            records=self.sizes.together,
+            noise_to_sensitivity=self._stage_noise(noise_multiplier),
+            secure=self.method == "secure",
+            colluding=self.colluding,
+            dropouts=self.dropouts,
         )
+        return FirstStage(algorithm=learning, mean=mean, moment=moment)
+
+    def _stage_noise(self, noise_multiplier: float) -> float:
+        """Return the noise to sensitivity of a first stage, which has its share of mu squared."""
+        learning_share = 1 - self.stages * rule.STAGE_SHARE
+        factor = sqrt(learning_share / rule.STAGE_SHARE / self.steps)
+        return _relative(noise_multiplier) * factor
+
+    def _learning(self, noise_multiplier: float | None) -> AnyAlgorithm:
+        """Return the algorithm that learns, without a first stage."""
+        if self.method == "gossip":
+            return self._gossip(noise_multiplier)
+        return self._secure_aggregation(noise_multiplier)
+
+    def _gossip(self, noise_multiplier: float | None) -> GradientDescent:
+        shared_noise = None
+        if self.shared_noise is not None:
+            shared_noise = replace(self.shared_noise, rounds=self.rounds)
+        return GradientDescent(
+            records=self.sizes.smallest,
+            noise_multiplier=noise_multiplier,
+            step_size=self.step_size,
+            clipping_norm=self.constants.clipping_norm,
+            noise=shared_noise,
+        )
+
+    def _secure_aggregation(self, noise_multiplier: float | None) -> FederatedLearning:
+        dim = self.sizes.dim
+        if self.stages > 0:  # records then have one more feature
+            dim += self.sizes.dim // max(self.sizes.features, 1)
+        optimizer = None
+        if self.momentum:
+            optimizer = ServerMomentum(self.momentum)
+        first_averaged = int(self.steps * (1 - self.constants.averaged)) + 1
+        return FederatedLearning(
+            RecordGradients(
+                clients=self.sizes.nodes,
+                records=self.sizes.together,
+                clipping_norm=self.constants.clipping_norm,
+            ),
+            noise_multiplier=noise_multiplier,
+            combination=SecureAggregation(
+                dim=dim, rounds=self.steps, colluding=self.colluding, dropouts=self.dropouts
+            ),
+            optimizer=optimizer,
+            average=Average(since=first_averaged),
+            step_size=self.step_size,
+        )
+
+
+@lru_cache(maxsize=256)
+def _calibrated_noise(design: _Design, epsilon: float, delta: float) -> float:
+    """Return the noise multiplier that a budget needs; it follows from public numbers alone."""
+    budget = Budget(epsilon, delta=delta, view=design.view)
+    try:
+        return budget.calibrate(design.algorithm, design.rounds, guess=1 / _relative(1.0))
+    except ValueError as error:
+        if design.method == "gossip":
+            raise
+        hint = "take a larger epsilon, or algorithm='gossip'"
+        raise ValueError(f"no secure sum keeps this budget: {hint} ({error})") from error
+
+
+def _partner_noise(
+    noise: Noise, network: Topology, colluding: int, *, star: bool
+) -> BetweenPartners:
+    """Return the noise that link partners share in a path of `STEPS`."""
+    from dpmesh.noise.correlated import BetweenPartners
+
+    if one_of("noise", noise, get_args(Noise)) != "BetweenPartners":
+        expectation = (
+            "'BetweenPartners': noise in time buys nothing where every round uses all records "
+            "(Theorem 2 of docs/privacy/correlated_noise.md)"
+        )
+        fail("noise", expectation, noise)
+    fewest = integer("colluding", colluding) + rule.HONEST
+    if network.nodes < fewest:
+        fail("noise", f"None at fewer than {fewest} sites, of which {colluding} collude", noise)
+    is_complete = network.matrix(0).messages == network.nodes * (network.nodes - 1)
+    return BetweenPartners(
+        topology=network,
+        rounds=rule.STEPS + 1,
+        mixings=1 if is_complete else MIXINGS,
+        coalition=colluding,
+        star=star,
+    )
 
 
 def _relative(noise_multiplier: float) -> float:
@@ -234,51 +370,24 @@ def _relative(noise_multiplier: float) -> float:
     return noise_to_sensitivity(noise_multiplier, neighboring_relation="replace_one")
 
 
-@lru_cache(maxsize=256)
-def _needed(own: _Steps, epsilon: float, delta: float) -> float:
-    """Return the noise that a budget needs: it follows from public numbers, and is kept."""
-    try:
-        return Budget(epsilon, delta=delta, view=own.view).calibrate(
-            own.made, own.rounds, guess=1 / _relative(1.0)
-        )
-    except ValueError as error:
-        if own.method == "gossip":
-            raise
-        hint = "take a larger epsilon, or algorithm='gossip'"
-        raise ValueError(f"no secure sum keeps this budget: {hint} ({error})") from error
-
-
-def _partners(noise: Noise, links: Topology, colluding: int, *, star: bool) -> BetweenPartners:
-    """Return the noise that link partners share in a path of `STEPS`."""
-    from dpmesh.noise.correlated import BetweenPartners
-
-    if one_of("noise", noise, get_args(Noise)) != "BetweenPartners":
-        wanted = "'BetweenPartners': noise in time buys nothing where every round uses all records"
-        fail("noise", f"{wanted} (Theorem 2 of docs/privacy/correlated_noise.md)", noise)
-    if links.nodes < (fewest := integer("colluding", colluding) + rule.HONEST):
-        fail("noise", f"None at fewer than {fewest} sites, of which {colluding} collude", noise)
-    meet = links.matrix(0).messages == links.nodes * (links.nodes - 1)
-    mixings = 1 if meet else MIXINGS
-    own: dict[str, Any] = {"mixings": mixings, "coalition": colluding, "star": star}
-    return BetweenPartners(topology=links, rounds=rule.STEPS + 1, **own)
-
-
-def _gain(shared: BetweenPartners) -> float:
-    """Return how many times less noise is left than independent noise leaves in a mean of all."""
-    rows = shared.rows
-    assert shared.topology is not None
-    independent = sqrt(rows * (rows + 1) / 2 / shared.topology.nodes)
-    return independent / shared.mixed_noise(uses=rows)
+def _gain(shared_noise: BetweenPartners) -> float:
+    """Return the noise of independent nodes in a mean of all over that of partners."""
+    rows = shared_noise.rows
+    assert shared_noise.topology is not None
+    independent_noise = sqrt(rows * (rows + 1) / 2 / shared_noise.topology.nodes)
+    return independent_noise / shared_noise.mixed_noise(uses=rows)
 
 
 def against(algorithm: object, view: EverybodyButPartners | None = None) -> str:
-    """Return against whom the guarantee of an algorithm holds, in words."""
+    """Return the threat model of an algorithm's guarantee, in words."""
     if view is not None:
         return in_words(view)
     sums = getattr(algorithm, "secure_sum", None)
     if sums is None:
         return EVERYBODY
-    count = sums.colluding
-    verb = "help" if count > 1 else "helps"
-    helped = f"even if any {count} of the sites" if count else "if none of the sites"
-    return f"the server, which learns only noisy sums over all sites, {helped} {verb} it"
+    colluders = "if none of the sites helps it"
+    if sums.colluding == 1:
+        colluders = "even if any 1 of the sites helps it"
+    elif sums.colluding > 1:
+        colluders = f"even if any {sums.colluding} of the sites help it"
+    return f"the server, which learns only noisy sums over all sites, {colluders}"

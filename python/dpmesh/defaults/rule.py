@@ -1,10 +1,10 @@
-"""The rule: public sizes in, a method, a network, features and steps out."""
+"""The rule: a method, a network, features and steps from public sizes."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from math import sqrt
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
 
 from numpy import ndarray
 
@@ -23,7 +23,7 @@ Method = Literal["secure", "gossip"]
 Noise = Literal["BetweenPartners", "InTime", "Both"]
 
 COMPLETE = 64
-"""Up to this many nodes everybody sends to everybody; more form a random regular graph."""
+"""Most nodes of a complete graph; more form a random regular graph."""
 
 DEGREE = 8
 """Neighbours of a node in that graph."""
@@ -32,8 +32,8 @@ HONEST = 2
 """Fewest sites that do not collude for which one noise can serve all."""
 
 
-class Constants(NamedTuple):
-    """Of one task."""
+class TaskConstants(NamedTuple):
+    """Constants of the rule for one task."""
 
     clipping_norm: float
     noise: float
@@ -41,26 +41,28 @@ class Constants(NamedTuple):
     longest: float
     """Longest path of 100 steps without momentum."""
     momentum: float
-    """Of a linear model's steps under a secure sum."""
+    """Momentum of a linear model's steps by secure aggregation."""
     averaged: float
-    """Share of the last rounds of a secure sum whose models are averaged."""
+    """Share of the last rounds of secure aggregation whose models are averaged."""
 
 
-CONSTANTS: dict[Task, Constants] = {
-    "classification": Constants(
+CONSTANTS: dict[Task, TaskConstants] = {
+    "classification": TaskConstants(
         clipping_norm=0.5, noise=2.0, longest=800.0, momentum=0.9, averaged=0.1
     ),
-    "regression": Constants(
+    "regression": TaskConstants(
         clipping_norm=0.1, noise=0.25, longest=400.0, momentum=0.9, averaged=0.5
     ),
-    "counts": Constants(clipping_norm=0.1, noise=1.0, longest=1600.0, momentum=0.9, averaged=0.5),
+    "counts": TaskConstants(
+        clipping_norm=0.1, noise=1.0, longest=1600.0, momentum=0.9, averaged=0.5
+    ),
 }
 
 STEPS = 100
 """Steps of the path; the first round of gossip sends a model that no data has touched."""
 
 MOST_STEPS = 400
-"""Of a linear classifier, if the noise of so many steps stays below `LITTLE_NOISE`."""
+"""Most steps of a linear classifier, if their noise stays below `LITTLE_NOISE`."""
 
 LITTLE_NOISE = 1.0
 """Largest standard deviation of the noise in a score after more than 100 steps."""
@@ -90,9 +92,9 @@ class Sizes:
     nodes
         Number of nodes, n.
     smallest
-        The smallest number of records of a node: what gossip needs.
+        The smallest number of records of a node, which gossip needs.
     together
-        Number of records of all nodes together: what a secure sum needs.
+        Number of records of all nodes together, which secure aggregation needs.
     dim
         Length of the model.
     features
@@ -101,7 +103,7 @@ class Sizes:
     largest
         The largest number of records of a node, None if it is not public.
     images
-        Whether these are scattering coefficients of images, for which a second moment paid.
+        If true, these are scattering coefficients of images, for which a second moment paid.
 
     Raises
     ------
@@ -131,11 +133,14 @@ class Sizes:
     @classmethod
     def of(cls, problem: LinearProblem | DenseProblem) -> Sizes:
         """Return the sizes of a problem with records in memory."""
-        dense = isinstance(problem, LinearProblem) and isinstance(problem.train.features, ndarray)
-        columns: Any = getattr(getattr(problem, "outline", None), "columns", None)
+        features = 0
+        images = False
+        if isinstance(problem, LinearProblem) and isinstance(problem.train.features, ndarray):
+            features = problem.train.dim
+            images = _has_scattering_features(problem)
         return cls(
-            images=dense and getattr(columns, "features", None) == SCATTERING,
-            features=problem.train.dim if dense else 0,
+            images=images,
+            features=features,
             nodes=problem.nodes,
             smallest=problem.fewest_records,
             together=int(problem.records.sum()),
@@ -143,14 +148,22 @@ class Sizes:
         )
 
     def effective_records(self, method: Method, colluding: int) -> float:
-        """Return of how many records a trusted server would need as much noise in the mean.
+        """Return the records for which a trusted server would need as much noise in the mean.
 
-        With gossip each of n nodes adds noise for the smallest one. Under a secure sum each site
+        By gossip each of n nodes adds noise for the smallest one. By secure aggregation each site
         adds a share, and those of all but the colluding ones are enough.
         """
         if method == "gossip":
             return self.smallest * sqrt(self.nodes)
-        return self.together * sqrt((self.nodes - colluding) / self.nodes)
+        honest_share = (self.nodes - colluding) / self.nodes
+        return self.together * sqrt(honest_share)
+
+
+def _has_scattering_features(problem: LinearProblem) -> bool:
+    """Return True if the records are scattering coefficients of images."""
+    outline: object = getattr(problem, "outline", None)
+    columns: object = getattr(outline, "columns", None)
+    return bool(getattr(columns, "features", None) == SCATTERING)
 
 
 def features_for(
@@ -163,7 +176,7 @@ def features_for(
     noise: Noise | None = None,
     colluding: int = 1,
 ) -> str:
-    """Return which features of a table pay for a linear classifier: a name of `FeatureMap.of`.
+    """Return the features of a table that pay for a linear classifier: a name of `FeatureMap.of`.
 
     More features hold more noise. They pay where the records of all sites, times mu of the budget,
     are many.
@@ -186,15 +199,18 @@ def features_for(
     if epsilon is None or not 0 < numbers <= MOST_NUMBERS:
         return "columns"
     records = sizes.effective_records(method, colluding)
-    records *= 1.0 if noise is None else sqrt(max(1, sizes.nodes - colluding))  # at most
-    return "hats+cosines" if records * mu_of(epsilon, delta) >= MANY else "columns"
+    if noise is not None:
+        records *= sqrt(max(1, sizes.nodes - colluding))  # at most
+    if records * mu_of(epsilon, delta) >= MANY:
+        return "hats+cosines"
+    return "columns"
 
 
 def first_stages(sizes: Sizes, method: Method, strength: float) -> int:
-    """Return how many releases before learning pay a classifier: none, a mean, or a moment after.
+    """Return the number of releases before learning that pay: none, a mean, or a moment after it.
 
-    A mean pays if its noise is well below a record's norm; a second moment of images, under a
-    secure sum, if the largest eigenvalue of its noise is far below the moment's trace.
+    A mean pays if its noise is well below a record's norm; a second moment of images, by secure
+    aggregation, if the largest eigenvalue of its noise is far below the moment's trace.
 
     Parameters
     ----------
@@ -210,7 +226,10 @@ def first_stages(sizes: Sizes, method: Method, strength: float) -> int:
     noise = sqrt(sizes.features) * 2 / (sqrt(STAGE_SHARE) * strength)  # also the eigenvalue
     if not 0 < noise <= STAGE_NOISE:
         return 0
-    return 1 + (sizes.images and method == "secure" and noise <= MOMENT_NOISE)
+    moment_pays = sizes.images and method == "secure" and noise <= MOMENT_NOISE
+    if moment_pays:
+        return 2
+    return 1
 
 
 def step_size(noise: float, *, rounds: int = STEPS, task: Task = "classification") -> float:
@@ -232,19 +251,21 @@ def step_size(noise: float, *, rounds: int = STEPS, task: Task = "classification
     """
     positive("noise", noise)
     rounds = integer("rounds", rounds, at_least=1)
-    rule = CONSTANTS[one_of("task", task, [*CONSTANTS])]
-    return min(rule.longest / max(rounds, STEPS), rule.noise / noise)
+    one_of("task", task, [*CONSTANTS])
+    constants = CONSTANTS[task]
+    longest_step = constants.longest / max(rounds, STEPS)
+    return min(longest_step, constants.noise / noise)
 
 
 def method_for(
     nodes: int, epsilon: float | None, *, algorithm: Method | None = None, colluding: int = 1
 ) -> Method:
-    """Return whether to add up gradients under a secure sum or to gossip.
+    """Return the method: secure aggregation of gradients, or gossip.
 
     Parameters
     ----------
     nodes
-        Number of sites. The sum is taken if 2 of them, or more, do not collude.
+        Number of sites. Secure aggregation is chosen if 2 of them, or more, do not collude.
     epsilon
         None (no noise) gossips: then there is nothing to share.
     algorithm, colluding
@@ -256,15 +277,17 @@ def method_for(
         If an argument is out of its range, or `algorithm` cannot serve.
     """
     fewest = integer("colluding", colluding) + HONEST
-    serves = nodes >= fewest and epsilon is not None
+    can_aggregate = nodes >= fewest and epsilon is not None
     if algorithm is None:
-        return "secure" if serves else "gossip"
+        return "secure" if can_aggregate else "gossip"
     one_of("algorithm", algorithm, get_args(Method))
-    if algorithm == "secure" and not serves:
+    if algorithm == "secure" and not can_aggregate:
         if epsilon is None:
             fail("algorithm", "'gossip' without an epsilon, or an epsilon", "'secure'")
-        wanted = f"'gossip' at {nodes} sites; 'secure' needs {fewest}, of which {colluding} collude"
-        fail("algorithm", wanted, "'secure'")
+        expectation = (
+            f"'gossip' at {nodes} sites; 'secure' needs {fewest}, of which {colluding} collude"
+        )
+        fail("algorithm", expectation, "'secure'")
     return algorithm
 
 
@@ -276,15 +299,26 @@ def network(nodes: int, *, key: Key | None = None) -> Static:
     ValueError
         If `nodes` is not an integer of at least 1.
     """
-    if integer("nodes", nodes, at_least=1) <= COMPLETE:
+    nodes = integer("nodes", nodes, at_least=1)
+    if nodes <= COMPLETE:
         return complete(nodes)
-    return random_regular(nodes, DEGREE, key=Key.generate() if key is None else key)
+    if key is None:
+        key = Key.generate()
+    return random_regular(nodes, DEGREE, key=key)
 
 
 def mu_of(epsilon: float, delta: float) -> float:
-    """Return the mu of Gaussian differential privacy that a budget allows."""
+    """Return the mu of Gaussian differential privacy that a budget allows.
+
+    Raises
+    ------
+    ValueError
+        If `epsilon` is not positive, or `delta` is not between 0 and 1.
+    """
     positive("epsilon", epsilon)
     if not probability("delta", delta, one=False):
-        wanted = "a positive number such as 1e-5: Gaussian noise has no finite epsilon at delta 0"
-        fail("delta", wanted, delta)
+        expectation = (
+            "a positive number such as 1e-5: Gaussian noise has no finite epsilon at delta 0"
+        )
+        fail("delta", expectation, delta)
     return 1 / analytic_gaussian_noise_to_sensitivity(target_epsilon=epsilon, target_delta=delta)
