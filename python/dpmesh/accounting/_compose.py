@@ -66,13 +66,13 @@ def composed_epsilon(delta: float, *rounds: Rounds) -> float:
 def _epsilon_of_one_round(merged: Merged, delta: float) -> float:
     """Return the epsilon of one round, exact up to rounding, from its profile."""
     rate = float(merged.rate[0])
-    multiplier = float(merged.multiplier[0])
+    noise_ratio = float(merged.noise_ratio[0])
     deviations = sqrt(2 * log(2 / delta))
     low = 0.0
-    high = float(merged.pair.largest(merged.rate, merged.multiplier, deviations)[0])
+    high = float(merged.pair.largest(merged.rate, merged.noise_ratio, deviations)[0])
     for _ in range(9):  # each divides the distance by 64
         losses = np.linspace(low, high, 65)
-        profiles = merged.pair.profiles(rate, multiplier, losses, _SHARE * delta)
+        profiles = merged.pair.profiles(rate, noise_ratio, losses, _SHARE * delta)
         is_within = np.all(
             [profile.values + profile.errors <= delta for profile in profiles], axis=0
         )
@@ -89,9 +89,11 @@ def _composed(merged: Sequence[Merged], delta: float, scale: float) -> float:
     grid, largest_losses = _grid(merged, delta, scale)
     nodes = []
     for group, ends in zip(merged, largest_losses, strict=True):
-        for rate, multiplier, end in zip(group.rate, group.multiplier, ends.tolist(), strict=True):
+        for rate, noise_ratio, end in zip(
+            group.rate, group.noise_ratio, ends.tolist(), strict=True
+        ):
             profiles = group.pair.profiles(
-                float(rate), float(multiplier), grid.points(end), grid.negligible
+                float(rate), float(noise_ratio), grid.points(end), grid.negligible
             )
             nodes.append(losses_of(profiles, grid))
     mixtures = Mixtures.joined([group.mixtures for group in merged])
@@ -106,7 +108,7 @@ def _composed(merged: Sequence[Merged], delta: float, scale: float) -> float:
 def _distinct(rounds: Rounds) -> Rounds:
     """Return each kind of round once, with the sum of its counts."""
     happens = rounds.times > 0
-    kinds = np.column_stack([rounds.rate, rounds.multiplier])[happens]
+    kinds = np.column_stack([rounds.rate, rounds.noise_ratio])[happens]
     distinct, numbers = np.unique(kinds, axis=0, return_inverse=True)
     counts = np.bincount(numbers.reshape(-1), weights=rounds.times[happens]).astype(np.float64)
     return Rounds(rounds.pair, distinct[:, 0], distinct[:, 1], counts)
@@ -124,8 +126,8 @@ def _grid(merged: Sequence[Merged], delta: float, scale: float) -> tuple[Grid, l
     spreads = []
     for group in merged:
         deviations = np.sqrt(2 * np.maximum(0.5, log_tail + np.log(group.rate)))
-        largest_losses.append(group.pair.largest(group.rate, group.multiplier, deviations))
-        spreads.append(group.pair.spread(group.rate, group.multiplier))
+        largest_losses.append(group.pair.largest(group.rate, group.noise_ratio, deviations))
+        spreads.append(group.pair.spread(group.rate, group.noise_ratio))
     spread = np.minimum(np.concatenate(spreads), np.concatenate(largest_losses))
     deviation = sqrt(float(np.sum(times * spread**2)))
     width = 16 * deviation + 2 * max(float(np.max(losses)) for losses in largest_losses)

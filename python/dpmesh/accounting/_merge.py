@@ -2,9 +2,9 @@
 
 The profile of a pair at each loss is convex in its law's coordinate of the noise ratio, and in
 the sampling rate (hockey-stick divergences are jointly convex, and both sides of a pair are linear
-in the rate). So a round between two others costs no more than a coin that decides, in public,
-between those two with the weights of linear interpolation; in both arguments, between four. What
-that costs too much grows with the square of their distance.
+in the rate). So a round between two others is dominated by a coin that decides, in public, between
+those two with the weights of linear interpolation; in both arguments, between four. The excess
+grows with the square of their distance.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Rounds(NamedTuple):
 
     pair: Pair
     rate: Floats
-    multiplier: Floats
+    noise_ratio: Floats
     times: Floats
 
 
@@ -59,7 +59,9 @@ class Mixtures:
     def joined(cls, parts: Sequence[Mixtures]) -> Mixtures:
         """Return the mixtures of several groups, whose nodes follow each other."""
         corners = max(part.nodes.shape[1] for part in parts)
-        nodes, weights, offset = [], [], 0
+        nodes = []
+        weights = []
+        offset = 0
         for part in parts:
             missing = ((0, 0), (0, corners - part.nodes.shape[1]))
             nodes.append(np.pad(part.nodes, missing, mode="edge") + offset)
@@ -70,16 +72,17 @@ class Mixtures:
 
     def of(self, values: Floats) -> Floats:
         """Return the mean of nodes' values for each kind."""
-        found: Floats = np.sum(self.weights * values[self.nodes], axis=1)
-        return found
+        mean: Floats = np.sum(self.weights * values[self.nodes], axis=1)
+        return mean
 
     def log_of(self, logs: Floats) -> Floats:
         """Return the logarithm of the mean of exponentials, for each kind and column."""
         with np.errstate(divide="ignore", invalid="ignore", under="ignore"):
             terms = logs[self.nodes] + np.log(self.weights)[:, :, None]
             top = np.max(terms, axis=1, keepdims=True)
-            found: Floats = top[:, 0] + np.log(np.sum(np.exp(terms - top), axis=1))
-        return found
+            scaled_sum = np.sum(np.exp(terms - top), axis=1)
+            log_mean: Floats = top[:, 0] + np.log(scaled_sum)
+        return log_mean
 
     def tilted(self, log_moments: Floats) -> Mixtures:
         """Return the mixtures of tilted nodes, whose moments these are the logarithms of."""
@@ -92,11 +95,10 @@ class Mixtures:
         """Return the largest and the smallest index of the sum of all losses."""
         last = np.array([loss.last for loss in losses])[self.nodes].max(axis=1)
         first = np.array([loss.first for loss in losses])[self.nodes].min(axis=1)
-        counts = [int(n) for n in self.times]
-        return (
-            sum(n * int(x) for n, x in zip(counts, last, strict=True)),
-            sum(n * int(x) for n, x in zip(counts, first, strict=True)),
-        )
+        counts = [int(count) for count in self.times]
+        largest = sum(count * int(index) for count, index in zip(counts, last, strict=True))
+        smallest = sum(count * int(index) for count, index in zip(counts, first, strict=True))
+        return largest, smallest
 
     def kinds(self) -> Iterator[tuple[list[int], list[float], int]]:
         """Yield the nodes, weights and count of each kind, without unused corners."""
@@ -110,96 +112,107 @@ class Merged(NamedTuple):
 
     pair: Pair
     rate: Floats
-    multiplier: Floats
+    noise_ratio: Floats
     times: Floats
-    """About how often each node happens."""
+    """Number of rounds of each node, on average."""
     mixtures: Mixtures
 
 
 def merge(rounds: Sequence[Rounds]) -> list[Merged]:
     """Return few nodes for many kinds of rounds; the rounds themselves where they are few."""
-    if sum(each.times.size for each in rounds) <= _FEW:
-        return [_alone(each) for each in rounds]
-    return [_merged(each) for each in rounds]
+    kinds = sum(group.times.size for group in rounds)
+    if kinds <= _FEW:
+        return [_unmerged(group) for group in rounds]
+    return [_merged(group) for group in rounds]
 
 
-def _alone(rounds: Rounds) -> Merged:
-    kinds: Indices = np.arange(rounds.times.size, dtype=np.int64)[:, None]
-    return Merged(*rounds, Mixtures(nodes=kinds, weights=np.ones(kinds.shape), times=rounds.times))
+def _unmerged(rounds: Rounds) -> Merged:
+    """Return the rounds as nodes, each of which is a kind by itself."""
+    nodes: Indices = np.arange(rounds.times.size, dtype=np.int64)[:, None]
+    mixtures = Mixtures(nodes=nodes, weights=np.ones(nodes.shape), times=rounds.times)
+    return Merged(*rounds, mixtures)
 
 
 def _merged(rounds: Rounds) -> Merged:
+    """Merge by the finest mesh that leaves few enough nodes."""
     for added in _ADDED:
         merged = _between(rounds, added)
         if merged.rate.size <= _WORTH * rounds.times.size:
             return merged
-    return _alone(rounds)
+    return _unmerged(rounds)
 
 
 def _between(rounds: Rounds, added: float) -> Merged:
-    """Return mixtures of the corners of a mesh of rates and noise ratios."""
-    pair, rate, multiplier, times = rounds
-    variance = times * pair.spread(rate, multiplier) ** 2
-    small = variance <= _LARGE * np.sum(variance)
-    if pair.coordinate is None or not small.any():
-        return _alone(rounds)
-    rates = _rates(rate[small], added)
-    multipliers = _multipliers(pair, float(np.median(rate)), multiplier[small], added)
+    """Return mixtures of the corners of a mesh of rates and noise ratios.
+
+    Rounds with a large share of the variance stand for themselves, in their first corner.
+    """
+    pair, rate, noise_ratio, times = rounds
+    variance = times * pair.spread(rate, noise_ratio) ** 2
+    is_small = variance <= _LARGE * np.sum(variance)
+    if pair.coordinate is None or not is_small.any():
+        return _unmerged(rounds)
+    rates = _rates(rate[is_small], added)
+    noise_ratios = _noise_ratios(pair, float(np.median(rate)), noise_ratio[is_small], added)
     i, low = _cells(rates, rate)
-    j, left = _cells(pair.coordinate(multipliers), pair.coordinate(multiplier))
+    j, left = _cells(pair.coordinate(noise_ratios), pair.coordinate(noise_ratio))
     weights = np.stack([low * left, low * (1 - left), (1 - low) * left, (1 - low) * (1 - left)], 1)
-    corners = np.stack([i, i, i + 1, i + 1], 1), np.stack([j, j + 1, j, j + 1], 1)
-    settings = np.stack(
-        [np.append(rates, rates[-1])[corners[0]], np.append(multipliers, 0)[corners[1]]], axis=2
-    )
-    own = np.stack([rate, multiplier], axis=1)[:, None]
-    weights = np.where(small[:, None], weights, [1.0, 0.0, 0.0, 0.0])
-    settings = np.where(small[:, None, None], settings, own)
-    used = weights > 0
-    nodes, which = np.unique(settings[used], axis=0, return_inverse=True)
+    corner_rates = np.append(rates, rates[-1])[np.stack([i, i, i + 1, i + 1], 1)]
+    corner_noise = np.append(noise_ratios, 0)[np.stack([j, j + 1, j, j + 1], 1)]
+    settings = np.stack([corner_rates, corner_noise], axis=2)
+    exact_settings = np.stack([rate, noise_ratio], axis=1)[:, None]
+    weights = np.where(is_small[:, None], weights, [1.0, 0.0, 0.0, 0.0])
+    settings = np.where(is_small[:, None, None], settings, exact_settings)
+    is_used = weights > 0
+    nodes, node_numbers = np.unique(settings[is_used], axis=0, return_inverse=True)
     indices = np.zeros(weights.shape, dtype=np.int64)
-    indices[used] = which.reshape(-1)
-    indices = np.where(used, indices, indices.max(axis=1, keepdims=True))
-    share: Floats = np.bincount(indices[used], weights=(weights * times[:, None])[used]).astype(
-        np.float64
-    )
+    indices[is_used] = node_numbers.reshape(-1)
+    indices = np.where(is_used, indices, indices.max(axis=1, keepdims=True))
+    used_times = (weights * times[:, None])[is_used]
+    node_times: Floats = np.bincount(indices[is_used], weights=used_times).astype(np.float64)
     mixtures = Mixtures(nodes=indices, weights=weights, times=times)
-    return Merged(pair, nodes[:, 0], nodes[:, 1], share, mixtures)
+    return Merged(pair, nodes[:, 0], nodes[:, 1], node_times, mixtures)
 
 
 def _rates(rates: Floats, added: float) -> Floats:
     """Return rates of which mixtures add so much variance, which grows with their squares."""
-    lowest, highest = float(rates.min()), float(rates.max())
+    lowest = float(rates.min())
+    highest = float(rates.max())
     if lowest == highest:
         return np.array([lowest])
-    number = ceil(np.log(highest / lowest) / np.log1p(2 * sqrt(added) + 2 * added))
-    points = np.geomspace(lowest, highest, number + 1)
-    points[0], points[-1] = lowest, highest
+    log_step = np.log1p(2 * sqrt(added) + 2 * added)
+    steps = ceil(np.log(highest / lowest) / log_step)
+    points = np.geomspace(lowest, highest, steps + 1)
+    points[0] = lowest
+    points[-1] = highest
     return points
 
 
-def _multipliers(pair: Pair, rate: float, multipliers: Floats, added: float) -> Floats:
+def _noise_ratios(pair: Pair, rate: float, noise_ratios: Floats, added: float) -> Floats:
     """Return noise ratios of which mixtures add so much variance.
 
     The error of linear interpolation is an eighth of the second derivative times the square of
     the distance: points lie at equal distances where that is constant.
     """
-    lowest, highest = float(multipliers.min()), float(multipliers.max())
+    lowest = float(noise_ratios.min())
+    highest = float(noise_ratios.max())
     if lowest == highest or pair.coordinate is None:
-        return np.unique(multipliers)
+        return np.unique(noise_ratios)
     fine = np.geomspace(lowest, highest, _FINE)
     variance = pair.spread(np.full(_FINE, rate), fine) ** 2
     coordinate = pair.coordinate(fine)
     with np.errstate(all="ignore"):
-        curved = np.gradient(np.gradient(variance, coordinate), coordinate)
-        density = np.sqrt(np.abs(curved) / (8 * added * variance))
+        curvature = np.gradient(np.gradient(variance, coordinate), coordinate)
+        density = np.sqrt(np.abs(curvature) / (8 * added * variance))
     density = np.where(np.isfinite(density), density, 0.0)
     steps = (density[1:] + density[:-1]) / 2 * np.diff(coordinate)
-    way = np.concatenate([[0.0], np.cumsum(steps)])
-    if way[-1] <= 0:
+    distance = np.concatenate([[0.0], np.cumsum(steps)])
+    if distance[-1] <= 0:
         return np.array([lowest, highest])
-    points = np.interp(np.linspace(0, way[-1], ceil(way[-1]) + 1), way, fine)
-    points[0], points[-1] = lowest, highest
+    equidistant = np.linspace(0, distance[-1], ceil(distance[-1]) + 1)
+    points = np.interp(equidistant, distance, fine)
+    points[0] = lowest
+    points[-1] = highest
     return np.unique(points)
 
 

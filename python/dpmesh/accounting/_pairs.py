@@ -39,7 +39,7 @@ class Law(NamedTuple):
     largest: Callable[[Floats, Numbers], Floats]
     """The largest loss, within so many deviations if it is unbounded."""
     losses: Callable[[Floats], tuple[Floats, Floats, Floats]]
-    """A few losses, with their chances under P and under Q, to guess what it costs."""
+    """A few losses, with their chances under P and under Q, for a first guess of epsilon."""
     coordinate: Callable[[Floats], Floats] | None
     """A function of the noise ratio in which every profile is convex; None if none is known.
 
@@ -47,11 +47,11 @@ class Law(NamedTuple):
     is convex, too; and hockey-stick divergences are convex in the rate.
     """
     has_atom: bool
-    """Whether the largest loss has mass."""
+    """True if the largest loss has mass."""
 
 
 def sampled_loss(rate: Floats | float, loss: Floats | float) -> Floats:
-    """``log((1 - q) + q exp(loss))``: what a loss becomes by sampling."""
+    """Return a loss after sampling: ``log((1 - q) + q exp(loss))``."""
     with np.errstate(divide="ignore"):  # a share of 1 of a loss of minus infinity
         small: Floats = np.log1p(rate * np.expm1(np.minimum(loss, 1)))
     large = loss + np.log(rate + (1 - rate) * np.exp(-np.maximum(loss, 0)))
@@ -59,7 +59,7 @@ def sampled_loss(rate: Floats | float, loss: Floats | float) -> Floats:
 
 
 def between(log_factor: Numbers, upper: Floats, lower: Floats, slack: Numbers) -> Profile:
-    """``exp(log_factor + upper) (1 - exp(lower - upper))``, with its rounding.
+    """Return ``exp(log_factor + upper) (1 - exp(lower - upper))``, with its rounding.
 
     The difference of `lower` and `upper` is off by as many units as their own magnitudes and
     `slack` say.
@@ -68,34 +68,37 @@ def between(log_factor: Numbers, upper: Floats, lower: Floats, slack: Numbers) -
     values = np.maximum(0, -top * np.expm1(np.minimum(0, lower - upper)))
     relative = 8 * UNIT * (1 + np.abs(log_factor) + np.abs(upper))
     absolute = 4 * UNIT * (np.abs(upper) + np.abs(lower) + slack)
-    return Profile(values, np.where(top > 0, values * relative + top * absolute, 0.0))
+    errors = np.where(top > 0, values * relative + top * absolute, 0.0)
+    return Profile(values, errors)
 
 
 def _gaussian_profile(
-    loss: Floats, multiplier: float, log_factor: Numbers, slack: Floats
+    loss: Floats, noise_ratio: float, log_factor: Numbers, slack: Floats
 ) -> Profile:
-    """``H_e(N(1, s^2) || N(0, s^2))``: x is the point at which the normals have this ratio."""
-    x = 0.5 + multiplier**2 * loss
-    shifted = scipy.special.log_ndtr((1 - x) / multiplier)
-    centred = loss + scipy.special.log_ndtr(-x / multiplier)
+    """Return ``H_e(N(1, s^2) || N(0, s^2))``; the normals have this ratio at the point x."""
+    x = 0.5 + noise_ratio**2 * loss
+    shifted = scipy.special.log_ndtr((1 - x) / noise_ratio)
+    centred = loss + scipy.special.log_ndtr(-x / noise_ratio)
     return between(log_factor, shifted, centred, np.abs(loss) + slack)
 
 
-def _gaussian_losses(multiplier: Floats) -> tuple[Floats, Floats, Floats]:
+def _gaussian_losses(noise_ratio: Floats) -> tuple[Floats, Floats, Floats]:
     x = np.linspace(-8, 8, 129)
-    chances = np.exp(-(x**2) / 2) / np.sum(np.exp(-(x**2) / 2))
-    at_p = x / multiplier + 0.5 / multiplier**2  # under P; under Q these are the negatives
-    losses = np.concatenate([at_p, -at_p], axis=-1)
-    both = np.concatenate([chances, 0 * chances]), np.concatenate([0 * chances, chances])
-    return losses, *both
+    density = np.exp(-(x**2) / 2)
+    chances = density / np.sum(density)
+    losses_under_p = x / noise_ratio + 0.5 / noise_ratio**2  # under Q these are the negatives
+    losses = np.concatenate([losses_under_p, -losses_under_p], axis=-1)
+    zeros = 0 * chances
+    return losses, np.concatenate([chances, zeros]), np.concatenate([zeros, chances])
 
 
 def _laplace_profile(steps: float) -> ProfileOf:
-    """The same of Laplace noise on integers that neighbours move by at least `steps` in L1.
+    """Return the profile of Laplace noise on integers that neighbours move by `steps` or more.
 
-    With ``y = exp(loss - 1 / multiplier)`` and ``q = exp(-1 / (multiplier steps))`` it is ``1 - 2
-    sqrt(q y) / (1 + q)`` for y <= q and ``(1 - y) / (1 + q)`` above: the best test of any such move
-    (docs/privacy/accounting.md). Infinitely many steps are noise on the real numbers.
+    The movement is in L1. With ``y = exp(loss - 1 / noise_ratio)`` and ``q = exp(-1 / (noise_ratio
+    steps))`` it is ``1 - 2 sqrt(q y) / (1 + q)`` for y <= q and ``(1 - y) / (1 + q)`` above: the
+    best test of any such move (docs/privacy/accounting.md). Infinitely many steps are noise on the
+    real numbers.
 
     One number that moves by all of it dominates several: the tests between two sites of one
     log-concave law are half-lines, so the trade-off of a sum of shifts is the composition of
@@ -103,13 +106,15 @@ def _laplace_profile(steps: float) -> ProfileOf:
     Theorem 2.14).
     """
 
-    def profile(loss: Floats, multiplier: float, log_factor: Numbers, slack: Floats) -> Profile:
-        largest = 1 / multiplier
-        step, exponent = largest / steps, loss - largest
-        halves = exponent <= -step
+    def profile(loss: Floats, noise_ratio: float, log_factor: Numbers, slack: Floats) -> Profile:
+        largest = 1 / noise_ratio
+        step = largest / steps
+        exponent = loss - largest
+        is_below_step = exponent <= -step
         constant = log1p(exp(-step))
-        top = log_factor - np.where(halves, 0.0, constant)
-        lower = np.where(halves, exponent / 2 + log(2) - constant - step / 2, exponent)
+        top = log_factor - np.where(is_below_step, 0.0, constant)
+        half_exponent = exponent / 2 + log(2) - constant - step / 2
+        lower = np.where(is_below_step, half_exponent, exponent)
         values, errors = between(top, 0 * lower, lower, slack + largest + step)
         return Profile(values, _up_to(largest, loss, errors))
 
@@ -118,89 +123,103 @@ def _laplace_profile(steps: float) -> ProfileOf:
 
 def _up_to(largest: float, loss: Floats, errors: Floats) -> Floats:
     """Return the errors up to the largest loss: clearly beyond it, a profile of 0 is exact."""
-    return np.where(loss > largest + 8 * UNIT * (np.abs(loss) + largest), 0.0, errors)
+    tolerance = 8 * UNIT * (np.abs(loss) + largest)
+    return np.where(loss > largest + tolerance, 0.0, errors)
 
 
-def _laplace_losses(multiplier: Floats) -> tuple[Floats, Floats, Floats]:
+def _laplace_losses(noise_ratio: Floats) -> tuple[Floats, Floats, Floats]:
     share = np.linspace(-1, 1, 65)[1:-1]
-    largest = 1 / multiplier
+    largest = 1 / noise_ratio
     inner = np.exp(largest * (share - 1) / 2) * largest / 4 * (share[1] - share[0])
-    ends = np.ones_like(largest) / 2, np.exp(-np.minimum(largest, 700)) / 2
+    at_largest = np.ones_like(largest) / 2
+    at_least = np.exp(-np.minimum(largest, 700)) / 2
     losses = np.concatenate([largest * share, largest, -largest], axis=-1)
-    at_p = np.concatenate([inner, *ends], axis=-1)
-    return losses, at_p, at_p * np.exp(np.minimum(-losses, 700))
+    chances_p = np.concatenate([inner, at_largest, at_least], axis=-1)
+    chances_q = chances_p * np.exp(np.minimum(-losses, 700))
+    return losses, chances_p, chances_q
 
 
 GAUSSIAN = Law(
     _gaussian_profile,
-    lambda multiplier, deviations: (0.5 + deviations * multiplier) / multiplier**2,
+    lambda noise_ratio, deviations: (0.5 + deviations * noise_ratio) / noise_ratio**2,
     _gaussian_losses,
     np.square,  # the second derivative in it, phi(t) (e^2 z + 2/z + 3/(4 z^3)) / (4 z^2), is > 0
     has_atom=False,
 )
 LAPLACE = Law(
     _laplace_profile(inf),
-    lambda multiplier, _: 1 / multiplier,
+    lambda noise_ratio, _: 1 / noise_ratio,
     _laplace_losses,
-    lambda multiplier: np.expm1(-0.5 / multiplier),  # linear, cut off at 0
+    lambda noise_ratio: np.expm1(-0.5 / noise_ratio),  # linear, cut off at 0
     has_atom=True,
 )
 
 
 @cache
 def integer_laplace(steps: int = 1) -> Law:
-    """The law of discrete Laplace noise on integers that neighbours move by at least `steps` in L1.
+    """Return the law of discrete Laplace noise on integers that move by `steps` or more in L1.
 
     With one step it dominates every pure guarantee.
     """
-    return LAPLACE._replace(
-        profile=_laplace_profile(steps),
-        coordinate=(lambda multiplier: -np.tanh(0.5 / multiplier)) if steps == 1 else None,
-    )
+    coordinate = None
+    if steps == 1:
+        coordinate = _integer_coordinate
+    return LAPLACE._replace(profile=_laplace_profile(steps), coordinate=coordinate)
+
+
+def _integer_coordinate(noise_ratio: Floats) -> Floats:
+    coordinate: Floats = -np.tanh(0.5 / noise_ratio)
+    return coordinate
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Turns rounds into loss distributions: here, those of all data, alike in both directions."""
+    """A dominating pair, which turns rounds into loss distributions: here, those of all data.
+
+    Both directions between neighbours are alike.
+    """
 
     law: Law = GAUSSIAN
     merges: ClassVar[bool] = True
-    """Whether every profile is convex in the rate, and in the law's `coordinate`."""
+    """True if every profile is convex in the rate, and in the law's `coordinate`."""
 
     @property
     def coordinate(self) -> Callable[[Floats], Floats] | None:
-        """The `coordinate` of the pair's law; None if nothing is known of the pair's profile."""
-        return self.law.coordinate if self.merges else None
+        """The `coordinate` of the pair's law; None if the pair's profile need not be convex."""
+        if self.merges:
+            return self.law.coordinate
+        return None
 
-    def profiles(self, rate: float, multiplier: float, losses: Floats, negligible: float) -> Ways:
+    def profiles(self, rate: float, noise_ratio: float, losses: Floats, negligible: float) -> Ways:
         """Return the profile of a round at losses of at least 0, in each direction.
 
         Up to a mass of `negligible` may count as infinite loss.
         """
-        return (self.law.profile(losses, multiplier, 0.0, losses),)
+        return (self.law.profile(losses, noise_ratio, 0.0, losses),)
 
-    def largest(self, rate: Floats, multiplier: Floats, deviations: Numbers) -> Floats:
+    def largest(self, rate: Floats, noise_ratio: Floats, deviations: Numbers) -> Floats:
         """Return the largest loss of each round, within so many deviations of its noise."""
-        return self.law.largest(multiplier, deviations)
+        return self.law.largest(noise_ratio, deviations)
 
-    def spread(self, rate: Floats, multiplier: Floats) -> Floats:
+    def spread(self, rate: Floats, noise_ratio: Floats) -> Floats:
         """Return about the standard deviation of each round's loss."""
-        return spread_of(self.law, np.ones_like(rate), multiplier)
+        return spread_of(self.law, np.ones_like(rate), noise_ratio)
 
 
 @dataclass(frozen=True)
 class Poisson(Pair):
     """A Poisson sample under add-remove: a unit removed, and a unit added."""
 
-    def profiles(self, rate: float, multiplier: float, losses: Floats, negligible: float) -> Ways:
-        settings = (self.law, rate, multiplier, losses)
-        return _removed(*settings), _added(*settings)
+    def profiles(self, rate: float, noise_ratio: float, losses: Floats, negligible: float) -> Ways:
+        removed = _removed(self.law, rate, noise_ratio, losses)
+        added = _added(self.law, rate, noise_ratio, losses)
+        return removed, added
 
-    def largest(self, rate: Floats, multiplier: Floats, deviations: Numbers) -> Floats:
-        return sampled_loss(rate, self.law.largest(multiplier, deviations))
+    def largest(self, rate: Floats, noise_ratio: Floats, deviations: Numbers) -> Floats:
+        return sampled_loss(rate, self.law.largest(noise_ratio, deviations))
 
-    def spread(self, rate: Floats, multiplier: Floats) -> Floats:
-        return spread_of(self.law, rate, multiplier)
+    def spread(self, rate: Floats, noise_ratio: Floats) -> Floats:
+        return spread_of(self.law, rate, noise_ratio)
 
 
 @dataclass(frozen=True)
@@ -211,43 +230,50 @@ class FixedSize(Poisson):
     Dong and Wang 2022).
     """
 
-    def profiles(self, rate: float, multiplier: float, losses: Floats, negligible: float) -> Ways:
-        return (_removed(self.law, rate, multiplier, losses),)
+    def profiles(self, rate: float, noise_ratio: float, losses: Floats, negligible: float) -> Ways:
+        return (_removed(self.law, rate, noise_ratio, losses),)
 
 
-def spread_of(law: Law, rate: Floats, multiplier: Floats) -> Floats:
-    losses, at_p, at_q = law.losses(multiplier[:, None])
+def spread_of(law: Law, rate: Floats, noise_ratio: Floats) -> Floats:
+    """Return about the standard deviation of each round's loss after sampling."""
+    losses, chances_p, chances_q = law.losses(noise_ratio[:, None])
+    rates = rate[:, None]
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        sampled = sampled_loss(rate[:, None], losses)
-        chances = rate[:, None] * at_p + (1 - rate[:, None]) * at_q
+        sampled = sampled_loss(rates, losses)
+        chances = rates * chances_p + (1 - rates) * chances_q
         squares = np.where(chances > 0, np.square(sampled) * chances, 0)
     spread: Floats = np.sqrt(np.sum(squares, axis=1))
     return spread
 
 
-def _removed(law: Law, rate: float, multiplier: float, losses: Floats) -> Profile:
-    """``H_e((1-q) Q + q P || Q)`` at losses e of at least 0, P and Q those of the law."""
-    # where exp(e) = (1-q) + q exp(ratio)
+def _removed(law: Law, rate: float, noise_ratio: float, losses: Floats) -> Profile:
+    """Return ``H_e((1-q) Q + q P || Q)`` at losses e of at least 0, P and Q those of the law."""
+    # where exp(e) = (1-q) + q exp(unsampled)
     with np.errstate(over="ignore"):
-        grown = np.expm1(np.minimum(losses, 30)) / rate
+        growth = np.expm1(np.minimum(losses, 30)) / rate
     far = losses + np.log(-np.expm1(-losses) + rate * np.exp(-losses)) - log(rate)
-    ratio = losses if rate == 1 else np.where(grown < 1e12, np.log1p(grown), far)
-    return law.profile(ratio, multiplier, log(rate), np.abs(ratio))
-
-
-def _added(law: Law, rate: float, multiplier: float, losses: Floats) -> Profile:
-    """``H_e(Q || (1-q) Q + q P)`` at losses e of at least 0, for P and Q mirror images."""
     if rate == 1:
-        return law.profile(losses, multiplier, 0.0, losses)
-    # exp(-e) = (1-q) + q exp(-ratio); where it is less than that the profile is 0
+        unsampled = losses
+    else:
+        unsampled = np.where(growth < 1e12, np.log1p(growth), far)
+    return law.profile(unsampled, noise_ratio, log(rate), np.abs(unsampled))
+
+
+def _added(law: Law, rate: float, noise_ratio: float, losses: Floats) -> Profile:
+    """Return ``H_e(Q || (1-q) Q + q P)`` at losses e of at least 0, for P and Q mirror images."""
+    if rate == 1:
+        return law.profile(losses, noise_ratio, 0.0, losses)
+    # exp(-e) = (1-q) + q exp(-unsampled); where it is less than that the profile is 0
     with np.errstate(over="ignore"):
-        fallen = np.expm1(-losses) / rate
-    inside = fallen > -1
-    values, errors = np.zeros(losses.size), np.where(inside, 0, 4 * UNIT * rate)
-    fallen, below = fallen[inside], losses[inside]
-    ratio = -np.log1p(fallen)
-    slack = ratio + np.abs(fallen) / (1 + fallen)
-    values[inside], errors[inside] = law.profile(
-        ratio, multiplier, below + log(rate) - ratio, slack
-    )
+        falls = np.expm1(-losses) / rate
+    is_inside = falls > -1
+    values = np.zeros(losses.size)
+    errors = np.where(is_inside, 0, 4 * UNIT * rate)
+    inner_falls = falls[is_inside]
+    unsampled = -np.log1p(inner_falls)
+    slack = unsampled + np.abs(inner_falls) / (1 + inner_falls)
+    log_factor = losses[is_inside] + log(rate) - unsampled
+    profile = law.profile(unsampled, noise_ratio, log_factor, slack)
+    values[is_inside] = profile.values
+    errors[is_inside] = profile.errors
     return Profile(values, _up_to(-log1p(-rate), losses, errors))

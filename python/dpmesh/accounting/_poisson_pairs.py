@@ -1,7 +1,7 @@
 """Dominating pairs of Poisson samples beyond add-remove with a secret sample.
 
 In all of them the neighbours' sums differ, given the rest of the sample, by at most one shift in
-the direction of the difference; hockey-stick divergences are jointly convex, so what holds for each
+the direction of the difference; hockey-stick divergences are jointly convex, so a bound for each
 rest of the sample holds on average.
 """
 
@@ -20,18 +20,18 @@ from dpmesh.accounting._pairs import Numbers, Pair, Ways, sampled_loss
 
 @dataclass(frozen=True)
 class PublishedSample(Pair):
-    """A Poisson sample under replace-one, as if it was published who took part.
+    """A Poisson sample under replace-one, as if the members of the sample were published.
 
-    A unit that took part moves the sum by the sensitivity, one that did not by nothing: the profile
-    at losses of at least 0 is the rate times that of a release of all data. This needs no bound but
+    A unit in the sample moves the sum by the sensitivity, another one by nothing: the profile at
+    losses of at least 0 is the rate times that of a release of all data. This needs no bound but
     the sensitivity to replacing a unit.
     """
 
-    def profiles(self, rate: float, multiplier: float, losses: Floats, negligible: float) -> Ways:
-        return (self.law.profile(losses, multiplier, log(rate), losses),)
+    def profiles(self, rate: float, noise_ratio: float, losses: Floats, negligible: float) -> Ways:
+        return (self.law.profile(losses, noise_ratio, log(rate), losses),)
 
-    def spread(self, rate: Floats, multiplier: Floats) -> Floats:
-        return np.sqrt(rate) * super().spread(rate, multiplier)
+    def spread(self, rate: Floats, noise_ratio: Floats) -> Floats:
+        return np.sqrt(rate) * super().spread(rate, noise_ratio)
 
 
 @dataclass(frozen=True)
@@ -47,43 +47,45 @@ class ReplacedGaussian(Pair):
 
     merges = False
 
-    def profiles(self, rate: float, multiplier: float, losses: Floats, negligible: float) -> Ways:
-        return (_replaced(losses, rate, multiplier),)
+    def profiles(self, rate: float, noise_ratio: float, losses: Floats, negligible: float) -> Ways:
+        return (_replaced(losses, rate, noise_ratio),)
 
-    def largest(self, rate: Floats, multiplier: Floats, deviations: Numbers) -> Floats:
-        end = 0.5 + deviations * multiplier  # of the noise
-        above = sampled_loss(rate, (end - 0.25) / (2 * multiplier**2) + 0 * rate)
-        below = -(end + 0.25) / (2 * multiplier**2)
+    def largest(self, rate: Floats, noise_ratio: Floats, deviations: Numbers) -> Floats:
+        noise = 0.5 + deviations * noise_ratio
+        upper = sampled_loss(rate, (noise - 0.25) / (2 * noise_ratio**2) + 0 * rate)
+        lower = -(noise + 0.25) / (2 * noise_ratio**2)
         with np.errstate(divide="ignore"):  # of a rate of 1
-            largest: Floats = above - np.logaddexp(np.log1p(-rate), np.log(rate) + below)
+            largest: Floats = upper - np.logaddexp(np.log1p(-rate), np.log(rate) + lower)
         return largest
 
-    def spread(self, rate: Floats, multiplier: Floats) -> Floats:
+    def spread(self, rate: Floats, noise_ratio: Floats) -> Floats:
         share: Floats = np.minimum(1.0, np.sqrt(2) * rate)
-        return share * super().spread(rate, multiplier)
+        return share * super().spread(rate, noise_ratio)
 
 
-def _replaced(losses: Floats, rate: float, multiplier: float) -> Profile:
-    """``H_e((1-q) N(0) + q N(1/2) || (1-q) N(0) + q N(-1/2))`` at losses e of at least 0.
+def _replaced(losses: Floats, rate: float, noise_ratio: float) -> Profile:
+    """Return ``H_e((1-q) N(0) + q N(1/2) || (1-q) N(0) + q N(-1/2))`` at losses e of at least 0.
 
     The likelihood ratio is exp(e) where ``u = exp(t / (2 s^2))`` solves ``k u^2 - (1-q) (exp(e) -
     1) u - k exp(e) = 0``, with ``k = q exp(-1/(8 s^2))``.
     """
-    log_k = log(rate) - 1 / (8 * multiplier**2)
+    log_k = log(rate) - 1 / (8 * noise_ratio**2)
     with np.errstate(divide="ignore"):
         log_half = np.log((1 - rate) * -np.expm1(-losses)) - log_k - log(2)  # times exp(e)
     # log u = log(c exp(e) + sqrt(c^2 exp(2 e) + exp(e))), by the inverse hyperbolic sine
     x = log_half + losses / 2
-    log_u = losses / 2 + np.where(x > 15, x + log(2), np.arcsinh(np.exp(np.minimum(x, 15))))
-    t = 2 * multiplier**2 * log_u
-    tails = [scipy.special.log_ndtr((shift - t) / multiplier) for shift in (0.5, 0.0, -0.5)]
-    gain = np.exp(tails[0])
+    inverse_sine = np.arcsinh(np.exp(np.minimum(x, 15)))
+    log_u = losses / 2 + np.where(x > 15, x + log(2), inverse_sine)
+    t = 2 * noise_ratio**2 * log_u
+    log_tails = [scipy.special.log_ndtr((shift - t) / noise_ratio) for shift in (0.5, 0.0, -0.5)]
+    gain = np.exp(log_tails[0])
     with np.errstate(over="ignore", invalid="ignore"):
-        stay = np.exp(losses + tails[1]) * -np.expm1(-losses) * (1 - rate)
-        loss = np.exp(losses + tails[2])
-    values = np.maximum(0, rate * (gain - loss) - stay)
-    magnitude = 8 + losses + sum(np.abs(tail) for tail in tails) + np.abs(log_u) + abs(log_k)
-    errors = 8 * UNIT * magnitude * (rate * (gain + loss) + stay)
+        unsampled = np.exp(losses + log_tails[1]) * -np.expm1(-losses) * (1 - rate)
+        loss = np.exp(losses + log_tails[2])
+    values = np.maximum(0, rate * (gain - loss) - unsampled)
+    tail_magnitude = sum(np.abs(log_tail) for log_tail in log_tails)
+    magnitude = 8 + losses + tail_magnitude + np.abs(log_u) + abs(log_k)
+    errors = 8 * UNIT * magnitude * (rate * (gain + loss) + unsampled)
     return Profile(values, errors)
 
 
@@ -100,64 +102,73 @@ class PublishedSizeGaussian(Pair):
     population: int = 1
     merges = False
 
-    def profiles(self, rate: float, multiplier: float, losses: Floats, negligible: float) -> Ways:
-        size, chance, outside = self._sizes(rate, negligible)
-        factor = (1 - rate) * size / (self.population - size)  # of the ratio of chances
-        ways = []
+    def profiles(self, rate: float, noise_ratio: float, losses: Floats, negligible: float) -> Ways:
+        sizes, chances, outside = self._sizes(rate, negligible)
+        # ratio of the chances of a size with the unit and without it
+        factors = (1 - rate) * sizes / (self.population - sizes)
+        directions = []
         for sign in (1, -1):
-            values, errors = np.full(losses.size, outside), np.zeros(losses.size)
-            for b, p in zip(factor.tolist(), chance.tolist(), strict=True):
-                of_size = _with_size(losses, rate, b, multiplier / 2, sign)
-                values += p * of_size.values
-                errors += p * of_size.errors
-            ways.append(Profile(values, errors))
-        return tuple(ways)
+            values = np.full(losses.size, outside)
+            errors = np.zeros(losses.size)
+            for factor, chance in zip(factors.tolist(), chances.tolist(), strict=True):
+                of_size = _with_size(losses, rate, factor, noise_ratio / 2, sign)
+                values += chance * of_size.values
+                errors += chance * of_size.errors
+            directions.append(Profile(values, errors))
+        return tuple(directions)
 
     def _sizes(self, rate: float, negligible: float) -> tuple[Floats, Floats, float]:
         """Return sizes below the population, their chances without the unit, and the rest."""
-        binomial = scipy.stats.binom(self.population - 1, rate)
-        low, high = binomial.ppf(negligible / 4), binomial.isf(negligible / 4)
-        size = np.arange(max(0.0, low - 1), min(self.population - 1.0, high + 1) + 1)
-        outside = 0.0 if size[0] == 0 else float(binomial.cdf(size[0] - 1))
-        outside += float(binomial.sf(size[-1]))
+        without_unit = scipy.stats.binom(self.population - 1, rate)
         with_unit = scipy.stats.binom(self.population, rate)
-        more = 0.0 if size[0] == 0 else float(with_unit.cdf(size[0] - 1))
-        return (
-            size,
-            binomial.pmf(size) * (1 + 1e-12),
-            max(outside, more + float(with_unit.sf(size[-1]))),
-        )
+        low = without_unit.ppf(negligible / 4)
+        high = without_unit.isf(negligible / 4)
+        first = max(0.0, low - 1)
+        last = min(self.population - 1.0, high + 1)
+        sizes = np.arange(first, last + 1)
+        outside = float(without_unit.sf(sizes[-1]))
+        outside_with_unit = float(with_unit.sf(sizes[-1]))
+        if sizes[0] != 0:
+            outside = float(without_unit.cdf(sizes[0] - 1)) + outside
+            outside_with_unit = float(with_unit.cdf(sizes[0] - 1)) + outside_with_unit
+        chances = without_unit.pmf(sizes) * (1 + 1e-12)
+        return sizes, chances, max(outside, outside_with_unit)
 
-    def largest(self, rate: Floats, multiplier: Floats, deviations: Numbers) -> Floats:
+    def largest(self, rate: Floats, noise_ratio: Floats, deviations: Numbers) -> Floats:
         expected = self.population * rate
-        most = np.minimum(
-            expected + deviations * (np.sqrt(expected) + deviations), self.population - 1.0
-        )
-        s = multiplier / 2
+        most = expected + deviations * (np.sqrt(expected) + deviations)
+        most = np.minimum(most, self.population - 1.0)
+        s = noise_ratio / 2
         ratio = (0.5 + deviations * s) / s**2
-        above = np.log1p(-rate) + np.logaddexp(0, np.log(most / (self.population - most)) + ratio)
+        odds = np.log(most / (self.population - most))
+        above = np.log1p(-rate) + np.logaddexp(0, odds + ratio)
         largest: Floats = np.maximum(above, -np.log1p(-rate))
         return largest
 
-    def spread(self, rate: Floats, multiplier: Floats) -> Floats:
-        return super().spread(rate, multiplier / 2) * np.minimum(1.0, rate) + 1e-12
+    def spread(self, rate: Floats, noise_ratio: Floats) -> Floats:
+        return super().spread(rate, noise_ratio / 2) * np.minimum(1.0, rate) + 1e-12
 
 
 def _with_size(losses: Floats, rate: float, b: float, s: float, sign: int) -> Profile:
-    """The part of one size: ``H_e(a Q + b P || Q)``, or with the sides exchanged; a = 1 - rate.
+    """Return the part of one size: ``H_e(a Q + b P || Q)``, or with the sides exchanged.
 
-    P and Q are N(1, s^2) and N(0, s^2); their ratio at x is ``exp((x - 1/2) / s^2)``.
+    P and Q are N(1, s^2) and N(0, s^2); their ratio at x is ``exp((x - 1/2) / s^2)``. a is
+    ``1 - rate``. The sides are exchanged if `sign` is -1.
     """
-    a, grown = 1 - rate, np.exp(np.minimum(losses, 700))
-    threshold = grown - a if sign > 0 else 1 / grown - a  # b times the ratio there
+    a = 1 - rate
+    ratios = np.exp(np.minimum(losses, 700))
+    if sign > 0:
+        threshold = ratios - a  # b times the ratio there
+        scale: Floats | float = 1.0
+    else:
+        threshold = 1 / ratios - a
+        scale = ratios
     log_b = log(b) if b else -np.inf
     with np.errstate(divide="ignore", invalid="ignore"):
         x = np.where(threshold > 0, 0.5 + s**2 * (np.log(threshold) - log_b), -np.inf)
-    plain = scipy.special.ndtr(-sign * x / s)
-    moved = scipy.special.ndtr(-sign * (x - 1) / s)
-    first = b * moved, threshold * plain
-    scale = 1.0 if sign > 0 else grown
-    values = np.maximum(0, sign * scale * (first[0] - first[1]))
+    gain = b * scipy.special.ndtr(-sign * (x - 1) / s)
+    loss = threshold * scipy.special.ndtr(-sign * x / s)
+    values = np.maximum(0, sign * scale * (gain - loss))
     reach = 1 + np.abs(np.nan_to_num(x, posinf=0, neginf=0)) / s
-    rounding = 8 * UNIT * (reach**2 + 40) * scale * (first[0] + np.abs(first[1]) + UNIT)
+    rounding = 8 * UNIT * (reach**2 + 40) * scale * (gain + np.abs(loss) + UNIT)
     return Profile(values, rounding)

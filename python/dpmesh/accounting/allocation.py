@@ -43,24 +43,30 @@ from dpmesh.accounting.gaussian import analytic_gaussian_noise_to_sensitivity, g
 
 Noise = Literal["gaussian", "laplace"]
 Shares = tuple[tuple[float, float, int], ...]
-"""Of steps that are alike: share of the records, noise relative to the others', and number."""
+"""Kinds of steps: share of the records, noise relative to the other steps', and their number."""
 
-_LARGEST_SHIFT, _LARGEST_PURE, _LARGEST_EPSILON = 16.0, 30.0, 340.0
-"""Beyond these each round is charged as if it was public, so that numbers stay in range.
-
-They are the scales of Gaussian and of Laplace noise by which a record moves it, and an epsilon plus
-what 12 deviations add. An allocation saves about the logarithm of the number of rounds, and epsilon
-is then at least 130 for Gaussian noise.
-"""
 
 _POINTS = 160  # of a profile that is composed with others
 _TOLERANCE = 1e-8
 _FIRST = 1 / 16  # epsilon that is tried first
 
 
+_LARGEST_SHIFT = 16.0
+
+_LARGEST_PURE = 30.0
+
+_LARGEST_EPSILON = 340.0
+"""Beyond these each round is charged as if it was public, so that numbers stay in range.
+
+They are the scales of Gaussian and of Laplace noise by which a record moves it, and an epsilon plus
+12 deviations of the loss. An allocation saves about the logarithm of the number of rounds, and
+epsilon is then at least 130 for Gaussian noise.
+"""
+
+
 @dataclass(frozen=True)
 class Allocation(Pair):
-    """The dominating pair of the releases of one pass; its multiplier is that of a noise of 1.
+    """The dominating pair of the releases of one pass, by the noise ratio of a noise of 1.
 
     Parameters
     ----------
@@ -80,95 +86,118 @@ class Allocation(Pair):
     pure: float | None = None
     merges = False
 
-    def profiles(self, rate: float, multiplier: float, losses: Floats, negligible: float) -> Ways:
+    def profiles(self, rate: float, noise_ratio: float, losses: Floats, negligible: float) -> Ways:
         """Return the profile of a pass in each direction, exact at some points, by chords between.
 
         Beyond the last of them it is taken to be constant, and at most `negligible`.
         """
-        found = []
-        for way in self._ways:
-            points, known = _known_points(self, way, multiplier, max(negligible, 1e-290))
+        profiles = []
+        for direction in self._directions:
+            points, profile = _known_points(self, direction, noise_ratio, max(negligible, 1e-290))
             with np.errstate(over="ignore"):
-                values = np.interp(np.exp(losses), np.exp(points), known)
-            found.append(Profile(values, 16 * UNIT * values))
-        return tuple(found)
+                values = np.interp(np.exp(losses), np.exp(points), profile)
+            profiles.append(Profile(values, 16 * UNIT * values))
+        return tuple(profiles)
 
-    def largest(self, rate: Floats, multiplier: Floats, deviations: Numbers) -> Floats:
-        """Return the largest loss, that of an allocation which everybody knows."""
-        least = multiplier * self._least
-        largest = self.law.largest(least, deviations)
-        return largest if self.pure is None else np.maximum(largest, 1 / (least * self.pure))
+    def largest(self, rate: Floats, noise_ratio: Floats, deviations: Numbers) -> Floats:
+        """Return the largest loss, that of an allocation which the adversary knows."""
+        least_noise = noise_ratio * self._least
+        largest = self.law.largest(least_noise, deviations)
+        if self.pure is None:
+            return largest
+        return np.maximum(largest, 1 / (least_noise * self.pure))
 
-    def spread(self, rate: Floats, multiplier: Floats) -> Floats:
+    def spread(self, rate: Floats, noise_ratio: Floats) -> Floats:
         """Return about the standard deviation of the loss."""
-        squares = np.zeros_like(multiplier)
-        for share, z, count in self.shares:
-            shift = np.minimum(self._shift / (z * multiplier), 20.0)
+        squares = np.zeros_like(noise_ratio)
+        for share, relative_noise, count in self.shares:
+            shift = np.minimum(self._shift / (relative_noise * noise_ratio), 20.0)
             squares += count * share**2 * np.expm1(shift**2)
         guess = np.sqrt(squares) / self._shift
-        spread: Floats = np.minimum(guess, self.largest(rate, multiplier, 1.0))
+        spread: Floats = np.minimum(guess, self.largest(rate, noise_ratio, 1.0))
         return spread
 
-    def log_delta(self, epsilon: float, multiplier: float) -> float:
+    def log_delta(self, epsilon: float, noise_ratio: float) -> float:
         """Return an upper bound of the logarithm of delta, the larger of both directions."""
-        return min(0.0, max(self.log_profile(way, epsilon, multiplier) for way in self._ways))
+        log_profiles = [
+            self.log_profile(direction, epsilon, noise_ratio) for direction in self._directions
+        ]
+        return min(0.0, max(log_profiles))
 
-    def epsilon(self, delta: float, multiplier: float) -> float:
+    def epsilon(self, delta: float, noise_ratio: float) -> float:
         """Return the smallest epsilon of one pass at `delta` in (0, 1)."""
-        return _smallest(
-            lambda e: self.log_delta(e, multiplier), delta, self.known(multiplier, delta)
-        )
 
-    def known(self, multiplier: float, delta: float) -> float:
-        """Return the epsilon of an allocation that everybody knows."""
-        least = multiplier * self._least
+        def log_delta_at(epsilon: float) -> float:
+            return self.log_delta(epsilon, noise_ratio)
+
+        return _smallest_epsilon(log_delta_at, delta, self.known(noise_ratio, delta))
+
+    def known(self, noise_ratio: float, delta: float) -> float:
+        """Return the epsilon of an allocation that the adversary knows."""
+        least_noise = noise_ratio * self._least
         if self.law.has_atom:
-            return 1 / least
-        gaussian = gdp_epsilon(delta=delta, mu=1 / least)
-        return gaussian if self.pure is None else max(gaussian, 1 / (least * self.pure))
+            return 1 / least_noise
+        gaussian = gdp_epsilon(delta=delta, mu=1 / least_noise)
+        if self.pure is None:
+            return gaussian
+        return max(gaussian, 1 / (least_noise * self.pure))
 
     @property
     def _least(self) -> float:
-        """The least noise of a step, relative to the multiplier."""
-        return min(z for _, z, _ in self.shares)
+        """The least noise of a step, relative to the noise ratio."""
+        return min(relative_noise for _, relative_noise, _ in self.shares)
 
-    def _log_known_profile(self, epsilon: float, multiplier: float) -> float:
-        """Return the logarithm of delta of an allocation that everybody knows."""
-        laws = [(self.law, multiplier * self._least)]
+    def _log_known_profile(self, epsilon: float, noise_ratio: float) -> float:
+        """Return the logarithm of delta of an allocation that the adversary knows."""
+        least_noise = noise_ratio * self._least
+        laws = [(self.law, least_noise)]
         if self.pure is not None:
-            laws.append((LAPLACE, multiplier * self._least * self.pure))
-        losses, delta = np.array([epsilon]), 0.0
-        for law, least in laws:
-            profile = law.profile(losses, least, 0.0, losses)
+            laws.append((LAPLACE, least_noise * self.pure))
+        losses = np.array([epsilon])
+        delta = 0.0
+        for law, noise in laws:
+            profile = law.profile(losses, noise, 0.0, losses)
             delta = max(delta, float(profile.values[0] + profile.errors[0]))
-        return log(delta) if delta > 0 else -inf
+        if delta > 0:
+            return log(delta)
+        return -inf
 
     @property
     def _shift(self) -> float:
-        """Of a record's part over the sensitivity."""
-        return 0.5 if self.relation == "replace_one" else 1.0
+        """Largest norm of a record's part over the sensitivity."""
+        if self.relation == "replace_one":
+            return 0.5
+        return 1.0
 
     @property
-    def _ways(self) -> tuple[str, ...]:
-        return ("replace",) if self.relation == "replace_one" else ("remove", "add")
+    def _directions(self) -> tuple[str, ...]:
+        """Directions between neighbours."""
+        if self.relation == "replace_one":
+            return ("replace",)
+        return ("remove", "add")
 
-    def log_profile(self, way: str, epsilon: float, multiplier: float) -> float:
+    def log_profile(self, direction: str, epsilon: float, noise_ratio: float) -> float:
         """Return an upper bound of the logarithm of delta in one direction."""
-        if self._is_hardly_hidden(epsilon, multiplier):
-            return self._log_known_profile(epsilon, multiplier)
+        if self._is_hardly_hidden(epsilon, noise_ratio):
+            return self._log_known_profile(epsilon, noise_ratio)
         factor = exp(epsilon)
-        u, v, offset = {
-            "replace": (1.0, factor, 0.0),
-            "remove": (1.0, 0.0, -factor),
-            "add": (0.0, factor, 1.0),
-        }[way]
-        parts = [(self._part(share, z * multiplier, u, v), n) for share, z, n in self.shares]
-        never = max(0.0, 1 - sum(share * count for share, _, count in self.shares))
-        return log_profile(parts, offset + never * (u - v))
+        if direction == "replace":
+            u, v, offset = 1.0, factor, 0.0
+        elif direction == "remove":
+            u, v, offset = 1.0, 0.0, -factor
+        else:
+            u, v, offset = 0.0, factor, 1.0
+        parts = [
+            (self._step(share, relative_noise * noise_ratio, u, v), count)
+            for share, relative_noise, count in self.shares
+        ]
+        total_share = sum(share * count for share, _, count in self.shares)
+        never_released = max(0.0, 1 - total_share)
+        return log_profile(parts, offset + never_released * (u - v))
 
-    def _part(self, share: float, multiplier: float, u: float, v: float) -> StepDistribution:
-        """Return what dominates a step with this noise ratio."""
-        shift = self._shift / multiplier
+    def _step(self, share: float, noise_ratio: float, u: float, v: float) -> StepDistribution:
+        """Return a distribution that dominates a step with this noise ratio."""
+        shift = self._shift / noise_ratio
         if self.law.has_atom:
             return PurePart(share, shift, u, v)
         gaussian = GaussianPart(share, shift, u, v)
@@ -176,53 +205,64 @@ class Allocation(Pair):
             return gaussian
         return EitherPart(gaussian, PurePart(share, shift / self.pure, u, v))
 
-    def _is_hardly_hidden(self, epsilon: float, multiplier: float) -> bool:
-        """Return whether a record moves the noise so far that a secret round hardly hides it."""
-        shift = self._shift / (multiplier * self._least)
-        gaussian, pure = shift, 0.0
+    def _is_hardly_hidden(self, epsilon: float, noise_ratio: float) -> bool:
+        """Return True if a record moves the noise so far that a secret round hardly hides it."""
+        shift = self._shift / (noise_ratio * self._least)
+        gaussian_shift = shift
+        pure_shift = 0.0
         if self.law.has_atom:
-            gaussian, pure = 0.0, shift
+            gaussian_shift = 0.0
+            pure_shift = shift
         elif self.pure is not None:
-            pure = shift / self.pure
-        far = gaussian > _LARGEST_SHIFT or pure > _LARGEST_PURE
-        return far or epsilon + 12 * gaussian > _LARGEST_EPSILON
+            pure_shift = shift / self.pure
+        is_far = gaussian_shift > _LARGEST_SHIFT or pure_shift > _LARGEST_PURE
+        return is_far or epsilon + 12 * gaussian_shift > _LARGEST_EPSILON
 
 
 @lru_cache(maxsize=64)
 def _known_points(
-    pair: Allocation, way: str, multiplier: float, negligible: float
+    pair: Allocation, direction: str, noise_ratio: float, negligible: float
 ) -> tuple[Floats, Floats]:
     """Return losses, and a profile there, until it is negligible."""
 
     def log_profile_at(epsilon: float) -> float:
-        return min(0.0, pair.log_profile(way, epsilon, multiplier))
+        return min(0.0, pair.log_profile(direction, epsilon, noise_ratio))
 
-    end = _smallest(log_profile_at, negligible, pair.known(multiplier, negligible))
+    known_epsilon = pair.known(noise_ratio, negligible)
+    end = _smallest_epsilon(log_profile_at, negligible, known_epsilon)
     points = np.linspace(0, end, _POINTS + 1)
-    return points, np.exp([log_profile_at(float(point)) for point in points])
+    log_profile_values = [log_profile_at(float(point)) for point in points]
+    return points, np.exp(log_profile_values)
 
 
-def _smallest(log_delta: Callable[[float], float], delta: float, most: float) -> float:
-    """Return the least argument, up to `most`, at which `log_delta` is at most ``log(delta)``."""
+def _smallest_epsilon(log_delta: Callable[[float], float], delta: float, most: float) -> float:
+    """Return the least epsilon, up to `most`, at which `log_delta` is at most ``log(delta)``."""
     target = log(delta)
     if log_delta(0.0) <= target:
         return 0.0
-    low, high = 0.0, min(most, _FIRST)
+    low = 0.0
+    high = min(most, _FIRST)
     while high < most and log_delta(high) > target:
-        low, high = high, min(most, 2 * high)
+        low = high
+        high = min(most, 2 * high)
     if high > _LARGEST_EPSILON or log_delta(high) > target:
         return most
     tolerance = _TOLERANCE * min(1.0, high)
-    found = float(scipy.optimize.brentq(lambda e: log_delta(e) - target, low, high, xtol=tolerance))
-    while log_delta(found) > target:
-        found, tolerance = min(most, found + tolerance), 2 * tolerance
-    return found
+
+    def excess(epsilon: float) -> float:
+        return log_delta(epsilon) - target
+
+    epsilon = float(scipy.optimize.brentq(excess, low, high, xtol=tolerance))
+    while log_delta(epsilon) > target:
+        epsilon = min(most, epsilon + tolerance)
+        tolerance *= 2
+    return epsilon
 
 
 @lru_cache(maxsize=256)
-def allocated_epsilon(pair: Allocation, delta: float, multiplier: float) -> float:
+def allocated_epsilon(pair: Allocation, delta: float, noise_ratio: float) -> float:
     """Return the epsilon of one pass, see `Allocation.epsilon`."""
-    return pair.epsilon(delta, multiplier)
+    return pair.epsilon(delta, noise_ratio)
 
 
 def random_allocation_delta(
@@ -236,8 +276,8 @@ def random_allocation_delta(
 ) -> float:
     """Return the delta of releases of which each unit takes part in one, drawn secretly.
 
-    Every unit draws its release by itself, beforehand, and nobody learns it; a release of a few
-    units, or of none, has as much noise as the others.
+    Every unit draws its release by itself, beforehand and in secret; a release of a few units, or
+    of none, has as much noise as the others.
 
     Parameters
     ----------
@@ -250,7 +290,7 @@ def random_allocation_delta(
     rounds
         Number of releases, each as likely as the others. Give this or `shares`.
     shares
-        Probability of each release, in (0, 1]; what is missing to 1 is never released.
+        Probability of each release, in (0, 1]; if they sum to less than 1, a unit may have none.
     neighboring_relation
         Under ``"replace_one"`` a unit's own part must have a norm of at most half the sensitivity.
     noise
@@ -267,8 +307,9 @@ def random_allocation_delta(
     ValueError
         If an argument is out of its range, or the lengths differ.
     """
-    pair, scale = _pass(noise_to_sensitivity, rounds, shares, neighboring_relation, noise)
-    return exp(pair.log_delta(non_negative("epsilon", epsilon), scale))
+    pair, noise_ratio = _pass(noise_to_sensitivity, rounds, shares, neighboring_relation, noise)
+    epsilon = non_negative("epsilon", epsilon)
+    return exp(pair.log_delta(epsilon, noise_ratio))
 
 
 def random_allocation_epsilon(
@@ -290,18 +331,18 @@ def random_allocation_epsilon(
     noise_to_sensitivity, rounds, shares, neighboring_relation, noise
         As for `random_allocation_delta`.
     cycles
-        How many such passes there are, each with a draw of its own.
+        Number of such passes, each with a draw of its own.
 
     Raises
     ------
     ValueError
         If an argument is out of its range, or the lengths differ.
     """
-    pair, scale = _pass(noise_to_sensitivity, rounds, shares, neighboring_relation, noise)
+    pair, noise_ratio = _pass(noise_to_sensitivity, rounds, shares, neighboring_relation, noise)
     integer("cycles", cycles, at_least=1)
     if noise == "laplace" and probability("delta", delta, one=False) == 0:
-        return cycles / (scale * min(z for _, z, _ in pair.shares))
-    return _epsilon(pair, open_probability("delta", delta), scale, cycles)
+        return cycles / (noise_ratio * pair._least)
+    return _epsilon(pair, open_probability("delta", delta), noise_ratio, cycles)
 
 
 def random_allocation_noise_to_sensitivity(
@@ -330,7 +371,7 @@ def random_allocation_noise_to_sensitivity(
 
     Returns
     -------
-    The factor that turns `relative_noise` into noise ratios; for 1, the multiplier itself.
+    The factor that turns `relative_noise` into noise ratios; for 1, the noise ratio itself.
 
     Raises
     ------
@@ -357,44 +398,57 @@ def random_allocation_noise_to_sensitivity(
     positives("relative_noise", relative_noise)
     pair, scale = _pass(relative_noise, rounds, shares, neighboring_relation, noise)
     integer("cycles", cycles, at_least=1)
-    known = 1 / (scale * min(z for _, z, _ in pair.shares))
+    known_noise = 1 / (scale * pair._least)
     if noise == "gaussian":
-        known *= analytic_gaussian_noise_to_sensitivity(target_epsilon=epsilon, target_delta=delta)
-    else:
-        known /= epsilon
-    if cycles > 1:
-        return calibrate_noise(
-            lambda z: _epsilon(pair, delta, z * scale, cycles), target_epsilon=epsilon, guess=known
+        known_noise *= analytic_gaussian_noise_to_sensitivity(
+            target_epsilon=epsilon, target_delta=delta
         )
-    aimed = epsilon - 2.5e-7 * min(1.0, epsilon)
-    alike = sqrt(sum(count * share**2 for share, _, count in pair.shares))
-    guess = max(known * alike, min(known, 0.25))
-    return _least_noise(lambda z: pair.log_delta(aimed, z * scale), log(delta), guess)
+    else:
+        known_noise /= epsilon
+    if cycles > 1:
+
+        def epsilon_of(factor: float) -> float:
+            return _epsilon(pair, delta, factor * scale, cycles)
+
+        return calibrate_noise(epsilon_of, target_epsilon=epsilon, guess=known_noise)
+    inner_epsilon = epsilon - 2.5e-7 * min(1.0, epsilon)
+    total_square = sum(count * share**2 for share, _, count in pair.shares)
+    guess = max(known_noise * sqrt(total_square), min(known_noise, 0.25))
+
+    def log_delta_of(factor: float) -> float:
+        return pair.log_delta(inner_epsilon, factor * scale)
+
+    return _least_noise(log_delta_of, log(delta), guess)
 
 
 def _least_noise(log_delta: Callable[[float], float], target: float, guess: float) -> float:
     """Return the least noise at which `log_delta` is at most a target."""
     enough = short = guess
     while log_delta(enough) > target:
-        short, enough = enough, 1.3 * enough
+        short = enough
+        enough *= 1.3
     while short == enough or log_delta(short) <= target:
-        enough, short = short, short / 1.3
-    found = exp(
-        scipy.optimize.brentq(
-            lambda x: log_delta(exp(x)) - target, log(short), log(enough), xtol=_TOLERANCE
-        )
-    )
+        enough = short
+        short /= 1.3
+
+    def excess(log_noise: float) -> float:
+        return log_delta(exp(log_noise)) - target
+
+    log_noise = scipy.optimize.brentq(excess, log(short), log(enough), xtol=_TOLERANCE)
+    noise = exp(log_noise)
     step = _TOLERANCE
-    while log_delta(found) > target:
-        found, step = found * (1 + step), 2 * step
-    return found
+    while log_delta(noise) > target:
+        noise *= 1 + step
+        step *= 2
+    return noise
 
 
-def _epsilon(pair: Allocation, delta: float, scale: float, cycles: int) -> float:
+def _epsilon(pair: Allocation, delta: float, noise_ratio: float, cycles: int) -> float:
+    """Return the epsilon of several passes, each with a draw of its own."""
     if cycles == 1:
-        return allocated_epsilon(pair, delta, scale)
-    of_one = Rounds(pair, np.ones(1), np.array([scale]), np.array([float(cycles)]))
-    return composed_epsilon(delta, of_one)
+        return allocated_epsilon(pair, delta, noise_ratio)
+    passes = Rounds(pair, np.ones(1), np.array([noise_ratio]), np.array([float(cycles)]))
+    return composed_epsilon(delta, passes)
 
 
 def _pass(
@@ -408,37 +462,41 @@ def _pass(
     one_of("neighboring_relation", relation, get_args(NeighboringRelation))
     one_of("noise", noise, get_args(Noise))
     if (rounds is None) == (shares is None):
-        fail("rounds", "either rounds or shares", "both" if shares is not None else "neither")
-    multiplier = noises_to_sensitivity(noise_to_sensitivity)
-    if shares is None:
-        count = integer("rounds", 0 if rounds is None else rounds, at_least=1)
-        each = np.full(multiplier.size if multiplier.ndim else 1, 1 / count)
-        times = 1 if multiplier.ndim else count
-        if multiplier.ndim and multiplier.size != count:
-            fail("noise_to_sensitivity", f"one number for each of {count} rounds", multiplier.size)
+        fail("rounds", "either rounds or shares", "neither" if shares is None else "both")
+    noise_ratios = noises_to_sensitivity(noise_to_sensitivity)
+    repeats = 1
+    if shares is not None:
+        step_shares = share_array(shares)
+        if noise_ratios.ndim and noise_ratios.shape != step_shares.shape:
+            expectation = f"one number for each of {step_shares.size} shares"
+            fail("noise_to_sensitivity", expectation, noise_ratios.size)
     else:
-        each, times = share_array(shares), 1
-        if multiplier.ndim and multiplier.shape != each.shape:
-            fail(
-                "noise_to_sensitivity",
-                f"one number for each of {each.size} shares",
-                multiplier.size,
-            )
-    scale = float(np.min(multiplier))
-    steps = zip(
-        each.tolist(), np.broadcast_to(multiplier / scale, each.shape).tolist(), strict=True
+        count = integer("rounds", 0 if rounds is None else rounds, at_least=1)
+        if noise_ratios.ndim == 0:
+            step_shares = np.full(1, 1 / count)
+            repeats = count
+        else:
+            step_shares = np.full(noise_ratios.size, 1 / count)
+            if noise_ratios.size != count:
+                expectation = f"one number for each of {count} rounds"
+                fail("noise_to_sensitivity", expectation, noise_ratios.size)
+    scale = float(np.min(noise_ratios))
+    relative_noise = np.broadcast_to(noise_ratios / scale, step_shares.shape)
+    steps = Counter(zip(step_shares.tolist(), relative_noise.tolist(), strict=True))
+    distinct = tuple(
+        (share, step_noise, repeats * count) for (share, step_noise), count in steps.items()
     )
-    alike = Counter(steps)
-    found = tuple((share, z, times * count) for (share, z), count in alike.items())
-    return Allocation(GAUSSIAN if noise == "gaussian" else LAPLACE, found, relation), scale
+    law = GAUSSIAN if noise == "gaussian" else LAPLACE
+    return Allocation(law, distinct, relation), scale
 
 
 def share_array(shares: npt.ArrayLike) -> Floats:
-    """`shares` as probabilities of releases, which sum to at most 1."""
-    wanted = "numbers in (0, 1] whose sum is at most 1"
-    array = np.atleast_1d(numbers("shares", shares, wanted))
+    """Return probabilities of releases, which sum to at most 1."""
+    expectation = "numbers in (0, 1] whose sum is at most 1"
+    array = np.atleast_1d(numbers("shares", shares, expectation))
     if array.ndim > 1 or array.size == 0:
         fail("shares", "one number for each release", f"shape {array.shape}")
-    if not np.all((array > 0) & (array <= 1)) or float(np.sum(array)) > 1 + 1e-9:
-        fail("shares", wanted, shares)
+    is_probability = (array > 0) & (array <= 1)
+    if not np.all(is_probability) or float(np.sum(array)) > 1 + 1e-9:
+        fail("shares", expectation, shares)
     return array

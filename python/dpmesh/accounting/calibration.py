@@ -1,4 +1,4 @@
-"""How much noise a budget needs, and how many rounds it buys.
+"""Calibration: the noise that a budget needs, and the number of rounds that it allows.
 
 Both are found by bracketing, and the end that keeps the budget is returned: the epsilon of the
 result does not exceed the target and is within ``1e-6 * min(1, target)`` of it.
@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import count
 from math import exp, inf, log, nan, sqrt
-from typing import get_args
+from typing import NamedTuple, NoReturn, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +31,7 @@ _RANGE = 1e12  # of noise scales, to either side of the first guess
 def calibrate_noise(
     epsilon_of: Callable[[float], float], *, target_epsilon: float, guess: float = 1.0
 ) -> float:
-    """Return the least noise scale at which a composition costs no more than `target_epsilon`.
+    """Return the least noise scale at which the epsilon of a composition is within a target.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ def calibrate_noise(
     target_epsilon
         Finite and positive.
     guess
-        Where the search starts; each factor of two between it and the result costs an evaluation.
+        Start of the search; each factor of two between it and the result takes an evaluation.
 
     Returns
     -------
@@ -65,74 +65,95 @@ def calibrate_noise(
     4.3524
     """
     target_epsilon = positive("target_epsilon", target_epsilon)
-    enough = short = guess = positive("guess", guess)
-    at_guess = cost = short_cost = epsilon_of(guess)
-    stride = _stride(cost, target_epsilon)
-    while not cost <= target_epsilon:
-        short, short_cost = enough, cost
-        enough, stride = enough * stride, min(2.0, stride * stride)
-        if enough > guess * _RANGE:
-            some = f"such as {cost}" if cost < inf else "at a delta above 0 if it is Gaussian"
-            wanted = f"an epsilon that noise attains, {some}"
-            if cost == at_guess < inf:
-                wanted = f"at least {cost}, which it costs at any noise (is the noise used?)"
-            fail("target_epsilon", wanted, target_epsilon)
-        cost = epsilon_of(enough)
-    while short_cost <= target_epsilon:
-        enough, cost = short, short_cost
-        short, stride = short / stride, min(2.0, stride * stride)
-        if short < guess / _RANGE:
-            fail(
-                "target_epsilon",
-                f"less than {cost}, which it costs however little the noise",
-                target_epsilon,
-            )
-        short_cost = epsilon_of(short)
-    return _narrow(epsilon_of, target_epsilon, short, short_cost, enough, cost)
+    guess = positive("guess", guess)
+    at_guess = _Evaluation(guess, epsilon_of(guess))
+    stride = _stride(at_guess.epsilon, target_epsilon)
+    enough = short = at_guess
+    while not enough.epsilon <= target_epsilon:
+        short = enough
+        noise = enough.noise * stride
+        stride = min(2.0, stride * stride)
+        if noise > guess * _RANGE:
+            _fail_above(target_epsilon, at_guess.epsilon, enough.epsilon)
+        enough = _Evaluation(noise, epsilon_of(noise))
+    while short.epsilon <= target_epsilon:
+        enough = short
+        noise = short.noise / stride
+        stride = min(2.0, stride * stride)
+        if noise < guess / _RANGE:
+            expectation = f"less than {enough.epsilon}, which it costs however little the noise"
+            fail("target_epsilon", expectation, target_epsilon)
+        short = _Evaluation(noise, epsilon_of(noise))
+    return _narrow(epsilon_of, target_epsilon, short, enough)
 
 
-def _stride(cost: float, target: float) -> float:
-    """Return a factor of noise, at most 2, that should lead from this cost beyond the target."""
-    if not 0 < cost < inf:
+class _Evaluation(NamedTuple):
+    """A noise scale, and the epsilon there."""
+
+    noise: float
+    epsilon: float
+
+
+def _fail_above(target_epsilon: float, at_guess: float, at_largest: float) -> NoReturn:
+    """Fail where even the largest noise leaves epsilon above the target."""
+    if at_largest == at_guess < inf:
+        expectation = f"at least {at_largest}, which it costs at any noise (is the noise used?)"
+    elif at_largest < inf:
+        expectation = f"an epsilon that noise attains, such as {at_largest}"
+    else:
+        expectation = "an epsilon that noise attains, at a delta above 0 if it is Gaussian"
+    fail("target_epsilon", expectation, target_epsilon)
+
+
+def _stride(epsilon: float, target: float) -> float:
+    """Return a factor of noise, at most 2, that should lead from this epsilon beyond the target."""
+    if not 0 < epsilon < inf:
         return 2.0
-    return min(2.0, min(2.0, max(cost / target, target / cost, 1.001)) ** 2)
+    ratio = max(epsilon / target, target / epsilon, 1.001)
+    return min(2.0, min(2.0, ratio) ** 2)
 
 
 def _narrow(
-    epsilon_of: Callable[[float], float],
-    target: float,
-    short: float,
-    short_cost: float,
-    enough: float,
-    cost: float,
+    epsilon_of: Callable[[float], float], target: float, short: _Evaluation, enough: _Evaluation
 ) -> float:
     """Narrow ``short < noise <= enough`` by the secant through the last two points, in logarithms.
 
     Where that leaves the bracket, and every fifth time, the bracket is halved instead.
     """
-    aim = log(target - 0.5 * _TOLERANCE * min(1, target))
-    before, last = (short, short_cost), (enough, cost)
+    tolerance = _TOLERANCE * min(1, target)
+    log_target = log(target - 0.5 * tolerance)
+    previous = short
+    last = enough
     for turn in count(1):
-        if cost >= target - _TOLERANCE * min(1, target) or enough <= short * (1 + 1e-13):
+        is_narrow = enough.noise <= short.noise * (1 + 1e-13)
+        if enough.epsilon >= target - tolerance or is_narrow:
             break
-        middle = sqrt(short) * sqrt(enough) if turn % 5 == 0 else _secant(before, last, aim)
-        if not short < middle < enough:
-            middle = sqrt(short) * sqrt(enough)
-        before, last = last, (middle, epsilon_of(middle))
-        if last[1] <= target:
-            enough, cost = last
+        geometric_middle = sqrt(short.noise) * sqrt(enough.noise)
+        noise = geometric_middle
+        if turn % 5 != 0:
+            noise = _secant(previous, last, log_target)
+        if not short.noise < noise < enough.noise:
+            noise = geometric_middle
+        previous = last
+        last = _Evaluation(noise, epsilon_of(noise))
+        if last.epsilon <= target:
+            enough = last
         else:
-            short, _ = last
-    return enough
+            short = last
+    return enough.noise
 
 
-def _secant(one: tuple[float, float], other: tuple[float, float], aim: float) -> float:
-    """Return the noise at which the logarithm of the cost would be `aim`; NaN if none is."""
-    (a, cost_a), (b, cost_b) = one, other
-    if not (0 < cost_a < inf and 0 < cost_b < inf) or log(cost_a) == log(cost_b):
+def _secant(first: _Evaluation, second: _Evaluation, log_target: float) -> float:
+    """Return the noise at which the logarithm of epsilon would be `log_target`; NaN if none is."""
+    if not (0 < first.epsilon < inf and 0 < second.epsilon < inf):
         return nan
-    share = (aim - log(cost_b)) / (log(cost_a) - log(cost_b))
-    return b * exp(min(max(share, -9), 9) * log(a / b))  # beyond 9 lies outside any bracket
+    log_first = log(first.epsilon)
+    log_second = log(second.epsilon)
+    if log_first == log_second:
+        return nan
+    share = (log_target - log_second) / (log_first - log_second)
+    share = min(max(share, -9), 9)  # beyond 9 lies outside any bracket
+    return second.noise * exp(share * log(first.noise / second.noise))
 
 
 def poisson_gaussian_noise_to_sensitivity(
@@ -160,7 +181,7 @@ def poisson_gaussian_noise_to_sensitivity(
 
     Returns
     -------
-    The factor that turns `relative_noise` into noise ratios; for 1, the multiplier itself.
+    The factor that turns `relative_noise` into noise ratios; for 1, the noise ratio itself.
 
     Raises
     ------
@@ -170,7 +191,9 @@ def poisson_gaussian_noise_to_sensitivity(
     """
     rounds = sampled_rounds(sampling_rate, relative_noise, count)
     pair, curve = sampled_pair("poisson", neighboring_relation)
-    return _sampled_noise(pair, curve, (target_epsilon, target_delta), rounds, accountant)
+    return _sampled_noise(
+        pair, curve, rounds, accountant, target_epsilon=target_epsilon, target_delta=target_delta
+    )
 
 
 def fixed_size_gaussian_noise_to_sensitivity(
@@ -190,13 +213,15 @@ def fixed_size_gaussian_noise_to_sensitivity(
     """
     rounds = sampled_rounds(sampling_rate, relative_noise, count)
     pair, curve = sampled_pair("fixed_size", neighboring_relation)
-    return _sampled_noise(pair, curve, (target_epsilon, target_delta), rounds, accountant)
+    return _sampled_noise(
+        pair, curve, rounds, accountant, target_epsilon=target_epsilon, target_delta=target_delta
+    )
 
 
 def affordable_rounds(
     epsilon_of: Callable[[int], float], *, target_epsilon: float, at_most: int = 2**40
 ) -> int:
-    """Return how many rounds cost no more than `target_epsilon`: 0 if not even one does.
+    """Return the most rounds whose epsilon is within `target_epsilon`: 0 if not even one is.
 
     Parameters
     ----------
@@ -237,54 +262,60 @@ def affordable_rounds(
     """
     target_epsilon = positive("target_epsilon", target_epsilon)
     at_most = integer("at_most", at_most, at_least=1)
-    enough, too_many = 0, 1
+    enough = 0
+    too_many = 1
     while too_many <= at_most and epsilon_of(too_many) <= target_epsilon:
-        enough, too_many = too_many, 2 * too_many
+        enough = too_many
+        too_many = 2 * too_many
     if too_many > at_most:
         if epsilon_of(at_most) <= target_epsilon:
             return at_most
         too_many = at_most
-    return bisect_right(range(too_many), target_epsilon, enough + 1, key=epsilon_of) - 1
+    first_above = bisect_right(range(too_many), target_epsilon, enough + 1, key=epsilon_of)
+    return first_above - 1
 
 
 def _sampled_noise(
     pair: Pair,
     curve: Curve,
-    budget: tuple[float, float],
     rounds: tuple[Floats, ...],
     accountant: Accountant,
+    *,
+    target_epsilon: float,
+    target_delta: float,
 ) -> float:
-    target_epsilon = positive("target_epsilon", budget[0])
-    target_delta = open_probability("target_delta", budget[1])
+    """Return the least factor of the rounds' relative noise that keeps the budget."""
+    target_epsilon = positive("target_epsilon", target_epsilon)
+    target_delta = open_probability("target_delta", target_delta)
     one_of("accountant", accountant, get_args(Accountant))
-    rate, relative, times = rounds
-    each = {"sampling_rate": rate, "count": times}
-    if not np.any(times):
-        fail("count", "at least 1 round", times)
+    rate, relative_noise, counts = rounds
+    if not np.any(counts):
+        fail("count", "at least 1 round", counts)
     # where the rounds together cost about as much as one Gaussian release with this budget
-    single = analytic_gaussian_noise_to_sensitivity(
+    single_noise = analytic_gaussian_noise_to_sensitivity(
         target_epsilon=target_epsilon, target_delta=target_delta
     )
-    guess = single * sqrt(np.sum(times * (rate / relative) ** 2))
-    guess = max(guess, 0.2 / np.max(relative))
-    by_curve = _noise_by_curve(
-        lambda noise, orders: rdp_epsilon(
-            delta=target_delta,
-            rdp=curve(noise_to_sensitivity=noise * relative, orders=orders, **each),
+    guess = single_noise * sqrt(np.sum(counts * (rate / relative_noise) ** 2))
+    guess = max(guess, 0.2 / np.max(relative_noise))
+
+    def guarantee(factor: float, orders: Sequence[float]) -> RdpGuarantee:
+        divergences = curve(
+            sampling_rate=rate,
+            noise_to_sensitivity=factor * relative_noise,
+            count=counts,
             orders=orders,
-        ),
-        target_epsilon,
-        guess,
-    )
+        )
+        return rdp_epsilon(delta=target_delta, rdp=divergences, orders=orders)
+
+    noise_by_curve = _noise_by_curve(guarantee, target_epsilon, guess)
     if accountant == "rdp":
-        return by_curve
-    return calibrate_noise(
-        lambda noise: sampled_epsilon(
-            target_delta, pair, curve, (rate, noise * relative, times), accountant
-        ),
-        target_epsilon=target_epsilon,
-        guess=by_curve,
-    )
+        return noise_by_curve
+
+    def epsilon_of(factor: float) -> float:
+        noisy_rounds = (rate, factor * relative_noise, counts)
+        return sampled_epsilon(target_delta, pair, curve, noisy_rounds, accountant)
+
+    return calibrate_noise(epsilon_of, target_epsilon=target_epsilon, guess=noise_by_curve)
 
 
 def _noise_by_curve(
@@ -294,21 +325,22 @@ def _noise_by_curve(
 
     Each order alone proves the budget, so each step can only lower the noise.
     """
+    largest_noise = noise * _RANGE
+    best = best_order(partial(guarantee, noise))
+    while best.epsilon > target_epsilon:
+        if noise > largest_noise:
+            expectation = f"an epsilon that noise attains, such as {best.epsilon}"
+            fail("target_epsilon", expectation, target_epsilon)
+        noise *= 2
+        best = best_order(partial(guarantee, noise))
 
-    def cost(scale: float, order: float) -> float:
+    def epsilon_of(scale: float, order: float) -> float:
         return guarantee(scale, [order]).epsilon
 
-    most = noise * _RANGE
-    while (best := best_order(partial(guarantee, noise))).epsilon > target_epsilon:
-        if noise > most:
-            wanted = f"an epsilon that noise attains, such as {best.epsilon}"
-            fail("target_epsilon", wanted, target_epsilon)
-        noise *= 2
     tried: set[float] = set()
     while best.order not in tried and best.epsilon <= target_epsilon:
         tried.add(best.order)
-        noise = calibrate_noise(
-            partial(cost, order=best.order), target_epsilon=target_epsilon, guess=noise
-        )
+        epsilon_at_order = partial(epsilon_of, order=best.order)
+        noise = calibrate_noise(epsilon_at_order, target_epsilon=target_epsilon, guess=noise)
         best = guarantee(noise * (1 - 1e-9), orders_beside(best.order))
     return noise

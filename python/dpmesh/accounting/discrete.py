@@ -1,4 +1,4 @@
-"""Discrete Gaussian releases: what is proved of them, a little less than of Gaussian ones.
+"""Epsilon of discrete Gaussian releases, a little above that of Gaussian ones.
 
 Integers that neighbours move by at most Delta in L2, plus discrete Gaussian noise of scale sigma,
 have the Rényi divergences ``order Delta**2 / (2 sigma**2)`` at most, as if the noise were Gaussian
@@ -35,16 +35,16 @@ _ORDERS_OF_BOTH = tuple(order for order in _INTEGER_ORDERS if order <= 1024)
 
 
 def gaussian_multiplier(noise_to_sensitivity: float, scale: float) -> float:
-    """Return the multiplier of Gaussian noise that costs no less than discrete noise.
+    """Return the noise to sensitivity of Gaussian noise that protects no better than discrete.
 
     Up to `rounding_slack`; proof in docs/privacy/accounting.md.
 
     Parameters
     ----------
     noise_to_sensitivity
-        Of the discrete noise.
+        Noise ratio of the discrete noise.
     scale
-        Of the discrete noise in steps, at least `FINE`.
+        Scale of the discrete noise in steps, at least `FINE`.
     """
     return noise_to_sensitivity * sqrt(1 - (SMOOTHING / scale) ** 2)
 
@@ -65,28 +65,39 @@ def rounding_slack(scale: float = FINE) -> float:
     numbers as ``(epsilon + 2 n kappa, exp(n kappa) delta)``.
     """
     t = exp(-2 * pi**2 * SMOOTHING**2)
-    u = t * exp(-2 * pi**2 * SMOOTHING**2 * (1 - (SMOOTHING / scale) ** 2))
-    a, largest = 2 * u / (1 - u), 2 * t / (1 - t)
+    remaining_variance = SMOOTHING**2 * (1 - (SMOOTHING / scale) ** 2)
+    u = t * exp(-2 * pi**2 * remaining_variance)
+    a = 2 * u / (1 - u)
+    largest = 2 * t / (1 - t)
     b = largest**2 / (1 - largest)
     return log1p((2 * a + b) / (1 - a))
 
 
 def delta_on_grid(delta: float) -> float:
-    """Return what is left of delta for noise on a grid, whose samplers get the rest."""
+    """Return the part of delta for noise on a grid; the samplers get the rest."""
     return delta * (1 - SHARES_OF_DELTA[0])
 
 
 def largest_epsilon(delta: float, share: float, numbers: Floats) -> Floats:
-    """Return the largest epsilon at which so many numbers on a grid cost this share of delta.
+    """Return the largest epsilon at which numbers on a grid add at most this share of delta.
 
-    Samplers add ``(1 + exp(epsilon)) numbers * SAMPLER_ERROR`` to delta; rounding multiplies what
-    is left by at most ``1 + 2 numbers * rounding_slack()``. Minus infinity if there is none.
+    Samplers add ``(1 + exp(epsilon)) numbers * SAMPLER_ERROR`` to delta; rounding multiplies the
+    rest of it by at most ``1 + 2 numbers * rounding_slack()``. Minus infinity if there is none.
+
+    Parameters
+    ----------
+    delta
+        In (0, 1).
+    share
+        In (0, 1).
+    numbers
+        Counts of numbers on a grid.
     """
-    left = delta * (share - 2 * numbers * rounding_slack())
+    sampler_delta = delta * (share - 2 * numbers * rounding_slack())
     with np.errstate(divide="ignore", invalid="ignore"):
-        most = np.log(left / (numbers * SAMPLER_ERROR) - 1)
-    found: Floats = np.where(np.isnan(most), -np.inf, most)
-    return found
+        epsilons = np.log(sampler_delta / (numbers * SAMPLER_ERROR) - 1)
+    largest: Floats = np.where(np.isnan(epsilons), -np.inf, epsilons)
+    return largest
 
 
 def discrete_gaussian_epsilon(
@@ -122,7 +133,7 @@ def discrete_gaussian_epsilon(
     sampling_rate
         In (0, 1]: a number, or one for each round.
     count
-        How often each round happens: a number, or one for each round.
+        Number of rounds of each kind: a number, or one for each round.
 
     Raises
     ------
@@ -131,42 +142,41 @@ def discrete_gaussian_epsilon(
     """
     delta = open_probability("delta", delta)
     one_of("neighboring_relation", neighboring_relation, get_args(NeighboringRelation))
-    rate, multiplier, times = sampled_rounds(sampling_rate, noise_to_sensitivity, count)
-    of_everything = rdp_epsilon(delta=delta, rdp=rdp_gaussian(multiplier, count=times)).epsilon
+    rate, noise, counts = sampled_rounds(sampling_rate, noise_to_sensitivity, count)
+    unsampled = rdp_epsilon(delta=delta, rdp=rdp_gaussian(noise, count=counts)).epsilon
     if np.all(rate == 1):
-        return of_everything
+        return unsampled
     if neighboring_relation == "add_remove":
         orders = _INTEGER_ORDERS
         curve = rdp_poisson_gaussian(
             sampling_rate=rate,
-            noise_to_sensitivity=multiplier,
+            noise_to_sensitivity=noise,
             neighboring_relation="add_remove",
-            count=times,
+            count=counts,
             orders=orders,
         )
     else:
         orders = _ORDERS_OF_BOTH
-        curve = sum(
-            (
-                n * _in_both_directions(q, z)
-                for q, z, n in zip(rate, multiplier, times, strict=True)
-            ),
-            start=np.zeros(len(orders)),
-        )
-    return min(of_everything, rdp_epsilon(delta=delta, rdp=curve, orders=orders).epsilon)
+        curve = np.zeros(len(orders))
+        for round_rate, round_noise, round_count in zip(rate, noise, counts, strict=True):
+            curve += round_count * _fixed_size_curve(round_rate, round_noise)
+    sampled = rdp_epsilon(delta=delta, rdp=curve, orders=orders).epsilon
+    return min(unsampled, sampled)
 
 
-def _in_both_directions(rate: float, multiplier: float) -> Floats:
+def _fixed_size_curve(rate: float, noise_to_sensitivity: float) -> Floats:
     """Return the divergences whose moments exceed 1 by twice as much as a Poisson sample's."""
     orders = np.array(_ORDERS_OF_BOTH, dtype=np.float64)
-    curve = rdp_poisson_gaussian(
+    poisson_curve = rdp_poisson_gaussian(
         sampling_rate=rate,
-        noise_to_sensitivity=multiplier,
+        noise_to_sensitivity=noise_to_sensitivity,
         neighboring_relation="add_remove",
         orders=orders,
     )
-    log_moment = (orders - 1) * curve
+    log_moment = (orders - 1) * poisson_curve
     with np.errstate(over="ignore"):
-        doubled = np.log1p(2 * np.expm1(np.minimum(log_moment, 30)))
-    both: Floats = np.where(log_moment > 30, log_moment + np.log(2), doubled) / (orders - 1)
-    return both
+        log_doubled = np.log1p(2 * np.expm1(np.minimum(log_moment, 30)))
+    is_large = log_moment > 30
+    log_both = np.where(is_large, log_moment + np.log(2), log_doubled)
+    curve: Floats = log_both / (orders - 1)
+    return curve

@@ -27,7 +27,7 @@ def gdp_mu(noise_to_sensitivity: npt.ArrayLike, *, count: npt.ArrayLike = 1) -> 
     noise_to_sensitivity
         Standard deviation of the noise over the L2 sensitivity: a number, or one for each round.
     count
-        How often each round happens: a number, or one for each round.
+        Number of rounds of each kind: a number, or one for each round.
 
     Returns
     -------
@@ -39,8 +39,9 @@ def gdp_mu(noise_to_sensitivity: npt.ArrayLike, *, count: npt.ArrayLike = 1) -> 
         If a noise ratio is not finite and positive, a count is negative or not a whole number,
         or lengths differ.
     """
-    multiplier, times = noisy_rounds(noise_to_sensitivity, count)
-    return float(np.linalg.norm(np.sqrt(times) / multiplier))
+    noise, counts = noisy_rounds(noise_to_sensitivity, count)
+    mus = np.sqrt(counts) / noise
+    return float(np.linalg.norm(mus))
 
 
 @overload
@@ -69,8 +70,10 @@ def gdp_epsilon(*, delta: float, mu: float | Floats) -> float | Floats:
     ValueError
         If `delta` is outside (0, 1) or `mu` is negative or not finite.
     """
-    delta, mus = open_probability("delta", delta), non_negatives("mu", mu)
-    return _like(mus, _core.gdp_epsilons(mus.reshape(-1), delta))
+    delta = open_probability("delta", delta)
+    mus = non_negatives("mu", mu)
+    epsilons = _core.gdp_epsilons(mus.reshape(-1), delta)
+    return _like(mus, epsilons)
 
 
 @overload
@@ -99,8 +102,10 @@ def gdp_delta(*, epsilon: float, mu: float | Floats) -> float | Floats:
     ValueError
         If `epsilon` is not finite and positive, or `mu` is negative or not finite.
     """
-    epsilon, mus = positive("epsilon", epsilon), non_negatives("mu", mu)
-    return _like(mus, np.exp(_core.gdp_log_deltas(mus.reshape(-1), epsilon)))
+    epsilon = positive("epsilon", epsilon)
+    mus = non_negatives("mu", mu)
+    log_deltas = _core.gdp_log_deltas(mus.reshape(-1), epsilon)
+    return _like(mus, np.exp(log_deltas))
 
 
 def analytic_gaussian_noise_to_sensitivity(*, target_epsilon: float, target_delta: float) -> float:
@@ -126,11 +131,13 @@ def analytic_gaussian_noise_to_sensitivity(*, target_epsilon: float, target_delt
     ValueError
         If `target_epsilon` is not finite and positive, or `target_delta` is outside (0, 1).
     """
-    return _core.gaussian_noise_multiplier(
-        positive("target_epsilon", target_epsilon), open_probability("target_delta", target_delta)
-    )
+    epsilon = positive("target_epsilon", target_epsilon)
+    delta = open_probability("target_delta", target_delta)
+    return _core.gaussian_noise_multiplier(epsilon, delta)
 
 
 def _like(argument: Floats, values: Floats) -> float | Floats:
-    """`values` in the shape of `argument`, as a float if `argument` was one."""
-    return values.reshape(argument.shape) if argument.ndim else float(values[0])
+    """Return `values` in the shape of `argument`, as a float if `argument` was one."""
+    if argument.ndim:
+        return values.reshape(argument.shape)
+    return float(values[0])

@@ -41,13 +41,13 @@ Conversion = Literal["optimal", "mironov"]
 
 
 class RdpGuarantee(NamedTuple):
-    """What a Rényi curve proves, and the order that proves it.
+    """The (epsilon, delta) that a Rényi curve proves, and the order that proves it.
 
     Examples
     --------
     >>> from dpmesh import accounting
-    >>> found = accounting.rdp_epsilon(delta=1e-5, rdp=accounting.rdp_gaussian(4.0))
-    >>> round(found.epsilon, 2)
+    >>> guarantee = accounting.rdp_epsilon(delta=1e-5, rdp=accounting.rdp_gaussian(4.0))
+    >>> round(guarantee.epsilon, 2)
     1.01
     """
 
@@ -69,7 +69,7 @@ def rdp_gaussian(
     noise_to_sensitivity
         Standard deviation over the L2 sensitivity: a number, or one for each round.
     count
-        How often each round happens: a number, or one for each round.
+        Number of rounds of each kind: a number, or one for each round.
     orders
         Rényi orders, greater than 1; by default `DEFAULT_ORDERS`.
 
@@ -82,8 +82,8 @@ def rdp_gaussian(
     ValueError
         If an argument is out of its range, or the lengths of the rounds differ.
     """
-    multiplier, times = noisy_rounds(noise_to_sensitivity, count)
-    return _core.rdp_gaussian(multiplier, times, _orders(orders))
+    noise, counts = noisy_rounds(noise_to_sensitivity, count)
+    return _core.rdp_gaussian(noise, counts, _orders(orders))
 
 
 def rdp_laplace(
@@ -110,8 +110,8 @@ def rdp_laplace(
     ValueError
         If an argument is out of its range, or the lengths of the rounds differ.
     """
-    multiplier, times = noisy_rounds(noise_to_sensitivity, count)
-    return _core.rdp_laplace(multiplier, times, _orders(orders))
+    noise, counts = noisy_rounds(noise_to_sensitivity, count)
+    return _core.rdp_laplace(noise, counts, _orders(orders))
 
 
 def rdp_poisson_gaussian(
@@ -154,8 +154,8 @@ def rdp_poisson_gaussian(
     Mironov, Talwar and Zhang 2019, "Rényi differential privacy of the sampled Gaussian mechanism".
     """
     only_add_remove(neighboring_relation)
-    rate, multiplier, times = sampled_rounds(sampling_rate, noise_to_sensitivity, count)
-    return _core.rdp_poisson_gaussian(rate, multiplier, times, _orders(orders))
+    rate, noise, counts = sampled_rounds(sampling_rate, noise_to_sensitivity, count)
+    return _core.rdp_poisson_gaussian(rate, noise, counts, _orders(orders))
 
 
 def rdp_fixed_size_gaussian(
@@ -197,9 +197,8 @@ def rdp_fixed_size_gaussian(
         If an argument is out of its range, or the lengths of the rounds differ.
     """
     only_replace_one(neighboring_relation)
-    rate, multiplier, times = sampled_rounds(sampling_rate, noise_to_sensitivity, count)
-    order = _orders(orders)
-    return _core.rdp_fixed_size_gaussian(bound, rate, multiplier, times, order)
+    rate, noise, counts = sampled_rounds(sampling_rate, noise_to_sensitivity, count)
+    return _core.rdp_fixed_size_gaussian(bound, rate, noise, counts, _orders(orders))
 
 
 def rdp_epsilon(
@@ -230,16 +229,17 @@ def rdp_epsilon(
         If an argument is out of its range, or `rdp` and `orders` differ in length.
     """
     delta = open_probability("delta", delta)
-    order, curve = _curve(orders, rdp)
-    epsilon, index = _core.rdp_to_epsilon(order, curve, delta, conversion)
-    return RdpGuarantee(epsilon, delta, float(order[index]))
+    order_array = _orders(orders)
+    curve = _curve(rdp, order_array)
+    epsilon, index = _core.rdp_to_epsilon(order_array, curve, delta, conversion)
+    return RdpGuarantee(epsilon, delta, float(order_array[index]))
 
 
 def best_order(guarantee: Callable[[Sequence[float]], RdpGuarantee]) -> RdpGuarantee:
     """Return the best guarantee over the default orders, from a few of them.
 
-    Epsilon is a convex function of the order divided by ``order - 1``, and so quasi-convex: what
-    beats the best of every `_BESIDE`-th order lies beside that one. The least order is an
+    Epsilon is a convex function of the order divided by ``order - 1``, and so quasi-convex: an
+    order that beats the best of every `_BESIDE`-th one lies beside that one. The least order is an
     exception, as it also wins where delta alone covers the release. Any order proves its own
     guarantee.
     """
@@ -256,13 +256,16 @@ def orders_beside(order: float) -> Sequence[float]:
 
 
 def _orders(orders: npt.ArrayLike | None) -> Floats:
-    return orders_above_one("orders", DEFAULT_ORDERS if orders is None else orders)
+    """Return the orders of a curve, by default `DEFAULT_ORDERS`."""
+    if orders is None:
+        orders = DEFAULT_ORDERS
+    return orders_above_one("orders", orders)
 
 
-def _curve(orders: npt.ArrayLike | None, rdp: npt.ArrayLike) -> tuple[Floats, Floats]:
-    order = _orders(orders)
+def _curve(rdp: npt.ArrayLike, orders: Floats) -> Floats:
+    """Return the divergences, at least 0, one for each order."""
     curve = np.atleast_1d(np.asarray(rdp, dtype=np.float64))
-    if curve.shape != order.shape:
-        fail("rdp", f"one divergence for each of {order.size} orders", f"shape {curve.shape}")
+    if curve.shape != orders.shape:
+        fail("rdp", f"one divergence for each of {orders.size} orders", f"shape {curve.shape}")
     require("rdp", curve, curve >= 0, "divergences of at least 0")
-    return order, np.ascontiguousarray(curve)
+    return np.ascontiguousarray(curve)

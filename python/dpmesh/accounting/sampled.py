@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from math import inf
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ from dpmesh.accounting._pairs import GAUSSIAN, FixedSize, Pair, Poisson
 from dpmesh.accounting._poisson_pairs import PublishedSizeGaussian, ReplacedGaussian
 from dpmesh.accounting.gaussian import gdp_epsilon, gdp_mu
 from dpmesh.accounting.renyi import (
+    RdpGuarantee,
     best_order,
     rdp_epsilon,
     rdp_fixed_size_gaussian,
@@ -29,6 +30,7 @@ from dpmesh.accounting.renyi import (
 Accountant = Literal["best", "pld", "rdp"]
 
 Curve = Callable[..., Floats]
+"""A Rényi curve by the sampling rate, noise to sensitivity, count and orders of rounds."""
 
 
 def poisson_gaussian_epsilon(
@@ -58,7 +60,7 @@ def poisson_gaussian_epsilon(
     neighboring_relation
         Under ``"replace_one"`` the sum is one of vectors that are clipped to half the sensitivity.
     count
-        How often each round happens: a number, or one for each round.
+        Number of rounds of each kind: a number, or one for each round.
     accountant
         ``"pld"``: privacy loss distributions, an upper bound within about 1e-6 of the truth for a
         few distinct rounds, within 1% at rates and deltas so small that few losses decide, and
@@ -73,9 +75,8 @@ def poisson_gaussian_epsilon(
         If an argument is out of its range, or the lengths of the rounds differ.
     """
     rounds = sampled_rounds(sampling_rate, noise_to_sensitivity, count)
-    return sampled_epsilon(
-        delta, *sampled_pair("poisson", neighboring_relation), rounds, accountant
-    )
+    pair, curve = sampled_pair("poisson", neighboring_relation)
+    return sampled_epsilon(delta, pair, curve, rounds, accountant)
 
 
 def fixed_size_gaussian_epsilon(
@@ -112,9 +113,8 @@ def fixed_size_gaussian_epsilon(
         If an argument is out of its range, or the lengths of the rounds differ.
     """
     rounds = sampled_rounds(sampling_rate, noise_to_sensitivity, count)
-    return sampled_epsilon(
-        delta, *sampled_pair("fixed_size", neighboring_relation), rounds, accountant
-    )
+    pair, curve = sampled_pair("fixed_size", neighboring_relation)
+    return sampled_epsilon(delta, pair, curve, rounds, accountant)
 
 
 def published_size_gaussian_epsilon(
@@ -127,7 +127,7 @@ def published_size_gaussian_epsilon(
 ) -> float:
     """Return an epsilon of Gaussian releases of Poisson samples whose size is published, too.
 
-    So it is where the noisy sum is divided by the size of the sample, or where the size is logged:
+    For example, the noisy sum is divided by the size of the sample, or the size is logged:
     a unit that takes part stands for another one among as many, and moves the sum by up to twice
     the clipping norm. Both neighbouring datasets are known up to the unit that is added or removed,
     and there are data that cost as much.
@@ -147,49 +147,66 @@ def published_size_gaussian_epsilon(
     ValueError
         If an argument is out of its range, or the lengths of the rounds differ.
     """
-    rounds = sampled_rounds(sampling_rate, noise_to_sensitivity, count)
+    rate, noise, counts = sampled_rounds(sampling_rate, noise_to_sensitivity, count)
     delta = open_probability("delta", delta)
     pair = PublishedSizeGaussian(population=integer("population", population, at_least=1))
     # with the sample itself published, every round is a release of all data
-    of_all = gdp_epsilon(delta=delta, mu=gdp_mu(rounds[1] / 2, count=rounds[2]))
-    if np.any(rounds[0] == 1):  # there is no coin, so that the size is that of the data
-        return of_all
-    return min(of_all, composed_epsilon(delta, Rounds(pair, *rounds)))
+    unsampled = gdp_epsilon(delta=delta, mu=gdp_mu(noise / 2, count=counts))
+    if np.any(rate == 1):  # there is no coin, so that the size is that of the data
+        return unsampled
+    return min(unsampled, composed_epsilon(delta, Rounds(pair, rate, noise, counts)))
 
 
 def sampled_pair(sampling: str, relation: NeighboringRelation) -> tuple[Pair, Curve]:
-    """Return the dominating pair of sampled Gaussian releases, and their Rényi curve."""
+    """Return the dominating pair of sampled Gaussian releases, and their Rényi curve.
+
+    Parameters
+    ----------
+    sampling
+        ``"poisson"`` or ``"fixed_size"``.
+    relation
+        The neighbouring relation.
+
+    Raises
+    ------
+    ValueError
+        If the relation is unknown, or not proved for samples of fixed size.
+    """
     one_of("neighboring_relation", relation, get_args(NeighboringRelation))
     if sampling == "fixed_size":
         only_replace_one(relation)
-        return FixedSize(GAUSSIAN), partial(
-            rdp_fixed_size_gaussian, neighboring_relation="replace_one"
-        )
+        curve = partial(rdp_fixed_size_gaussian, neighboring_relation="replace_one")
+        return FixedSize(GAUSSIAN), curve
     if relation == "replace_one":
         return ReplacedGaussian(), unsampled_curve
     return Poisson(GAUSSIAN), partial(rdp_poisson_gaussian, neighboring_relation="add_remove")
 
 
-def unsampled_curve(*, noise_to_sensitivity: Floats, **options: Any) -> Floats:
-    """Return the curve as if every unit was in every sample, which costs no less."""
-    del options["sampling_rate"]
-    return rdp_gaussian(noise_to_sensitivity, **options)
+def unsampled_curve(
+    *,
+    sampling_rate: Floats,
+    noise_to_sensitivity: Floats,
+    count: Floats,
+    orders: npt.ArrayLike | None = None,
+) -> Floats:
+    """Return the curve as if every unit was in every sample, an upper bound."""
+    del sampling_rate
+    return rdp_gaussian(noise_to_sensitivity, count=count, orders=orders)
 
 
 def curve_epsilon(delta: float, curve: Curve, rounds: tuple[Floats, ...]) -> float:
     """Return the epsilon that a Rényi curve of rounds proves at the best of our orders."""
-    rate, multiplier, times = rounds
-    if not np.any(times):
+    rate, noise, counts = rounds
+    if not np.any(counts):
         return 0.0
-    return best_order(
-        lambda orders: rdp_epsilon(
-            delta=delta,
-            rdp=curve(
-                sampling_rate=rate, noise_to_sensitivity=multiplier, count=times, orders=orders
-            ),
-            orders=orders,
+
+    def guarantee(orders: Sequence[float]) -> RdpGuarantee:
+        divergences = curve(
+            sampling_rate=rate, noise_to_sensitivity=noise, count=counts, orders=orders
         )
-    ).epsilon
+        return rdp_epsilon(delta=delta, rdp=divergences, orders=orders)
+
+    return best_order(guarantee).epsilon
 
 
 def sampled_epsilon(

@@ -3,15 +3,14 @@
 A sum of discrete Gaussian samples is not a discrete Gaussian sample. The logarithm of the ratio of
 their probabilities is at most `closure_gap` everywhere, 3e-68 for 100 shares of scale 4, so that a
 guarantee of the exact discrete Gaussian noise carries over with a little more epsilon and delta
-(Kairouz, Liu and Steinke 2021). The exact noise costs what Gaussian noise of a slightly smaller
-scale costs, from `discrete.FINE` steps on; smaller noise has Rényi divergences.
+(Kairouz, Liu and Steinke 2021). The exact noise has the epsilon of Gaussian noise of a slightly
+smaller scale, from `discrete.FINE` steps on; smaller noise has Rényi divergences.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from math import exp, inf, pi, sqrt
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -52,7 +51,9 @@ def closure_gap(sites: int, share: float) -> float:
     ``10 sum_{k=1}^{n-1} exp(-2 pi^2 share^2 k / (k + 1))``, which also covers fewer shares.
     """
     k = np.arange(1, integer("sites", sites, at_least=1))
-    return float(10 * np.exp(-2 * pi**2 * positive("share", share) ** 2 * k / (k + 1)).sum())
+    share = positive("share", share)
+    terms = np.exp(-2 * pi**2 * share**2 * k / (k + 1))
+    return float(10 * terms.sum())
 
 
 def sum_of_shares_epsilon(
@@ -85,8 +86,8 @@ def sum_of_shares_epsilon(
     noise_to_sensitivity
         `scale` over the L2 sensitivity of the rounded sum.
     scale
-        Of the noise that the adversary does not know, ``share * sqrt(shares it does not know)``, in
-        steps of the grid: a sum is smoothed by its own noise, not by that of one share.
+        Scale of the noise that the adversary does not know, ``share * sqrt(shares it does not
+        know)``, in steps of the grid: a sum is smoothed by its own noise, not by that of one share.
     share
         Scale of one site's share in steps of the grid, at least `SMALLEST_SHARE`.
     sites
@@ -111,45 +112,66 @@ def sum_of_shares_epsilon(
         If an argument is out of its range, or the share is too small.
     """
     delta = open_probability("delta", delta)
-    runs = np.broadcast_arrays(noise_to_sensitivity, scale, share, sites, dim, sampling_rate, count)
-    z, scales, shares, n, d, rate, times = (np.atleast_1d(numbers) for numbers in runs)
-    _check_sums(shares, sites=n, dim=d, count=times)
-    numbers = times * d.astype(float)
-    each = zip(times, d, n, shares, strict=True)
-    gap = float(sum(t * m * closure_gap(k, s) for t, m, k, s in each))
-    samplers = float((numbers * n).sum()) * SAMPLER_ERROR
+    noises, scales, shares, all_sites, dims, rates, counts = np.broadcast_arrays(
+        *map(np.atleast_1d, (noise_to_sensitivity, scale, share, sites, dim, sampling_rate, count))
+    )
+    _check_sums(shares, sites=all_sites, dim=dims, count=counts)
+    numbers = counts * dims.astype(float)
+    gap = 0.0
+    for run_count, run_dim, run_sites, run_share in zip(
+        counts, dims, all_sites, shares, strict=True
+    ):
+        gap += float(run_count * run_dim * closure_gap(run_sites, run_share))
+    sampler_error = float((numbers * all_sites).sum()) * SAMPLER_ERROR
     if neighboring_relation == "replace_one":
-        rate = np.ones(rate.shape)
-    fine, kappa = bool((scales >= FINE).all()), 0.0
-    if fine:
-        z = np.array([gaussian_multiplier(*each) for each in zip(z, scales, strict=True)])
-        kappa = sum(m * rounding_slack(s) for m, s in zip(numbers, scales, strict=True))
+        rates = np.ones(rates.shape)
+    is_fine = bool((scales >= FINE).all())
+    kappa = 0.0
+    if is_fine:
+        pairs = list(zip(noises, scales, strict=True))
+        noises = np.array([gaussian_multiplier(noise, scale) for noise, scale in pairs])
+        for run_numbers, run_scale in zip(numbers, scales, strict=True):
+            kappa += run_numbers * rounding_slack(run_scale)
 
     def exact(delta: float) -> float:
-        """Return what is proved of exact discrete Gaussian noise."""
-        sampled: Any = {"sampling_rate": rate.astype(float), "count": times}
-        sampled |= {"noise_to_sensitivity": z.astype(float), "delta": delta}
-        if not fine:
-            return discrete_gaussian_epsilon(neighboring_relation=neighboring_relation, **sampled)
-        if (rate == 1).all():
-            return gdp_epsilon(delta=delta, mu=gdp_mu(z, count=times)) + 2 * kappa
-        return poisson_gaussian_epsilon(neighboring_relation="add_remove", **sampled) + 2 * kappa
+        """Return the epsilon of exact discrete Gaussian noise."""
+        if not is_fine:
+            return discrete_gaussian_epsilon(
+                delta=delta,
+                noise_to_sensitivity=noises.astype(float),
+                neighboring_relation=neighboring_relation,
+                sampling_rate=rates.astype(float),
+                count=counts,
+            )
+        if (rates == 1).all():
+            return gdp_epsilon(delta=delta, mu=gdp_mu(noises, count=counts)) + 2 * kappa
+        sampled = poisson_gaussian_epsilon(
+            delta=delta,
+            sampling_rate=rates.astype(float),
+            noise_to_sensitivity=noises.astype(float),
+            neighboring_relation="add_remove",
+            count=counts,
+        )
+        return sampled + 2 * kappa
 
-    def proved(epsilon_of_samplers: float) -> float:
-        left: float = (delta - (1 + exp(epsilon_of_samplers)) * samplers) * exp(-gap - kappa)
-        if left <= 0:
+    def proved(sampler_epsilon: float) -> float:
+        """Return the epsilon if the samplers' error is counted at `sampler_epsilon`."""
+        sampler_delta = (1 + exp(sampler_epsilon)) * sampler_error
+        exact_delta = (delta - sampler_delta) * exp(-gap - kappa)
+        if exact_delta <= 0:
             return inf
-        return exact(left) + 2 * gap
+        return exact(exact_delta) + 2 * gap
 
     return _consistent(proved)
 
 
 def _check_sums(shares: Floats, **counts: Floats) -> None:
+    """Fail unless shares are large enough, and sites, lengths and counts are whole numbers."""
     if not (shares >= SMALLEST_SHARE).all():
         fail("share", f"at least {SMALLEST_SHARE:g} steps of the grid", shares.min())
-    for name, given in counts.items():
-        for number in given:
-            integer(name, number, at_least=1)
+    for name, values in counts.items():
+        for value in values:
+            integer(name, value, at_least=1)
 
 
 def _consistent(proved: Callable[[float], float]) -> float:
@@ -186,7 +208,7 @@ def sum_of_shares_noise_to_sensitivity(
     scale_per_multiplier
         Scale of the unknown noise at noise ratio 1, in steps: the sensitivity of the sum.
     unknown
-        How many shares the adversary does not know.
+        Number of shares that the adversary does not know.
     sites, dim, neighboring_relation, sampling_rate, count
         As for `sum_of_shares_epsilon`.
 
@@ -195,21 +217,23 @@ def sum_of_shares_noise_to_sensitivity(
     ValueError
         If an argument is out of its range, or no noise keeps the budget.
     """
-    of_one = 1 / sqrt(integer("unknown", unknown, at_least=1))
-    least = SMALLEST_SHARE / (positive("scale_per_multiplier", scale_per_multiplier) * of_one)
-    exact = analytic_gaussian_noise_to_sensitivity(
+    share_of_scale = 1 / sqrt(integer("unknown", unknown, at_least=1))
+    scale_per_noise = positive("scale_per_multiplier", scale_per_multiplier)
+    least = SMALLEST_SHARE / (scale_per_noise * share_of_scale)
+    gaussian_noise = analytic_gaussian_noise_to_sensitivity(
         target_epsilon=target_epsilon, target_delta=target_delta
     )
-    guess = max(exact * sqrt(integer("count", count, at_least=1)) * sampling_rate, least)
+    guess = gaussian_noise * sqrt(integer("count", count, at_least=1)) * sampling_rate
+    guess = max(guess, least)
 
     def epsilon_of(noise_to_sensitivity: float) -> float:
-        multiplier = max(noise_to_sensitivity, least)
-        scale = multiplier * scale_per_multiplier
+        noise = max(noise_to_sensitivity, least)
+        scale = noise * scale_per_noise
         return sum_of_shares_epsilon(
             delta=target_delta,
-            noise_to_sensitivity=multiplier,
+            noise_to_sensitivity=noise,
             scale=scale,
-            share=max(scale * of_one, SMALLEST_SHARE),
+            share=max(scale * share_of_scale, SMALLEST_SHARE),
             sites=sites,
             dim=dim,
             neighboring_relation=neighboring_relation,
