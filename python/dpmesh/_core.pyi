@@ -110,7 +110,7 @@ def add_pair_noise(
 
 # discrete
 def discrete_noise(
-    law: str,
+    distribution: str,
     scale: float,
     stream: Stream,
     nodes: npt.NDArray[np.uint32] | None,
@@ -144,7 +144,7 @@ def batch_ends(
 
 # noise
 def add_noise(
-    law: str,
+    distribution: str,
     x: _Floats,
     scale: _PerRow,
     stream: Stream,
@@ -153,7 +153,7 @@ def add_noise(
     longest: float | None,
 ) -> _Floats: ...
 def noise(
-    law: str, scale: _PerRow, stream: Stream, nodes: npt.NDArray[np.uint32] | None, out: _Floats
+    distribution: str, scale: _PerRow, stream: Stream, nodes: npt.NDArray[np.uint32] | None, out: _Floats
 ) -> None: ...
 
 # linear

@@ -40,7 +40,7 @@ from dpmesh._validate import fail, non_negative, number
 
 
 def add_noise(
-    law: Literal["gaussian", "laplace"],
+    distribution: Literal["gaussian", "laplace"],
     x: npt.ArrayLike,
     scale: npt.ArrayLike,
     stream: Stream,
@@ -53,7 +53,7 @@ def add_noise(
 
     Parameters
     ----------
-    law
+    distribution
         ``"gaussian"``, or ``"laplace"``: density exp(-abs(z) / scale) / (2 scale), of standard
         deviation ``sqrt(2) * scale``.
     x
@@ -96,7 +96,7 @@ def add_noise(
     ids = None
     if nodes is not None:
         ids = node_ids(nodes)
-    return _core.add_noise(law, x, scale, stream, ids, out, longest)
+    return _core.add_noise(distribution, x, scale, stream, ids, out, longest)
 
 
 def gaussian(
@@ -162,7 +162,7 @@ def laplace(
 
 
 def _fill(
-    law: str,
+    distribution: str,
     shape: int | tuple[int, ...],
     scale: npt.ArrayLike,
     stream: Stream,
@@ -172,7 +172,7 @@ def _fill(
 ) -> FloatArray:
     noise = filled(out, row_shape(shape), float_type(dtype, out))
     scales = per_row("scale", scale)
-    _core.noise(law, scales, stream, node_ids(nodes), noise)
+    _core.noise(distribution, scales, stream, node_ids(nodes), noise)
     return noise
 
 
@@ -246,7 +246,7 @@ def discrete_gaussian(
 
 
 def _draw(
-    law: str,
+    distribution: str,
     shape: int | tuple[int, ...],
     scale: float,
     stream: Stream,
@@ -256,7 +256,7 @@ def _draw(
     noise = filled(out, row_shape(shape), np.dtype(np.int64))
     ids = node_ids(nodes)
     scale = non_negative("scale", scale)
-    _core.discrete_noise(law, scale, stream, ids, noise)
+    _core.discrete_noise(distribution, scale, stream, ids, noise)
     return noise
 
 

@@ -1,8 +1,8 @@
-//! Samples a second of each law, type and cipher, in the L1 cache and for many short rows, on one thread.
+//! Samples a second of each distribution, type and cipher, in the L1 cache and for many short rows, on one thread.
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use dpmesh_core::Sample;
-use dpmesh_core::noise::{Law, Noise, add_noise_in_place};
+use dpmesh_core::noise::{Distribution, Noise, add_noise_in_place};
 use dpmesh_core::stream::{Cipher, Key};
 
 fn noise<T: Sample>(c: &mut Criterion, type_name: &str) {
@@ -12,14 +12,9 @@ fn noise<T: Sample>(c: &mut Criterion, type_name: &str) {
         for (shape, rows, dim) in [("1 x 8192", 1, 8192), ("64 x 10", 64, 10)] {
             let mut x = vec![T::ZERO; rows * dim];
             group.throughput(Throughput::Elements(x.len() as u64));
-            for law in [Law::Gaussian, Law::Laplace] {
-                let noise = Noise {
-                    law,
-                    scales: &[1.5],
-                    stream: &stream,
-                    nodes: None,
-                };
-                group.bench_function(format!("{law:?} {shape}"), |b| {
+            for distribution in [Distribution::Gaussian, Distribution::Laplace] {
+                let noise = Noise::new(distribution, &[1.5], &stream);
+                group.bench_function(format!("{distribution:?} {shape}"), |b| {
                     b.iter(|| add_noise_in_place(&mut x, dim, &noise).unwrap());
                 });
             }

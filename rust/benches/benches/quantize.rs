@@ -2,7 +2,7 @@
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use dpmesh_core::Sample;
-use dpmesh_core::noise::{Law, Noise};
+use dpmesh_core::noise::{Distribution, Noise};
 use dpmesh_core::packing::{pack, unpack_into};
 use dpmesh_core::quantize::{Code, Overflow, Quantizer, quantize_into, quantize_noisy_into};
 use dpmesh_core::stream::{Cipher, Key};
@@ -12,18 +12,8 @@ const LEN: usize = 1 << 17;
 fn codes<T: Sample, C: Code>(criterion: &mut Criterion, name: &str) {
     let key = Key::new(Cipher::Aes, &[7; 32]);
     let (stream, coins) = (key.stream(1, 0).unwrap(), key.stream(2, 0).unwrap());
-    let noise = Noise {
-        law: Law::Gaussian,
-        scales: &[1.5],
-        stream: &stream,
-        nodes: None,
-    };
-    let quantizer = Quantizer {
-        step: 0.5,
-        coins: &coins,
-        nodes: None,
-        overflow: Overflow::Refuse,
-    };
+    let noise = Noise::new(Distribution::Gaussian, &[1.5], &stream);
+    let quantizer = Quantizer::new(0.5, &coins, Overflow::Refuse);
     let x: Vec<T> = (0..LEN)
         .map(|i| T::from_f64(20.0 * (i as f64).sin()))
         .collect();

@@ -1,7 +1,7 @@
 //! What a party of a secure sum does, and noise that works together, on one thread: numbers a second.
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use dpmesh_core::discrete::{DiscreteLaw, discrete_noise_into};
+use dpmesh_core::discrete::{DiscreteDistribution, discrete_noise_into};
 use dpmesh_core::masking::{Pair, mask_and_pack_into, masked_bytes, unpack_sum_into};
 use dpmesh_core::noise::correlated::{self, add_pair_noise_in_place};
 use dpmesh_core::stream::{Cipher, Key};
@@ -13,10 +13,15 @@ fn integer_noise(criterion: &mut Criterion) {
     let mut out = vec![0; LEN];
     let mut group = criterion.benchmark_group("integer noise");
     group.throughput(Throughput::Elements(LEN as u64));
-    for law in [DiscreteLaw::Laplace, DiscreteLaw::Gaussian] {
+    for distribution in [
+        DiscreteDistribution::Laplace,
+        DiscreteDistribution::Gaussian,
+    ] {
         for dim in [16, LEN] {
-            group.bench_function(format!("{law:?}, rows of {dim}"), |b| {
-                b.iter(|| discrete_noise_into(law, 200.0, &stream, None, dim, &mut out).unwrap());
+            group.bench_function(format!("{distribution:?}, rows of {dim}"), |b| {
+                b.iter(|| {
+                    discrete_noise_into(distribution, 200.0, &stream, None, dim, &mut out).unwrap();
+                });
             });
         }
     }

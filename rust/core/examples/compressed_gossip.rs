@@ -9,7 +9,7 @@ use std::error::Error;
 
 use dpmesh_core::draws::{Rows, shuffle_into};
 use dpmesh_core::mixing::{MixingMatrix, mix_into};
-use dpmesh_core::noise::{Law, Noise};
+use dpmesh_core::noise::{Distribution, Noise};
 use dpmesh_core::quantize::{Overflow, Quantizer, dequantize_into, quantize_noisy_into};
 use dpmesh_core::smoothing::{Method, smooth_rows_in_place};
 use dpmesh_core::stream::{Cipher, Key};
@@ -51,19 +51,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (mut codes, mut sent) = (vec![0_i16; x.len()], vec![0.0; x.len()]);
     for round in 0..3 {
         let (stream, coins) = (key.stream(NOISE, round)?, key.stream(COINS, round)?);
-        let noise = Noise {
-            law: Law::Gaussian,
-            scales: &[0.5],
-            stream: &stream,
-            nodes: None,
-        };
+        let noise = Noise::new(Distribution::Gaussian, &[0.5], &stream);
         let overflow = Overflow::Refuse;
-        let quantizer = Quantizer {
-            step: STEP,
-            coins: &coins,
-            nodes: None,
-            overflow,
-        };
+        let quantizer = Quantizer::new(STEP, &coins, overflow);
         quantize_noisy_into(&x, DIM, &noise, &quantizer, &mut codes)?;
         dequantize_into(&codes, STEP, &mut sent)?;
         mix_into(&complete, &sent, DIM, &mut x)?;

@@ -8,7 +8,7 @@
 use std::error::Error;
 
 use dpmesh_core::mixing::{MixingMatrix, mix_noisy_into};
-use dpmesh_core::noise::{Law, Noise};
+use dpmesh_core::noise::{Distribution, Noise};
 use dpmesh_core::projection::{Norm, clip_rows_in_place};
 use dpmesh_core::stream::{Cipher, Key};
 
@@ -31,12 +31,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("round  spread of the nodes' first coordinate");
     for round in 0..ROUNDS {
         clip_rows_in_place(&mut x, DIM, Norm::L2, 5.0)?;
-        let noise = Noise {
-            law: Law::Gaussian,
-            scales: &[0.001],
-            stream: &key.stream(NOISE, round)?,
-            nodes: None,
-        };
+        let stream = key.stream(NOISE, round)?;
+        let noise = Noise::new(Distribution::Gaussian, &[0.001], &stream);
         mix_noisy_into(&ring, &x, DIM, &noise, &mut mixed)?;
         std::mem::swap(&mut x, &mut mixed);
         if round % 10 == 9 {

@@ -10,19 +10,19 @@
 //! are chosen among Laplace ones by rejection (Canonne, Kamath and Steinke, 2020).
 //!
 //! # Guarantee
-//! The law of a sample is within 2^-73 of the exact one in total variation: all thresholds together contribute
+//! The distribution of a sample is within 2^-73 of the exact one in total variation: all thresholds together contribute
 //! `scale * 2^-101`, at most 2^-76, the tail 2^-85 and, for Gaussian samples, the coin 2^-94; rejection triples their
 //! sum. For n samples of a mechanism that is (epsilon, delta)-private with exact ones, add
 //! `(1 + exp(epsilon)) n 2^-73` to delta.
 //!
 //! ```
-//! use dpmesh_core::discrete::{DiscreteLaw, discrete_noise_into};
+//! use dpmesh_core::discrete::{DiscreteDistribution, discrete_noise_into};
 //! use dpmesh_core::stream::{Cipher, Key};
 //!
 //! let key = Key::generate(Cipher::Aes).unwrap();
 //! let stream = key.stream(1, 0)?;
 //! let mut noise = [0_i64; 8]; // two nodes, four counts each
-//! discrete_noise_into(DiscreteLaw::Gaussian, 20.0, &stream, None, 4, &mut noise)?;
+//! discrete_noise_into(DiscreteDistribution::Gaussian, 20.0, &stream, None, 4, &mut noise)?;
 //! assert!(noise.iter().all(|z| z.abs() < 400));
 //! # Ok::<(), dpmesh_core::KernelError>(())
 //! ```
@@ -68,10 +68,10 @@ const LARGEST_SCALE: f64 = (1 << 25) as f64;
 /// Below this scale P(0) is within 2^-74 of 1.
 const NEGLIGIBLE_SCALE: f64 = 0.019;
 
-/// The law of noise on the integers.
+/// The distribution of noise on the integers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum DiscreteLaw {
+pub enum DiscreteDistribution {
     /// P(k) proportional to exp(-|k| / scale).
     Laplace,
     /// P(k) proportional to exp(-k^2 / (2 scale^2)).
@@ -85,7 +85,7 @@ pub enum DiscreteLaw {
 /// If `scale` is not between 0 and 2^25, `out` is not a whole number of rows, or the nodes are not distinct or not one
 /// for each row.
 pub fn discrete_noise_into(
-    law: DiscreteLaw,
+    distribution: DiscreteDistribution,
     scale: f64,
     stream: &Stream,
     nodes: Option<&[u32]>,
@@ -101,7 +101,7 @@ pub fn discrete_noise_into(
         out.fill(0);
         return Ok(());
     }
-    let noise = DiscreteNoise::new(law, scale);
+    let noise = DiscreteNoise::new(distribution, scale);
     Stream::holds("dim", (MORE + dim.div_ceil(GROUP) * CANDIDATES / 4) as u64)?;
     let bytes = || vec![0; noise.bytes_of(CHUNK)];
     if dim <= SHORT {
@@ -154,17 +154,18 @@ impl Candidate<'_> {
     }
 }
 
-/// A law with its constants.
+/// A distribution with its constants.
 struct DiscreteNoise {
     laplace: Laplace,
     acceptance: Option<Acceptance>,
 }
 
 impl DiscreteNoise {
-    fn new(law: DiscreteLaw, scale: f64) -> DiscreteNoise {
+    fn new(distribution: DiscreteDistribution, scale: f64) -> DiscreteNoise {
         DiscreteNoise {
             laplace: Laplace::new(scale),
-            acceptance: (law == DiscreteLaw::Gaussian).then(|| Acceptance::new(scale)),
+            acceptance: (distribution == DiscreteDistribution::Gaussian)
+                .then(|| Acceptance::new(scale)),
         }
     }
 
@@ -271,13 +272,13 @@ impl DiscreteNoise {
 /// The first `dim` samples of a node, unit after unit of candidates: what the kernel computes in larger pieces.
 #[cfg(test)]
 pub(crate) fn one_by_one(
-    law: DiscreteLaw,
+    distribution: DiscreteDistribution,
     scale: f64,
     stream: &Stream,
     node: u32,
     dim: usize,
 ) -> Vec<i64> {
-    let noise = DiscreteNoise::new(law, scale);
+    let noise = DiscreteNoise::new(distribution, scale);
     let mut bytes = vec![0; noise.bytes_of(UNIT)];
     let mut samples = Vec::new();
     for group in 0..dim.div_ceil(GROUP) {
@@ -314,7 +315,7 @@ mod tests {
 
     #[test]
     fn each_candidate_has_64_more_bits_of_its_own() {
-        let noise = DiscreteNoise::new(DiscreteLaw::Laplace, 300.5);
+        let noise = DiscreteNoise::new(DiscreteDistribution::Laplace, 300.5);
         let threshold = noise.laplace.threshold(1000.0);
         let high = (threshold >> 64) as u64;
         let from = Candidate {
@@ -339,11 +340,15 @@ mod tests {
 
     #[test]
     fn values_are_the_same_on_every_instruction_set() {
-        for (law, scale) in [(DiscreteLaw::Laplace, 1e5), (DiscreteLaw::Gaussian, 7.3)] {
+        for (distribution, scale) in [
+            (DiscreteDistribution::Laplace, 1e5),
+            (DiscreteDistribution::Gaussian, 7.3),
+        ] {
             let drawn = || {
                 let (mut long, mut short) = (vec![0; 30_000], vec![0; 3_000]);
-                discrete_noise_into(law, scale, &stream(), None, 30_000, &mut long).unwrap();
-                discrete_noise_into(law, scale, &stream(), None, 10, &mut short).unwrap();
+                discrete_noise_into(distribution, scale, &stream(), None, 30_000, &mut long)
+                    .unwrap();
+                discrete_noise_into(distribution, scale, &stream(), None, 10, &mut short).unwrap();
                 (long, short)
             };
             let results = with_each_instruction_set(drawn);

@@ -1,23 +1,23 @@
 //! Gaussian and Laplace noise for the rows of a matrix, each row from the cryptographic stream of its own node.
 //!
-//! Element `j` of a row depends on (key, cipher, purpose, round, node, `j`), the law and the type, and on nothing
+//! Element `j` of a row depends on (key, cipher, purpose, round, node, `j`), the distribution and the type, and on nothing
 //! else.
 //!
 //! # Guarantee
 //! A sample is a deterministic function of 64 to 128 bits (63 or 64 of them for the magnitude) of a stream that cannot
-//! be told from a random one without the key. Its distribution is the law up to the rounding of its type; the mass
+//! be told from a random one without the key. It follows the distribution up to the rounding of its type; the mass
 //! beyond the largest sample is about 2^-64. A sum rounded to floating point is *not* exactly differentially private:
 //! which sums are possible depends on the value under the noise (Mironov, CCS 2012). Where that matters, add discrete
 //! noise to values on a grid ([`crate::discrete`]).
 //!
 //! ```
-//! use dpmesh_core::noise::{Law, Noise, add_noise_in_place};
+//! use dpmesh_core::noise::{Distribution, Noise, add_noise_in_place};
 //! use dpmesh_core::stream::{Cipher, Key};
 //!
 //! let key = Key::generate(Cipher::Aes).unwrap();
 //! let mut x = [0.5_f64; 6]; // two nodes, three coordinates
 //! let stream = key.stream(1, 0)?; // of round 0: each round has its own
-//! let noise = Noise { law: Law::Laplace, scales: &[2.0], stream: &stream, nodes: None };
+//! let noise = Noise::new(Distribution::Laplace, &[2.0], &stream);
 //! add_noise_in_place(&mut x, 3, &noise)?;
 //! assert_ne!(x, [0.5; 6]);
 //! # Ok::<(), dpmesh_core::KernelError>(())
@@ -36,10 +36,10 @@ use crate::sampling::{LANES, Sampler, Source, Unit, Word, from_pairs, lanes};
 use crate::stream::Stream;
 use crate::{ErrorKind, KernelError, Real, Sample};
 
-/// The law of the noise.
+/// The distribution of the noise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Law {
+pub enum Distribution {
     /// Mean 0 and standard deviation `scale`.
     Gaussian,
     /// Density proportional to exp(-|z| / scale): mean 0 and standard deviation `sqrt(2) * scale`.
@@ -48,15 +48,37 @@ pub enum Law {
 
 /// Which noise the rows of a matrix get.
 #[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
 pub struct Noise<'a> {
-    /// Its law.
-    pub law: Law,
+    /// Its distribution.
+    pub distribution: Distribution,
     /// One scale for all rows or one for each; 0 means no noise.
     pub scales: &'a [f64],
     /// Where its randomness comes from. Drawing from the same stream again gives the same noise.
     pub stream: &'a Stream,
     /// The node of each row; `None` for 0, 1, ..
     pub nodes: Option<&'a [u32]>,
+}
+
+impl<'a> Noise<'a> {
+    /// Noise of a distribution, at one scale for all rows or one for each, for nodes 0, 1, ..
+    pub fn new(distribution: Distribution, scales: &'a [f64], stream: &'a Stream) -> Noise<'a> {
+        Noise {
+            distribution,
+            scales,
+            stream,
+            nodes: None,
+        }
+    }
+
+    /// The same noise for the rows of these nodes; `None` for 0, 1, ..
+    #[must_use]
+    pub fn for_nodes(self, nodes: impl Into<Option<&'a [u32]>>) -> Noise<'a> {
+        Noise {
+            nodes: nodes.into(),
+            ..self
+        }
+    }
 }
 
 /// Adds noise to the rows of `dim` elements of `x`.
@@ -131,7 +153,7 @@ fn draw<T: Sample>(
     longest: f64,
 ) -> Result<(), KernelError> {
     let rows = rows(argument, x.len(), dim)?;
-    let bounds = Bounds::new(noise.law, longest, dim);
+    let bounds = Bounds::new(noise.distribution, longest, dim);
     noise
         .source(onto, rows, dim, Some(&bounds))?
         .draw(x, dim, Place::default());
@@ -150,13 +172,13 @@ pub(crate) struct Bounds<T> {
 impl<T: Real> Bounds<T> {
     /// The bounds of rows that need only be finite.
     pub(crate) fn finite() -> Bounds<T> {
-        Bounds::new(Law::Gaussian, f64::INFINITY, 1)
+        Bounds::new(Distribution::Gaussian, f64::INFINITY, 1)
     }
 
-    fn new(law: Law, longest: f64, dim: usize) -> Bounds<T> {
-        let (norm, of_ones) = match law {
-            Law::Gaussian => (Norm::L2, (dim as f64).sqrt()),
-            Law::Laplace => (Norm::L1, dim as f64),
+    fn new(distribution: Distribution, longest: f64, dim: usize) -> Bounds<T> {
+        let (norm, of_ones) = match distribution {
+            Distribution::Gaussian => (Norm::L2, (dim as f64).sqrt()),
+            Distribution::Laplace => (Norm::L1, dim as f64),
         };
         Bounds {
             norm,
@@ -202,7 +224,7 @@ impl<'a> Noise<'a> {
         bounds: Option<&'a Bounds<T>>,
     ) -> Result<Source<'a, Scaled<'a, T>>, KernelError> {
         let sampler = Scaled {
-            law: self.law,
+            distribution: self.distribution,
             scales: scales_in(self.scales, rows)?,
             onto,
             bounds,
@@ -242,7 +264,7 @@ pub(crate) enum Onto<'a, T> {
 
 /// Noise times the scale of its row.
 pub(crate) struct Scaled<'a, T> {
-    law: Law,
+    distribution: Distribution,
     scales: Vec<T>,
     onto: Onto<'a, T>,
     /// What the noisy rows are checked against.
@@ -254,12 +276,12 @@ impl<T: Sample> Sampler for Scaled<'_, T> {
     type Stored = T;
 
     fn unit(&self) -> Unit {
-        match self.law {
-            Law::Gaussian => Unit {
+        match self.distribution {
+            Distribution::Gaussian => Unit {
                 samples: 2 * LANES,
                 words: (2 + T::WORDS) * LANES,
             },
-            Law::Laplace => Unit {
+            Distribution::Laplace => Unit {
                 samples: LANES,
                 words: 2 * LANES,
             },
@@ -273,13 +295,13 @@ impl<T: Sample> Sampler for Scaled<'_, T> {
             samples: m,
         } = self.unit();
         let units = words.chunks_exact(n).zip(samples.chunks_exact_mut(m));
-        match self.law {
-            Law::Gaussian => {
+        match self.distribution {
+            Distribution::Gaussian => {
                 for (words, samples) in units {
                     gaussian_unit(words, samples);
                 }
             }
-            Law::Laplace => from_pairs(
+            Distribution::Laplace => from_pairs(
                 words,
                 samples,
                 #[inline(always)]
@@ -351,10 +373,10 @@ mod tests {
     #[test]
     fn the_bits_do_not_depend_on_the_processor() {
         const UNITS: usize = 100;
-        fn check<T: Sample + PartialEq>(law: Law) {
+        fn check<T: Sample + PartialEq>(distribution: Distribution) {
             let scales = vec![T::from_f64(0.3)];
             let sampler = Scaled {
-                law,
+                distribution,
                 scales,
                 onto: Onto::Itself,
                 bounds: None,
@@ -383,9 +405,9 @@ mod tests {
             let portable = results.next().unwrap();
             assert!(results.all(|result| result == portable));
         }
-        check::<f32>(Law::Gaussian);
-        check::<f64>(Law::Gaussian);
-        check::<f32>(Law::Laplace);
-        check::<f64>(Law::Laplace);
+        check::<f32>(Distribution::Gaussian);
+        check::<f64>(Distribution::Gaussian);
+        check::<f32>(Distribution::Laplace);
+        check::<f64>(Distribution::Laplace);
     }
 }

@@ -17,7 +17,7 @@
 //!
 //! let key = Key::generate(Cipher::Aes).unwrap();
 //! let coins = key.stream(1, 0)?;
-//! let quantizer = Quantizer { step: 0.5, coins: &coins, nodes: None, overflow: Overflow::Refuse };
+//! let quantizer = Quantizer::new(0.5, &coins, Overflow::Refuse);
 //! let mut codes = [0_i16; 3];
 //! quantize_into(&[1.0, -0.5, 0.7], 3, &quantizer, &mut codes)?;
 //! assert_eq!(codes[..2], [2, -1]); // multiples of the step are kept
@@ -42,6 +42,7 @@ mod coin;
 
 /// How numbers become codes.
 #[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
 pub struct Quantizer<'a> {
     /// Distance of neighbouring levels, between 1e-150 and 1e150.
     pub step: f64,
@@ -51,6 +52,27 @@ pub struct Quantizer<'a> {
     pub nodes: Option<&'a [u32]>,
     /// What becomes of codes that do not fit their type.
     pub overflow: Overflow,
+}
+
+impl<'a> Quantizer<'a> {
+    /// A quantizer of levels `step` apart, for nodes 0, 1, ..
+    pub fn new(step: f64, coins: &'a Stream, overflow: Overflow) -> Quantizer<'a> {
+        Quantizer {
+            step,
+            coins,
+            nodes: None,
+            overflow,
+        }
+    }
+
+    /// The same quantizer for the rows of these nodes; `None` for 0, 1, ..
+    #[must_use]
+    pub fn for_nodes(self, nodes: impl Into<Option<&'a [u32]>>) -> Quantizer<'a> {
+        Quantizer {
+            nodes: nodes.into(),
+            ..self
+        }
+    }
 }
 
 /// What becomes of a code that does not fit its type.

@@ -16,6 +16,7 @@ pub enum Conversion {
 
 /// A guarantee, and the order that gave it.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
 pub struct Converted {
     /// Epsilon, or the logarithm of delta.
     pub value: f64,

@@ -196,7 +196,10 @@ mod tests {
         assert_eq!(named(epsilon(1.0, 1.0).unwrap_err()), "delta");
         assert_eq!(named(log_delta(-1.0, 0.1).unwrap_err()), "mu");
         assert_eq!(named(log_delta(1.0, f64::INFINITY).unwrap_err()), "epsilon");
-        assert_eq!(named(noise_to_sensitivity(0.0, 0.1).unwrap_err()), "epsilon");
+        assert_eq!(
+            named(noise_to_sensitivity(0.0, 0.1).unwrap_err()),
+            "epsilon"
+        );
         assert_eq!(named(noise_to_sensitivity(1.0, 1.0).unwrap_err()), "delta");
         assert_eq!(named(log_deltas(&[1.0, -1.0], 1.0).unwrap_err()), "mu");
         assert_eq!(named(epsilons(&[1.0], 2.0).unwrap_err()), "delta");

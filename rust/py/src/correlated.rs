@@ -1,6 +1,6 @@
 //! Boundary of `dpmesh_core::noise::correlated`.
 
-use dpmesh_core::noise::Law;
+use dpmesh_core::noise::Distribution;
 use dpmesh_core::noise::correlated::{self, Earlier, Pair};
 use pyo3::prelude::*;
 
@@ -21,7 +21,13 @@ pub fn correlated_noise<'py>(
     out: &Array<'py>,
 ) -> PyResult<()> {
     let (_, rows) = float_rows("out", out)?;
-    let noise = NoiseArguments::new(Law::Gaussian, scale, ("stream", stream), nodes, rows)?;
+    let noise = NoiseArguments::new(
+        Distribution::Gaussian,
+        scale,
+        ("stream", stream),
+        nodes,
+        rows,
+    )?;
     let (noise, dim) = (noise.noise()?, row_len(out));
     with_real!(out, T => {
         let arrays: PyResult<Vec<_>> = earlier.iter().map(|x| read::<T>("earlier", x)).collect();

@@ -24,16 +24,16 @@ pub fn quantize<'py>(
     let (x, _) = &float_rows("x", x)?;
     let nodes = Nodes::new(nodes)?;
     let (py, dim) = (x.py(), row_len(x));
-    let quantizer = Quantizer {
-        step: positive("step", step)?,
-        coins: arguments::stream("stream", stream)?,
-        nodes: nodes.as_slice()?,
-        overflow: if saturate {
+    let quantizer = Quantizer::new(
+        positive("step", step)?,
+        arguments::stream("stream", stream)?,
+        if saturate {
             Overflow::Saturate
         } else {
             Overflow::Refuse
         },
-    };
+    )
+    .for_nodes(nodes.as_slice()?);
     let codes = &filled_with_codes(out, x.shape(), dtype)?;
     let saturated = with_real!(x, T => with_code!(codes, C => {
         let (x, mut out) = (read::<T>("x", x)?, write::<C>("out", codes)?);

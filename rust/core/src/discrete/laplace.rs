@@ -9,7 +9,7 @@ use crate::double_double::DoubleDouble;
 const SURE: f64 = 16.0;
 const TOLERANCE: f64 = 1.0 / (1_u64 << 40) as f64;
 
-/// The law with P(k) proportional to exp(-|k| / scale).
+/// The distribution with P(k) proportional to exp(-|k| / scale).
 pub(super) struct Laplace {
     scale: f64,
     /// `-scale ln((1 + exp(-1 / scale)) / 2)`: the magnitude for a uniform number of 1, before it is cut to an integer.

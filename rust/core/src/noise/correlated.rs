@@ -5,7 +5,7 @@
 //! the other. Each element is summed in one fixed order (fresh noise, earlier rows as given, pairs as given), so that
 //! its bits depend neither on threads nor on which other rows a process holds.
 
-use super::{Bounds, Law, Noise, Onto, Scaled};
+use super::{Bounds, Distribution, Noise, Onto, Scaled};
 use crate::cache::prefetch_all;
 use crate::error::{non_negative, rows, same_len};
 use crate::instructions::vectorized;
@@ -49,7 +49,7 @@ pub struct Pair {
 /// Fills `out`, rows of `dim` elements, with fresh Gaussian noise plus the weighted `earlier` rows.
 ///
 /// # Errors
-/// As [`noise_into`](super::noise_into); if the law is not Gaussian, a weight is not finite in `T`, earlier rows have
+/// As [`noise_into`](super::noise_into); if the distribution is not Gaussian, a weight is not finite in `T`, earlier rows have
 /// another size than `out`, or a sum is not finite.
 pub fn correlated_noise_into<T: Sample>(
     noise: &Noise<'_>,
@@ -57,9 +57,9 @@ pub fn correlated_noise_into<T: Sample>(
     dim: usize,
     out: &mut [T],
 ) -> Result<(), KernelError> {
-    if noise.law != Law::Gaussian {
-        let got = format!("{:?}", noise.law);
-        return Err(KernelError::new("law", "Gaussian", got));
+    if noise.distribution != Distribution::Gaussian {
+        let got = format!("{:?}", noise.distribution);
+        return Err(KernelError::new("distribution", "Gaussian", got));
     }
     let rows = rows("out", out.len(), dim)?;
     let weighted = |earlier: &Earlier<'_, T>| {
@@ -75,7 +75,7 @@ pub fn correlated_noise_into<T: Sample>(
     let bounds = Bounds::finite();
     let sampler = Correlated {
         fresh: Scaled {
-            law: noise.law,
+            distribution: noise.distribution,
             scales: super::scales_in(noise.scales, rows)?,
             onto: Onto::Nothing,
             bounds: Some(&bounds),
@@ -165,12 +165,7 @@ pub fn add_pair_noise_in_place<T: Sample>(
         let mut drawn = vec![T::ZERO; together.min(ids.len()) * width];
         for (block, ids) in ids.chunks(together).enumerate() {
             let drawn = &mut drawn[..ids.len() * width];
-            let noise = Noise {
-                law: Law::Gaussian,
-                scales: &scales,
-                stream,
-                nodes: Some(ids),
-            };
+            let noise = Noise::new(Distribution::Gaussian, &scales, stream).for_nodes(ids);
             let place = Place { row: 0, column };
             noise
                 .source(Onto::Nothing, ids.len(), dim, None)?

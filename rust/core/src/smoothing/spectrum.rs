@@ -14,6 +14,7 @@ const MOST_SUMMED: u64 = 1 << 36;
 /// Sums over the spectrum of `A^-1`: on how many of the dimensions noise still acts after smoothing (paper,
 /// Theorem 3).
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
 pub struct EffectiveDimensions {
     /// Sum of the eigenvalues, the paper's `d_sigma`.
     pub linear: f64,

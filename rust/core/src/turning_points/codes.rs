@@ -2,7 +2,7 @@
 
 use super::{Element, around, assert_same, everywhere, numbers, stream};
 use crate::masking::{self, MASK_PURPOSE, mask_and_pack_into, masked_bytes, unpack_sum_into};
-use crate::noise::{Law, Noise, add_noise_into};
+use crate::noise::{Distribution, Noise, add_noise_into};
 use crate::packing::{self, pack, packed_sizes_into, unpack_into};
 use crate::quantize::{
     Code, Overflow, Quantizer, dequantize_into, quantize_into, quantize_noisy_into, variance_into,
@@ -40,12 +40,7 @@ fn quantization<T: Sample + Element, C: Code + Element>() {
     let shapes = long.into_iter().map(|dim| (2, dim));
     for (rows, dim) in shapes.chain([(65_537, 1), (900, 37), (130, 513)]) {
         let x = numbers::<T>(rows * dim);
-        let quantizer = Quantizer {
-            step: 0.13,
-            coins: &coins,
-            nodes: None,
-            overflow: Overflow::Refuse,
-        };
+        let quantizer = Quantizer::new(0.13, &coins, Overflow::Refuse);
         let codes = everywhere((rows, dim), || {
             let mut codes = vec![C::default(); x.len()];
             quantize_into(&x, dim, &quantizer, &mut codes).unwrap();
@@ -53,13 +48,8 @@ fn quantization<T: Sample + Element, C: Code + Element>() {
         });
         assert_same((rows, dim), &codes, &quantized::<T, C>(&x, dim, &quantizer));
 
-        let law = Law::Laplace;
-        let noise = Noise {
-            law,
-            scales: &[0.2],
-            stream: &noise_stream,
-            nodes: None,
-        };
+        let distribution = Distribution::Laplace;
+        let noise = Noise::new(distribution, &[0.2], &noise_stream);
         let mut noisy = vec![T::ZERO; x.len()];
         add_noise_into(&x, dim, &noise, &mut noisy).unwrap();
         let mut together = vec![C::default(); x.len()];

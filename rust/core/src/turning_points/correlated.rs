@@ -5,7 +5,7 @@ use super::{Element, around, assert_same, everywhere, numbers, stream};
 use crate::noise::correlated::{
     Earlier, PAIRS, Pair, TURNS, add_pair_noise_in_place, correlated_noise_into,
 };
-use crate::noise::{Law, Noise};
+use crate::noise::{Distribution, Noise};
 use crate::stream::Cipher;
 use crate::{Sample, parallel, sampling};
 
@@ -17,12 +17,7 @@ fn in_time<T: Sample + Element>() {
         let (first, second) = (numbers::<T>(rows * dim), numbers::<T>(rows * dim + 5));
         let second = &second[5..];
         let scales: Vec<f64> = (0..rows).map(|row| 0.3 + row as f64 * 1.1e-5).collect();
-        let noise = Noise {
-            law: Law::Gaussian,
-            scales: &scales,
-            stream: &stream,
-            nodes: None,
-        };
+        let noise = Noise::new(Distribution::Gaussian, &scales, &stream);
         let earlier = [(0.7, first.as_slice()), (-0.21, second)];
         let earlier = earlier.map(|(weight, rows)| Earlier { weight, rows });
         let drawn = everywhere((rows, dim), || {
@@ -32,7 +27,7 @@ fn in_time<T: Sample + Element>() {
         });
         let mut expected = Vec::with_capacity(rows * dim);
         for (row, &scale) in scales.iter().enumerate() {
-            let fresh = samples::<T>(Law::Gaussian, &stream, row as u32, dim);
+            let fresh = samples::<T>(Distribution::Gaussian, &stream, row as u32, dim);
             for (column, z) in fresh.into_iter().enumerate() {
                 let place = row * dim + column;
                 let sum = T::from_f64(0.7).mul_add(first[place], T::from_f64(scale) * z);
@@ -75,7 +70,7 @@ fn between_partners<T: Sample + Element>() {
         });
         let mut expected = x;
         for pair in &pairs {
-            let samples = samples::<T>(Law::Gaussian, &stream, pair.node, dim);
+            let samples = samples::<T>(Distribution::Gaussian, &stream, pair.node, dim);
             for (end, sign) in pair.ends.into_iter().zip([T::ONE, -T::ONE]) {
                 if let Some(row) = end {
                     let row = &mut expected[row as usize * dim..][..dim];

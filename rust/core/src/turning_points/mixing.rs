@@ -3,7 +3,7 @@
 use super::{Element, around, assert_same, everywhere, numbers, stream};
 use crate::instructions::with_each_instruction_set;
 use crate::mixing::{MixingMatrix, Path, TURNS, mix_into, mix_noisy_into};
-use crate::noise::{Law, Noise, add_noise_into};
+use crate::noise::{Distribution, Noise, add_noise_into};
 use crate::stream::Cipher;
 use crate::{Sample, Wide};
 
@@ -168,13 +168,8 @@ fn noisy<T: Sample + Wide + Element>() {
         for rows in [7, 40] {
             let weights = Graph::<T>::sparse(rows, 3, 5);
             let scales: Vec<f64> = (0..rows).map(|row| 0.3 + 0.01 * row as f64).collect();
-            let (law, nodes) = (Law::Laplace, None);
-            let noise = Noise {
-                law,
-                scales: &scales,
-                stream: &stream,
-                nodes,
-            };
+            let (distribution, nodes) = (Distribution::Laplace, None);
+            let noise = Noise::new(distribution, &scales, &stream).for_nodes(nodes);
             let x = numbers::<T>(rows * dim);
             let mixed = everywhere((rows, dim), || {
                 let mut mixed = vec![T::ZERO; x.len()];

@@ -1,16 +1,21 @@
 //! Independent noise, sample by sample from the words of its node.
 
 use super::{Element, around, assert_same, everywhere, numbers, stream};
-use crate::noise::{Law, Noise, add_noise_in_place, add_noise_into, noise_into};
+use crate::noise::{Distribution, Noise, add_noise_in_place, add_noise_into, noise_into};
 use crate::sampling::{LANES, TURNS};
 use crate::stream::{Cipher, Stream};
 use crate::{Sample, parallel};
 
 /// The first `dim` samples of a node, by the layout of its stream.
-pub(super) fn samples<T: Sample>(law: Law, stream: &Stream, node: u32, dim: usize) -> Vec<T> {
-    let (of_unit, words_of_unit) = match law {
-        Law::Gaussian => (2 * LANES, (2 + T::WORDS) * LANES),
-        Law::Laplace => (LANES, 2 * LANES),
+pub(super) fn samples<T: Sample>(
+    distribution: Distribution,
+    stream: &Stream,
+    node: u32,
+    dim: usize,
+) -> Vec<T> {
+    let (of_unit, words_of_unit) = match distribution {
+        Distribution::Gaussian => (2 * LANES, (2 + T::WORDS) * LANES),
+        Distribution::Laplace => (LANES, 2 * LANES),
     };
     let units = dim.div_ceil(of_unit);
     let mut words = vec![0; units * words_of_unit];
@@ -18,8 +23,8 @@ pub(super) fn samples<T: Sample>(law: Law, stream: &Stream, node: u32, dim: usiz
     let mut samples = Vec::with_capacity(units * of_unit);
     for unit in words.chunks(words_of_unit) {
         let word = |group: usize, lane: usize| unit[group * LANES + lane];
-        match law {
-            Law::Gaussian => {
+        match distribution {
+            Distribution::Gaussian => {
                 let pair = |lane| {
                     let angle = [word(2, lane), word(1 + T::WORDS, lane)];
                     T::gaussian([word(0, lane), word(1, lane)], angle)
@@ -27,7 +32,7 @@ pub(super) fn samples<T: Sample>(law: Law, stream: &Stream, node: u32, dim: usiz
                 samples.extend((0..LANES).map(|lane| pair(lane)[0]));
                 samples.extend((0..LANES).map(|lane| pair(lane)[1]));
             }
-            Law::Laplace => {
+            Distribution::Laplace => {
                 samples.extend((0..LANES).map(|lane| T::laplace([word(0, lane), word(1, lane)])));
             }
         }
@@ -42,19 +47,14 @@ fn scales(rows: usize) -> Vec<f64> {
 }
 
 fn check<T: Sample + Element>(
-    law: Law,
+    distribution: Distribution,
     cipher: Cipher,
     (rows, dim): (usize, usize),
     scales: &[f64],
     nodes: Option<&[u32]>,
 ) {
-    let (stream, size) = (stream(cipher), (law, rows, dim, scales.len()));
-    let noise = Noise {
-        law,
-        scales,
-        stream: &stream,
-        nodes,
-    };
+    let (stream, size) = (stream(cipher), (distribution, rows, dim, scales.len()));
+    let noise = Noise::new(distribution, scales, &stream).for_nodes(nodes);
     let x = numbers::<T>(rows * dim);
     let added = everywhere(size, || {
         let mut added = vec![T::ZERO; x.len()];
@@ -66,7 +66,7 @@ fn check<T: Sample + Element>(
     for (row, x) in x.chunks(dim).enumerate() {
         let node = nodes.map_or(row as u32, |nodes| nodes[row]);
         let scale = T::from_f64(scales[row % scales.len()]);
-        let samples = samples::<T>(law, &stream, node, dim);
+        let samples = samples::<T>(distribution, &stream, node, dim);
         expected.extend(samples.iter().zip(x).map(|(&z, &x)| scale.mul_add(z, x)));
         alone.extend(samples.into_iter().map(|z| scale * z));
     }
@@ -78,13 +78,13 @@ fn check<T: Sample + Element>(
     assert_same(size, &filled, &alone);
 }
 
-const LAWS: [Law; 2] = [Law::Gaussian, Law::Laplace];
+const DISTRIBUTIONS: [Distribution; 2] = [Distribution::Gaussian, Distribution::Laplace];
 
 fn long_rows<T: Sample + Element>() {
     for dim in around(&[TURNS, parallel::TURNS].concat()) {
-        for law in LAWS {
+        for distribution in DISTRIBUTIONS {
             check::<T>(
-                law,
+                distribution,
                 Cipher::Aes,
                 (2, dim),
                 &scales(2),
@@ -92,7 +92,13 @@ fn long_rows<T: Sample + Element>() {
             );
         }
     }
-    check::<T>(Law::Gaussian, Cipher::ChaCha20, (1, 5_003), &[0.7], None);
+    check::<T>(
+        Distribution::Gaussian,
+        Cipher::ChaCha20,
+        (1, 5_003),
+        &[0.7],
+        None,
+    );
 }
 
 #[test]
@@ -105,15 +111,33 @@ fn noise_of_long_rows() {
 fn many_rows<T: Sample + Element>() {
     for dim in [1, 3, 9, 17] {
         for rows in around(&[32, 64, 1024 / dim, 16_384 / dim]) {
-            check::<T>(Law::Gaussian, Cipher::Aes, (rows, dim), &scales(rows), None);
-            check::<T>(Law::Laplace, Cipher::Aes, (rows, dim), &[0.3], None);
+            check::<T>(
+                Distribution::Gaussian,
+                Cipher::Aes,
+                (rows, dim),
+                &scales(rows),
+                None,
+            );
+            check::<T>(
+                Distribution::Laplace,
+                Cipher::Aes,
+                (rows, dim),
+                &[0.3],
+                None,
+            );
         }
     }
     for rows in around(&[1 << 16]) {
-        check::<T>(Law::Laplace, Cipher::Aes, (rows, 1), &scales(rows), None);
+        check::<T>(
+            Distribution::Laplace,
+            Cipher::Aes,
+            (rows, 1),
+            &scales(rows),
+            None,
+        );
     }
     check::<T>(
-        Law::Gaussian,
+        Distribution::Gaussian,
         Cipher::ChaCha20,
         (300, 20),
         &scales(300),

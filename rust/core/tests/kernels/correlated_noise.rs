@@ -3,7 +3,7 @@
 use dpmesh_core::noise::correlated::{
     Earlier, Pair, add_pair_noise_in_place, correlated_noise_into,
 };
-use dpmesh_core::noise::{Law, Noise, noise_into};
+use dpmesh_core::noise::{Distribution, Noise, noise_into};
 use dpmesh_core::stream::{Cipher, Key, Stream};
 use proptest::prelude::*;
 
@@ -13,12 +13,7 @@ fn stream(round: u32) -> Stream {
 
 fn normal(nodes: &[u32], dim: usize, stream: &Stream) -> Vec<f64> {
     let mut out = vec![0.0; nodes.len() * dim];
-    let noise = Noise {
-        law: Law::Gaussian,
-        scales: &[1.0],
-        stream,
-        nodes: Some(nodes),
-    };
+    let noise = Noise::new(Distribution::Gaussian, &[1.0], stream).for_nodes(nodes);
     noise_into(&noise, dim, &mut out).unwrap();
     out
 }
@@ -44,7 +39,8 @@ proptest! {
             .map(|(weight, rows)| Earlier { weight: *weight, rows })
             .collect();
         let mut out = vec![0.0; rows * dim];
-        let noise = Noise { law: Law::Gaussian, scales: &[scale], stream: &stream, nodes: None };
+        let scales = [scale];
+        let noise = Noise::new(Distribution::Gaussian, &scales, &stream);
         correlated_noise_into(&noise, &earlier, dim, &mut out).unwrap();
         let fresh = normal(&nodes, dim, &stream);
         for (i, got) in out.iter().enumerate() {
@@ -94,30 +90,28 @@ proptest! {
 #[test]
 fn arguments_that_do_not_fit_are_refused() {
     let stream = stream(0);
-    let named = |law, nodes| Noise {
-        law,
-        scales: &[1.0],
-        stream: &stream,
-        nodes,
-    };
+    let named = |distribution, nodes| Noise::new(distribution, &[1.0], &stream).for_nodes(nodes);
     let mut out = [0.0; 4];
     let refused = |noise: &Noise<'_>, weight, rows: &[f64]| {
         let earlier = [Earlier { weight, rows }];
         let result = correlated_noise_into(noise, &earlier, 2, &mut [0.0; 4]);
         result.unwrap_err().argument()
     };
-    assert_eq!(refused(&named(Law::Laplace, None), 1.0, &[0.0; 4]), "law");
     assert_eq!(
-        refused(&named(Law::Gaussian, None), 1.0, &[0.0; 3]),
+        refused(&named(Distribution::Laplace, None), 1.0, &[0.0; 4]),
+        "distribution"
+    );
+    assert_eq!(
+        refused(&named(Distribution::Gaussian, None), 1.0, &[0.0; 3]),
         "earlier"
     );
     assert_eq!(
-        refused(&named(Law::Gaussian, None), f64::NAN, &[0.0; 4]),
+        refused(&named(Distribution::Gaussian, None), f64::NAN, &[0.0; 4]),
         "weights"
     );
     let twice = Some(&[1, 1][..]);
     assert_eq!(
-        refused(&named(Law::Gaussian, twice), 1.0, &[0.0; 4]),
+        refused(&named(Distribution::Gaussian, twice), 1.0, &[0.0; 4]),
         "nodes"
     );
     let mut pair = |node, ends: [Option<u32>; 2], scale| {

@@ -1,4 +1,4 @@
-//! Uniform, Bernoulli and Rademacher draws have their laws, and their values never change.
+//! Uniform, Bernoulli and Rademacher draws have their distributions, and their values never change.
 
 use crate::statistics::{TWO_SIDED, follows, stream, z_score};
 use dpmesh_core::Sample;

@@ -1,13 +1,13 @@
 //! Lengths that no slice has, and slices of length 0: refused or done, without a panic and without memory for them.
 
 use dpmesh_core::complexity::suprema_into;
-use dpmesh_core::discrete::{DiscreteLaw, discrete_noise_into};
+use dpmesh_core::discrete::{DiscreteDistribution, discrete_noise_into};
 use dpmesh_core::draws::{sample_into, uniform_into};
 use dpmesh_core::linear::{
     Averaging, Batches, Csr, Dense, LinearModel, Loss, Objective, scores_into,
 };
 use dpmesh_core::mixing::{MixingMatrix, mix_into, mix_noisy_into};
-use dpmesh_core::noise::{Law, Noise, add_noise_in_place};
+use dpmesh_core::noise::{Distribution, Noise, add_noise_in_place};
 use dpmesh_core::packing::packed_sizes_into;
 use dpmesh_core::projection::{Norm, clip_rows_in_place, row_norms_into};
 use dpmesh_core::qnet::{Activation, LANES, Shape};
@@ -24,30 +24,27 @@ fn stream() -> Stream {
 }
 
 fn noise(stream: &Stream) -> Noise<'_> {
-    Noise {
-        law: Law::Gaussian,
-        scales: &[1.0],
-        stream,
-        nodes: None,
-    }
+    Noise::new(Distribution::Gaussian, &[1.0], stream)
 }
 
 #[test]
 fn no_rows_of_a_huge_length() {
     let stream = stream();
     let noise = noise(&stream);
-    let quantizer = Quantizer {
-        step: 1.0,
-        coins: &stream,
-        nodes: None,
-        overflow: Overflow::Refuse,
-    };
+    let quantizer = Quantizer::new(1.0, &stream, Overflow::Refuse);
     let mut none = [0.0_f32; 0];
     for dim in HUGE {
         let done = [
             add_noise_in_place(&mut none, dim, &noise),
             uniform_into(&stream, None, dim, &mut none),
-            discrete_noise_into(DiscreteLaw::Laplace, 1.0, &stream, None, dim, &mut []),
+            discrete_noise_into(
+                DiscreteDistribution::Laplace,
+                1.0,
+                &stream,
+                None,
+                dim,
+                &mut [],
+            ),
             clip_rows_in_place(&mut none, dim, Norm::L2, 1.0),
             row_norms_into(&none, dim, Norm::L2, &mut []),
             quantize_into(&none, dim, &quantizer, &mut [0_i8; 0]).map(drop),

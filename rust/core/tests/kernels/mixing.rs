@@ -1,7 +1,7 @@
 //! Mixing equals its definition, whatever the threads, and mixing noisy rows equals noise before mixing.
 
 use dpmesh_core::mixing::{MixingMatrix, mix_into, mix_noisy_into};
-use dpmesh_core::noise::{Law, Noise, add_noise_in_place};
+use dpmesh_core::noise::{Distribution, Noise, add_noise_in_place};
 use dpmesh_core::stream::{Cipher, Key};
 use dpmesh_core::{Real, Sample, Wide};
 use proptest::prelude::*;
@@ -169,22 +169,11 @@ fn noise_while_mixing_is_noise_before_mixing() {
     for (nodes, dim) in [(1, 1), (5, 10), (40, 700), (1, 1_100_000), (700, 1500)] {
         let nodes_of_rows: Vec<u32> = (0..nodes as u32).rev().collect();
         let scales: Vec<f64> = (0..nodes).map(|i| i as f64).collect();
-        for law in [Law::Gaussian, Law::Laplace] {
-            let noise = Noise {
-                law,
-                scales: &scales,
-                stream: &stream,
-                nodes: Some(&nodes_of_rows),
-            };
+        for distribution in [Distribution::Gaussian, Distribution::Laplace] {
+            let noise =
+                Noise::new(distribution, &scales, &stream).for_nodes(nodes_of_rows.as_slice());
             fused_equals_separate::<f32>(nodes, dim, noise);
-            fused_equals_separate::<f64>(
-                nodes,
-                dim,
-                Noise {
-                    nodes: None,
-                    ..noise
-                },
-            );
+            fused_equals_separate::<f64>(nodes, dim, noise.for_nodes(None));
         }
     }
 }
@@ -232,12 +221,8 @@ fn what_does_not_fit_is_named() {
 fn noise_while_mixing_refuses_what_mixing_refuses() {
     let a = MixingMatrix::new(&[0, 1], &[1], &[1.0_f32], 2).unwrap();
     let key = Key::new(Cipher::Aes, &[7; 32]);
-    let noise = Noise {
-        law: Law::Gaussian,
-        scales: &[1.0],
-        stream: &key.stream(1, 0).unwrap(),
-        nodes: None,
-    };
+    let stream = key.stream(1, 0).unwrap();
+    let noise = Noise::new(Distribution::Gaussian, &[1.0], &stream);
     for dim in [2, 200_000] {
         for (nodes, rows) in [(3, 1), (1, 1), (2, 2), (2, 0)] {
             let (x, mut out) = (vec![1.0; nodes * dim], vec![0.0; rows * dim]);

@@ -1,35 +1,35 @@
-//! The noise has its law, tails included, and streams are uncorrelated.
+//! The noise has its distribution, tails included, and streams are uncorrelated.
 
 use crate::statistics::{TWO_SIDED, follows, is_poisson, standard, stream, z_score};
 use dpmesh_core::Sample;
-use dpmesh_core::noise::{Law, Noise, noise_into};
+use dpmesh_core::noise::{Distribution, Noise, noise_into};
 use dpmesh_core::stream::{Cipher, Key};
 
 const MILLION: usize = 1_000_000;
 
-fn distribution(law: Law, x: f64) -> f64 {
-    match law {
-        Law::Gaussian => libm::erfc(-x / 2_f64.sqrt()) / 2.0,
-        Law::Laplace if x < 0.0 => x.exp() / 2.0,
-        Law::Laplace => 1.0 - (-x).exp() / 2.0,
+fn cumulative(distribution: Distribution, x: f64) -> f64 {
+    match distribution {
+        Distribution::Gaussian => libm::erfc(-x / 2_f64.sqrt()) / 2.0,
+        Distribution::Laplace if x < 0.0 => x.exp() / 2.0,
+        Distribution::Laplace => 1.0 - (-x).exp() / 2.0,
         other => panic!("no distribution of {other:?}"),
     }
 }
 
-/// E |z|^k of the standard laws.
-fn absolute_moment(law: Law, k: i32) -> f64 {
-    match (law, k) {
-        (Law::Gaussian, 1) => (2.0 / std::f64::consts::PI).sqrt(),
-        (Law::Gaussian, k) => (1..k).step_by(2).map(f64::from).product(),
-        (Law::Laplace, k) => (1..=k).map(f64::from).product(),
+/// E |z|^k of the standard distributions.
+fn absolute_moment(distribution: Distribution, k: i32) -> f64 {
+    match (distribution, k) {
+        (Distribution::Gaussian, 1) => (2.0 / std::f64::consts::PI).sqrt(),
+        (Distribution::Gaussian, k) => (1..k).step_by(2).map(f64::from).product(),
+        (Distribution::Laplace, k) => (1..=k).map(f64::from).product(),
         (other, _) => panic!("no moments of {other:?}"),
     }
 }
 
-fn each_law_and_cipher(check: impl Fn(Law, Cipher)) {
-    for law in [Law::Gaussian, Law::Laplace] {
+fn each_distribution_and_cipher(check: impl Fn(Distribution, Cipher)) {
+    for distribution in [Distribution::Gaussian, Distribution::Laplace] {
         for cipher in [Cipher::Aes, Cipher::ChaCha20] {
-            check(law, cipher);
+            check(distribution, cipher);
         }
     }
 }
@@ -39,13 +39,19 @@ fn as_f64<T: Sample>(samples: Vec<T>) -> Vec<f64> {
 }
 
 #[test]
-fn the_law_is_that_of_the_textbook() {
-    each_law_and_cipher(|law, cipher| {
+fn the_distribution_is_that_of_the_textbook() {
+    each_distribution_and_cipher(|distribution, cipher| {
         let stream = stream(cipher);
-        let cdf = |x| distribution(law, x);
-        assert!(follows(as_f64(standard::<f32>(law, &stream, MILLION)), cdf));
-        assert!(follows(as_f64(standard::<f64>(law, &stream, MILLION)), cdf));
-        let shifted = standard::<f64>(law, &stream, MILLION)
+        let cdf = |x| cumulative(distribution, x);
+        assert!(follows(
+            as_f64(standard::<f32>(distribution, &stream, MILLION)),
+            cdf
+        ));
+        assert!(follows(
+            as_f64(standard::<f64>(distribution, &stream, MILLION)),
+            cdf
+        ));
+        let shifted = standard::<f64>(distribution, &stream, MILLION)
             .into_iter()
             .map(|z| z + 0.01);
         assert!(!follows(shifted.collect(), cdf));
@@ -54,11 +60,11 @@ fn the_law_is_that_of_the_textbook() {
 
 #[test]
 fn moments_are_right_and_a_scale_wrong_by_1_percent_is_noticed() {
-    fn check<T: Sample>(law: Law, cipher: Cipher) {
-        let samples = as_f64(standard::<T>(law, &stream(cipher), MILLION));
+    fn check<T: Sample>(distribution: Distribution, cipher: Cipher) {
+        let samples = as_f64(standard::<T>(distribution, &stream(cipher), MILLION));
         let score = |k: i32, scale: f64| {
-            let mean = absolute_moment(law, k);
-            let variance = absolute_moment(law, 2 * k) - mean * mean;
+            let mean = absolute_moment(distribution, k);
+            let variance = absolute_moment(distribution, 2 * k) - mean * mean;
             z_score(
                 samples.iter().map(|z| (scale * z).abs().powi(k)),
                 mean,
@@ -68,38 +74,42 @@ fn moments_are_right_and_a_scale_wrong_by_1_percent_is_noticed() {
         for k in [1, 2, 4] {
             assert!(
                 score(k, 1.0).abs() < TWO_SIDED,
-                "{law:?} {cipher:?}: moment {k}"
+                "{distribution:?} {cipher:?}: moment {k}"
             );
         }
-        let mean = z_score(samples.iter().copied(), 0.0, absolute_moment(law, 2));
+        let mean = z_score(
+            samples.iter().copied(),
+            0.0,
+            absolute_moment(distribution, 2),
+        );
         assert!(mean.abs() < TWO_SIDED);
         for wrong in [0.99, 1.01] {
             assert!(score(1, wrong).abs() > TWO_SIDED && score(2, wrong).abs() > TWO_SIDED);
         }
     }
-    each_law_and_cipher(check::<f32>);
-    each_law_and_cipher(check::<f64>);
+    each_distribution_and_cipher(check::<f32>);
+    each_distribution_and_cipher(check::<f64>);
 }
 
 #[test]
 fn tails_beyond_five_sigma_are_there() {
     const N: usize = 1 << 26;
-    fn check<T: Sample>(law: Law, thresholds: [f64; 2]) {
-        let samples = standard::<T>(law, &stream(Cipher::Aes), N);
+    fn check<T: Sample>(distribution: Distribution, thresholds: [f64; 2]) {
+        let samples = standard::<T>(distribution, &stream(Cipher::Aes), N);
         for threshold in thresholds {
-            let mean = 2.0 * distribution(law, -threshold) * N as f64;
+            let mean = 2.0 * cumulative(distribution, -threshold) * N as f64;
             let beyond = |z: &&T| z.abs() > T::from_f64(threshold);
             let count = samples.iter().filter(beyond).count() as u64;
             assert!(
                 is_poisson(count, mean),
-                "{law:?}: {count} beyond {threshold}, not {mean}"
+                "{distribution:?}: {count} beyond {threshold}, not {mean}"
             );
         }
     }
-    check::<f32>(Law::Gaussian, [4.0, 5.0]);
-    check::<f64>(Law::Gaussian, [4.0, 5.0]);
-    check::<f32>(Law::Laplace, [10.0, 15.0]);
-    check::<f64>(Law::Laplace, [10.0, 15.0]);
+    check::<f32>(Distribution::Gaussian, [4.0, 5.0]);
+    check::<f64>(Distribution::Gaussian, [4.0, 5.0]);
+    check::<f32>(Distribution::Laplace, [10.0, 15.0]);
+    check::<f64>(Distribution::Laplace, [10.0, 15.0]);
 }
 
 /// Correlations of samples and of their squares, each a Gaussian of variance 1 / n if there is none.
@@ -122,12 +132,12 @@ fn samples_of_one_stream_are_uncorrelated() {
         }
     };
     check(as_f64(standard::<f32>(
-        Law::Gaussian,
+        Distribution::Gaussian,
         &stream(Cipher::Aes),
         MILLION,
     )));
     check(standard::<f64>(
-        Law::Gaussian,
+        Distribution::Gaussian,
         &stream(Cipher::ChaCha20),
         MILLION,
     ));
@@ -140,12 +150,7 @@ fn streams_are_uncorrelated() {
             .stream(purpose, round)
             .unwrap();
         let nodes = Some(&[node][..]);
-        let noise = Noise {
-            law: Law::Gaussian,
-            scales: &[1.0],
-            stream: &stream,
-            nodes,
-        };
+        let noise = Noise::new(Distribution::Gaussian, &[1.0], &stream).for_nodes(nodes);
         let mut samples = vec![0.0; MILLION];
         noise_into(&noise, MILLION, &mut samples).unwrap();
         samples

@@ -1,7 +1,7 @@
 //! Which value is where: the same for any number of threads, any cut of the rows, and every version.
 
 use dpmesh_core::noise::{
-    Law, Noise, add_noise_in_place, add_noise_into, add_noise_up_to, noise_into,
+    Distribution, Noise, add_noise_in_place, add_noise_into, add_noise_up_to, noise_into,
 };
 use dpmesh_core::projection::{Norm, row_norms_into};
 use dpmesh_core::stream::{Cipher, Key, Stream};
@@ -14,13 +14,13 @@ fn stream(cipher: Cipher) -> Stream {
         .unwrap()
 }
 
-fn draw<T: Sample>(law: Law, stream: &Stream, nodes: &[u32], dim: usize) -> Vec<T> {
-    let noise = Noise {
-        law,
-        scales: &[1.0],
-        stream,
-        nodes: Some(nodes),
-    };
+fn draw<T: Sample>(
+    distribution: Distribution,
+    stream: &Stream,
+    nodes: &[u32],
+    dim: usize,
+) -> Vec<T> {
+    let noise = Noise::new(distribution, &[1.0], stream).for_nodes(nodes);
     let mut samples = vec![T::ZERO; nodes.len() * dim];
     noise_into(&noise, dim, &mut samples).unwrap();
     samples
@@ -32,19 +32,19 @@ fn on_threads<R: Send>(threads: usize, work: impl FnOnce() -> R + Send) -> R {
 
 #[test]
 fn values_are_the_same_on_any_number_of_threads() {
-    fn check<T: Sample + PartialEq>(law: Law, cipher: Cipher) {
+    fn check<T: Sample + PartialEq>(distribution: Distribution, cipher: Cipher) {
         let stream = stream(cipher);
         for (rows, dim) in [(20_000_u32, 3), (100, 700), (1, 50_001), (3, 40_000)] {
             let nodes: Vec<u32> = (0..rows).collect();
-            let draw = || draw::<T>(law, &stream, &nodes, dim);
+            let draw = || draw::<T>(distribution, &stream, &nodes, dim);
             let alone = on_threads(1, draw);
             assert!(on_threads(2, draw) == alone && on_threads(7, draw) == alone);
         }
     }
-    check::<f32>(Law::Gaussian, Cipher::Aes);
-    check::<f64>(Law::Gaussian, Cipher::Aes);
-    check::<f32>(Law::Laplace, Cipher::ChaCha20);
-    check::<f64>(Law::Laplace, Cipher::ChaCha20);
+    check::<f32>(Distribution::Gaussian, Cipher::Aes);
+    check::<f64>(Distribution::Gaussian, Cipher::Aes);
+    check::<f32>(Distribution::Laplace, Cipher::ChaCha20);
+    check::<f64>(Distribution::Laplace, Cipher::ChaCha20);
 }
 
 proptest! {
@@ -56,12 +56,12 @@ proptest! {
         gaussian: bool,
         aes: bool,
     ) {
-        let law = if gaussian { Law::Gaussian } else { Law::Laplace };
+        let distribution = if gaussian { Distribution::Gaussian } else { Distribution::Laplace };
         let stream = stream(if aes { Cipher::Aes } else { Cipher::ChaCha20 });
         let nodes: Vec<u32> = nodes.into_iter().collect();
-        let together = draw::<f32>(law, &stream, &nodes, dim);
+        let together = draw::<f32>(distribution, &stream, &nodes, dim);
         for (node, row) in nodes.iter().zip(together.chunks(dim)) {
-            let alone = draw::<f32>(law, &stream, &[*node], dim + longer);
+            let alone = draw::<f32>(distribution, &stream, &[*node], dim + longer);
             prop_assert_eq!(row, &alone[..dim]);
         }
     }
@@ -75,10 +75,10 @@ proptest! {
     ) {
         let stream = stream(Cipher::Aes);
         let scales: Vec<f64> = (0..if per_row { rows } else { 1 }).map(|i| scale * i as f64).collect();
-        let noise = Noise { law: Law::Laplace, scales: &scales, stream: &stream, nodes: None };
+        let noise = Noise::new(Distribution::Laplace, &scales, &stream);
         let x: Vec<f64> = (0..rows * dim).map(|i| (i as f64).cos()).collect();
         let mut z = vec![f64::NAN; x.len()];
-        noise_into(&Noise { scales: &[1.0], ..noise }, dim, &mut z).unwrap();
+        noise_into(&Noise::new(noise.distribution, &[1.0], &stream).for_nodes(noise.nodes), dim, &mut z).unwrap();
         let mut sum = vec![f64::NAN; x.len()];
         add_noise_into(&x, dim, &noise, &mut sum).unwrap();
         let mut in_place = x.clone();
@@ -93,12 +93,7 @@ proptest! {
 #[test]
 fn a_noisy_element_that_is_not_finite_is_found_wherever_it_is() {
     let stream = stream(Cipher::Aes);
-    let noise = Noise {
-        law: Law::Gaussian,
-        scales: &[1.0],
-        stream: &stream,
-        nodes: None,
-    };
+    let noise = Noise::new(Distribution::Gaussian, &[1.0], &stream);
     for (rows, dim) in [(1, 1), (5, 10), (3, 601), (2, 40_000)] {
         for bad in [0, rows * dim / 2, rows * dim - 1] {
             for value in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
@@ -116,19 +111,19 @@ fn a_noisy_element_that_is_not_finite_is_found_wherever_it_is() {
 /// Elements 0, 7, 8 and 600 of node 5. A change here breaks reproducibility: say so in the changelog.
 #[test]
 fn values_are_those_of_every_earlier_version() {
-    fn values<T: Sample>(law: Law, cipher: Cipher) -> [f64; 4] {
-        let row = draw::<T>(law, &stream(cipher), &[5], 601);
+    fn values<T: Sample>(distribution: Distribution, cipher: Cipher) -> [f64; 4] {
+        let row = draw::<T>(distribution, &stream(cipher), &[5], 601);
         [0, 7, 8, 600].map(|i| row[i].to_f64())
     }
     let got = [
-        values::<f32>(Law::Gaussian, Cipher::Aes),
-        values::<f64>(Law::Gaussian, Cipher::Aes),
-        values::<f32>(Law::Laplace, Cipher::Aes),
-        values::<f64>(Law::Laplace, Cipher::Aes),
-        values::<f32>(Law::Gaussian, Cipher::ChaCha20),
-        values::<f64>(Law::Gaussian, Cipher::ChaCha20),
-        values::<f32>(Law::Laplace, Cipher::ChaCha20),
-        values::<f64>(Law::Laplace, Cipher::ChaCha20),
+        values::<f32>(Distribution::Gaussian, Cipher::Aes),
+        values::<f64>(Distribution::Gaussian, Cipher::Aes),
+        values::<f32>(Distribution::Laplace, Cipher::Aes),
+        values::<f64>(Distribution::Laplace, Cipher::Aes),
+        values::<f32>(Distribution::Gaussian, Cipher::ChaCha20),
+        values::<f64>(Distribution::Gaussian, Cipher::ChaCha20),
+        values::<f32>(Distribution::Laplace, Cipher::ChaCha20),
+        values::<f64>(Distribution::Laplace, Cipher::ChaCha20),
     ];
     assert_eq!(got, GOLDEN);
 }
@@ -188,12 +183,7 @@ const GOLDEN: [[f64; 4]; 8] = [
 fn what_does_not_fit_is_named() {
     let stream = stream(Cipher::Aes);
     let error = |scales: &[f64], nodes: Option<&[u32]>, dim| {
-        let noise = Noise {
-            law: Law::Gaussian,
-            scales,
-            stream: &stream,
-            nodes,
-        };
+        let noise = Noise::new(Distribution::Gaussian, scales, &stream).for_nodes(nodes);
         let add = add_noise_in_place(&mut [0.0_f32; 6], dim, &noise);
         add.map_err(|error: KernelError| error.to_string())
             .unwrap_err()
@@ -218,12 +208,7 @@ fn what_does_not_fit_is_named() {
         "x: wanted a multiple of dim = 4 elements, got 6"
     );
     assert_eq!(error(&[1.0], None, 0), "dim: wanted at least 1, got 0");
-    let noise = Noise {
-        law: Law::Laplace,
-        scales: &[1.0],
-        stream: &stream,
-        nodes: None,
-    };
+    let noise = Noise::new(Distribution::Laplace, &[1.0], &stream);
     let unequal = add_noise_into(&[0.0_f32; 2], 2, &noise, &mut [0.0; 3]).unwrap_err();
     assert_eq!(unequal.to_string(), "out: wanted 2 elements, got 3");
 }
@@ -232,13 +217,11 @@ fn what_does_not_fit_is_named() {
 fn noisy_rows_are_no_longer_than_the_longest() {
     fn check<T: Sample>() {
         let stream = Key::new(Cipher::Aes, &[7; 32]).stream(1, 0).unwrap();
-        for (law, norm) in [(Law::Gaussian, Norm::L2), (Law::Laplace, Norm::L1)] {
-            let noise = Noise {
-                law,
-                scales: &[1.5],
-                stream: &stream,
-                nodes: None,
-            };
+        for (distribution, norm) in [
+            (Distribution::Gaussian, Norm::L2),
+            (Distribution::Laplace, Norm::L1),
+        ] {
+            let noise = Noise::new(distribution, &[1.5], &stream);
             let (mut noisy, mut norms) = (vec![T::ONE; 3 * 100], [0.0; 3]);
             add_noise_in_place(&mut noisy, 100, &noise).unwrap();
             row_norms_into(&noisy, 100, norm, &mut norms).unwrap();
@@ -258,14 +241,9 @@ fn noisy_rows_are_no_longer_than_the_longest() {
 
 #[test]
 fn a_row_is_as_long_as_its_stream_and_no_longer() {
-    fn check<T: Sample>(law: Law, longest: usize) {
+    fn check<T: Sample>(distribution: Distribution, longest: usize) {
         let stream = stream(Cipher::Aes);
-        let noise = Noise {
-            law,
-            scales: &[1.0],
-            stream: &stream,
-            nodes: None,
-        };
+        let noise = Noise::new(distribution, &[1.0], &stream);
         // No rows: the length alone is refused.
         noise_into::<T>(&noise, longest, &mut []).unwrap();
         let error = noise_into::<T>(&noise, longest + 1, &mut []).unwrap_err();
@@ -273,22 +251,17 @@ fn a_row_is_as_long_as_its_stream_and_no_longer() {
         let blocks = "at most 1073741824 blocks of a stream for each node";
         assert_eq!(error.wanted(), blocks);
     }
-    check::<f32>(Law::Laplace, 1 << 33);
-    check::<f64>(Law::Laplace, 1 << 33);
-    check::<f32>(Law::Gaussian, (1 << 31) / 3 * 16);
-    check::<f64>(Law::Gaussian, 1 << 33);
+    check::<f32>(Distribution::Laplace, 1 << 33);
+    check::<f64>(Distribution::Laplace, 1 << 33);
+    check::<f32>(Distribution::Gaussian, (1 << 31) / 3 * 16);
+    check::<f64>(Distribution::Gaussian, 1 << 33);
 }
 
 #[test]
 fn nodes_are_counted_among_those_of_the_stream_and_are_distinct_there() {
     let held = |nodes: [u32; 3]| stream(Cipher::Aes).for_nodes(nodes.into());
     let draw = |stream: &Stream, nodes: &[u32]| {
-        let noise = Noise {
-            law: Law::Laplace,
-            scales: &[1.0],
-            stream,
-            nodes: Some(nodes),
-        };
+        let noise = Noise::new(Distribution::Laplace, &[1.0], stream).for_nodes(nodes);
         let mut samples = vec![0.0_f64; 2 * nodes.len()];
         noise_into(&noise, 2, &mut samples).map(|()| samples)
     };

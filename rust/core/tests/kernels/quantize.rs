@@ -1,7 +1,7 @@
 //! Quantization: unbiased, of the stated variance, and the same bits for any threads and any cut of the rows.
 
 use crate::statistics::{TWO_SIDED, z_score};
-use dpmesh_core::noise::{Law, Noise, add_noise_in_place};
+use dpmesh_core::noise::{Distribution, Noise, add_noise_in_place};
 use dpmesh_core::quantize::{
     Code, Overflow, Quantizer, dequantize_into, quantize_into, quantize_noisy_into, variance_into,
 };
@@ -17,12 +17,7 @@ fn stream(purpose: u32) -> Stream {
 }
 
 fn quantizer(step: f64, coins: &Stream) -> Quantizer<'_> {
-    Quantizer {
-        step,
-        coins,
-        nodes: None,
-        overflow: Overflow::Refuse,
-    }
+    Quantizer::new(step, coins, Overflow::Refuse)
 }
 
 fn quantized<T: Sample, C: Code>(x: &[T], step: f64) -> Vec<C> {
@@ -33,12 +28,7 @@ fn quantized<T: Sample, C: Code>(x: &[T], step: f64) -> Vec<C> {
 
 fn noisy_codes<T: Sample>(x: &[T], dim: usize, scales: &[f64], step: f64) -> Vec<i32> {
     let (noise, coins) = (stream(1), stream(2));
-    let noise = Noise {
-        law: Law::Gaussian,
-        scales,
-        stream: &noise,
-        nodes: None,
-    };
+    let noise = Noise::new(Distribution::Gaussian, scales, &noise);
     let mut codes = vec![0; x.len()];
     quantize_noisy_into(x, dim, &noise, &quantizer(step, &coins), &mut codes).unwrap();
     codes
@@ -131,7 +121,7 @@ fn a_number_goes_to_its_two_neighbours_as_computed_by_hand() {
 
 /// P(code = m) = h(a + 1) - 2 h(a) + h(a - 1) with a = x - m, h(u) = u Phi(u/s) + s phi(u/s), computed elsewhere.
 #[test]
-fn noisy_codes_have_their_exact_law() {
+fn noisy_codes_have_their_exact_distribution() {
     let codes = noisy_codes(&vec![0.37_f32; MILLION], MILLION, &[1.3], 1.0);
     for (code, probability) in [(1, 0.263_005_429_2), (0, 0.282_032_359_3)] {
         let hits = codes.iter().map(|&c| f64::from(u8::from(c == code)));
@@ -162,12 +152,8 @@ fn codes_are_the_same_on_any_number_of_threads_and_in_one_pass_with_the_noise() 
         let scales: Vec<f64> = (0..rows).map(|row| row as f64 * 0.1).collect();
         let codes = || noisy_codes(&x, dim, &scales, 0.01);
         let mut noisy = x.clone();
-        let noise = Noise {
-            law: Law::Gaussian,
-            scales: &scales,
-            stream: &stream(1),
-            nodes: None,
-        };
+        let drawn = stream(1);
+        let noise = Noise::new(Distribution::Gaussian, &scales, &drawn);
         add_noise_in_place(&mut noisy, dim, &noise).unwrap();
         let mut apart = vec![0; x.len()];
         quantize_into(&noisy, dim, &quantizer(0.01, &stream(2)), &mut apart).unwrap();
@@ -195,7 +181,7 @@ proptest! {
         let nodes: Vec<u32> = nodes.into_iter().collect();
         let rows = x.repeat(nodes.len());
         let mut codes = vec![0_i64; rows.len()];
-        let together = Quantizer { nodes: Some(&nodes), ..quantizer(step, &coins) };
+        let together = quantizer(step, &coins).for_nodes(nodes.as_slice());
         quantize_into(&rows, x.len(), &together, &mut codes).unwrap();
         for (node, row) in nodes.iter().zip(codes.chunks(x.len())) {
             for (x, &code) in x.iter().zip(row) {
@@ -203,7 +189,8 @@ proptest! {
                 prop_assert!(code == t.floor() as i64 || code == t.ceil() as i64, "{x} {code}");
             }
             let mut alone = vec![0_i64; x.len()];
-            let one = Quantizer { nodes: Some(&[*node]), ..together };
+            let ids = [*node];
+            let one = together.for_nodes(ids.as_slice());
             quantize_into(&x, x.len(), &one, &mut alone).unwrap();
             prop_assert_eq!(row, &alone[..]);
         }
@@ -282,10 +269,7 @@ fn what_does_not_fit_is_refused_or_counted() {
                 )
             );
         }
-        let saturating = Quantizer {
-            overflow: Overflow::Saturate,
-            ..quantizer(1.0, &coins)
-        };
+        let saturating = Quantizer::new(1.0, &coins, Overflow::Saturate);
         let count = quantize_into(&[-1e300, 0.0, 1e300], 3, &saturating, &mut codes);
         assert_eq!(count, Ok(2));
         assert!(codes == [lowest, C::default(), highest]);
@@ -353,20 +337,12 @@ fn other_wrong_arguments_are_named() {
         argument(quantize_into(&[1.0, 2.0], 0, &fine, &mut codes)),
         "dim"
     );
-    let twice = Quantizer {
-        nodes: Some(&[3, 3]),
-        ..fine
-    };
+    let twice = fine.for_nodes([3, 3].as_slice());
     assert_eq!(
         argument(quantize_into(&[1.0, 2.0], 1, &twice, &mut codes)),
         "nodes"
     );
-    let noise = Noise {
-        law: Law::Gaussian,
-        scales: &[1.0],
-        stream: &coins,
-        nodes: None,
-    };
+    let noise = Noise::new(Distribution::Gaussian, &[1.0], &coins);
     assert_eq!(
         argument(quantize_noisy_into(
             &[1.0, 2.0],

@@ -1,8 +1,8 @@
 //! `rand_distr` on a keyed stream draws what our samplers draw.
 
 use crate::statistics::standard;
-use dpmesh_core::discrete::{DiscreteLaw, discrete_noise_into};
-use dpmesh_core::noise::Law;
+use dpmesh_core::discrete::{DiscreteDistribution, discrete_noise_into};
+use dpmesh_core::noise;
 use dpmesh_core::stream::{Cipher, Key, Stream};
 use rand_distr::{Distribution, Exp1, Geometric, StandardNormal};
 
@@ -43,10 +43,16 @@ fn gaussian_and_laplace_noise_agree_with_theirs() {
     for [ours, theirs] in streams() {
         let mut words = theirs.words_of(0);
         let normal = StandardNormal.sample_iter(&mut words).take(MILLION);
-        assert_agree(standard(Law::Gaussian, &ours, MILLION), normal.collect());
+        assert_agree(
+            standard(noise::Distribution::Gaussian, &ours, MILLION),
+            normal.collect(),
+        );
         let mut exponential = || -> f64 { Exp1.sample(&mut words) };
         let laplace = (0..MILLION).map(|_| exponential() - exponential());
-        assert_agree(standard(Law::Laplace, &ours, MILLION), laplace.collect());
+        assert_agree(
+            standard(noise::Distribution::Laplace, &ours, MILLION),
+            laplace.collect(),
+        );
     }
 }
 
@@ -60,7 +66,7 @@ fn discrete_laplace_noise_agrees_with_a_difference_of_geometrics() {
         let differences = (0..MILLION).map(|_| count() - count()).collect();
         let mut drawn = vec![0; MILLION];
         discrete_noise_into(
-            DiscreteLaw::Laplace,
+            DiscreteDistribution::Laplace,
             scale,
             &ours,
             None,

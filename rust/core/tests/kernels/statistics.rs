@@ -3,12 +3,12 @@
 #![allow(dead_code)] // Each test file takes what it needs.
 
 use dpmesh_core::Sample;
-use dpmesh_core::noise::{Law, Noise, noise_into};
+use dpmesh_core::noise::{Distribution, Noise, noise_into};
 use dpmesh_core::stream::{Cipher, Key, Stream};
 
-/// Quantile of the standard Gaussian law at 1 - 1e-6 / 2.
+/// Quantile of the standard Gaussian distribution at 1 - 1e-6 / 2.
 pub const TWO_SIDED: f64 = 4.8916;
-/// Quantile of the standard Gaussian law at 1 - 1e-6.
+/// Quantile of the standard Gaussian distribution at 1 - 1e-6.
 const ONE_SIDED: f64 = 4.7534;
 
 pub fn stream(cipher: Cipher) -> Stream {
@@ -16,13 +16,8 @@ pub fn stream(cipher: Cipher) -> Stream {
 }
 
 /// `n` samples of scale 1 from node 0.
-pub fn standard<T: Sample>(law: Law, stream: &Stream, n: usize) -> Vec<T> {
-    let noise = Noise {
-        law,
-        scales: &[1.0],
-        stream,
-        nodes: None,
-    };
+pub fn standard<T: Sample>(distribution: Distribution, stream: &Stream, n: usize) -> Vec<T> {
+    let noise = Noise::new(distribution, &[1.0], stream);
     let mut samples = vec![T::ZERO; n];
     noise_into(&noise, n, &mut samples).unwrap();
     samples
@@ -38,7 +33,7 @@ pub fn z_score(values: impl Iterator<Item = f64>, mean: f64, variance: f64) -> f
     sum / (n * variance).sqrt()
 }
 
-/// Whether the Kolmogorov-Smirnov test accepts that `samples` follow the law with this distribution function.
+/// Whether the Kolmogorov-Smirnov test accepts that `samples` follow the distribution with this distribution function.
 pub fn follows(mut samples: Vec<f64>, distribution: impl Fn(f64) -> f64) -> bool {
     samples.sort_unstable_by(f64::total_cmp);
     let n = samples.len() as f64;
@@ -65,12 +60,12 @@ pub fn counts_fit(counts: &[u64], probabilities: &[f64]) -> bool {
         }
     }
     let freedom: f64 = cells - 1.0;
-    // Wilson and Hilferty's quantile of the chi-square law.
+    // Wilson and Hilferty's quantile of the chi-square distribution.
     let spread = 2.0 / (9.0 * freedom);
     statistic < freedom * (1.0 - spread + ONE_SIDED * spread.sqrt()).powi(3)
 }
 
-/// Whether `count` may come from the Poisson law with this mean (Chernoff's bounds: a little wider than exact).
+/// Whether `count` may come from the Poisson distribution with this mean (Chernoff's bounds: a little wider than exact).
 pub fn is_poisson(count: u64, mean: f64) -> bool {
     let ratio = count as f64 / mean;
     let rate = if count == 0 {

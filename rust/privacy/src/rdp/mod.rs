@@ -1,7 +1,7 @@
 //! Rényi differential privacy: the divergence of one round at each order, summed over rounds that may all
 //! differ.
 //!
-//! A mechanism is (alpha, rho)-RDP if the Rényi divergence of order alpha between its laws on neighbouring data sets is
+//! A mechanism is (alpha, rho)-RDP if the Rényi divergence of order alpha between its distributions on neighbouring data sets is
 //! at most rho; adaptive composition adds up the rhos at each order (Mironov 2017). The functions below take one value
 //! for each round, and with `count` how often that round happens, and return the sum at each order. Rounds with equal
 //! parameters are evaluated once.

@@ -31,6 +31,7 @@ pub struct Stop {
 
 /// What was proved for one observer of one target.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
 pub struct Certificate {
     /// The view is `mu`-GDP for this `mu`.
     pub upper: f64,
