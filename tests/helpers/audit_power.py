@@ -1,4 +1,4 @@
-"""How many runs an audit needs before it can find a fault of a given size."""
+"""Number of runs with which an audit can find a fault of a given size."""
 
 from __future__ import annotations
 

@@ -69,5 +69,5 @@ class RealisedBatch(FederatedLearning):
 def with_fault(fault, algorithm):
     """Return the algorithm with a planted fault, in itself or in its contribution."""
     sound = algorithm.contribution if issubclass(fault, ClientUpdates) else algorithm
-    planted = fault(**{each.name: getattr(sound, each.name) for each in fields(sound)})
+    planted = fault(**{field.name: getattr(sound, field.name) for field in fields(sound)})
     return replace(algorithm, contribution=planted) if sound is not algorithm else planted

@@ -61,13 +61,15 @@ class CommonToNodes(Gaussian):
     """Takes 95% of the variance of its noise from one row, for all nodes."""
 
     def _add_noise(self, values, scale, source):
-        own = super()._add_noise(np.zeros_like(values), scale, source)
-        common = self._common(own, source.stream.round).normal(scale=scale, size=own.shape)
-        return values + np.sqrt(0.05) * own + np.sqrt(0.95) * self._shared(common)
+        independent = super()._add_noise(np.zeros_like(values), scale, source)
+        common = self._common(independent, source.stream.round).normal(
+            scale=scale, size=independent.shape
+        )
+        return values + np.sqrt(0.05) * independent + np.sqrt(0.95) * self._shared(common)
 
-    def _common(self, own, round):
+    def _common(self, independent, round):
         """Return a generator that differs in each call."""
-        return np.random.default_rng(list(own.tobytes()))
+        return np.random.default_rng(list(independent.tobytes()))
 
     def _shared(self, noise):
         return noise[:1]
@@ -85,9 +87,9 @@ class CommonToRounds(CommonToNodes):
 
     seed = 0
 
-    def _common(self, own, round):
+    def _common(self, independent, round):
         if round == 0:
-            CommonToRounds.seed = list(own.tobytes())
+            CommonToRounds.seed = list(independent.tobytes())
         return np.random.default_rng(CommonToRounds.seed)
 
     def _shared(self, noise):

@@ -13,13 +13,13 @@ OTHER_NAMES = {"local_step_size": "step_size"}
 
 def changed(algorithm: FederatedLearning, **flat: Any) -> FederatedLearning:
     """Return the algorithm with other values of its own fields, or of those of its parts."""
-    own = {each.name for each in fields(algorithm)}
-    made = {name: flat.pop(name) for name in flat.keys() & own}
+    own_fields = {field.name for field in fields(algorithm)}
+    changes = {name: flat.pop(name) for name in flat.keys() & own_fields}
     for part in ("combination", "contribution"):
-        known = {each.name for each in fields(getattr(algorithm, part))}
-        mine = {name for name in flat if OTHER_NAMES.get(name, name) in known}
+        part_fields = {field.name for field in fields(getattr(algorithm, part))}
+        mine = {name for name in flat if OTHER_NAMES.get(name, name) in part_fields}
         values = {OTHER_NAMES.get(name, name): flat.pop(name) for name in mine}
         if values:
-            made[part] = replace(made.get(part, getattr(algorithm, part)), **values)
+            changes[part] = replace(changes.get(part, getattr(algorithm, part)), **values)
     assert not flat, flat
-    return replace(algorithm, **made)
+    return replace(algorithm, **changes)

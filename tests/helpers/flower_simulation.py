@@ -61,10 +61,12 @@ def train(message: Message, context: Context) -> Message:
             time.sleep(3 * PATIENCE)
         if node == BROKEN:
             raise RuntimeError("no more data")
-    own, start = problem.partition[node], message.content["arrays"]["w"].numpy()
-    w = start - STEP * gradient(start, problem.train.features[own], problem.train.labels[own])
+    client_records, start = problem.partition[node], message.content["arrays"]["w"].numpy()
+    w = start - STEP * gradient(
+        start, problem.train.features[client_records], problem.train.labels[client_records]
+    )
     arrays = ArrayRecord({"w": Array(np.asarray(w))})
-    metrics = MetricRecord({"loss": 0.1, "num-examples": len(own)})
+    metrics = MetricRecord({"loss": 0.1, "num-examples": len(client_records)})
     return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
 
 

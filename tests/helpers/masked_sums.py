@@ -13,7 +13,7 @@ from dpmesh.noise.secure import DistributedDiscreteGaussian, SecureSum
 
 
 def secrets_of(sites: int, seed: int) -> list[dict[int, bytes]]:
-    """What each site shares with each other one."""
+    """Return the secret that each site shares with each other one."""
     draw = np.random.default_rng(seed)
     secrets: list[dict[int, bytes]] = [{} for _ in range(sites)]
     for low in range(sites):
@@ -23,7 +23,7 @@ def secrets_of(sites: int, seed: int) -> list[dict[int, bytes]]:
 
 
 def masked_vectors(values: Any, secrets: list[dict[int, bytes]], cohort: Any, bits: int) -> Any:
-    """What each site of a cohort sends."""
+    """Return the message of each site of a cohort."""
     return {
         i: mask_and_pack(
             values[i],
@@ -36,8 +36,8 @@ def masked_vectors(values: Any, secrets: list[dict[int, bytes]], cohort: Any, bi
 
 
 def masked_sum(sizes: SecureSum, sums: Floats, stream: Stream) -> Released:
-    """The noisy sum of all sites' vectors, each encoded, with its share of noise, and masked."""
+    """Return the noisy sum of all sites' vectors, each encoded, noisy by a share, and masked."""
     mechanism, sites, bits = DistributedDiscreteGaussian(sizes), sizes.sites, sizes.modulus_bits
     parts = [mechanism.part(sums[[i]], np.array([i]), stream).part()[0] for i in range(sites)]
-    sent = masked_vectors(parts, secrets_of(sites, 1), range(sites), bits)
-    return mechanism.opened(unpack_sum([*sent.values()], sizes.dim, bits)[np.newaxis])
+    messages = masked_vectors(parts, secrets_of(sites, 1), range(sites), bits)
+    return mechanism.opened(unpack_sum([*messages.values()], sizes.dim, bits)[np.newaxis])

@@ -153,14 +153,14 @@ def dying(schedule: Schedule) -> Iterator[None]:
 
 def run_schedules(numbers: range) -> None:
     """Run these schedules, in files that need not survive a power cut."""
-    connect, cost, known = files.connect, Plan.cost, dict[Any, Any]()
+    connect, cost, costs = files.connect, Plan.cost, dict[Any, Any]()
 
     def once(plan: Plan, *arguments: Any, **named: Any) -> Any:
         """Return the cost of a plan, whose accounting takes longer than a schedule."""
-        asked = json.dumps([plan.as_dict(), arguments, named], default=repr)
-        if asked not in known:
-            known[asked] = cost(plan, *arguments, **named)
-        return known[asked]
+        question = json.dumps([plan.as_dict(), arguments, named], default=repr)
+        if question not in costs:
+            costs[question] = cost(plan, *arguments, **named)
+        return costs[question]
 
     def fast(path: Any) -> Any:
         connection = connect(path)

@@ -166,8 +166,8 @@ class Parties:
 
     def node(self, number: int) -> Node:
         """Return the node of a party, made anew from its folder."""
-        own = self.folders[number], self.records[number]
-        return Node(self.contract, *own, rehearsal=self.rehearsal)
+        folder_and_records = self.folders[number], self.records[number]
+        return Node(self.contract, *folder_and_records, rehearsal=self.rehearsal)
 
     def models(self) -> Any:
         """Return all parties' own models."""
@@ -229,26 +229,28 @@ class Sums(Parties):
     def asks(self, router: Router, t: int = 0) -> dict[int, Ask]:
         """Return what an honest router asks in a round, of parties that may answer it."""
         for _ in range(100):
-            held: dict[int, Ask] = {}
+            asks: dict[int, Ask] = {}
             for party, message in router.requests().items():
                 if router.at == Position(t) and self.may_answer(party, message):
-                    held[party] = Ask.read(message, self.contract)  # type: ignore[assignment]
+                    asks[party] = Ask.read(message, self.contract)  # type: ignore[assignment]
                 else:
                     router.take(party, self.nodes[party].answer(message))
-            if len(held) == len(self.nodes):
-                return held
-            for asked in [*router._questions.values()]:  # also of parties that are held
+            if len(asks) == len(self.nodes):
+                return asks
+            for question in [*router._questions.values()]:  # also of parties that are held
                 for node in self.nodes:
-                    fresh = Fresh.together(self.contract, asked)
+                    fresh = Fresh.together(self.contract, question)
                     router.take(node.number, node.answer(fresh))
         raise AssertionError(f"it hangs at {router.at}")
 
     def may_answer(self, party: int, message: bytes) -> bool:
-        """Whether all others have confirmed a party's start."""
+        """Return True if all others have confirmed a party's start."""
         if not is_ask(message):
             return False
-        said = [m for m in Ask.read(message, self.contract).attached if kind_of(m) == HEARD]
-        return self.nodes[party]._confirmed or len(said) >= len(self.nodes) - 1
+        confirmations = [
+            m for m in Ask.read(message, self.contract).attached if kind_of(m) == HEARD
+        ]
+        return self.nodes[party]._confirmed or len(confirmations) >= len(self.nodes) - 1
 
     def answer(self, party: int, ask: Ask) -> bytes:
         """Return a party's answer; if it refuses, it is charged nothing."""
@@ -263,7 +265,7 @@ class Sums(Parties):
 
     def parts(self, party: int, ask: Ask) -> list[Part]:
         _, *parts = unpack(self.answer(party, ask))
-        return [Part.read(each, self.contract) for each in parts]
+        return [Part.read(part, self.contract) for part in parts]
 
     def other(self, ask: Ask, **changes: Any) -> Ask:
         """Return a question with another header."""
@@ -280,8 +282,8 @@ class Sums(Parties):
         return self.headers(ask)[0]
 
     def headers(self, ask: Ask) -> list[Header]:
-        found = (m for m in ask.attached if kind_of(m) == HEADER)
-        return [Header.read(each, self.contract) for each in found]
+        messages = (m for m in ask.attached if kind_of(m) == HEADER)
+        return [Header.read(message, self.contract) for message in messages]
 
     def own(self, party: int | None = None) -> Any:
         """Return a party's rounded vector of round 0, or the sum of all."""
@@ -291,7 +293,7 @@ class Sums(Parties):
         return (sums.sum(axis=0) if party is None else sums[party]) / contract.sums.grid
 
     def is_open(self, total: Any, vector: Any, shares: float) -> bool:
-        """Whether a total is a vector with so many shares of noise, and not uniform."""
+        """Return True if a total is a vector with so many shares of noise, and not uniform."""
         error = np.sqrt(((total - vector) ** 2).mean())
         return bool(error < 1.7 * np.sqrt(shares) * self.contract.sums.share)
 

@@ -301,7 +301,7 @@ def main(network: str, folder: str, *names: str) -> None:
     from dpmesh.engines.mpi import MpiEngine
 
     for name in names:
-        own = Path(folder) / name
+        case_folder = Path(folder) / name
         engine = MpiEngine(NODES if ALGORITHMS[name].travels == "token" else make(network)[1])
         if name.endswith("dealt anew"):
             engine.parts = engine.parts[::-1]
@@ -315,12 +315,12 @@ def main(network: str, folder: str, *names: str) -> None:
         elif name == "more rounds":
             options = {"rounds": ROUNDS - engine.communicator.rank}
         else:
-            options = {"checkpoint": dm.Checkpoint(own / "checkpoint", every=2)}
+            options = {"checkpoint": dm.Checkpoint(case_folder / "checkpoint", every=2)}
             options["callback"] = {"ended": end, "tracker down": fail}.get(name)
         result = run(name, network, engine=engine, **options)
         if name != "with replacement":
             assert len(result.parameters) == (NODES if engine.is_root else len(engine.nodes))
-        keep(result, engine, own)
+        keep(result, engine, case_folder)
 
 
 def keep(result: Run, engine: Any, folder: Path) -> None:

@@ -49,8 +49,8 @@ def silos(
 ) -> dm.FederatedLearning:
     gradients = contribution(clients=SITES, records=RECORDS, neighboring_relation="add_remove")
     shared, optimizer = SecureAggregation(dim=5, rounds=ROUNDS), ServerMomentum(0.5)
-    made = kind(gradients, noise_multiplier=3.0, combination=shared, optimizer=optimizer)
-    return changed(made, **flat)
+    learning = kind(gradients, noise_multiplier=3.0, combination=shared, optimizer=optimizer)
+    return changed(learning, **flat)
 
 
 def clients(rate: float) -> dm.FederatedLearning:
@@ -92,11 +92,11 @@ def make(name: str) -> Any:
         return mpi_program.hidden_layer(replace(problem, partition=tuple(equal)))
     parts = [problem.partition[0:2], problem.partition[2:4], problem.partition[4:8]]
     parts.append(problem.partition[8:])
-    whole = replace(problem, partition=tuple(map(np.concatenate, parts)))
+    site_problem = replace(problem, partition=tuple(map(np.concatenate, parts)))
     if name.endswith("float32"):
         train = replace(problem.train, features=problem.train.features.astype(np.float32))
-        whole = replace(whole, train=train, test=train, feature_norm=None)
-    return whole
+        site_problem = replace(site_problem, train=train, test=train, feature_norm=None)
+    return site_problem
 
 
 def models(problem: Any, parameters: Any, received: Any) -> float:
@@ -116,9 +116,11 @@ def main(folder: str, *names: str) -> None:
     from dpmesh.engines.mpi import MpiEngine
 
     for name in names:
-        own, engine = Path(folder) / name, MpiEngine(SITES)
-        result = run(name, engine=engine, checkpoint=dm.Checkpoint(own / "checkpoint", every=2))
-        mpi_program.keep(result, engine, own)
+        case_folder, engine = Path(folder) / name, MpiEngine(SITES)
+        result = run(
+            name, engine=engine, checkpoint=dm.Checkpoint(case_folder / "checkpoint", every=2)
+        )
+        mpi_program.keep(result, engine, case_folder)
 
 
 if __name__ == "__main__":

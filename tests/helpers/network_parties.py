@@ -61,10 +61,12 @@ class Liar:
     def _serve(self) -> None:
         with suppress(OSError):  # it is closed
             while True:
-                found, _ = self._socket.accept()
-                with suppress(OSError), found:
+                connection, _ = self._socket.accept()
+                with suppress(OSError), connection:
                     self._talk(
-                        self._tls.wrap_socket(found, server_side=True) if self._tls else found
+                        self._tls.wrap_socket(connection, server_side=True)
+                        if self._tls
+                        else connection
                     )
 
     def _talk(self, peer: socket) -> None:

@@ -23,7 +23,7 @@ ONE = Sensitivity(1.0, "l2", "a test")
 
 
 class OneRound(NamedTuple):
-    """What a round did."""
+    """The result of a round."""
 
     state: Any
     received: Any

@@ -47,8 +47,8 @@ def converted(oracle: Oracle, orders: tuple[float, ...], curve: Any, **options: 
         orders=orders,
         **options,
     )
-    found = accounting.rdp_epsilon(delta=delta_of(oracle), rdp=rdp, orders=orders)
-    return {"epsilon": found.epsilon, "order": found.order}
+    guarantee = accounting.rdp_epsilon(delta=delta_of(oracle), rdp=rdp, orders=orders)
+    return {"epsilon": guarantee.epsilon, "order": guarantee.order}
 
 
 @check(r"federated\.poisson\.rdp_new_conversion")
@@ -196,12 +196,12 @@ def _(oracle: Oracle) -> Values:
 def calibrated(oracle: Oracle, sampling: str) -> float:
     """Return the least noise multiplier at an oracle's epsilon."""
     inputs = oracle["inputs"]
-    find, relation = (
+    noise_to_sensitivity, relation = (
         (accounting.poisson_gaussian_noise_to_sensitivity, "add_remove")
         if sampling == "poisson"
         else (accounting.fixed_size_gaussian_noise_to_sensitivity, "replace_one")
     )
-    return find(
+    return noise_to_sensitivity(
         target_epsilon=inputs["epsilon"],
         target_delta=delta_of(oracle),
         sampling_rate=inputs["tau"],
@@ -223,14 +223,14 @@ def _(oracle: Oracle) -> Values:
 def visible_cohort(oracle: Oracle, shift: float) -> Values:
     """Epsilon of sums that a client shifts, published with the size of each Poisson sample."""
     inputs = oracle["inputs"]
-    found = accounting.published_size_gaussian_epsilon(
+    epsilon = accounting.published_size_gaussian_epsilon(
         delta=delta_of(oracle),
         sampling_rate=inputs["tau"],
         noise_to_sensitivity=inputs["noise_multiplier"] * 2 / shift,
         population=inputs["N"],
         count=inputs["T"],
     )
-    return {"epsilon": found}
+    return {"epsilon": epsilon}
 
 
 @check(r"federated\.poisson\.divided_by_random_S")

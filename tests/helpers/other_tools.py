@@ -55,10 +55,10 @@ def opacus(folder: Path) -> Callable[[Numbers], Numbers]:
     prv = importlib.import_module("opacus.accountants.prv").PRVAccountant
     rdp = importlib.import_module("opacus.accountants.rdp").RDPAccountant
 
-    def epsilons(given: Numbers) -> Numbers:
-        loader = math.ceil(given["records"] / given["batch_size"])
-        history = [(given["noise_multiplier"], 1 / loader, given["epochs"] * loader)]
-        found = {}
+    def epsilons(setting: Numbers) -> Numbers:
+        loader = math.ceil(setting["records"] / setting["batch_size"])
+        history = [(setting["noise_multiplier"], 1 / loader, setting["epochs"] * loader)]
+        epsilon_by_tool = {}
         for name, kind, options in (
             ("Opacus PRV", prv, {}),  # an upper bound, with an error of 0.01 by default
             ("Opacus PRV, eps_error=0.001", prv, {"eps_error": 0.001}),
@@ -66,9 +66,9 @@ def opacus(folder: Path) -> Callable[[Numbers], Numbers]:
         ):
             accountant = kind()
             accountant.history = list(history)
-            found[name] = float(accountant.get_epsilon(given["delta"], **options))
+            epsilon_by_tool[name] = float(accountant.get_epsilon(setting["delta"], **options))
         (noise, rate, steps) = history[0]
-        return found | by_dp_accounting(rate, noise, steps, given["delta"])
+        return epsilon_by_tool | by_dp_accounting(rate, noise, steps, setting["delta"])
 
     return epsilons
 
@@ -80,20 +80,22 @@ def tensorflow_privacy(folder: Path) -> Callable[[Numbers], Numbers]:
         "tensorflow_privacy.privacy.analysis.compute_dp_sgd_privacy_lib"
     )
 
-    def epsilons(given: Numbers) -> Numbers:
-        rate = given["batch_size"] / given["records"]
-        steps = math.ceil(given["epochs"] / rate)
-        found = {}
+    def epsilons(setting: Numbers) -> Numbers:
+        rate = setting["batch_size"] / setting["records"]
+        steps = math.ceil(setting["epochs"] / rate)
+        epsilon_by_tool = {}
         for kind in ("RDP", "PLD"):
-            found[f"TensorFlow Privacy {kind}"] = library._compute_dp_sgd_example_privacy(
-                given["epochs"],
-                given["noise_multiplier"],
-                given["delta"],
+            epsilon_by_tool[f"TensorFlow Privacy {kind}"] = library._compute_dp_sgd_example_privacy(
+                setting["epochs"],
+                setting["noise_multiplier"],
+                setting["delta"],
                 used_microbatching=False,
                 poisson_subsampling_probability=rate,
                 accountant_type=getattr(library.AccountantType, kind),
             )
-        return found | by_dp_accounting(rate, given["noise_multiplier"], steps, given["delta"])
+        return epsilon_by_tool | by_dp_accounting(
+            rate, setting["noise_multiplier"], steps, setting["delta"]
+        )
 
     return epsilons
 
@@ -107,25 +109,27 @@ def pfl(folder: Path) -> Callable[[Numbers], Numbers]:
     sys.modules["prv_accountant"] = unused
     kind = importlib.import_module("pfl.privacy.privacy_accountant").PLDPrivacyAccountant
 
-    def epsilons(given: Numbers) -> Numbers:
-        rate = given["cohort"] / given["clients"]
+    def epsilons(setting: Numbers) -> Numbers:
+        rate = setting["cohort"] / setting["clients"]
         accountant = kind(
-            num_compositions=given["rounds"],
+            num_compositions=setting["rounds"],
             sampling_probability=rate,
             mechanism="gaussian",
-            delta=given["delta"],
-            noise_parameter=given["noise_multiplier"],
+            delta=setting["delta"],
+            noise_parameter=setting["noise_multiplier"],
         )
-        dp = by_dp_accounting(rate, given["noise_multiplier"], given["rounds"], given["delta"])
+        dp = by_dp_accounting(
+            rate, setting["noise_multiplier"], setting["rounds"], setting["delta"]
+        )
         return {"pfl PLD": float(accountant.epsilon)} | dp
 
     return epsilons
 
 
-def flower(given: Numbers) -> Numbers:
+def flower(setting: Numbers) -> Numbers:
     """Flower has no accountant: its noise multiplier in those of dp-accounting."""
-    rate = given["cohort"] / given["clients"]
-    return by_dp_accounting(rate, given["noise_multiplier"], given["rounds"], given["delta"])
+    rate = setting["cohort"] / setting["clients"]
+    return by_dp_accounting(rate, setting["noise_multiplier"], setting["rounds"], setting["delta"])
 
 
 def sgd(records: int, batch_size: int, epochs: int, noise: float, delta: float) -> Numbers:
@@ -178,16 +182,16 @@ def main(folder: Path) -> None:
         "pfl": pfl(folder),
     }
     cases = [
-        {"tool": tool, "example": name, "given": given, "epsilon": epsilons[tool](given)}
+        {"tool": tool, "example": name, "given": setting, "epsilon": epsilons[tool](setting)}
         for tool, listed in CASES.items()
-        for name, given in listed
+        for name, setting in listed
     ]
     versions = {"opacus": "1.6.0", "tensorflow-privacy": "0.9.0", "pfl": "0.6.0"}
     versions["dp-accounting"] = importlib.import_module("importlib.metadata").version(
         "dp-accounting"
     )
-    how = "python tests/helpers/other_tools.py FOLDER"
-    print(json.dumps({"how": how, "versions": versions, "cases": cases}, indent=1))
+    command = "python tests/helpers/other_tools.py FOLDER"
+    print(json.dumps({"how": command, "versions": versions, "cases": cases}, indent=1))
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ def jax_network(train: dm.Dataset, parts: tuple[np.ndarray, ...], **options) -> 
     def start(key):
         first, second = jax.random.split(key)
         shapes = (first, (5, train.dim)), (second, (3, 5))
-        return [jax.random.normal(own, shape) for own, shape in shapes]
+        return [jax.random.normal(key_of_layer, shape) for key_of_layer, shape in shapes]
 
     def scores(params, x):
         return params[1] @ jax.numpy.tanh(params[0] @ x)

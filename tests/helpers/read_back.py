@@ -28,7 +28,7 @@ _WHOLE = 1e-4
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ReadBack:
-    """What the noise of a run was made of.
+    """The random streams behind the noise of a run.
 
     Parameters
     ----------
@@ -52,15 +52,15 @@ class ReadBack:
     claim: float
 
     def violations(self, *, tolerance: float = 1e-4) -> list[str]:
-        """Return what is wrong, in words; empty if the noise is that of the plan."""
-        found = []
+        """Return the faults in words; empty if the noise is that of the plan."""
+        faults = []
         if self.residual > tolerance:
-            found.append(f"{self.residual:.2g} of the noise is from no stream of the plan")
+            faults.append(f"{self.residual:.2g} of the noise is from no stream of the plan")
         if self.error > tolerance:
-            found.append(f"streams entered with factors that are off by {self.error:.2g}")
+            faults.append(f"streams entered with factors that are off by {self.error:.2g}")
         if self.mu > self.claim * (1 + tolerance):
-            found.append(f"mu is {self.mu:.4f}, above the claimed {self.claim:.4f}")
-        return found
+            faults.append(f"mu is {self.mu:.4f}, above the claimed {self.claim:.4f}")
+        return faults
 
 
 def read_back(
@@ -71,7 +71,7 @@ def read_back(
     coalition: tuple[int, ...] = (),
     claim: float | None = None,
 ) -> ReadBack:
-    """Return what the noise of a run on constant data was made of.
+    """Return the streams behind the noise of a run on constant data.
 
     Parameters
     ----------
@@ -94,12 +94,12 @@ def read_back(
     assert dim >= len(normals)
     flat = noise.reshape(rounds * nodes, dim).astype(np.float64)
     factors = np.linalg.lstsq(normals.T, flat.T, rcond=None)[0].T
-    left = flat - factors @ normals
-    wanted = planned_factors(release, rounds, nodes)
+    unexplained = flat - factors @ normals
+    planned = planned_factors(release, rounds, nodes)
     return ReadBack(
         factors=factors,
-        error=float(np.abs(factors - wanted).max() / np.abs(wanted).max()),
-        residual=float(np.linalg.norm(left) / np.linalg.norm(flat)),
+        error=float(np.abs(factors - planned).max() / np.abs(planned).max()),
+        residual=float(np.linalg.norm(unexplained) / np.linalg.norm(flat)),
         mu=_mu(factors, release, nodes, coalition),
         claim=release.prefix(rounds).mu_of(coalition) if claim is None else claim,
     )
@@ -118,7 +118,7 @@ def replayed(
 def read_back_on_grid(
     messages: FloatArray, values: FloatArray, key: Key, plan: CorrelatedNoise
 ) -> list[str]:
-    """Return what is wrong with the messages of a run on a grid, in words; empty if nothing is.
+    """Return the faults of a run's messages on a grid, in words; empty if there is none.
 
     Every whole number of steps is drawn again, and what is left of a message must be the values,
     less the earlier noise as it was sent, rounded to the grid.
@@ -134,19 +134,19 @@ def read_back_on_grid(
     grid, factors = release.grid, release.recursion
     assert grid is not None
     scale = release.noise_to_sensitivity * release.widened(dim) / grid
-    noise, found = np.subtract(messages, values, dtype=np.float64), []
+    noise, faults = np.subtract(messages, values, dtype=np.float64), []
     for t in range(rounds):
         steps = _steps(key, plan, scale, t, nodes, dim)
-        sent = factors[t, 0] * messages[t] / grid
+        sent_steps = factors[t, 0] * messages[t] / grid
         centre = factors[t, 0] * values[t] / grid
         for k in range(1, min(t + 1, factors.shape[1])):
             centre -= factors[t, k] * noise[t - k] / grid
-        whole = np.rint(sent)
-        if (apart := float(np.abs(sent - whole).max())) > _WHOLE:
-            found.append(f"row {t} is {apart:.2g} steps away from the grid")
-        elif (apart := float(np.abs(whole - steps - centre).max())) > 0.5 + _WHOLE:
-            found.append(f"row {t} has noise that is {apart:.2g} steps off, rounding 0.5")
-    return found
+        whole_steps = np.rint(sent_steps)
+        if (apart := float(np.abs(sent_steps - whole_steps).max())) > _WHOLE:
+            faults.append(f"row {t} is {apart:.2g} steps away from the grid")
+        elif (apart := float(np.abs(whole_steps - steps - centre).max())) > 0.5 + _WHOLE:
+            faults.append(f"row {t} has noise that is {apart:.2g} steps off, rounding 0.5")
+    return faults
 
 
 def _steps(
@@ -154,9 +154,9 @@ def _steps(
 ) -> npt.NDArray[np.int64]:
     """The noise of a row in steps, of all nodes."""
     secrets = plan.release.secrets_of(row)
-    own = scale if secrets is None else scale * secrets.own
+    own_scale = scale if secrets is None else scale * secrets.own
     stream = key.stream(plan.purpose, plan.first_round + row)
-    steps = kernels.discrete_gaussian((nodes, dim), own, stream)
+    steps = kernels.discrete_gaussian((nodes, dim), own_scale, stream)
     if secrets is None:
         return steps
     shared = kernels.discrete_gaussian(
@@ -194,16 +194,16 @@ def _between(release: CorrelatedGaussian, row: int, nodes: int) -> Array:
 def _normals(key: Key, plan: CorrelatedNoise, noise: FloatArray) -> Array:
     """The standard normals of all streams, in the type of the noise: a draw depends on it."""
     rounds, nodes, dim = noise.shape
-    drawn: list[FloatArray] = []
+    normals: list[FloatArray] = []
     for t in range(rounds):
-        own = key.stream(plan.purpose, plan.first_round + t)
-        drawn.append(kernels.gaussian((nodes, dim), 1.0, own, dtype=noise.dtype))
+        own_stream = key.stream(plan.purpose, plan.first_round + t)
+        normals.append(kernels.gaussian((nodes, dim), 1.0, own_stream, dtype=noise.dtype))
         secrets = plan.release.secrets_of(t)
         if secrets is not None and len(secrets.pairs):
             shared = key.stream(Purpose.PAIR, plan.first_round + t)
             ids, shape = pair_numbers(secrets.pairs), (len(secrets.pairs), dim)
-            drawn.append(kernels.gaussian(shape, 1.0, shared, dtype=noise.dtype, nodes=ids))
-    return np.concatenate(drawn).astype(np.float64)
+            normals.append(kernels.gaussian(shape, 1.0, shared, dtype=noise.dtype, nodes=ids))
+    return np.concatenate(normals).astype(np.float64)
 
 
 def _mu(
@@ -223,8 +223,8 @@ def _mu(
                 i not in coalition and j not in coalition for i, j in secrets.pairs.tolist()
             ]
     honest = np.array([node not in coalition for node in range(nodes)] * rounds)
-    left = factors[honest][:, np.array(unknown)]
-    values, vectors = np.linalg.eigh(left @ left.T)
+    unknown_factors = factors[honest][:, np.array(unknown)]
+    values, vectors = np.linalg.eigh(unknown_factors @ unknown_factors.T)
     hidden = values > 1e-12 * values[-1]
     count = int(honest.sum()) // rounds
     worst = 0.0
@@ -240,7 +240,7 @@ def _mu(
 
 
 def _goes_on(release: CorrelatedGaussian, rounds: int, tau: int) -> Array:
-    """How a change of the state in row tau moves this and later messages."""
+    """Return the movement of this and later messages by a change of the state in row tau."""
     shift = np.zeros(rounds)
     value = float(np.asarray(release.sensitivities)[tau])
     for t in range(tau, rounds):

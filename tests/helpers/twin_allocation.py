@@ -27,13 +27,13 @@ def bounds(
     mean = sum(n * p for p, a, n in steps) * (u - v)
     top = -mean - offset + 12 * deviation  # with one larger D the sum is positive
     h = 8 * (top + 12 * deviation) / cells
-    found = []
+    both_bounds = []
     for below in (True, False):
         laws = [(*_law(p, a, u, v, h, top, below), n) for p, a, n in steps]
         beyond = sum(n * cut for _, _, cut, n in laws)
         inside, low = _positive_part([(k, w, n) for k, w, _, n in laws], offset, h, cells, -top)
-        found.append(inside + beyond * (1 - low if below else 1))
-    return found[0], found[1]
+        both_bounds.append(inside + beyond * (1 - low if below else 1))
+    return both_bounds[0], both_bounds[1]
 
 
 def _variance(p: float, a: float, u: float, v: float) -> float:
@@ -69,10 +69,10 @@ def _convex(k: np.ndarray, value: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the masses whose calls are the largest convex function below these values."""
     while True:
         slopes = np.diff(value) / np.diff(k)
-        kept = np.append(True, np.append(np.diff(slopes) >= 0, True))
-        if kept.all():
+        is_convex = np.append(True, np.append(np.diff(slopes) >= 0, True))
+        if is_convex.all():
             return k, np.diff(np.concatenate([[-1.0], slopes, [0.0]]))
-        k, value = k[kept], value[kept]
+        k, value = k[is_convex], value[is_convex]
 
 
 def _partial(p: float, a: float, u: float, v: float, k: np.ndarray) -> list[np.ndarray]:
@@ -96,7 +96,7 @@ def _positive_part(
 ) -> tuple[float, float]:
     """Return ``E[(S + offset)_+]``, and the chance that S + offset is below `low`."""
     theta = _tilt(laws, offset)
-    found = []
+    distributions = []
     for order in (theta, 0.0):
         total, spectrum = order * offset, np.ones(cells // 2 + 1, dtype=complex)
         for k, masses, n in laws:
@@ -107,8 +107,8 @@ def _positive_part(
             spectrum *= np.fft.rfft(folded) ** n
             total += n * moment
         s = np.maximum(np.roll(np.fft.irfft(spectrum, cells), cells // 2), 0)
-        found.append((total, s, h * np.arange(-cells // 2, cells // 2) + offset))
-    (total, s, values), (_, plain, _) = found
+        distributions.append((total, s, h * np.arange(-cells // 2, cells // 2) + offset))
+    (total, s, values), (_, plain, _) = distributions
     positive = values > 0
     mean = s[positive] @ (values[positive] * np.exp(-theta * values[positive]))
     inside = exp(total + log(mean)) if mean > 0 else 0.0
@@ -119,11 +119,11 @@ def _tilt(laws: list[tuple[np.ndarray, np.ndarray, int]], offset: float) -> floa
     """Return the tilt at which S + offset is 0 on average, or 0."""
 
     def mean(theta: float) -> float:
-        found = offset
+        tilted_mean = offset
         for k, masses, n in laws:
             tilted = masses * np.exp(theta * (k - k[-1]))
-            found += n * float(tilted @ k / tilted.sum())
-        return found
+            tilted_mean += n * float(tilted @ k / tilted.sum())
+        return tilted_mean
 
     low, high = 0.0, 1.0 / laws[0][0][-1] if laws[0][0][-1] > 0 else 1.0
     if mean(0.0) >= 0:

@@ -90,8 +90,8 @@ def neighbours(data):
     features, labels = 100 * data.train.features, data.train.labels.copy()
     labels[data.partition[1][2]] *= -1
     return [
-        dm.LinearProblem(dm.Dataset(features, of, "data"), data.partition, "logistic")
-        for of in (data.train.labels, labels)
+        dm.LinearProblem(dm.Dataset(features, labels_of_one, "data"), data.partition, "logistic")
+        for labels_of_one in (data.train.labels, labels)
     ]
 
 

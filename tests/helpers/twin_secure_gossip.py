@@ -50,10 +50,10 @@ def secure_gossip(
             for j in neighbors[v]:
                 e = noise(t, v, j)
                 for k in range(dim):
-                    sent = round(y[j][k] / grid(t)) + int(e[k])
-                    sent += sum(between[j, i][k] for i in neighbors[v] if j < i)
-                    sent -= sum(between[i, j][k] for i in neighbors[v] if i < j)
-                    total[k] = (total[k] + sent % MODULUS) % MODULUS
+                    message = round(y[j][k] / grid(t)) + int(e[k])
+                    message += sum(between[j, i][k] for i in neighbors[v] if j < i)
+                    message -= sum(between[i, j][k] for i in neighbors[v] if i < j)
+                    total[k] = (total[k] + message % MODULUS) % MODULUS
             s.append([x - MODULUS if x >= MODULUS // 2 else x for x in total])
         sums.append(grid(t) * np.array(s, float))
         points = [sums[-1][v] + A[v, v] * points[v] for v in range(n)]

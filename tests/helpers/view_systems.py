@@ -37,18 +37,18 @@ def matrices_of(inputs: dict[str, Any]) -> list[Floats]:
 
 def published_of(inputs: dict[str, Any]) -> npt.NDArray[np.bool_]:
     """Messages that are seen beside those that the observers receive and send."""
-    seen = np.zeros((inputs["rounds"], inputs["nodes"]), dtype=bool)
+    published = np.zeros((inputs["rounds"], inputs["nodes"]), dtype=bool)
     for t, j in inputs.get("also_seen_round_node", []):
-        seen[t, j] = True
+        published[t, j] = True
     for t in inputs.get("rounds_seen_by_all", []):
-        seen[t] = True
+        published[t] = True
     for sender, _ in inputs.get("links_sender_receiver", []):
-        seen[:, sender] = True
+        published[:, sender] = True
     if inputs["view"] == "last":
-        seen[-1] = True
+        published[-1] = True
     if inputs["view"] == "everybody":
-        seen[:] = True
-    return seen
+        published[:] = True
+    return published
 
 
 def system_of(inputs: dict[str, Any]) -> ViewSystem:

@@ -62,30 +62,30 @@ def train(message: Message, context: Context) -> Message:
 @answers(client_app)
 def answer(question: bytes, context: Context) -> bytes:
     """Answer for the party's nodes of all contracts, as Flower starts a process each time."""
-    folder, made = public()
-    own = NAMES.index(context.node_config["dpmesh-party"])
+    folder, public_data = public()
+    party = NAMES.index(context.node_config["dpmesh-party"])
     from dpmesh import deploy
 
-    said = []
-    for (name, content), asked in zip(made["mesh"].items(), unpack(question), strict=True):
-        with closing(deploy.Folder.open(folder / name / NAMES[own])) as opened:
-            contract, records = deploy.Contract.of(content), made["records"][own]
+    replies = []
+    for (name, content), message in zip(public_data["mesh"].items(), unpack(question), strict=True):
+        with closing(deploy.Folder.open(folder / name / NAMES[party])) as opened:
+            contract, records = deploy.Contract.of(content), public_data["records"][party]
             node = deploy.Node(contract, opened, records, rehearsal=True)
-            said.append(node.answer(asked) if asked else b"")
-    return pack(*said)
+            replies.append(node.answer(message) if message else b"")
+    return pack(*replies)
 
 
 @server_app.main()
 def main(grid: Grid, context: Context) -> None:
-    folder, made = public()
-    found = {}
-    if "federated" in made:
+    folder, public_data = public()
+    results = {}
+    if "federated" in public_data:
         strategy = DPFedLS(ALGORITHM, delta=1e-5, key=KEY, parties=NAMES)
         federated = strategy.start(grid, ArrayRecord({"w": Array(np.zeros(4))}), num_rounds=ROUNDS)
-        found = {"federated": flat(federated.arrays)}
-    found["missing"] = route_meshes(grid, folder, made["mesh"])
+        results = {"federated": flat(federated.arrays)}
+    results["missing"] = route_meshes(grid, folder, public_data["mesh"])
     new = folder / "new.npz"
-    np.savez(new, **found)
+    np.savez(new, **results)
     new.replace(folder / "result")
 
 
@@ -99,13 +99,13 @@ def route_meshes(grid: Grid, folder: Path, contents: dict) -> list[str]:
     routers = [deploy.Router(deploy.Contract.of(content)) for content in contents.values()]
     courier, questions = Courier(grid, NAMES), dict[int, bytes]()
     while not all(router.done for router in routers):
-        asked = [router.requests() for router in routers]
+        requests = [router.requests() for router in routers]
         for party in {*range(CLIENTS)} - questions.keys():
-            if any(party in each for each in asked):
-                questions[party] = pack(*(each.get(party, b"") for each in asked))
-        for party, said in courier.look(questions).items():
+            if any(party in messages for messages in requests):
+                questions[party] = pack(*(messages.get(party, b"") for messages in requests))
+        for party, replies in courier.look(questions).items():
             del questions[party]
-            for router, answer in zip(routers, unpack(said), strict=True):
+            for router, answer in zip(routers, unpack(replies), strict=True):
                 if answer:
                     router.take(party, answer)
         for router in routers:

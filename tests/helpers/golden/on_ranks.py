@@ -13,11 +13,11 @@ from golden.cases import NODES, network_of, simulate
 from golden.make import record
 
 file, *names = sys.argv[1:]
-found = {}
+records = {}
 for name in names:
     engine = MpiEngine(network_of(name) or NODES)
     run = simulate(name, engine=engine)
     if engine.is_root:
-        found[name] = record(run)
-if found:
-    Path(file).write_text(json.dumps(found))
+        records[name] = record(run)
+if records:
+    Path(file).write_text(json.dumps(records))
