@@ -77,8 +77,10 @@ class Cell:
 
     def joined(self, scores: npt.NDArray[np.float64], **others: Any) -> Cell:
         """Return the cell with one more split: the scores of its nodes."""
-        of = {"accuracy": scores.mean(), "worst": scores.min(), "best": scores.max()}
-        longer: Measured = {name: (*getattr(self, name), float(one)) for name, one in of.items()}
+        split_scores = {"accuracy": scores.mean(), "worst": scores.min(), "best": scores.max()}
+        longer: Measured = {
+            name: (*getattr(self, name), float(score)) for name, score in split_scores.items()
+        }
         if self.proved is not None and "proved" in others:
             others["proved"] = max(self.proved, others["proved"])
         return replace(self, **longer, **others)
@@ -167,25 +169,25 @@ def _trials(
     """
     problem = task.problem(key, most=most)
     plain = cache(partial(baselines.compute, problem))
-    found: list[tuple[Cell, Callable[[], Measured]]] = []
+    trials: list[tuple[Cell, Callable[[], Measured]]] = []
     for method, which in ((CHANCE, "chance"), (ALONE, "alone"), (POOLED, "pooled")):
         trust = "whoever pools the records" if method == POOLED else NO_RELEASE
         cell = Cell(task=name, method=method, trust=trust, epsilon=None, bytes=0.0)
-        found.append((cell, lambda which=which: _scores(getattr(plain(), which))))  # type: ignore[misc]
+        trials.append((cell, lambda which=which: _scores(getattr(plain(), which))))  # type: ignore[misc]
     for epsilon in epsilons:
         cell = Cell(task=name, method=ALONE_PRIVATE, trust=EVERYBODY, epsilon=epsilon, bytes=0.0)
-        found.append((cell, partial(_alone_private, task, problem, epsilon, key)))
+        trials.append((cell, partial(_alone_private, task, problem, epsilon, key)))
     for row, epsilon in product(rows, epsilons):
         cell = Cell(task=name, method=row.name, trust=row.trust, epsilon=epsilon)
-        given = Setting(
+        setting = Setting(
             problem=problem,
             unit=task.unit,
             epsilon=epsilon,
             delta=task.delta,
             featured=task.featured and partial(task.problem, key, most=most, featured=True),
         )
-        found.append((cell, partial(_run, row, given, key)))
-    return found
+        trials.append((cell, partial(_run, row, setting, key)))
+    return trials
 
 
 def _scores(values: Any) -> Measured:
@@ -195,15 +197,15 @@ def _scores(values: Any) -> Measured:
 def _alone_private(task: Task, problem: LinearProblem, epsilon: float, key: Key) -> Measured:
     if task.unit == "user":
         raise CannotRun("a person's model hides no person")
-    own = key.derive(b"alone")
-    scores = baselines.alone_private(problem, epsilon, task.delta, key=own, most=MOST_ALONE)
+    site_key = key.derive(b"alone")
+    scores = baselines.alone_private(problem, epsilon, task.delta, key=site_key, most=MOST_ALONE)
     return _scores(scores) | {"proved": epsilon}
 
 
-def _run(row: Row, given: Setting, key: Key) -> Measured:
-    if given.unit == "user" and not row.user:
+def _run(row: Row, setting: Setting, key: Key) -> Measured:
+    if setting.unit == "user" and not row.user:
         raise CannotRun("protects a record; this task's unit is all records of a person")
-    trial = row.trial(given)
+    trial = row.trial(setting)
     begin = perf_counter()
     run = simulate(
         trial.algorithm,
@@ -211,12 +213,12 @@ def _run(row: Row, given: Setting, key: Key) -> Measured:
         trial.topology,
         rounds=trial.rounds,
         key=key.derive(row.name.encode()),
-        budget=trial.budget or given.budget,
+        budget=trial.budget or setting.budget,
         metrics=Metrics([], progress=False),
     )
     return _scores(trial.problem.accuracy(run.released)) | {
         "seconds": perf_counter() - begin,
-        "bytes": run.traffic.bits / 8 / given.problem.nodes,
+        "bytes": run.traffic.bits / 8 / setting.problem.nodes,
         "proved": run.privacy.epsilon,
         "view": run.privacy.view or "",
     }

@@ -28,40 +28,42 @@ Strategy = type[correlated.CorrelatedStrategy]
 
 
 def _strategy(
-    given: Setting, kind: Strategy, links: Topology, rounds: int
+    setting: Setting, kind: Strategy, links: Topology, rounds: int
 ) -> tuple[correlated.CorrelatedStrategy, Budget]:
     """Return correlated noise for a network, and the budget with the view that it holds against."""
     if not issubclass(kind, correlated.BetweenPartners):
-        return kind(topology=links, rounds=rounds), given.budget
+        return kind(topology=links, rounds=rounds), setting.budget
     mixings = 1 if links.nodes <= COMPLETE else PARTNER_MIXINGS
     noise = kind(topology=links, rounds=rounds, mixings=mixings, coalition=1)
-    return noise, replace(given.budget, view=EverybodyButPartners(coalition=1))
+    return noise, replace(setting.budget, view=EverybodyButPartners(coalition=1))
 
 
 def _left(noise: correlated.CorrelatedStrategy, **uses: int) -> float:
     try:
-        left = noise.mixed_noise(**uses)
+        noise_left = noise.mixed_noise(**uses)
     except ValueError as error:
         raise CannotRun(str(error)) from error
-    return left if noise.correlates_time else sqrt(2) * left  # which grows towards the end
+    return (
+        noise_left if noise.correlates_time else sqrt(2) * noise_left
+    )  # which grows towards the end
 
 
-def gradient_descent(given: Setting, kind: Strategy, *, server: bool = False) -> Trial:
+def gradient_descent(setting: Setting, kind: Strategy, *, server: bool = False) -> Trial:
     """Descend with correlated noise: on batches in turn if it is correlated in time."""
-    problem = given.pooled if server else given.problem
+    problem = setting.pooled if server else setting.problem
     links, rounds = network(problem.nodes, key=Key.seeded(0)), STEPS + 1
-    noise, budget = _strategy(given, kind, links, rounds)
+    noise, budget = _strategy(setting, kind, links, rounds)
     batches = min(PASSES, problem.fewest_records) if noise.correlates_time else 1
     uses = STEPS // batches
     multiplier = accounting.analytic_gaussian_noise_to_sensitivity(
-        target_epsilon=given.epsilon, target_delta=given.delta
+        target_epsilon=setting.epsilon, target_delta=setting.delta
     )
     unit = 2 * CLIPPING_NORM / (problem.fewest_records // batches)
-    left = _left(noise, uses=uses, separation=batches)
+    noise_left = _left(noise, uses=uses, separation=batches)
     algorithm = GradientDescent(
         records=problem.fewest_records,
         noise_multiplier=2 * multiplier * sqrt(uses),
-        step_size=step_size(left * multiplier * unit),
+        step_size=step_size(noise_left * multiplier * unit),
         clipping_norm=CLIPPING_NORM,
         batches=batches,
         noise=noise,
@@ -69,13 +71,13 @@ def gradient_descent(given: Setting, kind: Strategy, *, server: bool = False) ->
     return Trial(algorithm, problem, links, rounds, budget)
 
 
-def online_learning(given: Setting, online: Trial, kind: Strategy) -> Trial:
+def online_learning(setting: Setting, online: Trial, kind: Strategy) -> Trial:
     """Give a trial of online learning noise that works together, and a step for it."""
     plain, problem, links, rounds, _ = online
     assert isinstance(plain, OnlineLearning)
     assert isinstance(problem, LinearProblem)
     assert links is not None
-    noise, budget = _strategy(given, kind, links, rounds)
+    noise, budget = _strategy(setting, kind, links, rounds)
     once = replace(plain, step_size=1.0).noise_std(1, problem.dim)
     step = step_size(_left(noise) * once, rounds=rounds)
     return Trial(replace(plain, step_size=step, noise=noise), problem, links, rounds, budget)

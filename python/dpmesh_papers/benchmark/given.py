@@ -1,4 +1,4 @@
-"""What a method of the benchmark is given, and what it returns."""
+"""The setting of a method of the benchmark, and the trial that it returns."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ NO_TWO_POOL = "that no 2 nodes pool what they see"
 
 
 class CannotRun(Exception):  # noqa: N818
-    """Why a method has no result for a task."""
+    """The reason for which a method has no result for a task."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """What a method is given.
+    """A problem and a budget for a method.
 
     Parameters
     ----------
     problem
         With test records.
     unit
-        What the guarantee covers: ``"record"`` or ``"user"``.
+        Unit of the guarantee: ``"record"`` or ``"user"``.
     epsilon, delta
         The budget of the run.
     featured
@@ -56,7 +56,7 @@ class Setting:
 
     @property
     def budget(self) -> Budget:
-        """Against somebody who sees every message."""
+        """The budget against an adversary who sees all messages."""
         return Budget(self.epsilon, delta=self.delta)
 
     @property
@@ -71,14 +71,14 @@ class Setting:
 
 
 class Trial(NamedTuple):
-    """What to run.
+    """A run of a method.
 
     Attributes
     ----------
     algorithm, problem, topology, rounds
-        As `dpmesh.simulate` takes them.
+        As in `dpmesh.simulate`.
     budget
-        What the noise was calibrated for, where it is not the cost against everybody.
+        Budget of the noise, where it is not against an adversary who sees all messages.
     """
 
     algorithm: AnyAlgorithm
@@ -97,9 +97,9 @@ class Row:
     name
         As printed.
     trial
-        Returns what to run, or raises `CannotRun`.
+        Returns the run, or raises `CannotRun`.
     trust
-        Whom a node has to trust with its records.
+        The parties that a node has to trust with its records.
     """
 
     name: str
@@ -108,5 +108,5 @@ class Row:
 
     @property
     def user(self) -> bool:
-        """Whether it can protect all records of a user together, as clients' updates do."""
+        """True if it can protect all records of a user together, as clients' updates do."""
         return self.name.startswith("federated")

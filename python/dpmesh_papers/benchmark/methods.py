@@ -86,7 +86,7 @@ RULE = (
 
 
 def _chosen(
-    given: Setting,
+    setting: Setting,
     method: Method,
     problem: LinearProblem | None = None,
     colluding: int = 1,
@@ -94,13 +94,13 @@ def _chosen(
     staged: bool = False,
 ) -> Trial:
     """Return a row of the default rule: by itself, on its longer path, or with a first stage."""
-    problem = given.problem if problem is None else problem
+    problem = setting.problem if problem is None else problem
     sizes = Sizes.of(problem)
     try:
         choice = choose(
             sizes if staged else replace(sizes, features=0),
-            epsilon=given.epsilon,
-            delta=given.delta,
+            epsilon=setting.epsilon,
+            delta=setting.delta,
             algorithm=method,
             linear=longer,  # the rule has the plain path for networks
             colluding=colluding,
@@ -117,90 +117,90 @@ def _chosen(
     return Trial(algorithm, problem, choice.topology, choice.rounds)
 
 
-def _central(given: Setting, longer: bool = False) -> Trial:
+def _central(setting: Setting, longer: bool = False) -> Trial:
     """A secure sum of two halves that nobody of them attacks has the noise of one server."""
     problem = replace(
-        given.problem, partition=tuple(np.array_split(given.problem.everything[1], 2))
+        setting.problem, partition=tuple(np.array_split(setting.problem.everything[1], 2))
     )
-    return _chosen(given, "secure", problem, colluding=0, longer=longer)
+    return _chosen(setting, "secure", problem, colluding=0, longer=longer)
 
 
-def _featured(given: Setting) -> Trial:
-    if given.featured is None:
+def _featured(setting: Setting) -> Trial:
+    if setting.featured is None:
         raise CannotRun("the rule takes the columns of this task as they are")
-    return _chosen(given, "secure", given.featured(), longer=True, staged=True)
+    return _chosen(setting, "secure", setting.featured(), longer=True, staged=True)
 
 
-def _secure_third(given: Setting) -> Trial:
-    return _chosen(given, "secure", colluding=max(1, given.problem.nodes // 3))
+def _secure_third(setting: Setting) -> Trial:
+    return _chosen(setting, "secure", colluding=max(1, setting.problem.nodes // 3))
 
 
-def _on_a_ring(given: Setting) -> Trial:
-    return _chosen(given, "gossip")._replace(topology=topology.ring(given.problem.nodes))
+def _on_a_ring(setting: Setting) -> Trial:
+    return _chosen(setting, "gossip")._replace(topology=topology.ring(setting.problem.nodes))
 
 
-def _muffliato(given: Setting) -> Trial:
-    trial = _on_a_ring(given)
+def _muffliato(setting: Setting) -> Trial:
+    trial = _on_a_ring(setting)
     assert isinstance(trial.algorithm, GradientDescent)
     return trial._replace(algorithm=replace(trial.algorithm, mixings=MIXINGS))
 
 
-def _push_sum(given: Setting) -> Trial:
+def _push_sum(setting: Setting) -> Trial:
     """Return push-sum where each node sends to two others at random in each round."""
-    nodes = given.problem.nodes
+    nodes = setting.problem.nodes
     degree = min(DIRECTED_DEGREE, nodes - 1)
     links = topology.random_directed(nodes, degree, key=Key.seeded(0))
-    return _descended(given, PushSum, links)
+    return _descended(setting, PushSum, links)
 
 
-def _tracking(given: Setting) -> Trial:
-    return _descended(given, GradientTracking, network(given.problem.nodes, key=Key.seeded(0)))
+def _tracking(setting: Setting) -> Trial:
+    return _descended(setting, GradientTracking, network(setting.problem.nodes, key=Key.seeded(0)))
 
 
 def _descended(
-    given: Setting, kind: type[PushSum | GradientTracking], links: topology.Topology
+    setting: Setting, kind: type[PushSum | GradientTracking], links: topology.Topology
 ) -> Trial:
     """Return full-batch steps of another kind of descent, with the step size of the rule."""
-    problem, rounds = given.problem, STEPS + kind.first_use
+    problem, rounds = setting.problem, STEPS + kind.first_use
 
     def with_noise(noise: float) -> PushSum | GradientTracking:
         return kind(
-            records=given.smallest,
+            records=setting.smallest,
             noise_multiplier=2 * noise,
             step_size=1.0,
             clipping_norm=CLIPPING_NORM,
         )
 
-    plain = with_noise(given.budget.calibrate(with_noise, rounds, problem))
+    plain = with_noise(setting.budget.calibrate(with_noise, rounds, problem))
     once = plain.mechanism.noise_scale(plain.sensitivity(1), problem.dim)
     step = step_size(sqrt(STEPS / problem.nodes) * once)
     return Trial(replace(plain, step_size=step), problem, links, rounds)
 
 
-def _meetings(given: Setting) -> Trial:
-    problem = given.problem
+def _meetings(setting: Setting) -> Trial:
+    problem = setting.problem
     links = topology.meetings(problem.nodes, key=Key.seeded(0))
-    budget = replace(given.budget, view=OneNode(topology=links))
+    budget = replace(setting.budget, view=OneNode(topology=links))
     rounds = STEPS + 1
     clipping_norm = 1.001 * problem.constants().loss_lipschitz  # the proof wants no clipped ones
 
     def with_noise(z: float, step: float = 1.0) -> GradientDescent:
         return GradientDescent(
-            records=given.smallest,
+            records=setting.smallest,
             noise_multiplier=2 * z,
             step_size=step,
             clipping_norm=clipping_norm,
         )
 
     z = budget.calibrate(with_noise, rounds, problem)
-    noise = sqrt(STEPS / problem.nodes) * z * 2 * clipping_norm / given.smallest
+    noise = sqrt(STEPS / problem.nodes) * z * 2 * clipping_norm / setting.smallest
     step = min(step_size(noise), 2 / problem.constants().smoothness)  # longer ones may expand
     return Trial(with_noise(z, step), problem, links, rounds, budget)
 
 
-def _federated(given: Setting, smoothing: float = 0.0, momentum: float = 0.0) -> Trial:
-    problem, rounds = given.problem, STEPS
-    if given.unit == "record":  # each record is a client of its own
+def _federated(setting: Setting, smoothing: float = 0.0, momentum: float = 0.0) -> Trial:
+    problem, rounds = setting.problem, STEPS
+    if setting.unit == "record":  # each record is a client of its own
         everything = problem.everything[1]
         problem = replace(problem, partition=tuple(everything[:, np.newaxis]))
     cohort = max(1, round(COHORT * problem.nodes))
@@ -223,18 +223,18 @@ def _federated(given: Setting, smoothing: float = 0.0, momentum: float = 0.0) ->
             average=LAST_TENTH if momentum else None,
         )
 
-    z = given.budget.calibrate(with_noise, rounds)
+    z = setting.budget.calibrate(with_noise, rounds)
     noise = sqrt(rounds) * z * 2 * CLIPPING_NORM / cohort
     step = step_size(noise / (1 - momentum), rounds=rounds)
     return Trial(with_noise(z, step), problem, None, rounds)
 
 
-def _online(given: Setting, sampling: Once = "arrival") -> Trial:
-    rounds = min(ONLINE_ROUNDS, given.smallest)
-    batch = given.smallest // rounds
+def _online(setting: Setting, sampling: Once = "arrival") -> Trial:
+    rounds = min(ONLINE_ROUNDS, setting.smallest)
+    batch = setting.smallest // rounds
     plain = OnlineLearning(
-        epsilon=given.epsilon,
-        delta=given.delta,
+        epsilon=setting.epsilon,
+        delta=setting.delta,
         step_size=1.0,
         radius=1e6,
         clipping_norm=CLIPPING_NORM,
@@ -243,25 +243,27 @@ def _online(given: Setting, sampling: Once = "arrival") -> Trial:
         sampling=sampling,
         records=rounds * batch if sampling == "allocation" else None,
     )
-    noise = sqrt(rounds / given.problem.nodes) * plain.noise_std(1, given.problem.dim)
+    noise = sqrt(rounds / setting.problem.nodes) * plain.noise_std(1, setting.problem.dim)
     algorithm = replace(plain, step_size=step_size(noise, rounds=rounds))
     rounds += sampling == "allocation"  # what the last batch moved is sent
-    return Trial(algorithm, given.problem, network(given.problem.nodes, key=Key.seeded(0)), rounds)
+    return Trial(
+        algorithm, setting.problem, network(setting.problem.nodes, key=Key.seeded(0)), rounds
+    )
 
 
-def _quantized(given: Setting) -> Trial:
-    problem, rounds = given.problem, STEPS + 1
+def _quantized(setting: Setting) -> Trial:
+    problem, rounds = setting.problem, STEPS + 1
     plain = QuantizedGossip(
         step_size=1.0,
         consensus_step_size=1.0,
-        sample_size=given.smallest,
+        sample_size=setting.smallest,
         noise_std=None,
         compressor=None,
         clipping_norm=CLIPPING_NORM,
         mode="public_point",
     )
-    unit = 2 * CLIPPING_NORM / given.smallest
-    z = given.budget.calibrate(lambda z: replace(plain, noise_std=z * unit), rounds)
+    unit = 2 * CLIPPING_NORM / setting.smallest
+    z = setting.budget.calibrate(lambda z: replace(plain, noise_std=z * unit), rounds)
     step = step_size(sqrt(rounds / problem.nodes) * z * unit, rounds=rounds)
     algorithm = replace(
         plain, step_size=step, noise_std=z * unit * step, compressor=Quantizer(z * unit * step)
@@ -269,8 +271,8 @@ def _quantized(given: Setting) -> Trial:
     return Trial(algorithm, problem, network(problem.nodes, key=Key.seeded(0)), rounds)
 
 
-def _secure_gossip(given: Setting) -> Trial:
-    problem, rounds = given.problem, STEPS
+def _secure_gossip(setting: Setting) -> Trial:
+    problem, rounds = setting.problem, STEPS
     links = network(problem.nodes, key=Key.seeded(0))
     plain = SecureGossip(
         topology=links,
@@ -279,7 +281,7 @@ def _secure_gossip(given: Setting) -> Trial:
         noise_multiplier=2.0,
         clipping_norm=CLIPPING_NORM,
     )
-    z = given.budget.calibrate(lambda z: replace(plain, noise_multiplier=z), rounds, guess=2.0)
+    z = setting.budget.calibrate(lambda z: replace(plain, noise_multiplier=z), rounds, guess=2.0)
     shares = problem.nodes * (1 - plain.colluding / int(links.mixing_matrix.degrees.min()))
     step = step_size(
         sqrt(rounds / shares) * plain.relative(z) * plain.sensitivity(0).bound, rounds=rounds
@@ -287,27 +289,27 @@ def _secure_gossip(given: Setting) -> Trial:
     return Trial(replace(plain, noise_multiplier=z, step_size=step), problem, None, rounds)
 
 
-def _choco(given: Setting) -> Trial:
-    problem, rounds = given.problem, STEPS
+def _choco(setting: Setting) -> Trial:
+    problem, rounds = setting.problem, STEPS
     plain = GradientPerturbation(
         step_size=1.0,
-        sample_size=given.smallest,
-        records=given.smallest,
+        sample_size=setting.smallest,
+        records=setting.smallest,
         noise_to_sensitivity=1.0,
         clipping_norm=CLIPPING_NORM,
     )
-    z = given.budget.calibrate(lambda z: replace(plain, noise_to_sensitivity=z), rounds)
+    z = setting.budget.calibrate(lambda z: replace(plain, noise_to_sensitivity=z), rounds)
     noise = sqrt(rounds / problem.nodes) * z * plain.sensitivity(0).bound
-    own = replace(plain, noise_to_sensitivity=z, step_size=step_size(noise, rounds=rounds))
-    choco = ChocoSGD(**vars(own), keep=KEEP, consensus_step_size=KEEP)
+    private = replace(plain, noise_to_sensitivity=z, step_size=step_size(noise, rounds=rounds))
+    choco = ChocoSGD(**vars(private), keep=KEEP, consensus_step_size=KEEP)
     return Trial(choco, problem, network(problem.nodes, key=Key.seeded(0)), rounds)
 
 
-def _without_replacement(given: Setting, sampling: Once = "arrival") -> Trial:
-    problem, smallest = given.problem, given.smallest
+def _without_replacement(setting: Setting, sampling: Once = "arrival") -> Trial:
+    problem, smallest = setting.problem, setting.smallest
     rounds = min(STEPS, smallest)
     plain = WithoutReplacement(
-        epsilon=given.epsilon, delta=given.delta, batch_size=smallest // rounds
+        epsilon=setting.epsilon, delta=setting.delta, batch_size=smallest // rounds
     )
     share = GLOBAL_SHARE
     if sampling == "allocation":  # the more releases, the less noise: all updates are global
@@ -333,15 +335,17 @@ def with_steps(
     return replace(algorithm, step_size=min(step, 1 / (2 * constants.smoothness)))
 
 
-def _with_replacement(given: Setting) -> Trial:
-    smallest = given.smallest
-    equal = replace(given.problem, partition=tuple(p[:smallest] for p in given.problem.partition))
+def _with_replacement(setting: Setting) -> Trial:
+    smallest = setting.smallest
+    equal = replace(
+        setting.problem, partition=tuple(p[:smallest] for p in setting.problem.partition)
+    )
     batch = max(1, smallest // PASSES)
     turns = VISITS * smallest // batch
     rounds = equal.nodes * turns
     z = accounting.fixed_size_gaussian_noise_to_sensitivity(
-        target_epsilon=given.epsilon,
-        target_delta=given.delta,
+        target_epsilon=setting.epsilon,
+        target_delta=setting.delta,
         sampling_rate=batch / smallest,
         neighboring_relation="replace_one",
         count=turns,
@@ -361,8 +365,8 @@ def replaced(algorithm: WithReplacement, problem: LinearProblem) -> WithReplacem
     return replace(algorithm, step_size=step_size(noise, rounds=rounds))
 
 
-def _online_correlated(given: Setting, kind: correlated_noise.Strategy) -> Trial:
-    return correlated_noise.online_learning(given, _online(given), kind)
+def _online_correlated(setting: Setting, kind: correlated_noise.Strategy) -> Trial:
+    return correlated_noise.online_learning(setting, _online(setting), kind)
 
 
 _secure, _gossip = partial(_chosen, method="secure"), partial(_chosen, method="gossip")

@@ -129,9 +129,9 @@ class ClassMoments:
 
     def blocks(self, node: int) -> Iterator[Block]:
         """Yield the records of a node; longer ones than 1 are clipped."""
-        own = self.problem.partition[node]
-        for first in range(0, len(own), RECORDS_AT_ONCE):
-            chosen = own[first : first + RECORDS_AT_ONCE]
+        site_records = self.problem.partition[node]
+        for first in range(0, len(site_records), RECORDS_AT_ONCE):
+            chosen = site_records[first : first + RECORDS_AT_ONCE]
             rows: Any = self.problem.train.features[chosen]
             labels = self.problem.train.labels[chosen]
             if sparse.issparse(rows):

@@ -1,4 +1,4 @@
-"""What the benchmark writes: one table in four forms, a figure, and a sentence."""
+"""Results of the benchmark: one table in four forms, a figure, and a sentence."""
 
 from __future__ import annotations
 
@@ -86,137 +86,184 @@ def epsilons_of(cells: Sequence[Cell], task: str) -> list[float]:
 
 
 def splits_of(cells: Sequence[Cell], task: str) -> int:
-    """Return how many splits of a task all rows have."""
-    return min((len(c.accuracy) for c in cells if c.task == task and not c.why), default=0)
+    """Return the number of splits of a task that all rows have."""
+    counts = [len(cell.accuracy) for cell in cells if cell.task == task and not cell.why]
+    return min(counts, default=0)
 
 
 def paired(cell: Cell, *levels: Cell) -> Difference:
-    """Return the interval of what a cell is above the highest of several others, by splits."""
-    level = max(levels, key=lambda other: other.mean)
-    both = [one - other for one, other in zip(cell.accuracy, level.accuracy, strict=False)]
-    return difference(both, held_out=TASKS[cell.task].held_out)
+    """Return the interval of a cell's accuracy less the highest of several others, by splits."""
+    level = max(levels, key=lambda candidate: candidate.mean)
+    pairs = zip(cell.accuracy, level.accuracy, strict=False)
+    gains = [accuracy - level_accuracy for accuracy, level_accuracy in pairs]
+    return difference(gains, held_out=TASKS[cell.task].held_out)
 
 
 def left_out(cell: Cell, chance: Cell) -> str:
-    """Return why the number of a private cell means nothing; empty if it does."""
+    """Return the reason for which a private cell has no number to print; empty if it has one."""
     if len(cell.accuracy) < LEAST or cell.epsilon is None:
         return ""
     if 100 * np.std(cell.accuracy, ddof=1) >= UNSTABLE:
         return "unstable"
-    return "" if paired(cell, chance).sign > 0 else "at chance"
+    if paired(cell, chance).sign > 0:
+        return ""
+    return "at chance"
 
 
 def beating(lines: Sequence[Line]) -> set[tuple[str, float | None]]:
-    """Return the cells of a task, by method and epsilon, that clearly beat alone and chance."""
-    by = {line.method: line for line in lines}
-    if not {ALONE, CHANCE} <= {*by}:
+    """Return the cells of a task, by method and epsilon, that clearly beat both baselines."""
+    by_method = {line.method: line for line in lines}
+    if ALONE not in by_method or CHANCE not in by_method:
         return set()
-    levels = [by[ALONE].first, by[CHANCE].first]
-    private = [c for line in lines for c in line.cells.values() if c.epsilon is not None]
-    private = [cell for cell in private if len(cell.accuracy) >= LEAST]
-    gains = [paired(cell, *levels) for cell in private]
-    clear = clearly([gain.p for gain in gains])
-    return {
-        (cell.method, cell.epsilon)
-        for cell, gain, sure in zip(private, gains, clear, strict=True)
-        if sure and gain.mean > 0 and not left_out(cell, by[CHANCE].first)
-    }
+    chance = by_method[CHANCE].first
+    cells = [cell for line in lines for cell in line.cells.values()]
+    private = [cell for cell in cells if cell.epsilon is not None and len(cell.accuracy) >= LEAST]
+    gains = [paired(cell, by_method[ALONE].first, chance) for cell in private]
+    are_clear = clearly([gain.p for gain in gains])
+    better = set()
+    for cell, gain, is_clear in zip(private, gains, are_clear, strict=True):
+        if is_clear and gain.mean > 0 and not left_out(cell, chance):
+            better.add((cell.method, cell.epsilon))
+    return better
 
 
 def shown(cell: Cell, chance: Cell, better: bool = False) -> str:
-    """Return the accuracy of a cell in percent with its interval; "-" if there is none."""
+    """Return the accuracy of a cell in percent with its interval; "-" if there is none.
+
+    A star follows if `better`.
+    """
     if not cell.accuracy:
         return "-"
-    if why := left_out(cell, chance):
-        return why
-    half = _half(cell)
-    return f"{100 * cell.mean:.1f}{'' if np.isnan(half) else f' ± {half:.1f}'}{' *' * better}"
+    reason = left_out(cell, chance)
+    if reason:
+        return reason
+    text = f"{100 * cell.mean:.1f}"
+    half_width = _half(cell)
+    if not np.isnan(half_width):
+        text += f" ± {half_width:.1f}"
+    if better:
+        text += " *"
+    return text
 
 
 def _half(cell: Cell) -> float:
     """Return half of the 95% interval, in points; NaN for one split."""
     if len(cell.accuracy) < 2:
         return np.nan
-    found = difference(cell.accuracy, held_out=TASKS[cell.task].held_out)
-    return 100 * (found.high - found.mean)
+    interval = difference(cell.accuracy, held_out=TASKS[cell.task].held_out)
+    return 100 * (interval.high - interval.mean)
 
 
 def table_of(cells: Sequence[Cell], task: str) -> tuple[list[str], list[list[str]], list[str]]:
-    """Return heads, rows and notes (why a cell is empty, what a view is) of a task's table."""
-    epsilons, lines = epsilons_of(cells, task), lines_of(cells, task)
+    """Return heads, rows and notes of a task's table.
+
+    A note states why a cell is empty, or a threat model.
+    """
+    epsilons = epsilons_of(cells, task)
+    lines = lines_of(cells, task)
     heads = ["method", "one trusts", *(f"epsilon {epsilon:g}" for epsilon in epsilons)]
     heads += ["worst", "proved", "MB", "seconds"]
     rows: list[list[str]] = []
-    reasons: dict[str, list[str]] = {}
-    chance, better = lines[0].first, beating(lines)
-
-    def kept(cell: Cell) -> bool:
-        return bool(cell.worst) and not left_out(cell, chance)
-
+    methods_of_note: dict[str, list[str]] = {}
+    chance = lines[0].first
+    better = beating(lines)
     for line in lines:
-        first, last = line.first, line.last
-        if note := first.why or first.view or _range(first):
-            reasons.setdefault(note, []).append(line.method)
-        found = [line.at(epsilon) for epsilon in epsilons]
-        rows.append(
-            [
-                line.method,
-                first.trust,
-                *(shown(cell, chance, (line.method, cell.epsilon) in better) for cell in found),
-                f"{100 * np.mean(last.worst):.1f}" if kept(last) else "-",
-                "-" if first.proved is None else rounded_up(first.proved, 3),
-                "-" if last.bytes is None else f"{float(f'{last.bytes / 1e6:.3g}'):,g}",
-                "-" if last.seconds is None else f"{last.seconds:.1f}",
-            ]
-        )
-    return heads, rows, [f"{', '.join(methods)}: {note}" for note, methods in reasons.items()]
+        note = line.first.why or line.first.view or _range(line.first)
+        if note:
+            methods_of_note.setdefault(note, []).append(line.method)
+        row = [line.method, line.first.trust]
+        for epsilon in epsilons:
+            cell = line.at(epsilon)
+            row.append(shown(cell, chance, (line.method, cell.epsilon) in better))
+        rows.append(row + _costs(line, chance))
+    notes = [f"{', '.join(methods)}: {note}" for note, methods in methods_of_note.items()]
+    return heads, rows, notes
+
+
+def _costs(line: Line, chance: Cell) -> list[str]:
+    """Return the worst node's accuracy, the proved epsilon, megabytes and seconds of a method."""
+    last = line.last
+    worst = proved = megabytes = seconds = "-"
+    if last.worst and not left_out(last, chance):
+        worst = f"{100 * np.mean(last.worst):.1f}"
+    if line.first.proved is not None:
+        proved = rounded_up(line.first.proved, 3)
+    if last.bytes is not None:
+        three_digits = float(f"{last.bytes / 1e6:.3g}")
+        megabytes = f"{three_digits:,g}"
+    if last.seconds is not None:
+        seconds = f"{last.seconds:.1f}"
+    return [worst, proved, megabytes, seconds]
 
 
 def verdict(cells: Sequence[Cell]) -> str:
-    """Say which methods beat a node alone, at which epsilon, and whom one trusts for that."""
-    tasks = dict.fromkeys(cell.task for cell in cells)
-    return "\n\n".join(
-        _verdict(lines, splits_of(cells, task))
-        for task in tasks
-        if len(lines := {line.method: line for line in lines_of(cells, task)}) > 1
-    )
+    """Name the methods that beat a single node, their epsilon, and the parties to trust."""
+    verdicts = []
+    for task in dict.fromkeys(cell.task for cell in cells):
+        lines = {line.method: line for line in lines_of(cells, task)}
+        if len(lines) > 1:
+            verdicts.append(_verdict(lines, splits_of(cells, task)))
+    return "\n\n".join(verdicts)
 
 
 def _verdict(lines: dict[str, Line], splits: int) -> str:
     """Return the sentence of one task: the best method of each kind of trust."""
+    alone = lines[ALONE].first
+    baseline = f"On {alone.task} a node alone without privacy reaches {100 * alone.mean:.1f}%"
+    if splits < LEAST:
+        if splits == 1:
+            return f"{baseline}; 1 split gives no verdict."
+        return f"{baseline}; {splits} splits give no verdict."
     best: dict[str, tuple[float, float, str]] = {}
     for method, epsilon in beating([*lines.values()]):
         assert epsilon is not None
         cell = lines[method].at(epsilon)
-        found = epsilon, -cell.mean, method
-        best[cell.trust] = min(found, best.get(cell.trust, found))
-    alone = lines[ALONE].first
-    says = f"On {alone.task} a node alone without privacy reaches {100 * alone.mean:.1f}%"
-    if splits < LEAST:
-        return f"{says}; {splits} split{'s give' if splits != 1 else ' gives'} no verdict."
+        candidate = (epsilon, -cell.mean, method)
+        best[cell.trust] = min(candidate, best.get(cell.trust, candidate))
     if not best:
-        return f"{says}, and no private method clearly beats it."
-    parts = (
-        f"{method} from epsilon {epsilon:g} on ({-100 * accuracy:.1f}%, trusting {trust})"
-        for trust, (epsilon, accuracy, method) in sorted(best.items(), key=lambda one: one[1])
-    )
-    return f"{says}, and is clearly beaten by {'; '.join(parts)}."
+        return f"{baseline}, and no private method clearly beats it."
+    phrases = []
+    for trust, (epsilon, loss, method) in sorted(best.items(), key=lambda item: item[1]):
+        accuracy = -100 * loss
+        phrases.append(f"{method} from epsilon {epsilon:g} on ({accuracy:.1f}%, trusting {trust})")
+    return f"{baseline}, and is clearly beaten by {'; '.join(phrases)}."
 
 
 def as_markdown(cells: Sequence[Cell], made: Mapping[str, Made]) -> str:
-    """Return all tables as Markdown whose columns are aligned, and what made each."""
+    """Return all tables as Markdown with aligned columns, and the settings of each.
+
+    Parameters
+    ----------
+    cells
+        Of all tasks.
+    made
+        The settings of each task's run.
+    """
     parts = [f"# {HEADLINE}", *NOTES]
     for task, title in _titles(cells):
         heads, rows, notes = table_of(cells, task)
-        widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
-        lines = [heads, ["-" * width for width in widths], *rows]
-        written = [" | ".join(map(str.ljust, line, widths)) for line in lines]
-        most = made.get(task, {}).get("records", "all")
-        title += "" if most == "all" else f", {most:,} records"
-        parts += [f"## {task}: {title}", "\n".join(f"| {line} |" for line in written)]
+        records = made.get(task, {}).get("records", "all")
+        if records != "all":
+            title += f", {records:,} records"
+        parts.append(f"## {task}: {title}")
+        parts.append(_aligned(heads, rows))
         parts.append("\n".join(f"- {note}" for note in notes))
-    by = "\n".join(f"- `dpmesh benchmark {task}`: {_in_words(one)}" for task, one in made.items())
-    return "\n\n".join([*parts, verdict(cells), f"Made by\n\n{by}"])
+    parts.append(verdict(cells))
+    commands = [
+        f"- `dpmesh benchmark {task}`: {_in_words(settings)}" for task, settings in made.items()
+    ]
+    parts.append("Made by\n\n" + "\n".join(commands))
+    return "\n\n".join(parts)
+
+
+def _aligned(heads: list[str], rows: list[list[str]]) -> str:
+    """Return a table of Markdown whose columns are aligned."""
+    widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
+    lines = []
+    for line in (heads, ["-" * width for width in widths], *rows):
+        cells = " | ".join(map(str.ljust, line, widths))
+        lines.append(f"| {cells} |")
+    return "\n".join(lines)
 
 
 def as_page(cells: Sequence[Cell], made: Mapping[str, Made]) -> str:
@@ -256,7 +303,7 @@ def draw(cells: Sequence[Cell]) -> Figure:
 
 
 def read(folder: Path) -> tuple[list[Cell], dict[str, Made]]:
-    """Return the cells that a folder's ``benchmark.json`` holds, and what made each task's.
+    """Return the cells of a folder's ``benchmark.json``, and the settings of each task's run.
 
     Raises
     ------
@@ -278,7 +325,7 @@ def read(folder: Path) -> tuple[list[Cell], dict[str, Made]]:
 def save(cells: Sequence[Cell], folder: Path, made: Mapping[str, Made]) -> None:
     """Write ``benchmark.json``: these cells, and those of other tasks that the folder has.
 
-    `made` is what made those of each task.
+    `made` has the settings of each task's run.
 
     Raises
     ------
@@ -287,12 +334,15 @@ def save(cells: Sequence[Cell], folder: Path, made: Mapping[str, Made]) -> None:
     OSError
         If the folder cannot be written to.
     """
-    kept, before = read(folder)
-    known = [*(cell for cell in kept if cell.task not in made), *cells]
-    known.sort(key=lambda cell: ([*TASKS].index(cell.task), cell.epsilon or 0.0))
-    by = {task: {**before, **made}[task] for task, _ in _titles(known)}
-    rows = ",\n  ".join(json.dumps(vars(cell)) for cell in known)
-    text = f'{{"made": {json.dumps(by, indent=1)},\n "cells": [\n  {rows}]}}\n'
+    saved_cells, saved_settings = read(folder)
+    all_cells = [cell for cell in saved_cells if cell.task not in made]
+    all_cells += cells
+    order = list(TASKS)
+    all_cells.sort(key=lambda cell: (order.index(cell.task), cell.epsilon or 0.0))
+    settings = {**saved_settings, **made}
+    settings = {task: settings[task] for task, _ in _titles(all_cells)}
+    rows = ",\n  ".join(json.dumps(vars(cell)) for cell in all_cells)
+    text = f'{{"made": {json.dumps(settings, indent=1)},\n "cells": [\n  {rows}]}}\n'
     replace_text(folder / "benchmark.json", text)
 
 
@@ -306,17 +356,17 @@ def write(folder: Path) -> list[Path]:
     OSError
         If the folder cannot be written to.
     """
-    known, by = read(folder)
-    texts = {"md": as_markdown(known, by) + "\n", "html": as_page(known, by)}
+    cells, settings = read(folder)
+    texts = {"md": as_markdown(cells, settings) + "\n", "html": as_page(cells, settings)}
     for kind, text in texts.items():
         replace_text(folder / f"benchmark.{kind}", text)
     with replacing(folder / "benchmark.png") as file:
-        draw(known).savefig(file, format="png", dpi=110)
+        draw(cells).savefig(file, format="png", dpi=110)
     return [folder / f"benchmark.{kind}" for kind in ("json", *texts, "png")]
 
 
-def _in_words(by: Made) -> str:
-    return "; ".join(f"{name} {value}" for name, value in by.items())
+def _in_words(settings: Made) -> str:
+    return "; ".join(f"{name} {value}" for name, value in settings.items())
 
 
 def _range(cell: Cell) -> str:

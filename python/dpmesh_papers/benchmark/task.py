@@ -72,7 +72,7 @@ class Task:
             If its data are not there.
         """
         make = self.featured if featured and self.featured else self.make
-        made = make(key, most if self.data else None)
+        sorted_problem = make(key, most if self.data else None)
         draw = generator(key, Purpose.BATCHES)  # where records are used once, in random order
-        mixed = tuple(draw.permutation(part) for part in made.partition)
-        return replace(made, partition=mixed, feature_norm=1.0)
+        mixed = tuple(draw.permutation(part) for part in sorted_problem.partition)
+        return replace(sorted_problem, partition=mixed, feature_norm=1.0)

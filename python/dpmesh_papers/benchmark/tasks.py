@@ -1,4 +1,4 @@
-"""What the methods of the benchmark learn: real data, as several sites have them."""
+"""Tasks of the benchmark: real data, as several sites have them."""
 
 from __future__ import annotations
 
@@ -122,10 +122,12 @@ def _news(key: Key, most: int | None) -> LinearProblem:
 
 
 def _roles(key: Key, most: int | None) -> LinearProblem:
-    held = shakespeare(window=4, stride=4, least_records=25)
-    size, draw = len(held.alphabet), generator(key, Purpose.SPLIT)
-    chosen = np.isin(np.arange(held.train.records), draw.permutation(held.train.records)[:most])
-    parts = tuple(part[chosen[part]] for part in held.partition if chosen[part].any())
+    characters = shakespeare(window=4, stride=4, least_records=25)
+    size, draw = len(characters.alphabet), generator(key, Purpose.SPLIT)
+    chosen = np.isin(
+        np.arange(characters.train.records), draw.permutation(characters.train.records)[:most]
+    )
+    parts = tuple(part[chosen[part]] for part in characters.partition if chosen[part].any())
 
     def one_hot(part: Dataset) -> Dataset:
         places = np.asarray(part.features).astype(int) + size * np.arange(4)
@@ -134,7 +136,7 @@ def _roles(key: Key, most: int | None) -> LinearProblem:
         x = sparse.csr_array((ones, places.ravel(), starts), shape=shape)
         return replace(part, features=x)
 
-    return _softmax(one_hot(held.train), one_hot(held.test), parts, classes=size)
+    return _softmax(one_hot(characters.train), one_hot(characters.test), parts, classes=size)
 
 
 def _marriages(key: Key, _: int | None) -> LinearProblem:
