@@ -68,7 +68,11 @@ class Panel:
             return "No improvement on single sites"
         little = all(own.gain.mean < LITTLE for own in self.secure)
         how = "Little improvement on single sites" if little else "Improves on single sites"
-        return how if all(pays) else f"{how}, from epsilon {EPSILONS[pays.index(True)]:g} on"
+        if not all(pays):
+            how = f"{how}, from epsilon {EPSILONS[pays.index(True)]:g} on"
+        if all(own.no_site_gains for own in self.secure):
+            how = f"{how}, but not on records like their own"
+        return how
 
     @property
     def sentence(self) -> str:
@@ -88,6 +92,14 @@ class Panel:
         yield "centralized, without privacy", [f"{own.pooled:.1%}" for own in beside]
         claims = [str(own.claim) for own in self.secure]
         yield "secure aggregation against single sites", claims
+        populations = [own.rows_by_population for own in self.secure]
+        if all(len(rows) > 1 for rows in populations):
+            own_records = [rows[1] for rows in populations]
+            yield "own records: single site", [f"{row.single_site:.1%}" for row in own_records]
+            federation = [f"{row.federation:.1%}" for row in own_records]
+            yield "own records: secure aggregation", federation
+            join = ["do not join" if own.no_site_gains else "-" for own in self.secure]
+            yield "for records like its own", join
 
     def as_dict(self) -> dict[str, Any]:
         """Return the panel in plain types that JSON can hold."""
@@ -96,6 +108,9 @@ class Panel:
             "verdict": self.verdict,
             "epsilons": EPSILONS,
             "claims": [own.claim for own in self.secure],
+            "populations": [
+                [population.as_dict() for population in own.populations] for own in self.secure
+            ],
             "scores": [scores(own).tolist() for own in self.secure],
             "gossip": [scores(own).tolist() for own in self.gossip],
             "baselines": [own.baselines.as_dict() for own in self.secure],
@@ -159,7 +174,20 @@ def run_demo(
                     on_run()
                 pairs = zip(every, runs, strict=True)
                 measured = [baselines.measured(problem, run.released) for problem, run in pairs]
-                found[method].append(Verdict(measured=measured, beside=plain, epsilon=epsilon))
+                populations = [
+                    baselines.population_of(problem, run.released)
+                    for problem, run in zip(every, runs, strict=True)
+                ]
+                privacy_of_runs = runs[-1].privacy
+                verdict = Verdict(
+                    measured=measured,
+                    beside=plain,
+                    epsilon=epsilon,
+                    populations=populations,
+                    protects=privacy_of_runs.unit,
+                    adversary=privacy_of_runs.adversary_in_brief,
+                )
+                found[method].append(verdict)
                 if method == "secure":
                     privacy.append(runs[-1].privacy)
             own = baselines.compute(every[0], epsilon=epsilon, delta=DELTA, key=_own_key(seeds))

@@ -24,7 +24,7 @@ from dpmesh._validate import fail, integer, positive
 from dpmesh.defaults import Choice, Method, Sizes, choose
 from dpmesh.defaults.rule import Noise
 from dpmesh.keys import Key, Purpose, generator
-from dpmesh.run.measures import Measures
+from dpmesh.run.measures import shown_difference
 from dpmesh.run.verdict import LEAST, Claim, Verdict
 from dpmesh.tables import Columns
 
@@ -64,6 +64,10 @@ class Level:
         Mean and standard deviation of the federation.
     claim
         What `dpmesh.run.verdict.Verdict` says of it against single sites without privacy.
+    own_gain
+        The 95% interval of what sites gain on test records like their own.
+    no_site_gains
+        Whether sites lose on these.
     """
 
     data: str
@@ -74,6 +78,8 @@ class Level:
     spread: float
     pooled: float
     claim: Claim | None
+    own_gain: tuple[float, float]
+    no_site_gains: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +121,12 @@ class Forecast:
         claims = [level.claim for level in self.asked]
         on = [f"{claims.count(claim)} of {len(claims)}: {claim}" for claim in dict.fromkeys(claims)]
         beside = "Against single sites without privacy, on the public data sets"
-        return f"Expect about {expected}. {beside}, {'; '.join(on)}."
+        said = f"Expect about {expected}. {beside}, {'; '.join(on)}."
+        losing = sum(level.no_site_gains for level in self.asked)
+        if losing:
+            where = f"on {losing} of {len(claims)} data sets no site gains"
+            said = f"{said} On records like its own, {where}: do not join for these."
+        return said
 
     def __str__(self) -> str:
         algorithm = self.choice.algorithm
@@ -127,13 +138,14 @@ class Forecast:
             f"{as_given(self.delta)}, by {how} ({name})",
             "",
             f"{'public data':<24}{'records':>8}{'majority':>10}{'single':>8}{'federation':>16}"
-            f"{'central':>9}  against single sites",
+            f"{'central':>9}  {'against single sites':<22}gain on a site's own records",
         ]
         for level in self.levels:
             mean = f"{level.federation:.1%} ± {100 * level.spread:.1f}"
             lines.append(
                 f"{level.data:<24}{level.records:>8}{level.chance:>10.1%}{level.alone:>8.1%}"
-                f"{mean:>16}{level.pooled:>9.1%}  {level.claim}"
+                f"{mean:>16}{level.pooled:>9.1%}  {level.claim or '-':<22}"
+                f"{shown_difference('accuracy', *level.own_gain)}"
             )
         return "\n".join([*lines, "", self.sentence])
 
@@ -260,9 +272,16 @@ def _level(
     draw: np.random.Generator,
 ) -> Level:
     choice = chosen(problems[0])
-    measured = [_measured(problem, choice, draw) for problem in problems]
+    runs = [_run(problem, choice, draw) for problem in problems]
+    pairs = [*zip(problems, runs, strict=True)]
+    measured = [baselines.measured(problem, run.released) for problem, run in pairs]
     beside = [replace(baselines.compute(own), held_out=TESTED) for own in problems]
-    found = Verdict(measured=measured, beside=beside, epsilon=None, unit="run")
+    populations = [baselines.population_of(problem, run.released) for problem, run in pairs]
+    found = Verdict(
+        measured=measured, beside=beside, epsilon=None, unit="run", populations=populations
+    )
+    own_gain = found.own_gain
+    assert own_gain is not None
     return Level(
         data=name,
         records=records,
@@ -272,11 +291,12 @@ def _level(
         spread=float(np.std([one["accuracy"] for one in found.measured], ddof=1)),
         pooled=found.baselines.pooled,
         claim=found.claim,
+        own_gain=(own_gain.low, own_gain.high),
+        no_site_gains=found.no_site_gains,
     )
 
 
-def _measured(problem: dm.LinearProblem, choice: Choice, draw: np.random.Generator) -> Measures:
+def _run(problem: dm.LinearProblem, choice: Choice, draw: np.random.Generator) -> dm.Run:
     key = Key.seeded(int(draw.integers(2**62)))
     how: Any = {"rounds": choice.rounds, "metrics": dm.Metrics([], progress=False)}
-    run = dm.simulate(choice.algorithm, problem, choice.topology, key=key, delta=1e-5, **how)
-    return baselines.measured(problem, run.released)
+    return dm.simulate(choice.algorithm, problem, choice.topology, key=key, delta=1e-5, **how)

@@ -79,7 +79,9 @@ def test_the_demo_writes_a_figure_and_numbers(tmp_path: Path) -> None:
         assert all(own["alone"] for own in panel["baselines"])
     # a site that sees two of ten digits cannot recognise the others, whatever it does
     assert max(pays["baselines"][0]["alone"]) < 0.35 < np.mean(pays["scores"][-1])
-    assert pays["verdict"] == "Improves on single sites"
+    own = "but not on records like their own"
+    assert pays["verdict"] == f"Improves on single sites, {own}"
+    assert "On records like its own no site gains: do not join for these." in output
     assert np.mean(pays["scores"][0]) > np.mean(pays["gossip"][0]) + 0.1
     assert "Little improvement on single sites" in alike["verdict"]
     assert "the server and 1 of the sites" in output

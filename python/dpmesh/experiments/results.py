@@ -17,6 +17,7 @@ from dpmesh.privacy.report import Report
 from dpmesh.run import History, Traffic
 from dpmesh.run.baselines import Baselines
 from dpmesh.run.measures import Measures
+from dpmesh.run.populations import Population
 from dpmesh.run.run import Tabled, released_model
 from dpmesh.tables.models import Model, Outline
 
@@ -100,6 +101,12 @@ class Result(Tabled):
         """What it compares with: see `Run.baselines`."""
         saved = self.run.get("baselines")
         return None if saved is None else Baselines.from_dict(saved)
+
+    @property
+    def population(self) -> Population | None:
+        """Scores on each node's own test records: see `Run.population`."""
+        saved = self.run.get("population")
+        return None if saved is None else Population.from_dict(saved)
 
     @property
     def released(self) -> Released:

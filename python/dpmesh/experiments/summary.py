@@ -212,7 +212,9 @@ def verdict(runs: Sequence[Result]) -> Verdict | None:
         return None
     measured, beside = zip(*known, strict=True)
     privacy = dearest(runs)
+    populations = [run.population for run in runs if run.population is not None]
     return Verdict(
+        populations=populations if len(populations) == len(runs) else (),
         measured=measured,
         beside=beside,
         epsilon=cost_in_words(privacy),

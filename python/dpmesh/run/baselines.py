@@ -27,12 +27,12 @@ from dpmesh.run.candidates import Matrix, NonPrivate, non_private
 from dpmesh.run.channel import run_rounds
 from dpmesh.run.failing import carrier_for
 from dpmesh.run.measures import Measures
-from dpmesh.run.populations import Population, RareClass
+from dpmesh.run.populations import Population, RareClass, owners_by_label
 from dpmesh.run.prepare import wide_enough
-from dpmesh.run.tasks import BY_LOSS, task_of_problem, trivial_measures
+from dpmesh.run.tasks import BY_LOSS, scores_of_test, task_of_problem, trivial_measures
 from dpmesh.run.tasks import measured as measured_model
 
-__all__ = ["Baselines", "alone_private", "beside", "compute", "measured"]
+__all__ = ["Baselines", "alone_private", "beside", "compute", "measured", "population_of"]
 
 Scores = Numbers
 
@@ -242,7 +242,36 @@ def _without_privacy(problem: LinearProblem, models: NonPrivate) -> Baselines:
     return replace(baselines_in(main_metric), others=others)
 
 
-def population(problem: LinearProblem, owners: Indices, federation: Scores) -> Population:
+def population_of(problem: LinearProblem, params: FloatArray) -> Population:
+    """Compare released models with each node on test records like the node's own.
+
+    Test records are dealt to nodes by their labels: see `dpmesh.run.populations.owners_by_label`.
+
+    Parameters
+    ----------
+    problem
+        A problem whose baselines were computed.
+    params
+        Released models, shape (nodes, dim), or (1, dim) where all nodes share one.
+    """
+    assert problem.test is not None
+    starts, records = problem.everything
+    owners = owners_by_label(
+        problem.train.labels[records],
+        np.repeat(np.arange(problem.nodes), np.diff(starts)),
+        problem.test.labels,
+        sites=problem.nodes,
+        by_value=task_of_problem(problem).name != "classes",
+    )
+    models = [np.asarray(scores_of_test(problem, row), np.float64) for row in params]
+    if len(models) == 1:
+        return population(problem, owners, models[0])
+    return population(problem, owners, models)
+
+
+def population(
+    problem: LinearProblem, owners: Indices, federation: Scores | Sequence[Scores]
+) -> Population:
     """Compare the federation with each node on the node's own test records, and on a rare class.
 
     Parameters
@@ -252,7 +281,7 @@ def population(problem: LinearProblem, owners: Indices, federation: Scores) -> P
     owners
         Node of each test record, shape (test records,).
     federation
-        Scores of the federation's model, shape (test records, outputs).
+        Scores of the federation's model, shape (test records, outputs); or of one of each node.
     """
     assert problem.test is not None
     assert problem.outline is not None
@@ -260,6 +289,10 @@ def population(problem: LinearProblem, owners: Indices, federation: Scores) -> P
     labels = problem.test.labels
     task = task_of_problem(problem)
     models = _known[problem].models
+    if isinstance(federation, np.ndarray):
+        released: Sequence[Scores] = [federation] * problem.nodes
+    else:
+        released = federation
     records_of_node = [np.flatnonzero(owners == node) for node in range(problem.nodes)]
 
     def scores_by_node(models_of_nodes: Iterable[Scores]) -> Scores:
@@ -275,9 +308,9 @@ def population(problem: LinearProblem, owners: Indices, federation: Scores) -> P
 
     rare = None
     if task.name == "classes":
-        rare = _rarest_class(problem, models, federation)
+        rare = _rarest_class(problem, models, released)
     return Population(
-        federation=scores_by_node([federation] * problem.nodes),
+        federation=scores_by_node(released),
         alone=scores_by_node(models.alone),
         tested=np.array([len(records) for records in records_of_node]),
         rare=rare,
@@ -285,7 +318,7 @@ def population(problem: LinearProblem, owners: Indices, federation: Scores) -> P
 
 
 def _rarest_class(
-    problem: LinearProblem, models: NonPrivate, federation: Scores
+    problem: LinearProblem, models: NonPrivate, released: Sequence[Scores]
 ) -> RareClass | None:
     """Return recall of the class with the fewest training records."""
     assert problem.test is not None
@@ -304,7 +337,7 @@ def _rarest_class(
 
     return RareClass(
         name=str(problem.outline.classes[rarest]),
-        federation=recall(federation),
+        federation=float(np.mean([recall(scores) for scores in released])),
         alone=float(np.mean([recall(scores) for scores in models.alone])),
         tested=int(records.sum()),
     )

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from dpmesh._ragged import Indices, Numbers
 
-__all__ = ["FEWEST_TESTED", "Population", "RareClass"]
+__all__ = ["FEWEST_TESTED", "Population", "RareClass", "owners_by_label"]
 
 FEWEST_TESTED = 20
 """Test records below which a site or a class gets no interval of its own."""
@@ -51,3 +56,70 @@ class Population:
     alone: Numbers
     tested: Indices
     rare: RareClass | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the scores in plain types that JSON can hold."""
+        return {
+            "federation": self.federation.tolist(),
+            "alone": self.alone.tolist(),
+            "tested": self.tested.tolist(),
+            "rare": None if self.rare is None else asdict(self.rare),
+        }
+
+    @classmethod
+    def from_dict(cls, saved: Mapping[str, Any]) -> Population:
+        """Return the scores that `as_dict` gave."""
+        rare = saved["rare"]
+        return cls(
+            federation=np.array(saved["federation"], np.float64),
+            alone=np.array(saved["alone"], np.float64),
+            tested=np.array(saved["tested"], np.int64),
+            rare=None if rare is None else RareClass(**rare),
+        )
+
+
+GROUPS = 10
+"""Groups of equal size into which targets of a regression are cut."""
+
+
+def owners_by_label(
+    labels: npt.NDArray[Any],
+    owners: Indices,
+    tested: npt.NDArray[Any],
+    *,
+    sites: int,
+    by_value: bool = False,
+) -> Indices:
+    """Deal common test records to sites, so that each site gets labels as it trains on.
+
+    A test record goes to a site with the share that the site has of the training records of its
+    label: these are a site's own records where sites differ by their labels alone.
+
+    Parameters
+    ----------
+    labels, owners
+        Label and site of each training record, shape (records,).
+    tested
+        Label of each test record, shape (test records,).
+    sites
+        Number of sites.
+    by_value
+        Whether labels are targets of a regression, which are cut into `GROUPS` groups.
+
+    Returns
+    -------
+    The site of each test record, shape (test records,).
+    """
+    if by_value:
+        edges = np.quantile(labels, np.linspace(0, 1, GROUPS + 1)[1:-1])
+        labels, tested = np.digitize(labels, edges), np.digitize(tested, edges)
+    draw = np.random.default_rng(0)
+    result = np.zeros(len(tested), np.int64)
+    for label in np.unique(tested):
+        records = draw.permutation(np.flatnonzero(tested == label))
+        counts = np.bincount(owners[labels == label], minlength=sites).astype(np.float64)
+        if not counts.any():
+            counts[:] = 1.0
+        ends = np.cumsum(counts) / counts.sum() * len(records)
+        result[records] = np.searchsorted(ends, np.arange(len(records)) + draw.random(), "right")
+    return np.minimum(result, sites - 1)

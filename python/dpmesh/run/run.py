@@ -22,11 +22,12 @@ from dpmesh._table import Table
 from dpmesh._validate import fail, integer
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.report import Report
-from dpmesh.run.baselines import Baselines, beside, measured
+from dpmesh.run.baselines import Baselines, beside, measured, population_of
 from dpmesh.run.carriers import Traffic
 from dpmesh.run.history import History
 from dpmesh.run.identity import in_lines
 from dpmesh.run.measures import Measures
+from dpmesh.run.populations import Population
 from dpmesh.run.verdict import Verdict
 from dpmesh.tables import Columns
 from dpmesh.tables.models import Model, Outline
@@ -42,6 +43,7 @@ def in_words(
     privacy: Report,
     reached: Measures | None,
     baselines: Baselines | None,
+    population: Population | None = None,
 ) -> str:
     """Describe a run: settings, last measurements, traffic, cost, and what it compares with."""
     lines = []
@@ -62,13 +64,18 @@ def in_words(
     lines.append(f"traffic     {traffic.megabytes:.4g} MB, {traffic.messages} messages")
     lines.append(str(privacy))
     if baselines is not None and reached is not None:
-        verdict = compared(reached, baselines, privacy)
-        lines += ["", str(verdict.table), "", verdict.sentence]
+        verdict = compared(reached, baselines, privacy, population)
+        lines += ["", str(verdict.table)]
+        if population is not None and len(population.tested) > 1:
+            lines += ["", str(verdict.population_table)]
+        lines += ["", verdict.sentence]
         lines.append("These figures are for research: no epsilon covers the baselines.")
     return "\n".join(lines)
 
 
-def compared(reached: Measures, baselines: Baselines, privacy: Report) -> Verdict:
+def compared(
+    reached: Measures, baselines: Baselines, privacy: Report, population: Population | None = None
+) -> Verdict:
     """Return the verdict on one run."""
     epsilon = cost_in_words(privacy)
     return Verdict(
@@ -76,6 +83,7 @@ def compared(reached: Measures, baselines: Baselines, privacy: Report) -> Verdic
         beside=[baselines],
         epsilon=epsilon,
         unit="run",
+        populations=() if population is None else (population,),
         protects=privacy.unit if privacy.is_finite else "",
         adversary=privacy.adversary_in_brief,
     )
@@ -123,6 +131,8 @@ class _Finished(Protocol):
     def measured(self) -> Measures | None: ...
     @property
     def baselines(self) -> Baselines | None: ...
+    @property
+    def population(self) -> Population | None: ...
 
 
 class Tabled(InNotebooks):
@@ -130,7 +140,13 @@ class Tabled(InNotebooks):
 
     def __repr__(self: _Finished) -> str:
         return in_words(
-            self.settings, self.history, self.traffic, self.privacy, self.measured, self.baselines
+            self.settings,
+            self.history,
+            self.traffic,
+            self.privacy,
+            self.measured,
+            self.baselines,
+            self.population,
         )
 
     @property
@@ -240,6 +256,16 @@ class Run(Tabled):
             return None
         return measures
 
+    @cached_property
+    def population(self) -> Population | None:
+        """Scores on each node's own test records and on the rarest class; as `baselines`.
+
+        The test records are dealt to nodes so that each gets the labels that it trains on.
+        """
+        if self.measured is None:
+            return None
+        return population_of(self.problem, self.released)
+
     def model(self, node: int | None = None) -> Any:
         """Return a released model that predicts, and can be saved and exported.
 
@@ -280,6 +306,7 @@ class Run(Tabled):
             "outline": None if self.outline is None else self.outline.as_dict(),
             "measured": self.measured,
             "baselines": None if self.baselines is None else self.baselines.as_dict(),
+            "population": None if self.population is None else self.population.as_dict(),
         }
 
     def save(self, folder: str | Path) -> None:

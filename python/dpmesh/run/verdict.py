@@ -307,6 +307,13 @@ class Verdict:
             scores.append([population.federation[worst], population.alone[worst]])
         return np.array(scores)
 
+    @property
+    def no_site_gains(self) -> bool:
+        """Whether sites lose on their own records: no site should join for these."""
+        if self.own_gain is None or not self.decides or (self.own_sites > 0).any():
+            return False
+        return bool((self.own_sites < 0).any()) or self.own_gain.sign < 0
+
     @cached_property
     def rarest_class(self) -> Difference | None:
         """The gain in recall of the rarest class; None if it has too few test records."""
@@ -482,9 +489,7 @@ class Verdict:
             f"On each site's own records it is {words} "
             f"(95% interval of the mean difference: {interval})."
         ]
-        if (self.own_sites > 0).any():
-            return said
-        if (self.own_sites < 0).any() or self.own_gain.sign < 0:
+        if self.no_site_gains:
             said.append(
                 "On records like its own no site gains: do not join for these. What joining "
                 "brings is a model for the records of all sites."
