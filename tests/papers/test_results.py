@@ -110,6 +110,18 @@ def test_answers_about_real_files_are_shown() -> None:
     test_a_text_is_made_of_its_rows_and_shown("real-files", as_text, "statistics.md")
 
 
+def test_three_populations_of_seven_tasks_are_shown() -> None:
+    pytest.importorskip("sklearn")
+    from dpmesh_papers.studies.populations import as_text
+
+    rows = read(RESULTS / "populations.csv")
+    assert len({row["task"] for row in rows}) == 7
+    for task in {row["task"] for row in rows}:
+        names = [row["population"] for row in rows if row["task"] == task]
+        assert names[:2] == ["all sites' records", "each site's own records"]
+    test_a_text_is_made_of_its_rows_and_shown("populations", as_text, "estimators.md")
+
+
 def test_pages_quote_the_committed_numbers(capsys: pytest.CaptureFixture[str]) -> None:
     assert quoted.main(check=True) == 0, capsys.readouterr().out
     written = quoted.written("reaches 12.3 here", "reaches {n} here", {"n": "45.6"})
