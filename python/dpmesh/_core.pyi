@@ -153,7 +153,11 @@ def add_noise(
     longest: float | None,
 ) -> _Floats: ...
 def noise(
-    distribution: str, scale: _PerRow, stream: Stream, nodes: npt.NDArray[np.uint32] | None, out: _Floats
+    distribution: str,
+    scale: _PerRow,
+    stream: Stream,
+    nodes: npt.NDArray[np.uint32] | None,
+    out: _Floats,
 ) -> None: ...
 
 # linear

@@ -15,6 +15,8 @@ from secrets import token_hex
 from tempfile import TemporaryFile
 from typing import IO, Any, TypeAlias
 
+from dpmesh._untrusted import check_depth, check_size, shortened
+
 JsonObject: TypeAlias = dict[str, Any]
 """A table of JSON or TOML: plain values by their keys."""
 
@@ -60,11 +62,14 @@ def read_toml(path: str | os.PathLike[str]) -> tuple[JsonObject, str]:
     else:
         import tomli as tomllib
 
+    check_size(path)
     try:
         text = Path(path).read_text(encoding="utf-8-sig")  # some editors write a byte order mark
+        check_depth(text)
         return tomllib.loads(text), text
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{os.fspath(path)}: not a TOML file in UTF-8: {error}") from error
+        problem = f"not a TOML file in UTF-8: {shortened(error)}"
+        raise ValueError(f"{os.fspath(path)}: {problem}") from error
 
 
 @contextmanager

@@ -10,6 +10,8 @@ from dataclasses import fields
 from numbers import Integral, Real
 from typing import Any, NoReturn, TypeVar
 
+from dpmesh._untrusted import LONGEST_TEXT, shortened
+
 T = TypeVar("T")
 
 BEYOND = 2**63
@@ -17,8 +19,8 @@ BEYOND = 2**63
 
 
 def fail(argument: str, wanted: str, got: object) -> NoReturn:
-    """Raise the `ValueError` for an argument that does not fit."""
-    raise ValueError(f"{argument}: wanted {wanted}, got {got}")
+    """Raise the `ValueError` for an argument that does not fit; long values are cut."""
+    raise ValueError(f"{shortened(argument)}: wanted {wanted}, got {shortened(got, LONGEST_TEXT)}")
 
 
 def argument_of(error: ValueError) -> str:

@@ -27,6 +27,7 @@ FLOORS = [
         "_privacy_types",
         "_ragged",
         "_table",
+        "_untrusted",
         "_validate",
     ],
     ["_arrays", "_epsilons", "_networks"],

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpmesh._files import read_toml
+from dpmesh._untrusted import read_json
 from dpmesh._validate import fail
 from dpmesh.cli._sites import marks
 from dpmesh.privacy.plan import Plan
@@ -126,7 +127,7 @@ def _of_run(folder: Path) -> Verification:
 def _of_answers(file: Path, signed: _Signed | None) -> Verification:
     """Return the verification of answers of questions."""
     try:
-        saved = json.loads(file.read_text(encoding="utf-8"))
+        saved = read_json(file)
     except ValueError:
         fail(str(file), "answers that dpmesh stats or dpmesh node wrote", "another")
     if not isinstance(saved, dict) or not {"privacy", "ledger"} <= saved.keys():

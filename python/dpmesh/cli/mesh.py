@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import signal
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import dpmesh.cli._options as options
+from dpmesh._untrusted import read_json
 from dpmesh._validate import fail
 from dpmesh.cli._sites import marks, text_format
 
@@ -185,7 +185,7 @@ def verify(file: Annotated[Path, _WROTE], contract: File, module: Module = None)
     from dpmesh.tables.models import Model
 
     read = read_contract(contract, module)
-    made: Any = file.suffix == ".json" and json.loads(file.read_text(encoding="utf-8"))
+    made: Any = file.suffix == ".json" and read_json(file)
     origin = verified(made or Model.load(file, network=read.tables.network), read)
     typer.echo(f"signed by {origin.party}, after {origin.rounds} of {read.terms.rounds} rounds")
     sealed = ", ".join(origin.sealed_by) or "nobody, as each party has a model of its own"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import dpmesh.cli._options as options
+from dpmesh._untrusted import read_json
 from dpmesh._validate import fail
 
 if TYPE_CHECKING:
@@ -125,7 +126,7 @@ def _of_answers(path: Path) -> tuple[PairTables, dict[str, Any]]:
 
     wanted = "a file that dpmesh stats --pairs .. --output answers.json wrote"
     try:
-        saved = json.loads(path.read_text(encoding="utf-8"))
+        saved = read_json(path)
     except ValueError:
         fail(str(path), wanted, "another")
     answers = saved.get("answers", ()) if isinstance(saved, dict) else ()

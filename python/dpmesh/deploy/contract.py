@@ -71,7 +71,7 @@ class Contract:
         settings, rounds = self.settings, self.terms.rounds
         assembly.check_modules(settings)
         assembly.check_parties(settings, self.terms, self.parties)
-        sums = settings.table("algorithm").get("kind") in assembly.SUMS
+        sums = settings.table("algorithm").get("kind") in [*assembly.SUMS]
         if self.tables.questions is not None or sums:
             assembly.check_questions(settings, self.terms, self.tables.questions)
         elif (self.tables.columns is None) != isinstance(self.terms.features, int):
@@ -120,6 +120,8 @@ class Contract:
             self.settings.fail("party", wanted)
         found = []
         for place, table in enumerate(tables):
+            if not isinstance(table, dict):
+                self.settings.fail(f"party[{place}]", f"wanted a table [[party]], got {table!r}")
             arguments = self.settings.arguments(f"party[{place}]", table, entries(Party))
             found.append(self.settings.call(f"party[{place}]", Party, **arguments))
         return tuple(found)

@@ -244,7 +244,8 @@ def verified(made: Made, contract: Contract) -> Origin:
     """
     about: Any = _about(made) if isinstance(made, (Model, dict)) else {}
     origin = about.get(NAME)
-    if not (isinstance(origin, dict) and {k: type(v) for k, v in origin.items()} == _KINDS):
+    is_origin = isinstance(origin, dict) and {k: type(v) for k, v in origin.items()} == _KINDS
+    if not is_origin or not all(isinstance(seal, str) for seal in origin["seals"]):
         fail("model", "one that dpmesh node wrote", "another")
     if origin["contract"] != contract.hash.hex():
         got = f"that of {origin['contract']}"

@@ -10,7 +10,8 @@ from typing import Literal
 from dpmesh._validate import fail, integer, positive, probability
 from dpmesh.deploy.signing import KEY_BYTES, is_public_key
 
-MOST_ROUNDS, LONGEST_NAME = 1_000_000, 64
+MOST_ROUNDS, LONGEST_NAME = 100_000, 64
+MOST_FEATURES, MOST_RECORDS = 2**31, 2**31
 LONGEST_ROW = {"float64": 1e30, "float32": 1e10}
 
 
@@ -53,7 +54,7 @@ class Party:
         if not is_public_key(self.public_key):
             got = f"{self.signing_key}, under which anybody could sign"
             fail("signing_key", "an Ed25519 key, as dpmesh contract keys prints it", got)
-        integer("records", self.records, at_least=1)
+        integer("records", self.records, at_least=1, below=MOST_RECORDS)
         positive("epsilon", self.epsilon)
         if probability("delta", self.delta, one=False) * self.records >= 1:
             fail("delta", "less than 1 / records, which would allow publishing one", self.delta)
@@ -108,6 +109,8 @@ class Terms:
             fail("largest_row", f"at most {LONGEST_ROW[self.numbers]:g}", self.largest_row)
         positive("deadline", self.deadline)
         integer("quorum", self.quorum, at_least=2)
+        if isinstance(self.features, int):
+            integer("features", self.features, at_least=1, below=MOST_FEATURES)
 
 
 def _hexadecimal(name: str, value: str) -> None:

@@ -112,14 +112,14 @@ def linear_constants(
     models = 1 if classes is None else int(classes)
     targets = math.sqrt(models) * (1.0 if classes else positive("label_bound", label_bound))
     loss_lipschitz, curvature = {
-        "logistic": (math.sqrt(models) * b, b**2 / 4),
-        "multilabel": (math.sqrt(models) * b, b**2 / 4),
+        "logistic": (math.sqrt(models) * b, b * b / 4),
+        "multilabel": (math.sqrt(models) * b, b * b / 4),
         "hinge": (math.sqrt(models) * b, math.inf),
         "absolute": (math.sqrt(models) * b, math.inf),
-        "huber": (math.sqrt(models) * b, b**2),
-        "poisson": (b, b**2),
-        "squared": ((r * b + targets) * b, b**2),
-        "softmax": (math.sqrt(2) * b, b**2 / 2),
+        "huber": (math.sqrt(models) * b, b * b),
+        "poisson": (b, b * b),
+        "squared": ((r * b + targets) * b, b * b),
+        "softmax": (math.sqrt(2) * b, b * b / 2),
     }[loss]
     return Constants(
         loss_lipschitz=loss_lipschitz,

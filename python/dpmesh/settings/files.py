@@ -14,6 +14,7 @@ from typing import Any, Literal, NoReturn, get_args, get_origin
 import dpmesh.settings.parts as parts
 from dpmesh._files import read_toml
 from dpmesh._networks import imported
+from dpmesh._untrusted import LONGEST_TEXT, shortened
 from dpmesh._validate import fail, nearest
 from dpmesh.keys import Key
 from dpmesh.settings.parts import Field, Kinds, Maker, entries, kinds_of, options_of
@@ -79,7 +80,7 @@ class Settings:
         place = self.source
         if line is not None:
             place += f", line {line}"
-        return ValueError(f"{place}: {key}: {problem}")
+        return ValueError(f"{place}: {shortened(key)}: {shortened(problem, LONGEST_TEXT)}")
 
     def _line_of(self, key: str) -> int | None:
         """Return the line of a key, or of the innermost table around it; None if it has none."""
@@ -197,7 +198,9 @@ class Settings:
             choices += f", or one of {self.module}"
         got = "none"
         if kind is not None:
-            got = f"{kind!r}{nearest(kind, kinds)}"
+            got = shortened(repr(kind))
+            if isinstance(kind, str):
+                got += nearest(kind, kinds)
         self.fail(f"{path}.kind", f"wanted one of {choices}, got {got}")
 
     def _maker_of_module(self, path: str, kind: object) -> Maker | None:

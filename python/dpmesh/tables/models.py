@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import struct
 import warnings
 import zipfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,6 +20,7 @@ import numpy.typing as npt
 from dpmesh import __version__
 from dpmesh._files import JsonObject, replacing
 from dpmesh._networks import MakeNetwork, name_of, named, scores_of
+from dpmesh._untrusted import check_archive
 from dpmesh._validate import fail, instance
 from dpmesh.tables import Category, Columns, Features, Number
 from dpmesh.tables.cells import Cells
@@ -32,6 +36,12 @@ Facts: TypeAlias = Mapping[str, Any]
 """Further facts about a model in plain types, such as its privacy report."""
 
 _FORMAT = 1
+_DAMAGED = (
+    *(ValueError, KeyError, TypeError, EOFError, AttributeError, IndexError, OverflowError),
+    *(MemoryError, RecursionError, NotImplementedError),
+    *(zipfile.BadZipFile, zlib.error, struct.error, io.UnsupportedOperation),
+)
+"""What a file raises that holds no model: its headers may lie, and its text may be deep."""
 
 
 def as_json(content: JsonObject) -> str:
@@ -427,14 +437,18 @@ class Model(Outline):
         """
         instance("path", path, "the path of a file that Model.save wrote", str, os.PathLike)
         try:
-            with Path(path).open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            content = io.BytesIO(Path(path).read_bytes())  # where no offset is an error of the disk
+            check_archive(content)
+            with np.load(content, allow_pickle=False) as archive:
                 weights = archive["weights"]
                 saved = json.loads(str(archive["about"]))
+            if not np.isfinite(weights).all():
+                fail("weights", "finite numbers", "others")
             if saved["format"] != _FORMAT:
                 fail("path", f"a model of format {_FORMAT}", f"format {saved['format']}")
             if saved.get("network") is None:
                 return Outline.from_dict(saved).model(weights, saved["about"])
-        except (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+        except _DAMAGED as error:
             problem = f"{os.fspath(path)} holds no model of dpmesh, or is damaged"
             raise ValueError(f"{problem}; Model.save writes one") from error
         return Outline.from_dict(saved, network).model(weights, saved["about"])

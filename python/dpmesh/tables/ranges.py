@@ -9,6 +9,7 @@ from numbers import Real
 from typing import Any, TypeGuard
 
 from dpmesh._files import JsonObject, read_toml
+from dpmesh._untrusted import naming
 from dpmesh._validate import fail
 from dpmesh.tables.kinds import Category, Count, Dates, Flag, Kind, Number
 from dpmesh.tables.labels import MOST_LABELS, Label, Labels
@@ -59,7 +60,8 @@ def read_ranges(
         if released is None:
             expected = "ranges from public knowledge alone; dpmesh fit and dpmesh stats take, and "
             fail(os.fspath(path), f"{expected}charge, those that were released from data", "such")
-        released.append(json.loads(release))
+        with naming(path, "a release as dpmesh ranges writes it"):
+            released.append(json.loads(str(release)))
     drafted = [name for name, content in ranges.items() if _has_blank(content)]
     if drafted and not blanks:
         expected = f"public ranges in place of {BLANK!r}; delete the lines of columns not to use"

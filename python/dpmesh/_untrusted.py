@@ -1,0 +1,110 @@
+"""Files that somebody else may have written: limits on what is read, and errors that stay short."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+LONGEST_VALUE, LONGEST_TEXT = 200, 1000
+"""Most characters of a value in an error, and of all that an error says of it."""
+LARGEST_TEXT = 2**26
+"""Most bytes of a file of text, 64 MiB: as many as a contract of 65,535 parties needs, and more."""
+MOST_DEPTH = 64
+"""Most tables within each other."""
+_KEY = re.compile(r"""\s*(?:[\w-]+|"[^"\n]*"|'[^'\n]*')\s*""")
+
+
+def shortened(value: object, most: int = LONGEST_VALUE) -> str:
+    """Return a value as text of at most so many characters, with its middle left out."""
+    text = str(value)
+    if len(text) <= most:
+        return text
+    half = (most - 5) // 2
+    return f"{text[:half]} ... {text[-half:]}"
+
+
+def check_size(path: str | os.PathLike[str]) -> None:
+    """Refuse a file of text that is larger than any that is wanted, before it is read.
+
+    Raises
+    ------
+    ValueError
+        If it is larger than 64 MiB.
+    OSError
+        If there is none.
+    """
+    size = Path(path).stat().st_size
+    if size > LARGEST_TEXT:
+        raise ValueError(f"{os.fspath(path)}: wanted at most {LARGEST_TEXT} bytes, got {size}")
+
+
+def check_depth(text: str) -> None:
+    """Refuse TOML whose dotted keys nest tables deeper than any file needs.
+
+    The time and the memory that a parser needs for them grow with the square of their number.
+
+    Raises
+    ------
+    ValueError
+        If a key has more than 64 parts.
+    """
+    parts = 0
+    for part in text.split("."):
+        parts = parts + 1 if _KEY.fullmatch(part) else 0
+        if parts > MOST_DEPTH:
+            raise ValueError(f"a key of more than {MOST_DEPTH} parts")
+
+
+def read_json(path: str | os.PathLike[str]) -> Any:
+    """Return what a JSON file holds.
+
+    Raises
+    ------
+    ValueError
+        If it is not JSON in UTF-8, too large, or too deep; the message names the file.
+    OSError
+        If it cannot be read.
+    """
+    check_size(path)
+    with naming(path, "a JSON file in UTF-8"):
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+
+
+@contextmanager
+def naming(path: str | os.PathLike[str], wanted: str) -> Iterator[None]:
+    """Say in one sentence that a file holds something else than what is wanted.
+
+    A deep file exhausts the stack, and an array whose header lies exhausts the memory.
+    """
+    try:
+        yield
+    except RecursionError as error:
+        raise ValueError(f"{os.fspath(path)}: wanted {wanted}, got one too deep") from error
+    except MemoryError as error:
+        raise ValueError(f"{os.fspath(path)}: wanted {wanted}, got one too large") from error
+    except ValueError as error:
+        got = shortened(error)
+        raise ValueError(f"{os.fspath(path)}: wanted {wanted}, got another: {got}") from error
+
+
+def check_archive(file: IO[bytes]) -> None:
+    """Refuse an npz file whose arrays are much larger than the file: they would fill the memory.
+
+    Raises
+    ------
+    ValueError
+        If an array of more than 1 MiB is compressed by more than a factor of 10.
+    zipfile.BadZipFile
+        If it is no archive.
+    """
+    with zipfile.ZipFile(file) as archive:
+        for member in archive.infolist():
+            if member.file_size > max(10 * member.compress_size, 2**20):
+                got = f"{member.file_size} bytes in {member.compress_size}"
+                raise ValueError(f"weights: wanted arrays of the file's size, got {got}")
