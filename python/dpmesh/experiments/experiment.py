@@ -1,15 +1,15 @@
-"""What a file describes: data, nodes, network, algorithm, and one run of it."""
+"""Experiments that files describe: data, nodes, network, algorithm, and one run."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
-from dpmesh._files import replace_text, writable_folder
+from dpmesh._files import JsonObject, replace_text, writable_folder
 from dpmesh._validate import every, integer, probability
 from dpmesh.algorithms.base import AnyAlgorithm
 from dpmesh.experiments.files import load_files
@@ -19,11 +19,15 @@ from dpmesh.privacy.budget import Budget
 from dpmesh.run import Metrics, Network, Run, simulate
 from dpmesh.run.carriers import all_linked
 from dpmesh.run.engine import Engine
+from dpmesh.run.metrics import Callback
 from dpmesh.settings import Settings
 from dpmesh.settings.assembler import RunSizes, assemble
 from dpmesh.settings.format import FORMAT, check_format
 from dpmesh.settings.parts import SECTIONS, VALUES, Maker, entries, installed_kinds
 from dpmesh.topology import Topology
+
+Changes: TypeAlias = Mapping[str, Any]
+"""Values of settings, by key, that a cell of a sweep replaces."""
 
 CHECKPOINT = "checkpoint"
 """In the folder of a run that is not finished: its file of private state."""
@@ -32,7 +36,7 @@ EDGES_SHOWN = 2000
 """A graph with more links is not drawn in a report."""
 
 PUBLIC = "numbers of nodes, records, features and classes are public, and so are test records"
-"""What an experiment reads off its data, and its report names."""
+"""Facts that an experiment reads off its data, as its report states them."""
 
 _KEEP = "Each link is up in a round with this probability; by default always."
 _EPSILON = (
@@ -47,7 +51,7 @@ _SWEEP = (
 
 @dataclass(frozen=True, kw_only=True)
 class RunSettings:
-    """How long a run is, and what is measured.
+    """Length of a run, and its measurements.
 
     Parameters
     ----------
@@ -93,7 +97,7 @@ class Experiment:
 
     @classmethod
     def of(cls, settings: Settings) -> Experiment:
-        """Return what the settings describe; the data are loaded when it is run.
+        """Return the experiment that settings describe; the data are loaded when it is run.
 
         Raises
         ------
@@ -120,7 +124,8 @@ class Experiment:
             graph = make_graph()  # others of a sweep need none
             if "first_stage" in settings.content:
                 settings.call("topology", all_linked, matrix=graph.matrix(0))
-        budget, network = _part(settings, "budget"), _part(settings, "network")
+        budget: Budget | None = _optional_part(settings, "budget")
+        network: Network | None = _optional_part(settings, "network")
         plan = algorithm.plan if budget is None else partial(budget.require, algorithm)
         if "view" in settings.content:
             if budget is None or graph is None:
@@ -130,12 +135,17 @@ class Experiment:
             budget = replace(budget, view=view)
             plan = partial(budget.require, algorithm, problem=data.problem())
         settings.call("run", plan, rounds=run.rounds)
-        scores = getattr(getattr(algorithm, "controller", None), "scores_public_data", False)
-        if scores and not settings.table("data").get("public_fraction"):
-            wanted = "wanted more than 0, for a controller that scores released models"
-            settings.fail("data.public_fraction", f"{wanted}, got none")
-        own: Any = {"topology": graph, "network": network, "budget": budget}
-        return cls(settings=settings, run=run, nodes=nodes, key=key, algorithm=algorithm, **own)
+        _require_public_data(settings, algorithm)
+        return cls(
+            settings=settings,
+            run=run,
+            nodes=nodes,
+            key=key,
+            algorithm=algorithm,
+            topology=graph,
+            network=network,
+            budget=budget,
+        )
 
     def problem(self) -> Any:
         """Load the data, set some aside for testing, and partition the rest."""
@@ -144,7 +154,7 @@ class Experiment:
     def simulate(
         self,
         checkpoint: Path | None = None,
-        callback: Callable[[int, Any], None] | None = None,
+        callback: Callback | None = None,
         progress: bool | None = None,
         engine: Engine | None = None,
     ) -> Run:
@@ -153,39 +163,60 @@ class Experiment:
         algorithm: Any = self.algorithm
         if loaded.public is not None and hasattr(algorithm, "public_data"):
             algorithm = replace(algorithm, public_data=loaded.public)
-        wanted: dict[str, Any] = {"metrics": self.run.metrics, "every": self.run.every}
-        wanted |= {"callback": callback, "progress": progress}
-        how: dict[str, Any] = {"metrics": self.settings.call("run", Metrics, **wanted)}
-        how |= {"rounds": self.run.rounds, "delta": self.run.delta, "budget": self.budget}
-        how |= {"checkpoint": checkpoint if self.key.is_seeded else None, "key": self.key}
-        how |= {"topology": self.topology, "engine": engine or self.network}
-        of = {"algorithm": algorithm, "problem": loaded.problem}
-        run: Run = self.settings.call("run", simulate, **of, **how)
+        metrics: Metrics = self.settings.call(
+            "run",
+            Metrics,
+            metrics=self.run.metrics,
+            every=self.run.every,
+            callback=callback,
+            progress=progress,
+        )
+        resume_file = checkpoint if self.key.is_seeded else None
+        run: Run = self.settings.call(
+            "run",
+            simulate,
+            algorithm=algorithm,
+            problem=loaded.problem,
+            topology=self.topology,
+            rounds=self.run.rounds,
+            key=self.key,
+            delta=self.run.delta,
+            budget=self.budget,
+            metrics=metrics,
+            engine=engine or self.network,
+            checkpoint=resume_file,
+        )
         privacy = run.privacy
         if privacy.is_finite:
             privacy = replace(privacy, assumptions=(*privacy.assumptions, PUBLIC))
         return replace(run, privacy=privacy)
 
-    def graph(self) -> dict[str, Any] | None:
+    def graph(self) -> JsonObject | None:
         """Return the graph of the first round in plain types, for a report."""
         if self.topology is None:
             return None
-        matrix, table = self.topology.matrix(0), self.settings.table("topology")
-        few = matrix.messages // 2 <= EDGES_SHOWN and matrix.is_symmetric
+        matrix = self.topology.matrix(0)
+        table = self.settings.table("topology")
+        edges = None
+        if matrix.is_symmetric and matrix.messages // 2 <= EDGES_SHOWN:
+            edges = matrix.edges.tolist()
+        grid = None
+        if table["kind"] == "torus":
+            grid = [table["rows"], table["columns"]]
         return {
             "description": str(self.topology),
             "nodes": self.nodes,
             "spectral_gap": matrix.spectral_gap,
-            "edges": matrix.edges.tolist() if few else None,
-            "grid": [table["rows"], table["columns"]] if table["kind"] == "torus" else None,
+            "edges": edges,
+            "grid": grid,
         }
 
 
 def run_into(
     folder: Path,
     experiment: Experiment,
-    changes: Mapping[str, Any],
-    callback: Callable[[int, Any], None] | None = None,
+    changes: Changes,
+    callback: Callback | None = None,
     progress: bool | None = None,
     engine: Engine | None = None,
 ) -> None:
@@ -205,20 +236,31 @@ def run_into(
     checkpoint.unlink(missing_ok=True)
 
 
-def _part(settings: Settings, name: str) -> Any:
-    """Return what a table describes that may be left out."""
+def _optional_part(settings: Settings, name: str) -> Any:
+    """Return the part that a table describes; None without the table."""
     if name not in settings.content:
         return None
     return settings.make(name, settings.table(name), SECTIONS[name])
+
+
+def _require_public_data(settings: Settings, algorithm: AnyAlgorithm) -> None:
+    """Fail if a controller scores models on public data and there are none."""
+    controller = getattr(algorithm, "controller", None)
+    if not getattr(controller, "scores_public_data", False):
+        return
+    if not settings.table("data").get("public_fraction"):
+        expected = "wanted more than 0, for a controller that scores released models"
+        settings.fail("data.public_fraction", f"{expected}, got none")
 
 
 def _check_tables(settings: Settings) -> None:
     """Fail unless all tables are there, and those that are made with the data fit."""
     settings.known("", settings.content, ["format", "run", "data", *SECTIONS, "sweep"])
     check_format(settings)
-    own_files = "files" in settings.table("data")
-    needed = ("run", "data", "algorithm") + (() if own_files else ("partition", "problem"))
-    for name in needed:
+    required = ["run", "data", "algorithm"]
+    if "files" not in settings.table("data"):
+        required += ["partition", "problem"]
+    for name in required:
         if name not in settings.content:
             settings.fail(name, f"wanted a table [{name}], got none")
     source = source_of(settings.table("data"))
@@ -235,14 +277,17 @@ def all_keys() -> str:
     tables["[data] with files of your own"] = load_files
     for section, kinds in SECTIONS.items():
         for kind, maker in kinds.items():
-            of_kind = f' kind = "{kind}"' if len(kinds) > 1 else ""
-            tables[f"[{section}]{of_kind}"] = maker
+            title = f"[{section}]"
+            if len(kinds) > 1:
+                title += f' kind = "{kind}"'
+            tables[title] = maker
     values = {**VALUES, **installed_kinds()}
     tables |= {f'{{kind = "{name}"}}': cls for name, cls in values.items()}
     for title, maker in tables.items():
         lines += ["", title]
         for name, entry in entries(maker).items():
-            default = "" if entry.required or entry.default is None else f" [{entry.default}]"
+            has_default = not entry.required and entry.default is not None
+            default = f" [{entry.default}]" if has_default else ""
             lines.append(f"  {name}{default}: {entry.text}")
     lines += ["", "[algorithm]", f"  epsilon, for any: {_EPSILON}"]
     lines += ["  clients, records, dim, rounds: those of the data and the run if left out."]

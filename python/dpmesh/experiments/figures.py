@@ -6,11 +6,12 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf
 from textwrap import fill
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
 import dpmesh.plots as plots
+from dpmesh._files import JsonObject
 from dpmesh.experiments.results import Result
 from dpmesh.experiments.summary import Setting, placed, scores
 from dpmesh.plots.measurements import mean_line
@@ -25,32 +26,43 @@ CURVES = ("accuracy", "released_accuracy", "loss", "regret", "consensus_distance
 MARKS = 8
 """Up to this many different epsilons are written below their axis."""
 
-Found = Mapping[Setting, Sequence[Result]]
+ResultsBySetting: TypeAlias = Mapping[Setting, Sequence[Result]]
+"""Results of each method, network and epsilon."""
+
+Levels: TypeAlias = Mapping[str, float]
+"""Means of baselines, by their names."""
 
 
 def drawings(results: Sequence[Result]) -> Iterable[tuple[Figure, str]]:
     """Draw scores of released models, then what was measured over the rounds and for the bytes."""
-    found = placed(results)
-    if all(np.isfinite(scores(runs)).all() for runs in found.values()):
+    by_setting = placed(results)
+    if all(np.isfinite(scores(runs)).all() for runs in by_setting.values()):
         levels = _levels(results)
-        draw = _against_epsilon if len({one.epsilon for one in found}) > 1 else _by_method
-        beside = ", beside chance, alone and pooled" if levels else ""
-        yield draw(found, levels), f"score of released models{beside}; bars are 95% intervals"
-    shared = set.intersection(*(set(run.history.metrics) for run in results))
-    over_rounds = shared - ({"accuracy"} if "released_accuracy" in shared else set())
-    for metric in (name for name in CURVES if name in over_rounds):
-        words = f"{in_words(metric)} over the rounds; bands are 95% intervals"
-        yield _curves(found, metric, "round"), words
+        caption = "score of released models"
+        if levels:
+            caption += ", beside chance, alone and pooled"
+        epsilons = {setting.epsilon for setting in by_setting}
+        draw = _against_epsilon if len(epsilons) > 1 else _by_method
+        yield draw(by_setting, levels), f"{caption}; bars are 95% intervals"
+    measured = set.intersection(*(set(run.history.metrics) for run in results))
+    over_rounds = set(measured)
+    if "released_accuracy" in measured:
+        over_rounds.discard("accuracy")
+    for metric in CURVES:
+        if metric in over_rounds:
+            caption = f"{in_words(metric)} over the rounds; bands are 95% intervals"
+            yield _curves(by_setting, metric, "round"), caption
     for x in ("seconds", "megabytes"):
-        if {"accuracy", x} <= shared:
-            yield _curves(found, "accuracy", x), f"{in_words('accuracy')}, over {in_words(x)}"
+        if {"accuracy", x} <= measured:
+            caption = f"{in_words('accuracy')}, over {in_words(x)}"
+            yield _curves(by_setting, "accuracy", x), caption
 
 
-def graphs(known: Mapping[str, Mapping[str, Any]]) -> Iterable[tuple[Figure, str]]:
+def graphs(graphs: Mapping[str, JsonObject]) -> Iterable[tuple[Figure, str]]:
     """Draw networks, by their descriptions, that are small enough."""
     from matplotlib.figure import Figure
 
-    for description, graph in known.items():
+    for description, graph in graphs.items():
         if graph["edges"] is None:
             continue
         figure = Figure(figsize=(4, 3.2), layout="constrained")
@@ -59,102 +71,142 @@ def graphs(known: Mapping[str, Mapping[str, Any]]) -> Iterable[tuple[Figure, str
         yield figure, f"graph of {description}"
 
 
-def _against_epsilon(found: Found, levels: Mapping[str, float]) -> Figure:
+def _against_epsilon(results: ResultsBySetting, levels: Levels) -> Figure:
     """Draw scores against epsilon, on a logarithmic axis with "none" at its end."""
-    epsilons = {one.epsilon: inf if one.epsilon == "none" else float(one.epsilon) for one in found}
-    last = 10 * max((x for x in epsilons.values() if x < inf), default=0.1)
-    places = {text: min(x, last) for text, x in epsilons.items()}
+    values = {}
+    for setting in results:
+        text = setting.epsilon
+        values[text] = inf if text == "none" else float(text)
+    finite = [value for value in values.values() if value < inf]
+    last = 10 * max(finite, default=0.1)
+    places = {text: min(value, last) for text, value in values.items()}
 
-    def line(method: str, mine: Sequence[Setting]) -> Line:
-        mine = sorted(mine, key=lambda one: places[one.epsilon])
-        values = [scores(found[one]) for one in mine]
-        y, spread = [float(np.mean(some)) for some in values], [interval(some) for some in values]
-        return Line(label=method, x=[places[one.epsilon] for one in mine], y=y, spread=spread)
+    def line(method: str, settings: Sequence[Setting]) -> Line:
+        """Return the mean scores of a method, from the smallest epsilon on."""
+        in_order = sorted(settings, key=lambda setting: places[setting.epsilon])
+        scores_of_settings = [scores(results[setting]) for setting in in_order]
+        return Line(
+            label=method,
+            x=[places[setting.epsilon] for setting in in_order],
+            y=[float(np.mean(values)) for values in scores_of_settings],
+            spread=[interval(values) for values in scores_of_settings],
+        )
 
-    few = {place: text for text, place in places.items()} if len(places) <= MARKS else None
-    how = {"x": "epsilon", "y": "score", "levels": levels, "log": "x", "ticks": few}
-    return _panels(found, lambda one: one.network, line, **how)
+    ticks = None
+    if len(places) <= MARKS:
+        ticks = {place: text for text, place in places.items()}
+
+    def panel(title: str, lines: Sequence[Line]) -> Panel:
+        return Panel(
+            title=title, lines=lines, x="epsilon", y="score", levels=levels, log="x", ticks=ticks
+        )
+
+    return _panels(results, lambda setting: setting.network, line, panel)
 
 
-def _curves(found: Found, metric: str, x: str) -> Figure:
+def _curves(results: ResultsBySetting, metric: str, x: str) -> Figure:
     """Draw a metric over rounds, time or bytes, a panel for each network and epsilon."""
-    several = len({one.epsilon for one in found}) > 1
+    has_several_epsilons = len({setting.epsilon for setting in results}) > 1
 
-    def panel(one: Setting) -> str:
-        at = f"epsilon {one.epsilon}" if several else ""
-        return ", ".join(filter(None, (one.network, at)))
+    def title(setting: Setting) -> str:
+        parts = [setting.network]
+        if has_several_epsilons:
+            parts.append(f"epsilon {setting.epsilon}")
+        return ", ".join(filter(None, parts))
 
-    def line(method: str, mine: Sequence[Setting]) -> Line:
-        return mean_line(method, [run.history for one in mine for run in found[one]], metric, x)
+    def line(method: str, settings: Sequence[Setting]) -> Line:
+        histories = [run.history for setting in settings for run in results[setting]]
+        return mean_line(method, histories, metric, x)
 
-    return _panels(found, panel, line, x=in_words(x), y=in_words(metric), kind="bands")
+    def panel(title: str, lines: Sequence[Line]) -> Panel:
+        return Panel(title=title, lines=lines, x=in_words(x), y=in_words(metric), kind="bands")
+
+    return _panels(results, title, line, panel)
 
 
 def _panels(
-    found: Found,
-    panel: Callable[[Setting], str],
+    results: ResultsBySetting,
+    title_of: Callable[[Setting], str],
     line: Callable[[str, Sequence[Setting]], Line],
-    **how: Any,
+    panel: Callable[[str, Sequence[Line]], Panel],
 ) -> Figure:
     """Draw panels, by their titles, with a line for each method that runs there."""
-    members: dict[str, dict[str, list[Setting]]] = defaultdict(lambda: defaultdict(list))
-    for one in found:
-        members[panel(one)][one.method].append(one)
-    panels = [
-        Panel(
-            title=fill(title or "no network", 40) if len(members) > 1 else title,
-            lines=[line(method, mine) for method, mine in methods.items()],
-            **how,
+    methods_by_title: dict[str, dict[str, list[Setting]]] = defaultdict(lambda: defaultdict(list))
+    for setting in results:
+        methods_by_title[title_of(setting)][setting.method].append(setting)
+    panels = []
+    for title, methods in methods_by_title.items():
+        if len(methods_by_title) > 1:
+            title = fill(title or "no network", 40)
+        panels.append(
+            panel(title, [line(method, settings) for method, settings in methods.items()])
         )
-        for title, methods in members.items()
-    ]
-    return drawn(panels, columns=_beside(len(panels)))
+    return drawn(panels, columns=_columns(len(panels)))
 
 
-def _by_method(found: Found, levels: Mapping[str, float]) -> Figure:
+def _by_method(results: ResultsBySetting, levels: Levels) -> Figure:
     """Draw scores as dots, a row for each method, the best on top, a panel for each network."""
     from matplotlib.figure import Figure
 
     best: dict[str, float] = defaultdict(lambda: -inf)
-    for one, runs in found.items():
-        best[one.method] = max(best[one.method], float(np.mean(scores(runs))))
-    methods, networks = sorted(best, key=best.__getitem__), list({one.network: 0 for one in found})
-    columns = _beside(len(networks))
-    rows = -(-len(networks) // columns)
+    for setting, runs in results.items():
+        best[setting.method] = max(best[setting.method], float(np.mean(scores(runs))))
+    methods = sorted(best, key=best.__getitem__)
+    networks = [*dict.fromkeys(setting.network for setting in results)]
     names = [fill(name, 32) for name in methods]
+    columns = _columns(len(networks))
+    rows = -(-len(networks) // columns)
     lines = 1 + max(name.count("\n") for name in names)
-    size = 2.6 + 2.4 * columns, 0.6 + rows * (0.8 + max(0.32, 0.17 * lines) * len(methods))
-    figure = Figure(figsize=size, layout="constrained")
+    width = 2.6 + 2.4 * columns
+    height = 0.6 + rows * (0.8 + max(0.32, 0.17 * lines) * len(methods))
+    figure = Figure(figsize=(width, height), layout="constrained")
     axes = list(figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).flat)
     for ax, network in zip(axes, networks, strict=False):
-        for one, runs in found.items():
-            if one.network == network:
-                place, mean = methods.index(one.method), np.mean(scores(runs))
-                bar = interval(scores(runs))
-                ax.errorbar(mean, place, xerr=bar, fmt="o", capsize=3, color=plots.COLOURS[0])
+        for setting, runs in results.items():
+            if setting.network != network:
+                continue
+            values = scores(runs)
+            place = methods.index(setting.method)
+            ax.errorbar(
+                np.mean(values),
+                place,
+                xerr=interval(values),
+                fmt="o",
+                capsize=3,
+                color=plots.COLOURS[0],
+            )
         for (name, level), dashes in zip(levels.items(), DASHES, strict=False):
             ax.axvline(level, color="gray", linestyle=dashes, label=name)
-        ax.set(title=(network or "no network") if len(networks) > 1 else "", xlabel="score")
+        title = (network or "no network") if len(networks) > 1 else ""
+        ax.set(title=title, xlabel="score")
         ax.set_yticks(range(len(methods)), names)
         ax.grid(alpha=0.3)
     for ax in axes[len(networks) :]:
         ax.remove()
     if levels:
-        named = axes[0].get_legend_handles_labels()
-        figure.legend(*named, loc="outside lower center", ncols=len(levels), frameon=False)
+        handles, labels = axes[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=len(levels), frameon=False)
     return figure
 
 
-def _levels(results: Sequence[Result]) -> dict[str, float]:
+def _levels(results: Sequence[Result]) -> Levels:
     """Return the means of baselines without privacy, of runs that know them all."""
-    known = [run.baselines for run in results]
-    beside = [one for one in known if one is not None and one.metric == "accuracy"]
-    if len(beside) < len(results):
+    of_accuracy = []
+    for run in results:
+        baselines = run.baselines
+        if baselines is not None and baselines.metric == "accuracy":
+            of_accuracy.append(baselines)
+    if len(of_accuracy) < len(results):
         return {}
-    means = np.mean([(one.chance, one.alone.mean(), one.pooled) for one in beside], axis=0)
-    return dict(zip(("chance", "alone", "pooled"), map(float, means), strict=True))
+    return {
+        "chance": float(np.mean([baselines.chance for baselines in of_accuracy])),
+        "alone": float(np.mean([baselines.alone.mean() for baselines in of_accuracy])),
+        "pooled": float(np.mean([baselines.pooled for baselines in of_accuracy])),
+    }
 
 
-def _beside(panels: int) -> int:
-    """Return how many panels stand beside each other."""
-    return 2 if panels == 4 else min(3, panels)
+def _columns(panels: int) -> int:
+    """Return how many panels stand in a row."""
+    if panels == 4:
+        return 2
+    return min(3, panels)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
@@ -17,8 +18,8 @@ import dpmesh.data as data
 from dpmesh._validate import fail, probability
 from dpmesh.data import Dataset
 from dpmesh.data.partition import Partition
-from dpmesh.tables import Columns, Features
-from dpmesh.tables.cells import errors_naming_file
+from dpmesh.tables import Columns, Features, Ranges
+from dpmesh.tables.cells import Cells, errors_naming_file
 from dpmesh.tables.labels import Label, read_labels
 from dpmesh.tables.models import Outline
 from dpmesh.tables.ranges import as_labels, columns_of, read_ranges
@@ -84,7 +85,7 @@ def load_files(
     target
         The range [low, high] of the label of a regression, if no file of ranges states it.
     features
-        What is made of each record: columns, hats, cosines, scattering, or a union such as
+        Features of each record: columns, hats, cosines, scattering, or a union such as
         "hats+cosines".
     intercept
         Whether each record gets a constant 1.
@@ -95,9 +96,9 @@ def load_files(
     test_sites
         Sites of which all records are for testing, instead of a share of every site.
     separator
-        What stands between two values of a text file; by default as its header shows.
+        Character between two values of a text file; by default as its header shows.
     decimal
-        What stands before decimals; by default a comma if a semicolon separates values.
+        Decimal mark; by default a comma if a semicolon separates values.
     encoding
         Encoding of text files, such as "latin-1"; by default as the header shows.
     header, escape, multiline, skip_empty
@@ -114,11 +115,9 @@ def load_files(
     OSError
         If a file cannot be read, or there is none.
     """
-    found = existing((files,) if isinstance(files, str) else files)
+    paths = existing((files,) if isinstance(files, str) else files)
     probability("test_fraction", test_fraction, zero=False, one=False)
-    ends = found if not isinstance(ranges, str) else [*found, ranges]
-    dated = tuple((path, Path(path).stat().st_mtime_ns) for path in ends)
-    written = TextFormat(
+    text_format = TextFormat(
         separator=separator,
         decimal=decimal,
         encoding=encoding,
@@ -127,18 +126,34 @@ def load_files(
         multiline=multiline,
         skip_empty=skip_empty,
     )
-    forms = {"classes": classes, "target": target}
-    stated = tuple((form, given) for form, given in forms.items() if given is not None)
-    form = columns_of(label), site, columns, ranges, stated, features, intercept, dim
-    read = _read(dated, len(found), form, written, drop_missing_labels)
-    encoded, labels, owners, outline = read
-    codes = np.unique(owners, return_inverse=True)[1]
-    tested = _tested(owners, test_fraction, test_sites, generator)
-    title = Path(found[0]).stem if len(found) == 1 else f"{len(found)} files"
-    everything, left = Dataset(encoded, labels, title), codes[~tested]
-    parts = tuple(np.flatnonzero(left == code) for code in np.unique(left))
-    train = everything.take(np.flatnonzero(~tested))
-    return OwnRecords(train, everything.take(np.flatnonzero(tested)), parts, outline)
+    range_files = [ranges] if isinstance(ranges, str) else []
+    request = _ReadRequest(
+        files=tuple(map(_File.of, paths)),
+        range_files=tuple(map(_File.of, range_files)),
+        labels=columns_of(label),
+        site=site,
+        columns=columns,
+        ranges=ranges,
+        classes=classes,
+        target=target,
+        features=features,
+        intercept=intercept,
+        dim=dim,
+        text_format=text_format,
+        drop_missing_labels=drop_missing_labels,
+    )
+    records = _read(request)
+    codes = np.unique(records.sites, return_inverse=True)[1]
+    is_tested = _tested(records.sites, test_fraction, test_sites, generator)
+    title = Path(paths[0]).stem if len(paths) == 1 else f"{len(paths)} files"
+    dataset = Dataset(records.features, records.labels, title)
+    training_codes = codes[~is_tested]
+    return OwnRecords(
+        train=dataset.take(np.flatnonzero(~is_tested)),
+        test=dataset.take(np.flatnonzero(is_tested)),
+        sites=tuple(np.flatnonzero(training_codes == code) for code in np.unique(training_codes)),
+        outline=records.outline,
+    )
 
 
 def _tested(
@@ -149,88 +164,172 @@ def _tested(
 ) -> npt.NDArray[np.bool_]:
     """Return which records are for testing: those of some sites, or a share of every site's."""
     names, codes = np.unique(owners, return_inverse=True)
-    tested = np.zeros(len(codes), dtype=bool)
-    if sites is not None:
-        if strange := [name for name in sites if name not in names]:
+    if sites is None:
+        tested = np.zeros(len(codes), dtype=bool)
+        for code in range(len(names)):
+            records = generator.permutation(np.flatnonzero(codes == code))
+            count = max(round(fraction * len(records)), 1)
+            tested[records[: min(count, len(records) - 1)]] = True
+    else:
+        strange = [name for name in sites if name not in names]
+        if strange:
             fail("test_sites", f"some of {', '.join(names)}", repr(strange[0]))
         tested = np.isin(owners, sites)
-    else:
-        for code in range(len(names)):
-            own = generator.permutation(np.flatnonzero(codes == code))
-            tested[own[: min(max(round(fraction * len(own)), 1), len(own) - 1)]] = True
     if tested.all() or not tested.any():
         fail("test_sites", "records to train on and records to test on", list(names))
     return tested
 
 
+class _File(NamedTuple):
+    """A file as it was at some time, so that one that changes is read again.
+
+    Attributes
+    ----------
+    path
+        Where it is.
+    modified
+        Time of its last change, in nanoseconds.
+    """
+
+    path: str
+    modified: int
+
+    @classmethod
+    def of(cls, path: str) -> _File:
+        """Return a file as it is now."""
+        return cls(path, Path(path).stat().st_mtime_ns)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _ReadRequest:
+    """Arguments of `load_files` that determine what is read, but not how it is split."""
+
+    files: tuple[_File, ...]
+    range_files: tuple[_File, ...]
+    labels: tuple[str, ...]
+    site: str | None
+    columns: tuple[str, ...] | None
+    ranges: str | tuple[float, ...] | None
+    classes: tuple[int, ...] | tuple[float, ...] | tuple[str, ...] | None
+    target: tuple[float, ...] | None
+    features: str
+    intercept: bool
+    dim: int | None
+    text_format: TextFormat
+    drop_missing_labels: bool
+
+    @property
+    def stated_forms(self) -> dict[str, Any]:
+        """The range of the label that is stated beside the files, by its form."""
+        forms = {"classes": self.classes, "target": self.target}
+        return {form: value for form, value in forms.items() if value is not None}
+
+
+class _ReadRecords(NamedTuple):
+    """Records of files.
+
+    Attributes
+    ----------
+    features
+        Shape (records, dim): an array or a sparse matrix.
+    labels
+        As a model learns them.
+    sites
+        Name of each record's site, shape (records,).
+    outline
+        What a model of them stands for.
+    """
+
+    features: Any
+    labels: Cells
+    sites: Cells
+    outline: Outline
+
+
 @lru_cache(maxsize=2)  # the cells of a sweep share it
-def _read(
-    files: tuple[tuple[str, int], ...],
-    count: int,
-    form: tuple[Any, ...],
-    written: TextFormat,
-    drop: bool,
-) -> tuple[Any, npt.NDArray[Any], npt.NDArray[np.str_], Outline]:
-    """Return features, labels, the name of each record's site, and what they stand for."""
-    labels, site, columns, ranges, stated, features, intercept, dim = form
-    paths = [path for path, _ in files[:count]]  # then that of the ranges
-    kinds = {Path(path).suffix.lower() in _LIBSVM for path in paths}
-    if len(kinds) > 1:
+def _read(request: _ReadRequest) -> _ReadRecords:
+    """Read the records of files."""
+    paths = [file.path for file in request.files]
+    is_libsvm = {Path(path).suffix.lower() in _LIBSVM for path in paths}
+    if len(is_libsvm) > 1:
         fail("files", "LIBSVM's format for all or none", ", ".join(paths))
-    if kinds == {True}:
-        names_in = {"site": site, "columns": columns, "ranges": ranges}
-        return _of_libsvm(paths, dim, _target(["label"], {}, stated), names_in)
-    tables = [open_table(path, written) for path in paths]
+    if is_libsvm == {True}:
+        return _read_libsvm(paths, request)
+    return _read_tables(paths, request)
+
+
+def _read_tables(paths: Sequence[str], request: _ReadRequest) -> _ReadRecords:
+    """Read the records of tables by their public ranges."""
+    labels = request.labels
+    tables = [open_table(path, request.text_format) for path in paths]
     names = [*dict.fromkeys(name for table in tables for name in table.names or ())]
-    if ranges is None:
-        wanted = "a TOML file of public ranges, or one for all columns such as [-1, 1]"
-        fail("ranges", wanted, "none")
-    if not labels or not {*labels} <= {*names}:
-        got = next((repr(one) for one in labels if one not in names), "none")
+    if request.ranges is None:
+        expected = "a TOML file of public ranges, or one for all columns such as [-1, 1]"
+        fail("ranges", expected, "none")
+    unknown = [name for name in labels if name not in names]
+    if not labels or unknown:
+        got = repr(unknown[0]) if unknown else "none"
         fail("label", f"the column to predict, one of {', '.join(names)}", got)
-    public: Any = read_ranges(ranges) if isinstance(ranges, str) else ranges
-    by_name = isinstance(public, Mapping)
-    listed: Sequence[str] = [*map(str, public)] if by_name else names
-    used: Sequence[str] = columns or tuple(name for name in listed if name not in (*labels, site))
-    target = _target(labels, public if by_name else {}, stated)
-    if by_name:
-        public = {name: public[name] for name in used if name in public}
-    described = Columns.of(public, used, intercept=intercept, features=features)
-    held = read_sites(paths, tables, described, labels, target, site=site, drop=drop)
-    for notice in chain(*(one.notices for one in held), doubts(held, site)):
+    by_column: Mapping[str, Any] = {}
+    if isinstance(request.ranges, str):
+        by_column = read_ranges(request.ranges)
+        listed = [*map(str, by_column)]
+    else:
+        listed = names
+    not_features = {*labels, request.site}
+    column_names = request.columns or tuple(name for name in listed if name not in not_features)
+    target = _target(labels, by_column, request.stated_forms)
+    ranges: Ranges = request.ranges
+    if isinstance(request.ranges, str):
+        ranges = {name: by_column[name] for name in column_names if name in by_column}
+    features = request.features
+    columns = Columns.of(ranges, column_names, intercept=request.intercept, features=features)
+    files = read_sites(
+        paths, tables, columns, labels, target, site=request.site, drop=request.drop_missing_labels
+    )
+    for notice in chain(*(file.notices for file in files), doubts(files, request.site)):
         warnings.warn(notice, UserWarning, stacklevel=2)
-    encoded = np.concatenate([one.encoded.features for one in held])
-    labelled, outline = np.concatenate([one.labels for one in held]), Outline.of(described, target)
-    owners = np.concatenate([one.sites for one in held])
-    return encoded, outline.learned(labelled), owners, outline
+    outline = Outline.of(columns, target)
+    return _ReadRecords(
+        features=np.concatenate([file.encoded.features for file in files]),
+        labels=outline.learned(np.concatenate([file.labels for file in files])),
+        sites=np.concatenate([file.sites for file in files]),
+        outline=outline,
+    )
 
 
 def _target(
-    labels: Sequence[str], public: Mapping[str, Any], stated: tuple[tuple[str, Any], ...]
+    labels: Sequence[str], by_column: Mapping[str, Any], stated_forms: Mapping[str, Any]
 ) -> Label:
-    """Return what labels may be, which is public and never read off them."""
+    """Return the public range of labels, which is never read off them."""
     for label in labels:
-        given = {**dict(stated), **({"ranges": None} if label in public else {})}
-        if len(given) != 1:
-            wanted = "classes = [0, 1] or target = [0, 100] in [data], or a range of "
-            fail("classes", f"{wanted}{label} in ranges", " and ".join(given) or "none of them")
-    return as_labels({label: public.get(label, dict(stated)) for label in labels})
+        sources = [*stated_forms]
+        if label in by_column:
+            sources.append("ranges")
+        if len(sources) != 1:
+            expected = f"classes = [0, 1] or target = [0, 100] in [data], or a range of {label}"
+            fail("classes", f"{expected} in ranges", " and ".join(sources) or "none of them")
+    return as_labels({label: by_column.get(label, dict(stated_forms)) for label in labels})
 
 
-def _of_libsvm(
-    paths: Sequence[str], dim: int | None, target: Any, named: Mapping[str, Any]
-) -> tuple[Any, npt.NDArray[Any], npt.NDArray[np.str_], Outline]:
-    for name, given in named.items():
-        if given is not None:
-            fail(name, "none for LIBSVM's format, which has no names", given)
-    sets = [data.unit_norm(data.read_libsvm(path, dim=dim)) for path in paths]
-    if len({one.dim for one in sets}) > 1:
-        fail("dim", "the number of features, which differs from file to file", dim)
+def _read_libsvm(paths: Sequence[str], request: _ReadRequest) -> _ReadRecords:
+    """Read the records of files in LIBSVM's format, each a site."""
+    target: Any = _target(["label"], {}, request.stated_forms)
+    with_names = {"site": request.site, "columns": request.columns, "ranges": request.ranges}
+    for argument, value in with_names.items():
+        if value is not None:
+            fail(argument, "none for LIBSVM's format, which has no names", value)
+    datasets = [data.unit_norm(data.read_libsvm(path, dim=request.dim)) for path in paths]
+    if len({dataset.dim for dataset in datasets}) > 1:
+        fail("dim", "the number of features, which differs from file to file", request.dim)
     labels = []
-    for path, one in zip(paths, sets, strict=True):
+    for path, dataset in zip(paths, datasets, strict=True):
         with errors_naming_file(path):
-            labels.append(read_labels("label", target, one.labels))
-    owners = np.repeat(names_of(paths), [one.records for one in sets])
-    features = sparse.vstack([one.features for one in sets], "csr")
-    outline = Outline.of(Features(dim=sets[0].dim), target)
-    return features, outline.learned(np.concatenate(labels)), owners, outline
+            labels.append(read_labels("label", target, dataset.labels))
+    outline = Outline.of(Features(dim=datasets[0].dim), target)
+    return _ReadRecords(
+        features=sparse.vstack([dataset.features for dataset in datasets], "csr"),
+        labels=outline.learned(np.concatenate(labels)),
+        sites=np.repeat(names_of(paths), [dataset.records for dataset in datasets]),
+        outline=outline,
+    )

@@ -8,22 +8,20 @@ import re
 from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_STYLE, _SCRIPT = (
-    Path(__file__).with_name(name).read_text("utf-8") for name in ("page.css", "page.js")
-)
-
+_STYLE = Path(__file__).with_name("page.css").read_text("utf-8")
+_SCRIPT = Path(__file__).with_name("page.js").read_text("utf-8")
 
 _LONG = 30
 """Letters from which on a cell of a table may have several lines."""
 
 _UNQUOTED = ' <>/=:;,.()"!*?@$+-_'
-"""What may stand in a quoted attribute that holds an address."""
+"""Characters that may stand in a quoted attribute that holds an address."""
 
 
 def document(title: str, body: Iterable[str]) -> str:
@@ -42,31 +40,40 @@ def details(title: str, content: str) -> str:
     return f"<details><summary>{escape(title)}</summary>{content}</details>"
 
 
-def table(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+def table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """Return a table with a line of heads, which sort it; it scrolls where it is too wide."""
-    kinds = [_kind(column) for column in zip(heads, *rows, strict=True)]
-    head = "".join(
-        f'<th scope="col"{kind}><button>{escape(text)}</button></th>' if text else "<td></td>"
-        for kind, text in zip(kinds, heads, strict=True)
-    )
-    lines = (
-        "".join(f"<td{k}>{escape(str(cell))}</td>" for k, cell in zip(kinds, row, strict=True))
-        for row in rows
-    )
-    body = "".join(f"<tr>{line}</tr>" for line in lines)
+    classes = [_class_of(column) for column in zip(heads, *rows, strict=True)]
+    head = "".join(map(_head, classes, heads))
+    body = "".join(f"<tr>{_row(classes, row)}</tr>" for row in rows)
     return f'<div class="wide" tabindex="0"><table><tr>{head}</tr>{body}</table></div>'
 
 
-def _kind(column: Sequence[object]) -> str:
-    return ' class="text"' if max(len(str(cell)) for cell in column) > _LONG else ""
+def _head(css_class: str, text: str) -> str:
+    """Return the head of a column, which sorts the table by it."""
+    if not text:
+        return "<td></td>"
+    return f'<th scope="col"{css_class}><button>{escape(text)}</button></th>'
 
 
-def figures(drawn: Iterable[tuple[Figure, str]]) -> str:
+def _row(classes: Sequence[str], row: Sequence[object]) -> str:
+    """Return the cells of a row."""
+    pairs = zip(classes, row, strict=True)
+    return "".join(f"<td{css_class}>{escape(str(cell))}</td>" for css_class, cell in pairs)
+
+
+def _class_of(column: Sequence[object]) -> str:
+    """Return the attribute of a column's cells: long texts may have several lines."""
+    longest = max(len(str(cell)) for cell in column)
+    return ' class="text"' if longest > _LONG else ""
+
+
+def figures(figures: Iterable[tuple[Figure, str]]) -> str:
     """Return figures, each with a text for those who cannot see it, embedded in the page.
 
     They may be saved as SVG and PDF.
     """
-    return "".join(_figure(*one, number) for number, one in enumerate(drawn, 1))
+    numbered = enumerate(figures, 1)
+    return "".join(_figure(figure, text, number) for number, (figure, text) in numbered)
 
 
 _TENTHS = re.compile(r"(\.\d)\d+|\n\s*")
@@ -74,24 +81,26 @@ _TENTHS = re.compile(r"(\.\d)\d+|\n\s*")
 
 
 def _figure(figure: Figure, text: str, number: int) -> str:
-    picture = _drawn(figure, "svg", transparent=True).decode()  # on the page's paper
-    bare = re.sub(r"<!--.*?-->|<metadata>.*?</metadata>", "", picture, flags=re.S)
-    lean = re.sub(r"<[^>]*>|\n\s*", lambda tag: _TENTHS.sub(r"\1 ", tag[0]), bare)
-    paper = base64.b64encode(_drawn(figure, "pdf")).decode()
-    inches = figure.get_figwidth()
+    """Return a figure as an embedded picture, with its PDF to download."""
+    svg = _file_of(figure, "svg", transparent=True).decode()  # on the page's paper
+    without_metadata = re.sub(r"<!--.*?-->|<metadata>.*?</metadata>", "", svg, flags=re.S)
+    short = re.sub(r"<[^>]*>|\n\s*", lambda tag: _TENTHS.sub(r"\1 ", tag[0]), without_metadata)
+    pdf = base64.b64encode(_file_of(figure, "pdf")).decode()
+    pixels = figure.get_figwidth() * 100
     return (
-        f'<figure><img style="width: {inches * 100:.0f}px" '
-        f"src='data:image/svg+xml,{quote(lean, safe=_UNQUOTED)}' "
+        f'<figure><img style="width: {pixels:.0f}px" '
+        f"src='data:image/svg+xml,{quote(short, safe=_UNQUOTED)}' "
         f'alt="{escape(text, quote=True)}"><figcaption>{escape(text)} <span class="export">'
-        f'<a download="figure{number}.pdf" href="data:application/pdf;base64,{paper}">PDF</a>'
+        f'<a download="figure{number}.pdf" href="data:application/pdf;base64,{pdf}">PDF</a>'
         "</span></figcaption></figure>"
     )
 
 
-def _drawn(figure: Figure, kind: str, **how: Any) -> bytes:
+def _file_of(figure: Figure, kind: str, *, transparent: bool = False) -> bytes:
+    """Return a figure as a file of this kind."""
     from matplotlib import rc_context
 
     file = io.BytesIO()
     with rc_context({"svg.fonttype": "none", "font.sans-serif": ["DejaVu Sans"]}):
-        figure.savefig(file, format=kind, **how)
+        figure.savefig(file, format=kind, transparent=transparent)
     return file.getvalue()

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from html import escape
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -49,27 +48,33 @@ def write_page(folders: Sequence[str | Path], target: str | Path | None = None) 
     places = [Path(folder) for folder in folders]
     if len(places) == 1:
         (folder,) = places
-        title, path = folder.resolve().name, folder / "report.html"
+        title = folder.resolve().name
+        path = folder / "report.html"
         results, settings = finished(folder)
     else:
-        found = {name: finished(folder) for name, folder in _by_name(places).items()}
-        title, path = ", ".join(found), Path("report.html")
-        results = [
-            replace(result, changes={"folder": name, **result.changes})
-            for name, (own, _) in found.items()
-            for result in own
-        ]
-        settings = {name: own for name, (_, own) in found.items()}
-    path = path if target is None else Path(target)
+        folders_by_name = _by_name(places)
+        title = ", ".join(folders_by_name)
+        path = Path("report.html")
+        results = []
+        settings = {}
+        for name, folder in folders_by_name.items():
+            results_there, settings[name] = finished(folder)
+            for result in results_there:
+                results.append(replace(result, changes={"folder": name, **result.changes}))
+    if target is not None:
+        path = Path(target)
     if path.is_dir() or path.suffix not in ("", ".html", ".tex", ".csv"):
         got = "a folder" if path.is_dir() else path
         fail("target", "a file that ends in .html, .tex or .csv", got)
     writable_folder(path.parent)
     if path.suffix in (".tex", ".csv"):
-        rows = compared(grouped(results)).varying
-        replace_text(path, rows.to_latex() if path.suffix == ".tex" else rows.to_csv())
+        settings_table = compared(grouped(results)).varying
+        is_latex = path.suffix == ".tex"
+        replace_text(path, settings_table.to_latex() if is_latex else settings_table.to_csv())
         return path
-    failed = {name: why for folder in places for name, why in failures(folder).items()}
+    failed: dict[str, str] = {}
+    for folder in places:
+        failed |= failures(folder)
     replace_text(path, page(title, results, settings, failed))
     return path
 
@@ -81,7 +86,10 @@ def _by_name(folders: Sequence[Path]) -> dict[str, Path]:
 
 
 def page(
-    title: str, results: Sequence[Result], settings: Any, failed: Mapping[str, str] | None = None
+    title: str,
+    results: Sequence[Result],
+    settings: Mapping[str, object],
+    failed: Mapping[str, str] | None = None,
 ) -> str:
     """Return the page: text, tables and pictures, with no link to anywhere else.
 
@@ -92,9 +100,9 @@ def page(
     results
         Those that it is about.
     settings
-        What they have in common, in plain types.
+        Settings that they have in common, in plain types.
     failed
-        Why runs failed, by their names.
+        Errors of runs that failed, by their names.
     """
     groups = grouped(results)
     body = [
@@ -122,43 +130,56 @@ def _failed(failed: Mapping[str, str]) -> Iterable[str]:
     """Show the runs that failed, each reason once."""
     if not failed:
         return
-    names: dict[str, list[str]] = defaultdict(list)
-    for name, why in failed.items():
-        names[why].append(name)
-    rows = [[why, str(len(those)), "\n".join(those)] for why, those in names.items()]
+    names_by_error: dict[str, list[str]] = defaultdict(list)
+    for name, error in failed.items():
+        names_by_error[error].append(name)
+    rows = [[error, str(len(names)), "\n".join(names)] for error, names in names_by_error.items()]
     yield f'<p class="warning">{len(failed)} runs failed. The same command repeats them.</p>'
     yield table(["error", "number", "failed runs"], rows)
 
 
 def _summary(results: Sequence[Result], groups: Groups) -> Iterable[str]:
-    """Show how many runs there are, and what can be said of them."""
-    count = f"{len(results)} run{'s' * (len(results) > 1)}"
-    yield f'<p class="note">{count} of {len(groups)} setting{"s" * (len(groups) > 1)}. '
+    """Show how many runs there are, and the sentences about them."""
+    runs = _counted(len(results), "run")
+    yield f'<p class="note">{runs} of {_counted(len(groups), "setting")}. '
     yield "Measurements look at the nodes' own models, their records and test data: they are for "
     yield "research, and no part of the release.</p>"
-    if any("seeded" in text for r in results for text in r.privacy.assumptions):
+    assumptions = [text for result in results for text in result.privacy.assumptions]
+    if any("seeded" in text for text in assumptions):
         yield '<p class="warning">Runs with a seed are reproducible and no private release: '
         yield "whoever knows the seed can remove the noise.</p>"
     yield from (f"<p>{escape(text)}</p>" for text in sentences(groups))
 
 
+def _counted(count: int, noun: str) -> str:
+    """Return a number of things."""
+    if count == 1:
+        return f"1 {noun}"
+    return f"{count} {noun}s"
+
+
 def _compared(groups: Groups) -> Iterable[str]:
-    found = compared(groups)
-    yield table(*found.varying)
-    yield f'<p class="note">{escape(found.constant)}</p>'
+    """Show epsilon, scores and traffic of each setting."""
+    settings_table = compared(groups)
+    yield table(*settings_table.varying)
+    yield f'<p class="note">{escape(settings_table.constant)}</p>'
 
 
 def _networks(results: Sequence[Result]) -> Iterable[str]:
-    known = {r.graph["description"]: r.graph for r in results if r.graph is not None}
-    if known:
+    """Show the networks of the first round."""
+    graph_by_description = {
+        result.graph["description"]: result.graph for result in results if result.graph is not None
+    }
+    if graph_by_description:
         yield "<h2>Network in the first round</h2>"
-        yield figures(graphs(known))
-    for description, graph in known.items():
+        yield figures(graphs(graph_by_description))
+    for description, graph in graph_by_description.items():
         gap = f"{graph['nodes']} nodes, spectral gap {graph['spectral_gap']:.4g}"
         yield f"<p>{escape(description)}: {gap}.</p>"
 
 
 def _reports(groups: Groups) -> Iterable[str]:
+    """Show the privacy report of each setting."""
     yield "<h2>Privacy reports</h2>"
     yield '<p class="note">Each report is for one run alone. Publishing several runs on the same '
     yield "data costs more: dpmesh.privacy.total_cost.</p>"
@@ -167,11 +188,14 @@ def _reports(groups: Groups) -> Iterable[str]:
 
 
 def _details(title: str, text: str, *, opened: bool = False) -> Iterable[str]:
-    how = " open" if opened else ""
-    yield f"<details{how}><summary>{escape(title)}</summary><pre>{escape(text)}</pre></details>"
+    """Show text that is folded until somebody opens it."""
+    attribute = " open" if opened else ""
+    summary = f"<summary>{escape(title)}</summary>"
+    yield f"<details{attribute}>{summary}<pre>{escape(text)}</pre></details>"
 
 
 def _versions(first: Result) -> list[list[str]]:
+    """Return the versions of the package and of the system."""
     return [
         ["dpmesh", first.run["dpmesh"]],
         ["page by dpmesh", __version__],

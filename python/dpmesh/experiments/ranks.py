@@ -6,9 +6,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from mpi4py import MPI
 
@@ -16,6 +14,7 @@ from dpmesh.engines.mpi import MpiEngine, why_not
 from dpmesh.experiments.experiment import Experiment, run_into
 from dpmesh.experiments.results import is_finished
 from dpmesh.experiments.sweep import cells, claim
+from dpmesh.run.metrics import Callback
 from dpmesh.settings import Settings
 
 NAMED = 64
@@ -46,33 +45,39 @@ def run_on_ranks(settings: Settings, folder: Path) -> None:
     RankFailed
         On all ranks, if one fails in a round.
     """
-    ranks, wanted = MPI.COMM_WORLD, cells(settings)
-    for cell in wanted:
-        settled = settings.replaced(cell.changes)
-        experiment = Experiment.of(settled)
-        if settled.table("run").get("seed") is None:
-            settled.fail("run.seed", "wanted a seed, by which all ranks partition the same records")
-        if reason := why_not(experiment.algorithm):
-            settled.fail("algorithm", f"wanted another on MPI, since {reason}")
-        if experiment.network is not None:
-            settled.fail("network", "wanted no such table on MPI, whose network is a real one")
-        if experiment.nodes < ranks.size:
-            settled.fail("partition.nodes", f"wanted at least {ranks.size}, one for each rank")
-    missing = [cell for cell in wanted if not is_finished(folder / cell.name)]
+    ranks = MPI.COMM_WORLD
+    all_cells = cells(settings)
+    for cell in all_cells:
+        _check_cell(settings.replaced(cell.changes), ranks)
+    missing = [cell for cell in all_cells if not is_finished(folder / cell.name)]
     ranks.Barrier()  # all have checked before one is finished
     _claimed(folder, settings, ranks)
     for cell in missing:
         experiment = Experiment.of(settings.replaced(cell.changes))
         engine = MpiEngine(experiment.topology or experiment.nodes, ranks)
-        reported = _telling(cell.name, experiment.run.rounds)
-        run_into(folder / cell.name, experiment, cell.changes, reported, engine=engine)
-        sent = engine.sent()
+        callback = _reporting(cell.name, experiment.run.rounds)
+        run_into(folder / cell.name, experiment, cell.changes, callback, engine=engine)
+        sent_by_rank = engine.sent()
         if ranks.rank == 0:
-            most = max(sent)
+            most = max(sent_by_rank)
             _say(
                 f"{cell.name}: at most {most.bytes / 1e6:.6g} MB from a rank to others, "
                 f"{most.least / 1e6:.6g} MB by the nodes' own messages"
             )
+
+
+def _check_cell(settings: Settings, ranks: MPI.Comm) -> None:
+    """Fail unless the experiment of a cell can run on these ranks."""
+    experiment = Experiment.of(settings)
+    if settings.table("run").get("seed") is None:
+        settings.fail("run.seed", "wanted a seed, by which all ranks partition the same records")
+    reason = why_not(experiment.algorithm)
+    if reason:
+        settings.fail("algorithm", f"wanted another on MPI, since {reason}")
+    if experiment.network is not None:
+        settings.fail("network", "wanted no such table on MPI, whose network is a real one")
+    if experiment.nodes < ranks.size:
+        settings.fail("partition.nodes", f"wanted at least {ranks.size}, one for each rank")
 
 
 def _claimed(folder: Path, settings: Settings, ranks: MPI.Comm) -> None:
@@ -89,22 +94,22 @@ def _claimed(folder: Path, settings: Settings, ranks: MPI.Comm) -> None:
     processes = ranks.gather((ranks.rank, MPI.Get_processor_name(), os.getpid()))
     if processes is not None:
         if len(processes) <= NAMED:  # launchers may report a dead process by its number alone
-            of_rank = ", ".join(f"{rank}: {host} {pid}" for rank, host, pid in processes)
-            _say(f"processes by rank: {of_rank}")
+            listed = ", ".join(f"{rank}: {host} {pid}" for rank, host, pid in processes)
+            _say(f"processes by rank: {listed}")
         _say(
             f"{ranks.size} ranks; checkpoints in {folder}; to go on after an end: {command(ranks)}"
         )
 
 
-def _telling(name: str, rounds: int) -> Callable[[int, Any], None]:
+def _reporting(name: str, rounds: int) -> Callback:
     """Return a callback that reports how far a run is: under a launcher there is no bar."""
-    said = time.monotonic()
+    last_report = time.monotonic()
 
-    def callback(done: int, _: Any) -> None:
-        nonlocal said
-        if time.monotonic() - said >= PAUSE:
-            _say(f"{name}: {done} of {rounds} rounds")
-            said = time.monotonic()
+    def callback(finished: int, _: object) -> None:
+        nonlocal last_report
+        if time.monotonic() - last_report >= PAUSE:
+            _say(f"{name}: {finished} of {rounds} rounds")
+            last_report = time.monotonic()
 
     return callback
 
@@ -115,4 +120,5 @@ def command(ranks: MPI.Comm) -> str:
 
 
 def _say(line: str) -> None:
+    """Print a line for the user of a launcher."""
     print(line, file=sys.stderr, flush=True)

@@ -1,26 +1,34 @@
-"""The records of an experiment, who holds which, and the problem that they make."""
+"""Records of an experiment, the node of each, and the problem that they make."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
 import dpmesh.data as data
 import dpmesh.keys as keys
+from dpmesh._files import JsonObject
 from dpmesh._validate import fail, integer, probability
 from dpmesh.algorithms.first_stage import require_dense
 from dpmesh.data import Dataset
+from dpmesh.data.partition import Partition
 from dpmesh.defaults import Sizes
 from dpmesh.experiments.files import OwnRecords, load_files
 from dpmesh.keys import Key, Purpose
 from dpmesh.problems import Problem
 from dpmesh.settings import Settings
 from dpmesh.settings.parts import SECTIONS, Maker, entries
+from dpmesh.tables.cells import Cells
+from dpmesh.tables.models import Outline
 
 _MARGINS = ("logistic", "hinge")
 """Losses of labels -1 and +1."""
+
+
+SplitRecords: TypeAlias = tuple[Dataset, Dataset, Dataset | None]
+"""Records to train on, those to test on, and public ones, if there are any."""
 
 
 class Loaded(NamedTuple):
@@ -39,13 +47,14 @@ class Records:
 
     def nodes(self) -> int:
         """Return the number of nodes: of the partition, or of the files' sites without one."""
-        at = self.settings
-        if "partition" not in at.content:
-            own = self._source(keys.generator(self.key, Purpose.SPLIT))
-            return len(own.sites)
-        nodes = at.table("partition").get("nodes")
+        if "partition" not in self.settings.content:
+            records = self._loaded(keys.generator(self.key, Purpose.SPLIT))
+            assert isinstance(records, OwnRecords)
+            return len(records.sites)
+        nodes = self.settings.table("partition").get("nodes")
         if type(nodes) is not int or nodes < 1:
-            at.fail("partition.nodes", f"wanted an integer of at least 1, got {nodes!r}")
+            expected = "wanted an integer of at least 1"
+            self.settings.fail("partition.nodes", f"{expected}, got {nodes!r}")
         return nodes
 
     def problem(self) -> Any:
@@ -71,35 +80,67 @@ class Records:
 
     def load(self) -> Loaded:
         """Load the data, set some aside for testing, and partition the rest."""
-        at, public = self.settings, None
-        made: dict[str, Any] = {}
+        settings = self.settings
         generator = keys.generator(self.key, Purpose.SPLIT)
-        found = self._source(generator)
-        table = dict(at.table("problem"))
-        if isinstance(found, OwnRecords):
-            train, test, parts, outline = found
-            classes = None if outline.classes is None else len(outline.classes)
-            made["outline"] = outline
+        records = self._loaded(generator)
+        table = dict(settings.table("problem"))
+        outline: Outline | None = None
+        partition: Partition | None = None
+        public: Dataset | None = None
+        if isinstance(records, OwnRecords):
+            outline = records.outline
+            partition = records.sites
+            train, test = records.train, records.test
             if table.get("kind", "linear") == "linear":
-                table.setdefault("feature_norm", 1.0)  # as all that are encoded
-                table.setdefault("loss", outline.loss)
-                if table["loss"] in _MARGINS and classes == 2 and "classes" not in table:
-                    train, test = (one.relabelled(lambda y: 2 * y - 1) for one in (train, test))
-                elif classes is not None:
-                    table.setdefault("classes", classes)
+                table, is_signed = _linear_table(table, outline)
+                if is_signed:
+                    train, test = (part.relabelled(_signed) for part in (train, test))
         else:
-            train, test, public = found
-        if "partition" in at.content:
-            given, kinds = at.table("partition"), SECTIONS["partition"]
-            parts = at.make("partition", given, kinds, dataset=train, generator=generator)
-        given = {"train": train, "partition": parts, "test": test}
-        return Loaded(at.make("problem", table, SECTIONS["problem"], **given, **made), public)
+            train, test, public = records
+        if "partition" in settings.content:
+            partition = settings.make(
+                "partition",
+                settings.table("partition"),
+                SECTIONS["partition"],
+                dataset=train,
+                generator=generator,
+            )
+        derived: dict[str, object] = {"train": train, "partition": partition, "test": test}
+        if outline is not None:
+            derived["outline"] = outline
+        problem: Problem = settings.make("problem", table, SECTIONS["problem"], **derived)
+        return Loaded(problem, public)
 
-    def _source(self, generator: np.random.Generator) -> Any:
-        at, table = self.settings, self.settings.table("data")
+    def _loaded(self, generator: np.random.Generator) -> OwnRecords | SplitRecords:
+        """Load the records that the table [data] names."""
+        table = self.settings.table("data")
         source = source_of(table)
-        arguments = at.arguments("data", table, entries(source))
-        return at.call("data", source, **arguments, generator=generator)
+        arguments = self.settings.arguments("data", table, entries(source))
+        records: OwnRecords | SplitRecords = self.settings.call(
+            "data", source, **arguments, generator=generator
+        )
+        return records
+
+
+def _linear_table(table: JsonObject, outline: Outline) -> tuple[JsonObject, bool]:
+    """Return the table of a linear problem with what follows from an outline.
+
+    Returns
+    -------
+    The table, and whether its loss takes labels of -1 and +1.
+    """
+    table = {"feature_norm": 1.0, "loss": outline.loss, **table}  # all that are encoded have norm 1
+    if outline.classes is None:
+        return table, False
+    classes = len(outline.classes)
+    if table["loss"] in _MARGINS and classes == 2 and "classes" not in table:
+        return table, True
+    return {"classes": classes, **table}, False
+
+
+def _signed(labels: Cells) -> Cells:
+    """Return labels 0 and 1 as -1 and +1."""
+    return 2 * labels - 1
 
 
 def load(
@@ -112,13 +153,13 @@ def load(
     unit_norm: bool = True,
     *,
     generator: np.random.Generator,
-) -> tuple[Dataset, Dataset, Dataset | None]:
+) -> SplitRecords:
     """Return the records to train on, those to test on, and public ones, if there are any.
 
     Parameters
     ----------
     source
-        Which data set: digits or breast_cancer, which ship with scikit-learn, mnist, svhn, rcv1 or
+        Data set: digits or breast_cancer, which ship with scikit-learn, mnist, svhn, rcv1 or
         covertype.
     folder
         Where its files are; by default the subfolder of that name in the folder DPMESH_DATA.
@@ -137,8 +178,8 @@ def load(
         Source of the order, from which the fractions are cut.
     """
     loader: Maker = getattr(data, source)
-    shipped = source in ("digits", "breast_cancer")
-    dataset: Dataset = loader() if shipped else loader(folder=folder)
+    is_shipped = source in ("digits", "breast_cancer")
+    dataset: Dataset = loader() if is_shipped else loader(folder=folder)
     if positive is not None and not np.isin(dataset.labels, positive).any():
         fail("positive", f"labels of {dataset.name}", list(positive))
     if records is not None:
@@ -158,5 +199,7 @@ def load(
 
 
 def source_of(table: object) -> Maker:
-    """Return what loads the records that a table [data] describes."""
-    return load_files if isinstance(table, dict) and "files" in table else load
+    """Return the function that loads the records of a table [data]."""
+    if isinstance(table, dict) and "files" in table:
+        return load_files
+    return load

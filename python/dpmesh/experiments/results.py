@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from dpmesh._files import JsonObject
 from dpmesh._networks import MakeNetwork
 from dpmesh._privacy_types import Released
 from dpmesh._validate import fail
@@ -22,17 +22,17 @@ from dpmesh.run.run import Tabled, released_model
 from dpmesh.tables.models import Model, Outline
 
 FAILED = "failed.txt"
-"""In the folder of a run that failed: why."""
+"""File in the folder of a run that failed: its error."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Result(Tabled):
-    """What a run's folder holds.
+    """A finished run in a folder.
 
     Parameters
     ----------
     changes
-        What this cell of a sweep sets, by key; nothing without a sweep.
+        Settings of this cell of a sweep, by key; empty without a sweep.
     run
         As `Run.as_dict`.
     graph
@@ -55,9 +55,9 @@ class Result(Tabled):
     True
     """
 
-    changes: dict[str, Any]
-    run: dict[str, Any]
-    graph: dict[str, Any] | None
+    changes: JsonObject
+    run: JsonObject
+    graph: JsonObject | None
     folder: Path
 
     def __repr__(self) -> str:
@@ -77,12 +77,12 @@ class Result(Tabled):
 
     @property
     def ledger(self) -> Plan:
-        """What it released, from which its cost can be computed again."""
+        """Its releases, from which its cost can be computed again."""
         return Plan.from_dict(self.run["ledger"])
 
     @property
     def traffic(self) -> Traffic:
-        """What it sent."""
+        """Its traffic."""
         return Traffic(**self.run["traffic"])
 
     @property
@@ -92,15 +92,17 @@ class Result(Tabled):
 
     @property
     def measured(self) -> Measures | None:
-        """What the released models reach: see `Run.measured`."""
-        found: Measures | None = self.run.get("measured")
-        return found
+        """Measures of the released models: see `Run.measured`."""
+        measures: Measures | None = self.run.get("measured")
+        return measures
 
     @property
     def baselines(self) -> Baselines | None:
-        """What it compares with: see `Run.baselines`."""
+        """Its baselines: see `Run.baselines`."""
         saved = self.run.get("baselines")
-        return None if saved is None else Baselines.from_dict(saved)
+        if saved is None:
+            return None
+        return Baselines.from_dict(saved)
 
     @property
     def population(self) -> Population | None:
@@ -130,8 +132,10 @@ class Result(Tabled):
         OSError
             If `released` cannot be read.
         """
+        outline: Outline | None = None
         saved = self.run.get("outline")
-        outline = None if saved is None else Outline.from_dict(saved, network)
+        if saved is not None:
+            outline = Outline.from_dict(saved, network)
         return released_model(outline, self.released, self.privacy, node)
 
     @classmethod
@@ -152,16 +156,15 @@ class Result(Tabled):
         if not is_finished(folder):
             return cls(changes={}, run=run, graph=None, folder=folder)
         content = json.loads((folder / "result.json").read_text())
-        changes, graph = content["changes"], content["graph"]
-        return cls(changes=changes, run=run, graph=graph, folder=folder)
+        return cls(changes=content["changes"], run=run, graph=content["graph"], folder=folder)
 
 
 def is_finished(folder: Path) -> bool:
-    """Whether a folder holds a result."""
+    """Return whether a folder holds a result."""
     return (folder / "result.json").exists()
 
 
-def finished(folder: Path) -> tuple[list[Result], Any]:
+def finished(folder: Path) -> tuple[list[Result], JsonObject]:
     """Return the results in a folder or one level below, and the settings of the sweep.
 
     Results are sorted by their changes. Without a sweep there are the settings of each run, by
@@ -170,14 +173,16 @@ def finished(folder: Path) -> tuple[list[Result], Any]:
     places = [folder, *sorted(folder.glob("*"))] if folder.is_dir() else []
     note = folder / "settings.json"
     if note.exists():
-        finished = (Result.load(place) for place in places if is_finished(place))
-        return _some(sorted(finished, key=_order), folder), json.loads(note.read_text())
-    saved = {p.name: Result.load(p) for p in places if (p / "run.json").exists()}
-    results = _some(list(saved.values()), folder)
+        results = [Result.load(place) for place in places if is_finished(place)]
+        _require_some(results, folder)
+        return sorted(results, key=_order), json.loads(note.read_text())
+    runs = {place.name: Result.load(place) for place in places if (place / "run.json").exists()}
+    results = [*runs.values()]
+    _require_some(results, folder)
     if len(results) == 1:
-        return results, results[0].settings
-    named = [replace(run, changes=run.changes or {"run": name}) for name, run in saved.items()]
-    return sorted(named, key=_order), {name: run.settings for name, run in saved.items()}
+        return results, dict(results[0].settings)
+    named = [replace(run, changes=run.changes or {"run": name}) for name, run in runs.items()]
+    return sorted(named, key=_order), {name: run.settings for name, run in runs.items()}
 
 
 def failures(folder: Path) -> dict[str, str]:
@@ -187,15 +192,19 @@ def failures(folder: Path) -> dict[str, str]:
     }
 
 
-def _some(results: list[Result], folder: Path) -> list[Result]:
+def _require_some(results: list[Result], folder: Path) -> None:
+    """Fail if a folder holds no results."""
     if not results:
         fail("folder", "one with finished runs of dpmesh run, or of Run.save", folder)
-    return results
 
 
-def _order(result: Result) -> Any:
+def _order(result: Result) -> list[tuple[bool, float, str]]:
     """Return the sort key of a result: numbers by size, before texts."""
-    return [
-        (isinstance(v, (dict, list, str)), v if isinstance(v, (int, float)) else 0, str(v))
-        for v in result.changes.values()
-    ]
+    return [_order_of_value(value) for value in result.changes.values()]
+
+
+def _order_of_value(value: object) -> tuple[bool, float, str]:
+    """Return the sort key of a value: numbers by size, before texts."""
+    is_text = isinstance(value, (dict, list, str))
+    number = value if isinstance(value, (int, float)) else 0
+    return is_text, number, str(value)

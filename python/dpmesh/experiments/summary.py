@@ -1,4 +1,4 @@
-"""Results in a table: what each setting cost, reached and sent, beside its baselines."""
+"""Results in a table: epsilon, scores and traffic of each setting, beside its baselines."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from math import isfinite
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -19,17 +19,19 @@ from dpmesh.run.measures import shown_difference
 from dpmesh.run.run import cost_in_words
 from dpmesh.run.verdict import LEAST, Verdict, clearly, difference
 
-Groups = Mapping[str, Sequence[Result]]
-"""Runs that differ in their seed alone, by what they set."""
+Groups: TypeAlias = Mapping[str, Sequence[Result]]
+"""Runs that differ in their seed alone, by the name of their setting."""
 
+Changes: TypeAlias = Mapping[str, Any]
+"""Settings of a cell of a sweep, by key."""
 
 _BUDGET = ("epsilon", "delta", *NOISES)
 
 
-class Settings(NamedTuple):
-    """A table of settings: what is the same for all of them is said once."""
+class SettingsTable(NamedTuple):
+    """A table of settings: columns that are the same for all of them are one line."""
 
-    whole: Table
+    table: Table
 
     def __str__(self) -> str:
         """Return lines of text; columns whose cells are all alike are one line below."""
@@ -40,19 +42,31 @@ class Settings(NamedTuple):
     @property
     def varying(self) -> Table:
         """The columns that differ between rows, of at least 3; the first one always."""
-        heads, rows = self.whole
-        kept = [i for i in range(len(heads)) if i == 0 or not self._same(i)]
-        return Table([heads[i] for i in kept], [[row[i] for i in kept] for row in rows])
+        columns = [
+            column
+            for column in range(len(self.table.heads))
+            if column == 0 or not self._is_constant(column)
+        ]
+        heads = [self.table.heads[column] for column in columns]
+        rows = [[row[column] for column in columns] for row in self.table.rows]
+        return Table(heads, rows)
 
     @property
     def constant(self) -> str:
-        """What is the same in all rows, in words."""
-        heads, rows = self.whole
-        same = [f"{name} {rows[0][i]}" for i, name in enumerate(heads) if i and self._same(i)]
-        return f"In all rows: {', '.join(same)}." if same else ""
+        """The columns that are the same in all rows, in words."""
+        heads, rows = self.table
+        constants = [
+            f"{name} {rows[0][column]}"
+            for column, name in enumerate(heads)
+            if column > 0 and self._is_constant(column)
+        ]
+        if not constants:
+            return ""
+        return f"In all rows: {', '.join(constants)}."
 
-    def _same(self, column: int) -> bool:
-        rows = self.whole.rows
+    def _is_constant(self, column: int) -> bool:
+        """Return whether a column of at least 3 rows has one value."""
+        rows = self.table.rows
         return len(rows) > 2 and len({row[column] for row in rows}) == 1
 
 
@@ -69,58 +83,81 @@ def grouped(results: Sequence[Result]) -> dict[str, list[Result]]:
     return dict(groups)
 
 
-def _differing(changes: Sequence[Mapping[str, Any]]) -> set[tuple[str, str]]:
+def _differing(changes: Sequence[Changes]) -> set[tuple[str, str]]:
     """Return kinds of tables and their keys of which there are several values, or one and none."""
-    tables = [value for one in changes for value in one.values() if isinstance(value, dict)]
+    tables = [
+        value
+        for changes_of_run in changes
+        for value in changes_of_run.values()
+        if isinstance(value, dict)
+    ]
     keys = {(str(table.get("kind")), key) for table in tables for key in table}
     values: dict[tuple[str, str], set[str]] = defaultdict(set)
     for kind, key in keys:
         for table in tables:
             if str(table.get("kind")) == kind:
-                values[kind, key].add(json.dumps(table[key]) if key in table else "")
-    return {place for place, found in values.items() if len(found) > 1}
+                text = json.dumps(table[key]) if key in table else ""
+                values[kind, key].add(text)
+    return {place for place, texts in values.items() if len(texts) > 1}
 
 
-def _label(changes: Mapping[str, Any], differing: set[tuple[str, str]]) -> str:
+def _label(changes: Changes, differing: set[tuple[str, str]]) -> str:
+    """Return the name of a setting: its algorithm first, without the seed."""
     parts = []
-    for key, value in sorted(changes.items(), key=lambda one: not one[0].startswith("algorithm")):
+    for key in sorted(changes, key=_is_not_algorithm):
+        value = changes[key]
         if key == "run.seed":
             continue
         if isinstance(value, dict) and "kind" in value:
             kind = str(value["kind"])
-            own = {k: v for k, v in value.items() if (kind, k) in differing}
-            parts.append(", ".join([kind, *map(_stated, own, own.values())]))
+            differences = [
+                _stated(name, part) for name, part in value.items() if (kind, name) in differing
+            ]
+            parts.append(", ".join([kind, *differences]))
         else:
             parts.append(f"{key.rpartition('.')[2]} = {value}")
     return ", ".join(parts) or "run"
 
 
-def _stated(key: str, value: Any) -> str:
+def _is_not_algorithm(key: str) -> bool:
+    """Return whether a key is of another table than the algorithm's."""
+    return not key.startswith("algorithm")
+
+
+def _stated(key: str, value: object) -> str:
     """Return a key and its value; a table that has a kind is named by it."""
+    if isinstance(value, str):
+        return f"{key} = {value}"
     if not isinstance(value, dict) or "kind" not in value:
-        return f"{key} = {value if isinstance(value, str) else json.dumps(value)}"
-    own = ", ".join(_stated(*one) for one in value.items() if one[0] != "kind")
-    return f"{value['kind']}({own})" if own else str(value["kind"])
+        return f"{key} = {json.dumps(value)}"
+    parts = [_stated(name, part) for name, part in value.items() if name != "kind"]
+    if not parts:
+        return str(value["kind"])
+    return f"{value['kind']}({', '.join(parts)})"
 
 
-def compared(groups: Groups) -> Settings:
+def compared(groups: Groups) -> SettingsTable:
     """Return epsilon, scores beside the baselines, and traffic of each setting."""
-    found = {name: verdict(runs) for name, runs in groups.items()}
-    known = [one for one in found.values() if one is not None]
-    metric, *others = known[0].beside[0].measures if known else ("accuracy",)
-    heads = ["", "runs", "epsilon", "delta", "unit", "neighbours", "adversary", metric]
-    if known:
-        heads += [*others, "chance", "alone", "alone, private", "pooled", "than alone"]
+    verdicts = {name: verdict(runs) for name, runs in groups.items()}
+    with_baselines = [setting for setting in verdicts.values() if setting is not None]
+    metrics = ["accuracy"]
+    if with_baselines:
+        metrics = [*with_baselines[0].beside[0].measures]
+    main_metric, *further_metrics = metrics
+    heads = ["", "runs", "epsilon", "delta", "unit", "neighbours", "adversary", main_metric]
+    if with_baselines:
+        heads += [*further_metrics, "chance", "alone", "alone, private", "pooled", "than alone"]
     rows = []
     for name, runs in groups.items():
         cost = dearest(runs)
         epsilon = rounded_up(cost.epsilon, 4) if cost.is_finite else "none"
         row = [name, str(len(runs)), epsilon, rounded_up(cost.delta), *_protected(cost)]
         row.append(spread(scores(runs)))
-        if known:
-            row += _cells(found[name], others)
-        rows.append([*row, spread([run.traffic.megabytes for run in runs])])
-    return Settings(Table([*heads, "MB sent"], rows))
+        if with_baselines:
+            row += _baseline_cells(verdicts[name], further_metrics)
+        row.append(spread([run.traffic.megabytes for run in runs]))
+        rows.append(row)
+    return SettingsTable(Table([*heads, "MB sent"], rows))
 
 
 def _protected(cost: Report) -> tuple[str, str, str]:
@@ -132,17 +169,18 @@ def _protected(cost: Report) -> tuple[str, str, str]:
 
 def measured(groups: Groups, metrics: Sequence[str]) -> Table:
     """Return the last measurements that all runs have, of these metrics and of seconds."""
-    shared = set.intersection(*(set(r.history.metrics) for runs in groups.values() for r in runs))
-    names = [name for name in (*metrics, "seconds") if name in shared]
-    rows = [
-        [name, *(spread([run.history.last(metric) for run in runs]) for metric in names)]
-        for name, runs in groups.items()
-    ]
+    runs_of_all = [run for runs in groups.values() for run in runs]
+    measured_by_all = set.intersection(*(set(run.history.metrics) for run in runs_of_all))
+    names = [name for name in (*metrics, "seconds") if name in measured_by_all]
+    rows = []
+    for setting, runs in groups.items():
+        values = [spread([run.history.last(metric) for run in runs]) for metric in names]
+        rows.append([setting, *values])
     return Table(["at the end", *(name.replace("_", " ") for name in names)], rows)
 
 
 class Setting(NamedTuple):
-    """What runs of one kind have in common: method, network ("" for none), epsilon as shown."""
+    """Method, network ("" for none) and epsilon as shown, which some runs have in common."""
 
     method: str
     network: str
@@ -153,64 +191,86 @@ def placed(results: Sequence[Result]) -> dict[Setting, list[Result]]:
     """Return the results by method, network and epsilon, the largest of their seeds."""
     differing = _differing([_unpriced(result.changes) for result in results])
     units = {result.privacy.unit for result in results if result.privacy.is_finite}
-    found: dict[Setting, list[Result]] = defaultdict(list)
+    results_by_setting: dict[Setting, list[Result]] = defaultdict(list)
     for runs in grouped(results).values():
         changes = _unpriced(runs[0].changes)
-        network = {key: value for key, value in changes.items() if _of_network(key)}
-        method = {key: value for key, value in changes.items() if not _of_network(key)}
-        where = _label(network, differing) if network else ""
-        label, privacy = _label(method, differing), dearest(runs)
+        of_network = {key: value for key, value in changes.items() if _is_of_network(key)}
+        of_method = {key: value for key, value in changes.items() if not _is_of_network(key)}
+        network = _label(of_network, differing) if of_network else ""
+        method = _label(of_method, differing)
+        privacy = dearest(runs)
         if len(units) > 1 and privacy.is_finite:
-            label = f"{label} ({privacy.unit}-level)"
-        found[Setting(label, where, _epsilon(runs))] += runs
-    return dict(found)
+            method = f"{method} ({privacy.unit}-level)"
+        results_by_setting[Setting(method, network, _epsilon(runs))] += runs
+    return dict(results_by_setting)
 
 
 def _epsilon(runs: Sequence[Result]) -> str:
+    """Return the epsilon of runs as shown; "none" without a guarantee."""
     cost = dearest(runs)
-    return rounded_up(cost.epsilon, 3) if cost.is_finite else "none"
+    if not cost.is_finite:
+        return "none"
+    return rounded_up(cost.epsilon, 3)
 
 
-def _of_network(key: str) -> bool:
+def _is_of_network(key: str) -> bool:
+    """Return whether a key is of the table [topology]."""
     return key.partition(".")[0] == "topology"
 
 
-def _unpriced(changes: Mapping[str, Any]) -> dict[str, Any]:
-    left = {key: v for key, v in changes.items() if key.rpartition(".")[2] not in _BUDGET}
-    return {key: _unpriced(v) if isinstance(v, dict) else v for key, v in left.items()}
+def _unpriced(changes: Changes) -> dict[str, Any]:
+    """Return settings without those that state a budget or a noise."""
+    without_budget: dict[str, Any] = {}
+    for key, value in changes.items():
+        if key.rpartition(".")[2] in _BUDGET:
+            continue
+        without_budget[key] = _unpriced(value) if isinstance(value, dict) else value
+    return without_budget
 
 
-def _leader(groups: Groups, at: str) -> str:
+def _leader(groups: Groups, opening: str) -> str:
+    """Return which setting scores highest, and which are not clearly below it."""
     best = max(groups, key=lambda name: float(np.mean(scores(groups[name]))))
     runs = groups[best]
-    reached = f"{at} {best} scores highest: {spread(scores(runs))} ({len(runs)} runs)."
-    if len(runs) < LEAST or any(_seeds(other) != _seeds(runs) for other in groups.values()):
+    reached = f"{opening} {best} scores highest: {spread(scores(runs))} ({len(runs)} runs)."
+    if len(runs) < LEAST or any(_seeds(group) != _seeds(runs) for group in groups.values()):
         return f"{reached} Whether that is clear takes {LEAST} runs each, of the same seeds."
-    own = np.array(scores(runs))
+    best_scores = np.array(scores(runs))
     held_out = max(0.0 if run.baselines is None else run.baselines.held_out for run in runs)
-    found = {
-        name: difference(own - scores(other), held_out=held_out)
-        for name, other in groups.items()
+    differences = {
+        name: difference(best_scores - scores(group), held_out=held_out)
+        for name, group in groups.items()
         if name != best
     }
-    below = clearly([one.p for one in found.values()])
-    close = [name for name, clear in zip(found, below, strict=True) if not clear]
-    said = f"{reached} It is clearly above {sum(below)} of {len(found)} others (paired, 5% in all)."
-    more = f" and {len(close) - 3} more" if len(close) > 3 else ""
-    return f"{said} No clear difference from {'; '.join(close[:3])}{more}." if close else said
+    is_below = clearly([gain.p for gain in differences.values()])
+    close = [name for name, clear in zip(differences, is_below, strict=True) if not clear]
+    count = f"{sum(is_below)} of {len(differences)} others"
+    sentence = f"{reached} It is clearly above {count} (paired, 5% in all)."
+    if not close:
+        return sentence
+    named = "; ".join(close[:3])
+    if len(close) > 3:
+        named += f" and {len(close) - 3} more"
+    return f"{sentence} No clear difference from {named}."
 
 
-def _seeds(runs: Sequence[Result]) -> list[Any]:
+def _seeds(runs: Sequence[Result]) -> list[object]:
+    """Return the seed of each run."""
     return [run.changes.get("run.seed") for run in runs]
 
 
 def verdict(runs: Sequence[Result]) -> Verdict | None:
     """Return whether sharing paid, over the runs of a setting; None if unknown."""
-    pairs = [(run.measured, run.baselines) for run in runs]
-    known = [(own, beside) for own, beside in pairs if own is not None and beside is not None]
-    if len(known) < len(runs) or len({(len(one.alone), one.metric) for _, one in known}) > 1:
+    measured = []
+    beside = []
+    for run in runs:
+        if run.measured is None or run.baselines is None:
+            return None
+        measured.append(run.measured)
+        beside.append(run.baselines)
+    kinds = {(len(baselines.alone), baselines.metric) for baselines in beside}
+    if len(kinds) > 1:
         return None
-    measured, beside = zip(*known, strict=True)
     privacy = dearest(runs)
     populations = [run.population for run in runs if run.population is not None]
     return Verdict(
@@ -232,19 +292,19 @@ def sentences(groups: Groups) -> list[str]:
     have the epsilon, the unit, the relation and the adversary in common.
     """
     if len(groups) == 1:
-        found = [verdict(runs) for runs in groups.values()]
-        return [one.sentence for one in found if one is not None]
+        verdicts = [verdict(runs) for runs in groups.values()]
+        return [setting.sentence for setting in verdicts if setting is not None]
     comparable: dict[tuple[str, ...], dict[str, Sequence[Result]]] = defaultdict(dict)
     for name, runs in groups.items():
         if all(map(isfinite, scores(runs))):
-            place = (_epsilon(runs), *_protected(dearest(runs)))
-            comparable[place][name] = runs
-    said = []
-    for (epsilon, unit, *_), those in comparable.items():
-        if len(those) > 1:
+            guarantee = (_epsilon(runs), *_protected(dearest(runs)))
+            comparable[guarantee][name] = runs
+    texts = []
+    for (epsilon, unit, *_), settings in comparable.items():
+        if len(settings) > 1:
             of_unit = "" if unit == "-" else f" of one {unit}"
-            said.append(_leader(those, f"At epsilon {epsilon}{of_unit}"))
-    return said
+            texts.append(_leader(settings, f"At epsilon {epsilon}{of_unit}"))
+    return texts
 
 
 def scores(runs: Sequence[Result]) -> list[float]:
@@ -252,19 +312,23 @@ def scores(runs: Sequence[Result]) -> list[float]:
     return [float("nan") if run.score is None else run.score for run in runs]
 
 
-def _cells(found: Verdict | None, others: Sequence[str]) -> list[str]:
+def _baseline_cells(verdict: Verdict | None, metrics: Sequence[str]) -> list[str]:
     """Return further measures, the baselines, and the claim; dashes if they are not known."""
-    if found is None:
-        return ["-"] * (len(others) + 5)
-    own, beside = [f"{found.mean(name):.3g}" for name in others], found.baselines
-    private = "-" if beside.alone_private is None else f"{beside.alone_private.mean():.3g}"
-    chance, alone, pooled = (
-        f"{x:.3g}" for x in (beside.chance, beside.alone.mean(), beside.pooled)
-    )
-    claim: str = found.claim or "-"
-    if found.claim is not None:
-        claim += f" ({shown_difference(found.metric, found.gain.low, found.gain.high)})"
-    return [*own, chance, alone, private, pooled, claim]
+    if verdict is None:
+        return ["-"] * (len(metrics) + 5)
+    measures = [f"{verdict.mean(metric):.3g}" for metric in metrics]
+    baselines = verdict.baselines
+    private = "-"
+    if baselines.alone_private is not None:
+        private = f"{baselines.alone_private.mean():.3g}"
+    chance = f"{baselines.chance:.3g}"
+    alone = f"{baselines.alone.mean():.3g}"
+    pooled = f"{baselines.pooled:.3g}"
+    claim: str = verdict.claim or "-"
+    if verdict.claim is not None:
+        gain = shown_difference(verdict.metric, verdict.gain.low, verdict.gain.high)
+        claim += f" ({gain})"
+    return [*measures, chance, alone, private, pooled, claim]
 
 
 def dearest(runs: Sequence[Result]) -> Report:
@@ -276,5 +340,7 @@ def spread(values: Sequence[float]) -> str:
     """Return mean and standard deviation in few digits."""
     if not all(map(isfinite, values)):
         return "-"
-    text = f"{np.mean(values):.3g}"
-    return f"{text} ± {np.std(values, ddof=1):.1g}" if np.ptp(values) > 0 else text
+    mean = f"{np.mean(values):.3g}"
+    if np.ptp(values) == 0:
+        return mean
+    return f"{mean} ± {np.std(values, ddof=1):.1g}"

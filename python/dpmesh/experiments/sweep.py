@@ -20,18 +20,21 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
-from dpmesh._files import replace_text, writable_folder
+from dpmesh._files import JsonObject, replace_text, writable_folder
 from dpmesh._validate import fail, instance, integer
-from dpmesh.experiments.experiment import CHECKPOINT, Experiment, run_into
+from dpmesh.experiments.experiment import CHECKPOINT, Changes, Experiment, run_into
 from dpmesh.experiments.results import FAILED, Result, is_finished
 from dpmesh.run.interrupt import Interrupt
 from dpmesh.settings import Settings
 from dpmesh.settings.parts import SECTIONS
 
-Progress = Callable[[int], None]
+Progress: TypeAlias = Callable[[int], None]
 """Called with a number of newly finished rounds."""
+
+Failures: TypeAlias = list[tuple["Cell", Exception]]
+"""Cells that failed, and why."""
 
 _OF_THESE = "a new one, or that of results of these settings"
 
@@ -43,12 +46,14 @@ _ticks: Any = None
 class Cell:
     """One combination: its changes to the settings, by key, and its folder's name."""
 
-    changes: dict[str, Any]
+    changes: Changes
 
     @property
     def name(self) -> str:
         """The changes as a folder's name."""
-        parts = [f"{key.removeprefix('run.')}={_short(v)}" for key, v in self.changes.items()]
+        parts = [
+            f"{key.removeprefix('run.')}={_short(value)}" for key, value in self.changes.items()
+        ]
         return re.sub(r"[^\w.=,+-]+", "_", ",".join(parts)) or "run"
 
 
@@ -61,23 +66,26 @@ def cells(settings: Settings) -> list[Cell]:
             settings.fail(f"sweep.{key}", f"wanted a list of values, got {values!r}")
     if "seeds" in grid:
         grid["run.seed"] = grid.pop("seeds")
-    products = (dict(zip(grid, v, strict=True)) for v in itertools.product(*grid.values()))
-    found = [Cell(_used(settings, changes)) for changes in products]
+    combinations = []
+    for values in itertools.product(*grid.values()):
+        changes = dict(zip(grid, values, strict=True))
+        combinations.append(Cell(_used(settings, changes)))
     if any(key.startswith("topology") for key in grid):  # those without a network run once
-        found = list({json.dumps(cell.changes): cell for cell in found}.values())
-    name, times = Counter(cell.name for cell in found).most_common(1)[0]
+        distinct = {json.dumps(cell.changes): cell for cell in combinations}
+        combinations = [*distinct.values()]
+    ((name, times),) = Counter(cell.name for cell in combinations).most_common(1)
     if times > 1:
         settings.fail("sweep", f"wanted runs that all differ, got {name} {times} times")
-    return found
+    return combinations
 
 
-def _used(settings: Settings, changes: dict[str, Any]) -> dict[str, Any]:
+def _used(settings: Settings, changes: Changes) -> Changes:
     """Return the changes without those of a network that the algorithm does not use."""
     table = settings.replaced(changes).table("algorithm")
     maker = settings.maker("algorithm", table, SECTIONS["algorithm"])
     if getattr(maker, "travels", "gossip") == "gossip":
         return changes
-    return {key: v for key, v in changes.items() if key.partition(".")[0] != "topology"}
+    return {key: value for key, value in changes.items() if key.partition(".")[0] != "topology"}
 
 
 def run_sweep(
@@ -86,7 +94,7 @@ def run_sweep(
     *,
     processes: int | None = None,
     progress: Progress | None = None,
-) -> list[tuple[Cell, Exception]]:
+) -> Failures:
     """Run all cells that are not finished, and return those that failed.
 
     An interrupted run with a seed resumes from its checkpoint.
@@ -118,14 +126,15 @@ def run_sweep(
     claim(folder, settings)
     for cell in missing:
         (folder / cell.name / FAILED).unlink(missing_ok=True)
-    progress = progress or (lambda _: None)
+    if progress is None:
+        progress = _ignore
     count = min(len(missing), os.cpu_count() or 1)
     if processes is not None:
         count = min(count, integer("processes", processes, at_least=1))
     if count <= 1:
-        failed = [one for cell in missing if (one := _here(settings, cell, folder, progress))]
+        failed = _run_one_by_one(settings, missing, folder, progress)
     else:
-        failed = _side_by_side(settings, missing, folder, count, progress)
+        failed = _run_in_parallel(settings, missing, folder, count, progress)
     for cell, error in failed:
         writable_folder(folder / cell.name)
         replace_text(folder / cell.name / FAILED, str(error))
@@ -134,45 +143,73 @@ def run_sweep(
 
 def rounds_left(settings: Settings, folder: Path) -> int:
     """Return how many rounds the unfinished cells have together."""
-    changed = (settings.replaced(cell.changes) for cell in _missing(settings, folder))
-    return sum(one.convert("run.rounds", one.table("run").get("rounds"), int) for one in changed)
+    total = 0
+    for cell in _missing(settings, folder):
+        changed = settings.replaced(cell.changes)
+        rounds: int = changed.convert("run.rounds", changed.table("run").get("rounds"), int)
+        total += rounds
+    return total
+
+
+def _ignore(rounds: int) -> None:
+    """Do nothing about finished rounds."""
 
 
 def _missing(settings: Settings, folder: Path) -> list[Cell]:
+    """Return the cells that are not finished."""
     return [cell for cell in cells(settings) if not is_finished(folder / cell.name)]
 
 
-def _here(
-    settings: Settings, cell: Cell, folder: Path, progress: Progress
-) -> tuple[Cell, Exception] | None:
+def _run_one_by_one(
+    settings: Settings, missing: list[Cell], folder: Path, progress: Progress
+) -> Failures:
+    """Run cells in this process; return those that failed."""
+    failed: Failures = []
+    for cell in missing:
+        error = _error_of(settings, cell, folder, progress)
+        if error is not None:
+            failed.append((cell, error))
+    return failed
+
+
+def _error_of(settings: Settings, cell: Cell, folder: Path, progress: Progress) -> Exception | None:
+    """Run a cell; return its error if it fails: the other cells go on."""
     try:
         _run(settings, cell, folder, progress)
-    except Exception as error:  # the other cells go on
-        return cell, error
+    except Exception as error:
+        return error
     return None
 
 
-def _side_by_side(
+def _run_in_parallel(
     settings: Settings, missing: list[Cell], folder: Path, count: int, progress: Progress
-) -> list[tuple[Cell, Exception]]:
+) -> Failures:
+    """Run cells in several processes; return those that failed."""
     context = multiprocessing.get_context("spawn")
-    ticks, (theirs, ours) = context.Queue(), context.Pipe(duplex=False)
+    ticks = context.Queue()
+    workers_end, own_end = context.Pipe(duplex=False)
     threads = max(1, (os.cpu_count() or 1) // count)
-    pool = ProcessPoolExecutor(count, context, _begin, (ticks, theirs, threads))
-    with theirs, Interrupt(deferred=True, patient=True) as interrupt:
+    pool = ProcessPoolExecutor(count, context, _begin, (ticks, workers_end, threads))
+    with workers_end, Interrupt(deferred=True, patient=True) as interrupt:
         try:
             with _without_ctrl_c():
                 running = {pool.submit(_work, settings, cell, folder): cell for cell in missing}
             _follow(running, ticks, progress, interrupt)
         finally:
-            ours.close()  # this ends the workers, also those that wait for a lock of a killed one
+            own_end.close()  # this ends the workers, also those that wait for a dead one's lock
             pool.shutdown(cancel_futures=True)
-    return [(cell, e) for f, cell in running.items() if isinstance(e := f.exception(), Exception)]
+    failed: Failures = []
+    for future, cell in running.items():
+        error = future.exception()
+        if isinstance(error, Exception):
+            failed.append((cell, error))
+    return failed
 
 
 def _follow(
     running: Iterable[Future[None]], ticks: Any, progress: Progress, interrupt: Interrupt
 ) -> None:
+    """Report finished rounds until all cells are done, or an interrupt."""
     while not interrupt.requested and not all(future.done() for future in running):
         with suppress(queue.Empty):
             progress(ticks.get(timeout=0.2))
@@ -186,11 +223,11 @@ def _without_ctrl_c() -> Iterator[None]:
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)
 
 
 def _begin(ticks: Any, sweep: Connection, threads: int) -> None:
@@ -216,6 +253,7 @@ def _end_with(sweep: Connection) -> None:
 
 
 def _work(settings: Settings, cell: Cell, folder: Path) -> None:
+    """Run a cell in a worker."""
     try:
         _run(settings, cell, folder, _ticks.put)
     except KeyboardInterrupt:
@@ -223,9 +261,10 @@ def _work(settings: Settings, cell: Cell, folder: Path) -> None:
 
 
 def _run(settings: Settings, cell: Cell, folder: Path, progress: Progress) -> None:
+    """Run a cell, and report its finished rounds."""
     reported = 0
 
-    def callback(rounds: int, _: Any) -> None:
+    def callback(rounds: int, _: object) -> None:
         nonlocal reported
         progress(rounds - reported)
         reported = rounds
@@ -243,13 +282,12 @@ def claim(folder: Path, settings: Settings) -> None:
     for key, value in _flat(base):  # those that are swept, too, which no run reads
         if isinstance(value, (datetime.date, datetime.time)):
             settings.fail(key, f"wanted no date or time, got {value}")
-    note, text = folder / "settings.json", json.dumps(base, indent=1)
+    note = folder / "settings.json"
+    text = json.dumps(base, indent=1)
     writable_folder(folder)
-    if note.exists() and any(file.name != FAILED for file in folder.glob("*/*")):
-        then, now = (dict(_flat(json.loads(saved))) for saved in (note.read_text(), text))
-        for key in {**now, **then}:
-            if then.get(key) != now.get(key):
-                fail("folder", _OF_THESE, f"{folder}, whose {key} is {then.get(key, 'left out')}")
+    has_results = any(file.name != FAILED for file in folder.glob("*/*"))
+    if note.exists() and has_results:
+        _require_same(folder, saved=json.loads(note.read_text()), current=json.loads(text))
     for cell in cells(settings):  # its short name may also stand for other values
         if is_finished(folder / cell.name):
             saved = json.dumps(Result.load(folder / cell.name).changes)
@@ -260,7 +298,18 @@ def claim(folder: Path, settings: Settings) -> None:
     replace_text(note, text)
 
 
-def _flat(table: dict[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+def _require_same(folder: Path, *, saved: JsonObject, current: JsonObject) -> None:
+    """Fail if the settings of the results in a folder differ from the current ones."""
+    saved_values = dict(_flat(saved))
+    current_values = dict(_flat(current))
+    for key in {**current_values, **saved_values}:
+        if saved_values.get(key) != current_values.get(key):
+            value = saved_values.get(key, "left out")
+            fail("folder", _OF_THESE, f"{folder}, whose {key} is {value}")
+
+
+def _flat(table: JsonObject, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the keys and values of tables within tables."""
     for name, value in table.items():
         if isinstance(value, dict):
             yield from _flat(value, f"{path}{name}.")
@@ -268,7 +317,10 @@ def _flat(table: dict[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
             yield f"{path}{name}", value
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
+    """Return a value as a part of a folder's name."""
     if isinstance(value, dict):
-        return "-".join(_short(v) for v in value.values())
-    return "-".join(map(_short, value)) if isinstance(value, list) else str(value)
+        return "-".join(map(_short, value.values()))
+    if isinstance(value, list):
+        return "-".join(map(_short, value))
+    return str(value)
