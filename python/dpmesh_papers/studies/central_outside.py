@@ -34,11 +34,11 @@ CLASSES = 10
 
 def halves(seed: int) -> tuple[Dataset, Dataset]:
     """Three quarters to learn from, a constant feature, records of norm 1."""
-    whole = digits()
-    x = np.c_[np.asarray(whole.features), np.ones(whole.records)]
-    order = np.random.default_rng(seed).permutation(whole.records)
-    ready = unit_norm(Dataset(x, whole.labels, whole.name))
-    first = round(0.75 * whole.records)
+    dataset = digits()
+    x = np.c_[np.asarray(dataset.features), np.ones(dataset.records)]
+    order = np.random.default_rng(seed).permutation(dataset.records)
+    ready = unit_norm(Dataset(x, dataset.labels, dataset.name))
+    first = round(0.75 * dataset.records)
     return ready.take(order[:first]), ready.take(order[first:])
 
 
@@ -115,9 +115,9 @@ def main(seeds: int = 10) -> None:
     """Keep noise multipliers and accuracies."""
     rows = []
     for epsilon, way in product(EPSILONS, (ours, jax_privacy)):
-        found = [way(*halves(seed), epsilon, seed) for seed in range(seeds)]
-        own = {"epsilon": epsilon, "library": way.__name__, "noise_multiplier": found[0][0]}
-        rows.append(own | over_seeds([100 * accuracy for _, accuracy in found]))
+        results = [way(*halves(seed), epsilon, seed) for seed in range(seeds)]
+        row = {"epsilon": epsilon, "library": way.__name__, "noise_multiplier": results[0][0]}
+        rows.append(row | over_seeds([100 * accuracy for _, accuracy in results]))
         print(rows[-1], flush=True)
     keep("central-outside", rows, as_text(rows))
 
@@ -126,9 +126,11 @@ def as_text(rows: list[Row]) -> str:
     """Return the page's table."""
     lines = []
     for epsilon in EPSILONS:
-        both = pick(rows, epsilon=epsilon)
-        noises = " / ".join(f"{row['noise_multiplier']:.3f}" for row in both)
-        rates = " / ".join(f"{row['accuracy']:.1f} ± {row['spread']:.1f}" for row in both)
+        rows_of_epsilon = pick(rows, epsilon=epsilon)
+        noises = " / ".join(f"{row['noise_multiplier']:.3f}" for row in rows_of_epsilon)
+        rates = " / ".join(
+            f"{row['accuracy']:.1f} ± {row['spread']:.1f}" for row in rows_of_epsilon
+        )
         lines.append([f"{epsilon:g}", noises, rates])
     ways = "here / jax-privacy"
     return table(["epsilon", f"noise multiplier, {ways}", f"accuracy (%), {ways}"], lines)

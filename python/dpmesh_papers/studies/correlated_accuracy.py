@@ -39,7 +39,7 @@ DELTA, RADIUS, MORE_MIXINGS, ALONE = 1e-5, 10.0, 20, 4
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """How a run uses records: `records` of a node in each of `rows` rounds, `batches` in turn."""
+    """Use of records in a run: `records` of a node in each of `rows` rounds, `batches` in turn."""
 
     name: str
     records: int
@@ -132,13 +132,16 @@ def problem(data: str, setting: Setting, seed: int, place: str) -> list[dm.Linea
     parts = dm.data.iid(train, nodes, rng, equal_sizes=True)
     size = setting.records
     if place == "alone":
-        held = [[part] for part in parts[:ALONE]]
+        partitions = [[part] for part in parts[:ALONE]]
     elif place == "server":
         every = range(0, len(parts[0]), size)
-        held = [[np.concatenate([part[t : t + size] for t in every for part in parts])]]
+        partitions = [[np.concatenate([part[t : t + size] for t in every for part in parts])]]
     else:
-        held = [list(parts)]
-    return [dm.LinearProblem(train, own, "softmax", classes=10, test=test) for own in held]
+        partitions = [list(parts)]
+    return [
+        dm.LinearProblem(train, partition, "softmax", classes=10, test=test)
+        for partition in partitions
+    ]
 
 
 def algorithm_of(
@@ -192,17 +195,17 @@ def train(
 ) -> tuple[float, float]:
     """Return the accuracies of the released model and of the nodes' own models."""
     scores = []
-    for own in problem(data, setting, seed, variant.place):
-        together = (16 if data == "digits" else 64) if variant.place == "server" else 1
-        records = setting.records * together
-        algorithm = algorithm_of(setting, variant, epsilon, records, own.nodes, own.dim)
-        net, key = network(own.nodes), dm.Key.seeded(seed)
+    for task in problem(data, setting, seed, variant.place):
+        repeats = (16 if data == "digits" else 64) if variant.place == "server" else 1
+        records = setting.records * repeats
+        algorithm = algorithm_of(setting, variant, epsilon, records, task.nodes, task.dim)
+        net, key = network(task.nodes), dm.Key.seeded(seed)
         run = dm.simulate(
-            algorithm, own, net, rounds=setting.rows + 1, key=key, delta=DELTA, metrics=[]
+            algorithm, task, net, rounds=setting.rows + 1, key=key, delta=DELTA, metrics=[]
         )
         weights = np.linalg.matrix_power(net.matrix(0).weights.toarray(), MORE_MIXINGS)
         released = kernels.clip_rows(weights.astype(run.released.dtype) @ run.released, RADIUS)
-        scores.append((own.accuracy(released).mean(), own.accuracy(run.parameters).mean()))
+        scores.append((task.accuracy(released).mean(), task.accuracy(run.parameters).mean()))
     released, nodes = np.mean(scores, axis=0)
     return float(released), float(nodes)
 
@@ -212,34 +215,36 @@ def rows(data: str, seeds: int) -> Iterator[Row]:
     for setting, variants in TABLES[data]:
         for variant, epsilon in product(variants, EPSILONS):
             runs = [train(data, setting, variant, epsilon, seed) for seed in range(seeds)]
-            own = {"setting": setting.name, "noise": variant.name, "epsilon": epsilon}
-            found = over_seeds([100 * released for released, _ in runs])
-            yield own | found | {"nodes": 100 * float(np.mean([nodes for _, nodes in runs]))}
+            labels = {"setting": setting.name, "noise": variant.name, "epsilon": epsilon}
+            interval = over_seeds([100 * released for released, _ in runs])
+            yield labels | interval | {"nodes": 100 * float(np.mean([nodes for _, nodes in runs]))}
 
 
-def as_text(found: list[Row]) -> str:
+def as_text(results: list[Row]) -> str:
     """Return the page's table: of released models, and in brackets of the nodes' own."""
     lines = []
-    for setting in kinds(found, "setting"):
+    for setting in kinds(results, "setting"):
         lines.append([f"**{setting}**:", *[""] * len(EPSILONS)])
-        of = pick(found, setting=setting)
-        for variant in kinds(of, "noise"):
-            own = pick(of, noise=variant)
-            lines.append([variant, *(f"{row['accuracy']:.0f} ({row['nodes']:.0f})" for row in own)])
+        setting_rows = pick(results, setting=setting)
+        for variant in kinds(setting_rows, "noise"):
+            variant_rows = pick(setting_rows, noise=variant)
+            lines.append(
+                [variant, *(f"{row['accuracy']:.0f} ({row['nodes']:.0f})" for row in variant_rows)]
+            )
     return table(["noise, epsilon =", *(f"{epsilon:g}" for epsilon in EPSILONS)], lines)
 
 
-def draw(found: list[Row]) -> None:
+def draw(results: list[Row]) -> None:
     """Draw what independent noise and the most that works together reach, with 95% intervals."""
     few = ("1 mixing", "3 mixings")
-    shown = [row for row in found if not row["noise"].endswith(few)]
+    shown = [row for row in results if not row["noise"].endswith(few)]
     for row in shown:
         row["interval"] = t.ppf(0.975, row["seeds"] - 1) * row["spread"] / sqrt(row["seeds"])
-    of: dict[str, Any] = {"by": "noise", "x": "epsilon", "y": "accuracy", "spread": "interval"}
+    columns: dict[str, Any] = {"by": "noise", "x": "epsilon", "y": "accuracy", "spread": "interval"}
     panels = [
         Panel(
             title=setting,
-            lines=lines_of(pick(shown, setting=setting), **of),
+            lines=lines_of(pick(shown, setting=setting), **columns),
             x="epsilon",
             y="accuracy (%)",
             levels={"chance": 10.0},
@@ -253,13 +258,13 @@ def draw(found: list[Row]) -> None:
 
 def main(data: str = "digits", seeds: int = 10) -> None:
     """Print cells as they are finished, and keep them."""
-    found = []
+    results = []
     for row in rows(data, seeds):
-        found.append(row)
+        results.append(row)
         print(row, flush=True)
-    keep(f"correlated-{data}", found, as_text(found))
+    keep(f"correlated-{data}", results, as_text(results))
     if data == "digits":
-        draw(found)
+        draw(results)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What `PrivateClassifier` learns by its defaults: the table of docs/estimators.md.
+"""Accuracy of `PrivateClassifier` by its defaults: the table of docs/estimators.md.
 
     python -m dpmesh_papers.studies.estimators_table [keys]
 
@@ -74,9 +74,9 @@ def tables(keys: int) -> Iterator[Data]:
     order = np.random.default_rng(0).permutation(60_000)
     x, y = np.asarray(images.features), np.asarray(images.labels)
     for count, most in ((8_000, 3), (40_000, 1)):
-        some = order[:count]
+        subset = order[:count]
         name = f"MNIST, {count:,} records"
-        yield ready(name, x[some], y[some], alike(count, 10), (0, 1), min(keys, most))
+        yield ready(name, x[subset], y[subset], alike(count, 10), (0, 1), min(keys, most))
 
 
 def main(keys: int = 10) -> None:
@@ -86,17 +86,17 @@ def main(keys: int = 10) -> None:
         out = np.random.default_rng(1).random(len(data.y)) < 0.25
         for epsilon in EPSILONS:
             for method in METHODS:
-                found = []
+                results = []
                 for key in range(data.keys):
                     model = dm.sklearn.PrivateClassifier(
                         epsilon=epsilon, ranges=data.ranges, algorithm=method, random_state=key
                     )
                     model.fit(data.x[~out], data.y[~out], groups=data.site[~out])
-                    found.append(100 * model.score(data.x[out], data.y[out]))
-                deviation = np.std(found, ddof=1) if data.keys > 1 else np.nan
-                own = {"data": data.name, "epsilon": epsilon, "method": method, "keys": data.keys}
-                numbers = {"accuracy": np.mean(found), "deviation": deviation}
-                rows.append(own | {name: round(float(n), 2) for name, n in numbers.items()})
+                    results.append(100 * model.score(data.x[out], data.y[out]))
+                deviation = np.std(results, ddof=1) if data.keys > 1 else np.nan
+                row = {"data": data.name, "epsilon": epsilon, "method": method, "keys": data.keys}
+                numbers = {"accuracy": np.mean(results), "deviation": deviation}
+                rows.append(row | {name: round(float(n), 2) for name, n in numbers.items()})
                 print(rows[-1], flush=True)
     keep("estimators", rows, as_text(rows))
 
@@ -113,8 +113,8 @@ def as_text(rows: list[dict[str, Any]]) -> str:
     for name, keys in dict.fromkeys((row["data"], row["keys"]) for row in rows):
         cells = []
         for epsilon in EPSILONS:
-            both = [by_cell[name, epsilon, method] for method in METHODS]
-            texts = (f"{row['accuracy']:.0f} ({row['deviation']:.0f})" for row in both)
+            cells_of_methods = [by_cell[name, epsilon, method] for method in METHODS]
+            texts = (f"{row['accuracy']:.0f} ({row['deviation']:.0f})" for row in cells_of_methods)
             cells.append(f"{' / '.join(texts).replace(' (nan)', ''):>19}")
         lines.append(f"{name:<48}{keys:>4}" + "".join(cells))
     return "\n".join(lines) + "\n"

@@ -1,4 +1,4 @@
-"""What tables learn at epsilon 1 by the default rule, and how long a fit takes.
+"""Accuracy on tables at epsilon 1 by the default rule, and seconds of a fit.
 
     python -m dpmesh_papers.studies.goals [fits]    # set DPMESH_DATA
 
@@ -55,13 +55,13 @@ def accuracies() -> list[dict[str, Any]]:
     rows = []
     for task, method in TASKS:
         cell = {"task": task, "method": method, "epsilon": 1.0, "features": RULE}
-        found = [100 * of_benchmark(cell, seed)[0] for seed in range(SPLITS)]
+        scores = [100 * of_benchmark(cell, seed)[0] for seed in range(SPLITS)]
         held_out = BENCHMARK[task].held_out
-        rows.append(repeated(f"{task}, {NAMES[method]}", found, "%", held_out=held_out))
+        rows.append(repeated(f"{task}, {NAMES[method]}", scores, "%", held_out=held_out))
     cell = {"task": FOREST, "method": "secure", "epsilon": 1.0, "features": RULE}
     forest = only(kept("tables"), **cell)
-    known = {"what": f"{FOREST}, {NAMES['secure']}", "unit": "%", "mean": forest["accuracy"]}
-    rows.append(known | {"interval": forest["interval"], "repeats": forest["seeds"]})
+    forest_row = {"what": f"{FOREST}, {NAMES['secure']}", "unit": "%", "mean": forest["accuracy"]}
+    rows.append(forest_row | {"interval": forest["interval"], "repeats": forest["seeds"]})
     images = [float(row["accuracy"]) for row in kept("scattering")]
     return [*rows, repeated(f"MNIST, scattering, {NAMES['secure']}", images, "%")]
 
@@ -81,16 +81,16 @@ def seconds(fits: int) -> list[dict[str, Any]]:
     area = x[:, 10:14].argmax(axis=1)
     rows = []
     for features in (None, "columns"):
-        made = dm.sklearn.PrivateClassifier(
+        classifier = dm.sklearn.PrivateClassifier(
             1.0, ranges=FOREST_RANGES, features=features, random_state=0
         )
-        found = []
+        times = []
         for _ in range(fits + 1):
             start = time.process_time()
-            made.fit(x, data.labels, groups=area)
-            found.append(time.process_time() - start)
+            classifier.fit(x, data.labels, groups=area)
+            times.append(time.process_time() - start)
         what = f"fit of {RECORDS:,} x {x.shape[1]}, {features or 'features by the rule'}"
-        rows.append(repeated(what, found[1:], "processor seconds"))
+        rows.append(repeated(what, times[1:], "processor seconds"))
     return rows
 
 

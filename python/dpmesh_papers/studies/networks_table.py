@@ -166,19 +166,22 @@ def accuracy(method: str, problem: Any, epsilon: float, seed: int) -> float:
         budget=setting.budget,
         metrics=dm.Metrics([], progress=False),
     )
-    some = run.released[:: max(1, len(run.released) // 8)]  # of many nodes, about eight
-    return float(trial.problem.accuracy(some).mean())
+    models = run.released[:: max(1, len(run.released) // 8)]  # of many nodes, about eight
+    return float(trial.problem.accuracy(models).mean())
 
 
 def main(records: int = 3_200, seeds: int = 1, *nodes: int) -> None:
     """Print cells as they are finished, and keep them."""
     for count in nodes or (10, 64):
-        made = [dict(problems(records, count, seed)) for seed in range(seeds)]
+        problems_of_seeds = [dict(problems(records, count, seed)) for seed in range(seeds)]
         rows: list[Row] = []
-        for method, model, epsilon in product(METHODS, made[0], EPSILONS):
-            found = [accuracy(method, own[model], epsilon, seed) for seed, own in enumerate(made)]
+        for method, model, epsilon in product(METHODS, problems_of_seeds[0], EPSILONS):
+            accuracies = [
+                accuracy(method, problems_of_seed[model], epsilon, seed)
+                for seed, problems_of_seed in enumerate(problems_of_seeds)
+            ]
             cell = {"nodes": count, "method": method, "model": model, "epsilon": epsilon}
-            rows.append(cell | over_seeds([100 * rate for rate in found]))
+            rows.append(cell | over_seeds([100 * rate for rate in accuracies]))
             print(rows[-1], flush=True)
         keep(f"networks-{count}", rows, as_text(rows))
 
@@ -188,8 +191,16 @@ def as_text(rows: list[Row]) -> str:
     models = list(dict.fromkeys(row["model"] for row in rows))
     lines = []
     for method in METHODS:
-        own = [pick(rows, method=method, model=model) for model in models]
-        lines.append([method, *(" / ".join(f"{row['accuracy']:.1f}" for row in of) for of in own)])
+        rows_of_models = [pick(rows, method=method, model=model) for model in models]
+        lines.append(
+            [
+                method,
+                *(
+                    " / ".join(f"{row['accuracy']:.1f}" for row in rows_of_model)
+                    for rows_of_model in rows_of_models
+                ),
+            ]
+        )
     return table(["algorithm", *models], lines)
 
 

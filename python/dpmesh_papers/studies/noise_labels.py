@@ -1,4 +1,4 @@
-"""How often verdicts claim a difference on labels of noise.
+"""Share of verdicts that claim a difference on labels of noise.
 
     python -m dpmesh_papers.studies.noise_labels 200
 
@@ -31,9 +31,9 @@ def verdict(seed: int) -> str:
     else:
         y = draw.uniform(-1, 1, records)
         model = dm.sklearn.PrivateRegressor(epsilon, random_state=seed)
-    found = dm.sklearn.evaluate(model, x, y, groups=site).verdict
-    some = found.claim == "inconclusive" and any(found.sites)
-    return "some sites" if some else str(found.claim)
+    result = dm.sklearn.evaluate(model, x, y, groups=site).verdict
+    is_split = result.claim == "inconclusive" and any(result.sites)
+    return "some sites" if is_split else str(result.claim)
 
 
 def main(tables: int) -> None:

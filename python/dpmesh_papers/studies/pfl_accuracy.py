@@ -65,7 +65,7 @@ PRACTICES = ("plain", "adaptive clipping", "Adam", "FedProx")
 
 
 class Trial(NamedTuple):
-    """What one run needs and reaches."""
+    """Noise, accuracy and seconds of one run."""
 
     noise_multiplier: float
     accuracy: float
@@ -132,9 +132,9 @@ def theirs(problem: TorchProblem, practice: str, epsilon: float, key: Key) -> Tr
     module = problem.model(problem.initial(key)[0])
     adam = torch.optim.Adam(module.parameters(), lr=ADAM, betas=(0.9, 0.99), eps=1e-3)
     central = torch.optim.SGD(module.parameters(), lr=1.0) if practice != "Adam" else adam
-    own = [tensors(problem.train, part) for part in problem.partition]
+    datasets = [tensors(problem.train, part) for part in problem.partition]
     users = FederatedDataset(
-        lambda user: Dataset(own[user]), get_user_sampler("random", range(CLIENTS))
+        lambda user: Dataset(datasets[user]), get_user_sampler("random", range(CLIENTS))
     )
     backend = SimulatedBackend(users, None, [mechanism])
     algorithm, parameters = FederatedAveraging(), NNAlgorithmParams(ROUNDS, NEVER, COHORT, 0)
@@ -184,10 +184,10 @@ def as_text(rows: list[Row]) -> str:
     """Return the page's table, a line for each practice and epsilon."""
     lines = []
     for model, practice, epsilon in product(MODULES, PRACTICES, EPSILONS):
-        both = pick(rows, model=model, practice=practice, epsilon=epsilon)
-        noise = " / ".join(f"{row['noise_multiplier']:.3f}" for row in both)
-        rates = " / ".join(f"{row['accuracy']:.1f} ± {row['spread']:.1f}" for row in both)
-        seconds = " / ".join(f"{row['seconds']:.1f}" for row in both)
+        cell_rows = pick(rows, model=model, practice=practice, epsilon=epsilon)
+        noise = " / ".join(f"{row['noise_multiplier']:.3f}" for row in cell_rows)
+        rates = " / ".join(f"{row['accuracy']:.1f} ± {row['spread']:.1f}" for row in cell_rows)
+        seconds = " / ".join(f"{row['seconds']:.1f}" for row in cell_rows)
         lines.append([model, practice, f"{epsilon:g}", noise, rates, seconds])
     heads = [f"{what}, here / pfl" for what in ("noise multiplier", "accuracy (%)", "seconds")]
     return table(["model", "practice", "epsilon", *heads], lines)

@@ -44,5 +44,5 @@ def cnn() -> Classifier:
     )
 
 
-def tensors(records, some):
-    return [torch.tensor(a) for a in (records.features[some], records.labels[some])]
+def tensors(records, chosen):
+    return [torch.tensor(a) for a in (records.features[chosen], records.labels[chosen])]

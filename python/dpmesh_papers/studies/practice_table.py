@@ -65,10 +65,10 @@ def accuracy(
     problem: JaxProblem, noise: float | None, steps: int, seed: int, settings: dict[str, Any]
 ) -> float:
     """Run once; return the percentage of the test digits that the last model knows."""
-    own = dict(settings)
-    optimizer, step_size = own.pop("optimizer", None), own.pop("server_step_size")
+    options = dict(settings)
+    optimizer, step_size = options.pop("optimizer", None), options.pop("server_step_size")
     updates = dm.ClientUpdates(
-        clients=CLIENTS, sampling_rate=RATE, batch_size=10, steps=steps, **own
+        clients=CLIENTS, sampling_rate=RATE, batch_size=10, steps=steps, **options
     )
     algorithm = dm.FederatedLearning(
         updates, noise_multiplier=noise, optimizer=optimizer, step_size=step_size
@@ -88,8 +88,8 @@ def noise_at(epsilon: float) -> float | None:
     if epsilon == inf:
         return None
     updates = dm.ClientUpdates(clients=CLIENTS, sampling_rate=RATE, steps=1)
-    made = dm.FederatedLearning.for_budget(updates, epsilon=epsilon, delta=DELTA, rounds=ROUNDS)
-    return made.noise_multiplier
+    learning = dm.FederatedLearning.for_budget(updates, epsilon=epsilon, delta=DELTA, rounds=ROUNDS)
+    return learning.noise_multiplier
 
 
 def rows(seeds: int, steps: int) -> Iterator[Row]:
@@ -103,13 +103,19 @@ def rows(seeds: int, steps: int) -> Iterator[Row]:
         ]
         for epsilon in EPSILONS:
             noise = noise_at(epsilon)
-            tried = [accuracy(problems[TUNED], noise, steps, TUNED, practice | own) for own in grid]
+            tried = [
+                accuracy(problems[TUNED], noise, steps, TUNED, practice | choice) for choice in grid
+            ]
             best = grid[int(np.argmax(tried))]
-            found = [
+            accuracies = [
                 accuracy(problems[seed], noise, steps, seed, practice | best)
                 for seed in range(seeds)
             ]
-            yield {"practice": name, "epsilon": epsilon, "steps": steps} | over_seeds(found) | best
+            yield (
+                {"practice": name, "epsilon": epsilon, "steps": steps}
+                | over_seeds(accuracies)
+                | best
+            )
 
 
 def as_text(found: list[Row]) -> str:
@@ -127,11 +133,11 @@ def as_text(found: list[Row]) -> str:
 
 def main(seeds: int = 5, steps: int = 10) -> None:
     """Print cells as they are finished, and keep them."""
-    found = []
+    results = []
     for row in rows(seeds, steps):
-        found.append(row)
+        results.append(row)
         print(row, flush=True)
-    keep("practice", found, as_text(found))
+    keep("practice", results, as_text(results))
 
 
 if __name__ == "__main__":

@@ -34,17 +34,17 @@ def patients() -> dict[str, np.ndarray]:
     """Return drawn patients, of whom some leave early."""
     draw = np.random.default_rng(0)
     arm = draw.choice([*ARMS], RECORDS)
-    to_event = draw.exponential(np.array([ARMS[one] for one in arm]))
-    left = draw.uniform(5, 100, RECORDS)
-    return {"arm": arm, "months": np.minimum(to_event, left), "died": to_event <= left}
+    to_event = draw.exponential(np.array([ARMS[patient_arm] for patient_arm in arm]))
+    censoring = draw.uniform(5, 100, RECORDS)
+    return {"arm": arm, "months": np.minimum(to_event, censoring), "died": to_event <= censoring}
 
 
 def exact(table: dict[str, np.ndarray], arm: str, months: float) -> float:
     """Return the Kaplan-Meier estimate of all times as they are, without privacy."""
-    own = table["arm"] == arm
-    time, died = table["months"][own], table["died"][own]
-    at = np.unique(time[died & (time <= months)])
-    return float(np.prod([1 - (time[died] == t).sum() / (time >= t).sum() for t in at]))
+    in_arm = table["arm"] == arm
+    time, died = table["months"][in_arm], table["died"][in_arm]
+    event_times = np.unique(time[died & (time <= months)])
+    return float(np.prod([1 - (time[died] == t).sum() / (time >= t).sum() for t in event_times]))
 
 
 def measure() -> None:
@@ -55,13 +55,15 @@ def measure() -> None:
     for epsilon in EPSILONS:
         key = dm.Key.seeded(int(10 * epsilon))
         (answer,) = ask(question, table, site, ranges=RANGES, epsilon=epsilon, key=key).answers
-        for arm, own in zip(ARMS, np.split(np.array(answer.rows, object), len(ARMS)), strict=True):
-            for nth, row in enumerate(own, start=1):
+        for arm, arm_rows in zip(
+            ARMS, np.split(np.array(answer.rows, object), len(ARMS)), strict=True
+        ):
+            for nth, row in enumerate(arm_rows, start=1):
                 months = 60 * nth / BINS
                 numbers = {"estimate": row[1], "low": row[4], "high": row[5]}
                 numbers["exact"] = exact(table, arm, months)
-                found = {name: round(value, 4) for name, value in numbers.items()}
-                rows.append({"epsilon": epsilon, "arm": arm, "months": months, **found})
+                rounded = {name: round(value, 4) for name, value in numbers.items()}
+                rows.append({"epsilon": epsilon, "arm": arm, "months": months, **rounded})
     keep("survival", rows)
 
 
@@ -72,14 +74,14 @@ def survival(rows: list[Any], path: Path) -> None:
     )
     for ax, epsilon in zip(axes, EPSILONS, strict=True):
         for arm, colour in zip(ARMS, COLOURS, strict=False):
-            own = pick(rows, epsilon=epsilon, arm=arm)
-            months, *found = (
-                np.array([row[name] for row in own])
+            arm_rows = pick(rows, epsilon=epsilon, arm=arm)
+            months, *curves = (
+                np.array([row[name] for row in arm_rows])
                 for name in ("months", "estimate", "low", "high", "exact")
             )
-            ax.step(months, found[0], where="post", color=colour, label=arm)
-            ax.fill_between(months, *found[1:3], step="post", color=colour, alpha=0.2)
-            ax.step(months, found[3], ":", where="post", color=colour)
+            ax.step(months, curves[0], where="post", color=colour, label=arm)
+            ax.fill_between(months, *curves[1:3], step="post", color=colour, alpha=0.2)
+            ax.step(months, curves[3], ":", where="post", color=colour)
         ax.set_title(f"epsilon {epsilon:g}")
         ax.set_xlabel("months")
     axes[0].set_ylabel("share without the event")
@@ -94,15 +96,16 @@ def accuracies(rows: list[Any], path: Path) -> None:
     for ax, task in zip(axes, tasks, strict=True):
         for method, colour in zip(("secure", "gossip"), COLOURS, strict=False):
             for features, style in (("by the rule", "o-"), ("columns alone", "x:")):
-                own = pick(rows, task=task, method=method, features=features)
-                at, height, error = (
-                    [row[name] for row in own] for name in ("epsilon", "accuracy", "interval")
+                method_rows = pick(rows, task=task, method=method, features=features)
+                epsilons, height, error = (
+                    [row[name] for row in method_rows]
+                    for name in ("epsilon", "accuracy", "interval")
                 )
                 ax.errorbar(
-                    at, height, error, fmt=style, color=colour, label=f"{method}, {features}"
+                    epsilons, height, error, fmt=style, color=colour, label=f"{method}, {features}"
                 )
         ax.set_xscale("log", base=2)
-        ax.set_xticks(at, [f"{epsilon:g}" for epsilon in at])
+        ax.set_xticks(epsilons, [f"{epsilon:g}" for epsilon in epsilons])
         ax.set_title(task, fontsize="medium")
         ax.set_xlabel("epsilon")
     axes[0].set_ylabel("accuracy (%)")

@@ -27,9 +27,9 @@ def balanced(records: int, epsilon: float, seed: int, *, stated: bool) -> tuple[
     model = dm.sklearn.PrivateClassifier(
         epsilon, classes=[*SHARES], class_shares=SHARES if stated else None, random_state=seed
     )
-    found = dm.sklearn.evaluate(model, x, y, groups=np.arange(records) % 5, splits=1)
-    pooled = found.baselines.measures["balanced accuracy"].pooled
-    return found.verdict.mean("balanced accuracy"), pooled
+    evaluation = dm.sklearn.evaluate(model, x, y, groups=np.arange(records) % 5, splits=1)
+    pooled = evaluation.baselines.measures["balanced accuracy"].pooled
+    return evaluation.verdict.mean("balanced accuracy"), pooled
 
 
 def main(tables: int = 5) -> None:
@@ -37,10 +37,10 @@ def main(tables: int = 5) -> None:
     warnings.simplefilter("ignore")
     rows = []
     for records, epsilon, stated in product((3_000, 20_000), (1.0, 4.0), (False, True)):
-        found = [balanced(records, epsilon, s, stated=stated) for s in range(tables)]
-        own, pooled = 100 * np.mean(found, axis=0)
+        scores = [balanced(records, epsilon, s, stated=stated) for s in range(tables)]
+        federated, pooled = 100 * np.mean(scores, axis=0)
         rows.append({"records": records, "epsilon": epsilon, "stated": stated, "tables": tables})
-        rows[-1] |= {"federation": float(own), "pooled": float(pooled)}
+        rows[-1] |= {"federation": float(federated), "pooled": float(pooled)}
         print(rows[-1], flush=True)
     keep("rare-classes", rows, as_text(rows))
 
@@ -48,9 +48,19 @@ def main(tables: int = 5) -> None:
 def as_text(rows: list[dict[str, Any]]) -> str:
     """Return the page's table: without / with stated shares."""
     lines = []
-    for one, two in zip(rows[::2], rows[1::2], strict=True):
-        found = [f"{one[name]:.0f} / {two[name]:.0f}" for name in ("federation", "pooled")]
-        lines.append([f"{one['records']:,}", f"{one['epsilon']:g}", "none / stated", *found])
+    for inferred_row, stated_row in zip(rows[::2], rows[1::2], strict=True):
+        cells = [
+            f"{inferred_row[name]:.0f} / {stated_row[name]:.0f}"
+            for name in ("federation", "pooled")
+        ]
+        lines.append(
+            [
+                f"{inferred_row['records']:,}",
+                f"{inferred_row['epsilon']:g}",
+                "none / stated",
+                *cells,
+            ]
+        )
     return table(["records", "epsilon", "shares", "federation", "pooled, without privacy"], lines)
 
 

@@ -552,12 +552,12 @@ def filled_in(draft: Path, ranges: dict[str, str]) -> str:
     if absent:
         raise ValueError(f"the draft has no column {', '.join(absent)}")
     lines = [line for line in text.splitlines() if line and not line.startswith("#")]
-    kept = ""
+    filled = ""
     for column, line in zip(columns, lines, strict=True):
         if column in ranges:
             key, _, _ = line.partition(" = ")
-            kept += f"{key} = {ranges[column]}\n"
-    return kept
+            filled += f"{key} = {ranges[column]}\n"
+    return filled
 
 
 def answers_of(path: Path, file: RealFile, folder: Path) -> tuple[dict[str, Any], Ranges]:
@@ -566,7 +566,7 @@ def answers_of(path: Path, file: RealFile, folder: Path) -> tuple[dict[str, Any]
     ranges_file.write_text(command("ranges", str(path), *file.options), encoding="utf-8")
     ranges_file.write_text(filled_in(ranges_file, file.ranges), encoding="utf-8")
     output = folder / "answers.json"
-    options = [option for asked in file.asked for option in asked.options]
+    options = [option for question in file.asked for option in question.options]
     budget = ["--epsilon", f"{EPSILON:g}", "--ranges", str(ranges_file), "--output", str(output)]
     command("stats", str(path), *budget, *options, *file.options)
     return json.loads(output.read_text()), Ranges(ranges_file)
@@ -589,7 +589,7 @@ def compared(file: RealFile, path: Path, folder: Path) -> Row:
         for answer in answers["answers"]
         for row in answer["rows"]
     }
-    expected = [value for asked in file.asked for value in asked.expected(table, ranges)]
+    expected = [value for question in file.asked for value in question.expected(table, ranges)]
     differences: list[float] = []
     within = 0
     withheld = 0
@@ -606,7 +606,7 @@ def compared(file: RealFile, path: Path, folder: Path) -> Row:
             within += difference <= noise
     if len(table) != answers["records"]:
         raise LookupError(f"{path}: {answers['records']} records, pandas reads {len(table)}")
-    questions = " ".join(option for asked in file.asked for option in asked.options)
+    questions = " ".join(option for question in file.asked for option in question.options)
     return {
         "package": file.package,
         "file": Path(file.path).name,
@@ -644,11 +644,11 @@ def main() -> None:
     rows: list[Row] = []
     with tempfile.TemporaryDirectory() as folder:
         for file in FILES:
-            found = find_spec(file.package)
-            if found is None or found.origin is None:
+            specification = find_spec(file.package)
+            if specification is None or specification.origin is None:
                 print(f"{file.package} is not installed: {file.path} is skipped", flush=True)
                 continue
-            path = Path(found.origin).parent / file.path
+            path = Path(specification.origin).parent / file.path
             rows.append(compared(file, path, Path(folder)))
             print(rows[-1], flush=True)
     keep("real-files", rows, as_text(rows) + "\n")

@@ -67,10 +67,10 @@ def box(n: int, draw: np.random.Generator) -> Table:
     return {name: draw.uniform(-1, 1, n) for name in "abc"}
 
 
-def scores(held: Table, coefficients: tuple[float, ...]) -> np.ndarray:
+def scores(columns: Table, coefficients: tuple[float, ...]) -> np.ndarray:
     """Return the linear predictor of a constant and three columns."""
-    constant, *others = coefficients
-    parts = [b * held[name] for b, name in zip(others, "abc", strict=True)]
+    constant, *slopes = coefficients
+    parts = [b * columns[name] for b, name in zip(slopes, "abc", strict=True)]
     return np.asarray(constant + np.sum(parts, axis=0))
 
 
@@ -83,46 +83,46 @@ def logistic(*coefficients: float) -> Draw:
     """Return records whose flag has these log odds."""
 
     def records(n: int, draw: np.random.Generator) -> Table:
-        held = box(n, draw)
-        share = 1 / (1 + np.exp(-scores(held, coefficients)))
-        return {**held, "y": flags(share, draw)}
+        columns = box(n, draw)
+        share = 1 / (1 + np.exp(-scores(columns, coefficients)))
+        return {**columns, "y": flags(share, draw)}
 
     return records
 
 
 def misspecified(n: int, draw: np.random.Generator) -> Table:
     """Return records whose log odds are steps and a product, no line."""
-    held = box(n, draw)
-    share = np.where(held["a"] * held["b"] > 0.2, 0.9, 0.15 + 0.3 * (held["c"] > 0))
-    return {**held, "y": flags(share, draw)}
+    columns = box(n, draw)
+    share = np.where(columns["a"] * columns["b"] > 0.2, 0.9, 0.15 + 0.3 * (columns["c"] > 0))
+    return {**columns, "y": flags(share, draw)}
 
 
 def collinear(n: int, draw: np.random.Generator) -> Table:
     """Return records of which one column nearly determines another."""
-    held = box(n, draw)
-    held["c"] = np.clip(held["b"] + draw.normal(0, 0.15, n), -1, 1)
-    share = 1 / (1 + np.exp(-scores(held, (-0.5, 1.5, -1.0, 0.5))))
-    return {**held, "y": flags(share, draw)}
+    columns = box(n, draw)
+    columns["c"] = np.clip(columns["b"] + draw.normal(0, 0.15, n), -1, 1)
+    share = 1 / (1 + np.exp(-scores(columns, (-0.5, 1.5, -1.0, 0.5))))
+    return {**columns, "y": flags(share, draw)}
 
 
 def with_levels(n: int, draw: np.random.Generator) -> Table:
     """Return records with a number, a flag, and a category of three levels."""
-    held = {"a": draw.uniform(-1, 1, n), "f": draw.integers(0, 2, n).astype(float)}
-    held["s"] = draw.choice(["I", "II", "III"], n, p=[0.5, 0.3, 0.2])
-    effect = np.select([held["s"] == "II", held["s"] == "III"], [0.5, -0.7], 0.0)
-    share = 1 / (1 + np.exp(-(-0.3 + held["a"] + 0.6 * held["f"] + effect)))
-    return {**held, "y": flags(share, draw)}
+    columns = {"a": draw.uniform(-1, 1, n), "f": draw.integers(0, 2, n).astype(float)}
+    columns["s"] = draw.choice(["I", "II", "III"], n, p=[0.5, 0.3, 0.2])
+    effect = np.select([columns["s"] == "II", columns["s"] == "III"], [0.5, -0.7], 0.0)
+    share = 1 / (1 + np.exp(-(-0.3 + columns["a"] + 0.6 * columns["f"] + effect)))
+    return {**columns, "y": flags(share, draw)}
 
 
 def counts(top: int, *coefficients: float, spread: bool = False) -> Draw:
     """Return records with counts up to a bound, with or without extra dispersion."""
 
     def records(n: int, draw: np.random.Generator) -> Table:
-        held = box(n, draw)
-        rate = np.exp(scores(held, coefficients))
+        columns = box(n, draw)
+        rate = np.exp(scores(columns, coefficients))
         if spread:
             rate = rate * draw.gamma(2, 0.5, n)
-        return {**held, "y": np.minimum(draw.poisson(rate), top).astype(float)}
+        return {**columns, "y": np.minimum(draw.poisson(rate), top).astype(float)}
 
     return records
 
@@ -131,10 +131,10 @@ def linear(unequal: bool) -> Draw:
     """Return records with a number, of equal or unequal spread."""
 
     def records(n: int, draw: np.random.Generator) -> Table:
-        held = box(n, draw)
-        spread = 0.05 + 0.25 * np.abs(held["a"]) if unequal else np.full(n, 0.15)
-        middle = scores(held, (0.1, 0.3, -0.2, 0.0))
-        return {**held, "y": np.clip(middle + draw.normal(0, spread), -1, 1)}
+        columns = box(n, draw)
+        spread = 0.05 + 0.25 * np.abs(columns["a"]) if unequal else np.full(n, 0.15)
+        middle = scores(columns, (0.1, 0.3, -0.2, 0.0))
+        return {**columns, "y": np.clip(middle + draw.normal(0, spread), -1, 1)}
 
     return records
 
@@ -232,12 +232,12 @@ def estimand(setting: Setting, draw: np.random.Generator) -> np.ndarray:
     assert isinstance(setting.question, Regression)
     about = questions_about([setting.question], setting.ranges)
     fitted = setting.question._fitted(about.kinds)
-    found = []
+    fits = []
     for _ in range(TIMES):
         columns, _ = read_columns(about, as_table(setting.draw(POPULATION, draw)))
         rows, target = fitted.design.rows(columns), columns["y"]
         if isinstance(fitted, Moments):
-            found.append(np.linalg.lstsq(rows, target.z, rcond=None)[0])
+            fits.append(np.linalg.lstsq(rows, target.z, rcond=None)[0])
             continue
         bound = fitted.family.bound(fitted.kind)
         targets, coefficients = fitted.family.targets(target), np.zeros(rows.shape[1])
@@ -247,22 +247,22 @@ def estimand(setting: Setting, draw: np.random.Generator) -> np.ndarray:
             )
             step = np.linalg.solve((rows.T * weights) @ rows, rows.T @ residuals)
             coefficients = coefficients + step * min(1.0, 2 / float(np.linalg.norm(step)))
-        found.append(coefficients)
-    return np.asarray(fitted.design.to_units @ np.mean(found, axis=0))
+        fits.append(coefficients)
+    return np.asarray(fitted.design.to_units @ np.mean(fits, axis=0))
 
 
 def answered(
-    about: Questions, held: Table, noises: tuple[float, ...], draw: np.random.Generator
+    about: Questions, table: Table, noises: tuple[float, ...], draw: np.random.Generator
 ) -> Answer:
     """Return an answer from sums with Gaussian noise."""
-    columns, _ = read_columns(about, as_table(held))
+    columns, _ = read_columns(about, as_table(table))
     totals: list[NoisyTotal] = []
     for t, (length, noise) in enumerate(zip(about.lengths, noises, strict=True)):
         total = np.asarray(about.vectors(columns, t, totals).sum(axis=0))
         totals.append(NoisyTotal(total + noise * draw.standard_normal(length), noise))
-    together = np.concatenate([released.total for released in totals])
-    records = len(next(iter(held.values())))
-    (answer,) = about.answers(together, noises, records)
+    all_totals = np.concatenate([released.total for released in totals])
+    records = len(next(iter(table.values())))
+    (answer,) = about.answers(all_totals, noises, records)
     return answer
 
 
@@ -278,8 +278,8 @@ def covered(setting: Setting, runs: int, seed: int) -> Row:
     )
     hits, halves, noises = [], [], []
     for _ in range(runs):
-        held = setting.draw(setting.records, draw)
-        answer = answered(about, held, algorithm.noise_scales, draw)
+        columns = setting.draw(setting.records, draw)
+        answer = answered(about, columns, algorithm.noise_scales, draw)
         rows = answer.rows if setting.truth is None else answer.ratios
         if any(np.isnan(row.estimate) for row in rows):
             continue

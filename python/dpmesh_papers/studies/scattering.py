@@ -26,25 +26,25 @@ SITES = 10
 def main(divisions: int = 5) -> None:
     """Print and write the accuracy of each division, in percent."""
     train, test = dm.data.mnist("train"), dm.data.mnist("test")
-    made = dm.sklearn.PrivateClassifier(
+    classifier = dm.sklearn.PrivateClassifier(
         1.0, ranges=(0, 1), classes=range(10), features="scattering", random_state=0
     )
-    alike = np.arange(train.records) % SITES
-    given = made.encoded(np.asarray(train.features), train.labels, alike)
-    x = given.columns.encode([*np.asarray(test.features).T]).features
-    whole = replace(given.problem, test=dm.Dataset(x, test.labels))
+    sites = np.arange(train.records) % SITES
+    encoded = classifier.encoded(np.asarray(train.features), train.labels, sites)
+    x = encoded.columns.encode([*np.asarray(test.features).T]).features
+    scattered = replace(encoded.problem, test=dm.Dataset(x, test.labels))
     rows: list[dict[str, Any]] = []
     for seed in range(divisions):
         order = np.random.default_rng(seed).permutation(train.records)
-        problem = replace(whole, partition=tuple(order.reshape(SITES, -1)))
-        chosen = made.choice(Sizes.of(problem))
+        problem = replace(scattered, partition=tuple(order.reshape(SITES, -1)))
+        chosen = classifier.choice(Sizes.of(problem))
         start = time.process_time()
         run = dm.simulate(
             chosen.algorithm,
             problem,
             rounds=chosen.rounds,
             key=dm.Key.seeded(seed),
-            delta=made.delta,
+            delta=classifier.delta,
             metrics=dm.Metrics([], progress=False),
         )
         accuracy = 100 * float(problem.accuracy(run.released).mean())
@@ -57,8 +57,8 @@ def main(divisions: int = 5) -> None:
             flush=True,
         )
     keep("scattering", rows)
-    found = [row["accuracy"] for row in rows]
-    print(f"mean {np.mean(found):.2f}, standard deviation {np.std(found, ddof=1):.2f}")
+    accuracies = [row["accuracy"] for row in rows]
+    print(f"mean {np.mean(accuracies):.2f}, standard deviation {np.std(accuracies, ddof=1):.2f}")
 
 
 if __name__ == "__main__":

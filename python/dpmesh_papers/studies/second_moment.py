@@ -59,7 +59,7 @@ def images() -> tuple[Any, Any, Any, int]:
 
 
 class Task(NamedTuple):
-    """What is learned, at which epsilons, and what is measured."""
+    """A data set, its epsilons and its measured designs."""
 
     load: Callable[[], tuple[Any, Any, Any, int]]
     features: str = "columns"
@@ -83,20 +83,20 @@ def main(*names: str) -> None:
     for name in names or TASKS:
         task = TASKS[name]
         x, y, ranges, sites = task.load()
-        made = dm.sklearn.PrivateClassifier(
+        classifier = dm.sklearn.PrivateClassifier(
             1.0, ranges=ranges, features=task.features, classes=np.unique(y), random_state=0
         )
-        data = made.encoded(x, y, np.arange(len(y)) % sites).problem.train
+        data = classifier.encoded(x, y, np.arange(len(y)) % sites).problem.train
         for epsilon in task.epsilons:
-            found = measured(data.features, data.labels, sites, epsilon, task)
-            for design, scores in found.items():
-                gain = scores - found["mean alone"]
+            scores_of_design = measured(data.features, data.labels, sites, epsilon, task)
+            for design, scores in scores_of_design.items():
+                gain = scores - scores_of_design["mean alone"]
                 half = t.ppf(0.975, task.splits - 1) * gain.std(ddof=1) / sqrt(task.splits)
                 numbers = [round(float(v), 2) for v in (scores.mean(), gain.mean(), half)]
                 keys = "accuracy", "gain", "interval"
-                own = {"task": name, "epsilon": epsilon, "design": design}
-                own["splits"] = task.splits
-                rows.append(own | dict(zip(keys, numbers, strict=True)))
+                row = {"task": name, "epsilon": epsilon, "design": design}
+                row["splits"] = task.splits
+                rows.append(row | dict(zip(keys, numbers, strict=True)))
                 print(rows[-1], flush=True)
         keep("second-moment", rows, as_text(rows))
 
@@ -110,11 +110,13 @@ def as_text(rows: list[dict[str, Any]]) -> str:
         "",
         f"{'task':<18}{'epsilon':>8}{'splits':>8}{'mean alone':>12}{'full':>17}{'half':>17}",
     ]
-    found = {(row["task"], float(row["epsilon"]), row["design"]): row for row in rows}
-    for task, epsilon in dict.fromkeys((task, epsilon) for task, epsilon, _ in found):
-        alone, *others = (found.get((task, epsilon, design)) for design in DESIGNS)
+    row_of_cell = {(row["task"], float(row["epsilon"]), row["design"]): row for row in rows}
+    for task, epsilon in dict.fromkeys((task, epsilon) for task, epsilon, _ in row_of_cell):
+        alone, *private_rows = (row_of_cell.get((task, epsilon, design)) for design in DESIGNS)
         assert alone is not None
-        gains = (o and f"{float(o['gain']):+.2f} +- {float(o['interval']):.2f}" for o in others)
+        gains = (
+            o and f"{float(o['gain']):+.2f} +- {float(o['interval']):.2f}" for o in private_rows
+        )
         cells = "".join(f"{gain or '-':>17}" for gain in gains)
         first = f"{task:<18}{epsilon:>8g}{alone['splits']:>8}"
         lines.append(f"{first}{float(alone['accuracy']):>12.2f}{cells}")
@@ -124,21 +126,21 @@ def as_text(rows: list[dict[str, Any]]) -> str:
 def measured(x: Any, y: Any, sites: int, epsilon: float, task: Task) -> dict[str, Any]:
     """Return the accuracies (%) of each design over the splits."""
     public = np.random.default_rng(99).permutation(len(y))[: int(0.8 * len(y))]
-    found: dict[str, list[float]] = {design: [] for design in task.designs}
+    scores_of_design: dict[str, list[float]] = {design: [] for design in task.designs}
     for seed in range(task.splits):
         draw = np.random.default_rng(seed)
         order = draw.permutation(public)
-        kept, judged = np.split(order, [int(0.75 * len(order))])
+        training, judged = np.split(order, [int(0.75 * len(order))])
         mu = 1 / accounting.analytic_gaussian_noise_to_sensitivity(
             target_epsilon=epsilon, target_delta=DELTA
         )
-        strength = mu * len(kept) * sqrt((sites - 1) / sites)
+        strength = mu * len(training) * sqrt((sites - 1) / sites)
         noise = 2 / (sqrt(STAGE_SHARE) * strength) * draw.standard_normal(x.shape[1])
-        centre = x[kept].mean(axis=0) + noise
+        centre = x[training].mean(axis=0) + noise
         triangle = np.triu(draw.standard_normal(2 * x.shape[1:]), 1) / sqrt(2)
         error = triangle + triangle.T + np.diag(draw.standard_normal(x.shape[1]))
-        left = unit(x[kept] - centre)
-        moment = left.T @ left / len(left)
+        remainder = unit(x[training] - centre)
+        moment = remainder.T @ remainder / len(remainder)
         for design in task.designs:
             share, power = DESIGNS[design]
             whiten = np.eye(x.shape[1])
@@ -148,12 +150,12 @@ def measured(x: Any, y: Any, sites: int, epsilon: float, task: Task) -> dict[str
                 values = np.maximum(values, scale * sqrt(2 * len(values)))  # the noise's largest
                 whiten = (axes * (values[-1] / values) ** power) @ axes.T
             parts = []
-            for part in (kept, judged):
+            for part in (training, judged):
                 rows = unit(x[part] - centre) @ whiten if share else x[part] - centre
                 parts.append(dm.Dataset(centred(rows, np.zeros(len(centre))), y[part]))
             rest = mu * sqrt(1 - STAGE_SHARE - share)
-            found[design].append(100 * learned(parts[0], parts[1], sites, rest, seed))
-    return {design: np.array(scores) for design, scores in found.items()}
+            scores_of_design[design].append(100 * learned(parts[0], parts[1], sites, rest, seed))
+    return {design: np.array(scores) for design, scores in scores_of_design.items()}
 
 
 def learned(train: Any, test: Any, sites: int, mu: float, seed: int) -> float:

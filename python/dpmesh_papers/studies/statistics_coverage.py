@@ -47,7 +47,7 @@ def population(size: int = 200_000) -> dict[str, np.ndarray]:
     age = np.clip(draw.normal(62, 13, size), 18, 110)
     bmi = np.clip(18 + 0.12 * age + draw.normal(0, 5, size), 12, 50)
     to_event = draw.exponential(45, size)
-    left = draw.uniform(5, 120, size)
+    censoring = draw.uniform(5, 120, size)
     cost = np.clip(draw.lognormal(1.5, 1, size), 0, 50)
     return {
         "age": np.where(draw.random(size) < 0.1, np.nan, age),
@@ -57,10 +57,10 @@ def population(size: int = 200_000) -> dict[str, np.ndarray]:
         "cost": cost,
         "stage": draw.choice(["I", "II", "III"], size, p=[0.6, 0.3, 0.1]),
         "arm": draw.choice(["a", "b"], size),
-        "months": np.minimum(to_event, left),
-        "died": (to_event <= left).astype(float),
-        "whole_months": np.ceil(np.minimum(to_event, left)),
-        "died_by": (to_event <= left).astype(float),
+        "months": np.minimum(to_event, censoring),
+        "died": (to_event <= censoring).astype(float),
+        "whole_months": np.ceil(np.minimum(to_event, censoring)),
+        "died_by": (to_event <= censoring).astype(float),
         "to_event": to_event,
     }
 
@@ -106,8 +106,8 @@ def pairs(people: People, records: int) -> dict[str, float]:
     """Return the expected number of records in each stage and arm."""
     truth = {}
     for stage, arm in product(("I", "II", "III"), "ab"):
-        both = (people["stage"] == stage) & (people["arm"] == arm)
-        truth[f"stage {stage}, arm {arm}"] = records * float(both.mean())
+        in_cell = (people["stage"] == stage) & (people["arm"] == arm)
+        truth[f"stage {stage}, arm {arm}"] = records * float(in_cell.mean())
     return truth
 
 
@@ -136,9 +136,9 @@ def quantiles_of(column: str) -> Callable[[People, int], dict[str, float]]:
 
 def correlations(people: People, _records: int) -> dict[str, float]:
     """Return the correlations of two pairs of columns."""
-    whole = ~np.isnan(people["age"])
+    is_complete = ~np.isnan(people["age"])
     return {
-        "age and bmi": np.corrcoef(people["age"][whole], people["bmi"][whole])[0, 1],
+        "age and bmi": np.corrcoef(people["age"][is_complete], people["bmi"][is_complete])[0, 1],
         "bmi and cost": np.corrcoef(people["bmi"], people["cost"])[0, 1],
     }
 
@@ -203,7 +203,7 @@ CALLS: tuple[tuple[Asked, ...], ...] = (
 
 def questions() -> list[list[Question]]:
     """Return what is asked together, call by call."""
-    return [[asked.question for asked in call] for call in CALLS]
+    return [[case.question for case in call] for call in CALLS]
 
 
 def covered(runs: int, records: int, epsilon: float) -> dict[str, tuple[int, int]]:
@@ -211,26 +211,28 @@ def covered(runs: int, records: int, epsilon: float) -> dict[str, tuple[int, int
     people, draw = population(), np.random.default_rng(1)
     hits: defaultdict[str, int] = defaultdict(int)
     intervals: defaultdict[str, int] = defaultdict(int)
-    truths = {asked: asked.truths(people, records) for call in CALLS for asked in call}
+    truths = {case: case.truths(people, records) for call in CALLS for case in call}
     for _ in range(runs):
-        some = draw.integers(len(people["bmi"]), size=records)
-        held = {name: column[some] for name, column in people.items()}
+        chosen = draw.integers(len(people["bmi"]), size=records)
+        table = {name: column[chosen] for name, column in people.items()}
         site = draw.integers(5, size=records)
         for call in CALLS:
-            together = [asked.question for asked in call]
-            found = dm.statistics.ask(together, held, site, ranges=RANGES, epsilon=epsilon)
-            for asked, answer in zip(call, found.answers, strict=True):
+            questions_of_call = [case.question for case in call]
+            result = dm.statistics.ask(
+                questions_of_call, table, site, ranges=RANGES, epsilon=epsilon
+            )
+            for case, answer in zip(call, result.answers, strict=True):
                 for row in answer.rows:
-                    truth = truths[asked].get(row.name)
+                    truth = truths[case].get(row.name)
                     if truth is None or not np.isfinite(row.estimate) or row.noise == 0:
                         continue
-                    line = asked.line
+                    line = case.line
                     if line == "Mean":
                         line = f"Mean: {row.name.rpartition(', ')[2]}"
                     hits[line] += row.low <= truth <= row.high
                     intervals[line] += 1
                 if answer.p_value is not None:
-                    line = f"{asked.line}: log-rank, p <= 0.05"
+                    line = f"{case.line}: log-rank, p <= 0.05"
                     hits[line] += answer.p_value <= 0.05
                     intervals[line] += 1
     return {line: (hits[line], intervals[line]) for line in intervals}

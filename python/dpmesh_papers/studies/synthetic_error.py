@@ -44,55 +44,55 @@ CASES: tuple[tuple[float, int | None], ...] = ((0.3, None), (1.0, 4), (1.0, 8), 
 def records() -> dict[str, np.ndarray]:
     """Return the columns of covtype."""
     cover = dm.data.covertype(7)
-    held = np.asarray(cover.features)[:MOST]
-    found = {f"n{nth}": held[:, nth] for nth in range(len(NUMBERS))}
-    found["area"] = held[:, 10:14].argmax(axis=1)
-    found["soil"] = held[:, 14:54].argmax(axis=1)
-    found["cover"] = cover.labels[:MOST]
-    return found
+    features = np.asarray(cover.features)[:MOST]
+    columns = {f"n{nth}": features[:, nth] for nth in range(len(NUMBERS))}
+    columns["area"] = features[:, 10:14].argmax(axis=1)
+    columns["soil"] = features[:, 14:54].argmax(axis=1)
+    columns["cover"] = cover.labels[:MOST]
+    return columns
 
 
 def ranges() -> dict[str, Any]:
     """Return the public ranges."""
-    found: dict[str, Any] = {f"n{nth}": list(ends) for nth, ends in enumerate(NUMBERS)}
-    found["area"] = list(range(AREAS))
-    found["soil"] = list(range(SOILS))
-    found["cover"] = list(range(COVERS))
-    return found
+    ends_of_columns: dict[str, Any] = {f"n{nth}": list(ends) for nth, ends in enumerate(NUMBERS)}
+    ends_of_columns["area"] = list(range(AREAS))
+    ends_of_columns["soil"] = list(range(SOILS))
+    ends_of_columns["cover"] = list(range(COVERS))
+    return ends_of_columns
 
 
-def measure(held: dict[str, np.ndarray], epsilon: float, bins: int | None) -> Row:
+def measure(table: dict[str, np.ndarray], epsilon: float, bins: int | None) -> Row:
     """Return the line of one budget."""
-    count = len(held["cover"])
+    count = len(table["cover"])
     site = np.arange(count) % SITES
-    found = ask(Pairs(*held, bins=bins), held, site, ranges=ranges(), epsilon=epsilon)
-    released = pairs_in(found.answers)
-    drawn = found.synthesize(count)
-    own = len(released.columns[0].edges) - 1
-    question = Pairs(*held, bins=own)
+    answer = ask(Pairs(*table, bins=bins), table, site, ranges=ranges(), epsilon=epsilon)
+    released = pairs_in(answer.answers)
+    synthetic = answer.synthesize(count)
+    bin_count = len(released.columns[0].edges) - 1
+    question = Pairs(*table, bins=bin_count)
     about = questions_about([question], ranges())
-    columns, _ = read_columns(about, as_table(held))
-    places = [columns[name].cell(own) for name in held]
+    columns, _ = read_columns(about, as_table(table))
+    places = [columns[name].cell(bin_count) for name in table]
     errors, noises, independents = [], [], []
     for (a, size_a), (b, size_b) in combinations(enumerate(released.sizes), 2):
         cells = places[a] * size_b + places[b]
         true = np.bincount(cells, minlength=size_a * size_b).reshape(size_a, size_b) / count
-        drawn_cells = drawn.places[:, a] * size_b + drawn.places[:, b]
+        drawn_cells = synthetic.places[:, a] * size_b + synthetic.places[:, b]
         shares = np.bincount(drawn_cells, minlength=size_a * size_b).reshape(true.shape) / count
         errors.append(np.abs(true - shares).sum() / 2)
         noises.append(true.size * released.noise * sqrt(2 / pi) / 2 / count)
         independent = np.outer(true.sum(axis=1), true.sum(axis=0))
         independents.append(np.abs(true - independent).sum() / 2)
-    bounds = np.array([error.bound for error in drawn.errors])
+    bounds = np.array([error.bound for error in synthetic.errors])
     return {
         "epsilon": epsilon,
-        "bins": own,
+        "bins": bin_count,
         "error": round(float(np.mean(errors)), 5),
         "worst": round(float(np.max(errors)), 5),
         "noise": round(float(np.mean(noises)), 5),
         "independence": round(float(np.mean(independents)), 5),
         "bound": round(float(bounds.mean()), 5),
-        "estimate": round(float(np.mean([error.estimate for error in drawn.errors])), 5),
+        "estimate": round(float(np.mean([error.estimate for error in synthetic.errors])), 5),
         "bound_held": round(float((bounds >= errors).mean()), 5),
     }
 
@@ -115,9 +115,9 @@ def page(rows: list[Row]) -> str:
 
 def main() -> None:
     """Print and write the lines."""
-    held, rows = records(), list[Row]()
+    table, rows = records(), list[Row]()
     for epsilon, bins in CASES:
-        rows.append(measure(held, epsilon, bins))
+        rows.append(measure(table, epsilon, bins))
         print(*rows[-1].values(), sep="\t", flush=True)
     keep("synthetic-error", rows, page(rows))
 

@@ -1,4 +1,4 @@
-"""What a view buys: MNIST over 64 nodes, at an epsilon against any one node and against everybody.
+"""MNIST over 64 nodes, at an epsilon against any one node and against an all-seeing adversary.
 
     DPMESH_DATA=folder python -m dpmesh_papers.studies.views_table [records of a node] [rounds]
 
@@ -74,8 +74,8 @@ def as_text(rows: list[Row]) -> str:
     """Return the page's table."""
     lines = []
     for epsilon in EPSILONS:
-        own = pick(rows, epsilon=epsilon)
-        numbers = [f"{row[name]:.{digits}f}" for row in own for name, digits in SHOWN]
+        epsilon_rows = pick(rows, epsilon=epsilon)
+        numbers = [f"{row[name]:.{digits}f}" for row in epsilon_rows for name, digits in SHOWN]
         lines.append([f"{epsilon:g}", *numbers])
     head = ["epsilon", "noise, any one node", "accuracy (%)", "noise, everybody", "accuracy (%)"]
     return table(head, lines)
