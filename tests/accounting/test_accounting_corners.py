@@ -15,11 +15,11 @@ from scipy.stats import norm
 
 from dpmesh import accounting
 from dpmesh.accounting import _compose
-from dpmesh.accounting._merge import Rounds, merge
-from dpmesh.accounting._pairs import GAUSSIAN, FixedSize, Pair, Poisson
+from dpmesh.accounting._merge import RoundKinds, merge
+from dpmesh.accounting._pairs import GAUSSIAN, DominatingPair, FixedSize, Poisson
 from dpmesh.accounting._poisson_pairs import ReplacedGaussian
 
-PAIRS = (Poisson(GAUSSIAN), FixedSize(GAUSSIAN), ReplacedGaussian(), Pair(GAUSSIAN))
+PAIRS = (Poisson(GAUSSIAN), FixedSize(GAUSSIAN), ReplacedGaussian(), DominatingPair(GAUSSIAN))
 
 
 class Setting(NamedTuple):
@@ -42,9 +42,9 @@ SETTINGS = st.builds(
 )
 
 
-def rounds(pair, setting: Setting) -> Rounds:
+def rounds(pair, setting: Setting) -> RoundKinds:
     rate, noise, count = (np.array([float(x)]) for x in setting[:3])
-    return Rounds(pair, rate, noise, count)
+    return RoundKinds(pair, rate, noise, count)
 
 
 def epsilon(pair, setting: Setting) -> float:
@@ -101,7 +101,7 @@ def test_one_round_costs_what_the_closed_form_says(setting: Setting) -> None:
     one = setting._replace(count=1)
     assert epsilon(Poisson(GAUSSIAN), one) == pytest.approx(once(one), rel=1e-6, abs=1e-9)
     exact = accounting.gdp_epsilon(delta=one.delta, mu=1 / one.noise)
-    assert epsilon(Pair(GAUSSIAN), one) == pytest.approx(exact, rel=1e-6, abs=1e-9)
+    assert epsilon(DominatingPair(GAUSSIAN), one) == pytest.approx(exact, rel=1e-6, abs=1e-9)
 
 
 @pytest.mark.slow

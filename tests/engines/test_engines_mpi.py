@@ -253,6 +253,28 @@ def test_an_engine_takes_a_number_of_numpy_and_names_what_is_no_network() -> Non
     assert "ValueError: topology: wanted a topology of dpmesh.topology, or the n" in failed.stderr
 
 
+FAILED_SAVE = """
+from types import SimpleNamespace
+from dpmesh.engines.mpi import MpiEngine
+engine = MpiEngine(3)
+engine.communicator = SimpleNamespace(size=1, allgather=lambda text: [text])
+engine._ended = True
+def keep():
+    raise MemoryError
+print(engine._failure_report(ValueError("x"), keep))
+"""
+
+
+@pytest.mark.slow
+def test_a_failed_save_without_a_text_is_named_by_its_type() -> None:
+    pytest.importorskip("mpi4py", reason="needs the extra 'mpi'")
+    command = [sys.executable, "-c", FAILED_SAVE]
+    report = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    assert report == (
+        "rank 0 of 1 failed: ValueError: x (nothing more could be saved: MemoryError)"
+    )
+
+
 @pytest.mark.slow
 def test_a_callback_ends_the_run_on_all_ranks(tmp_path: Path) -> None:
     succeed(3, "varying", tmp_path, "ended")

@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 from dpmesh.accounting._arguments import noisy_rounds
 from dpmesh.accounting._compose import composed_epsilon
-from dpmesh.accounting._merge import Rounds
-from dpmesh.accounting._pairs import LAPLACE, Pair
+from dpmesh.accounting._merge import RoundKinds
+from dpmesh.accounting._pairs import LAPLACE, DominatingPair
 
 ORACLES = json.loads((Path(__file__).parents[1] / "oracles" / "oracles.json").read_text())[
     "oracles"
@@ -48,5 +48,5 @@ def laplace_cost(
     """Return what Laplace releases cost by their loss distributions, so many of each."""
     multiplier, times = noisy_rounds(noise_to_sensitivity, count)
     pure = float(np.sum(times / multiplier))
-    rounds = Rounds(Pair(LAPLACE), np.ones_like(multiplier), multiplier, times)
+    rounds = RoundKinds(DominatingPair(LAPLACE), np.ones_like(multiplier), multiplier, times)
     return min(pure, composed_epsilon(delta, rounds)) if delta > 0 else pure

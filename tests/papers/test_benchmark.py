@@ -14,7 +14,7 @@ from dpmesh.data import Dataset
 from dpmesh.keys import Key
 from dpmesh.problems import LinearProblem
 from dpmesh_papers.benchmark.cells import ALONE, CHANCE, Cell, cells_of
-from dpmesh_papers.benchmark.given import Row, Setting
+from dpmesh_papers.benchmark.given import MethodRow, Setting
 from dpmesh_papers.benchmark.methods import ROWS
 from dpmesh_papers.benchmark.results import as_markdown, read, save, verdict
 from dpmesh_papers.gradient_perturbation import ChocoSGD
@@ -37,7 +37,7 @@ def setting(seed: int) -> Setting:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
-def test_a_row_follows_from_public_numbers_and_keeps_the_budget(row: Row) -> None:
+def test_a_row_follows_from_public_numbers_and_keeps_the_budget(row: MethodRow) -> None:
     one, other = row.trial(setting(0)), row.trial(setting(1))
     assert one.algorithm == other.algorithm
     assert one.rounds == other.rounds

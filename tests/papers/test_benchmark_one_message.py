@@ -16,7 +16,7 @@ from dpmesh.keys import Key
 from dpmesh.problems import LinearProblem
 from dpmesh.run import Metrics, simulate
 from dpmesh_papers.benchmark.cells import ALONE, CHANCE, Cell
-from dpmesh_papers.benchmark.given import EVERYBODY, HONEST_BUT_1, CannotRun, Row, Setting
+from dpmesh_papers.benchmark.given import EVERYBODY, HONEST_BUT_1, CannotRun, MethodRow, Setting
 from dpmesh_papers.benchmark.one_message import DIAMETER, ClassMoments, one_message
 from dpmesh_papers.benchmark.paper_settings import PAPER_TASKS
 from dpmesh_papers.benchmark.results import as_markdown, lines_of
@@ -105,7 +105,7 @@ OWN_ROWS = [(name, row) for name in PAPER_TASKS for row in PAPER_TASKS[name].own
 @pytest.mark.parametrize(
     ("name", "row"), OWN_ROWS, ids=[f"{name}: {row.name}" for name, row in OWN_ROWS]
 )
-def test_a_row_of_a_paper_keeps_its_budget_by_public_numbers(name: str, row: Row) -> None:
+def test_a_row_of_a_paper_keeps_its_budget_by_public_numbers(name: str, row: MethodRow) -> None:
     if name == "paper-quantized":
         with pytest.raises(CannotRun, match="12,000 records"):
             row.trial(setting_of(name, 1.0, 0))

@@ -16,7 +16,7 @@ from scipy.stats import norm
 
 from dpmesh.accounting import _compose
 from dpmesh.accounting._merge import Merged
-from dpmesh.accounting._pairs import GAUSSIAN, LAPLACE, Pair
+from dpmesh.accounting._pairs import GAUSSIAN, LAPLACE, DominatingPair
 from dpmesh.noise import Gaussian, Laplace, Sensitivity
 from dpmesh.privacy import FixedSizeSampling, Plan, PoissonSampling, Release
 from dpmesh.privacy.cost import MOST_COMPOSITIONS
@@ -205,7 +205,7 @@ def test_a_small_loss_beside_a_large_one_leaves_the_grid_as_coarse(z: float) -> 
     """It filled gigabytes: steps as small as the largest loss of Laplace noise, also of 1e-4."""
     sigma, delta = 0.1, 1e-6
     both = [
-        Merged(Pair(law), one, multiplier * one, 2 * one, None)
+        Merged(DominatingPair(law), one, multiplier * one, 2 * one, None)
         for law, multiplier in [(GAUSSIAN, sigma), (LAPLACE, z)]
         for one in [np.ones(1)]
     ]

@@ -25,7 +25,7 @@ import scipy  # its submodules are imported on first use
 
 from dpmesh.accounting._arguments import Floats
 from dpmesh.accounting._loss import UNIT, Grid, LossDistribution, losses_of
-from dpmesh.accounting._merge import Merged, Mixtures, Rounds, merge
+from dpmesh.accounting._merge import Merged, Mixtures, RoundKinds, merge
 from dpmesh.accounting._moments import Moments, moments_of, proved
 
 Spectrum = npt.NDArray[np.complex128]
@@ -41,7 +41,7 @@ _VANISHED = 1e-60  # what is smaller than that in a transform is as good as 0
 _BEYOND = log(1e8)  # what the window leaves out is so much less than what decides
 
 
-def composed_epsilon(delta: float, *rounds: Rounds) -> float:
+def composed_epsilon(delta: float, *rounds: RoundKinds) -> float:
     """Return an upper bound of the epsilon of rounds composed; infinite where none is proved.
 
     What a grid adds falls at least as fast as its interval: where a quarter of the interval
@@ -105,13 +105,13 @@ def _composed(merged: Sequence[Merged], delta: float, scale: float) -> float:
     return max(epsilons)
 
 
-def _distinct(rounds: Rounds) -> Rounds:
+def _distinct(rounds: RoundKinds) -> RoundKinds:
     """Return each kind of round once, with the sum of its counts."""
     happens = rounds.times > 0
     kinds = np.column_stack([rounds.rate, rounds.noise_ratio])[happens]
     distinct, numbers = np.unique(kinds, axis=0, return_inverse=True)
     counts = np.bincount(numbers.reshape(-1), weights=rounds.times[happens]).astype(np.float64)
-    return Rounds(rounds.pair, distinct[:, 0], distinct[:, 1], counts)
+    return RoundKinds(rounds.pair, distinct[:, 0], distinct[:, 1], counts)
 
 
 def _grid(merged: Sequence[Merged], delta: float, scale: float) -> tuple[Grid, list[Floats]]:

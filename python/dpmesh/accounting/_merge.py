@@ -19,7 +19,7 @@ import numpy as np
 from dpmesh._ragged import Indices
 from dpmesh.accounting._arguments import Floats
 from dpmesh.accounting._loss import LossDistribution
-from dpmesh.accounting._pairs import Pair
+from dpmesh.accounting._pairs import DominatingPair
 
 _FEW = 96  # with so many kinds, each has a distribution of its own
 _ADDED = (0.01, 0.03)  # what merging may add to a round's variance, tried in turn
@@ -28,10 +28,10 @@ _WORTH = 0.3  # merging must leave at most this share of the distributions
 _FINE = 1000  # points at which the variance of rounds is compared
 
 
-class Rounds(NamedTuple):
+class RoundKinds(NamedTuple):
     """Rounds of one pair: the sampling rate, noise ratio and count of each."""
 
-    pair: Pair
+    pair: DominatingPair
     rate: Floats
     noise_ratio: Floats
     times: Floats
@@ -110,7 +110,7 @@ class Mixtures:
 class Merged(NamedTuple):
     """Nodes of one pair, and the kinds of rounds that are mixtures of them."""
 
-    pair: Pair
+    pair: DominatingPair
     rate: Floats
     noise_ratio: Floats
     times: Floats
@@ -118,7 +118,7 @@ class Merged(NamedTuple):
     mixtures: Mixtures
 
 
-def merge(rounds: Sequence[Rounds]) -> list[Merged]:
+def merge(rounds: Sequence[RoundKinds]) -> list[Merged]:
     """Return few nodes for many kinds of rounds; the rounds themselves where they are few."""
     kinds = sum(group.times.size for group in rounds)
     if kinds <= _FEW:
@@ -126,14 +126,14 @@ def merge(rounds: Sequence[Rounds]) -> list[Merged]:
     return [_merged(group) for group in rounds]
 
 
-def _unmerged(rounds: Rounds) -> Merged:
+def _unmerged(rounds: RoundKinds) -> Merged:
     """Return the rounds as nodes, each of which is a kind by itself."""
     nodes: Indices = np.arange(rounds.times.size, dtype=np.int64)[:, None]
     mixtures = Mixtures(nodes=nodes, weights=np.ones(nodes.shape), times=rounds.times)
     return Merged(*rounds, mixtures)
 
 
-def _merged(rounds: Rounds) -> Merged:
+def _merged(rounds: RoundKinds) -> Merged:
     """Merge by the finest mesh that leaves few enough nodes."""
     for added in _ADDED:
         merged = _between(rounds, added)
@@ -142,7 +142,7 @@ def _merged(rounds: Rounds) -> Merged:
     return _unmerged(rounds)
 
 
-def _between(rounds: Rounds, added: float) -> Merged:
+def _between(rounds: RoundKinds, added: float) -> Merged:
     """Return mixtures of the corners of a mesh of rates and noise ratios.
 
     Rounds with a large share of the variance stand for themselves, in their first corner.
@@ -188,7 +188,7 @@ def _rates(rates: Floats, added: float) -> Floats:
     return points
 
 
-def _noise_ratios(pair: Pair, rate: float, noise_ratios: Floats, added: float) -> Floats:
+def _noise_ratios(pair: DominatingPair, rate: float, noise_ratios: Floats, added: float) -> Floats:
     """Return noise ratios of which mixtures add so much variance.
 
     The error of linear interpolation is an eighth of the second derivative times the square of

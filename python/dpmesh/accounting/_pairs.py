@@ -173,7 +173,7 @@ def _integer_coordinate(noise_ratio: Floats) -> Floats:
 
 
 @dataclass(frozen=True)
-class Pair:
+class DominatingPair:
     """A dominating pair, which turns rounds into loss distributions: here, those of all data.
 
     Both directions between neighbours are alike.
@@ -207,7 +207,7 @@ class Pair:
 
 
 @dataclass(frozen=True)
-class Poisson(Pair):
+class Poisson(DominatingPair):
     """A Poisson sample under add-remove: a unit removed, and a unit added."""
 
     def profiles(self, rate: float, noise_ratio: float, losses: Floats, negligible: float) -> Ways:

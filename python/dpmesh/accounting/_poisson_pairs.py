@@ -15,11 +15,11 @@ import scipy  # its submodules are imported on first use
 
 from dpmesh.accounting._arguments import Floats
 from dpmesh.accounting._loss import UNIT, Profile
-from dpmesh.accounting._pairs import Numbers, Pair, Ways, sampled_loss
+from dpmesh.accounting._pairs import DominatingPair, Numbers, Ways, sampled_loss
 
 
 @dataclass(frozen=True)
-class PublishedSample(Pair):
+class PublishedSample(DominatingPair):
     """A Poisson sample under replace-one, as if the members of the sample were published.
 
     A unit in the sample moves the sum by the sensitivity, another one by nothing: the profile at
@@ -35,7 +35,7 @@ class PublishedSample(Pair):
 
 
 @dataclass(frozen=True)
-class ReplacedGaussian(Pair):
+class ReplacedGaussian(DominatingPair):
     """Gaussian sums of Poisson samples under replace-one, each unit's part of norm at most 1/2.
 
     Given the rest of the sample, the neighbours are ``(1-q) N(0) + q N(x)`` and ``(1-q) N(0) +
@@ -90,7 +90,7 @@ def _replaced(losses: Floats, rate: float, noise_ratio: float) -> Profile:
 
 
 @dataclass(frozen=True)
-class PublishedSizeGaussian(Pair):
+class PublishedSizeGaussian(DominatingPair):
     """Gaussian sums of Poisson samples under add-remove, where the sample's size is published.
 
     The noise is relative to the clipping norm. A unit among `population` is in a sample

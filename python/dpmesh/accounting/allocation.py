@@ -36,8 +36,8 @@ from dpmesh.accounting._arguments import (
 )
 from dpmesh.accounting._compose import composed_epsilon
 from dpmesh.accounting._loss import UNIT, Profile
-from dpmesh.accounting._merge import Rounds
-from dpmesh.accounting._pairs import GAUSSIAN, LAPLACE, Numbers, Pair, Ways
+from dpmesh.accounting._merge import RoundKinds
+from dpmesh.accounting._pairs import GAUSSIAN, LAPLACE, DominatingPair, Numbers, Ways
 from dpmesh.accounting.calibration import calibrate_noise
 from dpmesh.accounting.gaussian import analytic_gaussian_noise_to_sensitivity, gdp_epsilon
 
@@ -65,7 +65,7 @@ epsilon is then at least 130 for Gaussian noise.
 
 
 @dataclass(frozen=True)
-class Allocation(Pair):
+class Allocation(DominatingPair):
     """The dominating pair of the releases of one pass, by the noise ratio of a noise of 1.
 
     Parameters
@@ -447,7 +447,7 @@ def _epsilon(pair: Allocation, delta: float, noise_ratio: float, cycles: int) ->
     """Return the epsilon of several passes, each with a draw of its own."""
     if cycles == 1:
         return allocated_epsilon(pair, delta, noise_ratio)
-    passes = Rounds(pair, np.ones(1), np.array([noise_ratio]), np.array([float(cycles)]))
+    passes = RoundKinds(pair, np.ones(1), np.array([noise_ratio]), np.array([float(cycles)]))
     return composed_epsilon(delta, passes)
 
 

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from dpmesh._privacy_types import NeighboringRelation
 from dpmesh._validate import fail, integer, one_of, positive
 from dpmesh.accounting._arguments import Floats, open_probability, sampled_rounds
-from dpmesh.accounting._pairs import Pair
+from dpmesh.accounting._pairs import DominatingPair
 from dpmesh.accounting.gaussian import analytic_gaussian_noise_to_sensitivity
 from dpmesh.accounting.renyi import RdpGuarantee, best_order, orders_beside, rdp_epsilon
 from dpmesh.accounting.sampled import Accountant, Curve, sampled_epsilon, sampled_pair
@@ -276,7 +276,7 @@ def affordable_rounds(
 
 
 def _sampled_noise(
-    pair: Pair,
+    pair: DominatingPair,
     curve: Curve,
     rounds: tuple[Floats, ...],
     accountant: Accountant,

@@ -14,8 +14,8 @@ from dpmesh._privacy_types import NeighboringRelation
 from dpmesh._validate import integer, one_of
 from dpmesh.accounting._arguments import Floats, only_replace_one, open_probability, sampled_rounds
 from dpmesh.accounting._compose import composed_epsilon
-from dpmesh.accounting._merge import Rounds
-from dpmesh.accounting._pairs import GAUSSIAN, FixedSize, Pair, Poisson
+from dpmesh.accounting._merge import RoundKinds
+from dpmesh.accounting._pairs import GAUSSIAN, DominatingPair, FixedSize, Poisson
 from dpmesh.accounting._poisson_pairs import PublishedSizeGaussian, ReplacedGaussian
 from dpmesh.accounting.gaussian import gdp_epsilon, gdp_mu
 from dpmesh.accounting.renyi import (
@@ -154,10 +154,10 @@ def published_size_gaussian_epsilon(
     unsampled = gdp_epsilon(delta=delta, mu=gdp_mu(noise / 2, count=counts))
     if np.any(rate == 1):  # there is no coin, so that the size is that of the data
         return unsampled
-    return min(unsampled, composed_epsilon(delta, Rounds(pair, rate, noise, counts)))
+    return min(unsampled, composed_epsilon(delta, RoundKinds(pair, rate, noise, counts)))
 
 
-def sampled_pair(sampling: str, relation: NeighboringRelation) -> tuple[Pair, Curve]:
+def sampled_pair(sampling: str, relation: NeighboringRelation) -> tuple[DominatingPair, Curve]:
     """Return the dominating pair of sampled Gaussian releases, and their Rényi curve.
 
     Parameters
@@ -210,7 +210,11 @@ def curve_epsilon(delta: float, curve: Curve, rounds: tuple[Floats, ...]) -> flo
 
 
 def sampled_epsilon(
-    delta: float, pair: Pair, curve: Curve, rounds: tuple[Floats, ...], accountant: Accountant
+    delta: float,
+    pair: DominatingPair,
+    curve: Curve,
+    rounds: tuple[Floats, ...],
+    accountant: Accountant,
 ) -> float:
     """Return the epsilon of sampled releases by their curve, their distributions, or the better."""
     delta = open_probability("delta", delta)
@@ -219,5 +223,5 @@ def sampled_epsilon(
     if accountant != "pld":
         epsilon = curve_epsilon(delta, curve, rounds)
     if accountant != "rdp":
-        epsilon = min(epsilon, composed_epsilon(delta, Rounds(pair, *rounds)))
+        epsilon = min(epsilon, composed_epsilon(delta, RoundKinds(pair, *rounds)))
     return epsilon

@@ -16,8 +16,8 @@ from dpmesh._privacy_types import NeighboringRelation
 from dpmesh._ragged import Indices
 from dpmesh.accounting._arguments import noises_to_sensitivity, rates
 from dpmesh.accounting._compose import composed_epsilon
-from dpmesh.accounting._merge import Rounds
-from dpmesh.accounting._pairs import Pair
+from dpmesh.accounting._merge import RoundKinds
+from dpmesh.accounting._pairs import DominatingPair
 from dpmesh.accounting.allocation import Allocation, allocated_epsilon
 from dpmesh.accounting.discrete import FINE, SHARES_OF_DELTA, largest_epsilon, rounding_slack
 from dpmesh.accounting.shares import sum_of_shares_epsilon
@@ -370,11 +370,11 @@ def _composed(
 ) -> Cost:
     """Return the cost of releases by a loss distribution, with a count for each kind."""
     count = {kind: number for kind, number in zip(kinds, times, strict=True) if number > 0}
-    by_pair: dict[Pair, list[Kind]] = {}
+    by_pair: dict[DominatingPair, list[Kind]] = {}
     for kind in count:
         by_pair.setdefault(kind.pair(relation), []).append(kind)
     rounds = [
-        Rounds(
+        RoundKinds(
             pair,
             np.array([kind.rate for kind in alike]),
             np.array([kind.noise_to_sensitivity for kind in alike]),

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from dpmesh._privacy_types import NeighboringRelation
 from dpmesh._ragged import Indices
 from dpmesh._validate import fail
-from dpmesh.accounting._pairs import GAUSSIAN, LAPLACE, Law, Pair, integer_laplace
+from dpmesh.accounting._pairs import GAUSSIAN, LAPLACE, DominatingPair, Law, integer_laplace
 from dpmesh.accounting.allocation import Allocation
 from dpmesh.accounting.discrete import FINE, gaussian_multiplier
 from dpmesh.noise.grid import MOST_STEPS as MOST_GRID_STEPS
@@ -106,12 +106,12 @@ class Kind(NamedTuple):
         coarse = self._replace(noise=COARSE, noise_to_sensitivity=self.moments, moments=0.0)
         return coarse if self.moments else self
 
-    def pair(self, relation: NeighboringRelation) -> Pair:
+    def pair(self, relation: NeighboringRelation) -> DominatingPair:
         """Return the pair that dominates a release with Laplace or Gaussian noise."""
         law = self.noise.law
         assert law is not None
         if self.sampling is None:
-            return Pair(law)
+            return DominatingPair(law)
         pair = self.sampling.pair(law, relation)
         if isinstance(pair, Allocation) and self.pure_beside:
             return replace(pair, pure=self.pure_beside / self.noise_to_sensitivity)

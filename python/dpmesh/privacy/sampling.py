@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from dpmesh._privacy_types import NeighboringRelation
 from dpmesh._validate import as_python_numbers, every, fail, integer, probability
 from dpmesh.accounting._arguments import only_replace_one
-from dpmesh.accounting._pairs import GAUSSIAN, LAPLACE, FixedSize, Law, Pair, Poisson
+from dpmesh.accounting._pairs import GAUSSIAN, LAPLACE, DominatingPair, FixedSize, Law, Poisson
 from dpmesh.accounting._poisson_pairs import PublishedSample
 from dpmesh.accounting.allocation import Allocation, share_array
 from dpmesh.accounting.sampled import fixed_size_gaussian_epsilon, poisson_gaussian_epsilon
@@ -49,7 +49,7 @@ class PoissonSampling:
 
         return dp_accounting.PoissonSampledDpEvent(self.rate, release)
 
-    def pair(self, law: Law, relation: NeighboringRelation) -> Pair:
+    def pair(self, law: Law, relation: NeighboringRelation) -> DominatingPair:
         """Return the pair that dominates a sampled release whose noise has these losses."""
         return Poisson(law) if relation == "add_remove" else PublishedSample(law)
 
@@ -94,7 +94,7 @@ class FixedSizeSampling:
 
         return dp_accounting.SampledWithoutReplacementDpEvent(self.population, self.size, release)
 
-    def pair(self, law: Law, relation: NeighboringRelation) -> Pair:
+    def pair(self, law: Law, relation: NeighboringRelation) -> DominatingPair:
         """Return the pair that dominates a sampled release whose noise has these losses."""
         return FixedSize(law)
 
@@ -179,7 +179,7 @@ class RandomAllocation:
         """Return the release itself: dp-accounting has no event for less."""
         return release
 
-    def pair(self, law: Law, relation: NeighboringRelation) -> Pair:
+    def pair(self, law: Law, relation: NeighboringRelation) -> DominatingPair:
         """Return the pair that dominates all releases whose noise has these losses."""
         shares = tuple((share, 1.0, count) for share, count in self.alike)
         return Allocation(LAPLACE if law.has_atom else GAUSSIAN, shares, relation)

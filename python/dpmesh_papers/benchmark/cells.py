@@ -16,7 +16,7 @@ import dpmesh.run.baselines as baselines
 from dpmesh.keys import Key
 from dpmesh.problems import LinearProblem
 from dpmesh.run import Metrics, simulate
-from dpmesh_papers.benchmark.given import EVERYBODY, CannotRun, Row, Setting
+from dpmesh_papers.benchmark.given import EVERYBODY, CannotRun, MethodRow, Setting
 from dpmesh_papers.benchmark.methods import ROWS
 from dpmesh_papers.benchmark.task import Task
 from dpmesh_papers.benchmark.tasks import TASKS
@@ -144,7 +144,7 @@ def in_words(cell: Cell) -> str:
     return f"{head}: {cell.why or f'{100 * cell.accuracy[-1]:.1f}'}"
 
 
-def rows_of(task: Task, methods: Sequence[str] = ()) -> list[Row]:
+def rows_of(task: Task, methods: Sequence[str] = ()) -> list[MethodRow]:
     """Return the rows of a task whose names contain one of `methods`; all if there are none."""
     rows = [*ROWS, *task.own_rows]
     if not methods:
@@ -155,7 +155,7 @@ def rows_of(task: Task, methods: Sequence[str] = ()) -> list[Row]:
 def _trials(
     name: str,
     task: Task,
-    rows: Sequence[Row],
+    rows: Sequence[MethodRow],
     key: Key,
     epsilons: Sequence[float],
     most: int | None,
@@ -202,7 +202,7 @@ def _alone_private(task: Task, problem: LinearProblem, epsilon: float, key: Key)
     return _scores(scores) | {"proved": epsilon}
 
 
-def _run(row: Row, setting: Setting, key: Key) -> Measured:
+def _run(row: MethodRow, setting: Setting, key: Key) -> Measured:
     if setting.unit == "user" and not row.user:
         raise CannotRun("protects a record; this task's unit is all records of a person")
     trial = row.trial(setting)

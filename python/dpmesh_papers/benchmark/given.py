@@ -89,7 +89,7 @@ class Trial(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class MethodRow:
     """A method.
 
     Parameters

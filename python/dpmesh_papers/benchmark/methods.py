@@ -53,7 +53,7 @@ from dpmesh_papers.benchmark.given import (
     SERVER,
     VISITS,
     CannotRun,
-    Row,
+    MethodRow,
     Setting,
     Trial,
 )
@@ -377,7 +377,7 @@ _descent, _in_time, _between = (
 )
 
 ROWS = tuple(
-    Row(name=name, trust=trust, trial=trial)
+    MethodRow(name=name, trust=trust, trial=trial)
     for name, trust, trial in (
         ("central DP-SGD, all records in a batch", SERVER, _central),
         ("central DP-SGD, momentum", SERVER, partial(_central, longer=True)),
@@ -429,7 +429,7 @@ ROWS = tuple(
     )
 )
 ROWS += tuple(
-    Row(
+    MethodRow(
         name=f"one message, {sums}{', secure sum' * secure}",
         trust=HONEST_BUT_1 if secure else EVERYBODY,
         trial=partial(one_message, second_moments=second_moments, secure=secure),

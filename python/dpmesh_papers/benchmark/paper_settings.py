@@ -29,7 +29,7 @@ from dpmesh_papers.benchmark.given import (
     EVERYBODY,
     SERVER,
     CannotRun,
-    Row,
+    MethodRow,
     Setting,
     Trial,
 )
@@ -211,36 +211,38 @@ def _in_double_precision(records: Dataset) -> Dataset:
 _CHOSEN = f"noise {NOISE:g} in a score, chosen on RCV1's own training documents"
 
 _IMAGE_ROWS = (
-    Row(
+    MethodRow(
         name="Algorithm 1, logistic one-vs-all, random allocation",
         trust=EVERYBODY,
         trial=_algorithm_1,
     ),
-    Row(
+    MethodRow(
         name="the paper's SGD with replacement, logistic one-vs-all",
         trust=EVERYBODY,
         trial=_papers_baseline,
     ),
 )
 _DOCUMENT_ROWS = (
-    Row(
+    MethodRow(
         name="online learning, hinge, random allocation",
         trust=EVERYBODY,
         trial=partial(_online, noise_in_score=PATH.noise),
     ),
-    Row(
+    MethodRow(
         name=f"online learning, hinge, random allocation, {_CHOSEN}",
         trust=EVERYBODY,
         trial=partial(_online, noise_in_score=NOISE),
     ),
-    Row(name=f"gossip, {FEW_STEPS} steps, {_CHOSEN}", trust=EVERYBODY, trial=_few_steps),
+    MethodRow(name=f"gossip, {FEW_STEPS} steps, {_CHOSEN}", trust=EVERYBODY, trial=_few_steps),
 )
 _QUANTIZED_ROWS = tuple(
-    Row(name=f"Figure 4 on a ring: {name}", trust=EVERYBODY, trial=partial(_quantized, name=name))
+    MethodRow(
+        name=f"Figure 4 on a ring: {name}", trust=EVERYBODY, trial=partial(_quantized, name=name)
+    )
     for name in ("quantized", "not quantized", "noise on gradients")
 )
 _FEDERATED_ROWS = tuple(
-    Row(name=name, trust=SERVER, trial=partial(_table_2, smoothing=smoothing))
+    MethodRow(name=name, trust=SERVER, trial=partial(_table_2, smoothing=smoothing))
     for name, smoothing in (
         ("federated, the paper's 30 rounds", 0.0),
         (f"federated, the paper's 30 rounds, smoothing {SMOOTHING:g}", SMOOTHING),

@@ -8,7 +8,7 @@ from typing import Literal
 
 from dpmesh.keys import Key, Purpose, generator
 from dpmesh.problems import LinearProblem
-from dpmesh_papers.benchmark.given import Row
+from dpmesh_papers.benchmark.given import MethodRow
 
 DELTA = 1e-5
 """Of tasks that state no other."""
@@ -57,7 +57,7 @@ class Task:
     splits: int = SPLITS
     not_covered: str = ""
     tuned_on: bool = False
-    own_rows: tuple[Row, ...] = ()
+    own_rows: tuple[MethodRow, ...] = ()
 
     def problem(
         self, key: Key, *, most: int | None = None, featured: bool = False
