@@ -11,11 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from mesh_parties import Parties, Sums
+from test_liveness import run_schedules
 
 from dpmesh.deploy import Node, Router
 from dpmesh.deploy.row import ROW, Row
 from dpmesh.deploy.signing import pack, unpack
-from dpmesh.deploy.sums import PARTS, Part
+from dpmesh.deploy.sums import PARTS, RELAY, RELAYED_BYTES, Part
 from dpmesh.deploy.wire import (
     FRESH,
     WITHHOLD,
@@ -24,7 +25,9 @@ from dpmesh.deploy.wire import (
     Position,
     Reached,
     kind_of,
+    numbers,
     recall_totals,
+    refused,
     who,
 )
 from dpmesh.kernels.masking import PRIME
@@ -199,6 +202,39 @@ def test_no_message_of_a_party_ends_a_router(tmp_path: Path) -> None:
             router.take(3, bytes(spoilt))
     run(parties, router, clock)
     assert all(node.is_sealed for node in parties.nodes[:3])
+
+
+@pytest.mark.parametrize("schedule", [1360, 2589])
+def test_a_party_that_missed_totals_takes_them_without_their_dealer(schedule: int) -> None:
+    """Its router was restarted, and the dealer of their tags is lost, or has erased its secrets."""
+    assert run_schedules(range(schedule, schedule + 1)) == {
+        "ended": 1,
+        "over budget": 0,
+        "unsigned": 0,
+    }
+
+
+def test_a_secret_for_tags_is_passed_on_to_parties_alone(tmp_path: Path) -> None:
+    parties = Sums(tmp_path, quorum=3)
+    contract, router = parties.contract, Router(parties.contract)
+    asks = parties.asks(router)
+    dealer = parties.header(asks[1]).dealer
+    relay = pack(RELAY, contract.hash, *numbers(dealer))
+    assert refused(parties.nodes[1].answer(relay)) == "not dealt"  # it has answered nothing yet
+    header, *_ = parties.headers(asks[3])
+    parties.answer(1, asks[1])
+    _, _, named, *sealed = unpack(parties.nodes[1].answer(relay))
+    assert int.from_bytes(named, "big") == dealer
+    assert [len(each) for each in sealed] == [0, 0, RELAYED_BYTES, RELAYED_BYTES]
+    passed_on = parties.other(asks[3], sealed=sealed[3])
+    assert passed_on != asks[3]
+    assert parties.part(3, passed_on).header == header.common
+    changed = bytes([*sealed[2][:-1], sealed[2][-1] ^ 1])
+    for lie in (changed, sealed[3], sealed[2][4:], numbers(2)[0] + sealed[2][4:], b""):
+        answer = parties.answer(2, parties.other(asks[2], sealed=lie))
+        assert refused(answer) == "bad key"
+    unknown = pack(RELAY, contract.hash, *numbers(2))
+    assert refused(parties.nodes[1].answer(unknown)) == "not dealt"
 
 
 def test_totals_that_a_party_kept_are_as_they_were_accepted(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from dpmesh.deploy.node_sums import Sums
 from dpmesh.deploy.row import HEARD, Heard
 from dpmesh.deploy.signing import digest, unpack
 from dpmesh.deploy.steps import Stored
-from dpmesh.deploy.sums import DEAL
+from dpmesh.deploy.sums import DEAL, RELAY
 from dpmesh.deploy.wire import (
     FRESH,
     RECALL,
@@ -70,6 +70,8 @@ class Node(Member):
         self.travel: Rows | Sums = (Rows if contract.sums is None else Sums)(self)
         """How what it releases leaves it."""
         self._lock, self._confirmed = Lock(), rehearsal
+        self._has_signed = False
+        """Whether the folder knows that a word of this node may have left it."""
         self._channel: Any = None
         """The rounds of this node so far; None after a start, until the next step."""
 
@@ -96,11 +98,16 @@ class Node(Member):
                 return refusal(self.contract, "failed")
 
     def _answer(self, message: bytes) -> bytes:
+        if not self._has_signed:
+            self.folder.signs(self.contract)
+            self._has_signed = True
         if kind_of(message) == DEAL and self.contract.sums is not None:
             with suppress(ValueError):
                 _, of, *others = unpack(message)
                 if of == self.contract.hash:
                     return self.group(tuple(others)).dealt()
+        if kind_of(message) == RELAY and isinstance(self.travel, Sums):
+            return self.travel.relayed(message)
         if kind_of(message) == RECALL:
             return self._recalled(recalled_since(message, self.contract))
         ask = Ask.read(message, self.contract)
@@ -113,7 +120,6 @@ class Node(Member):
 
     def _presence(self) -> bytes:
         """Return this node's signature; with it what it asks others, and how far it got."""
-        self.folder.signs(self.contract)
         signature, last = self._signature(), self.folder.last(self.contract)
         if self._confirmed and last is None:
             return signature

@@ -19,7 +19,16 @@ from dpmesh.deploy.row import progress
 from dpmesh.deploy.signing import pack, unpack
 from dpmesh.deploy.steps import Stored
 from dpmesh.deploy.sums import HEADER, PARTS, SEAL, TOTAL, Group, Header, Seal, Total
-from dpmesh.deploy.wire import BEFORE, Ask, Fresh, Position, RefusedError, kind_of, numbers
+from dpmesh.deploy.wire import (
+    BEFORE,
+    Ask,
+    Fresh,
+    Position,
+    RefusedError,
+    kind_of,
+    numbers,
+    read_numbers,
+)
 from dpmesh.keys import Key
 from dpmesh.privacy.releases import Release
 
@@ -68,6 +77,39 @@ class Sums:
         """Return how far this node got itself."""
         last = self._node.at or BEFORE
         return b"".join(numbers(last.round + 1, last.exchange, *self.spent))
+
+    def relayed(self, message: bytes) -> bytes:
+        """Return the secret for tags of a dealer that is lost, sealed for the others.
+
+        Raises
+        ------
+        RefusedError
+            If this node does not have it, or is not asked for it.
+        """
+        try:
+            _, of, number = unpack(message)
+            (dealer,) = read_numbers(number)
+        except ValueError:
+            raise RefusedError("malformed") from None
+        if of != self._contract.hash:
+            raise RefusedError("another contract")
+        try:
+            group = self._node.group()
+            group.learn(self._stored_headers())
+            return group.relayed(dealer)
+        except ValueError:  # its run has not begun, or is over, or it has had another dealer
+            raise RefusedError("not dealt") from None
+
+    def _stored_headers(self) -> list[Header]:
+        """Return the headers of all steps, and of all totals that this node has taken."""
+        contract, headers = self._contract, list[Header]()
+        for message in self._node.folder.arrived_after(contract, -1, -1):
+            kind = kind_of(message)
+            if kind == HEADER:
+                headers.append(Header.read(message, contract))
+            elif kind == TOTAL:
+                headers.append(Total.read(message, contract).header)
+        return headers
 
     def header_of(self, step: Stored) -> bytes:
         """Return the header of a stored attempt at a sum for all; nothing at the end."""
@@ -162,6 +204,8 @@ class Sums:
             if total.header.at.round > step or not self._may_open(total, last):
                 raise RefusedError("not the next round")
             group = self._node.group(ask.attached)
+            if last is not None and not total.header.sealed:
+                group.learn(_headers_in(last.rows, contract))
             try:
                 step, transcript = step + 1, group.opened(total, transcript)[1]
             except ValueError:

@@ -21,8 +21,20 @@ from dataclasses import replace
 from dpmesh._validate import fail
 from dpmesh.deploy.attendance import Attendance
 from dpmesh.deploy.signing import digest, pack, unpack
-from dpmesh.deploy.sums import DEAL, DEALT, PARTS, SEAL, Header, Part, Seal, Total, added
-from dpmesh.deploy.wire import Position, Reached, read_numbers, recall_totals
+from dpmesh.deploy.sums import (
+    DEAL,
+    DEALT,
+    PARTS,
+    RELAY,
+    RELAYED,
+    SEAL,
+    Header,
+    Part,
+    Seal,
+    Total,
+    added,
+)
+from dpmesh.deploy.wire import Position, Reached, numbers, read_numbers, recall_totals
 
 STRIDE = 2**10
 """By how much attempts are counted on if a router started anew without some parties: these may
@@ -47,6 +59,7 @@ class SumRouting:
         self.takes: dict[bytes, Callable[[int, bytes], None]] = {
             PARTS: self._take_parts,
             DEALT: self._take_dealt,
+            RELAYED: self._take_relayed,
             SEAL: self._take_seal,
         }
         self.ended: dict[int, bytes] = {}
@@ -70,6 +83,8 @@ class SumRouting:
         """By step: which party had kept its total."""
         self._dealers: set[int] = set()
         """Whose secrets the tags of these totals are made of."""
+        self._relays_nothing: set[tuple[int, int]] = set()
+        """Parties that do not have the secret of a dealer: who, and whose."""
         self._first_step = 0
         """The step that was open when this router started."""
         self._lagging: set[int] = set()
@@ -269,9 +284,21 @@ class SumRouting:
                 missed.append(step)
                 continue
             total = totals[0 if self._for_all else party]
-            if total.header.dealer not in self._deals and total.header.dealer != party:
+            if not self._can_open(party, total.header.dealer):
                 missed.append(step)
         return missed
+
+    def _can_open(self, party: int, dealer: int) -> bool:
+        """Whether a party has, or can be given, the secret for tags of a dealer.
+
+        It has the one of the attempt that it answered before this router started.
+        """
+        if dealer in self._deals or dealer == party:
+            return True
+        reached = self._router.reached.get(party)
+        if reached is None or not reached.header:
+            return False
+        return Header.read(reached.header, self._contract).dealer == dealer
 
     def question_between(self, party: int) -> bytes | None:
         """Return the question for a secret for tags, or for totals that others have missed."""
@@ -279,6 +306,8 @@ class SumRouting:
             others = self._router.signatures.items()
             signed = (message for number, message in others if number != party)
             return pack(DEAL, self._contract.hash, *signed)
+        if (dealer := self._relay_wanted(party)) is not None:
+            return pack(RELAY, self._contract.hash, *numbers(dealer))
         if (since := self._recalls_wanted(party)) is not None:
             return recall_totals(self._contract, since)
         return None
@@ -289,6 +318,19 @@ class SumRouting:
         if self._since(party) == self._end.round:
             return False  # its secrets are erased
         return self._for_all and party in self._dealers and party not in self._deals
+
+    def _relay_wanted(self, party: int) -> int | None:
+        """Return the lost dealer whose secret for tags a party is to pass on; None if nobody's.
+
+        Parties that missed totals need it. Those who have taken them have it until they end.
+        """
+        router = self._router
+        if not self._for_all or self._since(party) == self._end.round:
+            return None
+        for dealer in sorted(self._dealers - self._deals.keys()):
+            if dealer in router.out and (party, dealer) not in self._relays_nothing:
+                return dealer
+        return None
 
     def _recalls_wanted(self, party: int) -> int | None:
         """Return the first step whose total a party is to give to the router; None if nothing."""
@@ -311,7 +353,11 @@ class SumRouting:
             return set()
         there = self._router.everybody - self._router.out - {party}
         dealers = {self._totals[step][0].header.dealer for step in missed if step in self._totals}
-        keepers = {other for other in there if self._recalls_wanted(other) is not None}
+        keepers = {
+            other
+            for other in there
+            if self._recalls_wanted(other) is not None or self._relay_wanted(other) is not None
+        }
         return (dealers & there) | keepers
 
     def recall(self, party: int, totals: tuple[bytes, ...]) -> None:
@@ -364,8 +410,8 @@ class SumRouting:
         ]
 
     def _sealed(self, header: Header, party: int) -> Header:
-        if header.dealer == party and header.dealer not in self._deals:
-            return header  # it knows its own secret
+        if header.dealer not in self._deals:
+            return header  # the party has this secret
         return replace(header, sealed=self._deals[header.dealer][party])
 
     def _take_parts(self, party: int, answer: bytes) -> None:
@@ -395,6 +441,13 @@ class SumRouting:
             self._deals[party] = sealed
             self.settle()
 
+    def _take_relayed(self, party: int, answer: bytes) -> None:
+        _, _, number, *sealed = unpack(answer)
+        (dealer,) = read_numbers(number)
+        if self._relay_wanted(party) == dealer and len(sealed) == self._contract.nodes:
+            self._deals[dealer] = sealed
+            self.settle()
+
     def _take_seal(self, party: int, answer: bytes) -> None:
         seal, at = Seal.read(answer, self._contract), self._router.at
         if at is not None and self._ends and seal[:2] == (at, party):
@@ -405,7 +458,9 @@ class SumRouting:
 
     def refused(self, party: int, reason: str) -> None:
         """Begin another attempt if nobody takes a total, or without who takes no part in it."""
-        if reason == "bad total":
+        if reason == "not dealt" and (dealer := self._relay_wanted(party)) is not None:
+            self._relays_nothing.add((party, dealer))
+        elif reason == "bad total":
             self._refuses_total(party)
         elif reason in TAKES_NO_PART or reason.startswith("not signed by"):
             self._refused.add(party)

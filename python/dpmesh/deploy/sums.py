@@ -7,7 +7,8 @@ have in common. Nobody signs it: whoever has another one has other masks, which 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
@@ -33,11 +34,13 @@ with needed_by("a sum between parties"):
     from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
     from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-HEADER, PART, PARTS, TOTAL, DEAL, DEALT, SEAL = (
+HEADER, PART, PARTS, TOTAL, DEAL, DEALT, RELAY, RELAYED, SEAL = (
     f"dpmesh {kind} 1".encode()
-    for kind in ("header", "part", "parts", "total", "deal", "dealt", "seal")
+    for kind in (*("header", "part", "parts", "total", "deal", "dealt", "relay", "relayed"), "seal")
 )
 TAG_BYTES, NONCE_BYTES = 8, 12
+RELAYED_BYTES = NUMBER_BYTES + NONCE_BYTES + KEY_BYTES + 16
+"""Length of a sealed secret that another than its dealer passes on: by whom, nonce, secret, tag."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -265,6 +268,8 @@ class Group:
         self.contract, self.own, self._secrets = contract, own, secrets
         self.keys, self.root = keys, digest(*keys)
         self._for_all = contract.has_one_model
+        self._tags: dict[int, bytes] = {}
+        """Secrets for tags that others have dealt, by who dealt them."""
         self._shared: dict[int, bytes] = {}
         for party, key in enumerate(keys):
             name = contract.parties[party].name
@@ -293,6 +298,35 @@ class Group:
             cipher = ChaCha20Poly1305(self._pair(self.own, party))
             sealed[party] = nonce + cipher.encrypt(nonce, secret, None)
         return pack(DEALT, self.contract.hash, *numbers(self.own), *sealed)
+
+    def relayed(self, dealer: int) -> bytes:
+        """Return a secret for tags that this party has, sealed for all others, as a message.
+
+        So a party that missed totals can take them although their dealer is lost.
+
+        Raises
+        ------
+        ValueError
+            If this party does not have it, or each party's sums have tags of their own.
+        """
+        secret = self._own_tags() if dealer == self.own else self._tags.get(dealer)
+        if secret is None or not self._for_all:
+            fail("dealer", "one whose secret this party has", dealer)
+        sealed = [b""] * self.contract.nodes
+        for party in range(self.contract.nodes):
+            if party not in (self.own, dealer):
+                nonce = token_bytes(NONCE_BYTES)
+                cipher = ChaCha20Poly1305(self._pair(dealer, party, through=self.own))
+                by = b"".join(numbers(self.own))
+                sealed[party] = by + nonce + cipher.encrypt(nonce, secret, None)
+        return pack(RELAYED, self.contract.hash, *numbers(dealer), *sealed)
+
+    def learn(self, headers: Iterable[Header]) -> None:
+        """Take the secrets for tags from headers that this party stored."""
+        for header in headers:
+            if header.sealed and header.dealer not in self._tags:
+                with suppress(ValueError):
+                    self._tags_of(header)
 
     def noise(self, *agreements: bytes) -> bytes:
         """Return 32 bytes of this party alone, for the agreements of an attempt."""
@@ -347,22 +381,39 @@ class Group:
     def _own_tags(self) -> bytes:
         return derive(self._secrets.own, self.contract.hash, b"tag")
 
-    def _pair(self, dealer: int, party: int) -> bytes:
-        """Return the key under which a secret is sealed, where this party is one of the two."""
-        shared = self._shared[party if dealer == self.own else dealer]
-        return derive(shared, self.contract.hash, b"group", *numbers(dealer, party))
+    def _pair(self, dealer: int, party: int, through: int | None = None) -> bytes:
+        """Return the key under which a dealer's secret is sealed for a party.
+
+        This party is one of the two, or of the party and the one `through` which the secret goes.
+        """
+        sender = dealer if through is None else through
+        shared = self._shared[party if sender == self.own else sender]
+        places = (dealer, party) if through is None else (dealer, party, through)
+        return derive(shared, self.contract.hash, b"group", *numbers(*places))
 
     def receiver(self, dealer: int) -> int:
         """Return the number of the sum whose tags a party's secret makes: the first, if for all."""
         return 0 if self._for_all else dealer
 
     def _tags_of(self, header: Header) -> bytes:
-        """Return the secret that tags are made of; fail if it was not dealt to this party."""
-        if header.dealer == self.own:
+        """Return the secret that tags are made of; fail if this party was not given it."""
+        dealer = header.dealer
+        if dealer == self.own:
             return self._own_tags()
-        cipher = ChaCha20Poly1305(self._pair(header.dealer, self.own))
-        nonce, sealed = header.sealed[:NONCE_BYTES], header.sealed[NONCE_BYTES:]
+        if self._for_all and not header.sealed and dealer in self._tags:
+            return self._tags[dealer]
+        sealed, through = header.sealed, None
+        if len(sealed) == RELAYED_BYTES:
+            (through,) = read_numbers(sealed[:NUMBER_BYTES])
+            sealed = sealed[NUMBER_BYTES:]
+        if through == self.own or (through is not None and through >= self.contract.nodes):
+            fail("header", "a secret that another party sealed", "one through itself")
+        cipher = ChaCha20Poly1305(self._pair(dealer, self.own, through))
+        nonce, text = sealed[:NONCE_BYTES], sealed[NONCE_BYTES:]
         try:
-            return cipher.decrypt(nonce, sealed, None)
+            secret = cipher.decrypt(nonce, text, None)
         except (InvalidTag, ValueError):
             fail("header", "a secret that its dealer sealed", "another")
+        if through is None:
+            self._tags[dealer] = secret
+        return secret

@@ -69,8 +69,8 @@ class RefusedError(ValueError):
 
     It is one of: ``malformed``, ``another contract``, ``not the next round``, ``bad row of PARTY``,
     ``not signed by PARTY``, ``bad key`` (of a party of a sum), ``bad cohort``, ``bad total``,
-    ``over budget``, ``restored``, ``failed`` (before anything was charged: ask again), ``stopped``
-    (after that).
+    ``not dealt`` (a secret that it does not have), ``over budget``, ``restored``, ``failed``
+    (before anything was charged: ask again), ``stopped`` (after that).
     """
 
 
