@@ -81,6 +81,7 @@ FLOORS = [
         "plots",
     ],
     ["algorithms.first_stage", "algorithms.adaptive_sums"],
+    ["algorithms.calibrated"],
     ["algorithms.registry"],
     ["defaults"],
     ["run"],

@@ -3,6 +3,7 @@
 from dpmesh.algorithms import controllers, denoisers
 from dpmesh.algorithms.adaptive_sums import AdaptiveSums
 from dpmesh.algorithms.base import Algorithm
+from dpmesh.algorithms.calibrated import Calibrated
 from dpmesh.algorithms.federated import FederatedLearning
 from dpmesh.algorithms.federated_combination import SecureAggregation, TrustedServer
 from dpmesh.algorithms.federated_gradients import RecordGradients
@@ -25,6 +26,7 @@ __all__ = [
     "AdaptiveSums",
     "Algorithm",
     "Average",
+    "Calibrated",
     "ClientUpdates",
     "FederatedLearning",
     "FirstStage",

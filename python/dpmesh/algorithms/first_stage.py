@@ -33,14 +33,14 @@ from dpmesh._ragged import Numbers
 from dpmesh._validate import fail, instance
 from dpmesh.algorithms.base import AN_ALGORITHM, KNOWN_TO_ALL, Algorithm, AnyAlgorithm
 from dpmesh.algorithms.messages import Message, Round
-from dpmesh.algorithms.record_sums import RecordSums
+from dpmesh.algorithms.record_sums import RecordSums, RecordVectors
 from dpmesh.algorithms.worst_case import AuditSize, Coins, Crowd, Pair
 from dpmesh.keys import Key
 from dpmesh.noise.secure import SecureSum
 from dpmesh.noise.sensitivity import Sensitivity
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.releases import Release
-from dpmesh.problems import LinearProblem, VectorProblem
+from dpmesh.problems import LinearProblem
 from dpmesh.tables.features import AXES, CONSTANT
 
 
@@ -91,7 +91,7 @@ class SecondMoments(RecordSums):
         vectors[each, columns[pairs]] = np.where(coins, 1.0, -1.0)
         return vectors / sqrt(2 * (1 + CONSTANT**2)), along
 
-    def _sum(self, problem: VectorProblem, node: int) -> Floats:
+    def _sum(self, problem: RecordVectors, node: int) -> Floats:
         total = np.zeros(self.dim)
         for block in problem.vectors(node):  # less a centre, with a constant
             total += triangle(sqrt(1 + CONSTANT**2) * block[:, :-1])
@@ -226,7 +226,7 @@ class FirstStage(Algorithm[FirstStageState, LinearProblem]):
                 fail("moment", wanted, self.moment)
 
     def leaking_data(self, size: AuditSize) -> tuple[Pair, Crowd]:
-        """Return that of the algorithm; `first_sums` have their own."""
+        """Return that of the algorithm; `record_sums` have their own."""
         rounds = None if size.rounds is None else max(1, size.rounds - len(self.stages))
         found: tuple[Pair, Crowd] = self.algorithm.worst_case(**vars(replace(size, rounds=rounds)))
         return found
@@ -239,10 +239,10 @@ class FirstStage(Algorithm[FirstStageState, LinearProblem]):
     @property
     def stages(self) -> tuple[Release, ...]:
         """The release of the sum of records, and that of second moments."""
-        return tuple(one.release_of(0) for one in self.first_sums)
+        return tuple(one.release_of(0) for one in self.record_sums)
 
     @property
-    def first_sums(self) -> tuple[RecordSums, ...]:
+    def record_sums(self) -> tuple[RecordSums, ...]:
         """What the stage releases of all records."""
         return (self.mean,) if self.moment is None else (self.mean, self.moment)
 
@@ -261,7 +261,7 @@ class FirstStage(Algorithm[FirstStageState, LinearProblem]):
     def plan(self, rounds: int, problem: object = None) -> Plan:
         """Return the plan of the algorithm, and the sums over records before it."""
         own = self.algorithm.plan(rounds)
-        stages = [one.plan(1).releases for one in self.first_sums]
+        stages = [one.plan(1).releases for one in self.record_sums]
         return replace(own, releases=(*chain(*stages), *own.releases))
 
     def outgrows_single(self, rounds: int, dim: int) -> bool:
@@ -299,6 +299,18 @@ class FirstStage(Algorithm[FirstStageState, LinearProblem]):
         inner = problem.centred(centre[0])
         after = yield from self.algorithm.round(state.state, t, inner, key)
         return FirstStageState(centre=centre, state=after)
+
+    def records_left(self, state: FirstStageState, problem: LinearProblem) -> LinearProblem:
+        """Return what is left of each record without the centre, from which the algorithm learns.
+
+        Parameters
+        ----------
+        state
+            After round 0.
+        problem
+            The problem of `round`.
+        """
+        return problem.centred(state.centre[0])
 
     def _centre(self, problem: LinearProblem, key: Key) -> Generator[Message, Released, Released]:
         """Release the sum of all records; return the mean that follows, shape (1, features).

@@ -15,10 +15,11 @@ by at most D C.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from math import floor, log2, sqrt
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +32,7 @@ from dpmesh.algorithms.base import KNOWN_TO_ALL, Algorithm, distinct
 from dpmesh.algorithms.messages import Message, Round
 from dpmesh.algorithms.worst_case import CROWD_DELTA, AuditSize, Coins, Crowd, Pair
 from dpmesh.keys import Key
-from dpmesh.noise.mechanisms import Gaussian
+from dpmesh.noise.mechanisms import Gaussian, NoNoise
 from dpmesh.noise.secure import DistributedDiscreteGaussian, SecureSum
 from dpmesh.noise.secure.sizes import calibrated_sum
 from dpmesh.noise.sensitivity import Sensitivity
@@ -42,6 +43,17 @@ from dpmesh.problems.canaries import Vectors
 
 _GRID_STEPS = 2.0**7
 """Fewest steps of a site's own grid in the `sensitivity`, over sqrt(dim)."""
+
+
+class RecordVectors(Protocol):
+    """Records as vectors: all that a message of their sums needs."""
+
+    @property
+    def nodes(self) -> int:
+        """Number of nodes."""
+
+    def vectors(self, node: int) -> Iterator[Any]:
+        """Return the vectors of a node's records, in blocks of shape (records, dim)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +77,7 @@ class RecordSums(Algorithm[RecordSumsState, VectorProblem]):
         Number of records of all sites together: a public constant.
     noise_to_sensitivity
         Scale of the noise that the adversary does not know over how far one record moves the sum;
-        see `for_budget`.
+        see `for_budget`. None for no noise, for comparison, where `secure` is False.
     longest
         Largest L2 norm of a record's vector, C; longer ones are clipped.
     diameter
@@ -103,7 +115,7 @@ class RecordSums(Algorithm[RecordSumsState, VectorProblem]):
     dim: int
     sites: int
     records: int
-    noise_to_sensitivity: float
+    noise_to_sensitivity: float | None
     longest: float = 1.0
     diameter: float = 2.0
     colluding: int = 1
@@ -117,6 +129,10 @@ class RecordSums(Algorithm[RecordSumsState, VectorProblem]):
         integer("dropouts", self.dropouts)
         if positive("diameter", self.diameter) > 2:
             fail("diameter", "at most 2, that of a ball", self.diameter)
+        if self.secure and self.noise_to_sensitivity is None:
+            fail(
+                "noise_to_sensitivity", "a number under a secure sum, whose shares are noise", None
+            )
         _ = self.mechanism  # checks the other numbers
 
     def least_secure_noise(self, epsilon: float, delta: float) -> float | None:
@@ -135,13 +151,15 @@ class RecordSums(Algorithm[RecordSumsState, VectorProblem]):
     @cached_property
     def secure_sum(self) -> SecureSum | None:
         """The public numbers of the secure sums; None if there are none."""
-        if not self.secure:
+        if not self.secure or self.noise_to_sensitivity is None:
             return None
         return SecureSum(noise_to_sensitivity=self.noise_to_sensitivity, **self._public_numbers())
 
     @cached_property
-    def mechanism(self) -> DistributedDiscreteGaussian | Gaussian:
+    def mechanism(self) -> DistributedDiscreteGaussian | Gaussian | NoNoise:
         """A share of discrete Gaussian noise from each site, or enough from each of them."""
+        if self.noise_to_sensitivity is None:
+            return NoNoise()
         if self.secure_sum is not None:
             return DistributedDiscreteGaussian(self.secure_sum)
         finest = self.diameter * self.longest / (_GRID_STEPS * sqrt(self.dim))
@@ -152,6 +170,8 @@ class RecordSums(Algorithm[RecordSumsState, VectorProblem]):
         """Standard deviation of the noise in each number of the sum over all sites."""
         if self.secure_sum is not None:
             return self.secure_sum.noise_scale / sqrt(self.rounds)
+        if self.noise_to_sensitivity is None:
+            return 0.0
         own = self.mechanism.noise_scale(self.sensitivity(0), self.dim)
         return own * sqrt(self.sites / self.rounds)
 
@@ -236,7 +256,7 @@ class RecordSums(Algorithm[RecordSumsState, VectorProblem]):
         total = arrived.sum(axis=0, keepdims=True)
         return RecordSumsState(total=Released(state.total + (total - state.total) / (t + 1)))
 
-    def message(self, problem: VectorProblem, t: int) -> Message:
+    def message(self, problem: RecordVectors, t: int) -> Message:
         """Return the sums of all nodes as what they send in round t."""
         sums = np.stack([self._sum(problem, node) for node in range(problem.nodes)])
         length = 64 * self.dim
@@ -246,7 +266,7 @@ class RecordSums(Algorithm[RecordSumsState, VectorProblem]):
         bits = self.sites * length
         return Message(Sensitive(sums), release, copies=self.sites, bits=bits)
 
-    def _sum(self, problem: VectorProblem, node: int) -> Floats:
+    def _sum(self, problem: RecordVectors, node: int) -> Floats:
         total = np.zeros(self.dim)
         for block in problem.vectors(node):
             total += clipped_sum(block, self.longest)

@@ -134,8 +134,8 @@ def _claimed_in(path: Path) -> tuple[AnyAlgorithm, int]:
 def _audited(
     algorithm: AnyAlgorithm, rounds: int | None, runs: int | None, canaries: int, **how: Any
 ) -> Iterator[AuditResult | Coupling]:
-    """Yield what each layer finds, of as many runs as were asked for; of a first stage, too."""
-    for part in (*getattr(algorithm, "first_sums", ()), algorithm):
+    """Yield what each layer finds, of as many runs as were asked for; of sums over records, too."""
+    for part in (*getattr(algorithm, "record_sums", ()), algorithm):
         pair, crowd = part.worst_case(rounds if part is algorithm else None, canaries=canaries)
         few = min(1_000, max(50, ROUNDS_IN_ALL // (4 * pair.rounds)))
         many = integer("runs", few if runs is None else runs, at_least=1)

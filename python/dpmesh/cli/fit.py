@@ -27,6 +27,10 @@ _FEATURES = (
     "What the model makes of each record: columns, hats, cosines, scattering, or a union such as "
     "hats+cosines. By default by the number of records."
 )
+_CALIBRATE = (
+    "Let the predictions of a regression add up to the targets, for a share of the epsilon "
+    "(default: where the noise is small enough)."
+)
 _LABELLED = "which records have a label, and a site, is public: those without are left out"
 _MODEL = (
     "A network in JAX: module:function, with the module in this folder. By default a linear model."
@@ -48,6 +52,15 @@ def fit(
     site: options.Site = None,
     features: Annotated[
         str | None, typer.Option(help=_FEATURES, rich_help_panel=options.LEARNING)
+    ] = None,
+    calibrate: Annotated[
+        bool | None,
+        typer.Option(
+            "--calibrate/--no-calibrate",
+            help=_CALIBRATE,
+            show_default=False,
+            rich_help_panel=options.LEARNING,
+        ),
     ] = None,
     algorithm: options.Method = None,
     noise: options.Noise = None,
@@ -121,6 +134,10 @@ def fit(
     given: Any = {"epsilon": each[0], "delta": delta, "ranges": used, "random_state": seed}
     given |= {"algorithm": algorithm, "noise": noise, "colluding": colluding}
     made = _estimator(target, **given, features=features)
+    if calibrate is not None:
+        if isinstance(made, PrivateClassifier):
+            fail("--calibrate", "a label that is a number or a count", "classes")
+        made.set_params(calibrate=calibrate)
     if model is not None:
         if not isinstance(made, PrivateClassifier):
             fail("--model", "a label with categories: networks predict classes", "a range")

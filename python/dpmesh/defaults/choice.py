@@ -11,6 +11,7 @@ import dpmesh.defaults.rule as rule
 from dpmesh._validate import fail, integer, one_of
 from dpmesh.accounting import noise_to_sensitivity
 from dpmesh.algorithms.base import AnyAlgorithm
+from dpmesh.algorithms.calibrated import Calibrated
 from dpmesh.algorithms.federated import FederatedLearning
 from dpmesh.algorithms.federated_combination import SecureAggregation
 from dpmesh.algorithms.federated_gradients import RecordGradients
@@ -85,6 +86,7 @@ def choose(
     dropouts: int = 0,
     rounds: int | None = None,
     between_parties: bool = False,
+    calibrate: bool = False,
     key: Key | None = None,
 ) -> Choice:
     """Choose the algorithm that serves a budget best, by the rule of this module.
@@ -119,6 +121,9 @@ def choose(
     between_parties
         If true, the choice is for a contract: a node that gossips then counts the secrets of its
         own partners alone, and has no first stage, of which it may miss a row.
+    calibrate
+        If true, the predictions of a regression are calibrated in the last round, see
+        `dpmesh.algorithms.Calibrated`. By gossip all nodes must be neighbours.
     key
         Draws the network of more than 64 nodes; by default a new one.
 
@@ -140,6 +145,8 @@ def choose(
         shared_noise = _partner_noise(noise, network, colluding, star=between_parties)
     one_of("task", task, [*rule.CONSTANTS])
     constants = rule.CONSTANTS[task]
+    if calibrate:
+        _require_calibration(task, between_parties, network)
     momentum = 0.0
     if method == "secure" and linear:
         momentum = constants.momentum
@@ -162,7 +169,7 @@ def choose(
             stages = rule.first_stages(sizes, method, mu * records)
         if shared_noise is not None:
             records *= _gain(shared_noise)
-        mu *= sqrt(1 - stages * rule.STAGE_SHARE)
+        mu *= sqrt(rule.learning_share(stages, calibrate))
         noise_per_step = 2 * constants.clipping_norm / (records * mu)
         if rounds is None:
             quiet_noise = rule.LITTLE_NOISE * (1 - momentum)
@@ -180,6 +187,7 @@ def choose(
         momentum=momentum,
         stages=stages,
         shared_noise=shared_noise,
+        calibrate=calibrate,
     )
     noise_multiplier = None
     if epsilon is not None:
@@ -190,6 +198,19 @@ def choose(
         rounds=design.rounds,
         view=design.view,
     )
+
+
+def _require_calibration(task: Task, between_parties: bool, network: Topology | None) -> None:
+    """Fail where predictions cannot be calibrated."""
+    if task == "classification":
+        fail("calibrate", "False for a classifier, which predicts no numbers", True)
+    if between_parties:
+        fail("calibrate", "False for a contract, which has no such release", True)
+    if network is None:
+        return
+    if network.matrix(0).messages != network.nodes * (network.nodes - 1):
+        wanted = f"False unless all nodes are neighbours (at most {rule.COMPLETE} of them)"
+        fail("calibrate", wanted, True)
 
 
 def _method_or_gossip(
@@ -223,6 +244,8 @@ class _Design:
         Number of releases before learning.
     shared_noise
         Noise that partners share, if any.
+    calibrate
+        If true, predictions are calibrated in the last round.
     """
 
     sizes: Sizes
@@ -235,6 +258,7 @@ class _Design:
     momentum: float
     stages: int
     shared_noise: BetweenPartners | None
+    calibrate: bool
 
     @property
     def rounds(self) -> int:
@@ -251,6 +275,19 @@ class _Design:
         return EverybodyButPartners(coalition=self.colluding)
 
     def algorithm(self, noise_multiplier: float | None) -> AnyAlgorithm:
+        """Return the algorithm with this noise, and with its calibration if it has one."""
+        staged = self._staged(noise_multiplier)
+        if not self.calibrate:
+            return staged
+        noise = None
+        if noise_multiplier is not None:
+            noise = self._noise_of_share(noise_multiplier, rule.CALIBRATION_SHARE)
+        moments = Calibrated.moments_like(
+            staged, sites=self.sizes.nodes, records=self.sizes.together, noise_to_sensitivity=noise
+        )
+        return Calibrated(algorithm=staged, rounds=self.rounds, moments=moments)
+
+    def _staged(self, noise_multiplier: float | None) -> AnyAlgorithm:
         """Return the algorithm with this noise, after its first stage if it has one."""
         learning = self._learning(noise_multiplier)
         if not self.stages:
@@ -263,7 +300,7 @@ class _Design:
                 dim=dim * (dim + 1) // 2,
                 sites=self.sizes.nodes,
                 records=self.sizes.together,
-                noise_to_sensitivity=self._stage_noise(noise_multiplier),
+                noise_to_sensitivity=self._noise_of_share(noise_multiplier, rule.STAGE_SHARE),
                 secure=self.method == "secure",
                 colluding=self.colluding,
                 dropouts=self.dropouts,
@@ -272,18 +309,17 @@ class _Design:
             dim=dim,
             sites=self.sizes.nodes,
             records=self.sizes.together,
-            noise_to_sensitivity=self._stage_noise(noise_multiplier),
+            noise_to_sensitivity=self._noise_of_share(noise_multiplier, rule.STAGE_SHARE),
             secure=self.method == "secure",
             colluding=self.colluding,
             dropouts=self.dropouts,
         )
         return FirstStage(algorithm=learning, mean=mean, moment=moment)
 
-    def _stage_noise(self, noise_multiplier: float) -> float:
-        """Return the noise to sensitivity of a first stage, which has its share of mu squared."""
-        learning_share = 1 - self.stages * rule.STAGE_SHARE
-        factor = sqrt(learning_share / rule.STAGE_SHARE / self.steps)
-        return _relative(noise_multiplier) * factor
+    def _noise_of_share(self, noise_multiplier: float, share: float) -> float:
+        """Return the noise to sensitivity of one sum over records with this share of mu squared."""
+        learning_share = rule.learning_share(self.stages, self.calibrate)
+        return _relative(noise_multiplier) * sqrt(learning_share / share / self.steps)
 
     def _learning(self, noise_multiplier: float | None) -> AnyAlgorithm:
         """Return the algorithm that learns, without a first stage."""

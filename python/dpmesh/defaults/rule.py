@@ -10,6 +10,7 @@ from numpy import ndarray
 
 from dpmesh._validate import every, fail, integer, one_of, positive, probability
 from dpmesh.accounting import analytic_gaussian_noise_to_sensitivity
+from dpmesh.algorithms.calibrated import DISTANCE
 from dpmesh.keys import Key
 from dpmesh.problems import LinearProblem
 from dpmesh.problems.dense import DenseProblem
@@ -78,6 +79,14 @@ STAGE_SHARE = 0.1
 
 STAGE_NOISE = 0.5
 """Largest norm of the noise in the mean of records of norm 1, for which it pays to release it."""
+
+CALIBRATION_SHARE = 0.2
+"""Share of mu^2 that the calibration of a regression gets."""
+
+CALIBRATION_NOISE: dict[Method, float] = {"secure": 0.01, "gossip": 0.004}
+"""Largest standard deviation of the noise in the moments of a calibration, over the number of
+records, for which it pays: moments are of numbers in [-1, 1]. By gossip learning itself has more
+noise, and misses the share of the budget sooner."""
 
 MOMENT_NOISE = 0.02
 """Largest eigenvalue of the noise in their second moment, of trace 1, for which that pays."""
@@ -230,6 +239,54 @@ def first_stages(sizes: Sizes, method: Method, strength: float) -> int:
     if moment_pays:
         return 2
     return 1
+
+
+def learning_share(stages: int, calibrate: bool) -> float:
+    """Return the share of mu^2 that is left for learning.
+
+    Parameters
+    ----------
+    stages
+        Number of releases before learning.
+    calibrate
+        If true, a regression is calibrated.
+    """
+    share = 1 - stages * STAGE_SHARE
+    if calibrate:
+        share -= CALIBRATION_SHARE
+    return share
+
+
+def calibration_pays(
+    sizes: Sizes,
+    epsilon: float | None,
+    delta: float,
+    *,
+    algorithm: Method | None = None,
+    colluding: int = 1,
+) -> bool:
+    """Return whether a regression gains from the calibration of its predictions.
+
+    It does where the noise in the calibration is small, and always without noise.
+
+    Parameters
+    ----------
+    sizes
+        Public sizes.
+    epsilon, delta, algorithm, colluding
+        As in `choose`.
+
+    Raises
+    ------
+    ValueError
+        As `choose`.
+    """
+    if epsilon is None:
+        return True
+    method = method_for(sizes.nodes, epsilon, algorithm=algorithm, colluding=colluding)
+    records = sizes.effective_records(method, colluding)
+    noise = DISTANCE / (sqrt(CALIBRATION_SHARE) * mu_of(epsilon, delta) * records)
+    return noise <= CALIBRATION_NOISE[method]
 
 
 def step_size(noise: float, *, rounds: int = STEPS, task: Task = "classification") -> float:

@@ -237,7 +237,7 @@ def algorithm_in(text: str) -> AnyAlgorithm:
     ValueError
         If it is none of this package, or has parts that a text does not state.
     """
-    stages = (algorithms.FirstStage, algorithms.RecordSums, SecondMoments)
+    stages = (algorithms.Calibrated, algorithms.FirstStage, algorithms.RecordSums, SecondMoments)
     makers: dict[str, Maker] = {
         **SECTIONS["algorithm"],
         **VALUES,

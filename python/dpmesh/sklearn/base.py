@@ -19,6 +19,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 import dpmesh as dm
 from dpmesh._epsilons import rounded_up
 from dpmesh._validate import fail, positive
+from dpmesh.algorithms.calibrated import Calibrated
 from dpmesh.defaults import Choice, Method, Sizes, choose, network
 from dpmesh.defaults.rule import Noise, features_for
 from dpmesh.keys import Key
@@ -29,6 +30,7 @@ from dpmesh.run.tasks import LearningTask
 from dpmesh.sklearn.repeated import EarlierFits, earlier_fits, same_history
 from dpmesh.sklearn.report import FitReport, report_of
 from dpmesh.tables import Columns, Number, Ranges, Table, as_table
+from dpmesh.tables.calibration import MOMENTS, Calibration
 from dpmesh.tables.cells import TableError, is_missing, map_cells
 from dpmesh.tables.copies import copied, fingerprints
 from dpmesh.tables.features import COLUMNS, SCATTERING, FeatureMap
@@ -129,11 +131,14 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             wanted = "'secure', 'gossip', or a function that makes one for a noise, such as "
             wanted += "lambda noise: FederatedLearning(.., noise_multiplier=noise)"
             fail("algorithm", wanted, reprlib.repr(algorithm))
+        if callable(algorithm) and getattr(self, "calibrate", None):
+            fail("calibrate", "None or False beside an algorithm that is a function", True)
         if not callable(algorithm):
             names = "delta", "noise", "topology", "colluding", "rounds"
             how: Any = {name: getattr(self, name) for name in names} | {"algorithm": algorithm}
             how["task"] = self.learning_task.rule
             how["linear"] = getattr(self, "network", None) is None
+            how["calibrate"] = self.calibrates(sizes, epsilon)
             return choose(sizes, epsilon=epsilon, key=self._key(), **how)
         if self.noise is not None:
             fail("noise", "None beside an algorithm, whose function names its noise", self.noise)
@@ -144,6 +149,28 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         gossips = getattr(made, "travels", None) == "gossip"
         links = self.topology or network(sizes.nodes, key=self._key()) if gossips else None
         return Choice(algorithm=made, topology=links, rounds=self.rounds)
+
+    def calibrates(self, sizes: Sizes, epsilon: float | None) -> bool:
+        """Whether predictions are calibrated in the last round: those of a regression may be."""
+        return False
+
+    def calibrated(
+        self, released: npt.NDArray[np.float64], chosen: Choice
+    ) -> tuple[npt.NDArray[np.float64], Calibration | None]:
+        """Return the released parameters of the model, and its calibration if it has one."""
+        if not isinstance(chosen.algorithm, Calibrated):
+            return released, None
+        moments = chosen.algorithm.moments
+        calibration = Calibration.of(
+            released[-MOMENTS:], noise=moments.noise_scale, records=moments.records
+        )
+        return released[:-MOMENTS], calibration
+
+    def calibration_in_words(
+        self, calibration: Calibration | None, described: Mapping[str, Any]
+    ) -> str:
+        """Return what the report says of the calibration; nothing of a classifier."""
+        return ""
 
     def __sklearn_clone__(self) -> Any:
         """Return a clone as `sklearn.base.clone` does, whose fits count with those of this one."""
@@ -295,11 +322,13 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         how: Any = {"rounds": chosen.rounds, "metrics": dm.Metrics([], progress=False)}
         how |= {"key": self._key(), "delta": self.delta}
         run = dm.simulate(chosen.algorithm, given.problem, chosen.topology, **how)
+        released = np.asarray(run.released, np.float64).mean(axis=0)
+        weights, calibration = self.calibrated(released, chosen)
         of = given.problem, given.columns, given.also_public
-        self.report_ = report_of(type(self).__name__, run, chosen, *of)
+        said = self.calibration_in_words(calibration, given.described)
+        self.report_ = report_of(type(self).__name__, run, chosen, *of, said)
         self.ledger_ = run.ledger
         report = self.report_.as_dict()
-        weights = np.asarray(run.released, np.float64).mean(axis=0)
         about = {
             "privacy": report["privacy"],
             "fit": report,
@@ -309,7 +338,8 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             "plan": run.ledger.as_dict(),
             "colluding": self.partners,
         }
-        self.model_ = Outline(columns=given.columns, **given.described).model(weights, about)
+        model = Outline(columns=given.columns, **given.described).model(weights, about)
+        self.model_ = replace(model, calibration=calibration)
         if self.epsilon is not None:
             if _is_searched():
                 self.charge(self.epsilon, f"of this fit alone: {OTHER_FITS}")

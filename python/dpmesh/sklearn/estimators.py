@@ -14,11 +14,13 @@ from sklearn.utils.validation import check_is_fitted
 from dpmesh._networks import MakeNetwork, named
 from dpmesh._validate import fail
 from dpmesh.defaults import Method
-from dpmesh.defaults.rule import Noise
+from dpmesh.defaults.rule import COMPLETE, Noise, Sizes, calibration_pays
 from dpmesh.kernels.linear_model import as_sets
 from dpmesh.run.tasks import TASKS, LearningTask
 from dpmesh.sklearn.base import Encoded, MakeAlgorithm, PrivateEstimator, warn
+from dpmesh.sklearn.report import totals_in_words
 from dpmesh.tables import Category, Ranges
+from dpmesh.tables.calibration import Calibration
 from dpmesh.tables.cells import name_of
 from dpmesh.tables.columns import clipped
 from dpmesh.tables.labels import read_labels
@@ -231,6 +233,10 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
     counts
         Public bound of y, if it counts something: in place of a target range. A Poisson regression
         then learns the logarithm of the expected count, which is never above the bound.
+    calibrate
+        Whether one noisy sum over all records, part of the budget, maps the predictions such that
+        they add up to the targets. Gradients are clipped: without it totals of skewed targets are
+        too low. None: if the noise is small enough, by `dpmesh.defaults.rule.calibration_pays`.
     features
         As for `PrivateClassifier`; None stands for ``"columns"``.
     epsilon, delta, ranges, fit_intercept
@@ -255,6 +261,7 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
 
     target_range: tuple[float, float] | None
     counts: float | None
+    calibrate: bool | None
 
     def __init__(
         self,
@@ -263,6 +270,7 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         delta: float = 1e-5,
         target_range: tuple[float, float] | None = None,
         counts: float | None = None,
+        calibrate: bool | None = None,
         ranges: Ranges = None,
         features: str | None = None,
         fit_intercept: bool = True,
@@ -279,6 +287,35 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         tags = super().__sklearn_tags__()
         tags.regressor_tags.poor_score = True  # scikit-learn's checks give no range of the target
         return tags
+
+    def calibrates(self, sizes: Sizes, epsilon: float | None) -> bool:
+        """Whether predictions are calibrated: as asked, or by public numbers."""
+        if self.calibrate is not None:
+            return self.calibrate
+        if self.topology is not None or self.noise is not None:
+            return False
+        gossips = self.algorithm == "gossip" or epsilon is None
+        if gossips and sizes.nodes > COMPLETE:
+            return False
+        method: Any = self.algorithm
+        return calibration_pays(
+            sizes, epsilon, self.delta, algorithm=method, colluding=self.colluding
+        )
+
+    def calibration_in_words(
+        self, calibration: Calibration | None, described: Mapping[str, Any]
+    ) -> str:
+        """Return the totals before and after; or why predictions are not calibrated."""
+        if calibration is not None:
+            return totals_in_words(calibration, described["target"])
+        if self.calibrate is not None:
+            return "none (calibrate=False): totals of skewed targets are too low"
+        why = "too few records at this noise"
+        if callable(self.algorithm):
+            why = "the algorithm is a function"
+        elif self.topology is not None or self.noise is not None:
+            why = "sites gossip over a network, or share noise"
+        return f"none, since {why}: totals of skewed targets are too low"
 
     @property
     def learning_task(self) -> LearningTask:

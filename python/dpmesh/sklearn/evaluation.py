@@ -434,7 +434,7 @@ def _scores(
     assert problem.test is not None
     if model.network is not None:
         return scores_of(model.network, model.weights[0], problem.test.features)
-    return scores_of_test(problem, model.params)
+    return model.calibrated(scores_of_test(problem, model.params))
 
 
 def _measured(

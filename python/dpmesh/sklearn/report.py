@@ -9,6 +9,7 @@ from typing import Any
 import dpmesh as dm
 from dpmesh._epsilons import rounded_up
 from dpmesh._html import InNotebooks
+from dpmesh.algorithms.calibrated import Calibrated
 from dpmesh.algorithms.first_stage import FirstStage
 from dpmesh.defaults import Choice
 from dpmesh.defaults.choice import EVERYBODY, against
@@ -16,7 +17,8 @@ from dpmesh.privacy.plain_words import plain_words
 from dpmesh.privacy.report import Report
 from dpmesh.privacy.views import EverybodyButPartners
 from dpmesh.run.identity import in_lines
-from dpmesh.tables import Columns
+from dpmesh.tables import Columns, Number
+from dpmesh.tables.calibration import Calibration
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +47,9 @@ class FitReport(InNotebooks):
         What `records` counts: the records of all sites, or those of the smallest one.
     features
         What is made of a record, in words.
+    calibration
+        Of a regression: the total of its predictions before and after calibration, beside the noisy
+        total of the targets; or why it is not calibrated, in words.
     fits
         Fits of this estimator and its clones, in this process, that saw some of these records: this
         one included. The guarantee is of this fit alone.
@@ -70,6 +75,7 @@ class FitReport(InNotebooks):
     against: str = EVERYBODY
     together: bool = False
     features: str = ""
+    calibration: str = ""
     fits: int = 1
 
     def __str__(self) -> str:
@@ -83,6 +89,7 @@ class FitReport(InNotebooks):
                 *(["sites       all records are one site"] if self.sites == 1 else []),
                 f"against     {self.against}",
                 *([f"features    {self.features}"] if self.features else []),
+                *(in_lines("calibration", self.calibration) if self.calibration else []),
                 *in_lines("algorithm", self.algorithm),
                 *([] if self.topology == "None" else [f"topology    {self.topology}"]),
                 f"rounds      {self.rounds}",
@@ -111,12 +118,21 @@ class FitReport(InNotebooks):
 
 
 def report_of(
-    estimator: str, run: dm.Run, chosen: Choice, problem: Any, columns: Columns, also_public: str
+    estimator: str,
+    run: dm.Run,
+    chosen: Choice,
+    problem: Any,
+    columns: Columns,
+    also_public: str,
+    calibration: str = "",
 ) -> FitReport:
     """Return the report of a run; `also_public` states what is, beside the numbers of records."""
     privacy = run.privacy if chosen.view is None else _against_view(run, chosen.view)
     secure = getattr(chosen.algorithm, "secure_sum", None) is not None
-    stage = chosen.algorithm if isinstance(chosen.algorithm, FirstStage) else None
+    algorithm = chosen.algorithm
+    if isinstance(algorithm, Calibrated):
+        algorithm = algorithm.algorithm
+    stage = algorithm if isinstance(algorithm, FirstStage) else None
     if privacy.is_finite:
         counted = "of all records together" if secure else "of records of the smallest site"
         counted += " and of all sites together" * (stage is not None and not secure)
@@ -135,6 +151,32 @@ def report_of(
         against=against(chosen.algorithm, chosen.view),
         together=secure,
         features=_features(columns, stage),
+        calibration=calibration,
+    )
+
+
+def totals_in_words(calibration: Calibration, target: Number) -> str:
+    """Return the total of predictions before and after calibration, beside that of the targets.
+
+    Parameters
+    ----------
+    calibration
+        Of the model.
+    target
+        The public range of the targets.
+    """
+    middle, half = (target.low + target.high) / 2, (target.high - target.low) / 2
+    records = calibration.records
+
+    def total(mean: float) -> str:
+        return f"{records * (middle + half * mean):,.6g}"
+
+    noise = f"{1.96 * records * half * calibration.noise:,.3g}"
+    return (
+        f"predictions of {records:,} records added up to {total(calibration.mean_prediction)}, and "
+        f"now to {total(calibration.mean_target)}, the noisy total of the targets (95%: "
+        f"+- {noise} by noise alone; slope {calibration.slope:.3g}), which count as "
+        f"{target.low:g} or {target.high:g} beyond; part of the cost"
     )
 
 

@@ -23,6 +23,7 @@ from dpmesh._networks import MakeNetwork, name_of, named, scores_of
 from dpmesh._untrusted import check_archive
 from dpmesh._validate import fail, instance
 from dpmesh.tables import Category, Columns, Features, Number
+from dpmesh.tables.calibration import Calibration
 from dpmesh.tables.cells import Cells
 from dpmesh.tables.features import AXES
 from dpmesh.tables.kinds import Count
@@ -42,6 +43,9 @@ _DAMAGED = (
     *(zipfile.BadZipFile, zlib.error, struct.error, io.UnsupportedOperation),
 )
 """What a file raises that holds no model: its headers may lie, and its text may be deep."""
+
+_CALIBRATED_FORMAT = 2
+"""Format of a model with a calibration, which readers of format 1 would leave out."""
 
 
 def as_json(content: JsonObject) -> str:
@@ -279,6 +283,9 @@ class Model(Outline):
         network, all its parameters: shape (1, parameters).
     about
         Further facts in plain types, such as the privacy report (``privacy``).
+    calibration
+        The map of the predictions of a regression, see `dpmesh.algorithms.Calibrated`; None if
+        they are as they were learned.
 
     Raises
     ------
@@ -298,9 +305,12 @@ class Model(Outline):
 
     weights: npt.NDArray[np.float64]
     about: Facts = field(default_factory=dict)
+    calibration: Calibration | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.calibration is not None and self.classes is not None:
+            fail("calibration", "None for a classifier", self.calibration)
         shape = (self.outputs, self.columns.dim)
         if self.network is None and self.weights.shape != shape:
             fail("weights", f"shape {shape}", f"shape {self.weights.shape}")
@@ -357,7 +367,13 @@ class Model(Outline):
                 warnings.warn(notice, UserWarning, stacklevel=3)
         if self.network is not None:
             return scores_of(self.network, self.weights[0], features)
-        return np.asarray(features @ self.weights.T)
+        return self.calibrated(np.asarray(features @ self.weights.T))
+
+    def calibrated(self, scores: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return the scores of the weights as the calibration maps them, if there is one."""
+        if self.calibration is None:
+            return scores
+        return self.calibration.of_scores(scores, self.target)
 
     def predict(self, table: TableLike) -> Cells:
         """Return the class of each record, or the predicted number, shape (records,).
@@ -405,11 +421,13 @@ class Model(Outline):
             If it cannot be written; an older file is then unchanged.
         """
         about = {
-            "format": _FORMAT,
+            "format": _FORMAT if self.calibration is None else _CALIBRATED_FORMAT,
             "dpmesh": __version__,
             **self.as_dict(),
             "about": dict(self.about),
         }
+        if self.calibration is not None:
+            about["calibration"] = self.calibration.as_dict()
         text = np.array(as_json(about))
         with replacing(os.fspath(path)) as file:
             np.savez(file, weights=self.weights, about=text)
@@ -444,10 +462,14 @@ class Model(Outline):
                 saved = json.loads(str(archive["about"]))
             if not np.isfinite(weights).all():
                 fail("weights", "finite numbers", "others")
-            if saved["format"] != _FORMAT:
-                fail("path", f"a model of format {_FORMAT}", f"format {saved['format']}")
+            if saved["format"] not in (_FORMAT, _CALIBRATED_FORMAT):
+                wanted = f"a model of format {_FORMAT} or {_CALIBRATED_FORMAT}"
+                fail("path", wanted, f"format {saved['format']}")
             if saved.get("network") is None:
-                return Outline.from_dict(saved).model(weights, saved["about"])
+                model = Outline.from_dict(saved).model(weights, saved["about"])
+                if saved["format"] == _FORMAT:
+                    return model
+                return replace(model, calibration=Calibration(**saved["calibration"]))
         except _DAMAGED as error:
             problem = f"{os.fspath(path)} holds no model of dpmesh, or is damaged"
             raise ValueError(f"{problem}; Model.save writes one") from error

@@ -1,0 +1,345 @@
+"""A last stage: a linear map of a regression's predictions, from one noisy sum over all records.
+
+Clipped gradients make a regression nearly one of medians: on a skewed target the predictions add up
+to much less than the targets. In the last round, after the algorithm's own messages, all nodes
+release the second moments of (1, p, y) over all records
+
+    m = sum_r (sqrt 2 p_r, sqrt 2 y_r, p_r^2, sqrt 2 p_r y_r, y_r^2) + noise
+
+where p_r is the released model's prediction of record r and y_r its target, both in [-1, 1]. What
+the map is follows from m and public numbers (`Calibration.of`).
+
+By a sum, everybody receives the total. By gossip, everybody first receives the released models of
+all nodes as they are, of which the mean is calibrated, and then the row of each node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass, field, replace
+from math import sqrt
+from typing import Any
+
+import numpy as np
+
+from dpmesh._privacy_types import Floats, Released, Sensitive
+from dpmesh._ragged import Numbers
+from dpmesh._validate import fail, instance, integer
+from dpmesh.algorithms.base import AN_ALGORITHM, KNOWN_TO_ALL, Algorithm, AnyAlgorithm
+from dpmesh.algorithms.first_stage import FirstStage
+from dpmesh.algorithms.messages import Message, Relay, Round
+from dpmesh.algorithms.record_sums import RecordSums
+from dpmesh.algorithms.worst_case import AuditSize, Crowd, Pair
+from dpmesh.kernels.linear import linear_scores
+from dpmesh.keys import Key
+from dpmesh.noise.mechanisms import NoNoise
+from dpmesh.noise.secure import SecureSum
+from dpmesh.noise.sensitivity import Sensitivity
+from dpmesh.privacy.plan import Plan
+from dpmesh.privacy.releases import Release
+from dpmesh.problems import LinearProblem
+from dpmesh.tables.calibration import MOMENTS, moments_of, predictions_of
+from dpmesh.tables.kinds import Count
+
+LONGEST = sqrt(8)
+"""Largest norm of a record's moments: p = y = 1."""
+
+DISTANCE = 4.0
+"""Largest distance between the moments of two records: p = y = 1 and p = y = -1."""
+
+AT_ONCE = 4096
+"""Records whose moments are made at once."""
+
+KNOWN = "follows from earlier releases: the models that the nodes have sent"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibratedState:
+    """What is known after a round.
+
+    Parameters
+    ----------
+    outcome
+        The released model and, after it, the noisy moments, shape (1, dim + 5); NaN before the
+        last round.
+    state
+        State of the algorithm.
+    """
+
+    outcome: Released = field(metadata=KNOWN_TO_ALL)
+    state: Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calibrated(Algorithm[CalibratedState, LinearProblem]):
+    """A regression whose predictions are calibrated by one noisy sum over all records.
+
+    Parameters
+    ----------
+    algorithm
+        One that learns a linear model, whose messages travel by gossip or as secure sums.
+    rounds
+        Its rounds; the moments are released in the last one.
+    moments
+        The release of the moments: secure if the algorithm's sums are.
+
+    Guarantee
+    ---------
+    Under replace-one a record moves the moments of its node by at most 4, whatever model was
+    released, and nothing else in this release. The plan is that of the algorithm, and after it
+    `moments` (proof: ``docs/privacy/regression.md``). Released parameters are the model and, after
+    it, the noisy moments.
+
+    Examples
+    --------
+    >>> import dpmesh as dm
+    >>> sizes = dm.defaults.Sizes(nodes=5, smallest=2000, together=10_000, dim=4)
+    >>> how = {"epsilon": 1.0, "delta": 1e-5, "task": "regression", "calibrate": True}
+    >>> type(dm.defaults.choose(sizes, **how).algorithm).__name__
+    'Calibrated'
+    """
+
+    algorithm: AnyAlgorithm
+    rounds: int
+    moments: RecordSums
+
+    any_rows = "predictions and targets are clipped to [-1, 1], whatever model was released"
+    travels = Algorithm.of_part("algorithm.travels")
+    parameters_are_released = Algorithm.of_part("algorithm.parameters_are_released")
+    public_coins = Algorithm.of_part("algorithm.public_coins")
+    takes_directed = Algorithm.of_part("algorithm.takes_directed")
+    rewinds = Algorithm.of_part("algorithm.rewinds")
+    releases_decide = Algorithm.of_part("algorithm.releases_decide")
+    neighboring_relation = Algorithm.of_part("algorithm.neighboring_relation")
+    unit = Algorithm.of_part("algorithm.unit")
+    assumptions = Algorithm.of_part("algorithm.assumptions")
+
+    def __post_init__(self) -> None:
+        instance("algorithm", self.algorithm, AN_ALGORITHM, Algorithm)
+        instance("moments", self.moments, "a RecordSums", RecordSums)
+        integer("rounds", self.rounds, at_least=1)
+        if self.algorithm.run_length not in (None, self.rounds):
+            fail("rounds", f"{self.algorithm.run_length}, as of the algorithm", self.rounds)
+        if self.unit != "record" or self.neighboring_relation != "replace_one":
+            wanted = "one under which one record is replaced, as the moments of all records are"
+            fail("algorithm", wanted, f"{self.neighboring_relation} of a {self.unit}")
+        sums = self.secure_sum
+        if self.travels != "gossip" and sums is None:
+            wanted = "one that gossips, or adds up over sites under a secure sum"
+            fail("algorithm", wanted, type(self.algorithm).__name__)
+        expected = replace(
+            self.moments,
+            dim=MOMENTS,
+            longest=LONGEST,
+            diameter=DISTANCE / LONGEST,
+            rounds=1,
+            secure=sums is not None,
+        )
+        if sums is not None:
+            expected = replace(expected, colluding=sums.colluding, dropouts=sums.dropouts)
+        if self.moments != expected:
+            fail("moments", f"{expected}, as the algorithm needs", self.moments)
+
+    @staticmethod
+    def moments_like(algorithm: AnyAlgorithm, **public: Any) -> RecordSums:
+        """Return the release of the moments after an algorithm.
+
+        Parameters
+        ----------
+        algorithm
+            Whose secure sums, if it has any, the release is like.
+        public
+            The `sites`, `records` and `noise_to_sensitivity` of `RecordSums`.
+        """
+        sums = getattr(algorithm, "secure_sum", None)
+        if sums is not None:
+            public |= {"colluding": sums.colluding, "dropouts": sums.dropouts}
+        return RecordSums(
+            dim=MOMENTS,
+            longest=LONGEST,
+            diameter=DISTANCE / LONGEST,
+            secure=sums is not None,
+            **public,
+        )
+
+    @property
+    def run_length(self) -> int:
+        """The rounds."""
+        return self.rounds
+
+    @property
+    def secure_sum(self) -> SecureSum | None:
+        """The public numbers of the algorithm's sums, if it has any."""
+        return getattr(self.algorithm, "secure_sum", None)
+
+    @property
+    def record_sums(self) -> tuple[RecordSums, ...]:
+        """All sums over records beside the algorithm's own releases."""
+        return (*getattr(self.algorithm, "record_sums", ()), self.moments)
+
+    def leaking_data(self, size: AuditSize) -> tuple[Pair, Crowd]:
+        """Return that of the algorithm; `record_sums` have their own."""
+        found: tuple[Pair, Crowd] = self.algorithm.worst_case(**vars(size))
+        return found
+
+    def sensitivity(self, t: int) -> Sensitivity:
+        """How far one record moves the last release of round t that depends on the data."""
+        if self._is_last(t):
+            return self.moments.sensitivity(t)
+        own: Sensitivity = self.algorithm.sensitivity(t)  # type: ignore[attr-defined]
+        return own
+
+    def release_of(self, t: int) -> Any:
+        """Return the releases of the algorithm, and in the last round that of the moments."""
+        own = self.algorithm.release_of(t)
+        if not self._is_last(t):
+            return own
+        return (*((own,) if isinstance(own, Release) else own), *self._last_releases)
+
+    def plan(self, rounds: int, problem: object = None) -> Plan:
+        """Return the plan of the algorithm, and the moments after it.
+
+        A secure sum of moments happens once more for each site that may be lost.
+        """
+        own = self.algorithm.plan(rounds)
+        if rounds < self.rounds:
+            return own
+        *known, moments = self._last_releases
+        times = 1 + self.moments.dropouts * self.moments.secure
+        return replace(own, releases=(*own.releases, *known, *(moments,) * times))
+
+    @property
+    def _last_releases(self) -> tuple[Release, ...]:
+        """What the last round releases after the algorithm's own."""
+        last = self.rounds - 1
+        moments = self.moments.release_of(last)
+        if self.secure_sum is not None:
+            return (moments,)
+        return (Release(last, NoNoise(), Sensitivity(0.0, "l2", KNOWN)), moments)
+
+    def _is_last(self, t: int) -> bool:
+        return t == self.rounds - 1
+
+    def outgrows_single(self, rounds: int, dim: int) -> bool:
+        """Whether float32 might round messages by more than the noise covers."""
+        outgrows = getattr(self.algorithm, "outgrows_single", None)
+        return outgrows is not None and bool(outgrows(rounds, dim))
+
+    def init(self, problem: LinearProblem, key: Key) -> CalibratedState:
+        """Start from the algorithm's state.
+
+        Raises
+        ------
+        ValueError
+            If the problem is no linear regression of records as `moments` describes them; or as
+            that of the algorithm.
+        """
+        instance("problem", problem, "a LinearProblem", LinearProblem)
+        if problem.loss not in ("squared", "absolute", "huber", "poisson"):
+            fail("problem", "a regression, whose predictions are numbers", problem.loss)
+        counts = problem.records if problem.nodes == self.moments.sites else problem.all_records
+        if (held := int(counts.sum())) > self.moments.records:
+            fail("moments", f"records={held}, those of all nodes", self.moments.records)
+        self.moments.init(problem, key)
+        state = self.algorithm.init(problem, key)
+        dim = self.algorithm.parameters(state).shape[1]
+        outcome = Released(np.full((1, dim + MOMENTS), np.nan))
+        return CalibratedState(outcome=outcome, state=state)
+
+    def round(
+        self, state: CalibratedState, t: int, problem: LinearProblem, key: Key
+    ) -> Round[CalibratedState]:
+        """Run the algorithm's round; in the last one, release the moments of its model."""
+        requests = self.algorithm.round(state.state, t, problem, key)
+        after, received = yield from _with_last_answer(requests)
+        if not self._is_last(t):
+            return CalibratedState(outcome=state.outcome, state=after)
+        models = self.algorithm.published(after, received)
+        *known, _ = self._last_releases
+        for release in known:
+            models = yield Message(Sensitive(models), release, unmixed=True)
+        model = np.asarray(models, np.float64).mean(axis=0, keepdims=True)
+        if isinstance(self.algorithm, FirstStage):
+            problem = self.algorithm.records_left(after, problem)
+        records = RecordsOfModel(problem=problem, weights=model[0, : problem.dim])
+        total = yield from self._moments(records, t, key)
+        outcome = Released(np.concatenate([model, total], axis=1))
+        return CalibratedState(outcome=outcome, state=after)
+
+    def _moments(
+        self, records: RecordsOfModel, t: int, key: Key
+    ) -> Generator[Message, Released, Floats]:
+        """Release the moments; return their total, shape (1, 5)."""
+        message = self.moments.message(records, t)
+        if self.travels == "gossip":  # the rows go over all links
+            message = message._replace(unmixed=True, copies=None, bits=None)
+        arrived = yield message
+        return np.asarray(arrived.sum(axis=0, keepdims=True), np.float64)
+
+    def published(self, state: CalibratedState, received: Any) -> Any:
+        """Return the model with the noisy moments after it; before, the algorithm's models."""
+        if np.isnan(state.outcome).any():
+            return self.algorithm.published(state.state, received)
+        return state.outcome
+
+    def parameters(self, state: CalibratedState) -> Floats:
+        """Return each node's current model, which is not calibrated."""
+        return self.algorithm.parameters(state.state)
+
+    def losses(
+        self, state: CalibratedState, t: int, problem: LinearProblem, key: Key
+    ) -> Numbers | None:
+        """Return the losses of the algorithm."""
+        return self.algorithm.losses(state.state, t, problem, key)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RecordsOfModel:
+    """Records as the moments of a released model's predictions and their targets.
+
+    Parameters
+    ----------
+    problem
+        Whose records these are.
+    weights
+        Those of the released model, shape (dim,).
+    """
+
+    problem: LinearProblem
+    weights: Floats
+
+    @property
+    def nodes(self) -> int:
+        """Number of nodes."""
+        return self.problem.nodes
+
+    def vectors(self, node: int) -> Iterator[Sensitive]:
+        """Return the moments of a node's records in blocks of shape (records, 5)."""
+        problem = self.problem
+        assert problem.outline is not None
+        target = problem.outline.target
+        features, own = problem.train.features, problem.partition[node]
+        weights = np.asarray(self.weights[np.newaxis], features.dtype)
+        for first in range(0, len(own), AT_ONCE):
+            block = own[first : first + AT_ONCE]
+            scores = np.asarray(linear_scores(weights, features[block])[:, 0], np.float64)
+            targets = np.asarray(problem.train.labels[block], np.float64)
+            if isinstance(target, Count):
+                targets = 2 * targets - 1
+            yield Sensitive(moments_of(predictions_of(scores, target), np.clip(targets, -1, 1)))
+
+
+def _with_last_answer(
+    requests: Round[Any],
+) -> Generator[Message | Relay, Released, tuple[Any, Released | None]]:
+    """Run a round; return its state, and what arrived last."""
+    answer: Any = None
+    received: Released | None = None
+    while True:
+        try:
+            request = requests.send(answer)
+        except StopIteration as end:
+            return end.value, received
+        answer = yield request
+        if isinstance(request, Relay) or request.travels:
+            received = answer

@@ -1,0 +1,147 @@
+"""A linear map of a regression's predictions that mends their mean and their slope."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from math import sqrt
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dpmesh._validate import every, integer, number
+from dpmesh.tables.kinds import Count, Number
+
+__all__ = ["MOMENTS", "Calibration", "moments_of", "predictions_of", "scores_of_predictions"]
+
+Floats = npt.NDArray[np.float64]
+
+MOMENTS = 5
+"""Second moments of (1, prediction, target), without that of the constant."""
+
+STEEPEST = 3.0
+"""Largest slope."""
+
+LEAST_SHARE = 1e-12
+"""Smallest expected count over its bound, whose logarithm is a score."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calibration:
+    """A map of predictions p in [-1, 1] to ``mean_target + slope * (p - mean_prediction)``.
+
+    All numbers were released with noise.
+
+    Parameters
+    ----------
+    slope
+        In [0, 3].
+    mean_prediction, mean_target
+        Noisy means over all records, in units in which the public range is [-1, 1].
+    noise
+        Standard deviation of the noise in each of these means; 0 without noise.
+    records
+        Number of records of all sites, a public number.
+
+    Raises
+    ------
+    ValueError
+        If a number is not finite.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dpmesh.tables.calibration import Calibration, moments_of
+    >>> p, y = np.array([0.0, 0.1, 0.2]), np.array([-0.2, 0.3, 0.8])
+    >>> total = moments_of(p, y).sum(axis=0)
+    >>> Calibration.of(total, noise=0.0, records=3).of_predictions(p).round(6)
+    array([0. , 0.3, 0.6])
+    """
+
+    slope: float
+    mean_prediction: float
+    mean_target: float
+    noise: float
+    records: int
+
+    def __post_init__(self) -> None:
+        every(self, number, "slope", "mean_prediction", "mean_target", "noise")
+        integer("records", self.records, at_least=1)
+
+    @classmethod
+    def of(cls, total: npt.NDArray[Any], *, noise: float, records: int) -> Calibration:
+        """Return the map that noisy moments determine.
+
+        The slope is the covariance of prediction and target over the variance of predictions. The
+        less of that variance stands out of its noise, the closer it stays to 1, the slope without
+        calibration: ``1 + (covariance - variance) variance / (variance^2 + (4 noise)^2)``.
+
+        Parameters
+        ----------
+        total
+            The sum of `moments_of` over all records, with noise, shape (5,).
+        noise
+            Standard deviation of the noise in each number.
+        records
+            Number of records of all sites.
+        """
+        predictions, targets, squares, products, _ = np.asarray(total, np.float64) / records
+        mean_prediction, mean_target = predictions / sqrt(2), targets / sqrt(2)
+        variance = squares - mean_prediction**2
+        covariance = products / sqrt(2) - mean_prediction * mean_target
+        uncertain = variance**2 + (4 * noise / records) ** 2
+        slope = 1.0
+        if variance > 0 and uncertain > 0:
+            slope += (covariance - variance) * variance / uncertain
+        return cls(
+            slope=float(np.clip(slope, 0.0, STEEPEST)),
+            mean_prediction=float(np.clip(mean_prediction, -1, 1)),
+            mean_target=float(np.clip(mean_target, -1, 1)),
+            noise=float(noise / sqrt(2) / records),
+            records=int(records),
+        )
+
+    def of_predictions(self, predictions: npt.NDArray[Any]) -> Floats:
+        """Return calibrated predictions, clipped to [-1, 1]."""
+        mapped = self.mean_target + self.slope * (predictions - self.mean_prediction)
+        return np.asarray(np.clip(mapped, -1, 1))
+
+    def of_scores(self, scores: npt.NDArray[Any], target: Number | None) -> Floats:
+        """Return calibrated scores of a regression, shape as `scores`."""
+        return scores_of_predictions(self.of_predictions(predictions_of(scores, target)), target)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the map in plain types that JSON can hold."""
+        return asdict(self)
+
+
+def predictions_of(scores: npt.NDArray[Any], target: Number | None) -> Floats:
+    """Return predictions of scores in [-1, 1], the public range of the target."""
+    if isinstance(target, Count):
+        return np.asarray(2 * np.exp(np.minimum(scores, 0.0)) - 1)
+    return np.asarray(np.clip(scores, -1, 1))
+
+
+def scores_of_predictions(predictions: npt.NDArray[Any], target: Number | None) -> Floats:
+    """Return the scores whose predictions these are."""
+    if isinstance(target, Count):
+        return np.asarray(np.log(np.maximum((1 + predictions) / 2, LEAST_SHARE)))
+    return np.asarray(predictions)
+
+
+def moments_of(predictions: Floats, targets: Floats) -> Floats:
+    """Return the moments of each record, shape (records, 5).
+
+    Products of two different numbers are times sqrt 2: lengths are then Frobenius norms of the
+    matrices of (1, p, y), of which the entry of the constant is left out.
+    """
+    return np.stack(
+        [
+            sqrt(2) * predictions,
+            sqrt(2) * targets,
+            predictions**2,
+            sqrt(2) * predictions * targets,
+            targets**2,
+        ],
+        axis=1,
+    )
