@@ -193,9 +193,9 @@ class MixingMatrix:
 
     def _without_diagonal(self, entries: Indices) -> Indices:
         """Return the counts less 1 where a node has a weight on itself, read-only."""
-        others: Indices = entries - (self.weights.diagonal() > 0)
-        others.flags.writeable = False
-        return others
+        off_diagonal: Indices = entries - (self.weights.diagonal() > 0)
+        off_diagonal.flags.writeable = False
+        return off_diagonal
 
     def neighbours(self, node: int) -> Indices:
         """Return the other nodes that `node` receives from, in ascending order."""

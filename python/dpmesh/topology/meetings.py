@@ -191,7 +191,7 @@ def _meeting(nodes: int, key: Key, order: int, round: int) -> MixingMatrix:
 @lru_cache(maxsize=256)
 def _averages(nodes: int, round: int) -> MixingMatrix:
     pairs = pairs_of_round(nodes, round)
-    return paired(nodes, left=pairs[:, 0], right=pairs[:, 1])
+    return paired(nodes, first=pairs[:, 0], second=pairs[:, 1])
 
 
 def _one_peer(nodes: int, round: int) -> MixingMatrix:

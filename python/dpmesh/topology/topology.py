@@ -258,9 +258,7 @@ def cycle(matrices: Sequence[MixingMatrix]) -> Varying:
 
 def _random_matching(nodes: int, key: Key, round: int) -> MixingMatrix:
     order = public_generator(key, Use.MATCHINGS, round).permutation(nodes)
-    left = order[0 : nodes - 1 : 2]
-    right = order[1::2]
-    return paired(nodes, left, right)
+    return paired(nodes, first=order[0 : nodes - 1 : 2], second=order[1::2])
 
 
 def _dropped_edges(base: Topology, keep: float, key: Key, round: int) -> MixingMatrix:
@@ -279,11 +277,11 @@ def _matrix_in_turn(matrices: tuple[MixingMatrix, ...], round: int) -> MixingMat
     return matrices[round % len(matrices)]
 
 
-def paired(nodes: int, left: Indices, right: Indices) -> MixingMatrix:
-    """Return the matrix in which nodes ``left[i]`` and ``right[i]`` average, and others do not."""
+def paired(nodes: int, first: Indices, second: Indices) -> MixingMatrix:
+    """Return the matrix in which only nodes ``first[i]`` and ``second[i]`` average, for each i."""
     partner = np.arange(nodes)
-    partner[left] = right
-    partner[right] = left
+    partner[first] = second
+    partner[second] = first
     return halves(partner)
 
 

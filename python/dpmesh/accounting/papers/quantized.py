@@ -76,11 +76,15 @@ def sensitivities(
     sizes = counts("sample_size", sample_size)
     if np.any(sizes < 1):
         fail("sample_size", "integers of at least 1", np.min(sizes))
-    fresh, spread = bound / sizes, _spread(mode, smoothness, alpha, beta)
-    states = np.zeros((iterations + 1, *np.broadcast_shapes(alpha.shape, beta.shape, fresh.shape)))
+    fresh = bound / sizes
+    lipschitz = _counted_lipschitz(mode, smoothness, alpha, beta)
+    schedules = np.broadcast_shapes(alpha.shape, beta.shape, fresh.shape)
+    states = np.zeros((iterations + 1, *schedules))
     for k, state in enumerate(states[:-1]):
-        carried = np.where(state > 0, spread * np.where(state > 0, state, 1.0), 0.0)
-        states[k + 1] = np.abs(1 - beta) * state + alpha * np.minimum(fresh + carried, bound)
+        has_moved = state > 0  # infinity times 0 would be NaN
+        carried = np.where(has_moved, lipschitz * np.where(has_moved, state, 1.0), 0.0)
+        gradient_change = np.minimum(fresh + carried, bound)
+        states[k + 1] = np.abs(1 - beta) * state + alpha * gradient_change
     return states[1:]
 
 
@@ -103,13 +107,26 @@ def next_sensitivity(
     alpha = positive("step_size", step_size)
     beta = positive("consensus_step_size", consensus_step_size)
     fresh = bound / integer("sample_size", sample_size, at_least=1)
-    spread = _spread(mode, smoothness, alpha, beta)
-    carried = spread * state if state > 0 else 0.0  # infinity times 0 would be NaN
-    return abs(1 - beta) * state + alpha * min(fresh + carried, bound)
+    lipschitz = _counted_lipschitz(mode, smoothness, alpha, beta)
+    carried = 0.0
+    if state > 0:  # infinity times 0 would be NaN
+        carried = lipschitz * state
+    gradient_change = min(fresh + carried, bound)
+    return abs(1 - beta) * state + alpha * gradient_change
 
 
-def _spread(mode: Mode, smoothness: float, alpha: Floats | float, beta: Floats | float) -> float:
-    """Return the Lipschitz constant that the mode counts."""
+def _counted_lipschitz(
+    mode: Mode, smoothness: float, alpha: Floats | float, beta: Floats | float
+) -> float:
+    """Return the Lipschitz constant that the mode counts.
+
+    Raises
+    ------
+    NotProved
+        In mode ``"paper"``, if a step is too long for Lemma 2.
+    ValueError
+        If an argument is out of its range.
+    """
     one_of("mode", mode, MODES)
     smoothness = positive_or_infinite("smoothness", smoothness)
     if mode == "paper" and np.any(alpha * smoothness > 2 * (1 - beta)):
@@ -119,4 +136,6 @@ def _spread(mode: Mode, smoothness: float, alpha: Floats | float, beta: Floats |
             f" 2 (1 - consensus_step_size) = {np.min(2 * (1 - beta)):.4g}; got"
             f" {np.max(alpha * smoothness):.4g}"
         )
-    return smoothness if mode == "safe" else 0.0
+    if mode == "safe":
+        return smoothness
+    return 0.0

@@ -1,4 +1,4 @@
-"""What a paper does not prove."""
+"""Error of a claim beyond the proof of a paper."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The paper on SGD without replacement: Lemma 4 and Theorem 2, and what they leave out.
+"""The paper on SGD without replacement: Lemma 4, Theorem 2, and the cases outside of them.
 
 The release of node ``m`` at ``t`` is ``w + eta N``: the standard deviation here is that of the
 product ``eta_t N_t``. A record affects one release, whose epsilon is then that of the whole run,
@@ -48,11 +48,13 @@ def sensitivity(
         If an argument is out of its range.
     """
     steps = positives("step_size", step_size)
-    L, b = positive("lipschitz", lipschitz), integer("batch_size", batch_size, at_least=1)
+    L = positive("lipschitz", lipschitz)
+    b = integer("batch_size", batch_size, at_least=1)
     smoothness = positive("smoothness", smoothness)
     if steps.size == 0:
         fail("step_size", "at least 1 step", "none")
-    largest, limit = float(np.max(steps)), 1 / (2 * smoothness)
+    largest = float(np.max(steps))
+    limit = 1 / (2 * smoothness)
     if largest > limit * (1 + ROUNDING):
         raise NotProved(
             f"step_size: Lemma 4 wants at most 1 / (2 smoothness) = {rounded_down(limit, 4)},"
@@ -82,15 +84,16 @@ def classical_noise_std(*, target_epsilon: float, target_delta: float, sensitivi
     target_epsilon = positive("target_epsilon", target_epsilon)
     target_delta = open_probability("target_delta", target_delta)
     sensitivity = positive("sensitivity", sensitivity)
-    multiplier = classical_noise_to_sensitivity(target_delta) / target_epsilon
+    noise = classical_noise_to_sensitivity(target_delta) / target_epsilon
     if target_epsilon >= 1:
-        spent = gdp_delta(epsilon=target_epsilon, mu=1 / multiplier)
-        if spent > target_delta:
+        exact_delta = gdp_delta(epsilon=target_epsilon, mu=1 / noise)
+        if exact_delta > target_delta:
             raise NotProved(
                 "target_epsilon: the classical formula is proved below 1, and at"
-                f" {target_epsilon:.4g} its delta is {rounded_up(spent, 4)}, not {target_delta:.4g}"
+                f" {target_epsilon:.4g} its delta is {rounded_up(exact_delta, 4)}, not"
+                f" {target_delta:.4g}"
             )
-    return multiplier * sensitivity
+    return noise * sensitivity
 
 
 def classical_noise_to_sensitivity(target_delta: float) -> float:
