@@ -3,12 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 from dpmesh.deploy.contract import Contract
 from dpmesh.deploy.row import Heard
 from dpmesh.deploy.schedule import Schedule
 from dpmesh.deploy.signing import digest
 from dpmesh.deploy.wire import Fresh, Position, Reached
+
+
+class Confirmation(NamedTuple):
+    """A party's answer to the questions of nodes that started.
+
+    Attributes
+    ----------
+    asked
+        The hash of the message with the questions.
+    message
+        The answer, signed.
+    """
+
+    asked: bytes
+    message: bytes
 
 
 class Attendance:
@@ -40,10 +56,12 @@ class Attendance:
         """Parties that missed a deadline, and have not come back."""
         self.fresh: dict[int, Fresh] = {}
         """What nodes that started ask the others."""
+        self.starts = 0
+        """How many questions of nodes that started have come so far."""
         self._questions: dict[bytes, tuple[Fresh, ...]] = {}
         """The questions that went out together, by the hash of their message."""
-        self._confirmations: dict[bytes, dict[int, bytes]] = {}
-        """The answers to them, by who gave them."""
+        self._confirmations: dict[Fresh, dict[int, Confirmation]] = {}
+        """The answers to each question, by who gave them."""
         self.heard_from: set[int] = set()
         """Parties that have answered anything since the open position waits."""
         self.at: Position | None = None
@@ -89,56 +107,69 @@ class Attendance:
         self.late.discard(party)
         self.fresh.pop(party, None)
 
-    def asks(self, party: int) -> bytes | None:
-        """Return what others that started ask a party; None if it has answered that."""
-        questions = [each for number, each in self.fresh.items() if number not in self.gone]
-        answered = [
-            self._questions[hashed]
-            for hashed, confirmations in self._confirmations.items()
-            if party in confirmations
+    def asks(self, party: int, askers: set[int]) -> bytes | None:
+        """Return what those who ask want to know of a party; None if it has answered that.
+
+        Parties that the same ones ask get the same message.
+        """
+        there = sorted(askers - set(self.gone))
+        questions = [self.fresh[asker] for asker in there if asker in self.fresh]
+        open_questions = [
+            question
+            for question in questions
+            if question.party != party and party not in self._answers(question)
         ]
-        if not {*questions}.difference(*answered, [self.fresh.get(party)]):
+        if not open_questions:
             return None
-        message = Fresh.together(self.contract, questions)  # the same for all who are asked now
+        message = Fresh.together(self.contract, questions)
         self._questions[digest(message)] = tuple(questions)
         return message
 
     def take_fresh(self, party: int, answer: bytes) -> None:
-        """Take the question of a party that started."""
+        """Take the question of a party that started, in the place of an older one."""
         (question,) = Fresh.read(answer, self.contract)
-        if question.party != party:
+        if question.party != party or self.fresh.get(party) == question:
             return
         self.fresh[party] = question
-        open_questions = {*self.fresh.values()}
-        outdated = [
-            hashed
-            for hashed, together in self._questions.items()
-            if not open_questions & {*together}
-        ]
-        for hashed in outdated:
-            self._confirmations.pop(hashed, None)
-            del self._questions[hashed]
+        self.starts += 1
+        current = {*self.fresh.values()}
+        for old in self._confirmations.keys() - current:
+            del self._confirmations[old]
+        if len(self._questions) > 2 * self.contract.nodes:
+            self._questions = {
+                hashed: together
+                for hashed, together in self._questions.items()
+                if not current.isdisjoint(together)
+            }
 
     def take_heard(self, _: int, answer: bytes) -> None:
         """Take an answer to such questions."""
         heard = Heard.read(answer, self.contract, self._questions)
-        self._confirmations.setdefault(heard.asked, {})[heard.by] = answer
+        confirmation = Confirmation(heard.asked, answer)
+        for question in self._questions[heard.asked]:
+            self._confirmations.setdefault(question, {})[heard.by] = confirmation
 
-    def answers(self, party: int) -> dict[int, bytes]:
-        """Return the answers to what a party that started asks, by who gave them."""
-        question = self.fresh.get(party)
-        found: dict[int, bytes] = {}
-        for hashed, confirmations in self._confirmations.items():
-            if question in self._questions[hashed]:
-                found |= confirmations
-        return found
+    def _answers(self, question: Fresh) -> dict[int, Confirmation]:
+        return self._confirmations.get(question, {})
 
-    def confirmation(self, party: int) -> tuple[bytes, ...]:
-        """Return these answers, and all questions that they answer."""
+    def answers(self, party: int) -> set[int]:
+        """Return who has answered what a party that started asks."""
         question = self.fresh.get(party)
-        questions = [
-            Fresh.together(self.contract, together)
-            for together in self._questions.values()
-            if question in together
+        return set() if question is None else {*self._answers(question)}
+
+    def confirmation(self, party: int, others: set[int]) -> tuple[bytes, ...]:
+        """Return the answers of others to a party that started, and the questions that they answer.
+
+        Whoever else has answered is left out: a start is to cost no more than its links.
+        """
+        question = self.fresh.get(party)
+        if question is None:
+            return ()
+        answers = [
+            confirmation
+            for by, confirmation in sorted(self._answers(question).items())
+            if by in others
         ]
-        return (*questions, *self.answers(party).values())
+        asked = dict.fromkeys(confirmation.asked for confirmation in answers)
+        questions = [Fresh.together(self.contract, self._questions[hashed]) for hashed in asked]
+        return (*questions, *(confirmation.message for confirmation in answers))

@@ -33,7 +33,6 @@ from dpmesh.deploy.wire import (
     WITHHOLD,
     Ask,
     Here,
-    Position,
     Recalled,
     Signature,
     kind_of,
@@ -138,15 +137,15 @@ class Router(Attendance):
         if self.travel.lacking:
             return None
         at = self.travel.next(party)
-        is_confirmed = self._confirmed(party, at or self.at)
+        is_confirmed = self._confirmed(party)
         if is_confirmed and at is not None:
             return Ask(at, self.travel.attached(party)).as_bytes(self.contract)
         if is_confirmed and party in self.late:
             return who(self.contract)  # is it back?
-        if at is not None and self.travel.is_cut_off(at, party):
+        if at is not None and self.travel.is_cut_off(party):
             attached = (*self.travel.attached(party), WITHHOLD)
             return Ask(at, attached).as_bytes(self.contract)
-        return self.asks(party)
+        return self.asks(party, self.travel.askers(party))
 
     def _question_before_the_start(self, party: int) -> bytes | None:
         if party not in self.present:
@@ -278,12 +277,12 @@ class Router(Attendance):
             return {*self.everybody} - (self.present & self.signatures.keys()) - set(self.gone)
         return self.travel.waited
 
-    def _confirmed(self, party: int, at: Position) -> bool:
+    def _confirmed(self, party: int) -> bool:
         """Whether enough of the others have said what they heard of a party since its start."""
         if party not in self.fresh:
             return True
-        others, needed = self.travel.confirming(at, party)
-        return len(others & self.answers(party).keys()) >= needed
+        others, needed = self.travel.confirming(party)
+        return len(others & self.answers(party)) >= needed
 
     def _silent(self, party: int) -> set[int]:
         """Return those without whose word a party does not go on."""
@@ -291,10 +290,9 @@ class Router(Attendance):
             return set()
         if holding_up := self.travel.holding_up(party):
             return holding_up
-        at = self.travel.next(party) or self.at
-        if self._confirmed(party, at):
+        if self._confirmed(party):
             return set()
-        return self.travel.confirming(at, party)[0] - self.answers(party).keys()
+        return self.travel.confirming(party)[0] - self.answers(party)
 
     def _take_refusal(self, party: int, reason: str) -> None:
         _log.warning("%s refuses: %s", self.contract.parties[party].name, reason)

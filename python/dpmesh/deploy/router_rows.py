@@ -3,12 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
 from dpmesh.deploy.attendance import Attendance
 from dpmesh.deploy.row import ROW, Row
-from dpmesh.deploy.wire import Position, Reached
+from dpmesh.deploy.wire import Fresh, Position, Reached
+
+
+class _Confirming(NamedTuple):
+    """Who must confirm a start, and how many of them.
+
+    Attributes
+    ----------
+    question
+        What the party that started asks.
+    others, needed
+        Those that its next row goes to, and how many of them must answer.
+    """
+
+    question: Fresh
+    others: set[int]
+    needed: int
 
 
 class RowRouting:
@@ -32,6 +49,12 @@ class RowRouting:
         self._withheld: dict[Position, set[int]] = {}
         """By position: parties that have computed their row and keep it, as nobody could confirm
         their start."""
+        self._confirming: dict[int, _Confirming] = {}
+        """Who must confirm the start of a party, by its number."""
+        self._askers: dict[int, set[int]] = {}
+        """Who needs the word of a party about its start, by that party's number."""
+        self._indexed = 0
+        """How many questions had come when this was written down."""
         self._cut: set[tuple[Position, int, int]] = set()
         """Rows that a party refused: where, whose, and by whom."""
 
@@ -87,20 +110,39 @@ class RowRouting:
         holds = party in self._schedule.senders(at) or at == end
         return at if holds and before != at else None
 
-    def confirming(self, at: Position, party: int) -> tuple[set[int], int]:
-        """Return who must say what it has of a party that started, and how many of them."""
-        return self._schedule.confirming(at, party)
+    def confirming(self, party: int) -> tuple[set[int], int]:
+        """Return who must say what it has of a party that started, and how many of them.
 
-    def is_cut_off(self, at: Position, party: int) -> bool:
+        They are those that its next row goes to, after the one that it knows to have sent last.
+        """
+        question = self._router.fresh[party]
+        known = self._confirming.get(party)
+        if known is None or known.question != question:
+            at = min(self._schedule.after(question.last.at), self._schedule.end)
+            known = _Confirming(question, *self._schedule.confirming(at, party))
+            self._confirming[party] = known
+        return known.others, known.needed
+
+    def askers(self, party: int) -> set[int]:
+        """Return the parties that started and need the word of this one."""
+        router = self._router
+        if self._indexed != router.starts:
+            self._indexed, self._askers = router.starts, {}
+            for asker in router.fresh:
+                for other in self.confirming(asker)[0]:
+                    self._askers.setdefault(other, set()).add(asker)
+        return self._askers.get(party, set()) & router.fresh.keys()
+
+    def is_cut_off(self, party: int) -> bool:
         """Whether so many of those who could confirm a party's start are lost that none will.
 
         Such a party computes its step and keeps the row: those whom it would go to are not there.
         """
         router = self._router
-        if not self._schedule.gossips or not router.enough:
+        if not self._schedule.gossips or not router.enough or party not in router.fresh:
             return False
-        others, needed = self.confirming(at, party)
-        may_confirm = (router.everybody - router.out) | router.answers(party).keys()
+        others, needed = self.confirming(party)
+        may_confirm = (router.everybody - router.out) | router.answers(party)
         return len(others & may_confirm) < needed
 
     def attached(self, party: int) -> tuple[bytes, ...]:
@@ -113,7 +155,8 @@ class RowRouting:
             heard = [(at, other) for at, other in self._newest.values() if other != party]
             heard = [place for place in heard if before is None or before < place[0]]
         rows = (self._rows[at][n] for at, n in sorted({*heard}) if (at, n, party) not in self._cut)
-        return (*signed, *router.confirmation(party), *rows)
+        confirming = self.confirming(party)[0] if party in router.fresh else set()
+        return (*signed, *router.confirmation(party, confirming), *rows)
 
     def _heard(self, party: int, before: Position | None) -> list[tuple[Position, int]]:
         """Return the neighbours' rows of a position, if they and the party were in time."""

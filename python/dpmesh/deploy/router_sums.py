@@ -203,7 +203,7 @@ class SumRouting:
         if out - self._parts.keys():
             return True
         started = (self._cohort - self._parts.keys()) & self._router.fresh.keys()
-        return any(out - self._router.answers(party).keys() for party in started)
+        return any(out - self._router.answers(party) for party in started)
 
     def _try_again(self) -> None:
         """Begin another attempt, if a quorum is there."""
@@ -371,12 +371,16 @@ class SumRouting:
                 self._recalled_from[step] = party
         self.settle()
 
-    def confirming(self, at: Position, party: int) -> tuple[set[int], int]:
+    def askers(self, party: int) -> set[int]:
+        """Return the parties that started and need the word of this one: all of them."""
+        return {*self._router.fresh}
+
+    def confirming(self, party: int) -> tuple[set[int], int]:
         """Return who must say how far a party that started got, and how many of them."""
         others = self._cohort - self._router.out - {party}
         return others, len(others)
 
-    def is_cut_off(self, at: Position, party: int) -> bool:
+    def is_cut_off(self, party: int) -> bool:
         """Whether nobody is left who can confirm a start: never, a cohort is of those left."""
         return False
 
@@ -396,7 +400,7 @@ class SumRouting:
         headers = [
             self._sealed(header, party).as_bytes(contract) for header in self._headers(at, party)
         ]
-        return (*signed, *router.confirmation(party), *totals, *headers)
+        return (*signed, *router.confirmation(party, self._cohort), *totals, *headers)
 
     def _headers(self, at: Position, party: int) -> list[Header]:
         """Return the header of each sum that a party is to add to."""
