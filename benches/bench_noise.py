@@ -35,21 +35,26 @@ def numpy_draw(law: Law, x: np.ndarray) -> Way:
 def case(law: Law, dtype: type, shape: tuple[int, int], cipher: str) -> Case:
     stream = Key.generate(cipher).stream(1)
     x, drawn_noise, scaled = np.zeros((3, *shape), dtype=dtype)
+    goals = {}
     goal = GOALS.get((law, dtype.__name__, cipher))
+    if goal is not None and shape[1] > 8000:
+        goals["numpy"] = goal
     return Case(
         f"{law} {dtype.__name__} {shape[0]} x {shape[1]}, {cipher}",
         lambda: kernels.add_noise(law, x, 1.5, stream, out=x),
         peers={"numpy": numpy_draw(law, drawn_noise)},
         limits={"scale": lambda: np.multiply(scaled, dtype(1), out=scaled)},
-        goals={"numpy": goal} if goal and shape[1] > 8000 else {},
+        goals=goals,
         values=x.size,
     )
 
 
 def in_time(dtype: type, shape: tuple[int, int], bands: int) -> Case:
-    """A row of noise of so many bands, beside a row of independent noise."""
-    stream, out = Key.generate().stream(1), np.zeros(shape, dtype)
-    earlier, weights = list(np.ones((bands - 1, *shape), dtype)), [0.1] * (bands - 1)
+    """Return a row of noise of so many bands, beside a row of independent noise."""
+    stream = Key.generate().stream(1)
+    out = np.zeros(shape, dtype)
+    earlier = list(np.ones((bands - 1, *shape), dtype))
+    weights = [0.1] * (bands - 1)
     return Case(
         f"noise in time {dtype.__name__} {shape[0]} x {shape[1]}, {bands} bands",
         lambda: kernels.correlated_gaussian(shape, 1.5, earlier, weights, stream, out=out),
@@ -60,24 +65,22 @@ def in_time(dtype: type, shape: tuple[int, int], bands: int) -> Case:
 
 
 def between_partners(dtype: type, nodes: int, dim: int) -> Case:
-    """Noise that the links of a ring of 4 neighbours share, beside one draw for each link."""
-    stream, x = Key.generate().stream(1), np.zeros((nodes, dim), dtype)
+    """Return noise that links of a ring of 4 neighbours share, beside one draw for each link."""
+    stream = Key.generate().stream(1)
+    x = np.zeros((nodes, dim), dtype)
     node_numbers = np.arange(nodes)
-    ends = np.concatenate(
-        [np.stack([node_numbers, (node_numbers + distance) % nodes], axis=1) for distance in (1, 2)]
-    )
-    pairs, independent_noise = (
-        np.arange(len(ends), dtype=np.uint32),
-        np.zeros((2 * nodes, dim), dtype),
-    )
+    links = []
+    for distance in (1, 2):
+        partners = (node_numbers + distance) % nodes
+        links.append(np.stack([node_numbers, partners], axis=1))
+    ends = np.concatenate(links)
+    pairs = np.arange(len(ends), dtype=np.uint32)
+    independent_noise = np.zeros((len(ends), dim), dtype)
+    shape = independent_noise.shape
     return Case(
         f"noise of partners {dtype.__name__} {nodes} x {dim}, {len(ends)} links",
         lambda: kernels.add_pair_gaussian(x, pairs, ends, 1.5, stream),
-        limits={
-            "draws": lambda: kernels.gaussian(
-                independent_noise.shape, 1.5, stream, out=independent_noise
-            )
-        },
+        limits={"draws": lambda: kernels.gaussian(shape, 1.5, stream, out=independent_noise)},
         values=independent_noise.size,
     )
 

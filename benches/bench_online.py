@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import pairwise
 from math import sqrt
 
 import networkx as nx
@@ -54,54 +55,65 @@ def problem(train: dm.data.Dataset) -> dm.LinearProblem:
 
 
 class NumpyRun:
-    """NumPy's way; `each` calls a function for blocks of rows."""
+    """NumPy's way; `for_blocks` calls a function for blocks of rows."""
 
     def __init__(self, train: dm.data.Dataset, weights: np.ndarray, blocks: int) -> None:
-        self.x, self.y, self.weights = train.features, train.labels, weights
-        self.blocks = [slice(*ends) for ends in self._ends(blocks)]
+        self.x = train.features
+        self.y = train.labels
+        self.weights = weights
+        ends = [block * NODES // blocks for block in range(blocks + 1)]
+        self.blocks = [slice(start, end) for start, end in pairwise(ends)]
         self.generators = [np.random.Generator(np.random.SFC64(i)) for i in range(blocks)]
-
-    def _ends(self, blocks: int) -> Iterator[tuple[int, int]]:
-        for block in range(blocks):
-            yield block * NODES // blocks, (block + 1) * NODES // blocks
 
     def run(self, rounds: int, for_blocks: Callable[..., object]) -> np.ndarray:
         dim = self.x.shape[1]
         w, noisy = np.zeros((2, NODES, dim), np.float32)
+        blocks = range(len(self.blocks))
         for t in range(1, rounds + 1):
             step = 0.5 / sqrt(t)
             scale = 2 * step * sqrt(dim) / EPSILON
-            list(for_blocks(partial(self.emit, w, noisy, scale), range(len(self.blocks))))
+            list(for_blocks(partial(self.emit, w, noisy, scale), blocks))
             w = self.weights @ noisy
-            list(for_blocks(partial(self.absorb, w, step, t), range(len(self.blocks))))
+            list(for_blocks(partial(self.absorb, w, step, t), blocks))
         return w
 
     def emit(self, w: np.ndarray, noisy: np.ndarray, scale: float, block: int) -> None:
-        """The fastest Laplace draw of NumPy: an exponential one with a random sign."""
-        rows, rng = self.blocks[block], self.generators[block]
+        """Add the fastest Laplace draw of NumPy: an exponential one with a random sign."""
+        rows = self.blocks[block]
+        rng = self.generators[block]
         noise = rng.standard_exponential(w[rows].shape, np.float32)
         noise *= np.float32(scale)
-        signs = np.unpackbits(np.frombuffer(rng.bytes(-(-noise.size // 8)), np.uint8))
-        np.negative(noise, out=noise, where=signs[: noise.size].reshape(noise.shape).view(bool))
+        random_bytes = rng.bytes(-(-noise.size // 8))
+        signs = np.unpackbits(np.frombuffer(random_bytes, np.uint8))[: noise.size]
+        is_negative = signs.reshape(noise.shape).view(bool)
+        np.negative(noise, out=noise, where=is_negative)
         np.add(w[rows], noise, out=noisy[rows])
 
     def absorb(self, w: np.ndarray, step: float, t: int, block: int) -> None:
+        """Take a subgradient step of the hinge loss, and project onto the ball."""
         rows = self.blocks[block]
         nodes = np.arange(rows.start, rows.stop)
         records = (t * NODES + nodes) % len(self.y)
-        mine, y = w[rows], self.y[records].astype(np.float32)
+        models = w[rows]
+        y = self.y[records].astype(np.float32)
         if isinstance(self.x, np.ndarray):
             x = self.x[records]
-            active = y * (x * mine).sum(axis=1) < 1
-            mine += (step * y * active).astype(np.float32)[:, None] * x
+            is_active = y * (x * models).sum(axis=1) < 1
+            models += (step * y * is_active).astype(np.float32)[:, None] * x
         else:
             for row, record in enumerate(records):
-                ends = slice(self.x.indptr[record], self.x.indptr[record + 1])
-                columns, values = self.x.indices[ends], self.x.data[ends]
-                if y[row] * (values @ mine[row, columns]) < 1:
-                    mine[row, columns] += np.float32(step * y[row]) * values
-        norms = np.sqrt(np.einsum("ij,ij->i", mine, mine))
-        mine *= np.minimum(1, RADIUS / np.maximum(norms, 1e-30)).astype(np.float32)[:, None]
+                self.sparse_step(models[row], record, step, y[row])
+        norms = np.sqrt(np.einsum("ij,ij->i", models, models))
+        factors = np.minimum(1, RADIUS / np.maximum(norms, 1e-30))
+        models *= factors.astype(np.float32)[:, None]
+
+    def sparse_step(self, model: np.ndarray, record: int, step: float, y: np.float32) -> None:
+        """Take a step of one model on one sparse record, in place."""
+        entries = slice(self.x.indptr[record], self.x.indptr[record + 1])
+        columns = self.x.indices[entries]
+        values = self.x.data[entries]
+        if y * (values @ model[columns]) < 1:
+            model[columns] += np.float32(step * y) * values
 
 
 def side_by_side(train: dm.data.Dataset, network: dm.topology.Static, numpy_run: NumpyRun) -> Case:
@@ -153,14 +165,19 @@ def one_run(
 def cases() -> Iterator[Case]:
     network = dm.topology.from_networkx(nx.random_regular_graph(DEGREE, NODES, seed=1))
     weights = network.matrix(0).weights.astype(np.float32).toarray()
-    short, long = dense(NODES * ROUNDS, 10), thin(NODES * LONG_ROUNDS)
+    short = dense(NODES * ROUNDS, 10)
+    long = thin(NODES * LONG_ROUNDS)
     short_run = NumpyRun(short, weights, 1)
     yield side_by_side(short, network, short_run)
     name = "online, d = 10, a round of one run"
     yield one_run(name, problem(short), network, ROUNDS, lambda: short_run.run(ROUNDS, map))
     long_run = NumpyRun(long, weights, THREADS)
     with ThreadPoolExecutor(THREADS) as pool:
-        for_blocks = map if THREADS == 1 else pool.map
-        name, goal = f"online, d = {LONG}, a round", 7.0 if THREADS == 1 else 15.0
-        in_threads = partial(long_run.run, LONG_ROUNDS, for_blocks)
-        yield one_run(name, problem(long), network, LONG_ROUNDS, in_threads, goal)
+        for_blocks = pool.map
+        goal = 15.0
+        if THREADS == 1:
+            for_blocks = map
+            goal = 7.0
+        numpy_way = partial(long_run.run, LONG_ROUNDS, for_blocks)
+        name = f"online, d = {LONG}, a round"
+        yield one_run(name, problem(long), network, LONG_ROUNDS, numpy_way, goal)

@@ -26,11 +26,10 @@ def fit(x: np.ndarray, y: np.ndarray, features: str, most: float) -> Case:
 
 def answers(records: int) -> Case:
     """Return all questions of the coverage study, about one table."""
-    people, draw = population(), np.random.default_rng(1)
-    chosen, site = (
-        draw.integers(len(people["bmi"]), size=records),
-        draw.integers(SITES, size=records),
-    )
+    people = population()
+    draw = np.random.default_rng(1)
+    chosen = draw.integers(len(people["bmi"]), size=records)
+    site = draw.integers(SITES, size=records)
     table = {name: column[chosen] for name, column in people.items()}
 
     def run() -> None:
