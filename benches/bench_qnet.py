@@ -58,35 +58,42 @@ def matrices(parameters: np.ndarray) -> list[np.ndarray]:
 def batched_numpy(
     parameters: np.ndarray, target: np.ndarray, replay: QReplay, picks: np.ndarray
 ) -> Way:
-    weights, targets = matrices(parameters), matrices(target)
+    weights = matrices(parameters)
+    targets = matrices(target)
     moments = [(np.zeros_like(w), np.zeros_like(w)) for w in weights]
-    nodes, places, t = np.arange(len(parameters))[:, None], np.arange(BATCH)[None], 0
+    nodes = np.arange(len(parameters))[:, None]
+    batch_places = np.arange(BATCH)[None]
+    t = 0
 
     def forward(p: list[np.ndarray], x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         hidden = np.maximum(x @ p[0] + p[1], 0)
         return hidden, hidden @ p[2] + p[3]
 
-    def step() -> None:
-        nonlocal t
-        t += 1
+    def gradients_of_batch() -> list[np.ndarray]:
         pairs = replay.states[nodes, picks]
-        x, next_x = pairs[:, :, 0], pairs[:, :, 1]
+        x = pairs[:, :, 0]
+        next_x = pairs[:, :, 1]
         actions = replay.actions[nodes, picks]
         best = forward(targets, next_x)[1].max(axis=2)
         y = replay.rewards[nodes, picks] + replay.discounts[nodes, picks] * best
         hidden, values = forward(weights, x)
+        chosen = (nodes, batch_places, actions)
         slopes = np.zeros_like(values)
-        slopes[nodes, places, actions] = np.float32(2 / BATCH) * (
-            values[nodes, places, actions] - y
-        )
-        back = (slopes @ weights[2].swapaxes(1, 2)) * (hidden > 0)
-        gradients = [
-            x.swapaxes(1, 2) @ back,
-            back.sum(axis=1, keepdims=True),
+        slopes[chosen] = np.float32(2 / BATCH) * (values[chosen] - y)
+        hidden_slopes = (slopes @ weights[2].swapaxes(1, 2)) * (hidden > 0)
+        return [
+            x.swapaxes(1, 2) @ hidden_slopes,
+            hidden_slopes.sum(axis=1, keepdims=True),
             hidden.swapaxes(1, 2) @ slopes,
             slopes.sum(axis=1, keepdims=True),
         ]
-        rate, scale = np.float32(0.01 / (1 - 0.9**t)), np.float32((1 - 0.999**t) ** -0.5)
+
+    def step() -> None:
+        nonlocal t
+        t += 1
+        gradients = gradients_of_batch()
+        rate = np.float32(0.01 / (1 - 0.9**t))
+        scale = np.float32((1 - 0.999**t) ** -0.5)
         for w, (m, v), g in zip(weights, moments, gradients, strict=True):
             m *= np.float32(0.9)
             m += np.float32(0.1) * g
@@ -136,16 +143,18 @@ def scale(parameters: np.ndarray) -> Way:
 def cases() -> Iterator[Case]:
     with_torch = not skipped("torch")
     for networks in (20, 200, 2_000):
-        networks_and_replay = problem(networks)
-        peers = {"numpy": batched_numpy(*networks_and_replay)}
+        setting = problem(networks)
+        peers = {"numpy": batched_numpy(*setting)}
+        goals = {}
         if with_torch:
-            peers["torch"] = batched_torch(*networks_and_replay, fused=False)
-            peers["torch fused"] = batched_torch(*networks_and_replay, fused=True)
-        goals = {peer: 3.0 for peer in peers if peer != "numpy"} if networks == 200 else {}
+            peers["torch"] = batched_torch(*setting, fused=False)
+            peers["torch fused"] = batched_torch(*setting, fused=True)
+            if networks == 200:
+                goals = {"torch": 3.0, "torch fused": 3.0}
         yield Case(
             f"deep-Q step of {networks} networks",
-            ours(*networks_and_replay),
+            ours(*setting),
             peers=peers,
-            limits={"scale": scale(networks_and_replay[0])},
+            limits={"scale": scale(setting[0])},
             goals=goals,
         )

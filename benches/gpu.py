@@ -78,10 +78,9 @@ def problem(kind: str, device: str, *, at_once: int, quick: bool) -> Any:
 
 def algorithm(way: str, task: Any, rounds: int) -> Any:
     """Return an algorithm within the budget, its parameters chosen without test records."""
-    records, all_records = task.fewest_records, int(task.records.sum())
     if way == "gossip":
         training: Any = dm.GradientDescent(
-            records=records, noise_multiplier=2.0, step_size=0.5, clipping_norm=1.0
+            records=task.fewest_records, noise_multiplier=2.0, step_size=0.5, clipping_norm=1.0
         )
     elif way == "federated":
         updates = dm.ClientUpdates(
@@ -89,10 +88,13 @@ def algorithm(way: str, task: Any, rounds: int) -> Any:
         )
         training = dm.FederatedLearning(updates, noise_multiplier=1.0)
     else:
+        all_records = int(task.records.sum())
         gradients = dm.RecordGradients(clients=NODES, records=all_records, clipping_norm=1.0)
-        sums = SecureAggregation(dim=task.dim, rounds=rounds)
         training = dm.FederatedLearning(
-            gradients, noise_multiplier=1.0, combination=sums, step_size=0.5
+            gradients,
+            noise_multiplier=1.0,
+            combination=SecureAggregation(dim=task.dim, rounds=rounds),
+            step_size=0.5,
         )
     budget = dm.privacy.Budget(EPSILON, delta=DELTA)
     noise = budget.calibrate(lambda z: replace(training, noise_multiplier=z), rounds)

@@ -42,11 +42,13 @@ DELTA = 0.03  # of what samples hide: the larger, the fewer runs
 def federated(
     kind=FederatedLearning, *, clients=12, sampling="poisson", rate=0.5, z=1.0, arrival_rate=1.0
 ):
+    """Return an algorithm whose noise is z times the sensitivity."""
+    norms_moved = {"poisson": 1, "uniform": 2}[sampling]
     return with_fault(
         kind,
         FederatedLearning(
             ClientUpdates(clients=clients, sampling_rate=rate, sampling=sampling, steps=1),
-            noise_multiplier=z,
+            noise_multiplier=z * norms_moved,
             combination=TrustedServer(arrival_rate=arrival_rate),
         ),
     )
