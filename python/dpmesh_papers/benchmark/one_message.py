@@ -34,8 +34,9 @@ from dpmesh._privacy_types import Floats, Sensitive
 from dpmesh._ragged import Numbers
 from dpmesh.algorithms import RecordSums
 from dpmesh.algorithms.first_stage import triangle
+from dpmesh.algorithms.record_sums import RecordVectors
 from dpmesh.data import Dataset
-from dpmesh.problems import LinearProblem, VectorProblem
+from dpmesh.problems import LinearProblem
 from dpmesh_papers.benchmark.given import CannotRun, Setting, Trial
 
 DIAMETER = sqrt(4.5)
@@ -195,7 +196,7 @@ class ClassMoments:
 class MomentSums(RecordSums):
     """The noisy sum of the vectors of `ClassMoments`, which adds them up by matrix products."""
 
-    def _sum(self, problem: VectorProblem, node: int) -> Floats:
+    def _sum(self, problem: RecordVectors, node: int) -> Floats:
         if isinstance(problem, ClassMoments):
             return problem.total(node)
         return super()._sum(problem, node)
