@@ -12,7 +12,7 @@ import pytest
 from intervals import distance
 
 import dpmesh as dm
-from dpmesh.deploy import Contract, Folder, Node, Router
+from dpmesh.deploy import Contract, Folder, Node, Router, read_contract
 from dpmesh.deploy.outcome import verified
 from dpmesh.statistics.ask import Asked, read_columns
 from dpmesh.tables import as_table
@@ -74,6 +74,54 @@ def test_each_party_has_the_answers_of_one_process(rehearsal: bool, tmp_path: Pa
     assert np.array_equal(run.released, nodes[0].released) == rehearsal
     mean = next(row for row in found[0].answers[0].rows if row.name == "age, mean")
     assert distance(mean, together["age"].mean()) < 3.0
+
+
+def as_toml(tables_of: dict[str, Any]) -> str:
+    """Return tables of settings as a TOML file has them."""
+    from dpmesh.cli._sites import toml
+
+    lines: list[str] = []
+    for name, table in tables_of.items():
+        for row in table if isinstance(table, list) else [table]:
+            lines.append(f"[[{name}]]" if isinstance(table, list) else f"[{name}]")
+            lines += [f"{key} = {toml(value)}" for key, value in row.items()]
+    return "\n".join(lines) + "\n"
+
+
+def test_answers_of_a_contract_are_verified_with_its_plan(tmp_path: Path) -> None:
+    testing = pytest.importorskip("typer.testing")
+    from dpmesh.cli import app
+
+    folders = [Folder.create(tmp_path / name, epsilon=9.0, delta=1e-5) for name in NAMES]
+    agreed = tmp_path / "contract.toml"
+    agreed.write_text(as_toml(content([each.signing.public.hex() for each in folders])))
+    contract = read_contract(agreed)
+    records = [contract.tables.dataset(table) for table in tables()]
+    nodes = [Node(contract, *each) for each in zip(folders, records, strict=True)]
+    router = Router(contract)
+    while not router.done:
+        for party, message in router.requests().items():
+            router.take(party, nodes[party].answer(message))
+    answers = tmp_path / "answers.json"
+    written = json.loads(json.dumps(nodes[0].statistics().as_dict()))
+    answers.write_text(json.dumps(written))
+
+    def verify(*options: str) -> tuple[int, str]:
+        came = testing.CliRunner().invoke(app, ["verify", str(answers), *options])
+        return came.exit_code, came.output
+
+    assert verify()[0] == 0
+    code, output = verify("--contract", str(agreed))
+    assert code == 0, output
+    assert f"signed by {NAMES[0]}" in output
+    assert f"sealed by {', '.join(NAMES)}" in output
+    written["privacy"]["epsilon"] /= 2
+    answers.write_text(json.dumps(written))
+    assert verify()[0] == 1
+    code, output = verify("--contract", str(agreed))
+    assert code == 2  # what was signed is another file
+    for folder in folders:
+        folder.close()
 
 
 LEARN = ["--label", "stage", "--rounds", "4"]

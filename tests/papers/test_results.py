@@ -122,6 +122,18 @@ def test_three_populations_of_seven_tasks_are_shown() -> None:
     test_a_text_is_made_of_its_rows_and_shown("populations", as_text, "estimators.md")
 
 
+def test_baselines_take_at_most_their_share_of_a_large_fit() -> None:
+    pytest.importorskip("sklearn")
+    pytest.importorskip("typer")
+    from dpmesh_papers.studies.evaluation_time import as_text
+
+    rows = read(RESULTS / "evaluation-time.csv")
+    large = [row["share"] for row in rows if row["records"] > 20_000]
+    assert large
+    assert max(large) <= 0.3
+    test_a_text_is_made_of_its_rows_and_shown("evaluation-time", as_text, "estimators.md")
+
+
 def test_pages_quote_the_committed_numbers(capsys: pytest.CaptureFixture[str]) -> None:
     assert quoted.main(check=True) == 0, capsys.readouterr().out
     written = quoted.written("reaches 12.3 here", "reaches {n} here", {"n": "45.6"})

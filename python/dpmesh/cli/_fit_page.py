@@ -89,7 +89,9 @@ class FitPage:
         columns = len(evaluation.estimator.model_.columns.names)
         sites = f"{report.sites} site{'s' * (report.sites != 1)}"
         records = f"at least {report.records} records each"
-        if report.together:
+        if report.sites == 1:
+            records = f"{report.records} records"
+        elif report.together:
             records = f"{report.records} records together"
         guarantee = "none: epsilon is infinite"
         if privacy.is_finite:
@@ -110,7 +112,8 @@ class FitPage:
         if privacy.is_finite and not privacy.seeded:
             rows.append(("For one person", _for_one_person(report.plain_words)))
         if not self.public:
-            rows.append(("Does joining pay?", evaluation.sentence))
+            question = "Does joining pay?" if report.sites > 1 else "Verdict"
+            rows.append((question, evaluation.sentence))
         if columns <= FEW:
             rows.append(("Public ranges", "; ".join(": ".join(row) for row in self._ranges())))
         rows.append(("Date", self.day.isoformat()))
@@ -134,6 +137,16 @@ class FitPage:
         evaluation, verdict = self.evaluation, self.evaluation.verdict
         yield "<h2>Scores on held-out records</h2>"
         yield _drawn(evaluation)
+        if len(verdict.baselines.alone) > 1:
+            yield from self._populations()
+        if evaluation.by_epsilon:
+            heads, *rows = evaluation.epsilons()
+            yield details("Scores over epsilon", table(heads, rows))
+        yield details("Baselines, on the records of all sites", table(*verdict.table))
+
+    def _populations(self) -> Iterator[str]:
+        """Yield the scores in each population of test records."""
+        evaluation, verdict = self.evaluation, self.evaluation.verdict
         yield table(*verdict.population_table)
         splits = len(verdict.measured)
         yield (
@@ -142,10 +155,6 @@ class FitPage:
             "test that was stated beforehand; counts of sites share one correction (Holm); other "
             f"rows have an interval and no word. {escape(evaluation.note)}</p>"
         )
-        if evaluation.by_epsilon:
-            heads, *rows = evaluation.epsilons()
-            yield details("Scores over epsilon", table(heads, rows))
-        yield details("Baselines, on the records of all sites", table(*verdict.table))
 
     def _ranges(self) -> list[tuple[str, str]]:
         """Return the columns and their public ranges."""
@@ -229,7 +238,9 @@ def _for_one_person(words: str) -> str:
 def _drawn(evaluation: Evaluation) -> str:
     """Return the pictures of scores; a note where matplotlib is missing."""
     try:
-        pictures = [(_populations(evaluation.verdict), _described(evaluation.verdict))]
+        pictures = []
+        if len(evaluation.verdict.baselines.alone) > 1:
+            pictures.append((_populations(evaluation.verdict), _described(evaluation.verdict)))
         if len(evaluation.by_epsilon) > 1:
             text = f"{evaluation.verdict.metric} over epsilon, with 95% intervals, all sites"
             pictures.insert(0, (_curve(evaluation), text))

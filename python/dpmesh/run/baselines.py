@@ -45,6 +45,9 @@ LARGEST = 5_000_000
 SHOWN = 8
 """Nodes that work alone and private beside a run."""
 
+SHOWN_OF_MANY = 2
+"""Nodes that work alone and private beside a fit of more records than baselines learn from."""
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Baselines:
@@ -151,6 +154,7 @@ def compute(
     key: Key | None = None,
     most: int = 32,
     columns: tuple[Matrix, Matrix] | None = None,
+    quick: bool = False,
 ) -> Baselines:
     """Train the baselines of a problem and test them on its test records.
 
@@ -170,6 +174,8 @@ def compute(
     columns
         Encoded columns of training and test records, where the problem's features are made of
         them: as for `dpmesh.run.candidates.non_private`.
+    quick
+        Whether baselines without privacy choose among fewer models: see the same.
 
     Raises
     ------
@@ -181,7 +187,7 @@ def compute(
     instance("problem", problem, "a LinearProblem", LinearProblem)
     _require_test(problem)
     if problem not in _known:
-        models = non_private(problem, columns)
+        models = non_private(problem, columns, quick=quick)
         _known[problem] = _Known(models=models, baselines=_without_privacy(problem, models))
     without_privacy = _known[problem].baselines
     if epsilon is None:

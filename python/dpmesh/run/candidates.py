@@ -87,7 +87,9 @@ class _View:
     test: Matrix
 
 
-def non_private(problem: LinearProblem, columns: tuple[Matrix, Matrix] | None = None) -> NonPrivate:
+def non_private(
+    problem: LinearProblem, columns: tuple[Matrix, Matrix] | None = None, *, quick: bool = False
+) -> NonPrivate:
     """Choose and train a model of each node and one of all records, and score the test records.
 
     Parameters
@@ -97,6 +99,8 @@ def non_private(problem: LinearProblem, columns: tuple[Matrix, Matrix] | None = 
     columns
         The encoded columns of training and test records, without further features; None recovers
         them where the features are the columns, and uses the features otherwise.
+    quick
+        Whether one penalty and one fold must do, also for small sites.
 
     Raises
     ------
@@ -110,8 +114,10 @@ def non_private(problem: LinearProblem, columns: tuple[Matrix, Matrix] | None = 
     groups = [np.asarray(part, np.int64) for part in problem.partition]
     all_records = np.concatenate(groups)
     with threadpool_limits(limits=1):  # many small fits, which threads only slow down
-        alone = tuple(_scores_of_best(problem, views, group) for group in groups)
-        pooled = alone[0] if len(groups) == 1 else _scores_of_best(problem, views, all_records)
+        alone = tuple(_scores_of_best(problem, views, group, quick=quick) for group in groups)
+        pooled = alone[0]
+        if len(groups) > 1:
+            pooled = _scores_of_best(problem, views, all_records, quick=quick)
     return NonPrivate(alone=alone, pooled=pooled, sampled=len(all_records) > MOST_RECORDS)
 
 
@@ -139,7 +145,9 @@ def _by_intercept(features: Matrix) -> Matrix:
     return rows[:, 1:] / rows[:, :1]
 
 
-def _scores_of_best(problem: LinearProblem, views: Sequence[_View], records: Indices) -> Numbers:
+def _scores_of_best(
+    problem: LinearProblem, views: Sequence[_View], records: Indices, *, quick: bool
+) -> Numbers:
     """Choose a model of these records by cross-validation; return its scores of test records."""
     outline = problem.outline
     task = task_of_problem(problem)
@@ -153,7 +161,7 @@ def _scores_of_best(problem: LinearProblem, views: Sequence[_View], records: Ind
         return trivial_of_test
     outputs = max(problem.classes or 1, 1)
     features = views[-1].train.shape[1]
-    is_small = len(records) * features * outputs <= MANY_NUMBERS
+    is_small = not quick and len(records) * features * outputs <= MANY_NUMBERS
     folds = _folds(labels, task)
     if not is_small:
         folds = folds[:1]

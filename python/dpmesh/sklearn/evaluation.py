@@ -20,6 +20,7 @@ from dpmesh._networks import scores_of
 from dpmesh._table import Table
 from dpmesh._validate import fail, instance, integer, one_of, positive, probability
 from dpmesh.keys import Key
+from dpmesh.run.candidates import MOST_RECORDS
 from dpmesh.run.measures import Measures, shown
 from dpmesh.run.populations import Population
 from dpmesh.run.tasks import scores_of_test, task_of
@@ -283,11 +284,13 @@ def _beside(
     """Measure a fit beside the baselines of its split."""
     problem = problems.of(fitted)
     shared = problems.by_features[problems.widest]
-    without_privacy = baselines.compute(shared, columns=problems.columns)
+    is_large = shared.train.records > MOST_RECORDS
+    without_privacy = baselines.compute(shared, columns=problems.columns, quick=is_large)
     if fitted.epsilon is not None:
         key = None if noise_draw is None else Key.seeded(int(noise_draw.randint(2**31)))
+        shown_nodes = baselines.SHOWN_OF_MANY if is_large else baselines.SHOWN
         private = baselines.alone_private_measures(
-            problem, fitted.epsilon, fitted.delta, key=key, most=baselines.SHOWN
+            problem, fitted.epsilon, fitted.delta, key=key, most=shown_nodes
         )
         without_privacy = without_privacy.beside(private, fitted.epsilon, fitted.delta)
     scores = _scores(fitted, problem)
