@@ -213,7 +213,7 @@ def test_hostile_headers_and_totals_of_sums_over_neighbours_are_refused(ring: Su
         (altered(ring, ask, near[0], at=Position(1, 1)), "malformed"),
         (altered(ring, ask, near[0], cohort=header.cohort[1:]), "bad cohort"),
         (altered(ring, ask, near[0], cohort=tuple(range(6))), "bad cohort"),
-        (altered(ring, ask, near[0], sealed=b""), "bad key"),
+        (altered(ring, ask, near[0], sealed=bytes(60)), "bad key"),
         (Ask(ask.at, (*rest, of_another)), "not the next round"),
     ]:
         assert refused(ring.answer(0, lie)) == reason

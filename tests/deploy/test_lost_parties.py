@@ -204,7 +204,7 @@ def test_no_message_of_a_party_ends_a_router(tmp_path: Path) -> None:
     assert all(node.is_sealed for node in parties.nodes[:3])
 
 
-@pytest.mark.parametrize("schedule", [1360, 2589])
+@pytest.mark.parametrize("schedule", [1360, 2589, 2781])
 def test_a_party_that_missed_totals_takes_them_without_their_dealer(schedule: int) -> None:
     """Its router was restarted, and the dealer of their tags is lost, or has erased its secrets."""
     assert run_schedules(range(schedule, schedule + 1)) == {

@@ -27,7 +27,7 @@ from dpmesh.deploy.member import Member
 from dpmesh.deploy.node_rows import Rows
 from dpmesh.deploy.node_sums import Sums
 from dpmesh.deploy.row import HEARD, Heard
-from dpmesh.deploy.signing import digest, unpack
+from dpmesh.deploy.signing import digest
 from dpmesh.deploy.steps import Stored
 from dpmesh.deploy.sums import DEAL, RELAY
 from dpmesh.deploy.wire import (
@@ -101,12 +101,9 @@ class Node(Member):
         if not self._has_signed:
             self.folder.signs(self.contract)
             self._has_signed = True
-        if kind_of(message) == DEAL and self.contract.sums is not None:
-            with suppress(ValueError):
-                _, of, *others = unpack(message)
-                if of == self.contract.hash:
-                    return self.group(tuple(others)).dealt()
-        if kind_of(message) == RELAY and isinstance(self.travel, Sums):
+        if isinstance(self.travel, Sums) and kind_of(message) == DEAL:
+            return self.travel.dealt(message)
+        if isinstance(self.travel, Sums) and kind_of(message) == RELAY:
             return self.travel.relayed(message)
         if kind_of(message) == RECALL:
             return self._recalled(recalled_since(message, self.contract))

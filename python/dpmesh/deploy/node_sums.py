@@ -78,6 +78,24 @@ class Sums:
         last = self._node.at or BEFORE
         return b"".join(numbers(last.round + 1, last.exchange, *self.spent))
 
+    def dealt(self, message: bytes) -> bytes:
+        """Return this node's secret for tags, sealed for each party that adds to its sum.
+
+        Raises
+        ------
+        RefusedError
+            If its run is over, so that its secrets are erased, or it is not asked for it.
+        """
+        try:
+            _, of, *others = unpack(message)
+        except ValueError:
+            raise RefusedError("malformed") from None
+        if of != self._contract.hash:
+            raise RefusedError("another contract")
+        if self._node.is_done:
+            raise RefusedError("not dealt")
+        return self._node.group(tuple(others)).dealt()
+
     def relayed(self, message: bytes) -> bytes:
         """Return the secret for tags of a dealer that is lost, sealed for the others.
 
@@ -217,6 +235,8 @@ class Sums:
         for header in headers:
             group = self._node.group(ask.attached)
             try:
+                if last is not None and not header.sealed:
+                    group.learn(_headers_in(last.rows, contract))
                 group.agreement(header, transcript)
             except ValueError:
                 raise RefusedError("bad key") from None

@@ -83,6 +83,9 @@ class SumRouting:
         """By step: which party had kept its total."""
         self._dealers: set[int] = set()
         """Whose secrets the tags of these totals are made of."""
+        self._deals_nothing: set[int] = set()
+        """Parties that have erased their secrets, as their run is over. Of sums over neighbours the
+        others have what these dealt before."""
         self._relays_nothing: set[tuple[int, int]] = set()
         """Parties that do not have the secret of a dealer: who, and whose."""
         self._first_step = 0
@@ -116,7 +119,7 @@ class SumRouting:
         if self._ends:
             return set()
         dealers = {self._dealer} if self._for_all else {*self._router.everybody}
-        return dealers - self._deals.keys()
+        return dealers - self._deals.keys() - self._deals_nothing
 
     def start(self) -> None:
         """Open the first position, or the last attempt that any party has begun."""
@@ -462,7 +465,9 @@ class SumRouting:
 
     def refused(self, party: int, reason: str) -> None:
         """Begin another attempt if nobody takes a total, or without who takes no part in it."""
-        if reason == "not dealt" and (dealer := self._relay_wanted(party)) is not None:
+        if reason == "not dealt" and party in self.lacking and not self._for_all:
+            self._deals_nothing.add(party)
+        elif reason == "not dealt" and (dealer := self._relay_wanted(party)) is not None:
             self._relays_nothing.add((party, dealer))
         elif reason == "bad total":
             self._refuses_total(party)

@@ -400,7 +400,7 @@ class Group:
         dealer = header.dealer
         if dealer == self.own:
             return self._own_tags()
-        if self._for_all and not header.sealed and dealer in self._tags:
+        if not header.sealed and dealer in self._tags:
             return self._tags[dealer]
         sealed, through = header.sealed, None
         if len(sealed) == RELAYED_BYTES:
