@@ -68,13 +68,18 @@ class Tables:
         if "questions" not in settings.content:
             return None
         table = settings.table("questions")
-        settings.known("questions", table, OPTIONS)
+        settings.known("questions", table, (*OPTIONS, "weights"))
+        weights = table.get("weights", ())
+        if not isinstance(weights, (list, tuple)):
+            settings.fail("questions.weights", "wanted a list of numbers, one for each question")
         kinds = {
             name: settings.call("ranges", as_range, name=name, form=one)
             for name, one in ranges.items()
         }
         asked = settings.call("questions", questions_of, given=table, kinds=kinds, sign="")
-        about: Questions = settings.call("questions", questions_about, asked=asked, ranges=ranges)
+        about: Questions = settings.call(
+            "questions", questions_about, asked=asked, ranges=ranges, weights=weights
+        )
         return about
 
     @cached_property

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from math import sqrt
+from math import fsum, sqrt
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -151,8 +151,9 @@ class Questions:
     """What is asked, and all that is public about it.
 
     In a round, the vectors of all questions that have one are put together, each multiplied with
-    ``sqrt(share) / distance``. All rounds have noise of one scale, so that each question has the
-    same budget: k questions are together as dear as one release of vectors sqrt(k) apart.
+    ``sqrt(weight share) / distance``. All rounds have noise of one scale, so that each question has
+    the same budget times its weight: k questions are together as dear as one release of vectors
+    sqrt(k) apart.
 
     Parameters
     ----------
@@ -160,10 +161,31 @@ class Questions:
         The questions.
     kinds
         The public ranges of the columns that they read.
+    weights
+        Share of mu^2 of each question, over that of an equal division; their mean is 1. Empty for
+        an equal division.
+
+    Raises
+    ------
+    ValueError
+        If there is not one positive weight for each question.
     """
 
     each: tuple[Question, ...]
     kinds: dict[str, Kind]
+    weights: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.weights:
+            return
+        if len(self.weights) != len(self.each):
+            wanted = f"{len(self.each)} numbers, one for each question"
+            fail("weights", wanted, f"{len(self.weights)}")
+        for weight in self.weights:
+            positive("weights", weight)
+        mean = fsum(self.weights) / len(self.weights)
+        scaled = tuple(float(weight / mean) for weight in self.weights)
+        object.__setattr__(self, "weights", scaled)
 
     @cached_property
     def sizes(self) -> list[tuple[Size, ...]]:
@@ -179,10 +201,11 @@ class Questions:
     def parts(self) -> tuple[tuple[Part, ...], ...]:
         """The parts of each round's vectors."""
         found: list[list[Part]] = [[] for _ in range(self.rounds)]
-        for question, sizes in zip(self.each, self.sizes, strict=True):
+        weights = self.weights or (1.0,) * len(self.each)
+        for question, sizes, weight in zip(self.each, self.sizes, weights, strict=True):
             shares = question.shares(self.kinds)
             for of_round, size, share in zip(found, sizes, shares, strict=False):
-                of_round.append(Part(question, size, sqrt(share) / size.distance))
+                of_round.append(Part(question, size, sqrt(weight * share) / size.distance))
         return tuple(map(tuple, found))
 
     @property
@@ -403,6 +426,7 @@ def ask(
     epsilon: float,
     delta: float = 1e-5,
     colluding: int = 1,
+    weights: Sequence[float] | None = None,
     key: Key | None = None,
 ) -> Statistics:
     """Answer questions about the records of all sites, at one epsilon for all answers together.
@@ -426,6 +450,9 @@ def ask(
         The budget of all answers together.
     colluding
         Sites that may collude with the server of the secure sum, which takes 2 honest sites more.
+    weights
+        One number for each question: its share of the budget (mu^2) is in proportion to it. A
+        question with four times the weight has half the noise. By default all shares are equal.
     key
         The source of the noise; by default the operating system. A seeded one makes the answers
         reproducible, and then they are not private.
@@ -469,7 +496,7 @@ def ask(
         colluding=colluding,
         secure=method_for(len(parts), epsilon, colluding=colluding) == "secure",
     )
-    about, sums = budget.settle(asked, given)
+    about, sums = budget.settle(asked, given, () if weights is None else tuple(weights))
     columns, notices = read_columns(about, table)
     said = copied(fingerprints(table), parts, np.unique(owners))
     if said is not None:
@@ -519,7 +546,7 @@ class Spending:
         )
 
     def settle(
-        self, asked: Sequence[Question], ranges: Mapping[str, Any]
+        self, asked: Sequence[Question], ranges: Mapping[str, Any], weights: Sequence[float] = ()
     ) -> tuple[Questions, RecordSums | AdaptiveSums]:
         """Return questions with all that follows from their noise, and their sums.
 
@@ -529,7 +556,7 @@ class Spending:
             If records are too few for the noise.
         """
         smallest = [question.settled(None, self.records) for question in asked]
-        about = questions_about(smallest, ranges)
+        about = questions_about(smallest, ranges, weights)
         sums = self.sums(about)
         noises = about.noises_of(sums.noise_scales)
         settled = [
@@ -537,7 +564,7 @@ class Spending:
             for question, (noise, *_) in zip(asked, noises, strict=True)
         ]
         if settled != smallest:
-            about = questions_about(settled, ranges)
+            about = questions_about(settled, ranges, weights)
             sums = self.sums(about)
         about.require(sums.noise_scales, self.records)
         return about, sums
@@ -556,10 +583,12 @@ def names_of(questions: Sequence[Question], ranges: Mapping[str, Any]) -> list[s
     return names
 
 
-def questions_about(asked: Sequence[Question], ranges: Mapping[str, Any]) -> Questions:
+def questions_about(
+    asked: Sequence[Question], ranges: Mapping[str, Any], weights: Sequence[float] = ()
+) -> Questions:
     """Return questions with the public ranges of the columns that they read."""
     kinds = {name: as_range(name, ranges[name]) for name in names_of(asked, ranges)}
-    return Questions(each=tuple(asked), kinds=kinds)
+    return Questions(each=tuple(asked), kinds=kinds, weights=tuple(weights))
 
 
 def named(table: Table) -> Table:
