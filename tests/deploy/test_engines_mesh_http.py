@@ -5,10 +5,7 @@ from __future__ import annotations
 import json
 import re
 import ssl
-import subprocess
-import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -16,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from mesh_parties import Parties
-from network_parties import HERE, certificate
+from network_parties import HERE, Commands, certificate
 
 import dpmesh as dm
 from dpmesh.deploy import Folder, Node, Router, read_contract
@@ -110,29 +107,6 @@ def test_a_run_goes_on_without_a_node_that_never_comes_back(
     assert router.missing == ["p3"]
     rounds = [len(f.ledger(parties.contract).releases) for f in parties.folders]
     assert rounds == [6, 6, 6, 3]
-
-
-class Commands:
-    """Processes of the command line, in a folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.processes = folder, dict[str, subprocess.Popen[bytes]]()
-
-    def start(self, name: str, *arguments: str) -> None:
-        command = [sys.executable, "-m", "dpmesh", *arguments]
-        with (self.folder / f"{name}.log").open("ab") as log:
-            self.processes[name] = subprocess.Popen(command, stdout=log, stderr=log)
-
-    def log(self, name: str) -> str:
-        return (self.folder / f"{name}.log").read_text()
-
-    def wait_for(self, name: str, text: str) -> str:
-        for _ in range(1200):
-            if text in self.log(name):
-                return self.log(name)
-            assert self.processes[name].poll() in (None, 0), self.log(name)
-            time.sleep(0.1)
-        raise AssertionError(self.log(name))
 
 
 @pytest.mark.slow

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 from intervals import distance
+from network_parties import HERE, Commands, certificate
 
 import dpmesh as dm
-from dpmesh.deploy import Contract, Folder, Node, Router
+from dpmesh.deploy import Contract, Folder, Node, Router, read_contract
 from dpmesh.deploy.outcome import verified
 from dpmesh.statistics.ask import Asked, read_columns
 from dpmesh.statistics.pairs import pairs_in
@@ -33,10 +34,10 @@ QUESTIONS: dict[str, Any] = {
 NAMES, RECORDS = ["north", "south", "west"], 1500
 
 
-def tables() -> list[dict[str, Any]]:
+def tables(sites: int = 3) -> list[dict[str, Any]]:
     """The patients of each hospital."""
     found = []
-    for site in range(3):
+    for site in range(sites):
         draw = np.random.default_rng(site)
         age = draw.uniform(20, 90, RECORDS)
         arm = draw.choice(["standard", "new"], RECORDS)
@@ -102,20 +103,65 @@ def test_each_party_has_the_answers_of_one_process_though_one_restarts(
     assert np.array_equal(run.released, nodes[0].released) == rehearsal
 
 
-@pytest.mark.parametrize("options", [[], ["--colluding", "0", "--dropouts", "1"]])
-def test_a_contract_of_regressions_is_made_checked_and_rehearsed(
-    options: list[str], tmp_path: Path
-) -> None:
+def test_a_lost_party_costs_those_who_stay_one_attempt_of_the_plan(tmp_path: Path) -> None:
+    names = [*NAMES, "east"]
+    folders = [Folder.create(tmp_path / name, epsilon=99.0, delta=1e-5) for name in names]
+    party = {"records": RECORDS, "epsilon": 9.0, "delta": 1e-5}
+    whole = content([each.signing.public.hex() for each in folders[:3]])
+    last = {"name": "east", "signing_key": folders[3].signing.public.hex(), **party}
+    whole["party"] = [*whole["party"], last]
+    whole["algorithm"] = {**whole["algorithm"], "dropouts": 1, "noise_to_sensitivity": 1.0}
+    contract = Contract.of(whole)
+    plan = contract.plan.cost(1e-5).epsilon
+    assert len(contract.plan.releases) == 14  # each of 7 rounds, and once more
+    records = [contract.tables.dataset(table) for table in tables(4)]
+    nodes = [Node(contract, *each, rehearsal=False) for each in zip(folders, records, strict=True)]
+    now = [0.0]
+    router = Router(contract, lambda: now[0])
+    lost_at = 9
+    for step in range(600):
+        if router.done or router.failure:
+            break
+        moved = False
+        for number, message in router.requests().items():
+            if number != 3 or step < lost_at:
+                router.take(number, nodes[number].answer(message))
+                moved = True
+        now[0] += 0.01 if moved else 1.0
+        if router.waits_since() > 9.0:
+            router.close()
+    assert not router.failure
+    assert router.missing == ["east"]
+    answers = [node.statistics() for node in nodes[:3]]
+    assert answers[0] == answers[1] == answers[2]
+    for folder in folders[:3]:
+        charged = folder.ledger(contract)
+        assert 7 < len(charged.releases) <= 8  # the attempt that "east" broke is charged, too
+        spent = folder.spent(contract)
+        assert spent is not None
+        assert spent.epsilon == charged.cost(1e-5).epsilon
+        assert spent.epsilon <= plan == folder.cost() == folder.reserved(contract).epsilon
+        assert {*charged.releases} <= {*contract.plan.releases}
+    assert folders[3].cost() == plan  # reserved in whole when it joined
+    sent = folders[3].ledger(contract).releases
+    assert 0 < len(sent) < 7
+    assert {*sent} <= {*contract.plan.releases}
+
+
+def command(*arguments: str) -> str:
+    """Run a command in this process; return what it prints."""
     testing = pytest.importorskip("typer.testing")
-    pandas = pytest.importorskip("pandas")
     from dpmesh.cli import app
 
-    def command(*arguments: str) -> str:
-        came = testing.CliRunner().invoke(app, [*arguments])
-        assert came.exit_code == 0, came.output
-        return str(came.output)
+    came = testing.CliRunner().invoke(app, [*arguments])
+    assert came.exit_code == 0, came.output
+    return str(came.output)
 
-    file, ranges = tmp_path / "contract.toml", tmp_path / "ranges.toml"
+
+def made_by_command(folder: Path, options: list[str]) -> Path:
+    """Return a contract of regressions and pairs, beside the parties' folders and tables."""
+    pandas = pytest.importorskip("pandas")
+    file, ranges = folder / "contract.toml", folder / "ranges.toml"
     ranges.write_text(
         'age = {range = [0, 100], missing = true}\narm = ["standard", "new"]\n'
         "died = {flag = true}\nvisits = [0, 10]\nmonths = [0, 24]\n"
@@ -123,10 +169,66 @@ def test_a_contract_of_regressions_is_made_checked_and_rehearsed(
     made = ["contract", "make", str(file), "--ranges", str(ranges), "--epsilon", "8", *options]
     made += ["--question", "regress=died~age,arm", "--question", "pairs=age,died"]
     for name, table in zip(NAMES, tables(), strict=True):
-        key = command("contract", "keys", str(tmp_path / name), "--epsilon", "9").split('"')[1]
+        key = command("contract", "keys", str(folder / name), "--epsilon", "9").split('"')[1]
         made += ["--party", f"{name}:{RECORDS}:{key}"]
-        pandas.DataFrame(table).to_csv(tmp_path / f"{name}.csv", index=False)
+        pandas.DataFrame(table).to_csv(folder / f"{name}.csv", index=False)
     command(*made)
+    return file
+
+
+@pytest.mark.slow
+def test_three_parties_over_http_have_the_same_answers_though_one_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    file = made_by_command(tmp_path, [])
+    contract = read_contract(file)
+    signed, key = map(str, certificate(tmp_path))
+    run = Commands(tmp_path)
+
+    def start(name: str) -> None:
+        arguments = {
+            "--data": tmp_path / f"{name}.csv",
+            "--folder": tmp_path / name,
+            "--router": f"https://{HERE}:{port}",
+            "--certificate": signed,
+            "--output": tmp_path / f"{name}.json",
+        }
+        flat = [str(part) for pair in arguments.items() for part in pair]
+        run.start(name, "node", str(file), *flat)
+
+    try:
+        run.start(
+            "router", "router", str(file), "--port", "0", "--certificate", signed, "--key", key
+        )
+        port = run.wait_for("router", "listening at ").split(HERE + ":")[1].split()[0]
+        for name in NAMES:
+            start(name)
+        run.wait_for("west", "round 2 of")
+        run.processes["west"].kill()
+        run.processes["west"].wait()
+        start("west")
+        for name in NAMES:
+            assert "it holds the answers" in run.wait_for(name, "wrote")
+        run.wait_for("router", "the run is over")
+    finally:
+        for process in run.processes.values():
+            process.kill()
+            process.wait()
+    written = [json.loads((tmp_path / f"{name}.json").read_text()) for name in NAMES]
+    assert written[0]["answers"] == written[1]["answers"] == written[2]["answers"]
+    for name, answers in zip(NAMES, written, strict=True):
+        assert verified(answers, contract) == (name, 7, tuple(NAMES))
+        folder = Folder.open(tmp_path / name)
+        assert folder.ledger(contract) == contract.plan
+        folder.close()
+
+
+@pytest.mark.parametrize("options", [[], ["--colluding", "0", "--dropouts", "1"]])
+def test_a_contract_of_regressions_is_made_checked_and_rehearsed(
+    options: list[str], tmp_path: Path
+) -> None:
+    file = made_by_command(tmp_path, options)
     text = file.read_text()
     assert "rounds = 7" in text
     assert 'kind = "AdaptiveSums"' in text

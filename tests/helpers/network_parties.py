@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ssl
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from datetime import datetime, timedelta, timezone
@@ -154,3 +157,26 @@ class Poster:
             connection.request(method, path, answer, headers)
             got = connection.getresponse()
             return got.status, got.read(), int(got.headers.get("Dpmesh-Number", 0))
+
+
+class Commands:
+    """Processes of the command line, in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.processes = folder, dict[str, subprocess.Popen[bytes]]()
+
+    def start(self, name: str, *arguments: str) -> None:
+        command = [sys.executable, "-m", "dpmesh", *arguments]
+        with (self.folder / f"{name}.log").open("ab") as log:
+            self.processes[name] = subprocess.Popen(command, stdout=log, stderr=log)
+
+    def log(self, name: str) -> str:
+        return (self.folder / f"{name}.log").read_text()
+
+    def wait_for(self, name: str, text: str) -> str:
+        for _ in range(1200):
+            if text in self.log(name):
+                return self.log(name)
+            assert self.processes[name].poll() in (None, 0), self.log(name)
+            time.sleep(0.1)
+        raise AssertionError(self.log(name))
