@@ -326,5 +326,5 @@ def test_noise_is_not_praised() -> None:
         x, y = draw.uniform(-1, 1, (80, 2)), (draw.random(80) < 0.65).astype(int)
         model = dm.sklearn.PrivateClassifier(8.0, random_state=seed)
         found = dm.sklearn.evaluate(model, x, y, groups=np.arange(80) % (1 + seed % 4)).verdict
-        claimed += found.claim in ("better", "worse")
+        claimed += found.claim in ("better", "worse") or bool(found.sites.any())
     assert claimed <= 3

@@ -1,0 +1,175 @@
+"""Level of verdicts: ``python -m dpmesh_papers.studies.verdict_level 1000``.
+
+The number is that of evaluations of each setting. An evaluation draws a table, splits it ten times
+into training and test records, and compares two arms by `dpmesh.run.verdict.Verdict`. In the
+exchangeable settings both arms are the same learner, least squares with noise in the weights, with
+keys of their own: every word for a difference is then a false one. In the setting of noise the
+labels say nothing, and one arm learns from all records with noise, the other from single sites
+without. Results go to ``docs/results/verdict-level.*``, a table of ``docs/estimators.md``.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+
+from dpmesh.run.baselines import Baselines
+from dpmesh.run.populations import Population, RareClass
+from dpmesh.run.verdict import Verdict
+from dpmesh.sklearn.evaluation import held_out
+from dpmesh_papers._scaffold import Row
+from dpmesh_papers.studies.results import keep, table
+
+Numbers = np.ndarray
+
+SPLITS, SHARE, COLUMNS = 10, 0.25, 4
+POPULATIONS = ("all sites' records", "own records", "worst site", "rarest class")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """A kind of table with two arms.
+
+    Parameters
+    ----------
+    name
+        Of the line.
+    records, sites
+        Of the table.
+    signal
+        How much the columns say about the label; 0 for labels of noise.
+    noise
+        Standard deviation of the noise in each weight.
+    """
+
+    name: str
+    records: int
+    sites: int
+    signal: float
+    noise: float
+
+    @property
+    def is_exchangeable(self) -> bool:
+        """Whether both arms are one learner with two keys."""
+        return self.signal > 0
+
+
+SETTINGS = (
+    Setting(name="one learner, two keys", records=400, sites=4, signal=2.0, noise=0.05),
+    Setting(name="the same, more noise", records=400, sites=4, signal=2.0, noise=0.3),
+    Setting(name="the same, larger table", records=2_000, sites=8, signal=1.0, noise=0.1),
+    Setting(name="labels of noise", records=400, sites=4, signal=0.0, noise=0.05),
+)
+
+
+def weights(x: Numbers, y: Numbers, noise: float, draw: np.random.Generator) -> Numbers:
+    """Return least squares with noise in the weights."""
+    ridge = np.eye(x.shape[1])
+    found = np.linalg.solve(x.T @ x + ridge, x.T @ (2.0 * y - 1))
+    return np.asarray(found + noise * draw.standard_normal(len(found)))
+
+
+def evaluation(setting: Setting, draw: np.random.Generator) -> Verdict:
+    """Return the verdict about two arms on one table."""
+    count, sites = setting.records, setting.sites
+    columns = draw.uniform(-1, 1, (count, COLUMNS))
+    x = np.concatenate([np.ones((count, 1)), columns], axis=1)
+    odds = 0.8 + setting.signal * (columns[:, 0] - columns[:, 1])
+    y = draw.random(count) < 1 / (1 + np.exp(-odds))
+    owners = draw.integers(sites, size=count)
+    split_draw = np.random.RandomState(int(draw.integers(2**31)))
+    measured, beside, populations = [], [], []
+    for _ in range(SPLITS):
+        test = held_out(owners, SHARE, split_draw, classes=y)
+        train = ~test
+        federation = weights(x[train], y[train], setting.noise, draw)
+        if setting.is_exchangeable:
+            one = weights(x[train], y[train], setting.noise, draw)
+            alone = [one] * sites
+        else:
+            alone = [
+                weights(x[train & (owners == s)], y[train & (owners == s)], 0.0, draw)
+                for s in range(sites)
+            ]
+        right = (x[test] @ federation > 0) == y[test]
+        rights = [(x[test] @ own > 0) == y[test] for own in alone]
+        own = [owners[test] == s for s in range(sites)]
+        rare = y[test] == (y[train].mean() < 0.5)
+        measured.append({"accuracy": float(right.mean())})
+        beside.append(
+            Baselines(
+                metric="accuracy",
+                chance=float(max(y[test].mean(), 1 - y[test].mean())),
+                alone=np.array([each.mean() for each in rights]),
+                pooled=float(right.mean()),
+                tested=int(test.sum()),
+                held_out=SHARE,
+            )
+        )
+        populations.append(
+            Population(
+                federation=np.array([right[at].mean() for at in own]),
+                alone=np.array([each[at].mean() for each, at in zip(rights, own, strict=True)]),
+                tested=np.array([int(at.sum()) for at in own]),
+                rare=RareClass(
+                    name="rare",
+                    federation=float(right[rare].mean()),
+                    alone=float(np.mean([each[rare].mean() for each in rights])),
+                    tested=int(rare.sum()),
+                ),
+            )
+        )
+    return Verdict(measured=measured, beside=beside, epsilon=None, populations=populations)
+
+
+def line(setting: Setting, runs: int, seed: int) -> Row:
+    """Return how often each population is said to differ, and the headline says better."""
+    draw = np.random.default_rng(seed)
+    differs: Counter[str] = Counter()
+    judged: Counter[str] = Counter()
+    better = 0
+    for _ in range(runs):
+        verdict = evaluation(setting, draw)
+        better += verdict.claim == "better"
+        gains = (verdict.gain, verdict.own_gain, verdict.worst_site, verdict.rarest_class)
+        for name, gain in zip(POPULATIONS, gains, strict=True):
+            if gain is not None:
+                judged[name] += 1
+                differs[name] += gain.sign != 0
+    row: Row = {"setting": setting.name, "exchangeable": setting.is_exchangeable, "runs": runs}
+    for name in POPULATIONS:
+        row[name] = round(differs[name] / max(judged[name], 1), 4)
+    row["better"] = round(better / runs, 4)
+    return row
+
+
+def page(rows: list[Row]) -> str:
+    """Return the table of docs/estimators.md."""
+    heads = ["setting", "evaluations", *POPULATIONS, "word *better*"]
+    lines = [
+        [
+            row["setting"],
+            f"{row['runs']:,}",
+            *(f"{100 * row[name]:.1f}%" if row["exchangeable"] else "" for name in POPULATIONS),
+            f"{100 * row['better']:.1f}%",
+        ]
+        for row in rows
+    ]
+    return table(heads, lines)
+
+
+def main(runs: int) -> None:
+    """Print the lines; write them from 1,000 evaluations on."""
+    rows: list[Row] = []
+    for seed, setting in enumerate(SETTINGS):
+        rows.append(line(setting, runs, seed))
+        print(*rows[-1].values(), sep="\t", flush=True)
+    if runs >= 1_000:
+        keep("verdict-level", rows, page(rows))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
