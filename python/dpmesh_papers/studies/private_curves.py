@@ -42,28 +42,40 @@ def patients() -> dict[str, np.ndarray]:
 def exact(table: dict[str, np.ndarray], arm: str, months: float) -> float:
     """Return the Kaplan-Meier estimate of all times as they are, without privacy."""
     in_arm = table["arm"] == arm
-    time, died = table["months"][in_arm], table["died"][in_arm]
-    event_times = np.unique(time[died & (time <= months)])
-    return float(np.prod([1 - (time[died] == t).sum() / (time >= t).sum() for t in event_times]))
+    time = table["months"][in_arm]
+    died = table["died"][in_arm]
+    survival = 1.0
+    for event_time in np.unique(time[died & (time <= months)]):
+        events = (time[died] == event_time).sum()
+        at_risk = (time >= event_time).sum()
+        survival *= 1 - events / at_risk
+    return float(survival)
 
 
 def measure() -> None:
     """Write the curves at each epsilon, with their 95% intervals."""
-    table, site = patients(), np.arange(RECORDS) % SITES
+    table = patients()
+    site = np.arange(RECORDS) % SITES
     question = Survival("months", "died", by="arm", bins=BINS)
     rows: list[dict[str, Any]] = []
     for epsilon in EPSILONS:
         key = dm.Key.seeded(int(10 * epsilon))
         (answer,) = ask(question, table, site, ranges=RANGES, epsilon=epsilon, key=key).answers
-        for arm, arm_rows in zip(
-            ARMS, np.split(np.array(answer.rows, object), len(ARMS)), strict=True
-        ):
-            for nth, row in enumerate(arm_rows, start=1):
-                months = 60 * nth / BINS
-                numbers = {"estimate": row[1], "low": row[4], "high": row[5]}
-                numbers["exact"] = exact(table, arm, months)
-                rounded = {name: round(value, 4) for name, value in numbers.items()}
-                rows.append({"epsilon": epsilon, "arm": arm, "months": months, **rounded})
+        rows_of_arms = np.split(np.array(answer.rows, object), len(ARMS))
+        for arm, arm_rows in zip(ARMS, rows_of_arms, strict=True):
+            for number, row in enumerate(arm_rows, start=1):
+                months = 60 * number / BINS
+                rows.append(
+                    {
+                        "epsilon": epsilon,
+                        "arm": arm,
+                        "months": months,
+                        "estimate": round(row[1], 4),
+                        "low": round(row[4], 4),
+                        "high": round(row[5], 4),
+                        "exact": round(exact(table, arm, months), 4),
+                    }
+                )
     keep("survival", rows)
 
 
@@ -75,18 +87,22 @@ def survival(rows: list[Any], path: Path) -> None:
     for ax, epsilon in zip(axes, EPSILONS, strict=True):
         for arm, colour in zip(ARMS, COLOURS, strict=False):
             arm_rows = pick(rows, epsilon=epsilon, arm=arm)
-            months, *curves = (
-                np.array([row[name] for row in arm_rows])
-                for name in ("months", "estimate", "low", "high", "exact")
-            )
-            ax.step(months, curves[0], where="post", color=colour, label=arm)
-            ax.fill_between(months, *curves[1:3], step="post", color=colour, alpha=0.2)
-            ax.step(months, curves[3], ":", where="post", color=colour)
+            months = _column(arm_rows, "months")
+            low = _column(arm_rows, "low")
+            high = _column(arm_rows, "high")
+            ax.step(months, _column(arm_rows, "estimate"), where="post", color=colour, label=arm)
+            ax.fill_between(months, low, high, step="post", color=colour, alpha=0.2)
+            ax.step(months, _column(arm_rows, "exact"), ":", where="post", color=colour)
         ax.set_title(f"epsilon {epsilon:g}")
         ax.set_xlabel("months")
     axes[0].set_ylabel("share without the event")
     axes[0].legend(frameon=False, title="dotted: no privacy", fontsize="small")
     figure.savefig(path, dpi=120)
+
+
+def _column(rows: list[Any], name: str) -> np.ndarray:
+    """Return one number of each row."""
+    return np.array([row[name] for row in rows])
 
 
 def accuracies(rows: list[Any], path: Path) -> None:
@@ -97,12 +113,14 @@ def accuracies(rows: list[Any], path: Path) -> None:
         for method, colour in zip(("secure", "gossip"), COLOURS, strict=False):
             for features, style in (("by the rule", "o-"), ("columns alone", "x:")):
                 method_rows = pick(rows, task=task, method=method, features=features)
-                epsilons, height, error = (
-                    [row[name] for row in method_rows]
-                    for name in ("epsilon", "accuracy", "interval")
-                )
+                epsilons = _column(method_rows, "epsilon")
                 ax.errorbar(
-                    epsilons, height, error, fmt=style, color=colour, label=f"{method}, {features}"
+                    epsilons,
+                    _column(method_rows, "accuracy"),
+                    _column(method_rows, "interval"),
+                    fmt=style,
+                    color=colour,
+                    label=f"{method}, {features}",
                 )
         ax.set_xscale("log", base=2)
         ax.set_xticks(epsilons, [f"{epsilon:g}" for epsilon in epsilons])

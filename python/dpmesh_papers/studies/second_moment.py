@@ -127,39 +127,53 @@ def measured(x: Any, y: Any, sites: int, epsilon: float, task: Task) -> dict[str
     """Return the accuracies (%) of each design over the splits."""
     public = np.random.default_rng(99).permutation(len(y))[: int(0.8 * len(y))]
     scores_of_design: dict[str, list[float]] = {design: [] for design in task.designs}
+    mu = 1 / accounting.analytic_gaussian_noise_to_sensitivity(
+        target_epsilon=epsilon, target_delta=DELTA
+    )
     for seed in range(task.splits):
         draw = np.random.default_rng(seed)
-        order = draw.permutation(public)
-        training, judged = np.split(order, [int(0.75 * len(order))])
-        mu = 1 / accounting.analytic_gaussian_noise_to_sensitivity(
-            target_epsilon=epsilon, target_delta=DELTA
-        )
+        training, judged = np.split(draw.permutation(public), [int(0.75 * len(public))])
         strength = mu * len(training) * sqrt((sites - 1) / sites)
-        noise = 2 / (sqrt(STAGE_SHARE) * strength) * draw.standard_normal(x.shape[1])
-        centre = x[training].mean(axis=0) + noise
-        triangle = np.triu(draw.standard_normal(2 * x.shape[1:]), 1) / sqrt(2)
-        error = triangle + triangle.T + np.diag(draw.standard_normal(x.shape[1]))
-        remainder = unit(x[training] - centre)
-        moment = remainder.T @ remainder / len(remainder)
+        mean_scale = 2 / (sqrt(STAGE_SHARE) * strength)
+        centre = x[training].mean(axis=0) + mean_scale * draw.standard_normal(x.shape[1])
+        directions = unit(x[training] - centre)
+        moment = directions.T @ directions / len(directions)
+        error = _symmetric_noise(x.shape[1], draw)
         for design in task.designs:
             share, power = DESIGNS[design]
-            whiten = np.eye(x.shape[1])
+            datasets = []
+            whitening = None
             if share:
                 scale = sqrt(2) / (sqrt(share) * strength)
-                values, axes = np.linalg.eigh(moment + scale * error)
-                values = np.maximum(values, scale * sqrt(2 * len(values)))  # the noise's largest
-                whiten = (axes * (values[-1] / values) ** power) @ axes.T
-            parts = []
-            for part in (training, judged):
-                rows = unit(x[part] - centre) @ whiten if share else x[part] - centre
-                parts.append(dm.Dataset(centred(rows, np.zeros(len(centre))), y[part]))
-            rest = mu * sqrt(1 - STAGE_SHARE - share)
-            scores_of_design[design].append(100 * learned(parts[0], parts[1], sites, rest, seed))
+                whitening = _whitening(moment + scale * error, scale, power)
+            for records in (training, judged):
+                rows = x[records] - centre
+                if whitening is not None:
+                    rows = unit(rows) @ whitening
+                features = centred(rows, np.zeros(len(centre)))
+                datasets.append(dm.Dataset(features, y[records]))
+            mu_of_learning = mu * sqrt(1 - STAGE_SHARE - share)
+            accuracy = learned(datasets[0], datasets[1], sites, mu_of_learning, seed)
+            scores_of_design[design].append(100 * accuracy)
     return {design: np.array(scores) for design, scores in scores_of_design.items()}
 
 
+def _symmetric_noise(dim: int, draw: np.random.Generator) -> np.ndarray:
+    """Return the noise of a second moment, shape (dim, dim), in standard deviations."""
+    triangle = np.triu(draw.standard_normal((dim, dim)), 1) / sqrt(2)
+    return triangle + triangle.T + np.diag(draw.standard_normal(dim))
+
+
+def _whitening(moment: np.ndarray, noise_scale: float, power: float) -> np.ndarray:
+    """Return the matrix that whitens records, as far as the noisy moment shows their axes."""
+    eigenvalues, axes = np.linalg.eigh(moment)
+    largest_of_noise = noise_scale * sqrt(2 * len(eigenvalues))
+    eigenvalues = np.maximum(eigenvalues, largest_of_noise)
+    return (axes * (eigenvalues[-1] / eigenvalues) ** power) @ axes.T
+
+
 def learned(train: Any, test: Any, sites: int, mu: float, seed: int) -> float:
-    """Return the accuracy of what the rule learns under a secure sum with the rest of mu."""
+    """Return the accuracy of the rule's model by secure aggregation, with this mu for learning."""
     problem = dm.LinearProblem(
         train,
         tuple(np.array_split(np.arange(train.records), sites)),
@@ -171,10 +185,16 @@ def learned(train: Any, test: Any, sites: int, mu: float, seed: int) -> float:
     sizes = Sizes(
         nodes=sites, smallest=problem.fewest_records, together=train.records, dim=problem.dim
     )
-    rest = float(accounting.gdp_epsilon(delta=DELTA, mu=mu))
-    chosen = choose(sizes, epsilon=rest, delta=DELTA, algorithm="secure")
-    key, options = dm.Key.seeded(seed), {"metrics": dm.Metrics([], progress=False), "delta": DELTA}
-    run = dm.simulate(chosen.algorithm, problem, rounds=chosen.rounds, key=key, **options)
+    epsilon = float(accounting.gdp_epsilon(delta=DELTA, mu=mu))
+    choice = choose(sizes, epsilon=epsilon, delta=DELTA, algorithm="secure")
+    run = dm.simulate(
+        choice.algorithm,
+        problem,
+        rounds=choice.rounds,
+        key=dm.Key.seeded(seed),
+        metrics=dm.Metrics([], progress=False),
+        delta=DELTA,
+    )
     return float(problem.accuracy(run.released)[0])
 
 
