@@ -162,9 +162,9 @@ class _Assembly:
         algorithm = self._made(table)
         if "first_stage" in self.settings.content:
             if getattr(algorithm, "secure_sum", None) is None:
-                wanted = "wanted a secure sum of all parties: who misses one row of gossip has "
-                wanted += "another centre than the others, for which no proof is"
-                self.settings.fail("first_stage", wanted)
+                problem = "wanted a secure sum of all parties: who misses one row of gossip has "
+                problem += "another centre than the others, for which no proof is"
+                self.settings.fail("first_stage", problem)
             return self._after_stage(self._stage(), algorithm)
         return algorithm
 
@@ -181,10 +181,10 @@ class _Assembly:
         noise = next((name for name in NOISES if self._lacks(name)), None)
         if noise is not None:
             settings.known("algorithm", table, (*self.fields, "kind", "epsilon"))
-            wanted = f"wanted epsilon, or {noise}, for {self.maker.__name__}"
+            problem = f"wanted epsilon, or {noise}, for {self.maker.__name__}"
             if "sweep" in settings.content:
-                wanted += "; tables in [sweep] replace all of [algorithm]"
-            settings.fail("algorithm", wanted)
+                problem += "; tables in [sweep] replace all of [algorithm]"
+            settings.fail("algorithm", problem)
         algorithm = self._made(table)
         if stage is None:
             return algorithm
@@ -357,5 +357,5 @@ class _Assembly:
         try:
             return with_noise(budget.calibrate(with_noise, self.sizes.rounds))
         except ValueError as error:
-            wanted = f'wanted more noise, or "{RULE}", within {budget} ({error})'
-            self.settings.fail("first_stage", wanted)
+            problem = f'wanted more noise, or "{RULE}", within {budget} ({error})'
+            self.settings.fail("first_stage", problem)

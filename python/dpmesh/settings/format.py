@@ -54,8 +54,8 @@ def refuse_old_keys(settings: Settings, path: str, table: Mapping[str, Any], mak
     """
     if _is_current(settings) or not _is_noise(table.get(_KEY)):
         return
-    known = entries(maker)
-    if _KEY not in known and _RATIO in known:
+    fields = entries(maker)
+    if _KEY not in fields and _RATIO in fields:
         _refuse(settings, f"{path}.{_KEY}", f"{_RATIO} = {_written(table[_KEY], 1.0)}")
 
 
@@ -91,14 +91,14 @@ def _is_current(settings: Settings) -> bool:
 
 
 def _is_noise(value: object) -> bool:
-    """Whether a value sets noise: neither is missing nor asks for none."""
+    """Return True if a value sets noise: it is neither missing nor "none"."""
     return value is not None and value != "none"
 
 
 def _written(value: object, factor: float) -> str:
     """Return a value, or each of a list, times a factor, as a file has it."""
     if isinstance(value, list):
-        return f"[{', '.join(_written(one, factor) for one in value)}]"
+        return f"[{', '.join(_written(item, factor) for item in value)}]"
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return repr(float(value) * factor)
     return f'"{value}"'
