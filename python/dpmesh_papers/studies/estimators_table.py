@@ -83,22 +83,33 @@ def main(keys: int = 10) -> None:
     """Print and write the accuracy of each cell, in percent."""
     rows: list[dict[str, Any]] = []
     for data in tables(keys):
-        out = np.random.default_rng(1).random(len(data.y)) < 0.25
+        is_test = np.random.default_rng(1).random(len(data.y)) < 0.25
         for epsilon in EPSILONS:
             for method in METHODS:
-                results = []
-                for key in range(data.keys):
-                    model = dm.sklearn.PrivateClassifier(
-                        epsilon=epsilon, ranges=data.ranges, algorithm=method, random_state=key
-                    )
-                    model.fit(data.x[~out], data.y[~out], groups=data.site[~out])
-                    results.append(100 * model.score(data.x[out], data.y[out]))
-                deviation = np.std(results, ddof=1) if data.keys > 1 else np.nan
-                row = {"data": data.name, "epsilon": epsilon, "method": method, "keys": data.keys}
-                numbers = {"accuracy": np.mean(results), "deviation": deviation}
-                rows.append(row | {name: round(float(n), 2) for name, n in numbers.items()})
-                print(rows[-1], flush=True)
+                scores = [accuracy(data, is_test, epsilon, method, key) for key in range(data.keys)]
+                deviation = np.nan
+                if data.keys > 1:
+                    deviation = np.std(scores, ddof=1)
+                row = {
+                    "data": data.name,
+                    "epsilon": epsilon,
+                    "method": method,
+                    "keys": data.keys,
+                    "accuracy": round(float(np.mean(scores)), 2),
+                    "deviation": round(float(deviation), 2),
+                }
+                rows.append(row)
+                print(row, flush=True)
     keep("estimators", rows, as_text(rows))
+
+
+def accuracy(data: Any, is_test: np.ndarray, epsilon: float, method: Any, key: int) -> float:
+    """Return the accuracy of one fit on the test records, in percent."""
+    model = dm.sklearn.PrivateClassifier(
+        epsilon=epsilon, ranges=data.ranges, algorithm=method, random_state=key
+    )
+    model.fit(data.x[~is_test], data.y[~is_test], groups=data.site[~is_test])
+    return 100 * float(model.score(data.x[is_test], data.y[is_test]))
 
 
 def as_text(rows: list[dict[str, Any]]) -> str:

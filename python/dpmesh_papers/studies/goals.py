@@ -66,11 +66,11 @@ def accuracies() -> list[dict[str, Any]]:
     return [*rows, repeated(f"MNIST, scattering, {NAMES['secure']}", images, "%")]
 
 
-def repeated(what: str, found: list[float], unit: str, held_out: float = 0.0) -> dict[str, Any]:
+def repeated(what: str, values: list[float], unit: str, held_out: float = 0.0) -> dict[str, Any]:
     """Return the mean of numbers, and half of its 95% interval."""
-    half = interval(found, held_out=held_out)
-    numbers = {"mean": float(np.mean(found)), "interval": half}
-    return {"what": what, "unit": unit, **numbers, "repeats": len(found)}
+    half = interval(values, held_out=held_out)
+    numbers = {"mean": float(np.mean(values)), "interval": half}
+    return {"what": what, "unit": unit, **numbers, "repeats": len(values)}
 
 
 def seconds(fits: int) -> list[dict[str, Any]]:

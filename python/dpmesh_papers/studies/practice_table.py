@@ -118,17 +118,17 @@ def rows(seeds: int, steps: int) -> Iterator[Row]:
             )
 
 
-def as_text(found: list[Row]) -> str:
+def as_text(rows: list[Row]) -> str:
     """Return the page's table: accuracy, its deviation, and the settings that were chosen."""
     lines = []
     for name in PRACTICES:
         cells = [
             f"{row['accuracy']:.1f} ± {row['spread']:.1f} ({row['step_size']:g}, "
             f"{row['clipping_norm']:g}, {row['server_step_size']:g})"
-            for row in pick(found, practice=name)
+            for row in pick(rows, practice=name)
         ]
         lines.append([name, *cells])
-    return table([f"{found[0]['steps']} local steps", "epsilon 2", "8", "no noise"], lines)
+    return table([f"{rows[0]['steps']} local steps", "epsilon 2", "8", "no noise"], lines)
 
 
 def main(seeds: int = 5, steps: int = 10) -> None:
