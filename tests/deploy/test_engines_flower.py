@@ -28,7 +28,7 @@ from flower_clients import (  # noqa: E402
 )
 
 from dpmesh.deploy.flower import DPFedLS, flat, private_update, unflat  # noqa: E402
-from dpmesh.deploy.flower.parties import asks_for_name  # noqa: E402
+from dpmesh.deploy.flower.supernode import asks_for_name  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("inside_an_app")
 

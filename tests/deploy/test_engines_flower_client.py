@@ -10,7 +10,7 @@ flwr = pytest.importorskip("flwr.app", reason="needs the extra 'flower'")
 from flwr.clientapp import ClientApp  # noqa: E402
 
 from dpmesh.deploy.flower import TrainingFailed, flat, private_update  # noqa: E402
-from dpmesh.deploy.flower.parties import PARTY  # noqa: E402
+from dpmesh.deploy.flower.supernode import PARTY  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("inside_an_app")
 

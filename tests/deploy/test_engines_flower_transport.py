@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import socket
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import count
@@ -24,7 +26,16 @@ flwr = pytest.importorskip("flwr.app", reason="needs the extra 'flower'")
 from flwr.clientapp import ClientApp  # noqa: E402
 
 from dpmesh.deploy import Router  # noqa: E402
-from dpmesh.deploy.flower import Courier, WarmNode, answers, ask, parties, route, transport  # noqa: E402
+from dpmesh.deploy.flower import (  # noqa: E402
+    Courier,
+    WarmNode,
+    answers,
+    ask,
+    parties,
+    route,
+    supernode,
+    transport,
+)
 from dpmesh.deploy.wire import refused, who  # noqa: E402
 
 pytestmark = [pytest.mark.usefixtures("inside_an_app"), pytest.mark.slow]
@@ -61,7 +72,7 @@ class Grid:
         for name in names:
             message = self._pushed.pop(name)
             node = message.metadata.dst_node_id
-            self.asked += not parties.asks_for_name(message)
+            self.asked += not supernode.asks_for_name(message)
             if self.killed.get(self.asked) == self.names.get(node):
                 del self.killed[self.asked]
                 self.names[node + 100] = self.names[node]  # it restarts under another id
@@ -215,3 +226,21 @@ def test_why_a_node_does_not_answer_stays_in_its_log() -> None:
     content = flwr.RecordDict({"dpmesh": flwr.ConfigRecord({"bytes": b"?"})})
     with pytest.raises(dm.deploy.flower.NoAnswerError, match=r"^the node's log states why$"):
         app(flwr.Message(content, 7, "query.dpmesh"), flwr.Context(1, 7, {}, flwr.RecordDict(), {}))
+
+
+def test_a_process_that_asks_a_warm_node_imports_nothing_else_of_the_package() -> None:
+    """Flower starts one for each question: all of dpmesh took two seconds of it."""
+    program = (
+        "import sys; from dpmesh.deploy.flower import answers, ask; "
+        "print(*(name for name in sys.modules if name.startswith(('dpmesh', 'scipy'))))"
+    )
+    command = [sys.executable, "-c", program]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert {*ran.stdout.split()} == {
+        "dpmesh",
+        "dpmesh._core",
+        "dpmesh._extras",
+        "dpmesh.deploy",
+        "dpmesh.deploy.flower",
+        "dpmesh.deploy.flower.supernode",
+    }

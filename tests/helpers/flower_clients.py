@@ -12,7 +12,7 @@ from federated_parts import changed
 import dpmesh as dm
 import dpmesh.noise.correlated
 from dpmesh.deploy.flower import DPFedLS, flat, private_update
-from dpmesh.deploy.flower.parties import asks_for_name
+from dpmesh.deploy.flower.supernode import asks_for_name
 
 CLIENTS, DIM, L, STEP = 6, 4, 0.3, 0.5
 

@@ -2,20 +2,22 @@
 
 Needs the extra ``secure``. Each party runs a `Node` on its own machine, with its own records and
 folder; a `Router` carries what nodes released, or adds up their parts of sums, which are masked.
-Both are objects without a transport: bytes in, bytes out. `flower` is imported when it is first
-used, since it needs its extra.
+Both are objects without a transport: bytes in, bytes out. Names are imported when they are first
+used.
 """
 
 from importlib import import_module
+from typing import TYPE_CHECKING
 
-from dpmesh.deploy.contract import Contract, read_contract
-from dpmesh.deploy.folder import Folder
-from dpmesh.deploy.node import Node
-from dpmesh.deploy.router import Router
-from dpmesh.deploy.row import Row
-from dpmesh.deploy.signing import SigningKey
-from dpmesh.deploy.terms import Party
-from dpmesh.deploy.wire import Position, RefusedError
+if TYPE_CHECKING:
+    from dpmesh.deploy.contract import Contract, read_contract
+    from dpmesh.deploy.folder import Folder
+    from dpmesh.deploy.node import Node
+    from dpmesh.deploy.router import Router
+    from dpmesh.deploy.row import Row
+    from dpmesh.deploy.signing import SigningKey
+    from dpmesh.deploy.terms import Party
+    from dpmesh.deploy.wire import Position, RefusedError
 
 __all__ = [
     "Contract",
@@ -30,8 +32,27 @@ __all__ = [
     "read_contract",
 ]
 
+_HOMES = {
+    "Contract": "contract",
+    "Folder": "folder",
+    "Node": "node",
+    "Party": "terms",
+    "Position": "wire",
+    "RefusedError": "wire",
+    "Router": "router",
+    "Row": "row",
+    "SigningKey": "signing",
+    "read_contract": "contract",
+}
+
 
 def __getattr__(name: str) -> object:
     if name == "flower":  # which needs its extra
         return import_module("dpmesh.deploy.flower")
-    raise AttributeError(f"module 'dpmesh.deploy' has no attribute {name!r}")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'dpmesh.deploy' has no attribute {name!r}")
+    return getattr(import_module(f"dpmesh.deploy.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -16,9 +16,14 @@ leave; the server keeps what it did in a file, and goes on after its last round.
 to a `WarmNode`, which stays while Flower starts one process after another.
 """
 
-from dpmesh.deploy.flower.client import TrainingFailed, flat, private_update, unflat
-from dpmesh.deploy.flower.server import DPFedLS, TooFewAnswersError
-from dpmesh.deploy.flower.transport import Courier, NoAnswerError, WarmNode, answers, ask, route
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dpmesh.deploy.flower.client import TrainingFailed, flat, private_update, unflat
+    from dpmesh.deploy.flower.server import DPFedLS, TooFewAnswersError
+    from dpmesh.deploy.flower.supernode import NoAnswerError, answers, ask
+    from dpmesh.deploy.flower.transport import Courier, WarmNode, route
 
 __all__ = [
     "Courier",
@@ -34,3 +39,20 @@ __all__ = [
     "route",
     "unflat",
 ]
+
+_HOMES = dict.fromkeys(["TrainingFailed", "flat", "private_update", "unflat"], "client")
+_HOMES |= dict.fromkeys(["DPFedLS", "TooFewAnswersError"], "server")
+_HOMES |= dict.fromkeys(["NoAnswerError", "answers", "ask"], "supernode")
+_HOMES |= dict.fromkeys(["Courier", "WarmNode", "route"], "transport")
+"""Where each name is from, which is imported when it is first used: a SuperNode starts a process
+for each question."""
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'dpmesh.deploy.flower' has no attribute {name!r}")
+    return getattr(import_module(f"dpmesh.deploy.flower.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -10,7 +10,7 @@ import dpmesh.kernels as kernels
 from dpmesh._extras import needed_by
 from dpmesh._privacy_types import Floats, Sensitive
 from dpmesh._validate import fail, positive
-from dpmesh.deploy.flower.parties import asks_for_name, introduction
+from dpmesh.deploy.flower.supernode import asks_for_name, introduction
 
 with needed_by("the engine 'flower'"):
     from flwr.app import Array, ArrayRecord, Context, Message, MessageType, RecordDict

@@ -13,15 +13,13 @@ from logging import getLogger
 
 from dpmesh._extras import needed_by
 from dpmesh._validate import fail
+from dpmesh.deploy.flower.supernode import PARTY
 
 with needed_by("the engine 'flower'"):
-    from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
+    from flwr.app import ConfigRecord, Message, MessageType, RecordDict
     from flwr.serverapp import Grid
 
 log = getLogger("flwr")
-
-PARTY = "dpmesh-party"
-"""Names the party in a SuperNode's ``--node-config``; also the record that asks for the name."""
 
 PAUSE = 1.0
 """Seconds between two looks at who is connected."""
@@ -31,18 +29,6 @@ _TRIES = 3
 
 _LOOKS = 10
 """How many looks lie between two lines of the log that report for whom the server waits."""
-
-
-def asks_for_name(message: Message) -> bool:
-    """Return whether the server asks for the party's name, and for nothing else."""
-    return PARTY in message.content.config_records
-
-
-def introduction(message: Message, context: Context) -> Message:
-    """Return the party's name: from the node's configuration, else its partition or its id."""
-    own = context.node_config
-    name = own.get(PARTY, own.get("partition-id", f"node {context.node_id}"))
-    return Message(RecordDict({PARTY: ConfigRecord({"name": str(name)})}), reply_to=message)
 
 
 class Parties:

@@ -33,7 +33,7 @@ import socketserver
 import struct
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from logging import getLogger
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -42,58 +42,26 @@ from dpmesh._extras import needed_by
 from dpmesh._validate import fail
 from dpmesh.deploy.files import DISK
 from dpmesh.deploy.flower import parties
-from dpmesh.deploy.flower.parties import Parties, asks_for_name, introduction
+from dpmesh.deploy.flower.parties import Parties
+from dpmesh.deploy.flower.supernode import bytes_in, content_of, read, send
 from dpmesh.deploy.node import Node
 from dpmesh.deploy.router import Router
 from dpmesh.deploy.schedule import longest_question
 
 with needed_by("the engine 'flower'"):
-    from flwr.app import ConfigRecord, Context, Message, RecordDict
-    from flwr.clientapp import ClientApp
+    from flwr.app import Message
     from flwr.serverapp import Grid
 
 log = getLogger("flwr")
 
-Answer = Callable[[bytes, Context], bytes]
-"""Returns the answer to a question: all that leaves the node."""
-
 QUESTION = "query.dpmesh"
 """The type of all messages here."""
-
-_RECORD, _BYTES = "dpmesh", "bytes"
 
 PATIENCE = 60.0
 """Seconds in which a question must arrive, and its answer be taken."""
 
-_LENGTH, _PEER = struct.Struct("!Q"), struct.Struct("3i")
-"""What comes before a message; the process, user and group at the other end."""
-
-
-class NoAnswerError(RuntimeError):
-    """A party did not answer; the reason may reveal its data, and is in its own log."""
-
-
-def answers(app: ClientApp) -> Callable[[Answer], Answer]:
-    """Return a decorator of the function that answers the questions to a SuperNode.
-
-    Flower calls it in a process of its own for each question, so it opens the party's file anew and
-    closes it. What it raises stays in the node's log.
-    """
-
-    def register(answer: Answer) -> Answer:
-        def answered(message: Message, context: Context) -> Message:
-            if asks_for_name(message):
-                return introduction(message, context)
-            try:
-                said = answer(_bytes_in(message), context)
-            except Exception as error:  # Flower sends its text to the server
-                raise NoAnswerError("the node's log states why") from error
-            return Message(_content(said), reply_to=message)
-
-        app.query("dpmesh")(answered)
-        return answer
-
-    return register
+_PEER = struct.Struct("3i")
+"""The process, user and group at the other end of a socket."""
 
 
 class _Sent(NamedTuple):
@@ -128,7 +96,7 @@ class Courier:
             sent, node = self._sent.get(party), there.get(party)
             if node is None or (sent is not None and sent[1:] == (node, question)):
                 continue
-            message = Message(_content(question), node, QUESTION)
+            message = Message(content_of(question), node, QUESTION)
             for name in self._grid.push_messages([message]):
                 if name:
                     self._sent[party] = _Sent(name, node, question)
@@ -137,7 +105,7 @@ class Courier:
         for reply in self._grid.pull_messages(list(of)) if of else ():
             party = of[reply.metadata.reply_to_message_id]
             if self._sent.pop(party).question == questions.get(party) and not reply.has_error():
-                said[party] = _bytes_in(reply)
+                said[party] = bytes_in(reply)
         return said
 
 
@@ -157,18 +125,6 @@ def route(grid: Grid, router: Router) -> None:
                 log.warning("the run pauses: waiting for %s", waits)
             reported = waits
         time.sleep(parties.PAUSE)
-
-
-def _content(data: bytes) -> RecordDict:
-    return RecordDict({_RECORD: ConfigRecord({_BYTES: data})})
-
-
-def _bytes_in(message: Message) -> bytes:
-    """Return the bytes of a message, none if it holds none."""
-    if _RECORD not in message.content.config_records:
-        return b""
-    data = message.content.config_records[_RECORD].get(_BYTES)
-    return data if isinstance(data, bytes) else b""
 
 
 class WarmNode(getattr(socketserver, "UnixStreamServer", socketserver.TCPServer)):  # type: ignore[misc]
@@ -233,48 +189,9 @@ class _Questions(socketserver.BaseRequestHandler):
 
     def handle(self) -> None:
         end = time.monotonic() + PATIENCE
-        question = _read(self.request, self.server.longest, end)
+        question = read(self.request, self.server.longest, end)
         try:
             answer = self.server.node.answer(question)
         except DISK as error:
             raise _DiskError from error
-        _send(self.request, answer, PATIENCE)
-
-
-def ask(path: str | Path, question: bytes, *, patience: float = 600.0) -> bytes:
-    """Return the answer of the node at a socket.
-
-    Raises
-    ------
-    OSError
-        If nobody answers there in so many seconds.
-    """
-    with socket.socket(socket.AF_UNIX) as there:
-        there.settimeout(patience)
-        there.connect(str(path))
-        _send(there, question, patience)
-        return _read(there, 2**32, time.monotonic() + patience)
-
-
-def _send(there: socket.socket, message: bytes, patience: float) -> None:
-    there.settimeout(patience)
-    there.sendall(_LENGTH.pack(len(message)) + message)  # whose timeout is for the whole
-
-
-def _read(there: socket.socket, longest: int, end: float) -> bytes:
-    """Return a message; fail if it is longer, or not there in time."""
-    (length,) = _LENGTH.unpack(_exactly(there, _LENGTH.size, end))
-    if length > longest:
-        raise OSError(f"a message of {length} bytes, where at most {longest} are allowed")
-    return _exactly(there, length, end)
-
-
-def _exactly(there: socket.socket, length: int, end: float) -> bytes:
-    parts, left = list[bytes](), length
-    while left:
-        there.settimeout(max(1e-3, end - time.monotonic()))
-        if not (part := there.recv(min(left, 2**20))) or time.monotonic() > end:
-            raise OSError("the other end closed, or is too slow")
-        parts.append(part)
-        left -= len(part)
-    return b"".join(parts)
+        send(self.request, answer, PATIENCE)
