@@ -21,7 +21,9 @@ from dpmesh.deploy import Router
 
 PUBLIC_SIZES = ("records", "clients", "sites", "dim", "nodes", "rounds", "topology")
 """Parameters that a contract fills in, or that must fit its parties."""
-CORRELATED = (
+MECHANISMS = (
+    {"kind": "Laplace"},
+    {"kind": "Gaussian", "grid": 2.0**-10},
     {"kind": "InTime", "bands": 2},
     {"kind": "BetweenPartners"},
     {"kind": "BetweenPartners", "mixings": 2},
@@ -55,7 +57,7 @@ def changes_of(name: str) -> Iterator[dict[str, Any]]:
         for other in other_values(str(field.type), value):
             yield {field.name: other}
     if "noise" in {field.name for field in fields(kind)}:
-        for noise in CORRELATED:
+        for noise in MECHANISMS:
             yield {"noise": noise, **own}
 
 

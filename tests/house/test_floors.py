@@ -39,6 +39,7 @@ FLOORS = [
     ["noise.correlated"],
     ["noise.mechanisms"],
     ["noise.rows", "noise.secure"],
+    ["noise.independent"],
     ["problems"],
     ["privacy.sampling"],
     ["privacy.releases"],

@@ -138,9 +138,12 @@ def test_a_subclass_that_states_its_loss_is_not_priced_by_its_name() -> None:
 
 
 def test_neither_a_file_nor_an_allocation_takes_it_for_another() -> None:
-    """A file holds no class, and several releases of a round are one with Gaussian noise."""
-    with pytest.raises(ValueError, match="got 'gaussian of Weaker'"):
-        Plan.from_dict(plan(Weaker(20.0)).as_dict())
+    """A file names the class and its module; several releases of a round are one if Gaussian."""
+    stored = plan(Weaker(20.0)).as_dict()
+    assert Plan.from_dict(stored) == plan(Weaker(20.0))
+    stored["kinds"][0]["module"] = "not_imported"
+    with pytest.raises(ValueError, match=r"mechanism: wanted noise .* imported, got Weaker of not"):
+        Plan.from_dict(stored)
     two = (Release(0, Weaker(20.0), ONE, sampling=dm.privacy.RandomAllocation(rounds=4)),) * 2
     with pytest.raises(ValueError, match="release: wanted one kind of noise, Gaussian or Laplace"):
         Plan(releases=two, neighboring_relation="replace_one", unit="record").cost(DELTA)

@@ -105,7 +105,7 @@ def test_no_part_of_a_guarantee_has_a_default() -> None:
 
 def test_a_notebook_shows_plans_and_costs_as_they_are_printed() -> None:
     plan = dm.OnlineLearning(epsilon=1.0, step_size=1.0).plan(5)
-    noise = "<tr><th>noise</th><td>laplace in 4 of them, noise multiplier 1</td></tr>"
+    noise = "<tr><th>noise</th><td>laplace in 4 of them, 1 times the sensitivity</td></tr>"
     assert noise in plan._repr_html_()
     cost = plan.cost()
     assert cost._repr_html_() == f"<p>{cost}</p>"

@@ -30,7 +30,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from functools import cache
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 
@@ -44,6 +44,7 @@ from dpmesh.algorithms.messages import Releases, Round, Travel
 from dpmesh.algorithms.worst_case import CROWD_DELTA, AuditSize, Coins, Crowd, Pair
 from dpmesh.kernels.linear_model import Batches
 from dpmesh.keys import Key, Purpose
+from dpmesh.noise.independent import strategy_of
 from dpmesh.privacy.budget import Budget
 from dpmesh.privacy.plan import Plan, each_round
 from dpmesh.privacy.releases import Release
@@ -51,9 +52,6 @@ from dpmesh.privacy.views.reaction import NotProved, Reaction
 from dpmesh.privacy.views.steps import LossFacts
 from dpmesh.problems import LinearProblem, ModelProblem, Problem
 from dpmesh.problems.canaries import canary_records
-
-if TYPE_CHECKING:
-    from dpmesh.noise.correlated import CorrelatedStrategy
 
 StateT = TypeVar("StateT")
 ProblemT = TypeVar("ProblemT", contravariant=True)
@@ -232,8 +230,8 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
 
         By default whom partners trust who share `noise`, if it has any.
         """
-        noise: CorrelatedStrategy | None = getattr(self, "noise", None)
-        return () if noise is None else noise.assumptions
+        strategy = strategy_of(getattr(self, "noise", None))
+        return () if strategy is None else strategy.assumptions
 
     @abstractmethod
     def release_of(self, t: int) -> Releases:

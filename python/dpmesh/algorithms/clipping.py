@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dpmesh.accounting.multiplier import noise_to_sensitivity
+from dpmesh.noise.independent import Independent
 from dpmesh.privacy.plan import ClippedNoise
 
 if TYPE_CHECKING:
@@ -51,4 +52,9 @@ class Clipping:
         """The noise multiplier and the norm, for reports; None without noise."""
         if self.noise_multiplier is None:
             return None
-        return ClippedNoise(self.noise_multiplier, self.clipping_bound)
+        kind = getattr(self, "noise", None)
+        if isinstance(kind, Independent) and kind.kind.deviation != 1.0:
+            return None  # whose scale is no standard deviation
+        return ClippedNoise(
+            noise_multiplier=self.noise_multiplier, clipping_norm=self.clipping_bound
+        )

@@ -21,8 +21,9 @@ from dpmesh.algorithms.clipping import Clipping
 from dpmesh.algorithms.gradients import check_batches, check_records
 from dpmesh.algorithms.messages import Message, Relay, StateT
 from dpmesh.keys import Key
-from dpmesh.noise.mechanisms import Gaussian, Mechanism, NoNoise
-from dpmesh.noise.rows import CorrelatedRow, check_strategy
+from dpmesh.noise.independent import NoiseKind, keep_noise, mechanism_of, strategy_of
+from dpmesh.noise.mechanisms import Mechanism, NoNoise
+from dpmesh.noise.rows import CorrelatedRow
 from dpmesh.noise.sensitivity import Sensitivity
 from dpmesh.privacy.releases import Release
 from dpmesh.problems import LinearProblem
@@ -31,7 +32,7 @@ from dpmesh.schedules import Schedule, at, keep_schedules
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from dpmesh.noise.correlated import CorrelatedGaussian, CorrelatedStrategy
+    from dpmesh.noise.correlated import CorrelatedGaussian
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,8 +58,9 @@ class Descent(Algorithm[StateT, LinearProblem], Clipping, Generic[StateT]):
         The most nodes that hold the same record. Each of them adds noise of its own, so the run
         costs as much as `copies` runs on it.
     noise
-        `correlated.BetweenPartners` of `dpmesh.privacy`, or with several batches also
-        `correlated.InTime` and `correlated.Both`; None for independent noise.
+        Kind of noise: a class of mechanisms, such as `Laplace` or your own; or
+        `correlated.BetweenPartners` of `dpmesh.noise`, with several batches also
+        `correlated.InTime` and `correlated.Both`. None for independent Gaussian noise.
     mixings
         k, how often the messages of a round travel over the network; traffic grows with it. None
         stands for the number that `noise` was made for, and for 1 without it.
@@ -75,7 +77,7 @@ class Descent(Algorithm[StateT, LinearProblem], Clipping, Generic[StateT]):
     clipping_norm: float = 1.0
     batches: int = 1
     copies: int = 1
-    noise: CorrelatedStrategy | None = None
+    noise: NoiseKind = None
     mixings: int | None = None
 
     def __post_init__(self) -> None:
@@ -83,15 +85,16 @@ class Descent(Algorithm[StateT, LinearProblem], Clipping, Generic[StateT]):
         every(self, positive, "noise_multiplier", "clipping_norm")
         integer("batches", self.batches, at_least=1, below=self.records + 1)
         keep_schedules(self, "step_size")
-        if self.noise is not None:
-            check_strategy(self.noise, self)
-            if self.times_mixed != self.noise.mixings:
-                fail("noise", f"noise made for mixings={self.mixings}", f"{self.noise.mixings}")
+        keep_noise(self)
+        strategy = strategy_of(self.noise)
+        if strategy is not None:
+            if self.times_mixed != strategy.mixings:
+                fail("noise", f"noise made for mixings={self.mixings}", f"{strategy.mixings}")
             if self.copies > 1:
                 fail(
                     "copies", "1 with correlated noise, which is for distinct records", self.copies
                 )
-            if self.noise.correlates_time and self.batches == 1:
+            if strategy.correlates_time and self.batches == 1:
                 wanted = (
                     "correlated.BetweenPartners(..), or several batches: noise that is correlated "
                     "in time buys nothing where every round uses all records (Theorem 2)"
@@ -100,10 +103,10 @@ class Descent(Algorithm[StateT, LinearProblem], Clipping, Generic[StateT]):
 
     @cached_property
     def mechanism(self) -> Mechanism:
-        """Gaussian noise."""
+        """Gaussian noise, or independent `noise` of another kind."""
         if self.noise_to_sensitivity is None:
             return NoNoise()
-        return Gaussian(self.noise_to_sensitivity)
+        return mechanism_of(self.noise, self.noise_to_sensitivity)
 
     def sensitivity(self, t: int) -> Sensitivity:
         """Return S: how far a record moves the message of round t, given all earlier ones."""
@@ -129,19 +132,21 @@ class Descent(Algorithm[StateT, LinearProblem], Clipping, Generic[StateT]):
     @cached_property
     def _joint(self) -> CorrelatedGaussian | None:
         """The noise of all rounds together; None if it is independent."""
-        if self.noise is None or self.noise_to_sensitivity is None:
+        strategy = strategy_of(self.noise)
+        if strategy is None or self.noise_to_sensitivity is None:
             return None
         first = self.first_use
-        bounds = [self.sensitivity(t).bound for t in range(first, self.noise.rounds)]
+        bounds = [self.sensitivity(t).bound for t in range(first, strategy.rounds)]
         uses = -(-len(bounds) // self.batches)
-        return self.noise.release(
+        return strategy.release(
             self.noise_to_sensitivity / sqrt(uses), bounds, uses=uses, separation=self.batches
         )
 
     @property
     def times_mixed(self) -> int:
         """How often the messages of a round travel."""
-        return self.mixings or (1 if self.noise is None else self.noise.mixings)
+        strategy = strategy_of(self.noise)
+        return self.mixings or (1 if strategy is None else strategy.mixings)
 
     def mixed(self, message: Message) -> Generator[Message | Relay, Released, Released]:
         """Send a message, and mix it as often as `mixings` says; return what arrived."""

@@ -30,7 +30,7 @@ from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property
-from math import sqrt
+from math import isnan, sqrt
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -47,8 +47,9 @@ from dpmesh.algorithms.federated_server import Average, ServerOptimizer
 from dpmesh.algorithms.messages import Round
 from dpmesh.algorithms.worst_case import AuditSize, Crowd, Pair
 from dpmesh.keys import Key
+from dpmesh.noise.independent import Independent, NoiseKind, keep_noise, strategy_of
 from dpmesh.noise.mechanisms import Mechanism
-from dpmesh.noise.rows import CorrelatedRow, check_strategy
+from dpmesh.noise.rows import CorrelatedRow
 from dpmesh.noise.secure import SecureSum
 from dpmesh.noise.secure.sizes import calibrated_sum
 from dpmesh.noise.sensitivity import Sensitivity
@@ -60,7 +61,7 @@ from dpmesh.problems import ModelProblem, Problem
 from dpmesh.schedules import Schedule, at, keep_schedules
 
 if TYPE_CHECKING:
-    from dpmesh.noise.correlated import CorrelatedGaussian, CorrelatedStrategy
+    from dpmesh.noise.correlated import CorrelatedGaussian
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,8 +126,9 @@ class FederatedLearning(Algorithm[FederatedState, ModelProblem], Clipping):
     step_size
         The paper's eta_g, by round, t = 1, 2, ..
     noise
-        `correlated.InTime` of `dpmesh.privacy`, made for ``topology=None``, for groups of clients
-        in turn; None for noise of each round by itself.
+        Kind of noise: a class of mechanisms, such as `Laplace` or your own, with a trusted server;
+        or `correlated.InTime` of `dpmesh.noise`, made for ``topology=None``, for groups of clients
+        in turn. None for Gaussian noise of each round by itself.
 
     Guarantee
     ---------
@@ -170,7 +172,7 @@ class FederatedLearning(Algorithm[FederatedState, ModelProblem], Clipping):
     optimizer: ServerOptimizer | None = None
     average: Average | None = None
     step_size: float | Schedule = 1.0
-    noise: CorrelatedStrategy | None = None
+    noise: NoiseKind = None
 
     def __post_init__(self) -> None:
         every(self, positive, "noise_multiplier")
@@ -191,8 +193,8 @@ class FederatedLearning(Algorithm[FederatedState, ModelProblem], Clipping):
         instance("average", self.average, "Average() or None", Average, type(None))
         keep_schedules(self, "step_size")
         _ = self.secure_sum, self.bit_weight  # which check their numbers
-        if self.noise is not None:
-            self._check_noise(self.noise)
+        keep_noise(self)
+        self._check_noise()
 
     # What is released, from public numbers and coins
 
@@ -229,7 +231,9 @@ class FederatedLearning(Algorithm[FederatedState, ModelProblem], Clipping):
 
     @cached_property
     def mechanism(self) -> Mechanism:
-        """Gaussian noise on the sum."""
+        """Noise on the sum, Gaussian but for independent `noise` of another kind."""
+        if isinstance(self.noise, Independent) and self.noise_to_sensitivity is not None:
+            return self.noise.mechanism(self.noise_to_sensitivity)
         return self.combination.mechanism(self.noise_to_sensitivity, self.secure_sum)
 
     def sensitivity(self, t: int) -> Sensitivity:
@@ -337,7 +341,8 @@ class FederatedLearning(Algorithm[FederatedState, ModelProblem], Clipping):
         """Return the standard deviation of the noise that is in a sum."""
         if self.secure_sum is not None:
             return self.secure_sum.noise_scale
-        return self.mechanism.drawn_scale(noisy, self.sensitivity(t))
+        scale = self.mechanism.drawn_scale(noisy, self.sensitivity(t))
+        return scale * self.mechanism.deviation
 
     def _moved(self, state: FederatedState, w: Released, t: int, **known: Any) -> FederatedState:
         """Return the state with the model w^t, also in its output, and what else is known."""
@@ -364,16 +369,22 @@ class FederatedLearning(Algorithm[FederatedState, ModelProblem], Clipping):
     def _joint(self) -> CorrelatedGaussian | None:
         """The noise of all rounds together; None if it is independent."""
         groups = self.contribution.groups
-        if self.noise is None or self.noise_to_sensitivity is None or groups is None:
+        strategy = strategy_of(self.noise)
+        if strategy is None or self.noise_to_sensitivity is None or groups is None:
             return None
-        uses = -(-self.noise.rows // groups)
-        bounds = [self.sensitivity(0).bound] * self.noise.rows
+        uses = -(-strategy.rows // groups)
+        bounds = [self.sensitivity(0).bound] * strategy.rows
         ratio = self.noise_to_sensitivity / sqrt(uses)
-        return self.noise.release(ratio, bounds, uses=uses, separation=groups)
+        return strategy.release(ratio, bounds, uses=uses, separation=groups)
 
-    def _check_noise(self, noise: CorrelatedStrategy) -> None:
-        """Fail unless correlated noise is proved for these cohorts."""
-        check_strategy(noise, self)
+    def _check_noise(self) -> None:
+        """Fail unless `noise` is proved for these cohorts."""
+        if isinstance(self.noise, Independent):
+            self._check_kind(self.noise)
+            return
+        noise = strategy_of(self.noise)
+        if noise is None:
+            return
         if (self.contribution.groups or 1) == 1 or getattr(self.combination, "grid", None):
             wanted = (
                 "None, or sampling='cyclic' in several groups and the grid= of the noise "
@@ -386,3 +397,17 @@ class FederatedLearning(Algorithm[FederatedState, ModelProblem], Clipping):
         if self.contribution.bits:
             wanted = "None with correlated noise, whose rows share a unit"
             fail("adaptive_clipping", wanted, "one")
+
+    def _check_kind(self, noise: Independent) -> None:
+        """Fail unless independent noise of a kind is proved beside all other parts."""
+        if self.secure_sum is not None:
+            wanted = "None under a secure sum: shares of other noise are not proved to add up"
+            fail("noise", wanted, noise.kind.__name__)
+        if self.contribution.bits:
+            wanted = "None with adaptive clipping, whose bits are proved for Gaussian noise"
+            fail("noise", wanted, noise.kind.__name__)
+        if getattr(self.combination, "grid", None):
+            fail("noise", "noise with a grid of its own, or None", noise.kind.__name__)
+        if isnan(noise.kind.deviation):
+            wanted = "a class that states its `deviation`, standard deviation over scale"
+            fail("noise", wanted, noise.kind.__name__)

@@ -97,6 +97,8 @@ class GradientDescent(Descent[GradientDescentState]):
         """
         if self.noise_to_sensitivity is None or rounds < 2:
             return False
+        if self.mechanism.norm != "l2":
+            return True  # the bound below is for Gaussian noise
         steps = [at(self.step_size, t) * self.clipping_norm for t in range(1, rounds)]
         moved = [self.sensitivity(t).bound for t in range(1, rounds)]
         noise = sqrt(rounds) * most_noise(dim, self.noise_to_sensitivity * max(moved), "l2")

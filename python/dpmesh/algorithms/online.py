@@ -28,7 +28,7 @@ import dpmesh.kernels as kernels
 from dpmesh._privacy_types import Floats, Released, Sensitive
 from dpmesh._ragged import Numbers
 from dpmesh._validate import every, fail, integer, one_of, positive, probability
-from dpmesh.accounting import analytic_gaussian_noise_to_sensitivity
+from dpmesh.accounting import analytic_gaussian_noise_to_sensitivity, calibrate_noise
 from dpmesh.accounting.discrete import delta_on_grid
 from dpmesh.algorithms import allocation as allocations
 from dpmesh.algorithms.base import Algorithm, initial_parameters, require_problem
@@ -38,9 +38,11 @@ from dpmesh.algorithms.worst_case import AuditSize, Crowd, Pair
 from dpmesh.kernels.linear_model import Batches
 from dpmesh.kernels.projection import NORMS, Norm
 from dpmesh.keys import Key
+from dpmesh.noise.independent import Independent, NoiseKind, keep_noise, strategy_of
 from dpmesh.noise.mechanisms import Gaussian, Laplace, Mechanism, NoNoise
-from dpmesh.noise.rows import CorrelatedRow, check_strategy
+from dpmesh.noise.rows import CorrelatedRow
 from dpmesh.noise.sensitivity import Sensitivity
+from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.releases import Release
 from dpmesh.privacy.sampling import RandomAllocation
 from dpmesh.privacy.views import LossFacts, NotProved, Reaction
@@ -49,7 +51,7 @@ from dpmesh.problems import LinearProblem
 from dpmesh.schedules import InverseSqrt, Schedule, at, keep_schedules
 
 if TYPE_CHECKING:
-    from dpmesh.noise.correlated import CorrelatedGaussian, CorrelatedStrategy
+    from dpmesh.noise.correlated import CorrelatedGaussian
 
 Projection = Literal["ball", "mixture", "box", "none"]
 
@@ -115,9 +117,10 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
         The most nodes that hold the same example. Each of them adds noise of its own, which is
         larger so that the examples of all of them together keep `epsilon`.
     noise
-        Noise of several rounds or nodes that works together, `correlated.InTime`,
-        `correlated.BetweenPartners` or `correlated.Both` of `dpmesh.privacy`, for a positive delta;
-        None for noise of every node and round by itself.
+        Kind of noise: a class of mechanisms, such as `Gaussian` or your own, of which as little is
+        added as keeps the budget; or `correlated.InTime`, `correlated.BetweenPartners` or
+        `correlated.Both` of `dpmesh.noise`, for a positive delta. None for independent Laplace
+        noise, or Gaussian noise at a positive delta.
     average
         Whether each learner publishes the mean of all b_t, at which its subgradients were taken,
         instead of the last mixture. Theorem 4 is about the mean of w_t, which no noise protects;
@@ -160,7 +163,7 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
     sampling: allocations.Once = "arrival"
     records: int | None = None
     copies: int = 1
-    noise: CorrelatedStrategy | None = None
+    noise: NoiseKind = None
     average: bool = False
 
     def __post_init__(self) -> None:
@@ -173,17 +176,19 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
         allocations.check_sampling(self.sampling, self.records, self.batch_size, self.delta)
         if self.norm == "l1" and self.projection == "ball":
             fail("projection", "another one with norm='l1': the ball expands L1", "'ball'")
+        keep_noise(self)
         if self.noise is not None:
             if self.sampling == "allocation":
                 fail("noise", f"None with {allocations.ALLOCATED}", self.noise)
             if self.copies > 1:
-                fail(
-                    "copies", "1 with correlated noise, which is for distinct records", self.copies
-                )
-            check_strategy(self.noise, self)
-            if self.norm != "l2" or (self.delta == 0 and self.epsilon is not None):
-                wanted = "None, or norm='l2' and a positive delta: correlated Laplace noise has no "
-                fail("noise", f"{wanted}proof", self.noise)
+                wanted = "1 with this noise, which is proved for distinct records"
+                fail("copies", wanted, self.copies)
+        laplace = self.norm != "l2" or (self.delta == 0 and self.epsilon is not None)
+        if laplace and strategy_of(self.noise) is not None:
+            wanted = (
+                "None, or norm='l2' and a positive delta: correlated Laplace noise has no proof"
+            )
+            fail("noise", wanted, self.noise)
 
     @cached_property
     def mechanism(self) -> Mechanism:
@@ -194,14 +199,33 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
             return allocations.allocated_noise(
                 self.allocation, self.epsilon, self.delta, copies=self.copies
             )
+        if isinstance(self.noise, Independent):
+            return self._of_kind(self.noise)
         if self.delta > 0:
-            on_grid = self.noise is not None and self.noise.grid is not None
+            strategy = strategy_of(self.noise)
+            on_grid = strategy is not None and strategy.grid is not None
             multiplier = analytic_gaussian_noise_to_sensitivity(
                 target_epsilon=self.epsilon,
                 target_delta=delta_on_grid(self.delta) if on_grid else self.delta,
             )
             return Gaussian(multiplier * sqrt(self.copies))
         return Laplace(self.copies / self.epsilon)
+
+    def _of_kind(self, noise: Independent) -> Mechanism:
+        """Return the least noise of a kind at which one release keeps epsilon and delta."""
+        assert self.epsilon is not None
+        moved = self.sensitivity(1)
+
+        def planned(ratio: float) -> Plan:
+            release = Release(1, noise.mechanism(ratio), moved)
+            return Plan(releases=(release,), neighboring_relation="replace_one", unit="record")
+
+        ratio = calibrate_noise(
+            lambda ratio: planned(ratio).cost(self.delta).epsilon,
+            target_epsilon=self.epsilon,
+            guess=1 / self.epsilon,
+        )
+        return noise.mechanism(ratio)
 
     @cached_property
     def allocation(self) -> RandomAllocation | None:
@@ -236,7 +260,7 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
     def noise_std(self, t: int, dim: int) -> float:
         """Return the standard deviation of each coordinate of sigma_t."""
         scale = self.mechanism.noise_scale(self.sensitivity(t), dim)
-        return scale * sqrt(2) if self.mechanism.distribution == "laplace" else scale
+        return scale * self.mechanism.deviation
 
     def release_of(self, t: int) -> Release:
         """Return the broadcasts w_t + sigma_t, which depend on the examples of round t - 1."""
@@ -251,10 +275,11 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
     @cached_property
     def _joint(self) -> CorrelatedGaussian | None:
         """The noise of all rounds together, each example in one of them; None if independent."""
-        if self.noise is None or self.epsilon is None:
+        strategy = strategy_of(self.noise)
+        if strategy is None or self.epsilon is None:
             return None
-        bounds = [self.sensitivity(t).bound for t in range(1, self.noise.rows + 1)]
-        return self.noise.release(self.mechanism.noise_to_sensitivity, bounds)
+        bounds = [self.sensitivity(t).bound for t in range(1, strategy.rows + 1)]
+        return strategy.release(self.mechanism.noise_to_sensitivity, bounds)
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -314,7 +339,8 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
     ) -> Round[OnlineState]:
         """Broadcast (line 7), mix (4), step on fresh examples (5), and project (6)."""
         b = yield Message(state.w, self.release_of(t), unit=self._units(problem, state.w))
-        for _ in range(1, 1 if self.noise is None else self.noise.mixings):
+        strategy = strategy_of(self.noise)
+        for _ in range(1, 1 if strategy is None else strategy.mixings):
             b = yield Relay()
         alpha, examples = at(self.step_size, t + 1), self.examples(t, problem, key)
         if self.projection == "mixture":

@@ -30,7 +30,8 @@ from dpmesh.algorithms.messages import Message, Round
 from dpmesh.algorithms.worst_case import CROWD_DELTA, AuditSize, Coins, Crowd, Pair, projection
 from dpmesh.data import Dataset
 from dpmesh.keys import Key, Purpose
-from dpmesh.noise.mechanisms import Gaussian, Mechanism, NoNoise
+from dpmesh.noise.independent import Independent, keep_kind, mechanism_of
+from dpmesh.noise.mechanisms import Mechanism, NoNoise
 from dpmesh.noise.sensitivity import Sensitivity
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.releases import Release
@@ -77,6 +78,9 @@ class WithReplacement(Algorithm[WithReplacementState, LinearProblem], Clipping):
     clipping_norm
         L, to which a model's gradient of a record is clipped (that of K models together to sqrt(K)
         L); None for losses whose gradients have a known bound, as a linear model's may.
+    noise
+        Kind of noise on one model: a class of mechanisms, such as `Laplace` or your own, whose
+        releases count as if of all data. None for Gaussian noise.
 
     Guarantee
     ---------
@@ -108,6 +112,7 @@ class WithReplacement(Algorithm[WithReplacementState, LinearProblem], Clipping):
     step_size: float | Schedule = InverseSqrt(1.0)
     copies: int = 1
     clipping_norm: float | None = None
+    noise: type[Mechanism] | Independent | None = None
 
     def __post_init__(self) -> None:
         counts = ("nodes", "records", "models", "batch_size", "visits", "copies")
@@ -116,6 +121,10 @@ class WithReplacement(Algorithm[WithReplacementState, LinearProblem], Clipping):
         if self.batch_size > self.records:
             fail("batch_size", f"at most {self.records}, the records of a node", self.batch_size)
         keep_schedules(self, "step_size")
+        keep_kind(self)
+        if self.noise is not None and self.models > 1:
+            wanted = "None with several models, whose joint sensitivity is for Gaussian noise"
+            fail("noise", wanted, self.noise)
 
     @property
     def run_length(self) -> int:
@@ -129,10 +138,10 @@ class WithReplacement(Algorithm[WithReplacementState, LinearProblem], Clipping):
 
     @cached_property
     def mechanism(self) -> Mechanism:
-        """Gaussian noise on all models, relative to how far a record moves them."""
+        """Noise on all models, relative to how far a record moves them."""
         if self.noise_to_sensitivity is None:
             return NoNoise()
-        return Gaussian(self.noise_to_sensitivity / self.sensitivity(0).bound)
+        return mechanism_of(self.noise, self.noise_to_sensitivity / self.sensitivity(0).bound)
 
     def sensitivity(self, t: int) -> Sensitivity:
         """How far a record of the sample moves all models together."""

@@ -21,7 +21,6 @@ from scipy import special
 from dpmesh._epsilons import rounded_up
 from dpmesh._validate import every, fail, instance, non_negative, probability
 from dpmesh.accounting import analytic_gaussian_noise_to_sensitivity, gdp_epsilon
-from dpmesh.noise.secure import DistributedDiscreteGaussian
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.releases import Release
 
@@ -192,12 +191,12 @@ def _joint_mu(releases: Sequence[Release]) -> float:
 
 
 def _is_gaussian(release: Release) -> bool:
-    return release.name == "gaussian" and _uses_all_units(release)
+    exact = release.mechanism.law == "gaussian" and release.mechanism.spacing == 0
+    return exact and not release.mechanism.is_joint and _uses_all_units(release)
 
 
 def _is_sum(release: Release) -> bool:
-    is_sum = isinstance(release.mechanism, DistributedDiscreteGaussian)
-    return is_sum and _uses_all_units(release)
+    return release.mechanism.sums is not None and _uses_all_units(release)
 
 
 def _uses_all_units(release: Release) -> bool:

@@ -25,7 +25,6 @@ from dpmesh.algorithms.base import AN_ALGORITHM, Algorithm, AnyAlgorithm
 from dpmesh.audit.scores import by_joint, noise_between, rows_of, standardized
 from dpmesh.audit.transcript import Audited, Transcript, fresh_keys, record
 from dpmesh.keys import Key
-from dpmesh.noise.rows import CorrelatedRow
 from dpmesh.privacy.foreseen import unplanned
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.releases import Release
@@ -229,13 +228,13 @@ def _too_far_together(
     Laplace noise adds up as epsilon, Gaussian noise as mu. Where partners share secrets, that is
     the loss against an observer who does not know them.
     """
-    for noise, order, level in (("laplace", 1, "epsilon"), ("gaussian", 2, "mu")):
+    for order, level in ((1, "epsilon"), (2, "mu")):
         ratios = [
             movement.distance / movement.noise_scale
             for movement in movements
-            if _is_independent(movement, noise)
+            if _is_independent(movement, order)
         ]
-        if noise == "gaussian":
+        if order == 2:
             ratios += correlated_mus
         loss = float(np.linalg.norm(ratios, order))
         planned_loss = 0.0
@@ -243,7 +242,7 @@ def _too_far_together(
             inverses = [
                 1 / release.noise_to_sensitivity
                 for release in releases
-                if release.name.endswith(noise)
+                if release.mechanism.composition == order
             ]
             planned_loss = max(planned_loss, float(np.linalg.norm(inverses, order)))
         if loss > planned_loss * _ROUNDING:
@@ -251,11 +250,12 @@ def _too_far_together(
             yield f"all releases together: {level} = {loss:.6g}, planned is {planned}"
 
 
-def _is_independent(movement: Movement, noise: str) -> bool:
-    """Return True if a release has noise of this kind that no other release shares."""
-    release = movement.release
-    is_correlated = isinstance(release.mechanism, CorrelatedRow)
-    return release.name.endswith(noise) and movement.noise_scale > 0 and not is_correlated
+def _is_independent(movement: Movement, order: int) -> bool:
+    """Return True if a release has noise that composes so, and no other release shares it."""
+    mechanism = movement.release.mechanism
+    if mechanism.composition != order or mechanism.joint_event is not None:
+        return False
+    return movement.noise_scale > 0
 
 
 def _without_noise(passages: Sequence[Passage]) -> Iterator[str]:
@@ -322,7 +322,7 @@ def _independent_gaussian_noise(passages: Sequence[Passage]) -> list[list[Floats
         mechanism = release.mechanism
         is_gaussian = mechanism.distribution == "gaussian" and scale > 0
         has_all_rows = rows is None and np.ndim(noisy) == 2
-        if is_gaussian and has_all_rows and not isinstance(mechanism, CorrelatedRow):
+        if is_gaussian and has_all_rows and mechanism.joint_event is None:
             noise = np.subtract(noisy, inside, dtype=np.float64) / scale
             by_nodes[release.nodes, len(noise)].append(noise)
     return list(by_nodes.values())

@@ -18,7 +18,6 @@ from dpmesh.audit.transcript import Audited, Transcript, record
 from dpmesh.kernels.projection import Norm
 from dpmesh.keys import Key
 from dpmesh.noise.correlated import CorrelatedGaussian
-from dpmesh.noise.rows import CorrelatedRow
 from dpmesh.run.carriers import Carrier
 from dpmesh.run.watch import Passage
 
@@ -140,9 +139,9 @@ def by_joint(passages: Sequence[Passage]) -> dict[CorrelatedGaussian, list[int]]
     """Return the indices of the passages that are rows of each joint event, in order."""
     indices: defaultdict[CorrelatedGaussian, list[int]] = defaultdict(list)
     for index, passage in enumerate(passages):
-        mechanism = passage.release.mechanism
-        if isinstance(mechanism, CorrelatedRow):
-            indices[mechanism.joint].append(index)
+        joint = passage.release.mechanism.joint_event
+        if joint is not None:
+            indices[joint].append(index)
     return dict(indices)
 
 
@@ -173,14 +172,13 @@ def rows_of(
             nodes = max(nodes, 1 + int(numbers.max()))
     by_row: dict[int, Numbers] = {}
     for index in indices:
-        mechanism = passages[index].release.mechanism
-        assert isinstance(mechanism, CorrelatedRow)
+        row = passages[index].release.mechanism.joint_row
         values = values_of(index)
         numbers = passages[index].rows
         if numbers is None:
-            by_row[mechanism.row] = values
+            by_row[row] = values
         else:
-            row_values = by_row.setdefault(mechanism.row, np.zeros((nodes, values.shape[1])))
+            row_values = by_row.setdefault(row, np.zeros((nodes, values.shape[1])))
             row_values[numbers] = values
     return [by_row[row] for row in sorted(by_row)]
 

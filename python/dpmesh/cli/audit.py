@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 import dpmesh as dm
 from dpmesh._validate import fail, integer, one_of, probability
+from dpmesh.cli.mechanisms import Kind, kind_named, names_kind, takes_kinds
 from dpmesh.cli.views import Network, Nodes, Observer, seat_of
 
 if TYPE_CHECKING:
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from dpmesh.audit.coupling import Coupling
     from dpmesh.privacy.views import Coalition, Node, OneNode
 
-MECHANISMS = ("gaussian", "laplace")
+MECHANISMS = {"gaussian": "Gaussian", "laplace": "Laplace"}
 ROUNDS_IN_ALL = 100_000
 """Rounds of all runs together, by default: about a minute."""
 
@@ -44,6 +46,7 @@ def audit(
     canaries: Annotated[int, typer.Option(min=2, help="Canaries of the single run.")] = 1_000,
     confidence: Annotated[float, typer.Option(help="Confidence of each lower bound.")] = 0.999,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of a reproducible audit.")] = None,
+    mechanism: Kind = None,
     view: Observer = None,
     target: Annotated[int | None, _TARGET] = None,
     nodes: Nodes = 16,
@@ -71,6 +74,8 @@ def audit(
         of_file = _claimed_in(Path(case)) if Path(case).suffix else None
         algorithm = _example(case) if of_file is None else of_file[0]
         length = rounds if of_file is None else (rounds or of_file[1])
+        if mechanism is not None:
+            algorithm = _with_kind(algorithm, mechanism)
         if given:
             at = length or algorithm.worst_case(canaries=2)[0].rounds
             own: dict[str, Any] = {"epsilon": epsilon, "noise": noise, "records": records}
@@ -98,11 +103,21 @@ def _example(name: str) -> AnyAlgorithm:
         sys.path.insert(0, "")  # modules in this folder
     if ":" not in name:
         one_of("name", name, every_case())
-    if name not in MECHANISMS:
+    if name not in MECHANISMS and not names_kind(name):
         return entry_of(name).audited
-    mechanism = dm.noise.Gaussian(1.0) if name == "gaussian" else dm.noise.Laplace(1.0)
+    mechanism = kind_named(MECHANISMS.get(name, name))(1.0)
     sensitivity = dm.noise.Sensitivity(1.0, mechanism.norm, "numbers between 0 and 1")
     return dm.audit.OneRelease(mechanism=mechanism, sensitivity=sensitivity)
+
+
+def _with_kind(algorithm: AnyAlgorithm, mechanism: str) -> AnyAlgorithm:
+    """Return an algorithm with noise of a kind."""
+    if not takes_kinds(type(algorithm)):
+        wanted = f"none: {type(algorithm).__name__} has no proof for noise of another kind"
+        fail("mechanism", wanted, mechanism)
+    options: dict[str, Any] = {"noise": kind_named(mechanism)}
+    changed: AnyAlgorithm = replace(cast("Any", algorithm), **options)
+    return changed
 
 
 def _claimed_in(path: Path) -> tuple[AnyAlgorithm, int]:

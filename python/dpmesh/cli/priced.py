@@ -22,6 +22,7 @@ from dpmesh._validate import fail, integer, positive
 from dpmesh.algorithms.base import NOISES, Algorithm, AnyAlgorithm
 from dpmesh.algorithms.registry import Entry
 from dpmesh.cli._errors import Once, telling
+from dpmesh.cli.mechanisms import Kind, kind_named, takes_kinds
 from dpmesh.cli.views import OF_A_VIEW, Network, Nodes, Seed, network_named, seen
 from dpmesh.privacy.views import LossFacts, View
 from dpmesh.settings.parts import Field, entries, options_of
@@ -111,6 +112,8 @@ def _options(entry: Entry) -> dict[str, tuple[Any, Any]]:
     found["delta"] = Annotated[float, _DELTA], delta
     if own_epsilon:
         found["dim"] = Annotated[int, _DIM], 1
+    if takes_kinds(entry.kind):
+        found["mechanism"] = Kind, None
     if _takes_topology(entry):
         found |= {"nodes": (Nodes, 16), "network": (Network, "complete"), "seed": (Seed, 0)}
     return found | (OF_A_VIEW if views else {}) | {"json": (Annotated[bool, _JSON], False)}
@@ -185,6 +188,9 @@ def _answer(
         given["topology"] = network_named(network, nodes, seed)
     rounds = given["rounds"] if "rounds" in fields else given.pop("rounds", None)
     dim = given.pop("dim") if "epsilon" in fields else 1
+    mechanism = given.pop("mechanism", None)
+    if mechanism is not None:
+        given["noise"] = kind_named(mechanism)
     public = {name: value for name, value in given.items() if value is not None}
     made = entry.made({**entry.public, **public})
     seat: Any = {"view": view, "facts": facts}

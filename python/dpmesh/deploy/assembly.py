@@ -15,8 +15,7 @@ from dpmesh.algorithms.adaptive_sums import AdaptiveSums
 from dpmesh.algorithms.base import AnyAlgorithm, holds_for_any_rows
 from dpmesh.algorithms.record_sums import RecordSums
 from dpmesh.deploy.terms import Party, Terms
-from dpmesh.noise.mechanisms import Gaussian, Laplace, Mechanism
-from dpmesh.noise.rows import CorrelatedRow
+from dpmesh.noise.mechanisms import Mechanism, proof_of
 from dpmesh.noise.secure import SecureSum
 from dpmesh.noise.secure.mechanism import is_summed
 from dpmesh.problems.dense import DenseProblem
@@ -94,12 +93,12 @@ def check_noise(settings: Settings, algorithm: AnyAlgorithm, mechanism: Mechanis
     Noise that is correlated in time is a node's own: it adds each row to its own messages, in
     their order. Of secrets a node counts those that it shares itself.
     """
-    kind = type(mechanism)
-    if not isinstance(mechanism, CorrelatedRow):
-        if kind not in (Gaussian, Laplace):
-            wanted = "wanted Gaussian or Laplace noise of each node by itself"
+    joint = mechanism.joint_event
+    if joint is None:
+        if not proof_of(mechanism):
+            wanted = "wanted noise whose class proves the loss that it states (`proof`)"
             settings.fail("algorithm", f"{wanted}, got {mechanism}")
-    elif mechanism.joint.secrets is not None and not mechanism.joint.claims_star:
+    elif joint.secrets is not None and not joint.claims_star:
         wanted = "wanted star = true: else the proof is for a whole graph of secrets, and no party"
         settings.fail("algorithm.noise", f"{wanted} can check that others still use theirs")
     elif algorithm.travels != "gossip":

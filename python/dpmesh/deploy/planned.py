@@ -96,20 +96,23 @@ class Planned:
         return tuple(map(tuple, self._kinds.values()))
 
     @cached_property
-    def _correlated(self) -> dict[int, CorrelatedRow]:
-        """The rows of noise that works together, by round."""
-        rows = ((release.round, release.mechanism) for release in self.plan.releases)
-        return {t: row for t, row in rows if isinstance(row, CorrelatedRow)}
+    def _secrets(self) -> dict[int, Secrets | None]:
+        """What partners share in each round with correlated noise, if they do."""
+        shared: dict[int, Secrets | None] = {}
+        for release in self.plan.releases:
+            joint = release.mechanism.joint_event
+            if joint is not None and joint.secrets is not None:
+                shared[release.round] = joint.secrets_of(release.mechanism.joint_row)
+        return shared
 
     @cached_property
     def has_partners(self) -> bool:
         """Whether nodes share secrets with partners, in the noise of their rows."""
-        return any(row.joint.secrets is not None for row in self._correlated.values())
+        return bool(self._secrets)
 
     def secrets_at(self, t: int) -> Secrets | None:
         """Return what partners share in round t, if they do."""
-        row = self._correlated.get(t)
-        return None if row is None else row.joint.secrets_of(row.row)
+        return self._secrets.get(t)
 
     def releases(self, node: int, t: int) -> tuple[Release, ...]:
         """Return what a party releases if it sends in round t, from public numbers alone."""
@@ -125,8 +128,9 @@ class Planned:
         if release.sensitivity.bound == 0 or self.summed:
             return release
         mechanism, more = release.mechanism, 1 + self.rounding
-        if isinstance(mechanism, CorrelatedRow):
-            mechanism = CorrelatedRow.of(self._moved(mechanism.joint), mechanism.row)
+        joint = mechanism.joint_event
+        if joint is not None:
+            mechanism = CorrelatedRow.of(self._moved(joint), mechanism.joint_row)
         else:
             mechanism = replace(
                 mechanism, noise_to_sensitivity=mechanism.noise_to_sensitivity / more

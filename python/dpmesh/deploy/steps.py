@@ -12,7 +12,6 @@ from dpmesh.deploy.files import PrivateFile
 from dpmesh.deploy.row import Row
 from dpmesh.deploy.signing import pack, unpack
 from dpmesh.deploy.wire import WITHHOLD, Fresh, Position, RefusedError
-from dpmesh.noise.rows import CorrelatedRow
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.releases import Release
 
@@ -116,7 +115,7 @@ class Steps(PrivateFile):
             raise RefusedError("stopped")
         planned, charges = contract.plan.releases, list[dict[str, Any]]()
         for release in charged:
-            is_joint = isinstance(release.mechanism, CorrelatedRow)  # not stored with each row
+            is_joint = release.mechanism.is_joint  # not stored with each row
             charges.append({"planned": planned.index(release)} if is_joint else release.as_dict())
         if withheld:
             rows = (*rows, WITHHOLD)

@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from dpmesh.noise.compression import Compressor, Levels, Quantizer, RandomSparsifier
+from dpmesh.noise.independent import Independent
 from dpmesh.noise.mechanisms import Gaussian, Laplace, Mechanism, NoNoise
 from dpmesh.noise.sensitivity import Sensitivity
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Compressor",
     "Gaussian",
+    "Independent",
     "Laplace",
     "Levels",
     "Mechanism",

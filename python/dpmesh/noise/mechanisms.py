@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import reprlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import KW_ONLY, dataclass, field
-from math import exp, sqrt
+from collections.abc import Callable, Iterator
+from dataclasses import KW_ONLY, dataclass, field, fields
+from math import exp, inf, log1p, nan, sqrt
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, final
 
 import dpmesh.kernels as kernels
@@ -34,6 +34,10 @@ from dpmesh.noise.sensitivity import A_SENSITIVITY, Sensitivity
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+
+    from dpmesh.noise.correlated import CorrelatedGaussian
+    from dpmesh.noise.secure.neighbors import NeighborSums
+    from dpmesh.noise.secure.sizes import SecureSum
 
 
 class Source(NamedTuple):
@@ -80,6 +84,23 @@ class Mechanism(ABC):
     """Of the noise on the real numbers."""
     norm: ClassVar[Norm]
 
+    proof: ClassVar[str] = ""
+    """Why a release loses no more than `event` states, so that parties need not trust its author.
+
+    Empty if that is not proved. A subclass states it anew, since it may change what its base
+    proves: see `proof_of`.
+    """
+
+    deviation: ClassVar[float] = nan
+    """Standard deviation of the noise over its scale; NaN if the class does not state it."""
+
+    composition: ClassVar[int | None] = None
+    """Order of the norm in which shifts over scales of several releases add up.
+
+    1 where epsilons add up, 2 for Gaussian differential privacy, None if the class states its loss
+    by itself.
+    """
+
     is_joint: ClassVar[bool] = False
     """Whether a release is part of one event, whose other releases were planned with it."""
 
@@ -93,6 +114,8 @@ class Mechanism(ABC):
         cls._has_kernel = cls._add_noise is Mechanism._add_noise
         stating = [next(b for b in cls.__mro__ if n in vars(b)) for n in ("event", "privacy_loss")]
         cls._states_its_loss = any(not f"{b.__module__}.".startswith("dpmesh.") for b in stating)
+        if cls._states_its_loss and "composition" not in vars(cls):
+            cls.composition = None
 
     def __post_init__(self) -> None:
         as_python_numbers(self)
@@ -119,6 +142,38 @@ class Mechanism(ABC):
     def spacing(self) -> float:
         """Distance of neighbouring values that it can release; 0 for real-valued noise."""
         return self.grid or 0.0
+
+    @property
+    def law(self) -> str | None:
+        """The distribution, if the loss follows from it: None if the class states its loss."""
+        return None if self._states_its_loss else self.distribution
+
+    @property
+    def joint_event(self) -> CorrelatedGaussian | None:
+        """The correlated noise of a run of which this is a row; None for independent noise."""
+        return None
+
+    @property
+    def joint_row(self) -> int:
+        """Which row of the `joint_event` this is."""
+        raise ValueError(f"{type(self).__name__} is no row of correlated noise")
+
+    @property
+    def sums(self) -> SecureSum | NeighborSums | None:
+        """The public numbers of the secure sums that a release opens; None if it opens none."""
+        return None
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The fields that the class has beside those of every mechanism, in plain types."""
+        known = {each.name for each in fields(Mechanism)}
+        own = (each for each in fields(self) if each.init and each.compare)
+        return {each.name: getattr(self, each.name) for each in own if each.name not in known}
+
+    @property
+    def pure_epsilon(self) -> float:
+        """Epsilon of one release at delta 0, by its event; infinite where none is known."""
+        return pure_epsilon(self.event)
 
     @property
     def integer_rows(self) -> int:
@@ -290,6 +345,9 @@ class Laplace(Mechanism):
 
     distribution = "laplace"
     norm = "l1"
+    proof = "the density of Laplace noise falls by at most a factor exp(shift / scale)"
+    deviation = sqrt(2)
+    composition = 1
 
     @property
     def event(self) -> DpEvent:
@@ -328,6 +386,9 @@ class Gaussian(Mechanism):
 
     distribution = "gaussian"
     norm = "l2"
+    proof = "releases of Gaussian noise compose exactly (Dong, Roth and Su 2022)"
+    deviation = 1.0
+    composition = 2
 
     @property
     def event(self) -> DpEvent:
@@ -358,6 +419,7 @@ class NoNoise(Mechanism):
 
     distribution = "none"
     norm = "l2"
+    deviation = 0.0
 
     def _check_noise(self) -> None:
         if number("noise_to_sensitivity", self.noise_to_sensitivity) != 0:
@@ -376,8 +438,10 @@ class NoNoise(Mechanism):
         return sensitivity.bound
 
 
-def mechanism_named(name: str, noise_to_sensitivity: float, **fields: Any) -> Mechanism:
-    """Return the mechanism of this package with this name, as `Mechanism.name` gives it.
+def mechanism_named(
+    name: str, noise_to_sensitivity: float, *, module: str | None = None, **settings: Any
+) -> Mechanism:
+    """Return the mechanism with this name, as `Mechanism.name` gives it.
 
     Raises
     ------
@@ -385,9 +449,52 @@ def mechanism_named(name: str, noise_to_sensitivity: float, **fields: Any) -> Me
         If there is none.
     """
     kinds = {kind.distribution: kind for kind in (Laplace, Gaussian, NoNoise)}
-    distribution = name.removeprefix("discrete_")
+    distribution, of, qualified_name = name.removeprefix("discrete_").partition(" of ")
+    if of:
+        kind = _imported_kind(distribution, qualified_name, module)
+        return kind(noise_to_sensitivity, **settings)
     one_of("mechanism", distribution, tuple(kinds))
-    return kinds[distribution](noise_to_sensitivity, **fields)
+    return kinds[distribution](noise_to_sensitivity, **settings)
+
+
+def _imported_kind(
+    distribution: str, qualified_name: str, module: str | None
+) -> Callable[..., Mechanism]:
+    """Return the class of another module that a plan names; its module must be imported."""
+    found: Callable[..., Mechanism] | None = None
+    for kind in _subclasses(Mechanism):
+        named = (kind.__module__, kind.__qualname__, kind.distribution)
+        if named == (module, qualified_name, distribution):
+            found = kind
+    if found is None:
+        wanted = "noise of this package, or of a class whose module is imported"
+        fail("mechanism", wanted, f"{qualified_name} of {module}")
+    return found
+
+
+def _subclasses(kind: Any) -> Iterator[type[Mechanism]]:
+    for derived in kind.__subclasses__():
+        yield derived
+        yield from _subclasses(derived)
+
+
+def proof_of(mechanism: Mechanism) -> str:
+    """Return why the loss that a mechanism states is proved; nothing if its class does not say."""
+    return str(vars(type(mechanism)).get("proof", ""))
+
+
+def pure_epsilon(event: DpEvent) -> float:
+    """Return the epsilon of an event of dp-accounting at delta 0; infinite where none is known."""
+    from dp_accounting import ComposedDpEvent, LaplaceDpEvent, RandomizedResponseDpEvent
+
+    if isinstance(event, LaplaceDpEvent):
+        return float(1 / event.noise_multiplier)
+    if isinstance(event, RandomizedResponseDpEvent):  # of replacing one, whatever it is
+        other = event.noise_parameter / event.num_buckets
+        return log1p((1 - event.noise_parameter) / other) if other > 0 else inf
+    if isinstance(event, ComposedDpEvent):
+        return sum(map(pure_epsilon, event.events))
+    return inf
 
 
 def _rows(values: Floats) -> Floats:

@@ -23,7 +23,10 @@ INDEPENDENT_ONLY = "views of single nodes are proved for independent noise only"
 def check_strategy(noise: object, algorithm: object) -> None:
     """Fail unless an algorithm's noise is a strategy of `dpmesh.noise.correlated`."""
     wanted = "correlated.InTime(..), correlated.BetweenPartners(..), correlated.Both(..) or None"
-    require_methods("noise", noise, f"{wanted} for {type(algorithm).__name__}", "release")
+    wanted = f"{wanted} for {type(algorithm).__name__}, for which no other noise is proved"
+    if isinstance(noise, (type, Mechanism)):  # which has such a method, too
+        fail("noise", wanted, noise)
+    require_methods("noise", noise, wanted, "release")
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,8 @@ class CorrelatedRow(Mechanism):
 
     distribution = "gaussian"
     norm = "l2"
+    deviation = 1.0
+    composition = 2
     is_joint = True
 
     @classmethod
@@ -78,6 +83,16 @@ class CorrelatedRow(Mechanism):
     def spacing(self) -> float:
         """The spacing of the row's grid."""
         return (self.joint.grid or 0.0) / float(self.joint.recursion[self.row, 0])
+
+    @property
+    def joint_event(self) -> CorrelatedGaussian:
+        """The noise of the whole run."""
+        return self.joint
+
+    @property
+    def joint_row(self) -> int:
+        """Which row of it this is."""
+        return self.row
 
     @property
     def event(self) -> DpEvent:

@@ -222,7 +222,8 @@ class Budget:
         """Return a plan, with what a view needs if there is one."""
         planned: Callable[..., Plan] = algorithm.plan
         plan = planned(rounds) if self.view is None else planned(rounds, problem)
-        if self.delta == 0 and any("gaussian" in release.name for release in plan.touching):
+        composes_as_gaussian = (release.mechanism.composition == 2 for release in plan.touching)
+        if self.delta == 0 and any(composes_as_gaussian):
             raise ValueError(
                 "delta must be positive: Gaussian noise has no finite epsilon at delta = 0. "
                 f"Try Budget({as_given(self.epsilon)}, delta=1e-5)"

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dpmesh._validate import fail
-from dpmesh.noise.mechanisms import Gaussian, Mechanism, mechanism_named
-from dpmesh.noise.rows import CorrelatedRow
+from dpmesh.noise.mechanisms import Gaussian, Mechanism
 from dpmesh.privacy.kinds import MixedNoise, has_allocation_proof
 from dpmesh.privacy.releases import Release
 from dpmesh.privacy.sampling import RandomAllocation
@@ -35,8 +34,8 @@ class _Joint(Gaussian):
 
 def joints(releases: Iterable[Release]) -> list[CorrelatedGaussian]:
     """Return the joint events that rows among these belong to, each once."""
-    found = {r.mechanism.joint: None for r in releases if isinstance(r.mechanism, CorrelatedRow)}
-    return list(found)
+    events = (release.mechanism.joint_event for release in releases)
+    return list(dict.fromkeys(event for event in events if event is not None))
 
 
 def secrets_in(releases: Iterable[Release]) -> list[Secrets]:
@@ -83,8 +82,9 @@ def charged(releases: Sequence[Release], colluding: int | None = None) -> list[R
     allocated = defaultdict(list)
     result = []
     for release in releases:
-        if isinstance(release.mechanism, CorrelatedRow):
-            rows[release.mechanism.joint].append(release)
+        joint = release.mechanism.joint_event
+        if joint is not None:
+            rows[joint].append(release)
         elif isinstance(release.sampling, RandomAllocation):
             allocated[release.sampling, release.batch].append(release)
         else:
@@ -136,8 +136,7 @@ def _drawn(secrets: Secrets | None) -> int:
 
 
 def _row(release: Release) -> int:
-    assert isinstance(release.mechanism, CorrelatedRow)
-    return release.mechanism.row
+    return release.mechanism.joint_row
 
 
 def _by_nodes(releases: Sequence[Release]) -> dict[tuple[int, ...] | None, list[Release]]:
@@ -192,7 +191,7 @@ def _least_of_each_kind(releases: Iterable[Release]) -> list[Release]:
     """
     kinds: defaultdict[tuple[object, ...], list[Release]] = defaultdict(list)
     for release in releases:
-        if release.name == "none":
+        if release.noise_to_sensitivity == 0:
             return [release]
         kinds[_settings(release.mechanism)].append(release)
     members = []
@@ -214,11 +213,13 @@ def _together(releases: Sequence[Release]) -> Release:
     """Return one release for those of a round, which see the same batch."""
     first = releases[0]
     names = {release.name for release in releases}
-    if len(releases) == 1 or "none" in names:
+    if len(releases) == 1 or any(release.noise_to_sensitivity == 0 for release in releases):
         return min(releases, key=lambda release: release.noise_to_sensitivity)
-    if len(names) > 1 or first.name not in ("gaussian", "laplace"):
+    kind = first.mechanism
+    order = kind.composition
+    if len(names) > 1 or order is None or kind.spacing > 0 or kind.is_joint:
         wanted = "one kind of noise, Gaussian or Laplace, in a round of an allocation"
         fail("release", wanted, " and ".join(sorted(names)))
     inverse = [1 / release.noise_to_sensitivity for release in releases]
-    together = hypot(*inverse) if first.name == "gaussian" else sum(inverse)
-    return replace(first, mechanism=mechanism_named(first.name, 1 / together))
+    together = hypot(*inverse) if order == 2 else sum(inverse)
+    return replace(first, mechanism=replace(kind, noise_to_sensitivity=1 / together))

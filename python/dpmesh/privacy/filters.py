@@ -22,7 +22,6 @@ import numpy as np
 
 from dpmesh.accounting.discrete import FINE, largest_epsilon
 from dpmesh.noise.grid import MOST_NUMBERS
-from dpmesh.noise.secure import DistributedDiscreteGaussian
 from dpmesh.privacy.budget import Budget
 from dpmesh.privacy.kinds import Kind, kinds_of
 from dpmesh.privacy.own_noise import KNOWN
@@ -111,6 +110,7 @@ def _is_gaussian_sum(kind: Kind, plan: Plan) -> bool:
 
 def _drawn(release: Release) -> int:
     """Return how many numbers of noise on a grid a release rests on."""
-    if isinstance(release.mechanism, DistributedDiscreteGaussian):
-        return release.mechanism.numbers.numbers * release.mechanism.numbers.sites
+    sums = release.mechanism.sums
+    if sums is not None:
+        return sums.numbers * sums.sites
     return MOST_NUMBERS * release.mechanism.integer_rows

@@ -18,7 +18,7 @@ from dpmesh.accounting.allocation import Allocation
 from dpmesh.accounting.discrete import FINE, gaussian_multiplier
 from dpmesh.noise.grid import MOST_STEPS as MOST_GRID_STEPS
 from dpmesh.noise.mechanisms import Mechanism
-from dpmesh.noise.secure import DistributedDiscreteGaussian, NeighborSums, SecureSum
+from dpmesh.noise.secure import NeighborSums, SecureSum
 from dpmesh.privacy.releases import Release
 from dpmesh.privacy.sampling import RandomAllocation, Sampling
 
@@ -209,9 +209,8 @@ def _kind_of(release: Release, relation: NeighboringRelation) -> Kind:
 def _as_released(release: Release) -> Kind:
     """Return the kind of a release before its grid and its allocation are counted."""
     mechanism = release.mechanism
-    sums = mechanism.numbers if isinstance(mechanism, DistributedDiscreteGaussian) else None
     noise = NOISES.get(release.name, Noise(release.name, None, of_integers=True))
-    return Kind(noise, release.noise_to_sensitivity, release.sampling, sums)
+    return Kind(noise, release.noise_to_sensitivity, release.sampling, mechanism.sums)
 
 
 def _mixed(members: Sequence[Kind]) -> Kind:

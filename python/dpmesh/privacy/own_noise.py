@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from math import inf, log1p
+from math import inf
 from typing import TYPE_CHECKING, Any, Literal
 
 from dpmesh._privacy_types import NeighboringRelation
 from dpmesh._validate import fail
-from dpmesh.noise.mechanisms import Mechanism
+from dpmesh.noise.mechanisms import Mechanism, pure_epsilon
 from dpmesh.privacy.kinds import MIXED, NOISES
 from dpmesh.privacy.releases import Release
 from dpmesh.privacy.sampling import PoissonSampling, Sampling
@@ -63,7 +63,7 @@ def own_cost(
             fail("privacy_loss", "a loss distribution of each mechanism beside", list(counts))
         return _by_losses(losses, delta), "privacy loss distribution stated by the mechanism"
     if delta == 0:
-        pure = sum(count * _pure_epsilon(event) for event, count in events)
+        pure = sum(count * pure_epsilon(event) for event, count in events)
         if pure < inf:
             return pure, "pure differential privacy of the mechanism's event"
     by_event = "of the mechanism's event"
@@ -110,20 +110,6 @@ def _by_losses(losses: Sequence[tuple[Any, int]], delta: float) -> float:
             wanted = f"distributions of losses on a grid of {INTERVAL:g}"
             fail("privacy_loss", wanted, str(error))
     return float(total.get_epsilon_for_delta(delta))
-
-
-def _pure_epsilon(event: DpEvent) -> float:
-    """Return the epsilon of an event at delta 0; infinite where none is known."""
-    from dp_accounting import ComposedDpEvent, LaplaceDpEvent, RandomizedResponseDpEvent
-
-    if isinstance(event, LaplaceDpEvent):
-        return float(1 / event.noise_multiplier)
-    if isinstance(event, RandomizedResponseDpEvent):  # of replacing one, whatever it is
-        other = event.noise_parameter / event.num_buckets
-        return log1p((1 - event.noise_parameter) / other) if other > 0 else inf
-    if isinstance(event, ComposedDpEvent):
-        return sum(map(_pure_epsilon, event.events))
-    return inf
 
 
 def _loss(mechanism: Mechanism) -> Any:

@@ -19,7 +19,7 @@ from dpmesh._epsilons import NEIGHBOURS
 from dpmesh._html import InNotebooks
 from dpmesh._privacy_types import NeighboringRelation, Unit
 from dpmesh._validate import fail, instance, integer, one_of, probability
-from dpmesh.noise.rows import INDEPENDENT_ONLY, CorrelatedRow
+from dpmesh.noise.rows import INDEPENDENT_ONLY
 from dpmesh.privacy.charged import charged, joints, joints_from, secrets_in
 from dpmesh.privacy.cost import Cost, Costs, costs
 from dpmesh.privacy.parts import Numbers, Parts, nodes_named, parts_of
@@ -50,7 +50,7 @@ def each_round(rounds: int) -> range:
     return range(rounds)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ClippedNoise:
     """The noise on a sum of clipped vectors, as the algorithm was given it: for reports.
 
@@ -64,7 +64,7 @@ class ClippedNoise:
     Examples
     --------
     >>> from dpmesh.privacy import ClippedNoise
-    >>> print(ClippedNoise(1.5, 0.5))
+    >>> print(ClippedNoise(noise_multiplier=1.5, clipping_norm=0.5))
     noise multiplier 1.5: standard deviation 0.75 on the sum, clipping norm 0.5
     """
 
@@ -185,8 +185,9 @@ class Plan(InNotebooks):
             kind = kinds.setdefault((*noise, release.sampling, release.nodes), len(kinds))
             if kind == len(listed):
                 listed.append({**release.as_dict(), "round": 0, "batch": None})
-                if isinstance(release.mechanism, CorrelatedRow):
-                    listed[-1]["correlated"]["joint"] = number[release.mechanism.joint]
+                of_run = release.mechanism.joint_event
+                if of_run is not None:
+                    listed[-1]["correlated"]["joint"] = number[of_run]
             rows.append([release.round, kind, release.batch])
         return {
             "neighboring_relation": self.neighboring_relation,

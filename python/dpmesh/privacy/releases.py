@@ -139,6 +139,8 @@ class Release:
             "grid": mechanism.grid,
             "secure_sum": _secure_sum_of(mechanism),
             "correlated": _row_of(mechanism),
+            "settings": _settings_of(mechanism),
+            "module": None if mechanism.law is not None else type(mechanism).__module__,
             "sensitivity": asdict(self.sensitivity),
             "batch": self.batch,
             "sampling": None if self.sampling is None else asdict(self.sampling),
@@ -161,16 +163,20 @@ class Release:
 
 def _secure_sum_of(mechanism: Mechanism) -> dict[str, Any] | None:
     """Return the public numbers of a secure sum, None for another mechanism."""
-    if not isinstance(mechanism, DistributedDiscreteGaussian):
-        return None
-    return asdict(mechanism.numbers)
+    return None if mechanism.sums is None else asdict(mechanism.sums)
 
 
 def _row_of(mechanism: Mechanism) -> dict[str, Any] | None:
     """Return the joint event of correlated noise and the row of it, None for another mechanism."""
-    if not isinstance(mechanism, CorrelatedRow):
-        return None
-    return {"joint": mechanism.joint.as_dict(), "row": mechanism.row}
+    joint = mechanism.joint_event
+    return None if joint is None else {"joint": joint.as_dict(), "row": mechanism.joint_row}
+
+
+def _settings_of(mechanism: Mechanism) -> dict[str, Any]:
+    """Return the fields of independent noise of a class of one's own."""
+    if mechanism.joint_event is not None or mechanism.sums is not None:
+        return {}
+    return mechanism.settings
 
 
 def _mechanism_of(fields: Mapping[str, Any]) -> Mechanism:
@@ -190,4 +196,6 @@ def _mechanism_of(fields: Mapping[str, Any]) -> Mechanism:
         fields["noise_to_sensitivity"],
         clipping_norm=fields.get("clipping_norm"),
         grid=fields.get("grid"),
+        module=fields.get("module"),
+        **fields.get("settings", {}),
     )

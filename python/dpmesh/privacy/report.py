@@ -14,7 +14,6 @@ from dpmesh._html import InNotebooks
 from dpmesh._privacy_types import NeighboringRelation, Unit
 from dpmesh._validate import instance, probability
 from dpmesh.noise.mechanisms import Mechanism
-from dpmesh.noise.secure import DistributedDiscreteGaussian
 from dpmesh.privacy.charged import secrets_in
 from dpmesh.privacy.plan import Plan
 from dpmesh.privacy.sampling import RandomAllocation
@@ -392,7 +391,7 @@ def _adversary(plan: Plan) -> str:
     stars = [secrets.coalition for secrets in secrets_in(plan.releases) if secrets.star]
     seen_by = but_partners(max(stars)) if stars else SEES_ALL
     mechanisms = [release.mechanism for release in plan.touching]
-    sums = [m.numbers for m in mechanisms if isinstance(m, DistributedDiscreteGaussian)]
+    sums = [m.sums for m in mechanisms if m.sums is not None]
     if not sums:
         return seen_by
     colluding = min(numbers.colluding for numbers in sums)

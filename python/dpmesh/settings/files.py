@@ -17,6 +17,7 @@ from dpmesh._networks import imported
 from dpmesh._untrusted import LONGEST_TEXT, shortened
 from dpmesh._validate import fail, nearest
 from dpmesh.keys import Key
+from dpmesh.noise.independent import is_kind, unscaled
 from dpmesh.settings.parts import Field, Kinds, Maker, entries, kinds_of, options_of
 from dpmesh.topology import Topology, edge_dropping
 
@@ -184,11 +185,15 @@ class Settings:
         if len(kinds) == 1 or path in OF_DEFAULT_KIND:
             default = next(iter(kinds))
         kind = table.get("kind", default)
+        maker: Maker | None
         if isinstance(kind, str) and kind in kinds:
-            return kinds[kind]
-        maker = self._maker_of_module(path, kind)
+            maker = kinds[kind]
+        else:
+            maker = self._maker_of_module(path, kind)
         if maker is None:
             self._fail_at_kind(path, kind, kinds)
+        if is_kind(maker):  # whose noise the algorithm scales
+            return unscaled(maker)
         return maker
 
     def _fail_at_kind(self, path: str, kind: object, kinds: Mapping[str, Maker]) -> NoReturn:

@@ -76,6 +76,7 @@ PROTOCOLS: dict[object, tuple[type, ...]] = {
     controllers.Controller: _classes(controllers, "AlwaysGlobal AlwaysLocal RandomGlobal Periodic"),
     noise.Compressor: (noise.Quantizer, noise.Levels, noise.RandomSparsifier),
     CorrelatedStrategy: (InTime, BetweenPartners, Both),
+    type: (noise.Gaussian, noise.Laplace),  # classes of mechanisms
     Contribution: (algorithms.ClientUpdates, algorithms.RecordGradients),
     ServerOptimizer: (algorithms.ServerMomentum, algorithms.ServerAdam),
 }
@@ -135,7 +136,11 @@ SHORT = 12
 _PARAMETERS = re.compile(r"^Parameters\n-+\n(.*?)(?=^\S[^\n]*\n-{3,}$|\Z)", re.S | re.M)
 _PARAMETER = re.compile(r"^(\w[\w, ]*)\n((?:[ ]+\S[^\n]*\n?|\n)+)", re.M)
 
-_DEFERRED = {"CorrelatedStrategy": CorrelatedStrategy}
+_DEFERRED = {
+    "CorrelatedStrategy": CorrelatedStrategy,
+    "Independent": noise.Independent,
+    "Mechanism": noise.Mechanism,
+}
 """Types of parameters that algorithms import for type checkers alone, as they take long to load."""
 
 _COMMON = {

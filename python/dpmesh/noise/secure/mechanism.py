@@ -135,6 +135,8 @@ class DistributedDiscreteGaussian(Mechanism):
 
     distribution = "gaussian"
     norm = "l2"
+    deviation = 1.0
+    composition = 2
 
     numbers: SecureSum | NeighborSums
     _: KW_ONLY
@@ -150,6 +152,11 @@ class DistributedDiscreteGaussian(Mechanism):
     def name(self) -> str:
         """The distribution of the noise."""
         return "distributed_discrete_gaussian"
+
+    @property
+    def sums(self) -> SecureSum | NeighborSums:
+        """The public numbers."""
+        return self.numbers
 
     @property
     def integer_rows(self) -> int:
@@ -206,4 +213,5 @@ class DistributedDiscreteGaussian(Mechanism):
 def is_summed(release: object) -> bool:
     """Whether a release, or the first of several, is a sum of all nodes' rows: these travel."""
     first = release[0] if isinstance(release, tuple) and release else release
-    return isinstance(getattr(first, "mechanism", None), DistributedDiscreteGaussian)
+    mechanism = getattr(first, "mechanism", None)
+    return isinstance(mechanism, Mechanism) and mechanism.sums is not None

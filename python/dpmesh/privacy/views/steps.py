@@ -20,7 +20,7 @@ from dpmesh.kernels.linear_model import KINKED, Loss, check_loss
 from dpmesh.kernels.projection import Norm
 from dpmesh.noise.mechanisms import Mechanism
 from dpmesh.noise.sensitivity import Sensitivity
-from dpmesh.privacy.views.reaction import NO_NOISE, Distribution, NotProved, Reaction
+from dpmesh.privacy.views.reaction import DISTRIBUTIONS, NO_NOISE, Distribution, NotProved, Reaction
 from dpmesh.schedules import Schedule, at
 
 
@@ -173,9 +173,12 @@ def reaction_of_steps(
     refused = facts.not_proved(clipping_norm, norm)
     if refused is not None:
         return refused
-    if mechanism.distribution == "none":
+    if mechanism.law == "none":
         return NO_NOISE
-    if mechanism.distribution == "laplace" and norm == "l2" and facts.dim is None:
+    if mechanism.law not in DISTRIBUTIONS or mechanism.spacing > 0:
+        kind = mechanism.name
+        return NotProved(reason=f"there is no proof for {kind} noise against less than everybody")
+    if mechanism.law == "laplace" and norm == "l2" and facts.dim is None:
         fail("dim", "the number of parameters, which Laplace noise is scaled by", None)
     steps = [at(step_size, t + 1) for t in range(len(sensitivities))]
     smoothness, decay = facts.smoothness, facts.regularization
