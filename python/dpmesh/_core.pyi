@@ -185,6 +185,13 @@ class LinearModel:
         norm: str,
         out: _Floats | None,
     ) -> _Floats: ...
+    def clipped_sums(
+        self,
+        params: _Float64s,
+        batches: _Batches,
+        clipping_norm: float,
+        norm: str,
+    ) -> _Float64s: ...
     def step(
         self,
         params: _Floats,

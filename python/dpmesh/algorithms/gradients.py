@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, TypeGuard
 
 import numpy as np
 
@@ -25,10 +25,11 @@ def clipped_gradient_sums(
 ) -> Sensitive:
     """Return each node's sum of its records' gradients at its point, each clipped to an L2 norm.
 
-    The clipping is the package's own. Networks have `DenseProblem.gradient_sum`; of another problem
-    of a user's own, or a linear one in float32, gradients are taken record by record and clipped
-    here, in float64. A record whose gradient is NaN, infinite or raises an error counts as 0, so
-    that no record moves a sum by more than `clipping_norm`.
+    The clipping is the package's own. A problem that clips the gradients of its records by itself
+    has a method ``clipped_sums``: linear models and networks do. Of another problem, and of a
+    subclass with a gradient of its own, gradients are taken record by record and clipped here, in
+    float64. A record whose gradient is NaN, infinite or raises an error counts as 0, so that no
+    record moves a sum by more than `clipping_norm`.
 
     Parameters
     ----------
@@ -49,30 +50,37 @@ def clipped_gradient_sums(
     indptr, records = batches
     nodes = len(indptr) - 1
     rows = np.repeat(point, nodes, axis=0) if len(point) == 1 else point
-    if isinstance(problem, DenseProblem):
-        return Sensitive(problem.gradient_sum(rows, batches, clipping_norm=clipping_norm))
-    exact = None
-    if type(problem) is LinearProblem and problem.train.features.dtype == np.float64:
-        exact, points = problem, np.asarray(rows, np.float64)
-        sums = exact.gradient_sum(points, batches, clipping_norm=clipping_norm)
-    else:
-        sums = np.full((nodes, point.shape[1]), np.nan)
+    if clips_records(problem):
+        return problem.clipped_sums(rows, batches, clipping_norm)
+    sums = np.zeros((nodes, point.shape[1]))
     at_once = max(1, _NUMBERS_AT_ONCE // point.shape[1])
-    for node in np.flatnonzero(~np.isfinite(sums).all(axis=1)):
-        at = rows[node : node + 1]
-        own = records[indptr[node] : indptr[node + 1]]
-        sums[node] = 0.0
-        for first in range(0, len(own), at_once):
-            chunk = own[first : first + at_once]
-            if exact is not None:  # by the batch's kernel, so that no other record's part changes
-                singles = np.arange(len(chunk) + 1), chunk
-                points = np.repeat(np.asarray(at, np.float64), len(chunk), axis=0)
-                each = exact.gradient_sum(points, singles, clipping_norm=clipping_norm)
-                each[~np.isfinite(each).all(axis=1)] = 0.0
-            else:
-                each = _clipped(problem, at, chunk, clipping_norm)
-            sums[node] += each.sum(axis=0)
+    for node in range(nodes):
+        node_records = records[indptr[node] : indptr[node + 1]]
+        for first in range(0, len(node_records), at_once):
+            chunk = node_records[first : first + at_once]
+            sums[node] += _clipped(problem, rows[node : node + 1], chunk, clipping_norm).sum(axis=0)
     return Sensitive(sums)
+
+
+class ClipsRecords(Protocol):
+    """A problem that clips the gradients of its records by itself."""
+
+    def clipped_sums(self, params: Floats, batches: Ragged, clipping_norm: float) -> Sensitive:
+        """Return the sum of each node's record gradients, each of L2 norm at most `clipping_norm`.
+
+        Shape (nodes, dim), float64, without weight decay. A record whose gradient is not finite
+        adds 0. A record's part must not depend on other records.
+        """
+
+
+def clips_records(problem: object) -> TypeGuard[ClipsRecords]:
+    """Return True if a problem has ``clipped_sums`` and no subclass changes the gradient."""
+    for kind in type(problem).__mro__:
+        if "clipped_sums" in vars(kind):
+            return True
+        if "gradient" in vars(kind):
+            return False
+    return False
 
 
 def _clipped(

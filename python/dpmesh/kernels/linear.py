@@ -157,6 +157,36 @@ class LinearModel:
             out,
         )
 
+    def clipped_sums(
+        self, params: npt.ArrayLike, batches: Batches, *, clipping_norm: float, norm: Norm = "l2"
+    ) -> Numbers:
+        """Sum of the clipped gradients of each node's records in float64, for float32 features too.
+
+        Each record adds a vector whose norm is at most `clipping_norm`, not only up to rounding. A
+        record whose gradient is NaN or infinite adds exactly 0 and changes no other record's part.
+        The bits depend neither on the number of threads nor on the type in which the same features
+        are stored.
+
+        Parameters
+        ----------
+        params
+            Shape (nodes, outputs * dim), of either type.
+        batches
+            See the class.
+        clipping_norm, norm
+            As in `gradient`.
+
+        Returns
+        -------
+        Shape (nodes, outputs * dim), float64; 0 for a node without records.
+        """
+        return self._native.clipped_sums(
+            np.ascontiguousarray(floats("params", params), np.float64),
+            batches if is_index_array(batches) else batch_parts(batches),
+            clipping_norm,
+            norm,
+        )
+
     def step(
         self,
         params: npt.ArrayLike,

@@ -13,6 +13,7 @@ import numpy as np
 
 import dpmesh.kernels as kernels
 from dpmesh._arrays import FloatArray
+from dpmesh._privacy_types import Sensitive
 from dpmesh._ragged import Flags, Indices, Numbers, Ragged
 from dpmesh._validate import every, fail, instance, integer, non_negative, one_of, positive
 from dpmesh.data import Dataset
@@ -121,6 +122,10 @@ class DenseProblem(PartitionedProblem, ABC):
             firsts = np.flatnonzero(np.diff(micro.owners, prepend=-1))
             sums[micro.owners[firsts]] += np.add.reduceat(parts, firsts, axis=0)
         return sums
+
+    def clipped_sums(self, params: FloatArray, batches: Batches, clipping_norm: float) -> Sensitive:
+        """Sum of each row's record gradients, each clipped in L2 norm: see `gradient_sum`."""
+        return Sensitive(self.gradient_sum(params, batches, clipping_norm=clipping_norm))
 
     @abstractmethod
     def _clipped_sums(

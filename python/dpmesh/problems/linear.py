@@ -168,6 +168,15 @@ class LinearProblem(PartitionedProblem):
             params, batches, clipping_norm=clipping_norm, norm=norm, divide_by=1.0
         )
 
+    def clipped_sums(
+        self, params: npt.ArrayLike, batches: Batches, clipping_norm: float
+    ) -> Sensitive:
+        """Sum of each node's clipped record gradients in float64, see `LinearModel.clipped_sums`.
+
+        Weight decay is not included.
+        """
+        return Sensitive(self._linear.clipped_sums(params, batches, clipping_norm=clipping_norm))
+
     def step(
         self,
         params: npt.ArrayLike,

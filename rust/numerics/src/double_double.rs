@@ -26,6 +26,12 @@ impl DoubleDouble {
         DoubleDouble(product, a.mul_add(b, -product))
     }
 
+    /// The nearest `f64`.
+    #[must_use]
+    pub fn to_f64(self) -> f64 {
+        self.0 + self.1
+    }
+
     /// `self * 2^exponent`, exactly, within the range of `f64`.
     #[must_use]
     pub fn times_power_of_2(self, exponent: i32) -> DoubleDouble {

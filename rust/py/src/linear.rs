@@ -1,7 +1,7 @@
 //! Boundary of `dpmesh_core::linear`.
 
 use dpmesh_core::linear::{
-    self, Averaging, Batches, Csr, Dense, Form, Loss, Objective, Step, Training, Walks,
+    self, Averaging, Batches, Clipping, Csr, Dense, Form, Loss, Objective, Step, Training, Walks,
 };
 use numpy::{PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods, dtype};
 use pyo3::prelude::*;
@@ -135,6 +135,35 @@ impl LinearModel {
             with_model!(self, py, T, m => m.gradient_into(params, batches, averaging, clipping, out))
         })?;
         Ok(out)
+    }
+
+    /// Sums of clipped gradients in float64, whatever the type of the features.
+    fn clipped_sums<'py>(
+        &self,
+        py: Python<'py>,
+        params: &Bound<'py, PyAny>,
+        batches: BatchArguments<'py>,
+        clipping_norm: Number<'_, 'py>,
+        norm: &Bound<'py, PyAny>,
+    ) -> PyResult<Array<'py>> {
+        let params = &floats("params", params)?;
+        self.check_shape("params", params)?;
+        let clipping = Clipping {
+            bound: positive("clipping_norm", clipping_norm)?,
+            norm: crate::projection::norm(norm)?,
+        };
+        let batches = BatchArrays::new(&batches, params.shape()[0])?;
+        let batches = batches.batches()?;
+        let sums = empty(params.shape(), &dtype::<f64>(py))?;
+        let params = read::<f64>("params", params)?;
+        let params = params.as_slice()?;
+        let mut out = write("sums", &sums)?;
+        let out = out.as_slice_mut()?;
+        let features = self.features.values(py);
+        with_real!(features, T => {
+            with_model!(self, py, T, m => m.clipped_sums_into(params, batches, clipping, out))
+        })?;
+        Ok(sums)
     }
 
     fn step<'py>(
@@ -317,16 +346,23 @@ impl LinearModel {
     /// The parameters, if they have the shape and the type that fit the features.
     fn params<'py>(&self, argument: &str, value: &Bound<'py, PyAny>) -> PyResult<Array<'py>> {
         let params = floats(argument, value)?;
-        let [_, dim] = *params.shape() else {
-            let got = format!("shape {}", params.getattr("shape")?);
-            return Err(unfit(argument, "2 axes", got));
-        };
+        self.check_shape(argument, &params)?;
         let py = value.py();
         let (dtype, own) = (params.dtype(), self.features.values(py).dtype());
         if !dtype.is_equiv_to(&own) {
             let wanted = format!("{dtype}, the type of {argument}");
             return Err(unfit("features", &wanted, own));
         }
+        Ok(params)
+    }
+
+    /// Fails unless parameters have the shape that fits the features.
+    fn check_shape(&self, argument: &str, params: &Array<'_>) -> PyResult<()> {
+        let py = params.py();
+        let [_, dim] = *params.shape() else {
+            let got = format!("shape {}", params.getattr("shape")?);
+            return Err(unfit(argument, "2 axes", got));
+        };
         let (outputs, columns) = (self.classes.unwrap_or(1), self.features.columns(py));
         let fit = outputs.saturating_mul(columns);
         if dim != fit {
@@ -334,7 +370,7 @@ impl LinearModel {
             let got = format!("shape {}", params.getattr("shape")?);
             return Err(unfit(argument, &wanted, got));
         }
-        Ok(params)
+        Ok(())
     }
 }
 

@@ -1,6 +1,7 @@
 //! Row-major feature matrices.
 
 use super::Features;
+use super::in_f64::{ScoresInF64, SumsInF64};
 use super::tiles::{Scores, Sums};
 use super::vectors::scale_in_place;
 use crate::KernelError;
@@ -128,6 +129,24 @@ impl<T: Wide> Features for Dense<'_, T> {
             records,
             factors,
             decay,
+            target,
+        });
+    }
+
+    fn scores_in_f64(&self, records: &[i64], params: &[f64], scores: &mut [f64]) {
+        in_wide_vectors(ScoresInF64 {
+            x: *self,
+            records,
+            params,
+            out: scores,
+        });
+    }
+
+    fn add_scaled_in_f64(&self, records: &[i64], factors: &[f64], target: &mut [f64]) {
+        in_wide_vectors(SumsInF64 {
+            x: *self,
+            records,
+            factors,
             target,
         });
     }

@@ -31,8 +31,10 @@
 //! ```
 
 mod batches;
+mod clipped;
 mod dense;
 mod evaluation;
+mod in_f64;
 mod losses;
 mod model;
 mod scores;
@@ -104,4 +106,10 @@ pub trait Features: Sync {
         decay: f64,
         target: &mut [Self::Value],
     );
+    /// As [`scores`](Self::scores), for parameters in `f64` and with arithmetic in `f64`: the same bits whatever the type
+    /// of the features.
+    fn scores_in_f64(&self, records: &[i64], params: &[f64], scores: &mut [f64]);
+    /// Adds to each row of `target` the records, in order, times their factors for that row, in `f64`. Records whose
+    /// factors are all 0 are not read.
+    fn add_scaled_in_f64(&self, records: &[i64], factors: &[f64], target: &mut [f64]);
 }

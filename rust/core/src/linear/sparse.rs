@@ -133,6 +133,33 @@ impl<T: Wide, I: Index> Features for Csr<'_, T, I> {
             }
         }
     }
+
+    fn scores_in_f64(&self, records: &[i64], params: &[f64], scores: &mut [f64]) {
+        let outputs = params.len() / self.columns;
+        for (&record, scores) in records.iter().zip(scores.chunks_mut(outputs)) {
+            let (columns, values) = self.row(record as usize);
+            for (score, row) in scores.iter_mut().zip(params.chunks(self.columns)) {
+                let each = columns.iter().zip(values);
+                *score = each
+                    .map(|(column, value)| value.to_f64() * row[column.position()])
+                    .sum();
+            }
+        }
+    }
+
+    fn add_scaled_in_f64(&self, records: &[i64], factors: &[f64], target: &mut [f64]) {
+        let outputs = target.len() / self.columns;
+        for (&record, factors) in records.iter().zip(factors.chunks(outputs)) {
+            let (columns, values) = self.row(record as usize);
+            for (&factor, row) in factors.iter().zip(target.chunks_mut(self.columns)) {
+                if factor != 0.0 {
+                    for (column, value) in columns.iter().zip(values) {
+                        row[column.position()] += value.to_f64() * factor;
+                    }
+                }
+            }
+        }
+    }
 }
 
 /// Inner product of a sparse row with a dense one, in four independent sums.

@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::projection::norm;
 
+mod clipped;
 mod refusals;
 
 /// A random problem: shapes, features with many zeros, ragged batches with empty and repeated records.

@@ -136,7 +136,7 @@ fn group_or_last<const R: usize>(records: &[i64], first: usize) -> [i64; R] {
 /// Inner products of each of `a` with each of `b`: the lanes of whole vectors, then what is left over.
 /// `prefetch(i, column)` may prefetch what comes after row `i` of `a`.
 #[inline(always)]
-fn products<T: Wide, S: Simd, const A: usize, const B: usize>(
+pub(super) fn products<T: Wide, S: Simd, const A: usize, const B: usize>(
     simd: S,
     a: [&[T]; A],
     b: [&[T]; B],
@@ -240,7 +240,7 @@ impl<T: Wide> Tiles for Sums<'_, T> {
 /// Multiplies the rows by `decay`, which is 1 unless `DECAYS`, and adds `factors[r][k] * x[r]` to row `k`, record after
 /// record.
 #[inline(always)]
-fn add_products<T: Wide, S: Simd, const R: usize, const K: usize, const DECAYS: bool>(
+pub(super) fn add_products<T: Wide, S: Simd, const R: usize, const K: usize, const DECAYS: bool>(
     simd: S,
     x: [&[T]; R],
     factors: [[T; K]; R],

@@ -138,6 +138,17 @@ fn check<T: Wide + Element>(case: &Case) {
         .gradient_into(&params, all, SUM, clipping, &mut clipped)
         .unwrap();
     assert_same(size, &without_minus_0(&clipped), &gradients);
+    let wide = |x: &[T]| x.iter().map(|v| v.to_f64()).collect::<Vec<f64>>();
+    let start = wide(&params);
+    let sums = everywhere(size, || {
+        let mut sums = vec![f64::NAN; params.len()];
+        let clipping = clipping.unwrap();
+        model
+            .clipped_sums_into(&start, all, clipping, &mut sums)
+            .unwrap();
+        sums
+    });
+    assert_same(size, &without_minus_0(&sums), &wide(&gradients));
     let values = everywhere(size, || {
         let mut values = vec![0.0; nodes];
         model.losses_into(&params, all, SUM, &mut values).unwrap();
