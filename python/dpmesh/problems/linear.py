@@ -19,7 +19,7 @@ from dpmesh._ragged import Numbers, Ragged, Walks
 from dpmesh._validate import as_python_numbers, fail, instance, integer, non_negative, positive
 from dpmesh.data import Dataset
 from dpmesh.data.dataset import A_DATASET
-from dpmesh.kernels.linear import LinearModel
+from dpmesh.kernels.linear import LinearModel, linear_scores
 from dpmesh.kernels.linear_model import REGRESSION, Batches, Loss, check_loss
 from dpmesh.kernels.projection import Norm
 from dpmesh.keys import Key
@@ -357,6 +357,35 @@ class LinearProblem(PartitionedProblem):
             return self, params
         weights = self.dim + (self.classes or 1)
         return self.centred(params[weights:]), params[:weights]
+
+    def scores_of_test(self, params: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return the scores of one model on the test records, shape (records, outputs).
+
+        Parameters
+        ----------
+        params
+            Shape (dim,); those of `FirstStage` end with the centre that was taken off all records.
+
+        Raises
+        ------
+        ValueError
+            If there are no test records.
+        """
+        if self.test is None:
+            fail("test", "records to score", None)
+        features: Any = self.test.features
+        outputs, centre = self.classes or 1, None
+        if self._holds_centre(params):
+            weights = self.dim + outputs
+            params, centre = params[:weights], params[weights:]
+        rows = np.asarray(params.reshape(outputs, -1), features.dtype)
+        if centre is None:
+            return linear_scores(rows, features)
+        scores = np.empty((self.test.records, outputs), features.dtype)
+        for first in range(0, len(scores), _AT_ONCE):
+            block = centred(features[first : first + _AT_ONCE], centre)
+            scores[first : first + _AT_ONCE] = linear_scores(rows, block)
+        return scores
 
     def _holds_centre(self, params: npt.NDArray[Any]) -> bool:
         """Whether models end with a centre, for one more feature than there is here."""

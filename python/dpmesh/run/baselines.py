@@ -13,12 +13,14 @@ from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
+from scipy.sparse import issparse
 
 from dpmesh._arrays import FloatArray
 from dpmesh._epsilons import rounded_up
 from dpmesh._files import JsonObject
 from dpmesh._ragged import Indices, Numbers
 from dpmesh._validate import fail, instance, integer
+from dpmesh.algorithms.gradients import MOST_RECORDS
 from dpmesh.defaults import Sizes, choose
 from dpmesh.keys import Key, Purpose, generator
 from dpmesh.privacy.report import Report
@@ -430,7 +432,7 @@ def _private(
     problem: LinearProblem, node: int, epsilon: float, delta: float, key: Key | None
 ) -> Measures:
     """Return the measures of a node that trains alone and publishes a private model."""
-    alone = problem.for_nodes([node])
+    alone = _node_alone(problem, node)
     if key is None:
         key = Key.generate()
     else:  # nodes that work apart must not share noise
@@ -442,4 +444,14 @@ def _private(
     alone = wide_enough(algorithm, alone, choice.rounds)
     carrier = carrier_for(algorithm, alone, choice.topology, None, key)
     *_, last = run_rounds(algorithm, alone, carrier, rounds=choice.rounds, key=key)
-    return measured(alone, algorithm.published(last.state, last.received))
+    return measured(problem, algorithm.published(last.state, last.received))
+
+
+def _node_alone(problem: LinearProblem, node: int) -> LinearProblem:
+    """Return the problem of one node, with the features of its records alone."""
+    train = problem.train.take(problem.partition[node])
+    if train.records > MOST_RECORDS and not issparse(train.features):
+        train = replace(train, features=train.features.astype(np.float64))
+    everything = (np.arange(train.records),)
+    alone = replace(problem, train=train, partition=everything, test=None, memory=None)
+    return alone.as_node(int(problem.members[node]), problem.all_records)

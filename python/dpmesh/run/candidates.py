@@ -44,6 +44,9 @@ FOLDS = 3
 MANY_NUMBERS = 2_000_000
 """Records times features times outputs from which on one penalty and one fold must do."""
 
+_AT_ONCE = 1 << 12
+"""Test records that are scored at once."""
+
 _INVERSE_PENALTIES = (0.01, 0.1, 1.0, 10.0)
 _COUNT_PENALTIES = (1e-4, 1e-3, 1e-2, 1e-1)
 _RIDGE_PENALTIES = np.logspace(-3, 4, 15)
@@ -81,10 +84,32 @@ class NonPrivate:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _View:
-    """One representation of all records."""
+    """One representation of all records.
+
+    Parameters
+    ----------
+    train, test
+        Training and test records.
+    by_intercept
+        Whether rows begin with an intercept and were divided by their norms, which it tells.
+    """
 
     train: Matrix
     test: Matrix
+    by_intercept: bool = False
+
+    def learned(self, records: Indices) -> Matrix:
+        """Return some of the training records."""
+        rows = self.train[records]
+        return _by_intercept(rows) if self.by_intercept else rows
+
+    def test_scores(self, scorer: Scorer) -> Numbers:
+        """Return the scores of the test records, which are read in blocks."""
+        scores = []
+        for first in range(0, self.test.shape[0], _AT_ONCE):
+            rows = self.test[first : first + _AT_ONCE]
+            scores.append(scorer(_by_intercept(rows) if self.by_intercept else rows))
+        return np.concatenate(scores)
 
 
 def non_private(
@@ -125,11 +150,12 @@ def _views(problem: LinearProblem, columns: tuple[Matrix, Matrix] | None) -> lis
     """Return the columns, and the features where they are others."""
     assert problem.test is not None
     assert problem.outline is not None
-    features = _View(train=problem.train.features, test=problem.test.features)
     outline = problem.outline.columns
-    if isinstance(outline, Columns) and outline.intercept:
-        # rows were divided by their norms, which the intercept tells
-        features = _View(train=_by_intercept(features.train), test=_by_intercept(features.test))
+    features = _View(
+        train=problem.train.features,
+        test=problem.test.features,
+        by_intercept=isinstance(outline, Columns) and outline.intercept,
+    )
     if columns is None:
         return [features]
     train_columns, test_columns = columns
@@ -141,8 +167,7 @@ def _views(problem: LinearProblem, columns: tuple[Matrix, Matrix] | None) -> lis
 
 def _by_intercept(features: Matrix) -> Matrix:
     """Return features divided by their intercept, which was 1 before records had norm 1."""
-    rows = np.asarray(features, np.float64)
-    return rows[:, 1:] / rows[:, :1]
+    return features[:, 1:] / features[:, :1]
 
 
 def _scores_of_best(
@@ -175,7 +200,7 @@ def _scores_of_best(
     best_quality = quality(np.tile(trivial, (len(validated), 1)))
     best: tuple[_View, Fit] | None = None
     for view in views:
-        rows = view.train[records]
+        rows = view.learned(records)
         for fit in _fits(problem, task, outputs, is_small):
             scores_of_folds = []
             for fold in folds:
@@ -188,8 +213,7 @@ def _scores_of_best(
     if best is None:
         return trivial_of_test
     view, fit = best
-    scorer = fit(view.train[records], labels)
-    return scorer(view.test)
+    return view.test_scores(fit(view.learned(records), labels))
 
 
 def _is_trivial(labels: Cells, task: LearningTask) -> bool:
@@ -246,11 +270,19 @@ def _scaler(rows: Matrix) -> Callable[[Matrix], Matrix]:
     """Return a function that standardizes columns; those that are constant here are dropped."""
     if hasattr(rows, "tocsr"):
         return lambda records: records  # columns of 0 alone have no weight
-    deviations = rows.std(axis=0)
-    varying = deviations > _STANDARD
-    mean = rows.mean(axis=0)[varying]
-    deviation = deviations[varying]
-    return lambda records: (records[:, varying] - mean) / deviation
+    mean, deviation = rows.mean(axis=0), rows.std(axis=0)
+    rounding = 16 * np.finfo(rows.dtype).eps * np.abs(mean)
+    varying = deviation > np.maximum(_STANDARD, rounding)
+    mean, deviation = mean[varying], deviation[varying]
+
+    def standardized(records: Matrix) -> Matrix:
+        """Return a copy of the columns that vary, at mean 0 and deviation 1."""
+        columns = records[:, varying]
+        columns -= mean
+        columns /= deviation
+        return columns
+
+    return standardized
 
 
 def _classes(inverse_penalty: float, outputs: int, balanced: bool) -> Fit:

@@ -14,7 +14,6 @@ import numpy as np
 from dpmesh._arrays import FloatArray
 from dpmesh._ragged import Numbers
 from dpmesh.defaults import Task
-from dpmesh.kernels.linear import linear_scores
 from dpmesh.kernels.linear_model import Loss, members
 from dpmesh.problems import LinearProblem
 from dpmesh.run.measures import Measures, classification, of_labels, regression
@@ -118,10 +117,7 @@ def scores_of_test(problem: LinearProblem, params: FloatArray) -> Scores:
     params
         Parameters of the model, shape (dim,); those of a first stage end with its centre.
     """
-    problem, params = problem.without_centre(params.reshape(-1))
-    assert problem.test is not None
-    rows = params.reshape(problem.classes or 1, -1)
-    return linear_scores(rows, problem.test.features)
+    return problem.scores_of_test(params.reshape(-1))
 
 
 def trivial_measures(problem: LinearProblem) -> Measures:

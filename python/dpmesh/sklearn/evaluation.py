@@ -29,7 +29,7 @@ from dpmesh.sklearn.base import linear_problem
 from dpmesh.sklearn.estimators import PrivateClassifier, PrivateRegressor
 from dpmesh.sklearn.repeated import apart
 from dpmesh.tables import Columns, as_table, rows
-from dpmesh.tables.features import COLUMNS, FeatureMap
+from dpmesh.tables.features import COLUMNS, FeatureMap, stored_type
 from dpmesh.tables.labels import read_labels
 from dpmesh.tables.models import Outline
 from dpmesh.tables.sites import site_of_each
@@ -415,8 +415,14 @@ def _problem(
     model = fitted.model_
     assert isinstance(model.columns, Columns)
     columns = replace(model.columns, centre=None)
-    features = columns.encode(table.select(columns.names).columns).features
-    everything, kept = dm.Dataset(features, labels), np.flatnonzero(~out)
+    values = table.select(columns.names).columns
+    kept, tested = np.flatnonzero(~out), np.flatnonzero(out)
+    dtype = stored_type(len(kept), columns.dim)
+
+    def encoded(records: npt.NDArray[np.int64]) -> dm.Dataset:
+        own = columns.encode([column[records] for column in values], dtype=dtype)
+        return dm.Dataset(own.features, labels[records])
+
     sites = owners[kept]
     parts = tuple(np.flatnonzero(sites == site) for site in np.unique(sites))
     outline = Outline(
@@ -426,7 +432,7 @@ def _problem(
         shares=model.shares,
         several=model.several,
     )
-    return linear_problem(outline, everything.take(kept), parts, everything.take(out))
+    return linear_problem(outline, encoded(kept), parts, encoded(tested))
 
 
 def _scores(

@@ -194,7 +194,13 @@ class Columns:
         """Return the columns less a released mean, with a constant: see `centre`."""
         return replace(self, centre=tuple(centre.ravel().tolist()))
 
-    def encode(self, columns: Sequence[Cells], *, compact: bool = False) -> Encoded:
+    def encode(
+        self,
+        columns: Sequence[Cells],
+        *,
+        compact: bool = False,
+        dtype: type[np.floating[Any]] | None = None,
+    ) -> Encoded:
         """Return the encoded records.
 
         Parameters
@@ -204,6 +210,8 @@ class Columns:
         compact
             Whether features of a large table are stored in float32, with room for one more. No
             stored norm is above 1.
+        dtype
+            Type in which features are stored, whatever their number. None leaves it to `compact`.
 
         Raises
         ------
@@ -227,7 +235,8 @@ class Columns:
         problems.check()
         encoded = np.concatenate(parts, axis=1)
         records = len(encoded)
-        dtype = stored_type(records, self.dim) if compact else np.float64
+        if dtype is None:
+            dtype = stored_type(records, self.dim) if compact else np.float64
         if dtype == np.float64 and records <= BLOCK:
             return Encoded(self._features_of(encoded), outside, unread)
         memory = np.empty(records * (self.dim + 1), dtype)
