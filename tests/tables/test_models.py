@@ -103,7 +103,7 @@ def test_what_is_no_model_or_table_is_refused_by_name(model: dm.Model, tmp_path:
         dm.Model.load(3)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="wanted a column 'age', got the columns weigth"):
         model.predict(table().rename(columns={"weight": "weigth"}).drop(columns="age"))
-    with pytest.raises(ValueError, match=r"ends in .csv, .tsv, .txt, .parquet"):
+    with pytest.raises(ValueError, match=r"ends in .csv, .tsv, .txt, .dat, .data, .parquet"):
         read_table("table.xlsx")
     with pytest.raises(ValueError, match="path: wanted the path of a file"):
         read_table(3)  # type: ignore[arg-type]

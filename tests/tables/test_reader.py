@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from command import command
 from dpmesh.tables import read_table
 from dpmesh.tables.cells import map_cells, number_of
 from dpmesh.tables.ranges import BLANK
-from dpmesh.tables.reader import TextFormat
+from dpmesh.tables.reader import TextFormat, open_table
 
 RANGES = """
 "größe" = [0, 100]
@@ -117,6 +118,17 @@ def test_lines_that_do_not_fit_are_named(content: str, said: str) -> None:
     with pytest.raises(ValueError, match=r"^t\.csv, line") as caught:
         read_table("t.csv")
     assert said in str(caught.value)
+
+
+def test_a_header_with_some_numbers_is_read_with_a_warning() -> None:
+    """The first line of scikit-learn's iris.csv counts records and columns."""
+    Path("iris.dat").write_text("150,4,setosa\n5.1,3.5,0\n", encoding="utf-8")
+    with pytest.warns(UserWarning, match=r"iris.dat, line 1: .* by numbers: 150, 4; state header"):
+        table = open_table("iris.dat")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        same = open_table("iris.dat", TextFormat(header=True))
+    assert table.names == same.names == ("150", "4", "setosa")
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "UTF16", "u32"])

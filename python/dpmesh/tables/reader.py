@@ -17,7 +17,7 @@ from dpmesh.tables.text import TextFormat, parse
 
 __all__ = ["TextFormat", "open_table", "read_table"]
 
-_TEXT = (".csv", ".tsv", ".txt")
+_TEXT = (".csv", ".tsv", ".txt", ".dat", ".data")
 _BINARY = (".parquet", ".arrow", ".feather")
 _PACKED = (".gz", ".bz2")
 _INDEX = "__index_level_"
@@ -27,10 +27,10 @@ _INDEX = "__index_level_"
 def read_table(path: str | os.PathLike[str], text_format: TextFormat | None = None) -> TableLike:
     """Read a file into a pandas table: text with a header, Parquet, Arrow, Feather or npz.
 
-    Every value of a text file (``.csv``, ``.tsv``, ``.txt``, also with ``.gz`` or ``.bz2``) stays
-    the text that it is: public ranges say what it means, see `dpmesh.tables`. A line is a record,
-    and is read by itself. What `text_format` leaves open is taken from the header line alone. Bytes
-    that cannot be decoded become U+FFFD, so that their value cannot be read.
+    Every value of a text file (``.csv``, ``.tsv``, ``.txt``, ``.dat``, ``.data``, also with ``.gz``
+    or ``.bz2``) stays the text that it is: public ranges say what it means, see `dpmesh.tables`. A
+    line is a record, and is read by itself. What `text_format` leaves open is taken from the header
+    line alone. Bytes that cannot be decoded become U+FFFD, so that their value cannot be read.
 
     Raises
     ------

@@ -128,6 +128,7 @@ def parse(content: bytes, text_format: TextFormat, path: str) -> Table:
     """Return the table that a text file writes; each cell is a text.
 
     Bytes that cannot be decoded become U+FFFD, with a warning, so that their value cannot be read.
+    A header of which some names are numbers is taken as it is, with a warning.
 
     Raises
     ------
@@ -142,6 +143,12 @@ def parse(content: bytes, text_format: TextFormat, path: str) -> Table:
         columns = _cells(lines, header, text_format)
     except _MisfitsError as error:
         raise ValueError("\n".join(f"{path}, {problem}" for problem in error.problems)) from error
+    numbers = [name for name in header.names if math.isfinite(number_of(name))]
+    if text_format.header is None and 0 < len(numbers) < len(header.names):
+        problem = f"{path}, line 1: the header names columns by numbers: {', '.join(numbers[:3])}"
+        choices = "header=False if it is a record, header=True if it names columns"
+        remedy = f"state {choices} (--no-header, --header)"
+        warnings.warn(f"{problem}; {remedy}", UserWarning, stacklevel=4)
     if any(UNDECODED in cell for column in columns for cell in column):
         remedy = "state encoding=, such as latin-1 (--encoding)"
         problem = f"{path} has bytes that are not {encoding}: such values cannot be read; {remedy}"
