@@ -316,6 +316,23 @@ def test_the_rule_for_bits_keeps_the_bound_on_wraps(
     assert room < public._largest_sum + 10 * public.share * math.sqrt(sites)
 
 
+@pytest.mark.parametrize("records", [1_000, 700_000, 1_000_000, 1_400_000])
+@pytest.mark.parametrize("relation", ["replace_one", "add_remove"])
+def test_many_records_take_a_coarser_grid(records: int, relation: Any) -> None:
+    dim = 2426
+    public = numbers(
+        dim=dim, sites=8, records=records, noise_to_sensitivity=20.0, neighboring_relation=relation
+    )
+    most = 2.0 * records * (records + 2) + 2 * dim
+    assert most * 2.0**-53 * public.steps <= 1
+    finest = 2 ** math.ceil(math.log2(2**7 * math.sqrt(dim)))
+    assert (
+        public.steps == finest or most * 2.0**-53 * 2 * public.steps > 1
+    )  # no coarser than needed
+    moved = 2 if relation == "replace_one" else 1
+    assert public.sensitivity <= 1.03 * moved * public.steps
+
+
 # Bad input
 
 

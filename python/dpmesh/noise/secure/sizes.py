@@ -70,7 +70,9 @@ class SecureSum:
         floating-point rounding moves a site's sum.
     grid_steps
         Steps of the grid in a `clipping_norm`, S: a power of 2. By default the smallest of at least
-        ``2**7 sqrt(dim)`` for which the share is at least 4.
+        ``2**7 sqrt(dim)`` for which the share is at least 4. So many records that float64 rounds
+        their sum by more than a step take a coarser grid, of at least ``2**5 sqrt(dim)`` steps:
+        noise is then larger by up to 3%.
     bits
         Bits of the modulus, k; by default the fewest that the rule needs.
     diameter
@@ -189,6 +191,13 @@ class SecureSum:
         steps = 1 << max(0, ceil(log2(2**7 * sqrt(self.dim))))
         while self._share_at(steps) < SMALLEST_SHARE and steps < _MOST_GRID_STEPS:
             steps *= 2
+        coarsest = 2**5 * sqrt(self.dim)
+        while (
+            self._rounding_at(steps) > 1
+            and steps // 2 >= coarsest
+            and self._share_at(steps // 2) >= SMALLEST_SHARE
+        ):
+            steps //= 2
         return steps
 
     @property
