@@ -210,9 +210,11 @@ def _redraw(
     bits: Indices, lengths: Indices, stream: Stream, nodes: npt.NDArray[np.uint32], *, limit: int
 ) -> None:
     """Replace bits of at least `limit`, in place; one in about ``2**53 / below`` is redrawn."""
+    too_large = np.flatnonzero(bits >= limit)
+    if too_large.size == 0:
+        return
     ends = np.cumsum(lengths)
     starts = ends - lengths
-    too_large = np.flatnonzero(bits >= limit)
     rows = np.searchsorted(ends, too_large, side="right")
     for place, row in zip(too_large.tolist(), rows.tolist(), strict=True):
         column = place - int(starts[row])

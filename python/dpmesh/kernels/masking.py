@@ -121,12 +121,15 @@ LARGEST = 2**60
 
 Words = npt.NDArray[np.uint64]
 
+# Words of numpy, made once, as each takes longer than a shift of a short vector.
+_SHIFT_1 = np.uint64(1)
+_SHIFT_30 = np.uint64(30)
+_SHIFT_31 = np.uint64(31)
+_SHIFT_32 = np.uint64(32)
+_SHIFT_61 = np.uint64(61)
 _LOW_31_BITS = np.uint64(2**31 - 1)
-
 _LOW_30_BITS = np.uint64(2**30 - 1)
-
 _LOW_32_BITS = np.uint64(2**32 - 1)
-
 _MODULUS = np.uint64(PRIME)
 
 
@@ -178,25 +181,25 @@ def _product(a: Words, b: Words) -> Words:
 
     Each factor below 2^61 is split into a high part of 30 and a low part of 31 bits.
     """
-    a_high = a >> np.uint64(31)
+    a_high = a >> _SHIFT_31
     a_low = a & _LOW_31_BITS
-    b_high = b >> np.uint64(31)
+    b_high = b >> _SHIFT_31
     b_low = b & _LOW_31_BITS
     middle = _folded(a_high * b_low + a_low * b_high)  # times 2^31
-    middle_high = middle >> np.uint64(30)
-    middle_low = (middle & _LOW_30_BITS) << np.uint64(31)
-    high = (a_high * b_high) << np.uint64(1)  # times 2^62, which is 2 modulo the prime
+    middle_high = middle >> _SHIFT_30
+    middle_low = (middle & _LOW_30_BITS) << _SHIFT_31
+    high = (a_high * b_high) << _SHIFT_1  # times 2^62, which is 2 modulo the prime
     return _folded(_folded(a_low * b_low) + _folded(high) + middle_high + middle_low)
 
 
 def _folded(x: Words) -> Words:
     """Return the same numbers modulo the prime, as 2^61 is 1, below 2^61 + 7."""
-    folded: Words = (x & _MODULUS) + (x >> np.uint64(61))
+    folded: Words = (x & _MODULUS) + (x >> _SHIFT_61)
     return folded
 
 
 def _exact_sum(x: Words) -> int:
     """Return the sum as a Python integer: that of the high and the low halves of the words."""
-    high_sum = (x >> np.uint64(32)).sum(dtype=np.uint64)
+    high_sum = (x >> _SHIFT_32).sum(dtype=np.uint64)
     low_sum = (x & _LOW_32_BITS).sum(dtype=np.uint64)
     return (int(high_sum) << 32) + int(low_sum)
