@@ -161,7 +161,7 @@ def table_of(cells: Sequence[Cell], task: str) -> tuple[list[str], list[list[str
     """
     epsilons = epsilons_of(cells, task)
     lines = lines_of(cells, task)
-    heads = ["method", "one trusts", *(f"epsilon {epsilon:g}" for epsilon in epsilons)]
+    heads = ["method", "one trusts", "unit", *(f"epsilon {epsilon:g}" for epsilon in epsilons)]
     heads += ["worst", "proved", "MB", "seconds"]
     rows: list[list[str]] = []
     methods_of_note: dict[str, list[str]] = {}
@@ -171,7 +171,8 @@ def table_of(cells: Sequence[Cell], task: str) -> tuple[list[str], list[list[str
         note = line.first.why or line.first.view or _range(line.first)
         if note:
             methods_of_note.setdefault(note, []).append(line.method)
-        row = [line.method, line.first.trust]
+        is_private = line.first.epsilon is not None
+        row = [line.method, line.first.trust, TASKS[task].unit if is_private else "-"]
         for epsilon in epsilons:
             cell = line.at(epsilon)
             row.append(shown(cell, chance, (line.method, cell.epsilon) in better))
