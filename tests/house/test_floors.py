@@ -19,6 +19,7 @@ NAMES_OF_USERS = {"_networks", "settings.files", "deploy.contract"}
 # From the ground up. Entries of one line never import each other; within an entry a module may.
 FLOORS = [
     ["_core"],
+    ["_untrusted"],
     [
         "_entry_points",
         "_extras",
@@ -27,7 +28,6 @@ FLOORS = [
         "_privacy_types",
         "_ragged",
         "_table",
-        "_untrusted",
         "_validate",
     ],
     ["_arrays", "_epsilons", "_networks"],
