@@ -186,6 +186,35 @@ def test_a_malformed_part_is_refused_as_it_arrives_and_its_party_named(
         assert "p3 sends what this router refuses" in caplog.text
 
 
+@pytest.mark.parametrize("algorithm", ["sums", "neighbour sums"])
+@pytest.mark.parametrize("wrong", [1, 10**6])
+def test_a_wrong_part_spends_no_attempt_of_a_contract_without_a_reserve(
+    algorithm: str, wrong: int, tmp_path: Path
+) -> None:
+    """Its party has stored the right one, and is asked again: once wrong, or for ever."""
+    parties, clock, sent = Sums(tmp_path, algorithm), Clock(), list[bytes]()
+    contract = parties.contract
+
+    def spoilt(party: int, answer: bytes) -> bytes:
+        if party != 3 or kind_of(answer) != PARTS or len(sent) >= wrong:
+            return answer
+        sent.append(answer)
+        return pack(PARTS, b"another")
+
+    router = Router(contract, clock)
+    if wrong == 1:
+        run(parties, router, clock, answers=spoilt)
+        assert all(node.is_sealed for node in parties.nodes)
+        return
+    with pytest.raises(AssertionError, match=r"does not end: .*p3"):
+        run(parties, router, clock, answers=spoilt)
+    assert len(set(sent)) == 1
+    assert len(sent) < 400
+    assert not router.gone
+    for folder in parties.folders:
+        assert len(folder.ledger(contract).releases) <= 4  # of the first attempt alone
+
+
 def test_no_message_of_a_party_ends_a_router(tmp_path: Path) -> None:
     parties, clock = Sums(tmp_path, quorum=3), Clock()
     contract, random = parties.contract, np.random.default_rng(4)

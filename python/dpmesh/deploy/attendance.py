@@ -82,6 +82,10 @@ class Attendance:
         """Whether so many parties are a quorum."""
         return len(parties) >= self.contract.terms.quorum
 
+    def now(self) -> float:
+        """Return the time, in seconds."""
+        return self._clock()
+
     def waits_since(self) -> float:
         """Return for how many seconds the open position has waited."""
         return self._clock() - self._since

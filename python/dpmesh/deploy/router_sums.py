@@ -14,6 +14,7 @@ neighbours are asked for from the first attempt on. Parties answer from their ta
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -36,6 +37,10 @@ from dpmesh.deploy.sums import (
 )
 from dpmesh.deploy.wire import Position, Reached, numbers, read_numbers, recall_totals
 
+_log = logging.getLogger("dpmesh")
+
+PAUSE = 1.0
+"""Seconds after which a party whose part was wrong is asked for it again."""
 STRIDE = 2**10
 """By how much attempts are counted on if a router started anew without some parties: these may
 have begun some of which the others know nothing."""
@@ -72,6 +77,8 @@ class SumRouting:
         self._parts: dict[int, list[Part]] = {}
         self._refused: set[int] = set()
         """Parties that take no part in the open attempt."""
+        self._paused: dict[int, float] = {}
+        """When a party whose part was wrong is asked again."""
         self._doubting: set[int] = set()
         """Parties that refuse the last total."""
         self._attempts_cost: Counter[int] = Counter()
@@ -189,11 +196,31 @@ class SumRouting:
         if self.waited:
             return
         whole = [] if self.lacking else self._whole()
-        if not whole:
-            self._try_again()
-        else:
+        if whole:
             self._take_totals(whole)
             self.open(Position(router.at.round + 1))
+        elif not self._has_reserve and (apart := self._apart()):
+            for party in apart:
+                del self._parts[party]
+                self._ask_again_later(party)
+        else:
+            self._try_again()
+
+    @property
+    def _has_reserve(self) -> bool:
+        """Whether the contract has more attempts than steps.
+
+        Without any, another attempt would cost the others the last round. So the party whose part
+        is wrong is asked for it again, and named: it has stored the part, and is charged nothing.
+        """
+        planned = self._contract.planned
+        return sum(map(len, planned.attempts)) > planned.steps
+
+    def _ask_again_later(self, party: int) -> None:
+        """Ask a party for the same part again, in a second."""
+        self._paused[party] = self._router.now() + PAUSE
+        name = self._contract.parties[party].name
+        _log.warning("%s sends a part that fits no other; it is asked again", name)
 
     def _cannot_end(self) -> bool:
         """Whether the open attempt waits for the part or the word of a party that is out.
@@ -223,13 +250,18 @@ class SumRouting:
         failing = self._cohort & (self._router.out | self._refused)
         if not self._for_all or not self._parts.keys() - failing:
             return
+        for party in failing | self._apart():
+            self._attempts_cost[party] += 1
+
+    def _apart(self) -> set[int]:
+        """Return the parties with another agreement than most; nobody if no one can tell."""
+        if not self._for_all or not self._parts:
+            return set()
         agreements = {party: parts[0].agreement for party, parts in self._parts.items()}
         ((common, count),) = Counter(agreements.values()).most_common(1)
-        apart = {party for party, agreement in agreements.items() if agreement != common}
         if 2 * count <= len(agreements):
-            apart = set()  # nobody can tell who is right
-        for party in failing | apart:
-            self._attempts_cost[party] += 1
+            return set()
+        return {party for party, agreement in agreements.items() if agreement != common}
 
     def _whole(self) -> list[list[Part]]:
         """Return the parts of all who agreed to make each sum; nothing if one is missing."""
@@ -264,6 +296,8 @@ class SumRouting:
         """Return the position that a party is to answer next, if any."""
         at = self._router.at
         assert at is not None
+        if self._router.now() < self._paused.get(party, 0.0):
+            return None
         is_asked = party in self.waited or (self._ends and party not in self._router.in_time[at])
         return at if is_asked and not self._missed(party) else None
 
@@ -438,6 +472,9 @@ class SumRouting:
     def _leave_out(self, party: int) -> None:
         """Go on without a party whose answer to the open attempt is none."""
         if self._router.at is None or self.next(party) is None or self._ends:
+            return
+        if not self._has_reserve:
+            self._ask_again_later(party)
             return
         self._refused.add(party)
         self.settle()
