@@ -35,12 +35,13 @@ def number(name: str, output: str) -> float:
 def test_every_algorithm_is_priced_and_audited() -> None:
     from dpmesh.algorithms.registry import REGISTRY
     from dpmesh.cli.audit import every_case
+    from dpmesh.cli.other_tools import COMMANDS
     from dpmesh.cli.privacy import privacy
     from dpmesh.settings.parts import SECTIONS
 
     priced = {*get_command(privacy).list_commands(None)}
     names = {entry.name for entry in REGISTRY}
-    assert priced == names
+    assert priced == names | {*COMMANDS}
     assert {*every_case()} == names | {"gaussian", "laplace"}
     learn = {entry.kind.__name__ for entry in REGISTRY if entry.learns}
     assert learn == {*SECTIONS["algorithm"]}

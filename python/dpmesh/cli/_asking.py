@@ -1,4 +1,4 @@
-"""Questions about files of records: what ``dpmesh stats`` and ``dpmesh synthesize`` share."""
+"""Questions about files of records, for ``dpmesh stats`` and ``dpmesh synthesize``."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from dpmesh._files import JsonObject
     from dpmesh.statistics import Question, Statistics
     from dpmesh.tables.kinds import Kind
     from dpmesh.tables.reader import TextFormat
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Files:
-    """Files of records, and what is public about them.
+    """Files of records, and public facts about them.
 
     Parameters
     ----------
@@ -27,7 +28,7 @@ class Files:
     site
         The column that names the site; None if each file is one.
     form
-        How text files are written.
+        Format of text files.
     """
 
     paths: Sequence[Path]
@@ -44,7 +45,7 @@ class Files:
         colluding: int,
         budget: Path | None,
     ) -> Statistics:
-        """Return the answers, with what ranges were released for added to their cost.
+        """Return the answers; their cost has that of released ranges.
 
         Parameters
         ----------
@@ -59,22 +60,24 @@ class Files:
         from dpmesh.statistics.ask import ask, names_of
         from dpmesh.tables.ranges import as_range, read_ranges
 
-        released: list[Any] = []
+        released: list[JsonObject] = []
         public = read_ranges(self.ranges, released=released)
-        given = {name: as_range(name, one) for name, one in public.items()}
-        asked = questions(given)
-        used = {name: given[name] for name in names_of(asked, given)}
-        held = read_sites(list(self.paths), used, (), None, self.site, self.form, drop=False)
+        kinds = {name: as_range(name, form) for name, form in public.items()}
+        questions_asked = questions(kinds)
+        columns = {name: kinds[name] for name in names_of(questions_asked, kinds)}
+        records = read_sites(list(self.paths), columns, (), None, self.site, self.form, drop=False)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", ".*are also at the site")  # said by `read_sites`
-            found = ask(
-                asked,
-                held.table,
-                held.owners,
-                ranges=given,
+            answers = ask(
+                questions_asked,
+                records.table,
+                records.owners,
+                ranges=kinds,
                 epsilon=epsilon,
                 delta=delta,
                 colluding=colluding,
             )
-        more = charge(budget, [*released, as_spent(found.ledger)], delta)
-        return found.charged(*more) if released else found
+        charged = charge(budget, [*released, as_spent(answers.ledger)], delta)
+        if not released:
+            return answers
+        return answers.charged(*charged)

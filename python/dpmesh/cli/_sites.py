@@ -7,16 +7,19 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from secrets import token_hex
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import typer
 
 from dpmesh._validate import fail, nearest
 
 if TYPE_CHECKING:
+    from dpmesh._files import JsonObject
     from dpmesh.privacy.plan import Plan
+    from dpmesh.tables.cells import Cells
     from dpmesh.tables.labels import Label
     from dpmesh.tables.reader import TextFormat
+    from dpmesh.tables.table import TableLike
 
 
 def marks() -> Path:
@@ -24,7 +27,7 @@ def marks() -> Path:
     return Path.home() / ".local" / "state" / "dpmesh"
 
 
-def as_spent(plan: Plan) -> dict[str, Any]:
+def as_spent(plan: Plan) -> JsonObject:
     """Return a release that no ledger has yet, as files hold it."""
     return {"release": token_hex(32), "plan": plan.as_dict()}
 
@@ -37,7 +40,7 @@ class Charged(NamedTuple):
     epsilon
         Of all of them.
     why
-        Why that is more than what the last one costs.
+        Reason why that is more than the epsilon of the last one.
     earlier
         Plans of the earlier ones.
     """
@@ -48,10 +51,7 @@ class Charged(NamedTuple):
 
 
 def charge(
-    folder: Path | None,
-    spent: Sequence[Mapping[str, Any]],
-    delta: float,
-    colluding: int | None = None,
+    folder: Path | None, spent: Sequence[JsonObject], delta: float, colluding: int | None = None
 ) -> Charged:
     """Charge releases to a folder's budget, each once, and report what is spent of it.
 
@@ -63,21 +63,24 @@ def charge(
     from dpmesh._epsilons import rounded_up
     from dpmesh.privacy.plan import Plan, total_cost
 
-    plans = [Plan.from_dict(one["plan"]) for one in spent]
+    plans = [Plan.from_dict(release["plan"]) for release in spent]
     if folder is not None:
         from dpmesh.deploy import Folder
         from dpmesh.deploy.steps import Known
 
-        with closing(Folder.open(folder, marks=marks())) as own:
-            for one, plan in zip(spent, plans, strict=True):
-                own.spend(Known(bytes.fromhex(one["release"]), plan))
-            of = f"of {own.budget.epsilon:g}, at delta = {own.budget.delta:g}"
-            typer.echo(f"{folder}: epsilon = {rounded_up(own.cost())} {of} is spent", err=True)
-    why = ["bounds in the file of ranges were released from these records, which is counted"]
-    others = dict.fromkeys(text for plan in plans[:-1] for text in plan.assumptions)
-    why += (f"for them {text}" for text in others if text not in plans[-1].assumptions)
+        with closing(Folder.open(folder, marks=marks())) as party_folder:
+            for release, plan in zip(spent, plans, strict=True):
+                party_folder.spend(Known(bytes.fromhex(release["release"]), plan))
+            budget = party_folder.budget
+            cost = rounded_up(party_folder.cost())
+            total = f"of {budget.epsilon:g}, at delta = {budget.delta:g}"
+            typer.echo(f"{folder}: epsilon = {cost} {total} is spent", err=True)
+    *earlier, last = plans
+    reasons = ["bounds in the file of ranges were released from these records, which is counted"]
+    assumptions = dict.fromkeys(text for plan in earlier for text in plan.assumptions)
+    reasons += [f"for them {text}" for text in assumptions if text not in last.assumptions]
     epsilon = total_cost(plans, delta, colluding=colluding).epsilon
-    return Charged(epsilon, "; ".join(why), tuple(plans[:-1]))
+    return Charged(epsilon, "; ".join(reasons), tuple(earlier))
 
 
 def text_format(
@@ -90,7 +93,7 @@ def text_format(
     multiline: bool,
     skip_empty: bool,
 ) -> TextFormat:
-    """Return how text files are written; a backslash and a t stand for a tab."""
+    """Return the format of text files; a backslash and a t stand for a tab."""
     from dpmesh.tables.reader import TextFormat
 
     if separator == "\\t":
@@ -106,38 +109,55 @@ def text_format(
     )
 
 
-def toml(value: Any) -> str:
+def toml(value: object) -> str:
     """Return a value as a TOML file has it."""
     if isinstance(value, dict):
-        return f"{{{', '.join(f'{toml_key(name)} = {toml(one)}' for name, one in value.items())}}}"
+        pairs = [f"{toml_key(name)} = {toml(part)}" for name, part in value.items()]
+        return f"{{{', '.join(pairs)}}}"
     if isinstance(value, list):
         return f"[{', '.join(map(toml, value))}]"
-    return str(value) if hasattr(value, "isoformat") else json.dumps(value, ensure_ascii=False)
+    if hasattr(value, "isoformat"):
+        return str(value)
+    return json.dumps(value, ensure_ascii=False)
 
 
 def toml_key(name: str) -> str:
     """Return the name of a column as a TOML file has it."""
-    bare = name.isascii() and name.replace("_", "").replace("-", "").isalnum()
-    return name if bare else json.dumps(name, ensure_ascii=False)
+    is_bare = name.isascii() and name.replace("_", "").replace("-", "").isalnum()
+    if is_bare:
+        return name
+    return json.dumps(name, ensure_ascii=False)
 
 
 class Sites(NamedTuple):
-    """Records of all sites, in the order of the files."""
+    """Records of all sites, in the order of the files.
 
-    table: Any
-    labels: Any
-    owners: Any
+    Attributes
+    ----------
+    table
+        Their columns to use, as a pandas table.
+    labels
+        The label of each record.
+    owners
+        The name of each record's site, shape (records,).
+    unused
+        Columns of the files that are not used.
+    """
+
+    table: TableLike
+    labels: Cells
+    owners: Cells
     unused: list[str]
 
 
 def public_ranges(
-    path: Path, label: str, site: str | None, released: list[Any]
-) -> tuple[dict[str, Any], tuple[str, ...], Label]:
-    """Return the ranges of the columns to use, the labels, and what they may be, from a file.
+    path: Path, label: str, site: str | None, released: list[JsonObject]
+) -> tuple[JsonObject, tuple[str, ...], Label]:
+    """Return the ranges of the columns to use, the labels, and their ranges, from a file.
 
     Several labels have commas between them.
 
-    `released` receives what bounds in the file cost.
+    `released` receives the release of bounds in the file.
 
     Raises
     ------
@@ -147,13 +167,14 @@ def public_ranges(
     from dpmesh.tables.ranges import as_labels, columns_of, read_ranges
 
     public = read_ranges(path, released=released)
-    labels = columns_of(label if label in public else [one.strip() for one in label.split(",")])
-    for one in labels:
-        if one not in public:
-            given = f'{one} = {{classes = ["no", "yes"]}} or {one} = {{target = [0, 100]}}'
-            hint = nearest(one, public)
-            raise ValueError(f"{path} has no range of the label. Add a line such as {given}{hint}")
-    target = as_labels({one: public.pop(one) for one in labels})
+    names = label if label in public else [name.strip() for name in label.split(",")]
+    labels = columns_of(names)
+    for name in labels:
+        if name not in public:
+            line = f'{name} = {{classes = ["no", "yes"]}} or {name} = {{target = [0, 100]}}'
+            hint = nearest(name, public)
+            raise ValueError(f"{path} has no range of the label. Add a line such as {line}{hint}")
+    target = as_labels({name: public.pop(name) for name in labels})
     if site in public:
         fail(str(path), f"no range of {site}, which --site names: it is no feature", "one")
     return public, labels, target
@@ -161,11 +182,11 @@ def public_ranges(
 
 def read_sites(
     files: Sequence[Path],
-    used: Mapping[str, Any],
+    columns_used: Mapping[str, object],
     labels: Sequence[str],
     target: Label | None,
     site: str | None,
-    written: TextFormat,
+    text_format: TextFormat,
     *,
     drop: bool,
 ) -> Sites:
@@ -185,26 +206,30 @@ def read_sites(
     from dpmesh.tables.reader import open_table
     from dpmesh.tables.table import array_of, joined
 
-    columns, paths = Columns.of(used, used), sites.existing(files)
-    tables = [open_table(path, written) for path in paths]
-    read = sites.read_sites(paths, tables, columns, labels, target, site=site, drop=drop)
-    kept = []
-    for one in read:
-        for notice in one.notices:
+    columns = Columns.of(columns_used, columns_used)
+    paths = sites.existing(files)
+    tables = [open_table(path, text_format) for path in paths]
+    records = sites.read_sites(paths, tables, columns, labels, target, site=site, drop=drop)
+    columns_of_files = []
+    for file in records:
+        for notice in file.notices:
             typer.echo(notice, err=True)
-        kept.append(one.table.with_missing(one.encoded.absent).select([*used]).columns)
-    for doubt in sites.doubts(read, site):
+        complete = file.table.with_missing(file.encoded.absent)
+        columns_of_files.append(complete.select([*columns_used]).columns)
+    for doubt in sites.doubts(records, site):
         typer.echo(f"Warning: {doubt}", err=True)
-    cells = map(joined, zip(*kept, strict=True))
-    # A column of objects stays one: pandas may else decide on a type by all of its cells.
-    named = {name: Series(own, dtype=own.dtype) for name, own in zip(used, cells, strict=True)}
-    learned = np.concatenate([one.labels for one in read])
+    series = {}
+    for name, parts in zip(columns_used, zip(*columns_of_files, strict=True), strict=True):
+        cells = joined(parts)
+        # A column of objects stays one: pandas may else decide on a type by all of its cells.
+        series[name] = Series(cells, dtype=cells.dtype)
+    label_cells = np.concatenate([file.labels for file in records])
     if isinstance(target, Category):
-        learned = array_of(target.categories)[learned]
-    unused = dict.fromkeys(name for table in tables for name in table.names or ())
+        label_cells = array_of(target.categories)[label_cells]
+    all_names = dict.fromkeys(name for table in tables for name in table.names or ())
     return Sites(
-        DataFrame(named),
-        learned,
-        np.concatenate([one.sites for one in read]),
-        [name for name in unused if name not in (*used, *labels, site)],
+        table=DataFrame(series),
+        labels=label_cells,
+        owners=np.concatenate([file.sites for file in records]),
+        unused=[name for name in all_names if name not in (*columns_used, *labels, site)],
     )

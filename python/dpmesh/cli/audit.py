@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from dpmesh.algorithms.base import AnyAlgorithm
     from dpmesh.audit import AuditResult
     from dpmesh.audit.coupling import Coupling
-    from dpmesh.privacy.views import Coalition, Node, OneNode
 
 MECHANISMS = {"gaussian": "Gaussian", "laplace": "Laplace"}
 ROUNDS_IN_ALL = 100_000
@@ -61,31 +60,52 @@ def audit(
     """
     probability("confidence", confidence, zero=False, one=False)
     key = None if seed is None else dm.Key.seeded(seed)
-    how: dict[str, Any] = {"confidence": confidence, "key": key}
     if view is not None:
-        seat = seat_of(view, nodes=nodes, network=network, seed=seed or 0)
-        _conclude(_audit_seat(name, seat, rounds or 16, target=target, runs=runs or 1_000, **how))
+        _audit_seat(
+            name,
+            seat_of(view, nodes=nodes, network=network, seed=seed or 0),
+            rounds=rounds or 16,
+            target=target,
+            runs=runs or 1_000,
+            confidence=confidence,
+            key=key,
+        )
         return
-    given = (noise, epsilon, records) != (None,) * 3
-    if name is None and (given or rounds is not None):
+    states_claim = noise is not None or epsilon is not None or records is not None
+    if name is None and (states_claim or rounds is not None):
         fail("name", "an algorithm, whose claim these options describe", None)
-    faults = []
+    violations = []
     for case in every_case() if name is None else [name]:
-        of_file = _claimed_in(Path(case)) if Path(case).suffix else None
-        algorithm = _example(case) if of_file is None else of_file[0]
-        length = rounds if of_file is None else (rounds or of_file[1])
+        algorithm, length = _case(case, rounds)
         if mechanism is not None:
             algorithm = _with_kind(algorithm, mechanism)
-        if given:
-            at = length or algorithm.worst_case(canaries=2)[0].rounds
-            own: dict[str, Any] = {"epsilon": epsilon, "noise": noise, "records": records}
-            algorithm = dm.audit.claiming(algorithm, rounds=at, delta=delta, **own)
-        found = _audited(algorithm, length, runs, canaries, **how)
+        if states_claim:
+            pair, _ = algorithm.worst_case(canaries=2)
+            algorithm = dm.audit.claiming(
+                algorithm,
+                rounds=length or pair.rounds,
+                delta=delta,
+                epsilon=epsilon,
+                noise=noise,
+                records=records,
+            )
+        results = _audited(
+            algorithm, length, runs=runs, canaries=canaries, confidence=confidence, key=key
+        )
         typer.echo(f"{case}: {algorithm}\n")
-        for result in found:
+        for result in results:
             typer.echo(f"{result}\n")
-            faults += [case] if result.violated else []
-    _conclude(faults)
+            if result.violated:
+                violations.append(case)
+    _conclude(violations)
+
+
+def _case(name: str, rounds: int | None) -> tuple[AnyAlgorithm, int | None]:
+    """Return the algorithm of a name or a file, and the rounds of its run."""
+    if not Path(name).suffix:
+        return _example(name), rounds
+    algorithm, rounds_of_file = _claimed_in(Path(name))
+    return algorithm, rounds or rounds_of_file
 
 
 def every_case() -> list[str]:
@@ -147,33 +167,66 @@ def _claimed_in(path: Path) -> tuple[AnyAlgorithm, int]:
 
 
 def _audited(
-    algorithm: AnyAlgorithm, rounds: int | None, runs: int | None, canaries: int, **how: Any
+    algorithm: AnyAlgorithm,
+    rounds: int | None,
+    *,
+    runs: int | None,
+    canaries: int,
+    confidence: float,
+    key: dm.Key | None,
 ) -> Iterator[AuditResult | Coupling]:
-    """Yield what each layer finds, of as many runs as were asked for; of sums over records, too."""
+    """Yield the results of each layer, with as many runs as asked for; of sums over records, too."""
     for part in (*getattr(algorithm, "record_sums", ()), algorithm):
         pair, crowd = part.worst_case(rounds if part is algorithm else None, canaries=canaries)
-        few = min(1_000, max(50, ROUNDS_IN_ALL // (4 * pair.rounds)))
-        many = integer("runs", few if runs is None else runs, at_least=1)
-        yield from dm.audit.audit_layers(pair, crowd, runs=many, **how)
+        count = runs
+        if count is None:
+            count = min(1_000, max(50, ROUNDS_IN_ALL // (4 * pair.rounds)))
+        yield from dm.audit.audit_layers(
+            pair, crowd, runs=integer("runs", count, at_least=1), confidence=confidence, key=key
+        )
 
 
 def _audit_seat(
-    name: str | None, seat: OneNode | Node | Coalition, rounds: int, **how: Any
-) -> list[str]:
-    """Audit gradient descent from the seat of an observer; return what leaks more than claimed."""
+    name: str | None,
+    seat: Any,
+    *,
+    rounds: int,
+    target: int | None,
+    runs: int,
+    confidence: float,
+    key: dm.Key | None,
+) -> None:
+    """Audit gradient descent from the seat of an observer, and conclude.
+
+    Raises
+    ------
+    ValueError
+        If another algorithm is named, or the observer is not one or several nodes.
+    """
     if name not in (None, "gradient-descent"):
         fail("view", "gradient-descent, whose view is audited", name)
-    faults = []
+    violations = []
     for forgetful in (False, True):
-        others = "wipe out what they receive" if forgetful else "pass on what they receive"
-        seen = dm.audit.audit_view(seat, rounds=rounds, forgetful=forgetful, **how)
-        typer.echo(f"gradient descent on {seat.topology}; other nodes {others}\n\n{seen}\n")
-        faults += ["the view"] if seen.violated else []
-    return faults
+        behaviour = "wipe out what they receive" if forgetful else "pass on what they receive"
+        result = dm.audit.audit_view(
+            seat,
+            rounds=rounds,
+            target=target,
+            forgetful=forgetful,
+            runs=runs,
+            confidence=confidence,
+            key=key,
+        )
+        heading = f"gradient descent on {seat.topology}; other nodes {behaviour}"
+        typer.echo(f"{heading}\n\n{result}\n")
+        if result.violated:
+            violations.append("the view")
+    _conclude(violations)
 
 
-def _conclude(faults: list[str]) -> None:
-    if faults:
-        typer.echo("leaks more than it claims: " + ", ".join(sorted(set(faults))))
+def _conclude(violations: list[str]) -> None:
+    """Print whether any claim is violated, and fail if one is."""
+    if violations:
+        typer.echo("leaks more than it claims: " + ", ".join(sorted(set(violations))))
         raise typer.Exit(1)
     typer.echo("no violation found (an audit cannot prove a claim)")

@@ -7,7 +7,7 @@ import warnings
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,6 +15,7 @@ import dpmesh.cli._options as options
 from dpmesh._validate import fail, one_of
 
 if TYPE_CHECKING:
+    from dpmesh._files import JsonObject
     from dpmesh.sklearn import PrivateClassifier, PrivateRegressor
     from dpmesh.tables.labels import Label
 
@@ -114,14 +115,16 @@ def fit(
     if budget is not None and noise is not None:
         wanted = "no --noise beside it: a folder counts what is released against everybody"
         fail("--budget", wanted, f"--noise {noise}")
-    each, released = _numbers(epsilon), list[Any]()
+    epsilons = _numbers(epsilon)
+    released: list[JsonObject] = []
     if keep is not None:
-        one_of("--keep", keep, each)
+        one_of("--keep", keep, epsilons)
     used, labels, target = public_ranges(ranges, label, site, released)
-    page = output.with_suffix(".html") if page is None else page
+    if page is None:
+        page = output.with_suffix(".html")
     for file in filter(None, (output, page, public)):
         writable_folder(file.parent)
-    written = text_format(
+    form = text_format(
         separator=separator,
         decimal=decimal,
         encoding=encoding,
@@ -130,62 +133,85 @@ def fit(
         multiline=multiline,
         skip_empty=skip_empty_lines,
     )
-    held = read_sites(files, used, labels, target, site, written, drop=drop_missing_labels)
-    given: Any = {"epsilon": each[0], "delta": delta, "ranges": used, "random_state": seed}
-    given |= {"algorithm": algorithm, "noise": noise, "colluding": colluding}
-    made = _estimator(target, **given, features=features)
+    records = read_sites(files, used, labels, target, site, form, drop=drop_missing_labels)
+    estimator = _estimator(target)
+    estimator.set_params(
+        epsilon=epsilons[0],
+        delta=delta,
+        ranges=used,
+        random_state=seed,
+        algorithm=algorithm,
+        noise=noise,
+        colluding=colluding,
+        features=features,
+    )
     if calibrate is not None:
-        if isinstance(made, PrivateClassifier):
+        if isinstance(estimator, PrivateClassifier):
             fail("--calibrate", "a label that is a number or a count", "classes")
-        made.set_params(calibrate=calibrate)
+        estimator.set_params(calibrate=calibrate)
     if model is not None:
-        if not isinstance(made, PrivateClassifier):
+        if not isinstance(estimator, PrivateClassifier):
             fail("--model", "a label with categories: networks predict classes", "a range")
         sys.path.insert(0, "")  # modules beside the tables
-        made.set_params(network=model)
+        estimator.set_params(network=model)
 
-    records, sites = len(held.labels), len(np.unique(held.owners))
-    kind = "classes" if hasattr(made, "classes") else "a number (regression)"
-    kind = kind if len(labels) == 1 else f"{len(labels)} labels"
-    at, of = f"{sites} site{'s' * (sites != 1)}", f"column{'s' * (len(used) != 1)}"
-    typer.echo(f"{records} records at {at}; {len(used)} {of} used to predict {label}: {kind}")
+    sites = len(np.unique(records.owners))
+    kind = "classes" if isinstance(estimator, PrivateClassifier) else "a number (regression)"
+    if len(labels) > 1:
+        kind = f"{len(labels)} labels"
+    sites_text = _counted(sites, "site")
+    columns_text = _counted(len(used), "column")
+    typer.echo(
+        f"{len(records.labels)} records at {sites_text}; {columns_text} used to predict "
+        f"{label}: {kind}"
+    )
     if algorithm is None and noise is None and 1 < sites < colluding + HONEST:
         needed = f"{colluding + HONEST} sites, if {colluding} may collude"
         typer.echo(f"they learn by gossip: a secure sum needs {needed}")
-    if held.unused:
-        typer.echo(f"not used, since they have no range: {', '.join(held.unused)}")
+    if records.unused:
+        typer.echo(f"not used, since they have no range: {', '.join(records.unused)}")
+    several_epsilons = len(epsilons) > 1 or bool(keep)
     with warnings.catch_warnings():
-        known = ".*(are clipped|count as missing|are also at)"  # said by file
-        warnings.filterwarnings("ignore", known)
-        budgets: Any = {"epsilons": each, "keep": keep} if len(each) > 1 or keep else {}
-        budgets |= {"test_size": test_size, "splits": splits}
-        found = evaluate(made, held.table, held.labels, held.owners, **budgets)
+        said_by_file = ".*(are clipped|count as missing|are also at)"
+        warnings.filterwarnings("ignore", said_by_file)
+        evaluation = evaluate(
+            estimator,
+            records.table,
+            records.labels,
+            records.owners,
+            epsilons=epsilons if several_epsilons else None,
+            keep=keep,
+            test_size=test_size,
+            splits=splits,
+        )
+    fitted = evaluation.estimator
     if drop_missing_labels:
-        found.estimator.charge(found.estimator.report_.privacy.epsilon, _LABELLED)
-    more = charge(budget, [*released, as_spent(found.estimator.ledger_)], delta, made.partners)
+        fitted.charge(fitted.report_.privacy.epsilon, _LABELLED)
+    spent = [*released, as_spent(fitted.ledger_)]
+    charged = charge(budget, spent, delta, estimator.partners)
     if released:
-        found.estimator.charge(*more)
-    found.estimator.save(output)  # before anything is printed: a reader such as `head` may be gone
-    about = FitPage(
-        evaluation=found,
+        fitted.charge(*charged)
+    fitted.save(output)  # before anything is printed: a reader such as `head` may be gone
+    fit_page = FitPage(
+        evaluation=evaluation,
         label=label,
-        unused=held.unused,
+        unused=records.unused,
         model=output,
         tables=files,
         day=date.today(),
     )
-    replace_text(page, about.html())
+    replace_text(page, fit_page.html())
     if public is not None:
-        replace_text(public, replace(about, public=True).html())
-    typer.echo(f"\n{found}\n")
+        replace_text(public, replace(fit_page, public=True).html())
+    typer.echo(f"\n{evaluation}\n")
     covers = "The epsilon covers" if seed is None else "The noise is seeded: no epsilon covers"
-    of = "all" if found.by_epsilon else "the training"
-    typer.echo(f"{covers} {output}, made from {of} records of all tables in one process.")
+    which = "all" if evaluation.by_epsilon else "the training"
+    typer.echo(f"{covers} {output}, made from {which} records of all tables in one process.")
     typer.echo(
         f"It covers neither {page} nor these lines: scores have no noise. Do not publish them.\n"
     )
-    typer.echo(f"{found.estimator.report_}\n")
-    typer.echo(f"{found.estimator.report_.plain_words}\n")
+    typer.echo(f"{fitted.report_}\n")
+    typer.echo(f"{fitted.report_.plain_words}\n")
     network = "" if model is None else f" --model {model}"
     typer.echo(f"wrote {output}; predict with: dpmesh predict {output} new.csv{network}")
     typer.echo(f"wrote {page}")
@@ -193,15 +219,22 @@ def fit(
         typer.echo(f"wrote {public}, without scores")
 
 
+def _counted(count: int, noun: str) -> str:
+    """Return a number of things."""
+    if count == 1:
+        return f"1 {noun}"
+    return f"{count} {noun}s"
+
+
 def _numbers(epsilon: str) -> list[float]:
     """Return epsilons that are separated by commas."""
     try:
-        return [float(one) for one in epsilon.split(",")]
+        return [float(text) for text in epsilon.split(",")]
     except ValueError:
         fail("--epsilon", "numbers, separated by commas, such as 1,2,4", repr(epsilon))
 
 
-def _estimator(target: Label, **given: Any) -> PrivateClassifier | PrivateRegressor:
+def _estimator(target: Label) -> PrivateClassifier | PrivateRegressor:
     """Return the estimator of the kind that the label's range implies."""
     from dpmesh.sklearn import PrivateClassifier, PrivateRegressor
     from dpmesh.tables import Category
@@ -209,11 +242,12 @@ def _estimator(target: Label, **given: Any) -> PrivateClassifier | PrivateRegres
     from dpmesh.tables.labels import Labels
 
     if isinstance(target, Labels):
-        return PrivateClassifier(classes=target.names, **given)
+        return PrivateClassifier(classes=target.names)
     if isinstance(target, Category):
-        classes, shares = target.categories, target.shares
-        by_class = None if shares is None else dict(zip(classes, shares, strict=True))
-        return PrivateClassifier(classes=classes, class_shares=by_class, **given)
+        class_shares = None
+        if target.shares is not None:
+            class_shares = dict(zip(target.categories, target.shares, strict=True))
+        return PrivateClassifier(classes=target.categories, class_shares=class_shares)
     if isinstance(target, Count):
-        return PrivateRegressor(counts=target.high, **given)
-    return PrivateRegressor(target_range=target.ends, **given)
+        return PrivateRegressor(counts=target.high)
+    return PrivateRegressor(target_range=target.ends)

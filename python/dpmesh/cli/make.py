@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, fields, is_dataclass, replace
+from collections.abc import Sequence
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from secrets import token_hex
-from typing import Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
 
 import typer
 
 import dpmesh.cli._options as options
+from dpmesh._files import JsonObject
 from dpmesh._validate import fail
 from dpmesh.cli._sites import public_ranges, toml
 from dpmesh.cli.mesh import File
 from dpmesh.schedules import Constant
-from dpmesh.settings.format import FORMAT
+
+if TYPE_CHECKING:
+    from dpmesh.algorithms.base import AnyAlgorithm
+    from dpmesh.defaults.rule import Method, Noise
 
 _FOLLOW = ("clients", "records", "records_per_client", "dim", "rounds", "topology", "star")
-"""What follows from the parties, and stands in no contract, within an algorithm's parts."""
+"""Parameters of an algorithm's parts that follow from the parties, and stand in no contract."""
 
-_Tables: TypeAlias = dict[str, Any]
-"""The tables of a contract, or keywords of what makes them."""
+Tables: TypeAlias = dict[str, JsonObject]
+"""The tables of a contract, by name."""
+
 _HEAD = "# Everything here is public. Each party reads it, compares its hash, and keeps it.\n"
 
 _LABEL = typer.Option(help="As for dpmesh fit; without one, questions are asked.")
@@ -50,134 +55,241 @@ def make(
     Run dpmesh contract check next.
     """
     from dpmesh._files import replace_text
+    from dpmesh.settings.format import FORMAT
     from dpmesh.tables.ranges import read_ranges
 
     if file.exists():
         fail("file", "a new file", f"{file}, which exists")
-    parties = [each.rsplit(":", 2) for each in party]
-    for each in parties:
-        if len(each) != 3 or not each[1].isdecimal():
-            fail("party", "NAME:RECORDS:KEY, such as north:180:2f..", ":".join(each))
-    records, budget = [int(each[1]) for each in parties], {"epsilon": epsilon, "delta": delta}
-    released: list[Any] = []
+    parties = [_party(text) for text in party]
+    released: list[JsonObject] = []
     public = read_ranges(ranges, released=released)
     if released:
         fail("ranges", "public knowledge alone", "released bounds, which no folder is charged for")
-    wanted: dict[str, Any] = {**budget, "colluding": colluding, "dropouts": dropouts}
+    request = _Request(
+        records=[one_party.records for one_party in parties],
+        epsilon=epsilon,
+        delta=delta,
+        colluding=colluding,
+        dropouts=dropouts,
+    )
     if label is None:
         if algorithm is not None or noise is not None or rounds is not None:
             fail("--label", "one beside --algorithm, --noise or --rounds", "questions")
-        tables = _asking(public, question or (), records, wanted)
+        tables = _asking(public, question or (), request)
     else:
         if question:
             fail("--question", "no --label beside it", question[0])
-        kind = {"algorithm": algorithm, "noise": noise, "rounds": rounds}
-        tables = _learning(ranges, label, records, features, wanted | kind)
-    stated = ranges.read_text(encoding="utf-8-sig").strip()
-    text = f"{_HEAD}\nformat = {FORMAT}\n\n[ranges]\n{stated}\n"
+        tables = _learning(
+            ranges, label, features, request, algorithm=algorithm, noise=noise, rounds=rounds
+        )
     tables["contract"] |= {"public_key": token_hex(32), "deadline": deadline}
+    ranges_text = ranges.read_text(encoding="utf-8-sig").strip()
+    text = f"{_HEAD}\nformat = {FORMAT}\n\n[ranges]\n{ranges_text}\n"
     for name, table in tables.items():
         text += f"\n[{name}]\n{_lines(table)}\n"
-    for name, count, key in parties:
-        one = {"name": name, "signing_key": key, "records": int(count), **budget}
-        text += f"\n[[party]]\n{_lines(one)}\n"
+    for one_party in parties:
+        table = {
+            "name": one_party.name,
+            "signing_key": one_party.signing_key,
+            "records": one_party.records,
+            "epsilon": epsilon,
+            "delta": delta,
+        }
+        text += f"\n[[party]]\n{_lines(table)}\n"
     replace_text(file, text)
     typer.echo(f"wrote {file}. Read it, then: dpmesh contract check {file}")
 
 
+class _Party(NamedTuple):
+    """A party of a contract: its name, its number of records, its public key."""
+
+    name: str
+    records: int
+    signing_key: str
+
+
+def _party(text: str) -> _Party:
+    """Return the party that an option describes."""
+    parts = text.rsplit(":", 2)
+    if len(parts) != 3 or not parts[1].isdecimal():
+        fail("party", "NAME:RECORDS:KEY, such as north:180:2f..", text)
+    name, records, signing_key = parts
+    return _Party(name, int(records), signing_key)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Request:
+    """Public numbers of the parties, and their budget.
+
+    Parameters
+    ----------
+    records
+        Number of records of each party.
+    epsilon, delta
+        Budget of each party.
+    colluding
+        Parties that may collude with the router.
+    dropouts
+        Parties of a sum that a round may miss.
+    """
+
+    records: Sequence[int]
+    epsilon: float
+    delta: float
+    colluding: int
+    dropouts: int
+
+    @property
+    def parties(self) -> int:
+        """Number of parties."""
+        return len(self.records)
+
+
 def _learning(
-    ranges: Path, label: str, records: list[int], features: str, wanted: _Tables
-) -> _Tables:
+    ranges: Path,
+    label: str,
+    features: str,
+    request: _Request,
+    *,
+    algorithm: Method | None,
+    noise: Noise | None,
+    rounds: int | None,
+) -> Tables:
     """Return the tables of a contract that learns a model, by the rule of `dpmesh.defaults`."""
     import dpmesh.defaults as defaults
     from dpmesh.defaults.rule import COMPLETE, DEGREE
+    from dpmesh.run.tasks import task_of
     from dpmesh.tables import Columns
     from dpmesh.tables.models import Outline
 
     public, labels, target = public_ranges(ranges, label, None, [])
     outline = Outline.of(Columns.of(public, [*public], features=features), target)
-    dim, loss = outline.columns.dim, outline.loss
-    sizes: Any = {"smallest": min(records), "together": sum(records), "features": dim}
-    sizes["images"] = features == "scattering"
-    own = defaults.Sizes(nodes=len(records), dim=dim * outline.outputs, **sizes)
-    task: Any = {"squared": "regression", "poisson": "counts"}.get(loss, "classification")
-    choice = defaults.choose(own, task=task, between_parties=True, **wanted)
-    terms: _Tables = {"rounds": choice.rounds, "features": features}
-    terms["label"] = labels[0] if len(labels) == 1 else labels
-    problem = {"loss": loss, "feature_norm": 1.0}
-    problem |= {} if outline.classes is None else {"classes": outline.outputs}
-    tables: _Tables = {"contract": terms, "problem": problem}
+    dim = outline.columns.dim
+    sizes = defaults.Sizes(
+        nodes=request.parties,
+        smallest=min(request.records),
+        together=sum(request.records),
+        dim=dim * outline.outputs,
+        features=dim,
+        images=features == "scattering",
+    )
+    choice = defaults.choose(
+        sizes,
+        epsilon=request.epsilon,
+        delta=request.delta,
+        task=task_of(outline).rule,
+        algorithm=algorithm,
+        noise=noise,
+        colluding=request.colluding,
+        dropouts=request.dropouts,
+        rounds=rounds,
+        between_parties=True,
+    )
+    contract: JsonObject = {"rounds": choice.rounds, "features": features}
+    contract["label"] = labels[0] if len(labels) == 1 else labels
+    problem: JsonObject = {"loss": outline.loss, "feature_norm": 1.0}
+    if outline.classes is not None:
+        problem["classes"] = outline.outputs
+    tables = {"contract": contract, "problem": problem}
     if choice.topology is None:
-        terms["quorum"] = len(records) - wanted["dropouts"]
+        contract["quorum"] = request.parties - request.dropouts
         return tables | _summing(choice.algorithm)
-    few, degree = len(records) <= COMPLETE, DEGREE
-    graph = {"kind": "complete"} if few else {"kind": "random_regular", "degree": degree}
-    terms |= {"quorum": len(records) // 2 + 1, "largest_row": min(1e4, 1e7 / max(records))}
-    return tables | {"algorithm": _gossiping(choice.algorithm), "topology": graph}
+    contract["quorum"] = request.parties // 2 + 1
+    contract["largest_row"] = min(1e4, 1e7 / max(request.records))
+    topology: JsonObject = {"kind": "random_regular", "degree": DEGREE}
+    if request.parties <= COMPLETE:
+        topology = {"kind": "complete"}
+    return tables | {"algorithm": _gossiping(choice.algorithm), "topology": topology}
 
 
-def _summing(algorithm: Any) -> _Tables:
+def _summing(algorithm: AnyAlgorithm) -> Tables:
     """Return the tables of an algorithm that adds up sums, and of a first stage before it."""
-    if (mean := getattr(algorithm, "mean", None)) is None:
+    from dpmesh.algorithms.first_stage import FirstStage
+
+    if not isinstance(algorithm, FirstStage):
         return {"algorithm": _table(algorithm, _FOLLOW)}
-    stage = {"noise_to_sensitivity": mean.noise_to_sensitivity}
+    stage: JsonObject = {"noise_to_sensitivity": algorithm.mean.noise_to_sensitivity}
     if algorithm.moment is not None:
         stage["moment_noise"] = algorithm.moment.noise_to_sensitivity
     return {"first_stage": stage, "algorithm": _table(algorithm.algorithm, _FOLLOW)}
 
 
-def _gossiping(algorithm: Any) -> _Tables:
+def _gossiping(algorithm: Any) -> JsonObject:
     """Return the table of an algorithm that gossips, with noise for the rounding of rows."""
     from dpmesh.noise.rounding import DOUBLE
 
-    noise = algorithm.noise_multiplier * (1 + DOUBLE.share)
-    table = _table(replace(algorithm, noise_multiplier=noise, noise=None), ())
-    shared = algorithm.noise
-    return table if shared is None else {**table, "noise": _table(shared, _FOLLOW)}
+    noise_multiplier = algorithm.noise_multiplier * (1 + DOUBLE.share)
+    table = _table(replace(algorithm, noise_multiplier=noise_multiplier, noise=None), ())
+    if algorithm.noise is not None:
+        table["noise"] = _table(algorithm.noise, _FOLLOW)
+    return table
 
 
-def _asking(
-    public: dict[str, Any], question: Sequence[str], records: list[int], wanted: _Tables
-) -> _Tables:
+def _asking(public: JsonObject, questions: Sequence[str], request: _Request) -> Tables:
     """Return the tables of a contract that asks questions: without any, about all columns."""
     from dpmesh.statistics.ask import Spending
-    from dpmesh.statistics.options import OPTIONS, questions_of
+    from dpmesh.statistics.options import questions_of
     from dpmesh.statistics.pairs import Pairs
     from dpmesh.tables.ranges import as_range
 
-    given: dict[str, Any] = {}
-    for each in question:
-        name, _, text = each.partition("=")
-        if name not in OPTIONS or not text:
-            fail("--question", f"one of {', '.join(OPTIONS)} with its columns, as mean=age", each)
-        given[name] = text if name == "by" else [*given.get(name, []), text]
-    kinds = {name: as_range(name, one) for name, one in public.items()}
-    budget = Spending(sites=len(records), records=sum(records), **wanted)
-    about, made = budget.settle(questions_of(given, kinds, ""), public)
-    for asked in about.each:
-        if isinstance(asked, Pairs):  # whose bins may follow from the noise
-            given["pairs"] = f"{','.join(asked.columns)}:{asked.bins}"
-    noise = {"noise_to_sensitivity": made.noise_to_sensitivity, "colluding": made.colluding}
-    noise |= {"dropouts": made.dropouts} if made.dropouts else {}
-    terms = {"rounds": about.rounds, "quorum": len(records) - made.dropouts}
+    table = _questions_table(questions)
+    kinds = {name: as_range(name, form) for name, form in public.items()}
+    spending = Spending(
+        sites=request.parties,
+        records=sum(request.records),
+        epsilon=request.epsilon,
+        delta=request.delta,
+        colluding=request.colluding,
+        dropouts=request.dropouts,
+    )
+    settled, sums = spending.settle(questions_of(table, kinds, ""), public)
+    for question in settled.each:
+        if isinstance(question, Pairs):  # whose bins may follow from the noise
+            table["pairs"] = f"{','.join(question.columns)}:{question.bins}"
+    algorithm: JsonObject = {
+        "kind": settled.algorithm.__name__,
+        "noise_to_sensitivity": sums.noise_to_sensitivity,
+        "colluding": sums.colluding,
+    }
+    if sums.dropouts:
+        algorithm["dropouts"] = sums.dropouts
     return {
-        "contract": terms,
-        "questions": given,
-        "algorithm": {"kind": about.algorithm.__name__, **noise},
+        "contract": {"rounds": settled.rounds, "quorum": request.parties - sums.dropouts},
+        "questions": table,
+        "algorithm": algorithm,
     }
 
 
-def _lines(table: Mapping[str, Any]) -> str:
+def _questions_table(questions: Sequence[str]) -> JsonObject:
+    """Return the table [questions] of options such as ``mean=age,weight``."""
+    from dpmesh.statistics.options import OPTIONS
+
+    table: JsonObject = {}
+    for question in questions:
+        name, _, text = question.partition("=")
+        if name not in OPTIONS or not text:
+            expected = f"one of {', '.join(OPTIONS)} with its columns, as mean=age"
+            fail("--question", expected, question)
+        table[name] = text if name == "by" else [*table.get(name, []), text]
+    return table
+
+
+def _lines(table: JsonObject) -> str:
+    """Return the keys and values of a table as TOML."""
     return "\n".join(f"{name} = {toml(value)}" for name, value in table.items())
 
 
-def _table(part: Any, follow: tuple[str, ...]) -> dict[str, Any]:
-    """Return a part of an algorithm as a table: its kind, and what is not as by default."""
-    table: dict[str, Any] = {"kind": type(part).__name__}
-    for each in fields(part):
-        value = getattr(part, each.name)
-        value = value.value if isinstance(value, Constant) else value
-        default = each.default if each.default_factory is MISSING else each.default_factory()
-        if each.init and value is not None and value != default and each.name not in follow:
-            table[each.name] = _table(value, follow) if is_dataclass(value) else value
+def _table(part: Any, follow: tuple[str, ...]) -> JsonObject:
+    """Return a part of an algorithm as a table: its kind, and values that are not the default."""
+    table: JsonObject = {"kind": type(part).__name__}
+    for field in fields(part):
+        value = getattr(part, field.name)
+        if isinstance(value, Constant):
+            value = value.value
+        default = field.default
+        if field.default_factory is not MISSING:
+            default = field.default_factory()
+        if not field.init or field.name in follow or value is None or value == default:
+            continue
+        table[field.name] = _table(value, follow) if is_dataclass(value) else value
     return table

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 import dpmesh.cli._options as options
 from dpmesh._validate import fail
 from dpmesh.cli._sites import text_format, toml, toml_key
+
+if TYPE_CHECKING:
+    from dpmesh.tables.cells import Cells
+    from dpmesh.tables.table import Table
 
 _HEAD = """\
 # Draft, for the owner of the tables alone: the kinds are guessed from the data.
@@ -65,7 +70,7 @@ def ranges(
 
     if (epsilon is None) != (fill is None):
         fail("--epsilon", "--fill beside it, a draft with the kinds of the columns", epsilon)
-    written = text_format(
+    form = text_format(
         separator=separator,
         decimal=decimal,
         encoding=encoding,
@@ -75,12 +80,12 @@ def ranges(
         skip_empty=skip_empty_lines,
     )
     paths = existing(files)
-    tables = [open_table(file, written) for file in paths]
+    tables = [open_table(file, form) for file in paths]
     if fill is not None:
-        most = {"epsilon": epsilon, "delta": delta, "colluding": colluding}
-        _fill(fill, tables, most, budget)
+        assert epsilon is not None
+        _fill(fill, tables, epsilon=epsilon, delta=delta, colluding=colluding, budget=budget)
         return
-    columns: dict[str, list[Any]] = {}
+    columns: dict[str, list[Cells]] = {}
     for table in tables:
         for name, values in zip(table.names or (), table.columns, strict=True):
             columns.setdefault(name, []).append(values)
@@ -90,45 +95,59 @@ def ranges(
         typer.echo(f"{toml_key(name)} = {_proposal(values)}")
 
 
-def _fill(draft: Path, tables: list[Any], most: dict[str, Any], budget: Path | None) -> None:
-    """Print a draft with bounds in place of the blanks of numbers, and what they cost."""
+def _fill(
+    draft: Path,
+    tables: Sequence[Table],
+    *,
+    epsilon: float,
+    delta: float,
+    colluding: int,
+    budget: Path | None,
+) -> None:
+    """Print a draft with bounds in place of the blanks of numbers, and their release."""
     import numpy as np
 
     from dpmesh.cli._sites import as_spent, charge
     from dpmesh.statistics.bounds import bounds
     from dpmesh.tables.ranges import BLANK, RELEASED, read_ranges
 
-    given, blank = read_ranges(draft, blanks=True), [BLANK, BLANK]
-    of = {
+    forms = read_ranges(draft, blanks=True)
+    key_of_blank = {
         name: key
-        for name, one in given.items()
+        for name, form in forms.items()
         for key in ("range", "target")
-        if isinstance(one, dict) and one.get(key) == blank
+        if isinstance(form, dict) and form.get(key) == [BLANK, BLANK]
     }
-    for name in of:
-        if lack := sum(name not in (table.names or ()) for table in tables):
-            fail(str(draft), f"columns that all tables have, such as {name}", f"{lack} lack it")
-    if not of:
+    for name in key_of_blank:
+        lacking = [table for table in tables if name not in (table.names or ())]
+        if lacking:
+            expected = f"columns that all tables have, such as {name}"
+            fail(str(draft), expected, f"{len(lacking)} lack it")
+    if not key_of_blank:
         fail(str(draft), f'numbers with blanks, {{range = ["{BLANK}", "{BLANK}"]}}', "none")
-
-    def together(name: str) -> Any:
-        return np.concatenate([t.select([name]).columns[0].astype(object) for t in tables])
-
+    columns = {}
+    for name in key_of_blank:
+        parts = [table.select([name]).columns[0].astype(object) for table in tables]
+        columns[name] = np.concatenate(parts)
     sites = np.repeat(np.arange(len(tables)), [table.records for table in tables])
-    found, release = bounds([*of], {name: together(name) for name in of}, sites, **most)
+    ends, release = bounds(
+        [*key_of_blank], columns, sites, epsilon=epsilon, delta=delta, colluding=colluding
+    )
     spent = as_spent(release.ledger)
-    charge(budget, [spent], most["delta"])
+    charge(budget, [spent], delta)
     typer.echo(_RELEASED)
     typer.echo(f"{json.dumps(RELEASED)} = {json.dumps(json.dumps(spent))}")
-    for name, one in given.items():
-        if name in found:
-            one[of[name]] = [*found[name]]
-        typer.echo(f"{toml_key(name)} = {toml(one)}")
-    if lacking := [name for name in of if name not in found]:
-        typer.echo(f"no bounds for {', '.join(lacking)}: no bin stands out of the noise", err=True)
+    for name, form in forms.items():
+        if name in ends:
+            form[key_of_blank[name]] = [*ends[name]]
+        typer.echo(f"{toml_key(name)} = {toml(form)}")
+    without_bounds = [name for name in key_of_blank if name not in ends]
+    if without_bounds:
+        names = ", ".join(without_bounds)
+        typer.echo(f"no bounds for {names}: no bin stands out of the noise", err=True)
 
 
-def _proposal(values: Any) -> str:
+def _proposal(cells: Cells) -> str:
     """Return the kind of which most values are, with blanks for what is public."""
     import numpy as np
 
@@ -136,19 +155,21 @@ def _proposal(values: Any) -> str:
     from dpmesh.tables.ranges import BLANK
 
     blank = f'"{BLANK}"'
-    there = np.array([not usually_missing(value) for value in values], dtype=bool)
-    values = values[there]
-    numbers, days = numbers_of(values), map_cells(day_of, values, np.float64)
-    most = max(len(values), 1) / 2
-    if ((numbers == 0) | (numbers == 1)).sum() > 1.9 * most:  # 1 and 2, say, are codes
+    has_value = np.array([not usually_missing(cell) for cell in cells], dtype=bool)
+    values = cells[has_value]
+    numbers = numbers_of(values)
+    half = max(len(values), 1) / 2
+    flags = ((numbers == 0) | (numbers == 1)).sum()
+    if flags > 1.9 * half:  # 1 and 2, say, are codes
         return f"{{flag = {blank}}}  # guessed: flag; write true"
-    if np.isfinite(numbers).sum() > most:
+    if np.isfinite(numbers).sum() > half:
         return f"{{range = [{blank}, {blank}]}}  # guessed: number"
-    if np.isfinite(days).sum() > most:
+    days = map_cells(day_of, values, np.float64)
+    if np.isfinite(days).sum() > half:
         return f"{{dates = [{blank}, {blank}]}}  # guessed: date"
-    some = values[:_SOME]
-    fits = {form: np.isfinite([day_of(one, form) for one in some]).sum() for form in _DATES}
-    form = max(_DATES, key=lambda one: fits[one])
-    if fits[form] > len(some) / 2:
+    sample = values[:_SOME]
+    dates = {form: np.isfinite([day_of(cell, form) for cell in sample]).sum() for form in _DATES}
+    form = max(_DATES, key=lambda form: dates[form])
+    if dates[form] > len(sample) / 2:
         return f'{{dates = [{blank}, {blank}], format = "{form}"}}  # guessed: date of this form'
     return f"{{categories = [{blank}]}}  # guessed: category"

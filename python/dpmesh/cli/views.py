@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -11,6 +12,7 @@ from dpmesh._validate import fail, one_of
 
 if TYPE_CHECKING:
     from dpmesh.privacy.views import LossFacts, View
+    from dpmesh.privacy.views.observers import OnNetwork
     from dpmesh.topology import Topology
 
 _OBSERVER = (
@@ -24,17 +26,30 @@ Nodes = Annotated[int, typer.Option(help="Number of nodes.")]
 Network = Annotated[str, typer.Option(help=_NETWORK)]
 Seed = Annotated[int, typer.Option(help="Seed of the network.")]
 
-OF_A_VIEW: dict[str, tuple[Any, Any]] = {
-    "view": (Observer, None),
-    "nodes": (Nodes, 16),
-    "network": (Network, "meetings"),
-    "seed": (Seed, 0),
-    "loss": (Annotated[str, typer.Option(help="logistic, squared or softmax.")], "logistic"),
-    "feature_norm": (Annotated[float, typer.Option(help="Largest norm of a record.")], 1.0),
-    "classes": (Annotated[int | None, typer.Option(help="Number of classes.")], None),
-    "regularization": (Annotated[float, typer.Option(help="Weight decay, lambda.")], 0.0),
+_LOSS = typer.Option(help="logistic, squared or softmax.")
+_FEATURE_NORM = typer.Option(help="Largest norm of a record.")
+_CLASSES = typer.Option(help="Number of classes.")
+_REGULARIZATION = typer.Option(help="Weight decay, lambda.")
+
+
+class Option(NamedTuple):
+    """An option of a command: its annotated type, and its default."""
+
+    annotation: Any
+    default: Any
+
+
+OF_A_VIEW = {
+    "view": Option(Observer, None),
+    "nodes": Option(Nodes, 16),
+    "network": Option(Network, "meetings"),
+    "seed": Option(Seed, 0),
+    "loss": Option(Annotated[str, _LOSS], "logistic"),
+    "feature_norm": Option(Annotated[float, _FEATURE_NORM], 1.0),
+    "classes": Option(Annotated[int | None, _CLASSES], None),
+    "regularization": Option(Annotated[float, _REGULARIZATION], 0.0),
 }
-"""Options of a command by name, each with its default: what `seen` takes."""
+"""Options of a command by name: what `seen` accepts."""
 
 
 def seen(
@@ -48,30 +63,30 @@ def seen(
     return seat_of(view, nodes=nodes, network=network, seed=seed), LossFacts(**facts)
 
 
-def seat_of(text: str, *, nodes: int, network: str, seed: int) -> Any:
+def seat_of(text: str, *, nodes: int, network: str, seed: int) -> OnNetwork:
     """Return the view on a network that the options describe."""
     from dpmesh.privacy import views
 
-    graph: dict[str, Any] = {"topology": network_named(network, nodes, seed)}
+    topology = network_named(network, nodes, seed)
     if text == "one":
-        return views.OneNode(**graph)
+        return views.OneNode(topology=topology)
     if text == "last":
-        return views.LastOnly(**graph)
-    many, _, size = text.partition("-")
-    if many == "any" and size.isdigit():
-        return views.AnyCoalition(size=int(size), **graph)
+        return views.LastOnly(topology=topology)
+    quantity, _, size = text.partition("-")
+    if quantity == "any" and size.isdigit():
+        return views.AnyCoalition(size=int(size), topology=topology)
     if not all(part.isdigit() for part in text.split(",")):
         fail("view", "one, last, any-2, or numbers of nodes such as 3 or 3,7", repr(text))
     members = tuple(map(int, text.split(",")))
     if len(members) == 1:
-        return views.Node(node=members[0], **graph)
-    return views.Coalition(nodes=members, **graph)
+        return views.Node(node=members[0], topology=topology)
+    return views.Coalition(nodes=members, topology=topology)
 
 
 def network_named(name: str, nodes: int, seed: int) -> Topology:
     """Return a network by its name."""
     key = dm.Key.seeded(seed)
-    makers: dict[str, Any] = {
+    makers: dict[str, Callable[[], Topology]] = {
         "meetings": lambda: dm.topology.meetings(nodes, key=key),
         "matchings": lambda: dm.topology.random_matchings(nodes, key=key),
         "one-peer": lambda: dm.topology.one_peer_exponential(nodes),
@@ -79,8 +94,7 @@ def network_named(name: str, nodes: int, seed: int) -> Topology:
         "torus": lambda: dm.topology.torus(*_sides(nodes)),
         "complete": lambda: dm.topology.complete(nodes),
     }
-    made: Topology = makers[one_of("network", name, tuple(makers))]()
-    return made
+    return makers[one_of("network", name, tuple(makers))]()
 
 
 def _sides(nodes: int) -> tuple[int, int]:

@@ -21,7 +21,7 @@ from dpmesh.noise.secure.mechanism import is_summed
 from dpmesh.problems.dense import DenseProblem
 from dpmesh.run.prepare import check_records as last_long_enough
 from dpmesh.settings import Settings
-from dpmesh.settings.parts import SECTIONS
+from dpmesh.settings.parts import SECTIONS, Maker
 from dpmesh.statistics.ask import Questions
 from dpmesh.topology import Topology
 
@@ -30,8 +30,10 @@ MOST_BITS = 61
 SUMS = {kind.__name__: kind for kind in (RecordSums, AdaptiveSums)}
 """Algorithms that release the sums which answer questions: of one round, or of several."""
 
-KINDS = {**SECTIONS["algorithm"], **SUMS}
-"""The algorithms that a contract can name."""
+
+def algorithm_kinds() -> dict[str, Maker]:
+    """Return the algorithms that a contract can name, and those that parties have registered."""
+    return {**SECTIONS["algorithm"], **SUMS}
 
 
 def check_modules(settings: Settings) -> None:

@@ -157,7 +157,7 @@ class Contract:
             between_parties=True,
             sums=self._sums_of_questions,
         )
-        return assemble(self.settings, sizes, kinds=assembly.KINDS)
+        return assemble(self.settings, sizes, kinds=assembly.algorithm_kinds())
 
     @cached_property
     def _graph(self) -> Topology:

@@ -99,7 +99,7 @@ def assemble(
     settings: Settings,
     sizes: RunSizes,
     *,
-    kinds: Mapping[str, Maker] = SECTIONS["algorithm"],
+    kinds: Mapping[str, Maker] | None = None,
     delta: float | None = None,
 ) -> AnyAlgorithm:
     """Return the algorithm that a file describes, with all its public parameters.
@@ -111,7 +111,7 @@ def assemble(
     sizes
         Public sizes of the run.
     kinds
-        The classes that the table [algorithm] can name.
+        The classes that the table [algorithm] can name; None for those of experiment files.
     delta
         Delta of a budget whose table states none; None in contracts, which calibrate no noise.
 
@@ -120,6 +120,8 @@ def assemble(
     ValueError
         If a setting does not fit; the message names the file, the line and the key.
     """
+    if kinds is None:
+        kinds = SECTIONS["algorithm"]
     table = dict(settings.table("algorithm"))
     maker = settings.maker("algorithm", table, kinds)
     refuse_old_keys(settings, "algorithm", table, maker)
