@@ -175,7 +175,7 @@ def _audited(
     confidence: float,
     key: dm.Key | None,
 ) -> Iterator[AuditResult | Coupling]:
-    """Yield the results of each layer, with as many runs as asked for; of sums over records, too."""
+    """Yield the results of each layer, of sums over records first, of as many runs as asked for."""
     for part in (*getattr(algorithm, "record_sums", ()), algorithm):
         pair, crowd = part.worst_case(rounds if part is algorithm else None, canaries=canaries)
         count = runs
