@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-import dpmesh as dm
-from dpmesh._networks import imported
 from dpmesh._validate import fail, nearest
-from dpmesh.noise.independent import is_kind
-from dpmesh.settings.parts import PROTOCOLS, Maker, entries, options_of
 
-NAMED: dict[str, type[dm.noise.Mechanism]] = {kind.__name__: kind for kind in PROTOCOLS[type]}
+if TYPE_CHECKING:
+    from dpmesh.noise import Mechanism
+    from dpmesh.settings.parts import Maker
 
-_HELP = f"Kind of noise: {', '.join(NAMED)} or module:Class."
+_HELP = "Kind of noise: a mechanism such as Laplace, or module:Class."
 
 Kind = Annotated[str | None, typer.Option("--mechanism", help=_HELP)]
 """The option that names a kind of noise."""
 
 
 def takes_kinds(algorithm: Maker) -> bool:
-    """Whether an algorithm has a parameter `noise` that accepts a class of mechanisms."""
+    """Return whether an algorithm has a parameter `noise` that accepts a class of mechanisms."""
+    from dpmesh.settings.parts import entries, options_of
+
     field = entries(algorithm).get("noise")
     if field is None:
         return False
@@ -30,12 +30,17 @@ def takes_kinds(algorithm: Maker) -> bool:
 
 
 def names_kind(text: str) -> bool:
-    """Whether this is module:Class of a class of mechanisms."""
-    module, _, name = text.partition(":")
+    """Return whether a text is module:Class of a class of mechanisms."""
+    from dpmesh._networks import imported
+    from dpmesh.noise.independent import is_kind
+
+    module, separator, name = text.partition(":")
+    if not separator:
+        return False
     return is_kind(getattr(imported(module), name, None))
 
 
-def kind_named(text: str) -> type[dm.noise.Mechanism]:
+def kind_named(text: str) -> type[Mechanism]:
     """Return a class of mechanisms by its name, or by module:Class.
 
     Raises
@@ -43,12 +48,17 @@ def kind_named(text: str) -> type[dm.noise.Mechanism]:
     ValueError
         If there is none.
     """
+    from dpmesh._networks import imported
+    from dpmesh.noise.independent import is_kind
+    from dpmesh.settings.parts import PROTOCOLS
+
     module, separator, name = text.partition(":")
     if not separator:
-        if text not in NAMED:
-            wanted = f"one of {', '.join(NAMED)}, or module:Class"
-            fail("mechanism", wanted, f"{text}{nearest(text, NAMED)}")
-        return NAMED[text]
+        kinds: dict[str, type[Mechanism]] = {kind.__name__: kind for kind in PROTOCOLS[type]}
+        if text not in kinds:
+            expected = f"one of {', '.join(kinds)}, or module:Class"
+            fail("mechanism", expected, f"{text}{nearest(text, kinds)}")
+        return kinds[text]
     sys.path.insert(0, "")  # modules in this folder
     kind: Any = getattr(imported(module), name, None)
     if not is_kind(kind):
