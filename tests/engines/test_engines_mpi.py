@@ -118,7 +118,8 @@ def succeed(ranks: int, *arguments: object, program: bool = True) -> str:
 def without_baselines(run: str) -> dict[str, Any]:
     """What a run stores, but for what only a process that holds all records can compute."""
     stored: dict[str, Any] = json.loads(run)
-    return {name: value for name, value in stored.items() if name not in ("baselines", "measured")}
+    of_all_records = ("baselines", "measured", "population")
+    return {name: value for name, value in stored.items() if name not in of_all_records}
 
 
 def assert_same(folder: Path, alone: dm.Run) -> None:
