@@ -37,10 +37,14 @@ def table_of_task(cells: Sequence[Cell], name: str) -> str:
     lines = lines_of(cells, name)
     chance = next(line for line in lines if line.method == CHANCE).first
     own = {row.name for row in task.own_rows}
-    bests = [best_of(lines, trust, epsilon) for trust in _trusts(lines)]
+    trusts = [trust for trust in _trusts(lines) if not missing_rows(lines, name, trust)]
+    bests = [best_of(lines, trust, epsilon) for trust in trusts]
     best_names = [line.method for line in bests if line is not None]
     kept = {*own, *SHOWN, *best_names, *BASELINES}
+    kept |= {line.method for line in lines if line.method.startswith("one message")}
     head = f"{title_of(name, splits_of(cells, name))}. Epsilon {epsilon:g}."
+    if any(missing_rows(lines, name, trust) for trust in _trusts(lines)):
+        head += " Not all rows of the benchmark have run here, and those of servers only in part."
     rows = [f"| one trusts | method | accuracy (%) |\n|{3 * '---|'}"]
     for line in _ordered(lines, epsilon):
         cell = line.at(epsilon)
@@ -49,6 +53,13 @@ def table_of_task(cells: Sequence[Cell], name: str) -> str:
         mark = ", **best under this threat model**" if line.method in best_names else ""
         rows.append(f"| {cell.trust} | {line.method}{mark} | {shown(cell, chance)} |")
     return "\n".join([head, "", *rows])
+
+
+def missing_rows(lines: Sequence[Line], name: str, trust: str) -> list[str]:
+    """Return the methods of a threat model that have not run on a task."""
+    known = {line.method for line in lines}
+    rows = [*ROWS, *TASKS[name].own_rows]
+    return [row.name for row in rows if row.trust == trust and row.name not in known]
 
 
 def _trusts(lines: Sequence[Line]) -> list[str]:
