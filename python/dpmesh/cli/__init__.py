@@ -30,8 +30,9 @@ app = typer.Typer(
 )
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
+def _show_version(requested: bool) -> None:
+    """Print the version and end, if it is asked for."""
+    if requested:
         typer.echo(__version__)
         raise typer.Exit
 
@@ -62,8 +63,8 @@ for panel, commands in _PANELS.items():
         app.command(cls=Once, rich_help_panel=panel)(telling(command))
 for command in (reproduce, benchmark):
     app.command(cls=Deferred, rich_help_panel="Research")(command)
-for each in (keys, check, rehearse, status, leave, restored, make):
-    contract.command(cls=Once)(telling(each))
+for command in (keys, check, rehearse, status, leave, restored, make):
+    contract.command(cls=Once)(telling(command))
 model.command(cls=Once)(telling(verify))
 app.add_typer(contract, name="contract", rich_help_panel="Deploy")
 app.add_typer(model, name="model", rich_help_panel="Deploy")

@@ -62,10 +62,10 @@ def keys(
     from dpmesh.deploy import Folder, read_contract
 
     joined = [read_contract(file, module) for file in lost or ()]
-    made = Folder.create(folder, epsilon=epsilon, delta=delta, lost=joined)
+    party = Folder.create(folder, epsilon=epsilon, delta=delta, lost=joined)
     typer.echo(f"made {folder}. Never copy it, and never restore it from a backup.")
-    typer.echo(f'signing_key = "{made.signing.public.hex()}"')
-    made.close()
+    typer.echo(f'signing_key = "{party.signing.public.hex()}"')
+    party.close()
 
 
 def check(file: File, module: Module = None) -> None:
@@ -289,11 +289,11 @@ def _sigterm_interrupts() -> Iterator[None]:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    previous_handler = signal.signal(signal.SIGTERM, interrupt)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, previous_handler)
 
 
 def _charged(own: Folder, known: Any) -> str:
