@@ -149,6 +149,29 @@ def _no_space(*_: object) -> None:
     raise OSError("no space left")
 
 
+def test_a_router_says_at_once_that_a_run_cannot_reach_its_last_round(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two parties stall one after the other, and the contract reserves one attempt."""
+    parties, clock = Sums(tmp_path, quorum=3, rounds=8), Clock()
+    router = Router(parties.contract, clock)
+    said: list[int] = []
+
+    def hears(party: int, step: int) -> bool:
+        if not said and "will end before round 8" in caplog.text:
+            assert router.at is not None
+            said.append(router.at.round)
+        at = -1 if router.at is None else router.at.round
+        stalls = {3: at == 2 and not router.late, 2: at == 4 and not router.late}
+        return not stalls.get(party, False)
+
+    with caplog.at_level(logging.ERROR, logger="dpmesh"):
+        run(parties, router, clock, hears)
+    assert said == [4]
+    assert "attempts were spent by p2, p3" in caplog.text
+    assert caplog.text.count("will end before round 8") == 1
+
+
 @pytest.mark.parametrize("lie", ["all ones", "spare bits", "tag", "short", "agreement"])
 @pytest.mark.parametrize("algorithm", ["sums", "first stage"])
 def test_a_malformed_part_is_refused_as_it_arrives_and_its_party_named(

@@ -83,6 +83,8 @@ class SumRouting:
         """Parties that refuse the last total."""
         self._attempts_cost: Counter[int] = Counter()
         """How many attempts of others each party has cost."""
+        self._repeated = 0
+        """How many attempts beside the first of each step this router has begun."""
         self._for_all = router.contract.has_one_model
         self._totals: dict[int, list[Total]] = {}
         """By step: one, or one for each party."""
@@ -240,7 +242,21 @@ class SumRouting:
         at = self._router.at
         if at is not None and self._router.enough:
             self._count_costs()
+            self._warn_of_an_early_end()
             self.open(Position(at.round, at.exchange + self._stride))
+
+    def _warn_of_an_early_end(self) -> None:
+        """Say at once, and once, that the attempts left are fewer than the rounds left."""
+        self._repeated += 1
+        planned, contract = self._contract.planned, self._contract
+        reserve = sum(map(len, planned.attempts)) - planned.steps
+        if not self._for_all or self._repeated != reserve + 1:
+            return
+        costly = {party for party, cost in self._attempts_cost.items() if cost > 0}
+        names = ", ".join(self._router.names(costly)) or "a router that was restarted"
+        text = "the run will end before round %d, over budget: attempts were spent by %s, and the "
+        text += "contract reserves %d beside its rounds (dropouts)"
+        _log.error(text, contract.terms.rounds, names, reserve)
 
     def _count_costs(self) -> None:
         """Note which parties have cost the others an attempt that they were charged for.
