@@ -63,8 +63,8 @@ for panel, commands in _PANELS.items():
         app.command(cls=Once, rich_help_panel=panel)(telling(command))
 for command in (reproduce, benchmark):
     app.command(cls=Deferred, rich_help_panel="Research")(command)
-for command in (keys, check, rehearse, status, leave, restored, make):
-    contract.command(cls=Once)(telling(command))
+for contract_command in (keys, check, rehearse, status, leave, restored, make):
+    contract.command(cls=Once)(telling(contract_command))
 model.command(cls=Once)(telling(verify))
 app.add_typer(contract, name="contract", rich_help_panel="Deploy")
 app.add_typer(model, name="model", rich_help_panel="Deploy")
