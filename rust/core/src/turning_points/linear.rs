@@ -63,6 +63,35 @@ fn defined<T: Wide>(
     )
 }
 
+/// A bound far beyond all gradients clips none.
+fn check_clipped<T: Wide + Element>(
+    model: &LinearModel<'_, Dense<'_, T>>,
+    size: impl std::fmt::Debug + Copy,
+    params: &[T],
+    batches: Batches<'_>,
+    gradients: &[T],
+) {
+    let clipping = Clipping {
+        norm: Norm::L2,
+        bound: 1e12,
+    };
+    let mut clipped = vec![T::ZERO; params.len()];
+    model
+        .gradient_into(params, batches, SUM, Some(clipping), &mut clipped)
+        .unwrap();
+    assert_same(size, &without_minus_0(&clipped), gradients);
+    let wide = |x: &[T]| x.iter().map(|v| v.to_f64()).collect::<Vec<f64>>();
+    let start = wide(params);
+    let sums = everywhere(size, || {
+        let mut sums = vec![f64::NAN; params.len()];
+        model
+            .clipped_sums_into(&start, batches, clipping, &mut sums)
+            .unwrap();
+        sums
+    });
+    assert_same(size, &without_minus_0(&sums), &wide(gradients));
+}
+
 fn check<T: Wide + Element>(case: &Case) {
     let Case {
         columns,
@@ -128,27 +157,7 @@ fn check<T: Wide + Element>(case: &Case) {
         gradient
     });
     assert_same(size, &without_minus_0(&gradient), &gradients);
-    // A bound far beyond all gradients clips none.
-    let clipping = Some(Clipping {
-        norm: Norm::L2,
-        bound: 1e12,
-    });
-    let mut clipped = vec![T::ZERO; params.len()];
-    model
-        .gradient_into(&params, all, SUM, clipping, &mut clipped)
-        .unwrap();
-    assert_same(size, &without_minus_0(&clipped), &gradients);
-    let wide = |x: &[T]| x.iter().map(|v| v.to_f64()).collect::<Vec<f64>>();
-    let start = wide(&params);
-    let sums = everywhere(size, || {
-        let mut sums = vec![f64::NAN; params.len()];
-        let clipping = clipping.unwrap();
-        model
-            .clipped_sums_into(&start, all, clipping, &mut sums)
-            .unwrap();
-        sums
-    });
-    assert_same(size, &without_minus_0(&sums), &wide(&gradients));
+    check_clipped(&model, size, &params, all, &gradients);
     let values = everywhere(size, || {
         let mut values = vec![0.0; nodes];
         model.losses_into(&params, all, SUM, &mut values).unwrap();

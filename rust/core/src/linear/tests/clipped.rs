@@ -24,6 +24,15 @@ fn sums<F: Features>(
     out
 }
 
+fn weighted<'a, F: Features>(
+    features: F,
+    objective: Objective<'a>,
+    weights: &'a [f64],
+) -> LinearModel<'a, F> {
+    let model = LinearModel::new(features, objective).unwrap();
+    model.weighted(weights).unwrap()
+}
+
 fn bits(x: &[f64]) -> Vec<u64> {
     x.iter().map(|v| v.to_bits()).collect()
 }
@@ -34,7 +43,7 @@ proptest! {
         mut case in case(),
         bound in 0.05_f64..3.0,
         l1: bool,
-        weighted: bool,
+        by_weight: bool,
     ) {
         let single: Vec<f32> = case.features.iter().map(|&v| v as f32).collect();
         case.features = single.iter().map(|&v| f64::from(v)).collect();
@@ -42,21 +51,14 @@ proptest! {
         let clipping = Clipping { norm, bound };
         let (indptr, indices, values) = case.csr();
         let values_single: Vec<f32> = values.iter().map(|&v| v as f32).collect();
-        let weights = vec![if weighted { 0.5 } else { 1.0 }; case.classes.len()];
+        let weights = vec![if by_weight { 0.5 } else { 1.0 }; case.classes.len()];
         let (ends, records) = (case.indptr(), case.batches.concat());
         let batches = Batches::new(&ends, &records).unwrap();
         for objective in case.objectives() {
-            fn made<'a, F: Features>(
-                features: F,
-                objective: Objective<'a>,
-                weights: &'a [f64],
-            ) -> LinearModel<'a, F> {
-                LinearModel::new(features, objective).unwrap().weighted(weights).unwrap()
-            }
-            let dense = made(Dense::new(&case.features, case.columns).unwrap(), objective, &weights);
+            let dense = weighted(Dense::new(&case.features, case.columns).unwrap(), objective, &weights);
             let params = case.params(dense.dim());
             let got = sums(&dense, params, batches, clipping);
-            if !weighted {
+            if !by_weight {
                 let each = params.chunks(dense.dim()).zip(&case.batches);
                 let slow = |(w, batch): (&[f64], &Vec<i64>)| {
                     case.slow(&objective, w, batch, SUM, Some(clipping)).0
@@ -68,13 +70,13 @@ proptest! {
             dense.gradient_into(params, batches, SUM, Some(clipping), &mut gradient).unwrap();
             prop_assert!(close(&got, &gradient), "gradient of {objective:?}");
 
-            let small = made(Dense::new(&single, case.columns).unwrap(), objective, &weights);
+            let small = weighted(Dense::new(&single, case.columns).unwrap(), objective, &weights);
             prop_assert_eq!(bits(&sums(&small, params, batches, clipping)), bits(&got));
             let csr = Csr::new(&indptr, &indices, &values, case.columns).unwrap();
-            let sparse = sums(&made(csr, objective, &weights), params, batches, clipping);
+            let sparse = sums(&weighted(csr, objective, &weights), params, batches, clipping);
             prop_assert!(close(&sparse, &got), "sparse sums of {objective:?}");
             let csr = Csr::new(&indptr, &indices, &values_single, case.columns).unwrap();
-            let small = sums(&made(csr, objective, &weights), params, batches, clipping);
+            let small = sums(&weighted(csr, objective, &weights), params, batches, clipping);
             prop_assert_eq!(bits(&small), bits(&sparse));
         }
     }
@@ -280,7 +282,10 @@ fn clipped_sums_have_the_same_bits_however_they_are_shared() {
         let labels: Vec<f64> = (0..records).map(|r| (r as f64).cos()).collect();
         let (loss, labels) = (Loss::Huber, labels.as_slice());
         let objective = Objective::Single { loss, labels };
-        let (indptr, indices) = ([0, 2, records as i64], Vec::from_iter(0..records as i64));
+        let (indptr, indices) = (
+            [0, 2, records as i64],
+            (0..records as i64).collect::<Vec<_>>(),
+        );
         let batches = Batches::new(&indptr, &indices).unwrap();
         let params: Vec<f64> = (0..2 * columns).map(|i| (i as f64 * 0.1).cos()).collect();
         let clipping = Clipping {
