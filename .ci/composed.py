@@ -145,9 +145,9 @@ def contract(described: dict[str, Any]) -> Contract:
     """Return a contract that names it."""
     masked = described["kind"] in ("FederatedLearning", "SecureGossip")
     terms = {"rounds": ROUNDS, "public_key": "05" * 32, "deadline": 10.0, "features": FEATURES}
-    terms |= {"quorum": NODES if masked else 2, "largest_row": 1e3}
+    terms |= {"quorum": NODES if masked else NODES // 2 + 1, "largest_row": 1e3}
     problem = {"loss": "logistic", "feature_norm": 1.0}
-    tables = {"contract": terms, "problem": problem, "party": parties()}
+    tables = {"format": 2, "contract": terms, "problem": problem, "party": parties()}
     return Contract.of(content(described) | tables)
 
 
@@ -263,7 +263,7 @@ def rows() -> Iterator[tuple[str, list[str]]]:
                 known.add(field)
             why = ABSENT.get((kind, field), ABSENT.get(("*", field), ""))
             label = f"{entry.name} | {release}"
-            if field and field not in known:
+            if field and (field not in known or (kind, field) in ABSENT):
                 yield label, [why] * len(COLUMNS)
                 continue
             together = NEEDS.get(entry.name, {}) if field not in ("", "first_stage") else {}

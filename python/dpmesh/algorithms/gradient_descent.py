@@ -47,8 +47,8 @@ class GradientDescent(Descent[GradientDescentState]):
     records
         The smallest number of records at any node, which is public.
     noise_multiplier
-        Standard deviation of the noise over the sensitivity; None runs without noise, for
-        comparison.
+        Standard deviation of the noise on a sum of clipped gradients over `clipping_norm`, as in
+        Opacus; None runs without noise, for comparison.
     step_size
         alpha for t = 1, 2, ...
     clipping_norm
@@ -61,8 +61,9 @@ class GradientDescent(Descent[GradientDescentState]):
         The most nodes that hold the same record. Each of them adds noise of its own, so the run
         costs as much as `copies` runs on it.
     noise
-        `correlated.BetweenPartners` of `dpmesh.privacy`, or with several batches also
-        `correlated.InTime` and `correlated.Both`; None for independent noise.
+        Kind of noise: a class of mechanisms, such as `Laplace` or your own; or
+        `correlated.BetweenPartners` of `dpmesh.noise`, with several batches also
+        `correlated.InTime` and `correlated.Both`. None for independent Gaussian noise.
     mixings
         k, how often the messages of a round travel over the network; traffic grows with it. None
         stands for the number that `noise` was made for, and for 1 without it.

@@ -378,7 +378,8 @@ def read(path: str | Path, module: str | None = None) -> Settings:
 
 def _installed_kinds(options: Collection[object]) -> Kinds:
     """Return the classes of entry points that implement one of these interfaces, by name."""
-    interfaces = [get_origin(option) or option for option in options if kinds_of(option)]
+    named = [get_origin(option) or option for option in options if kinds_of(option)]
+    interfaces = [interface for interface in named if interface is not type]
     return {
         name: cls
         for name, cls in parts.installed_kinds().items()
