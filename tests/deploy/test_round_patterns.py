@@ -199,7 +199,7 @@ def test_the_worked_example_runs_between_four_processes(tmp_path: Path) -> None:
     rng = np.random.default_rng(5)
     names = ["north", "south", "west", "east"]
     content = [
-        "format = 2\n[contract]\nrounds = 9\ndeadline = 60.0\nquorum = 2\nfeatures = 3",
+        "format = 2\n[contract]\nrounds = 9\ndeadline = 60.0\nquorum = 3\nfeatures = 3",
         f'public_key = "{"05" * 32}"\nlargest_row = 1e3',
         '[problem]\nloss = "logistic"\nfeature_norm = 1.0',
         '[algorithm]\nkind = "LocalDescent"\nrecords = 20\nnoise_multiplier = 18.0',

@@ -38,7 +38,7 @@ noise_multiplier = 200.0
     [("SIGTERM", 1), ("SIGKILL", 30), ("Ctrl-C", 30), ("SIGTERM to all", 1)],
 )
 def test_workers_end_with_the_sweep_and_save(ended_by: str, rounds: int, tmp_path: Path) -> None:
-    text = TEXT.partition("algorithm.epsilon")[0].replace(ONLINE, ENDLESS)
+    text = "format = 2\n" + TEXT.partition("algorithm.epsilon")[0].replace(ONLINE, ENDLESS)
     text = text.replace("rounds = 6", "rounds = 100_000\nevery = 1")
     command = [sys.executable, "-c", SWEEP, write(tmp_path, text), tmp_path / "results"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
