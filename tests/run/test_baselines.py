@@ -142,6 +142,7 @@ def test_a_run_is_shown_beside_what_it_costs_and_a_pickle_leaves_the_data_behind
     assert copied.problem is None
     assert repr(copied) == repr(run)
     assert copied.measured == run.measured
+    assert repr(copied.population) == repr(run.population) != "None"
     assert repr(Baselines.from_dict(run.as_dict()["baselines"])) == repr(found)
 
 

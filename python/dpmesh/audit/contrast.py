@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmesh._privacy_types import Floats
+from dpmesh._validate import integer
 from dpmesh.audit.transcript import Transcript
 
 _MOST_NUMBERS = 100
@@ -23,6 +24,7 @@ _RIDGE = 1e-9  # relative to a number's variance; what is smaller is taken for r
 
 def numbers_for(runs: int) -> int:
     """Return the count of numbers of each run to look at: ten runs for each teach a covariance."""
+    runs = integer("runs", runs, at_least=1)
     return min(_MOST_NUMBERS, runs // 10)
 
 

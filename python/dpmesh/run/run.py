@@ -230,6 +230,7 @@ class Run(Tabled):
             "problem": None,
             "baselines": self.baselines,
             "measured": self.measured,
+            "population": self.population,
         }
 
     @cached_property
