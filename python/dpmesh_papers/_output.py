@@ -12,6 +12,9 @@ import numpy as np
 
 from dpmesh._core import __version__
 
+_NOT_RESULTS = (":/", ":(exclude,top)docs/results")
+"""Pathspecs of all files that may change a result: results that a run writes do not."""
+
 
 def checkout() -> Path:
     """Return the folder of the checkout whose results and pages a program reads and writes.
@@ -28,13 +31,34 @@ def checkout() -> Path:
 
 def made(**settings: Any) -> dict[str, Any]:
     """Return what made the results: settings, versions, the commit, the day and the machine."""
-    here = Path(__file__).parent
-    asked = ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=12"]
+    return {
+        **settings,
+        "dpmesh": __version__,
+        "commit": commit_of(Path(__file__).parent),
+        "Python": platform.python_version(),
+        "date": date.today().isoformat(),
+        "numpy": np.__version__,
+        "machine": platform.machine(),
+        "system": platform.system(),
+    }
+
+
+def commit_of(folder: Path) -> str:
+    """Return the commit of a checkout, with ``-dirty`` if files other than results differ from it.
+
+    Parameters
+    ----------
+    folder
+        A folder of the checkout. Outside of any, the text says so.
+    """
+
+    def asked(*arguments: str) -> str:
+        command = ["git", "-C", str(folder), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
     try:
-        found = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+        commit = asked("rev-parse", "--short=12", "HEAD")
+        changes = asked("status", "--porcelain", "--untracked-files=no", "--", *_NOT_RESULTS)
     except (OSError, subprocess.CalledProcessError):
-        found = "unknown: not run in a clone"
-    by = {"dpmesh": __version__, "commit": found, "Python": platform.python_version()}
-    by |= {"date": date.today().isoformat()}
-    by |= {"numpy": np.__version__, "machine": platform.machine(), "system": platform.system()}
-    return settings | by
+        return "unknown: not run in a clone"
+    return f"{commit}-dirty" if changes else commit

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import runpy
+import subprocess
 from functools import partial
 from inspect import signature
 from pathlib import Path
@@ -22,6 +23,7 @@ from dpmesh_papers import (
     quoted,
     scale,
 )
+from dpmesh_papers._output import commit_of
 from dpmesh_papers._scaffold import read
 from dpmesh_papers.catalog import REPRODUCTIONS
 from dpmesh_papers.without_replacement import table_as_text
@@ -147,3 +149,25 @@ def test_the_table_of_what_composes_is_what_the_code_does(
         pytest.importorskip(needed)
     program = runpy.run_path(str(DOCS.parent / ".ci" / "composed.py"))
     assert program["main"](check=True) == 0, capsys.readouterr().out
+
+
+def test_results_that_a_run_writes_do_not_make_its_commit_dirty(tmp_path: Path) -> None:
+    def git(*arguments: str) -> None:
+        identity = ["-c", "user.name=a", "-c", "user.email=a@b"]
+        subprocess.run(["git", "-C", str(tmp_path), *identity, *arguments], check=True)
+
+    results = tmp_path / "docs" / "results"
+    results.mkdir(parents=True)
+    result, code = results / "a.csv", tmp_path / "code.py"
+    assert commit_of(tmp_path).startswith("unknown")
+    git("init", "--quiet")
+    for file in (result, code):
+        file.write_text("1\n")
+    git("add", ".")
+    git("commit", "--quiet", "--message", "a")
+    clean = commit_of(tmp_path)
+    assert len(clean) == 12
+    result.write_text("2\n")
+    assert commit_of(tmp_path) == clean
+    code.write_text("2\n")
+    assert commit_of(results) == f"{clean}-dirty"
