@@ -186,11 +186,7 @@ class LinearModel:
         out: _Floats | None,
     ) -> _Floats: ...
     def clipped_sums(
-        self,
-        params: _Float64s,
-        batches: _Batches,
-        clipping_norm: float,
-        norm: str,
+        self, params: _Float64s, batches: _Batches, clipping_norm: float, norm: str
     ) -> _Float64s: ...
     def step(
         self,
