@@ -110,7 +110,7 @@ def test_rounding_of_many_rounds_takes_nothing_off(delta: float, multiplier: flo
 
 
 def test_a_loss_that_is_infinite_too_often_has_no_epsilon() -> None:
-    loss = _loss.Loss(0, np.array([1 - 1e-5]), infinite=1e-5)
+    loss = _loss.LossDistribution(0, np.array([1 - 1e-5]), infinite=1e-5)
     kinds = np.zeros((1, 1), dtype=np.int64)
 
     def epsilon(delta: float, times: float) -> float:

@@ -142,7 +142,7 @@ def test_the_verdict_takes_paired_intervals_of_enough_splits() -> None:
     assert "- C: no data" in page
     for name, words in (("lost", "at chance"), ("noisy", "unstable")):
         (line,) = (line for line in page.splitlines() if line.startswith(f"| {name}"))
-        assert [each.strip() for each in line.split("|")][2:4] == ["x", words]
+        assert [each.strip() for each in line.split("|")][2:5] == ["x", "record", words]
 
 
 def test_choco_sends_differences_until_all_know_the_models() -> None:

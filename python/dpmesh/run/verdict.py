@@ -379,18 +379,13 @@ class Verdict:
             for row in self.rows_by_population
         ]
         shown_names = {row.name.partition(",")[0] for row in self.rows_by_population}
-        if self.populations and len(self.baselines.alone) > 1:
+        if self.decides and self.populations and len(self.baselines.alone) > 1:
+            too_few = f"too few test records (under {FEWEST_TESTED})"
             for name in (WORST_SITE, RAREST_CLASS):
                 is_known = name != RAREST_CLASS or self.populations[0].rare is not None
                 if name not in shown_names and is_known:
-                    lines.append([name, "-", "-", "-", "-", self._too_few])
+                    lines.append([name, "-", "-", "-", "-", too_few])
         return Table(heads, lines)
-
-    @property
-    def _too_few(self) -> str:
-        if not self.decides:
-            return f"takes {LEAST} {self.unit}s"
-        return f"too few test records (under {FEWEST_TESTED})"
 
     def _unit_of(self, row: PopulationRow) -> str:
         """Return the measure by whose form a score is shown: recall is a share, as accuracy is."""

@@ -162,7 +162,7 @@ def entries(make: Maker) -> dict[str, Field]:
     if inspect.isclass(make) and not is_dataclass(make):  # a dataclass may inherit fields
         annotated = make.__init__
     hints = get_type_hints(annotated, localns=_DEFERRED)
-    descriptions = _parameter_descriptions(inspect.getdoc(make) or "")
+    descriptions = _descriptions_in_bases(make)
     fields = {}
     for name, parameter in inspect.signature(make).parameters.items():
         if name in GIVEN or not _in_files(hints.get(name)):
@@ -219,6 +219,16 @@ def _in_files(hint: object) -> bool:
     if get_origin(hint) in (tuple, list, Sequence):
         return _in_files(get_args(hint)[0])
     return bool(kinds_of(hint))
+
+
+def _descriptions_in_bases(make: Maker) -> dict[str, str]:
+    """Return the descriptions of parameters, of a class also those in docstrings of its bases."""
+    if not inspect.isclass(make):
+        return _parameter_descriptions(inspect.getdoc(make) or "")
+    descriptions: dict[str, str] = {}
+    for base in reversed(make.__mro__):
+        descriptions |= _parameter_descriptions(inspect.cleandoc(base.__doc__ or ""))
+    return descriptions
 
 
 def _parameter_descriptions(docstring: str) -> dict[str, str]:

@@ -52,10 +52,10 @@ class Calibration:
     --------
     >>> import numpy as np
     >>> from dpmesh.tables.calibration import Calibration, moments_of
-    >>> p, y = np.array([0.0, 0.1, 0.2]), np.array([-0.2, 0.3, 0.8])
+    >>> p, y = np.array([0.0, 0.1, 0.2]), np.array([-0.1, 0.4, 0.9])
     >>> total = moments_of(p, y).sum(axis=0)
     >>> Calibration.of(total, noise=0.0, records=3).of_predictions(p).round(6)
-    array([0. , 0.3, 0.6])
+    array([0.1, 0.4, 0.7])
     """
 
     slope: float
