@@ -174,9 +174,9 @@ algorithm, ring = dm.OnlineLearning(), dm.topology.ring(2)
 dm.simulate(algorithm, problem, ring, rounds=1)
 for needed in (
     lambda: dm.data.digits(),
-    lambda: dm.deploy.flower,
+    lambda: dm.deploy.flower.DPFedLS,
     lambda: dm.engines.mpi,
-    lambda: import_module("dpmesh.deploy.flower"),
+    lambda: import_module("dpmesh.deploy.flower").private_update,
     lambda: import_module("dpmesh.engines.mpi"),
     lambda: dm.plots.network([[0, 1]], 2),
     lambda: dm.problems.JaxProblem,

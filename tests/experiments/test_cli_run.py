@@ -77,7 +77,7 @@ def test_the_command_line_runs_reports_and_explains(tmp_path, monkeypatch) -> No
     path, folder = write(tmp_path, text), tmp_path / "results"
     ran = command("run", path, "--folder", folder, "--processes", 1)
     assert f"a page of them: {folder / 'report.html'}" in ran
-    assert re.search(r"epsilon = 4.0 +4 +0\.\d+", ran)
+    assert re.search(r"epsilon = 4.0 +4 +record +replace-one +sees all releases +0\.\d+", ran)
     assert re.search(r"In all rows: runs 1, delta 1e-05, .*than alone -, MB sent", ran)
     assert (folder / "report.html").exists()
     command("report", folder)

@@ -193,9 +193,9 @@ algorithm = [
         least, most = (3, 4) if "none" not in name else (float("inf"),) * 2
         assert least <= result.privacy.epsilon <= most * (1 + 1e-9), name
         assert "1 run gives no verdict" in sentences({"": [result]})[0]
-    table = compared(groups)
-    assert "OnlineLearning" in [row[0] for row in table.whole.rows]
-    assert [row[-2] for row in table.whole.rows] == ["-"] * 7
+    settings = compared(groups).table
+    assert "OnlineLearning" in [row[0] for row in settings.rows]
+    assert [row[-2] for row in settings.rows] == ["-"] * 7
     (leader,) = sentences(groups)
     assert "Whether that is clear takes 5 runs each" in leader
 
