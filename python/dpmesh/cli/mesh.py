@@ -215,6 +215,7 @@ def node(
 ) -> None:
     """Take part in a contract, with your own records, until its run is over.
 
+    A run that ends early for all parties ends with the sealed model of its last whole round.
     Exits with code 3 if the run ended without you, or your node has stopped, and then writes no
     model unless you give --partial.
     """
@@ -268,8 +269,17 @@ def node(
         typer.echo(f"charged so far: {_charged(own, read)} {of}")
     if early is None and not party.is_sealed:
         early = LeftOutError(f"{party.name}: not sealed, as too few others have the same end")
+    asks = read.tables.questions is not None
+    if early is None and party.ended_early:
+        where = f"after {party.rounds} of {read.terms.rounds} rounds"
+        ended = f"the run ended early for all parties, {where}: too few may release more"
+        if asks or party.released is None:
+            partial = False
+            early = LeftOutError(f"{ended}; there is nothing to write")
+        else:
+            typer.echo(ended)
     if output is not None and (early is None or (partial and party.released is not None)):
-        if read.tables.questions is not None:
+        if asks:
             typer.echo(found := party.statistics())
             write_answers(output, found)
         else:

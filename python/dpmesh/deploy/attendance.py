@@ -54,6 +54,8 @@ class Attendance:
         """Who answered at a position while it was open."""
         self.late: set[int] = set()
         """Parties that missed a deadline, and have not come back."""
+        self.spent: set[int] = set()
+        """Parties that add to no sum like the open one any more."""
         self.fresh: dict[int, Fresh] = {}
         """What nodes that started ask the others."""
         self.starts = 0
@@ -76,7 +78,7 @@ class Attendance:
     @property
     def enough(self) -> bool:
         """Whether a quorum is left."""
-        return self.is_quorum(self.everybody - self.out)
+        return self.is_quorum(self.everybody - self.out - self.spent)
 
     def is_quorum(self, parties: set[int] | frozenset[int]) -> bool:
         """Whether so many parties are a quorum."""

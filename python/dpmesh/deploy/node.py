@@ -150,6 +150,8 @@ class Node(Member):
         if not is_confirmed and not travel.may_withhold(ask):
             return self._question()
         if step is None:
+            if (word := travel.declined(ask, folder.last(contract))) is not None:
+                return word
             self._begin(ask, withheld=not is_confirmed)
         elif not is_confirmed:
             folder.withhold(contract, at)  # it was killed before it had computed the row
@@ -232,8 +234,9 @@ class Node(Member):
             released = before if published is None else published.tobytes()
             with self.folder.transaction():
                 self.folder.finish(self.contract, at, channel.kept, message, released)
-                if at.round == self.schedule.end.round:
-                    self.folder.end(self.contract, self.contract.terms.rounds)
+                if self.schedule.is_closing(at):
+                    rounds = self.contract.planned.rounds_before(at.round)
+                    self.folder.end(self.contract, rounds)
             self.folder.mark(self.contract)
             self._channel = channel
         except DISK:

@@ -65,6 +65,10 @@ class Rows:
         """
         return self._schedule.gossips and WITHHOLD in ask.attached
 
+    def declined(self, ask: Ask, last: Stored | None) -> bytes | None:
+        """Return nothing: a node over budget refuses, as no other waits for its row."""
+        return None
+
     def answer_of(self, step: Stored, message: bytes) -> bytes:
         """Return what leaves the node of a step whose message is this one."""
         if not step.withheld:

@@ -8,6 +8,7 @@ parts of all sums that it adds to, one for each header, under masks, of a fresh 
 
 from __future__ import annotations
 
+import logging
 from contextlib import suppress
 
 import numpy as np
@@ -18,7 +19,19 @@ from dpmesh.deploy.member import Member
 from dpmesh.deploy.row import progress
 from dpmesh.deploy.signing import pack, unpack
 from dpmesh.deploy.steps import Stored
-from dpmesh.deploy.sums import HEADER, PARTS, SEAL, TOTAL, Group, Header, Seal, Total
+from dpmesh.deploy.sums import (
+    HEADER,
+    PARTS,
+    SEAL,
+    TOTAL,
+    Group,
+    Header,
+    Seal,
+    Spent,
+    Total,
+    needed_words,
+    spent_words,
+)
 from dpmesh.deploy.wire import (
     BEFORE,
     Ask,
@@ -31,6 +44,8 @@ from dpmesh.deploy.wire import (
 )
 from dpmesh.keys import Key
 from dpmesh.privacy.releases import Release
+
+_log = logging.getLogger("dpmesh")
 
 MOST_TRIES = 1000
 """Totals without a right tag after which a node stops."""
@@ -60,6 +75,8 @@ class Sums:
         self._before: tuple[int, ...] = ()
         """What others said of that, and what this node had been charged for when they did."""
         self._tries = 0
+        self._warned = set[str]()
+        """What was said once."""
 
     def releases(self, ask: Ask) -> bool:
         """Whether a question is for parts of sums; nothing is released at the end."""
@@ -130,7 +147,12 @@ class Sums:
         return headers
 
     def header_of(self, step: Stored) -> bytes:
-        """Return the header of a stored attempt at a sum for all; nothing at the end."""
+        """Return the header of a stored attempt at a sum for all.
+
+        Of an early end these are the words of those who have spent their attempts.
+        """
+        if self._schedule.is_early(step.at):
+            return pack(*spent_words(step.rows, step.at.round, self._contract).values())
         headers = [message for message in step.rows if kind_of(message) == HEADER]
         return headers[0] if headers and self._contract.has_one_model else b""
 
@@ -196,7 +218,7 @@ class Sums:
         with suppress(ValueError):
             headers = _headers_in(ask.attached, self._contract)
             adds = sum(self._number in some for some in self._contract.planned.sums_at(0).receivers)
-            count = 0 if ask.at.round == self._schedule.end.round else adds
+            count = 0 if self._schedule.is_closing(ask.at) else adds
             dealers = {header.dealer for header in headers if header.at == ask.at}
             if len(dealers) == len(headers) == count:
                 return headers
@@ -205,7 +227,55 @@ class Sums:
     def follows(self, last: Stored | None, at: Position) -> bool:
         """Whether an attempt is after the last one, and the run is not over."""
         before = BEFORE if last is None else last.at
+        if self._schedule.is_closing(before):
+            next_one = Position(before.round, before.exchange + 1)
+            return at == next_one and not self._schedule.is_last(before)
         return before < at <= self._schedule.end and at >= self._known
+
+    def declined(self, ask: Ask, last: Stored | None) -> bytes | None:
+        """Return this node's word that it adds to no sum like the one asked for; None if it may.
+
+        It is true for ever, and stands in the place of a refusal, so that all can see why a run
+        ends early.
+        """
+        at, contract = ask.at, self._contract
+        is_open = self.follows(last, at) and not self._schedule.is_closing(at)
+        if not is_open or not contract.has_one_model or not self._has_spent(at):
+            return None
+        return Spent(at.round, self._number).signed(contract, self._node.folder.signing)
+
+    def _has_spent(self, at: Position) -> bool:
+        """Whether the attempts at sums like that of a position are spent, or the budget is."""
+        if self._words and self._own_spent == self._before:  # an earlier question was refused
+            self._ahead = self._ahead_of(at, self._before)
+        kind = self._contract.planned.kind_at(at.round)
+        allowed = len(self._contract.planned.attempts[kind])
+        name = self._contract.parties[self._number].name
+        if self._node.folder.is_over_budget:
+            self._warn_once(
+                f"{name} adds to no sum: its folder was restored, and is over its budget"
+            )
+            return True
+        if self.spent[kind] >= allowed:
+            text = f"{name} adds to no sum from step {at.round} on: it was charged for"
+            self._warn_once(f"{text} all {allowed} attempts that the contract allows")
+            return True
+        return False
+
+    def _warn_of_an_early_end(self, at: Position, attempts_left: int) -> None:
+        """Say at once if fewer attempts are left than sums."""
+        later = self._contract.planned.later_steps[at.round]
+        if attempts_left < later:
+            rounds = self._contract.terms.rounds
+            text = f"only {attempts_left} more attempts are allowed at {later} more sums:"
+            text = f"{text} the run will end before round {rounds}, with the model of the rounds"
+            self._warn_once(f"{text} until then", "early end")
+
+    def _warn_once(self, text: str, key: str | None = None) -> None:
+        """Log a warning, unless its like was logged before."""
+        if (key or text) not in self._warned:
+            self._warned.add(key or text)
+            _log.warning("%s", text)
 
     def checked(self, ask: Ask, last: Stored | None) -> tuple[bytes, ...]:
         """Return the totals and headers of a question; refuse what does not pass."""
@@ -241,7 +311,17 @@ class Sums:
             except ValueError:
                 raise RefusedError("bad key") from None
         seals = (m for m in ask.attached if kind_of(m) == SEAL and not headers)
-        return (*totals, *(header.as_bytes(contract) for header in headers), *seals)
+        words = self._reasons(ask)
+        return (*totals, *(header.as_bytes(contract) for header in headers), *words, *seals)
+
+    def _reasons(self, ask: Ask) -> list[bytes]:
+        """Return the words after which a run ends early; refuse to end it without enough."""
+        if not self._schedule.is_early(ask.at):
+            return []
+        words = spent_words(ask.attached, ask.at.round, self._contract)
+        if len(words) < needed_words(self._contract):
+            raise RefusedError("not the next round")
+        return [*words.values()]
 
     def _check_cohorts(self, headers: list[Header]) -> None:
         """Refuse a cohort without this node, or whose honest parties' noise is not enough."""
@@ -274,14 +354,14 @@ class Sums:
 
     def charged(self, at: Position) -> tuple[Release, ...]:
         """Return what an attempt is charged; refuse it over budget."""
-        if at.round == self._schedule.end.round:
+        if self._schedule.is_closing(at):
             return ()
-        if self._words and self._own_spent == self._before:  # an earlier question was refused
-            self._ahead = self._ahead_of(at, self._before)
+        if self._has_spent(at):
+            raise RefusedError("over budget")
         kind = self._contract.planned.kind_at(at.round)
         planned = self._contract.planned.attempts[kind]
-        if self.spent[kind] >= len(planned) or self._node.folder.is_over_budget:
-            raise RefusedError("over budget")
+        if self._contract.has_one_model:
+            self._warn_of_an_early_end(at, len(planned) - self.spent[kind] - 1)
         return (planned[self._own_spent[kind]],)
 
     def _reached(self, last: Stored | None) -> tuple[int, bytes]:

@@ -72,7 +72,12 @@ class Outcome:
     @property
     def is_done(self) -> bool:
         """Whether it has answered the last question of the contract."""
-        return self.at == self.schedule.end
+        return self.schedule.is_last(self.at)
+
+    @property
+    def ended_early(self) -> bool:
+        """Whether all parties ended the run before its last round, as attempts were spent."""
+        return self.at is not None and self.schedule.is_early(self.at)
 
     @property
     def is_sealed(self) -> bool:
@@ -99,8 +104,9 @@ class Outcome:
         There are none where models differ.
         """
         last, found = self.folder.last(self.contract), dict[int, bytes]()
-        ends = last is not None and last.at.round == self.schedule.end.round
-        if last is None or last.row is None or not ends or not self.contract.has_one_model:
+        if last is None or last.row is None or not self.contract.has_one_model:
+            return ()
+        if not self.schedule.is_closing(last.at):
             return ()
         for message in (last.row, *last.rows):
             with suppress(ValueError):
@@ -126,12 +132,13 @@ class Outcome:
 
     def is_over(self, proof: bytes) -> bool:
         """Whether so many parties show that they have ended that this one is left out."""
-        ended, end = set[int](), self.schedule.end
+        ended: dict[int, set[int]] = {}
         with suppress(ValueError):
             for message in unpack(proof):
                 last = (Row if self.contract.sums is None else Seal).read(message, self.contract)
-                ended |= {last.party} if last.at.round == end.round else set()
-        return len(ended) >= self.contract.sealing
+                if self.schedule.is_closing(last.at):
+                    ended.setdefault(last.at.round, set()).add(last.party)
+        return max(map(len, ended.values()), default=0) >= self.contract.sealing
 
     @property
     def released(self) -> Any:
@@ -255,10 +262,15 @@ def verified(made: Made, contract: Contract) -> Origin:
     if not is_signed(key, signature, *_fields(made)):
         fail("model", f"as {origin['party']} signed it", "another, or one that was changed")
     seals = [Seal.read(bytes.fromhex(seal), contract) for seal in origin["seals"]]
-    whole = origin["rounds"] == contract.terms.rounds
-    ended = [seal for seal in seals if whole and seal.at.round == contract.planned.steps]
+    schedule, planned = Schedule(contract), contract.planned
+    ended = [
+        seal
+        for seal in seals
+        if schedule.is_closing(seal.at) and planned.rounds_before(seal.at.round) == origin["rounds"]
+    ]
     signers = {seal.party for seal in ended}
-    if len({seal.transcript for seal in seals}) > 1 or len(ended) < len(seals):
+    ends = {(seal.at.round, seal.transcript) for seal in seals}
+    if len(ends) > 1 or len(ended) < len(seals):
         fail("model", "one whose parties signed the same totals", "one of which they differ")
     if contract.has_one_model and len(signers) < contract.sealing:
         fail("model", f"one that {contract.sealing} parties sealed", f"one that {len(signers)} did")

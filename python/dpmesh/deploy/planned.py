@@ -91,6 +91,16 @@ class Planned:
         return [*self._kinds].index(_kind(self.summed[step]))
 
     @cached_property
+    def later_steps(self) -> tuple[int, ...]:
+        """How many later steps are of the same kind as each."""
+        left, later = dict.fromkeys(self._kinds, 0), list[int]()
+        for release in reversed(self.summed):
+            kind = _kind(release)
+            later.append(left[kind])
+            left[kind] += 1
+        return tuple(reversed(later))
+
+    @cached_property
     def attempts(self) -> tuple[tuple[Release, ...], ...]:
         """The releases of sums that the plan allows, by kind."""
         return tuple(map(tuple, self._kinds.values()))

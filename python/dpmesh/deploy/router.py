@@ -80,7 +80,7 @@ class Router(Attendance):
     @property
     def done(self) -> bool:
         """Whether the run is over for everybody who is not late."""
-        return self.at == self.schedule.end and not self.waited
+        return self.schedule.is_last(self.at) and not self.waited
 
     @property
     def failure(self) -> str:
@@ -221,7 +221,7 @@ class Router(Attendance):
             return self._start_without_absent()
         late = self._missing_their_deadline()
         if not late:
-            return False
+            return self.travel.give_up()
         for name in self.names(late):
             _log.warning("%s is missing in round %d", name, self.at.round)
         self.late |= late
@@ -235,7 +235,7 @@ class Router(Attendance):
         Of those who hold up others, parties that have answered nothing at all come first. If too
         many hold up others, but only some of them are silent, these are late.
         """
-        there = self.everybody - self.out
+        there = self.everybody - self.out - self.spent
         holding_up = self._holding_up()
         silent = {party for party in there if self._is_silent(party)}
         for late in (holding_up & silent, holding_up, silent):

@@ -92,6 +92,10 @@ class RowRouting:
         """Return who holds up a party, but for words about its start: nobody."""
         return set()
 
+    def give_up(self) -> bool:
+        """Do not end the run early: each party has the model of its own rounds."""
+        return False
+
     def settle(self) -> None:
         """Advance to the first position that waits for somebody, if there is a quorum."""
         router, end = self._router, self._schedule.end

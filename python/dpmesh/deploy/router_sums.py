@@ -10,12 +10,16 @@ it, so that it cannot spend what the others may still release.
 Nothing is kept on disk. A router that is started anew opens the last attempt that any party has
 begun, with its header, and asks the parties for totals that others have missed; sums over
 neighbours are asked for from the first attempt on. Parties answer from their tables.
+
+A party that has spent the attempts that the contract allows it says so, signed, and adds to no sum
+like it any more. Once too few are left for another attempt, the run ends early: all parties that
+can be reached get these words, and sign the totals so far as they sign those of a whole run.
 """
 
 from __future__ import annotations
 
 import logging
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -29,11 +33,15 @@ from dpmesh.deploy.sums import (
     RELAY,
     RELAYED,
     SEAL,
+    SPENT,
     Header,
     Part,
     Seal,
+    Spent,
     Total,
     added,
+    needed_words,
+    spent_words,
 )
 from dpmesh.deploy.wire import Position, Reached, numbers, read_numbers, recall_totals
 
@@ -60,12 +68,13 @@ class SumRouting:
     """
 
     def __init__(self, router: Attendance) -> None:
-        self._router, self._contract, self._end = router, router.contract, router.schedule.end
+        self._router, self._contract, self._schedule = router, router.contract, router.schedule
         self.takes: dict[bytes, Callable[[int, bytes], None]] = {
             PARTS: self._take_parts,
             DEALT: self._take_dealt,
             RELAYED: self._take_relayed,
             SEAL: self._take_seal,
+            SPENT: self._take_spent,
         }
         self.ended: dict[int, bytes] = {}
         """What each party signed at the end."""
@@ -85,6 +94,8 @@ class SumRouting:
         """How many attempts of others each party has cost."""
         self._repeated = 0
         """How many attempts beside the first of each step this router has begun."""
+        self._spent: defaultdict[int, dict[int, bytes]] = defaultdict(dict)
+        """By kind of sum: the words of parties that have spent their attempts."""
         self._for_all = router.contract.has_one_model
         self._totals: dict[int, list[Total]] = {}
         """By step: one, or one for each party."""
@@ -109,7 +120,7 @@ class SumRouting:
     @property
     def _ends(self) -> bool:
         """Whether all rounds are over."""
-        return self._router.at is not None and self._router.at.round == self._end.round
+        return self._router.at is not None and self._schedule.is_closing(self._router.at)
 
     @property
     def waited(self) -> set[int]:
@@ -120,7 +131,7 @@ class SumRouting:
             return {*router.everybody - router.in_time[at] - router.out}
         if lacking := self.lacking:
             return lacking - router.out
-        return self._cohort - self._parts.keys() - self._refused - router.out
+        return self._cohort - self._parts.keys() - self._refused - router.out - router.spent
 
     @property
     def lacking(self) -> set[int]:
@@ -139,21 +150,30 @@ class SumRouting:
             return
         if router.late:
             self._stride = STRIDE
-        last = max(reached, key=lambda each: each.at)
+        early = [each for each in reached if self._schedule.is_early(each.at)]
+        last = max(early or reached, key=lambda each: each.at)
         self._first_step, self._lagging = last.at.round, {*router.everybody}
-        if last.at.round == self._end.round:
-            self.open(Position(self._end.round))  # seals are collected anew
+        if early:
+            words = spent_words(unpack(last.header), last.at.round, self._contract)
+            self._spent[self._kind_at(last.at.round)] |= words
+        if self._schedule.is_closing(last.at):
+            self.open(self._schedule.closing(last.at.round))  # seals are collected anew
         else:
             self.open(last.at, Header.read(last.header, self._contract))
 
     def check_reached(self, reached: Reached) -> None:
         """Fail unless a party says something that it may have reached."""
         at = reached.at
-        if at > self._end:
+        if at > self._schedule.end or at.round < 0:
             fail("message", "a position of the contract's run", at)
+        if self._schedule.is_early(at):
+            words = spent_words(unpack(reached.header), at.round, self._contract)
+            if at.round == self._schedule.end.round or len(words) < needed_words(self._contract):
+                fail("message", "the words after which a run ends early", f"{len(words)} of them")
+            return
         if reached.header and Header.read(reached.header, self._contract).at != at:
             fail("header", f"that of the attempt {at}", "another")
-        if self._for_all and at.round < self._end.round and not reached.header:
+        if self._for_all and at.round < self._schedule.end.round and not reached.header:
             fail("message", "the header of an attempt", "none")
 
     def open(self, at: Position, header: Header | None = None) -> None:
@@ -162,6 +182,7 @@ class SumRouting:
         router.in_time.clear()
         router.move(at)
         self._parts, self._refused, self._doubting = {}, set(), set()
+        router.spent = set() if self._ends else {*self._spent[self._kind_at(at.round)]}
         if header is None:
             self._cohort = self._next_cohort()
             if not self._deals:
@@ -175,7 +196,7 @@ class SumRouting:
 
         Of these as many take part as a quorum needs, those first that have cost the fewest.
         """
-        there = self._router.everybody - self._router.out
+        there = self._router.everybody - self._router.out - self._router.spent
         cohort = {party for party in there if self._attempts_cost[party] == 0}
         for party in sorted(there - cohort, key=lambda each: (self._attempts_cost[each], each)):
             if self._router.is_quorum(cohort):
@@ -186,11 +207,14 @@ class SumRouting:
     def settle(self) -> None:
         """Begin the next sum once one is whole or all have signed; else try again without it."""
         router = self._router
-        if router.at is None or router.at == self._end:
+        if router.at is None or self._schedule.is_last(router.at):
             return
         if self._ends:
             if not self.waited:
-                self.open(self._end)
+                self.open(Position(router.at.round, router.at.exchange + 1))
+            return
+        if router.spent and not router.is_quorum(self._may_add_again):
+            self._end_early()
             return
         if self._cannot_end():
             self._try_again()
@@ -229,7 +253,7 @@ class SumRouting:
 
         A party that started needs the words of its whole cohort.
         """
-        out = self._cohort & self._router.out
+        out = self._cohort & (self._router.out | self._router.spent)
         if not self._for_all or not out:
             return False
         if out - self._parts.keys():
@@ -245,6 +269,56 @@ class SumRouting:
             self._warn_of_an_early_end()
             self.open(Position(at.round, at.exchange + self._stride))
 
+    def _kind_at(self, step: int) -> int:
+        """Return the number of the kind of sum of a step."""
+        return self._contract.planned.kind_at(step)
+
+    @property
+    def _may_add_again(self) -> set[int]:
+        """Parties that have attempts left, the late ones among them."""
+        return {*self._router.everybody - self._router.gone.keys() - self._router.spent}
+
+    def give_up(self) -> bool:
+        """End the run early if, without those who are late now, too few have attempts left.
+
+        Returns
+        -------
+        Whether it has ended.
+        """
+        router = self._router
+        if self._ends or not router.spent:
+            return False
+        if router.is_quorum(router.everybody - router.out - router.spent - self.waited):
+            return False
+        return self._end_early()
+
+    def _end_early(self) -> bool:
+        """Have all parties sign the totals so far; or end the run without, if they would not."""
+        router, at = self._router, self._router.at
+        assert at is not None
+        spent = self._spent[self._kind_at(at.round)]
+        if len(spent) < needed_words(self._contract):
+            if not router.is_quorum(self._may_add_again):
+                router.gone |= dict.fromkeys(spent, "over budget")
+            return False
+        rounds = self._contract.planned.rounds_before(at.round)
+        names = ", ".join(router.names({*spent}))
+        text = "the run ends early, after %d of %d rounds: %s may release no more"
+        _log.warning(text, rounds, self._contract.terms.rounds, names)
+        self.open(self._schedule.closing(at.round))
+        return True
+
+    def _take_spent(self, _: int, answer: bytes) -> None:
+        """Go on without a party that has spent its attempts at sums like the open one."""
+        said, router = Spent.read(answer, self._contract), self._router
+        if router.at is None or self._ends or not self._for_all:
+            return
+        kind = self._kind_at(said.step)
+        self._spent[kind].setdefault(said.party, answer)
+        if kind == self._kind_at(router.at.round):
+            router.spent.add(said.party)
+            self.settle()
+
     def _warn_of_an_early_end(self) -> None:
         """Say at once, and once, that the attempts left are fewer than the rounds left."""
         self._repeated += 1
@@ -254,8 +328,8 @@ class SumRouting:
             return
         costly = {party for party, cost in self._attempts_cost.items() if cost > 0}
         names = ", ".join(self._router.names(costly)) or "a router that was restarted"
-        text = "the run will end before round %d, over budget: attempts were spent by %s, and the "
-        text += "contract reserves %d beside its rounds (dropouts)"
+        text = "the run will end before round %d, with the model of the rounds until then: "
+        text += "attempts were spent by %s, and the contract reserves %d beside its rounds"
         _log.error(text, contract.terms.rounds, names, reserve)
 
     def _count_costs(self) -> None:
@@ -317,14 +391,22 @@ class SumRouting:
         is_asked = party in self.waited or (self._ends and party not in self._router.in_time[at])
         return at if is_asked and not self._missed(party) else None
 
-    def _since(self, party: int) -> int:
-        """Return the step from which on a party needs totals."""
+    def _position(self, party: int) -> Position:
+        """Return how far a party got, as this router knows it."""
         before = self._router.answered[party]
         if before is not None:
-            return before.round
+            return before
         if self._for_all and party in self._router.reached:
-            return self._router.reached[party].at.round
-        return 0
+            return self._router.reached[party].at
+        return Position(0)
+
+    def _since(self, party: int) -> int:
+        """Return the step from which on a party needs totals."""
+        return self._position(party).round
+
+    def _has_ended(self, party: int) -> bool:
+        """Whether a party has signed the end, and so erased its secrets."""
+        return self._schedule.is_closing(self._position(party))
 
     def _missed(self, party: int) -> list[int]:
         """Return the steps whose totals a party needs, and which this router cannot give it yet."""
@@ -368,8 +450,8 @@ class SumRouting:
     def _deals_wanted(self, party: int) -> bool:
         if party in self.lacking:
             return True
-        if self._since(party) == self._end.round:
-            return False  # its secrets are erased
+        if self._has_ended(party):
+            return False
         return self._for_all and party in self._dealers and party not in self._deals
 
     def _relay_wanted(self, party: int) -> int | None:
@@ -378,7 +460,7 @@ class SumRouting:
         Parties that missed totals need it. Those who have taken them have it until they end.
         """
         router = self._router
-        if not self._for_all or self._since(party) == self._end.round:
+        if not self._for_all or self._has_ended(party):
             return None
         for dealer in sorted(self._dealers - self._deals.keys()):
             if dealer in router.out and (party, dealer) not in self._relays_nothing:
@@ -449,11 +531,18 @@ class SumRouting:
             sealed = replace(total, header=self._sealed(total.header, party))
             totals.append(sealed.as_bytes(contract))
         if self._ends:
-            return (*signed, *totals, *self.ended.values())
+            return (*signed, *totals, *self._reasons(at), *self.ended.values())
         headers = [
             self._sealed(header, party).as_bytes(contract) for header in self._headers(at, party)
         ]
         return (*signed, *router.confirmation(party, self._cohort), *totals, *headers)
+
+    def _reasons(self, at: Position) -> list[bytes]:
+        """Return the words after which a run ends early; none at the end of a whole run."""
+        if not self._schedule.is_early(at):
+            return []
+        words = self._spent[self._kind_at(at.round)]
+        return [*words.values()][: needed_words(self._contract)]
 
     def _headers(self, at: Position, party: int) -> list[Header]:
         """Return the header of each sum that a party is to add to."""

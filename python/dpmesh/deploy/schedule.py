@@ -17,6 +17,8 @@ from dpmesh.topology import MixingMatrix
 
 _FIRST = 10
 """So many rounds are counted."""
+EARLY = 2**31
+"""The exchange at which the parties sign an early end: after all attempts at the open sum."""
 _NOBODY = Header(Position(0), (), 0, bytes(60))
 
 
@@ -38,6 +40,24 @@ class Schedule:
         if self.topology is not None:
             self.matrix = lru_cache(maxsize=4)(self.topology.matrix)
         self._partners = lru_cache(maxsize=4)(self._partners_at)
+
+    def closing(self, step: int) -> Position:
+        """Return where the parties sign the end of a run after so many sums: of all, or early."""
+        return Position(step, 0 if step == self.end.round else EARLY)
+
+    def is_early(self, at: Position) -> bool:
+        """Whether the parties sign an early end at a position."""
+        return self.contract.has_one_model and at.exchange >= EARLY
+
+    def is_closing(self, at: Position) -> bool:
+        """Whether the rounds are over at a position, so that nothing is released there."""
+        return at.round == self.end.round or self.is_early(at)
+
+    def is_last(self, at: Position | None) -> bool:
+        """Whether no position follows."""
+        if at is None:
+            return False
+        return at == self.end or (self.is_early(at) and at.exchange == EARLY + 1)
 
     @property
     def gossips(self) -> bool:

@@ -22,7 +22,15 @@ from dpmesh._extras import needed_by
 from dpmesh._validate import fail
 from dpmesh.deploy.contract import Contract
 from dpmesh.deploy.signing import KEY_BYTES, SigningKey, digest, pack, unpack
-from dpmesh.deploy.wire import NUMBER_BYTES, Position, numbers, read_numbers, read_signed, signed
+from dpmesh.deploy.wire import (
+    NUMBER_BYTES,
+    Position,
+    kind_of,
+    numbers,
+    read_numbers,
+    read_signed,
+    signed,
+)
 from dpmesh.kernels.masking import LARGEST, PRIME
 from dpmesh.keys import Key, Purpose, Stream
 from dpmesh.noise.secure.mechanism import Integers
@@ -34,9 +42,12 @@ with needed_by("a sum between parties"):
     from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
     from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-HEADER, PART, PARTS, TOTAL, DEAL, DEALT, RELAY, RELAYED, SEAL = (
+HEADER, PART, PARTS, TOTAL, DEAL, DEALT, RELAY, RELAYED, SEAL, SPENT = (
     f"dpmesh {kind} 1".encode()
-    for kind in (*("header", "part", "parts", "total", "deal", "dealt", "relay", "relayed"), "seal")
+    for kind in (
+        *("header", "part", "parts", "total", "deal", "dealt", "relay", "relayed"),
+        *("seal", "spent"),
+    )
 )
 TAG_BYTES, NONCE_BYTES = 8, 12
 RELAYED_BYTES = NUMBER_BYTES + NONCE_BYTES + KEY_BYTES + 16
@@ -229,6 +240,50 @@ class Seal(NamedTuple):
         """Return the word in a message, whose signature is checked; fail if it is none."""
         (round_, exchange, party), (transcript,) = read_signed(message, SEAL, contract, 3)
         return cls(Position(round_, exchange), party, transcript)
+
+
+class Spent(NamedTuple):
+    """A party's signed word that it adds to no sum like that of a step any more.
+
+    It has spent the attempts that the contract allows it, or its folder's budget.
+    """
+
+    step: int
+    party: int
+
+    def signed(self, contract: Contract, key: SigningKey) -> bytes:
+        """Return the word as bytes, signed."""
+        return signed(key, SPENT, contract.hash, *numbers(self.step, self.party))
+
+    @classmethod
+    def read(cls, message: bytes, contract: Contract) -> Spent:
+        """Return the word in a message, whose signature is checked; fail if it is none."""
+        (step, party), rest = read_signed(message, SPENT, contract, 2)
+        if rest or step >= contract.planned.steps:
+            fail("message", "the word of a party that has spent its attempts", "another message")
+        return cls(step, party)
+
+
+def needed_words(contract: Contract) -> int:
+    """Return how many parties must have spent their attempts before a run ends early.
+
+    They are so many that one of them is honest, or that too few are left for any sum.
+    """
+    assert contract.sums is not None
+    return min(contract.sums.colluding, contract.nodes - contract.terms.quorum) + 1
+
+
+def spent_words(messages: Iterable[bytes], step: int, contract: Contract) -> dict[int, bytes]:
+    """Return the words among messages of parties that add to no sum like a step's, by party."""
+    planned, words = contract.planned, dict[int, bytes]()
+    for message in messages:
+        if kind_of(message) != SPENT:
+            continue
+        with suppress(ValueError):
+            said = Spent.read(message, contract)
+            if said.step <= step and planned.kind_at(said.step) == planned.kind_at(step):
+                words.setdefault(said.party, message)
+    return words
 
 
 def word(tag: int) -> bytes:
