@@ -189,7 +189,10 @@ class Router(Attendance):
         self.late.discard(signed.party)
         self.present.add(signed.party)
         self.signatures[signed.party] = answer
-        self._start(self.everybody - self.present - set(self.gone))
+        if self.at is None:
+            self._start(self.everybody - self.present - set(self.gone))
+        else:
+            self.travel.settle()  # a quorum may be there again
 
     def _take_recalled(self, party: int, answer: bytes) -> None:
         """Take what a party kept of the run before this router started."""
