@@ -128,7 +128,7 @@ class Run:
     def is_paused(self) -> bool:
         """Whether rows wait below the quorum for a lost party, as a folder is over its budget."""
         router, name = self.router, self.parties.names[self.lost or 0]
-        waits = router.waits_since() > DEADLINE and not router.enough
+        waits = router.waits_since() > DEADLINE
         few = {*router.gone} == {self.spent} and self.lost is not None
         return self.parties.contract.sums is None and waits and few and name in router.waits_for
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from secrets import token_hex
@@ -55,6 +56,8 @@ def make(
     Run dpmesh contract check next.
     """
     from dpmesh._files import replace_text
+    from dpmesh.deploy import read_contract
+    from dpmesh.deploy.slack import Slack
     from dpmesh.settings.format import FORMAT
     from dpmesh.tables.ranges import read_ranges
 
@@ -98,6 +101,10 @@ def make(
         text += f"\n[[party]]\n{_lines(table)}\n"
     replace_text(file, text)
     typer.echo(f"wrote {file}. Read it, then: dpmesh contract check {file}")
+    with suppress(ValueError):  # of keys that are still to be filled in, which the check refuses
+        written = read_contract(file)
+        for line in Slack.of(written).lines(written):
+            typer.echo(line)
 
 
 class _Party(NamedTuple):

@@ -77,6 +77,7 @@ def check(file: File, module: Module = None) -> None:
     from dpmesh._epsilons import rounded_up
     from dpmesh.deploy import read_contract
     from dpmesh.deploy.schedule import bytes_of_round
+    from dpmesh.deploy.slack import Slack
 
     read = read_contract(file, module)
     terms, of = read.terms, read.algorithm
@@ -108,6 +109,8 @@ def check(file: File, module: Module = None) -> None:
         typer.echo(f"{party.name:<12} epsilon = {cost} {allowed}; {party.records} records")
     for assumption in read.assumptions:
         typer.echo(f"assumption   {assumption}")
+    for line in Slack.of(read).lines(read):
+        typer.echo(line)
     typer.echo(f"played       {read.patterns.check_thoroughly()}")
     typer.echo(f"traffic      about {bytes_of_round(read):,} bytes a round through the router")
 

@@ -1,0 +1,61 @@
+"""What a contract bears, and what its reserve costs, as its check prints it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from mesh_parties import Parties
+
+from dpmesh.deploy import Contract
+from dpmesh.deploy.slack import Slack
+
+
+def _slack(path: Path, algorithm: str, **terms: Any) -> tuple[Slack, Contract, str]:
+    parties = Parties(path, algorithm, **terms)
+    slack = Slack.of(parties.contract)
+    return slack, parties.contract, "\n".join(slack.lines(parties.contract))
+
+
+def test_a_sum_states_its_reserve_and_the_noise_that_it_costs(tmp_path: Path) -> None:
+    slack, contract, lines = _slack(tmp_path, "sums", quorum=3, rounds=8)
+    assert (slack.missing, slack.attempts) == (1, 1)
+    assert len(contract.plan.releases) == 9
+    np.testing.assert_allclose(slack.noise, np.sqrt(9 / 8 * 4 / 3))  # 4 shares for 3
+    assert "1 missing party at a time, after 10 seconds" in lines
+    assert "refusals of parties: 1 in all" in lines
+    assert "22% more noise" in lines
+
+
+def test_a_first_stage_counts_with_its_own_noise(tmp_path: Path) -> None:
+    slack, contract, _ = _slack(tmp_path, "first stage", quorum=3, rounds=8)
+    mean, *gradients = (
+        1 / each.mechanism.noise_to_sensitivity**2 for each in contract.planned.summed
+    )
+    spent = (2 * mean + sum(gradients) + gradients[0]) / (mean + sum(gradients))
+    np.testing.assert_allclose(slack.noise, np.sqrt(spent * 4 / 3))
+
+
+def test_a_sum_without_a_reserve_waits(tmp_path: Path) -> None:
+    slack, _, lines = _slack(tmp_path, "sums")
+    assert (slack.missing, slack.attempts, slack.noise) == (0, 0, 1.0)
+    assert "waits for a party that is away" in lines
+    assert "reserve" not in lines
+
+
+@pytest.mark.parametrize("algorithm", ["online", "without replacement", "neighbour sums"])
+def test_others_spend_no_attempts(algorithm: str, tmp_path: Path) -> None:
+    slack, contract, lines = _slack(tmp_path, algorithm)
+    assert slack.attempts is None
+    assert "reserve" not in lines
+    assert slack.restored > contract.cost(1e-5)
+
+
+def test_a_folder_bears_a_restored_copy_with_the_budget_that_is_printed(tmp_path: Path) -> None:
+    slack, *_ = _slack(tmp_path / "probe", "sums")
+    for budget, is_over in ((1.001 * slack.restored, False), (0.98 * slack.restored, True)):
+        parties = Parties(tmp_path / f"{budget}", "sums", budget=budget)
+        parties.folders[0].restored()
+        assert parties.folders[0].is_over_budget == is_over
