@@ -1,4 +1,4 @@
-"""How arrays enter and leave the kernels: without a copy where they already fit."""
+"""Checks and conversions of arrays for the kernels, without a copy where they already fit."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def readable(array: npt.NDArray[Any], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
 
 
 def is_sparse(value: Any) -> bool:
-    """Whether `value` is a matrix or an array of scipy."""
+    """Return True if `value` is a matrix or an array of scipy."""
     # The usual ones are found by their class: `issparse` asks an abstract one, which takes longer.
     kind = type(value)
     return kind is not np.ndarray and (kind in _CSR or sparse.issparse(value))

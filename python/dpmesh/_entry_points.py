@@ -1,4 +1,4 @@
-"""What the distribution dpmesh adds to this package by its entry points: commands and kinds.
+"""Entry points of the distribution dpmesh: commands and kinds that it adds to this package.
 
 The papers' experiments are a package of their own in the same distribution. Nothing here imports
 it: its commands, and the kinds that it adds to experiment files, are found when they are asked for.

@@ -1,4 +1,4 @@
-"""What notebooks show of reports: their lines of names and values, as tables."""
+"""Tables of names and values: how a notebook shows a report."""
 
 from __future__ import annotations
 

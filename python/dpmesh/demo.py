@@ -62,7 +62,7 @@ class Panel:
 
     @property
     def verdict(self) -> str:
-        """Whether secure aggregation is better than single sites, and from which epsilon on."""
+        """Answer whether secure aggregation beats single sites, and from which epsilon on."""
         pays = [own.claim == "better" for own in self.secure]
         if not any(pays):
             return "No improvement on single sites"

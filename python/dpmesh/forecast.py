@@ -1,4 +1,4 @@
-"""What accuracy to expect of a federation: simulated on public data of its shape.
+"""Forecast of the accuracy of a federation, simulated on public data of its shape.
 
 The data are those that ship with scikit-learn. A training set of the wanted shape is drawn from
 three quarters of them, again and again where there are too few records; features become that many
@@ -84,7 +84,7 @@ class Level:
 
 @dataclass(frozen=True, kw_only=True)
 class Forecast:
-    """What to expect of a federation.
+    """A forecast of a federation's accuracy.
 
     Parameters
     ----------
@@ -114,7 +114,7 @@ class Forecast:
 
     @property
     def sentence(self) -> str:
-        """What to expect, in a sentence."""
+        """The forecast in a sentence."""
         found = [level.federation for level in self.asked]
         low, high = f"{min(found):.0%}", f"{max(found):.0%}"
         expected = low if low == high else f"{low} to {high}"

@@ -47,7 +47,7 @@ A_KEY = "a Key, such as Key.generate() or Key.seeded(1)"
 
 
 class Purpose(IntEnum):
-    """What a stream is for. Two uses of one key must differ in purpose, round or node.
+    """Purpose of a stream. Two uses of one key must differ in purpose, round or node.
 
     Integers from 100 to 2**16 - 1 are free for other uses.
 

@@ -132,7 +132,7 @@ class AdaptiveSums(Algorithm[AdaptiveSumsState, AdaptiveProblem]):
 
     @cached_property
     def distance(self) -> float:
-        """How far one record moves all sums together, ``sqrt(sum_t D_t^2)``."""
+        """Distance in L2 by which one record moves all sums together, ``sqrt(sum_t D_t^2)``."""
         return sqrt(fsum(distance**2 for distance in self.distances))
 
     @cached_property
@@ -172,7 +172,7 @@ class AdaptiveSums(Algorithm[AdaptiveSumsState, AdaptiveProblem]):
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What the guarantee rests on beside the proof."""
+        """Assumptions of the guarantee beside the proof."""
         about = () if self.secure_sum is None else self.secure_sum.assumptions_about("sites")
         diameters = [part.diameter for part in self.parts]
         near = (
@@ -184,7 +184,7 @@ class AdaptiveSums(Algorithm[AdaptiveSumsState, AdaptiveProblem]):
         return (*about, near, *distinct(1))
 
     def sensitivity(self, t: int) -> Sensitivity:
-        """How far one record moves the sum of round t before it is rounded to the grid."""
+        """Return the L2 sensitivity of round t's sum to one record, before rounding to the grid."""
         return self.parts[t].sensitivity(t)
 
     def plan(self, rounds: int, problem: Any = None) -> Plan:

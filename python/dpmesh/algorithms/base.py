@@ -1,4 +1,4 @@
-"""What every algorithm is: a round that yields what it wants to send, and a plan of its releases.
+"""The base class of algorithms: a round that yields messages, and a plan of its releases.
 
     def round(self, state, t, problem, key):
         b = yield Message(state.x, self.release_of(t))      # private -> released -> received
@@ -78,7 +78,7 @@ def _taken_by(init: Any) -> inspect.Signature:
 
 
 class _SignatureOfInit:
-    """What a class takes, by its `__init__`: early releases of Python 3.11 read `__new__`."""
+    """The parameters of a class, from `__init__`: early releases of Python 3.11 read `__new__`."""
 
     def __get__(self, instance: object, kind: type) -> inspect.Signature:
         return _taken_by(kind.__init__)  # type: ignore[misc]  # of this very class
@@ -197,12 +197,12 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
 
     @property
     def rewinds(self) -> bool:
-        """Whether a round that fails leaves the state before it as it was."""
+        """True if a round that fails leaves the state before it unchanged."""
         return True
 
     @property
     def releases_decide(self) -> bool:
-        """Whether earlier releases decide which of the planned ones happen: all then count."""
+        """True if earlier releases decide which planned ones happen: all of them then count."""
         return False
 
     def refused_by_parties(self) -> Mapping[str, str]:
@@ -216,7 +216,7 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
 
     @property
     def unit(self) -> Unit:
-        """What is replaced, added or removed."""
+        """The unit of privacy that is replaced, added or removed."""
         return "record"
 
     @property
@@ -226,7 +226,7 @@ class Algorithm(ABC, Generic[StateT, ProblemT]):
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What the guarantee rests on and this package cannot check, in words.
+        """Assumptions of the guarantee that this package cannot check, in words.
 
         By default whom partners trust who share `noise`, if it has any.
         """

@@ -55,7 +55,7 @@ KNOWN = "follows from earlier releases: the models that the nodes have sent"
 
 @dataclass(frozen=True, kw_only=True)
 class CalibratedState:
-    """What is known after a round.
+    """State after a round: the outcome with its noisy moments, and the algorithm's state.
 
     Parameters
     ----------
@@ -183,7 +183,7 @@ class Calibrated(Algorithm[CalibratedState, LinearProblem]):
         return found
 
     def sensitivity(self, t: int) -> Sensitivity:
-        """How far one record moves the last release of round t that depends on the data."""
+        """Return the sensitivity to a record of round t's last release that depends on the data."""
         if self._is_last(t):
             return self.moments.sensitivity(t)
         own: Sensitivity = self.algorithm.sensitivity(t)  # type: ignore[attr-defined]
@@ -210,7 +210,7 @@ class Calibrated(Algorithm[CalibratedState, LinearProblem]):
 
     @property
     def _last_releases(self) -> tuple[Release, ...]:
-        """What the last round releases after the algorithm's own."""
+        """Return the releases of the last round that follow the algorithm's releases."""
         last = self.rounds - 1
         moments = self.moments.release_of(last)
         if self.secure_sum is not None:
@@ -221,7 +221,7 @@ class Calibrated(Algorithm[CalibratedState, LinearProblem]):
         return t == self.rounds - 1
 
     def outgrows_single(self, rounds: int, dim: int) -> bool:
-        """Whether float32 might round messages by more than the noise covers."""
+        """Return True if float32 might round messages by more than the noise covers."""
         outgrows = getattr(self.algorithm, "outgrows_single", None)
         return outgrows is not None and bool(outgrows(rounds, dim))
 

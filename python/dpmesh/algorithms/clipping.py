@@ -1,4 +1,4 @@
-"""What algorithms have in common that clip what a unit adds to a sum: the noise multiplier."""
+"""The noise multiplier of algorithms that clip the contribution of a unit to a sum."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ PRIVATE_DECISIONS = (
 
 @dataclass(frozen=True, kw_only=True)
 class NoisyLoss:
-    """What a controller asks of private data: a node's loss before it decides, with noise.
+    """A query of private data by a controller: a node's noisy loss before each decision.
 
     It is the mean loss of the released model on the coming batch, each record's cut to at most
     `bound`, plus Gaussian noise. The algorithm releases it by a mechanism, plans it and records it.
@@ -78,7 +78,7 @@ class NoisyLoss:
 
 @dataclass(frozen=True, kw_only=True)
 class Observation:
-    """What is known when round t begins, in arrays that cannot be written to.
+    """Information available when round t begins, in arrays that are read-only.
 
     Parameters
     ----------
@@ -140,7 +140,7 @@ class Controller(Protocol[StateT]):
 
     @property
     def public(self) -> bool:
-        """Whether decisions depend on public information and coins only.
+        """True if decisions depend on public information and coins only.
 
         If not, they reveal something of private data: everybody sees which node updates the global
         models and when, and no proof of the algorithm's guarantee covers that. The report then
@@ -149,11 +149,11 @@ class Controller(Protocol[StateT]):
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What else a privacy report must state about the decisions."""
+        """Assumptions about the decisions that a privacy report must state."""
 
     @property
     def noisy_loss(self) -> NoisyLoss | None:
-        """What is asked of private data before each decision; None for nothing."""
+        """The query of private data before each decision; None if there is none."""
 
     def may_be_global(self, round: int) -> bool:
         """Return whether an update of this round can be global at all: known before the run."""

@@ -1,4 +1,4 @@
-"""What gradient descent by gossip, by push-sum and with gradient tracking have in common.
+"""Shared parts of gradient descent by gossip, by push-sum and with gradient tracking.
 
 Each takes the mean of clipped gradients of a node's records once in a round, and mixes messages
 that hold noise for it. Parameters, sensitivity and releases are the same.
@@ -126,7 +126,7 @@ class Descent(Algorithm[StateT, LinearProblem], Clipping, Generic[StateT]):
 
     @property
     def mean_gradient_moves(self) -> float:
-        """How far a record moves the mean gradient of a round, 2 L / records, if it is in it."""
+        """Sensitivity of a round's mean gradient to a record in its batch, 2 L / records."""
         return 2 * self.clipping_norm / (self.records // self.batches)
 
     @cached_property
@@ -144,7 +144,7 @@ class Descent(Algorithm[StateT, LinearProblem], Clipping, Generic[StateT]):
 
     @property
     def times_mixed(self) -> int:
-        """How often the messages of a round travel."""
+        """Number of times that the messages of a round are mixed."""
         strategy = strategy_of(self.noise)
         return self.mixings or (1 if strategy is None else strategy.mixings)
 

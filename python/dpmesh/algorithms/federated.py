@@ -226,7 +226,7 @@ class FederatedLearning(Algorithm[FederatedState, ModelProblem], Clipping):
 
     @cached_property
     def bit_weight(self) -> float:
-        """How far a bit of adaptive clipping moves the sum, in units of the clipping norm."""
+        """Sensitivity of the sum to one bit of adaptive clipping, in units of the clipping norm."""
         return self.contribution.bit_weight(self.noise_multiplier or 0.0, self.expected_size)
 
     @cached_property
@@ -237,7 +237,7 @@ class FederatedLearning(Algorithm[FederatedState, ModelProblem], Clipping):
         return self.combination.mechanism(self.noise_to_sensitivity, self.secure_sum)
 
     def sensitivity(self, t: int) -> Sensitivity:
-        """How far one client or record moves the sum."""
+        """Return the sensitivity of the sum to one client or record."""
         return self._of_each_round
 
     @cached_property
@@ -246,7 +246,7 @@ class FederatedLearning(Algorithm[FederatedState, ModelProblem], Clipping):
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What the server must keep to itself; under a secure sum, who must not collude."""
+        """Assumptions of trust in the server; under secure aggregation, of who does not collude."""
         return self.combination.assumptions(self.contribution, self.secure_sum)
 
     def release_of(self, t: int) -> Release:

@@ -1,4 +1,4 @@
-"""How contributions come together: at a trusted server, or in a secure sum."""
+"""Combination of contributions: at a trusted server, or by secure aggregation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What clients contribute to a round of federated learning: the first of its parts.
+"""Contributions of clients to a round of federated learning: the first of its parts.
 
 All parts and `FederatedLearning` itself share one vocabulary:
 
@@ -42,7 +42,7 @@ Vectors: TypeAlias = Iterator[tuple[Indices, Sensitive]]
 
 @dataclass(frozen=True, kw_only=True)
 class Contribution(ABC, Generic[ProblemT]):
-    """What clients contribute: vectors whose sum one client, or one record, moves by little.
+    """Contributions of clients: vectors whose sum has a bounded sensitivity to the privacy unit.
 
     Parameters
     ----------
@@ -67,17 +67,17 @@ class Contribution(ABC, Generic[ProblemT]):
 
     @property
     def groups(self) -> int | None:
-        """How many groups of clients take turns, in public; None if none do."""
+        """Number of groups of clients that take turns in public; None if none do."""
         return None
 
     @property
     def bits(self) -> int:
-        """How many numbers a client sends beside its vector."""
+        """Number of scalars that a client sends beside its vector."""
         return 0
 
     @property
     def models(self) -> int:
-        """How many vectors of the model's length a client gets in a round."""
+        """Number of vectors of the model's length that a client receives in a round."""
         return 1
 
     @property

@@ -103,7 +103,7 @@ class RecordGradients(Contribution[GradientProblem]):
         return Sensitivity(self.clipping_norm, "l2", "C, one clipped gradient added or removed")
 
     def assumptions(self, *, trusted: bool) -> tuple[str, ...]:
-        """What a trusted server must keep to itself, and that each record is in one place."""
+        """Return the assumptions of trust in the server, and of one client for each record."""
         once = "no record is held by more than one site, nor twice by one"
         sees = "the server is trusted: it sees the sites' sums of gradients before it adds noise"
         return (sees, once) if trusted else (once,)

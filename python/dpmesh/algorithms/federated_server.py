@@ -1,4 +1,4 @@
-"""What a server makes of a noisy average: momentum, Adam, averages of models, clipping norms."""
+"""Server optimizers on noisy averages: momentum, Adam, averaged models, clipping norms."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class AdaptiveClipping:
 
 
 class ServerOptimizer(Protocol):
-    """How a server steps along estimated averages of updates: post-processing, at no cost."""
+    """A server optimizer on estimated averages of updates: post-processing, without epsilon."""
 
     count: ClassVar[int]
     """How many vectors it remembers."""

@@ -130,7 +130,7 @@ class ClientUpdates(Contribution[ClientProblem]):
 
     @property
     def groups(self) -> int | None:
-        """How many groups take turns with ``"cyclic"``; None with others."""
+        """Number of groups that take turns with ``"cyclic"``; None with other schemes."""
         return self._turns if self.sampling == "cyclic" else None
 
     @property
@@ -139,7 +139,7 @@ class ClientUpdates(Contribution[ClientProblem]):
 
     @cached_property
     def scheme(self) -> Sampling | None:
-        """How the clients of a round are drawn; None if groups take turns."""
+        """Secret sampling of the clients of a round; None if groups take turns."""
         if self.groups is not None:
             return None
         if self.sampling == "allocation":
@@ -199,7 +199,7 @@ class ClientUpdates(Contribution[ClientProblem]):
         return self.adaptive_clipping.weight(noise_multiplier / 2, expected_size)
 
     def assumptions(self, *, trusted: bool) -> tuple[str, ...]:
-        """What a trusted server must keep to itself."""
+        """Return the assumptions of trust in the server: it sees updates and hides cohorts."""
         sees = "the server is trusted: it sees the clients' updates before it adds noise"
         secret = "who took part in a round, and how many, stays secret"
         return ((sees,) if self.groups else (sees, secret)) if trusted else ()

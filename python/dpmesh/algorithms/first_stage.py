@@ -46,7 +46,7 @@ from dpmesh.tables.features import AXES, CONSTANT
 
 @dataclass(frozen=True, kw_only=True)
 class FirstStageState:
-    """What is known after a round.
+    """State after a round: the released mean, and the state of the algorithm.
 
     Parameters
     ----------
@@ -243,11 +243,11 @@ class FirstStage(Algorithm[FirstStageState, LinearProblem]):
 
     @property
     def record_sums(self) -> tuple[RecordSums, ...]:
-        """What the stage releases of all records."""
+        """The private sums over all records: the mean and, if asked for, second moments."""
         return (self.mean,) if self.moment is None else (self.mean, self.moment)
 
     def sensitivity(self, t: int) -> Sensitivity:
-        """How far one record moves the last release of round t that depends on the data."""
+        """Return the sensitivity to a record of round t's last release that depends on the data."""
         own: Sensitivity = self.algorithm.sensitivity(t)  # type: ignore[attr-defined]
         return own if t or own.bound else self.stages[-1].sensitivity
 
@@ -265,7 +265,7 @@ class FirstStage(Algorithm[FirstStageState, LinearProblem]):
         return replace(own, releases=(*chain(*stages), *own.releases))
 
     def outgrows_single(self, rounds: int, dim: int) -> bool:
-        """Whether float32 might round messages by more than the noise covers."""
+        """Return True if float32 might round messages by more than the noise covers."""
         outgrows = getattr(self.algorithm, "outgrows_single", None)
         ends = self.mean.dim * (1 if self.moment is None else 1 + AXES)
         return outgrows is not None and bool(outgrows(rounds, dim + ends))

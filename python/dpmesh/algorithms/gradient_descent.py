@@ -92,7 +92,7 @@ class GradientDescent(Descent[GradientDescentState]):
         return self.noisy(t)
 
     def outgrows_single(self, rounds: int, dim: int) -> bool:
-        """Whether float32 might round messages of length `dim` by more than the noise covers.
+        """Return True if float32 might round `dim` numbers by more than the noise covers.
 
         By public numbers alone: no model is longer than all steps together and the noise on them.
         """

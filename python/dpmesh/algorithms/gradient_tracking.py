@@ -37,7 +37,7 @@ _OF_RELEASES = Sensitivity(0.0, "l2", "trackers and models follow from noisy gra
 
 @dataclass(frozen=True)
 class TrackingState:
-    """What the nodes have before a round, shapes (nodes, dim): all of it follows from releases.
+    """State of the nodes before a round, shapes (nodes, dim): all of it follows from releases.
 
     Parameters
     ----------

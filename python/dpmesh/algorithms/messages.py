@@ -1,4 +1,4 @@
-"""What a round yields: messages to release and to carry, and how they travel."""
+"""Messages that a round yields, to be released and carried, and their communication pattern."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ROW_EACH: tuple[Travel, ...] = ("gossip", "sums")
 
 
 class Message(NamedTuple):
-    """What nodes want to send: the loop releases it, carries it, and sends back what arrived.
+    """A message of the nodes: the loop releases it, carries it, and returns the received rows.
 
     Attributes
     ----------

@@ -58,7 +58,7 @@ Projection = Literal["ball", "mixture", "box", "none"]
 
 @dataclass(frozen=True)
 class OnlineState:
-    """What the learners have before a round, shapes (learners, dim).
+    """State of the learners before a round, shapes (learners, dim).
 
     Parameters
     ----------
@@ -229,7 +229,7 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
 
     @cached_property
     def allocation(self) -> RandomAllocation | None:
-        """How examples draw their rounds; None for batches in the order of arrival."""
+        """Random allocation of examples to rounds; None for batches in the order of arrival."""
         return RandomAllocation(rounds=self._rounds) if self.records else None
 
     @property
@@ -283,7 +283,7 @@ class OnlineLearning(Algorithm[OnlineState, LinearProblem]):
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What an allocation keeps secret, or whom partners who share noise trust."""
+        """Assumptions of the guarantee: a secret allocation, or trust between partners."""
         return super().assumptions if self.allocation is None else (allocations.SECRET,)
 
     def reaction(self, rounds: int, problem: LinearProblem | LossFacts) -> Reaction | NotProved:

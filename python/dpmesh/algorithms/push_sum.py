@@ -37,7 +37,7 @@ _OF_THE_NETWORK = Sensitivity(0.0, "l2", "weights follow from the network alone"
 
 @dataclass(frozen=True)
 class PushSumState:
-    """What the nodes have before a round.
+    """State of the nodes before a round.
 
     Parameters
     ----------

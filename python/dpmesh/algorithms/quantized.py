@@ -71,7 +71,7 @@ class QuantizedState:
 
 
 class _Numbers(NamedTuple):
-    """What is public of a round: alpha_K, beta_K, gamma_K, its release, the regularization."""
+    """Public numbers of a round: alpha_K, beta_K, gamma_K, its release, the regularization."""
 
     step_size: float
     consensus_step_size: float
@@ -419,7 +419,7 @@ class QuantizedGossip(Algorithm[QuantizedState, GradientProblem]):
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What stays secret, and what the losses are assumed to be."""
+        """Assumptions of the guarantee: secret samples, and the losses' properties."""
         said = ["which records a node samples stays secret", *super().assumptions]
         if self.mode == "paper":
             said.append("every record's loss is convex")

@@ -182,13 +182,13 @@ class RecordSums(Algorithm[RecordSumsState, VectorProblem]):
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What the guarantee rests on beside the proof."""
+        """Assumptions of the guarantee beside the proof."""
         about = () if self.secure_sum is None else self.secure_sum.assumptions_about("sites")
         near = f"no vectors of two records are more than {self.diameter:.4g} of the longest apart"
         return (*about, *([near] if self.diameter < self.ensured else []), *distinct(1))
 
     def sensitivity(self, t: int) -> Sensitivity:
-        """How far one record moves the sum before it is rounded to the grid."""
+        """Return the L2 sensitivity of the sum to one record, before rounding to the grid."""
         moved = self.diameter * self.longest
         return Sensitivity(moved, "l2", f"{self.diameter:g} C, one record's vector replaced")
 

@@ -36,7 +36,7 @@ from dpmesh.topology import complete
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """What is known of an algorithm.
+    """An algorithm's entry: names, an example, and its settings for commands and audits.
 
     Parameters
     ----------
@@ -78,7 +78,7 @@ class Entry:
 
     @property
     def audited(self) -> AnyAlgorithm:
-        """What `dpmesh audit` runs by default."""
+        """The algorithm that `dpmesh audit` runs by default."""
         return self.example if self.small is None else self.small
 
 

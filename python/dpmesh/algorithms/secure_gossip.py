@@ -124,7 +124,7 @@ class SecureGossip(Algorithm[SecureGossipState, LinearProblem], Clipping):
         return self.topology.mixing_matrix.degrees[:, np.newaxis]
 
     def sensitivity(self, t: int) -> Sensitivity:
-        """How far one record moves all sums of a round together, before they are rounded.
+        """Return the L2 sensitivity of all sums of a round together, before rounding to the grid.
 
         Rounding in float64 of sums of up to N gradients is part of it.
         """
@@ -158,7 +158,7 @@ class SecureGossip(Algorithm[SecureGossipState, LinearProblem], Clipping):
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What the guarantee rests on beside the proof."""
+        """Assumptions of the guarantee beside the proof."""
         return (*self.sums(0).assumptions, *distinct(1))
 
     def leaking_data(self, size: AuditSize) -> tuple[Pair, Crowd]:

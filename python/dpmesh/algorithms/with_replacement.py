@@ -144,13 +144,13 @@ class WithReplacement(Algorithm[WithReplacementState, LinearProblem], Clipping):
         return mechanism_of(self.noise, self.noise_to_sensitivity / self.sensitivity(0).bound)
 
     def sensitivity(self, t: int) -> Sensitivity:
-        """How far a record of the sample moves all models together."""
+        """Return the sensitivity of all models together to a record of the sample."""
         reason = f"{self.models} models, each in units of 2 eta L / b"
         return Sensitivity(sqrt(self.models), "l2", reason)
 
     @cached_property
     def sampling(self) -> FixedSizeSampling:
-        """How a mini-batch is drawn from a node's records."""
+        """Sampling of a mini-batch from a node's records."""
         return FixedSizeSampling(size=self.batch_size, population=self.records)
 
     @property

@@ -133,7 +133,7 @@ class AllocatedPass:
 
     @cached_property
     def allocations(self) -> tuple[RandomAllocation | None, ...]:
-        """How records are allocated to the releases of each column; None if there are none.
+        """Allocations of records to the releases of each column; None if there are none.
 
         A share is that of the records whose first release after their mini-batch it is. Those after
         the last release have none: what they moved is forgotten at the end of the pass.
@@ -184,7 +184,7 @@ class AllocatedPass:
 
 @dataclass(frozen=True, kw_only=True)
 class WithoutReplacementState:
-    """What the nodes know before a step, for M nodes with K models of d parameters.
+    """State of the nodes before a step, for M nodes with K models of d parameters.
 
     Parameters
     ----------
@@ -350,7 +350,7 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
 
     @property
     def releases_decide(self) -> bool:
-        """Whether the controller looks at more than coins: released models, or noisy losses."""
+        """True if the controller reads more than coins: released models, or noisy losses."""
         return not isinstance(self.controller, FixedController)
 
     @cached_property
@@ -390,7 +390,7 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
         )
 
     def sensitivity(self, t: int) -> Sensitivity:
-        """How far a record moves all releases that it affects, together."""
+        """Return the joint sensitivity to a record of all releases that the record affects."""
         if self.allocated is not None:
             reason = f"{self.models} models in units of max 2 eta L / b, b the expected size"
             return Sensitivity(sqrt(self.models), "l2", reason)
@@ -403,7 +403,7 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What the controller may look at, and how local steps are rounded."""
+        """Assumptions about the controller's decisions and the rounding of local steps."""
         assumed = list(self.controller.assumptions)
         if not self.controller.public:
             assumed.insert(0, PRIVATE_DECISIONS)
@@ -643,7 +643,7 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
 
     @property
     def rewinds(self) -> bool:
-        """Whether a round that fails leaves its state: a learning controller reuses its arrays."""
+        """True if a failed round leaves its state: a controller that learns reuses its arrays."""
         return isinstance(self.controller, FixedController)
 
     def refused_by_parties(self) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""What an audit runs: two neighbouring problems, and problems with many canaries.
+"""Problems for audits: two neighbouring problems, and problems with many canaries.
 
 `Algorithm.worst_case` returns both. They know nothing of how an audit runs them. The data on which
 several algorithms leak as much as their plans allow are here, too.
@@ -36,7 +36,7 @@ Scores: TypeAlias = Callable[[Any], Numbers]
 
 @dataclass(frozen=True, kw_only=True)
 class AuditSize:
-    """How large an audit's runs are; None stands for what the algorithm needs least.
+    """Size of an audit's runs; None stands for the least that the algorithm needs.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What ``dpmesh stats`` and ``node`` write for people: pages, and answers."""
+"""Pages and answers that ``dpmesh stats`` and ``node`` write for people."""
 
 from __future__ import annotations
 

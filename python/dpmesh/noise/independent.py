@@ -74,7 +74,7 @@ NoiseKind: TypeAlias = "CorrelatedStrategy | type[Mechanism] | Independent | Non
 
 
 def is_kind(value: object) -> TypeGuard[type[Mechanism]]:
-    """Whether this is a class of mechanisms that release independent noise."""
+    """Return True if this is a class of mechanisms that release independent noise."""
     return isinstance(value, type) and issubclass(value, Mechanism) and not value.is_joint
 
 

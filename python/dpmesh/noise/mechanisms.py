@@ -177,7 +177,7 @@ class Mechanism(ABC):
 
     @property
     def integer_rows(self) -> int:
-        """How many rows of noise on a grid a release draws that a record's row rests on."""
+        """Number of rows of grid noise in a release on which a record's row depends."""
         return 0 if self.grid is None else 1
 
     @property

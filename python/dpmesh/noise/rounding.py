@@ -1,4 +1,4 @@
-"""How long a row and how small its noise may be, for the noise to hide the rounding of its numbers.
+"""Bounds on a row's length and noise, such that the noise hides rounding of its numbers.
 
 Each time that a row is rounded to its type, its numbers move by at most half a digit, which for two
 neighbours together is at most a ``2**-digits`` of its norm. In float32 the noise covers 1% of the

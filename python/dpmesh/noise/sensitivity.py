@@ -1,4 +1,4 @@
-"""How far one neighbouring dataset can move what is released."""
+"""Sensitivity of a release to one neighbouring dataset."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ A_SENSITIVITY = "a Sensitivity, such as Sensitivity(1.0, 'l2', 'why')"
 
 @dataclass(frozen=True, slots=True)
 class Sensitivity:
-    """How far one neighbouring dataset can move a release, given all earlier releases.
+    """Sensitivity of a release to one neighbouring dataset, given all earlier releases.
 
     Parameters
     ----------

@@ -22,7 +22,7 @@ from dpmesh.privacy.views.observers import in_words
 
 
 class OverBudget(ValueError):  # noqa: N818
-    """What was asked for would exceed the budget."""
+    """A request that would exceed the budget."""
 
 
 class Planned(Protocol):
@@ -112,7 +112,7 @@ class Budget:
         return total_cost((*self.spent, plan), self.delta) if self.spent else plan.cost(self.delta)
 
     def allows(self, plan: Plan) -> bool:
-        """Whether a plan costs no more, up to rounding in the last digits of epsilon.
+        """Return True if the budget covers a plan, up to rounding in the last digits of epsilon.
 
         Raises
         ------

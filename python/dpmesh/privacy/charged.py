@@ -1,4 +1,4 @@
-"""What a plan is charged for: releases of correlated noise, or of one allocation, are one event."""
+"""Events of a plan: releases of correlated noise, or of one allocation, are one event."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Joint(Gaussian):
-    """What a joint event costs, and how many rows of noise on a grid it rests on."""
+    """A joint event: its privacy loss, and its number of rows of noise on a grid."""
 
     _: KW_ONLY
     drawn: int = 0

@@ -1,4 +1,4 @@
-"""What releases that touch the same data cost together, under adaptive composition."""
+"""Joint epsilon of releases that concern the same data, under adaptive composition."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What plans cost that were chosen one after the other, after looking at what others released.
+"""Epsilon of plans that were chosen in turn, each after looking at earlier releases.
 
 A loss distribution proves what plans cost that were fixed beforehand. Whoever chooses the next plan
 after a release, each time so that the whole keeps the budget, may spend more than that. What holds
@@ -93,7 +93,7 @@ def _by_mu(plans: Sequence[Plan], budget: Budget) -> float:
 
 
 def _is_gaussian(touching: Sequence[Release], plan: Plan) -> bool:
-    """Whether all releases have Gaussian noise, perhaps on a fine grid, and concern all data."""
+    """Return True if all releases have Gaussian noise, fine grids included, on all data."""
     kinds, _ = kinds_of(touching, np.ones(len(touching), bool), plan.neighboring_relation)
     return all(release.name in KNOWN for release in touching) and all(
         _is_gaussian_sum(kind, plan)
@@ -104,7 +104,7 @@ def _is_gaussian(touching: Sequence[Release], plan: Plan) -> bool:
 
 
 def _is_gaussian_sum(kind: Kind, plan: Plan) -> bool:
-    """Whether a secure sum is charged as one of all data, with noise of many steps."""
+    """Return True if a secure sum counts as one of all data, with noise of many steps."""
     return not kind.is_amplified(plan.neighboring_relation) and kind.scales[0] >= FINE
 
 

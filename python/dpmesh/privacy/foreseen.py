@@ -1,4 +1,4 @@
-"""Whether a run releases what its plan foresaw.
+"""Comparison of a run's releases with its plan.
 
 Chance may decide to which batch a release belongs. A run then still costs no more than its plan, as
 long as no batch releases more than one of the plan's batches does.
@@ -32,7 +32,7 @@ class Foreseen:
         self._taken: dict[int, Kinds] = {}
 
     def holds(self, releases: Sequence[Release]) -> bool:
-        """Whether all of these are left."""
+        """Return True if the plan still has all of these releases."""
         if any(count > self._left[kind] for kind, count in _by_round(releases).items()):
             return False
         more = _by_batch(releases).items()
@@ -48,7 +48,7 @@ class Foreseen:
         return self._taken.get(batch, Counter())
 
     def _allots(self, batch: int, kinds: Kinds) -> bool:
-        """Whether a batch of the plan, that of the same number or another, releases as much."""
+        """Return True if a batch of the plan, of any number, releases at least as much."""
         same = self._batches.get(batch)
         return (same is not None and kinds <= same) or any(kinds <= own for own in self._distinct)
 

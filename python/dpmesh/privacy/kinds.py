@@ -44,7 +44,7 @@ class Noise(NamedTuple):
 
     @property
     def is_pure(self) -> bool:
-        """Whether it is Laplace noise, which needs no delta."""
+        """True if it is Laplace noise, which needs no delta."""
         return self.law is not None and self.law.has_atom
 
 
@@ -60,7 +60,7 @@ ALL_DATA = "all data"
 
 
 class Kind(NamedTuple):
-    """What a release costs depends on this alone."""
+    """The facts of a release that determine its epsilon."""
 
     noise: Noise
     noise_to_sensitivity: float
@@ -73,17 +73,17 @@ class Kind(NamedTuple):
 
     @property
     def rate(self) -> float:
-        """How often a unit takes part."""
+        """Rate at which a unit takes part."""
         return 1.0 if self.sampling is None else self.sampling.rate
 
     @property
     def is_exact(self) -> bool:
-        """Whether it is Gaussian noise on all data, whose cost has a formula."""
+        """True if it is Gaussian noise on all data, whose epsilon has a formula."""
         return self.noise.law is GAUSSIAN and self.sampling is None
 
     @property
     def is_allocated(self) -> bool:
-        """Whether it is all releases of a group, of which a unit draws one."""
+        """True if it stands for all releases of a group, of which a unit draws one."""
         return isinstance(self.sampling, RandomAllocation)
 
     @property
@@ -98,7 +98,7 @@ class Kind(NamedTuple):
         return 1.0 if self.noise is COARSE else float(MOST_GRID_STEPS), float(MOST_GRID_STEPS)
 
     def is_amplified(self, relation: NeighboringRelation) -> bool:
-        """Whether sampling makes it cheaper under a relation."""
+        """Return True if sampling reduces its epsilon under a relation."""
         return self.sampling is not None and self.sampling.amplifies_under == relation
 
     def by_moments(self) -> Kind:

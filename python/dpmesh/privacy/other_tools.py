@@ -76,7 +76,7 @@ class OtherRun:
 
     @property
     def assumption(self) -> str:
-        """What the epsilon rests on."""
+        """The assumption of the epsilon."""
         return UNSAMPLED if self.sampling_rate == 1 else POISSON
 
     def epsilon(

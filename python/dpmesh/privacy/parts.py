@@ -1,4 +1,4 @@
-"""Who is charged for what: the parts of the data that a release depends on.
+"""Parts of the data that a release depends on, to which its epsilon is charged.
 
 A part is one batch of one node, or all of a node's data where it has no batches. Batches are
 disjoint, and a release of one batch depends, given all earlier releases, on no other batch: so a

@@ -1,4 +1,4 @@
-"""What an epsilon means for a person, in words and numbers that a board can read."""
+"""Meaning of an epsilon for a person, in words and numbers that a board can read."""
 
 from __future__ import annotations
 

@@ -323,7 +323,7 @@ class Plan(InNotebooks):
 
     @property
     def names_nodes(self) -> bool:
-        """Whether a release names the nodes that it concerns."""
+        """Return True if a release names the nodes that it concerns."""
         return any(release.nodes is not None for release in self.releases)
 
     def costs_by_node(self, delta: float = 0.0, nodes: int | None = None) -> Numbers:

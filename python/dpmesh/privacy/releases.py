@@ -25,7 +25,7 @@ _SAMPLINGS = (*get_args(Sampling), NoneType)
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """What nodes release in one round, known before the run from public numbers alone.
+    """A release of one round, known before the run from public numbers alone.
 
     Parameters
     ----------
@@ -105,12 +105,12 @@ class Release:
 
     @property
     def failure(self) -> float:
-        """What it adds to delta: the probability that it is more sensitive than declared."""
+        """Probability, added to delta, that the release is more sensitive than declared."""
         return 0.0 if self.sampling is None else self.sampling.failure
 
     @property
     def needs_plan(self) -> bool:
-        """Whether its cost is known only together with other planned releases.
+        """True if its epsilon is known only together with other planned releases.
 
         So it is for samples, random allocations and rows of correlated noise: their releases are
         one event, or amplified by coins that must not depend on what was released.

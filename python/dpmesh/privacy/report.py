@@ -1,4 +1,4 @@
-"""What a run cost, stated so that it cannot be misread."""
+"""Privacy reports of runs: guarantee, threat model, assumptions and epsilon."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _OF_VIEWS = (
 
 
 class Spread(NamedTuple):
-    """How epsilon differs from node to node."""
+    """Spread of epsilon over the nodes."""
 
     smallest: float
     median: float
@@ -191,12 +191,12 @@ class Report(InNotebooks):
 
     @property
     def is_finite(self) -> bool:
-        """Whether there is a finite epsilon."""
+        """True if there is a finite epsilon."""
         return self.epsilon < inf
 
     @property
     def is_private(self) -> bool:
-        """Whether there is a finite epsilon, and nobody can compute the noise from a known seed."""
+        """True if epsilon is finite and no known seed lets anybody compute the noise."""
         return self.is_finite and not self.seeded
 
     @property
@@ -375,7 +375,7 @@ def report(
 
 
 def _is_on_reals(mechanism: Mechanism) -> bool:
-    """Whether noise is real-valued, whose low-order bits reveal more than is accounted for."""
+    """Return True if noise is real-valued: its low-order bits may reveal more than epsilon says."""
     return mechanism.noise_to_sensitivity > 0 and mechanism.spacing == 0
 
 

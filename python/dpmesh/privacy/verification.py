@@ -138,7 +138,7 @@ def verify(
 
 
 def is_below(claimed: float, recomputed: float) -> bool:
-    """Whether a claim is smaller than a recomputed epsilon, beyond rounding."""
+    """True if a claim is smaller than a recomputed epsilon, beyond rounding."""
     return not recomputed <= claimed * (1 + _ROUNDING)
 
 

@@ -1,4 +1,4 @@
-"""What is learned: linear models on the kernels, models in JAX and PyTorch, and their constants.
+"""Learning problems: linear models on the kernels, models in JAX and PyTorch, constants.
 
 `JaxProblem`, the papers' `networks` for it, and `TorchProblem` are imported when they are first
 used, since each needs its extra: `jax`, `torch`.

@@ -107,7 +107,7 @@ class JaxProblem(DenseProblem):
 
     @property
     def classifies(self) -> bool:
-        """Whether there are records to test on and scores to classify them by."""
+        """True if there are records to test on and scores to classify them by."""
         return self.test is not None and self.scores is not None
 
     @cached_property

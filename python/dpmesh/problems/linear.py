@@ -230,7 +230,7 @@ class LinearProblem(PartitionedProblem):
 
     @property
     def classifies(self) -> bool:
-        """Whether there are test records whose labels are classes, as `accuracy` needs."""
+        """True if there are test records whose labels are classes, as `accuracy` needs."""
         if self.test is None:
             return False
         return self.classes is not None or bool((np.abs(self.test.labels) == 1).all())
@@ -388,7 +388,7 @@ class LinearProblem(PartitionedProblem):
         return scores
 
     def _holds_centre(self, params: npt.NDArray[Any]) -> bool:
-        """Whether models end with a centre, for one more feature than there is here."""
+        """Return True if models end with a centre: they then have one more feature."""
         ends = params.shape[-1] - self.dim - (self.classes or 1)
         return ends in (self.train.dim, (1 + AXES) * self.train.dim)
 

@@ -147,7 +147,7 @@ class PartitionedProblem:
         return {node: row for row, node in enumerate(self.members.tolist())}
 
     def holds(self, node: int) -> bool:
-        """Whether the records of a node of the whole problem are here."""
+        """Return True if the records of a node of the whole problem are here."""
         return node in self._row
 
     def row_of(self, node: int) -> int:

@@ -1,4 +1,4 @@
-"""What a problem of one's own must have: the methods that runs and algorithms call.
+"""Protocols of a custom problem: the methods that runs and algorithms call.
 
 Every run asks for the few names of a `Problem`. Algorithms that train a model on records ask for
 those of a `ModelProblem`, and for gradients (`GradientProblem`) or for the updates of whole clients
@@ -22,7 +22,7 @@ from dpmesh.keys import Key
 
 
 class Problem(Protocol):
-    """What nodes learn, and how well they do: all that a run itself asks for."""
+    """A learning problem: all that a run needs of it."""
 
     @property
     def nodes(self) -> int:

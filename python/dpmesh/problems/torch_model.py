@@ -272,5 +272,5 @@ class TorchProblem(DenseProblem):
 
 
 def _differ(alone: torch.Tensor, beside: torch.Tensor) -> bool:
-    """Whether numbers differ by more than rounding, which is coarse on some devices."""
+    """Return True if numbers differ by more than rounding, which is coarse on some devices."""
     return bool(((alone - beside).abs().max() > 0.01 * alone.abs().max()).item())

@@ -1,4 +1,4 @@
-"""What both estimators have in common: parameters, checks, the run, files."""
+"""The base of both estimators: parameters, checks, the run, files."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ TUNE_INSTEAD = "dm.sklearn.tune keeps to one epsilon"
 
 
 class Encoded(NamedTuple):
-    """What an estimator learns from."""
+    """Training data of an estimator, encoded."""
 
     problem: Any
     columns: Columns
@@ -107,7 +107,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
 
     @property
     def partners(self) -> int | None:
-        """How many sites may collude where link partners share noise; None if they do not."""
+        """Number of sites that may collude where link partners share noise; None without it."""
         return None if self.noise is None else self.colluding
 
     def choice(self, sizes: Sizes, epsilon: float | None = None) -> Choice:
@@ -151,7 +151,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         return Choice(algorithm=made, topology=links, rounds=self.rounds)
 
     def calibrates(self, sizes: Sizes, epsilon: float | None) -> bool:
-        """Whether predictions are calibrated in the last round: those of a regression may be."""
+        """True if the last round calibrates predictions, as it may for a regression."""
         return False
 
     def calibrated(
@@ -458,7 +458,7 @@ def _check_writable(columns: Columns, described: Mapping[str, Any]) -> None:
 
 
 def _is_searched() -> bool:
-    """Whether scikit-learn's model selection calls `fit`, which it does more than once."""
+    """Return True if scikit-learn's model selection calls `fit`, as it does more than once."""
     frames = (frame.f_globals.get("__name__", "") for frame, _ in walk_stack(None))
     return any(name.startswith("sklearn.model_selection.") for name in frames)
 

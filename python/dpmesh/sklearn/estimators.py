@@ -289,7 +289,7 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         return tags
 
     def calibrates(self, sizes: Sizes, epsilon: float | None) -> bool:
-        """Whether predictions are calibrated: as asked, or by public numbers."""
+        """True if predictions are calibrated: on request, or by public numbers."""
         if self.calibrate is not None:
             return self.calibrate
         if self.topology is not None or self.noise is not None:

@@ -40,7 +40,7 @@ SPLITS = FEW
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Evaluation(InNotebooks):
-    """Whether sharing paid: the scores of a federation beside what its sites reach alone.
+    """Scores of a federation beside the baselines of its sites.
 
     The scores are for research: they are computed from held-out records without noise, the
     baselines are trained without it, and no epsilon covers them. The estimator may be published.
@@ -99,12 +99,12 @@ class Evaluation(InNotebooks):
 
     @property
     def sentence(self) -> str:
-        """Whether sharing paid, in a sentence."""
+        """The improvement over single sites, in a sentence."""
         return self.verdict.sentence
 
     @property
     def note(self) -> str:
-        """What to know of the comparison; empty for a linear model."""
+        """A caution about the comparison; empty for a linear model."""
         if self.estimator.model_.network is None:
             return ""
         parameters = self.estimator.model_.weights.size

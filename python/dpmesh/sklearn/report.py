@@ -1,4 +1,4 @@
-"""What a fit did and what it cost."""
+"""Reports of fits: settings, guarantee and epsilon."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class FitReport(InNotebooks):
 
     @property
     def plain_words(self) -> str:
-        """What the guarantee means for one person, for those who decide on epsilon."""
+        """Meaning of the guarantee for one person, for those who decide on epsilon."""
         words = plain_words(self.privacy.epsilon, self.privacy.delta, self.against)
         if not self.privacy.seeded:
             return words

@@ -98,7 +98,7 @@ def p_value_of(estimate: float, deviation: float) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Grid:
-    """How the counts of a two-way table are arranged.
+    """Arrangement of the counts of a two-way table.
 
     Parameters
     ----------
@@ -296,7 +296,7 @@ class Answer:
 
     @property
     def warnings(self) -> list[str]:
-        """What the reader should be warned of, computed from the rows."""
+        """Warnings for the reader, computed from the rows."""
         shown = (*self.rows, *self.ratios)
         unknown = [row.name for row in shown if np.isnan(row.estimate)]
         result = []

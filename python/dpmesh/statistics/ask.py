@@ -148,7 +148,7 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Questions:
-    """What is asked, and all that is public about it.
+    """Questions with all public facts about them.
 
     In a round, the vectors of all questions that have one are put together, each multiplied with
     ``sqrt(weight share) / distance``. All rounds have noise of one scale, so that each question has
@@ -194,7 +194,7 @@ class Questions:
 
     @cached_property
     def rounds(self) -> int:
-        """How many sums are released, one after another."""
+        """Number of sums that are released, one after another."""
         return max(map(len, self.sizes))
 
     @cached_property
@@ -243,7 +243,7 @@ class Questions:
 
     @property
     def algorithm(self) -> type[RecordSums] | type[AdaptiveSums]:
-        """What releases the sums: of one round, or of several."""
+        """Algorithm that releases the sums, in one round or in several."""
         return RecordSums if self.rounds == 1 else AdaptiveSums
 
     def require(self, noises: Sequence[float], records: int) -> None:

@@ -81,12 +81,12 @@ class Design:
 
     @property
     def has_categories(self) -> bool:
-        """Whether an entry may be other than linear in a number or a flag."""
+        """True if an entry may be other than linear in a number or a flag."""
         return any(isinstance(kind, Category) for kind in self.kinds.values())
 
     @property
     def may_be_missing(self) -> bool:
-        """Whether a record may lack a term."""
+        """True if a record may lack a term."""
         return any(kind.may_be_missing for kind in self.kinds.values())
 
     def present(self, columns: Columns) -> Floats:

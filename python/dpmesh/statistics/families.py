@@ -1,4 +1,4 @@
-"""What regressions sum over records, and how far one record moves these sums.
+"""Sums over records that regressions need, and the sensitivity of these sums.
 
 A record with coded terms z, of length at most R, and target y has a residual r and a weight w. Its
 gradient is g = r z, its part of the Hessian H = w z z', and the outer product of its gradient

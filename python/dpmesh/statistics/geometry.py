@@ -1,4 +1,4 @@
-"""What a record is to a statistic: a vector that is a function of this record and public numbers.
+"""Vectors of records: functions of one record and of public numbers, for a statistic.
 
 The distance between the vectors of two records is the sensitivity of their sum under replace-one.
 """
@@ -40,7 +40,7 @@ class Size(NamedTuple):
 
     @property
     def held(self) -> int:
-        """How many numbers of it are held at once."""
+        """Number of its values that are held in memory at once."""
         return self.dim if self.entries is None else self.entries
 
 

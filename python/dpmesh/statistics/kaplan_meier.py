@@ -48,7 +48,7 @@ class Cells(NamedTuple):
 
     @property
     def at_risk(self) -> Floats:
-        """How many are at risk in each bin: who leaves in it or later.
+        """Number of records at risk in each bin: those that leave in it or later.
 
         Of those who are censored in a bin half are at risk in it, as in life tables.
         """

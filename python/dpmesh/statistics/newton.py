@@ -56,12 +56,12 @@ class Curvature(NamedTuple):
 
     @property
     def is_shown(self) -> bool:
-        """Whether all directions stand out from the noise."""
+        """True if all directions stand out from the noise."""
         return self.smallest > self.limit
 
     @property
     def is_near_limit(self) -> bool:
-        """Whether intervals are wide since the noise is nearly as large as the curvature."""
+        """True if intervals are wide since the noise is nearly as large as the curvature."""
         return self.smallest < 2 * self.limit
 
 

@@ -41,7 +41,7 @@ LISTED, A_CATEGORY = (Category, Flag), "a category or a flag"
 
 
 class Question(ABC):
-    """What is asked of a table: vectors of records, whose sums are released with noise.
+    """A question to a table: vectors of records, whose sums are released with noise.
 
     A question of several rounds has vectors that follow from the totals of earlier rounds. What a
     record's vector may follow from, beside these, are the record itself and public numbers.
@@ -259,7 +259,7 @@ def _moments_of(name: str, kind: Kind, sums: Floats, noise: float, records: int)
 
 @dataclass(frozen=True)
 class Histogram(OneHot):
-    """How many records are in each bin, or have each category; missing values are a bin.
+    """Count of records in each bin or category; missing values are a bin.
 
     Parameters
     ----------
@@ -353,7 +353,7 @@ class Quantiles(Histogram):
 
 @dataclass(frozen=True)
 class TwoWay(OneHot):
-    """How many records have each pair of categories of two columns; missing is a category.
+    """Count of records with each pair of categories of two columns; missing is a category.
 
     Parameters
     ----------

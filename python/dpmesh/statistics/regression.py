@@ -170,7 +170,7 @@ class Regression(Question):
 
 @dataclass(frozen=True, kw_only=True)
 class _Fitted:
-    """What makes vectors of records, and coefficients of their sums.
+    """Rules that make vectors of records, and coefficients of their sums.
 
     Parameters
     ----------

@@ -210,7 +210,7 @@ class Survival(questions.OneHot):
 
 
 class _Group(NamedTuple):
-    """What is shown of one group: the rows of its curve, its median, and its curve as numbers."""
+    """Results of one group: the rows of its curve, its median, and its curve as numbers."""
 
     rows: tuple[Row, ...]
     median: Row

@@ -168,7 +168,7 @@ def resampled(rows: Places, weights: Floats, count: int, draw: np.random.Generat
 
 
 class PairError(NamedTuple):
-    """How far a two-way table of drawn rows may be from that of all records.
+    """Error bound of a two-way table of drawn rows, against the table of all records.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""How large the secrets should be: the least noise in the mixed points for the same guarantee."""
+"""Amplitudes of secrets: the least noise in the mixed points for the same guarantee."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What noise costs whose secrets are shared along another public graph in every round.
+"""Guarantee of noise whose secrets are shared along another public graph in every round.
 
 A record of node u that is used in round tau moves the noise of round t by ``C[t, tau]``, against
 secrets of that round alone, which are independent of all others. So it adds
@@ -78,7 +78,7 @@ class ChangingSecrets:
         return float(np.sqrt(max(squared_worst_sum(of_node, use) for of_node in moved.T))) * _UP
 
     def _exposures(self, colluding: int | None) -> Iterator[Array]:
-        """What each coalition of that size leaves exposed, shape (rounds, others)."""
+        """Yield the exposure of nodes to each coalition of that size, shape (rounds, others)."""
         if colluding is None:  # all others: own noise alone
             yield np.array([[each.own**-2] for each in self.of_rounds])
             return

@@ -1,4 +1,4 @@
-"""What a coalition that shares its secrets with the observer leaves of the others' noise.
+"""Noise that remains when a coalition shares its secrets with the observer.
 
 The coalition knows every secret of its own links. What is left of the others' noise in one round
 has covariance ``own^2 I + shared^2 L'``, where L' is the Laplacian of the remaining nodes and the

@@ -172,7 +172,7 @@ class CorrelatedGaussian:
 
     @property
     def claims_star(self) -> bool:
-        """Whether the claim counts a node's own secrets alone: see `Secrets`."""
+        """True if the claim counts a node's local secrets alone: see `Secrets`."""
         return any(each.star for each in self._each_secrets)
 
     @property

@@ -1,4 +1,4 @@
-"""What correlated noise is optimised for: the noise that is left in the mixed points of a run.
+"""Objective of correlated noise: the variance that remains in the mixed points of a run.
 
 Noise of covariance ``K`` between the nodes enters the messages of a round, and gossip mixes it in
 this and in all later rounds. Gradients are taken, and models are read, at the mixed points, so the

@@ -249,6 +249,6 @@ def _spread(rounds: int) -> npt.NDArray[np.int64]:
 
 
 def _shares(columns: npt.NDArray[np.int64], rounds: int) -> Array:
-    """How many rounds each of these stands for: those that are nearest to it."""
+    """Return the number of rounds that each column represents: those nearest to it."""
     middles = (columns[1:] + columns[:-1] + 1) / 2
     return np.diff(np.concatenate([np.zeros(1), middles, np.full(1, rounds)]))

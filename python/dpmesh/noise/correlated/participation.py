@@ -1,4 +1,4 @@
-"""How often a record is used, and how far it can then move the correlated messages.
+"""Participation of records, and their sensitivity in the correlated messages.
 
 A record changes the unit vectors ``v_k`` of the rounds ``k`` that use it. The noise of the whole
 run hides a shift of squared length ``sum over rounds t of |sum_k C[t, k] v_k|^2``, whose largest
@@ -157,7 +157,7 @@ def absolute_sum(absolute: Array, pattern: npt.NDArray[np.int64]) -> float:
 
 
 def _decreases(columns: Array) -> bool:
-    """Whether C is Toeplitz, not negative, and no entry is below a smaller one."""
+    """Return True if C is Toeplitz with entries that are non-negative and do not increase."""
     rounds, bands = columns.shape
     first = columns[0]
     if (first < 0).any() or (np.diff(first) > 0).any():

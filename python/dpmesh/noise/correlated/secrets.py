@@ -170,7 +170,7 @@ class Secrets:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every two nodes share a secret."""
+        """True if every two nodes share a secret."""
         return len(self.pairs) == self.nodes * (self.nodes - 1) // 2
 
     def as_dict(self) -> dict[str, Any]:

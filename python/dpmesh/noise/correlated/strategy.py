@@ -1,4 +1,4 @@
-"""What a user asks for: noise that is correlated in time, between partners, or both.
+"""Strategies of noise: correlated in time, pairwise-cancelling between partners, or both.
 
 An algorithm takes it as its ``noise``, and plans the noise of a whole run from it.
 """
@@ -86,7 +86,7 @@ class CorrelatedStrategy(ABC):
     @property
     @abstractmethod
     def correlates_time(self) -> bool:
-        """Whether later noise takes back part of earlier noise."""
+        """True if later noise cancels part of earlier noise."""
 
     def secrets(self, sensitivities: tuple[float, ...]) -> Shared:
         """Return what partners share, in all rounds or in each."""
@@ -228,7 +228,7 @@ class CorrelatedStrategy(ABC):
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What the guarantee rests on and this package cannot check, in words."""
+        """Assumptions of the guarantee that this package cannot check, in words."""
         return ()
 
 
@@ -358,7 +358,7 @@ class BetweenPartners(CorrelatedStrategy):
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """Who must not collude with whom."""
+        """The assumption that link partners do not collude."""
         beyond = f", except for {self.coalition} of them" if self.coalition else ""
         return (
             "link partners keep the noise that they share secret from whoever sees messages"

@@ -66,7 +66,7 @@ def wrapped(sizes: SecureSum | NeighborSums, total: Integers) -> Integers:
 
 @dataclass(frozen=True, eq=False)
 class Masked:
-    """What some nodes add to sums: it leaves them under masks, or as a part of a total.
+    """Contributions of some nodes to sums: they leave under masks, or as a part of a total.
 
     Parameters
     ----------
@@ -211,7 +211,7 @@ class DistributedDiscreteGaussian(Mechanism):
 
 
 def is_summed(release: object) -> bool:
-    """Whether a release, or the first of several, is a sum of all nodes' rows: these travel."""
+    """Return True if a release, or the first of several, is a sum of all nodes' rows."""
     first = release[0] if isinstance(release, tuple) and release else release
     mechanism = getattr(first, "mechanism", None)
     return isinstance(mechanism, Mechanism) and mechanism.sums is not None

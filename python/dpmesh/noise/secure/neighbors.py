@@ -120,7 +120,7 @@ class NeighborSums:
 
     @property
     def receivers(self) -> tuple[tuple[int, ...], ...]:
-        """Who adds to the sum of each node: its neighbours."""
+        """Contributors to the sum of each node: its neighbours."""
         return self.neighbors
 
     @property
@@ -129,7 +129,7 @@ class NeighborSums:
         return self.nodes
 
     def is_cohort(self, parties: tuple[int, ...], receiver: int) -> bool:
-        """Whether the sum of a node may be opened of these parts: those of all its neighbours."""
+        """Return True if a node's sum may be opened with these parts: all its neighbours'."""
         return parties == tuple(sorted(self.neighbors[receiver]))
 
     @property
@@ -154,7 +154,7 @@ class NeighborSums:
 
     @property
     def numbers(self) -> int:
-        """How many released numbers one record moves: those of `sites` sums."""
+        """Number of released scalars that one record moves: those of `sites` sums."""
         return self.sites * self.dim
 
     @cached_property
@@ -164,7 +164,7 @@ class NeighborSums:
 
     @property
     def sensitivity(self) -> float:
-        """How far one record moves all sums together in L2, rounded, in steps of the grid."""
+        """L2 sensitivity of all rounded sums together to one record, in steps of the grid."""
         return self.moves / self.grid + _ROUNDED_ONCE * sqrt(self.numbers)
 
     def share(self, neighbors: int) -> float:
@@ -178,7 +178,7 @@ class NeighborSums:
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What a guarantee by these sums rests on beside the proof."""
+        """Assumptions, beside the proof, of a guarantee by these sums."""
         against = "whoever sees all sums"
         if self.colluding:
             against += f" together with {self.colluding} of the neighbours of each node"

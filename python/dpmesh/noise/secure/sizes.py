@@ -175,7 +175,7 @@ class SecureSum:
         return self.sites - self.dropouts
 
     def is_cohort(self, parties: tuple[int, ...], receiver: int = 0) -> bool:
-        """Whether the shares of noise of the honest ones among these sites are enough."""
+        """Return True if the honest ones among these sites add enough shares of noise."""
         return len(parties) >= self.fewest
 
     @property
@@ -207,13 +207,13 @@ class SecureSum:
 
     @property
     def moved(self) -> float:
-        """How far one record moves the sum in L2 before it is rounded, in units of the vectors."""
+        """L2 sensitivity of the sum to one record before rounding, in units of the vectors."""
         replaced = self.neighboring_relation == "replace_one"
         return (self.diameter if replaced else 1.0) * self.clipping_norm
 
     @cached_property
     def sensitivity(self) -> float:
-        """How far one record moves the rounded sum in L2, in steps of the grid.
+        """L2 sensitivity of the rounded sum to one record, in steps of the grid.
 
         Rounding to the nearest step moves two sums apart by at most 1 more in each coordinate in
         which they differ, sqrt(dim) in all, to which the rounding of float64 is added.
@@ -237,7 +237,7 @@ class SecureSum:
 
     @property
     def numbers(self) -> int:
-        """How many released numbers one record moves."""
+        """Number of released scalars that one record moves."""
         return self.dim
 
     @property
@@ -291,7 +291,7 @@ class SecureSum:
 
     @cached_property
     def receivers(self) -> tuple[tuple[int, ...], ...]:
-        """Who adds to each sum: there is one, of all sites."""
+        """Contributors to each sum: there is one sum, of all sites."""
         return (tuple(range(self.sites)),)
 
     def steps_of(self, sums: Floats) -> npt.NDArray[np.int64]:
@@ -317,7 +317,7 @@ class SecureSum:
         return self._rounding_at(self.steps)
 
     def _rounding_at(self, steps: int) -> float:
-        """How far float64 moves two neighbouring sums apart: additions, clipping, the grid."""
+        """Return the float64 error between two neighbouring sums: additions, clipping, the grid."""
         most = self._largest_site
         return (2.0 * most * (most + 2) + 2 * self.dim) * 2.0**-53 * steps
 

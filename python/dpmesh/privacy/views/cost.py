@@ -37,7 +37,7 @@ MARGIN = 1 + 1e-9
 
 @dataclass(frozen=True, kw_only=True)
 class ViewCost(InNotebooks):
-    """What a run costs against everybody and, if it is proved to be less, against a view.
+    """Epsilon of a run when all messages are public and, if proved less, under a view.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""How the messages of a run react to a record and to each other, in public numbers."""
+"""Reaction of a run's messages to a record and to each other, in public numbers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DISTRIBUTIONS = ("gaussian", "discrete_gaussian", "laplace")
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Reaction:
-    """What a view is accounted from.
+    """Public numbers from which a view is accounted.
 
     In round t node i sends ``m_t^i = x_t^i + n_t^i``, mixes what it receives with the weights W_t
     of the network, and steps: ``x_(t+1)^i = F_t^i(x_t^i, sum_j W_t[i, j] m_t^j)``.
@@ -99,7 +99,7 @@ class Reaction:
 
     @property
     def is_noisy(self) -> bool:
-        """Whether messages have noise from the first round on in which a record moves a state."""
+        """True if messages have noise from the first round on in which a record moves a state."""
         moved = np.flatnonzero(self.sensitivity)
         return len(moved) == 0 or bool((self.noise[moved[0] :] > 0).all())
 

@@ -53,7 +53,7 @@ def systems_of(reaction: Reaction, view: OnNetwork) -> Iterator[ViewSystem]:
 
 
 def _records(reaction: Reaction) -> Iterator[Numbers]:
-    """How far a record moves each state: all rounds, or each round that a record may be used in."""
+    """Return a record's effect on each state: in all rounds, or in each that may use it."""
     if not reaction.one_round:
         yield reaction.sensitivity
         return
