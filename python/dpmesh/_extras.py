@@ -18,6 +18,7 @@ EXTRAS = {
     "nvflare": ("nvflare",),
     "secure": ("cryptography",),
     "deploy": ("aiohttp",),
+    "metrics": ("prometheus_client",),
 }
 """Each extra, and the distributions that it installs."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import os
 import re
 import signal
@@ -9,11 +11,15 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import datetime
+from http.client import HTTPConnection
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from mesh_parties import Parties
-from network_parties import HERE, Liar, response, running
+from network_parties import HERE, Liar, certificate, response, running
 
 from dpmesh.deploy import Contract, Folder, Node, Router, http_node
 from dpmesh.deploy.http import node_tls, server_tls
@@ -56,6 +62,116 @@ def test_a_router_that_a_service_manager_ends_says_that_nothing_is_lost(tmp_path
     assert process.returncode == 130
     assert "interrupted; the same command goes on" in printed
     assert "Traceback" not in printed
+
+
+@posix
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o602])
+def test_a_tls_key_that_others_can_read_is_refused(mode: int, tmp_path: Path) -> None:
+    signed, key = certificate(tmp_path)
+    server_tls(signed, key)
+    key.chmod(mode)
+    with pytest.raises(ValueError, match=f"key: .*chmod 600 .*key.pem.*got {mode:04o}"):
+        server_tls(signed, key)
+    both = tmp_path / "both.pem"
+    both.write_bytes(signed.read_bytes() + key.read_bytes())
+    both.chmod(mode)
+    with pytest.raises(ValueError, match=r"chmod 600 .*both\.pem"):
+        server_tls(both)
+    both.chmod(0o400)
+    server_tls(both)
+
+
+def _get(address: str, path: str) -> tuple[int, str]:
+    host, _, port = address.rpartition("/")[0].rpartition("/")[2].partition(":")
+    connection = HTTPConnection(host, int(port), timeout=30)
+    connection.request("GET", path)
+    response = connection.getresponse()
+    return response.status, response.read().decode()
+
+
+@posix
+def test_a_node_under_a_service_manager_writes_json_and_shows_its_health(tmp_path: Path) -> None:
+    """SIGTERM ends it with what was charged, and code 130."""
+    pytest.importorskip("prometheus_client")
+    tomli_w = pytest.importorskip("tomli_w")
+    parties = Parties(tmp_path, nodes=2, rehearsal=False)
+    (tmp_path / "contract.toml").write_text(tomli_w.dumps(parties.content))
+    assert parties.folders[0].leave(parties.contract)  # undone: the command joins it
+    own = parties.records[0]
+    np.savez(tmp_path / "own.npz", features=own.features, labels=own.labels)
+    for folder in parties.folders:
+        folder.close()
+    with running(Router(parties.contract)) as server:
+        command = [sys.executable, "-m", "dpmesh", "node", "contract.toml", "--data", "own.npz"]
+        command += ["--folder", "p0", "--router", f"http://{HERE}:{server.port}"]
+        command += ["--log-format", "json", "--metrics", "0"]
+        environment = os.environ | {"HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path)}
+        pipe: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        with subprocess.Popen(command, cwd=tmp_path, env=environment, **pipe) as process:
+            assert process.stderr is not None
+            first = json.loads(process.stderr.readline())
+            assert json.loads(process.stderr.readline())["message"].startswith("p0 takes part")
+            address = first["message"].removeprefix("metrics at ")
+            assert address.startswith("http://127.0.0.1:")
+            assert _get(address, "/health") == (200, "ok\n")
+            status, metrics = _get(address, "/metrics")
+            assert status == 200
+            of = f'contract="{parties.contract.hash.hex()[:12]}",process="p0"'
+            assert f"dpmesh_rounds{{{of}}} 4.0" in metrics
+            assert f"dpmesh_charged_epsilon{{{of}}} 0.0" in metrics
+            assert re.search(r"dpmesh_reserved_epsilon\{.*\} [1-9]", metrics)
+            assert re.search(r"dpmesh_seconds_since_progress\{.*\} [0-9]", metrics)
+            assert _get(address, "/other")[0] == 404
+            process.send_signal(signal.SIGTERM)
+            printed, logged = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert printed == ""
+    lines = [first, *map(json.loads, logged.splitlines())]
+    assert all({*line} == {"time", "level", "message"} for line in lines)
+    assert all(datetime.fromisoformat(line["time"].replace("Z", "+00:00")) for line in lines)
+    messages = [line["message"] for line in lines]
+    assert messages[-2].startswith("interrupted; the same command goes on")
+    assert messages[-1].startswith("charged so far: epsilon = 0 of")
+
+
+def test_a_router_shows_for_whom_it_waits(tmp_path: Path) -> None:
+    metrics = pytest.importorskip("dpmesh.deploy.metrics")
+    now = [0.0]
+    router = Router(Parties(tmp_path, nodes=2).contract, lambda: now[0])
+    shown = metrics.RouterMetrics(router, 0)
+    address = shown.address.removeprefix("metrics at ")
+    assert _get(address, "/health") == (200, "ok\n")
+    assert re.search(r"dpmesh_parties_waited_for\{.*\} 2.0", _get(address, "/metrics")[1])
+    now[0] = router.contract.terms.deadline + 1
+    shown._updated = -metrics.UPDATE
+    shown.update()
+    assert _get(address, "/health") == (503, "waiting for p0, p1\n")
+    shown.close()
+
+
+def test_a_node_is_not_healthy_while_its_router_is_away(tmp_path: Path) -> None:
+    parties = Parties(tmp_path, nodes=2)
+    contact = http_node.Contact()
+    ends = pytest.raises(LeftOutError)
+    with Liar(response(500)) as liar, ends:
+        http_node.run_node(
+            parties.nodes[0], f"http://{liar.address}", patience=0.0, contact=contact
+        )
+    assert "refuses with status 500" in contact.problem
+
+
+def test_lines_have_times_and_levels() -> None:
+    _logs = pytest.importorskip("dpmesh.cli._logs")
+    record = logging.LogRecord("dpmesh", logging.WARNING, "", 0, "%s is late", ("p1",), None)
+    record.created = 0.0
+    assert _logs._TextFormatter().format(record) == "1970-01-01T00:00:00.000Z WARNING p1 is late"
+    try:
+        raise KeyError("x")
+    except KeyError:
+        record.exc_info = sys.exc_info()
+    line = json.loads(_logs._JsonFormatter().format(record))
+    assert line["level"] == "warning"
+    assert "KeyError" in line["traceback"]
 
 
 @pytest.fixture

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,18 +13,21 @@ import typer
 import dpmesh.cli._options as options
 from dpmesh._untrusted import read_json
 from dpmesh._validate import fail
+from dpmesh.cli._logs import LogFormat, Speaker
 from dpmesh.cli._sites import marks, text_format
 
 if TYPE_CHECKING:
     from dpmesh.deploy import Folder, Node, Router
 
 _INSECURE = "Allow plain HTTP off the loopback address: others can read."
+_METRICS = "Serve /health and /metrics (Prometheus) at this port of 127.0.0.1."
 _MODULE = "Your Python module, whose algorithm the contract names."
 
 File = Annotated[Path, typer.Argument(help="The contract, a TOML file.")]
 Insecure = Annotated[bool, typer.Option("--insecure", help=_INSECURE)]
 Own = Annotated[Path, typer.Argument(help="Your folder, which dpmesh contract keys made.")]
 Module = Annotated[str | None, typer.Option(help=_MODULE)]
+Metrics = Annotated[int | None, typer.Option(help=_METRICS, min=0, max=65535)]
 
 _NEW = typer.Argument(help="The party's folder, which must not exist.")
 _MOST = typer.Option(help="The most that its records may cost, in all.")
@@ -44,7 +46,7 @@ _RESTORED = typer.Option(
 )
 _PATIENCE = typer.Option(help="Seconds without a router after which the node ends.")
 _CERTIFICATE = typer.Option(exists=True, help="TLS certificate, PEM.")
-_KEY = typer.Option(exists=True, help="Its private key, PEM.")
+_KEY = typer.Option(exists=True, help="Its private key, PEM; no other user may read it.")
 
 
 def keys(
@@ -206,6 +208,8 @@ def node(
     partial: Annotated[bool, _PARTIAL] = False,
     restored: Annotated[bool, _RESTORED] = False,
     patience: Annotated[float, _PATIENCE] = 3600.0,
+    log_format: LogFormat = "text",
+    metrics: Metrics = None,
     separator: options.Separator = None,
     decimal: options.Decimal = None,
     encoding: options.Encoding = None,
@@ -225,9 +229,9 @@ def node(
     from dpmesh.cli._pages import write_answers
     from dpmesh.deploy import Folder, Node, read_contract
     from dpmesh.deploy.http import node_tls
-    from dpmesh.deploy.http_node import LeftOutError, run_node, wait_for_router
+    from dpmesh.deploy.http_node import Contact, LeftOutError, run_node, wait_for_router
 
-    logging.basicConfig(format="%(message)s")
+    speaker = Speaker(log_format)
     read = read_contract(file, module)
     written = text_format(
         separator=separator,
@@ -248,28 +252,48 @@ def node(
                     read, own.signing, router, tls, patience=patience, insecure=insecure
                 )
         except LeftOutError as error:
-            typer.echo(f"Error: {error}", err=True)
+            speaker.fail(error)
             raise typer.Exit(3) from None
         except KeyboardInterrupt:
-            typer.echo("interrupted, with nothing charged; the same command starts again")
+            speaker.say("interrupted, with nothing charged; the same command starts again")
             raise typer.Exit(130) from None
     if restored:
         own.restored()
     party = Node(read, own, records)
-    early = None
-    typer.echo(f"{party.name} takes part; interrupt it whenever you like, and start it again")
+    early, contact = None, Contact()
+    progress, shown = _Progress(speaker.say), None
+    if metrics is not None:
+        from dpmesh.deploy.metrics import NodeMetrics
+
+        shown = NodeMetrics(party, contact, metrics)
+        speaker.say(shown.address)
+
+    def progressed(_: Node) -> None:
+        progress.of_node(party)
+        if shown is not None:
+            shown.update()
+
+    speaker.say(f"{party.name} takes part; interrupt it whenever you like, and start it again")
     try:
         with _sigterm_interrupts():
-            run_node(party, router, tls, _Progress().of_node, patience=patience, insecure=insecure)
+            run_node(
+                party,
+                router,
+                tls,
+                progressed,
+                patience=patience,
+                insecure=insecure,
+                contact=contact,
+            )
     except LeftOutError as error:
         early = error
     except KeyboardInterrupt:
         without = " without --restored, which would charge again" if restored else ""
-        typer.echo(f"interrupted; the same command goes on{without}")
+        speaker.say(f"interrupted; the same command goes on{without}")
         raise typer.Exit(130) from None
     finally:
         of = f"for this contract, at delta = {own.budget.delta:g}"
-        typer.echo(f"charged so far: {_charged(own, read)} {of}")
+        speaker.say(f"charged so far: {_charged(own, read)} {of}")
     if early is None and not party.is_sealed:
         early = LeftOutError(f"{party.name}: not sealed, as too few others have the same end")
     asks = read.tables.questions is not None
@@ -280,7 +304,7 @@ def node(
             partial = False
             early = LeftOutError(f"{ended}; there is nothing to write")
         else:
-            typer.echo(ended)
+            speaker.say(ended)
     if output is not None and (early is None or (partial and party.released is not None)):
         if asks:
             typer.echo(found := party.statistics())
@@ -288,10 +312,10 @@ def node(
         else:
             party.model().save(output)
             made_of = "rows" if read.sums is None else "sums"
-            typer.echo(f"wrote {output}: made of released {made_of} alone")
+            speaker.say(f"wrote {output}: made of released {made_of} alone")
         own.wrote(read, output)
     if early is not None:
-        typer.echo(f"Error: {early}", err=True)
+        speaker.fail(early)
         raise typer.Exit(3)
 
 
@@ -326,37 +350,52 @@ def router(
     certificate: Annotated[Path | None, _CERTIFICATE] = None,
     key: Annotated[Path | None, _KEY] = None,
     insecure: Insecure = False,
+    log_format: LogFormat = "text",
+    metrics: Metrics = None,
     module: Module = None,
 ) -> None:
     """Carry released rows, or add up secure sums, between nodes of a contract until it is over."""
     from dpmesh.deploy import Router, read_contract
     from dpmesh.deploy.http import RouterServer, server_tls
 
-    logging.basicConfig(format="%(message)s")
+    speaker = Speaker(log_format)
     read = read_contract(file, module)
     if key is not None and certificate is None:
         fail("certificate", "that of the key", "none")
     tls = None if certificate is None else server_tls(certificate, key)
     server = RouterServer(Router(read), host, port, tls, insecure=insecure)
-    typer.echo(f"listening at {'http' if tls is None else 'https'}://{host}:{server.port}")
+    speaker.say(f"listening at {'http' if tls is None else 'https'}://{host}:{server.port}")
+    progress, shown = _Progress(speaker.say), None
+    if metrics is not None:
+        from dpmesh.deploy.metrics import RouterMetrics
+
+        shown = RouterMetrics(server.router, metrics)
+        speaker.say(shown.address)
+
+    def progressed(_: Router) -> None:
+        progress(server.router)
+        if shown is not None:
+            shown.update()
+
     try:
         with _sigterm_interrupts():
-            server.run(_Progress())
+            server.run(progressed)
     except KeyboardInterrupt:
-        typer.echo("interrupted; the same command goes on, and nodes answer the same bits")
+        speaker.say("interrupted; the same command goes on, and nodes answer the same bits")
         raise typer.Exit(130) from None
     if failure := server.router.failure:
-        typer.echo(f"Error: the run ends early, as too few parties are left ({failure})", err=True)
+        speaker.fail(f"the run ends early, as too few parties are left ({failure})")
         raise typer.Exit(3)
     missing = ", ".join(server.router.missing)
-    typer.echo(f"the run is over{f'; missing at the end: {missing}' if missing else ''}")
+    speaker.say(f"the run is over{f'; missing at the end: {missing}' if missing else ''}")
 
 
 class _Progress:
     """Reports when a router or a node reaches another round, and for whom a router waits."""
 
-    def __init__(self) -> None:
-        self._said: Any = None
+    def __init__(self, say: Callable[[str], None] = typer.echo) -> None:
+        self._write = say
+        self._said = ""
 
     def of_node(self, node: Node) -> None:
         """Report a round that the node has answered."""
@@ -378,5 +417,5 @@ class _Progress:
 
     def _say(self, now: str) -> None:
         if now != self._said:
-            typer.echo(now)
+            self._write(now)
             self._said = now

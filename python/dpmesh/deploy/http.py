@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import ssl
 from asyncio import sleep
 from collections.abc import Awaitable, Callable, Iterator
@@ -68,11 +69,26 @@ NOT_SIGNED, OVER = 401, 410
 
 
 def server_tls(certificate: str | Path, key: str | Path | None = None) -> ssl.SSLContext:
-    """Return a router's TLS, version 1.2 or later, from PEM files of a certificate and its key."""
+    """Return a router's TLS, version 1.2 or later, from PEM files of a certificate and its key.
+
+    Raises
+    ------
+    ValueError
+        If a file is none of that, or other users can read the key.
+    """
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     with _reading("certificate", "a PEM file of a certificate, and of its key", certificate):
         tls.load_cert_chain(certificate, key)
+    _check_mode(Path(key or certificate))
     return _http1(tls)
+
+
+def _check_mode(key: Path) -> None:
+    """Fail if the file of a private key is this user's, and others can read it; as ssh does."""
+    status = key.stat()
+    if os.name == "posix" and status.st_uid == os.getuid() and status.st_mode & 0o077:
+        got = f"{status.st_mode & 0o777:04o}"
+        fail("key", f"a file of mode 0600: others can read it (chmod 600 {key})", got)
 
 
 def node_tls(authority: str | Path | None = None) -> ssl.SSLContext:

@@ -7,6 +7,7 @@ import logging
 import ssl
 from asyncio import sleep
 from collections.abc import Callable
+from dataclasses import dataclass
 from hashlib import sha256
 from time import monotonic
 from typing import Any, NamedTuple
@@ -37,6 +38,22 @@ _ENDS = ("stopped", "restored", "over budget")
 """A node's own refusals after which it answers nothing any more."""
 
 
+@dataclass
+class Contact:
+    """A node's contact with its router, which other threads may read.
+
+    Parameters
+    ----------
+    problem
+        Why the router gives no questions; empty while it does, or says for whom it waits.
+    waits_for
+        Names of the parties for which it waits, by its word.
+    """
+
+    problem: str = ""
+    waits_for: tuple[str, ...] = ()
+
+
 class LeftOutError(RuntimeError):
     """A party's part of a run ended before its last step; the text says where and why."""
 
@@ -49,6 +66,7 @@ def run_node(
     *,
     patience: float = PATIENCE,
     insecure: bool = False,
+    contact: Contact | None = None,
 ) -> None:
     """Answer a router until its run is over; keep trying while it cannot be reached.
 
@@ -69,6 +87,8 @@ def run_node(
         Seconds for which any other node tries to reach a router, from its first failure on.
     insecure
         Whether plain HTTP is allowed off the loopback address.
+    contact
+        Is kept up to date with how the router answers.
 
     Raises
     ------
@@ -79,7 +99,8 @@ def run_node(
         If the url is not allowed, or the router's certificate is wrong.
     """
     address = _checked_address(url, insecure=insecure)
-    asyncio.run(_Dialogue(node, address, tls or http.node_tls(), patience).run(progress))
+    dialogue = _Dialogue(node, address, tls or http.node_tls(), patience, contact or Contact())
+    asyncio.run(dialogue.run(progress))
 
 
 def wait_for_router(
@@ -267,8 +288,11 @@ class _Posts:
 class _Dialogue:
     """A node's side of the posts to one router."""
 
-    def __init__(self, node: Node, url: URL, tls: ssl.SSLContext, patience: float) -> None:
+    def __init__(
+        self, node: Node, url: URL, tls: ssl.SSLContext, patience: float, contact: Contact
+    ) -> None:
         self.node, self.url, self._tls, self._patience = node, url, tls, patience
+        self._contact = contact
         self._posts = _Posts(node.contract, node.number, node.folder.signing, url)
         self._problem, self._since = "", 0.0
         self._waits_since = self._waits_said = monotonic()
@@ -281,6 +305,7 @@ class _Dialogue:
                 begun = monotonic()
                 reply = await self._posts.sent(session, answer)
                 status, message = reply.status, reply.message
+                self._contact.waits_for = ()
                 if reply.problem:
                     self._fails(reply.problem)
                 else:
@@ -289,6 +314,7 @@ class _Dialogue:
                     return
                 if status in (200, 204):
                     self._problem, repeated, asked = "", message == asked, message
+                    self._contact.problem = ""
                     answer = b""
                     if message:
                         answer = self.node.answer(message)
@@ -303,11 +329,13 @@ class _Dialogue:
         now = monotonic()
         if status != 204:
             self._waits_since = self._waits_said = now
-        elif now - self._waits_said >= MINUTE:
+            return
+        parties = self.node.contract.parties
+        known = [int(each) for each in waits.split(",") if each.isdecimal()]
+        names = [parties[number].name for number in known if number < len(parties)]
+        self._contact.waits_for = tuple(names)
+        if now - self._waits_said >= MINUTE:
             self._waits_said = now
-            parties = self.node.contract.parties
-            known = [int(each) for each in waits.split(",") if each.isdecimal()]
-            names = [parties[number].name for number in known if number < len(parties)]
             seconds = f"{now - self._waits_since:.0f} seconds"
             text = "%s: waiting for %s now, by the router's word for %s"
             _log.warning(text, self._where_now(), seconds, _listed(names))
@@ -324,7 +352,7 @@ class _Dialogue:
         self._since = self._since if before else monotonic()
         if found != before:
             _log.warning("%s; trying for %g seconds", found, self._limit)
-        self._problem = found
+        self._problem = self._contact.problem = found
         self._posts.begin_anew()
 
     @property
