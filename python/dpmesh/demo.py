@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -63,16 +63,18 @@ class Panel:
     @property
     def verdict(self) -> str:
         """Answer whether secure aggregation beats single sites, and from which epsilon on."""
-        pays = [own.claim == "better" for own in self.secure]
-        if not any(pays):
+        better = [verdict.claim == "better" for verdict in self.secure]
+        if not any(better):
             return "No improvement on single sites"
-        little = all(own.gain.mean < LITTLE for own in self.secure)
-        how = "Little improvement on single sites" if little else "Improves on single sites"
-        if not all(pays):
-            how = f"{how}, from epsilon {EPSILONS[pays.index(True)]:g} on"
-        if all(own.no_site_gains for own in self.secure):
-            how = f"{how}, but not on records like their own"
-        return how
+        text = "Improves on single sites"
+        if all(verdict.gain.mean < LITTLE for verdict in self.secure):
+            text = "Little improvement on single sites"
+        if not all(better):
+            smallest_epsilon = EPSILONS[better.index(True)]
+            text = f"{text}, from epsilon {smallest_epsilon:g} on"
+        if all(verdict.no_site_gains for verdict in self.secure):
+            text = f"{text}, but not on records like their own"
+        return text
 
     @property
     def sentence(self) -> str:
@@ -80,25 +82,28 @@ class Panel:
         return self.secure[1].sentence
 
     def rows(self) -> Iterator[tuple[str, list[str]]]:
-        """Return the lines of a table: a name, and a text for each epsilon."""
-        beside = [own.baselines for own in self.secure]
-        yield self.secure[0].trivial, [f"{own.chance:.1%}" for own in beside]
-        yield "single site, without privacy", [f"{own.alone.mean():.1%}" for own in beside]
-        private = [own.alone_private for own in beside if own.alone_private is not None]
-        yield "single site, private", [f"{own.mean():.1%}" for own in private]
-        for name, found in (("gossip", self.gossip), ("secure aggregation", self.secure)):
-            each = [f"{own.score:.1%} +- {100 * scores(own).std():.1f}" for own in found]
-            yield f"federation, {name}", each
-        yield "centralized, without privacy", [f"{own.pooled:.1%}" for own in beside]
-        claims = [str(own.claim) for own in self.secure]
+        """Yield the lines of a table: a name, and a text for each epsilon."""
+        baseline_scores = [verdict.baselines for verdict in self.secure]
+        chance = [scores.chance for scores in baseline_scores]
+        yield self.secure[0].trivial, _percentages(chance)
+        single_site = [scores.alone.mean() for scores in baseline_scores]
+        yield "single site, without privacy", _percentages(single_site)
+        yield "single site, private", _percentages(_private_single_sites(baseline_scores))
+        yield "federation, gossip", [_mean_and_spread(verdict) for verdict in self.gossip]
+        secure = [_mean_and_spread(verdict) for verdict in self.secure]
+        yield "federation, secure aggregation", secure
+        pooled = [scores.pooled for scores in baseline_scores]
+        yield "centralized, without privacy", _percentages(pooled)
+        claims = [str(verdict.claim) for verdict in self.secure]
         yield "secure aggregation against single sites", claims
-        populations = [own.rows_by_population for own in self.secure]
+        populations = [verdict.rows_by_population for verdict in self.secure]
         if all(len(rows) > 1 for rows in populations):
-            own_records = [rows[1] for rows in populations]
-            yield "own records: single site", [f"{row.single_site:.1%}" for row in own_records]
-            federation = [f"{row.federation:.1%}" for row in own_records]
-            yield "own records: secure aggregation", federation
-            join = ["do not join" if own.no_site_gains else "-" for own in self.secure]
+            site_records = [rows[1] for rows in populations]
+            single_site = [row.single_site for row in site_records]
+            yield "own records: single site", _percentages(single_site)
+            federation = [row.federation for row in site_records]
+            yield "own records: secure aggregation", _percentages(federation)
+            join = ["do not join" if verdict.no_site_gains else "-" for verdict in self.secure]
             yield "for records like its own", join
 
     def as_dict(self) -> dict[str, Any]:
@@ -107,20 +112,39 @@ class Panel:
             "title": self.title,
             "verdict": self.verdict,
             "epsilons": EPSILONS,
-            "claims": [own.claim for own in self.secure],
+            "claims": [verdict.claim for verdict in self.secure],
             "populations": [
-                [population.as_dict() for population in own.populations] for own in self.secure
+                [population.as_dict() for population in verdict.populations]
+                for verdict in self.secure
             ],
-            "scores": [scores(own).tolist() for own in self.secure],
-            "gossip": [scores(own).tolist() for own in self.gossip],
-            "baselines": [own.baselines.as_dict() for own in self.secure],
-            "privacy": [own.as_dict() for own in self.privacy],
+            "scores": [split_accuracies(verdict).tolist() for verdict in self.secure],
+            "gossip": [split_accuracies(verdict).tolist() for verdict in self.gossip],
+            "baselines": [verdict.baselines.as_dict() for verdict in self.secure],
+            "privacy": [report.as_dict() for report in self.privacy],
         }
 
 
-def scores(verdict: Verdict) -> npt.NDArray[np.float64]:
-    """Return the federation's accuracy on each split."""
-    return np.array([own["accuracy"] for own in verdict.measured])
+def _percentages(shares: Iterable[float]) -> list[str]:
+    return [f"{share:.1%}" for share in shares]
+
+
+def _mean_and_spread(verdict: Verdict) -> str:
+    """Return the federation's score, and the standard deviation of its splits in points."""
+    return f"{verdict.score:.1%} +- {100 * split_accuracies(verdict).std():.1f}"
+
+
+def _private_single_sites(baseline_scores: Iterable[baselines.Baselines]) -> list[float]:
+    """Return the mean accuracy of private single-site models at each epsilon that has them."""
+    return [
+        float(scores.alone_private.mean())
+        for scores in baseline_scores
+        if scores.alone_private is not None
+    ]
+
+
+def split_accuracies(verdict: Verdict) -> npt.NDArray[np.float64]:
+    """Return the federation's accuracy on each split, shape (splits,)."""
+    return np.array([scores["accuracy"] for scores in verdict.measured])
 
 
 def problems(key: Key) -> dict[str, LinearProblem]:
@@ -135,15 +159,25 @@ def problems(key: Key) -> dict[str, LinearProblem]:
     dataset = Dataset(encoded, raw.labels, raw.name)
     draw = generator(key, Purpose.SPLIT)
     train, test = train_test_split(dataset, 0.25, draw)
-    pairs = _two_digits_each(train, draw)
-    even = [part.relabelled(lambda digit: (digit % 2 == 0).astype(int)) for part in (train, test)]
-    alike = iid(train, 16, draw)
-    one = "10 sites, each sees two of ten digits"
-    other = f"16 sites that are alike, {len(alike[-1])} records each, even or odd"
+    two_digits = _two_digits_each(train, draw)
+    equal_sites = iid(train, 16, draw)
     return {
-        one: LinearProblem(train, pairs, "softmax", test=test, classes=10),
-        other: LinearProblem(even[0], alike, "softmax", test=even[1], classes=2),
+        "10 sites, each sees two of ten digits": LinearProblem(
+            train, two_digits, "softmax", test=test, classes=10
+        ),
+        f"16 sites that are alike, {len(equal_sites[-1])} records each, even or odd": LinearProblem(
+            train.relabelled(_is_even),
+            equal_sites,
+            "softmax",
+            test=test.relabelled(_is_even),
+            classes=2,
+        ),
     }
+
+
+def _is_even(digit: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    even: npt.NDArray[np.int64] = (digit % 2 == 0).astype(int)
+    return even
 
 
 def _nothing() -> None:
@@ -159,52 +193,76 @@ def run_demo(
     or from seeds that follow from a seeded `key`.
     """
     seeds = generator(key, Purpose.INIT) if key.is_seeded else None
-    splits = [problems(_own_key(seeds) or Key.generate()) for _ in range(KEYS)]
+    splits = [problems(_next_key(seeds) or Key.generate()) for _ in range(KEYS)]
     panels = []
     for title in splits[0]:
-        every = [split[title] for split in splits]
-        plain = [baselines.compute(problem) for problem in every]
-        found: dict[Method, list[Verdict]] = {method: [] for method in _METHODS}
-        privacy = []
-        for epsilon in EPSILONS:
-            for method in _METHODS:
-                runs = []
-                for problem in every:
-                    runs.append(_run(problem, epsilon, method, seeds))
-                    on_run()
-                pairs = zip(every, runs, strict=True)
-                measured = [baselines.measured(problem, run.released) for problem, run in pairs]
-                populations = [
-                    baselines.population_of(problem, run.released)
-                    for problem, run in zip(every, runs, strict=True)
-                ]
-                privacy_of_runs = runs[-1].privacy
-                verdict = Verdict(
-                    measured=measured,
-                    beside=plain,
-                    epsilon=epsilon,
-                    populations=populations,
-                    protects=privacy_of_runs.unit,
-                    adversary=privacy_of_runs.adversary_in_brief,
-                )
-                found[method].append(verdict)
-                if method == "secure":
-                    privacy.append(runs[-1].privacy)
-            own = baselines.compute(every[0], epsilon=epsilon, delta=DELTA, key=_own_key(seeds))
-            found["secure"][-1] = replace(found["secure"][-1], beside=[own, *plain[1:]])
-        own_scores: Any = {method: tuple(verdicts) for method, verdicts in found.items()}
-        panels.append(Panel(title=title, privacy=tuple(privacy), **own_scores))
-        on_panel(panels[-1])
+        panel = _panel(title, [split[title] for split in splits], seeds, on_run)
+        panels.append(panel)
+        on_panel(panel)
     return panels
+
+
+def _panel(
+    title: str,
+    splits: list[LinearProblem],
+    seeds: np.random.Generator | None,
+    on_run: Callable[[], object],
+) -> Panel:
+    """Run both methods at each epsilon on all splits of one federation."""
+    public = [baselines.compute(problem) for problem in splits]
+    verdicts: dict[Method, list[Verdict]] = {method: [] for method in _METHODS}
+    reports = []
+    for epsilon in EPSILONS:
+        for method in _METHODS:
+            runs = []
+            for problem in splits:
+                runs.append(_run(problem, epsilon, method, seeds))
+                on_run()
+            verdicts[method].append(_verdict(splits, runs, public, epsilon))
+            if method == "secure":
+                reports.append(runs[-1].privacy)
+        private = baselines.compute(splits[0], epsilon=epsilon, delta=DELTA, key=_next_key(seeds))
+        verdicts["secure"][-1] = replace(verdicts["secure"][-1], beside=[private, *public[1:]])
+    return Panel(
+        title=title,
+        secure=tuple(verdicts["secure"]),
+        gossip=tuple(verdicts["gossip"]),
+        privacy=tuple(reports),
+    )
+
+
+def _verdict(
+    splits: list[LinearProblem],
+    runs: list[dm.Run],
+    public: list[baselines.Baselines],
+    epsilon: float,
+) -> Verdict:
+    """Return the verdict on one run for each split, beside baselines without privacy."""
+    pairs = list(zip(splits, runs, strict=True))
+    privacy = runs[-1].privacy
+    return Verdict(
+        measured=[baselines.measured(problem, run.released) for problem, run in pairs],
+        beside=public,
+        epsilon=epsilon,
+        populations=[baselines.population_of(problem, run.released) for problem, run in pairs],
+        protects=privacy.unit,
+        adversary=privacy.adversary_in_brief,
+    )
 
 
 def _run(
     problem: LinearProblem, epsilon: float, method: Method, seeds: np.random.Generator | None
 ) -> dm.Run:
     choice = choose(Sizes.of(problem), epsilon=epsilon, delta=DELTA, algorithm=method)
-    how: Any = {"rounds": choice.rounds, "metrics": dm.Metrics([], progress=False)}
-    key = _own_key(seeds)
-    return dm.simulate(choice.algorithm, problem, choice.topology, key=key, delta=DELTA, **how)
+    return dm.simulate(
+        choice.algorithm,
+        problem,
+        choice.topology,
+        rounds=choice.rounds,
+        metrics=dm.Metrics([], progress=False),
+        key=_next_key(seeds),
+        delta=DELTA,
+    )
 
 
 def save(panels: list[Panel], folder: Path) -> tuple[Path, Path]:
@@ -216,7 +274,8 @@ def save(panels: list[Panel], folder: Path) -> tuple[Path, Path]:
         If the folder cannot be written to.
     """
     figure = figures.drawn([_drawn(panel) for panel in panels])
-    picture, numbers = folder / "demo.png", folder / "demo.json"
+    picture = folder / "demo.png"
+    numbers = folder / "demo.json"
     with replacing(picture) as file:
         figure.savefig(file, format="png", dpi=150)
     replace_text(numbers, json.dumps([panel.as_dict() for panel in panels], indent=1))
@@ -225,19 +284,24 @@ def save(panels: list[Panel], folder: Path) -> tuple[Path, Path]:
 
 def _drawn(panel: Panel) -> figures.Panel:
     """Return accuracy against epsilon beside the baselines; bands are 95% intervals."""
-    beside = [own.baselines for own in panel.secure]
-    plain, lines = beside[0], []
-    for label, found in (("secure sum, private", panel.secure), ("gossip, private", panel.gossip)):
-        values = [scores(own) for own in found]
-        means, spread = (
-            [float(own.mean()) for own in values],
-            [interval(own.tolist()) for own in values],
-        )
-        lines.append(figures.Line(label=label, x=EPSILONS, y=means, spread=spread))
-    private = [float(own.alone_private.mean()) for own in beside if own.alone_private is not None]
-    lines.append(figures.Line(label="one site alone, private", x=EPSILONS, y=private))
-    levels = {"all records pooled, not private": plain.pooled, "chance": plain.chance}
-    levels["one site alone, not private"] = float(plain.alone.mean())
+    baseline_scores = [verdict.baselines for verdict in panel.secure]
+    public = baseline_scores[0]
+    private_single_sites = figures.Line(
+        label="one site alone, private", x=EPSILONS, y=_private_single_sites(baseline_scores)
+    )
+    lines = [
+        _accuracy_line("secure sum, private", panel.secure),
+        _accuracy_line("gossip, private", panel.gossip),
+        private_single_sites,
+    ]
+    levels = {
+        "all records pooled, not private": public.pooled,
+        "chance": public.chance,
+        "one site alone, not private": float(public.alone.mean()),
+    }
+    lowest_accuracy = 0.0
+    if public.chance > 0.4:
+        lowest_accuracy = 0.4
     return figures.Panel(
         title=f"{panel.verdict}: {panel.title}",
         lines=lines,
@@ -246,8 +310,19 @@ def _drawn(panel: Panel) -> figures.Panel:
         levels=levels,
         log="x",
         ticks=EPSILONS,
-        limits=(0.4 if plain.chance > 0.4 else 0.0, 1.0),
+        limits=(lowest_accuracy, 1.0),
         kind="bands",
+    )
+
+
+def _accuracy_line(label: str, verdicts: Sequence[Verdict]) -> figures.Line:
+    """Return mean accuracy against epsilon, with the 95% interval over splits."""
+    values = [split_accuracies(verdict) for verdict in verdicts]
+    return figures.Line(
+        label=label,
+        x=EPSILONS,
+        y=[float(split.mean()) for split in values],
+        spread=[interval(split.tolist()) for split in values],
     )
 
 
@@ -260,5 +335,5 @@ def _two_digits_each(train: Dataset, draw: np.random.Generator) -> tuple[npt.NDA
     return tuple(np.concatenate([halves[i][0], halves[(i + 1) % 10][1]]) for i in range(10))
 
 
-def _own_key(seeds: np.random.Generator | None) -> Key | None:
+def _next_key(seeds: np.random.Generator | None) -> Key | None:
     return None if seeds is None else Key.seeded(int(seeds.integers(2**62)))

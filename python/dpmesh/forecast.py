@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib import import_module
-from typing import Any
+from math import ceil
 
 import numpy as np
 import numpy.typing as npt
@@ -189,9 +189,10 @@ def forecast(
     ModuleNotFoundError
         Without scikit-learn (extra ``data``), which has the data.
     """
-    shape: Any = {"sites": sites, "records": records, "features": features, "classes": classes}
-    for name, value in shape.items():
-        integer(name, value, at_least=1)
+    integer("sites", sites, at_least=1)
+    integer("records", records, at_least=1)
+    integer("features", features, at_least=1)
+    integer("classes", classes, at_least=1)
     if features > MOST_FEATURES:
         fail("features", f"at most {MOST_FEATURES}, so that a simulation ends soon", features)
     if sites * records > MOST:
@@ -201,22 +202,40 @@ def forecast(
     draw = generator(Key.generate() if key is None else key, Purpose.SPLIT)
 
     def chosen(problem: dm.LinearProblem) -> Choice:
-        method: Any = {"algorithm": algorithm, "noise": noise, "colluding": colluding}
-        return choose(Sizes.of(problem), epsilon=epsilon, delta=delta, **method)
+        return choose(
+            Sizes.of(problem),
+            epsilon=epsilon,
+            delta=delta,
+            algorithm=algorithm,
+            noise=noise,
+            colluding=colluding,
+        )
 
-    levels, choice, seeds = [], None, draw.integers(2**62, size=KEYS)
+    levels = []
+    choice = None
+    seeds = draw.integers(2**62, size=KEYS)
     for name, data in public_data(classes).items():
         for factor in FACTORS:
             count = max(1, round(factor * records))
             if factor != 1 and (count == records or sites * count > MOST):
                 continue
-            alike = [np.random.default_rng(seed) for seed in seeds]  # as for other counts
-            problems = [_problem(data, sites, count, features, own) for own in alike]
+            # Seeds are those of other counts, so that levels differ by their records alone.
+            draws = [np.random.default_rng(seed) for seed in seeds]
+            problems = [_problem(data, sites, count, features, split) for split in draws]
             levels.append(_level(name, count, problems, chosen, draw))
             if factor == 1:
                 choice = chosen(problems[0])
     assert choice is not None
-    return Forecast(**shape, epsilon=epsilon, delta=delta, choice=choice, levels=tuple(levels))
+    return Forecast(
+        sites=sites,
+        records=records,
+        features=features,
+        classes=classes,
+        epsilon=epsilon,
+        delta=delta,
+        choice=choice,
+        levels=tuple(levels),
+    )
 
 
 def public_data(classes: int) -> dict[str, Labelled]:
@@ -232,14 +251,15 @@ def public_data(classes: int) -> dict[str, Labelled]:
         datasets = import_module("sklearn.datasets")
     x, y = datasets.load_digits(return_X_y=True)
     if classes == 2:
-        found = {"digits, even or odd": (x, y % 2)}
-        found["breast cancer"] = datasets.load_breast_cancer(return_X_y=True)
-        return found
-    of_these = y < classes
-    found = {f"digits, {classes} classes": (x[of_these], y[of_these])}
+        return {
+            "digits, even or odd": (x, y % 2),
+            "breast cancer": datasets.load_breast_cancer(return_X_y=True),
+        }
+    in_classes = y < classes
+    datasets_by_name = {f"digits, {classes} classes": (x[in_classes], y[in_classes])}
     if classes == 3:
-        found["wine"] = datasets.load_wine(return_X_y=True)
-    return found
+        datasets_by_name["wine"] = datasets.load_wine(return_X_y=True)
+    return datasets_by_name
 
 
 def _problem(
@@ -256,10 +276,13 @@ def _problem(
     ends[:, 1] += 1e-6
     x = Columns.of(ends.tolist(), range(features)).encode(list(x.T)).features
     order = draw.permutation(len(y))
-    tested, left = np.split(order, [int(TESTED * len(y))])
+    tested, training = np.split(order, [int(TESTED * len(y))])
     count = sites * records
-    drawn = np.concatenate([draw.permutation(left) for _ in range(-(-count // len(left)))])[:count]
-    train, test = dm.Dataset(x[drawn], y[drawn]), dm.Dataset(x[tested], y[tested])
+    repeats = ceil(count / len(training))
+    shuffled = np.concatenate([draw.permutation(training) for _ in range(repeats)])
+    selected = shuffled[:count]
+    train = dm.Dataset(x[selected], y[selected])
+    test = dm.Dataset(x[tested], y[tested])
     parts = tuple(np.array_split(draw.permutation(count), sites))
     return dm.LinearProblem(train, parts, "softmax", test=test, classes=int(y.max()) + 1)
 
@@ -275,28 +298,36 @@ def _level(
     runs = [_run(problem, choice, draw) for problem in problems]
     pairs = [*zip(problems, runs, strict=True)]
     measured = [baselines.measured(problem, run.released) for problem, run in pairs]
-    beside = [replace(baselines.compute(own), held_out=TESTED) for own in problems]
+    beside = [replace(baselines.compute(problem), held_out=TESTED) for problem in problems]
     populations = [baselines.population_of(problem, run.released) for problem, run in pairs]
-    found = Verdict(
+    verdict = Verdict(
         measured=measured, beside=beside, epsilon=None, unit="run", populations=populations
     )
-    own_gain = found.own_gain
+    own_gain = verdict.own_gain
     assert own_gain is not None
+    accuracies = [scores["accuracy"] for scores in verdict.measured]
     return Level(
         data=name,
         records=records,
-        chance=found.baselines.chance,
-        alone=float(found.baselines.alone.mean()),
-        federation=found.score,
-        spread=float(np.std([one["accuracy"] for one in found.measured], ddof=1)),
-        pooled=found.baselines.pooled,
-        claim=found.claim,
+        chance=verdict.baselines.chance,
+        alone=float(verdict.baselines.alone.mean()),
+        federation=verdict.score,
+        spread=float(np.std(accuracies, ddof=1)),
+        pooled=verdict.baselines.pooled,
+        claim=verdict.claim,
         own_gain=(own_gain.low, own_gain.high),
-        no_site_gains=found.no_site_gains,
+        no_site_gains=verdict.no_site_gains,
     )
 
 
 def _run(problem: dm.LinearProblem, choice: Choice, draw: np.random.Generator) -> dm.Run:
     key = Key.seeded(int(draw.integers(2**62)))
-    how: Any = {"rounds": choice.rounds, "metrics": dm.Metrics([], progress=False)}
-    return dm.simulate(choice.algorithm, problem, choice.topology, key=key, delta=1e-5, **how)
+    return dm.simulate(
+        choice.algorithm,
+        problem,
+        choice.topology,
+        rounds=choice.rounds,
+        metrics=dm.Metrics([], progress=False),
+        key=key,
+        delta=1e-5,
+    )

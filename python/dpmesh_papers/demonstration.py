@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dpmesh.demo import DELTA, EPSILONS, Panel, run_demo, scores
+from dpmesh.demo import DELTA, EPSILONS, Panel, run_demo, split_accuracies
 from dpmesh.keys import Key
 from dpmesh.run.verdict import difference
 from dpmesh_papers import _figure
@@ -49,8 +49,8 @@ def demonstration(folder: Path, *, seeds: int = 2, progress: Progress = print) -
 def rows_of(panel: Panel) -> list[Row]:
     """Return a row for each method, epsilon and split."""
     found: tuple[list[Sequence[float]], ...] = (
-        [scores(verdict).tolist() for verdict in panel.secure],
-        [scores(verdict).tolist() for verdict in panel.gossip],
+        [split_accuracies(verdict).tolist() for verdict in panel.secure],
+        [split_accuracies(verdict).tolist() for verdict in panel.gossip],
         [[float(own.alone.mean()) for own in verdict.beside] for verdict in panel.secure],
     )
     return [

@@ -59,7 +59,7 @@ class TrustedServer:
     def rounds(self) -> None:
         """A server serves runs of any length."""
 
-    def numbers(self, of: AnyContribution, noise_to_sensitivity: float | None) -> None:
+    def numbers(self, contribution: AnyContribution, noise_to_sensitivity: float | None) -> None:
         """There is no secure sum."""
 
     def mechanism(self, noise_to_sensitivity: float | None, numbers: SecureSum | None) -> Mechanism:
@@ -68,34 +68,42 @@ class TrustedServer:
             return NoNoise()
         return Gaussian(noise_to_sensitivity, grid=self.grid)
 
-    def assumptions(self, of: AnyContribution, numbers: SecureSum | None) -> tuple[str, ...]:
+    def assumptions(
+        self, contribution: AnyContribution, numbers: SecureSum | None
+    ) -> tuple[str, ...]:
         """Return what the server must keep to itself."""
-        return of.assumptions(trusted=True)
+        return contribution.assumptions(trusted=True)
 
     def attempts(self, rounds: int) -> int:
         """Return one for each round."""
         return rounds
 
-    def cohort(self, of: AnyContribution, t: int, key: Key, here: int) -> Indices:
+    def cohort(self, contribution: AnyContribution, t: int, key: Key, here: int) -> Indices:
         """Return who of a cohort returns what it contributes; the others drop out."""
-        cohort = of.cohort(t, key, None)
+        cohort = contribution.cohort(t, key, None)
         if self.arrival_rate == 1:
             return cohort
         coins = key.stream(Purpose.SAMPLE, t)  # the cohort has those of node 0
-        arrives = kernels.bernoulli((1, of.clients), self.arrival_rate, coins, nodes=[1])
-        some: Indices = cohort[arrives[0, cohort]]
-        return some
+        arrives = kernels.bernoulli((1, contribution.clients), self.arrival_rate, coins, nodes=[1])
+        arriving: Indices = cohort[arrives[0, cohort]]
+        return arriving
 
-    def message(self, sent: Vectors, algorithm: Any, state: Any, t: int, here: int) -> Message:
+    def message(
+        self, cohort_vectors: Vectors, algorithm: Any, state: Any, t: int, here: int
+    ) -> Message:
         """Return the sum of all vectors, shape (1, dim) or with a bit."""
-        of, dim = algorithm.contribution, state.w.shape[1]
-        added = np.zeros(dim + of.bits)
-        for _, vectors in sent:
-            added += kernels.column_sums(vectors)
-        total = Sensitive(added[np.newaxis].astype(of.precision(state.w)))
-        out, back = of.models * of.expected_clients, self.arrival_rate * of.expected_clients
-        unit = state.clipping_norm if of.bits else 1.0
-        return Message(total, algorithm.release_of(t), copies=ceil(out) + ceil(back), unit=unit)
+        contribution = algorithm.contribution
+        dim = state.w.shape[1]
+        total_update = np.zeros(dim + contribution.bits)
+        for _, vectors in cohort_vectors:
+            total_update += kernels.column_sums(vectors)
+        total = Sensitive(total_update[np.newaxis].astype(contribution.precision(state.w)))
+        models_down = contribution.models * contribution.expected_clients
+        updates_up = self.arrival_rate * contribution.expected_clients
+        unit = state.clipping_norm if contribution.bits else 1.0
+        return Message(
+            total, algorithm.release_of(t), copies=ceil(models_down) + ceil(updates_up), unit=unit
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +147,9 @@ class SecureAggregation:
         """1: a sum opens only if all of its cohort answer."""
         return 1.0
 
-    def numbers(self, of: AnyContribution, noise_to_sensitivity: float | None) -> SecureSum:
+    def numbers(
+        self, contribution: AnyContribution, noise_to_sensitivity: float | None
+    ) -> SecureSum:
         """Return the public numbers of the sums.
 
         Raises
@@ -148,21 +158,25 @@ class SecureAggregation:
             If a number is out of its range, there is no noise, or who takes part or what they keep
             cannot be hidden from the server.
         """
-        of.check_secure()
+        contribution.check_secure()
         if noise_to_sensitivity is None:
             fail("noise_multiplier", "a positive number under a secure sum", None)
-        return SecureSum(noise_to_sensitivity=noise_to_sensitivity, **self.public(of))
+        return SecureSum(noise_to_sensitivity=noise_to_sensitivity, **self.public(contribution))
 
-    def public(self, of: AnyContribution) -> dict[str, Any]:
+    def public(self, contribution: AnyContribution) -> dict[str, Any]:
         """Return all public numbers of the sums but the noise."""
-        rate = of.sampling_rate if of.unit == "record" or of.scheme is None else of.scheme.rate
+        rate = (
+            contribution.sampling_rate
+            if contribution.unit == "record" or contribution.scheme is None
+            else contribution.scheme.rate
+        )
         return {
-            **of.size,
+            **contribution.size,
             "dim": self.dim,
-            "sites": of.clients,
-            "clipping_norm": of.clipping_norm,
+            "sites": contribution.clients,
+            "clipping_norm": contribution.clipping_norm,
             "sampling_rate": rate,
-            "neighboring_relation": of.neighboring_relation,
+            "neighboring_relation": contribution.neighboring_relation,
             "rounds": self.rounds,
             "colluding": self.colluding,
             "dropouts": self.dropouts,
@@ -173,11 +187,13 @@ class SecureAggregation:
         assert numbers is not None
         return DistributedDiscreteGaussian(numbers)
 
-    def assumptions(self, of: AnyContribution, numbers: SecureSum | None) -> tuple[str, ...]:
+    def assumptions(
+        self, contribution: AnyContribution, numbers: SecureSum | None
+    ) -> tuple[str, ...]:
         """Return who must not collude."""
         assert numbers is not None
-        *against, cryptography = numbers.assumptions_about(of.parties)
-        return (*against, *of.assumptions(trusted=False), cryptography)
+        *against, cryptography = numbers.assumptions_about(contribution.parties)
+        return (*against, *contribution.assumptions(trusted=False), cryptography)
 
     def attempts(self, rounds: int) -> int:
         """Return one for each round, and one more for each client that may be lost.
@@ -191,17 +207,20 @@ class SecureAggregation:
             fail("rounds", f"at most {self.rounds}, for which the secure sums were made", rounds)
         return rounds + self.dropouts
 
-    def cohort(self, of: AnyContribution, t: int, key: Key, here: int) -> Indices:
+    def cohort(self, contribution: AnyContribution, t: int, key: Key, here: int) -> Indices:
         """Return who takes part by coins of their own."""
-        return of.cohort(t, key, here)
+        return contribution.cohort(t, key, here)
 
-    def message(self, sent: Vectors, algorithm: Any, state: Any, t: int, here: int) -> Message:
+    def message(
+        self, cohort_vectors: Vectors, algorithm: Any, state: Any, t: int, here: int
+    ) -> Message:
         """Return the vector of each client that is here, 0 of one that does not take part."""
-        of, rows = algorithm.contribution, np.zeros((here, self.dim))
-        for some, vectors in sent:
-            rows[some] = of.bounded(vectors)
-        copies = 2 * of.clients  # down, and up
-        bits = 8 * of.clients * (state.w.nbytes + algorithm.secure_sum.message_bytes)
+        contribution = algorithm.contribution
+        rows = np.zeros((here, self.dim))
+        for clients, vectors in cohort_vectors:
+            rows[clients] = contribution.bounded(vectors)
+        copies = 2 * contribution.clients  # down, and up
+        bits = 8 * contribution.clients * (state.w.nbytes + algorithm.secure_sum.message_bytes)
         return Message(Sensitive(rows), algorithm.release_of(t), copies=copies, bits=bits)
 
 

@@ -85,11 +85,14 @@ class SecondMoments(RecordSums):
         """Return vectors (e_i + e_j) / sqrt 2, or (e_i - e_j), of a pair i, j for each coin."""
         features = ceil((1 + sqrt(1 + 8 * len(coins))) / 2)
         rows, columns = np.triu_indices(features)
-        pairs, each = np.flatnonzero(rows < columns)[: len(coins)], np.arange(len(coins))
-        vectors, along = np.zeros((len(coins), features + 1)), np.zeros((len(coins), rows.size))
-        vectors[each, rows[pairs]] = along[each, pairs] = 1.0
-        vectors[each, columns[pairs]] = np.where(coins, 1.0, -1.0)
-        return vectors / sqrt(2 * (1 + CONSTANT**2)), along
+        pairs = np.flatnonzero(rows < columns)[: len(coins)]
+        canary_index = np.arange(len(coins))
+        vectors = np.zeros((len(coins), features + 1))
+        vectors[canary_index, rows[pairs]] = 1.0
+        vectors[canary_index, columns[pairs]] = np.where(coins, 1.0, -1.0)
+        directions = np.zeros((len(coins), rows.size))
+        directions[canary_index, pairs] = 1.0
+        return vectors / sqrt(2 * (1 + CONSTANT**2)), directions
 
     def _sum(self, problem: RecordVectors, node: int) -> Floats:
         total = np.zeros(self.dim)
@@ -108,8 +111,8 @@ def triangle(vectors: Floats) -> Floats:
     """
     rows, columns = np.triu_indices(vectors.shape[1])
     clipped = kernels.clip_rows(vectors, 1.0)
-    found: Floats = (clipped.T @ clipped)[rows, columns]
-    return np.where(rows == columns, 1.0, sqrt(2)) * found
+    upper_triangle: Floats = (clipped.T @ clipped)[rows, columns]
+    return np.where(rows == columns, 1.0, sqrt(2)) * upper_triangle
 
 
 def axes(total: Floats, scale: float, features: int) -> Floats:
@@ -135,10 +138,13 @@ def axes(total: Floats, scale: float, features: int) -> Floats:
     values, vectors = np.linalg.eigh(moment)  # which reads the lower triangle
     largest = scale * sqrt(2 * features)
     shorter = 1 - np.sqrt(largest / np.maximum(values, largest))
-    found = (np.sqrt(shorter) * vectors).T[::-1][:AXES]
-    found *= np.sign(found[np.arange(len(found)), np.abs(found).argmax(axis=1)])[:, np.newaxis]
-    found = np.rint(found * 2.0**20) / 2.0**20 + 0.0  # no negative zeros
-    return np.concatenate([found, np.zeros((AXES - len(found), features))]).ravel()
+    leading = (np.sqrt(shorter) * vectors).T[::-1][:AXES]
+    count = len(leading)
+    largest_entries = leading[np.arange(count), np.abs(leading).argmax(axis=1)]
+    leading *= np.sign(largest_entries)[:, np.newaxis]
+    rounded = np.rint(leading * 2.0**20) / 2.0**20 + 0.0  # no negative zeros
+    padding = np.zeros((AXES - count, features))
+    return np.concatenate([rounded, padding]).ravel()
 
 
 def require_dense(problem: object) -> None:
@@ -204,32 +210,38 @@ class FirstStage(Algorithm[FirstStageState, LinearProblem]):
             wanted = "one under which one record is replaced, as the sum of all records is"
             got = f"{self.neighboring_relation} of a {self.unit}"
             fail("algorithm", wanted, got)
-        if (sums := self.secure_sum) is not None:
-            alike = (sums.colluding, sums.dropouts)
-            if (self.mean.colluding, self.mean.dropouts) != alike:
+        sums = self.secure_sum
+        if sums is not None:
+            algorithm_claim = (sums.colluding, sums.dropouts)
+            if (self.mean.colluding, self.mean.dropouts) != algorithm_claim:
                 wanted = "one against colluding={} sites, with dropouts={}, as of the algorithm"
-                fail("mean", wanted.format(*alike), self.mean)
+                fail("mean", wanted.format(*algorithm_claim), self.mean)
         if self.travels != "gossip" and self.secure_sum is None:
             wanted = "one that gossips, or adds up over sites (a secure sum): others have no mean "
             fail("algorithm", f"{wanted}that all nodes receive", type(self.algorithm).__name__)
-        own = (self.mean.secure, self.mean.longest, self.mean.diameter, self.mean.rounds)
-        if own != (self.travels != "gossip", 1.0, 2.0, 1):
+        mean_settings = (self.mean.secure, self.mean.longest, self.mean.diameter, self.mean.rounds)
+        if mean_settings != (self.travels != "gossip", 1.0, 2.0, 1):
             wanted = "one release of records of norm 1 (diameter=2), secure if the algorithm is"
             fail("mean", wanted, self.mean)
         if self.moment is not None:
             instance("moment", self.moment, "SecondMoments", SecondMoments)
-            needed = self.mean.dim * (self.mean.dim + 1) // 2
-            changed = {"dim": needed, "diameter": sqrt(2), "noise_to_sensitivity": 1.0}
-            like = SecondMoments(**{**asdict(self.mean), **changed})
-            if not self.mean.secure or replace(self.moment, noise_to_sensitivity=1.0) != like:
-                wanted = f"one secure release of {needed} numbers, else as the mean's"
+            triangle_length = self.mean.dim * (self.mean.dim + 1) // 2
+            settings = asdict(self.mean)
+            settings.update(dim=triangle_length, diameter=sqrt(2), noise_to_sensitivity=1.0)
+            expected = SecondMoments(**settings)
+            moment = replace(self.moment, noise_to_sensitivity=1.0)
+            if not self.mean.secure or moment != expected:
+                wanted = f"one secure release of {triangle_length} numbers, else as the mean's"
                 fail("moment", wanted, self.moment)
 
     def leaking_data(self, size: AuditSize) -> tuple[Pair, Crowd]:
         """Return that of the algorithm; `record_sums` have their own."""
-        rounds = None if size.rounds is None else max(1, size.rounds - len(self.stages))
-        found: tuple[Pair, Crowd] = self.algorithm.worst_case(**vars(replace(size, rounds=rounds)))
-        return found
+        rounds = size.rounds
+        if rounds is not None:
+            rounds = max(1, rounds - len(self.stages))
+        inner_size = replace(size, rounds=rounds)
+        worst_case: tuple[Pair, Crowd] = self.algorithm.worst_case(**vars(inner_size))
+        return worst_case
 
     @property
     def secure_sum(self) -> SecureSum | None:
@@ -239,7 +251,7 @@ class FirstStage(Algorithm[FirstStageState, LinearProblem]):
     @property
     def stages(self) -> tuple[Release, ...]:
         """The release of the sum of records, and that of second moments."""
-        return tuple(one.release_of(0) for one in self.record_sums)
+        return tuple(record_sum.release_of(0) for record_sum in self.record_sums)
 
     @property
     def record_sums(self) -> tuple[RecordSums, ...]:
@@ -248,27 +260,35 @@ class FirstStage(Algorithm[FirstStageState, LinearProblem]):
 
     def sensitivity(self, t: int) -> Sensitivity:
         """Return the sensitivity to a record of round t's last release that depends on the data."""
-        own: Sensitivity = self.algorithm.sensitivity(t)  # type: ignore[attr-defined]
-        return own if t or own.bound else self.stages[-1].sensitivity
+        sensitivity: Sensitivity = self.algorithm.sensitivity(t)  # type: ignore[attr-defined]
+        if t == 0 and sensitivity.bound == 0:
+            return self.stages[-1].sensitivity
+        return sensitivity
 
     def release_of(self, t: int) -> Any:
         """Return the releases of the algorithm, and in round 0 those of records before them."""
-        own = self.algorithm.release_of(t)
+        algorithm_releases = self.algorithm.release_of(t)
         if t:
-            return own
-        return (*self.stages, *((own,) if isinstance(own, Release) else own))
+            return algorithm_releases
+        if isinstance(algorithm_releases, Release):
+            return (*self.stages, algorithm_releases)
+        return (*self.stages, *algorithm_releases)
 
     def plan(self, rounds: int, problem: object = None) -> Plan:
         """Return the plan of the algorithm, and the sums over records before it."""
-        own = self.algorithm.plan(rounds)
-        stages = [one.plan(1).releases for one in self.record_sums]
-        return replace(own, releases=(*chain(*stages), *own.releases))
+        algorithm_plan = self.algorithm.plan(rounds)
+        stages = [record_sum.plan(1).releases for record_sum in self.record_sums]
+        return replace(algorithm_plan, releases=(*chain(*stages), *algorithm_plan.releases))
 
     def outgrows_single(self, rounds: int, dim: int) -> bool:
         """Return True if float32 might round messages by more than the noise covers."""
         outgrows = getattr(self.algorithm, "outgrows_single", None)
-        ends = self.mean.dim * (1 if self.moment is None else 1 + AXES)
-        return outgrows is not None and bool(outgrows(rounds, dim + ends))
+        if outgrows is None:
+            return False
+        centre_dim = self.mean.dim
+        if self.moment is not None:
+            centre_dim += AXES * self.mean.dim
+        return bool(outgrows(rounds, dim + centre_dim))
 
     def init(self, problem: LinearProblem, key: Key) -> FirstStageState:
         """Start without a centre.
@@ -283,8 +303,9 @@ class FirstStage(Algorithm[FirstStageState, LinearProblem]):
         if problem.train.dim != self.mean.dim:
             fail("mean", f"dim={problem.train.dim}, the features of a record", self.mean.dim)
         counts = problem.records if problem.nodes == self.mean.sites else problem.all_records
-        if (held := int(counts.sum())) > self.mean.records:
-            fail("mean", f"records={held}, those of all nodes", self.mean.records)
+        record_count = int(counts.sum())
+        if record_count > self.mean.records:
+            fail("mean", f"records={record_count}, those of all nodes", self.mean.records)
         centre = self.mean.init(problem, key).total
         state = self.algorithm.init(problem.before_centring(), key)
         if self.moment is not None:
@@ -321,8 +342,8 @@ class FirstStage(Algorithm[FirstStageState, LinearProblem]):
         if self.moment is None:
             return Released(mean)
         total = yield from self._total(self.moment, problem.centred(mean[0]), key)
-        found = axes(total[0], self.moment.noise_scale, self.mean.dim)
-        return Released(np.concatenate([mean, found[np.newaxis]], axis=1))
+        moment_axes = axes(total[0], self.moment.noise_scale, self.mean.dim)
+        return Released(np.concatenate([mean, moment_axes[np.newaxis]], axis=1))
 
     def _total(
         self, released: RecordSums, problem: LinearProblem, key: Key
@@ -342,8 +363,10 @@ class FirstStage(Algorithm[FirstStageState, LinearProblem]):
 
     def published(self, state: FirstStageState, received: Any) -> Any:
         """Return the algorithm's models, each with the centre after its weights."""
-        own = self.algorithm.published(state.state, received)
-        return None if own is None else Released(_with_centre(own, state.centre))
+        models = self.algorithm.published(state.state, received)
+        if models is None:
+            return None
+        return Released(_with_centre(models, state.centre))
 
     def parameters(self, state: FirstStageState) -> Floats:
         """Return each node's current model, with the centre after its weights."""

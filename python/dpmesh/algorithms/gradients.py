@@ -261,10 +261,13 @@ def step_of(
     ValueError
         If losses move a point further than means of clipped gradients do, up to rounding.
     """
-    settings: Any = {"clipping_norm": clipping_norm, "norm": norm, "radius": radius}
-    if type(problem) is LinearProblem:
-        return problem.step(point, step_size, batches, **settings)
-    w: Floats = problem.step(read_only(point.copy()), step_size, batches, **settings)
+    is_own_class = type(problem) is LinearProblem
+    start = point if is_own_class else read_only(point.copy())
+    w: Floats = problem.step(
+        start, step_size, batches, clipping_norm=clipping_norm, norm=norm, radius=radius
+    )
+    if is_own_class:
+        return w
     without = kernels.weighted_sum((1 - step_size * problem.regularization, point))
     if radius is not None:
         without = kernels.clip_rows(without, radius)
@@ -317,8 +320,15 @@ def step_by_sums(
     """
     first = float(divisors[0])
     if type(problem) is LinearProblem and (divisors == first).all():
-        settings: Any = {"clipping_norm": clipping_norm, "norm": norm, "radius": radius}
-        return problem.step(point, step_size, batches, divide_by=first, **settings)
+        return problem.step(
+            point,
+            step_size,
+            batches,
+            divide_by=first,
+            clipping_norm=clipping_norm,
+            norm=norm,
+            radius=radius,
+        )
     g = gradient_sums(problem, point, batches, clipping_norm=clipping_norm, norm=norm)
     moved = (1 - step_size * problem.regularization) * point.astype(np.float64)
     moved -= step_size / divisors[:, np.newaxis] * g

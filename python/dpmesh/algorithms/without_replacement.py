@@ -493,10 +493,18 @@ class WithoutReplacement(Algorithm[WithoutReplacementState, LinearProblem]):
         if self.clipping_norm is not None:  # no local step is taken
             return 2 * self.clipping_norm / self.batch_size * largest_step
         constants = self._constants(problem)
-        L, mu = constants.loss_lipschitz, constants.smoothness
         steps, places = np.unique(largest_step, return_inverse=True)
-        settings: Any = {"lipschitz": L, "batch_size": self.batch_size, "smoothness": mu}
-        bounds = np.array([claims.sensitivity(step, **settings) for step in steps.tolist()])
+        bounds = np.array(
+            [
+                claims.sensitivity(
+                    step,
+                    lipschitz=constants.loss_lipschitz,
+                    batch_size=self.batch_size,
+                    smoothness=constants.smoothness,
+                )
+                for step in steps.tolist()
+            ]
+        )
         return np.asarray(bounds[places].reshape(largest_step.shape), dtype=np.float64)
 
     def _check_allocation(self) -> None:

@@ -8,7 +8,7 @@ import shutil
 import sys
 from importlib import import_module, metadata, util
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -73,10 +73,20 @@ def plan(
     """Estimate the accuracy of a federation, by simulation on public data of its shape."""
     from dpmesh.forecast import forecast
 
-    shape: Any = {"sites": sites, "records": records, "features": features, "classes": classes}
-    method: Any = {"algorithm": algorithm, "noise": noise, "colluding": colluding}
     key = None if seed is None else dm.Key.seeded(seed)
-    typer.echo(forecast(**shape, epsilon=epsilon, delta=delta, **method, key=key))
+    expected = forecast(
+        sites=sites,
+        records=records,
+        features=features,
+        classes=classes,
+        epsilon=epsilon,
+        delta=delta,
+        algorithm=algorithm,
+        noise=noise,
+        colluding=colluding,
+        key=key,
+    )
+    typer.echo(expected)
     typer.echo(
         "\nMeans of 5 runs on public data that were drawn to this shape (alone and pooled: without "
         "privacy).\nHow hard your own task is, they cannot know."

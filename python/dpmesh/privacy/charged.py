@@ -41,7 +41,7 @@ def joints(releases: Iterable[Release]) -> list[CorrelatedGaussian]:
 def secrets_in(releases: Iterable[Release]) -> list[Secrets]:
     """Return what partners share in the first row of each joint event, if they do."""
     found = (joint.secrets_of(0) for joint in joints(releases))
-    return [each for each in found if each is not None]
+    return [secrets for secrets in found if secrets is not None]
 
 
 def joints_from(stored: Iterable[Mapping[str, Any]]) -> list[CorrelatedGaussian]:
@@ -51,7 +51,7 @@ def joints_from(stored: Iterable[Mapping[str, Any]]) -> list[CorrelatedGaussian]
         return []  # without an import of the optimisers
     from dpmesh.noise.correlated import CorrelatedGaussian
 
-    return [CorrelatedGaussian.from_dict(each) for each in fields]
+    return [CorrelatedGaussian.from_dict(event) for event in fields]
 
 
 def charged(releases: Sequence[Release], colluding: int | None = None) -> list[Release]:
@@ -89,13 +89,13 @@ def charged(releases: Sequence[Release], colluding: int | None = None) -> list[R
             allocated[release.sampling, release.batch].append(release)
         else:
             result.append(release)
-    for joint, of_joint in rows.items():
-        result += _of_one(joint, of_joint, colluding)
-    for (allocation, batch), of_group in allocated.items():
+    for joint, joint_releases in rows.items():
+        result += _of_one(joint, joint_releases, colluding)
+    for (allocation, batch), batch_releases in allocated.items():
         if batch is not None and (allocation, None) in allocated:  # both, in one secret round
             wanted = "that of each release of an allocation, or None in all"
             fail("batch", wanted, f"{batch} and None")
-        for nodes, touching in _by_nodes(of_group).items():
+        for nodes, touching in _by_nodes(batch_releases).items():
             result += _of_allocation(allocation, touching, nodes)
     return sorted(result, key=lambda release: release.round)
 
@@ -117,20 +117,21 @@ def _of_one(
             fail("release", f"row {row} of the correlated noise once", "twice")
         uses[release.batch][row] = release
     everywhere = uses.get(None, {})
-    patterns = [sorted({*used, *everywhere}) for used in uses.values()]
+    patterns = [sorted({*released_rows, *everywhere}) for released_rows in uses.values()]
     released = joint.prefix(1 + max(max(pattern) for pattern in patterns))
     mus = released.mus(patterns, colluding)
-    drawn = (
-        0 if joint.grid is None else sum(map(_drawn, map(joint.secrets_of, range(joint.rounds))))
-    )
-    return [
-        Release(first.round, _Joint(1 / mu, drawn=drawn), first.sensitivity, batch=batch)
-        for (batch, used), mu in zip(uses.items(), mus, strict=True)
-        for first in [used[min(used)]]
-    ]
+    integer_rows = 0
+    if joint.grid is not None:
+        integer_rows = sum(_integer_rows(joint.secrets_of(t)) for t in range(joint.rounds))
+    charges = []
+    for (batch, released_rows), mu in zip(uses.items(), mus, strict=True):
+        first = released_rows[min(released_rows)]
+        mechanism = _Joint(1 / mu, drawn=integer_rows)
+        charges.append(Release(first.round, mechanism, first.sensitivity, batch=batch))
+    return charges
 
 
-def _drawn(secrets: Secrets | None) -> int:
+def _integer_rows(secrets: Secrets | None) -> int:
     """Return the rows of noise that the messages of a round which a record moves are made of."""
     return 1 if secrets is None else secrets.nodes + len(secrets.pairs)
 
@@ -143,16 +144,19 @@ def _by_nodes(releases: Sequence[Release]) -> dict[tuple[int, ...] | None, list[
     """Return the releases of nodes that make the same ones of an allocation."""
     if all(release.nodes is None for release in releases):
         return {None: list(releases)}
-    of_nodes: defaultdict[int, list[int]] = defaultdict(list)
+    indices_of_node: defaultdict[int, list[int]] = defaultdict(list)
     for index, release in enumerate(releases):
         if release.nodes is None:
             fail("nodes", "those of each release of an allocation, or None in all", release)
         for node in release.nodes:
-            of_nodes[node].append(index)
-    alike: defaultdict[tuple[int, ...], list[int]] = defaultdict(list)
-    for node, indices in of_nodes.items():
-        alike[tuple(indices)].append(node)
-    return {tuple(nodes): [releases[i] for i in indices] for indices, nodes in alike.items()}
+            indices_of_node[node].append(index)
+    nodes_with_indices: defaultdict[tuple[int, ...], list[int]] = defaultdict(list)
+    for node, indices in indices_of_node.items():
+        nodes_with_indices[tuple(indices)].append(node)
+    return {
+        tuple(nodes): [releases[i] for i in indices]
+        for indices, nodes in nodes_with_indices.items()
+    }
 
 
 def _of_allocation(
@@ -170,12 +174,15 @@ def _of_allocation(
     rounds: defaultdict[int, list[Release]] = defaultdict(list)
     for release in releases:
         rounds[release.round].append(release)
-    once = [_together(of_round) for of_round in rounds.values()]
+    round_releases = [_together(same_round) for same_round in rounds.values()]
     first = releases[0].round
-    members = [replace(each, round=first, nodes=nodes) for each in _least_of_each_kind(once)]
-    again = max(0, len(rounds) - allocation.rounds)
-    if again or (len(members) > 1 and not all(map(has_allocation_proof, members))):
-        return [replace(member, sampling=allocation.known) for member in members] * (1 + again)
+    least_by_kind = _least_of_each_kind(round_releases)
+    members = [replace(release, round=first, nodes=nodes) for release in least_by_kind]
+    repeated_rounds = max(0, len(rounds) - allocation.rounds)
+    is_unproved_mixture = len(members) > 1 and not all(map(has_allocation_proof, members))
+    if repeated_rounds or is_unproved_mixture:
+        unamplified = [replace(member, sampling=allocation.known) for member in members]
+        return unamplified * (1 + repeated_rounds)
     if len(members) == 1:
         return members
     least = min(members, key=lambda release: release.noise_to_sensitivity)
@@ -195,18 +202,18 @@ def _least_of_each_kind(releases: Iterable[Release]) -> list[Release]:
             return [release]
         kinds[_settings(release.mechanism)].append(release)
     members = []
-    for alike in kinds.values():
-        least = min(alike, key=lambda release: release.noise_to_sensitivity)
-        smallest = min(alike, key=lambda release: release.sensitivity.bound)
+    for same_kind in kinds.values():
+        least = min(same_kind, key=lambda release: release.noise_to_sensitivity)
+        smallest = min(same_kind, key=lambda release: release.sensitivity.bound)
         members.append(replace(least, sensitivity=smallest.sensitivity))
     return members
 
 
 def _settings(mechanism: Mechanism) -> tuple[object, ...]:
     """Return all that distinguishes kinds of noise, apart from how much noise there is."""
-    names = [each.name for each in fields(mechanism) if each.compare and each.init]
-    apart = {"noise_to_sensitivity", "clipping_norm"}
-    return type(mechanism), *(getattr(mechanism, name) for name in names if name not in apart)
+    names = [field.name for field in fields(mechanism) if field.compare and field.init]
+    excluded = {"noise_to_sensitivity", "clipping_norm"}
+    return type(mechanism), *(getattr(mechanism, name) for name in names if name not in excluded)
 
 
 def _together(releases: Sequence[Release]) -> Release:
@@ -215,11 +222,13 @@ def _together(releases: Sequence[Release]) -> Release:
     names = {release.name for release in releases}
     if len(releases) == 1 or any(release.noise_to_sensitivity == 0 for release in releases):
         return min(releases, key=lambda release: release.noise_to_sensitivity)
-    kind = first.mechanism
-    order = kind.composition
-    if len(names) > 1 or order is None or kind.spacing > 0 or kind.is_joint:
+    mechanism = first.mechanism
+    order = mechanism.composition
+    if len(names) > 1 or order is None or mechanism.spacing > 0 or mechanism.is_joint:
         wanted = "one kind of noise, Gaussian or Laplace, in a round of an allocation"
         fail("release", wanted, " and ".join(sorted(names)))
     inverse = [1 / release.noise_to_sensitivity for release in releases]
-    together = hypot(*inverse) if order == 2 else sum(inverse)
-    return replace(first, mechanism=replace(kind, noise_to_sensitivity=1 / together))
+    inverse_noise = sum(inverse)
+    if order == 2:
+        inverse_noise = hypot(*inverse)
+    return replace(first, mechanism=replace(mechanism, noise_to_sensitivity=1 / inverse_noise))

@@ -134,21 +134,30 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         if callable(algorithm) and getattr(self, "calibrate", None):
             fail("calibrate", "None or False beside an algorithm that is a function", True)
         if not callable(algorithm):
-            names = "delta", "noise", "topology", "colluding", "rounds"
-            how: Any = {name: getattr(self, name) for name in names} | {"algorithm": algorithm}
-            how["task"] = self.learning_task.rule
-            how["linear"] = getattr(self, "network", None) is None
-            how["calibrate"] = self.calibrates(sizes, epsilon)
-            return choose(sizes, epsilon=epsilon, key=self._key(), **how)
+            return choose(
+                sizes,
+                epsilon=epsilon,
+                delta=self.delta,
+                task=self.learning_task.rule,
+                linear=getattr(self, "network", None) is None,
+                algorithm=algorithm,
+                noise=self.noise,
+                topology=self.topology,
+                colluding=self.colluding,
+                rounds=self.rounds,
+                calibrate=self.calibrates(sizes, epsilon),
+                key=self._key(),
+            )
         if self.noise is not None:
             fail("noise", "None beside an algorithm, whose function names its noise", self.noise)
         if self.rounds is None or epsilon is None:
             fail("rounds", "a number of rounds and an epsilon, beside an algorithm", self.rounds)
         budget = Budget(positive("epsilon", epsilon), delta=self.delta)
-        made = algorithm(budget.calibrate(algorithm, self.rounds))
-        gossips = getattr(made, "travels", None) == "gossip"
-        links = self.topology or network(sizes.nodes, key=self._key()) if gossips else None
-        return Choice(algorithm=made, topology=links, rounds=self.rounds)
+        calibrated = algorithm(budget.calibrate(algorithm, self.rounds))
+        topology = None
+        if getattr(calibrated, "travels", None) == "gossip":
+            topology = self.topology or network(sizes.nodes, key=self._key())
+        return Choice(algorithm=calibrated, topology=topology, rounds=self.rounds)
 
     def calibrates(self, sizes: Sizes, epsilon: float | None) -> bool:
         """True if the last round calibrates predictions, as it may for a regression."""
@@ -316,35 +325,47 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         ValueError
             If an argument or parameter does not fit.
         """
-        given = self.encoded(X, y, groups)
-        _check_writable(given.columns, given.described)
-        chosen = self.choice(Sizes.of(given.problem))
-        how: Any = {"rounds": chosen.rounds, "metrics": dm.Metrics([], progress=False)}
-        how |= {"key": self._key(), "delta": self.delta}
-        run = dm.simulate(chosen.algorithm, given.problem, chosen.topology, **how)
+        encoded = self.encoded(X, y, groups)
+        _check_writable(encoded.columns, encoded.described)
+        chosen = self.choice(Sizes.of(encoded.problem))
+        run = dm.simulate(
+            chosen.algorithm,
+            encoded.problem,
+            chosen.topology,
+            rounds=chosen.rounds,
+            metrics=dm.Metrics([], progress=False),
+            key=self._key(),
+            delta=self.delta,
+        )
         released = np.asarray(run.released, np.float64).mean(axis=0)
         weights, calibration = self.calibrated(released, chosen)
-        of = given.problem, given.columns, given.also_public
-        said = self.calibration_in_words(calibration, given.described)
-        self.report_ = report_of(type(self).__name__, run, chosen, *of, said)
+        self.report_ = report_of(
+            type(self).__name__,
+            run,
+            chosen,
+            encoded.problem,
+            encoded.columns,
+            encoded.also_public,
+            self.calibration_in_words(calibration, encoded.described),
+        )
         self.ledger_ = run.ledger
         report = self.report_.as_dict()
         about = {
             "privacy": report["privacy"],
             "fit": report,
-            "named": given.named,
-            "epsilon": self.epsilon if self.epsilon is None else float(self.epsilon),
+            "named": encoded.named,
+            "epsilon": None if self.epsilon is None else float(self.epsilon),
             "delta": float(self.delta),
             "plan": run.ledger.as_dict(),
             "colluding": self.partners,
         }
-        model = Outline(columns=given.columns, **given.described).model(weights, about)
+        model = Outline(columns=encoded.columns, **encoded.described).model(weights, about)
         self.model_ = replace(model, calibration=calibration)
         if self.epsilon is not None:
             if _is_searched():
                 self.charge(self.epsilon, f"of this fit alone: {OTHER_FITS}")
                 warnings.warn(f"{OTHER_FITS}; {TUNE_INSTEAD}", UserWarning, stacklevel=2)
-            self._count_fits(earlier_fits(self, given.problem.train.features, self.epsilon))
+            self._count_fits(earlier_fits(self, encoded.problem.train.features, self.epsilon))
         return self
 
     def _count_fits(self, earlier: EarlierFits) -> None:
@@ -437,10 +458,19 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             return COLUMNS
         counts = [len(part) for part in partition]
         sizes = Sizes(nodes=len(counts), smallest=min(counts), together=sum(counts), dim=1)
-        gossips = self.noise is not None or self.topology is not None
-        how: Any = {"epsilon": self.epsilon, "delta": self.delta, "colluding": self.colluding}
-        how |= {"algorithm": "gossip" if gossips else self.algorithm, "noise": self.noise}
-        return FeatureMap.of(features_for(sizes, len(columns.layout.numbers), **how))
+        algorithm = self.algorithm
+        if self.noise is not None or self.topology is not None:
+            algorithm = "gossip"
+        features = features_for(
+            sizes,
+            len(columns.layout.numbers),
+            epsilon=self.epsilon,
+            delta=self.delta,
+            colluding=self.colluding,
+            algorithm=algorithm,
+            noise=self.noise,
+        )
+        return FeatureMap.of(features)
 
 
 def _has_names(X: Any) -> bool:
@@ -471,10 +501,16 @@ def linear_problem(
     memory: npt.NDArray[Any] | None = None,
 ) -> dm.LinearProblem:
     """Return the linear problem of the estimators, with the loss that the outline implies."""
-    known: Any = {"classes": None if outline.classes is None else len(outline.classes)}
-    known["feature_norm"] = 1.0  # as columns are encoded
-    known["memory"] = memory
-    return dm.LinearProblem(train, partition, outline.loss, test=test, outline=outline, **known)
+    return dm.LinearProblem(
+        train,
+        partition,
+        outline.loss,
+        test=test,
+        outline=outline,
+        classes=None if outline.classes is None else len(outline.classes),
+        feature_norm=1.0,  # as columns are encoded
+        memory=memory,
+    )
 
 
 def _keys(ranges: Any, names: tuple[str, ...], named: bool) -> list[Any]:

@@ -124,30 +124,38 @@ def tune(
     owners = site_of_each(groups, len(targets))
     draw = check_random_state(estimator.random_state)
     tested = held_out(owners, test_size, draw)
-    kept = np.flatnonzero(~tested)
-    train = rows(X, kept), targets[kept], owners[kept]
-    made = [apart(clone(estimator)).set_params(**one) for one in candidates]
-    shares = [positive("epsilon", one.epsilon or 0.0) for one in made]
-    scale = _scale(made, train, shares, total)
+    training_indices = np.flatnonzero(~tested)
+    train = rows(X, training_indices), targets[training_indices], owners[training_indices]
+    estimators = [apart(clone(estimator)).set_params(**params) for params in candidates]
+    shares = [positive("epsilon", unfitted.epsilon or 0.0) for unfitted in estimators]
+    scale = _scale(estimators, train, shares, total)
     fitted = []
-    for one, share in zip(made, shares, strict=True):
+    for unfitted, share in zip(estimators, shares, strict=True):
         seed = None if estimator.random_state is None else int(draw.randint(2**31 - 1))
-        fitted.append(one.set_params(epsilon=share / scale, random_state=seed).fit(*train))
-    away = rows(X, np.flatnonzero(tested))
-    utility = np.array([_utility(one, away, targets[tested]) for one in fitted])
+        unfitted.set_params(epsilon=share / scale, random_state=seed)
+        fitted.append(unfitted.fit(*train))
+    held_out_table = rows(X, np.flatnonzero(tested))
+    utility = np.array([_utility(model, held_out_table, targets[tested]) for model in fitted])
     best = _exponential(utility, total, None if estimator.random_state is None else draw)
-    ledgers, delta = [one.ledger_ for one in fitted], estimator.delta
-    of_a_fit = max(one.report_.privacy.epsilon for one in fitted)
+    ledgers = [model.ledger_ for model in fitted]
+    delta = estimator.delta
+    fit_epsilon = max(model.report_.privacy.epsilon for model in fitted)
     spent = max(total_cost(ledgers, delta, colluding=estimator.partners).epsilon, total)
-    chosen, cost = fitted[best], {"epsilon": spent, "delta": delta, "epsilon_of_a_fit": of_a_fit}
-    others = [ledger for place, ledger in enumerate(ledgers) if place != best]
-    why = f"chosen among {len(fitted)} fits, whose cost is counted"
-    chosen.charge(spent, why, others, selection=total)
-    return Tuned(estimator=chosen, params=dict(candidates[best]), **cost)
+    chosen = fitted[best]
+    other_ledgers = [ledger for place, ledger in enumerate(ledgers) if place != best]
+    reason = f"chosen among {len(fitted)} fits, whose cost is counted"
+    chosen.charge(spent, reason, other_ledgers, selection=total)
+    return Tuned(
+        estimator=chosen,
+        params=dict(candidates[best]),
+        epsilon=spent,
+        delta=delta,
+        epsilon_of_a_fit=fit_epsilon,
+    )
 
 
 def _check_candidates(candidates: Sequence[Mapping[str, Any]]) -> None:
-    if not candidates or not all(isinstance(one, Mapping) for one in candidates):
+    if not candidates or not all(isinstance(candidate, Mapping) for candidate in candidates):
         fail("candidates", "a list of parameters, such as [{'algorithm': 'gossip'}]", candidates)
     for name in {*chain(*candidates)} & {"delta", "colluding", "noise"}:
         wanted = "no delta, and no parameter that states whom one trusts: set them on the estimator"
@@ -155,32 +163,35 @@ def _check_candidates(candidates: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _scale(
-    made: Sequence[PrivateClassifier | PrivateRegressor],
+    estimators: Sequence[PrivateClassifier | PrivateRegressor],
     train: tuple[Any, ...],
     shares: Sequence[float],
     total: float,
 ) -> float:
     """Return what each share is divided by, so that all fits together cost `total`."""
-    if len(made) == 1:
+    if len(estimators) == 1:
         return shares[0] / total
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the fits warn
-        sizes = [Sizes.of(clone(one).encoded(*train).problem) for one in made]
+        sizes = [Sizes.of(clone(estimator).encoded(*train).problem) for estimator in estimators]
 
     def joint(scale: float) -> float:
-        each = zip(made, sizes, shares, strict=True)
-        chosen = [one.choice(own, share / scale) for one, own, share in each]
-        plans = [c.algorithm.plan(c.rounds) for c in chosen]
-        return total_cost(plans, made[0].delta, colluding=made[0].partners).epsilon
+        settings = zip(estimators, sizes, shares, strict=True)
+        chosen = [
+            estimator.choice(estimator_sizes, share / scale)
+            for estimator, estimator_sizes, share in settings
+        ]
+        plans = [choice.algorithm.plan(choice.rounds) for choice in chosen]
+        return total_cost(plans, estimators[0].delta, colluding=estimators[0].partners).epsilon
 
-    guess = sqrt(len(made)) * max(shares) / total
+    guess = sqrt(len(estimators)) * max(shares) / total
     return calibrate_noise(joint, target_epsilon=total, guess=guess)
 
 
-def _utility(fitted: PrivateClassifier | PrivateRegressor, X: Any, y: npt.NDArray[Any]) -> float:
+def _utility(estimator: PrivateClassifier | PrivateRegressor, X: Any, y: npt.NDArray[Any]) -> float:
     """Return the utility of a fit on held-out records; one record moves it by at most 1."""
-    task = task_of(fitted.model_)
-    return float(task.utility(fitted.model_, fitted.predict(X), y).sum())
+    task = task_of(estimator.model_)
+    return float(task.utility(estimator.model_, estimator.predict(X), y).sum())
 
 
 def _exponential(utility: npt.NDArray[np.float64], epsilon: float, draw: Any) -> int:

@@ -57,23 +57,31 @@ class Bounds(Histogram):
 
     def answer(self, kinds: Kinds, total: Floats, noise: float, records: int) -> Answer:
         """Return the low and the high end, if there are any."""
-        held = np.flatnonzero(total[: self.bins] > CLEAR * noise)
-        low, high = (_low_end(held[0]), -_low_end(2 * OCTAVES - held[-1])) if len(held) else (0, 0)
-        names = f"{self.column}, low", f"{self.column}, high"
-        rows = [nothing(name) for name in names]
-        if low < high:
-            each = zip(names, (low, high), strict=True)
-            rows = [Row(name, end, 0.0, 0.0, end, end) for name, end in each]
-        return Answer(title=self.column, rows=tuple(rows))
+        filled = np.flatnonzero(total[: self.bins] > CLEAR * noise)
+        low_name = f"{self.column}, low"
+        high_name = f"{self.column}, high"
+        rows = (nothing(low_name), nothing(high_name))
+        if len(filled):
+            low = _low_end(filled[0])
+            high = -_low_end(2 * OCTAVES - filled[-1])
+            if low < high:
+                rows = (_exact(low_name, low), _exact(high_name, high))
+        return Answer(title=self.column, rows=rows)
+
+
+def _exact(name: str, end: float) -> Row:
+    """Return the row of a bound: it is one of public numbers, with no error to state."""
+    return Row(name, end, 0.0, 0.0, end, end)
 
 
 def _low_end(place: int) -> float:
     """Return the low end of a bin."""
-    if place == OCTAVES:
+    octave = int(place) - OCTAVES
+    if octave == 0:
         return 0.0
-    return float(
-        np.sign(place - OCTAVES) * 2.0 ** (abs(place - OCTAVES) + LEAST - (place > OCTAVES))
-    )
+    if octave < 0:
+        return -(2.0 ** (LEAST - octave))
+    return 2.0 ** (LEAST + octave - 1)
 
 
 def bounds(
@@ -95,7 +103,10 @@ def bounds(
     ValueError
         As `ask`; or if all records together are too few for the noise in a bin.
     """
-    asked = [Bounds(name) for name in columns]
-    found = ask(asked, X, groups, ranges=dict.fromkeys(columns, WIDEST), **budget)
-    ends = {a.title: (a.rows[0].estimate, a.rows[1].estimate) for a in found.answers}
-    return {name: pair for name, pair in ends.items() if pair[0] < pair[1]}, found
+    questions = [Bounds(name) for name in columns]
+    statistics = ask(questions, X, groups, ranges=dict.fromkeys(columns, WIDEST), **budget)
+    ends = {
+        answer.title: (answer.rows[0].estimate, answer.rows[1].estimate)
+        for answer in statistics.answers
+    }
+    return {name: pair for name, pair in ends.items() if pair[0] < pair[1]}, statistics

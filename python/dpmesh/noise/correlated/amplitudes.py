@@ -35,7 +35,7 @@ def least_own(nodes: int, pairs: npt.ArrayLike, *, coalition: int = 0) -> float:
     return exposure(nodes, canonical_pairs(pairs, nodes), coalition).least_own()
 
 
-def shared_for(own: float, of: Exposure) -> float:
+def shared_for(own_noise: float, exposures: Exposure) -> float:
     """Return the least size of the secrets with mu = 1 at noise ratio 1, rounded up.
 
     mu falls in the size of the secrets. Few coalitions are searched closely, and all are checked.
@@ -43,31 +43,31 @@ def shared_for(own: float, of: Exposure) -> float:
     Raises
     ------
     ValueError
-        If no size is enough: `own` is not above `least_own`.
+        If no size is enough: `own_noise` is not above `least_own`.
     """
-    if own >= 1:
+    if own_noise >= 1:
         return 0.0
-    least = of.least_own()
-    if not least < own * (1 - 1e-9) or of.worst(own, _LARGEST) > 1:
-        fail("own", f"more than {least:.6g}, below which no secrets are enough", own)
+    least = exposures.least_own()
+    if not least < own_noise * (1 - 1e-9) or exposures.worst(own_noise, _LARGEST) > 1:
+        fail("own", f"more than {least:.6g}, below which no secrets are enough", own_noise)
     chosen = np.zeros(0, dtype=np.int64)
     shared = 0.0
     while True:
-        exposed = np.sqrt(of.squared(own, shared).max(axis=1))
+        exposed = np.sqrt(exposures.squared(own_noise, shared).max(axis=1))
         if exposed.max() <= 1 - _MARGIN / 2:
             return shared
         worst = np.argsort(-exposed)[:16]
         chosen = np.union1d(chosen, worst)
-        shared = _root(of.only(chosen), own, shared)
+        shared = _root(exposures.only(chosen), own_noise, shared)
 
 
-def _root(of: Exposure, own: float, low: float) -> float:
-    high = max(2 * low, own)
-    while of.worst(own, high) > 1 - _MARGIN:
+def _root(exposures: Exposure, own_noise: float, low: float) -> float:
+    high = max(2 * low, own_noise)
+    while exposures.worst(own_noise, high) > 1 - _MARGIN:
         low, high = high, 2 * high
 
     def above(shared: float) -> float:
-        return of.worst(own, shared) - (1 - _MARGIN)
+        return exposures.worst(own_noise, shared) - (1 - _MARGIN)
 
     root: float = brentq(above, low, high, xtol=1e-15, rtol=1e-14)
     return root
@@ -106,10 +106,12 @@ def partner_secrets(
     ValueError
         If a coalition of that size can cut a node off from its honest partners.
     """
-    who = links(mixing_matrix) if pairs is None else canonical_pairs(pairs, mixing_matrix.nodes)
+    secret_pairs = (
+        links(mixing_matrix) if pairs is None else canonical_pairs(pairs, mixing_matrix.nodes)
+    )
     nodes, coalition = mixing_matrix.nodes, integer("coalition", coalition)
-    of = exposure(nodes, who, coalition, star=star)
-    least = of.least_own()
+    exposures = exposure(nodes, secret_pairs, coalition, star=star)
+    least = exposures.least_own()
     if least > 1 - 1e-9:
         wanted = (
             "a graph of secrets that no such coalition cuts: a node whose partners all collude "
@@ -118,10 +120,17 @@ def partner_secrets(
     if own is None:
         size = float(np.asarray(sensitivities, dtype=np.float64).max())
         relative = tuple(np.broadcast_to(np.asarray(sensitivities) / size, (rounds,)).tolist())
-        own = _best_own(mixing_matrix, who.tobytes(), coalition, star, rounds, mixings, relative)
+        own = _best_own(
+            mixing_matrix, secret_pairs.tobytes(), coalition, star, rounds, mixings, relative
+        )
     own = positive("own", own)
     return Secrets(
-        nodes=nodes, pairs=who, own=own, shared=shared_for(own, of), coalition=coalition, star=star
+        nodes=nodes,
+        pairs=secret_pairs,
+        own=own,
+        shared=shared_for(own, exposures),
+        coalition=coalition,
+        star=star,
     )
 
 
@@ -147,23 +156,31 @@ def changing_secrets(
     ValueError
         If no round has secrets.
     """
-    found: dict[bytes, Secrets] = {}
+    secrets_by_graph: dict[bytes, Secrets] = {}
     for pairs in graphs:
-        who = canonical_pairs(pairs, nodes)
-        if (name := who.tobytes()) in found:
+        graph = canonical_pairs(pairs, nodes)
+        graph_bytes = graph.tobytes()
+        if graph_bytes in secrets_by_graph:
             continue
-        of = exposure(nodes, who, coalition, star=star)
-        own, kept = _OVER_LEAST * of.least_own(), who
-        if own >= 1:
-            own, kept = 1.0, who[:0]
-        shared = shared_for(own, of)
-        found[name] = Secrets(
-            nodes=nodes, pairs=kept, own=own, shared=shared, coalition=coalition, star=star
+        exposures = exposure(nodes, graph, coalition, star=star)
+        own_noise = _OVER_LEAST * exposures.least_own()
+        secret_pairs = graph
+        if own_noise >= 1:
+            own_noise = 1.0
+            secret_pairs = graph[:0]
+        shared = shared_for(own_noise, exposures)
+        secrets_by_graph[graph_bytes] = Secrets(
+            nodes=nodes,
+            pairs=secret_pairs,
+            own=own_noise,
+            shared=shared,
+            coalition=coalition,
+            star=star,
         )
-    if not any(len(each.pairs) for each in found.values()):
+    if not any(len(secrets.pairs) for secrets in secrets_by_graph.values()):
         wanted = "graphs of secrets of which one at least leaves every node an honest partner"
         fail("coalition", f"{wanted} (pass more partners=)", coalition)
-    return tuple(found[canonical_pairs(pairs, nodes).tobytes()] for pairs in graphs)
+    return tuple(secrets_by_graph[canonical_pairs(pairs, nodes).tobytes()] for pairs in graphs)
 
 
 @lru_cache(maxsize=32)
@@ -176,20 +193,23 @@ def _best_own(
     mixings: int,
     sensitivities: tuple[float, ...],
 ) -> float:
-    who = np.frombuffer(pairs, dtype=np.int64).reshape(-1, 2)
-    of = exposure(matrix.nodes, who, coalition, star=star)
+    secret_pairs = np.frombuffer(pairs, dtype=np.int64).reshape(-1, 2)
+    exposures = exposure(matrix.nodes, secret_pairs, coalition, star=star)
     s = np.array(sensitivities)
-    own_noise = gossip(matrix, rounds, mixings=mixings, sensitivities=s).trace()
-    between = laplacian(matrix.nodes, who)
-    shared_noise = gossip(
+    own_objective = gossip(matrix, rounds, mixings=mixings, sensitivities=s).trace()
+    between = laplacian(matrix.nodes, secret_pairs)
+    shared_objective = gossip(
         matrix, rounds, mixings=mixings, sensitivities=s, covariance=between
     ).trace()
 
-    def noise(own: float) -> float:
-        return own**2 * own_noise + shared_for(own, of) ** 2 * shared_noise
+    def noise(own_noise: float) -> float:
+        shared = shared_for(own_noise, exposures)
+        return own_noise**2 * own_objective + shared**2 * shared_objective
 
-    sizes = np.geomspace(of.least_own() * 1.001, 1.0, _POINTS)
+    sizes = np.geomspace(exposures.least_own() * 1.001, 1.0, _POINTS)
     best = int(np.argmin([noise(own) for own in sizes]))
     low, high = sizes[max(best - 1, 0)], sizes[min(best + 1, _POINTS - 1)]
-    found = minimize_scalar(noise, bounds=(low, high), method="bounded")
-    return float(found.x) if found.fun < noise(sizes[best]) else float(sizes[best])
+    refined = minimize_scalar(noise, bounds=(low, high), method="bounded")
+    if refined.fun < noise(sizes[best]):
+        return float(refined.x)
+    return float(sizes[best])

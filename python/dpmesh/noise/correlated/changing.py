@@ -38,7 +38,7 @@ class ChangingSecrets:
         colluding
             As in `CorrelatedGaussian.mus`.
         """
-        return max(self._worst(factorization, one) for one in self._exposures(colluding))
+        return max(self._worst(factorization, exposed) for exposed in self._exposures(colluding))
 
     def worst_against(self, factorization: Factorization, coalition: Sequence[int]) -> float:
         """Return the same against one coalition."""
@@ -63,9 +63,9 @@ class ChangingSecrets:
         squares = np.zeros(len(uses))
         for exposed in self._exposures(colluding):
             moved, largest = _moved(factorization, exposed), float(exposed.max())
-            for i, used in enumerate(uses):
-                apart = bool((np.diff(used) >= bands).all())
-                of_nodes = moved[list(used)].sum(axis=0).max() if apart else np.inf
+            for i, used_rounds in enumerate(uses):
+                is_separated = bool((np.diff(used_rounds) >= bands).all())
+                of_nodes = moved[list(used_rounds)].sum(axis=0).max() if is_separated else np.inf
                 squares[i] = max(squares[i], min(float(of_nodes), bounds[i] ** 2 * largest))
         return [float(mu) for mu in np.sqrt(squares) * _UP]
 
@@ -80,22 +80,22 @@ class ChangingSecrets:
     def _exposures(self, colluding: int | None) -> Iterator[Array]:
         """Yield the exposure of nodes to each coalition of that size, shape (rounds, others)."""
         if colluding is None:  # all others: own noise alone
-            yield np.array([[each.own**-2] for each in self.of_rounds])
+            yield np.array([[secrets.own**-2] for secrets in self.of_rounds])
             return
         if self.of_rounds[0].star:
-            yield np.array([[each.mu_against(colluding) ** 2] for each in self.of_rounds])
+            yield np.array([[secrets.mu_against(colluding) ** 2] for secrets in self.of_rounds])
             return
-        alike = all(each.is_complete for each in self.of_rounds)
+        alike = all(secrets.is_complete for secrets in self.of_rounds)
         for coalition in coalitions_of(self.of_rounds[0].nodes, colluding, alike=alike):
             yield self._exposed(coalition)
 
     def _exposed(self, coalition: tuple[int, ...]) -> Array:
         """``[(own^2 I + shared^2 L')^-1]_uu`` of each round, shape (rounds, others)."""
-        known: dict[int, Array] = {}
-        for each in self.of_rounds:
-            if id(each) not in known:
-                known[id(each)] = each.leverages(coalition)[1]
-        return np.stack([known[id(each)] for each in self.of_rounds])
+        exposed_by_graph: dict[int, Array] = {}
+        for secrets in self.of_rounds:
+            if id(secrets) not in exposed_by_graph:
+                exposed_by_graph[id(secrets)] = secrets.leverages(coalition)[1]
+        return np.stack([exposed_by_graph[id(secrets)] for secrets in self.of_rounds])
 
 
 def _moved(factorization: Factorization, exposed: Array) -> Array:

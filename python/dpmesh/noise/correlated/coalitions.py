@@ -34,13 +34,15 @@ def laplacian(nodes: int, pairs: npt.NDArray[np.int64]) -> Array:
     return result
 
 
-def honest(whole: Array, coalition: tuple[int, ...]) -> tuple[npt.NDArray[np.int64], Array]:
+def honest(
+    graph_laplacian: Array, coalition: tuple[int, ...]
+) -> tuple[npt.NDArray[np.int64], Array]:
     """Return the other nodes, and the Laplacian of the links between them."""
-    others = np.setdiff1d(np.arange(len(whole)), coalition)
-    part = whole[np.ix_(others, others)].copy()
-    np.fill_diagonal(part, 0.0)
-    np.fill_diagonal(part, -part.sum(axis=1))
-    return others, part
+    others = np.setdiff1d(np.arange(len(graph_laplacian)), coalition)
+    honest_laplacian = graph_laplacian[np.ix_(others, others)].copy()
+    np.fill_diagonal(honest_laplacian, 0.0)
+    np.fill_diagonal(honest_laplacian, -honest_laplacian.sum(axis=1))
+    return others, honest_laplacian
 
 
 def spectrum(parts: Array) -> tuple[Array, Array]:
@@ -79,8 +81,8 @@ class Exposure:
         Without a bound on the secrets only the mean over a connected part of the honest graph stays
         unprotected by them: ``mu = 1 / (own sqrt(nodes of the smallest part))``.
         """
-        alone = np.where(self.values < _ZERO, 1.0, 0.0)
-        return float(np.sqrt(np.matmul(self.squares, alone[:, :, None]).max()))
+        is_unprotected = np.where(self.values < _ZERO, 1.0, 0.0)
+        return float(np.sqrt(np.matmul(self.squares, is_unprotected[:, :, None]).max()))
 
     def only(self, chosen: npt.NDArray[np.int64]) -> Exposure:
         """Return that to some of the coalitions."""
@@ -107,8 +109,8 @@ def exposure(
         squares = np.array([[[1 / count, 1 - 1 / count]]])
         return Exposure(np.array([[0.0, float(count)]]), squares)
     coalitions = coalitions_of(nodes, size, alike=len(pairs) == nodes * (nodes - 1) // 2)
-    whole = laplacian(nodes, pairs)
-    parts = np.stack([honest(whole, coalition)[1] for coalition in coalitions])
+    graph_laplacian = laplacian(nodes, pairs)
+    parts = np.stack([honest(graph_laplacian, coalition)[1] for coalition in coalitions])
     return Exposure(*spectrum(parts))
 
 

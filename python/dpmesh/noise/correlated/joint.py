@@ -88,11 +88,11 @@ class CorrelatedGaussian:
         multiplier = positive("noise_to_sensitivity", self.noise_to_sensitivity)
         object.__setattr__(self, "noise_to_sensitivity", multiplier)
         object.__setattr__(self, "sensitivities", sensitivities_of(self.sensitivities, self.rounds))
-        kept = np.broadcast_to(np.asarray(self.memory, dtype=np.float64), (self.rounds,)).copy()
-        if not np.isfinite(kept).all():
+        memory = np.broadcast_to(np.asarray(self.memory, dtype=np.float64), (self.rounds,)).copy()
+        if not np.isfinite(memory).all():
             fail("memory", "finite numbers", self.memory)
-        kept.flags.writeable = False
-        object.__setattr__(self, "memory", kept)
+        memory.flags.writeable = False
+        object.__setattr__(self, "memory", memory)
         if self.secrets is not None and not isinstance(self.secrets, Secrets):
             object.__setattr__(self, "secrets", tuple(self.secrets))
             self._check_changing(tuple(self.secrets))
@@ -101,16 +101,17 @@ class CorrelatedGaussian:
             if self.claims_star:
                 wanted = "None: no proof covers whole numbers whose partners a router chooses after"
                 fail("grid", f"{wanted} it has seen their rows", self.grid)
-            if kept.any() or isinstance(self.secrets, tuple):
+            if memory.any() or isinstance(self.secrets, tuple):
                 wanted = "None, or one graph of secrets for all rounds and no memory: noise on a"
                 fail("grid", f"{wanted} grid is proved for these alone", self.grid)
 
     def _check_changing(self, secrets: tuple[Secrets, ...]) -> None:
         if len(secrets) != self.rounds:
             fail("secrets", f"Secrets, or those of each of {self.rounds} rounds", len(secrets))
-        for each in secrets:
-            instance("secrets", each, "Secrets of each round", Secrets)
-        if len({(each.nodes, each.coalition, each.star) for each in secrets}) > 1:
+        for round_secrets in secrets:
+            instance("secrets", round_secrets, "Secrets of each round", Secrets)
+        claims = {(graph.nodes, graph.coalition, graph.star) for graph in secrets}
+        if len(claims) > 1:
             fail("secrets", "the same nodes and the same coalition in every round", "others")
 
     @property
@@ -131,8 +132,8 @@ class CorrelatedGaussian:
     def mu_against_partners(self) -> float:
         """The same if everybody colludes: as though there were no secrets."""
         if self.secrets is None or isinstance(self.secrets, Secrets):
-            own = 1.0 if self.secrets is None else self.secrets.own
-            return self.factorization.sensitivity / (own * self.noise_to_sensitivity)
+            own_noise = 1.0 if self.secrets is None else self.secrets.own
+            return self.factorization.sensitivity / (own_noise * self.noise_to_sensitivity)
         return self._against(None)
 
     def _against(self, colluding: int | None) -> float:
@@ -173,7 +174,7 @@ class CorrelatedGaussian:
     @property
     def claims_star(self) -> bool:
         """True if the claim counts a node's local secrets alone: see `Secrets`."""
-        return any(each.star for each in self._each_secrets)
+        return any(secrets.star for secrets in self._each_secrets)
 
     @property
     def _each_secrets(self) -> tuple[Secrets, ...]:
@@ -224,17 +225,18 @@ class CorrelatedGaussian:
 
         ``B[t, 0] N_t = E_t - sum_k B[t, k] N_(t-k)`` gives the noise of round t from earlier noise.
         """
-        s, kept = np.asarray(self.sensitivities), np.asarray(self.memory)
+        sensitivities = np.asarray(self.sensitivities)
+        memory = np.asarray(self.memory)
         bands: Array = self.factorization.bands.copy()
         rounds, width = bands.shape
         for k in range(width):
-            bands[k:, k] /= s[: rounds - k]
-        if not kept.any():
+            bands[k:, k] /= sensitivities[: rounds - k]
+        if not memory.any():
             return bands
         remembering = np.zeros((rounds, min(width + 1, rounds)))
         remembering[:, :width] = bands
         for k in range(1, remembering.shape[1]):
-            remembering[k:, k] -= bands[k:, k - 1] * kept[1 : rounds - k + 1]
+            remembering[k:, k] -= bands[k:, k - 1] * memory[1 : rounds - k + 1]
         return remembering
 
     @cached_property
@@ -243,16 +245,19 @@ class CorrelatedGaussian:
 
         That of the node with most secrets.
         """
-        columns, rounds = by_columns(self.recursion), self.rounds
+        columns = by_columns(self.recursion)
+        rounds = self.rounds
         between = [1.0] * rounds
         if self.secrets is not None:
-            variance = {id(one): np.diagonal(one.covariance).max() for one in self._each_secrets}
+            variance = {
+                id(secrets): np.diagonal(secrets.covariance).max() for secrets in self._each_secrets
+            }
             between = [variance[id(self.secrets_of(t))] for t in range(rounds)]
         squares = np.zeros(rounds)
         for first in range(0, rounds, _CHUNK):
-            some = np.arange(first, min(first + _CHUNK, rounds))
-            unit = np.zeros((rounds, len(some)))
-            unit[some, some - first] = np.sqrt(np.asarray(between)[some])
+            block = np.arange(first, min(first + _CHUNK, rounds))
+            unit = np.zeros((rounds, len(block)))
+            unit[block, block - first] = np.sqrt(np.asarray(between)[block])
             squares += (dtbtrs(np.asfortranarray(columns.T), unit, uplo="L")[0] ** 2).sum(axis=1)
         spreads: Array = (
             self.noise_to_sensitivity * np.sqrt(squares) / np.asarray(self.sensitivities)
@@ -270,14 +275,14 @@ class CorrelatedGaussian:
             "factorization": self.factorization.as_dict(),
             "sensitivities": np.asarray(self.sensitivities).tolist(),
             "memory": np.asarray(self.memory).tolist(),
-            "secrets": [each.as_dict() for each in self._each_secrets],
+            "secrets": [secrets.as_dict() for secrets in self._each_secrets],
             "grid": self.grid,
         }
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> CorrelatedGaussian:
         """Return the release that `as_dict` gave."""
-        secrets = [Secrets(**each) for each in fields["secrets"]]
+        secrets = [Secrets(**stored) for stored in fields["secrets"]]
         return cls(
             noise_to_sensitivity=fields["noise_to_sensitivity"],
             factorization=Factorization.from_dict(fields["factorization"]),
@@ -291,16 +296,17 @@ class CorrelatedGaussian:
     def digest(self) -> str:
         """256 bits that differ for other noise."""
         star = ("star",) if self.claims_star else ()
-        each = [
-            (one.nodes, one.own, one.shared, one.coalition, *star) for one in self._each_secrets
+        claims = [
+            (secrets.nodes, secrets.own, secrets.shared, secrets.coalition, *star)
+            for secrets in self._each_secrets
         ]
         strategy = self.factorization
         kind = (self.noise_to_sensitivity, self.grid, strategy.kind)
-        found = sha256(repr((*kind, strategy.participation, each)).encode())
+        digest = sha256(repr((*kind, strategy.participation, claims)).encode())
         arrays = [strategy.bands, self.sensitivities, self.memory]
-        for array in (*arrays, *(one.pairs for one in self._each_secrets)):
-            found.update(repr(np.shape(array)).encode() + np.ascontiguousarray(array).tobytes())
-        return found.hexdigest()
+        for array in (*arrays, *(secrets.pairs for secrets in self._each_secrets)):
+            digest.update(repr(np.shape(array)).encode() + np.ascontiguousarray(array).tobytes())
+        return digest.hexdigest()
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, CorrelatedGaussian) and self.digest == other.digest
@@ -313,11 +319,11 @@ class CorrelatedGaussian:
 
     def __str__(self) -> str:
         rounds, bands = self.factorization.bands.shape
-        how = f"{rounds} rows"
+        description = f"{rounds} rows"
         if bands > 1:
-            how += f" correlated in time by {bands} bands"
+            description += f" correlated in time by {bands} bands"
         pairs = sorted({len(secrets.pairs) for secrets in self._each_secrets})
         if pairs:
             count = f"{pairs[0]}" if len(pairs) == 1 else f"{pairs[0]} to {pairs[-1]}"
-            how += f", with secrets of {count} pairs"
-        return how
+            description += f", with secrets of {count} pairs"
+        return description

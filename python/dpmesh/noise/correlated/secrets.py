@@ -140,12 +140,14 @@ class Secrets:
     @property
     def _of_partner(self) -> float:
         """Variance that a secret adds to the noise of one end, given the row of the other."""
-        own, shared = self.own**2, self.shared**2
-        return own * shared / (own + shared)
+        own_variance, shared_variance = self.own**2, self.shared**2
+        return own_variance * shared_variance / (own_variance + shared_variance)
 
-    def _against(self, known: Any) -> Any:
+    def _against(self, colluding_partners: Any) -> Any:
         """Return the variance of a row of which so many partners collude, whoever else counts."""
-        beyond = np.minimum(known, least_partners(self.nodes, self.pairs)) - self.coalition
+        beyond = (
+            np.minimum(colluding_partners, least_partners(self.nodes, self.pairs)) - self.coalition
+        )
         planned = 1 / self.exposure.squared(self.own, self.shared)[0, 0]
         return planned - np.maximum(0, beyond) * self._of_partner
 
@@ -156,12 +158,12 @@ class Secrets:
         variance of the claim, given the rows of all others.
         """
         ends = self.pairs[(self.pairs == node).any(axis=1)]
-        held = ends[np.isin(ends.sum(axis=1) - node, list(partners))]
-        own = self.own
-        if len(held) < least_partners(self.nodes, self.pairs):
-            honest_ones = max(0, len(held) - self.coalition)
-            own = float(np.sqrt(self._against(0.0) - honest_ones * self._of_partner))
-        return replace(self, pairs=held, own=own, star=False)
+        honest_pairs = ends[np.isin(ends.sum(axis=1) - node, list(partners))]
+        own_noise = self.own
+        if len(honest_pairs) < least_partners(self.nodes, self.pairs):
+            honest_ones = max(0, len(honest_pairs) - self.coalition)
+            own_noise = float(np.sqrt(self._against(0.0) - honest_ones * self._of_partner))
+        return replace(self, pairs=honest_pairs, own=own_noise, star=False)
 
     @property
     def claim(self) -> str:
@@ -195,13 +197,13 @@ def links(mixing_matrix: MixingMatrix) -> Pairs:
 
 def canonical_pairs(pairs: npt.ArrayLike, nodes: int) -> Pairs:
     """Return pairs with the smaller node first, in ascending order, read-only."""
-    given = np.asarray(pairs, dtype=np.int64).reshape(-1, 2)
-    if given.size and (given.min() < 0 or given.max() >= nodes):
+    raw_pairs = np.asarray(pairs, dtype=np.int64).reshape(-1, 2)
+    if raw_pairs.size and (raw_pairs.min() < 0 or raw_pairs.max() >= nodes):
         fail("pairs", f"nodes from 0 to {nodes - 1}", "others")
-    if (given[:, 0] == given[:, 1]).any():
+    if (raw_pairs[:, 0] == raw_pairs[:, 1]).any():
         fail("pairs", "pairs of two different nodes", "a node with itself")
-    sorted_pairs = np.unique(np.sort(given, axis=1), axis=0).reshape(-1, 2)
-    if len(sorted_pairs) != len(given):
+    sorted_pairs = np.unique(np.sort(raw_pairs, axis=1), axis=0).reshape(-1, 2)
+    if len(sorted_pairs) != len(raw_pairs):
         fail("pairs", "each pair once", "one twice")
     sorted_pairs.flags.writeable = False
     return sorted_pairs
