@@ -77,11 +77,11 @@ class Attendance:
 
     @property
     def enough(self) -> bool:
-        """Whether a quorum is left."""
+        """True while the parties left are a quorum."""
         return self.is_quorum(self.everybody - self.out - self.spent)
 
     def is_quorum(self, parties: set[int] | frozenset[int]) -> bool:
-        """Whether so many parties are a quorum."""
+        """Return True if these parties are enough for a quorum."""
         return len(parties) >= self.contract.terms.quorum
 
     def now(self) -> float:

@@ -1,4 +1,4 @@
-"""What the parties of a mesh agree on before they start: a public file, and what joining costs."""
+"""Contracts: the public file that the parties of a mesh agree on, and the epsilon of joining."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class Contract:
 
     @cached_property
     def terms(self) -> Terms:
-        """What it states about the run."""
+        """The contract's terms of the run: rounds, delta, quorum, transport and the rest."""
         table = self.settings.table("contract")
         arguments = self.settings.arguments("contract", table, entries(Terms))
         terms: Terms = self.settings.call("contract", Terms, **arguments)
@@ -183,18 +183,18 @@ class Contract:
 
     @property
     def has_one_model(self) -> bool:
-        """Whether all parties compute the same model, from the same totals."""
+        """True if all parties compute the same model, from the same totals."""
         return isinstance(self.sums, SecureSum)
 
     @property
     def sealing(self) -> int:
-        """How many parties must sign the same end, so that no other end has as many."""
+        """Number of parties that must sign the same end, so that no other end has as many."""
         colluding = 0 if self.sums is None else self.sums.colluding
         return (self.nodes + colluding) // 2 + 1
 
     @cached_property
     def topology(self) -> Topology | None:
-        """Who hears whom; None if messages travel by token, or are masked."""
+        """The gossip graph; None if messages travel by token or under masks."""
         return self._graph if self.algorithm.travels == "gossip" else None
 
     @property
@@ -240,7 +240,7 @@ class Contract:
 
     @cached_property
     def planned(self) -> Planned:
-        """What its parties release, and what that is charged."""
+        """The planned releases of the parties, with their privacy cost."""
         own = self.settings, self.terms, self.algorithm, self.made_up, self.models
         return Planned(*own)
 
@@ -251,7 +251,7 @@ class Contract:
 
     @property
     def plan(self) -> Plan:
-        """What is charged for a whole run, the rounding of rows included."""
+        """The privacy plan that a whole run is charged, the rounding of rows included."""
         return self.planned.plan
 
     @property
@@ -264,12 +264,12 @@ class Contract:
 
     @property
     def copies(self) -> int:
-        """How many parties may hold a record, each of which releases it."""
+        """Number of parties that may hold a record, each of which releases it."""
         return int(getattr(self.algorithm, "copies", 1))
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What the guarantee rests on beside the proof."""
+        """Assumptions of the guarantee beside the proof."""
         kind, why = type(self.algorithm), holds_for_any_rows(self.algorithm)
         if kind.__module__.startswith("dpmesh."):
             return self.plan.assumptions
@@ -301,7 +301,7 @@ class Contract:
 
     @property
     def _learned(self) -> Any:
-        """What the algorithm learns from, after a first stage if there is one."""
+        """The made-up problem for the algorithm, centred if there is a first stage."""
         staged = "first_stage" in self.settings.content
         return self.made_up.centred(np.zeros(self.tables.features)) if staged else self.made_up
 

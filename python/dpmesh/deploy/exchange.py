@@ -166,7 +166,7 @@ class RowChannel(NodeChannel):
 
     @property
     def kept(self) -> bytes:
-        """What the next start needs of it."""
+        """State to store for a restart, as bytes."""
         noise = self.noise
         return pack(*map(state_as_bytes, (self.state, noise.memory, noise.in_round)))
 
@@ -297,7 +297,7 @@ class SumChannel(NodeChannel):
 
     @property
     def kept(self) -> bytes:
-        """What the next start needs of it."""
+        """State to store for a restart, as bytes."""
         totals = (total.tobytes() for total in self.totals)
         return pack(self.transcript, state_as_bytes(self.state), *totals)
 

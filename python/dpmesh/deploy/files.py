@@ -56,7 +56,7 @@ def connect(path: str | Path) -> sqlite3.Connection:
 
 
 class Joined(NamedTuple):
-    """What a folder stored when it joined a contract: its plan, records' digest, and the noise."""
+    """A folder's entry of a contract that it joined: plan, digest of the records, kind of noise."""
 
     plan: str
     records: str

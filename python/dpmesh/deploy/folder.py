@@ -257,7 +257,7 @@ class Folder(Steps):
         self.marks.put(contract.hash, known or joined, self.last_sent(contract.hash))
 
     def _costs_more(self, plan: Plan, known: Joined) -> bool:
-        """Whether a plan costs more than the one that was charged, beyond rounding.
+        """Return True if a plan costs more than the one that was charged, beyond rounding.
 
         A contract names versions and modules, but not all that its plan is computed by.
         """
@@ -268,7 +268,7 @@ class Folder(Steps):
         return cost > before * (1 + 1e-9) or len(plan.releases) > len(charged.releases)
 
     def has_joined(self, contract: Agreement) -> bool:
-        """Whether this folder has reserved the cost of a contract."""
+        """Return True if this folder has reserved the cost of a contract."""
         return contract.hash in self._joined()
 
     def _joined(self) -> dict[bytes, Joined]:
@@ -307,7 +307,7 @@ class Folder(Steps):
         return [Known(contract, Plan.from_dict(json.loads(plan))) for contract, plan in found]
 
     def _has_released(self) -> bool:
-        """Whether a release was charged, or may have been made where this folder cannot see it."""
+        """Return True if a release was charged here, or may have been made by another copy."""
         elsewhere = self._events(_SHARED) | self._events(_LOST)
         charged = "select 1 from steps where charged != '[]'"
         again = "select 1 from contracts where incarnation > 0 or records = ?"
@@ -342,7 +342,7 @@ class Folder(Steps):
         return False
 
     def _is_unsigned(self, contract: Agreement) -> bool:
-        """Whether nothing left this folder under a contract, and its marks say the same."""
+        """Return True if nothing left this folder under a contract, by its table and its marks."""
         self._check_marks()
         never_sent = Sent(0, BEFORE)
         _, marked = self.marks.all().get(contract.hash, (None, None))
@@ -389,12 +389,12 @@ class Folder(Steps):
         return total_cost(plans, self.budget.delta if delta is None else delta)
 
     def incarnation(self, contract: bytes) -> int:
-        """How often this folder was restored since it joined a contract."""
+        """Return the number of times this folder was restored since it joined a contract."""
         ((again,),) = self._read("select incarnation from contracts where hash = ?", contract)
         return int(again)
 
     def is_seeded(self, contract: Agreement) -> bool:
-        """Whether the noise of a contract is that of a rehearsal."""
+        """Return True if the noise of a contract is that of a rehearsal."""
         return bool(self._joined()[contract.hash].seeded)
 
     def last_sent(self, contract: bytes) -> Sent:
@@ -441,7 +441,7 @@ class Folder(Steps):
 
     @property
     def is_over_budget(self) -> bool:
-        """Whether the contracts cost more than the budget, as they may once it was restored."""
+        """True if the contracts exceed the budget, as they may once the folder was restored."""
         ((over,),) = self._read("select over from party")
         return bool(over)
 

@@ -117,7 +117,7 @@ def _http1(tls: ssl.SSLContext) -> ssl.SSLContext:
 
 
 def is_local(host: str) -> bool:
-    """Whether a host is this machine by its loopback address."""
+    """Return True if a host is this machine by its loopback address."""
     with suppress(ValueError):
         return ip_address(host).is_loopback
     return host == "localhost"
@@ -251,7 +251,7 @@ class RouterServer:
         return response
 
     def _is_signed(self, party: int, length: int, headers: Any) -> bool:
-        """Whether a party posts this, and for the first time."""
+        """Return True if a party signed this request and its number is new."""
         contract, last = self.router.contract, self._numbers[party]
         with suppress(ValueError, KeyError):
             number, signature = int(headers[NUMBER]), bytes.fromhex(headers[SIGNATURE])

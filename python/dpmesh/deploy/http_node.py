@@ -360,7 +360,7 @@ class _Dialogue:
         return http.FAREWELL if self.node.is_done else self._patience
 
     def _is_over(self, status: int, reason: str | None, message: bytes) -> bool:
-        """Whether the node's part is over, after a response; raise if it ends early.
+        """Return True if a response ends the node's part of the run; raise if it ends early.
 
         No word of the router ends it before its last step: patience, a refusal of its own, or the
         signatures of so many others that no other end can have as many do.

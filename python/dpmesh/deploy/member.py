@@ -1,4 +1,4 @@
-"""What a party brings to a contract's run: its records, its folder, and its keys of the run."""
+"""A party's share in a contract's run: its records, its folder, and its keys of the run."""
 
 from __future__ import annotations
 

@@ -217,7 +217,7 @@ class Node(Member):
         return found
 
     def _confirm(self, ask: Ask) -> bool:
-        """Whether enough others say how far this node got before its start, as they know it."""
+        """Return True if enough parties confirm this node's last step before its start."""
         self._confirmed = self.travel.is_confirmed(ask, self._said(ask), self._fresh().last.at)
         if self._confirmed:
             self.folder.marks.confirmed(self.contract.hash)

@@ -1,4 +1,4 @@
-"""How what a node releases leaves it as rows, which others mix, or build upon in their turn."""
+"""A node's releases as rows, which other nodes mix or, with a token, build upon."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _log = logging.getLogger("dpmesh")
 
 
 class Rows:
-    """What a node checks of rows, is charged for its own, and sends.
+    """The rows of a node: checks of those received, charges, and the row it sends.
 
     Parameters
     ----------
@@ -55,11 +55,11 @@ class Rows:
         """The number of this process, if partners share secrets."""
 
     def releases(self, ask: Ask) -> bool:
-        """Whether others must confirm this node's start before it answers: always."""
+        """Return True: others must always confirm this node's start before it answers."""
         return True
 
     def may_withhold(self, ask: Ask) -> bool:
-        """Whether a node that nobody confirms may compute its step and keep the row to itself.
+        """Return True if an unconfirmed node may compute its step and keep the row to itself.
 
         The router asks so if all that the next row goes to are lost.
         """
@@ -90,7 +90,7 @@ class Rows:
         return ()
 
     def is_confirmed(self, ask: Ask, said: dict[int, bytes], last: Position) -> bool:
-        """Whether enough others say that they have no row of this node that its folder has not.
+        """Return True if enough parties confirm that this node's folder lacks none of its rows.
 
         They are those that the next row goes to. A router that hides their answers stops this node.
         """
@@ -105,7 +105,7 @@ class Rows:
         return len(said.keys() & others) >= needed
 
     def follows(self, last: Stored | None, at: Position) -> bool:
-        """Whether a position is the next one; by token, whether it is a later one of its own."""
+        """Return True if a position is the next one or, by token, a later one of this node."""
         schedule, before = self._schedule, None if last is None else last.at
         if schedule.gossips:
             return at == schedule.after(before)
@@ -149,7 +149,7 @@ class Rows:
         raise RefusedError(f"bad row of {contract.parties[row.party].name}")
 
     def _is_expected(self, row: Row, last: Stored | None, at: Position) -> bool:
-        """Whether a row is of a neighbour's at the position before, or of a holder's since then."""
+        """Return True if a row is a neighbour's last one, or a later token holder's."""
         schedule = self._schedule
         if schedule.gossips:
             before = last is not None and row.at == last.at

@@ -1,4 +1,4 @@
-"""How a node's parts of sums leave it, under masks.
+"""A node's parts of sums, sent under masks.
 
 A position is a round and an attempt at its sums: one for all parties, or one for each over its
 neighbours. The node takes its totals of the rounds before, each of which must carry the tag of an
@@ -54,7 +54,7 @@ MOST_RECALLED, LONGEST_RECALLED = 32, 2**15
 
 
 class Sums:
-    """What a node checks of totals, is charged for its parts, and sends.
+    """The sums of a node: checks of totals, charges for its parts, and the parts it sends.
 
     Parameters
     ----------
@@ -79,11 +79,11 @@ class Sums:
         """What was said once."""
 
     def releases(self, ask: Ask) -> bool:
-        """Whether a question is for parts of sums; nothing is released at the end."""
+        """Return True if a question is for parts of sums; nothing is released at the end."""
         return bool(self._headers(ask))
 
     def may_withhold(self, ask: Ask) -> bool:
-        """Whether a part may stay with this node: never, a sum needs all parts."""
+        """Return False: a sum needs all parts, so none may stay with its node."""
         return False
 
     def answer_of(self, step: Stored, message: bytes) -> bytes:
@@ -171,7 +171,7 @@ class Sums:
 
     @property
     def _own_spent(self) -> tuple[int, ...]:
-        """How many sums of each kind this node was charged for."""
+        """Number of sums of each kind that this node was charged for."""
         planned = self._contract.planned
         spent = [0] * len(planned.attempts)
         for step, count in self._node.folder.attempts(self._contract).items():
@@ -180,11 +180,11 @@ class Sums:
 
     @property
     def spent(self) -> tuple[int, ...]:
-        """How many sums of each kind this node was charged for, or more of them if others were."""
+        """Number of sums of each kind charged to this node, or to another party if more."""
         return tuple(map(sum, zip(self._own_spent, self._ahead, strict=True)))
 
     def is_confirmed(self, ask: Ask, said: dict[int, bytes], last: Position) -> bool:
-        """Whether all others of the cohort have said how far they got since this node started.
+        """Return True if the rest of the cohort reported its progress since this node started.
 
         Some may have answered this very attempt: under another header it opens nothing, since they
         do not answer it again, and under the same one it has the same bytes.
@@ -225,7 +225,7 @@ class Sums:
         raise RefusedError("malformed")
 
     def follows(self, last: Stored | None, at: Position) -> bool:
-        """Whether an attempt is after the last one, and the run is not over."""
+        """Return True if an attempt is after the last one, and the run is not over."""
         before = BEFORE if last is None else last.at
         if self._schedule.is_closing(before):
             next_one = Position(before.round, before.exchange + 1)
@@ -245,7 +245,7 @@ class Sums:
         return Spent(at.round, self._number).signed(contract, self._node.folder.signing)
 
     def _has_spent(self, at: Position) -> bool:
-        """Whether the attempts at sums like that of a position are spent, or the budget is."""
+        """Return True if the attempts at sums like a position's are spent, or the budget is."""
         if self._words and self._own_spent == self._before:  # an earlier question was refused
             self._ahead = self._ahead_of(at, self._before)
         kind = self._contract.planned.kind_at(at.round)
@@ -329,7 +329,7 @@ class Sums:
             raise RefusedError("bad cohort")
 
     def _is_enough(self, header: Header) -> bool:
-        """Whether the shares of noise of a cohort's honest parties are enough."""
+        """Return True if the shares of noise of a cohort's honest parties are enough."""
         sums = self._contract.planned.sums_at(header.at.round)
         return sums.is_cohort(header.cohort, header.dealer)
 
@@ -340,7 +340,7 @@ class Sums:
         return RefusedError("bad total")
 
     def _may_open(self, total: Total, last: Stored | None) -> bool:
-        """Whether a total is of the last attempt that this node answered, or of a later one.
+        """Return True if a total is of the last attempt that this node answered, or a later one.
 
         Of sums over neighbours it must be this node's own, of which it has answered no header.
         """

@@ -1,4 +1,4 @@
-"""What came of a contract's run at a party: how far it got, and a model or answers, signed.
+"""Outcome of a contract's run at a party: its progress, and a signed model or signed answers.
 
 What a party signs of them shows where they came from, and who has the same.
 """
@@ -35,7 +35,7 @@ MadeT = TypeVar("MadeT", Model, dict[str, Any])
 
 
 class Outcome:
-    """How far a party got, and what it may publish.
+    """A party's progress in a run, and the results that it may publish.
 
     Parameters
     ----------
@@ -66,22 +66,22 @@ class Outcome:
 
     @property
     def rounds(self) -> int:
-        """How many whole rounds were over at the position that it answered last."""
+        """Number of whole rounds completed at the position that it answered last."""
         return 0 if self.at is None else self.contract.planned.rounds_before(self.at.round)
 
     @property
     def is_done(self) -> bool:
-        """Whether it has answered the last question of the contract."""
+        """True once it has answered the last question of the contract."""
         return self.schedule.is_last(self.at)
 
     @property
     def ended_early(self) -> bool:
-        """Whether all parties ended the run before its last round, as attempts were spent."""
+        """True if all parties ended the run before its last round, as attempts were spent."""
         return self.at is not None and self.schedule.is_early(self.at)
 
     @property
     def is_sealed(self) -> bool:
-        """Whether its model is one that the others have, too.
+        """True if the other parties have the same model.
 
         Where one sum is for all, so many parties signed the same totals that no two models can have
         as many. Where models differ, each is its own: then whether its last round reached it from
@@ -131,7 +131,7 @@ class Outcome:
         return (first, second) if self.contract.sums is None else (second, first)
 
     def is_over(self, proof: bytes) -> bool:
-        """Whether so many parties show that they have ended that this one is left out."""
+        """Return True if enough parties prove that they ended the run without this one."""
         ended: dict[int, set[int]] = {}
         with suppress(ValueError):
             for message in unpack(proof):

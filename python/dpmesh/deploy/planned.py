@@ -1,4 +1,4 @@
-"""What the parties of a contract release, and what that is charged, with the rounding of rows."""
+"""Planned releases of a contract's parties and their privacy cost, rounding of rows included."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Planned:
 
     @cached_property
     def plan(self) -> Plan:
-        """What is charged for a whole run."""
+        """The privacy plan that a whole run is charged."""
         made = self.algorithm.plan(self.terms.rounds)
         return made.with_releases(self.charged(release) for release in made.releases)
 
@@ -71,7 +71,7 @@ class Planned:
 
     @property
     def steps(self) -> int:
-        """How many sums are added up; where parties send rows, how many rounds they take."""
+        """Number of sums; where parties send rows, number of rounds."""
         return len(self.summed) or self.terms.rounds
 
     def rounds_before(self, step: int) -> int:
@@ -92,7 +92,7 @@ class Planned:
 
     @cached_property
     def later_steps(self) -> tuple[int, ...]:
-        """How many later steps are of the same kind as each."""
+        """For each step, the number of later steps of the same kind."""
         left, later = dict.fromkeys(self._kinds, 0), list[int]()
         for release in reversed(self.summed):
             kind = _kind(release)
@@ -107,7 +107,7 @@ class Planned:
 
     @cached_property
     def _secrets(self) -> dict[int, Secrets | None]:
-        """What partners share in each round with correlated noise, if they do."""
+        """Secrets that partners share, by the round with correlated noise."""
         shared: dict[int, Secrets | None] = {}
         for release in self.plan.releases:
             joint = release.mechanism.joint_event
@@ -117,7 +117,7 @@ class Planned:
 
     @cached_property
     def has_partners(self) -> bool:
-        """Whether nodes share secrets with partners, in the noise of their rows."""
+        """True if nodes share secrets with partners for the noise of their rows."""
         return bool(self._secrets)
 
     def secrets_at(self, t: int) -> Secrets | None:

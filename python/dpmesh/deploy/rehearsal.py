@@ -20,7 +20,7 @@ from dpmesh.run import simulate
 
 
 class Rehearsal(NamedTuple):
-    """What came of a rehearsal.
+    """The result of a rehearsal.
 
     Attributes
     ----------

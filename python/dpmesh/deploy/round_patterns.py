@@ -1,4 +1,4 @@
-"""What each round of a contract yields, from a dry run on made-up records, and whether it fits.
+"""Messages of each round of a contract, by a dry run on made-up records, checked to fit it.
 
 A round that yields what the plan does not have, or what no party can carry, is refused before
 anybody joins. The nodes of a run compare what their own rounds yield with the same dry run before
@@ -95,12 +95,12 @@ class RoundPatterns:
 
     @property
     def _sums(self) -> bool:
-        """Whether the parties add up sums under masks."""
+        """True if the parties add up sums under masks."""
         return bool(self._planned.summed)
 
     @property
     def _in_turns(self) -> bool:
-        """Whether a token travels."""
+        """True if messages travel by token."""
         return self._algorithm.travels == "token"
 
     def _begun(self, problem: Any) -> DryRun:

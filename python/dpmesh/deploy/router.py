@@ -79,7 +79,7 @@ class Router(Attendance):
 
     @property
     def done(self) -> bool:
-        """Whether the run is over for everybody who is not late."""
+        """True once the run is over for all parties that are not late."""
         return self.schedule.is_last(self.at) and not self.waited
 
     @property
@@ -247,7 +247,7 @@ class Router(Attendance):
         return set()
 
     def _is_silent(self, party: int) -> bool:
-        """Whether a party has a question, and has answered none since the open position waits."""
+        """Return True if a party has a question, and answered none since the position opened."""
         return party not in self.heard_from and self._question(party) is not None
 
     def _start_without_absent(self) -> bool:
@@ -281,7 +281,7 @@ class Router(Attendance):
         return self.travel.waited
 
     def _confirmed(self, party: int) -> bool:
-        """Whether enough of the others have said what they heard of a party since its start."""
+        """Return True if enough parties reported what they received of this one since its start."""
         if party not in self.fresh:
             return True
         others, needed = self.travel.confirming(party)

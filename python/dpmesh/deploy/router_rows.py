@@ -1,4 +1,4 @@
-"""What a router does with rows: it brings each to those who mix it, or build upon it."""
+"""Routing of rows: to the nodes that mix them or, with a token, build upon them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dpmesh.deploy.wire import Fresh, Position, Reached
 
 
 class _Confirming(NamedTuple):
-    """Who must confirm a start, and how many of them.
+    """Parties that may confirm a start, and the number of them that must.
 
     Attributes
     ----------
@@ -138,7 +138,7 @@ class RowRouting:
         return self._askers.get(party, set()) & router.fresh.keys()
 
     def is_cut_off(self, party: int) -> bool:
-        """Whether so many of those who could confirm a party's start are lost that none will.
+        """Return True if too few parties are left to confirm a party's start.
 
         Such a party computes its step and keeps the row: those whom it would go to are not there.
         """

@@ -1,4 +1,4 @@
-"""What a router does with parts of sums: it adds them up, and sees none of them.
+"""Routing of sums: the router adds up masked parts, and sees none of them.
 
 A position is a round and an attempt at its sums: one for all, or one for each party over its
 neighbours. The parties of a cohort take part in an attempt; once all of them have answered, their
@@ -119,7 +119,7 @@ class SumRouting:
 
     @property
     def _ends(self) -> bool:
-        """Whether all rounds are over."""
+        """True once all rounds are over."""
         return self._router.at is not None and self._schedule.is_closing(self._router.at)
 
     @property
@@ -234,7 +234,7 @@ class SumRouting:
 
     @property
     def _has_reserve(self) -> bool:
-        """Whether the contract has more attempts than steps.
+        """True if the contract has more attempts than steps.
 
         Without any, another attempt would cost the others the last round. So the party whose part
         is wrong is asked for it again, and named: it has stored the part, and is charged nothing.
@@ -249,7 +249,7 @@ class SumRouting:
         _log.warning("%s sends a part that fits no other; it is asked again", name)
 
     def _cannot_end(self) -> bool:
-        """Whether the open attempt waits for the part or the word of a party that is out.
+        """Return True if the open attempt waits for the part or the word of a party that is out.
 
         A party that started needs the words of its whole cohort.
         """
@@ -405,7 +405,7 @@ class SumRouting:
         return self._position(party).round
 
     def _has_ended(self, party: int) -> bool:
-        """Whether a party has signed the end, and so erased its secrets."""
+        """Return True if a party has signed the end, and so erased its secrets."""
         return self._schedule.is_closing(self._position(party))
 
     def _missed(self, party: int) -> list[int]:
@@ -424,7 +424,7 @@ class SumRouting:
         return missed
 
     def _can_open(self, party: int, dealer: int) -> bool:
-        """Whether a party has, or can be given, the secret for tags of a dealer.
+        """Return True if a party has, or can receive, the secret for tags of a dealer.
 
         It has the one of the attempt that it answered before this router started.
         """
@@ -516,7 +516,7 @@ class SumRouting:
         return others, len(others)
 
     def is_cut_off(self, party: int) -> bool:
-        """Whether nobody is left who can confirm a start: never, a cohort is of those left."""
+        """Return False: a cohort is of the parties left, so some can always confirm a start."""
         return False
 
     def attached(self, party: int) -> tuple[bytes, ...]:

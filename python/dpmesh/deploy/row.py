@@ -74,7 +74,7 @@ class Row:
 
     @property
     def is_withheld(self) -> bool:
-        """Whether its party keeps the values to itself."""
+        """True if its party keeps the values to itself."""
         return self.shape == (0, 0) and not self.codes
 
     def without_values(self) -> Row:
@@ -83,7 +83,7 @@ class Row:
 
     @property
     def sent(self) -> Sent:
-        """How far its party got with it."""
+        """Position and incarnation of its party with this row."""
         return Sent(self.incarnation, self.at)
 
     @property

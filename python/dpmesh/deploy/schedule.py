@@ -1,4 +1,4 @@
-"""Who sends at which position of a run, and how many bytes, from the contract alone."""
+"""Schedule of a run: senders and sizes of messages at each position, from the contract alone."""
 
 from __future__ import annotations
 
@@ -46,22 +46,22 @@ class Schedule:
         return Position(step, 0 if step == self.end.round else EARLY)
 
     def is_early(self, at: Position) -> bool:
-        """Whether the parties sign an early end at a position."""
+        """Return True if the parties sign an early end at a position."""
         return self.contract.has_one_model and at.exchange >= EARLY
 
     def is_closing(self, at: Position) -> bool:
-        """Whether the rounds are over at a position, so that nothing is released there."""
+        """Return True if the rounds are over at a position, so that nothing is released there."""
         return at.round == self.end.round or self.is_early(at)
 
     def is_last(self, at: Position | None) -> bool:
-        """Whether no position follows."""
+        """Return True if no position follows."""
         if at is None:
             return False
         return at == self.end or (self.is_early(at) and at.exchange == EARLY + 1)
 
     @property
     def gossips(self) -> bool:
-        """Whether all nodes send at each position; by token one does."""
+        """True if all nodes send at each position; by token one does."""
         return self.topology is not None
 
     def seat(self, node: int, key: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What the contracts of a party's folder received, were charged and answered, step by step."""
+"""Steps of the contracts in a party's folder: received messages, charges and answers."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Steps(PrivateFile):
             self._file.execute("insert or ignore into events values (?, ?)", (contract, event))
 
     def has_left(self, contract: Agreement) -> bool:
-        """Whether a contract was left."""
+        """Return True if the party left a contract."""
         return contract.hash in self._events(LEFT)
 
     def steps(self, contract: Agreement) -> list[Stored]:
@@ -202,7 +202,7 @@ class Steps(PrivateFile):
         self.change("update contracts set stopped = 1 where hash = ?", contract.hash)
 
     def has_stopped(self, contract: Agreement) -> bool:
-        """Whether a step failed after it was charged."""
+        """Return True if a step failed after it was charged."""
         ((stopped,),) = self._read("select stopped from contracts where hash = ?", contract.hash)
         return bool(stopped)
 

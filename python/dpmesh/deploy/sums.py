@@ -98,7 +98,7 @@ def derive(secret: bytes, salt: bytes, use: bytes, *context: bytes, length: int 
 
 @dataclass(frozen=True)
 class Header:
-    """What a router proposes for an attempt at a sum.
+    """A router's proposal for an attempt at a sum.
 
     Parameters
     ----------
@@ -123,7 +123,7 @@ class Header:
 
     @property
     def common(self) -> Header:
-        """What all parties of the attempt have in common."""
+        """The fields of the header that all parties of the attempt share."""
         return replace(self, sealed=b"", transcript=b"")
 
     def as_bytes(self, contract: Contract) -> bytes:
@@ -180,7 +180,7 @@ class Total:
 
 @dataclass(frozen=True)
 class Part:
-    """What a party adds to a sum, under masks, as it travels to the router.
+    """A party's masked part of a sum, on its way to the router.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What a contract says about the parties' records: columns with public ranges, or questions."""
+"""Tables of a contract: the columns of the parties' records with public ranges, or questions."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Tables:
 
     @cached_property
     def questions(self) -> Questions | None:
-        """What the parties ask of their tables together; None if they learn a model."""
+        """Questions that the parties ask of their tables together; None if they learn a model."""
         settings, ranges = self.settings, self.settings.table("ranges")
         if "questions" not in settings.content:
             return None
@@ -100,7 +100,7 @@ class Tables:
 
     @property
     def classifies(self) -> bool:
-        """Whether labels are classes, as far as the contract says."""
+        """True unless the contract states a label that is not a class."""
         return self.columns is None or isinstance(self.label, Category)
 
     @property
@@ -112,7 +112,7 @@ class Tables:
 
     @cached_property
     def problem(self) -> tuple[Any, dict[str, Any]]:
-        """What makes the problem, and its arguments; records that are asked are its features."""
+        """The problem's maker and its arguments; for questions, records are its features."""
         if self.questions is not None:
             return QuestionProblem, {"questions": self.questions}
         maker, arguments = self.settings.part("problem", self.settings.table("problem"), PROBLEMS)
@@ -196,7 +196,7 @@ class Tables:
 
     @cached_property
     def outline(self) -> Outline | None:
-        """What the numbers of a model stand for; None without ranges."""
+        """Names and meanings of a model's numbers; None without ranges."""
         if self.columns is None:
             return None
         if isinstance(self.label, Number):

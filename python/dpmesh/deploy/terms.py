@@ -67,7 +67,7 @@ class Party:
 
 @dataclass(frozen=True, kw_only=True)
 class Terms:
-    """What a contract states beside its algorithm, problem, topology and parties.
+    """Terms of a contract beside its algorithm, problem, topology and parties.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What nodes and the router send each other, as bytes.
+"""Messages between nodes and the router, as bytes.
 
 A node sends its signature under the contract and what passed a mechanism, see `row` and `sums`; a
 router sends questions. Every message begins with its kind and the contract's hash.
@@ -45,7 +45,7 @@ BEFORE = Position(-1)
 
 
 class Sent(NamedTuple):
-    """How far a party got; a later one is larger.
+    """Progress of a party; a later one is larger.
 
     Attributes
     ----------
@@ -96,7 +96,7 @@ class Signature(NamedTuple):
 
 
 class Reached(NamedTuple):
-    """How far a node got: its last step, and what was proposed for it.
+    """Progress of a node: its last step, and the proposal for it.
 
     Attributes
     ----------
@@ -152,7 +152,7 @@ class Here(NamedTuple):
 
 
 class Recalled(NamedTuple):
-    """What a node kept of a run that all may know, for a router that was started anew.
+    """Public state of a run that a node stored, for a router that was started anew.
 
     Attributes
     ----------

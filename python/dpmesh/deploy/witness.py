@@ -1,4 +1,4 @@
-"""What one node knows of other parties by their rows: who lies, and who shares secrets with it.
+"""Evidence of a node about other parties by their rows: liars, and partners in shared secrets.
 
 A process draws a number at its start and keeps it in memory alone. With each row it signs its own
 number, and those of its partners in the next round as it has them. Two partners share a secret in a

@@ -249,7 +249,7 @@ class Verdict:
 
     @property
     def decides(self) -> bool:
-        """Whether there are splits enough for a verdict."""
+        """True if there are enough splits for a verdict."""
         return len(self.measured) >= LEAST
 
     @property
@@ -309,7 +309,7 @@ class Verdict:
 
     @property
     def no_site_gains(self) -> bool:
-        """Whether sites lose on their own records: no site should join for these."""
+        """True if sites lose on their local records: no site should join for these."""
         if self.own_gain is None or not self.decides or (self.own_sites > 0).any():
             return False
         return bool((self.own_sites < 0).any()) or self.own_gain.sign < 0
@@ -594,12 +594,12 @@ class Verdict:
 
     @cached_property
     def _learned(self) -> bool:
-        """Whether the federation is significantly above the trivial predictor."""
+        """True if the federation is significantly above the trivial predictor."""
         return self._against(np.array([one.chance for one in self.beside])).sign > 0
 
     @cached_property
     def _sites_learned(self) -> bool:
-        """Whether single-site models beat the trivial predictor on average."""
+        """True if single-site models beat the trivial predictor on average."""
         chance = np.array([one.chance for one in self.beside])
         return self._interval(self._alone.mean(axis=1) - chance).sign > 0
 

@@ -1,4 +1,4 @@
-"""Who is who on Flower: a party has a name of its own, whatever the id of its connection.
+"""Identity of parties on Flower: a party keeps its name, whatever the id of its connection.
 
 A SuperNode that restarts connects under a new id, while its old one still counts for about a
 minute. So the server asks each new id for its party's name, and knows parties by names alone.

@@ -174,7 +174,7 @@ class DPFedLS(Strategy):
 
     @property
     def report(self) -> Report:
-        """What was released so far, and what it cost."""
+        """Privacy report of the releases so far."""
         return self._report(self.plan(1).with_releases(self._ledger.releases))
 
     def start(

@@ -159,7 +159,7 @@ class WarmNode(getattr(socketserver, "UnixStreamServer", socketserver.TCPServer)
     def verify_request(
         self, request: socket.socket | tuple[bytes, socket.socket], _: object
     ) -> bool:
-        """Whether one of the users asks, by the word of the kernel."""
+        """Return True if the kernel names one of the allowed users as the peer."""
         assert isinstance(request, socket.socket)
         said = request.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
         return _PEER.unpack(said)[1] in self._users
