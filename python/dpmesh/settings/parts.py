@@ -250,7 +250,7 @@ def algorithm_in(text: str) -> AnyAlgorithm:
     Raises
     ------
     ValueError
-        If it is none of this package, or has parts that a text does not state.
+        If it is none of this package, or has parts that a text does not state, such as a network.
     """
     stages = (algorithms.Calibrated, algorithms.FirstStage, algorithms.RecordSums, SecondMoments)
     makers: dict[str, Maker] = {
@@ -258,18 +258,27 @@ def algorithm_in(text: str) -> AnyAlgorithm:
         **VALUES,
         **{cls.__name__: cls for cls in stages},
         **installed_kinds(),
+        "Independent": _independent_noise,
     }
     try:
         algorithm: AnyAlgorithm = _evaluated(ast.parse(text, mode="eval").body, makers)
-    except (SyntaxError, KeyError, ValueError, TypeError) as error:
+    except SyntaxError:
+        reason = "it has a part, such as a network, whose text does not state all of it"
+        raise ValueError(f"algorithm: cannot be made again from {text!r} ({reason})") from None
+    except (ValueError, TypeError) as error:
         raise ValueError(f"algorithm: cannot be made again from {text!r} ({error})") from error
     return algorithm
 
 
+def _independent_noise(kind: type[noise.Mechanism], **settings: float) -> noise.Independent:
+    """Return independent noise by its arguments as its ``repr`` writes them."""
+    return noise.Independent(kind, tuple(settings.items()))
+
+
 def _evaluated(node: ast.expr, makers: Mapping[str, Maker]) -> Any:
-    """Return the value of an expression of literals, ``inf`` and calls of these makers."""
+    """Return the value of an expression of literals, ``inf``, and these makers or calls of them."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-        maker = makers[node.func.id]
+        maker = _maker_named(node.func.id, makers)
         positional = [_evaluated(argument, makers) for argument in node.args]
         by_name = {
             keyword.arg: _evaluated(keyword.value, makers)
@@ -279,4 +288,13 @@ def _evaluated(node: ast.expr, makers: Mapping[str, Maker]) -> Any:
         return maker(*positional, **by_name)
     if isinstance(node, ast.Name) and node.id == "inf":
         return inf
+    if isinstance(node, ast.Name):  # a class of mechanisms
+        return _maker_named(node.id, makers)
     return ast.literal_eval(node)
+
+
+def _maker_named(name: str, makers: Mapping[str, Maker]) -> Maker:
+    """Return the class or function of a name in an algorithm's text."""
+    if name not in makers:
+        raise ValueError(f"{name} is no part of this package")
+    return makers[name]
