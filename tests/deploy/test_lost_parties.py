@@ -15,10 +15,11 @@ from test_liveness import run_schedules
 
 from dpmesh.deploy import Node, Router
 from dpmesh.deploy.outcome import verified
+from dpmesh.deploy.router_sums import STRIDE
 from dpmesh.deploy.row import ROW, Row
 from dpmesh.deploy.schedule import Schedule
 from dpmesh.deploy.signing import pack, unpack
-from dpmesh.deploy.sums import PARTS, RELAY, RELAYED_BYTES, Part, Spent
+from dpmesh.deploy.sums import PARTS, RELAY, RELAYED, RELAYED_BYTES, Part, Spent
 from dpmesh.deploy.wire import (
     FRESH,
     WITHHOLD,
@@ -59,15 +60,27 @@ def run(
     for step in range(most):
         if router.done or router.failure:
             return
-        moved = False
-        for party, message in router.requests().items():
-            if hears(party, step):
-                router.take(party, answers(party, parties.nodes[party].answer(message)))
-                moved = True
-        clock.now += 0.01 if moved else 1.0
-        if router.waits_since() > DEADLINE:
-            router.close()
+        run_once(parties, router, clock, hears, answers, step)
     raise AssertionError(f"it does not end: {router.at}, {router.waits_for}")
+
+
+def run_once(
+    parties: Parties,
+    router: Router,
+    clock: Clock,
+    hears: Callable[[int, int], bool] = lambda party, step: True,
+    answers: Callable[[int, bytes], bytes] = lambda party, answer: answer,
+    step: int = 0,
+) -> None:
+    """Ask all parties that hear once, and close what waits for longer than a deadline."""
+    moved = False
+    for party, message in router.requests().items():
+        if hears(party, step):
+            router.take(party, answers(party, parties.nodes[party].answer(message)))
+            moved = True
+    clock.now += 0.01 if moved else 1.0
+    if router.waits_since() > DEADLINE:
+        router.close()
 
 
 @pytest.mark.parametrize("algorithm", ["gradient descent", "sums", "first stage"])
@@ -357,11 +370,89 @@ def test_no_message_of_a_party_ends_a_router(tmp_path: Path) -> None:
     assert all(node.is_sealed for node in parties.nodes[:3])
 
 
-@pytest.mark.parametrize("schedule", [1036, 1591])
-def test_a_party_that_missed_totals_takes_them_without_their_dealer(schedule: int) -> None:
-    """Its router was restarted, and the dealer of their tags is lost, or has erased its secrets."""
-    ends = run_schedules(range(schedule, schedule + 1))
+@pytest.mark.parametrize(
+    ("schedule", "faults"), [(1036, None), (1591, None), (2356, ("nodes", "router", "lost"))]
+)
+def test_schedules_in_which_totals_were_lost_end(
+    schedule: int, faults: tuple[str, ...] | None
+) -> None:
+    """Their router restarts, and a dealer or the only party with a total is lost."""
+    ends = run_schedules(range(schedule, schedule + 1), faults)
     assert ends["ended"] + ends["early"] == 1
+
+
+def test_a_party_that_missed_totals_takes_them_without_their_dealer(tmp_path: Path) -> None:
+    """Party 3 stalls before it gets the secret; then the router and the dealer are lost."""
+    parties, clock = Sums(tmp_path, quorum=3, rounds=5), Clock()
+    contract, sent = parties.contract, list[bytes]()
+    first = Router(contract, clock)
+
+    def recorded(party: int, answer: bytes) -> bytes:
+        sent.append(kind_of(answer))
+        return answer
+
+    def hears(party: int, step: int) -> bool:
+        return party != 3 or first.at is None
+
+    while first.at != Position(2):
+        run_once(parties, first, clock, hears, recorded)
+    assert RELAYED not in sent
+    run(parties, Router(contract, clock), clock, lambda party, step: party != 0, recorded)
+    assert RELAYED in sent
+    _check_one_history(parties, {1, 2, 3})
+
+
+def test_a_total_that_only_a_lost_party_has_is_added_up_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Party 0 alone gets the total of round 1; then it and the router are lost."""
+    parties, clock = Sums(tmp_path, quorum=3, rounds=5), Clock()
+    contract, first = parties.contract, Router(parties.contract, clock)
+
+    def hears(party: int, step: int) -> bool:
+        return party == 0 or first.at is None or first.at < Position(2)
+
+    while parties.nodes[0].at != Position(2):
+        run_once(parties, first, clock, hears)
+    router = Router(contract, clock)
+    with caplog.at_level(logging.WARNING, logger="dpmesh"):
+        run(parties, router, clock, lambda party, step: party != 0 or router.at is None)
+    assert "round 1 is added up again" in caplog.text
+    _check_one_history(parties, {1, 2, 3})
+    charged = [len(folder.ledger(contract).releases) for folder in parties.folders]
+    assert charged == [3, 6, 6, 6]  # of 6 that are allowed: one attempt more than rounds
+
+
+def test_a_party_with_a_total_that_was_added_up_again_costs_the_others_nothing(
+    tmp_path: Path,
+) -> None:
+    """It comes back, and the others go on without it: its transcript is another."""
+    parties, clock = Sums(tmp_path, quorum=3, rounds=5), Clock()
+    contract, first = parties.contract, Router(parties.contract, clock)
+
+    def hears(party: int, step: int) -> bool:
+        return party == 0 or first.at is None or first.at < Position(2)
+
+    while parties.nodes[0].at != Position(2):
+        run_once(parties, first, clock, hears)
+    router = Router(contract, clock)
+
+    def is_back(party: int, step: int) -> bool:
+        return party != 0 or router.at is None or router.at.exchange >= STRIDE
+
+    run(parties, router, clock, is_back)
+    assert not parties.nodes[0].is_done
+    _check_one_history(parties, {1, 2, 3})
+    charged = [len(folder.ledger(contract).releases) for folder in parties.folders]
+    assert charged == [3, 6, 6, 6]
+
+
+def _check_one_history(parties: Parties, there: set[int]) -> None:
+    """Check that these parties have sealed the same totals."""
+    nodes = [parties.nodes[party] for party in there]
+    assert all(node.is_sealed for node in nodes)
+    assert {node.rounds for node in nodes} == {parties.contract.terms.rounds}
+    assert len({node.transcript for node in nodes}) == 1
 
 
 def test_a_secret_for_tags_is_passed_on_to_parties_alone(tmp_path: Path) -> None:

@@ -216,6 +216,9 @@ class SumRouting:
         if router.spent and not router.is_quorum(self._may_add_again):
             self._end_early()
             return
+        if (step := self._lost_step()) is not None:
+            self._go_back_to(step)
+            return
         if self._cannot_end():
             self._try_again()
             return
@@ -268,6 +271,36 @@ class SumRouting:
             self._count_costs()
             self._warn_of_an_early_end()
             self.open(Position(at.round, at.exchange + self._stride))
+
+    def _lost_step(self) -> int | None:
+        """Return the first step whose total only parties that are out have kept; None if none is.
+
+        A party may take a total, and be lost together with the router that made it.
+        """
+        router, at = self._router, self._router.at
+        if at is None or not self._for_all or not router.enough:
+            return None
+        there = router.everybody - router.out
+        reached = max(self._since(party) for party in there - self._distrusted or there)
+        unknown = {*range(reached, at.round)} - self._totals.keys()
+        return min(unknown, default=None)
+
+    def _go_back_to(self, step: int) -> None:
+        """Add up a step again among those who are there.
+
+        Parties that took its lost total have another transcript from then on. They count as having
+        cost an attempt, so that later attempts do without them as long as a quorum is there.
+        """
+        router = self._router
+        there = router.everybody - router.out
+        for party in router.everybody - there:
+            self._attempts_cost[party] += 1
+        self._totals = {kept: totals for kept, totals in self._totals.items() if kept < step}
+        begun = [self._position(party) for party in there]
+        last = max((at.exchange for at in begun if at.round == step), default=0)
+        text = "round %d is added up again: only missing parties know its total"
+        _log.warning(text, self._contract.planned.rounds_before(step))
+        self.open(Position(step, last + STRIDE))
 
     def _kind_at(self, step: int) -> int:
         """Return the number of the kind of sum of a step."""
