@@ -262,6 +262,19 @@ def test_dropouts_are_planned_and_paid_for() -> None:
     assert algorithm.plan(6).cost(1e-5).epsilon == algorithm.secure_sum.epsilon(1e-5)
 
 
+def test_a_reserve_is_planned_and_paid_for() -> None:
+    algorithm = silo(clients=4, dropouts=1, reserve=4)
+    assert len(algorithm.plan(6).releases) == 10
+    assert algorithm.plan(6).cost(1e-5).epsilon == algorithm.secure_sum.epsilon(1e-5)
+    costs = {silo(clients=4, dropouts=1, reserve=n).plan(6).cost(1e-5) for n in (None, 1)}
+    assert len(costs) == 1
+
+
+def test_a_reserve_smaller_than_the_dropouts_is_refused() -> None:
+    with pytest.raises(ValueError, match="reserve: wanted an integer of at least 2"):
+        silo(clients=5, dropouts=2, reserve=1)
+
+
 # Training
 
 

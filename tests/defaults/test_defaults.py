@@ -15,7 +15,7 @@ from dpmesh.accounting import gdp_epsilon
 from dpmesh.algorithms.first_stage import FirstStage
 from dpmesh.defaults import Sizes, choose, method_for, network
 from dpmesh.defaults.rule import COMPLETE, LITTLE_NOISE, MOST_STEPS, STEPS
-from dpmesh.forecast import _problem, forecast, public_data
+from dpmesh.forecast import _problem, forecast, public_data, reserve_cost
 from dpmesh.keys import Purpose, generator
 from dpmesh.privacy.plan import total_cost
 
@@ -242,6 +242,18 @@ def test_a_forecast_grows_with_epsilon_and_is_that_of_the_rule() -> None:
         assert strong.federation > strong.chance
     assert "by secure aggregation (FederatedLearning)" in str(high)
     assert "on the public data sets, " in high.sentence
+
+
+def test_a_reserve_costs_accuracy_where_noise_does() -> None:
+    """With almost no noise both have the same model, up to two of the 143 test records or so."""
+    pytest.importorskip("sklearn")
+    shape = {"sites": 4, "records": 40, "features": 5, "dropouts": 1, "key": dm.Key.seeded(1)}
+    quiet = reserve_cost(**shape, reserve=4, epsilon=1000.0)  # type: ignore[arg-type]
+    assert all(abs(cost.difference.mean) < 0.01 for cost in quiet)
+    noisy = reserve_cost(**shape, reserve=100, epsilon=0.5)  # type: ignore[arg-type]
+    assert all(cost.difference.mean < 0 for cost in noisy)
+    assert all(cost.accuracy < cost.without for cost in noisy)
+    assert "breast cancer" in str(noisy[1])
 
 
 def test_what_cannot_be_forecast_is_refused() -> None:

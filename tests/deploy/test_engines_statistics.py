@@ -162,7 +162,10 @@ def test_contracts_are_made_from_public_numbers_and_rehearsed(
         made += ["--party", f"{name}:{RECORDS}:{key}"]
         rows = [",".join(map(str, row)) for row in zip(*table.values(), strict=True)]
         (tmp_path / f"{name}.csv").write_text("\n".join([",".join(table), *rows]) + "\n")
-    command(*made)
+    printed = command(*made)
+    learns_sums = "secure" in options
+    assert ("forecast     accuracy on " in printed) == learns_sums
+    assert ("3 in the rounds, 1 before them" in printed) == learns_sums
     shown = command("contract", "check", file)
     assert re.search("north +epsilon = (2|1.9[0-9]*) of 2 allowed", shown)
     assert ("FirstStage of" in shown) == ("secure" in options)

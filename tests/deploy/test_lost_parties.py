@@ -164,6 +164,27 @@ def _no_space(*_: object) -> None:
     raise OSError("no space left")
 
 
+def test_a_reserve_of_four_bears_that_each_party_stalls_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    combination = {"kind": "SecureAggregation", "colluding": 0, "dropouts": 1, "reserve": 4}
+    changes = {"combination": combination}
+    parties, clock = Sums(tmp_path, quorum=3, rounds=8, changes=changes), Clock()
+    router = Router(parties.contract, clock)
+
+    def hears(party: int, step: int) -> bool:
+        stalls = router.at is not None and router.at.round == 2 * party and not router.late
+        return not stalls or router.at.exchange > 0
+
+    with caplog.at_level(logging.WARNING, logger="dpmesh"):
+        run(parties, router, clock, hears)
+    assert "will end before" not in caplog.text
+    assert [node.rounds for node in parties.nodes] == [8, 8, 8, 8]
+    assert all(node.is_sealed for node in parties.nodes)
+    spent = [len(folder.ledger(parties.contract).releases) for folder in parties.folders]
+    assert 9 <= max(spent) <= 12
+
+
 def test_a_router_says_at_once_that_a_run_cannot_reach_its_last_round(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -21,16 +21,30 @@ def _slack(path: Path, algorithm: str, **terms: Any) -> tuple[Slack, Contract, s
 
 def test_a_sum_states_its_reserve_and_the_noise_that_it_costs(tmp_path: Path) -> None:
     slack, contract, lines = _slack(tmp_path, "sums", quorum=3, rounds=8)
-    assert (slack.missing, slack.attempts) == (1, 1)
+    assert (slack.missing, slack.attempts) == (1, (1,))
     assert len(contract.plan.releases) == 9
     np.testing.assert_allclose(slack.noise, np.sqrt(9 / 8 * 4 / 3))  # 4 shares for 3
     assert "1 missing party at a time, after 10 seconds" in lines
     assert "refusals of parties: 1 in all" in lines
-    assert "22% more noise" in lines
+    assert "22% more noise: 15% for missing parties, 6.1% for the reserve" in lines
+    assert "as much as with 18% fewer records" in lines
+
+
+def test_a_reserve_is_stated_apart_from_dropouts(tmp_path: Path) -> None:
+    combination = {"kind": "SecureAggregation", "colluding": 0, "dropouts": 1, "reserve": 3}
+    changes = {"combination": combination}
+    slack, contract, lines = _slack(tmp_path, "sums", quorum=3, rounds=8, changes=changes)
+    assert (slack.missing, slack.attempts) == (1, (3,))
+    assert contract.terms.quorum == 3
+    assert len(contract.plan.releases) == 11
+    np.testing.assert_allclose(slack.noise_of_attempts, np.sqrt(11 / 8))
+    np.testing.assert_allclose(slack.noise_of_missing, np.sqrt(4 / 3))
+    assert "refusals of parties: 3 in all" in lines
 
 
 def test_a_first_stage_counts_with_its_own_noise(tmp_path: Path) -> None:
-    slack, contract, _ = _slack(tmp_path, "first stage", quorum=3, rounds=8)
+    slack, contract, lines = _slack(tmp_path, "first stage", quorum=3, rounds=8)
+    assert "1 of each kind of sum" in lines
     mean, *gradients = (
         1 / each.mechanism.noise_to_sensitivity**2 for each in contract.planned.summed
     )
@@ -40,7 +54,7 @@ def test_a_first_stage_counts_with_its_own_noise(tmp_path: Path) -> None:
 
 def test_a_sum_without_a_reserve_waits(tmp_path: Path) -> None:
     slack, _, lines = _slack(tmp_path, "sums")
-    assert (slack.missing, slack.attempts, slack.noise) == (0, 0, 1.0)
+    assert (slack.missing, slack.attempts, slack.noise) == (0, (0,), 1.0)
     assert "waits for a party that is away" in lines
     assert "reserve" not in lines
 
@@ -48,7 +62,7 @@ def test_a_sum_without_a_reserve_waits(tmp_path: Path) -> None:
 @pytest.mark.parametrize("algorithm", ["online", "without replacement", "neighbour sums"])
 def test_others_spend_no_attempts(algorithm: str, tmp_path: Path) -> None:
     slack, contract, lines = _slack(tmp_path, algorithm)
-    assert slack.attempts is None
+    assert slack.attempts == ()
     assert "reserve" not in lines
     assert slack.restored > contract.cost(1e-5)
 

@@ -18,6 +18,7 @@ from dpmesh.keys import Key, Purpose
 from dpmesh.noise.grid import power_of_two
 from dpmesh.noise.mechanisms import Gaussian, Mechanism, NoNoise
 from dpmesh.noise.secure import DistributedDiscreteGaussian, SecureSum
+from dpmesh.noise.secure.sizes import reserved
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,6 +121,9 @@ class SecureAggregation:
         Clients that may collude with the server. With 0 a client could subtract its own share.
     dropouts
         Clients that may be lost for good during a run; each costs one more release.
+    reserve
+        Releases beside one for each round, for attempts at a sum that fail: a client stalls, sends
+        a wrong part, or refuses. At least one for each of `dropouts`, which is the default.
 
     Guarantee
     ---------
@@ -138,6 +142,7 @@ class SecureAggregation:
     rounds: int
     colluding: int = 1
     dropouts: int = 0
+    reserve: int | None = None
 
     def __post_init__(self) -> None:
         every(self, integer, "rounds", at_least=1)
@@ -180,6 +185,7 @@ class SecureAggregation:
             "rounds": self.rounds,
             "colluding": self.colluding,
             "dropouts": self.dropouts,
+            "reserve": self.reserve,
         }
 
     def mechanism(self, noise_to_sensitivity: float | None, numbers: SecureSum | None) -> Mechanism:
@@ -196,7 +202,7 @@ class SecureAggregation:
         return (*against, *contribution.assumptions(trusted=False), cryptography)
 
     def attempts(self, rounds: int) -> int:
-        """Return one for each round, and one more for each client that may be lost.
+        """Return one for each round, and the reserve.
 
         Raises
         ------
@@ -205,7 +211,7 @@ class SecureAggregation:
         """
         if integer("rounds", rounds, at_least=1) > self.rounds:
             fail("rounds", f"at most {self.rounds}, for which the secure sums were made", rounds)
-        return rounds + self.dropouts
+        return rounds + reserved(self.dropouts, self.reserve)
 
     def cohort(self, contribution: AnyContribution, t: int, key: Key, here: int) -> Indices:
         """Return who takes part by coins of their own."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from pathlib import Path
@@ -21,6 +21,7 @@ from dpmesh.schedules import Constant
 if TYPE_CHECKING:
     from dpmesh.algorithms.base import AnyAlgorithm
     from dpmesh.defaults.rule import Method, Noise
+    from dpmesh.deploy import Contract
 
 _FOLLOW = ("clients", "records", "records_per_client", "dim", "rounds", "topology", "star")
 """Parameters of an algorithm's parts that follow from the parties, and stand in no contract."""
@@ -32,6 +33,11 @@ _HEAD = "# Everything here is public. Each party reads it, compares its hash, an
 
 _LABEL = typer.Option(help="As for dpmesh fit; without one, questions are asked.")
 _LATE = typer.Option(help="Parties of a sum that a round may miss; each lost round is charged.")
+_RESERVE = typer.Option(
+    help="Sums beside the rounds, for stalls, wrong parts and refusals (default: one for each "
+    "party with --dropouts, else none)."
+)
+_FORECAST = typer.Option(help="Simulate on public data how much accuracy the reserve costs.")
 _ASKED = typer.Option(help="Without --label: an option of dpmesh stats, as mean=age,weight.")
 
 
@@ -47,9 +53,11 @@ def make(
     noise: options.Noise = None,
     colluding: Annotated[int, typer.Option(help="Parties that may collude with the router.")] = 1,
     dropouts: Annotated[int, _LATE] = 0,
+    reserve: Annotated[int | None, _RESERVE] = None,
     features: Annotated[str, typer.Option(help="Of the columns, as for dpmesh fit.")] = "columns",
     rounds: Annotated[int | None, typer.Option(help="By default as many as serve.")] = None,
     deadline: Annotated[float, typer.Option(help="Seconds after which a party is late.")] = 60.0,
+    forecast: Annotated[bool, _FORECAST] = True,
 ) -> None:
     """Write a contract for these parties; its steps, rounds and noise follow from public numbers.
 
@@ -76,14 +84,24 @@ def make(
         dropouts=dropouts,
     )
     if label is None:
-        if algorithm is not None or noise is not None or rounds is not None:
-            fail("--label", "one beside --algorithm, --noise or --rounds", "questions")
+        if any(option is not None for option in (algorithm, noise, rounds, reserve)):
+            wanted = "one beside --algorithm, --noise, --rounds or --reserve"
+            fail("--label", wanted, "questions")
         tables = _asking(public, question or (), request)
     else:
         if question:
             fail("--question", "no --label beside it", question[0])
+        if reserve is None and dropouts > 0:
+            reserve = max(dropouts, request.parties)
         tables = _learning(
-            ranges, label, features, request, algorithm=algorithm, noise=noise, rounds=rounds
+            ranges,
+            label,
+            features,
+            request,
+            algorithm=algorithm,
+            noise=noise,
+            rounds=rounds,
+            reserve=reserve,
         )
     tables["contract"] |= {"public_key": token_hex(32), "deadline": deadline}
     ranges_text = ranges.read_text(encoding="utf-8-sig").strip()
@@ -105,6 +123,42 @@ def make(
         written = read_contract(file)
         for line in Slack.of(written).lines(written):
             typer.echo(line)
+        if forecast and dropouts > 0:
+            for line in _forecast_of_reserve(written, request, reserve):
+                typer.echo(line)
+
+
+def _forecast_of_reserve(
+    contract: Contract, request: _Request, reserve: int | None
+) -> Iterator[str]:
+    """Return lines about the accuracy that missing parties and their reserve cost a classifier."""
+    from dpmesh.forecast import MOST, MOST_FEATURES, reserve_cost
+
+    outline = contract.tables.outline
+    if outline is None or outline.classes is None or outline.several:
+        return
+    columns = contract.tables.features - 1  # the last one is constant
+    if not 2 <= len(outline.classes) <= 10 or not 1 <= columns <= MOST_FEATURES:
+        return
+    mean_records = sum(request.records) // request.parties
+    name = "forecast    "
+    try:
+        costs = reserve_cost(
+            sites=request.parties,
+            records=min(mean_records, MOST // request.parties),
+            features=columns,
+            classes=len(outline.classes),
+            epsilon=request.epsilon,
+            delta=request.delta,
+            colluding=request.colluding,
+            dropouts=request.dropouts,
+            reserve=reserve,
+        )
+    except ModuleNotFoundError as error:
+        yield f"{name} {error}"
+        return
+    for cost in costs:
+        yield f"{name} accuracy {cost}"
 
 
 class _Party(NamedTuple):
@@ -161,6 +215,7 @@ def _learning(
     algorithm: Method | None,
     noise: Noise | None,
     rounds: int | None,
+    reserve: int | None,
 ) -> Tables:
     """Return the tables of a contract that learns a model, by the rule of `dpmesh.defaults`."""
     import dpmesh.defaults as defaults
@@ -189,6 +244,7 @@ def _learning(
         noise=noise,
         colluding=request.colluding,
         dropouts=request.dropouts,
+        reserve=reserve,
         rounds=rounds,
         between_parties=True,
     )

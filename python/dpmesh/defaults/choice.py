@@ -84,6 +84,7 @@ def choose(
     topology: Topology | None = None,
     colluding: int = 1,
     dropouts: int = 0,
+    reserve: int | None = None,
     rounds: int | None = None,
     between_parties: bool = False,
     calibrate: bool = False,
@@ -116,6 +117,8 @@ def choose(
         with an adversary who sees all messages. At least 1 protects a site from any other one.
     dropouts
         Sites that may be lost during a run of secure sums; each adds one more sum of each kind.
+    reserve
+        Sums of gradients beside the rounds, for attempts that fail; None for one for each dropout.
     rounds
         None: by the rule. Others share the path that noise allows, in steps that are no longer.
     between_parties
@@ -140,6 +143,8 @@ def choose(
         network = rule.network(sizes.nodes, key=key) if topology is None else topology
         if dropouts:
             fail("dropouts", "0 by gossip, which goes on from its quorum on", dropouts)
+        if reserve:
+            fail("reserve", "none by gossip, whose messages are never sent again", reserve)
     shared_noise = None
     if noise is not None and network is not None:
         shared_noise = _partner_noise(noise, network, colluding, star=between_parties)
@@ -182,6 +187,7 @@ def choose(
         method=method,
         colluding=colluding,
         dropouts=dropouts,
+        reserve=reserve,
         steps=steps,
         step_size=step_size,
         momentum=momentum,
@@ -236,7 +242,7 @@ class _Design:
         Of the problem and of its task.
     method
         Secure aggregation or gossip.
-    colluding, dropouts
+    colluding, dropouts, reserve
         As in `choose`.
     steps, step_size, momentum
         Of the path.
@@ -253,6 +259,7 @@ class _Design:
     method: Method
     colluding: int
     dropouts: int
+    reserve: int | None
     steps: int
     step_size: float
     momentum: float
@@ -355,7 +362,11 @@ class _Design:
             ),
             noise_multiplier=noise_multiplier,
             combination=SecureAggregation(
-                dim=dim, rounds=self.steps, colluding=self.colluding, dropouts=self.dropouts
+                dim=dim,
+                rounds=self.steps,
+                colluding=self.colluding,
+                dropouts=self.dropouts,
+                reserve=self.reserve,
             ),
             optimizer=optimizer,
             average=Average(since=first_averaged),

@@ -106,6 +106,20 @@ class Planned:
         return tuple(map(tuple, self._kinds.values()))
 
     @cached_property
+    def needed(self) -> tuple[tuple[Release, ...], ...]:
+        """The sums that the rounds need, by kind."""
+        needed: list[list[Release]] = [[] for _ in self._kinds]
+        for step, release in enumerate(self.summed):
+            needed[self.kind_at(step)].append(release)
+        return tuple(map(tuple, needed))
+
+    @property
+    def reserves(self) -> tuple[int, ...]:
+        """Attempts beside one for each sum that the rounds need, by kind."""
+        kinds = zip(self.attempts, self.needed, strict=True)
+        return tuple(len(allowed) - len(needed) for allowed, needed in kinds)
+
+    @cached_property
     def _secrets(self) -> dict[int, Secrets | None]:
         """Secrets that partners share, by the round with correlated noise."""
         shared: dict[int, Secrets | None] = {}

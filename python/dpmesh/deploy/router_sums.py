@@ -92,8 +92,8 @@ class SumRouting:
         """Parties that refuse the last total."""
         self._attempts_cost: Counter[int] = Counter()
         """How many attempts of others each party has cost."""
-        self._repeated = 0
-        """How many attempts beside the first of each step this router has begun."""
+        self._repeated: Counter[int] = Counter()
+        """Number of attempts beside the first of each step that this router has begun, by kind."""
         self._spent: defaultdict[int, dict[int, bytes]] = defaultdict(dict)
         """By kind of sum: the words of parties that have spent their attempts."""
         self._for_all = router.contract.has_one_model
@@ -242,8 +242,7 @@ class SumRouting:
         Without any, another attempt would cost the others the last round. So the party whose part
         is wrong is asked for it again, and named: it has stored the part, and is charged nothing.
         """
-        planned = self._contract.planned
-        return sum(map(len, planned.attempts)) > planned.steps
+        return any(self._contract.planned.reserves)
 
     def _ask_again_later(self, party: int) -> None:
         """Ask a party for the same part again, in a second."""
@@ -269,7 +268,7 @@ class SumRouting:
         at = self._router.at
         if at is not None and self._router.enough:
             self._count_costs()
-            self._warn_of_an_early_end()
+            self._warn_of_an_early_end(at.round)
             self.open(Position(at.round, at.exchange + self._stride))
 
     def _lost_step(self) -> int | None:
@@ -300,6 +299,7 @@ class SumRouting:
         last = max((at.exchange for at in begun if at.round == step), default=0)
         text = "round %d is added up again: only missing parties know its total"
         _log.warning(text, self._contract.planned.rounds_before(step))
+        self._warn_of_an_early_end(step)
         self.open(Position(step, last + STRIDE))
 
     def _kind_at(self, step: int) -> int:
@@ -352,15 +352,24 @@ class SumRouting:
             router.spent.add(said.party)
             self.settle()
 
-    def _warn_of_an_early_end(self) -> None:
-        """Say at once, and once, that the attempts left are fewer than the rounds left."""
-        self._repeated += 1
-        planned, contract = self._contract.planned, self._contract
-        reserve = sum(map(len, planned.attempts)) - planned.steps
-        if not self._for_all or self._repeated != reserve + 1:
+    def _warn_of_an_early_end(self, step: int) -> None:
+        """Say at once, and once, that the attempts left are fewer than the rounds left.
+
+        Parameters
+        ----------
+        step
+            The one of which another attempt begins.
+        """
+        router, contract = self._router, self._contract
+        if not self._for_all:
+            return
+        kind = self._kind_at(step)
+        reserve = contract.planned.reserves[kind]
+        self._repeated[kind] += 1
+        if self._repeated[kind] != reserve + 1:
             return
         costly = {party for party, cost in self._attempts_cost.items() if cost > 0}
-        names = ", ".join(self._router.names(costly)) or "a router that was restarted"
+        names = ", ".join(router.names(costly)) or "a router that was restarted"
         text = "the run will end before round %d, with the model of the rounds until then: "
         text += "attempts were spent by %s, and the contract reserves %d beside its rounds"
         _log.error(text, contract.terms.rounds, names, reserve)

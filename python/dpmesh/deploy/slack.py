@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import fsum, sqrt
 from typing import Any
@@ -16,43 +17,63 @@ from dpmesh.privacy.plan import made_again
 
 @dataclass(frozen=True, kw_only=True)
 class Slack:
-    """Numbers of faults that a contract bears.
+    """Numbers of faults that a contract bears, and the noise that they cost.
 
     Parameters
     ----------
     missing
         Parties that may be missing at a time.
     attempts
-        More sums of each kind than the rounds need: each stall, wrong part or refusal of a party
-        takes one. None where such a fault costs the others nothing.
-    noise
-        The noise over that of the same contract without a reserve.
+        More sums than the rounds need, of each kind, those of the first stages first: each stall,
+        wrong part or refusal of a party takes one. Empty where that costs the others nothing.
+    noise_of_missing
+        The noise over that of the same contract whose sums need the noise of all parties.
+    noise_of_attempts
+        The noise over that of the same contract without more sums than rounds.
     restored
         The epsilon of a folder's budget that bears one restored copy of it.
     """
 
     missing: int
-    attempts: int | None
-    noise: float
+    attempts: tuple[int, ...]
+    noise_of_missing: float
+    noise_of_attempts: float
     restored: float
 
     @classmethod
     def of(cls, contract: Contract) -> Slack:
         """Return the numbers of a contract."""
-        sums, planned = contract.sums, contract.planned
-        missing, attempts, noise = contract.nodes - contract.terms.quorum, None, 1.0
-        if sums is not None and contract.has_one_model:
-            needed: list[Any] = [[] for _ in planned.attempts]
-            for step, release in enumerate(planned.summed):
-                needed[planned.kind_at(step)].append(release)
-            kinds = [*zip(planned.attempts, needed, strict=True)]
-            attempts = min(len(allowed) - len(used) for allowed, used in kinds)
-            spent = fsum(_precision(each) for allowed, _ in kinds for each in allowed)
-            whole = fsum(_precision(each) for _, used in kinds for each in used)
+        missing = contract.nodes - contract.terms.quorum
+        attempts: tuple[int, ...] = ()
+        noise_of_missing = noise_of_attempts = 1.0
+        if contract.has_one_model:
+            sums = contract.sums
             assert isinstance(sums, SecureSum)
-            honest = sums.sites - sums.colluding
-            noise = sqrt(spent / whole * honest / sums.honest)
-        return cls(missing=missing, attempts=attempts, noise=noise, restored=_restored(contract))
+            attempts = contract.planned.reserves
+            precision = _precision(contract.planned.attempts)
+            noise_of_attempts = sqrt(precision / _precision(contract.planned.needed))
+            noise_of_missing = sqrt((sums.sites - sums.colluding) / sums.honest)
+        return cls(
+            missing=missing,
+            attempts=attempts,
+            noise_of_missing=noise_of_missing,
+            noise_of_attempts=noise_of_attempts,
+            restored=_restored(contract),
+        )
+
+    @property
+    def noise(self) -> float:
+        """The noise over that of the same contract that bears no missing party."""
+        return self.noise_of_missing * self.noise_of_attempts
+
+    @property
+    def _shown_attempts(self) -> str:
+        *before, in_rounds = self.attempts
+        if not before:
+            return f"{in_rounds} in all"
+        if {*before} == {in_rounds}:
+            return f"{in_rounds} of each kind of sum"
+        return f"{in_rounds} in the rounds, {min(before)} before them"
 
     def lines(self, contract: Contract) -> list[str]:
         """Return them as lines for `dpmesh contract check`."""
@@ -65,21 +86,33 @@ class Slack:
         else:
             bears += f"; {self.missing} missing parties at a time, {deadline}"
         lines = [bears]
-        if self.attempts:
-            faults = f"stalls, wrong parts and refusals of parties: {self.attempts} in all"
+        if any(self.attempts):
+            faults = f"stalls, wrong parts and refusals of parties: {self._shown_attempts}"
             lines.append(
                 f"reserve      for {faults}; each further one ends the run a round earlier"
             )
-            more = f"{100 * (self.noise - 1):.2g}% more noise than without a reserve"
-            lines.append(f"             costs {more}")
+            shares = f"{_percent(self.noise_of_missing)} for missing parties"
+            shares += f", {_percent(self.noise_of_attempts)} for the reserve"
+            lines.append(f"             costs {_percent(self.noise)} more noise: {shares}")
+            records = _percent(2 - 1 / self.noise)
+            lines.append(f"             as much as with {records} fewer records")
         restored = f"restored     a budget of epsilon = {rounded_up(self.restored)} in the folder"
         lines.append(f"{restored} bears one --restored")
         return lines
 
 
-def _precision(release: Any) -> float:
-    """Return the share of a release in mu squared, but for a factor that all have in common."""
-    return 1 / float(release.mechanism.noise_to_sensitivity) ** 2
+def _percent(factor: float) -> str:
+    """Return how much more than 1 a factor is."""
+    return f"{100 * (factor - 1):.2g}%"
+
+
+def _precision(kinds: Iterable[Iterable[Any]]) -> float:
+    """Return the shares of sums in mu squared, but for a factor that all have in common."""
+    return fsum(
+        1 / float(release.mechanism.noise_to_sensitivity) ** 2
+        for releases in kinds
+        for release in releases
+    )
 
 
 def _restored(contract: Contract) -> float:

@@ -78,6 +78,9 @@ class SecureSum:
     diameter
         Largest L2 distance between the vectors of two records, in clipping norms: 2, unless they
         lie closer together, as vectors of numbers that are not negative do (sqrt(2)).
+    reserve
+        Releases beside one for each sum, for attempts that fail. At least one for each of
+        `dropouts`, which is the default.
 
     Raises
     ------
@@ -107,10 +110,12 @@ class SecureSum:
     grid_steps: int | None = None
     bits: int | None = None
     diameter: float = 2.0
+    reserve: int | None = None
 
     def __post_init__(self) -> None:
         every(self, integer, "dim", "sites", "records", "rounds", at_least=1, below=2**32)
         every(self, integer, "colluding", "dropouts")
+        every(self, integer, "reserve", at_least=self.dropouts, below=2**31)
         every(self, positive, "noise_to_sensitivity", "clipping_norm")
         every(self, probability, "sampling_rate", zero=False)
         one_of("neighboring_relation", self.neighboring_relation, get_args(NeighboringRelation))
@@ -180,8 +185,8 @@ class SecureSum:
 
     @property
     def attempts(self) -> int:
-        """Releases that a run is charged for: its rounds, and one for each dropout."""
-        return self.rounds + self.dropouts
+        """Releases that a run is charged for: its rounds, and the reserve."""
+        return self.rounds + reserved(self.dropouts, self.reserve)
 
     @cached_property
     def steps(self) -> int:
@@ -344,6 +349,13 @@ class SecureSum:
         numbers = 4 * self.dim * self.attempts / WRAP_PROBABILITY
         noise = self.share * sqrt(self.sites) * sqrt(2 * log(numbers))
         return ceil(log2(2 * (self._largest_sum + noise) + 2))
+
+
+def reserved(dropouts: int, reserve: int | None) -> int:
+    """Return the number of attempts beside the rounds: by default one for each dropout."""
+    if reserve is None:
+        return dropouts
+    return reserve
 
 
 def wrap_bound(offset: float, noise_scale: float, half_range: float) -> float:
