@@ -192,7 +192,7 @@ CENTRAL = "central DP-SGD, momentum"
 README_MODELS = {
     "| central DP | sees the models; the server is trusted | one draw": CENTRAL,
     "| honest-but-curious server colluding with at most one site | shares of one draw": (
-        "secure sum, 1 site may collude"
+        AGGREGATED
     ),
     "all but one partner of a node keep pair secrets | shares of one draw": (
         "gossip, noise between partners"

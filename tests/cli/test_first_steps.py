@@ -1,4 +1,4 @@
-"""What a newcomer does first: import, README's program, the demo."""
+"""What a newcomer does first: import, the demo, the commands."""
 
 from __future__ import annotations
 
@@ -32,29 +32,6 @@ def test_every_public_name_is_there(name: str) -> None:
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         dm.nonsense  # noqa: B018
-
-
-def test_the_program_of_the_readme_prints_what_stands_below_it(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    pytest.importorskip("sklearn")
-    readme = (Path(__file__).parent.parent.parent / "README.md").read_text()
-    found = re.search(r"```python\n(.*?)```\s+```text\n(.*?)```", readme, re.S)
-    assert found is not None
-    exec(found.group(1), {})
-    printed = capsys.readouterr().out
-    assert "The epsilon holds against the server" in printed
-    without_digits = [re.sub(r"[\d.]+", "#", text) for text in (printed, found.group(2))]
-    assert without_digits[0] == without_digits[1]
-
-
-def test_the_jax_program_of_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("jax")
-    pytest.importorskip("sklearn")
-    readme = (Path(__file__).parent.parent.parent / "README.md").read_text()
-    programs = re.findall(r"```python\n(.*?)```", readme, re.S)
-    exec(next(program for program in programs if "import jax" in program), {})
-    assert "one user" in capsys.readouterr().out
 
 
 @pytest.mark.slow
