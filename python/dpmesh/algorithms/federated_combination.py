@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
@@ -48,6 +48,9 @@ class TrustedServer:
     >>> dm.FederatedLearning(clients, noise_multiplier=1.0, combination=sums).plan(30).unit
     'user'
     """
+
+    follows_from_sizes: ClassVar[tuple[str, ...]] = ()
+    """Parameters that public sizes determine, as those of an `Algorithm`."""
 
     grid: float | None = None
     arrival_rate: float = 1.0
@@ -137,6 +140,9 @@ class SecureAggregation:
     >>> dm.algorithms.SecureAggregation(dim=10, rounds=30).colluding
     1
     """
+
+    follows_from_sizes: ClassVar[tuple[str, ...]] = ("dim", "rounds")
+    """Parameters that public sizes determine, as those of an `Algorithm`."""
 
     dim: int
     rounds: int

@@ -60,6 +60,9 @@ class Contribution(ABC, Generic[ProblemT]):
     parties: ClassVar[str]
     """What a report calls the clients."""
 
+    follows_from_sizes: ClassVar[tuple[str, ...]] = ("clients",)
+    """Parameters that public sizes determine, as those of an `Algorithm`."""
+
     def __post_init__(self) -> None:
         every(self, integer, "clients", at_least=1, below=2**32)
         every(self, probability, "sampling_rate", zero=False)

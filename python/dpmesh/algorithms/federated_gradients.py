@@ -63,6 +63,7 @@ class RecordGradients(Contribution[GradientProblem]):
 
     unit = "record"
     parties = "sites"
+    follows_from_sizes = ("clients", "records", "records_per_client")
 
     records: int
     neighboring_relation: NeighboringRelation = "replace_one"

@@ -234,6 +234,53 @@ class FirstStage(Algorithm[FirstStageState, LinearProblem]):
                 wanted = f"one secure release of {triangle_length} numbers, else as the mean's"
                 fail("moment", wanted, self.moment)
 
+    @classmethod
+    def before(
+        cls,
+        algorithm: AnyAlgorithm,
+        *,
+        sites: int,
+        records: int,
+        features: int,
+        mean_noise: float,
+        moment_noise: float | None = None,
+    ) -> FirstStage:
+        """Return an algorithm after a first stage, whose sums are secure if the algorithm's are.
+
+        Parameters
+        ----------
+        algorithm
+            As in the class.
+        sites, records, features
+            Number of sites, of the records of all, and of features of a record.
+        mean_noise
+            Scale of the noise of the mean over its sensitivity.
+        moment_noise
+            That of second moments; None for none.
+        """
+        secure_sum: SecureSum | None = getattr(algorithm, "secure_sum", None)
+        mean = RecordSums(
+            dim=features,
+            sites=sites,
+            records=records,
+            noise_to_sensitivity=mean_noise,
+            secure=secure_sum is not None,
+        )
+        if secure_sum is not None:
+            mean = replace(mean, colluding=secure_sum.colluding, dropouts=secure_sum.dropouts)
+        moment = None
+        if moment_noise is not None:
+            moment = SecondMoments(
+                dim=features * (features + 1) // 2,
+                sites=sites,
+                records=records,
+                noise_to_sensitivity=moment_noise,
+                colluding=mean.colluding,
+                dropouts=mean.dropouts,
+                secure=mean.secure,
+            )
+        return cls(algorithm=algorithm, mean=mean, moment=moment)
+
     def leaking_data(self, size: AuditSize) -> tuple[Pair, Crowd]:
         """Return that of the algorithm; `record_sums` have their own."""
         rounds = size.rounds

@@ -68,13 +68,17 @@ class Entry:
     public: Mapping[str, Any] = field(default_factory=dict)
     parts: Mapping[str, type] = field(default_factory=dict)
 
-    def made(self, public: Mapping[str, Any]) -> dict[str, Any]:
-        """Return public parameters by name, with those of parts in their parts."""
-        made = dict(public)
+    def with_parts(self, public: Mapping[str, Any]) -> dict[str, Any]:
+        """Return public parameters by name, with those of parts in their parts.
+
+        `dpmesh privacy` alone needs it: a person states all sizes, and none follows from data.
+        """
+        parameters = dict(public)
         for name, part in self.parts.items():
-            own = inspect.signature(part).parameters.keys() & made.keys()
-            made[name] = part(**{each: made.pop(each) for each in own})
-        return made
+            names = inspect.signature(part).parameters.keys() & parameters.keys()
+            stated = {key: parameters.pop(key) for key in names}
+            parameters[name] = part(**stated)
+        return parameters
 
     @property
     def audited(self) -> AnyAlgorithm:

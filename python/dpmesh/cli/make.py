@@ -16,15 +16,13 @@ from dpmesh._files import JsonObject
 from dpmesh._validate import fail
 from dpmesh.cli._sites import public_ranges, toml
 from dpmesh.cli.mesh import File
+from dpmesh.defaults.run_sizes import names_following
 from dpmesh.schedules import Constant
 
 if TYPE_CHECKING:
     from dpmesh.algorithms.base import AnyAlgorithm
     from dpmesh.defaults.rule import Method, Noise
     from dpmesh.deploy import Contract
-
-_FOLLOW = ("clients", "records", "records_per_client", "dim", "rounds", "topology", "star")
-"""Parameters of an algorithm's parts that follow from the parties, and stand in no contract."""
 
 Tables: TypeAlias = dict[str, JsonObject]
 """The tables of a contract, by name."""
@@ -270,11 +268,11 @@ def _summing(algorithm: AnyAlgorithm) -> Tables:
     from dpmesh.algorithms.first_stage import FirstStage
 
     if not isinstance(algorithm, FirstStage):
-        return {"algorithm": _table(algorithm, _FOLLOW)}
+        return {"algorithm": _table(algorithm)}
     stage: JsonObject = {"noise_to_sensitivity": algorithm.mean.noise_to_sensitivity}
     if algorithm.moment is not None:
         stage["moment_noise"] = algorithm.moment.noise_to_sensitivity
-    return {"first_stage": stage, "algorithm": _table(algorithm.algorithm, _FOLLOW)}
+    return {"first_stage": stage, "algorithm": _table(algorithm.algorithm)}
 
 
 def _gossiping(algorithm: Any) -> JsonObject:
@@ -282,9 +280,9 @@ def _gossiping(algorithm: Any) -> JsonObject:
     from dpmesh.noise.rounding import DOUBLE
 
     noise_multiplier = algorithm.noise_multiplier * (1 + DOUBLE.share)
-    table = _table(replace(algorithm, noise_multiplier=noise_multiplier, noise=None), ())
+    table = _table(replace(algorithm, noise_multiplier=noise_multiplier, noise=None))
     if algorithm.noise is not None:
-        table["noise"] = _table(algorithm.noise, _FOLLOW)
+        table["noise"] = _table(algorithm.noise)
     return table
 
 
@@ -342,8 +340,12 @@ def _lines(table: JsonObject) -> str:
     return "\n".join(f"{name} = {toml(value)}" for name, value in table.items())
 
 
-def _table(part: Any, follow: tuple[str, ...]) -> JsonObject:
-    """Return a part of an algorithm as a table: its kind, and values that are not the default."""
+def _table(part: Any) -> JsonObject:
+    """Return an algorithm or a part of one as a table: its kind, and what others do not say.
+
+    Values by default are left out, and those that follow from the parties.
+    """
+    following = names_following(type(part))
     table: JsonObject = {"kind": type(part).__name__}
     for field in fields(part):
         value = getattr(part, field.name)
@@ -352,7 +354,7 @@ def _table(part: Any, follow: tuple[str, ...]) -> JsonObject:
         default = field.default
         if field.default_factory is not MISSING:
             default = field.default_factory()
-        if not field.init or field.name in follow or value is None or value == default:
+        if not field.init or field.name in following or value is None or value == default:
             continue
-        table[field.name] = _table(value, follow) if is_dataclass(value) else value
+        table[field.name] = _table(value) if is_dataclass(value) else value
     return table

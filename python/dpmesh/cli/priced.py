@@ -262,7 +262,7 @@ def _price(
     stated = {name: value for name, value in arguments.items() if value is not None}
     pricing = Pricing(
         kind=entry.kind,
-        public=entry.made({**entry.public, **stated}),
+        public=entry.with_parts({**entry.public, **stated}),
         delta=delta,
         rounds=rounds,
         view=view,

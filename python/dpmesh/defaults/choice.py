@@ -16,10 +16,10 @@ from dpmesh.algorithms.federated import FederatedLearning
 from dpmesh.algorithms.federated_combination import SecureAggregation
 from dpmesh.algorithms.federated_gradients import RecordGradients
 from dpmesh.algorithms.federated_server import Average, ServerMomentum
-from dpmesh.algorithms.first_stage import FirstStage, SecondMoments
+from dpmesh.algorithms.first_stage import FirstStage
 from dpmesh.algorithms.gradient_descent import GradientDescent
-from dpmesh.algorithms.record_sums import RecordSums
 from dpmesh.defaults.rule import Method, Noise, Sizes, Task, TaskConstants
+from dpmesh.defaults.run_sizes import RunSizes
 from dpmesh.keys import Key
 from dpmesh.privacy.budget import Budget
 from dpmesh.privacy.views import EverybodyButPartners
@@ -300,28 +300,15 @@ class _Design:
         if not self.stages:
             return learning
         assert noise_multiplier is not None
-        dim = self.sizes.features
-        moment = None
-        if self.stages > 1:
-            moment = SecondMoments(
-                dim=dim * (dim + 1) // 2,
-                sites=self.sizes.nodes,
-                records=self.sizes.together,
-                noise_to_sensitivity=self._noise_of_share(noise_multiplier, rule.STAGE_SHARE),
-                secure=self.method == "secure",
-                colluding=self.colluding,
-                dropouts=self.dropouts,
-            )
-        mean = RecordSums(
-            dim=dim,
+        stage_noise = self._noise_of_share(noise_multiplier, rule.STAGE_SHARE)
+        return FirstStage.before(
+            learning,
             sites=self.sizes.nodes,
             records=self.sizes.together,
-            noise_to_sensitivity=self._noise_of_share(noise_multiplier, rule.STAGE_SHARE),
-            secure=self.method == "secure",
-            colluding=self.colluding,
-            dropouts=self.dropouts,
+            features=self.sizes.features,
+            mean_noise=stage_noise,
+            moment_noise=stage_noise if self.stages > 1 else None,
         )
-        return FirstStage(algorithm=learning, mean=mean, moment=moment)
 
     def _noise_of_share(self, noise_multiplier: float, share: float) -> float:
         """Return the noise to sensitivity of one sum over records with this share of mu squared."""
@@ -354,16 +341,13 @@ class _Design:
         if self.momentum:
             optimizer = ServerMomentum(self.momentum)
         first_averaged = int(self.steps * (1 - self.constants.averaged)) + 1
+        learned = replace(self.sizes, dim=dim)
+        sizes = RunSizes(nodes=self.sizes.nodes, rounds=self.steps, data=lambda: learned)
         return FederatedLearning(
-            RecordGradients(
-                clients=self.sizes.nodes,
-                records=self.sizes.together,
-                clipping_norm=self.constants.clipping_norm,
-            ),
+            sizes.part(RecordGradients, clipping_norm=self.constants.clipping_norm),
             noise_multiplier=noise_multiplier,
-            combination=SecureAggregation(
-                dim=dim,
-                rounds=self.steps,
+            combination=sizes.part(
+                SecureAggregation,
                 colluding=self.colluding,
                 dropouts=self.dropouts,
                 reserve=self.reserve,
@@ -403,13 +387,11 @@ def _partner_noise(
     if network.nodes < fewest:
         fail("noise", f"None at fewer than {fewest} sites, of which {colluding} collude", noise)
     is_complete = network.matrix(0).messages == network.nodes * (network.nodes - 1)
-    return BetweenPartners(
-        topology=network,
-        rounds=rule.STEPS + 1,
-        mixings=1 if is_complete else MIXINGS,
-        coalition=colluding,
-        star=star,
+    sizes = RunSizes(
+        nodes=network.nodes, rounds=rule.STEPS + 1, topology=lambda: network, between_parties=star
     )
+    mixings = 1 if is_complete else MIXINGS
+    return sizes.part(BetweenPartners, mixings=mixings, coalition=colluding)
 
 
 def _relative(noise_multiplier: float) -> float:

@@ -19,6 +19,7 @@ from dpmesh._validate import fail
 from dpmesh.algorithms.base import AnyAlgorithm, holds_for_any_rows
 from dpmesh.data import Dataset
 from dpmesh.defaults import Sizes
+from dpmesh.defaults.run_sizes import RunSizes
 from dpmesh.deploy import assembly
 from dpmesh.deploy.planned import Planned
 from dpmesh.deploy.round_patterns import RoundPatterns
@@ -31,7 +32,7 @@ from dpmesh.noise.secure import NeighborSums, SecureSum
 from dpmesh.privacy.plan import Plan
 from dpmesh.problems import LinearProblem
 from dpmesh.settings import Settings, read
-from dpmesh.settings.assembler import RunSizes, assemble
+from dpmesh.settings.assembler import assemble
 from dpmesh.settings.format import check_format
 from dpmesh.settings.parts import entries
 from dpmesh.topology import Topology

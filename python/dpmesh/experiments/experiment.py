@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 from dpmesh._files import JsonObject, replace_text, writable_folder
 from dpmesh._validate import every, integer, probability
 from dpmesh.algorithms.base import AnyAlgorithm
+from dpmesh.defaults.run_sizes import RunSizes
 from dpmesh.experiments.files import load_files
 from dpmesh.experiments.records import Records, load, source_of
 from dpmesh.keys import Key
@@ -21,7 +22,7 @@ from dpmesh.run.carriers import all_linked
 from dpmesh.run.engine import Engine
 from dpmesh.run.metrics import Callback
 from dpmesh.settings import Settings
-from dpmesh.settings.assembler import RunSizes, assemble
+from dpmesh.settings.assembler import assemble
 from dpmesh.settings.format import FORMAT, check_format
 from dpmesh.settings.parts import SECTIONS, VALUES, Maker, entries, installed_kinds
 from dpmesh.topology import Topology

@@ -8,91 +8,25 @@ first stage is put before the algorithm.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
 
 from dpmesh._validate import instance
 from dpmesh.algorithms.base import AN_ALGORITHM, NOISES, Algorithm, AnyAlgorithm
-from dpmesh.defaults import Sizes
+from dpmesh.defaults.run_sizes import Parameters, RunSizes, names_following
 from dpmesh.privacy.budget import Budget
 from dpmesh.settings.files import Settings
 from dpmesh.settings.format import refuse_old_keys, refuse_old_noise
-from dpmesh.settings.parts import FILLED, NUMBERS, SECTIONS, Field, Maker, entries
+from dpmesh.settings.parts import NUMBERS, SECTIONS, Field, Maker, entries
 from dpmesh.settings.stage import RULE, Stage
-from dpmesh.topology import Topology
-
-Parameters: TypeAlias = dict[str, Any]
-"""Arguments of an algorithm or of a part, by name, in the types of their fields."""
 
 Table: TypeAlias = dict[str, Any]
 """The content of a table of a file."""
 
 _OF_SIZES = ("records", "dim", "rounds")
 """Parameters of an algorithm that an experiment file may leave out."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunSizes:
-    """Public sizes of a run, from which parameters of its algorithm follow.
-
-    Parameters
-    ----------
-    nodes
-        Number of nodes: sites, clients.
-    rounds
-        Number of rounds.
-    data
-        Returns the public sizes of the data, which it may have to load.
-    topology
-        Returns the network of the table [topology]; None without this table.
-    between_parties
-        Whether it is for a contract. No table may then state what follows from the parties, and a
-        node counts the secrets of its own partners alone.
-    sums
-        Returns parameters of sums that follow from the questions of a contract.
-    """
-
-    nodes: int
-    rounds: int
-    data: Callable[[], Sizes]
-    topology: Callable[[], Topology] | None
-    between_parties: bool = False
-    sums: Callable[[], Parameters] = field(default=dict)
-
-    def parameters(self, names: tuple[str, ...]) -> Parameters:
-        """Return the values of parameters; the largest count of records only if it is public.
-
-        Parameters
-        ----------
-        names
-            Names of parameters. ``records`` are those of all nodes together.
-        """
-        parameters = {name: self._value(name) for name in names}
-        if parameters.get("records_per_client", 0) is None:
-            del parameters["records_per_client"]
-        return parameters
-
-    def _value(self, name: str) -> object:
-        """Return the value of a parameter; None without a topology, or if it is not public."""
-        if name in ("nodes", "clients", "sites"):
-            return self.nodes
-        if name == "rounds":
-            return self.rounds
-        if name == "topology":
-            if self.topology is None:
-                return None
-            return self.topology()
-        if name == "star":
-            return self.between_parties
-        sizes = self.data()
-        values: dict[str, int | None] = {
-            "records": sizes.together,
-            "records_per_client": sizes.largest,
-            "dim": sizes.dim,
-        }
-        return values[name]
 
 
 def assemble(
@@ -158,7 +92,7 @@ class _Assembly:
 
     def of_contract(self) -> AnyAlgorithm:
         """Return the algorithm of a contract: its tables state nothing that follows."""
-        derived = self._derived() | self._sums_of_questions()
+        derived = self.sizes.following(self.maker) | self._sums_of_questions()
         self._refuse_stated("algorithm", self.table, derived)
         table = self.table | {name: value for name, value in derived.items() if name in self.fields}
         algorithm = self._made(table)
@@ -208,18 +142,9 @@ class _Assembly:
         check = partial(instance, "algorithm", algorithm, AN_ALGORITHM, Algorithm)
         self.settings.call("algorithm", check)
 
-    def _derived_names(self) -> tuple[str, ...]:
-        """Return the names of parameters that the sizes of all nodes determine."""
-        names: tuple[str, ...] = getattr(self.maker, "follows_from_sizes", ())
-        return names
-
-    def _derived(self) -> Parameters:
-        """Return the parameters that the sizes of all nodes determine."""
-        return self.sizes.parameters(self._derived_names())
-
     def _sums_of_questions(self) -> Parameters:
         """Return the parameters of sums that follow from questions."""
-        if "sites" not in self._derived_names():
+        if "sites" not in names_following(self.maker):
             return {}
         return self.sizes.sums()
 
@@ -243,16 +168,18 @@ class _Assembly:
         for name in _OF_SIZES:
             if not self._lacks(name):
                 continue
-            if name == "records" and name not in self._derived_names():
-                parameters[name] = self.sizes.data().smallest
+            if name == "records" and name not in names_following(self.maker):
+                parameters[name] = self.sizes.of_data().smallest
             else:
                 parameters |= self.sizes.parameters((name,))
         return parameters
 
     def _lacks(self, name: str) -> bool:
         """Return whether the algorithm requires a parameter that its table leaves out."""
-        described = self.fields.get(name)
-        return described is not None and described.required and name not in self.table
+        if name not in self.fields or name in self.table:
+            return False
+        parameter = inspect.signature(self.maker).parameters[name]
+        return parameter.default is parameter.empty
 
     def _with_parts(self) -> Settings:
         """Return the settings with the parameters of the algorithm's parts that follow."""
@@ -261,8 +188,8 @@ class _Assembly:
             sizes = replace(sizes, topology=None)
 
         def parameters_of(path: str, table: Table, part: Maker) -> Parameters:
-            """Return the parameters of a part that follow, those of `FILLED`."""
-            parameters = sizes.parameters(FILLED.get(part, ()))
+            """Return the parameters of a part that follow from the sizes."""
+            parameters = sizes.following(part)
             if sizes.between_parties and path != "algorithm.noise":
                 self._refuse_stated(path, table, parameters)
             return parameters
@@ -286,7 +213,7 @@ class _Assembly:
         self, stage: Stage, algorithm: AnyAlgorithm, budget: Budget | None = None
     ) -> AnyAlgorithm:
         """Return an algorithm after a first stage."""
-        data = self.sizes.data()
+        data = self.sizes.of_data()
         staged: AnyAlgorithm = self.settings.call(
             "first_stage",
             stage.before,

@@ -33,6 +33,7 @@ from dpmesh.algorithms.federated_contribution import Contribution
 from dpmesh.algorithms.federated_server import ServerOptimizer
 from dpmesh.algorithms.first_stage import SecondMoments
 from dpmesh.algorithms.registry import KINDS
+from dpmesh.defaults.run_sizes import names_following
 from dpmesh.noise.correlated import BetweenPartners, Both, CorrelatedStrategy, InTime
 from dpmesh.problems import LinearProblem
 from dpmesh.problems.named import jax_model, torch_model
@@ -119,14 +120,6 @@ GIVEN = frozenset(
 NUMBERS = ("nodes", "clients")
 """Parameters that are the number of nodes, if they are left out."""
 
-FILLED: dict[Maker, tuple[str, ...]] = {
-    **dict.fromkeys(PROTOCOLS[CorrelatedStrategy], ("topology", "rounds", "star")),
-    algorithms.ClientUpdates: ("clients",),
-    algorithms.RecordGradients: ("clients", "records", "records_per_client"),
-    algorithms.SecureAggregation: ("dim", "rounds"),
-}
-"""Parameters of parts of an algorithm that the data and the run determine, if they are left out."""
-
 MEMBERS = tuple[int, ...]
 """Type of a parameter that names nodes instead."""
 
@@ -169,7 +162,7 @@ def entries(make: Maker) -> dict[str, Field]:
             continue
         has_default = parameter.default is not parameter.empty
         is_node_count = name in NUMBERS and hints[name] != MEMBERS
-        is_filled = is_node_count or name in FILLED.get(make, ())
+        is_filled = is_node_count or name in names_following(make)
         fields[name] = Field(
             hint=hints[name],
             required=not has_default and not is_filled,

@@ -8,9 +8,9 @@ from typing import Literal
 
 from dpmesh._validate import fail, positive
 from dpmesh.algorithms.base import AnyAlgorithm
-from dpmesh.algorithms.first_stage import FirstStage, SecondMoments
-from dpmesh.algorithms.record_sums import RecordSums
+from dpmesh.algorithms.first_stage import FirstStage
 from dpmesh.defaults.rule import STAGE_SHARE, mu_of
+from dpmesh.noise.secure import SecureSum
 from dpmesh.privacy.budget import Budget
 
 RULE = "rule"
@@ -62,35 +62,23 @@ class Stage:
         ValueError
             If the algorithm has no first stage, or there is no budget to divide.
         """
-        secure_sum = getattr(algorithm, "secure_sum", None)
-        colluding = 1
+        secure_sum: SecureSum | None = getattr(algorithm, "secure_sum", None)
         dropouts = 0
         if secure_sum is not None:
-            colluding = secure_sum.colluding
             dropouts = secure_sum.dropouts
         elif self.moment_noise is not None:
             fail("moment_noise", "none: a second moment takes a secure sum", self.moment_noise)
-        mean = RecordSums(
-            dim=dim,
+        moment_noise = None
+        if self.moment_noise is not None:
+            moment_noise = _scale(self.moment_noise, budget, dropouts)
+        return FirstStage.before(
+            algorithm,
             sites=sites,
             records=records,
-            noise_to_sensitivity=_scale(self.noise_to_sensitivity, budget, dropouts),
-            colluding=colluding,
-            dropouts=dropouts,
-            secure=secure_sum is not None,
+            features=dim,
+            mean_noise=_scale(self.noise_to_sensitivity, budget, dropouts),
+            moment_noise=moment_noise,
         )
-        moment = None
-        if self.moment_noise is not None:
-            moment = SecondMoments(
-                dim=dim * (dim + 1) // 2,
-                sites=sites,
-                records=records,
-                noise_to_sensitivity=_scale(self.moment_noise, budget, dropouts),
-                colluding=colluding,
-                dropouts=dropouts,
-                secure=True,
-            )
-        return FirstStage(algorithm=algorithm, mean=mean, moment=moment)
 
 
 def _scale(noise: float | Literal["rule"], budget: Budget | None, dropouts: int) -> float:

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import sqrt
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -62,6 +62,9 @@ class CorrelatedStrategy(ABC):
     ValueError
         If an argument is out of its range.
     """
+
+    follows_from_sizes: ClassVar[tuple[str, ...]] = ("topology", "rounds")
+    """Parameters that public sizes determine, as those of an `Algorithm`."""
 
     topology: Topology | None
     rounds: int
@@ -315,6 +318,8 @@ class BetweenPartners(CorrelatedStrategy):
     >>> cost.epsilon < algorithm.plan(20).cost(1e-5).epsilon
     True
     """
+
+    follows_from_sizes = ("topology", "rounds", "star")
 
     coalition: int = 0
     partners: Topology | None = None
