@@ -11,7 +11,10 @@ from typing import Any
 import pytest
 from mesh_parties import ALGORITHMS, Parties
 
-from dpmesh.deploy import Contract, read_contract
+from dpmesh.algorithms import Calibrated
+from dpmesh.defaults import Sizes, choose
+from dpmesh.deploy import Contract, Folder, read_contract
+from dpmesh.deploy.assembly import check_algorithm
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "three_hospitals"
 NETWORK = 'loss = "softmax"\nclasses = 2\nfeature_norm = 1.0'
@@ -165,6 +168,53 @@ def test_a_contract_that_does_not_hold_is_refused(
         content[table] = content[table] | changes if table == "contract" else changes
     with pytest.raises(ValueError, match=match):
         Contract.of(content)
+
+
+@pytest.mark.parametrize(
+    ("table", "change"),
+    [
+        ("algorithm", {"calibrate": True}),
+        ("contract", {"calibrate": True}),
+        ("algorithm", {"kind": "Calibrated"}),
+    ],
+)
+def test_a_contract_refuses_calibration_and_names_the_proof_that_is_missing(
+    table: str, change: dict[str, Any], content: dict[str, Any]
+) -> None:
+    content = deepcopy(content)
+    content[table] = content[table] | change
+    key = "kind" if "kind" in change else "calibrate"
+    with pytest.raises(
+        ValueError, match=rf"{table}\.{key}: wanted none .* proof of masks is for one"
+    ):
+        Contract.of(content)
+
+
+def test_calibration_that_a_module_brings_is_refused_too(content: dict[str, Any]) -> None:
+    sizes = Sizes(nodes=4, smallest=40, together=160, dim=3, features=3)
+    chosen = choose(sizes, epsilon=4.0, delta=1e-5, task="regression", calibrate=True)
+    assert isinstance(chosen.algorithm, Calibrated)
+    contract = Contract.of(deepcopy(content))
+    with pytest.raises(ValueError, match=r"algorithm\.moments: wanted none under a contract"):
+        check_algorithm(contract.settings, chosen.algorithm, None, contract.terms)
+
+
+def test_a_node_whose_contract_asks_for_calibration_charges_nothing(tmp_path: Path) -> None:
+    testing = pytest.importorskip("typer.testing")
+    from dpmesh.cli import app
+
+    text = (EXAMPLE / "secure_sum.toml").read_text()
+    contract, folder = tmp_path / "contract.toml", tmp_path / "north"
+    contract.write_text(text.replace("[algorithm]\n", "[algorithm]\ncalibrate = true\n"))
+    Folder.create(folder, epsilon=9.0, delta=1e-5).close()
+    data = EXAMPLE / "north.csv"
+    arguments = ["node", str(contract), "--data", str(data), "--folder", str(folder)]
+    came = testing.CliRunner().invoke(app, [*arguments, "--router", "https://127.0.0.1:1"])
+    assert came.exit_code == 2
+    assert "proof of masks is for one sum a round" in " ".join(came.output.split())
+    opened = Folder.open(folder)
+    assert opened.cost() == 0
+    opened.close()
 
 
 def test_a_network_runs_no_code_that_its_reader_did_not_name(content: dict[str, Any]) -> None:

@@ -50,6 +50,14 @@ DISTANCE = 4.0
 AT_ONCE = 4096
 """Records whose moments are made at once."""
 
+NO_PROOF_BETWEEN_PARTIES = (
+    "wanted none under a contract: the moments are a second sum of the last round, of vectors that "
+    "follow from its first total, and the proof of masks is for one sum a round, whose vectors "
+    "follow from earlier rounds; by gossip, who misses a row has another mean model than the "
+    "others, for which no proof is"
+)
+"""Why parties that do not trust each other cannot calibrate."""
+
 KNOWN = "follows from earlier releases: the models that the nodes have sent"
 
 
@@ -166,6 +174,10 @@ class Calibrated(Algorithm[CalibratedState, LinearProblem]):
     def run_length(self) -> int:
         """The rounds."""
         return self.rounds
+
+    def refused_by_parties(self) -> dict[str, str]:
+        """Return the moments: parties of a contract have no proof for them."""
+        return {"moments": NO_PROOF_BETWEEN_PARTIES}
 
     @property
     def secure_sum(self) -> SecureSum | None:

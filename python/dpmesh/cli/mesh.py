@@ -109,6 +109,8 @@ def check(file: File, module: Module = None) -> None:
         cost = rounded_up(read.cost(party.delta))
         allowed = f"of {party.epsilon:g} allowed, at delta = {party.delta:g}"
         typer.echo(f"{party.name:<12} epsilon = {cost} {allowed}; {party.records} records")
+    if read.tables.questions is None and not read.tables.classifies:
+        typer.echo("calibration  none under a contract: totals of skewed targets are too low")
     for assumption in read.assumptions:
         typer.echo(f"assumption   {assumption}")
     for line in Slack.of(read).lines(read):

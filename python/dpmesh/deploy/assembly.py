@@ -13,6 +13,7 @@ import numpy as np
 from dpmesh._epsilons import ROUNDING, rounded_up
 from dpmesh.algorithms.adaptive_sums import AdaptiveSums
 from dpmesh.algorithms.base import AnyAlgorithm, holds_for_any_rows
+from dpmesh.algorithms.calibrated import NO_PROOF_BETWEEN_PARTIES, Calibrated
 from dpmesh.algorithms.record_sums import RecordSums
 from dpmesh.deploy.terms import Party, Terms
 from dpmesh.noise.mechanisms import Mechanism, proof_of
@@ -44,6 +45,15 @@ def check_modules(settings: Settings) -> None:
         settings.fail("problem.model", wanted)
 
 
+def refuse_calibration(settings: Settings) -> None:
+    """Refuse a contract that asks for calibrated predictions; name the proof that is missing."""
+    for table in ("contract", "algorithm"):
+        if settings.table(table).get("calibrate", False):
+            settings.fail(f"{table}.calibrate", NO_PROOF_BETWEEN_PARTIES)
+    if settings.table("algorithm").get("kind") == Calibrated.__name__:
+        settings.fail("algorithm.kind", NO_PROOF_BETWEEN_PARTIES)
+
+
 def check_parties(settings: Settings, terms: Terms, parties: Sequence[Party]) -> None:
     """Refuse parties with the same name or key, and a quorum of at most half or more than all.
 
@@ -67,6 +77,8 @@ def check_algorithm(
     if not holds_for_any_rows(algorithm):
         wanted = "wanted one whose class proves its sensitivity for any rows that others send"
         settings.fail("algorithm", f"{wanted} (any_rows), got {kind.__name__}")
+    for name, problem in algorithm.refused_by_parties().items():
+        settings.fail(f"algorithm.{name}", problem)
     if is_summed(algorithm.release_of(0)):
         check_sums(settings, algorithm, terms)
         return
@@ -81,8 +93,6 @@ def check_algorithm(
         if release.mechanism.distribution == "none":
             settings.fail("algorithm", f"wanted noise, got {kind.__name__} without")
         check_noise(settings, algorithm, release.mechanism)
-    for name, wanted in algorithm.refused_by_parties().items():
-        settings.fail(f"algorithm.{name}", wanted)
     if topology is not None:
         for t in range(min(terms.rounds, 3)):
             if not topology.matrix(t).is_symmetric:

@@ -69,6 +69,7 @@ class Contract:
             needed &= not (name == "problem" and "questions" in self.settings.content)
             if needed and not self.settings.table(name):
                 self.settings.fail(name, f"wanted a table [{name}]")
+        assembly.refuse_calibration(self.settings)
         settings, rounds = self.settings, self.terms.rounds
         assembly.check_modules(settings)
         assembly.check_parties(settings, self.terms, self.parties)
