@@ -93,6 +93,54 @@ def test_formulas_that_do_not_fit_are_named(formula: str, said: str) -> None:
     assert said in stats("--regress", formula, code=2)
 
 
+def test_weights_divide_the_budget_between_questions(folder: Path) -> None:
+    asked = ("--mean", "age", "--histogram", "arm", "--output")
+    stats(*asked, "equal.json")
+    stats(*asked, "weighted.json", "--weights", "1,15")
+    answers = [
+        json.loads((folder / name).read_text())["answers"]
+        for name in ("equal.json", "weighted.json")
+    ]
+    noises = [[answer["rows"][-1]["noise"] for answer in of_run] for of_run in answers]
+    ratios = np.divide(noises[1], noises[0])
+    # by mu^2 of 1/8 and 15/8 of an equal share; the noise of a variance depends on its estimate
+    assert ratios == pytest.approx([np.sqrt(8), np.sqrt(8 / 15)], rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("weights", "said"),
+    [
+        ("1,2,3", "wanted 2 numbers, one for each question (Mean, Histogram), got 3"),
+        ("1,x", "--weights: wanted numbers separated by commas, as 1,4, got '1,x'"),
+        ("1,0", "--weights: wanted a finite number greater than 0"),
+    ],
+)
+def test_weights_that_do_not_fit_are_named_before_a_file_is_read(
+    weights: str, said: str, folder: Path
+) -> None:
+    (folder / "0.csv").write_text("no table")
+    shown = stats("--mean", "age", "--histogram", "arm", "--weights", weights, code=2)
+    assert said in " ".join(shown.split())
+
+
+def test_a_contract_has_the_weights_of_its_command(folder: Path) -> None:
+    options = ["--ranges", "ranges.toml", "--epsilon", "4"]
+    options += [
+        "--question",
+        "mean=age",
+        "--question",
+        "histogram=arm",
+        "--question",
+        "weights=1,3",
+    ]
+    for name in ("north", "south", "west"):
+        key = command("contract", "keys", name, "--epsilon", "9").split('"')[1]
+        options += ["--party", f"{name}:1500:{key}"]
+    command("contract", "make", "contract.toml", *options)
+    assert "weights = [1.0, 3.0]" in (folder / "contract.toml").read_text()
+    assert "allowed" in command("contract", "check", "contract.toml")
+
+
 def test_rows_are_drawn_from_files_and_from_answers(folder: Path) -> None:
     fixed = ["--epsilon", "8", "--ranges", "ranges.toml", "--rows", "400"]
     shown = command("synthesize", "*.csv", *fixed, "--output", "drawn.csv", "--bins", "6")

@@ -48,7 +48,7 @@ def test_answers_have_the_noise_of_their_weight() -> None:
 @pytest.mark.parametrize(
     ("weights", "match"),
     [
-        ([1.0], "weights: wanted 2 numbers, one for each question, got 1"),
+        ([1.0], r"weights: wanted 2 numbers, one for each question \(Mean, Histogram\), got 1"),
         ([1.0, 0.0], "weights: wanted a finite number greater than 0"),
         ([1.0, float("nan")], "weights: wanted a"),
     ],
@@ -64,7 +64,7 @@ def test_weights_that_do_not_fit_are_refused(weights: list[float], match: str) -
     ("weights", "match"),
     [
         ([1, 3], None),
-        ([1], "wanted 2 numbers, one for each question, got 1"),
+        ([1], r"wanted 2 numbers, one for each question \(Mean, Histogram\), got 1"),
         ("1,3", "questions.weights: wanted a list of numbers"),
     ],
 )

@@ -44,6 +44,7 @@ class Files:
         delta: float,
         colluding: int,
         budget: Path | None,
+        weights: Sequence[float] = (),
     ) -> Statistics:
         """Return the answers; their cost has that of released ranges.
 
@@ -55,15 +56,18 @@ class Files:
             As for `dpmesh.statistics.ask`.
         budget
             The folder from whose budget the cost is taken, if there is one.
+        weights
+            The share of the budget of each question; none for equal shares.
         """
         from dpmesh.cli._sites import as_spent, charge, read_sites
-        from dpmesh.statistics.ask import ask, names_of
+        from dpmesh.statistics.ask import ask, names_of, questions_about
         from dpmesh.tables.ranges import as_range, read_ranges
 
         released: list[JsonObject] = []
         public = read_ranges(self.ranges, released=released)
         kinds = {name: as_range(name, form) for name, form in public.items()}
         questions_asked = questions(kinds)
+        questions_about(questions_asked, kinds, weights)  # fails before any file is read
         columns = {name: kinds[name] for name in names_of(questions_asked, kinds)}
         records = read_sites(list(self.paths), columns, (), None, self.site, self.form, drop=False)
         with warnings.catch_warnings():
@@ -76,6 +80,7 @@ class Files:
                 epsilon=epsilon,
                 delta=delta,
                 colluding=colluding,
+                weights=weights or None,
             )
         charged = charge(budget, [*released, as_spent(answers.ledger)], delta)
         if not released:

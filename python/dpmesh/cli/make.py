@@ -36,7 +36,9 @@ _RESERVE = typer.Option(
     "party with --dropouts, else none)."
 )
 _FORECAST = typer.Option(help="Simulate on public data how much accuracy the reserve costs.")
-_ASKED = typer.Option(help="Without --label: an option of dpmesh stats, as mean=age,weight.")
+_ASKED = typer.Option(
+    help="Without --label: an option of dpmesh stats, as mean=age,weight or weights=1,4."
+)
 
 
 def make(
@@ -303,7 +305,8 @@ def _asking(public: JsonObject, questions: Sequence[str], request: _Request) -> 
         colluding=request.colluding,
         dropouts=request.dropouts,
     )
-    settled, sums = spending.settle(questions_of(table, kinds, ""), public)
+    weights = table.get("weights", ())
+    settled, sums = spending.settle(questions_of(table, kinds, ""), public, weights)
     for question in settled.each:
         if isinstance(question, Pairs):  # whose bins may follow from the noise
             table["pairs"] = f"{','.join(question.columns)}:{question.bins}"
@@ -323,11 +326,14 @@ def _asking(public: JsonObject, questions: Sequence[str], request: _Request) -> 
 
 def _questions_table(questions: Sequence[str]) -> JsonObject:
     """Return the table [questions] of options such as ``mean=age,weight``."""
-    from dpmesh.statistics.options import OPTIONS
+    from dpmesh.statistics.options import OPTIONS, weights_of
 
     table: JsonObject = {}
     for question in questions:
         name, _, text = question.partition("=")
+        if name == "weights":
+            table["weights"] = list(weights_of("--question weights", text))
+            continue
         if name not in OPTIONS or not text:
             expected = f"one of {', '.join(OPTIONS)} with its columns, as mean=age"
             fail("--question", expected, question)

@@ -42,6 +42,13 @@ _PAIRS = typer.Option(
 _BY = typer.Option(
     help="Column of groups to compare, with --survival.", rich_help_panel=options.QUESTIONS
 )
+_WEIGHTS = typer.Option(
+    help=(
+        "Share of the budget of each question, in the order of the answers, as 1,4: four times "
+        "the weight is half the noise (default: equal shares)."
+    ),
+    rich_help_panel=options.PRIVACY,
+)
 _OUTPUT = typer.Option(
     help="Write the answers into this file, .html or .json.", rich_help_panel=options.OUTPUT
 )
@@ -75,6 +82,7 @@ def stats(
     colluding: Annotated[
         int, typer.Option(min=0, help="Sites that may collude.", rich_help_panel=options.PRIVACY)
     ] = 1,
+    weights: Annotated[str | None, _WEIGHTS] = None,
     output: Annotated[Path | None, _OUTPUT] = None,
     budget: options.BudgetFolder = None,
     separator: options.Separator = None,
@@ -95,7 +103,7 @@ def stats(
     from dpmesh.cli._asking import Files
     from dpmesh.cli._pages import write_answers
     from dpmesh.cli._sites import text_format
-    from dpmesh.statistics.options import questions_of
+    from dpmesh.statistics.options import questions_of, weights_of
 
     if output is not None and output.suffix not in (".html", ".json"):
         fail("--output", "a file that ends in .html or .json", str(output))
@@ -127,6 +135,7 @@ def stats(
         delta=delta,
         colluding=colluding,
         budget=budget,
+        weights=weights_of("--weights", weights),
     )
     typer.echo(found)
     if output is not None:

@@ -179,7 +179,8 @@ class Questions:
         if not self.weights:
             return
         if len(self.weights) != len(self.each):
-            wanted = f"{len(self.each)} numbers, one for each question"
+            names = ", ".join(type(question).__name__ for question in self.each)
+            wanted = f"{len(self.each)} numbers, one for each question ({names})"
             fail("weights", wanted, f"{len(self.weights)}")
         for weight in self.weights:
             positive("weights", weight)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from dpmesh._validate import fail, nearest
+from dpmesh._validate import fail, nearest, positive
 from dpmesh.statistics.pairs import Pairs
 from dpmesh.statistics.questions import Correlation, Histogram, Mean, Quantiles, Question, TwoWay
 from dpmesh.statistics.regression import FAMILY_NAMES, Regression
@@ -53,6 +53,26 @@ def questions_of(given: Mapping[str, Any], kinds: Mapping[str, Kind], sign: str)
             else:
                 result.append(read(f"{sign}{name}", text))
     return result or [*_everything(kinds)]
+
+
+def weights_of(option: str, text: str | None) -> tuple[float, ...]:
+    """Return the weights of questions from a text such as ``1,4``; none for equal shares.
+
+    Raises
+    ------
+    ValueError
+        If a part is no positive number; the message names the option.
+    """
+    if text is None:
+        return ()
+    weights = []
+    for part in text.split(","):
+        try:
+            weight = float(part)
+        except ValueError:
+            fail(option, "numbers separated by commas, as 1,4", repr(text))
+        weights.append(positive(option, weight))
+    return tuple(weights)
 
 
 def _texts(value: Any) -> list[str]:
