@@ -50,6 +50,7 @@ def chosen(method: Any, noise: Any = None, dropouts: int = 0) -> Any:
         algorithm=method,
         noise=noise,
         dropouts=dropouts,
+        reserve=len(RECORDS) if dropouts else None,  # an attempt that fails for each party
         between_parties=True,
     ).algorithm
 
