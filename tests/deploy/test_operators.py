@@ -134,6 +134,21 @@ def test_a_node_under_a_service_manager_writes_json_and_shows_its_health(tmp_pat
     assert messages[-1].startswith("charged so far: epsilon = 0 of")
 
 
+@pytest.mark.parametrize("command", ["node", "router"])
+def test_an_error_before_the_start_is_a_line_of_json(command: str, tmp_path: Path) -> None:
+    file = tmp_path / "contract.toml"
+    file.write_text("[contract]\nrounds = 0\n")
+    options = ["--data", "x.csv", "--folder", "x", "--router", "https://x"]
+    asked = [command, "contract.toml", *(options if command == "node" else [])]
+    run = [sys.executable, "-m", "dpmesh", *asked, "--log-format", "json"]
+    done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    (line,) = map(json.loads, done.stderr.splitlines())
+    assert line["level"] == "error"
+    assert line["message"].startswith("contract.toml")
+
+
 def test_a_router_shows_for_whom_it_waits(tmp_path: Path) -> None:
     metrics = pytest.importorskip("dpmesh.deploy.metrics")
     now = [0.0]

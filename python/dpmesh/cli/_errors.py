@@ -6,7 +6,7 @@ import re
 import sqlite3
 import warnings
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from inspect import cleandoc
 from typing import Any, NoReturn, ParamSpec
 
@@ -15,6 +15,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from dpmesh._extras import EXTRA_OF, needed_by
 from dpmesh._validate import nearest
+from dpmesh.cli._logs import Speaker
 
 P = ParamSpec("P")
 
@@ -24,26 +25,30 @@ def telling(command: Callable[P, None]) -> Callable[P, None]:
 
     @wraps(command)
     def reported(*args: P.args, **kwargs: P.kwargs) -> None:
+        as_json = kwargs.get("log_format") == "json"
         try:
             with needed_by("this"), warnings.catch_warnings():
-                warnings.showwarning = _show
+                warnings.showwarning = partial(_show, as_json=as_json)
                 command(*args, **kwargs)
         except BrokenPipeError:
             raise  # the reader has gone, as with `| head`; typer then exits silently
         except KeyboardInterrupt:
-            typer.echo("interrupted", err=True)
+            if as_json:
+                Speaker("json").say("interrupted")
+            else:
+                typer.echo("interrupted", err=True)
             raise typer.Exit(130) from None
         except (ValueError, OSError) as error:
             text = str(error)
             if isinstance(error, OSError) and error.filename and error.strerror:
                 text = f"{error.filename}: {error.strerror}"
-            _end(text, error)
+            _end(text, error, as_json=as_json)
         except sqlite3.Error as error:
-            _end(f"the party's folder: {_of_disk(error)}", error)
+            _end(f"the party's folder: {_of_disk(error)}", error, as_json=as_json)
         except ModuleNotFoundError as error:
             if (error.name or "").partition(".")[0] not in EXTRA_OF:
                 raise
-            _end(str(error), error)
+            _end(str(error), error, as_json=as_json)
 
     paragraphs = cleandoc(command.__doc__ or "").split("\n\n")
     reported.__doc__ = "\n\n".join(" ".join(each.split()) for each in paragraphs)  # of any width
@@ -106,11 +111,15 @@ def _of_disk(error: sqlite3.Error) -> str:
     return f"{error}. What was committed is kept: mend this and go on"
 
 
-def _show(message: Warning | str, *_: object, **__: object) -> None:
+def _show(message: Warning | str, *_: object, as_json: bool, **__: object) -> None:
     """Show a warning without the line of source code that gave it."""
-    typer.echo(f"Warning: {message}", err=True)
+    if as_json:
+        Speaker("json").warn(message)
+    else:
+        typer.echo(f"Warning: {message}", err=True)
 
 
-def _end(message: str, cause: Exception) -> NoReturn:
-    typer.echo(f"Error: {message}", err=True)
+def _end(message: str, cause: Exception, *, as_json: bool) -> NoReturn:
+    """Show why a command ends, in the format of its log lines if it has one."""
+    Speaker("json" if as_json else "text").fail(message)
     raise typer.Exit(2) from cause

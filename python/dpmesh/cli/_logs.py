@@ -71,6 +71,10 @@ class Speaker:
         else:
             typer.echo(text)
 
+    def warn(self, message: Warning | str) -> None:
+        """Write what to look after."""
+        _log.warning("%s", message)
+
     def fail(self, error: Exception | str) -> None:
         """Write why a run ended early."""
         if self._is_json:

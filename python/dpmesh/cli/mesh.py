@@ -309,8 +309,9 @@ def node(
             speaker.say(ended)
     if output is not None and (early is None or (partial and party.released is not None)):
         if asks:
-            typer.echo(found := party.statistics())
-            write_answers(output, found)
+            answers = party.statistics()
+            speaker.say(str(answers))
+            write_answers(output, answers)
         else:
             party.model().save(output)
             made_of = "rows" if read.sums is None else "sums"
