@@ -40,7 +40,8 @@ class IncompleteError(Exception):
     """Some cells failed; the files hold the others."""
 
     def __init__(self, files: Sequence[Path], failures: Sequence[str]) -> None:
-        self.files, self.failures = list(files), list(failures)
+        self.files = list(files)
+        self.failures = list(failures)
         where = f"; the others are in {files[0]}" if files else ""
         super().__init__(f"{len(failures)} cell(s) failed{where}: {failures[0]}")
 
@@ -59,7 +60,8 @@ class Experiment:
     """
 
     def __init__(self, folder: Path, name: str, progress: Progress = print) -> None:
-        self._base, self.progress = folder / name, progress
+        self._base = folder / name
+        self.progress = progress
         self.rows: list[Row] = []
         self.failures: list[str] = []
 
@@ -220,7 +222,8 @@ def compared(one: Row, other: Row, name: str = "accuracy") -> str:
     ``"ahead"`` or ``"behind"`` if they are further apart than both half widths together, which is
     stricter than a test of the difference; ``"one run each"`` where there is no interval.
     """
-    room, gap = one["interval"] + other["interval"], one[name] - other[name]
+    room = one["interval"] + other["interval"]
+    gap = one[name] - other[name]
     if np.isnan(room):
         return "not known from one run each"
     return "no clear difference" if abs(gap) <= room else "ahead" if gap > 0 else "behind"

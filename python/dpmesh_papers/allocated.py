@@ -57,7 +57,8 @@ LONGEST = 8.0
 IMAGES_AT = 10
 """Nodes of MNIST."""
 
-NEWS, IMAGES = "RCV1, online learning", "MNIST, without replacement"
+NEWS = "RCV1, online learning"
+IMAGES = "MNIST, without replacement"
 _SETTINGS = {
     NEWS: (
         f"{DOCUMENTS:,} documents, delta 1e-5, hinge, network and paper's numbers of Table 1;\n"
@@ -77,7 +78,8 @@ CLAIMED = {
 ARRIVAL: Once = "arrival"
 ALLOCATION: Once = "allocation"
 REPLACEMENT = "replaced"
-RULE, PAPER = "rule", "paper"
+RULE = "rule"
+PAPER = "paper"
 
 
 def online(folder: Path, *, seeds: int = 5, progress: Progress = print) -> list[Path]:
@@ -124,11 +126,13 @@ def _measured(run: Callable[[Row, Key], tuple[float, float]], cell: Row, seeds: 
 def _online(cell: Row, key: Key) -> tuple[float, float]:
     """Return the accuracy of published models on RCV1, and the noise multiplier."""
     train, test = _news("train"), _news("test")
-    nodes, draw = cell["nodes"], generator(key, Purpose.SPLIT)
+    nodes = cell["nodes"]
+    draw = generator(key, Purpose.SPLIT)
     parts = draw.permutation(train.records)[:DOCUMENTS].reshape(nodes, -1)
     problem = LinearProblem(train, tuple(parts), "hinge", test=test)
     learner, _ = by_rule(cell["sampling"], nodes, cell["batch"])
-    links, rounds = changing_graph(nodes), learner.most_rounds(problem)
+    links = changing_graph(nodes)
+    rounds = learner.most_rounds(problem)
     run = simulate(
         learner, problem, links, rounds=rounds, key=key, metrics=Metrics([], progress=False)
     )
@@ -166,7 +170,8 @@ def by_rule(
     away by the end. Steps in inverse proportion to that share make the longest path for the noise
     of all steps together (Cauchy and Schwarz).
     """
-    links, own = changing_graph(nodes), documents // nodes
+    links = changing_graph(nodes)
+    own = documents // nodes
     plain = OnlineLearning(
         epsilon=epsilon,
         delta=1e-5,
@@ -177,7 +182,8 @@ def by_rule(
         sampling=sampling,
         records=own if sampling == ALLOCATION else None,
     )
-    mixing, left = np.eye(nodes), []
+    mixing = np.eye(nodes)
+    left = []
     for t in range(own // batch - (sampling == ARRIVAL), 0, -1):  # all but the first send noise
         mixing = mixing @ links.matrix(t).weights
         left.append(float((mixing**2).sum() / nodes))
@@ -226,7 +232,8 @@ def _records(cell: Row, fewest: int) -> int | None:
     return fewest if cell["sampling"] == ALLOCATION else None
 
 
-_mnist, _news = cache(mnist_setting), cache(rcv1)
+_mnist = cache(mnist_setting)
+_news = cache(rcv1)
 
 
 def _in_words(row: Row) -> str:

@@ -265,7 +265,9 @@ def reproduce_all(
     outcomes = []
     for name, shown in REPRODUCTIONS.items():
         progress(f"{name}: {shown.shows}")
-        begin, why, failed = perf_counter(), "", False
+        begin = perf_counter()
+        why = ""
+        failed = False
         repeats = seeds if "seeds" in signature(shown.function).parameters else None
         try:
             if shown.data and not os.environ.get(FOLDER_VARIABLE):
@@ -274,7 +276,8 @@ def reproduce_all(
         except (FileNotFoundError, ImportError) as error:
             why = str(error)
         except Exception as error:  # the others go on
-            why, failed = f"{type(error).__name__}: {error}", True
+            why = f"{type(error).__name__}: {error}"
+            failed = True
         seconds = perf_counter() - begin
         outcomes.append(Outcome(name=name, seconds=seconds, why=why, failed=failed))
         progress(f"{outcomes[-1]}\n")
@@ -332,7 +335,8 @@ def reproduce(
     matplotlib: Any = import_module("matplotlib")  # fail now rather than after hours of runs
     keys = "Key.seeded(0), Key.seeded(1), .. up to the number of seeds"
     writable_folder(folder)
-    by, begin = made(experiment=name, quick=quick, **settings, keys=keys), perf_counter()
+    by = made(experiment=name, quick=quick, **settings, keys=keys)
+    begin = perf_counter()
     try:
         with matplotlib.rc_context({"axes.prop_cycle": matplotlib.cycler(color=COLOURS)}):
             files = shown.function(folder, **settings, **shows)

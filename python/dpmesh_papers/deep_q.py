@@ -226,7 +226,8 @@ class DeepQ:
     ) -> DeepQState:
         """Store what followed the last actions, and take one step (lines 2 to 4)."""
         new = np.flatnonzero(_acting(observation) & state.decided)
-        s, r = self._states(observation, round), self._rewards(observation)
+        s = self._states(observation, round)
+        r = self._rewards(observation)
         state = self._store(state, new, _finite(s[new]), _finite(r[new]))
         learns = np.zeros_like(state.decided)
         learns[new] = state.stored[new] >= self.batch_size
@@ -248,7 +249,8 @@ class DeepQ:
         self, state: DeepQState, observation: Observation, round: int, key: Key
     ) -> tuple[Actions, DeepQState]:
         """Explore or take the better action (line 5)."""
-        s, acting = self._states(observation, round), _acting(observation)
+        s = self._states(observation, round)
+        acting = _acting(observation)
         _finite(s[acting])
         q = q_values(state.trained.parameters, s, activation=self.activation)
         explores, random = _coins(key.stream(Purpose.CONTROLLER, round), len(s), 2).T

@@ -74,14 +74,16 @@ PAPER_ACCURACY: dict[Sampling, tuple[tuple[float, ...], ...]] = {
 CLIENTS: dict[Sampling, int] = {"uniform": 1000, "poisson": 500}
 TRAINING_RECORDS = 50_000
 ROUNDS = 30
-TESTED, CLASSES = 1_010, 10
+TESTED = 1_010
+CLASSES = 10
 SAMPLING_RATE = 0.05
 SENSITIVITY: dict[Sampling, int] = {"uniform": 2, "poisson": 1}
 """Sensitivity of the sum, in clipping norms: a client is replaced, or added or removed."""
 CLIPPING_NORM = 0.3
 WEIGHT_DECAY = 4e-5
-PIXEL_MEAN, PIXEL_SCALE = 0.1307, 0.3081
-"""Public constants by which MNIST's pixels are customarily standardized."""
+PIXEL_MEAN = 0.1307
+PIXEL_SCALE = 0.3081
+"""With `PIXEL_MEAN`, public constants by which MNIST's pixels are customarily standardized."""
 
 
 def table2(folder: Path, *, seeds: int = 3, progress: Progress = print) -> list[Path]:
@@ -355,7 +357,8 @@ def with_intercept(
     """Return the problem tested as the script tests, and the same with its validation images."""
     draw = generator(key, Purpose.SPLIT)
     order = draw.permutation(train.records)
-    chosen, left = train.take(order[:at_clients]), train.take(order[at_clients:])
+    chosen = train.take(order[:at_clients])
+    left = train.take(order[at_clients:])
     first = test.take(np.arange(min(TESTED, test.records)))
     chosen, left, first = (with_constant(part) for part in (chosen, left, first))
     parts = iid(chosen, clients, draw, equal_sizes=True)

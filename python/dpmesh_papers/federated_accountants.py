@@ -239,7 +239,9 @@ def as_text(rows: list[Row]) -> str:
 
 def draw(rows: list[Row]) -> Figure:
     """Draw noise over epsilon, a panel for each setting; needs the extra ``plots``."""
-    x, y, ticks = "epsilon", "noise on the sum", (4, 8, 16, 32)
+    x = "epsilon"
+    y = "noise on the sum"
+    ticks = (4, 8, 16, 32)
     panels = []
     for setting, mine in _settings(rows).items():
         lines = lines_of(mine, by="kind", x="epsilon", y="noise_std")

@@ -109,7 +109,8 @@ def shadows(
     algorithm: FederatedLearning, images: Dataset, test: Dataset, rounds: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the losses of shadow models on all images, and which of them each was trained on."""
-    losses, memberships = [], []
+    losses = []
+    memberships = []
     for number in range(SHADOWS // 2):
         own = Key.seeded(1 + number)
         problem, members = split(images, test, own)
@@ -154,7 +155,8 @@ def draw(rows: list[Row]) -> Figure:
     for shown, (sampling, z) in product(SHOWN, product(SAMPLINGS, NOISE_MULTIPLIERS)):
         mine = pick(rows, sampling=sampling, noise_to_sensitivity=z)
         lines = lines_of(mine, by="model", x="round", y=shown)
-        title, y = f"{sampling.capitalize()}, z = {z:g}", SHOWN[shown]
+        title = f"{sampling.capitalize()}, z = {z:g}"
+        y = SHOWN[shown]
         panels.append(Panel(title=title, x="round", y=y, lines=lines, kind="bands"))
     return drawn(panels, columns=4)
 

@@ -87,7 +87,8 @@ def average_moves(problem: LinearProblem, key: Key, rounds: Iterable[int]) -> di
     """Return the federated average of moves in these rounds (from 1), trained without noise."""
     wanted = set(rounds)
     algorithm = algorithm_of("uniform", None, Identity())
-    moves, before = {}, algorithm.init(problem, key).total
+    moves = {}
+    before = algorithm.init(problem, key).total
     for t, state in enumerate(states(algorithm, problem, max(wanted), key), 1):
         if t in wanted:
             moves[t] = np.asarray(state.total - before, dtype=np.float64)[0]

@@ -99,7 +99,8 @@ def learning(
     """
     name, title, multipliers = CURVES[of]
     trained, make_problem = networks.setup(of, rounds, clients)
-    rounds, key = trained.rounds, Key.seeded(0)
+    rounds = trained.rounds
+    key = Key.seeded(0)
     problem = make_problem(key)
     progress(f"{rounds} rounds for each curve; the first also compiles the network")
     by_sampling = dict(zip(SAMPLINGS, multipliers, strict=True))

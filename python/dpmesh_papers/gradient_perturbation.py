@@ -173,7 +173,8 @@ class ChocoSGD(GradientPerturbation):
         change = Sensitive(stepped - state.copy)
         sent = yield Message(change, self.release_of(t)[1], message, travels=False)
         arrived = yield Relay()
-        copy, mixed = state.copy + self.keep * sent, state.mixed + self.keep * arrived
+        copy = state.copy + self.keep * sent
+        mixed = state.mixed + self.keep * arrived
         x = stepped + self.consensus_step_size * (mixed - copy)
         public = [Released(read_only(one)) for one in (x, copy, mixed)]
         return CompressedModels(x=public[0], copy=public[1], mixed=public[2])

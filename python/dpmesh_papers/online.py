@@ -180,7 +180,8 @@ def _ends(rows: list[Row]) -> list[Row]:
 
 
 def _text1(rows: list[Row]) -> str:
-    panels, lines = _panels1(rows), []
+    panels = _panels1(rows)
+    lines = []
     for title, (_, curves) in panels.items():
         ends = _ends(curves)
         lines.append(f"{title}: after {ends[0]['examples']} examples")
@@ -348,7 +349,8 @@ def planned(synthetic: Source, rcv1: Source) -> list[tuple[Source, int, tuple[fl
 
     Steps suit the noise: on RCV1 they are shorter than without noise.
     """
-    slow, batch = replace(rcv1, strong_convexity=0.1), rcv1.at[-1] // 5
+    slow = replace(rcv1, strong_convexity=0.1)
+    batch = rcv1.at[-1] // 5
     large = replace(rcv1, strong_convexity=0.3, at=(batch, 5 * batch))
     return [
         (synthetic, 1, (0.1, 1.0, 10.0)),

@@ -138,7 +138,8 @@ def measured(setting: Setting, seeds: int) -> Row:
     network = complete(setting.nodes)
     algorithm = OnlineLearning(epsilon=setting.epsilon, step_size=setting.step_size, radius=RADIUS)
     metrics = Metrics(["regret", "consensus_distance"], every=setting.rounds)
-    totals, distances = [], []
+    totals = []
+    distances = []
     for seed in range(seeds):
         run = simulate(
             algorithm,

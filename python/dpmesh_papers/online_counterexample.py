@@ -13,8 +13,10 @@ from dpmesh_papers._figure import Line, Panel, drawn
 from dpmesh_papers._scaffold import Experiment, Progress, Row, interval, paragraph, with_spread
 from dpmesh_papers.bounds.online import Learning, Mixing, laplace_noise, regret, regret_as_printed
 
-DIAMETER, LIPSCHITZ = 2.0, 1.0
-"""Of the ball, and of ``|w|^2 / 2`` in it; the loss has strong convexity 1."""
+DIAMETER = 2.0
+"""Of the unit ball, to which the models are projected."""
+LIPSCHITZ = 1.0
+"""Of the loss ``|w|^2 / 2`` in the ball; its strong convexity is 1."""
 RUNS = 20
 SETTINGS = ((10, 1.0), (20, 1.0), (20, 0.2))
 MIXINGS = {"printed": Mixing.of_assumption2(1, 1.0, 1), "printed_alone": Mixing(theta=1, beta=0)}
@@ -37,7 +39,9 @@ def counterexample(
 
 def _curve(dim: int, epsilon: float, rounds: int) -> list[Row]:
     draw = generator(Key.seeded(0), Purpose.NOISE)
-    w, total, rows = np.zeros((RUNS, dim)), np.zeros(RUNS), []
+    w = np.zeros((RUNS, dim))
+    total = np.zeros(RUNS)
+    rows = []
     shown = {rounds // 100, rounds // 10, rounds}
     for t in range(1, rounds + 1):
         total += (w**2).sum(axis=1) / 2

@@ -71,7 +71,8 @@ def delay(
     by_name = {failure.name: failure for failure in FAILURES}
 
     def measured(cell: Row) -> Row:
-        failure, degree = by_name[cell["failure"]], cell["degree"]
+        failure = by_name[cell["failure"]]
+        degree = cell["degree"]
         scale = failure.step_factor(degree) / copies.source.strong_convexity
         step_size = InverseTime(scale=scale)
         algorithm = replace(copies.algorithm(cell["epsilon"]), step_size=step_size)

@@ -69,7 +69,8 @@ def synthetic() -> tuple[Dataset, None]:
     The paper does not say how it labels them.
     """
     draw = generator(Key.seeded(0), Purpose.SAMPLE)
-    count, dim = 100_000, 10
+    count = 100_000
+    dim = 10
     directions = draw.normal(size=(count, dim))
     directions /= np.linalg.norm(directions, axis=1, keepdims=True)
     points = directions * draw.random((count, 1)) ** (1 / dim)
@@ -146,7 +147,8 @@ class Copies:
     ) -> RepeatedRuns:
         """Run all copies at this number of nodes."""
         at = [count * MOST_NODES // nodes for count in self.source.at]
-        topology, key = changing_graph(nodes), Key.seeded(2)
+        topology = changing_graph(nodes)
+        key = Key.seeded(2)
         return self.repeats[nodes].simulate(algorithm, topology, at=at, key=key, network=network)
 
 
@@ -171,7 +173,8 @@ def measured(copies: Copies, cell: Row, algorithm: OnlineLearning) -> list[Row]:
     nodes = cell["nodes"]
     runs = copies.run(algorithm, nodes)
     regret = runs.regret(copies.best)
-    means, worst = regret.mean(axis=1), regret.max(axis=1).mean(axis=0)
+    means = regret.mean(axis=1)
+    worst = regret.max(axis=1).mean(axis=0)
     found = accuracies(copies.repeats[nodes].problem, runs)
     return [
         {

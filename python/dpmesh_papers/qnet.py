@@ -202,11 +202,13 @@ def q_learn(
     ValueError
         If an argument does not fit; nothing has changed then. NaN and infinity are passed on.
     """
-    networks, inputs = len(trained.parameters), replay.states.shape[-1]
+    networks = len(trained.parameters)
+    inputs = replay.states.shape[-1]
     learns = np.ones(networks, dtype=np.bool_) if learns is None else learns
     losses = np.full(networks, np.nan, dtype=np.float32)
     places = np.ascontiguousarray(picks, np.uint32)
-    hidden, adam = _hidden(trained.parameters, inputs), (learning_rate, beta1, beta2, epsilon)
+    hidden = _hidden(trained.parameters, inputs)
+    adam = (learning_rate, beta1, beta2, epsilon)
     _core.q_learn(trained, targets, replay, places, learns, hidden, activation, adam, losses)
     return losses
 

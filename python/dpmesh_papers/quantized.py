@@ -163,7 +163,8 @@ def _in_words(row: Row) -> str:
 
 def _figure2_text(rows: list[Row], *, rounds: int, seeds: int) -> str:
     ends = [row for row in rows if row.get("bits") is not None]
-    paper, proved = pick(ends, mode="safe"), pick(ends, mode="public_point")
+    paper = pick(ends, mode="safe")
+    proved = pick(ends, mode="public_point")
     by_step, by_zeta = (
         {
             value: np.mean([row["accuracy"] for row in pick(paper, **{name: value})])
@@ -213,7 +214,8 @@ def _draw(rows: list[Row]) -> Figure:
     for step in kinds(rows, "step"):
         mine = pick(named, step=step)
         lines = lines_of(mine, by="name", x="round", y="accuracy", spread="interval")
-        title, y = f"quantizer step {step:g}", "test accuracy"
+        title = f"quantizer step {step:g}"
+        y = "test accuracy"
         panels.append(Panel(title=title, x="iteration", y=y, lines=lines, kind="bands"))
     return drawn(panels)
 

@@ -296,7 +296,8 @@ def _accuracy(row: Row) -> str:
 
 def as_text(rows: list[Row], of: Learned = "regression") -> str:
     """Return the comparison with what the paper says."""
-    task, rounds = TASKS[of], max(row["round"] for row in rows)
+    task = TASKS[of]
+    rounds = max(row["round"] for row in rows)
     schedules = task.powers.schedules(rounds)
     ends = pick(rows, round=rounds)
     lines = [

@@ -43,7 +43,8 @@ def figure4c(folder: Path, *, progress: Progress = print) -> list[Path]:
 
 def budget(cell: Row) -> Row:
     """Return a run's last sample size and its budgets."""
-    (powers, mode), horizon = RUNS[cell["run"]], cell["horizon"]
+    (powers, mode) = RUNS[cell["run"]]
+    horizon = cell["horizon"]
     paper, exact = budgets(powers, horizon, mode)
     sample_size = powers.schedules(horizon + 1).sample_size(1)
     return {"sample_size": sample_size, "paper": paper, "exact": exact}
@@ -51,7 +52,8 @@ def budget(cell: Row) -> Row:
 
 def as_text(rows: list[Row]) -> str:
     """Return how the budget changes with the length, and all of it."""
-    changes, table = [], []
+    changes = []
+    table = []
     for name in RUNS:
         own = pick(rows, run=name)
         for how, accountant in (("paper", "Theorem 1"), ("exact", "exact")):

@@ -97,12 +97,16 @@ def of_claims() -> Claims:
         for name in ("paper", "rule")
     )
     plain, best = ([f"{pick:.2f}" for pick in _plain_and_best(rows)] for rows in smoothed)
-    online, allocated = _accuracy(svm), _accuracy(secret)
+    online = _accuracy(svm)
+    allocated = _accuracy(secret)
     bits = f"{floats['bits'] / quantized['bits']:.1f}"
     cost = rounded_up(learned["epsilon_proved"], 3)
-    chance, claimed = f"{svm['chance']:.1f}", f"{svm['paper']:.2f}"
-    quantizes, noises = _percent(quantized), _percent(rival)
-    trusted, own = _released(baseline), _released(alone)
+    chance = f"{svm['chance']:.1f}"
+    claimed = f"{svm['paper']:.2f}"
+    quantizes = _percent(quantized)
+    noises = _percent(rival)
+    trusted = _released(baseline)
+    own = _released(alone)
     said = {
         "| bound (45), epsilon 0.2, 1,000,000 rounds, 20 numbers | {printed} |": {
             "printed": f"{regret['printed']:,.0f}"
@@ -267,7 +271,8 @@ def of_demo() -> Claims:
 
 def of_controllers() -> Claims:
     """Return what the page of the paper without replacement says."""
-    page, found = "docs/algorithms/without_replacement.md", {}
+    page = "docs/algorithms/without_replacement.md"
+    found = {}
     names = {
         'always global ("fully collaborative")': "fully collaborative",
         "learned, as in the paper": "Algorithm 1",
@@ -301,7 +306,8 @@ def of_controllers() -> Claims:
         for noise in ("paper", "proved")
     )
     shown = {key: _with(row["released"], row["released_interval"]) for key, row in proved.items()}
-    learned, costs = shown.pop("learned"), _costs(paper)
+    learned = shown.pop("learned")
+    costs = _costs(paper)
     text = (
         "(3 seeds, half of the 95% interval) it reaches {baseline}, every 20th round {every}, "
         "random\ndecisions {random} and full collaboration {global_}, all proved."

@@ -99,7 +99,8 @@ class Repeats:
         """
         instance("problem", problem, "a LinearProblem", LinearProblem)
         runs = integer("runs", runs, at_least=1)
-        records, nodes = problem.everything[1], problem.nodes
+        records = problem.everything[1]
+        nodes = problem.nodes
         each = len(records) // nodes
         draws = (generator(key, Purpose.SPLIT, run) for run in range(runs))
         orders = [draw.permutation(records)[: each * nodes].reshape(each, nodes) for draw in draws]
@@ -188,7 +189,10 @@ class Repeats:
         ledger = Ledger(algorithm.plan(at[-1]), nodes=self.problem.nodes)
         channel = Channel(SideBySide(gossip, self.nodes), key, ledger)
         state = algorithm.init(self.problem, key)
-        total, losses, used, t = np.zeros((self.nodes, self.runs)), [], 0, 0
+        total = np.zeros((self.nodes, self.runs))
+        losses = []
+        used = 0
+        t = 0
         while used < at[-1]:
             examples = algorithm.examples(t, self.problem, key)
             if not isinstance(examples, np.ndarray):
@@ -198,7 +202,8 @@ class Repeats:
             total += batch * self._losses_on_all(algorithm.parameters(state), examples)
             state = channel.run(algorithm, state, t, self.problem, key).state
             channel.end_round()
-            used, t = used + batch, t + 1
+            used = used + batch
+            t = t + 1
             if used in at:
                 losses.append(total.T / used)
         if len(losses) != len(at):
@@ -233,7 +238,8 @@ class SideBySide(Instant):
     """
 
     def __init__(self, carrier: Carrier, nodes: int) -> None:
-        self._carrier, self._nodes = carrier, nodes
+        self._carrier = carrier
+        self._nodes = nodes
 
     def carry(self, round: int, packet: Packet) -> Released:
         """Return what the nodes of all copies receive, shape (nodes * copies, dim)."""

@@ -38,10 +38,13 @@ from dpmesh_papers._scaffold import (
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-RECORDS, TEST_RECORDS, FEATURES = 100_000, 2_000, 10
+RECORDS = 100_000
+TEST_RECORDS = 2_000
+FEATURES = 10
 FLIPPED = 0.1
 """Share of labels drawn at random, so that no model is right on every record."""
-EPSILON, DELTA = 1.0, 1e-6
+EPSILON = 1.0
+DELTA = 1e-6
 NODES = (1, 10, 100, 1_000, 10_000, 100_000)
 OF_A_NODE = 100
 """Records of a node in the last curve, where the data grow with the nodes."""

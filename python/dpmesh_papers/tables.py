@@ -32,7 +32,8 @@ DELTA = 1e-5
 EPSILONS = (1.0, 2.0, 4.0)
 FOREST = "covertype"
 FOREST_HELD_OUT = 0.2
-WITHOUT, RULE = "columns alone", "by the rule"
+WITHOUT = "columns alone"
+RULE = "by the rule"
 
 
 def tables(
@@ -148,6 +149,7 @@ def _figure(rows: list[Row]) -> Figure:
     for task, method in dict.fromkeys((row["task"], row["method"]) for row in rows):
         mine = pick(rows, task=task, method=method)
         lines = lines_of(mine, by="features", x="epsilon", y="accuracy", spread="interval")
-        title, y = f"{task}, {method}", "accuracy (%)"
+        title = f"{task}, {method}"
+        y = "accuracy (%)"
         panels.append(Panel(title=title, x="epsilon", y=y, log="x", lines=lines))
     return drawn(panels, columns=4)

@@ -94,7 +94,8 @@ def table(
     50,000 records, 40,000 of them for training, where the paper draws 60,000 of 464,809. Without
     an intercept, of which the paper says nothing, the table has full collaboration alone.
     """
-    setting, paper = SETTINGS[data](records, intercept=intercept), PAPER[data]
+    setting = SETTINGS[data](records, intercept=intercept)
+    paper = PAPER[data]
     keys = [Key.seeded(seed) for seed in range(seeds)]
 
     @lru_cache(maxsize=1)  # cells of one situation follow each other
@@ -103,7 +104,8 @@ def table(
         return Situation(setting, case, nodes, nodes, problems, keys)
 
     def run(cell: Row) -> Row:
-        here, method = situation(cell["nodes"], cell["case"]), cell["method"]
+        here = situation(cell["nodes"], cell["case"])
+        method = cell["method"]
         known = controllers(here.problems[0].rounds(BATCH_SIZE))
         if method == NOISELESS:
             here = replace(here, problems=list(map(_at_one_node, here.problems)))
@@ -224,7 +226,9 @@ ABOUT_TABLES = (
 
 def _lines_of_a_method(name: str, row: list[Row]) -> Iterator[str]:
     """Yield what the paper and we find of a method, by number of nodes."""
-    method, noise, has_paper = row[0]["method"], row[0]["noise"], row[-1]["paper"] is not None
+    method = row[0]["method"]
+    noise = row[0]["noise"]
+    has_paper = row[-1]["paper"] is not None
     if has_paper:
         known = ["" if cell["paper"] is None else f"{cell['paper']:.2f}" for cell in row]
         yield _row(f"{name}: paper", known)
@@ -240,7 +244,8 @@ def _lines_of_a_method(name: str, row: list[Row]) -> Iterator[str]:
 
 def figure_as_text(rows: list[Row], data: str, setting: Setting) -> str:
     """Return our numbers; the paper shows curves only."""
-    records, labels = setting.train.records, setting.test.labels
+    records = setting.train.records
+    labels = setting.test.labels
     largest_class = np.unique(labels, return_counts=True)[1].max() / len(labels)
     lines = [
         f"{data}, {rows[0]['case']}: test accuracy (%) of the released model over epsilon, for",
@@ -274,7 +279,8 @@ def _unlike(rows: list[Row]) -> Iterator[str]:
     compared = {row["method"]: row for row in pick(rows, noise="paper", epsilon=1.0)}
     if {LEARNED, WITH_REPLACEMENT} <= {*compared}:
         both = compared[WITH_REPLACEMENT], compared[LEARNED]
-        costs, accuracies = _costs([*both]), list(map(shown, both))
+        costs = _costs([*both])
+        accuracies = list(map(shown, both))
         yield "At the paper's noise for epsilon 1 methods of different epsilons are compared: with"
         yield (
             f"replacement a record pays {costs[0]} ({accuracies[0]}), by Algorithm 1 {costs[1]} "
@@ -298,8 +304,10 @@ def draw_table(rows: list[Row]) -> Figure:
     noiseless = [row for row in pick(rows, noise="none") if row["method"] in (NOISELESS, LOCAL)]
     for case, noise in product(CASES, (noise for noise in NOISES if pick(rows, noise=noise))):
         mine = pick([*noiseless, *pick(rows, noise=noise)], case=case)
-        title, y = f"{case}, noise: {noise}", "test accuracy (%); x: the paper's"
-        ticks, limits = sorted(kinds(rows, "nodes")), (0.0, 100.0)
+        title = f"{case}, noise: {noise}"
+        y = "test accuracy (%); x: the paper's"
+        ticks = sorted(kinds(rows, "nodes"))
+        limits = (0.0, 100.0)
         lines = _lines(mine, "nodes")
         panels.append(Panel(title=title, x="nodes", y=y, lines=lines, ticks=ticks, limits=limits))
     return drawn(panels, columns=2)

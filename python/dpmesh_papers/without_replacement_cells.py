@@ -86,7 +86,9 @@ def measured(
     own models, which are not released. `epsilon_proved` is what the run cost a record, `not_proved`
     what else the report says, and `releases` the models that a node released, on average.
     """
-    setting, case, copies = situation.setting, situation.case, situation.copies
+    setting = situation.setting
+    case = situation.case
+    copies = situation.copies
     runs = []
     for given, key in zip(situation.problems, situation.keys, strict=True):
         problem = given

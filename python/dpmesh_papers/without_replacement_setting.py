@@ -92,7 +92,8 @@ def principal_components(
     """
     whole = [np.rint(255 * part.astype(np.float64)) for part in (train, test)]
     source = whole[0] if fitted is None else np.rint(255 * fitted.astype(np.float64))
-    total, records = source.sum(axis=0), len(source)
+    total = source.sum(axis=0)
+    records = len(source)
     covariance = source.T @ source - np.outer(total, total) / records
     axes = np.linalg.eigh(covariance)[1][:, : -count - 1 : -1]
     axes = axes * np.sign(axes[np.abs(axes).argmax(axis=0), np.arange(count)])

@@ -14,7 +14,10 @@ import dpmesh.noise.correlated
 from dpmesh.deploy.flower import DPFedLS, flat, private_update
 from dpmesh.deploy.flower.supernode import asks_for_name
 
-CLIENTS, DIM, L, STEP = 6, 4, 0.3, 0.5
+CLIENTS = 6
+DIM = 4
+L = 0.3
+STEP = 0.5
 
 
 ALGORITHM = dm.FederatedLearning(
@@ -63,7 +66,8 @@ class Clients:
     """
 
     def __init__(self, problem: dm.LinearProblem, mod, nodes: int = CLIENTS) -> None:
-        self.problem, self.mod = problem, mod
+        self.problem = problem
+        self.mod = mod
         self.nodes = {100 + client: client for client in range(nodes)}
         self.silent: set[int] = set()  # clients
         self.dead: set[int] = set()  # nodes that the SuperLink answers for

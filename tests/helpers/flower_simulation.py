@@ -20,8 +20,13 @@ from flwr.simulation import run_simulation
 import dpmesh as dm
 from dpmesh.deploy.flower import DPFedLS, private_update
 
-CLIENTS, ROUNDS, STEP, KEY = 5, 3, 0.5, dm.Key.seeded(3)
-LATE, BROKEN, PATIENCE = 3, 4, 6.0
+CLIENTS = 5
+ROUNDS = 3
+STEP = 0.5
+KEY = dm.Key.seeded(3)
+LATE = 3
+BROKEN = 4
+PATIENCE = 6.0
 
 ALGORITHM = dm.FederatedLearning(
     dm.ClientUpdates(
@@ -55,13 +60,15 @@ client_app = ClientApp(mods=[private_update(clipping_norm=0.3)])  # was: ClientA
 
 @client_app.train()
 def train(message: Message, context: Context) -> Message:
-    node, problem = int(context.node_config["partition-id"]), make_problem()
+    node = int(context.node_config["partition-id"])
+    problem = make_problem()
     if message.content["config"]["server-round"] == ROUNDS:
         if node == LATE:
             time.sleep(3 * PATIENCE)
         if node == BROKEN:
             raise RuntimeError("no more data")
-    client_records, start = problem.partition[node], message.content["arrays"]["w"].numpy()
+    client_records = problem.partition[node]
+    start = message.content["arrays"]["w"].numpy()
     w = start - STEP * gradient(
         start, problem.train.features[client_records], problem.train.labels[client_records]
     )

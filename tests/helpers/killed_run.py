@@ -68,12 +68,14 @@ def run_with_kills(path: Path, kills: int, draw: random.Random, within: float) -
 
 
 def main(kills: int) -> None:
-    draw, done = random.Random(), 0
+    draw = random.Random()
+    done = 0
     with tempfile.TemporaryDirectory() as folder:
         start = time.monotonic()
         run_with_kills(Path(folder) / "whole", 0, draw, 1)
         print(f"a whole run takes {time.monotonic() - start:.1f} s")
-        expected, attempt = outcome(Path(folder) / "whole"), 0
+        expected = outcome(Path(folder) / "whole")
+        attempt = 0
         while done < kills:
             attempt += 1
             path = Path(folder) / f"run-{attempt}"

@@ -19,6 +19,7 @@ class EveryThird(dm.GradientDescent):
 
     def round(self, state: Any, t: int, problem: Any, key: Any) -> Any:
         point = yield Message(state.x, self.release_of(t), travels=t % 3 == 0)
-        step_size, used = at(self.step_size, t + 1), self.records_of(t, problem)
+        step_size = at(self.step_size, t + 1)
+        used = self.records_of(t, problem)
         x = descended(problem, point, step_size, used, clipping_norm=self.clipping_norm)
         return GradientDescentState(Sensitive(x))

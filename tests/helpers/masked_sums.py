@@ -37,7 +37,9 @@ def masked_vectors(values: Any, secrets: list[dict[int, bytes]], cohort: Any, bi
 
 def masked_sum(sizes: SecureSum, sums: Floats, stream: Stream) -> Released:
     """Return the noisy sum of all sites' vectors, each encoded, noisy by a share, and masked."""
-    mechanism, sites, bits = DistributedDiscreteGaussian(sizes), sizes.sites, sizes.modulus_bits
+    mechanism = DistributedDiscreteGaussian(sizes)
+    sites = sizes.sites
+    bits = sizes.modulus_bits
     parts = [mechanism.part(sums[[i]], np.array([i]), stream).part()[0] for i in range(sites)]
     messages = masked_vectors(parts, secrets_of(sites, 1), range(sites), bits)
     return mechanism.opened(unpack_sum([*messages.values()], sizes.dim, bits)[np.newaxis])

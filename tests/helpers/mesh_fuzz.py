@@ -88,7 +88,8 @@ class Schedule:
         except Killed:
             self.parties.nodes[party] = self.parties.node(party)
             return
-        contract, kind = self.parties.contract, kind_of(answer)
+        contract = self.parties.contract
+        kind = kind_of(answer)
         if kind in (ROW, PART):
             row = Row.read(answer, contract) if kind == ROW else Part.read(answer, contract).header
             before = self.rows.setdefault((row.at, party), answer)
@@ -125,7 +126,8 @@ def alive() -> Iterator[None]:
 @contextmanager
 def dying(schedule: Schedule) -> Iterator[None]:
     """Kill the node's process before, within or after one of its transactions."""
-    transaction, left = Folder.transaction, int(schedule.rng.integers(2))
+    transaction = Folder.transaction
+    left = int(schedule.rng.integers(2))
     moment = schedule.rng.integers(3)
 
     @contextmanager
@@ -153,7 +155,9 @@ def dying(schedule: Schedule) -> Iterator[None]:
 
 def run_schedules(numbers: range) -> None:
     """Run these schedules, in files that need not survive a power cut."""
-    connect, cost, costs = files.connect, Plan.cost, dict[Any, Any]()
+    connect = files.connect
+    cost = Plan.cost
+    costs = dict[Any, Any]()
 
     def once(plan: Plan, *arguments: Any, **named: Any) -> Any:
         """Return the cost of a plan, whose accounting takes longer than a schedule."""

@@ -111,7 +111,9 @@ class Parties:
         module: str | None = None,
         **terms: Any,
     ) -> None:
-        self.path, self.rehearsal, self.names = path, rehearsal, [f"p{i}" for i in range(nodes)]
+        self.path = path
+        self.rehearsal = rehearsal
+        self.names = [f"p{i}" for i in range(nodes)]
         rng = np.random.default_rng(3)
         x = rng.normal(size=(nodes * records, dim))
         x /= np.linalg.norm(x, axis=1, keepdims=True)
@@ -124,7 +126,8 @@ class Parties:
         self.records = [everything.take(part) for part in parts]
         given: dict[str, Any] = {"epsilon": budget, "delta": 1e-5, "marks": marks}
         self.folders = [Folder.create(path / name, **given) for name in self.names]
-        settings, table = ALGORITHMS[algorithm] | (changes or {}), {"kind": "ring"}
+        settings = ALGORITHMS[algorithm] | (changes or {})
+        table = {"kind": "ring"}
         quorum = terms.pop("quorum", nodes if algorithm in SUMS else nodes // 2 + 1)
         if algorithm in ("sums", "clients", *STAGES):
             lost = {"colluding": int(quorum == nodes), "dropouts": nodes - quorum}

@@ -22,7 +22,8 @@ from dpmesh.run import Run
 from dpmesh.schedules import HorizonPower, InverseSqrt, PowerLaw, SampleSize
 from dpmesh_papers.deep_q import DeepQ
 
-NODES, ROUNDS = 12, 8
+NODES = 12
+ROUNDS = 8
 LARGE = tuple(range(0, NODES, 3))
 """Nodes with two more records."""
 

@@ -17,7 +17,8 @@ from dpmesh.noise import NoNoise, Sensitivity
 from dpmesh.privacy import Release
 from dpmesh.run import Run
 
-SITES, ROUNDS = 4, mpi_program.ROUNDS
+SITES = 4
+ROUNDS = mpi_program.ROUNDS
 RECORDS = len(mpi_program.make("ring")[0].train.labels)
 
 
@@ -48,7 +49,8 @@ def silos(
     **flat: Any,
 ) -> dm.FederatedLearning:
     gradients = contribution(clients=SITES, records=RECORDS, neighboring_relation="add_remove")
-    shared, optimizer = SecureAggregation(dim=5, rounds=ROUNDS), ServerMomentum(0.5)
+    shared = SecureAggregation(dim=5, rounds=ROUNDS)
+    optimizer = ServerMomentum(0.5)
     learning = kind(gradients, noise_multiplier=3.0, combination=shared, optimizer=optimizer)
     return changed(learning, **flat)
 
@@ -116,7 +118,8 @@ def main(folder: str, *names: str) -> None:
     from dpmesh.engines.mpi import MpiEngine
 
     for name in names:
-        case_folder, engine = Path(folder) / name, MpiEngine(SITES)
+        case_folder = Path(folder) / name
+        engine = MpiEngine(SITES)
         result = run(
             name, engine=engine, checkpoint=dm.Checkpoint(case_folder / "checkpoint", every=2)
         )

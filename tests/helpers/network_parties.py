@@ -32,7 +32,8 @@ Answer = bytes | Callable[[socket], None]
 
 def certificate(folder: Path, host: str = HERE) -> tuple[Path, Path]:
     """Write a certificate of this machine, signed by itself, and its key."""
-    key, now = Ed25519PrivateKey.generate(), datetime.now(timezone.utc)
+    key = Ed25519PrivateKey.generate()
+    now = datetime.now(timezone.utc)
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
     here = x509.SubjectAlternativeName([x509.IPAddress(ip_address(host))])
     signed = (
@@ -56,7 +57,8 @@ class Liar:
     """A server that gives the n-th post the n-th of its answers, and all later ones the last."""
 
     def __init__(self, *answers: Answer, tls: ssl.SSLContext | None = None) -> None:
-        self.answers, self.posts = answers, list[bytes]()
+        self.answers = answers
+        self.posts = list[bytes]()
         self._socket = create_server((HERE, 0))
         self.address = f"{HERE}:{self._socket.getsockname()[1]}"
         self._tls = tls
@@ -120,7 +122,8 @@ def running(router: Router, tls: ssl.SSLContext | None = None) -> Iterator[Route
         with suppress(Over):
             server.run(watch)
 
-    server, over = RouterServer(router, HERE, 0, tls), threading.Event()
+    server = RouterServer(router, HERE, 0, tls)
+    over = threading.Event()
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()
     yield server
@@ -132,7 +135,10 @@ class Poster:
     """Posts for one party as a node does, or not quite."""
 
     def __init__(self, port: int, contract: Contract, party: int, key: SigningKey) -> None:
-        self.port, self.contract, self.party, self.key = port, contract, party, key
+        self.port = port
+        self.contract = contract
+        self.party = party
+        self.key = key
 
     def headers(self, number: int, length: int, body: bytes) -> dict[str, str]:
         """Return the headers of a post."""
@@ -154,7 +160,8 @@ class Poster:
         headers = self.headers(number, len(answer), changed.pop("signed", answer))
         headers |= changed.pop("headers", {})
         with closing(HTTPConnection(HERE, self.port)) as connection:
-            path, method = changed.pop("path", f"/{self.party}"), changed.pop("method", "POST")
+            path = changed.pop("path", f"/{self.party}")
+            method = changed.pop("method", "POST")
             connection.request(method, path, answer, headers)
             got = connection.getresponse()
             return got.status, got.read(), int(got.headers.get("Dpmesh-Number", 0))
@@ -164,7 +171,8 @@ class Commands:
     """Processes of the command line, in a folder."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.processes = folder, dict[str, subprocess.Popen[bytes]]()
+        self.folder = folder
+        self.processes = dict[str, subprocess.Popen[bytes]]()
 
     def start(self, name: str, *arguments: str) -> None:
         command = [sys.executable, "-m", "dpmesh", *arguments]

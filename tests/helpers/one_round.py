@@ -95,7 +95,8 @@ class Stage:
         self._rounds = 0
 
     def run(self, script: Callable[[Any, int], Any], values: Any = None) -> Step:
-        t, self._rounds = self._rounds, self._rounds + 1
+        t = self._rounds
+        self._rounds = self._rounds + 1
         step = self.channel.run(Scripted(script), values, t, None, Key.seeded(1))
         self.ledger.end_round()
         return step

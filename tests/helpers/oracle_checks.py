@@ -33,7 +33,8 @@ def check(pattern: str) -> Callable[[Callable[[Oracle], Values]], Callable[[Orac
 
 
 def delta_of(oracle: Oracle) -> float:
-    delta, inputs = oracle["inputs"]["delta"], oracle["inputs"]
+    delta = oracle["inputs"]["delta"]
+    inputs = oracle["inputs"]
     if delta == "N^-1.1":
         return inputs["N"] ** -1.1
     if isinstance(delta, str) and "/" in delta:

@@ -151,7 +151,8 @@ def _(oracle: Oracle) -> Values:
 
 @check(r"federated\.nu_needed\.")
 def _(oracle: Oracle) -> Values:
-    inputs, output = oracle["inputs"], oracle["output"]
+    inputs = oracle["inputs"]
+    output = oracle["output"]
     uniform = inputs["sampling"] == "uniform"
     orders = federated.UNIFORM_ORDERS if uniform else federated.POISSON_ORDERS
 

@@ -75,7 +75,8 @@ def network_records(*, extreme: bool = False) -> tuple[dm.Dataset, tuple[np.ndar
     x = rng.normal(size=(NODES * RECORDS, DIM)).astype(np.float32)
     y = rng.integers(0, 3, len(x))
     if extreme:
-        x[0], y[0] = -1e3 * x[0], (y[0] + 1) % 3
+        x[0] = -1e3 * x[0]
+        y[0] = (y[0] + 1) % 3
     return dm.Dataset(x, y, "synthetic"), tuple(np.split(np.arange(len(x)), NODES))
 
 

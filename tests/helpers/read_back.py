@@ -130,11 +130,14 @@ def read_back_on_grid(
     key, plan
         As in `read_back`.
     """
-    release, (rounds, nodes, dim) = plan.release, messages.shape
-    grid, factors = release.grid, release.recursion
+    release = plan.release
+    (rounds, nodes, dim) = messages.shape
+    grid = release.grid
+    factors = release.recursion
     assert grid is not None
     scale = release.noise_to_sensitivity * release.widened(dim) / grid
-    noise, faults = np.subtract(messages, values, dtype=np.float64), []
+    noise = np.subtract(messages, values, dtype=np.float64)
+    faults = []
     for t in range(rounds):
         steps = _steps(key, plan, scale, t, nodes, dim)
         sent_steps = factors[t, 0] * messages[t] / grid
@@ -201,7 +204,8 @@ def _normals(key: Key, plan: CorrelatedNoise, noise: FloatArray) -> Array:
         secrets = plan.release.secrets_of(t)
         if secrets is not None and len(secrets.pairs):
             shared = key.stream(Purpose.PAIR, plan.first_round + t)
-            ids, shape = pair_numbers(secrets.pairs), (len(secrets.pairs), dim)
+            ids = pair_numbers(secrets.pairs)
+            shape = (len(secrets.pairs), dim)
             normals.append(kernels.gaussian(shape, 1.0, shared, dtype=noise.dtype, nodes=ids))
     return np.concatenate(normals).astype(np.float64)
 

@@ -13,7 +13,10 @@ from scipy import sparse
 
 import dpmesh as dm
 
-NODES, DIM, NON_ZEROS, ROUNDS_OF_DATA = 64, 47_236, 75, 1_500
+NODES = 64
+DIM = 47_236
+NON_ZEROS = 75
+ROUNDS_OF_DATA = 1_500
 
 
 def peak() -> float:
@@ -25,7 +28,8 @@ def peak() -> float:
 def documents() -> dm.Dataset:
     """Sparse examples of norm 1, one for each node and round."""
     rng = np.random.default_rng(0)
-    records, stretch = NODES * ROUNDS_OF_DATA, DIM // NON_ZEROS
+    records = NODES * ROUNDS_OF_DATA
+    stretch = DIM // NON_ZEROS
     columns = rng.integers(0, stretch, size=(records, NON_ZEROS), dtype=np.int32)
     columns += stretch * np.arange(NON_ZEROS, dtype=np.int32)
     values = np.full(records * NON_ZEROS, NON_ZEROS**-0.5, dtype=np.float32)

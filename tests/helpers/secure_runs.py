@@ -17,7 +17,8 @@ from dpmesh.problems import LinearProblem
 
 def train(algorithm: FederatedLearning, problem: Any, key: Key) -> tuple[Floats, list[Floats]]:
     """Return the model after all rounds, and the released sums, under real masks."""
-    state, released = algorithm.init(problem, key), []
+    state = algorithm.init(problem, key)
+    released = []
     for t in range(algorithm.combination.rounds):
         sums = algorithm.contribution.sums(state.w, t, problem, key)
         total = masked_sum(algorithm.secure_sum, sums, key.stream(Purpose.NOISE, t))

@@ -124,7 +124,8 @@ def _partial(p: float, a: float, u: float, v: float, k: np.ndarray) -> list[np.n
             root = np.sqrt(x * x + 4 * u * v)
             y = np.where(x > 0, (x + root) / (2 * u), 2 * v / (root - x) if v else 0.0)
         z = np.log(y) / a
-    sf, cdf = ndtr(-z), ndtr(z)
+    sf = ndtr(-z)
+    cdf = ndtr(z)
     call = p * (u * ndtr(a - z) - v * ndtr(-a - z)) - k * sf
     put = k * cdf - p * (u * ndtr(z - a) - v * ndtr(z + a))
     return [call, put, sf, cdf]

@@ -85,10 +85,13 @@ def federated_learning(
     server: tuple[str, ...] | None = None,  # "momentum" or "adam", and its numbers
 ) -> Vector:
     """Return the output after T rounds."""
-    w, m, v = [np.zeros(n)], np.zeros(n), np.zeros(n)
+    w = [np.zeros(n)]
+    m = np.zeros(n)
+    v = np.zeros(n)
     S = arrival_rate * (round(tau * N) if replace_one else tau * N)
     for t in range(T):
-        total, inside = np.zeros(n), 0.0
+        total = np.zeros(n)
+        inside = 0.0
         for j in cohort(t):
             update = client_update(
                 w[t], orders(j, t), example, b=b, K=K, eta=eta_l(t + 1), L=L, lam=lam

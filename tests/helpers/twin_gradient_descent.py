@@ -29,7 +29,8 @@ def gradient_descent(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the models after the last round, and what was received in it."""
     nodes = len(gradients)
-    x, received = np.zeros((nodes, dim)), np.zeros((nodes, dim))
+    x = np.zeros((nodes, dim))
+    received = np.zeros((nodes, dim))
     for t in range(rounds):
         sent = [x[i] + noise(t)[i] for i in range(nodes)]
         following = np.zeros_like(x)
@@ -65,7 +66,8 @@ def gradients_of(problem: dm.LinearProblem) -> list[list[Gradient]]:
     """Return the gradient of each record's loss, by node."""
 
     def gradient_of(record: int) -> Gradient:
-        features, label = problem.train.features[record], problem.train.labels[record]
+        features = problem.train.features[record]
+        label = problem.train.labels[record]
         return lambda w: -label * features / (1 + np.exp(label * (features @ w)))
 
     return [[gradient_of(record) for record in part] for part in problem.partition]
@@ -115,8 +117,10 @@ def beside_its_twin(kind, network_of, deviation, case):
     ``deviation(t, step)`` is that of the noise of round t over a record's share of the sum.
     """
     nodes, records, dim, rounds = (case[name] for name in ("nodes", "records", "dim", "rounds"))
-    problem, key = small_problem(nodes, records, dim, case["seed"]), Key.seeded(case["seed"])
-    multiplier, bound = case["multiplier"], case["clipping_norm"]
+    problem = small_problem(nodes, records, dim, case["seed"])
+    key = Key.seeded(case["seed"])
+    multiplier = case["multiplier"]
+    bound = case["clipping_norm"]
     step = dm.schedules.InverseSqrt(0.7)
     doubled = None if multiplier is None else 2 * multiplier
     algorithm = kind(records=records, noise_multiplier=doubled, step_size=step, clipping_norm=bound)

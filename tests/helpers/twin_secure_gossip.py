@@ -25,9 +25,11 @@ def secure_gossip(
     masks: Random,
 ) -> tuple[np.ndarray, list[np.ndarray]]:
     """Return the points after the last round, and the sums of each."""
-    n, dim = len(gradients), len(p)
+    n = len(gradients)
+    dim = len(p)
     neighbors = [[j for j in range(n) if j != v and A[v, j] > 0] for v in range(n)]
-    points, sums = [p.copy() for _ in range(n)], []
+    points = [p.copy() for _ in range(n)]
+    sums = []
     for t in range(rounds):
         y = []
         for j in range(n):

@@ -112,7 +112,8 @@ def owners_by_label(
     """
     if by_value:
         edges = np.quantile(labels, np.linspace(0, 1, GROUPS + 1)[1:-1])
-        labels, tested = np.digitize(labels, edges), np.digitize(tested, edges)
+        labels = np.digitize(labels, edges)
+        tested = np.digitize(tested, edges)
     draw = np.random.default_rng(0)
     result = np.zeros(len(tested), np.int64)
     for label in np.unique(tested):

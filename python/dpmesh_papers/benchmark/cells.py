@@ -24,12 +24,10 @@ from dpmesh_papers.benchmark.tasks import TASKS
 MOST_ALONE = 8
 """Nodes, evenly spaced, that work alone and private."""
 
-CHANCE, ALONE, ALONE_PRIVATE, POOLED = (
-    "chance (largest class)",
-    "alone, without privacy",
-    "alone, private",
-    "pooled, without privacy",
-)
+CHANCE = "chance (largest class)"
+ALONE = "alone, without privacy"
+ALONE_PRIVATE = "alone, private"
+POOLED = "pooled, without privacy"
 NO_RELEASE = "nobody: nothing is released"
 
 Measured = dict[str, Any]

@@ -51,7 +51,8 @@ def _left(noise: correlated.CorrelatedStrategy, **uses: int) -> float:
 def gradient_descent(setting: Setting, kind: Strategy, *, server: bool = False) -> Trial:
     """Descend with correlated noise: on batches in turn if it is correlated in time."""
     problem = setting.pooled if server else setting.problem
-    links, rounds = network(problem.nodes, key=Key.seeded(0)), STEPS + 1
+    links = network(problem.nodes, key=Key.seeded(0))
+    rounds = STEPS + 1
     noise, budget = _strategy(setting, kind, links, rounds)
     batches = min(PASSES, problem.fewest_records) if noise.correlates_time else 1
     uses = STEPS // batches

@@ -12,10 +12,13 @@ from dpmesh.problems import LinearProblem, Problem
 from dpmesh.topology import Topology
 
 CLIPPING_NORM = 0.5
-PASSES, ONLINE_ROUNDS, VISITS = 10, 20, 5
+PASSES = 10
+ONLINE_ROUNDS = 20
+VISITS = 5
 COHORT = 0.1
 KEEP = 0.25
-MIXINGS, PARTNER_MIXINGS = 8, 5
+MIXINGS = 8
+PARTNER_MIXINGS = 5
 DIRECTED_DEGREE = 2
 GLOBAL_SHARE = 0.05
 

@@ -61,8 +61,10 @@ from dpmesh_papers.benchmark.one_message import one_message
 from dpmesh_papers.gradient_perturbation import ChocoSGD, GradientPerturbation
 
 PATH = CONSTANTS["classification"]
-DECAY, LAST_TENTH = 0.9, Average(since=STEPS - STEPS // 10 + 1)
-"""Of the rows with momentum, as `dpmesh.defaults.choose` has them."""
+DECAY = 0.9
+"""Decay of the rows with momentum, as `dpmesh.defaults.choose` has it."""
+LAST_TENTH = Average(since=STEPS - STEPS // 10 + 1)
+"""Average of the rows with momentum, as `dpmesh.defaults.choose` has it."""
 
 RULE = (
     "All rows of a split have the same records, and one optimizer:\n\n"
@@ -161,7 +163,8 @@ def _descended(
     setting: Setting, kind: type[PushSum | GradientTracking], links: topology.Topology
 ) -> Trial:
     """Return full-batch steps of another kind of descent, with the step size of the rule."""
-    problem, rounds = setting.problem, STEPS + kind.first_use
+    problem = setting.problem
+    rounds = STEPS + kind.first_use
 
     def with_noise(noise: float) -> PushSum | GradientTracking:
         return kind(
@@ -199,7 +202,8 @@ def _meetings(setting: Setting) -> Trial:
 
 
 def _federated(setting: Setting, smoothing: float = 0.0, momentum: float = 0.0) -> Trial:
-    problem, rounds = setting.problem, STEPS
+    problem = setting.problem
+    rounds = STEPS
     if setting.unit == "record":  # each record is a client of its own
         everything = problem.everything[1]
         problem = replace(problem, partition=tuple(everything[:, np.newaxis]))
@@ -252,7 +256,8 @@ def _online(setting: Setting, sampling: Once = "arrival") -> Trial:
 
 
 def _quantized(setting: Setting) -> Trial:
-    problem, rounds = setting.problem, STEPS + 1
+    problem = setting.problem
+    rounds = STEPS + 1
     plain = QuantizedGossip(
         step_size=1.0,
         consensus_step_size=1.0,
@@ -272,7 +277,8 @@ def _quantized(setting: Setting) -> Trial:
 
 
 def _secure_gossip(setting: Setting) -> Trial:
-    problem, rounds = setting.problem, STEPS
+    problem = setting.problem
+    rounds = STEPS
     links = network(problem.nodes, key=Key.seeded(0))
     plain = SecureGossip(
         topology=links,
@@ -290,7 +296,8 @@ def _secure_gossip(setting: Setting) -> Trial:
 
 
 def _choco(setting: Setting) -> Trial:
-    problem, rounds = setting.problem, STEPS
+    problem = setting.problem
+    rounds = STEPS
     plain = GradientPerturbation(
         step_size=1.0,
         sample_size=setting.smallest,
@@ -306,7 +313,8 @@ def _choco(setting: Setting) -> Trial:
 
 
 def _without_replacement(setting: Setting, sampling: Once = "arrival") -> Trial:
-    problem, smallest = setting.problem, setting.smallest
+    problem = setting.problem
+    smallest = setting.smallest
     rounds = min(STEPS, smallest)
     plain = WithoutReplacement(
         epsilon=setting.epsilon, delta=setting.delta, batch_size=smallest // rounds
@@ -327,7 +335,8 @@ def with_steps(
     A release is the mean of the global model and the node's own, which keeps part of all noise; a
     `share` of the updates is global.
     """
-    constants, releases = problem.model_constants(), share * problem.nodes * rounds
+    constants = problem.model_constants()
+    releases = share * problem.nodes * rounds
     unit = 2 * constants.loss_lipschitz / algorithm.batch_size * algorithm.sensitivity(0).bound
     once = algorithm.mechanism.noise_to_sensitivity * unit  # of one release, at step 1
     later = sqrt(releases) * 2 / (problem.nodes + 1)
@@ -369,12 +378,11 @@ def _online_correlated(setting: Setting, kind: correlated_noise.Strategy) -> Tri
     return correlated_noise.online_learning(setting, _online(setting), kind)
 
 
-_secure, _gossip = partial(_chosen, method="secure"), partial(_chosen, method="gossip")
-_descent, _in_time, _between = (
-    correlated_noise.gradient_descent,
-    correlated.InTime,
-    correlated.BetweenPartners,
-)
+_secure = partial(_chosen, method="secure")
+_gossip = partial(_chosen, method="gossip")
+_descent = correlated_noise.gradient_descent
+_in_time = correlated.InTime
+_between = correlated.BetweenPartners
 
 ROWS = tuple(
     MethodRow(name=name, trust=trust, trial=trial)

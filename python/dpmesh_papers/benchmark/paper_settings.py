@@ -125,7 +125,8 @@ def _reuters() -> tuple[Dataset, Dataset]:
 def _online(setting: Setting, *, noise_in_score: float) -> Trial:
     """Return online learning with random allocation, the paper's hinge loss and network."""
     problem = replace(setting.problem, loss="hinge")
-    nodes, documents = problem.nodes, setting.smallest * problem.nodes
+    nodes = problem.nodes
+    documents = setting.smallest * problem.nodes
     batch = longest_path_batch(ALLOCATION, nodes, epsilon=setting.epsilon, documents=documents)
     algorithm, _ = by_rule(
         ALLOCATION,
@@ -141,7 +142,8 @@ def _online(setting: Setting, *, noise_in_score: float) -> Trial:
 
 def _few_steps(setting: Setting) -> Trial:
     """Return ten full-batch steps by gossip whose noise in a score is that of `NOISE`."""
-    problem, rounds = setting.problem, FEW_STEPS + 1
+    problem = setting.problem
+    rounds = FEW_STEPS + 1
 
     def with_noise(noise: float) -> GradientDescent:
         return GradientDescent(

@@ -413,7 +413,8 @@ def _draw(ax: Axes, task: str, lines: Sequence[Line], epsilons: Sequence[float])
         kept = [np.nan if left_out(cell, lines[0].first) else 100 * cell.mean for cell in found]
         halves = np.nan_to_num([_half(cell) for cell in found])
         shift = np.arange(len(rows)) + 0.16 * (number - (len(epsilons) - 1) / 2)
-        colour, name = f"C{number}", f"epsilon {epsilon:g}"
+        colour = f"C{number}"
+        name = f"epsilon {epsilon:g}"
         ax.errorbar(kept, shift, xerr=halves, fmt="o", ms=4, color=colour, label=name)
     ax.set_yticks(range(len(rows)), labels=[line.method for line in rows], fontsize=8)
     ax.set_ylim(len(rows) - 0.4, -0.6)

@@ -123,7 +123,8 @@ def _news(key: Key, most: int | None) -> LinearProblem:
 
 def _roles(key: Key, most: int | None) -> LinearProblem:
     characters = shakespeare(window=4, stride=4, least_records=25)
-    size, draw = len(characters.alphabet), generator(key, Purpose.SPLIT)
+    size = len(characters.alphabet)
+    draw = generator(key, Purpose.SPLIT)
     chosen = np.isin(
         np.arange(characters.train.records), draw.permutation(characters.train.records)[:most]
     )

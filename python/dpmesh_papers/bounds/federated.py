@@ -195,8 +195,10 @@ def rounds(
     S = integer("cohort", cohort, at_least=1)
     K = integer("local_steps", local_steps, at_least=1)
     absent = 1 - probability("sampling_rate", sampling_rate, zero=False)
-    nu, smoothing = non_negative("noise", noise), non_negative("smoothing", smoothing)
-    beta, G = losses.smoothness, losses.dissimilarity
+    nu = non_negative("noise", noise)
+    smoothing = non_negative("smoothing", smoothing)
+    beta = losses.smoothness
+    G = losses.dissimilarity
     start = (1 + 4 * smoothing) * beta * losses.dissimilarity_factor**2
     dimension = _dimension(case, losses.dim, smoothing)
     noisy = dimension * (losses.lipschitz * nu / S) ** 2
@@ -297,7 +299,9 @@ def error_terms_as_printed(
     if server < 1:
         fail("global_step_size", "at least 1", server)
     needed = losses.needed(case)
-    beta, G, L = losses.smoothness, losses.dissimilarity, losses.lipschitz
+    beta = losses.smoothness
+    G = losses.dissimilarity
+    L = losses.lipschitz
     variance = losses.gradient_variance
     smallest = curvature_left(losses.dim, smoothing)
     dimension = _dimension(case, losses.dim, smoothing)

@@ -161,7 +161,8 @@ def laplace_noise(epsilon: float, dim: int, lipschitz: float, batch_size: int = 
     ValueError
         If an argument is out of its range.
     """
-    n, h = integer("dim", dim, at_least=1), integer("batch_size", batch_size, at_least=1)
+    n = integer("dim", dim, at_least=1)
+    h = integer("batch_size", batch_size, at_least=1)
     return 2 * sqrt(2 * n) * positive("lipschitz", lipschitz) / (positive("epsilon", epsilon) * h)
 
 
@@ -183,7 +184,9 @@ def regret(learning: Learning) -> float:
     learning
         The run.
     """
-    m, L, lambda_ = learning.nodes, learning.lipschitz, learning.strong_convexity
+    m = learning.nodes
+    L = learning.lipschitz
+    lambda_ = learning.strong_convexity
     energy = learning.dim * learning.noise**2
     if lambda_ == 0:
         per_node = learning.diameter**2 + L**2 / 2 + energy / sqrt(2)
@@ -258,8 +261,11 @@ def regret_as_printed(learning: Learning, mixing: Mixing, *, epsilon: float | No
     ValueError
         If `epsilon` is not finite and positive.
     """
-    m, n, L = learning.nodes, learning.dim, learning.lipschitz
-    lambda_, T = learning.strong_convexity, learning.rounds
+    m = learning.nodes
+    n = learning.dim
+    L = learning.lipschitz
+    lambda_ = learning.strong_convexity
+    T = learning.rounds
     steps = (1 + log(T)) / lambda_ if lambda_ else sqrt(T) - 0.5  # (47), (50)
     slow = 3 * mixing.beta * mixing.theta * m * L / (1 - mixing.beta)
     bound = m * L * (learning.diameter + slow + 13 / 2 * L) * steps + m * learning.diameter / 2
@@ -307,7 +313,8 @@ def convergence(
         If an argument is out of its range.
     """
     T = integer("rounds", rounds, at_least=3)
-    regret, L = non_negative("regret", regret), positive("lipschitz", lipschitz)
+    regret = non_negative("regret", regret)
+    L = positive("lipschitz", lipschitz)
     lambda_ = positive("strong_convexity", strong_convexity)
     least = min(exp(-1), 1 / (4 * log(T)))
     if not probability("failure", failure, zero=False) < least:

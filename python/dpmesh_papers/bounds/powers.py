@@ -105,7 +105,8 @@ class Powers:
             The accounting by which the budget must stay finite as the horizon grows: Gaussian
             differential privacy (``"tight"``), or Theorem 1 (``"paper"``), which requires far more.
         """
-        alpha, beta = self.step_size, self.consensus_step_size
+        alpha = self.step_size
+        beta = self.consensus_step_size
         vanishing = 2 * beta - alpha
         noise_growth = 2 * max(self.noise, 0.0)
         convergence = unmet(
@@ -122,10 +123,14 @@ class Powers:
         one_of("accountant", accountant, ("paper", "tight"))
         decay = self.step_size - self.consensus_step_size + self.sample_size
         if accountant == "paper":
-            name, left, right = "alpha - beta + gamma", decay, 1 - self.noise
+            name = "alpha - beta + gamma"
+            left = decay
+            right = 1 - self.noise
             strict = True
         else:
-            name, left, right = "2 (alpha - beta + gamma)", 2 * decay, 1 - 2 * self.noise
+            name = "2 (alpha - beta + gamma)"
+            left = 2 * decay
+            right = 1 - 2 * self.noise
             strict = abs(right) < ROUNDING
         right = max(0.0, right)
         if strict:

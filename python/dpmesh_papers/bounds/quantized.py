@@ -98,9 +98,11 @@ class Landscape:
 
     def step_sizes_too_large(self, schedules: Schedules) -> tuple[str, ...]:
         """Return the conditions of the inequalities above that these schedules violate."""
-        alpha, beta = schedules.step_size(1), schedules.consensus_step_size(1)
+        alpha = schedules.step_size(1)
+        beta = schedules.consensus_step_size(1)
         rho, largest = self._spectrum
-        spread, steep = beta * (largest + rho), alpha * self.smoothness
+        spread = beta * (largest + rho)
+        steep = alpha * self.smoothness
         return unmet(
             (beta <= 1, "beta_K <= 1", f"{beta:g}"),
             (spread <= 2, "beta_K (l_n + rho_L) <= 2", f"{spread:g}"),
@@ -152,7 +154,8 @@ class Landscape:
             If an argument is out of its range, or the bound does not reach `gap`.
         """
         instance("powers", powers, "power laws, such as advise(..).powers", Powers)
-        goal, most = positive("gap", gap), integer("most_rounds", most_rounds, at_least=1)
+        goal = positive("gap", gap)
+        most = integer("most_rounds", most_rounds, at_least=1)
 
         def reached(rounds: int) -> bool:
             schedules = powers.schedules(rounds)
@@ -171,11 +174,14 @@ class Landscape:
         alpha = np.array([schedules.step_size(1) for schedules in many])
         beta = np.array([schedules.consensus_step_size(1) for schedules in many])
         gamma = np.array([schedules.sample_size(1) for schedules in many])
-        (rho, _), n = self._spectrum, self.mixing_matrix.nodes
-        smooth, mu = self.smoothness, self.polyak_lojasiewicz
+        rho, _ = self._spectrum
+        n = self.mixing_matrix.nodes
+        smooth = self.smoothness
+        mu = self.polyak_lojasiewicz
         sampled = alpha**2 * self.gradient_variance / gamma
         rounding = self.quantizer_step**2 / 4
-        s, v = np.zeros(len(many)), np.full(len(many), self.initial_gap)
+        s = np.zeros(len(many))
+        v = np.full(len(many), self.initial_gap)
         with np.errstate(over="ignore", invalid="ignore"):  # a bound that diverges is infinite
             for noise in chain([np.zeros(len(many))], _variances(many, rounds)):  # x_0: no noise
                 drift = sampled + beta**2 * self.dim * (noise + rounding)

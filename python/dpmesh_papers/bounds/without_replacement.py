@@ -98,7 +98,8 @@ def suboptimality(training: Training) -> float:
     ``(M + 1) r^2 / (4 T eta) + eta B^2 + G E|N|^2 / (2 T eta)`` from (17) to (22), for models that
     start at 0 in a ball of radius r and G global steps, and the average `generalization_gap`.
     """
-    T, eta = training.steps, training.step_size
+    T = training.steps
+    eta = training.step_size
     start = (training.nodes + 1) * training.radius**2 / (4 * T * eta)
     gradients = eta * training.gradient_bound**2
     noise = training.global_steps * training.noise_per_step / (2 * T * eta)
@@ -129,7 +130,8 @@ def generalization_gap(training: Training, step: int) -> float:
         If `step` is not one of the run's.
     """
     t = integer("step", step, at_least=1, below=training.steps + 1)
-    n, s = training.records, (t - 1) * training.batch_size
+    n = training.records
+    s = (t - 1) * training.batch_size
     if s == 0:
         return 0.0
     largest = training.lipschitz * training.radius
@@ -153,8 +155,12 @@ def theorem_3_as_printed(training: Training, epsilon: float | None, delta: float
     ValueError
         If `epsilon` is not positive, or `delta` not in (0, 1).
     """
-    T, eta, b, n = training.steps, training.step_size, training.batch_size, training.records
-    L, R = training.lipschitz, 2 * training.radius
+    T = training.steps
+    eta = training.step_size
+    b = training.batch_size
+    n = training.records
+    L = training.lipschitz
+    R = 2 * training.radius
     noise = 0.0
     delta = probability("delta", delta, zero=False, one=False)
     if epsilon is not None:
@@ -194,11 +200,13 @@ def squared_distance(
     ValueError
         If an argument is out of its range.
     """
-    M, b = training.nodes, training.batch_size
+    M = training.nodes
+    b = training.batch_size
     t = integer("step", training.steps // M if step is None else step, at_least=1)
     a = probability("smallest_chance", smallest_chance, zero=False)
     scale = M / (a * positive("training.regularization", training.regularization)) ** 2
-    B, noise = training.gradient_bound, training.lipschitz * training.noise_to_sensitivity / b
+    B = training.gradient_bound
+    noise = training.lipschitz * training.noise_to_sensitivity / b
     return scale * (B**2 + B**2 * log(t) / b + training.dim * noise**2) / t
 
 

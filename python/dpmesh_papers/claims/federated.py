@@ -98,7 +98,8 @@ def theorem_noise(
         return composed * (sampling_rate / target_epsilon) ** 2
 
     def holds(lambda_: float) -> bool:
-        variance, order = variance_at(lambda_), order_at(lambda_)
+        variance = variance_at(lambda_)
+        order = order_at(lambda_)
         enough = variance >= _LEAST_VARIANCE[sampling]
         return enough and order - 1 <= _room(sampling_rate, variance, order)
 

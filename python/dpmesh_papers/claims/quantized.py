@@ -45,7 +45,8 @@ def theorem_1(
         If an argument is out of its range, or lengths differ.
     """
     target_delta = open_probability("target_delta", target_delta)
-    deltas, stds = positives("sensitivities", sensitivities), positives("noise_stds", noise_stds)
+    deltas = positives("sensitivities", sensitivities)
+    stds = positives("noise_stds", noise_stds)
     if deltas.ndim != 1 or deltas.size == 0 or deltas.shape != stds.shape:
         fail("noise_stds", f"one for each of {deltas.shape} sensitivities", f"shape {stds.shape}")
     if (decay := positive("decay", decay)) <= 1:

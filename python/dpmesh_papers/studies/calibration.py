@@ -24,7 +24,8 @@ from dpmesh_papers.studies.results import keep, table
 Records = tuple[np.ndarray, np.ndarray]
 """Columns and targets."""
 
-SITES, TESTED = 5, 0.25
+SITES = 5
+TESTED = 0.25
 EPSILONS = (0.3, 1.0, 4.0)
 
 

@@ -27,8 +27,12 @@ from dpmesh.keys import Key
 from dpmesh_papers._scaffold import Row, over_seeds, pick
 from dpmesh_papers.studies.results import keep, table
 
-EPSILONS, DELTA = (1.0, 2.0, 4.0, 8.0), 1e-5
-RATE, ROUNDS, CLIPPING_NORM, STEP_SIZE = 0.1, 150, 0.5, 4.0
+EPSILONS = (1.0, 2.0, 4.0, 8.0)
+DELTA = 1e-5
+RATE = 0.1
+ROUNDS = 150
+CLIPPING_NORM = 0.5
+STEP_SIZE = 4.0
 CLASSES = 10
 
 

@@ -34,7 +34,10 @@ from dpmesh_papers._figure import Panel, drawn, lines_of
 from dpmesh_papers._scaffold import Row, kinds, over_seeds, pick
 from dpmesh_papers.studies.results import RESULTS, keep, table
 
-DELTA, RADIUS, MORE_MIXINGS, ALONE = 1e-5, 10.0, 20, 4
+DELTA = 1e-5
+RADIUS = 10.0
+MORE_MIXINGS = 20
+ALONE = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +66,9 @@ class Variant:
     noisy: bool = True
 
 
-InTime, Partners, Both = correlated.InTime, correlated.BetweenPartners, correlated.Both
+InTime = correlated.InTime
+Partners = correlated.BetweenPartners
+Both = correlated.Both
 EPSILONS = (1.0, 2.0, 4.0, 8.0)
 ONLINE = (
     Variant(name="independent"),
@@ -148,7 +153,8 @@ def algorithm_of(
     setting: Setting, variant: Variant, epsilon: float, records: int, nodes: int, dim: int
 ) -> dm.Algorithm:
     """Return the algorithm with its noise, and the step of the rule."""
-    net, rounds = network(nodes), setting.rows + 1
+    net = network(nodes)
+    rounds = setting.rows + 1
     noise = None
     if variant.kind is not None:
         noise = variant.kind(topology=net, rounds=rounds, mixings=variant.mixings)
@@ -199,7 +205,8 @@ def train(
         repeats = (16 if data == "digits" else 64) if variant.place == "server" else 1
         records = setting.records * repeats
         algorithm = algorithm_of(setting, variant, epsilon, records, task.nodes, task.dim)
-        net, key = network(task.nodes), dm.Key.seeded(seed)
+        net = network(task.nodes)
+        key = dm.Key.seeded(seed)
         run = dm.simulate(
             algorithm, task, net, rounds=setting.rows + 1, key=key, delta=DELTA, metrics=[]
         )

@@ -24,7 +24,8 @@ from dpmesh_papers.benchmark.tasks import TASKS as BENCHMARK
 from dpmesh_papers.studies.results import keep, kept
 from dpmesh_papers.tables import FOREST, RULE, of_benchmark
 
-RECORDS, SPLITS = 40_000, 20
+RECORDS = 40_000
+SPLITS = 20
 TASKS = (("digits-by-class", "secure"), ("digits-by-class", "gossip"), ("breast-cancer", "secure"))
 NAMES = {"secure": "secure sum", "gossip": "gossip"}
 

@@ -37,7 +37,10 @@ from dpmesh_papers.benchmark import given, methods
 from dpmesh_papers.benchmark.given import CLIPPING_NORM, Setting, Trial
 from dpmesh_papers.studies.results import keep, table
 
-DELTA, EPSILONS, TESTED, SIDE = 1e-5, (1.0, 2.0, 4.0, 8.0), 2_000, 28
+DELTA = 1e-5
+EPSILONS = (1.0, 2.0, 4.0, 8.0)
+TESTED = 2_000
+SIDE = 28
 
 
 def in_units_of_its_scores(model: Model, image_shape: tuple[int, ...]) -> Model:
@@ -68,7 +71,8 @@ def in_units_of_its_scores(model: Model, image_shape: tuple[int, ...]) -> Model:
 
 def with_replacement(setting: Setting) -> Trial:
     """The benchmark's, with gradients of the loss clipped, as a network needs."""
-    problem, smallest = setting.problem, setting.smallest
+    problem = setting.problem
+    smallest = setting.smallest
     equal = replace(problem, partition=tuple(part[:smallest] for part in problem.partition))
     batch = max(1, smallest // given.PASSES)
     turns = given.VISITS * smallest // batch
@@ -95,7 +99,8 @@ def with_replacement(setting: Setting) -> Trial:
 
 def without_replacement(setting: Setting) -> Trial:
     """One pass, each node in turn on the global model alone: all that is proved for any model."""
-    nodes, rounds = setting.problem.nodes, given.ONLINE_ROUNDS
+    nodes = setting.problem.nodes
+    rounds = given.ONLINE_ROUNDS
     batch = setting.smallest // rounds
     mu = 1 / accounting.analytic_gaussian_noise_to_sensitivity(
         target_epsilon=setting.epsilon, target_delta=setting.delta

@@ -20,9 +20,11 @@ import dpmesh as dm
 def verdict(seed: int) -> str:
     """Return what is claimed of one table of noise."""
     draw = np.random.default_rng(seed)
-    sites, records = int(draw.choice([1, 2, 3, 5, 10])), int(draw.integers(60, 400))
+    sites = int(draw.choice([1, 2, 3, 5, 10]))
+    records = int(draw.integers(60, 400))
     x = draw.uniform(-1, 1, (records, int(draw.integers(1, 8))))
-    site, share = draw.integers(sites, size=records), draw.uniform(0.2, 0.8)
+    site = draw.integers(sites, size=records)
+    share = draw.uniform(0.2, 0.8)
     epsilon = float(draw.choice([1.0, 2.0, 8.0]))
     model: dm.sklearn.PrivateClassifier | dm.sklearn.PrivateRegressor
     if seed % 4:

@@ -49,9 +49,18 @@ from dpmesh_papers.federated import mnist_clients, standardized
 from dpmesh_papers.studies.pfl_models import NEVER, Classifier, linear, tensors
 from dpmesh_papers.studies.results import keep, table
 
-CLIENTS, COHORT, ROUNDS, BATCH, STEP_SIZE = 1000, 50, 30, 10, 0.1
-CLIPPING_NORM, DELTA, EPSILONS = 0.3, CLIENTS**-1.1, (2.0, 8.0)
-QUANTILE, BITS_STD, MU, ADAM = 0.5, COHORT / 20, 0.1, 0.01
+CLIENTS = 1000
+COHORT = 50
+ROUNDS = 30
+BATCH = 10
+STEP_SIZE = 0.1
+CLIPPING_NORM = 0.3
+DELTA = CLIENTS**-1.1
+EPSILONS = (2.0, 8.0)
+QUANTILE = 0.5
+BITS_STD = COHORT / 20
+MU = 0.1
+ADAM = 0.01
 
 
 def hidden_layer() -> Classifier:
@@ -137,9 +146,11 @@ def theirs(problem: TorchProblem, practice: str, epsilon: float, key: Key) -> Tr
         lambda user: Dataset(datasets[user]), get_user_sampler("random", range(CLIENTS))
     )
     backend = SimulatedBackend(users, None, [mechanism])
-    algorithm, parameters = FederatedAveraging(), NNAlgorithmParams(ROUNDS, NEVER, COHORT, 0)
+    algorithm = FederatedAveraging()
+    parameters = NNAlgorithmParams(ROUNDS, NEVER, COHORT, 0)
     if practice == "FedProx":
-        algorithm, parameters = FedProx(), FedProxParams(ROUNDS, NEVER, COHORT, 0, MU)
+        algorithm = FedProx()
+        parameters = FedProxParams(ROUNDS, NEVER, COHORT, 0, MU)
     begin = process_time()
     with Path(os.devnull).open("w") as nowhere, contextlib.redirect_stdout(nowhere):
         algorithm.run(

@@ -29,8 +29,10 @@ EPSILON = 2.0
 
 SPLITS = 5
 
-IMAGES, PLOTS = 2_000, 2_000
-"""Records of MNIST and of forest cover that are used."""
+IMAGES = 2_000
+"""Number of records of MNIST."""
+PLOTS = 2_000
+"""Number of records of forest cover."""
 
 DISEASE = (25, 346)
 """Published range of the target of the diabetes data."""

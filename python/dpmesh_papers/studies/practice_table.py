@@ -29,10 +29,21 @@ from dpmesh.problems.networks import cross_entropy
 from dpmesh_papers._scaffold import Row, over_seeds, pick
 from dpmesh_papers.studies.results import keep, table
 
-CLIENTS, RATE, ROUNDS, HIDDEN = 200, 0.2, 40, 16
-EPSILONS, DELTA = (2.0, 8.0, inf), CLIENTS**-1.1
-STEP_SIZES, CLIPPING_NORMS, GLOBAL_STEPS = (0.03, 0.1, 0.3, 1.0), (0.3, 1.0, 3.0), (1.0, 3.0)
-ADAM, MU, TUNED = 0.03, 1.0, 1_000  # Adam's global steps are 0.03 of the others'
+CLIENTS = 200
+RATE = 0.2
+ROUNDS = 40
+HIDDEN = 16
+EPSILONS = (2.0, 8.0, inf)
+DELTA = CLIENTS**-1.1
+STEP_SIZES = (0.03, 0.1, 0.3, 1.0)
+CLIPPING_NORMS = (0.3, 1.0, 3.0)
+GLOBAL_STEPS = (1.0, 3.0)
+ADAM = 0.03
+"""Global step size of server Adam, as a multiple of the other practices'."""
+MU = 1.0
+"""Weight of FedProx's proximal term."""
+TUNED = 1_000
+"""Seed of the split on which step sizes and clipping norms are chosen."""
 PRACTICES: dict[str, dict[str, Any]] = {
     "FedAvg": {},
     "FedProx": {"proximal": MU},
@@ -66,7 +77,8 @@ def accuracy(
 ) -> float:
     """Run once; return the percentage of the test digits that the last model knows."""
     options = dict(settings)
-    optimizer, step_size = options.pop("optimizer", None), options.pop("server_step_size")
+    optimizer = options.pop("optimizer", None)
+    step_size = options.pop("server_step_size")
     updates = dm.ClientUpdates(
         clients=CLIENTS, sampling_rate=RATE, batch_size=10, steps=steps, **options
     )

@@ -27,7 +27,9 @@ ARMS = {"standard": 40.0, "new": 60.0}
 """Mean months to the event."""
 
 RANGES = {"arm": [*ARMS], "months": [0, 60], "died": {"flag": True}}
-RECORDS, SITES, BINS = 2000, 5, 20
+RECORDS = 2000
+SITES = 5
+BINS = 20
 
 
 def patients() -> dict[str, np.ndarray]:

@@ -208,7 +208,8 @@ def questions() -> list[list[Question]]:
 
 def covered(runs: int, records: int, epsilon: float) -> dict[str, tuple[int, int]]:
     """Return for each line how many intervals cover, and of how many."""
-    people, draw = population(), np.random.default_rng(1)
+    people = population()
+    draw = np.random.default_rng(1)
     hits: defaultdict[str, int] = defaultdict(int)
     intervals: defaultdict[str, int] = defaultdict(int)
     truths = {case: case.truths(people, records) for call in CALLS for case in call}

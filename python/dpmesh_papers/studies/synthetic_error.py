@@ -36,7 +36,11 @@ NUMBERS = (
 )
 """Public ranges of the ten numbers."""
 
-AREAS, SOILS, COVERS, SITES, MOST = 4, 40, 7, 4, 50_000
+AREAS = 4
+SOILS = 40
+COVERS = 7
+SITES = 4
+MOST = 50_000
 CASES: tuple[tuple[float, int | None], ...] = ((0.3, None), (1.0, 4), (1.0, 8), (4.0, None))
 """Epsilons, and bins; None for the rule's."""
 
@@ -115,7 +119,8 @@ def page(rows: list[Row]) -> str:
 
 def main() -> None:
     """Print and write the lines."""
-    table, rows = records(), list[Row]()
+    table = records()
+    rows = list[Row]()
     for epsilon, bins in CASES:
         rows.append(measure(table, epsilon, bins))
         print(*rows[-1].values(), sep="\t", flush=True)

@@ -25,7 +25,9 @@ from dpmesh_papers.studies.results import keep, table
 
 Numbers = np.ndarray
 
-SPLITS, SHARE, COLUMNS = 10, 0.25, 4
+SPLITS = 10
+SHARE = 0.25
+COLUMNS = 4
 POPULATIONS = ("all sites' records", "own records", "worst site", "rarest class")
 
 
@@ -74,14 +76,17 @@ def weights(x: Numbers, y: Numbers, noise: float, draw: np.random.Generator) -> 
 
 def evaluation(setting: Setting, draw: np.random.Generator) -> Verdict:
     """Return the verdict about two arms on one table."""
-    count, sites = setting.records, setting.sites
+    count = setting.records
+    sites = setting.sites
     columns = draw.uniform(-1, 1, (count, COLUMNS))
     x = np.concatenate([np.ones((count, 1)), columns], axis=1)
     odds = 0.8 + setting.signal * (columns[:, 0] - columns[:, 1])
     y = draw.random(count) < 1 / (1 + np.exp(-odds))
     owners = draw.integers(sites, size=count)
     split_draw = np.random.RandomState(int(draw.integers(2**31)))
-    measured, beside, populations = [], [], []
+    measured = []
+    beside = []
+    populations = []
     for _ in range(SPLITS):
         test = held_out(owners, SHARE, split_draw, classes=y)
         train = ~test

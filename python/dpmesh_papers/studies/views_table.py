@@ -22,7 +22,9 @@ from dpmesh.privacy.views import OneNode
 from dpmesh_papers._scaffold import Row, pick
 from dpmesh_papers.studies.results import keep, table
 
-NODES, DELTA, EPSILONS = 64, 1e-5, (1.0, 2.0, 4.0, 8.0)
+NODES = 64
+DELTA = 1e-5
+EPSILONS = (1.0, 2.0, 4.0, 8.0)
 SHOWN = (("noise", 2), ("accuracy", 1))
 """Numbers of a row of the page's table, and their decimals."""
 

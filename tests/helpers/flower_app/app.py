@@ -17,7 +17,10 @@ import dpmesh as dm
 from dpmesh.deploy.flower import Courier, DPFedLS, answers, flat, private_update, unflat
 from dpmesh.deploy.signing import pack, unpack
 
-CLIENTS, ROUNDS, STEP, KEY = 4, 1, 0.5, dm.Key.seeded(3)
+CLIENTS = 4
+ROUNDS = 1
+STEP = 0.5
+KEY = dm.Key.seeded(3)
 NAMES = [f"p{client}" for client in range(CLIENTS)]
 ALGORITHM = dm.FederatedLearning(
     dm.ClientUpdates(
@@ -52,7 +55,8 @@ def public() -> tuple[Path, dict]:
 @client_app.train()
 def train(message: Message, context: Context) -> Message:
     start = message.content["arrays"]
-    problem, node = make_problem(), NAMES.index(context.node_config["dpmesh-party"])
+    problem = make_problem()
+    node = NAMES.index(context.node_config["dpmesh-party"])
     w = flat(start)
     trained = problem.step(w, STEP, problem.records_of(np.array([node])), out=w.copy())
     content = RecordDict({"arrays": unflat(trained, start), "m": MetricRecord({"loss": 0.0})})
@@ -69,7 +73,8 @@ def answer(question: bytes, context: Context) -> bytes:
     replies = []
     for (name, content), message in zip(public_data["mesh"].items(), unpack(question), strict=True):
         with closing(deploy.Folder.open(folder / name / NAMES[party])) as opened:
-            contract, records = deploy.Contract.of(content), public_data["records"][party]
+            contract = deploy.Contract.of(content)
+            records = public_data["records"][party]
             node = deploy.Node(contract, opened, records, rehearsal=True)
             replies.append(node.answer(message) if message else b"")
     return pack(*replies)
@@ -97,7 +102,8 @@ def route_meshes(grid: Grid, folder: Path, contents: dict) -> list[str]:
     from dpmesh import deploy
 
     routers = [deploy.Router(deploy.Contract.of(content)) for content in contents.values()]
-    courier, questions = Courier(grid, NAMES), dict[int, bytes]()
+    courier = Courier(grid, NAMES)
+    questions = dict[int, bytes]()
     while not all(router.done for router in routers):
         requests = [router.requests() for router in routers]
         for party in {*range(CLIENTS)} - questions.keys():

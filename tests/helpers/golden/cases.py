@@ -20,7 +20,11 @@ from dpmesh.schedules import HorizonPower, InverseSqrt, PowerLaw, SampleSize
 from dpmesh_papers.deep_q import DeepQ
 from dpmesh_papers.repeats import Repeats
 
-NODES, RECORDS, DIM, ROUNDS, DELTA = 4, 12, 3, 5, 1e-5
+NODES = 4
+RECORDS = 12
+DIM = 3
+ROUNDS = 5
+DELTA = 1e-5
 LONG = 20_000
 """So many parameters that threads share a row."""
 
@@ -44,7 +48,8 @@ def make_records(
     numbers: range, *, dim: int = DIM, classes: int | None = None, dtype: str = "float64"
 ) -> dm.Dataset:
     """Records with exact features, the same on every machine, of norm at most 1."""
-    record, place = np.array(numbers)[:, np.newaxis], np.arange(dim)
+    record = np.array(numbers)[:, np.newaxis]
+    place = np.arange(dim)
     digits = (record * record * 7 + place * 13 + record * place * 29) % 17 - 8
     features = np.where(place < DIM, digits / 2**4, digits / 2**15).astype(dtype)
     labels = record[:, 0] * 5 % 7 % (classes or 2)
