@@ -83,7 +83,7 @@ def _forest(cell: Row, seed: int, records: int | None) -> tuple[float, str]:
         made.fit(*given)
         name = getattr(made.model_.columns, "features", COLUMNS).name
         return float(made.score(test.features, test.labels)), f"{name}, first stage"
-    encoded = made.set_params(features="columns").encoded(*given)
+    encoded = made.set_params(features="columns")._encoded_problem(*given)
     outline = Outline(columns=encoded.columns, classes=made.classes_)
 
     def accuracy(released: Any) -> Any:

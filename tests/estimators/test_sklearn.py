@@ -51,7 +51,7 @@ def test_a_fit_costs_its_epsilon_and_learns(tumours: Any) -> None:
     model = PrivateClassifier(4.0, ranges=ranges).fit(table, diagnosis, groups=clinic)
     assert model.report_.privacy.epsilon == model.ledger_.cost(1e-5).epsilon <= 4.0 * (1 + 1e-9)
     assert model.report_.sites == len(model.sites_) == 5
-    assert (model.report_.records, model.report_.together) == (569, True)
+    assert (model.report_.records, model.report_.counts_all_sites) == (569, True)
     assert "the server, which learns only noisy sums over all sites" in str(model.report_)
     assert [*model.classes_] == ["benign", "malignant"]
     assert any("public" in text for text in model.report_.privacy.assumptions)
@@ -82,7 +82,7 @@ def test_the_rule_chooses_by_the_number_of_sites(tumours: Any) -> None:
         assert report.privacy.epsilon <= 4 * (1 + 1e-9)
         own = "the server" if algorithm == "FederatedLearning" else "everybody: all noisy messages"
         assert f"against     {own}" in str(report)
-        assert report.together is (algorithm == "FederatedLearning")
+        assert report.counts_all_sites is (algorithm == "FederatedLearning")
     three = fitted(clinic, algorithm="secure", colluding=3).report_
     assert "any 3 of the sites help it" in str(three)
     with pytest.raises(ValueError, match="'gossip' at 2 sites; 'secure' needs 3"):
@@ -170,8 +170,9 @@ def test_files_keep_the_estimator(tumours: Any, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"wanted a model that PrivateRegressor.save wrote"):
         PrivateRegressor.load(tmp_path / "m.dpmesh")
     assert clone(loaded).fit(table, diagnosis).n_features_in_ == 30
+    assert {"against", "together"} <= model.report_.as_dict().keys()  # as files have them
     old = {name: value for name, value in model.report_.as_dict().items() if name != "against"}
-    assert FitReport.from_dict(old).against.startswith("everybody")
+    assert FitReport.from_dict(old).adversary.startswith("everybody")
 
 
 @pytest.mark.slow
@@ -245,7 +246,7 @@ def test_other_algorithms_are_calibrated_to_the_epsilon() -> None:
     model.fit(X, y, groups=np.arange(300) % 6)
     assert model.report_.privacy.epsilon == pytest.approx(3.0, rel=1e-3)
     assert model.report_.privacy.unit == "user"
-    assert "everybody" in model.report_.against
+    assert "everybody" in model.report_.adversary
 
     def masked(noise: float) -> dm.FederatedLearning:
         sums = dm.algorithms.SecureAggregation(dim=130, rounds=3, colluding=2)
@@ -254,7 +255,7 @@ def test_other_algorithms_are_calibrated_to_the_epsilon() -> None:
     secret = PrivateClassifier(3.0, ranges=(0, 16), algorithm=masked, rounds=3)
     secret.fit(X, y, groups=np.arange(300) % 6)
     assert secret.report_.privacy.epsilon == pytest.approx(3.0, rel=1e-3)
-    assert "even if any 2 of the sites help it" in secret.report_.against
+    assert "even if any 2 of the sites help it" in secret.report_.adversary
     with pytest.raises(ValueError, match="rounds: wanted a number of rounds"):
         clone(model).set_params(rounds=None).fit(X, y)
 
@@ -392,3 +393,13 @@ def test_test_records_are_stratified_by_site_and_class() -> None:
         assert abs((classes[own] == "rare").sum() - count / 4) <= 1
     other = held_out(owners, 0.25, draw, classes=classes)
     assert (out != other).any()
+
+
+@pytest.mark.parametrize("estimator", [PrivateClassifier, PrivateRegressor])
+def test_an_estimator_shows_what_scikit_learn_has_and_files(estimator: type) -> None:
+    """All else that it can do is for this package, and stands in no table of contents."""
+    shown = {name for name in dir(estimator) if not name.startswith("_")}
+    kept = {"load", "save"}
+    kept |= {"predict_proba"} if estimator is PrivateClassifier else set()
+    requests = {"set_fit_request", "set_score_request", "get_metadata_routing"}
+    assert shown == kept | requests | {"fit", "get_params", "predict", "score", "set_params"}

@@ -83,7 +83,7 @@ def estimated(table: Any, labels: Any, groups: Any) -> Found:
     if not hasattr(table, "columns") and not hasattr(table, "column_names"):
         ranges = [*ranges.values()]
     made = dm.sklearn.PrivateClassifier(ranges=ranges, classes=[0, 1])
-    problem = made.encoded(table, labels, groups).problem
+    problem = made._encoded_problem(table, labels, groups).problem
     partition = shared(problem.partition)
     return problem.train.features, problem.train.labels, partition, Sizes.of(problem)
 

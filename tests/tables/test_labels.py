@@ -64,7 +64,7 @@ def test_labels_are_sets_of_bits_up_to_63() -> None:
 
 def test_each_label_has_a_model_with_the_constants_of_a_logistic_one() -> None:
     x, y, site = drawn(40)
-    problem = PrivateClassifier(1.0, ranges=(-1, 1)).encoded(x, y, site).problem
+    problem = PrivateClassifier(1.0, ranges=(-1, 1))._encoded_problem(x, y, site).problem
     alone = dm.LinearProblem(
         dm.Dataset(problem.train.features, 2 * y[:, 0] - 1),
         problem.partition,
@@ -101,7 +101,7 @@ def test_a_record_with_other_labels_is_one_record() -> None:
     made = PrivateClassifier(1.0, ranges=(-1, 1))
     one, other = y.copy(), y.copy()
     one[0], other[0] = 0, 1
-    problems = [made.encoded(x, labels, site).problem for labels in (one, other)]
+    problems = [made._encoded_problem(x, labels, site).problem for labels in (one, other)]
     w = np.random.default_rng(0).standard_normal((1, problems[0].dim))
     sums = [
         p.gradient_sum(np.repeat(w, SITES, axis=0), p.everything, clipping_norm=0.5)
@@ -135,7 +135,7 @@ def test_a_choice_counts_a_record_once() -> None:
     x, y, site = drawn(400)
     model = PrivateClassifier(4.0, ranges=(-1, 1), random_state=0)
     tuned = tune(model, [{"rounds": 20}, {"rounds": 40}], x, y, groups=site)
-    assert 0 <= tuned.estimator.right(x, y).min() <= tuned.estimator.right(x, y).max() <= 1
+    assert 0 <= tuned.estimator._correct(x, y).min() <= tuned.estimator._correct(x, y).max() <= 1
 
 
 @pytest.mark.parametrize(

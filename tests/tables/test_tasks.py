@@ -84,7 +84,7 @@ def test_a_regression_of_two_values_is_measured_as_a_regression() -> None:
     model = PrivateRegressor(8.0, random_state=0, ranges=(-1, 1), target_range=(-1, 1))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        problem = model.encoded(X, target, SITE).problem
+        problem = model._encoded_problem(X, target, SITE).problem
     assert task_of_problem(problem).name == "numbers"
     with pytest.warns(UserWarning, match="y has two values only, -1 and 1: PrivateClassifier"):
         found = evaluate(model, X, target, groups=SITE, splits=1)

@@ -91,7 +91,7 @@ class FitPage:
         records = f"at least {report.records} records each"
         if report.sites == 1:
             records = f"{report.records} records"
-        elif report.together:
+        elif report.counts_all_sites:
             records = f"{report.records} records together"
         guarantee = "none: epsilon is infinite"
         if privacy.is_finite:
@@ -106,7 +106,7 @@ class FitPage:
             ("Model", f"{self._kind}, from {columns} column{'s' * (columns != 1)}"),
             ("Learned from", f"{sites}, {records}"),
             ("Guarantee", guarantee),
-            ("Threat model", report.against),
+            ("Threat model", report.adversary),
             ("Adversary", privacy.adversary),
         ]
         if privacy.is_finite and not privacy.seeded:

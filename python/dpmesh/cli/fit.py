@@ -186,11 +186,11 @@ def fit(
         )
     fitted = evaluation.estimator
     if drop_missing_labels:
-        fitted.charge(fitted.report_.privacy.epsilon, _LABELLED)
+        fitted._restate_cost(fitted.report_.privacy.epsilon, _LABELLED)
     spent = [*released, as_spent(fitted.ledger_)]
-    charged = charge(budget, spent, delta, estimator.partners)
+    charged = charge(budget, spent, delta, estimator._colluding_partners)
     if released:
-        fitted.charge(*charged)
+        fitted._restate_cost(*charged)
     fitted.save(output)  # before anything is printed: a reader such as `head` may be gone
     fit_page = FitPage(
         evaluation=evaluation,

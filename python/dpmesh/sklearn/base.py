@@ -95,22 +95,22 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
     sites_: npt.NDArray[Any]
     n_features_in_: int
 
-    def keep(self, given: Mapping[str, Any]) -> None:
+    def _keep_parameters(self, given: Mapping[str, Any]) -> None:
         """Keep a constructor's parameters as they are, which scikit-learn asks for."""
         for name in self._get_param_names():
             setattr(self, name, given[name])
 
     @property
-    def learning_task(self) -> LearningTask:
+    def _learning_task(self) -> LearningTask:
         """The entry of `dpmesh.run.tasks.TASKS` by which it chooses settings and warns."""
         raise NotImplementedError
 
     @property
-    def partners(self) -> int | None:
+    def _colluding_partners(self) -> int | None:
         """Number of sites that may collude where link partners share noise; None without it."""
         return None if self.noise is None else self.colluding
 
-    def choice(self, sizes: Sizes, epsilon: float | None = None) -> Choice:
+    def _choose_settings(self, sizes: Sizes, epsilon: float | None = None) -> Choice:
         """Return what a fit runs, from public numbers alone.
 
         Parameters
@@ -138,14 +138,14 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
                 sizes,
                 epsilon=epsilon,
                 delta=self.delta,
-                task=self.learning_task.rule,
+                task=self._learning_task.rule,
                 linear=getattr(self, "network", None) is None,
                 algorithm=algorithm,
                 noise=self.noise,
                 topology=self.topology,
                 colluding=self.colluding,
                 rounds=self.rounds,
-                calibrate=self.calibrates(sizes, epsilon),
+                calibrate=self._calibrates(sizes, epsilon),
                 key=self._key(),
             )
         if self.noise is not None:
@@ -159,11 +159,11 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             topology = self.topology or network(sizes.nodes, key=self._key())
         return Choice(algorithm=calibrated, topology=topology, rounds=self.rounds)
 
-    def calibrates(self, sizes: Sizes, epsilon: float | None) -> bool:
+    def _calibrates(self, sizes: Sizes, epsilon: float | None) -> bool:
         """True if the last round calibrates predictions, as it may for a regression."""
         return False
 
-    def calibrated(
+    def _split_off_calibration(
         self, released: npt.NDArray[np.float64], chosen: Choice
     ) -> tuple[npt.NDArray[np.float64], Calibration | None]:
         """Return the released parameters of the model, and its calibration if it has one."""
@@ -175,7 +175,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         )
         return released[:-MOMENTS], calibration
 
-    def calibration_in_words(
+    def _calibration_text(
         self, calibration: Calibration | None, described: Mapping[str, Any]
     ) -> str:
         """Return what the report says of the calibration; nothing of a classifier."""
@@ -273,7 +273,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
     def _has_categories(self) -> bool:
         return not all(isinstance(k, Number) and not k.missing for k in self.model_.columns.kinds)
 
-    def targets(self, X: Any, y: Any) -> npt.NDArray[Any]:
+    def _checked_targets(self, X: Any, y: Any) -> npt.NDArray[Any]:
         """Return y as one axis, or labels of 0 and 1, checked as scikit-learn does."""
         if y is None:
             name = type(self).__name__
@@ -302,7 +302,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             return Key.generate()
         return Key.seeded(int(check_random_state(self.random_state).randint(2**31 - 1)))
 
-    def encoded(self, X: Any, y: Any, groups: Any) -> Encoded:
+    def _encoded_problem(self, X: Any, y: Any, groups: Any) -> Encoded:
         """Return the problem that `fit` solves. Nothing is released."""
         raise NotImplementedError
 
@@ -325,9 +325,9 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         ValueError
             If an argument or parameter does not fit.
         """
-        encoded = self.encoded(X, y, groups)
+        encoded = self._encoded_problem(X, y, groups)
         _check_writable(encoded.columns, encoded.described)
-        chosen = self.choice(Sizes.of(encoded.problem))
+        chosen = self._choose_settings(Sizes.of(encoded.problem))
         run = dm.simulate(
             chosen.algorithm,
             encoded.problem,
@@ -338,7 +338,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             delta=self.delta,
         )
         released = np.asarray(run.released, np.float64).mean(axis=0)
-        weights, calibration = self.calibrated(released, chosen)
+        weights, calibration = self._split_off_calibration(released, chosen)
         self.report_ = report_of(
             type(self).__name__,
             run,
@@ -346,7 +346,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             encoded.problem,
             encoded.columns,
             encoded.also_public,
-            self.calibration_in_words(calibration, encoded.described),
+            self._calibration_text(calibration, encoded.described),
         )
         self.ledger_ = run.ledger
         report = self.report_.as_dict()
@@ -357,13 +357,13 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             "epsilon": None if self.epsilon is None else float(self.epsilon),
             "delta": float(self.delta),
             "plan": run.ledger.as_dict(),
-            "colluding": self.partners,
+            "colluding": self._colluding_partners,
         }
         model = Outline(columns=encoded.columns, **encoded.described).model(weights, about)
         self.model_ = replace(model, calibration=calibration)
         if self.epsilon is not None:
             if _is_searched():
-                self.charge(self.epsilon, f"of this fit alone: {OTHER_FITS}")
+                self._restate_cost(self.epsilon, f"of this fit alone: {OTHER_FITS}")
                 warnings.warn(f"{OTHER_FITS}; {TUNE_INSTEAD}", UserWarning, stacklevel=2)
             self._count_fits(earlier_fits(self, encoded.problem.train.features, self.epsilon))
         return self
@@ -377,7 +377,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         together = rounded_up(earlier.epsilon + self.epsilon)
         self.report_ = replace(self.report_, fits=fits)
         counted = f"epsilon = {together} (the sum) for the {fits} fits of this estimator together"
-        self.charge(self.epsilon, f"of this fit alone: {counted}")
+        self._restate_cost(self.epsilon, f"of this fit alone: {counted}")
         warnings.warn(
             f"{fits} fits of this estimator and its clones in this process share records, and each "
             f"fit costs its epsilon: at most {counted}; {TUNE_INSTEAD}",
@@ -385,7 +385,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             stacklevel=3,
         )
 
-    def charge(
+    def _restate_cost(
         self,
         epsilon: float,
         why: str,
@@ -418,7 +418,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             about["selection"] = selection
         self.model_ = replace(self.model_, about=about)
 
-    def encode(
+    def _encode(
         self, X: Any, groups: Any, labels: npt.NDArray[Any], also_public: str = "", **described: Any
     ) -> Encoded:
         """Return the problem of a table and labels that are encoded already.

@@ -137,16 +137,16 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         topology: Topology | None = None,
         random_state: Any = None,
     ) -> None:
-        self.keep(locals())
+        self._keep_parameters(locals())
 
     @property
-    def learning_task(self) -> LearningTask:
+    def _learning_task(self) -> LearningTask:
         """Classes; what is learned from y of several columns is told by the fitted model alone."""
         return TASKS["classes"]
 
-    def encoded(self, X: Any, y: Any, groups: Any) -> Encoded:
+    def _encoded_problem(self, X: Any, y: Any, groups: Any) -> Encoded:
         """Return the problem that `fit` solves. Nothing is released."""
-        labels, public = self.targets(X, y), ""
+        labels, public = self._checked_targets(X, y), ""
         if labels.ndim == 2:
             return self._of_labels(X, labels, getattr(y, "columns", None), groups)
         given: Any = self.class_shares if self.classes is None else self.classes
@@ -165,7 +165,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         codes = read_labels("y", listed, labels)
         described = {"classes": self.classes_, "shares": listed.shares}
         network = None if self.network is None else named(self.network)
-        return self.encode(X, groups, codes, public, network=network, **described)
+        return self._encode(X, groups, codes, public, network=network, **described)
 
     def _of_labels(self, X: Any, labels: npt.NDArray[np.int64], names: Any, groups: Any) -> Encoded:
         """Return the problem of records that may have several labels."""
@@ -175,7 +175,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         self.classes_ = np.arange(labels.shape[1]) if given is None else np.asarray([*given])
         if len({*self.classes_.tolist()}) != labels.shape[1] or self.classes_.ndim != 1:
             fail("classes", f"a name of each of {labels.shape[1]} labels", self.classes_.tolist())
-        return self.encode(X, groups, as_sets(labels), classes=self.classes_, several=True)
+        return self._encode(X, groups, as_sets(labels), classes=self.classes_, several=True)
 
     def _shares(self) -> tuple[float, ...] | None:
         """Return the public shares in the order of the classes."""
@@ -193,13 +193,13 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the accuracy, of labels the mean over all; they are compared as in `fit`."""
-        return float(np.average(self.right(X, y), weights=sample_weight))
+        return float(np.average(self._correct(X, y), weights=sample_weight))
 
-    def right(self, X: Any, y: Any) -> npt.NDArray[Any]:
+    def _correct(self, X: Any, y: Any) -> npt.NDArray[Any]:
         """Return whether each record's class is predicted, or which share of its labels."""
         found = self.predict(X)
         if self.model_.several:
-            return np.asarray((found == self.targets(X, y)).mean(axis=1))
+            return np.asarray((found == self._checked_targets(X, y)).mean(axis=1))
         codes = self.model_.listed.codes
         return np.asarray(codes(np.asarray(y)) == codes(found))
 
@@ -281,14 +281,14 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         topology: Topology | None = None,
         random_state: Any = None,
     ) -> None:
-        self.keep(locals())
+        self._keep_parameters(locals())
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.regressor_tags.poor_score = True  # scikit-learn's checks give no range of the target
         return tags
 
-    def calibrates(self, sizes: Sizes, epsilon: float | None) -> bool:
+    def _calibrates(self, sizes: Sizes, epsilon: float | None) -> bool:
         """True if predictions are calibrated: on request, or by public numbers."""
         if self.calibrate is not None:
             return self.calibrate
@@ -302,7 +302,7 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
             sizes, epsilon, self.delta, algorithm=method, colluding=self.colluding
         )
 
-    def calibration_in_words(
+    def _calibration_text(
         self, calibration: Calibration | None, described: Mapping[str, Any]
     ) -> str:
         """Return the totals before and after; or why predictions are not calibrated."""
@@ -318,11 +318,11 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         return f"none, since {why}: totals of skewed targets are too low"
 
     @property
-    def learning_task(self) -> LearningTask:
+    def _learning_task(self) -> LearningTask:
         """Numbers, or counts where `counts` states their bound."""
         return TASKS["numbers" if self.counts is None else "counts"]
 
-    def encoded(self, X: Any, y: Any, groups: Any) -> Encoded:
+    def _encoded_problem(self, X: Any, y: Any, groups: Any) -> Encoded:
         """Return the problem that `fit` solves. Nothing is released."""
         bounds = (-1.0, 1.0) if self.target_range is None else self.target_range
         if np.shape(bounds) != (2,):
@@ -332,8 +332,8 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
             fail("counts", "None beside a target_range", self.counts)
         given = {"target": [*bounds]} if self.counts is None else {"counts": self.counts}
         target = as_label("y", given)
-        scaled, outside, _ = target.encode("y", self.targets(X, y))
+        scaled, outside, _ = target.encode("y", self._checked_targets(X, y))
         taken = "target_range= is missing, and [-1, 1] was taken. " if guessed else ""
         beyond = clipped("y", outside, len(scaled))
-        warn(beyond, taken, f"{self.learning_task.range_parameter}= to what may occur")
-        return self.encode(X, groups, scaled[:, 0], target=target)
+        warn(beyond, taken, f"{self._learning_task.range_parameter}= to what may occur")
+        return self._encode(X, groups, scaled[:, 0], target=target)

@@ -113,7 +113,7 @@ class Evaluation(InNotebooks):
     def __repr__(self) -> str:
         report, against = self.estimator.report_, ""
         if report.privacy.is_finite:
-            against = f"\nThe epsilon holds against {report.against}."
+            against = f"\nThe epsilon holds against {report.adversary}."
         head, *rows = self.epsilons()
         looked = [str(Table(head, rows)), ""] if rows else []
         tables = str(self.verdict.table)
@@ -170,7 +170,7 @@ def evaluate(
         integer("splits", splits, at_least=1)
     compared = _checked_epsilons(estimator, epsilons, keep)
     kept = compared[0] if keep is None else keep
-    table, targets = as_table(X), estimator.targets(X, y)
+    table, targets = as_table(X), estimator._checked_targets(X, y)
     if targets.ndim == 2 and hasattr(y, "columns") and getattr(estimator, "classes", 1) is None:
         estimator = apart(clone(estimator)).set_params(classes=[*y.columns])  # names of labels
     _say_if_two_values(estimator, targets)
@@ -205,7 +205,7 @@ def evaluate(
     looked = ", ".join(as_given(epsilon) for epsilon in compared if epsilon is not None)
     why = f"scores at epsilon {looked} were looked at: no epsilon covers them, nor a choice by them"
     assert kept is not None
-    final.charge(kept, why)
+    final._restate_cost(kept, why)
     by_epsilon = {epsilon: own for epsilon, own in verdicts.items() if epsilon is not None}
     return Evaluation(estimator=final, verdict=verdicts[kept], by_epsilon=by_epsilon)
 

@@ -20,6 +20,9 @@ from dpmesh.run.identity import in_lines
 from dpmesh.tables import Columns, Number
 from dpmesh.tables.calibration import Calibration
 
+_FILE_KEYS = {"adversary": "against", "counts_all_sites": "together"}
+"""Keys of model files that have another name than the report's field."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class FitReport(InNotebooks):
@@ -32,7 +35,7 @@ class FitReport(InNotebooks):
     sites
         Number of sites.
     records
-        The number of records that is public: of the smallest site, or of all sites `together`.
+        The public number of records: of all sites together, or of the smallest site.
     algorithm, topology
         In words.
     rounds
@@ -41,10 +44,10 @@ class FitReport(InNotebooks):
         What was sent over all links, in 10**6 bytes.
     privacy
         The guarantee, which holds for each record of each site.
-    against
-        Against whom it holds, in words.
-    together
-        What `records` counts: the records of all sites, or those of the smallest one.
+    adversary
+        The threat model, in words: the parties against whom the guarantee holds.
+    counts_all_sites
+        True if `records` counts all sites together, as under secure aggregation.
     features
         What is made of a record, in words.
     calibration
@@ -72,8 +75,8 @@ class FitReport(InNotebooks):
     rounds: int
     megabytes: float
     privacy: Report
-    against: str = EVERYBODY
-    together: bool = False
+    adversary: str = EVERYBODY
+    counts_all_sites: bool = False
     features: str = ""
     calibration: str = ""
     fits: int = 1
@@ -81,13 +84,13 @@ class FitReport(InNotebooks):
     def __str__(self) -> str:
         sites = f"{self.sites} site{'s' * (self.sites != 1)}"
         records = f"at least {self.records} records each"
-        if self.together:
+        if self.counts_all_sites:
             records = f"{self.records} records together"
         return "\n".join(
             [
                 f"{self.estimator} of {sites} with {records}",
                 *(["sites       all records are one site"] if self.sites == 1 else []),
-                f"against     {self.against}",
+                f"against     {self.adversary}",
                 *([f"features    {self.features}"] if self.features else []),
                 *(in_lines("calibration", self.calibration) if self.calibration else []),
                 *in_lines("algorithm", self.algorithm),
@@ -102,19 +105,22 @@ class FitReport(InNotebooks):
     @property
     def plain_words(self) -> str:
         """Meaning of the guarantee for one person, for those who decide on epsilon."""
-        words = plain_words(self.privacy.epsilon, self.privacy.delta, self.against)
+        words = plain_words(self.privacy.epsilon, self.privacy.delta, self.adversary)
         if not self.privacy.seeded:
             return words
         return f"NOT private: the noise is seeded. With secret noise:\n{words}"
 
     def as_dict(self) -> dict[str, Any]:
         """Return the report in plain types that JSON can hold."""
-        return {**vars(self), "privacy": self.privacy.as_dict()}
+        content = {_FILE_KEYS.get(name, name): value for name, value in vars(self).items()}
+        return content | {"privacy": self.privacy.as_dict()}
 
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any]) -> FitReport:
         """Return the report that `as_dict` gave."""
-        return cls(**{**saved, "privacy": Report.from_dict(saved["privacy"])})
+        fields = {file_key: name for name, file_key in _FILE_KEYS.items()}
+        content = {fields.get(key, key): value for key, value in saved.items()}
+        return cls(**{**content, "privacy": Report.from_dict(saved["privacy"])})
 
 
 def report_of(
@@ -148,8 +154,8 @@ def report_of(
         rounds=chosen.rounds,
         megabytes=run.traffic.megabytes,
         privacy=privacy,
-        against=against(chosen.algorithm, chosen.view),
-        together=secure,
+        adversary=against(chosen.algorithm, chosen.view),
+        counts_all_sites=secure,
         features=_features(columns, stage),
         calibration=calibration,
     )

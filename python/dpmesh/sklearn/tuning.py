@@ -120,7 +120,7 @@ def tune(
     total = positive("epsilon", (estimator.epsilon if epsilon is None else epsilon) or 0.0)
     probability("test_size", test_size, zero=False, one=False)
     _check_candidates(candidates)
-    targets = estimator.targets(X, y)
+    targets = estimator._checked_targets(X, y)
     owners = site_of_each(groups, len(targets))
     draw = check_random_state(estimator.random_state)
     tested = held_out(owners, test_size, draw)
@@ -140,11 +140,11 @@ def tune(
     ledgers = [model.ledger_ for model in fitted]
     delta = estimator.delta
     fit_epsilon = max(model.report_.privacy.epsilon for model in fitted)
-    spent = max(total_cost(ledgers, delta, colluding=estimator.partners).epsilon, total)
+    spent = max(total_cost(ledgers, delta, colluding=estimator._colluding_partners).epsilon, total)
     chosen = fitted[best]
     other_ledgers = [ledger for place, ledger in enumerate(ledgers) if place != best]
     reason = f"chosen among {len(fitted)} fits, whose cost is counted"
-    chosen.charge(spent, reason, other_ledgers, selection=total)
+    chosen._restate_cost(spent, reason, other_ledgers, selection=total)
     return Tuned(
         estimator=chosen,
         params=dict(candidates[best]),
@@ -173,16 +173,18 @@ def _scale(
         return shares[0] / total
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the fits warn
-        sizes = [Sizes.of(clone(estimator).encoded(*train).problem) for estimator in estimators]
+        encoded = [clone(estimator)._encoded_problem(*train) for estimator in estimators]
+    sizes = [Sizes.of(training_data.problem) for training_data in encoded]
 
     def joint(scale: float) -> float:
         settings = zip(estimators, sizes, shares, strict=True)
         chosen = [
-            estimator.choice(estimator_sizes, share / scale)
+            estimator._choose_settings(estimator_sizes, share / scale)
             for estimator, estimator_sizes, share in settings
         ]
         plans = [choice.algorithm.plan(choice.rounds) for choice in chosen]
-        return total_cost(plans, estimators[0].delta, colluding=estimators[0].partners).epsilon
+        partners = estimators[0]._colluding_partners
+        return total_cost(plans, estimators[0].delta, colluding=partners).epsilon
 
     guess = sqrt(len(estimators)) * max(shares) / total
     return calibrate_noise(joint, target_epsilon=total, guess=guess)

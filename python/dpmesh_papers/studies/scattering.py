@@ -30,14 +30,14 @@ def main(divisions: int = 5) -> None:
         1.0, ranges=(0, 1), classes=range(10), features="scattering", random_state=0
     )
     sites = np.arange(train.records) % SITES
-    encoded = classifier.encoded(np.asarray(train.features), train.labels, sites)
+    encoded = classifier._encoded_problem(np.asarray(train.features), train.labels, sites)
     x = encoded.columns.encode([*np.asarray(test.features).T]).features
     scattered = replace(encoded.problem, test=dm.Dataset(x, test.labels))
     rows: list[dict[str, Any]] = []
     for seed in range(divisions):
         order = np.random.default_rng(seed).permutation(train.records)
         problem = replace(scattered, partition=tuple(order.reshape(SITES, -1)))
-        chosen = classifier.choice(Sizes.of(problem))
+        chosen = classifier._choose_settings(Sizes.of(problem))
         start = time.process_time()
         run = dm.simulate(
             chosen.algorithm,

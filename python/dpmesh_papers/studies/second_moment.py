@@ -86,7 +86,7 @@ def main(*names: str) -> None:
         classifier = dm.sklearn.PrivateClassifier(
             1.0, ranges=ranges, features=task.features, classes=np.unique(y), random_state=0
         )
-        data = classifier.encoded(x, y, np.arange(len(y)) % sites).problem.train
+        data = classifier._encoded_problem(x, y, np.arange(len(y)) % sites).problem.train
         for epsilon in task.epsilons:
             scores_of_design = measured(data.features, data.labels, sites, epsilon, task)
             for design, scores in scores_of_design.items():
