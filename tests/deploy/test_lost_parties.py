@@ -13,7 +13,7 @@ import pytest
 from mesh_parties import Parties, Sums
 from test_liveness import run_schedules
 
-from dpmesh.deploy import Node, Router
+from dpmesh.deploy import Contract, Node, Router
 from dpmesh.deploy.outcome import verified
 from dpmesh.deploy.router_sums import STRIDE
 from dpmesh.deploy.row import ROW, Row
@@ -371,6 +371,81 @@ def test_a_wrong_part_spends_no_attempt_of_a_contract_without_a_reserve(
     assert not router.gone
     for folder in parties.folders:
         assert len(folder.ledger(contract).releases) <= 4  # of the first attempt alone
+
+
+def _with_wrong_numbers(answer: bytes, contract: Contract) -> bytes:
+    """Return parts with other integers in the right form, which no router can tell from masked."""
+    changed = []
+    for message in unpack(answer)[1:]:
+        part = Part.read(message, contract)
+        first_bits = part.packed[0] ^ 1
+        changed.append(replace(part, packed=bytes([first_bits]) + part.packed[1:]))
+    return pack(PARTS, *(part.as_bytes(contract) for part in changed))
+
+
+def test_a_party_whose_numbers_are_wrong_is_found_and_left_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Totals without one party after another: without p0, without p1, without p2, who did it."""
+    combination = {"kind": "SecureAggregation", "colluding": 0, "dropouts": 1, "reserve": 4}
+    changes = {"combination": combination}
+    parties, clock = Sums(tmp_path, quorum=3, rounds=8, changes=changes), Clock()
+    contract = parties.contract
+
+    def spoilt(party: int, answer: bytes) -> bytes:
+        if party != 2 or kind_of(answer) != PARTS:
+            return answer
+        return _with_wrong_numbers(answer, contract)
+
+    router = Router(contract, clock)
+    with caplog.at_level(logging.WARNING, logger="dpmesh"):
+        run(parties, router, clock, answers=spoilt)
+    assert "p2 sent a wrong part: the total without it opens" in caplog.text
+    honest = [parties.nodes[party] for party in (0, 1, 3)]
+    assert all(node.is_sealed for node in honest)
+    assert [node.rounds for node in honest] == [8, 8, 8]
+    spent = [len(folder.ledger(contract).releases) for folder in parties.folders]
+    assert max(spent) <= 12
+
+
+@pytest.mark.parametrize("algorithm", ["sums", "neighbour sums"])
+@pytest.mark.parametrize("lie", ["numbers", "agreement"])
+@pytest.mark.parametrize("wrong", [1, 10**6])
+def test_a_wrong_total_spends_no_attempt_of_a_contract_without_a_reserve(
+    algorithm: str, lie: str, wrong: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    parties, clock, sent = Sums(tmp_path, algorithm), Clock(), list[bytes]()
+    contract = parties.contract
+
+    def spoilt(party: int, answer: bytes) -> bytes:
+        if party != 3 or kind_of(answer) != PARTS or len(sent) >= wrong:
+            return answer
+        sent.append(answer)
+        if lie == "numbers":
+            return _with_wrong_numbers(answer, contract)
+        parts = [Part.read(message, contract) for message in unpack(answer)[1:]]
+        apart = [replace(part, agreement=bytes(32)).as_bytes(contract) for part in parts]
+        return pack(PARTS, *apart)
+
+    router = Router(contract, clock)
+    # A neighbor that took its own total has answered the next step, to headers that name the wrong
+    # totals of others: it would be charged for another attempt, so the run waits for it.
+    mends = algorithm == "sums" or lie == "agreement"
+    if wrong == 1 and mends:
+        with caplog.at_level(logging.WARNING, logger="dpmesh"):
+            run(parties, router, clock, answers=spoilt)
+        assert "p3" in caplog.text
+        assert all(node.is_done for node in parties.nodes)
+        whole = len(contract.plan.releases)
+        assert [len(each.ledger(contract).releases) for each in parties.folders] == [whole] * 4
+        return
+    with pytest.raises(AssertionError, match=r"does not end.*p3"):
+        run(parties, router, clock, answers=spoilt)
+    assert not router.gone
+    assert len({*sent}) <= 2
+    for folder in parties.folders:
+        of_one_round = len(contract.planned.releases(0, 0))
+        assert len(folder.ledger(contract).releases) <= 4 * of_one_round
 
 
 def test_no_message_of_a_party_ends_a_router(tmp_path: Path) -> None:

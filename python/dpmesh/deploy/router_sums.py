@@ -5,7 +5,9 @@ neighbours. The parties of a cohort take part in an attempt; once all of them ha
 parts add up to totals, which go out with the next headers. If one of them is late, those who are
 left begin another attempt of a sum for all; sums over neighbours wait for it. A party for which
 others had to begin another attempt is left out of later ones, as long as a quorum is there without
-it, so that it cannot spend what the others may still release.
+it, so that it cannot spend what the others may still release. If a total has a wrong tag, one of
+the parts is wrong, and masks hide which: the next attempts leave out one party after another, until
+a total opens. A contract that reserves no attempts has the parties asked for the same parts again.
 
 Nothing is kept on disk. A router that is started anew opens the last attempt that any party has
 begun, with its header, and asks the parties for totals that others have missed; sums over
@@ -88,6 +90,12 @@ class SumRouting:
         """Parties that take no part in the open attempt."""
         self._paused: dict[int, float] = {}
         """When a party whose part was wrong is asked again."""
+        self._pause = PAUSE
+        """Seconds after which parts of a total that nobody takes are asked for again."""
+        self._suspects: list[int] = []
+        """Parties without which a total was added up again, as one of its parts was wrong."""
+        self._suspected_at = 0
+        """The step of that total."""
         self._doubting: set[int] = set()
         """Parties that refuse the last total."""
         self._attempts_cost: Counter[int] = Counter()
@@ -116,6 +124,8 @@ class SumRouting:
         """Parties that had kept totals which others refuse."""
         self._transcripts = [router.contract.hash] * router.contract.nodes
         """Of sums over neighbours, what each party's are."""
+        self._transcripts_before = self._transcripts
+        """What they were before the last totals."""
 
     @property
     def _ends(self) -> bool:
@@ -228,12 +238,12 @@ class SumRouting:
         if whole:
             self._take_totals(whole)
             self.open(Position(router.at.round + 1))
-        elif not self._has_reserve and (apart := self._apart()):
-            for party in apart:
+        elif self._has_reserve or self.lacking:
+            self._try_again()
+        else:
+            for party in self._apart() or self._disagreeing():
                 del self._parts[party]
                 self._ask_again_later(party)
-        else:
-            self._try_again()
 
     @property
     def _has_reserve(self) -> bool:
@@ -387,13 +397,27 @@ class SumRouting:
 
     def _apart(self) -> set[int]:
         """Return the parties with another agreement than most; nobody if no one can tell."""
-        if not self._for_all or not self._parts:
-            return set()
-        agreements = {party: parts[0].agreement for party, parts in self._parts.items()}
-        ((common, count),) = Counter(agreements.values()).most_common(1)
-        if 2 * count <= len(agreements):
-            return set()
-        return {party for party, agreement in agreements.items() if agreement != common}
+        apart = set()
+        for agreements in self._agreements().values():
+            ((common, count),) = Counter(agreements.values()).most_common(1)
+            if 2 * count > len(agreements):
+                apart |= {party for party, agreed in agreements.items() if agreed != common}
+        return apart
+
+    def _disagreeing(self) -> set[int]:
+        """Return the parties that add to a sum for which not all have the same agreement."""
+        sums = self._agreements().values()
+        return {
+            party for agreements in sums if len({*agreements.values()}) > 1 for party in agreements
+        }
+
+    def _agreements(self) -> dict[Header, dict[int, bytes]]:
+        """Return the agreement of each party that has sent a part, by the header of the sum."""
+        agreements: dict[Header, dict[int, bytes]] = {}
+        for party, parts in self._parts.items():
+            for part in parts:
+                agreements.setdefault(part.header, {})[party] = part.agreement
+        return agreements
 
     def _whole(self) -> list[list[Part]]:
         """Return the parts of all who agreed to make each sum; nothing if one is missing."""
@@ -415,14 +439,26 @@ class SumRouting:
         assert at is not None
         totals = [Total(parts[0].header, *added(parts, self._contract)) for parts in whole]
         self._totals[at.round] = totals
+        self._end_suspicion(at.round)
         self._recalled_from.pop(at.round, None)
         self._dealers |= {total.header.dealer for total in totals}
         if self._for_all:
             self._dealer = totals[0].header.dealer  # another one, if this router was started anew
             return
+        self._transcripts_before, self._transcripts = self._transcripts, [*self._transcripts]
         for receiver, (total, parts) in enumerate(zip(totals, whole, strict=True)):
             so_far = self._transcripts[receiver], parts[0].agreement, total.packed
             self._transcripts[receiver] = digest(*so_far)
+
+    def _end_suspicion(self, step: int) -> None:
+        """Name the party without which a total opened, once a later step is added up."""
+        if step <= self._suspected_at:
+            return
+        self._pause = PAUSE
+        if self._suspects:
+            (name,) = self._router.names({self._suspects[-1]})
+            _log.warning("%s sent a wrong part: the total without it opens", name)
+            self._suspects.clear()
 
     def next(self, party: int) -> Position | None:
         """Return the position that a party is to answer next, if any."""
@@ -671,6 +707,43 @@ class SumRouting:
         if at is None or at.round - 1 not in self._totals:
             return
         self._doubting.add(party)
-        if self._doubting >= self._cohort - self._router.out - self._refused:  # nobody takes it
-            (doubted, *_) = self._totals.pop(at.round - 1)
-            self.open(Position(at.round - 1, doubted.header.at.exchange + self._stride))
+        nobody_takes_it = self._doubting >= self._cohort - self._router.out - self._refused
+        if nobody_takes_it and self._has_reserve:
+            self._add_up_without_another(at.round - 1)
+        elif not self._has_reserve and (nobody_takes_it or not self._for_all):
+            self._ask_for_parts_again(at.round - 1)
+
+    def _add_up_without_another(self, step: int) -> None:
+        """Begin another attempt at a step whose total nobody takes, without one more party.
+
+        If the total without a party is wrong, too, that party is not the one whose part was wrong.
+        """
+        router = self._router
+        (doubted, *_) = self._totals.pop(step)
+        if self._suspects and self._suspects[-1] not in doubted.header.cohort:
+            self._attempts_cost[self._suspects[-1]] -= 1
+        there = router.everybody - router.out - router.spent
+        if there <= {*self._suspects}:
+            self._suspects.clear()
+        suspect = min(there - {*self._suspects}, default=None)
+        if suspect is not None and router.is_quorum(there - {suspect}):
+            self._suspects.append(suspect)
+            self._suspected_at = step
+            self._attempts_cost[suspect] += 1
+        self._warn_of_an_early_end(step)
+        self.open(Position(step, doubted.header.at.exchange + self._stride))
+
+    def _ask_for_parts_again(self, step: int) -> None:
+        """Ask all parties for the same parts again: one was wrong, and no attempt may be spent."""
+        totals = self._totals.pop(step)
+        self._suspected_at = step
+        self._transcripts = self._transcripts_before
+        adds = [{*total.header.cohort} for total in totals]
+        suspects = set.intersection(*(adds[0 if self._for_all else n] for n in self._doubting))
+        names = " or ".join(self._router.names(suspects - self._doubting or suspects))
+        self._pause = min(2 * self._pause, self._contract.terms.deadline)
+        text = "a part of round %d is wrong, of %s; asking for it again in %g seconds"
+        rounds = self._contract.planned.rounds_before(step)
+        _log.warning(text, rounds, names or "a neighbor", self._pause)
+        self._paused = dict.fromkeys(self._router.everybody, self._router.now() + self._pause)
+        self.open(totals[0].header.at, totals[0].header if self._for_all else None)
