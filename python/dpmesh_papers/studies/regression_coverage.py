@@ -4,12 +4,14 @@ Hazard ratios are among them. Records are drawn anew in each run. The truth of a
 coefficients of the same model without noise on at least 800,000 records, and on 48 times as many
 as a run has: the error of the truth is then at most 1/48 of the variance of sampling. Models that
 are wrong are among them. Noise is Gaussian, of the scale that the secure sums of five sites have.
-Coverage is of what is shown. Results go to ``docs/results/regression-coverage.*``; the table is
-that of ``docs/privacy/regression.md``.
+Coverage is of what is shown. Results go to ``docs/results/regression-coverage.*`` after each
+setting, and a run that was stopped goes on from there; the table is that of
+``docs/privacy/regression.md``.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 from collections.abc import Callable
@@ -23,16 +25,19 @@ from dpmesh.statistics import Regression, Survival
 from dpmesh.statistics.answers import Answer
 from dpmesh.statistics.ask import Questions, questions_about, read_columns
 from dpmesh.statistics.geometry import Column
-from dpmesh.statistics.regression import Moments, Newton
+from dpmesh.statistics.regression import Moments, Newton, rounded
 from dpmesh.tables import as_table
+from dpmesh_papers._output import made
 from dpmesh_papers._scaffold import Row
-from dpmesh_papers.studies.results import keep, table
+from dpmesh_papers.studies.results import RESULTS, keep, kept, table
 
 Table = dict[str, np.ndarray]
 Draw = Callable[[int, np.random.Generator], Table]
+Key = tuple[str, int, float]
 
 NAMES = "abcdefgh"
 BOX = {**{name: [-1, 1] for name in NAMES}, "y": {"flag": True}}
+RESULT = "regression-coverage"
 SITES, DELTA = 5, 1e-5
 POPULATION, LEAST_POPULATIONS = 200_000, 4
 POPULATION_OVER_RECORDS = 48
@@ -65,6 +70,11 @@ class Setting:
     records: int
     epsilon: float
     truth: float | None = None
+
+    @property
+    def key(self) -> Key:
+        """What tells it from the others."""
+        return self.name, self.records, self.epsilon
 
     @property
     def seed(self) -> list[int]:
@@ -303,7 +313,7 @@ def estimand(setting: Setting, draw: np.random.Generator) -> np.ndarray:
     return np.asarray(fitted.design.to_units @ np.mean(fits, axis=0))
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class NewtonSums:
     """The sums of a logistic or Poisson regression, by products of matrices.
 
@@ -315,12 +325,15 @@ class NewtonSums:
         The regression, and what its vectors are multiplied with in each round.
     rows, targets
         The terms and the target of each record, zeros where a value is missing.
+    coefficients
+        Those after the steps so far.
     """
 
     fitted: Newton
     factor: tuple[float, ...]
     rows: np.ndarray
     targets: np.ndarray
+    coefficients: np.ndarray
 
     @classmethod
     def of(cls, about: Questions, fitted: Newton, columns: dict[str, Column]) -> NewtonSums:
@@ -331,17 +344,18 @@ class NewtonSums:
             factor=tuple(part.factor for (part,) in about.parts),
             rows=fitted.design.rows(columns) * target.present[:, np.newaxis],
             targets=fitted.family.targets(target),
+            coefficients=np.zeros(fitted.design.width),
         )
 
     def in_round(self, t: int, totals: list[NoisyTotal]) -> np.ndarray:
-        """Return the sum of the vectors of round t."""
+        """Return the sum of the vectors of round t; rounds are in their order."""
         fitted, family = self.fitted, self.fitted.family
-        known = [
-            NoisyTotal(released.total / factor, released.noise / factor)
-            for released, factor in zip(totals, self.factor, strict=False)
-        ]
+        if t > 0:
+            last, factor = totals[-1], self.factor[t - 1]
+            step = fitted.step_of(NoisyTotal(last.total / factor, last.noise / factor))
+            self.coefficients = rounded(self.coefficients + step.move)
         residuals, weights = family.residuals_and_weights(
-            self.rows @ fitted.coefficients(known), self.targets, family.bound(fitted.kind)
+            self.rows @ self.coefficients, self.targets, family.bound(fitted.kind)
         )
         radius = fitted.design.radius
         hessian = self.rows.T @ (weights[:, np.newaxis] * self.rows)
@@ -449,15 +463,26 @@ def page(rows: list[Row]) -> str:
     return table(heads, lines)
 
 
+def measured(runs: int) -> dict[Key, Row]:
+    """Return the lines that an earlier run of this commit has written, if it was stopped."""
+    made_by = RESULTS / f"{RESULT}.json"
+    if not made_by.exists() or json.loads(made_by.read_text())["commit"] != made()["commit"]:
+        return {}
+    rows = [row for row in kept(RESULT) if row["runs"] == runs]
+    return {(row["setting"], row["records"], row["epsilon"]): row for row in rows}
+
+
 def main(runs: int) -> None:
     """Print the lines, those of the fewest records first; write them from 100 runs on."""
-    rows: dict[Setting, Row] = {}
+    rows = measured(runs)
     for setting in sorted(SETTINGS, key=lambda setting: setting.records):
-        rows[setting] = covered(setting, runs)
-        print(*rows[setting].values(), sep="\t", flush=True)
-    if runs >= 100:
-        in_order = [rows[setting] for setting in SETTINGS]
-        keep("regression-coverage", in_order, page(in_order))
+        if setting.key in rows:
+            continue
+        rows[setting.key] = covered(setting, runs)
+        print(*rows[setting.key].values(), sep="\t", flush=True)
+        if runs >= 100:
+            in_order = [rows[setting.key] for setting in SETTINGS if setting.key in rows]
+            keep(RESULT, in_order, page(in_order))
 
 
 if __name__ == "__main__":
