@@ -260,6 +260,30 @@ def test_what_does_not_fit_is_said_in_one_line(
     assert said in call("fit", "all.csv", *options, code=2)
 
 
+@pytest.mark.parametrize(
+    ("name", "changed", "said"),
+    [
+        ("fit", {"--epsilon": "0"}, "epsilon: wanted a finite number greater than 0"),
+        ("fit", {"--epsilon": "1,-2"}, "epsilon: wanted a finite number greater than 0"),
+        ("fit", {"--delta": "2"}, "delta: wanted a number in [0, 1)"),
+        ("fit", {"--delta": "0"}, "Gaussian noise has no finite epsilon at delta 0"),
+        ("fit", {"--model": "nonsense"}, 'model: wanted a function as "module:function"'),
+        ("fit", {"--features": "hast"}, "did you mean hats?"),
+        ("fit", {"--test-size": "1"}, "test_size: wanted a number in (0, 1)"),
+        ("stats", {"--epsilon": "0", "--label": None}, "epsilon: wanted a finite number"),
+        ("stats", {"--delta": "1", "--label": None}, "delta: wanted a number in [0, 1)"),
+    ],
+)
+def test_wrong_numbers_and_names_are_refused_before_a_file_is_read(
+    sites: Path, name: str, changed: dict[str, str | None], said: str
+) -> None:
+    options = {**dict(zip(FIT[::2], FIT[1::2], strict=True)), **changed}
+    given = [part for pair in options.items() if pair[1] is not None for part in pair]
+    reported = call(name, "missing.csv", *map(str, given), code=2)
+    assert said in reported
+    assert "missing.csv" not in reported
+
+
 @pytest.mark.slow
 def test_files_that_do_not_fit_are_named(sites: Path) -> None:
     assert "no file matches sites/*.csv" in call("fit", "sites/*.csv", *FIT, code=2)

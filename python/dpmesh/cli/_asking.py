@@ -59,10 +59,12 @@ class Files:
         weights
             The share of the budget of each question; none for equal shares.
         """
+        from dpmesh.cli._checks import check_budget
         from dpmesh.cli._sites import as_spent, charge, read_sites
         from dpmesh.statistics.ask import ask, names_of, questions_about
         from dpmesh.tables.ranges import as_range, read_ranges
 
+        check_budget([epsilon], delta)
         released: list[JsonObject] = []
         public = read_ranges(self.ranges, released=released)
         kinds = {name: as_range(name, form) for name, form in public.items()}

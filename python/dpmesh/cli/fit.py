@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import dpmesh.cli._options as options
-from dpmesh._validate import fail, one_of
+from dpmesh._validate import fail, one_of, probability
+from dpmesh.cli._checks import check_budget
 
 if TYPE_CHECKING:
     from dpmesh._files import JsonObject
@@ -105,10 +106,12 @@ def fit(
     import numpy as np
 
     from dpmesh._files import replace_text, writable_folder
+    from dpmesh._networks import named
     from dpmesh.cli._fit_page import FitPage
     from dpmesh.cli._sites import as_spent, charge, public_ranges, read_sites, text_format
     from dpmesh.defaults.rule import HONEST
     from dpmesh.sklearn import PrivateClassifier, evaluate
+    from dpmesh.tables.features import FeatureMap
 
     if budget is not None and seed is not None:
         fail("--budget", "no --seed beside it: seeded noise is not private", f"--seed {seed}")
@@ -116,6 +119,10 @@ def fit(
         wanted = "no --noise beside it: a folder counts what is released against everybody"
         fail("--budget", wanted, f"--noise {noise}")
     epsilons = _numbers(epsilon)
+    check_budget(epsilons, delta)
+    if delta == 0:
+        fail("--delta", "a number above 0: Gaussian noise has no finite epsilon at delta 0", delta)
+    probability("test_size", test_size, zero=False, one=False)
     released: list[JsonObject] = []
     if keep is not None:
         one_of("--keep", keep, epsilons)
@@ -133,7 +140,6 @@ def fit(
         multiline=multiline,
         skip_empty=skip_empty_lines,
     )
-    records = read_sites(files, used, labels, target, site, form, drop=drop_missing_labels)
     estimator = _estimator(target)
     estimator.set_params(
         epsilon=epsilons[0],
@@ -153,7 +159,12 @@ def fit(
         if not isinstance(estimator, PrivateClassifier):
             fail("--model", "a label with categories: networks predict classes", "a range")
         sys.path.insert(0, "")  # modules beside the tables
+        named(model)  # which refuses a wrong name before any record is read
         estimator.set_params(network=model)
+    if features is not None:
+        FeatureMap.of(features)
+
+    records = read_sites(files, used, labels, target, site, form, drop=drop_missing_labels)
 
     sites = len(np.unique(records.owners))
     kind = "classes" if isinstance(estimator, PrivateClassifier) else "a number (regression)"

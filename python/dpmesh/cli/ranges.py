@@ -11,6 +11,7 @@ import typer
 
 import dpmesh.cli._options as options
 from dpmesh._validate import fail
+from dpmesh.cli._checks import check_budget
 from dpmesh.cli._sites import text_format, toml, toml_key
 
 if TYPE_CHECKING:
@@ -70,6 +71,8 @@ def ranges(
 
     if (epsilon is None) != (fill is None):
         fail("--epsilon", "--fill beside it, a draft with the kinds of the columns", epsilon)
+    if epsilon is not None:
+        check_budget([epsilon], delta)
     form = text_format(
         separator=separator,
         decimal=decimal,
