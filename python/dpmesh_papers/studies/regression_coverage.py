@@ -77,6 +77,11 @@ class Setting:
         return self.name, self.records, self.epsilon
 
     @property
+    def cost(self) -> tuple[bool, int]:
+        """What orders settings by their time: hazard ratios simulate a test in each run."""
+        return self.truth is not None, self.records
+
+    @property
     def seed(self) -> list[int]:
         """The seed of its records and noise, from what it is: other settings do not change it."""
         return [self.records, round(1000 * self.epsilon), *self.name.encode()]
@@ -473,9 +478,9 @@ def measured(runs: int) -> dict[Key, Row]:
 
 
 def main(runs: int) -> None:
-    """Print the lines, those of the fewest records first; write them from 100 runs on."""
+    """Print the lines, those that take least time first; write them from 100 runs on."""
     rows = measured(runs)
-    for setting in sorted(SETTINGS, key=lambda setting: setting.records):
+    for setting in sorted(SETTINGS, key=lambda setting: setting.cost):
         if setting.key in rows:
             continue
         rows[setting.key] = covered(setting, runs)
