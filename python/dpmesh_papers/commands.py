@@ -74,7 +74,7 @@ def benchmark(
     method: Annotated[list[str] | None, _METHODS] = None,
     quick: Annotated[bool, _SHORT] = False,
 ) -> None:
-    """Compare all methods on the same tasks, beside chance, alone and pooled.
+    """Compare all methods on the same tasks, beside majority-class and single-site baselines.
 
     The table shows whom one trusts with each method, what it costs by proof, and what it sends. The
     folder keeps what has run: the same command goes on where an earlier one ended, with more splits

@@ -93,7 +93,7 @@ def test_reproduce_lists_runs_and_refuses(tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("name", "taken"),
     [
-        ("audit", "Audit a claim"),
+        ("audit", "Audit a privacy claim"),
         ("fit", "the table of one site"),
         ("predict", "dpmesh fit"),
         ("reproduce", "List"),
@@ -236,12 +236,50 @@ def test_the_runs_of_the_demo_share_no_noise(monkeypatch: pytest.MonkeyPatch) ->
             assert keys == [None] * 20
 
 
+MANY = 7
+"""Options of a command from which on they stand in groups."""
+
+
+def every_command() -> dict[str, Any]:
+    """Return each command by its words."""
+    typer = pytest.importorskip("typer.main")
+    from dpmesh.cli import app
+
+    commands: dict[str, Any] = {}
+
+    def walk(words: str, shown: Any) -> None:
+        shown = getattr(shown, "resolved", lambda: shown)()
+        names = shown.list_commands(None) if hasattr(shown, "list_commands") else []
+        for name in names:
+            walk(f"{words} {name}".strip(), shown.get_command(None, name))
+        if not names:
+            commands[words] = shown
+
+    walk("", typer.get_command(app))
+    return commands
+
+
+def options_of(shown: Any) -> list[Any]:
+    return [one for one in shown.params if one.param_type_name == "option" and one.name != "help"]
+
+
+def test_many_options_of_a_command_stand_in_groups() -> None:
+    for words, shown in every_command().items():
+        options = options_of(shown)
+        if len(options) > MANY and words not in ("benchmark", "reproduce"):
+            assert {one.opts[0] for one in options if not one.rich_help_panel} == set(), words
+
+
 @pytest.mark.parametrize(
     ("name", "groups"),
     [
         ("fit", ["Data", "Privacy", "Learning", "Output", "Text files"]),
         ("stats", ["Data", "Privacy", "Questions", "Output", "Text files"]),
         ("synthesize", ["Data", "Privacy", "Output", "Text files"]),
+        ("audit", ["Claim", "Audit", "Adversary's view"]),
+        ("node", ["Data", "Privacy", "Connection", "Output", "Operation", "Text files"]),
+        ("router", ["Connection", "Operation"]),
+        ("run", ["Output", "Operation"]),
     ],
 )
 def test_help_shows_options_in_groups(name: str, groups: list[str]) -> None:
@@ -249,3 +287,33 @@ def test_help_shows_options_in_groups(name: str, groups: list[str]) -> None:
     assert all(f"─ {group} ─" in shown for group in groups)
     ungrouped = shown.partition("─ Options ─")[2].partition("╰")[0]
     assert re.findall(r"--[a-z-]+", ungrouped) == ["--help"]
+
+
+def test_help_is_an_imperative_or_a_noun_phrase() -> None:
+    """It opens with no relative clause, pronoun or default, and ends a sentence."""
+    clause = re.compile(r"(What|Whether|How|Who|Which|Whose|Where|By default|It|As|Of|If)\b")
+    for words, shown in every_command().items():
+        for option in options_of(shown):
+            stated = option.help or ""
+            assert stated.endswith("."), (words, option.opts)
+            assert not clause.match(stated), (words, option.opts, stated)
+
+
+def test_a_mistyped_name_gets_the_nearest_one() -> None:
+    for mistyped, meant in [
+        (("audti",), "audit"),
+        (("contract", "chekc"), "check"),
+        (("privacy", "dp-sgb"), "dp-sgd"),
+        (("audit", "gradient-descnet"), "gradient-descent"),
+        (("audit", "gradient-descent", "--mechanism", "Laplac"), "Laplace"),
+        (("audit", "--view", "one", "--network", "metings"), "meetings"),
+        (
+            ("privacy", "federated", "--noise", "1", "--clients", "9", "--sampling", "poison"),
+            "poisson",
+        ),
+        (("run", "missing.toml", "--engin", "mpi"), "--engine"),
+        (("reproduce", "federated-tabel2"), "federated-table2"),
+        (("benchmark", "digits-by-clas"), "digits-by-class"),
+        (("fit", "a.csv", "--labl", "b"), "--label"),
+    ]:
+        assert meant in command(*mistyped, code=2).replace("│", ""), mistyped

@@ -28,9 +28,9 @@ class TrustedServer:
     Parameters
     ----------
     grid
-        If given, a power of 2: the sum is rounded to multiples of it, and the noise is discrete
-        Gaussian on these, larger by the factor ``1 + grid sqrt(dim) / sensitivity``, which covers
-        the rounding. None for real-valued noise.
+        Spacing of the grid, a power of 2: the sum is rounded to multiples of it, and the noise is
+        discrete Gaussian on these, larger by the factor ``1 + grid sqrt(dim) / sensitivity``, which
+        covers the rounding. None for real-valued noise.
     arrival_rate
         Probability in (0, 1] that a client of a cohort returns what it contributes, by coins that
         look at no data; the others drop out, and are missing from the sum.

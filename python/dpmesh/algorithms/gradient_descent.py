@@ -50,13 +50,13 @@ class GradientDescent(Descent[GradientDescentState]):
         Standard deviation of the noise on a sum of clipped gradients over `clipping_norm`, as in
         Opacus; None runs without noise, for comparison.
     step_size
-        alpha for t = 1, 2, ...
+        Learning rate alpha for t = 1, 2, ...
     clipping_norm
-        L, the largest norm of a record's gradient.
+        Largest norm L of a record's gradient.
     batches
-        Into how many batches a node's first `records` records are split, in their order; a round
-        takes the gradient of the next one, and the first one follows the last. 1 takes all records
-        in every round.
+        Number of batches of a node's first `records` records, in their order; a round takes the
+        gradient of the next one, and the first one follows the last. 1 takes all records in every
+        round.
     copies
         The most nodes that hold the same record. Each of them adds noise of its own, so the run
         costs as much as `copies` runs on it.

@@ -60,7 +60,20 @@ class PushSum(Descent[PushSumState]):
 
     Parameters
     ----------
-    records, noise_multiplier, step_size, clipping_norm, batches, copies, noise, mixings
+    records
+        The smallest number of records at any node, which is public.
+    noise_multiplier
+        Standard deviation of the noise on a sum of clipped gradients over `clipping_norm`; None
+        runs without noise, for comparison.
+    step_size
+        Learning rate alpha of each round.
+    clipping_norm
+        Largest norm L of a record's gradient.
+    batches
+        Number of batches of a node's records, taken in turn.
+    copies
+        The most nodes that hold the same record.
+    noise, mixings
         As in `GradientDescent`.
 
     Guarantee

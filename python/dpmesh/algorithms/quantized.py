@@ -108,7 +108,7 @@ class QuantizedGossip(Algorithm[QuantizedState, GradientProblem]):
     clipping_norm
         Largest norm of a record's gradient, without the regularizer: half of the paper's C.
     mode
-        How the sensitivity is bounded, see
+        Bound of the sensitivity, see
         `dpmesh.accounting.papers.quantized.sensitivities`. ``"safe"``: any loss; gradients
         are clipped. ``"public_point"``: any loss; gradients are clipped and taken at the node's own
         z, which is noisy, and the paper's theorem on convergence no longer applies. ``"paper"``:

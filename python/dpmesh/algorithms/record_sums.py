@@ -86,11 +86,11 @@ class RecordSums(Algorithm[RecordSumsState, VectorProblem]):
     colluding
         Sites that may collude with the server of a secure sum.
     secure
-        Whether sites add up under a secure sum; if not, each releases a noisy sum of its own.
+        Add up by secure aggregation; if false, each site releases a noisy sum of its own.
     dropouts
         Sites of a secure sum that may be lost for good; each costs one more release.
     rounds
-        How often the sum is released: estimates are means over all rounds.
+        Number of releases of the sum: estimates are means over all rounds.
 
     Guarantee
     ---------

@@ -9,9 +9,14 @@ from typing import Annotated, Literal, TypeAlias
 
 import typer
 
+import dpmesh.cli._options as options
+
 LogFormat: TypeAlias = Annotated[
     Literal["text", "json"],
-    typer.Option(help="Format of log lines: text, or JSON objects on standard error."),
+    typer.Option(
+        help="Format of log lines: text, or JSON objects on standard error.",
+        rich_help_panel=options.OPERATION,
+    ),
 ]
 
 _log = logging.getLogger("dpmesh")

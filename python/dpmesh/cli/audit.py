@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 import dpmesh as dm
+import dpmesh.cli._options as options
 from dpmesh._validate import fail, integer, one_of, probability
 from dpmesh.cli.mechanisms import Kind, kind_named, names_kind, takes_kinds
 from dpmesh.cli.views import Network, Nodes, Observer, seat_of
@@ -29,34 +30,64 @@ _NAME = typer.Argument(
     "algorithms by default."
 )
 _RUNS = typer.Option(
-    min=1, help="Runs on each of two datasets; by default 1000, or fewer long ones."
+    min=1,
+    help="Number of runs on each of two datasets (default: 1000, or fewer long ones).",
+    rich_help_panel=options.AUDIT,
 )
-_TARGET = typer.Option(help="Whose record, for --view; by default the worst node.")
+_TARGET = typer.Option(
+    help="Node whose record is at risk, for --view (default: the worst one).",
+    rich_help_panel=options.ADVERSARY,
+)
 
 
 def audit(
     name: Annotated[str | None, _NAME] = None,
-    noise: Annotated[float | None, typer.Option(help="Audit a run of this noise.")] = None,
-    epsilon: Annotated[float | None, typer.Option(help="Audit a run of this claim.")] = None,
-    delta: Annotated[float, typer.Option(help="Delta of the claim of --epsilon.")] = 1e-5,
-    rounds: Annotated[int | None, typer.Option(help="Total number of rounds of a run.")] = None,
-    records: Annotated[int | None, typer.Option(help="Number of records, as in privacy.")] = None,
+    noise: Annotated[
+        float | None, typer.Option(help="Noise of the run to audit.", rich_help_panel=options.CLAIM)
+    ] = None,
+    epsilon: Annotated[
+        float | None,
+        typer.Option(help="Epsilon that the run claims.", rich_help_panel=options.CLAIM),
+    ] = None,
+    delta: Annotated[
+        float, typer.Option(help="Delta of the claim.", rich_help_panel=options.CLAIM)
+    ] = 1e-5,
+    rounds: Annotated[
+        int | None,
+        typer.Option(help="Total number of rounds of the run.", rich_help_panel=options.CLAIM),
+    ] = None,
+    records: Annotated[
+        int | None,
+        typer.Option(
+            help="Number of records, as for dpmesh privacy.", rich_help_panel=options.CLAIM
+        ),
+    ] = None,
     runs: Annotated[int | None, _RUNS] = None,
-    canaries: Annotated[int, typer.Option(min=2, help="Canaries of the single run.")] = 1_000,
-    confidence: Annotated[float, typer.Option(help="Confidence of each lower bound.")] = 0.999,
-    seed: Annotated[int | None, typer.Option(min=0, help="Seed of a reproducible audit.")] = None,
+    canaries: Annotated[
+        int,
+        typer.Option(
+            min=2, help="Number of canaries of the single run.", rich_help_panel=options.AUDIT
+        ),
+    ] = 1_000,
+    confidence: Annotated[
+        float, typer.Option(help="Confidence of each lower bound.", rich_help_panel=options.AUDIT)
+    ] = 0.999,
+    seed: Annotated[
+        int | None,
+        typer.Option(min=0, help="Make the audit reproducible.", rich_help_panel=options.AUDIT),
+    ] = None,
     mechanism: Kind = None,
     view: Observer = None,
     target: Annotated[int | None, _TARGET] = None,
     nodes: Nodes = 16,
     network: Network = "meetings",
 ) -> None:
-    """Audit a claim where it leaks most, and fail if more leaks than is claimed.
+    """Audit a privacy claim in its worst case; exit code 1 if more leaks than is claimed.
 
-    With --noise or --epsilon, --rounds and --records the claim is your own; a file states one.
-    Three layers: two runs with the same releases, many runs, one run with many canaries. Each says
-    how much it could have shown at most. With --view, gossip is audited from the seat of that
-    observer, who sees its own messages alone.
+    State a claim of your own by --noise or --epsilon, with --rounds and --records; a file states
+    its claim. There are three layers: two runs with the same releases, many runs, and one run with
+    many canaries. Each prints the most that it could have shown. With --view, gossip is audited
+    against an adversary that sees the messages of these nodes alone.
     """
     probability("confidence", confidence, zero=False, one=False)
     key = None if seed is None else dm.Key.seeded(seed)

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 _FILES = "Tables: CSV with a header, Parquet, Arrow or Feather. One per site."
 _LABEL = "Column to predict; several labels of a record as asthma,gout."
 _EPSILON = "Privacy budget of the fit; several, as 1,2,4,8, are compared."
-_KEEP = "Which of several epsilons the model has; by default the smallest."
+_KEEP = "Epsilon of the model, one of several (default: the smallest)."
 _FEATURES = (
-    "What the model makes of each record: columns, hats, cosines, scattering, or a union such as "
-    "hats+cosines. By default by the number of records."
+    "Features of the model: columns, hats (piecewise-linear splines), cosines (random Fourier "
+    "features), scattering, or a union such as hats+cosines (default: by the number of records)."
 )
 _CALIBRATE = (
     "Let the predictions of a regression add up to the targets, for a share of the epsilon "
@@ -35,11 +35,11 @@ _CALIBRATE = (
 )
 _LABELLED = "which records have a label, and a site, is public: those without are left out"
 _MODEL = (
-    "A network in JAX: module:function, with the module in this folder. By default a linear model."
+    "Network in JAX: module:function, with the module in this folder (default: a linear model)."
 )
-_TEST_SIZE = "Share of each site's records that are held out for the scores."
-_SPLITS = "Number of splits into training and test records (default: 10). A verdict takes 5."
-_PAGE = "Report page; by default beside the model file."
+_TEST_SIZE = "Share of each site's records that is held out for the scores."
+_SPLITS = "Number of splits into training and test records (default: 10; a verdict needs 5)."
+_PAGE = "Report page (default: beside the model file)."
 _PUBLIC = "Page to publish: without scores (default: none)."
 _SEED = "Make the fit reproducible. It is then not private."
 
@@ -96,7 +96,7 @@ def fit(
         int | None, typer.Option(min=0, help=_SEED, rich_help_panel=options.PRIVACY)
     ] = None,
 ) -> None:
-    """Fit a private model to the tables of several sites, and report whether sharing paid.
+    """Fit a private model to the tables of several sites, and compare it with single sites.
 
     Each file is the table of one site: CSV with a header, Parquet, Arrow or Feather. The file of
     ranges has a line for each column to use, and one for the label: {classes = [..]} makes a

@@ -16,7 +16,6 @@ from dpmesh._files import JsonObject
 from dpmesh._validate import fail
 from dpmesh.cli._sites import public_ranges, toml
 from dpmesh.cli.mesh import File
-from dpmesh.defaults.run_sizes import names_following
 from dpmesh.schedules import Constant
 
 if TYPE_CHECKING:
@@ -29,34 +28,80 @@ Tables: TypeAlias = dict[str, JsonObject]
 
 _HEAD = "# Everything here is public. Each party reads it, compares its hash, and keeps it.\n"
 
-_LABEL = typer.Option(help="As for dpmesh fit; without one, questions are asked.")
-_LATE = typer.Option(help="Parties of a sum that a round may miss; each lost round is charged.")
+_LABEL = typer.Option(
+    help="Column to predict, as for dpmesh fit (default: none, questions are asked).",
+    rich_help_panel=options.DATA,
+)
+_LATE = typer.Option(
+    help="Parties of a sum that a round may miss; each lost round is charged.",
+    rich_help_panel=options.OPERATION,
+)
 _RESERVE = typer.Option(
     help="Sums beside the rounds, for stalls, wrong parts and refusals (default: one for each "
-    "party with --dropouts, else none)."
+    "party with --dropouts, else none).",
+    rich_help_panel=options.OPERATION,
 )
-_FORECAST = typer.Option(help="Simulate on public data how much accuracy the reserve costs.")
+_FORECAST = typer.Option(
+    help="Simulate on public data how much accuracy the reserve costs.",
+    rich_help_panel=options.OUTPUT,
+)
 _ASKED = typer.Option(
-    help="Without --label: an option of dpmesh stats, as mean=age,weight or weights=1,4."
+    help="Without --label: an option of dpmesh stats, as mean=age,weight or weights=1,4.",
+    rich_help_panel=options.QUESTIONS,
 )
 
 
 def make(
     file: File,
-    party: Annotated[list[str], typer.Option(help="NAME:RECORDS:KEY of a party, once for each.")],
-    ranges: Annotated[Path, typer.Option(help="Public ranges, as for dpmesh fit.")],
-    epsilon: Annotated[float, typer.Option(help="What the contract may cost each party.")],
-    delta: Annotated[float, typer.Option(help="Delta of that.")] = 1e-5,
+    party: Annotated[
+        list[str],
+        typer.Option(
+            help="NAME:RECORDS:KEY of a party, once for each.", rich_help_panel=options.DATA
+        ),
+    ],
+    ranges: Annotated[
+        Path, typer.Option(help="Public ranges, as for dpmesh fit.", rich_help_panel=options.DATA)
+    ],
+    epsilon: Annotated[
+        float,
+        typer.Option(
+            help="Privacy budget of each party in this contract.", rich_help_panel=options.PRIVACY
+        ),
+    ],
+    delta: Annotated[
+        float, typer.Option(help="Delta of the guarantee.", rich_help_panel=options.PRIVACY)
+    ] = 1e-5,
     label: Annotated[str | None, _LABEL] = None,
     question: Annotated[list[str] | None, _ASKED] = None,
     algorithm: options.Method = None,
     noise: options.Noise = None,
-    colluding: Annotated[int, typer.Option(help="Parties that may collude with the router.")] = 1,
+    colluding: Annotated[
+        int,
+        typer.Option(
+            help="Parties that may collude with the router.", rich_help_panel=options.PRIVACY
+        ),
+    ] = 1,
     dropouts: Annotated[int, _LATE] = 0,
     reserve: Annotated[int | None, _RESERVE] = None,
-    features: Annotated[str, typer.Option(help="Of the columns, as for dpmesh fit.")] = "columns",
-    rounds: Annotated[int | None, typer.Option(help="By default as many as serve.")] = None,
-    deadline: Annotated[float, typer.Option(help="Seconds after which a party is late.")] = 60.0,
+    features: Annotated[
+        str,
+        typer.Option(
+            help="Features of the columns, as for dpmesh fit.", rich_help_panel=options.LEARNING
+        ),
+    ] = "columns",
+    rounds: Annotated[
+        int | None,
+        typer.Option(
+            help="Number of rounds (default: by the rule of dpmesh.defaults).",
+            rich_help_panel=options.LEARNING,
+        ),
+    ] = None,
+    deadline: Annotated[
+        float,
+        typer.Option(
+            help="Seconds after which a party is late.", rich_help_panel=options.OPERATION
+        ),
+    ] = 60.0,
     forecast: Annotated[bool, _FORECAST] = True,
 ) -> None:
     """Write a contract for these parties; its steps, rounds and noise follow from public numbers.
@@ -351,6 +396,8 @@ def _table(part: Any) -> JsonObject:
 
     Values by default are left out, and those that follow from the parties.
     """
+    from dpmesh.defaults.run_sizes import names_following
+
     following = names_following(type(part))
     table: JsonObject = {"kind": type(part).__name__}
     for field in fields(part):

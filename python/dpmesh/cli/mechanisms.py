@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import dpmesh.cli._options as options
 from dpmesh._validate import fail, nearest
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 _HELP = "Kind of noise: a mechanism such as Laplace, or module:Class."
 
-Kind = Annotated[str | None, typer.Option("--mechanism", help=_HELP)]
+Kind = Annotated[str | None, typer.Option("--mechanism", help=_HELP, rich_help_panel=options.CLAIM)]
 """The option that names a kind of noise."""
 
 

@@ -24,10 +24,14 @@ _METRICS = "Serve /health and /metrics (Prometheus) at this port of 127.0.0.1."
 _MODULE = "Your Python module, whose algorithm the contract names."
 
 File = Annotated[Path, typer.Argument(help="The contract, a TOML file.")]
-Insecure = Annotated[bool, typer.Option("--insecure", help=_INSECURE)]
+Insecure = Annotated[
+    bool, typer.Option("--insecure", help=_INSECURE, rich_help_panel=options.CONNECTION)
+]
 Own = Annotated[Path, typer.Argument(help="Your folder, which dpmesh contract keys made.")]
-Module = Annotated[str | None, typer.Option(help=_MODULE)]
-Metrics = Annotated[int | None, typer.Option(help=_METRICS, min=0, max=65535)]
+Module = Annotated[str | None, typer.Option(help=_MODULE, rich_help_panel=options.OPERATION)]
+Metrics = Annotated[
+    int | None, typer.Option(help=_METRICS, min=0, max=65535, rich_help_panel=options.OPERATION)
+]
 
 _NEW = typer.Argument(help="The party's folder, which must not exist.")
 _MOST = typer.Option(help="The most that its records may cost, in all.")
@@ -35,18 +39,42 @@ _LOST = typer.Option(help="A contract that a lost folder of these records had jo
 _REHEARSED = typer.Option(help="Folder with a file of records for each party, named after it.")
 _HASH = typer.Argument(help="Its hash, or the beginning, as status shows.")
 _WROTE = typer.Argument(help="What dpmesh node wrote: a model, or answers (.json).")
-_RECORDS = typer.Option(help="Your records: CSV, Parquet, Arrow or npz.")
-_FOLDER = typer.Option(help="Your folder, which dpmesh contract keys made.")
-_ROUTER = typer.Option(help="Where the router is: https://host:port.")
-_TRUSTED = typer.Option(exists=True, help="Certificate to trust for it, if the system does not.")
-_OUTPUT = typer.Option(help="File for the released model.")
-_PARTIAL = typer.Option("--partial", help="Write it also if the run ends early for you.")
-_RESTORED = typer.Option(
-    "--restored", help="Your folder came from a backup: charge all contracts once more."
+_RECORDS = typer.Option(
+    help="Your records: CSV, Parquet, Arrow or npz.", rich_help_panel=options.DATA
 )
-_PATIENCE = typer.Option(help="Seconds without a router after which the node ends.")
-_CERTIFICATE = typer.Option(exists=True, help="TLS certificate, PEM.")
-_KEY = typer.Option(exists=True, help="Its private key, PEM; no other user may read it.")
+_FOLDER = typer.Option(
+    help="Your folder, which dpmesh contract keys made.", rich_help_panel=options.PRIVACY
+)
+_ROUTER = typer.Option(
+    help="Address of the router: https://host:port.", rich_help_panel=options.CONNECTION
+)
+_TRUSTED = typer.Option(
+    exists=True,
+    help="Certificate of the router to trust (default: those of the system).",
+    rich_help_panel=options.CONNECTION,
+)
+_OUTPUT = typer.Option(help="File for the released model.", rich_help_panel=options.OUTPUT)
+_PARTIAL = typer.Option(
+    "--partial",
+    help="Write a model also if the run ends early for you.",
+    rich_help_panel=options.OUTPUT,
+)
+_RESTORED = typer.Option(
+    "--restored",
+    help="Charge all contracts once more, as your folder came from a backup.",
+    rich_help_panel=options.PRIVACY,
+)
+_PATIENCE = typer.Option(
+    help="Seconds without a router after which the node ends.", rich_help_panel=options.OPERATION
+)
+_CERTIFICATE = typer.Option(
+    exists=True, help="TLS certificate, PEM.", rich_help_panel=options.CONNECTION
+)
+_KEY = typer.Option(
+    exists=True,
+    help="Its private key, PEM; no other user may read it.",
+    rich_help_panel=options.CONNECTION,
+)
 
 
 def keys(
@@ -348,8 +376,12 @@ def _charged(own: Folder, known: Any) -> str:
 
 def router(
     file: File,
-    host: Annotated[str, typer.Option(help="Address to listen at.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to listen at.")] = 8443,
+    host: Annotated[
+        str, typer.Option(help="Address to listen at.", rich_help_panel=options.CONNECTION)
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(help="Port to listen at.", rich_help_panel=options.CONNECTION)
+    ] = 8443,
     certificate: Annotated[Path | None, _CERTIFICATE] = None,
     key: Annotated[Path | None, _KEY] = None,
     insecure: Insecure = False,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
+import dpmesh.cli._options as options
 from dpmesh._validate import fail
 from dpmesh.cli._errors import Group, Once, telling
 
@@ -17,36 +18,71 @@ if TYPE_CHECKING:
 
 _NOISE = "Standard deviation of the noise on the sum over the clipping norm."
 _SCALE = "Scale of the noise on the sum over the clipping norm (L1)."
-_CLAIMS = "Epsilon that somebody claims: exit code 1 if it is too small."
+_CLAIMS = "Epsilon to check: exit code 1 if it is too small."
 _TOOL = "Tool whose steps and sampling rate are meant."
 _STEPS = "Number of steps, in place of --epochs."
 
-Noise = Annotated[float | None, typer.Option("--noise-multiplier", help=_NOISE)]
-Scale = Annotated[float | None, typer.Option("--noise-multiplier", help=_SCALE)]
-Epsilon = Annotated[float | None, typer.Option(help="Compute the noise multiplier that keeps it.")]
-Claims = Annotated[float | None, typer.Option(help=_CLAIMS)]
-Delta = Annotated[float, typer.Option(help="Keep it below 1 / units.")]
+Noise = Annotated[
+    float | None, typer.Option("--noise-multiplier", help=_NOISE, rich_help_panel=options.CLAIM)
+]
+Scale = Annotated[
+    float | None, typer.Option("--noise-multiplier", help=_SCALE, rich_help_panel=options.CLAIM)
+]
+Epsilon = Annotated[
+    float | None,
+    typer.Option(
+        help="Privacy budget: compute the noise multiplier that keeps it.",
+        rich_help_panel=options.CLAIM,
+    ),
+]
+Claims = Annotated[float | None, typer.Option(help=_CLAIMS, rich_help_panel=options.CLAIM)]
+Delta = Annotated[
+    float,
+    typer.Option(
+        help="Delta of the guarantee; keep it below 1 / units.", rich_help_panel=options.CLAIM
+    ),
+]
 Relation: TypeAlias = Annotated[
     Literal["add-remove", "replace-one"],
-    typer.Option(help="Neighboring relation of the claim; the other one stands beside it."),
+    typer.Option(
+        help="Neighboring relation of the claim; the other one stands beside it.",
+        rich_help_panel=options.CLAIM,
+    ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Releases = Annotated[int, typer.Option(min=1, help="Number of releases that touch all data.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.", rich_help_panel=options.OUTPUT)]
+Releases = Annotated[
+    int,
+    typer.Option(
+        min=1, help="Number of releases that touch all data.", rich_help_panel=options.ALGORITHM
+    ),
+]
 
 
 def dp_sgd(
     context: typer.Context,
-    records: Annotated[int, typer.Option(help="Number of training records.")],
-    batch_size: Annotated[int, typer.Option(help="Expected number of records in a batch.")],
-    epochs: Annotated[int | None, typer.Option(help="Passes over the data.")] = None,
-    steps: Annotated[int | None, typer.Option(help=_STEPS)] = None,
+    records: Annotated[
+        int, typer.Option(help="Number of training records.", rich_help_panel=options.ALGORITHM)
+    ],
+    batch_size: Annotated[
+        int,
+        typer.Option(
+            help="Expected number of records in a batch.", rich_help_panel=options.ALGORITHM
+        ),
+    ],
+    epochs: Annotated[
+        int | None, typer.Option(help="Passes over the data.", rich_help_panel=options.ALGORITHM)
+    ] = None,
+    steps: Annotated[
+        int | None, typer.Option(help=_STEPS, rich_help_panel=options.ALGORITHM)
+    ] = None,
     noise_multiplier: Noise = None,
     epsilon: Epsilon = None,
     claims: Claims = None,
     delta: Delta = 1e-5,
     relation: Relation = "add-remove",
     tool: Annotated[
-        Literal["opacus", "tensorflow-privacy", "jax-privacy"], typer.Option(help=_TOOL)
+        Literal["opacus", "tensorflow-privacy", "jax-privacy"],
+        typer.Option(help=_TOOL, rich_help_panel=options.ALGORITHM),
     ] = "opacus",
     json: Json = False,
 ) -> None:
@@ -61,9 +97,21 @@ def dp_sgd(
 
 def fedavg(
     context: typer.Context,
-    clients: Annotated[int, typer.Option(help="Number of clients in the population.")],
-    cohort: Annotated[int, typer.Option(help="Expected number of clients in a round.")],
-    rounds: Annotated[int, typer.Option(help="Number of rounds.")],
+    clients: Annotated[
+        int,
+        typer.Option(
+            help="Number of clients in the population.", rich_help_panel=options.ALGORITHM
+        ),
+    ],
+    cohort: Annotated[
+        int,
+        typer.Option(
+            help="Expected number of clients in a round.", rich_help_panel=options.ALGORITHM
+        ),
+    ],
+    rounds: Annotated[
+        int, typer.Option(help="Number of rounds.", rich_help_panel=options.ALGORITHM)
+    ],
     noise_multiplier: Noise = None,
     epsilon: Epsilon = None,
     claims: Claims = None,

@@ -39,4 +39,4 @@ def reproduce() -> None:
 
 
 def benchmark() -> None:
-    """Compare all methods on the same tasks, beside chance, alone and pooled."""
+    """Compare all methods on the same tasks, beside majority-class and single-site baselines."""

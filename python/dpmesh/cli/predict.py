@@ -13,9 +13,15 @@ import dpmesh.cli._options as options
 from dpmesh.cli._sites import text_format
 
 _RELEASED = typer.Argument(metavar="MODEL", help="Model file of dpmesh fit, or folder of a run.")
-_OUTPUT = typer.Option(help="CSV file to write; by default the standard output.")
-_MODEL = typer.Option(help="Network that was fitted, as module:function.")
-_PROBABILITIES = typer.Option("--probabilities", help="Add the probability of each class.")
+_OUTPUT = typer.Option(
+    help="CSV file to write (default: standard output).", rich_help_panel=options.OUTPUT
+)
+_MODEL = typer.Option(
+    help="Network in JAX that was fitted, as module:function.", rich_help_panel=options.DATA
+)
+_PROBABILITIES = typer.Option(
+    "--probabilities", help="Add the probability of each class.", rich_help_panel=options.OUTPUT
+)
 
 
 def predict(

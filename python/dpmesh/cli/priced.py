@@ -23,6 +23,7 @@ from dpmesh._validate import fail, integer, positive
 from dpmesh.algorithms.base import NOISES, Algorithm, AnyAlgorithm
 from dpmesh.algorithms.registry import Entry
 from dpmesh.cli._errors import Once, telling
+from dpmesh.cli._options import ALGORITHM, CLAIM, OUTPUT
 from dpmesh.cli.mechanisms import Kind, kind_named, takes_kinds
 from dpmesh.cli.views import OF_A_VIEW, Network, Nodes, Option, Seed, network_named, seen
 from dpmesh.privacy.views import LossFacts, View
@@ -44,11 +45,17 @@ _OF_SENSITIVITY = NOISES["noise_to_sensitivity"]
 
 _SEVERAL = list[float] | None
 
-_EPSILON = typer.Option(help="Compute what keeps it.", metavar="FLOAT")
-_ROUNDS = typer.Option(help="Total number of rounds.")
-_DELTA = typer.Option(help="Keep it below 1 / units.")
-_DIM = typer.Option(help="Number of parameters, for Laplace noise.")
-_JSON = typer.Option("--json", help="Print JSON.")
+_EPSILON = typer.Option(
+    help="Privacy budget: compute the noise, or the rounds, that keep it.",
+    metavar="FLOAT",
+    rich_help_panel=CLAIM,
+)
+_ROUNDS = typer.Option(help="Total number of rounds.", rich_help_panel=CLAIM)
+_DELTA = typer.Option(
+    help="Delta of the guarantee; keep it below 1 / units.", rich_help_panel=CLAIM
+)
+_DIM = typer.Option(help="Number of parameters, for Laplace noise.", rich_help_panel=CLAIM)
+_JSON = typer.Option("--json", help="Print JSON.", rich_help_panel=OUTPUT)
 
 
 class Price(NamedTuple):
@@ -169,7 +176,11 @@ def _options(entry: Entry) -> dict[str, Option]:
 
 def _noise_option(fields: Mapping[str, Field]) -> Any:
     """Return the option of the noise, which names what it is relative to."""
-    return typer.Option(help=f"Price this {_ratio_of(fields)}.", metavar="FLOAT")
+    return typer.Option(
+        help=f"{_ratio_of(fields).capitalize()}: compute the epsilon, or the rounds.",
+        metavar="FLOAT",
+        rich_help_panel=CLAIM,
+    )
 
 
 def _ratio_of(fields: Mapping[str, Field]) -> str:
@@ -189,7 +200,8 @@ def _options_of_signature(entry: Entry, fields: Mapping[str, Field]) -> dict[str
         if default is None:
             value_type = value_type | None
         text = re.split(r"(?<=.{20})[;:,.] (?!\d)|\.$", field.text)[0] + "."
-        options[name] = Option(Annotated[value_type, typer.Option(help=text)], default)
+        option = typer.Option(help=text, rich_help_panel=ALGORITHM)
+        options[name] = Option(Annotated[value_type, option], default)
     return options
 
 

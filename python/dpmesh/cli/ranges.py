@@ -45,10 +45,14 @@ _FILL = "A draft whose kinds and categories are public knowledge: all but bounds
 
 def ranges(
     files: Annotated[list[Path], typer.Argument(help="Tables, as for dpmesh fit.")],
-    epsilon: Annotated[float | None, typer.Option(help=_EPSILON)] = None,
-    fill: Annotated[Path | None, typer.Option(help=_FILL)] = None,
+    epsilon: Annotated[
+        float | None, typer.Option(help=_EPSILON, rich_help_panel=options.PRIVACY)
+    ] = None,
+    fill: Annotated[Path | None, typer.Option(help=_FILL, rich_help_panel=options.DATA)] = None,
     delta: options.Delta = 1e-5,
-    colluding: Annotated[int, typer.Option(min=0, help="Sites that may collude.")] = 1,
+    colluding: Annotated[
+        int, typer.Option(min=0, help="Sites that may collude.", rich_help_panel=options.PRIVACY)
+    ] = 1,
     budget: options.BudgetFolder = None,
     separator: options.Separator = None,
     decimal: options.Decimal = None,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+import dpmesh.cli._options as options
 from dpmesh._validate import one_of
 from dpmesh.cli._progress import progress_bar
 
@@ -18,12 +19,22 @@ if TYPE_CHECKING:
     from dpmesh.settings import Settings
 
 _FILE = typer.Argument(help="A TOML file; --keys lists what it may hold.")
-_FOLDER = typer.Option(help="Folder for results; by default named after the file.")
-_PROCESSES = typer.Option(min=1, help="Runs in parallel; by default one per core.")
-_ENGINE = typer.Option(
-    help="Run on mpi: all ranks together, under mpiexec. By default one process."
+_FOLDER = typer.Option(
+    help="Folder for results (default: named after the file).", rich_help_panel=options.OUTPUT
 )
-_MODULE = typer.Option(help="Your Python module, beside the file, whose parts it can name.")
+_PROCESSES = typer.Option(
+    min=1,
+    help="Number of runs in parallel (default: one per core).",
+    rich_help_panel=options.OPERATION,
+)
+_ENGINE = typer.Option(
+    help="Engine: mpi, all ranks together under mpiexec (default: one process).",
+    rich_help_panel=options.OPERATION,
+)
+_MODULE = typer.Option(
+    help="Your Python module, beside the file, whose parts it can name.",
+    rich_help_panel=options.OPERATION,
+)
 
 _FOLDERS = typer.Argument(help="Folders of dpmesh run or Run.save; several are compared.")
 _PAGE = typer.Option(
@@ -38,8 +49,13 @@ def run(
     processes: Annotated[int | None, _PROCESSES] = None,
     engine: Annotated[str | None, _ENGINE] = None,
     module: Annotated[str | None, _MODULE] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress bar.")] = False,
-    keys: Annotated[bool, typer.Option("--keys", help="List all keys of a file.")] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", help="Show no progress bar.", rich_help_panel=options.OUTPUT)
+    ] = False,
+    keys: Annotated[
+        bool,
+        typer.Option("--keys", help="List all keys of a file.", rich_help_panel=options.OUTPUT),
+    ] = False,
 ) -> None:
     """Run an experiment from a TOML file: all cells of its sweep that are not finished yet."""
     from dpmesh.experiments import read, run_sweep

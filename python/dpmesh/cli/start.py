@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 _FOLDER = typer.Option(help="Folder for the figure and the numbers.")
 _SEED = typer.Option(min=0, help="Make the demo reproducible. It is then not private.")
-_AGAIN = typer.Option(min=0, help="Make the answer reproducible.")
+_AGAIN = typer.Option(min=0, help="Make the answer reproducible.", rich_help_panel=options.OUTPUT)
 
 
 def demo(
     folder: Annotated[Path, _FOLDER] = Path("dpmesh-demo"),
     seed: Annotated[int | None, _SEED] = None,
 ) -> None:
-    """Learn handwritten digits at many sites, privately, beside chance, alone and pooled."""
+    """Learn handwritten digits at many sites, beside majority-class and single-site baselines."""
     from dpmesh.demo import EPSILONS, KEYS, RUNS, run_demo, save
 
     import_module("matplotlib")
@@ -59,12 +59,23 @@ def demo(
 
 
 def plan(
-    sites: Annotated[int, typer.Option(min=1, help="Number of sites.")],
-    records: Annotated[int, typer.Option(min=1, help="Number of records of each site.")],
-    features: Annotated[int, typer.Option(min=1, help="Numbers in a record.")],
-    epsilon: Annotated[float, typer.Option(help="Privacy budget of the training.")],
+    sites: Annotated[
+        int, typer.Option(min=1, help="Number of sites.", rich_help_panel=options.DATA)
+    ],
+    records: Annotated[
+        int,
+        typer.Option(min=1, help="Number of records of each site.", rich_help_panel=options.DATA),
+    ],
+    features: Annotated[
+        int, typer.Option(min=1, help="Numbers in a record.", rich_help_panel=options.DATA)
+    ],
+    epsilon: Annotated[
+        float, typer.Option(help="Privacy budget of the training.", rich_help_panel=options.PRIVACY)
+    ],
     delta: options.Delta = 1e-5,
-    classes: Annotated[int, typer.Option(min=2, max=10, help="Number of classes.")] = 2,
+    classes: Annotated[
+        int, typer.Option(min=2, max=10, help="Number of classes.", rich_help_panel=options.DATA)
+    ] = 2,
     algorithm: options.Method = None,
     noise: options.Noise = None,
     colluding: options.Colluding = 1,

@@ -40,7 +40,7 @@ _BINS = typer.Option(
     rich_help_panel=options.PRIVACY,
 )
 _ROWS = typer.Option(
-    min=1, help="How many rows; any number costs the same.", rich_help_panel=options.OUTPUT
+    min=1, help="Number of rows; any number has the same epsilon.", rich_help_panel=options.OUTPUT
 )
 _SEED = typer.Option(
     min=0, help="Seed of the draw, which is public.", rich_help_panel=options.OUTPUT

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 import dpmesh as dm
+import dpmesh.cli._options as options
 from dpmesh._validate import fail, one_of
 
 if TYPE_CHECKING:
@@ -16,20 +17,22 @@ if TYPE_CHECKING:
     from dpmesh.topology import Topology
 
 _OBSERVER = (
-    "Cost against an observer: one (any node), 3 (node 3), 3,7 (both), any-2 (any two), last. The "
-    "options below describe the network and the loss."
+    "Adversary with the view of: one (any node), 3 (node 3), 3,7 (both), any-2 (any two nodes), or "
+    "last (the last round alone). Default: all messages. The other options describe the network."
 )
-_NETWORK = "meetings, matchings, one-peer, ring, torus or complete."
+_NETWORK = "Network: meetings, matchings, one-peer, ring, torus or complete."
 
-Observer = Annotated[str | None, typer.Option("--view", help=_OBSERVER)]
-Nodes = Annotated[int, typer.Option(help="Number of nodes.")]
-Network = Annotated[str, typer.Option(help=_NETWORK)]
-Seed = Annotated[int, typer.Option(help="Seed of the network.")]
+Observer = Annotated[
+    str | None, typer.Option("--view", help=_OBSERVER, rich_help_panel=options.ADVERSARY)
+]
+Nodes = Annotated[int, typer.Option(help="Number of nodes.", rich_help_panel=options.ADVERSARY)]
+Network = Annotated[str, typer.Option(help=_NETWORK, rich_help_panel=options.ADVERSARY)]
+Seed = Annotated[int, typer.Option(help="Seed of the network.", rich_help_panel=options.ADVERSARY)]
 
-_LOSS = typer.Option(help="logistic, squared or softmax.")
-_FEATURE_NORM = typer.Option(help="Largest norm of a record.")
-_CLASSES = typer.Option(help="Number of classes.")
-_REGULARIZATION = typer.Option(help="Weight decay, lambda.")
+_LOSS = typer.Option(help="Loss: logistic, squared or softmax.", rich_help_panel=options.ADVERSARY)
+_FEATURE_NORM = typer.Option(help="Largest norm of a record.", rich_help_panel=options.ADVERSARY)
+_CLASSES = typer.Option(help="Number of classes.", rich_help_panel=options.ADVERSARY)
+_REGULARIZATION = typer.Option(help="Weight decay, lambda.", rich_help_panel=options.ADVERSARY)
 
 
 class Option(NamedTuple):
