@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from dpmesh.algorithms.base import AnyAlgorithm
     from dpmesh.audit import AuditResult
     from dpmesh.audit.coupling import Coupling
+    from dpmesh.noise import Mechanism
 
-MECHANISMS = {"gaussian": "Gaussian", "laplace": "Laplace"}
 ROUNDS_IN_ALL = 100_000
 """Rounds of all runs together, by default: about a minute."""
 
@@ -143,7 +143,14 @@ def every_case() -> list[str]:
     """Return the names of all algorithms and mechanisms."""
     from dpmesh.algorithms.registry import REGISTRY
 
-    return [*(entry.name for entry in REGISTRY), *MECHANISMS]
+    return [*(entry.name for entry in REGISTRY), *_mechanisms()]
+
+
+def _mechanisms() -> dict[str, type[Mechanism]]:
+    """Return the package's mechanisms by the name of their distribution."""
+    from dpmesh.noise.mechanisms import KINDS
+
+    return {kind.distribution: kind for kind in KINDS}
 
 
 def _example(name: str) -> AnyAlgorithm:
@@ -154,9 +161,13 @@ def _example(name: str) -> AnyAlgorithm:
         sys.path.insert(0, "")  # modules in this folder
     if ":" not in name:
         one_of("name", name, every_case())
-    if name not in MECHANISMS and not names_kind(name):
+    mechanisms = _mechanisms()
+    if name in mechanisms:
+        mechanism = mechanisms[name](1.0)
+    elif names_kind(name):
+        mechanism = kind_named(name)(1.0)
+    else:
         return entry_of(name).audited
-    mechanism = kind_named(MECHANISMS.get(name, name))(1.0)
     sensitivity = dm.noise.Sensitivity(1.0, mechanism.norm, "numbers between 0 and 1")
     return dm.audit.OneRelease(mechanism=mechanism, sensitivity=sensitivity)
 

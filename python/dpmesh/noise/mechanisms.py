@@ -17,7 +17,9 @@ import dpmesh.kernels as kernels
 from dpmesh._arrays import floats, read_only
 from dpmesh._core import is_float_array
 from dpmesh._privacy_types import Floats, Released, Sensitive
+from dpmesh._ragged import Indices
 from dpmesh._validate import argument_of, as_python_numbers, fail, integer, number, one_of, positive
+from dpmesh.accounting._pairs import GAUSSIAN, LAPLACE, Law, integer_laplace
 from dpmesh.kernels.projection import Norm
 from dpmesh.keys import Stream
 from dpmesh.noise.grid import MOST_STEPS, add_on_grid, check_length, power_of_two, round_to_grid
@@ -45,9 +47,6 @@ class Source(NamedTuple):
 
     stream: Stream
     longest: float
-
-
-_INTEGER_NOISE = {"laplace": kernels.discrete_laplace, "gaussian": kernels.discrete_gaussian}
 
 
 @dataclass(frozen=True)
@@ -89,6 +88,14 @@ class Mechanism(ABC):
 
     Empty if that is not proved. A subclass states it anew, since it may change what its base
     proves: see `proof_of`.
+    """
+
+    losses_of_reals: ClassVar[Law | None] = None
+    """Law of the losses of real-valued noise, by which this package accounts; None if it has none.
+    """
+
+    losses_of_integers: ClassVar[Law | None] = None
+    """Law of the losses of noise on a grid, of which a row moves by one step; None if it has none.
     """
 
     deviation: ClassVar[float] = nan
@@ -147,6 +154,16 @@ class Mechanism(ABC):
     def law(self) -> str | None:
         """The distribution, if the loss follows from it: None if the class states its loss."""
         return None if self._states_its_loss else self.distribution
+
+    @final
+    @property
+    def losses(self) -> Law | None:
+        """The law of its losses; None if the class states its loss, or a curve alone is known."""
+        if self._states_its_loss:
+            return None
+        if self.grid is None:
+            return self.losses_of_reals
+        return self.losses_of_integers
 
     @property
     def joint_event(self) -> CorrelatedGaussian | None:
@@ -320,8 +337,12 @@ class Mechanism(ABC):
         check_length(values.shape[-1])
         if scale / grid > MOST_STEPS:
             fail("grid", f"at least a 2**-25th of the noise, {scale / MOST_STEPS:g}", grid)
-        draw = _INTEGER_NOISE[self.distribution]
-        return add_on_grid(values, draw(values.shape, scale / grid, stream), grid)
+        noise = self._integer_noise(values.shape, scale / grid, stream)
+        return add_on_grid(values, noise, grid)
+
+    def _integer_noise(self, shape: tuple[int, ...], scale: float, stream: Stream) -> Indices:
+        """Return noise on a grid, in steps of it; a class that has none keeps this refusal."""
+        fail("grid", f"None: {type(self).__name__} draws no noise on a grid", self.grid)
 
 
 @dataclass(frozen=True)
@@ -346,6 +367,8 @@ class Laplace(Mechanism):
     distribution = "laplace"
     norm = "l1"
     proof = "the density of Laplace noise falls by at most a factor exp(shift / scale)"
+    losses_of_reals = LAPLACE
+    losses_of_integers = integer_laplace()
     deviation = sqrt(2)
     composition = 1
 
@@ -363,6 +386,9 @@ class Laplace(Mechanism):
     def _distance(self, sensitivity: Sensitivity, dim: int) -> float:
         l1 = sensitivity.bound if sensitivity.norm == "l1" else sensitivity.bound * sqrt(dim)
         return l1 + dim * (self.grid or 0.0)
+
+    def _integer_noise(self, shape: tuple[int, ...], scale: float, stream: Stream) -> Indices:
+        return kernels.discrete_laplace(shape, scale, stream)
 
 
 @dataclass(frozen=True)
@@ -387,6 +413,8 @@ class Gaussian(Mechanism):
     distribution = "gaussian"
     norm = "l2"
     proof = "releases of Gaussian noise compose exactly (Dong, Roth and Su 2022)"
+    losses_of_reals = GAUSSIAN
+    losses_of_integers = GAUSSIAN
     deviation = 1.0
     composition = 2
 
@@ -402,6 +430,9 @@ class Gaussian(Mechanism):
 
     def _distance(self, sensitivity: Sensitivity, dim: int) -> float:
         return sensitivity.bound + sqrt(dim) * (self.grid or 0.0)
+
+    def _integer_noise(self, shape: tuple[int, ...], scale: float, stream: Stream) -> Indices:
+        return kernels.discrete_gaussian(shape, scale, stream)
 
 
 @dataclass(frozen=True)
@@ -438,6 +469,10 @@ class NoNoise(Mechanism):
         return sensitivity.bound
 
 
+KINDS: tuple[type[Mechanism], ...] = (Gaussian, Laplace)
+"""Mechanisms of independent noise that files, contracts and commands name by their class."""
+
+
 def mechanism_named(
     name: str, noise_to_sensitivity: float, *, module: str | None = None, **settings: Any
 ) -> Mechanism:
@@ -448,7 +483,8 @@ def mechanism_named(
     ValueError
         If there is none.
     """
-    kinds = {kind.distribution: kind for kind in (Laplace, Gaussian, NoNoise)}
+    kinds: dict[str, type[Mechanism]] = {kind.distribution: kind for kind in KINDS}
+    kinds[NoNoise.distribution] = NoNoise
     distribution, of, qualified_name = name.removeprefix("discrete_").partition(" of ")
     if of:
         kind = _imported_kind(distribution, qualified_name, module)

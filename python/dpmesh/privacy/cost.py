@@ -23,7 +23,7 @@ from dpmesh.accounting.discrete import FINE, SHARES_OF_DELTA, largest_epsilon, r
 from dpmesh.accounting.shares import sum_of_shares_epsilon
 from dpmesh.noise.grid import MOST_NUMBERS
 from dpmesh.privacy.kinds import ALL_DATA, COARSE, Kind, kinds_of, sampled_by, samples_of
-from dpmesh.privacy.own_noise import KNOWN, own_costs
+from dpmesh.privacy.own_noise import own_costs
 from dpmesh.privacy.parts import Numbers, Parts
 from dpmesh.privacy.releases import Release
 from dpmesh.privacy.sampling import RandomAllocation, Sampling
@@ -182,7 +182,7 @@ def _costs_of_exact_noise(
     unsure = (failures > 0) & (failures >= delta)
     delta = max(0.0, delta - float(np.max(failures, initial=0.0)))
     multiplier = np.array([release.noise_to_sensitivity for release in few], dtype=np.float64)
-    own = np.array([release.name not in KNOWN for release in few], dtype=bool)
+    own = np.array([release.mechanism.law is None for release in few], dtype=bool)
     noisy = (multiplier > 0) & ~own
     noises_to_sensitivity(multiplier[noisy])
     kinds, which = kinds_of(few, noisy, relation)

@@ -24,7 +24,6 @@ from dpmesh.accounting.discrete import FINE, largest_epsilon
 from dpmesh.noise.grid import MOST_NUMBERS
 from dpmesh.privacy.budget import Budget
 from dpmesh.privacy.kinds import Kind, kinds_of
-from dpmesh.privacy.own_noise import KNOWN
 from dpmesh.privacy.plan import Plan, total_cost
 from dpmesh.privacy.releases import Release
 
@@ -95,7 +94,7 @@ def _by_mu(plans: Sequence[Plan], budget: Budget) -> float:
 def _is_gaussian(touching: Sequence[Release], plan: Plan) -> bool:
     """Return True if all releases have Gaussian noise, fine grids included, on all data."""
     kinds, _ = kinds_of(touching, np.ones(len(touching), bool), plan.neighboring_relation)
-    return all(release.name in KNOWN for release in touching) and all(
+    return all(release.mechanism.law is not None for release in touching) and all(
         _is_gaussian_sum(kind, plan)
         if kind.secure_sum is not None
         else kind.is_exact and not kind.moments

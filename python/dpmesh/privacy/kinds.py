@@ -13,7 +13,7 @@ import numpy.typing as npt
 from dpmesh._privacy_types import NeighboringRelation
 from dpmesh._ragged import Indices
 from dpmesh._validate import fail
-from dpmesh.accounting._pairs import GAUSSIAN, LAPLACE, DominatingPair, Law, integer_laplace
+from dpmesh.accounting._pairs import GAUSSIAN, DominatingPair, Law, integer_laplace
 from dpmesh.accounting.allocation import Allocation
 from dpmesh.accounting.discrete import FINE, gaussian_multiplier
 from dpmesh.noise.grid import MOST_STEPS as MOST_GRID_STEPS
@@ -49,12 +49,6 @@ class Noise(NamedTuple):
 
 
 COARSE = Noise("discrete Gaussian", None, of_integers=True)
-NOISES = {
-    "gaussian": Noise("Gaussian", GAUSSIAN),
-    "laplace": Noise("Laplace", LAPLACE),
-    "discrete_laplace": Noise("discrete Laplace", integer_laplace(), of_integers=True),
-    "discrete_gaussian": Noise("discrete Gaussian", GAUSSIAN, of_integers=True),
-}
 
 ALL_DATA = "all data"
 
@@ -209,8 +203,20 @@ def _kind_of(release: Release, relation: NeighboringRelation) -> Kind:
 def _as_released(release: Release) -> Kind:
     """Return the kind of a release before its grid and its allocation are counted."""
     mechanism = release.mechanism
-    noise = NOISES.get(release.name, Noise(release.name, None, of_integers=True))
-    return Kind(noise, release.noise_to_sensitivity, release.sampling, mechanism.sums)
+    return Kind(
+        _noise_of(mechanism), release.noise_to_sensitivity, release.sampling, mechanism.sums
+    )
+
+
+def _noise_of(mechanism: Mechanism) -> Noise:
+    """Return the distribution of a mechanism's noise, with its losses if they have a law."""
+    losses = mechanism.losses
+    if losses is None:
+        return Noise(mechanism.name, None, of_integers=True)
+    name = mechanism.distribution.capitalize()
+    if mechanism.grid is None:
+        return Noise(name, losses)
+    return Noise(f"discrete {name}", losses, of_integers=True)
 
 
 def _mixed(members: Sequence[Kind]) -> Kind:

@@ -14,15 +14,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from dpmesh._privacy_types import NeighboringRelation
 from dpmesh._validate import fail
 from dpmesh.noise.mechanisms import Mechanism, pure_epsilon
-from dpmesh.privacy.kinds import MIXED, NOISES
 from dpmesh.privacy.releases import Release
 from dpmesh.privacy.sampling import PoissonSampling, Sampling
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
-
-KNOWN = (*NOISES, MIXED, "distributed_discrete_gaussian", "none")
-"""Names of noise that this package accounts for by itself; that of others states its loss."""
 
 INTERVAL = 1e-4
 """Of the grid of losses on which distributions are composed: dp-accounting's default."""

@@ -35,6 +35,7 @@ from dpmesh.algorithms.first_stage import SecondMoments
 from dpmesh.algorithms.registry import KINDS
 from dpmesh.defaults.run_sizes import names_following
 from dpmesh.noise.correlated import BetweenPartners, Both, CorrelatedStrategy, InTime
+from dpmesh.noise.mechanisms import KINDS as KINDS_OF_NOISE
 from dpmesh.problems import LinearProblem
 from dpmesh.problems.named import jax_model, torch_model
 from dpmesh.settings.stage import Stage
@@ -77,7 +78,7 @@ PROTOCOLS: dict[object, tuple[type, ...]] = {
     controllers.Controller: _classes(controllers, "AlwaysGlobal AlwaysLocal RandomGlobal Periodic"),
     noise.Compressor: (noise.Quantizer, noise.Levels, noise.RandomSparsifier),
     CorrelatedStrategy: (InTime, BetweenPartners, Both),
-    type: (noise.Gaussian, noise.Laplace),  # classes of mechanisms
+    type: KINDS_OF_NOISE,
     Contribution: (algorithms.ClientUpdates, algorithms.RecordGradients),
     ServerOptimizer: (algorithms.ServerMomentum, algorithms.ServerAdam),
 }

@@ -1,0 +1,89 @@
+"""Facts about noise are members of its class, and no list of names repeats them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dpmesh._privacy_types import Sensitive
+from dpmesh.accounting._pairs import GAUSSIAN, LAPLACE
+from dpmesh.keys import Key, Purpose
+from dpmesh.noise import Gaussian, Laplace, Mechanism, NoNoise
+from dpmesh.noise.mechanisms import KINDS, mechanism_named
+from dpmesh.noise.sensitivity import Sensitivity
+from dpmesh.privacy import Plan, Release
+
+DELTA = 1e-5
+GRID = 2.0**-10
+
+
+@dataclass(frozen=True)
+class Renamed(Gaussian):
+    """Gaussian noise that changes nothing."""
+
+
+@dataclass(frozen=True)
+class Stated(Gaussian):
+    """Gaussian noise whose class states its own event, of twice the loss."""
+
+    @property
+    def event(self) -> Any:
+        import dp_accounting
+
+        return dp_accounting.GaussianDpEvent(self.noise_to_sensitivity / 2)
+
+
+def cost(mechanism: Mechanism) -> tuple[float, str]:
+    """Return the epsilon of three releases, and how it was computed."""
+    sensitivity = Sensitivity(1.0, mechanism.norm, "numbers")
+    releases = tuple(Release(t, mechanism, sensitivity) for t in range(3))
+    plan = Plan(releases=releases, neighboring_relation="replace_one", unit="record")
+    answer = plan.cost(DELTA)
+    return answer.epsilon, answer.accountant
+
+
+def test_each_mechanism_states_the_law_of_its_losses() -> None:
+    assert Gaussian(1.0).losses is GAUSSIAN
+    assert Gaussian(1.0, grid=GRID).losses is GAUSSIAN
+    assert Laplace(1.0).losses is LAPLACE
+    on_grid = Laplace(1.0, grid=GRID).losses
+    assert on_grid is not None
+    assert on_grid.has_atom
+    assert NoNoise().losses is None
+
+
+@pytest.mark.parametrize("grid", [None, GRID])
+def test_a_subclass_that_states_no_loss_is_accounted_like_its_base(grid: float | None) -> None:
+    assert cost(Renamed(4.0, grid=grid)) == cost(Gaussian(4.0, grid=grid))
+
+
+def test_a_subclass_that_states_its_loss_is_accounted_by_it() -> None:
+    stated = Stated(4.0)
+    assert stated.losses is None
+    epsilon, accountant = cost(stated)
+    assert "mechanism's event" in accountant
+    expected, _ = cost(Gaussian(2.0))
+    assert epsilon == pytest.approx(expected, rel=1e-3)  # dp-accounting's grid of losses
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_mechanism_has_its_name_in_a_plan(kind: type[Mechanism]) -> None:
+    for grid in (None, GRID):
+        mechanism = kind(2.0, grid=grid)
+        assert mechanism_named(mechanism.name, 2.0, grid=grid) == mechanism
+
+
+def test_a_class_without_noise_on_a_grid_says_so() -> None:
+    class Real(NoNoise):
+        distribution = "real"
+
+        def _check_noise(self) -> None:
+            """Accept any noise."""
+
+    sensitivity = Sensitivity(1.0, "l2", "numbers")
+    stream = Key.seeded(1).stream(Purpose.NOISE, 0)
+    with pytest.raises(ValueError, match="grid: wanted None: Real draws no noise on a grid"):
+        Real(1.0, grid=GRID).release(Sensitive(np.zeros((2, 3))), sensitivity, stream)
