@@ -89,7 +89,7 @@ class StandIn:
     def __init__(self, schedule: Schedule, number: int, signing: SigningKey) -> None:
         self._schedule, self._number, self._signing = schedule, number, signing
         self._contract = schedule.contract
-        self._sums = self._contract.sums is not None
+        self._sums = self._contract.planned.sums is not None
 
     def answer(self, question: bytes) -> bytes:
         """Return what a party would send, of the same length."""

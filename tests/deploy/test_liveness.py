@@ -130,7 +130,12 @@ class Run:
         router, name = self.router, self.parties.names[self.lost or 0]
         waits = router.waits_since() > DEADLINE
         few = {*router.gone} == {self.spent} and self.lost is not None
-        return self.parties.contract.sums is None and waits and few and name in router.waits_for
+        return (
+            self.parties.contract.planned.sums is None
+            and waits
+            and few
+            and name in router.waits_for
+        )
 
     def is_over(self) -> bool:
         nodes = self.parties.nodes

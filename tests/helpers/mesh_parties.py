@@ -278,7 +278,7 @@ class Sums(Parties):
 
     def opened(self, parts: list[Part]) -> Any:
         """Return what a router can open of parts, in steps of the grid."""
-        sums = self.contract.sums
+        sums = self.contract.planned.sums
         return unpack_sum([part.packed for part in parts], sums.dim, sums.modulus_bits)
 
     def header(self, ask: Ask) -> Header:
@@ -293,12 +293,12 @@ class Sums(Parties):
         contract = self.contract
         w = contract.algorithm.init(self.whole, contract.public_key).w
         sums = contract.algorithm.contribution.sums(w, 0, self.whole, contract.public_key)
-        return (sums.sum(axis=0) if party is None else sums[party]) / contract.sums.grid
+        return (sums.sum(axis=0) if party is None else sums[party]) / contract.planned.sums.grid
 
     def is_open(self, total: Any, vector: Any, shares: float) -> bool:
         """Return True if a total is a vector with so many shares of noise, and not uniform."""
         error = np.sqrt(((total - vector) ** 2).mean())
-        return bool(error < 1.7 * np.sqrt(shares) * self.contract.sums.share)
+        return bool(error < 1.7 * np.sqrt(shares) * self.contract.planned.sums.share)
 
     def restart(self, party: int, path: Path | None = None) -> None:
         """Start a party anew from its folder, or from a copy of it."""

@@ -121,7 +121,7 @@ def check(file: File, module: Module = None) -> None:
         against = f"{against} {secrets.coalition} of the parties"
         if secrets.coalition == 0:
             against = "the router alone: another party can subtract the noise that it shares"
-    if (sums := read.sums) is not None:
+    if (sums := read.planned.sums) is not None:
         over = f", sums of {read.nodes} parties under masks, {sums.modulus_bits} bits a number"
         against = "the router, which sees noisy sums alone, and"
         against = f"{against} {sums.colluding} of the parties together"
@@ -134,7 +134,7 @@ def check(file: File, module: Module = None) -> None:
     typer.echo(f"unit         {unit}")
     typer.echo(f"against      {against}")
     for party in read.parties:
-        cost = rounded_up(read.cost(party.delta))
+        cost = rounded_up(read.planned.cost(party.delta))
         allowed = f"of {party.epsilon:g} allowed, at delta = {party.delta:g}"
         typer.echo(f"{party.name:<12} epsilon = {cost} {allowed}; {party.records} records")
     if read.tables.questions is None and not read.tables.classifies:
@@ -342,7 +342,7 @@ def node(
             write_answers(output, answers)
         else:
             party.model().save(output)
-            made_of = "rows" if read.sums is None else "sums"
+            made_of = "rows" if read.planned.sums is None else "sums"
             speaker.say(f"wrote {output}: made of released {made_of} alone")
         own.wrote(read, output)
     if early is not None:

@@ -28,7 +28,7 @@ from dpmesh.deploy.tables import Tables
 from dpmesh.deploy.terms import Party, Terms
 from dpmesh.kernels.linear_model import REGRESSION
 from dpmesh.keys import Key
-from dpmesh.noise.secure import NeighborSums, SecureSum
+from dpmesh.noise.secure import SecureSum
 from dpmesh.privacy.plan import Plan
 from dpmesh.problems import LinearProblem
 from dpmesh.settings import Settings, read
@@ -82,14 +82,14 @@ class Contract:
         if self.tables.network is not None:
             assembly.check_network(settings, self.tables.classifies, self.terms.numbers)
         if self.tables.questions is not None:
-            enough = {"noises": self.noise_scales, "records": int(self.records.sum())}
+            enough = {"noises": self.planned.noise_scales, "records": int(self.records.sum())}
             settings.call("questions", self.tables.questions.require, **enough)
         start = {"problem": self.made_up, "key": self.public_key}
         settings.call("algorithm", self.algorithm.init, **start)
-        if self.sums is None:
+        if self.planned.sums is None:
             assembly.check_records(settings, self.algorithm, self.made_up, rounds)
         self.patterns.check_at_once()
-        assembly.check_costs(settings, self.parties, self.cost)
+        assembly.check_costs(settings, self.parties, self.planned.cost)
 
     @classmethod
     def of(cls, content: Mapping[str, Any], module: str | None = None) -> Contract:
@@ -186,23 +186,18 @@ class Contract:
     @property
     def has_one_model(self) -> bool:
         """True if all parties compute the same model, from the same totals."""
-        return isinstance(self.sums, SecureSum)
+        return isinstance(self.planned.sums, SecureSum)
 
     @property
     def sealing(self) -> int:
         """Number of parties that must sign the same end, so that no other end has as many."""
-        colluding = 0 if self.sums is None else self.sums.colluding
+        colluding = 0 if self.planned.sums is None else self.planned.sums.colluding
         return (self.nodes + colluding) // 2 + 1
 
     @cached_property
     def topology(self) -> Topology | None:
         """The gossip graph; None if messages travel by token or under masks."""
         return self._graph if self.algorithm.travels == "gossip" else None
-
-    @property
-    def noise_scales(self) -> tuple[float, ...]:
-        """Standard deviation of the noise in a number of each round's sum of records' vectors."""
-        return tuple(self.algorithm.noise_scales)  # type: ignore[attr-defined]
 
     @property
     def dim(self) -> int:
@@ -253,16 +248,8 @@ class Contract:
 
     @property
     def plan(self) -> Plan:
-        """The privacy plan that a whole run is charged, the rounding of rows included."""
+        """The privacy plan that a folder charges, as that of a contract known by its hash alone."""
         return self.planned.plan
-
-    @property
-    def sums(self) -> SecureSum | NeighborSums | None:
-        """The numbers of the first sum that parties add up; None if they send rows.
-
-        Those of others may differ in length, grid and noise.
-        """
-        return self.planned.sums_at(0) if self.planned.summed else None
 
     @property
     def copies(self) -> int:
@@ -278,12 +265,6 @@ class Contract:
         own = f"{kind.__name__} is no algorithm of dpmesh; it says that its sensitivity holds"
         return (f"{own} for any rows since {why}", *self.plan.assumptions)
 
-    def cost(self, delta: float) -> float:
-        """Return the epsilon of a whole run for each party's records, against whom it claims."""
-        if delta not in self._costs:
-            self._costs[delta] = self.plan.cost(delta).epsilon
-        return self._costs[delta]
-
     def party_of(self, public_key: bytes) -> int:
         """Return the number of the party with this public key.
 
@@ -296,10 +277,6 @@ class Contract:
         if public_key not in keys:
             fail("signing_key", "that of a [[party]] of the contract", f"this folder's, {own}")
         return keys.index(public_key)
-
-    @cached_property
-    def _costs(self) -> dict[float, float]:
-        return {}
 
     @property
     def _learned(self) -> Any:
@@ -335,7 +312,7 @@ class Contract:
         """
         maker, arguments = self.tables.problem
         is_fixed = self.tables.network is not None or "first_stage" in self.settings.content
-        if is_fixed or maker is not LinearProblem or self.sums is not None:
+        if is_fixed or maker is not LinearProblem or self.planned.sums is not None:
             return self.made_up
         shape = self.records[self.smallest], 1
         records = self._made_up_records(sparse.csr_array(shape, dtype=self.terms.numbers))

@@ -60,7 +60,7 @@ class Member(Outcome):
         folder.join(contract, self.records, seeded=rehearsal)
         self._group: Group | None = None
         self._secrets: RunSecrets | None = None
-        if contract.planned.has_partners or contract.sums is not None:
+        if contract.planned.has_partners or contract.planned.sums is not None:
             kept = folder.secrets(contract, lambda: RunSecrets.generate().as_bytes())
             mine, keys = unpack(kept)[:2], unpack(kept)[2:]
             self._secrets = RunSecrets(*mine) if mine else None

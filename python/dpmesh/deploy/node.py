@@ -67,7 +67,7 @@ class Node(Member):
         self, contract: Contract, folder: Folder, records: Dataset, *, rehearsal: bool = False
     ) -> None:
         super().__init__(contract, folder, records, rehearsal=rehearsal)
-        self.travel: Rows | Sums = (Rows if contract.sums is None else Sums)(self)
+        self.travel: Rows | Sums = (Rows if contract.planned.sums is None else Sums)(self)
         """How what it releases leaves it."""
         self._lock, self._confirmed = Lock(), rehearsal
         self._has_signed = False

@@ -128,14 +128,16 @@ class Outcome:
     def state_and_transcript(self, kept: bytes) -> tuple[bytes, bytes]:
         """Return both in what the folder kept of a step; of sums the transcript comes first."""
         first, second = unpack(kept)[:2]
-        return (first, second) if self.contract.sums is None else (second, first)
+        return (first, second) if self.contract.planned.sums is None else (second, first)
 
     def is_over(self, proof: bytes) -> bool:
         """Return True if enough parties prove that they ended the run without this one."""
         ended: dict[int, set[int]] = {}
         with suppress(ValueError):
             for message in unpack(proof):
-                last = (Row if self.contract.sums is None else Seal).read(message, self.contract)
+                last = (Row if self.contract.planned.sums is None else Seal).read(
+                    message, self.contract
+                )
                 if self.schedule.is_closing(last.at):
                     ended.setdefault(last.at.round, set()).add(last.party)
         return max(map(len, ended.values()), default=0) >= self.contract.sealing
@@ -179,7 +181,9 @@ class Outcome:
             fail("questions", "a contract with [questions] whose run is over", "another")
         privacy, records = self._privacy(), int(contract.records.sum())
         found = Statistics(
-            answers=contract.tables.questions.answers(total[0], contract.noise_scales, records),
+            answers=contract.tables.questions.answers(
+                total[0], contract.planned.noise_scales, records
+            ),
             sites=contract.nodes,
             records=records,
             against=against(contract.algorithm),

@@ -62,7 +62,7 @@ class Router(Attendance):
         super().__init__(contract, clock)
         self.bytes = 0
         """Bytes of all questions and answers so far."""
-        routing = RowRouting if contract.sums is None else SumRouting
+        routing = RowRouting if contract.planned.sums is None else SumRouting
         self.travel: RowRouting | SumRouting = routing(self)
         """What it does with what nodes release."""
         self._recalled: set[int] = set()

@@ -225,7 +225,7 @@ class Heard(NamedTuple):
         (by,), (to, later) = read_signed(message, HEARD, contract)
         if to not in asked:
             fail("message", "an answer under this contract", "another message")
-        if contract.sums is not None:
+        if contract.planned.sums is not None:
             progress(later, contract)
             return cls(by, to, later)
         for each in unpack(later):

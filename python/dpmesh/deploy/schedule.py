@@ -66,7 +66,7 @@ class Schedule:
 
     def seat(self, node: int, key: Any) -> Any:
         """Return the key of a node's rows; where a token travels, rows name their nodes."""
-        own_row = self.gossips or self.contract.sums is not None
+        own_row = self.gossips or self.contract.planned.sums is not None
         return key.for_nodes(np.array([node], np.uint32)) if own_row else key
 
     def holders(self, t: int) -> tuple[int, ...]:
@@ -81,7 +81,7 @@ class Schedule:
         """Return the nodes that send at a position; nobody does at the end."""
         if not 0 <= at.round < self.end.round:
             return ()
-        if self.contract.sums is not None:
+        if self.contract.planned.sums is not None:
             return tuple(range(self.contract.nodes))  # each time another attempt
         if self.gossips:
             within = at.exchange < self.exchanges(at.round)
@@ -188,13 +188,15 @@ def _longest(contract: Contract) -> int:
 
 def longest_question(contract: Contract) -> int:
     """Return the most bytes that a router sends a node in one message."""
-    missed = 0 if contract.sums is None else contract.planned.steps * bytes_of_total(contract)
+    missed = (
+        0 if contract.planned.sums is None else contract.planned.steps * bytes_of_total(contract)
+    )
     return 2 * contract.nodes * bytes_of_row(contract, contract.nodes) + missed + 2**16
 
 
 def longest_answer(contract: Contract) -> int:
     """Return the most bytes that a node sends a router in one message."""
-    sums = contract.sums
+    sums = contract.planned.sums
     parts = 0 if sums is None else sums.sites * (_longest(contract) + 2**8)
     rows = 4 if sums is not None else 4 + contract.nodes  # later ones of all that started
     return rows * bytes_of_row(contract, contract.nodes) + parts + 2**9 * contract.nodes + 2**16
@@ -207,9 +209,9 @@ def bytes_of_round(contract: Contract) -> int:
     model goes to the router and to the next holder. A part of a sum goes to the router, and the
     total to all; where sums differ in length, the longest counts.
     """
-    if contract.sums is not None:
+    if contract.planned.sums is not None:
         part = Part(_NOBODY, bytes(32), bytes(_longest(contract)), 0)
-        parts = sum(map(len, contract.sums.receivers))
+        parts = sum(map(len, contract.planned.sums.receivers))
         each = len(part.as_bytes(contract)) + len(_NOBODY.as_bytes(contract)) + 16
         question = len(Ask(Position(0), ()).as_bytes(contract)) + 24
         return parts * each + contract.nodes * (question + bytes_of_total(contract))

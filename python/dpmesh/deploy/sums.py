@@ -269,8 +269,8 @@ def needed_words(contract: Contract) -> int:
 
     They are so many that one of them is honest, or that too few are left for any sum.
     """
-    assert contract.sums is not None
-    return min(contract.sums.colluding, contract.nodes - contract.terms.quorum) + 1
+    assert contract.planned.sums is not None
+    return min(contract.planned.sums.colluding, contract.nodes - contract.terms.quorum) + 1
 
 
 def spent_words(messages: Iterable[bytes], step: int, contract: Contract) -> dict[int, bytes]:
