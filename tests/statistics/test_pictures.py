@@ -8,7 +8,17 @@ import numpy as np
 import pytest
 
 import dpmesh as dm
-from dpmesh.statistics import Histogram, Mean, Regression, Statistics, Survival, TwoWay, ask
+from dpmesh.statistics import (
+    Answer,
+    Histogram,
+    Mean,
+    Regression,
+    Row,
+    Statistics,
+    Survival,
+    TwoWay,
+    ask,
+)
 
 matplotlib = pytest.importorskip("matplotlib")
 matplotlib.use("Agg")
@@ -57,6 +67,7 @@ def test_curves_are_steps_with_bands(found: Statistics) -> None:
     assert axes.lines[0].get_drawstyle() == "steps-post"
     assert len(axes.collections) == 2
     assert axes.get_xlabel() == "months"
+    assert axes.get_legend().get_title().get_text() == "arm"
 
 
 def test_histograms_are_bars_and_regressions_are_intervals(found: Statistics) -> None:
@@ -69,10 +80,15 @@ def test_histograms_are_bars_and_regressions_are_intervals(found: Statistics) ->
     heights = [patch.get_height() for patch in axes.patches]
     assert heights == pytest.approx([row.estimate for row in found.answers[1].rows])
     labels = [text.get_text() for text in axes.get_xticklabels()]
+    assert axes.get_xlabel() == "age"
     assert labels == ["[0, 20)", "[20, 40)", "[40, 60)", "[60, 80)", "[80, 100]", "missing"]
     (axes,) = forest.figure.axes
     names = [text.get_text() for text in axes.get_yticklabels()]
-    assert names == ["age, per unit", "arm, new against standard"]
+    assert names == ["age, over its range", "arm, new against standard"]
+    assert axes.get_xlabel() == "difference in log odds"
+    (middles, _, _) = axes.containers[0]
+    slope, contrast = (row.estimate for row in found.answers[2].rows[1:])
+    assert list(middles.get_xdata()) == pytest.approx([100 * slope, contrast])
     assert picture_of(found.answers[5]) is None
 
 
@@ -96,6 +112,33 @@ def test_the_page_has_pictures_and_says_what_they_show(found: Statistics) -> Non
         "age, count in each bin with 95% intervals",
         "Coefficients of died ~ age + arm (logistic) with 95% intervals",
         "sex by arm",
+        "Statistics of 3,000 records at 1 site<",
+        "halves of 95% intervals",
+        "<li>hazard ratios assume that hazards are proportional",
     ):
         assert text in page
     assert page.count("<figure>") == 3
+
+
+def test_a_linear_regression_has_a_picture_in_units_of_its_target() -> None:
+    from dpmesh.statistics.pictures import picture_of
+
+    draw = np.random.default_rng(0)
+    age = draw.uniform(0, 100, 3000)
+    table = {"age": age, "months": np.clip(age / 10 + draw.normal(8, 2, 3000), 0, 24)}
+    asked = Regression("months", "age")
+    key = dm.Key.seeded(0)
+    (answer,) = ask(asked, table, ranges=RANGES, epsilon=20.0, key=key).answers
+    picture = picture_of(answer)
+    assert picture is not None
+    (axes,) = picture.figure.axes
+    assert axes.get_xlabel() == "difference in months"
+    (middles, _, _) = axes.containers[0]
+    assert list(middles.get_xdata()) == pytest.approx([100 * answer.rows[1].estimate])
+
+
+def test_a_median_that_is_not_reached_is_shown_without_decimals() -> None:
+    low = 1140.0
+    median = Row("median days", np.inf, np.inf, np.inf, low, np.inf)
+    shown = Answer(title="survival", rows=(), medians=(median,)).tables()[0]
+    assert list(shown.rows[0]) == ["median days", "not reached", "-", "-", "1140 to not reached"]

@@ -16,6 +16,12 @@ if TYPE_CHECKING:
     from dpmesh.statistics import Answer, Statistics
 
 
+HALVES = (
+    "The columns noise and sampling are halves of 95% intervals: for what privacy adds, and for "
+    "the choice of the records. The 95% interval holds both."
+)
+
+
 def write_answers(output: Path, found: Statistics) -> None:
     """Write the answers as JSON, or as one self-contained HTML page."""
     if output.suffix == ".json":
@@ -28,15 +34,19 @@ def write_answers(output: Path, found: Statistics) -> None:
 
 def answers_page(found: Statistics) -> str:
     """Return the answers as one self-contained HTML page, with pictures if matplotlib is there."""
-    body = [f"<h1>Statistics of {found.records} records at {found.sites} sites</h1>"]
+    sites = f"{found.sites} site{'s' * (found.sites != 1)}"
+    body = [f"<h1>Statistics of {found.records:,} records at {sites}</h1>", f"<p>{HALVES}</p>"]
     for answer in found.answers:
         body.append(f"<h2>{escape(answer.title)}</h2>")
         body.append(_picture(answer))
         body += [table(*shown) for shown in answer.tables()]
-        body += [f'<p class="note">{escape(note)}</p>' for note in answer.notes]
-        body += [f'<p class="note">{escape(warning)}</p>' for warning in answer.warnings]
+        notes = [*answer.notes, *answer.warnings]
+        if notes:
+            items = "".join(f"<li>{escape(note)}</li>" for note in notes)
+            body.append(f'<ul class="notes">{items}</ul>')
     cost = f"against     {found.against}\n{found.privacy}"
-    return document("Statistics", [*body, "<h2>Privacy</h2>", f"<pre>{escape(cost)}</pre>"])
+    body += ["<h2>Privacy</h2>", f'<pre class="report">{escape(cost)}</pre>']
+    return document("Statistics", body)
 
 
 def _picture(answer: Answer) -> str:

@@ -252,6 +252,11 @@ class Answer:
         Of a two-way table, how its rows are arranged.
     explained
         Whether the notes say why there are no estimates.
+    effects, effect_scale
+        Of a regression, its coefficients on one scale, as a picture needs them: those of numbers
+        over the whole range; and the scale in words.
+    column
+        Whose bins the rows count, if `bars`; whose groups the curves compare.
 
     Examples
     --------
@@ -277,6 +282,9 @@ class Answer:
     bars: bool = False
     grid: Grid | None = None
     explained: bool = False
+    effects: tuple[Row, ...] = ()
+    effect_scale: str = ""
+    column: str = ""
 
     @property
     def coefficients(self) -> Floats:
@@ -342,11 +350,9 @@ class Answer:
             return [row.name, *"----"]
         if row.noise == row.sampling == 0:
             return [row.name, f"{row.estimate:.6g}", "0", "0", "public"]
-        finest = max([1e-9, *(half for half in (row.noise, row.sampling) if half < inf)]) / 30
-        decimals = int(np.clip(-np.floor(np.log10(finest)), 0, 8))
-        spread = [
-            f"± {half:.{decimals}f}".replace("inf", "?") for half in (row.noise, row.sampling)
-        ]
+        halves = (row.noise, row.sampling)
+        decimals = _decimals(row)
+        spread = [f"± {half:.{decimals}f}" if half < inf else "-" for half in halves]
         if self.dates:
             day, first, last = floor(row.estimate), floor(row.low), ceil(row.high)
             estimate, low, high = (str(date.fromordinal(each)) for each in (day, first, last))
@@ -380,6 +386,18 @@ class Answer:
         if self.fit is not None:
             result["fit"] = self.fit.as_dict()
         return result
+
+
+def _decimals(row: Row) -> int:
+    """Return how many decimals a row is shown with: two digits of its errors.
+
+    A median that is not reached has none: its interval ends at an edge of a bin.
+    """
+    known = [half for half in (row.noise, row.sampling) if half < inf]
+    if not known:
+        return 0 if row.low == round(row.low) else 2
+    finest = max(1e-9, *known) / 30
+    return int(np.clip(-np.floor(np.log10(finest)), 0, 8))
 
 
 def _plain(row: Row) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -9,7 +10,6 @@ import numpy as np
 from dpmesh._extras import needed_by
 from dpmesh.plots.panels import COLOURS, look
 from dpmesh.statistics.answers import Answer, GroupCurve, Row
-from dpmesh.statistics.design import CONSTANT
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -42,22 +42,22 @@ def picture_of(answer: Answer) -> Picture | None:
     with needed_by("a picture"):
         from matplotlib.figure import Figure
 
-    if not (answer.curves or answer.bars or answer.ratios):
+    if not (answer.curves or answer.bars or answer.effects):
         return None
     figure = Figure(figsize=(WIDTH, HEIGHT), layout="constrained")
     axes = figure.add_subplot()
     if answer.curves:
-        _survival(axes, answer.curves)
+        _survival(axes, answer.curves, answer.column)
         return Picture(figure, "Private Kaplan-Meier curves with 95% bands")
     if answer.bars:
-        _bars(axes, answer.rows)
+        _bars(axes, answer.rows, answer.column)
         return Picture(figure, f"{answer.title} in each bin with 95% intervals")
-    figure.set_figheight(1.2 + LINE * len(answer.rows))
-    _coefficients(axes, [row for row in answer.rows if row.name != CONSTANT])
+    figure.set_figheight(1.2 + LINE * len(answer.effects))
+    _coefficients(axes, answer.effects, answer.effect_scale)
     return Picture(figure, f"Coefficients of {answer.title} with 95% intervals")
 
 
-def _survival(axes: Axes, curves: tuple[GroupCurve, ...]) -> None:
+def _survival(axes: Axes, curves: tuple[GroupCurve, ...], by: str) -> None:
     """Draw step curves, which fall at the end of each bin, with their bands."""
     for nth, curve in enumerate(curves):
         colour = COLOURS[nth % len(COLOURS)]
@@ -70,10 +70,10 @@ def _survival(axes: Axes, curves: tuple[GroupCurve, ...]) -> None:
     axes.set_ylim(0, 1.02)
     axes.grid(alpha=0.3)
     if len(curves) > 1:
-        axes.legend(frameon=False)
+        axes.legend(frameon=False, title=by)
 
 
-def _bars(axes: Axes, rows: tuple[Row, ...]) -> None:
+def _bars(axes: Axes, rows: tuple[Row, ...], column: str) -> None:
     """Draw a bar for each bin with the interval of its count."""
     places = np.arange(len(rows))
     counts = np.array([row.estimate for row in rows])
@@ -87,11 +87,12 @@ def _bars(axes: Axes, rows: tuple[Row, ...]) -> None:
     axes.set_xticks(
         places[::step], names, rotation=45 if slanted else 0, ha="right" if slanted else "center"
     )
+    axes.set_xlabel(column)
     axes.set_ylabel("records")
     axes.grid(axis="y", alpha=0.3)
 
 
-def _coefficients(axes: Axes, rows: list[Row]) -> None:
+def _coefficients(axes: Axes, rows: Sequence[Row], scale: str) -> None:
     """Draw each coefficient with its interval, and a line at 0."""
     places = np.arange(len(rows))[::-1]
     middle = np.array([row.estimate for row in rows])
@@ -101,5 +102,5 @@ def _coefficients(axes: Axes, rows: list[Row]) -> None:
     axes.errorbar(middle, places, xerr=[below, above], fmt="o", color=COLOURS[0], capsize=3)
     axes.set_yticks(places, [row.name for row in rows])
     axes.set_ylim(-0.6, len(rows) - 0.4)
-    axes.set_xlabel("coefficient")
+    axes.set_xlabel(scale)
     axes.grid(axis="x", alpha=0.3)

@@ -294,7 +294,10 @@ class Histogram(OneHot):
         """Return a count for each bin."""
         names = cells(kinds[self.column], self.bins)
         return Answer(
-            title=f"{self.column}, count", rows=_counts(names, total, noise, records), bars=True
+            title=f"{self.column}, count",
+            rows=_counts(names, total, noise, records),
+            bars=True,
+            column=self.column,
         )
 
 

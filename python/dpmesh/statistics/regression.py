@@ -230,7 +230,8 @@ class _Fitted:
                 notes.append(f"{name}: {len(kind.categories)} levels against {kind.categories[0]}")
         shares = ", ".join(f"{100 * share:g}%" for share in self.shares)
         rounds = f"{len(self.shares)} round{'s' * (len(self.shares) > 1)} with {shares}"
-        notes.append(f"{rounds} of its budget; |z|^2 at most {columns + 1} for {columns} columns")
+        length = f"squared length of a coded record at most {columns + 1} for {columns} columns"
+        notes.append(f"{rounds} of its budget; {length}")
         notes.append(ESTIMAND)
         notes.append(INDEPENDENT)
         return notes
@@ -249,8 +250,9 @@ class _Fitted:
         names = self.design.columns_along(curvature.weakest)
         terms = [name for name in names if name != CONSTANT] or names
         reason = (
-            "too few records at this noise, or columns that nearly determine each other: "
-            f"{', '.join(terms)}; drop one, or a larger epsilon"
+            "too few records at this noise, a range far wider than its values, or columns that "
+            f"nearly determine each other: {', '.join(terms)}; drop one, narrow a range by public "
+            "knowledge, or take a larger epsilon"
         )
         return self.refused(reason, curvature)
 
@@ -286,7 +288,14 @@ class _Fitted:
             rows=tuple(rows),
             notes=(*more, *_curvature_notes(curvature), *self._notes()),
             fit=fit,
+            effects=over_ranges(rows[1:], self.design.spans()[1:]),
+            effect_scale=self._effect_scale,
         )
+
+    @property
+    @abstractmethod
+    def _effect_scale(self) -> str:
+        """The scale of effects in words."""
 
     @property
     def _target_scale(self) -> float:
@@ -300,7 +309,7 @@ class _Fitted:
 
 def _curvature_notes(curvature: Curvature) -> list[str]:
     smallest, limit = curvature.smallest, curvature.limit
-    return [f"smallest released curvature {smallest:.4g}; not shown up to {limit:.4g}"]
+    return [f"smallest released curvature {smallest:.4g}; coefficients are shown above {limit:.4g}"]
 
 
 def fit_of(design: Design, coefficients: Floats, covariances: Errors, scale: float) -> Fit:
@@ -450,9 +459,9 @@ class Newton(_Fitted):
         ratios = tuple(ratio_of(row, self.family.ratio) for row in answer.rows[1:])
         spans = self.design.spans()[1:]
         wide = tuple(
-            ratio_of(over_range(row, float(span)), self.family.ratio)
-            for row, span in zip(answer.rows[1:], spans, strict=True)
-            if span != 1 and row.name.endswith(PER_UNIT)
+            ratio_of(effect, self.family.ratio)
+            for effect, span in zip(answer.effects, spans, strict=True)
+            if span != 1
         )
         notes = [f"coefficients are differences of {self.family.scale}"]
         if isinstance(self.family, Poisson):
@@ -460,9 +469,22 @@ class Newton(_Fitted):
             notes.append(f"counts beyond {top:g} count as {top:g}, and so do expected counts")
         return replace(answer, ratios=(*ratios, *wide), notes=(*notes, *answer.notes))
 
+    @property
+    def _effect_scale(self) -> str:
+        """The scale of effects in words."""
+        return f"difference in {self.family.scale}"
+
 
 PER_UNIT = ", per unit"
 """The end of the name of a number's coefficient."""
+
+
+def over_ranges(rows: Sequence[Row], spans: Floats) -> tuple[Row, ...]:
+    """Return coefficients on one scale: those of numbers over the whole of their ranges."""
+    return tuple(
+        over_range(row, float(span)) if row.name.endswith(PER_UNIT) else row
+        for row, span in zip(rows, spans, strict=True)
+    )
 
 
 def over_range(row: Row, span: float) -> Row:
@@ -618,6 +640,11 @@ class Moments(_Fitted):
         return (constant + (low + high) / 2, *others)
 
     @property
+    def _effect_scale(self) -> str:
+        """The scale of effects in words."""
+        return f"difference in {self.target}"
+
+    @property
     def _may_lack(self) -> bool:
         return self.design.may_be_missing or self.kind.may_be_missing
 
@@ -641,10 +668,13 @@ class Moments(_Fitted):
         low, high = ends(self.kind)
         half = Z * moments.clipped_noise
         mean, spread = self._mean(moments, present)
+        clipped = f"{moments.clipped:,.0f} ± {half:,.0f}"
+        if moments.clipped < half:  # there may be none
+            clipped = f"at most {max(moments.clipped + half, 0.0):,.0f}"
         notes = [
             f"mean of the target {mean:.4g}, noise ± {spread:.2g}: that of predictions, too",
-            f"{moments.clipped:.0f} ± {half:.0f} of {records:,} targets lie outside {low:g} to "
-            f"{high:g} and count as its ends; totals are those of clipped values",
+            f"{clipped} of {records:,} targets lie outside {low:g} to {high:g} and count as its "
+            "ends; totals are those of clipped values",
         ]
         if not self.robust:
             notes.append("assumes equal spread of residuals")

@@ -146,6 +146,7 @@ class Survival(questions.OneHot):
             ratios=tuple(ratios),
             medians=medians,
             curves=curves,
+            column=str(self.by),
             notes=tuple(notes),
             p_value=p,
         )
