@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from math import inf, log, sqrt
+from math import erfc, inf, log, sqrt
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import pytest
 
 import dpmesh as dm
 from dpmesh.statistics import Survival, ask
+from dpmesh.statistics.answers import Z
 from dpmesh.statistics.hazard import log_hazard_ratio, median, number_at_risk
 from dpmesh.statistics.kaplan_meier import Cells, Curve, curve
 
@@ -123,3 +124,8 @@ def test_more_than_two_groups_are_each_compared_with_the_first() -> None:
     names = [row.name for row in found.ratios]
     assert names == ["hazard ratio, arm b against a", "hazard ratio, arm c against a"]
     assert "2 comparisons, each interval 95% by itself" in found.notes
+    for row in found.ratios:  # the p-value has the noise of the interval
+        assert row.p_value is not None
+        deviation = (log(row.high) - log(row.low)) / (2 * Z)
+        expected = erfc(abs(log(row.estimate)) / deviation / sqrt(2))
+        assert row.p_value == pytest.approx(expected, rel=1e-6)

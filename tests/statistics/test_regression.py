@@ -459,6 +459,8 @@ def test_columns_that_determine_each_other_are_named_and_nothing_is_shown() -> N
         assert "age" in answer.notes[0]
         assert "months" in answer.notes[0]
         assert "smokes" not in answer.notes[0]
+        assert str(answer).startswith(f"{answer.title}\nnot shown: too few records at this noise")
+        assert answer.tables() == ()
         with pytest.raises(ValueError, match="whose coefficients are shown"):
             _ = answer.coefficients
 

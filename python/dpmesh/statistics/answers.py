@@ -322,8 +322,11 @@ class Answer:
         return self._table_of(self.title, self.rows)
 
     def tables(self) -> tuple[Table, ...]:
-        """Return all tables that are shown: the rows, medians, numbers at risk and ratios."""
-        result = [self.table()] if self.rows else []
+        """Return all tables that are shown: the rows, medians, numbers at risk and ratios.
+
+        There is none where the notes say why there are no estimates.
+        """
+        result = [self.table()] if self.rows and not self.explained else []
         if self.pairs is not None:
             result.append(self.pairs.table())
         if self.medians:
@@ -364,8 +367,10 @@ class Answer:
         return [row.name, estimate, *spread, f"{low} to {high}"]
 
     def __str__(self) -> str:
-        tables = [str(table) for table in self.tables()]
-        return "\n".join([*tables, *self.notes, *self.warnings])
+        parts = [str(table) for table in self.tables()]
+        if self.explained:
+            parts = [self.title]
+        return "\n".join([*parts, *self.notes, *self.warnings])
 
     def as_dict(self) -> dict[str, Any]:
         """Return the answer in plain types that JSON can hold; NaN becomes None."""
