@@ -263,11 +263,12 @@ class Synthetic:
                 error.pair,
                 f"{100 * error.estimate:.1f}%",
                 f"{100 * error.bound:.1f}%",
-                "yes" if error.shows_dependence else "no dependence can be shown",
+                "yes" if error.shows_dependence else "cannot be shown",
             ]
             for error in self.errors
         ]
-        return Shown(["total variation from the true table", "estimate", "usual bound", ""], rows)
+        heads = ["total variation from the true table", "estimate", "usual bound", "dependence"]
+        return Shown(heads, rows)
 
     def as_dict(self) -> dict[str, Any]:
         """Return what must stand beside drawn rows, in plain types."""
