@@ -177,7 +177,7 @@ def _of_contract(file: Path, module: str | None) -> Verification:
     lines = []
     for party in contract.parties:
         claim = Statement(where=f"party {party.name}", epsilon=party.epsilon, delta=party.delta)
-        lines.append(compared(claim, contract.planned.cost(party.delta), ()))
+        lines.append(compared(claim, contract.cost(party.delta), ()))
     return Verification(lines=tuple(lines), refuted=False)
 
 

@@ -134,7 +134,7 @@ def check(file: File, module: Module = None) -> None:
     typer.echo(f"unit         {unit}")
     typer.echo(f"against      {against}")
     for party in read.parties:
-        cost = rounded_up(read.planned.cost(party.delta))
+        cost = rounded_up(read.cost(party.delta))
         allowed = f"of {party.epsilon:g} allowed, at delta = {party.delta:g}"
         typer.echo(f"{party.name:<12} epsilon = {cost} {allowed}; {party.records} records")
     if read.tables.questions is None and not read.tables.classifies:

@@ -89,7 +89,7 @@ class Contract:
         if self.planned.sums is None:
             assembly.check_records(settings, self.algorithm, self.made_up, rounds)
         self.patterns.check_at_once()
-        assembly.check_costs(settings, self.parties, self.planned.cost)
+        assembly.check_costs(settings, self.parties, self.cost)
 
     @classmethod
     def of(cls, content: Mapping[str, Any], module: str | None = None) -> Contract:
@@ -250,6 +250,16 @@ class Contract:
     def plan(self) -> Plan:
         """The privacy plan that a folder charges, as that of a contract known by its hash alone."""
         return self.planned.plan
+
+    def cost(self, delta: float) -> float:
+        """Return the epsilon of a whole run for each party's records, under the plan's claim."""
+        if delta not in self._costs:
+            self._costs[delta] = self.plan.cost(delta).epsilon
+        return self._costs[delta]
+
+    @cached_property
+    def _costs(self) -> dict[float, float]:
+        return {}
 
     @property
     def copies(self) -> int:

@@ -61,16 +61,6 @@ class Planned:
         found = (one for some in each for one in (some if isinstance(some, tuple) else (some,)))
         return tuple(found) if is_summed(self.algorithm.release_of(0)) else ()
 
-    def cost(self, delta: float) -> float:
-        """Return the epsilon of a whole run for a party's records, under the plan's own view."""
-        if delta not in self._costs:
-            self._costs[delta] = self.plan.cost(delta).epsilon
-        return self._costs[delta]
-
-    @cached_property
-    def _costs(self) -> dict[float, float]:
-        return {}
-
     @property
     def noise_scales(self) -> tuple[float, ...]:
         """Standard deviation of the noise in a number of each round's sum of records' vectors."""

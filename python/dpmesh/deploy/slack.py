@@ -119,7 +119,7 @@ def _restored(contract: Contract) -> float:
     """Return the budget that holds a contract twice, of which the second is charged afterwards."""
     delta = max(party.delta for party in contract.parties)
     plans = made_again(contract.plan, contract.plan)
-    budget = 2 * contract.planned.cost(delta)
+    budget = 2 * contract.cost(delta)
     for _ in range(3):
         budget = adaptive_cost(plans, Budget(budget, delta=delta))
     return budget
