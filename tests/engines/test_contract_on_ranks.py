@@ -1,0 +1,44 @@
+"""The contract of algorithms on ranks: the bits of one process, or a refusal before any release."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import registry_sweep
+from registry_sweep import CASES, EXAMPLES
+from test_engines_mpi import succeed
+
+FEW = [number for number, (_, change) in enumerate(CASES) if not change][::2]
+"""Every other algorithm, unchanged: a few seconds."""
+
+
+def outcomes(folder: Path, numbers: list[int]) -> dict[str, str]:
+    """Return what cases did on three ranks, by what was changed."""
+    file = folder / "outcomes.json"
+    program = registry_sweep.__file__
+    succeed(3, "-m", "mpi4py", program, file, json.dumps(numbers), program=False)
+    found: dict[str, str] = json.loads(file.read_text())
+    assert len(found) == len(numbers)
+    return {str(CASES[int(number)]): outcome for number, outcome in found.items()}
+
+
+def test_the_sweep_has_every_algorithm_that_learns() -> None:
+    assert {name for name, _ in CASES} == {*EXAMPLES}
+    assert len(CASES) > 8 * len(EXAMPLES)
+
+
+def test_algorithms_have_the_bits_of_one_process_on_ranks(tmp_path: Path) -> None:
+    found = outcomes(tmp_path, FEW)
+    assert {*found.values()} <= {"same", "refused"}, found
+    assert "same" in found.values()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_each_parameter_and_mechanism_has_the_bits_of_one_process_or_is_refused(
+    name: str, tmp_path: Path
+) -> None:
+    found = outcomes(tmp_path, [number for number, case in enumerate(CASES) if case[0] == name])
+    assert {*found.values()} <= {"same", "refused"}, found
