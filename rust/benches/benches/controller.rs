@@ -10,12 +10,7 @@ use dpmesh_core::stream::{Cipher, Key};
 const NETWORKS: usize = 20;
 const INPUTS: usize = 52;
 const CAPACITY: usize = 20;
-const ADAM: Adam = Adam {
-    learning_rate: 0.01,
-    beta1: 0.9,
-    beta2: 0.999,
-    epsilon: 1e-8,
-};
+const ADAM: Adam = Adam::new(0.01);
 
 fn waves(len: usize) -> Vec<f32> {
     (0..len).map(|i| (i as f32).sin() / 10.0).collect()
@@ -42,18 +37,8 @@ fn deep_q(criterion: &mut Criterion) {
     });
     group.bench_function("a step on 10 transitions", |b| {
         b.iter(|| {
-            let trained = Trained {
-                parameters: &mut parameters,
-                first_moments: &mut first,
-                second_moments: &mut second,
-                steps: &mut steps,
-            };
-            let replay = Replay {
-                states: &states,
-                actions: &actions,
-                rewards: &rewards,
-                discounts: &discounts,
-            };
+            let trained = Trained::new(&mut parameters, &mut first, &mut second, &mut steps);
+            let replay = Replay::new(&states, &actions, &rewards, &discounts);
             let learns = [true; NETWORKS];
             learn_in_place(
                 shape,

@@ -79,10 +79,7 @@ fn sparse(criterion: &mut Criterion) {
             let steps = [1e-3; NODES];
             model.step_in_place(
                 &mut params,
-                Step {
-                    sizes: &steps,
-                    radius: None,
-                },
+                Step::new(&steps),
                 batches,
                 Averaging::default(),
                 None,

@@ -47,10 +47,7 @@ fn masks(criterion: &mut Criterion) {
 fn partners(criterion: &mut Criterion) {
     let stream = Key::new(Cipher::Aes, &[7; 32]).stream(1, 0).unwrap();
     let ring: Vec<correlated::Pair> = (0..64)
-        .map(|i| correlated::Pair {
-            node: i,
-            ends: [Some(i), Some((i + 1) % 64)],
-        })
+        .map(|i| correlated::Pair::new(i, [Some(i), Some((i + 1) % 64)]))
         .collect();
     let mut x = vec![0_f32; 64 * 1000];
     let mut group = criterion.benchmark_group("noise between partners");

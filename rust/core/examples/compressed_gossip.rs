@@ -27,10 +27,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     let records: Vec<i64> = (0..NODES as i64).flat_map(|_| 0..RECORDS).collect();
     let starts: Vec<i64> = (0..=NODES as i64).map(|node| node * RECORDS).collect();
-    let held = Rows {
-        indptr: &starts,
-        values: &records,
-    };
+    let held = Rows::new(&starts, &records);
     let mut order = vec![0; records.len()];
     shuffle_into(
         held,

@@ -36,7 +36,7 @@ pub fn correlated_noise<'py>(
         let earlier: Vec<_> = weights
             .iter()
             .zip(rows?)
-            .map(|(&weight, rows)| Earlier { weight, rows })
+            .map(|(&weight, rows)| Earlier::new(weight, rows))
             .collect();
         let mut out = write::<T>("out", out)?;
         let out = out.as_slice_mut()?;
@@ -62,10 +62,7 @@ pub fn add_pair_noise<'py>(
         .as_slice()?
         .iter()
         .zip(ends.as_slice()?.as_chunks::<2>().0)
-        .map(|(&node, ends)| Pair {
-            node,
-            ends: ends.map(row),
-        })
+        .map(|(&node, ends)| Pair::new(node, ends.map(row)))
         .collect();
     with_real!(x, T => {
         let mut x = write::<T>("x", x)?;

@@ -68,7 +68,7 @@ pub fn shuffle<'py>(
     let (indptr, values) = (indptr.as_slice()?, values.as_slice()?);
     let (lengths, mut out) = (read::<i64>("lengths", lengths)?, write::<i64>("out", out)?);
     let (lengths, out) = (lengths.as_slice()?, out.as_slice_mut()?);
-    let rows = Rows { indptr, values };
+    let rows = Rows::new(indptr, values);
     run_native(py, || {
         draws::shuffle_into(rows, lengths, stream, nodes, out)
     })

@@ -148,10 +148,8 @@ impl LinearModel {
     ) -> PyResult<Array<'py>> {
         let params = &floats("params", params)?;
         self.check_shape("params", params)?;
-        let clipping = Clipping {
-            bound: positive("clipping_norm", clipping_norm)?,
-            norm: crate::projection::norm(norm)?,
-        };
+        let bound = positive("clipping_norm", clipping_norm)?;
+        let clipping = Clipping::new(crate::projection::norm(norm)?, bound);
         let batches = BatchArrays::new(&batches, params.shape()[0])?;
         let batches = batches.batches()?;
         let sums = empty(params.shape(), &dtype::<f64>(py))?;
@@ -183,12 +181,8 @@ impl LinearModel {
         let averaging = averaging(regularization, divide_by)?;
         let clipping = clipping(clipping_norm, norm)?;
         let sizes = per_row("step_size", step_size, params.shape()[0])?;
-        let step = Step {
-            sizes: sizes.as_slice()?,
-            radius: radius
-                .map(|radius| positive("radius", radius))
-                .transpose()?,
-        };
+        let radius = radius.map(|radius| positive("radius", radius));
+        let step = Step::new(sizes.as_slice()?).within(radius.transpose()?);
         let (batches, out) = (
             BatchArrays::new(&batches, params.shape()[0])?,
             buffer(out, params)?,
@@ -235,12 +229,9 @@ impl LinearModel {
             let mut losses = write("losses", &losses)?;
             let losses = losses.as_slice_mut()?;
             with_model!(self, py, T, m => {
-                let training = Training {
-                    step_size,
-                    radius,
-                    averaging: Averaging { regularization, divide_by: None },
-                    form,
-                };
+                let training = Training::new(step_size, radius)
+                    .with_averaging(Averaging::new(regularization))
+                    .with_form(form);
                 let walks = Walks::new(steps, Batches::new(indptr, indices)?)?;
                 m.train_into(start, walks, training, moves, losses)
             })

@@ -58,31 +58,29 @@ pub fn q_learn<'py>(
     let mut first_moments = write("first_moments", &trained.1)?;
     let mut second_moments = write("second_moments", &trained.2)?;
     let mut steps = write("steps", &trained.3)?;
-    let trained = Trained {
-        parameters: parameters.as_slice_mut()?,
-        first_moments: first_moments.as_slice_mut()?,
-        second_moments: second_moments.as_slice_mut()?,
-        steps: steps.as_slice_mut()?,
-    };
+    let trained = Trained::new(
+        parameters.as_slice_mut()?,
+        first_moments.as_slice_mut()?,
+        second_moments.as_slice_mut()?,
+        steps.as_slice_mut()?,
+    );
     let (states, actions) = (read("states", &replay.0)?, read("actions", &replay.1)?);
     let rewards = read("rewards", &replay.2)?;
     let discounts = read("discounts", &replay.3)?;
-    let replay = Replay {
-        states: states.as_slice()?,
-        actions: actions.as_slice()?,
-        rewards: rewards.as_slice()?,
-        discounts: discounts.as_slice()?,
-    };
+    let replay = Replay::new(
+        states.as_slice()?,
+        actions.as_slice()?,
+        rewards.as_slice()?,
+        discounts.as_slice()?,
+    );
     let (targets, picks) = (read("targets", targets)?, read("picks", picks)?);
     let (targets, picks) = (targets.as_slice()?, picks.as_slice()?);
     let (learns, mut losses) = (read("learns", learns)?, write("losses", losses)?);
     let (learns, losses) = (learns.as_slice()?, losses.as_slice_mut()?);
-    let adam = Adam {
-        learning_rate: adam.0,
-        beta1: adam.1,
-        beta2: adam.2,
-        epsilon: adam.3,
-    };
+    let (learning_rate, beta1, beta2, epsilon) = adam;
+    let adam = Adam::new(learning_rate)
+        .with_betas(beta1, beta2)
+        .with_epsilon(epsilon);
     run_native(py, || {
         let shape = Shape::new(inputs, hidden, activation)?;
         qnet::learn_in_place(shape, adam, trained, targets, replay, picks, learns, losses)

@@ -69,10 +69,15 @@ pub fn sample_into(
 /// Rows of values, one after the other: row `i` is `values[indptr[i]..indptr[i + 1]]`.
 #[derive(Debug, Clone, Copy)]
 pub struct Rows<'a> {
-    /// Where the rows begin, and the last one ends.
-    pub indptr: &'a [i64],
-    /// The values of all rows.
-    pub values: &'a [i64],
+    indptr: &'a [i64],
+    values: &'a [i64],
+}
+
+impl<'a> Rows<'a> {
+    /// Rows that begin at these places of all rows' values; the last one is where the last row ends.
+    pub const fn new(indptr: &'a [i64], values: &'a [i64]) -> Rows<'a> {
+        Rows { indptr, values }
+    }
 }
 
 /// Fills `out` with `lengths[i]` values of each row `i`: pass after pass over the row, each in a new random order, the

@@ -81,17 +81,32 @@ impl<'a> Batches<'a> {
     }
 }
 
-/// How the losses of a batch become one objective.
+/// How the losses of a batch become one objective. The default is their mean.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Averaging {
-    /// Factor of `|W|^2 / 2`.
-    pub regularization: f64,
-    /// What the sum is divided by; `None` for the length of the batch (the objective of a node without records is then
-    /// its regularizer alone).
-    pub divide_by: Option<f64>,
+    pub(super) regularization: f64,
+    pub(super) divide_by: Option<f64>,
 }
 
 impl Averaging {
+    /// The mean of a batch's losses, plus `regularization` times `|W|^2 / 2`. The objective of a node without records is
+    /// its regularizer alone.
+    pub const fn new(regularization: f64) -> Averaging {
+        Averaging {
+            regularization,
+            divide_by: None,
+        }
+    }
+
+    /// As this one, with the sum of the losses divided by a public constant; `None` for the length of the batch.
+    #[must_use]
+    pub fn divided_by(self, divisor: impl Into<Option<f64>>) -> Averaging {
+        Averaging {
+            divide_by: divisor.into(),
+            ..self
+        }
+    }
+
     pub(super) fn check(&self) -> Result<(), KernelError> {
         non_negative("regularization", self.regularization)?;
         self.divide_by.map_or(Ok(()), |m| positive("divide_by", m))
@@ -112,13 +127,16 @@ impl Averaging {
 /// The norm to which the gradient of each record's loss is clipped.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Clipping {
-    /// Which norm.
-    pub norm: Norm,
-    /// Its largest value, at least 1e-30: the squares of far smaller gradients vanish.
-    pub bound: f64,
+    pub(super) norm: Norm,
+    pub(super) bound: f64,
 }
 
 impl Clipping {
+    /// Clipping of this norm to `bound`, at least 1e-30: the squares of far smaller gradients vanish.
+    pub const fn new(norm: Norm, bound: f64) -> Clipping {
+        Clipping { norm, bound }
+    }
+
     pub(super) fn check(&self) -> Result<(), KernelError> {
         check_bound("clipping_norm", self.bound)
     }

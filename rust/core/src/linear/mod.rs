@@ -23,7 +23,7 @@
 //! let objective = Objective::Single { loss: Loss::Squared, labels: &[1.0, -2.0] };
 //! let model = LinearModel::new(features, objective)?;
 //! let batches = Batches::equal(2, &[0, 1])?; // a record for each of two nodes
-//! let averaging = Averaging { regularization: 0.0, divide_by: None };
+//! let averaging = Averaging::new(0.01); // the mean loss, and a regularizer
 //! let mut gradients = [0.0; 4];
 //! model.gradient_into(&[0.0; 4], batches, averaging, None, &mut gradients)?;
 //! assert_eq!(gradients, [-1.0, 0.0, 0.0, 2.0]);

@@ -21,13 +21,29 @@ const SIDE_BY_SIDE: usize = 32;
 /// How far each node goes, and the ball that it stays in.
 #[derive(Debug, Clone, Copy)]
 pub struct Step<'a> {
-    /// One size for all nodes or one for each.
-    pub sizes: &'a [f64],
-    /// Radius of the ball around 0 onto which the parameters are projected after the step; `None` for no projection.
-    pub radius: Option<f64>,
+    pub(super) sizes: &'a [f64],
+    pub(super) radius: Option<f64>,
 }
 
-impl Step<'_> {
+impl<'a> Step<'a> {
+    /// A step of one size for all nodes or one for each, without projection.
+    pub const fn new(sizes: &'a [f64]) -> Step<'a> {
+        Step {
+            sizes,
+            radius: None,
+        }
+    }
+
+    /// The same step, after which the parameters are projected onto the ball of this radius around 0; `None` for no
+    /// projection.
+    #[must_use]
+    pub fn within(self, radius: impl Into<Option<f64>>) -> Step<'a> {
+        Step {
+            radius: radius.into(),
+            ..self
+        }
+    }
+
     fn check(&self, nodes: usize) -> Result<(), KernelError> {
         if self.sizes.len() != 1 {
             same_len("step_size", self.sizes.len(), nodes)?;

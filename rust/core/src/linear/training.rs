@@ -75,14 +75,38 @@ pub enum Form {
 /// The constants of local training.
 #[derive(Debug, Clone, Copy)]
 pub struct Training {
-    /// The size of every step.
-    pub step_size: f64,
-    /// The largest L2 distance from the common model, which no step exceeds.
-    pub radius: f64,
-    /// How a batch's losses become one objective.
-    pub averaging: Averaging,
-    /// `None` for the form that takes fewer operations, node by node.
-    pub form: Option<Form>,
+    pub(super) step_size: f64,
+    pub(super) radius: f64,
+    pub(super) averaging: Averaging,
+    pub(super) form: Option<Form>,
+}
+
+impl Training {
+    /// Steps of one size on the mean loss of each batch, none of which leaves the ball of this L2 radius around the
+    /// common model. Each node takes the form of fewer operations.
+    pub fn new(step_size: f64, radius: f64) -> Training {
+        Training {
+            step_size,
+            radius,
+            averaging: Averaging::default(),
+            form: None,
+        }
+    }
+
+    /// The same training on losses that become an objective in this way.
+    #[must_use]
+    pub fn with_averaging(self, averaging: Averaging) -> Training {
+        Training { averaging, ..self }
+    }
+
+    /// The same training in this form; `None` for the one of fewer operations, node by node.
+    #[must_use]
+    pub fn with_form(self, form: impl Into<Option<Form>>) -> Training {
+        Training {
+            form: form.into(),
+            ..self
+        }
+    }
 }
 
 impl<F: Features> LinearModel<'_, F> {

@@ -31,19 +31,30 @@ pub(crate) const PAIRS: &[usize] = &[DRAWN / PANEL];
 /// Noise of an earlier round, and the factor with which it enters the noise of this one.
 #[derive(Debug, Clone, Copy)]
 pub struct Earlier<'a, T> {
-    /// The factor, finite.
-    pub weight: f64,
-    /// The rows, as many and as long as those to be filled.
-    pub rows: &'a [T],
+    weight: f64,
+    rows: &'a [T],
+}
+
+impl<'a, T> Earlier<'a, T> {
+    /// Rows, as many and as long as those to be filled, that enter with a finite factor.
+    pub const fn new(weight: f64, rows: &'a [T]) -> Earlier<'a, T> {
+        Earlier { weight, rows }
+    }
 }
 
 /// Two nodes that share a stream: what one end adds, the other subtracts.
 #[derive(Debug, Clone, Copy)]
 pub struct Pair {
-    /// The node of the stream whose words this pair alone uses.
-    pub node: u32,
-    /// The row that adds the noise and the row that subtracts it; `None` for an end that is not among the rows.
-    pub ends: [Option<u32>; 2],
+    pub(crate) node: u32,
+    pub(crate) ends: [Option<u32>; 2],
+}
+
+impl Pair {
+    /// A pair from the node of the stream whose words it alone uses, the row that adds the noise and the row that
+    /// subtracts it; `None` for an end that is not among the rows.
+    pub const fn new(node: u32, ends: [Option<u32>; 2]) -> Pair {
+        Pair { node, ends }
+    }
 }
 
 /// Fills `out`, rows of `dim` elements, with fresh Gaussian noise plus the weighted `earlier` rows.

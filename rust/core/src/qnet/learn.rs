@@ -12,17 +12,39 @@ use crate::parallel::for_each;
 /// The optimizer of Kingma and Ba (2015), Algorithm 1, in their notation.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Adam {
-    /// Step size alpha.
-    pub learning_rate: f64,
-    /// Decay of the first moment.
-    pub beta1: f64,
-    /// Decay of the second moment.
-    pub beta2: f64,
-    /// Added to the root of the second moment.
-    pub epsilon: f64,
+    pub(super) learning_rate: f64,
+    pub(super) beta1: f64,
+    pub(super) beta2: f64,
+    pub(super) epsilon: f64,
 }
 
 impl Adam {
+    /// Steps of this size, with the paper's other constants: `beta1` 0.9, `beta2` 0.999, `epsilon` 1e-8.
+    pub const fn new(learning_rate: f64) -> Adam {
+        Adam {
+            learning_rate,
+            beta1: 0.9,
+            beta2: 0.999,
+            epsilon: 1e-8,
+        }
+    }
+
+    /// The same with these decays of the first and the second moment.
+    #[must_use]
+    pub const fn with_betas(self, beta1: f64, beta2: f64) -> Adam {
+        Adam {
+            beta1,
+            beta2,
+            ..self
+        }
+    }
+
+    /// The same with this number added to the root of the second moment.
+    #[must_use]
+    pub const fn with_epsilon(self, epsilon: f64) -> Adam {
+        Adam { epsilon, ..self }
+    }
+
     pub(super) fn check(self) -> Result<(), KernelError> {
         positive("learning_rate", self.learning_rate)?;
         positive("epsilon", self.epsilon)?;
@@ -38,17 +60,29 @@ impl Adam {
 /// Networks that learn, and Adam's moments of their gradients; all are updated.
 #[derive(Debug)]
 pub struct Trained<'a> {
-    /// Laid out as the [module](super) says.
-    pub parameters: &'a mut [f32],
-    /// Like `parameters`.
-    pub first_moments: &'a mut [f32],
-    /// Like `parameters`.
-    pub second_moments: &'a mut [f32],
-    /// Steps that each network has learned.
-    pub steps: &'a mut [u32],
+    parameters: &'a mut [f32],
+    first_moments: &'a mut [f32],
+    second_moments: &'a mut [f32],
+    steps: &'a mut [u32],
 }
 
-impl Trained<'_> {
+impl<'a> Trained<'a> {
+    /// Networks with these parameters, laid out as the [module](super) says, the moments of their gradients in the same
+    /// layout, and the number of steps that each network has learned.
+    pub fn new(
+        parameters: &'a mut [f32],
+        first_moments: &'a mut [f32],
+        second_moments: &'a mut [f32],
+        steps: &'a mut [u32],
+    ) -> Trained<'a> {
+        Trained {
+            parameters,
+            first_moments,
+            second_moments,
+            steps,
+        }
+    }
+
     /// The number of networks, if all lengths fit together.
     fn networks(&self, shape: Shape) -> Result<usize, KernelError> {
         let networks = shape.networks(self.parameters)?;
@@ -63,17 +97,33 @@ impl Trained<'_> {
 /// Transitions that each network remembers, `[networks][capacity]`.
 #[derive(Debug, Clone, Copy)]
 pub struct Replay<'a> {
-    /// A state and the one that followed it, `[networks][capacity][2][inputs]`.
-    pub states: &'a [f32],
-    /// 0 or 1.
-    pub actions: &'a [u8],
-    /// What the action earned.
-    pub rewards: &'a [f32],
-    /// Weight of what comes after; 0 where the transition ended the run.
-    pub discounts: &'a [f32],
+    states: &'a [f32],
+    pub(super) actions: &'a [u8],
+    pub(super) rewards: &'a [f32],
+    pub(super) discounts: &'a [f32],
 }
 
 impl<'a> Replay<'a> {
+    /// Transitions from their parts:
+    ///
+    /// - `states`: a state and the one that followed it, `[networks][capacity][2][inputs]`;
+    /// - `actions`: 0 or 1;
+    /// - `rewards`: what each action earned;
+    /// - `discounts`: the weight of what comes after; 0 where the transition ended the run.
+    pub fn new(
+        states: &'a [f32],
+        actions: &'a [u8],
+        rewards: &'a [f32],
+        discounts: &'a [f32],
+    ) -> Replay<'a> {
+        Replay {
+            states,
+            actions,
+            rewards,
+            discounts,
+        }
+    }
+
     /// The capacity, if all lengths fit together and all actions exist.
     fn capacity(self, shape: Shape, networks: usize) -> Result<usize, KernelError> {
         let places = self.actions.len();

@@ -4,12 +4,7 @@ use pulp::{Scalar, WithSimd};
 use super::step::{Rule, Step, Workspace};
 use super::*;
 
-const ADAM: Adam = Adam {
-    learning_rate: 0.01,
-    beta1: 0.9,
-    beta2: 0.999,
-    epsilon: 1e-8,
-};
+const ADAM: Adam = Adam::new(0.01);
 
 /// Pseudorandom numbers in [-1, 1].
 fn numbers(seed: usize, len: usize) -> Vec<f32> {
@@ -67,28 +62,18 @@ impl Case {
     }
 
     fn replay(&self) -> Replay<'_> {
-        Replay {
-            states: &self.states,
-            actions: &self.actions,
-            rewards: &self.rewards,
-            discounts: &self.discounts,
-        }
+        Replay::new(&self.states, &self.actions, &self.rewards, &self.discounts)
     }
 
     fn learn(&mut self) -> Result<(), KernelError> {
         let [first_moments, second_moments] = &mut self.moments;
-        let trained = Trained {
-            parameters: &mut self.parameters,
+        let trained = Trained::new(
+            &mut self.parameters,
             first_moments,
             second_moments,
-            steps: &mut self.steps,
-        };
-        let replay = Replay {
-            states: &self.states,
-            actions: &self.actions,
-            rewards: &self.rewards,
-            discounts: &self.discounts,
-        };
+            &mut self.steps,
+        );
+        let replay = Replay::new(&self.states, &self.actions, &self.rewards, &self.discounts);
         learn_in_place(
             self.shape,
             self.adam,

@@ -19,7 +19,7 @@ fn in_time<T: Sample + Element>() {
         let scales: Vec<f64> = (0..rows).map(|row| 0.3 + row as f64 * 1.1e-5).collect();
         let noise = Noise::new(Distribution::Gaussian, &scales, &stream);
         let earlier = [(0.7, first.as_slice()), (-0.21, second)];
-        let earlier = earlier.map(|(weight, rows)| Earlier { weight, rows });
+        let earlier = earlier.map(|(weight, rows)| Earlier::new(weight, rows));
         let drawn = everywhere((rows, dim), || {
             let mut drawn = vec![T::ZERO; rows * dim];
             correlated_noise_into(&noise, &earlier, dim, &mut drawn).unwrap();

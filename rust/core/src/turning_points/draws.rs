@@ -115,10 +115,7 @@ fn random_orders() {
         let indptr = [0, 3, values.len() as i64];
         let lengths = [7, 2 * count as i64 + 1];
         let drawn = everywhere(count, || {
-            let rows = Rows {
-                indptr: &indptr,
-                values: &values,
-            };
+            let rows = Rows::new(&indptr, &values);
             let mut drawn = vec![0; 2 * count + 8];
             shuffle_into(rows, &lengths, &stream, None, &mut drawn).unwrap();
             drawn

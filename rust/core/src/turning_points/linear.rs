@@ -27,10 +27,10 @@ struct Case {
     batches: Vec<usize>,
 }
 
-const SUM: Averaging = Averaging {
-    regularization: 0.0,
-    divide_by: Some(1.0),
-};
+/// The sum of the losses.
+fn sum() -> Averaging {
+    Averaging::default().divided_by(1.0)
+}
 
 /// Gradient and sum of the squared losses of a batch, one number after the other.
 fn defined<T: Wide>(
@@ -71,13 +71,10 @@ fn check_clipped<T: Wide + Element>(
     batches: Batches<'_>,
     gradients: &[T],
 ) {
-    let clipping = Clipping {
-        norm: Norm::L2,
-        bound: 1e12,
-    };
+    let clipping = Clipping::new(Norm::L2, 1e12);
     let mut clipped = vec![T::ZERO; params.len()];
     model
-        .gradient_into(params, batches, SUM, Some(clipping), &mut clipped)
+        .gradient_into(params, batches, sum(), Some(clipping), &mut clipped)
         .unwrap();
     assert_same(size, &without_minus_0(&clipped), gradients);
     let wide = |x: &[T]| x.iter().map(|v| v.to_f64()).collect::<Vec<f64>>();
@@ -152,7 +149,7 @@ fn check<T: Wide + Element>(case: &Case) {
     let gradient = everywhere(size, || {
         let mut gradient = vec![T::ZERO; params.len()];
         model
-            .gradient_into(&params, all, SUM, None, &mut gradient)
+            .gradient_into(&params, all, sum(), None, &mut gradient)
             .unwrap();
         gradient
     });
@@ -160,18 +157,15 @@ fn check<T: Wide + Element>(case: &Case) {
     check_clipped(&model, size, &params, all, &gradients);
     let values = everywhere(size, || {
         let mut values = vec![0.0; nodes];
-        model.losses_into(&params, all, SUM, &mut values).unwrap();
+        model.losses_into(&params, all, sum(), &mut values).unwrap();
         values
     });
     assert_same(size, &without_minus_0(&values), &losses);
     let stepped = everywhere(size, || {
         let mut stepped = params.clone();
-        let step = Step {
-            sizes: &[0.5],
-            radius: None,
-        };
+        let step = Step::new(&[0.5]);
         model
-            .step_in_place(&mut stepped, step, all, SUM, None)
+            .step_in_place(&mut stepped, step, all, sum(), None)
             .unwrap();
         stepped
     });
@@ -238,11 +232,11 @@ fn clipped<T: Wide + Element>(epsilon: f64) {
         let batches = Batches::equal(4, &[0, 1, 2, 3]).unwrap();
         let params = vec![T::ZERO; 4 * columns];
         for (norm, bound) in [(Norm::L2, 0.7), (Norm::L1, 1.3)] {
-            let clipping = Some(Clipping { norm, bound });
+            let clipping = Some(Clipping::new(norm, bound));
             let gradient = everywhere((columns, norm), || {
                 let mut gradient = vec![T::ZERO; params.len()];
                 model
-                    .gradient_into(&params, batches, SUM, clipping, &mut gradient)
+                    .gradient_into(&params, batches, sum(), clipping, &mut gradient)
                     .unwrap();
                 gradient
             });
@@ -282,12 +276,7 @@ fn walks_in_the_span_and_directly() {
         let start = super::numbers::<f64>(columns);
         let moves = [Form::Direct, Form::Span].map(|form| {
             everywhere((records, form), || {
-                let training = Training {
-                    step_size: 0.1,
-                    radius: 0.4,
-                    averaging: Averaging::default(),
-                    form: Some(form),
-                };
+                let training = Training::new(0.1, 0.4).with_form(form);
                 let (mut moves, mut losses) = (vec![0.0; 2 * columns], [0.0; 2]);
                 model
                     .train_into(&start, walks, training, &mut moves, &mut losses)
@@ -312,14 +301,8 @@ fn logistic_models<T: Wide + Element>(classes: usize) {
         labels: &labels,
     };
     let model = LinearModel::new(Dense::new(&features, columns).unwrap(), objective).unwrap();
-    let averaging = Averaging {
-        regularization: 0.1,
-        divide_by: None,
-    };
-    let clipping = Some(Clipping {
-        norm: Norm::L2,
-        bound: 1.0,
-    });
+    let averaging = Averaging::new(0.1);
+    let clipping = Some(Clipping::new(Norm::L2, 1.0));
     let params = super::numbers::<T>(model.dim());
     let batches = Batches::new(&[0, 7], &[0, 3, 1, 4, 2, 6, 5]).unwrap();
     everywhere(classes, || {
@@ -340,12 +323,9 @@ fn logistic_models<T: Wide + Element>(classes: usize) {
     let walks = Walks::new(&[0, 2], batches).unwrap();
     for form in [Form::Direct, Form::Span] {
         everywhere((classes, form), || {
-            let training = Training {
-                step_size: 0.3,
-                radius: 0.5,
-                averaging,
-                form: Some(form),
-            };
+            let training = Training::new(0.3, 0.5)
+                .with_averaging(averaging)
+                .with_form(form);
             let (mut moves, mut losses) = (params.clone(), [0.0]);
             model
                 .train_into(&params, walks, training, &mut moves, &mut losses)

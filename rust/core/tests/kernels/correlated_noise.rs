@@ -36,7 +36,7 @@ proptest! {
         let earlier: Vec<_> = weights
             .iter()
             .zip(&past)
-            .map(|(weight, rows)| Earlier { weight: *weight, rows })
+            .map(|(weight, rows)| Earlier::new(*weight, rows))
             .collect();
         let mut out = vec![0.0; rows * dim];
         let scales = [scale];
@@ -62,7 +62,7 @@ proptest! {
         let links: Vec<_> = links.into_iter().filter(|(i, j)| i != j).collect();
         let pairs: Vec<Pair> = links
             .iter()
-            .map(|&(i, j)| Pair { node: 10 * i + j, ends: [Some(i), Some(j)] })
+            .map(|&(i, j)| Pair::new(10 * i + j, [Some(i), Some(j)]))
             .collect();
         let mut x = vec![0.5; 6 * dim];
         add_pair_noise_in_place(&mut x, dim, &pairs, scale, &stream).unwrap();
@@ -79,7 +79,7 @@ proptest! {
         let own: Vec<Pair> = links
             .iter()
             .filter(|(i, j)| *i == 2 || *j == 2)
-            .map(|&(i, j)| Pair { node: 10 * i + j, ends: [held(i), held(j)] })
+            .map(|&(i, j)| Pair::new(10 * i + j, [held(i), held(j)]))
             .collect();
         let mut row = vec![0.5; dim];
         add_pair_noise_in_place(&mut row, dim, &own, scale, &stream).unwrap();
@@ -93,7 +93,7 @@ fn arguments_that_do_not_fit_are_refused() {
     let named = |distribution, nodes| Noise::new(distribution, &[1.0], &stream).for_nodes(nodes);
     let mut out = [0.0; 4];
     let refused = |noise: &Noise<'_>, weight, rows: &[f64]| {
-        let earlier = [Earlier { weight, rows }];
+        let earlier = [Earlier::new(weight, rows)];
         let result = correlated_noise_into(noise, &earlier, 2, &mut [0.0; 4]);
         result.unwrap_err().argument()
     };
@@ -115,13 +115,7 @@ fn arguments_that_do_not_fit_are_refused() {
         "nodes"
     );
     let mut pair = |node, ends: [Option<u32>; 2], scale| {
-        let pairs = [
-            Pair {
-                node: 0,
-                ends: [Some(0), Some(1)],
-            },
-            Pair { node, ends },
-        ];
+        let pairs = [Pair::new(0, [Some(0), Some(1)]), Pair::new(node, ends)];
         let result = add_pair_noise_in_place(&mut out, 2, &pairs, scale, &stream);
         result.unwrap_err().argument()
     };

@@ -175,10 +175,7 @@ fn orders_are_those_of_the_numbers_on_any_number_of_threads() {
     let (size, passes) = (600, 3);
     let values: Vec<i64> = (0..8 * size).collect();
     let indptr: Vec<i64> = (0..=8).map(|i| i * size).collect();
-    let rows = Rows {
-        indptr: &indptr,
-        values: &values,
-    };
+    let rows = Rows::new(&indptr, &values);
     let nodes: Vec<u32> = (0..8).map(|i| 10 - i).collect();
     let length = passes * size - 100;
     let shuffled = |threads| {
@@ -207,7 +204,7 @@ fn orders_are_those_of_the_numbers_on_any_number_of_threads() {
 fn orders_that_do_not_fit_are_refused() {
     let refused = |indptr: &[i64], lengths: &[i64], room: usize| {
         let values = &[5, 6, 7];
-        let rows = Rows { indptr, values };
+        let rows = Rows::new(indptr, values);
         let mut out = vec![0; room];
         let error = shuffle_into(rows, lengths, &stream(Cipher::Aes), None, &mut out);
         error.unwrap_err().argument()

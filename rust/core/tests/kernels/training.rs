@@ -36,15 +36,9 @@ fn moves_have_the_same_bits_on_any_number_of_threads() {
     let batches = Batches::new(&indptr, &indices).unwrap();
     let walks = Walks::new(&steps, batches).unwrap();
     let train = |threads: usize, form| {
-        let training = Training {
-            step_size: 0.3,
-            radius: 0.5,
-            averaging: Averaging {
-                regularization: 0.01,
-                divide_by: None,
-            },
-            form,
-        };
+        let training = Training::new(0.3, 0.5)
+            .with_averaging(Averaging::new(0.01))
+            .with_form(form);
         let (mut moves, mut losses) = (vec![f32::NAN; 51 * model.dim()], vec![f64::NAN; 51]);
         let work = || model.train_into(&start, walks, training, &mut moves, &mut losses);
         dpmesh_threads::with_threads(threads, work).unwrap();
@@ -89,12 +83,7 @@ fn what_does_not_fit_a_training_is_named() {
     let model = LinearModel::new(dense, Objective::Single { loss, labels }).unwrap();
     let walks = Walks::new(&[0, 1], Batches::equal(1, &[0]).unwrap()).unwrap();
     let refused = |step_size, radius, start: &[f64], moves, losses| {
-        let training = Training {
-            step_size,
-            radius,
-            averaging: Averaging::default(),
-            form: None,
-        };
+        let training = Training::new(step_size, radius);
         let (mut moves, mut losses) = (vec![0.0; moves], vec![0.0; losses]);
         let result = model.train_into(start, walks, training, &mut moves, &mut losses);
         result.unwrap_err().argument()

@@ -21,6 +21,9 @@ pub struct Mixing {
 
 /// The public numbers of a run. An array of shape (rounds, nodes) has the entry of node `j` in round `t` at
 /// `t * nodes + j`.
+///
+/// Its fields are public so that all of them are stated, by name: a message that were left out would make a bound too
+/// small.
 #[derive(Debug, Clone, Copy)]
 pub struct Description<'a> {
     /// Number of nodes.

@@ -121,10 +121,9 @@ pub(super) fn averaging(
     regularization: Number<'_, '_>,
     divide_by: Option<Number<'_, '_>>,
 ) -> PyResult<Averaging> {
-    Ok(Averaging {
-        regularization: real("regularization", regularization)?,
-        divide_by: divide_by.map(|m| real("divide_by", m)).transpose()?,
-    })
+    let regularization = real("regularization", regularization)?;
+    let divisor = divide_by.map(|m| real("divide_by", m)).transpose()?;
+    Ok(Averaging::new(regularization).divided_by(divisor))
 }
 
 pub(super) fn clipping(
@@ -133,5 +132,5 @@ pub(super) fn clipping(
 ) -> PyResult<Option<Clipping>> {
     let norm = crate::projection::norm(norm)?;
     let bound = bound.map(|bound| positive("clipping_norm", bound));
-    Ok(bound.transpose()?.map(|bound| Clipping { norm, bound }))
+    Ok(bound.transpose()?.map(|bound| Clipping::new(norm, bound)))
 }
