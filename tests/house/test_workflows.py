@@ -106,6 +106,18 @@ def test_a_release_has_an_address() -> None:
     assert 'Repository = "https://host.example/owner/dpmesh"' in pyproject
 
 
+def test_published_crates_have_an_address() -> None:
+    tomllib = pytest.importorskip("tomllib", reason="reads Cargo.toml")
+    address = imported("address")
+    where = "https://host.example/owner/dpmesh/blob/v1"
+    workspace = address.with_repository((ROOT / "Cargo.toml").read_text(), where)
+    repository = tomllib.loads(workspace)["workspace"]["package"]["repository"]
+    assert repository == "https://host.example/owner/dpmesh"
+    for path in sorted(ROOT.glob("rust/*/Cargo.toml")):
+        crate = tomllib.loads(address.in_repository(path.read_text()))
+        assert crate["package"]["repository"] == {"workspace": True}, path
+
+
 def test_files_for_services_are_valid() -> None:
     tool("check-jsonschema", "--builtin-schema", "vendor.readthedocs", ROOT / ".readthedocs.yaml")
     citation = ROOT / "CITATION.cff"
