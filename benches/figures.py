@@ -22,6 +22,7 @@ IMAGES = HERE.parent / "docs" / "images"
 KINDS = ("online", "gossip", "federated")
 GROWING = ("rounds", "nodes", "dimension")
 NAMES = {
+    "clipped_sums": "clipped sums",
     "cnn": "federated, convolutional network",
     "discrete": "noise on the integers",
     "qnet": "deep-Q step",
